@@ -1,0 +1,1 @@
+//! Between engines and the pool: sessions and DMA engines.

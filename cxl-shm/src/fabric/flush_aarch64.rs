@@ -1,0 +1,39 @@
+//! Cache-line instructions of aarch64. Written from the Arm ARM (DDI 0487, C5.3 `DC CIVAC`); not
+//! run on such a machine yet, and the README says so.
+#![expect(unsafe_code, reason = "cache-line instructions have no safe form")]
+
+use core::arch::asm;
+
+use super::FlushKind;
+use crate::units::LINE_BYTES;
+
+/// Starts cleaning and invalidating `lines` lines of 64 bytes from `start` on.
+///
+/// # Safety
+/// `start` is aligned to a line and `lines` lines from it lie in one live mapping. Linux lets
+/// user programs use the instruction (SCTLR_EL1.UCI). Where the cache line is shorter than 64
+/// bytes the caller's range still covers whole lines, since every step is at most one line.
+pub(super) unsafe fn flush(_kind: FlushKind, start: *const u8, lines: u64) {
+    let step = cache_line_bytes().min(LINE_BYTES);
+    let mut at = 0;
+    while at < lines * LINE_BYTES {
+        let line = start.wrapping_add(at as usize);
+        // SAFETY: the caller vouches that the line lies in a live mapping.
+        unsafe { asm!("dc civac, {0}", in(reg) line, options(nostack, preserves_flags)) };
+        at += step;
+    }
+}
+
+/// Waits for every flush, store and load of this thread, as seen by the whole system.
+pub(super) fn fence() {
+    // SAFETY: a barrier touches no memory of its own.
+    unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };
+}
+
+/// Smallest data cache line of all cores, from CTR_EL0.DminLine (log2 of words of 4 bytes).
+fn cache_line_bytes() -> u64 {
+    let ctr: u64;
+    // SAFETY: CTR_EL0 is readable from user programs on Linux and has no side effect.
+    unsafe { asm!("mrs {0}, ctr_el0", out(reg) ctr, options(nomem, nostack, preserves_flags)) };
+    4 << ((ctr >> 16) & 0xf)
+}

@@ -1,0 +1,22 @@
+//! Words in a host's own DRAM, shared by the processes of that host only.
+
+/// Shared words of one host: coherent, so they have atomic operations. This is where the host
+/// tier lives (locks between threads and processes, the process registry, free lists).
+///
+/// Every operation is sequentially consistent: none of them is on the path of a byte of payload,
+/// and one order for all is what the proofs assume. Words start as zero.
+///
+/// Indices outside the memory are a bug of the caller and stop the program.
+pub trait HostMemory {
+    /// Number of words.
+    fn words(&self) -> usize;
+    /// Loads word `index`.
+    fn load(&self, index: usize) -> u64;
+    /// Stores word `index`.
+    fn store(&self, index: usize, value: u64);
+    /// Replaces `current` by `new` in word `index`.
+    ///
+    /// # Errors
+    /// The value found when it is not `current`; nothing is changed.
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64>;
+}

@@ -1,0 +1,259 @@
+//! The real memory: a shared mapping of devdax, hugetlbfs, `/dev/shm` or a memfd.
+//!
+//! No reference into the mapping is ever made: another process or host may write any byte at any
+//! time. Words are accessed as relaxed atomics through raw pointers, payload by the copy kernel of
+//! the DMA engine, which asks for an address here.
+#![expect(unsafe_code, reason = "access to memory that other processes write")]
+#![expect(clippy::disallowed_types, reason = "the one place where shared words are atomics")]
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::flush::{FlushError, FlushKind};
+use super::{Fabric, HostMemory, LineWords};
+use crate::units::{Extent, LINE_BYTES, LineOffset, LineRange, WORD_BYTES, WordOffset};
+
+#[cfg(target_arch = "aarch64")]
+use super::flush_aarch64 as cpu;
+#[cfg(target_arch = "x86_64")]
+use super::flush_x86_64 as cpu;
+
+#[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
+compile_error!("the region format is little-endian and its offsets are 64 bits");
+
+/// Why memory could not be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// The length does not fit the address space.
+    #[error("{bytes} bytes do not fit the address space")]
+    TooLong {
+        /// Length asked for.
+        bytes: u64,
+    },
+    /// The operating system refused.
+    #[error("cannot map {bytes} bytes: {source}")]
+    Map {
+        /// Length asked for.
+        bytes: u64,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// No usable flush instruction.
+    #[error(transparent)]
+    Flush(#[from] FlushError),
+}
+
+/// A shared mapping of a file or device, unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    raw: MmapRaw,
+}
+
+impl Mapping {
+    /// Maps `bytes` bytes of `file` from its start, shared, for reading and writing.
+    ///
+    /// The length is always given: `fstat` of a devdax says 0. Whether the file is that long is
+    /// for the caller to check, since a devdax maps beyond its end and the touch is SIGBUS.
+    ///
+    /// # Errors
+    /// [`MapError::TooLong`], [`MapError::Map`].
+    pub fn shared(file: &File, bytes: u64) -> Result<Self, MapError> {
+        let len = usize::try_from(bytes).map_err(|_| MapError::TooLong { bytes })?;
+        let raw = MmapOptions::new()
+            .len(len)
+            .map_raw(file)
+            .map_err(|source| MapError::Map { bytes, source })?;
+        Ok(Self { raw })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.raw.len() as u64
+    }
+
+    /// Address of `extent` in this process, for a DMA engine. Valid while the mapping lives.
+    /// `None` when the extent is not wholly inside.
+    #[must_use]
+    pub fn address(&self, extent: Extent) -> Option<*mut u8> {
+        if extent.end() > self.bytes() {
+            return None;
+        }
+        let offset = usize::try_from(extent.offset()).ok()?;
+        Some(self.raw.as_mut_ptr().wrapping_add(offset))
+    }
+
+    /// Touches every page of `extent` for writing without changing a byte, so that a later first
+    /// touch costs nothing (1.9 us a page in /dev/shm).
+    ///
+    /// # Errors
+    /// The system's error, `ENOSPC` or `ENOMEM` when the memory is not there.
+    ///
+    /// # Panics
+    /// When the extent is not inside the mapping.
+    pub fn prefault(&self, extent: Extent) -> std::io::Result<()> {
+        let start = self.address(extent).expect("the caller pre-faults a part of its own mapping");
+        let bytes = usize::try_from(extent.bytes()).map_err(std::io::Error::other)?;
+        // SAFETY: the range lies in our live mapping (checked by `address`); populating it reads
+        // and writes no byte that the program can see.
+        let outcome = unsafe { libc::madvise(start.cast(), bytes, libc::MADV_POPULATE_WRITE) };
+        if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    }
+
+    fn word(&self, offset_bytes: u64) -> *mut u64 {
+        let inside = offset_bytes.checked_add(WORD_BYTES).is_some_and(|end| end <= self.bytes());
+        assert!(inside, "word {offset_bytes:#x} is outside the mapping of {} bytes", self.bytes());
+        debug_assert!(offset_bytes.is_multiple_of(WORD_BYTES), "words are aligned (M5)");
+        // In range, so it fits an address.
+        #[expect(clippy::cast_possible_truncation, reason = "usize is 64 bits, checked above")]
+        self.raw.as_mut_ptr().wrapping_add(offset_bytes as usize).cast::<u64>()
+    }
+
+    fn load(&self, offset_bytes: u64, order: Ordering) -> u64 {
+        let word = self.word(offset_bytes);
+        // SAFETY: in range and aligned (see `word`); the mapping lives as long as `self`; every
+        // process accesses shared words as 8-byte atomics only (M5).
+        unsafe { AtomicU64::from_ptr(word) }.load(order)
+    }
+
+    fn store(&self, offset_bytes: u64, value: u64, order: Ordering) {
+        let word = self.word(offset_bytes);
+        // SAFETY: as in `load`.
+        unsafe { AtomicU64::from_ptr(word) }.store(value, order);
+    }
+
+    fn compare_exchange(&self, offset_bytes: u64, current: u64, new: u64) -> Result<u64, u64> {
+        let word = self.word(offset_bytes);
+        // SAFETY: as in `load`.
+        let word = unsafe { AtomicU64::from_ptr(word) };
+        word.compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
+    }
+}
+
+/// [`Fabric`] over a shared mapping. Cheap to clone: clones share the mapping.
+#[derive(Clone, Debug)]
+pub struct MappedFabric {
+    mapping: Arc<Mapping>,
+    flush: FlushKind,
+}
+
+impl MappedFabric {
+    /// The fabric over `mapping`, with the best flush instruction of this processor and in
+    /// read-back mode.
+    ///
+    /// # Errors
+    /// [`MapError::Flush`] when there is no such instruction.
+    pub fn new(mapping: Mapping) -> Result<Self, MapError> {
+        Ok(Self { mapping: Arc::new(mapping), flush: FlushKind::detect()? })
+    }
+
+    /// The mapping below, for DMA engines.
+    #[must_use]
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// The instruction in use.
+    #[must_use]
+    pub fn flush_kind(&self) -> FlushKind {
+        self.flush
+    }
+
+    fn flush(&self, lines: LineRange) {
+        if lines.lines() == 0 {
+            return;
+        }
+        let inside = lines.end_bytes() <= self.mapping.bytes();
+        assert!(inside, "{lines:?} is outside the mapping of {} bytes", self.mapping.bytes());
+        let start = self.mapping.word(lines.start().bytes()).cast::<u8>();
+        // SAFETY: aligned by its type, inside the live mapping (checked above); the kind was
+        // detected on this processor.
+        unsafe { cpu::flush(self.flush, start, lines.lines()) };
+    }
+}
+
+impl Fabric for MappedFabric {
+    fn bytes(&self) -> u64 {
+        self.mapping.bytes()
+    }
+
+    fn load(&self, at: WordOffset) -> u64 {
+        self.mapping.load(at.bytes(), Ordering::Relaxed)
+    }
+
+    fn store(&self, at: WordOffset, value: u64) {
+        self.mapping.store(at.bytes(), value, Ordering::Relaxed);
+    }
+
+    fn read_line(&self, at: LineOffset) -> LineWords {
+        let mut offset_bytes = at.bytes();
+        [(); 8].map(|()| {
+            let word = self.mapping.load(offset_bytes, Ordering::Relaxed);
+            offset_bytes += WORD_BYTES;
+            word
+        })
+    }
+
+    fn write_line(&self, at: LineOffset, words: &LineWords) {
+        for (offset_bytes, word) in (at.bytes()..at.bytes() + LINE_BYTES).step_by(8).zip(words) {
+            self.mapping.store(offset_bytes, *word, Ordering::Relaxed);
+        }
+    }
+
+    fn write_back(&self, lines: LineRange) {
+        self.flush(lines);
+    }
+
+    fn invalidate(&self, lines: LineRange) {
+        self.flush(lines);
+    }
+
+    fn fence(&self) {
+        cpu::fence();
+    }
+
+    fn read_back(&self, lines: LineRange) {
+        // Always on: whether a fence waits for the device is a property of the platform, and no
+        // platform has been qualified yet (M2). The flush dropped the line, so the load goes to
+        // the device and returns behind our write.
+        for line in lines.iter() {
+            self.mapping.load(line.bytes(), Ordering::Relaxed);
+        }
+        cpu::fence();
+    }
+}
+
+/// [`HostMemory`] over a shared mapping of a file in the host's DRAM. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct MappedHostMemory {
+    mapping: Arc<Mapping>,
+}
+
+impl MappedHostMemory {
+    /// The words of `mapping`.
+    #[must_use]
+    pub fn new(mapping: Mapping) -> Self {
+        Self { mapping: Arc::new(mapping) }
+    }
+}
+
+impl HostMemory for MappedHostMemory {
+    fn words(&self) -> usize {
+        self.mapping.raw.len() / 8
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        self.mapping.load(index as u64 * WORD_BYTES, Ordering::SeqCst)
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        self.mapping.store(index as u64 * WORD_BYTES, value, Ordering::SeqCst);
+    }
+
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
+        self.mapping.compare_exchange(index as u64 * WORD_BYTES, current, new)
+    }
+}

@@ -1,0 +1,136 @@
+//! The seam: one protocol source, several memories.
+//!
+//! # Rules of access (cited by number in the code)
+//!
+//! Every host has private caches over one device. A *line* is 64 bytes. Between hosts there is no
+//! coherence, no atomic read-modify-write and no order between different lines. Within one host
+//! everything is coherent.
+//!
+//! - **M1 One writing host per line.** Ownership passes only through a published hand-over after
+//!   the old owner flushed. In code: an [`OwnedLine`] can be had only from a seat, a lock guard or
+//!   the formatter.
+//! - **M2 Publish** = store, write the line back, full fence, and in *read-back mode* a load of
+//!   the line. "A before B" needs a full publish of A before the store of B.
+//! - **M3 Refresh** = drop the line from this host's caches, full fence, then load. A plain load
+//!   may pass a flush that is not fenced with `mfence`.
+//! - **M4 Flag, then payload.** See the flag, fence, *then* refresh the payload, then read it.
+//! - **M5 Words are aligned 8 bytes**, one width per word, relaxed atomics on the host. Longer
+//!   records carry a version and a CRC and are validated on every read. A reader never trusts an
+//!   offset it has not range-checked.
+//! - **M6 Payload and metadata never share a page**, and the GPU path never loads payload with
+//!   the CPU.
+//! - **M7 No read-modify-write on shared lines.** [`Fabric`] has none, so it does not compile.
+//!   Words in a host's own DRAM have one: [`HostMemory`].
+//! - **M8 Attach, detach and take-over flush** the metadata this host may hold.
+//! - **M9 Payload visibility is a property of the platform.** A DMA engine may leave its writes in
+//!   the writing host's cache (DDIO) or read through the reading host's. Until a platform has been
+//!   measured the writer writes payload back and the reader drops it from its caches, always.
+//!
+//! # The lemma that all protocols rest on
+//!
+//! Under M1 to M3 an 8-byte word with one writing host is a linearizable single-writer register.
+//! Every algorithm proved for such registers may be used; nothing more may be assumed.
+
+mod flush;
+#[cfg(target_arch = "aarch64")]
+mod flush_aarch64;
+#[cfg(target_arch = "x86_64")]
+mod flush_x86_64;
+mod host_memory;
+mod line;
+mod mapped;
+mod publish_batch;
+pub mod simulated;
+
+pub use flush::{FlushError, FlushKind};
+pub use host_memory::HostMemory;
+pub use line::{LineError, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
+pub use mapped::{MapError, MappedFabric, MappedHostMemory, Mapping};
+pub use publish_batch::{PublishBatch, refresh_all};
+
+use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};
+
+/// The eight words of a line.
+pub type LineWords = [u64; LINE_WORDS];
+
+/// Memory that several hosts see without coherence, addressed by offset.
+///
+/// An implementation may answer [`load`](Self::load) with any value the word ever had since this
+/// host last refreshed it, may make a store visible to others at any time after it was issued,
+/// and must make it visible no later than the end of a [`publish`](Self::publish) of its line.
+///
+/// Offsets outside the memory are a bug of the caller: every offset that came from shared memory
+/// is range-checked before it gets here (M5). Implementations stop the program rather than touch
+/// anything else.
+///
+/// The methods are `#[track_caller]`: the place in the source that publishes or refreshes is the
+/// name under which the mutation suite removes it.
+///
+/// # Example
+/// ```
+/// use cxl_shm::fabric::{Fabric, simulated::SimulatedRack};
+/// use cxl_shm::units::{LineOffset, LineRange};
+///
+/// let rack = SimulatedRack::sticky(2, 4096);
+/// let (writer, reader) = (rack.host(0), rack.host(1));
+/// let line = LineOffset::new(128).unwrap();
+/// let word = line.word(0).unwrap();
+///
+/// assert_eq!(reader.load(word), 0);          // now cached by the reader
+/// writer.store(word, 7);
+/// writer.publish(LineRange::one(line));      // M2
+/// assert_eq!(reader.load(word), 0);          // stale: nobody told the reader
+/// reader.refresh(LineRange::one(line));      // M3
+/// assert_eq!(reader.load(word), 7);
+/// ```
+pub trait Fabric {
+    /// Size of the memory in bytes.
+    fn bytes(&self) -> u64;
+
+    /// Loads a word, possibly stale: whatever this host's caches hold.
+    fn load(&self, at: WordOffset) -> u64;
+
+    /// Stores a word into this host's caches. Nobody else need see it before the line is published.
+    #[track_caller]
+    fn store(&self, at: WordOffset, value: u64);
+
+    /// Loads a line, possibly stale, word by word: it may be torn between words (M5).
+    fn read_line(&self, at: LineOffset) -> LineWords;
+
+    /// Stores a line, in one store where the processor has one. Not published.
+    #[track_caller]
+    fn write_line(&self, at: LineOffset, words: &LineWords);
+
+    /// Starts writing dirty lines back. Complete only after the next [`fence`](Self::fence).
+    #[track_caller]
+    fn write_back(&self, lines: LineRange);
+
+    /// Starts dropping lines from this host's caches (a dirty one is written back first). Loads
+    /// see the device only after the next [`fence`](Self::fence).
+    #[track_caller]
+    fn invalidate(&self, lines: LineRange);
+
+    /// Waits until every write-back and invalidation of this thread is complete (`mfence`).
+    #[track_caller]
+    fn fence(&self);
+
+    /// Waits until the lines are known to have reached the device: the read-back of M2. Does
+    /// nothing where the platform is qualified to need none.
+    #[track_caller]
+    fn read_back(&self, lines: LineRange);
+
+    /// M2. After return every host that refreshes the lines sees at least these values.
+    #[track_caller]
+    fn publish(&self, lines: LineRange) {
+        self.write_back(lines);
+        self.fence();
+        self.read_back(lines);
+    }
+
+    /// M3. After return the next load of each line sees at least what was published before.
+    #[track_caller]
+    fn refresh(&self, lines: LineRange) {
+        self.invalidate(lines);
+        self.fence();
+    }
+}

@@ -1,0 +1,1 @@
+//! Hosts with private caches, simulated.

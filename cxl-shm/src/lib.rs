@@ -1,0 +1,12 @@
+//! Bytes that several hosts see: memory shared over CXL without cache coherence and without
+//! atomic operations between hosts, made safe to build on.
+//!
+//! Bottom up: [`units`] (addresses as types), [`fabric`] (load, store, publish, refresh, over real
+//! and simulated memory), [`region`] (files and devices), [`layout`] (where things are in a
+//! region), [`lock`] (two tiers), [`member`] (node slots, processes), [`alloc`] (chunks).
+//!
+//! Nothing here knows about KV blocks.
+
+pub mod clock;
+pub mod fabric;
+pub mod units;

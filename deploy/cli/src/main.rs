@@ -1,0 +1,2 @@
+//! The rackline command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Which KV block is where: identity, descriptors, prefix index, publish, lookup, fetch.

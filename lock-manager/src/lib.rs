@@ -1,0 +1,1 @@
+//! The arbiter of the shared tier of locks: one active process a rack.
