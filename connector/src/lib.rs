@@ -1,1 +1,3 @@
 //! Between engines and the pool: sessions and DMA engines.
+
+pub mod dma;

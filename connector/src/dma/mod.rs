@@ -1,0 +1,113 @@
+//! Moving payload between an engine's memory and the pool.
+//!
+//! A [`DmaEngine`] copies whole payloads: gathered from parts on the way down ([`StoreJob`]),
+//! scattered into parts on the way up ([`LoadJob`]). It is also where rule M9 is kept, so that its
+//! callers cannot forget half of it: a store returns when the payload is on the device, a load
+//! drops this host's cached lines before it reads the first byte.
+//!
+//! What an engine does not do: decide whether the payload may be written or is still the one that
+//! was looked up. The descriptor says so, before and after (see `kv_cache`); the engine returns
+//! the checksum that goes into the descriptor or is compared with it.
+
+use cxl_shm::units::Extent;
+
+/// One payload on its way into the pool.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreJob<'a> {
+    /// Where in the region. Starts on a line (payload slots start on a page, rule M6).
+    pub payload: Extent,
+    /// The bytes, gathered in this order. Their lengths add up to `payload.bytes()`; each may be
+    /// any, also 0.
+    pub parts: &'a [&'a [u8]],
+}
+
+/// One payload on its way out of the pool.
+#[derive(Debug)]
+pub struct LoadJob<'a> {
+    /// Where in the region. Starts on a line.
+    pub payload: Extent,
+    /// Where the bytes go, scattered in this order. Their lengths add up to `payload.bytes()`.
+    pub parts: Vec<&'a mut [u8]>,
+}
+
+/// CRC-32C (Castagnoli, as in iSCSI) of the bytes of a payload in order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Checksum(pub u32);
+
+/// Copies payload into and out of the pool, in batches.
+///
+/// The result of job `i` is at index `i`. A job that fails does not stop the others. Payloads of
+/// one batch do not overlap: which bytes win is not specified.
+///
+/// The caller owns the space it stores to (its descriptor says WRITING, published: rule H2), and
+/// compares a loaded checksum or looks at the descriptor again before it believes a loaded byte:
+/// another host may rewrite the space during the load.
+pub trait DmaEngine {
+    /// Stores each payload.
+    ///
+    /// After return every host that refreshes a stored payload (as [`load`](Self::load) does) reads
+    /// these bytes: the writer's half of M9, its fence included. A descriptor that announces the
+    /// payload may be published at once. Before return other hosts may see any mix of old and new
+    /// lines. Where the payload ends inside a line, the rest of that line becomes undefined; no
+    /// other byte of the region changes.
+    ///
+    /// The batch is fenced once, not once a job.
+    ///
+    /// # Errors
+    /// Per job: [`DmaError::LengthMismatch`], [`DmaError::Misaligned`], [`DmaError::OutOfRange`]
+    /// before a byte is written; [`DmaError::Device`] with the payload in an undefined state.
+    fn store(&self, jobs: &[StoreJob<'_>]) -> Vec<Result<Checksum, DmaError>>;
+
+    /// Loads each payload.
+    ///
+    /// The bytes are at least as new as what had been stored (by any host, with
+    /// [`store`](Self::store)) before the call: no line is read before this host's copy of it was
+    /// dropped and the drop fenced (the reader's half of M9, M4). Call it after the descriptor was
+    /// seen, never before. All reads are complete at return, so a second look at the descriptor
+    /// after it covers every byte. Nothing becomes visible to other hosts.
+    ///
+    /// # Errors
+    /// Per job: [`DmaError::LengthMismatch`], [`DmaError::Misaligned`], [`DmaError::OutOfRange`]
+    /// before a byte of the parts is changed; [`DmaError::Device`] with the parts in an undefined
+    /// state.
+    fn load(&self, jobs: &mut [LoadJob<'_>]) -> Vec<Result<Checksum, DmaError>>;
+}
+
+/// Why a payload was not copied.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DmaError {
+    /// The payload does not lie in the region: a descriptor that was not validated.
+    #[error(
+        "payload of {} bytes at {:#x} is outside the region of {region_bytes} bytes: \
+         check the descriptor before the copy",
+        .payload.bytes(), .payload.offset()
+    )]
+    OutOfRange {
+        /// The payload asked for.
+        payload: Extent,
+        /// Size of the region in bytes.
+        region_bytes: u64,
+    },
+    /// The payload does not start on a line.
+    #[error("payload at {:#x} does not start on a line of 64 bytes", .payload.offset())]
+    Misaligned {
+        /// The payload asked for.
+        payload: Extent,
+    },
+    /// The parts are longer or shorter than the payload.
+    #[error("the parts hold {parts_bytes} bytes, the payload {payload_bytes}: they must be equal")]
+    LengthMismatch {
+        /// Length of the payload in bytes.
+        payload_bytes: u64,
+        /// Sum of the lengths of the parts in bytes.
+        parts_bytes: u64,
+    },
+    /// The device that copies failed. The payload (store) or the parts (load) are undefined.
+    #[error("the DMA device failed at payload {:#x}: {reason}", .payload.offset())]
+    Device {
+        /// The payload asked for.
+        payload: Extent,
+        /// What the device said.
+        reason: String,
+    },
+}
