@@ -7,6 +7,12 @@
 //!
 //! Nothing here knows about KV blocks.
 
+pub mod alloc;
 pub mod clock;
 pub mod fabric;
+mod intent;
+pub mod layout;
+pub mod lock;
+pub mod member;
+pub mod region;
 pub mod units;

@@ -14,7 +14,8 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Most nodes a region can have.
 pub const NODES_MAX: u16 = 32;
 
-const _: () = assert!(LINE_BYTES.is_multiple_of(WORD_BYTES) && PAGE_BYTES.is_multiple_of(LINE_BYTES));
+const _: () =
+    assert!(LINE_BYTES.is_multiple_of(WORD_BYTES) && PAGE_BYTES.is_multiple_of(LINE_BYTES));
 
 /// Words in a line.
 pub const LINE_WORDS: usize = 8;
@@ -28,7 +29,11 @@ impl WordOffset {
     /// The word at `bytes` from the start of the region; `None` when that is not aligned to 8.
     #[must_use]
     pub const fn new(bytes: u64) -> Option<Self> {
-        if bytes.is_multiple_of(WORD_BYTES) { Some(Self(bytes)) } else { None }
+        if bytes.is_multiple_of(WORD_BYTES) {
+            Some(Self(bytes))
+        } else {
+            None
+        }
     }
 
     /// Bytes from the start of the region.
@@ -58,7 +63,11 @@ impl LineOffset {
     /// The line at `bytes` from the start of the region; `None` when that is not aligned to 64.
     #[must_use]
     pub const fn new(bytes: u64) -> Option<Self> {
-        if bytes.is_multiple_of(LINE_BYTES) { Some(Self(bytes)) } else { None }
+        if bytes.is_multiple_of(LINE_BYTES) {
+            Some(Self(bytes))
+        } else {
+            None
+        }
     }
 
     /// Bytes from the start of the region.
@@ -70,7 +79,11 @@ impl LineOffset {
     /// Word `index` of this line; `None` from 8 on.
     #[must_use]
     pub const fn word(self, index: usize) -> Option<WordOffset> {
-        if index < LINE_WORDS { Some(WordOffset(self.0 + index as u64 * WORD_BYTES)) } else { None }
+        if index < LINE_WORDS {
+            Some(WordOffset(self.0 + index as u64 * WORD_BYTES))
+        } else {
+            None
+        }
     }
 }
 
@@ -94,7 +107,10 @@ impl LineRange {
     /// One line.
     #[must_use]
     pub const fn one(line: LineOffset) -> Self {
-        Self { start: line, lines: 1 }
+        Self {
+            start: line,
+            lines: 1,
+        }
     }
 
     /// The lines that `extent` touches.
@@ -102,7 +118,10 @@ impl LineRange {
     pub const fn covering(extent: Extent) -> Self {
         let start = extent.offset - extent.offset % LINE_BYTES;
         let end = extent.offset + extent.bytes;
-        Self { start: LineOffset(start), lines: (end - start).div_ceil(LINE_BYTES) }
+        Self {
+            start: LineOffset(start),
+            lines: (end - start).div_ceil(LINE_BYTES),
+        }
     }
 
     /// First line.
@@ -169,7 +188,10 @@ impl Extent {
     #[must_use]
     pub const fn part(self, offset: u64, bytes: u64) -> Option<Self> {
         match offset.checked_add(bytes) {
-            Some(end) if end <= self.bytes => Some(Self { offset: self.offset + offset, bytes }),
+            Some(end) if end <= self.bytes => Some(Self {
+                offset: self.offset + offset,
+                bytes,
+            }),
             _ => None,
         }
     }
@@ -252,7 +274,10 @@ mod tests {
         assert!(WordOffset::new(4).is_none());
         assert!(LineOffset::new(8).is_none());
         assert_eq!(WordOffset::new(72).map(WordOffset::index_in_line), Some(1));
-        assert_eq!(WordOffset::new(72).map(WordOffset::line), LineOffset::new(64));
+        assert_eq!(
+            WordOffset::new(72).map(WordOffset::line),
+            LineOffset::new(64)
+        );
     }
 
     #[test]
@@ -260,7 +285,10 @@ mod tests {
         let last = LineOffset::new(u64::MAX - 63).unwrap();
         assert!(LineRange::new(last, 1).is_none());
         assert!(Extent::new(u64::MAX, 1).is_none());
-        assert!(Extent::new(u64::MAX - 10, 1).is_none(), "no room to round up to a line");
+        assert!(
+            Extent::new(u64::MAX - 10, 1).is_none(),
+            "no room to round up to a line"
+        );
     }
 
     #[test]

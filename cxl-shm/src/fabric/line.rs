@@ -13,7 +13,7 @@ use super::{Fabric, LineWords};
 use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};
 
 /// Bytes of a line that a record fills; the last eight hold its version and its CRC.
-pub const RECORD_BYTES: usize = 56;
+const RECORD_BYTES: usize = 56;
 
 /// A record that fills one line but for its seal: exactly 56 bytes, checked when first used.
 ///
@@ -63,9 +63,17 @@ pub enum LineError {
 
 /// Seals `value` as version `version` of the record at `at`.
 pub(crate) fn seal<T: Record>(at: LineOffset, value: &T, version: u32) -> LineWords {
-    const { assert!(size_of::<T>() == RECORD_BYTES, "a record fills its line but for the seal") };
+    const {
+        assert!(
+            size_of::<T>() == RECORD_BYTES,
+            "a record fills its line but for the seal"
+        )
+    };
     let mut words = [0; LINE_WORDS];
-    for (word, bytes) in words.iter_mut().zip(bytemuck::bytes_of(value).chunks_exact(8)) {
+    for (word, bytes) in words
+        .iter_mut()
+        .zip(bytemuck::bytes_of(value).chunks_exact(8))
+    {
         let mut eight = [0; 8];
         eight.copy_from_slice(bytes);
         *word = u64::from_le_bytes(eight);
@@ -83,7 +91,11 @@ pub(crate) fn unseal<T: Record>(at: LineOffset, words: &LineWords) -> Result<(T,
     let (version, found) = halves(words[LINE_WORDS - 1]);
     let expected = crc_of(at, T::KIND, version, words);
     if found != expected {
-        return Err(LineError::Corrupt { at, found, expected });
+        return Err(LineError::Corrupt {
+            at,
+            found,
+            expected,
+        });
     }
     let mut bytes = [0; RECORD_BYTES];
     for (eight, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -92,7 +104,10 @@ pub(crate) fn unseal<T: Record>(at: LineOffset, words: &LineWords) -> Result<(T,
     Ok((bytemuck::pod_read_unaligned(&bytes), version))
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "takes the word apart into its halves")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "takes the word apart into its halves"
+)]
 fn halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
@@ -120,7 +135,10 @@ pub struct OwnedLine<T> {
 
 impl<T: Record> OwnedLine<T> {
     pub(crate) fn new(at: LineOffset) -> Self {
-        Self { at, record: PhantomData }
+        Self {
+            at,
+            record: PhantomData,
+        }
     }
 
     /// Where the line is.
@@ -148,7 +166,10 @@ impl<T: Record> OwnedLine<T> {
     /// The line as its readers see it.
     #[must_use]
     pub fn peer(&self) -> PeerLine<T> {
-        PeerLine { at: self.at, record: PhantomData }
+        PeerLine {
+            at: self.at,
+            record: PhantomData,
+        }
     }
 
     #[track_caller]
@@ -166,7 +187,10 @@ pub struct PeerLine<T> {
 
 impl<T: Record> PeerLine<T> {
     pub(crate) fn new(at: LineOffset) -> Self {
-        Self { at, record: PhantomData }
+        Self {
+            at,
+            record: PhantomData,
+        }
     }
 
     /// Where the line is.
@@ -198,6 +222,11 @@ impl<T: Record> PeerLine<T> {
     #[must_use]
     pub fn range(&self) -> LineRange {
         LineRange::one(self.at)
+    }
+
+    /// The line as its owner sees it. Only for code that argues why this host owns it (M1).
+    pub(crate) fn claim(&self) -> OwnedLine<T> {
+        OwnedLine::new(self.at)
     }
 }
 
@@ -256,6 +285,11 @@ impl PeerWord {
     #[must_use]
     pub fn range(&self) -> LineRange {
         LineRange::one(self.at.line())
+    }
+
+    /// The word as its owner sees it. Only for code that argues why this host owns it (M1).
+    pub(crate) fn claim(self) -> OwnedWord {
+        OwnedWord { at: self.at }
     }
 }
 
@@ -346,6 +380,11 @@ impl PeerArea {
     #[must_use]
     pub fn part(&self, first: u64, lines: u64) -> Option<Self> {
         part_of(self.lines, first, lines).map(Self::new)
+    }
+
+    /// The area as its owner sees it. Only for code that argues why this host owns it (M1).
+    pub(crate) fn claim(self) -> OwnedArea {
+        OwnedArea::new(self.lines)
     }
 }
 

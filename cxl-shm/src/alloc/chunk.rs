@@ -1,0 +1,142 @@
+//! Chunks: large pieces of the region that one node owns at a time.
+//!
+//! The chunk table has a line per chunk, written under lock 1 with an intent, so that the death of
+//! a holder leaves every entry either as it was or as it was to be.
+
+use crate::clock::Clock;
+use crate::fabric::{Fabric, HostMemory};
+use crate::intent;
+use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState};
+use crate::lock::LockError;
+use crate::member::{Liveness, Member};
+use crate::units::ChunkId;
+
+/// Why no chunk was allocated. Nothing is changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AllocateError {
+    /// Every chunk has an owner.
+    #[error(
+        "the pool is full: all {chunks} chunks of {chunk_bytes} bytes are taken, {own} by this \
+         node; format a larger region, or fewer nodes' data into this one"
+    )]
+    Exhausted {
+        /// Chunks of the region.
+        chunks: u32,
+        /// Size of each.
+        chunk_bytes: u64,
+        /// How many this node owns.
+        own: u32,
+    },
+    /// The lock of the chunk table was not to be had.
+    #[error("cannot allocate a chunk: {0}")]
+    Lock(#[from] LockError),
+}
+
+/// Why a chunk was not given back. Nothing is changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ChunkError {
+    /// The region has no such chunk.
+    #[error("there is no chunk {chunk}: the region has {chunks}")]
+    Unknown {
+        /// Asked for.
+        chunk: ChunkId,
+        /// Chunks of the region.
+        chunks: u32,
+    },
+    /// Another node's, or nobody's: a double free, or a foreign one.
+    #[error("chunk {chunk} does not belong to this node")]
+    NotOurs {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// The lock of the chunk table was not to be had.
+    #[error("cannot free a chunk: {0}")]
+    Lock(#[from] LockError),
+}
+
+pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+    timeout_ms: u64,
+    purpose: u64,
+) -> Result<ChunkId, AllocateError> {
+    let (layout, fabric) = (*member.layout(), member.fabric());
+    let _guard = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
+    // L1: others have written the table since we last held the lock.
+    fabric.refresh(layout.chunk_table());
+    let chunks = layout.chunks();
+    // Each node starts in a part of its own, so that what a node owns stays together.
+    let share = chunks / u32::from(layout.geometry().nodes);
+    let first = share * u32::from(member.node().0);
+    let mut own = 0;
+    for chunk in (first..chunks).chain(0..first).map(ChunkId) {
+        // An entry that cannot be read stays out of use: nobody knows whose it is.
+        let state = layout
+            .chunk_entry(chunk)
+            .cached(fabric)
+            .ok()
+            .and_then(|entry| entry.state());
+        match state {
+            Some(ChunkState::Free) => {
+                let owner = member.node();
+                let incarnation = member.incarnation();
+                let entry = ChunkEntry::new(ChunkState::Owned {
+                    owner,
+                    incarnation,
+                    purpose,
+                });
+                intent::set_chunk(member.seat(), fabric, CHUNK_LOCK, chunk, &entry);
+                return Ok(chunk);
+            }
+            Some(ChunkState::Owned { owner, .. }) if owner == member.node() => own += 1,
+            _ => {}
+        }
+    }
+    Err(AllocateError::Exhausted {
+        chunks,
+        chunk_bytes: layout.geometry().chunk_bytes,
+        own,
+    })
+}
+
+pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+    timeout_ms: u64,
+    chunk: ChunkId,
+) -> Result<(), ChunkError> {
+    let (layout, fabric) = (*member.layout(), member.fabric());
+    let chunks = layout.chunks();
+    let chunk = layout
+        .chunk_id(chunk.0)
+        .ok_or(ChunkError::Unknown { chunk, chunks })?;
+    let _guard = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
+    // L1.
+    let entry = layout.chunk_entry(chunk).fresh(fabric);
+    match entry.ok().and_then(|entry| entry.state()) {
+        Some(ChunkState::Owned { owner, .. }) if owner == member.node() => {
+            let entry = ChunkEntry::new(ChunkState::Free);
+            intent::set_chunk(member.seat(), fabric, CHUNK_LOCK, chunk, &entry);
+            Ok(())
+        }
+        _ => Err(ChunkError::NotOurs { chunk }),
+    }
+}
+
+pub(crate) fn owned<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+) -> Vec<(ChunkId, u64)> {
+    let (layout, fabric) = (member.layout(), member.fabric());
+    fabric.refresh(layout.chunk_table());
+    (0..layout.chunks())
+        .map(ChunkId)
+        .filter_map(
+            |chunk| match layout.chunk_entry(chunk).cached(fabric).ok()?.state()? {
+                ChunkState::Owned { owner, purpose, .. } if owner == member.node() => {
+                    Some((chunk, purpose))
+                }
+                ChunkState::Owned { .. } | ChunkState::Free => None,
+            },
+        )
+        .collect()
+}

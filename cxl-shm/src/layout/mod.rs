@@ -1,0 +1,511 @@
+//! Where everything is in a region: offsets derived from the geometry, one after another.
+//!
+//! ```text
+//! offset 0
+//! +--------------------------------------------------------------------------+
+//! | superblock slot A (page)   | slot B (page)   | selector (page)           |  formatter
+//! +--------------------------------------------------------------------------+
+//! | node page 0 | node page 1 | ...          identity, heartbeat, host name, |  node i
+//! |                                          manager claim, summary, intents |
+//! +--------------------------------------------------------------------------+
+//! | requests 0  | requests 1  | ...          a ticket word per lock           |  node i
+//! | acks 0      | acks 1      | ...          a stamp word per lock            |  node i
+//! | grants 0    | grants 1    | ...          nodes x locks stamp words        |  manager on node i
+//! +--------------------------------------------------------------------------+
+//! | chunk table                              one line per chunk               |  holder of lock 1
+//! +--------------------------------------------------------------------------+
+//! | area 0      | area 1      | ...          opaque to this crate             |  node i
+//! +--------------------------------------------------------------------------+
+//! | chunk 0 | chunk 1 | ...                  payload and heaps                |  their owner
+//! +--------------------------------------------------------------------------+
+//! ```
+//!
+//! Each part of each writer starts on a page of its own, so that no line ever has two writing
+//! hosts (M1) and payload shares no page with metadata (M6).
+
+mod records;
+mod superblock;
+
+pub use records::{
+    ChunkEntry, ChunkState, HostName, IntentRecord, ManagerLine, NodeLine, NodeState,
+};
+pub use superblock::{
+    FORMAT_VERSION, FormatError, Superblock, SuperblockError, format_superblock, read_superblock,
+};
+
+use crate::fabric::{PeerArea, PeerLine, PeerWord};
+use crate::units::{
+    ChunkId, Extent, LINE_BYTES, LINE_WORDS, LineOffset, LineRange, LockId, NODES_MAX, NodeId,
+    PAGE_BYTES,
+};
+
+/// Lock 0 guards named roots, lock 1 the chunk table, lock 2 formatting of segments (L3). Locks
+/// from [`FIRST_FREE_LOCK`] on are for users.
+pub const CHUNK_LOCK: LockId = LockId(1);
+/// First lock that this crate does not use itself.
+pub const FIRST_FREE_LOCK: u32 = 8;
+/// Open critical sections a node can have at once.
+pub const INTENTS: u64 = 8;
+
+/// Most locks a region can have.
+pub const LOCKS_MAX: u32 = 4096;
+/// Smallest chunk: one page of each of sixteen payload slots.
+pub const CHUNK_BYTES_MIN: u64 = 64 << 10;
+/// Chunks start at a multiple of this where they are at least as large, so that huge pages fit.
+const CHUNKS_ALIGN: u64 = 2 << 20;
+
+/// Most words of the layer above in a host tier: 8 GiB of them.
+pub const HOST_WORDS_MAX: u64 = 1 << 30;
+
+const SUPERBLOCK_PAGES: u64 = 3;
+
+// Lines of a node page.
+const LINE_NODE: u64 = 0;
+const LINE_HEARTBEAT: u64 = 1;
+const LINE_HOST_NAME: u64 = 2;
+const LINE_MANAGER: u64 = 3;
+const LINE_MANAGER_HEARTBEAT: u64 = 4;
+const LINE_SUMMARY: u64 = 5;
+const LINE_INTENTS: u64 = 8;
+const _: () = assert!(
+    (LINE_INTENTS + INTENTS) * LINE_BYTES <= PAGE_BYTES,
+    "fits the node page"
+);
+
+/// What a region is made of. Everything else follows from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Size of the region.
+    pub region_bytes: u64,
+    /// Node slots, 1 to [`NODES_MAX`].
+    pub nodes: u16,
+    /// Locks, [`FIRST_FREE_LOCK`] to [`LOCKS_MAX`].
+    pub locks: u32,
+    /// Size of a chunk: a power of two.
+    pub chunk_bytes: u64,
+    /// Lines of each node's area, which belongs to the layer above.
+    pub area_lines: u64,
+    /// Words that the layer above has in each host tier, up to [`HOST_WORDS_MAX`]. Not part of
+    /// the region, but every process of a host must agree on them.
+    pub host_words: u64,
+}
+
+/// Why a geometry cannot be laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GeometryError {
+    /// Node count out of range.
+    #[error("{nodes} nodes: a region has 1 to {NODES_MAX}")]
+    Nodes {
+        /// Asked for.
+        nodes: u16,
+    },
+    /// Lock count out of range.
+    #[error("{locks} locks: a region has {FIRST_FREE_LOCK} to {LOCKS_MAX}")]
+    Locks {
+        /// Asked for.
+        locks: u32,
+    },
+    /// Chunk size not a power of two, or too small.
+    #[error("chunks of {chunk_bytes} bytes: must be a power of two of at least {CHUNK_BYTES_MIN}")]
+    ChunkBytes {
+        /// Asked for.
+        chunk_bytes: u64,
+    },
+    /// The metadata and one chunk a node do not fit.
+    #[error(
+        "a region of {region_bytes} bytes is too small: the metadata of {nodes} nodes and one \
+         chunk of {chunk_bytes} bytes for each need {needed_bytes}; use a larger region, fewer \
+         nodes or smaller chunks"
+    )]
+    TooSmall {
+        /// Size of the region.
+        region_bytes: u64,
+        /// Node slots.
+        nodes: u16,
+        /// Size of a chunk.
+        chunk_bytes: u64,
+        /// Size that would do.
+        needed_bytes: u64,
+    },
+    /// Too many words a host tier.
+    #[error("{host_words} words a host tier: there are at most {HOST_WORDS_MAX}")]
+    HostWords {
+        /// Asked for.
+        host_words: u64,
+    },
+    /// The numbers overflow 64 bits.
+    #[error("the geometry does not fit 64 bits")]
+    Overflow,
+}
+
+/// Offsets of all parts of a region. Derived, never read from shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    geometry: Geometry,
+    nodes_at: u64,
+    requests_at: u64,
+    acks_at: u64,
+    grants_at: u64,
+    words_stride: u64,
+    grants_stride: u64,
+    chunk_table_at: u64,
+    areas_at: u64,
+    area_stride: u64,
+    chunks_at: u64,
+    chunks: u32,
+}
+
+impl Layout {
+    /// Lays out `geometry`.
+    ///
+    /// # Errors
+    /// [`GeometryError`]: what is out of range, and what would do.
+    pub fn new(geometry: Geometry) -> Result<Self, GeometryError> {
+        let Geometry {
+            region_bytes,
+            nodes,
+            locks,
+            chunk_bytes,
+            area_lines,
+            host_words,
+        } = geometry;
+        if nodes == 0 || nodes > NODES_MAX {
+            return Err(GeometryError::Nodes { nodes });
+        }
+        if !(FIRST_FREE_LOCK..=LOCKS_MAX).contains(&locks) {
+            return Err(GeometryError::Locks { locks });
+        }
+        if !chunk_bytes.is_power_of_two() || chunk_bytes < CHUNK_BYTES_MIN {
+            return Err(GeometryError::ChunkBytes { chunk_bytes });
+        }
+        let overflow = GeometryError::Overflow;
+        let nodes_wide = u64::from(nodes);
+        let area_stride = pages(area_lines.checked_mul(LINE_BYTES).ok_or(overflow)?)?;
+        // With this bound no sum or product below can overflow.
+        if region_bytes > 1 << 56 || area_stride > 1 << 48 || chunk_bytes > 1 << 48 {
+            return Err(overflow);
+        }
+        if host_words > HOST_WORDS_MAX {
+            return Err(GeometryError::HostWords { host_words });
+        }
+        let words_stride = pages(u64::from(locks) * 8)?;
+        let grants_stride = pages(nodes_wide * u64::from(locks) * 8)?;
+        let nodes_at = SUPERBLOCK_PAGES * PAGE_BYTES;
+        let requests_at = nodes_at + nodes_wide * PAGE_BYTES;
+        let acks_at = requests_at + nodes_wide * words_stride;
+        let grants_at = acks_at + nodes_wide * words_stride;
+        let chunk_table_at = grants_at + nodes_wide * grants_stride;
+
+        let align = chunk_bytes.min(CHUNKS_ALIGN);
+        let chunks_start = |table_chunks: u64| -> Result<(u64, u64), GeometryError> {
+            let areas_at = chunk_table_at + pages(table_chunks * LINE_BYTES)?;
+            let chunks_at = (areas_at + nodes_wide * area_stride).next_multiple_of(align);
+            Ok((areas_at, chunks_at))
+        };
+        // A table for as many chunks as the region could hold without any table: at most one line
+        // per chunk too many.
+        let most = region_bytes / chunk_bytes;
+        let (areas_at, chunks_at) = chunks_start(most)?;
+        let chunks = region_bytes.saturating_sub(chunks_at) / chunk_bytes;
+        let chunks = u32::try_from(chunks).map_err(|_| overflow)?;
+        if chunks < u32::from(nodes) {
+            let (_, start) = chunks_start(most.max(nodes_wide) + 1)?;
+            let needed_bytes = start + nodes_wide * chunk_bytes;
+            return Err(GeometryError::TooSmall {
+                region_bytes,
+                nodes,
+                chunk_bytes,
+                needed_bytes,
+            });
+        }
+        Ok(Self {
+            geometry,
+            nodes_at,
+            requests_at,
+            acks_at,
+            grants_at,
+            words_stride,
+            grants_stride,
+            chunk_table_at,
+            areas_at,
+            area_stride,
+            chunks_at,
+            chunks,
+        })
+    }
+
+    /// What it was derived from.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Number of chunks.
+    #[must_use]
+    pub fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Number of locks.
+    #[must_use]
+    pub fn locks(&self) -> u32 {
+        self.geometry.locks
+    }
+
+    /// Each node of the region.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.geometry.nodes).map(NodeId)
+    }
+
+    /// The node numbered `node`; `None` when the region has no such node. For numbers that came
+    /// from outside or from shared memory.
+    #[must_use]
+    pub fn node(&self, node: u16) -> Option<NodeId> {
+        (node < self.geometry.nodes).then_some(NodeId(node))
+    }
+
+    /// The chunk numbered `chunk`; `None` when the region has no such chunk.
+    #[must_use]
+    pub fn chunk_id(&self, chunk: u32) -> Option<ChunkId> {
+        (chunk < self.chunks).then_some(ChunkId(chunk))
+    }
+
+    /// Bytes of the metadata: everything before the first chunk.
+    #[must_use]
+    pub fn metadata(&self) -> Extent {
+        extent(0, self.chunks_at)
+    }
+
+    /// All chunks as one extent.
+    #[must_use]
+    pub fn payload(&self) -> Extent {
+        extent(
+            self.chunks_at,
+            u64::from(self.chunks) * self.geometry.chunk_bytes,
+        )
+    }
+
+    /// The bytes of chunk `chunk`.
+    ///
+    /// # Panics
+    /// When the region has no such chunk: get ids that are not our own from [`Self::chunk_id`].
+    #[must_use]
+    pub fn chunk(&self, chunk: ChunkId) -> Extent {
+        assert!(chunk.0 < self.chunks, "chunk {chunk} of {}", self.chunks);
+        let bytes = self.geometry.chunk_bytes;
+        extent(self.chunks_at + u64::from(chunk.0) * bytes, bytes)
+    }
+
+    /// The chunk that holds all of `extent`; `None` when none does.
+    #[must_use]
+    pub fn chunk_of(&self, extent: Extent) -> Option<ChunkId> {
+        let from_start = extent.offset().checked_sub(self.chunks_at)?;
+        let chunk = u32::try_from(from_start / self.geometry.chunk_bytes).ok()?;
+        let chunk = self.chunk_id(chunk)?;
+        self.chunk(chunk).contains(extent).then_some(chunk)
+    }
+
+    /// Identity line of a node.
+    #[must_use]
+    pub fn node_line(&self, node: NodeId) -> PeerLine<NodeLine> {
+        PeerLine::new(self.node_page_line(node, LINE_NODE))
+    }
+
+    /// Host name of a node, valid with the node line.
+    #[must_use]
+    pub fn host_name(&self, node: NodeId) -> PeerLine<HostName> {
+        PeerLine::new(self.node_page_line(node, LINE_HOST_NAME))
+    }
+
+    /// Heartbeat of a node: changes while the node lives.
+    #[must_use]
+    pub fn heartbeat(&self, node: NodeId) -> PeerWord {
+        word(self.node_page(node), LINE_HEARTBEAT * LINE_WORDS as u64)
+    }
+
+    /// The claim of the lock manager that runs, or ran, on a node.
+    #[must_use]
+    pub fn manager_line(&self, node: NodeId) -> PeerLine<ManagerLine> {
+        PeerLine::new(self.node_page_line(node, LINE_MANAGER))
+    }
+
+    /// Heartbeat of the lock manager on a node.
+    #[must_use]
+    pub fn manager_heartbeat(&self, node: NodeId) -> PeerWord {
+        word(
+            self.node_page(node),
+            LINE_MANAGER_HEARTBEAT * LINE_WORDS as u64,
+        )
+    }
+
+    /// Changes with every request of a node: the one word a lock manager polls.
+    #[must_use]
+    pub fn summary(&self, node: NodeId) -> PeerWord {
+        word(self.node_page(node), LINE_SUMMARY * LINE_WORDS as u64)
+    }
+
+    /// Intent lines of a node.
+    #[must_use]
+    pub fn intents(&self, node: NodeId) -> PeerArea {
+        PeerArea::new(lines(
+            self.node_page_line(node, LINE_INTENTS).bytes(),
+            INTENTS,
+        ))
+    }
+
+    /// A node's tickets, a word per lock.
+    #[must_use]
+    pub fn requests(&self, node: NodeId) -> PeerArea {
+        self.per_node(self.requests_at, self.words_stride, node)
+    }
+
+    /// A node's acknowledgements, a stamp per lock.
+    #[must_use]
+    pub fn acks(&self, node: NodeId) -> PeerArea {
+        self.per_node(self.acks_at, self.words_stride, node)
+    }
+
+    /// The grants of the manager on node `manager`: stamps, locks of node 0 first.
+    #[must_use]
+    pub fn grants(&self, manager: NodeId) -> PeerArea {
+        self.per_node(self.grants_at, self.grants_stride, manager)
+    }
+
+    /// Index in [`Self::grants`] of the word for `lock` of `node`.
+    #[must_use]
+    pub fn grant_index(&self, node: NodeId, lock: LockId) -> u64 {
+        assert!(
+            lock.0 < self.geometry.locks,
+            "lock {lock} of {}",
+            self.geometry.locks
+        );
+        u64::from(node.0) * u64::from(self.geometry.locks) + u64::from(lock.0)
+    }
+
+    /// Entry of a chunk in the chunk table.
+    #[must_use]
+    pub fn chunk_entry(&self, chunk: ChunkId) -> PeerLine<ChunkEntry> {
+        assert!(chunk.0 < self.chunks, "chunk {chunk} of {}", self.chunks);
+        PeerLine::new(line(self.chunk_table_at + u64::from(chunk.0) * LINE_BYTES))
+    }
+
+    /// All lines of the chunk table, for one refresh.
+    #[must_use]
+    pub fn chunk_table(&self) -> LineRange {
+        lines(self.chunk_table_at, u64::from(self.chunks))
+    }
+
+    /// The area of a node that belongs to the layer above.
+    #[must_use]
+    pub fn area(&self, node: NodeId) -> PeerArea {
+        self.check(node);
+        let at = self.areas_at + u64::from(node.0) * self.area_stride;
+        PeerArea::new(lines(at, self.geometry.area_lines))
+    }
+
+    fn node_page(&self, node: NodeId) -> PeerArea {
+        self.per_node(self.nodes_at, PAGE_BYTES, node)
+    }
+
+    fn node_page_line(&self, node: NodeId, index: u64) -> LineOffset {
+        self.check(node);
+        line(self.nodes_at + u64::from(node.0) * PAGE_BYTES + index * LINE_BYTES)
+    }
+
+    fn per_node(&self, at: u64, stride: u64, node: NodeId) -> PeerArea {
+        self.check(node);
+        PeerArea::new(lines(at + u64::from(node.0) * stride, stride / LINE_BYTES))
+    }
+
+    fn check(&self, node: NodeId) {
+        assert!(
+            node.0 < self.geometry.nodes,
+            "node {node} of {}",
+            self.geometry.nodes
+        );
+    }
+}
+
+fn pages(bytes: u64) -> Result<u64, GeometryError> {
+    bytes
+        .checked_next_multiple_of(PAGE_BYTES)
+        .ok_or(GeometryError::Overflow)
+}
+
+fn line(at: u64) -> LineOffset {
+    LineOffset::new(at).expect("parts are whole pages, and their strides whole lines")
+}
+
+fn lines(at: u64, count: u64) -> LineRange {
+    LineRange::new(line(at), count).expect("the layout was checked to fit the region")
+}
+
+fn extent(offset: u64, bytes: u64) -> Extent {
+    Extent::new(offset, bytes).expect("the layout was checked to fit the region")
+}
+
+fn word(area: PeerArea, index: u64) -> PeerWord {
+    area.word(index).expect("a node page holds its words")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_never_overlap_and_stay_inside(
+            region_bytes in 0u64..(1 << 40), nodes in 0u16..40, locks in 0u32..5000,
+            chunk_shift in 10u32..32, area_lines in 0u64..(1 << 24),
+        ) {
+            let geometry = Geometry {
+                region_bytes, nodes, locks, chunk_bytes: 1 << chunk_shift, area_lines,
+                host_words: 0,
+            };
+            let Ok(layout) = Layout::new(geometry) else { return Ok(()) };
+            let mut parts = vec![LineRange::new(line(0), SUPERBLOCK_PAGES * 64).unwrap()];
+            for node in layout.nodes() {
+                parts.push(layout.node_page(node).range());
+                parts.push(layout.requests(node).range());
+                parts.push(layout.acks(node).range());
+                parts.push(layout.grants(node).range());
+                parts.push(layout.area(node).range());
+            }
+            parts.push(layout.chunk_table());
+            parts.push(LineRange::covering(layout.payload()));
+            parts.sort_by_key(|part| part.start().bytes());
+            for pair in parts.windows(2) {
+                prop_assert!(pair[0].end_bytes() <= pair[1].start().bytes());
+                prop_assert!(
+                    pair[0].end_bytes().div_ceil(PAGE_BYTES) * PAGE_BYTES
+                        <= pair[1].start().bytes().next_multiple_of(PAGE_BYTES)
+                );
+            }
+            prop_assert!(parts.last().unwrap().end_bytes() <= region_bytes);
+            prop_assert!(layout.chunks() >= u32::from(nodes));
+        }
+    }
+
+    #[test]
+    fn too_small_says_what_would_do() {
+        let geometry = Geometry {
+            region_bytes: 1 << 20,
+            nodes: 4,
+            locks: 64,
+            chunk_bytes: 1 << 20,
+            area_lines: 100,
+            host_words: 0,
+        };
+        let Err(GeometryError::TooSmall { needed_bytes, .. }) = Layout::new(geometry) else {
+            panic!("a region of one chunk has no room for four");
+        };
+        assert!(
+            Layout::new(Geometry {
+                region_bytes: needed_bytes,
+                ..geometry
+            })
+            .is_ok()
+        );
+    }
+}

@@ -1,0 +1,266 @@
+//! The records that fill one line each. All little-endian; no field is trusted before its line's
+//! seal was checked, and no state before it was one of those named here.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::fabric::Record;
+use crate::units::{ChunkId, Incarnation, LockId, NodeId};
+
+/// What a node says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct NodeLine {
+    state: u32,
+    incarnation: u32,
+    boot_id: [u64; 2],
+    reserved: [u64; 4],
+}
+
+impl Record for NodeLine {
+    const KIND: u32 = u32::from_le_bytes(*b"NODE");
+}
+
+/// Whether a node takes part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeState {
+    /// Has published that it comes, and looks which manager to obey.
+    Joining,
+    /// Takes part.
+    Joined,
+    /// Has left in order: it holds nothing.
+    Left,
+}
+
+impl NodeLine {
+    /// A node in `state`.
+    #[must_use]
+    pub fn new(state: NodeState, incarnation: Incarnation, boot_id: [u64; 2]) -> Self {
+        let state = match state {
+            NodeState::Joining => 1,
+            NodeState::Joined => 2,
+            NodeState::Left => 3,
+        };
+        Self {
+            state,
+            incarnation: incarnation.0,
+            boot_id,
+            reserved: [0; 4],
+        }
+    }
+
+    /// The state; `None` when it is none that this version knows.
+    #[must_use]
+    pub fn state(&self) -> Option<NodeState> {
+        match self.state {
+            1 => Some(NodeState::Joining),
+            2 => Some(NodeState::Joined),
+            3 => Some(NodeState::Left),
+            _ => None,
+        }
+    }
+
+    /// How many times the slot was joined.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation)
+    }
+
+    /// The kernel's id of the host's present boot: tells two hosts with one node number apart.
+    #[must_use]
+    pub fn boot_id(&self) -> [u64; 2] {
+        self.boot_id
+    }
+}
+
+/// Name of a node's host, for people.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct HostName {
+    bytes: [u8; 56],
+}
+
+impl Record for HostName {
+    const KIND: u32 = u32::from_le_bytes(*b"HOST");
+}
+
+impl HostName {
+    /// The first 56 bytes of `name`, cut at a character.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let mut bytes = [0; 56];
+        let cut = name.floor_char_boundary(bytes.len());
+        bytes[..cut].copy_from_slice(&name.as_bytes()[..cut]);
+        Self { bytes }
+    }
+}
+
+impl std::fmt::Display for HostName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = String::from_utf8_lossy(&self.bytes);
+        for c in name.trim_end_matches('\0').chars() {
+            // Another host may have written anything: nothing that could drive a terminal.
+            write!(f, "{}", if c.is_control() { '?' } else { c })?;
+        }
+        Ok(())
+    }
+}
+
+/// The claim of a lock manager on a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct ManagerLine {
+    term: u64,
+    serving: u64,
+    reserved: [u64; 5],
+}
+
+impl Record for ManagerLine {
+    const KIND: u32 = u32::from_le_bytes(*b"MNGR");
+}
+
+impl ManagerLine {
+    /// A manager of `term`, which grants (`serving`) or has stopped.
+    #[must_use]
+    pub fn new(term: u64, serving: bool) -> Self {
+        Self {
+            term,
+            serving: u64::from(serving),
+            reserved: [0; 5],
+        }
+    }
+
+    /// The term it claimed.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Whether it has not said that it stopped.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.serving == 1
+    }
+}
+
+/// Redo record of a critical section in progress (rule L2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct IntentRecord {
+    open: u32,
+    lock: u32,
+    chunk: u32,
+    reserved: u32,
+    entry: ChunkEntry40,
+}
+
+/// The part of a chunk entry that an intent carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct ChunkEntry40 {
+    words: [u64; 5],
+}
+
+impl Record for IntentRecord {
+    const KIND: u32 = u32::from_le_bytes(*b"INTN");
+}
+
+impl IntentRecord {
+    /// "Under `lock`, entry `chunk` of the chunk table becomes `entry`."
+    #[must_use]
+    pub fn set_chunk(lock: LockId, chunk: ChunkId, entry: &ChunkEntry) -> Self {
+        let mut words = [0; 5];
+        words.copy_from_slice(&entry.words[..5]);
+        let entry = ChunkEntry40 { words };
+        Self {
+            open: 1,
+            lock: lock.0,
+            chunk: chunk.0,
+            reserved: 0,
+            entry,
+        }
+    }
+
+    /// Nothing in progress.
+    #[must_use]
+    pub fn closed() -> Self {
+        Self::zeroed()
+    }
+
+    /// What has to be redone; `None` when nothing is in progress.
+    #[must_use]
+    pub fn open(&self) -> Option<(LockId, u32, ChunkEntry)> {
+        if self.open != 1 {
+            return None;
+        }
+        let mut words = [0; 7];
+        words[..5].copy_from_slice(&self.entry.words);
+        Some((LockId(self.lock), self.chunk, ChunkEntry { words }))
+    }
+}
+
+/// A line of the chunk table. Two words are never used, so that it fits an intent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct ChunkEntry {
+    words: [u64; 7],
+}
+
+impl Record for ChunkEntry {
+    const KIND: u32 = u32::from_le_bytes(*b"CHNK");
+}
+
+/// Whose a chunk is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChunkState {
+    /// Nobody's.
+    Free,
+    /// A node's, taken in one of its incarnations.
+    Owned {
+        /// The owner.
+        owner: NodeId,
+        /// Its incarnation when it took the chunk.
+        incarnation: Incarnation,
+        /// What the layer above uses it for; opaque here.
+        purpose: u64,
+    },
+}
+
+impl ChunkEntry {
+    /// An entry in `state`.
+    #[must_use]
+    pub fn new(state: ChunkState) -> Self {
+        let mut words = [0; 7];
+        match state {
+            ChunkState::Free => words[0] = 1,
+            ChunkState::Owned {
+                owner,
+                incarnation,
+                purpose,
+            } => {
+                words[0] = 2;
+                words[1] = u64::from(owner.0) | u64::from(incarnation.0) << 32;
+                words[2] = purpose;
+            }
+        }
+        Self { words }
+    }
+
+    /// The state; `None` when it is none that this version knows. The owner is not checked to be
+    /// a node of the region.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "takes words apart into their fields"
+    )]
+    pub fn state(&self) -> Option<ChunkState> {
+        match self.words[0] {
+            1 => Some(ChunkState::Free),
+            2 => Some(ChunkState::Owned {
+                owner: NodeId(self.words[1] as u16),
+                incarnation: Incarnation((self.words[1] >> 32) as u32),
+                purpose: self.words[2],
+            }),
+            _ => None,
+        }
+    }
+}

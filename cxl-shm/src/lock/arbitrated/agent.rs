@@ -1,0 +1,88 @@
+//! A host's agent: beats its heart and follows the lock managers from term to term.
+
+use super::manager_of;
+use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use crate::layout::{Layout, ManagerLine};
+use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
+use crate::member::Seat;
+use crate::units::{LockId, NodeId};
+
+/// The work of the one elected agent of a host. Driven by [`tick`](Self::tick), every few
+/// milliseconds; holds no clock of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Agent {
+    beats: u64,
+}
+
+impl Agent {
+    /// One heartbeat, and one look for a newer term.
+    pub(crate) fn tick<F: Fabric, H: HostMemory>(&mut self, seat: &Seat<H>, fabric: &F) {
+        let heartbeat = seat.heartbeat();
+        // From the published word, not from our own count: another process may have been agent.
+        self.beats = heartbeat.own(fabric).wrapping_add(1);
+        heartbeat.publish(fabric, self.beats);
+        obey_newest_term(seat, fabric);
+    }
+}
+
+/// Moves every lock of this host to the newest term that any manager has claimed (T2).
+pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
+    let newest = newest_term(seat.layout(), fabric);
+    if newest <= seat.tier().term() {
+        return;
+    }
+    let acks = seat.acks();
+    let mut batch = PublishBatch::new(fabric);
+    for lock in (0..seat.layout().locks()).map(LockId) {
+        let mut stamp = seat.tier().stamp(lock);
+        let moved = loop {
+            let moved = Stamp {
+                term: newest,
+                ..stamp
+            };
+            match seat.tier().swap_stamp(lock, stamp, moved) {
+                Ok(()) => break moved,
+                Err(found) => stamp = found,
+            }
+        };
+        // T3: what is held is reported by its ticket; one word carries both it and the term.
+        let held = match moved.phase {
+            Phase::Hold => moved,
+            Phase::Idle | Phase::Wait => Stamp {
+                term: newest,
+                phase: Phase::Idle,
+                ticket: 0,
+            },
+        };
+        let ack = acks
+            .word(u64::from(lock.0))
+            .expect("the area has a word per lock");
+        batch.word(ack, held.word());
+    }
+    batch.publish();
+    seat.tier().set_term(newest);
+}
+
+/// The newest term over all managers; 0 when there never was one.
+pub(super) fn newest_term<F: Fabric>(layout: &Layout, fabric: &F) -> u64 {
+    newest_claim(layout, fabric).map_or(0, |(_, claim)| claim.term())
+}
+
+/// The newest claim over all managers, and its node. A claim that does not belong to its writer is
+/// a faulty host's, and is ignored.
+pub(crate) fn newest_claim<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+) -> Option<(NodeId, ManagerLine)> {
+    refresh_all(
+        fabric,
+        layout.nodes().map(|node| layout.manager_line(node).range()),
+    );
+    layout
+        .nodes()
+        .filter_map(|node| Some((node, layout.manager_line(node).cached(fabric).ok()?)))
+        .filter(|(node, claim)| {
+            claim.term() <= TERM_MAX && manager_of(layout, claim.term()) == Some(*node)
+        })
+        .max_by_key(|(_, claim)| claim.term())
+}

@@ -1,0 +1,53 @@
+//! The shared tier `arbitrated`: slots in shared memory that a lock manager grants, as in the
+//! paper, made safe with single-writer lines.
+//!
+//! Node *i* writes only its request words (a ticket per lock: odd = wants or holds, even = idle),
+//! the manager of a term only its own grant words (per node and lock: the ticket it granted). A
+//! node holds the lock while the grant of the term it obeys equals its ticket. Release and
+//! withdrawal are the same write (ticket + 1) and always legal, so a time-out strands nothing.
+//!
+//! Each rule breaks something when dropped (seen in a model of the protocol):
+//! - **A1** A lock is free only when *no* node has an odd request equal to its grant, looked at
+//!   over all nodes; never "the last grantee has moved on".
+//! - **A2** A ticket only grows; a node that joins again continues from its published ticket,
+//!   rounded up to even.
+//! - **A3** Protected data is fully published before the release is stored; the next holder
+//!   refreshes it after it sees the grant.
+//! - **T1** Per node and lock one host-local word {term, phase, ticket}. A thread looks only at
+//!   the grant of the term in that word and enters only after a CAS from {T, wait, t} to
+//!   {T, hold, t}.
+//! - **T2** The host's agent changes the term of every such word by a CAS each, in every phase,
+//!   takes the held ticket from that CAS, and only then publishes the acknowledgement {term, held
+//!   ticket} of that lock.
+//! - **T3** What is reported is the ticket held, never a flag. The reported node is the holder
+//!   until its request differs from that ticket.
+//! - **T4** No grant in a term before every node has acknowledged it, or is known to have left.
+//!   A time-out is not a fence.
+//! - **T5** The old manager need not notice: its late grants land in words that nobody obeys.
+//!
+//! The term tells its manager: term `t` belongs to node `t mod nodes`, so two managers never
+//! claim the same one, and each writes grant words of its own (M1).
+
+mod agent;
+mod client;
+mod manager;
+
+pub(crate) use agent::{Agent, newest_claim, obey_newest_term};
+pub(crate) use client::{Acquire, Held, release_after_death};
+pub(crate) use manager::Manager;
+pub use manager::{ManagerState, NodeReport};
+
+use crate::layout::Layout;
+use crate::units::NodeId;
+
+/// The node whose manager has claimed `term`; `None` for 0, which nobody claims.
+pub(crate) fn manager_of(layout: &Layout, term: u64) -> Option<NodeId> {
+    let nodes = u64::from(layout.geometry().nodes);
+    (term != 0)
+        .then(|| {
+            u16::try_from(term % nodes)
+                .ok()
+                .and_then(|n| layout.node(n))
+        })
+        .flatten()
+}

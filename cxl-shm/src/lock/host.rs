@@ -1,0 +1,85 @@
+//! The host tier of a lock: a word in the host's DRAM that names its holder.
+//!
+//! - **H-L1** The word is zero when free, else the token of the holding process.
+//! - **H-L2** Whoever finds the token of a dead process takes the lock over by one CAS and is told:
+//!   what the dead one left half done is redone or undone before anything else. When the one who
+//!   recovers dies too, the next finds *its* token, and recovers again.
+//! - **H-L3** A registry slot is reused only under a new generation, so the token of a dead
+//!   process never comes to name a living one.
+
+use crate::fabric::HostMemory;
+use crate::member::ProcessSlot;
+
+/// Names a process of this host as holder of host locks: its registry slot and the slot's
+/// generation, never zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HolderToken(u64);
+
+impl HolderToken {
+    pub(crate) fn new(slot: ProcessSlot, generation: u64) -> Self {
+        Self(generation << 16 | (u64::from(slot.0) + 1))
+    }
+
+    /// The holder's registry slot.
+    #[must_use]
+    pub fn process(self) -> ProcessSlot {
+        let slot = (self.0 & 0xffff).saturating_sub(1);
+        ProcessSlot(u16::try_from(slot).unwrap_or(u16::MAX))
+    }
+}
+
+/// What came of one try.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostAcquire {
+    /// Held now.
+    Acquired,
+    /// Held now, and the holder before died inside (H-L2).
+    Recovered,
+    /// A living process holds it.
+    Busy,
+}
+
+/// One host lock.
+#[derive(Debug)]
+pub struct HostLock<'t, H> {
+    memory: &'t H,
+    word: usize,
+}
+
+impl<'t, H: HostMemory> HostLock<'t, H> {
+    pub(crate) fn new(memory: &'t H, word: usize) -> Self {
+        Self { memory, word }
+    }
+
+    /// One step of an acquisition: never waits. Threads of one process exclude each other too.
+    pub fn try_acquire(
+        &self,
+        me: HolderToken,
+        is_alive: impl FnOnce(HolderToken) -> bool,
+    ) -> HostAcquire {
+        // SYNC POINT: pairs with the store in `release`.
+        match self.memory.compare_exchange(self.word, 0, me.0) {
+            Ok(_) => HostAcquire::Acquired,
+            Err(found) if is_alive(HolderToken(found)) => HostAcquire::Busy,
+            Err(found) => match self.memory.compare_exchange(self.word, found, me.0) {
+                Ok(_) => HostAcquire::Recovered,
+                // Somebody else was first, or it was released in between.
+                Err(_) => HostAcquire::Busy,
+            },
+        }
+    }
+
+    /// Gives the lock back. Does nothing when `me` does not hold it: then it was taken over,
+    /// which happens only to the dead.
+    pub fn release(&self, me: HolderToken) {
+        // A CAS, not a store: a holder that was wrongly believed dead must not free another's.
+        let _ = self.memory.compare_exchange(self.word, me.0, 0);
+    }
+
+    /// The present holder.
+    #[must_use]
+    pub fn holder(&self) -> Option<HolderToken> {
+        let word = self.memory.load(self.word);
+        (word != 0).then_some(HolderToken(word))
+    }
+}

@@ -1,0 +1,211 @@
+//! A process attached to a real region: mapping, use mark, host tier and membership in one value.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use super::{
+    HEARTBEAT_MS, HostIdentity, HostTier, HostTierError, HostTierFile, JoinError, LeaveOutcome,
+    Member, ProcLiveness, ProcessIdentity,
+};
+use crate::clock::SystemClock;
+use crate::fabric::{MappedFabric, MappedHostMemory};
+use crate::layout::{SuperblockError, read_superblock};
+use crate::region::{OpenError, Region, RegionUse, UseError};
+use crate::units::NodeId;
+
+/// Why a process did not attach. Nothing is changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The path cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It is being formatted, or was replaced.
+    #[error(transparent)]
+    Use(#[from] UseError),
+    /// It is no region, or not this program's.
+    #[error("{}: {source}", .path.display())]
+    Superblock {
+        /// The region.
+        path: PathBuf,
+        /// What is wrong.
+        source: SuperblockError,
+    },
+    /// The host tier is not to be had.
+    #[error(transparent)]
+    HostTier(#[from] HostTierError),
+    /// The node slot is not to be had.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The operating system did not say who we are.
+    #[error("cannot read this process's identity from /proc: {0}")]
+    Identity(std::io::Error),
+    /// No thread for the agent.
+    #[error("cannot start the heartbeat thread: {0}")]
+    Agent(std::io::Error),
+}
+
+/// A member of a real region.
+pub type LocalMember = Member<MappedFabric, MappedHostMemory, ProcLiveness>;
+
+/// This process, attached to a region as a process of a node. Leaves when dropped.
+///
+/// A background thread takes part in the election of the host's agent and beats its heart.
+///
+/// # Example
+/// ```no_run
+/// use cxl_shm::member::Attachment;
+///
+/// let attachment = Attachment::attach("/dev/dax0.0".as_ref(), 3)?;
+/// println!("node {} incarnation {}", attachment.member().node(), attachment.member().incarnation());
+/// # Ok::<(), cxl_shm::member::AttachError>(())
+/// ```
+#[derive(Debug)]
+pub struct Attachment {
+    // Dropped by hand in `drop`: the agent's thread ends before we leave.
+    member: Option<LocalMember>,
+    agent: Option<AgentThread>,
+    tier_path: PathBuf,
+    region: Region,
+    // Last: the region counts as used until we have left it.
+    _in_use: RegionUse,
+}
+
+#[derive(Debug)]
+struct AgentThread {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Attachment {
+    /// Attaches to the region at `path` as a process of `node`.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach(path: &Path, node: u16) -> Result<Self, AttachError> {
+        let region = Region::open(path, None)?;
+        let in_use = RegionUse::shared(&region)?;
+        let (superblock, layout) =
+            read_superblock(region.fabric()).map_err(|source| AttachError::Superblock {
+                path: path.to_owned(),
+                source,
+            })?;
+        let nodes = layout.geometry().nodes;
+        let known = layout
+            .node(node)
+            .ok_or(JoinError::UnknownNode { node, nodes })?;
+        let tier_path = HostTierFile::path_in(Path::new("/dev/shm"), &superblock, known);
+        let member = Some(join(&region, &tier_path, node)?);
+        // From here on an error drops the attachment, which leaves.
+        let mut attached = Self {
+            member,
+            agent: None,
+            tier_path,
+            region,
+            _in_use: in_use,
+        };
+        attached.agent = Some(attached.start_agent()?);
+        Ok(attached)
+    }
+
+    fn start_agent(&self) -> Result<AgentThread, AttachError> {
+        let agent = self.join_thread()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (stop, tier_path) = (Arc::clone(&stop), self.tier_path.clone());
+            std::thread::Builder::new()
+                .name("rackline-agent".to_owned())
+                .spawn(move || {
+                    let clock = SystemClock::start();
+                    while !stop.load(Ordering::Relaxed) {
+                        agent.beat();
+                        clock.sleep_ms(HEARTBEAT_MS);
+                    }
+                    leave(agent, &tier_path);
+                })
+                .map_err(AttachError::Agent)?
+        };
+        Ok(AgentThread { stop, thread })
+    }
+
+    /// This process as a member.
+    ///
+    /// # Panics
+    /// Never: the member is there until the attachment is dropped.
+    #[must_use]
+    pub fn member(&self) -> &LocalMember {
+        self.member.as_ref().expect("taken only by drop")
+    }
+
+    /// A further member for another thread of this process. It is left by [`Self::leave_thread`].
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn join_thread(&self) -> Result<LocalMember, AttachError> {
+        join(&self.region, &self.tier_path, self.node().0)
+    }
+
+    /// Ends the membership of a thread.
+    pub fn leave_thread(&self, member: LocalMember) {
+        leave(member, &self.tier_path);
+    }
+
+    /// The mapped region.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.member().node()
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if let Some(AgentThread { stop, thread }) = self.agent.take() {
+            stop.store(true, Ordering::Relaxed);
+            // A panic of the agent was printed; the rest of leaving does not depend on it.
+            let _ = thread.join();
+        }
+        if let Some(member) = self.member.take() {
+            leave(member, &self.tier_path);
+        }
+    }
+}
+
+fn join(region: &Region, tier_path: &Path, node: u16) -> Result<LocalMember, AttachError> {
+    let host = HostIdentity::current().map_err(AttachError::Identity)?;
+    let process = ProcessIdentity::current().map_err(AttachError::Identity)?;
+    let fabric = region.fabric().clone();
+    let (superblock, _) = read_superblock(&fabric).map_err(|source| AttachError::Superblock {
+        path: region.path().to_owned(),
+        source,
+    })?;
+    // Held until the end of this function: one process of the host joins at a time.
+    let file = HostTierFile::lock(tier_path)?;
+    let memory = file.map(HostTier::words_of(&superblock.geometry))?;
+    let clock = SystemClock::start();
+    match Member::join(fabric, memory, node, &host, process, ProcLiveness, &clock) {
+        Ok(member) => Ok(member),
+        Err(error) => {
+            // A refusal leaves nothing behind.
+            file.remove_if_new()?;
+            Err(error.into())
+        }
+    }
+}
+
+fn leave(member: LocalMember, tier_path: &Path) {
+    let outcome = HostTierFile::lock(tier_path).and_then(|file| match member.leave() {
+        LeaveOutcome::NodeLeft => file.remove(),
+        LeaveOutcome::OthersRemain => Ok(()),
+    });
+    if let Err(error) = outcome {
+        // Nothing depends on the file's removal: the next process to join makes it anew.
+        tracing::warn!(%error, "the host tier could not be left in order");
+    }
+}

@@ -1,0 +1,264 @@
+//! The host tier: words in a host's own DRAM that its processes share.
+//!
+//! ```text
+//! word 0  magic    1..3 uuid    3 node    4 incarnation    5 state    6 term obeyed    7 summary
+//! 8       host locks: agent, manager, heap, then one per lock of the region
+//! ...     process registry: {identity, generation} x 64
+//! ...     lock stamps: {term, phase, ticket} per lock of the region (rule T1)
+//! ...     words of the layer above
+//! ```
+//!
+//! Soft state: it is made anew when the first process of a host joins after none was left.
+
+use super::process::{Liveness, PROCESSES_MAX, ProcessIdentity, ProcessSlot};
+use crate::fabric::HostMemory;
+use crate::layout::Geometry;
+use crate::lock::stamp::Stamp;
+use crate::lock::{HolderToken, HostLock};
+use crate::units::{Incarnation, LockId, NodeId};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"RACKHOST");
+const HEADER_WORDS: usize = 8;
+const STATE_MEMBER: u64 = 1;
+/// Host locks besides those of the region's locks.
+const OWN_LOCKS: usize = 3;
+
+/// Who holds a host lock, for the recovery of what a dead process left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostLockName {
+    /// Held for life by the process whose agent beats the heart of this node.
+    Agent,
+    /// Held for life by the lock manager, at most one a node.
+    Manager,
+    /// Guards the node's area and its chunks, among the processes of the host.
+    Heap,
+    /// The host's competitor for a lock of the region.
+    Region(LockId),
+}
+
+/// The shared words of one host, laid out.
+#[derive(Clone, Debug)]
+pub struct HostTier<H> {
+    memory: H,
+    locks: u32,
+}
+
+impl HostTier<()> {
+    /// Words of the host tier of the region that `geometry` describes.
+    #[must_use]
+    pub fn words_of(geometry: &Geometry) -> usize {
+        // At most 2^30 by the geometry's own check.
+        let host_words = usize::try_from(geometry.host_words).unwrap_or(usize::MAX);
+        application_at(geometry.locks).saturating_add(host_words)
+    }
+}
+
+impl<H: HostMemory> HostTier<H> {
+    /// The tier in `memory`, which [`Self::words_of`] words fit.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub(crate) fn new(memory: H, locks: u32) -> Self {
+        assert!(
+            memory.words() >= application_at(locks),
+            "the host memory is too small"
+        );
+        Self { memory, locks }
+    }
+
+    /// The incarnation that the host's processes are in, when there is one for this region.
+    pub(crate) fn incarnation(&self, uuid: [u64; 2], node: NodeId) -> Option<Incarnation> {
+        let m = &self.memory;
+        let ours = m.load(0) == MAGIC
+            && [m.load(1), m.load(2)] == uuid
+            && m.load(3) == u64::from(node.0)
+            && m.load(5) == STATE_MEMBER;
+        if !ours {
+            return None;
+        }
+        u32::try_from(m.load(4)).ok().map(Incarnation)
+    }
+
+    /// Makes the tier anew. The caller is alone with it.
+    pub(crate) fn reset(&self, uuid: [u64; 2], node: NodeId, incarnation: Incarnation) {
+        for word in 0..self.memory.words() {
+            self.memory.store(word, 0);
+        }
+        self.memory.store(0, MAGIC);
+        self.memory.store(1, uuid[0]);
+        self.memory.store(2, uuid[1]);
+        self.memory.store(3, u64::from(node.0));
+        self.memory.store(4, u64::from(incarnation.0));
+    }
+
+    /// Opens (or closes) the tier to further processes.
+    pub(crate) fn set_member(&self, member: bool) {
+        self.memory.store(5, if member { STATE_MEMBER } else { 0 });
+    }
+
+    /// The term that this host obeys; 0 before the first.
+    pub(crate) fn term(&self) -> u64 {
+        self.memory.load(6)
+    }
+
+    pub(crate) fn set_term(&self, term: u64) {
+        self.memory.store(6, term);
+    }
+
+    /// A summary that no thread of this host has published before.
+    pub(crate) fn next_summary(&self) -> u64 {
+        let mut last = self.memory.load(7);
+        loop {
+            let next = last.wrapping_add(1);
+            match self.memory.compare_exchange(7, last, next) {
+                Ok(_) => return next,
+                Err(found) => last = found,
+            }
+        }
+    }
+
+    /// The summary that was published last, when the host joins.
+    pub(crate) fn set_summary(&self, published: u64) {
+        self.memory.store(7, published);
+    }
+
+    /// A host lock by its name.
+    pub(crate) fn host_lock(&self, name: HostLockName) -> HostLock<'_, H> {
+        let index = match name {
+            HostLockName::Agent => 0,
+            HostLockName::Manager => 1,
+            HostLockName::Heap => 2,
+            HostLockName::Region(lock) => OWN_LOCKS + self.lock_index(lock),
+        };
+        HostLock::new(&self.memory, HEADER_WORDS + index)
+    }
+
+    /// The stamp of a lock (rule T1).
+    pub(crate) fn stamp(&self, lock: LockId) -> Stamp {
+        Stamp::from_word(self.memory.load(self.stamp_at(lock)))
+    }
+
+    pub(crate) fn set_stamp(&self, lock: LockId, stamp: Stamp) {
+        self.memory.store(self.stamp_at(lock), stamp.word());
+    }
+
+    /// Replaces the stamp `current`; the one found when it is another.
+    pub(crate) fn swap_stamp(&self, lock: LockId, current: Stamp, new: Stamp) -> Result<(), Stamp> {
+        self.memory
+            .compare_exchange(self.stamp_at(lock), current.word(), new.word())
+            .map(|_| ())
+            .map_err(Stamp::from_word)
+    }
+
+    /// Enters a process into the registry; `None` when it is full.
+    pub(crate) fn register(&self, identity: ProcessIdentity) -> Option<(ProcessSlot, HolderToken)> {
+        (0..PROCESSES_MAX).map(ProcessSlot).find_map(|slot| {
+            let (identity_at, generation_at) = self.process_at(slot);
+            self.memory
+                .compare_exchange(identity_at, 0, identity.word())
+                .ok()?;
+            let generation = self.memory.load(generation_at).wrapping_add(1);
+            self.memory.store(generation_at, generation);
+            Some((slot, HolderToken::new(slot, generation)))
+        })
+    }
+
+    /// Strikes a process off the registry. Everything it held has been recovered.
+    pub(crate) fn unregister(&self, slot: ProcessSlot) {
+        self.memory.store(self.process_at(slot).0, 0);
+    }
+
+    /// Who is in a slot of the registry.
+    pub(crate) fn process(&self, slot: ProcessSlot) -> Option<ProcessIdentity> {
+        ProcessIdentity::from_word(self.memory.load(self.process_at(slot).0))
+    }
+
+    /// The registry's entries.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = (ProcessSlot, ProcessIdentity)> + '_ {
+        (0..PROCESSES_MAX)
+            .map(ProcessSlot)
+            .filter_map(|slot| Some((slot, self.process(slot)?)))
+    }
+
+    /// Whether the process that `token` names is still in its slot and alive.
+    pub(crate) fn is_holder_alive(&self, token: HolderToken, liveness: &impl Liveness) -> bool {
+        let slot = token.process();
+        if slot.0 >= PROCESSES_MAX {
+            return false;
+        }
+        let generation = self.memory.load(self.process_at(slot).1);
+        HolderToken::new(slot, generation) == token
+            && self
+                .process(slot)
+                .is_some_and(|identity| liveness.is_alive(identity))
+    }
+
+    /// The words of the layer above.
+    pub(crate) fn application(&self) -> ApplicationWords<'_, H> {
+        ApplicationWords {
+            memory: &self.memory,
+            first: application_at(self.locks),
+        }
+    }
+
+    fn lock_index(&self, lock: LockId) -> usize {
+        assert!(lock.0 < self.locks, "lock {lock} of {}", self.locks);
+        lock.0 as usize
+    }
+
+    fn stamp_at(&self, lock: LockId) -> usize {
+        stamps_at(self.locks) + self.lock_index(lock)
+    }
+
+    fn process_at(&self, slot: ProcessSlot) -> (usize, usize) {
+        let at = processes_at(self.locks) + 2 * usize::from(slot.0);
+        (at, at + 1)
+    }
+}
+
+fn processes_at(locks: u32) -> usize {
+    HEADER_WORDS + OWN_LOCKS + locks as usize
+}
+
+fn stamps_at(locks: u32) -> usize {
+    processes_at(locks) + 2 * usize::from(PROCESSES_MAX)
+}
+
+fn application_at(locks: u32) -> usize {
+    // On a line of its own: these words are hot in another way than the locks.
+    (stamps_at(locks) + locks as usize).next_multiple_of(8)
+}
+
+/// The host-tier words that belong to the layer above: zero when the host joins, shared by its
+/// processes, lost when the last of them has gone.
+#[derive(Debug)]
+pub struct ApplicationWords<'t, H> {
+    memory: &'t H,
+    first: usize,
+}
+
+impl<H> Clone for ApplicationWords<'_, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<H> Copy for ApplicationWords<'_, H> {}
+
+impl<H: HostMemory> HostMemory for ApplicationWords<'_, H> {
+    fn words(&self) -> usize {
+        self.memory.words() - self.first
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        self.memory.load(self.first + index)
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        self.memory.store(self.first + index, value);
+    }
+
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
+        self.memory
+            .compare_exchange(self.first + index, current, new)
+    }
+}

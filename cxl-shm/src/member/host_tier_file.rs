@@ -1,0 +1,138 @@
+//! The file that carries a host tier: in the host's DRAM, under a name made of region and node.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::fabric::{MapError, MappedHostMemory, Mapping};
+use crate::layout::Superblock;
+use crate::units::NodeId;
+
+/// Why the host tier is not to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum HostTierError {
+    /// The file cannot be opened, sized or locked.
+    #[error("cannot use the host-tier file {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// It has another size than this region needs: another program's, or another version's.
+    #[error(
+        "the host-tier file {path} has {found_bytes} bytes instead of {bytes}; if no process of \
+         this host uses the region, remove it"
+    )]
+    WrongSize {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        found_bytes: u64,
+        /// The size it should have.
+        bytes: u64,
+    },
+    /// It cannot be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
+/// A host tier's file, locked: no other process of the host joins or leaves meanwhile. The lock
+/// goes with the value, also when the process dies.
+#[derive(Debug)]
+pub struct HostTierFile {
+    file: File,
+    path: PathBuf,
+    new: bool,
+}
+
+impl HostTierFile {
+    /// Where the host tier of `node` lies in `folder` (`/dev/shm` but for tests).
+    #[must_use]
+    pub fn path_in(folder: &Path, superblock: &Superblock, node: NodeId) -> PathBuf {
+        folder.join(format!("rackline-{}-n{node}", superblock.uuid_text()))
+    }
+
+    /// Opens the file, creates it when it is not there, and locks it.
+    ///
+    /// # Errors
+    /// [`HostTierError::File`].
+    pub fn lock(path: &Path) -> Result<Self, HostTierError> {
+        let failed = |source| HostTierError::File {
+            path: path.to_owned(),
+            source,
+        };
+        loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(path)
+                .map_err(failed)?;
+            flock(&file, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+            // The last to leave removes the file under the lock: ours may be the removed one.
+            let same = match std::fs::metadata(path) {
+                Ok(named) => {
+                    let ours = file.metadata().map_err(failed)?;
+                    (named.dev(), named.ino()) == (ours.dev(), ours.ino())
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+                Err(error) => return Err(failed(error)),
+            };
+            if same {
+                let new = file.metadata().map_err(failed)?.len() == 0;
+                return Ok(Self {
+                    file,
+                    path: path.to_owned(),
+                    new,
+                });
+            }
+        }
+    }
+
+    /// Maps its words; a new file gets its size.
+    ///
+    /// # Errors
+    /// [`HostTierError`].
+    pub fn map(&self, words: usize) -> Result<MappedHostMemory, HostTierError> {
+        let bytes = words as u64 * 8;
+        let failed = |source| HostTierError::File {
+            path: self.path.clone(),
+            source,
+        };
+        let found_bytes = self.file.metadata().map_err(failed)?.len();
+        if found_bytes == 0 {
+            self.file.set_len(bytes).map_err(failed)?;
+        } else if found_bytes != bytes {
+            return Err(HostTierError::WrongSize {
+                path: self.path.clone(),
+                found_bytes,
+                bytes,
+            });
+        }
+        Ok(MappedHostMemory::new(Mapping::shared(&self.file, bytes)?))
+    }
+
+    /// Removes the file if it had no size yet when it was locked: nobody has ever used it.
+    ///
+    /// # Errors
+    /// [`HostTierError::File`].
+    pub fn remove_if_new(self) -> Result<(), HostTierError> {
+        if self.new { self.remove() } else { Ok(()) }
+    }
+
+    /// Removes the file: the last process of the host has left.
+    ///
+    /// # Errors
+    /// [`HostTierError::File`].
+    pub fn remove(self) -> Result<(), HostTierError> {
+        std::fs::remove_file(&self.path).map_err(|source| HostTierError::File {
+            path: self.path.clone(),
+            source,
+        })
+    }
+}

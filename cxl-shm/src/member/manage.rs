@@ -1,0 +1,125 @@
+//! Being the lock manager: at most one process a host, one host a term.
+
+use super::{HostLockName, Liveness, Member};
+use crate::fabric::{Fabric, HostMemory};
+use crate::lock::HostAcquire;
+use crate::lock::arbitrated::{Manager, ManagerState, NodeReport};
+use crate::units::NodeId;
+
+/// Why a process did not become lock manager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ManageError {
+    /// Another process of this host is it, or wants to be.
+    #[error("another lock manager runs on this host already")]
+    OneOnThisHost,
+    /// The terms are used up.
+    #[error("the region has no terms left; format it anew")]
+    NoTermsLeft,
+}
+
+/// The right to be this host's lock manager, held until dropped.
+///
+/// It stands by until [`claim`](Self::claim), then serves by [`poll`](Self::poll).
+#[derive(Debug)]
+pub struct Manage<'m, F: Fabric, H: HostMemory, L: Liveness> {
+    member: &'m Member<F, H, L>,
+    manager: Option<Manager>,
+}
+
+/// The manager of the newest term, as others see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ManagerSeen {
+    /// Where it runs.
+    pub node: NodeId,
+    /// Its term.
+    pub term: u64,
+    /// Changes while it lives.
+    pub heartbeat: u64,
+    /// It has not said that it stopped.
+    pub serving: bool,
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+    /// Makes this process the one of its host that may be lock manager.
+    ///
+    /// # Errors
+    /// [`ManageError::OneOnThisHost`].
+    pub fn manage(&self) -> Result<Manage<'_, F, H, L>, ManageError> {
+        let lock = self.seat().tier().host_lock(HostLockName::Manager);
+        match self.try_host_lock(&lock) {
+            HostAcquire::Busy => Err(ManageError::OneOnThisHost),
+            HostAcquire::Acquired | HostAcquire::Recovered => Ok(Manage {
+                member: self,
+                manager: None,
+            }),
+        }
+    }
+
+    /// The manager of the newest term; `None` when there never was one.
+    #[must_use]
+    pub fn manager_seen(&self) -> Option<ManagerSeen> {
+        ManagerSeen::look(self.layout(), self.fabric())
+    }
+}
+
+impl ManagerSeen {
+    /// Looks over all nodes, freshly. Needs no membership.
+    #[must_use]
+    pub fn look<F: Fabric>(layout: &crate::layout::Layout, fabric: &F) -> Option<Self> {
+        let newest = crate::lock::arbitrated::newest_claim(layout, fabric)?;
+        let (node, line) = newest;
+        let heartbeat = layout.manager_heartbeat(node).fresh(fabric);
+        Some(Self {
+            node,
+            term: line.term(),
+            heartbeat,
+            serving: line.is_serving(),
+        })
+    }
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Manage<'_, F, H, L> {
+    /// Claims the next term. After return every other manager finds itself deposed; grants begin
+    /// once all nodes have acknowledged the term.
+    ///
+    /// # Errors
+    /// [`ManageError::NoTermsLeft`].
+    pub fn claim(&mut self) -> Result<u64, ManageError> {
+        let manager = Manager::claim(self.member.seat(), self.member.fabric());
+        let manager = manager.ok_or(ManageError::NoTermsLeft)?;
+        let term = manager.term();
+        self.manager = Some(manager);
+        Ok(term)
+    }
+
+    /// One round of the manager's work; `None` before [`claim`](Self::claim) and after the
+    /// manager was deposed.
+    pub fn poll(&mut self) -> Option<ManagerState> {
+        let state = self
+            .manager
+            .as_mut()?
+            .poll(self.member.seat(), self.member.fabric());
+        if matches!(state, ManagerState::Deposed { .. }) {
+            self.manager = None;
+        }
+        Some(state)
+    }
+
+    /// The nodes as seen in the last round.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeReport> {
+        self.manager.iter().flat_map(Manager::nodes).collect()
+    }
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Drop for Manage<'_, F, H, L> {
+    fn drop(&mut self) {
+        let (seat, fabric) = (self.member.seat(), self.member.fabric());
+        if let Some(manager) = self.manager.take() {
+            manager.stop(seat, fabric);
+        }
+        seat.tier()
+            .host_lock(HostLockName::Manager)
+            .release(self.member.token());
+    }
+}

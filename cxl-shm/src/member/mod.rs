@@ -1,0 +1,303 @@
+//! Membership: hosts take node slots, processes share a host.
+//!
+//! The first process of a host joins its node slot under a new incarnation; further processes
+//! register in the host tier. The last one to go leaves the slot. One process of each host, the
+//! *agent*, beats the host's heart and follows the lock managers.
+
+mod attach;
+mod hearts;
+mod host_tier;
+mod host_tier_file;
+mod join;
+mod manage;
+mod process;
+mod seat;
+
+pub use attach::{AttachError, Attachment, LocalMember};
+pub use hearts::{NodeHeart, watch_hearts};
+pub use host_tier::{ApplicationWords, HostLockName, HostTier};
+pub use host_tier_file::{HostTierError, HostTierFile};
+pub use join::{HostIdentity, JoinError, LeaveOutcome};
+pub use manage::{Manage, ManageError, ManagerSeen};
+pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
+pub(crate) use seat::Seat;
+
+use std::cell::RefCell;
+
+use crate::alloc::{AllocateError, ChunkError};
+use crate::clock::Clock;
+use crate::fabric::{Fabric, HostMemory, OwnedArea, PeerArea};
+use crate::layout::{Layout, Superblock};
+use crate::lock::arbitrated::Agent;
+use crate::lock::{HolderToken, HostAcquire, HostLock, LockError, SharedGuard};
+use crate::units::{ChunkId, Incarnation, LockId, NodeId};
+
+/// How long a heart may stand still, on the watcher's own clock, before its owner is suspected.
+pub const SUSPECT_MS: u64 = 1500;
+/// How often an agent beats the heart.
+pub const HEARTBEAT_MS: u64 = 10;
+
+/// This process as a member of a node: what it may write, and its way to the locks.
+///
+/// Not `Sync`: each thread that works on the pool has its own, made by [`Member::join`] again or
+/// by a process of its own.
+///
+/// # Example
+/// ```
+/// use cxl_shm::clock::SystemClock;
+/// use cxl_shm::fabric::{Fabric, HostMemory, simulated::SimulatedRack};
+/// use cxl_shm::layout::{Geometry, Superblock, format_superblock};
+/// use cxl_shm::member::{HostIdentity, HostTier, Member, ProcLiveness, ProcessIdentity};
+///
+/// let geometry = Geometry {
+///     region_bytes: 16 << 20, nodes: 2, locks: 16, chunk_bytes: 1 << 20, area_lines: 64,
+///     host_words: 128,
+/// };
+/// let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+/// let superblock = Superblock { uuid: [1, 2], geometry, application: [0; 6] };
+/// format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+///
+/// let memory = rack.host_memory(0, HostTier::words_of(&geometry));
+/// let identity = HostIdentity::simulated(0);
+/// let me = ProcessIdentity::current().unwrap();
+/// let clock = SystemClock::start();
+/// let member =
+///     Member::join(rack.host(0), memory, 0, &identity, me, ProcLiveness, &clock).unwrap();
+/// assert_eq!(member.incarnation().0, 1);
+/// member.leave();
+/// ```
+#[derive(Debug)]
+pub struct Member<F, H, L = ProcLiveness> {
+    fabric: F,
+    superblock: Superblock,
+    seat: Seat<H>,
+    incarnation: Incarnation,
+    process: ProcessSlot,
+    token: HolderToken,
+    liveness: L,
+    agent: RefCell<Agent>,
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+    /// The memory of the region.
+    #[must_use]
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// Where everything is.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        self.seat.layout()
+    }
+
+    /// What the region is.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.seat.node()
+    }
+
+    /// Its incarnation.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// This process in the host's registry.
+    #[must_use]
+    pub fn process(&self) -> ProcessSlot {
+        self.process
+    }
+
+    /// Whether the process in `slot` of this host's registry lives.
+    #[must_use]
+    pub fn is_process_alive(&self, slot: ProcessSlot) -> bool {
+        self.seat
+            .tier()
+            .process(slot)
+            .is_some_and(|identity| self.liveness.is_alive(identity))
+    }
+
+    /// Processes of this host that died without leaving. What they held in the layer above is
+    /// reclaimed first, then they are struck off with [`Self::forget_process`].
+    #[must_use]
+    pub fn dead_processes(&self) -> Vec<ProcessSlot> {
+        let dead = |(slot, identity)| (!self.liveness.is_alive(identity)).then_some(slot);
+        self.seat.tier().processes().filter_map(dead).collect()
+    }
+
+    /// Strikes a dead process off the registry. Does nothing while it lives.
+    pub fn forget_process(&self, slot: ProcessSlot) {
+        if !self.is_process_alive(slot) {
+            self.seat.tier().unregister(slot);
+        }
+    }
+
+    /// The processes of this host.
+    #[must_use]
+    pub fn processes(&self) -> Vec<(ProcessSlot, ProcessIdentity)> {
+        self.seat.tier().processes().collect()
+    }
+
+    /// This node's own area of the region, for the layer above. The processes of the host agree
+    /// on who writes by [`Self::lock_heap`].
+    #[must_use]
+    pub fn area(&self) -> OwnedArea {
+        self.seat.area()
+    }
+
+    /// The area of any node, to be read.
+    ///
+    /// # Panics
+    /// When the region has no such node.
+    #[must_use]
+    pub fn peer_area(&self, node: NodeId) -> PeerArea {
+        self.layout().area(node)
+    }
+
+    /// The layer above's words in the host tier.
+    #[must_use]
+    pub fn application(&self) -> ApplicationWords<'_, H> {
+        self.seat.tier().application()
+    }
+
+    /// The host lock of this node's area and chunks. Waits for other threads and processes of
+    /// this host only; a dead holder is recovered from, not waited for.
+    pub fn lock_heap(&self, clock: &impl Clock) -> HostGuard<'_, H> {
+        let lock = self.seat.tier().host_lock(HostLockName::Heap);
+        let mut tries = 0;
+        loop {
+            match self.try_host_lock(&lock) {
+                HostAcquire::Busy => clock.pause(tries),
+                outcome => {
+                    let recovered = outcome == HostAcquire::Recovered;
+                    return HostGuard {
+                        lock,
+                        token: self.token,
+                        recovered,
+                    };
+                }
+            }
+            tries += 1;
+        }
+    }
+
+    /// Takes a lock between hosts, waiting at most `timeout_ms`.
+    ///
+    /// # Errors
+    /// [`LockError`]; nothing is held then.
+    ///
+    /// # Panics
+    /// When the region has no such lock.
+    pub fn lock_shared(
+        &self,
+        lock: LockId,
+        clock: &impl Clock,
+        timeout_ms: u64,
+    ) -> Result<SharedGuard<'_, F, H, L>, LockError> {
+        SharedGuard::acquire(self, lock, clock, timeout_ms)
+    }
+
+    /// Takes a free chunk of the region for this node.
+    ///
+    /// After return every host sees whose it is. `purpose` belongs to the layer above.
+    ///
+    /// # Errors
+    /// [`AllocateError`]; nothing is changed then.
+    pub fn allocate_chunk(
+        &self,
+        clock: &impl Clock,
+        timeout_ms: u64,
+        purpose: u64,
+    ) -> Result<ChunkId, AllocateError> {
+        crate::alloc::allocate(self, clock, timeout_ms, purpose)
+    }
+
+    /// Gives a chunk of this node back to the region. Nothing in it may be in use.
+    ///
+    /// # Errors
+    /// [`ChunkError`]; nothing is changed then.
+    pub fn free_chunk(
+        &self,
+        clock: &impl Clock,
+        timeout_ms: u64,
+        chunk: ChunkId,
+    ) -> Result<(), ChunkError> {
+        crate::alloc::free(self, clock, timeout_ms, chunk)
+    }
+
+    /// The chunks of this node and what it uses them for, freshly read from the chunk table.
+    #[must_use]
+    pub fn owned_chunks(&self) -> Vec<(ChunkId, u64)> {
+        crate::alloc::owned(self)
+    }
+
+    /// One beat of the heart, if this process is its host's agent or can become it; called every
+    /// [`HEARTBEAT_MS`]. Returns whether it is.
+    ///
+    /// The agent also ends what dead processes of the host left of the region's locks.
+    pub fn beat(&self) -> bool {
+        let lock = self.seat.tier().host_lock(HostLockName::Agent);
+        let ours = lock.holder() == Some(self.token);
+        if !ours && self.try_host_lock(&lock) == HostAcquire::Busy {
+            return false;
+        }
+        self.agent.borrow_mut().tick(&self.seat, &self.fabric);
+        for lock in (0..self.layout().locks()).map(LockId) {
+            let host_lock = self.seat.tier().host_lock(HostLockName::Region(lock));
+            let Some(holder) = host_lock.holder() else {
+                continue;
+            };
+            if self.seat.tier().is_holder_alive(holder, &self.liveness) {
+                continue;
+            }
+            if self.try_host_lock(&host_lock) == HostAcquire::Recovered {
+                crate::lock::recover(self, lock);
+                host_lock.release(self.token);
+            }
+        }
+        true
+    }
+
+    pub(crate) fn seat(&self) -> &Seat<H> {
+        &self.seat
+    }
+
+    pub(crate) fn token(&self) -> HolderToken {
+        self.token
+    }
+
+    pub(crate) fn try_host_lock(&self, lock: &HostLock<'_, H>) -> HostAcquire {
+        lock.try_acquire(self.token, |holder| {
+            self.seat.tier().is_holder_alive(holder, &self.liveness)
+        })
+    }
+}
+
+/// A host lock, held until this is dropped.
+#[derive(Debug)]
+pub struct HostGuard<'m, H: HostMemory> {
+    lock: HostLock<'m, H>,
+    token: HolderToken,
+    recovered: bool,
+}
+
+impl<H: HostMemory> HostGuard<'_, H> {
+    /// Whether the holder before died inside: what the lock guards may be half done.
+    #[must_use]
+    pub fn recovered(&self) -> bool {
+        self.recovered
+    }
+}
+
+impl<H: HostMemory> Drop for HostGuard<'_, H> {
+    fn drop(&mut self) {
+        self.lock.release(self.token);
+    }
+}

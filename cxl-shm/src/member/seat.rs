@@ -1,0 +1,117 @@
+//! What a node may write: the one place where lines of a node become owned (M1).
+
+use super::HostTier;
+use crate::fabric::{Fabric, HostMemory, OwnedArea, OwnedLine, OwnedWord};
+use crate::layout::{HostName, INTENTS, IntentRecord, Layout, ManagerLine, NodeLine};
+use crate::lock::stamp::{Phase, Stamp};
+use crate::units::{LockId, NodeId};
+
+/// A node's place in the region. Made only by joining, and the processes of one host, which is
+/// coherent, are the only ones that share it.
+#[derive(Debug)]
+pub(crate) struct Seat<H> {
+    layout: Layout,
+    node: NodeId,
+    tier: HostTier<H>,
+}
+
+impl<H: HostMemory> Seat<H> {
+    pub(super) fn new(layout: Layout, node: NodeId, tier: HostTier<H>) -> Self {
+        Self { layout, node, tier }
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    pub(crate) fn tier(&self) -> &HostTier<H> {
+        &self.tier
+    }
+
+    pub(crate) fn node_line(&self) -> OwnedLine<NodeLine> {
+        self.layout.node_line(self.node).claim()
+    }
+
+    pub(crate) fn host_name(&self) -> OwnedLine<HostName> {
+        self.layout.host_name(self.node).claim()
+    }
+
+    /// Written by the elected agent only.
+    pub(crate) fn heartbeat(&self) -> OwnedWord {
+        self.layout.heartbeat(self.node).claim()
+    }
+
+    /// Written by the one manager of the host only.
+    pub(crate) fn manager_line(&self) -> OwnedLine<ManagerLine> {
+        self.layout.manager_line(self.node).claim()
+    }
+
+    /// Written by the one manager of the host only.
+    pub(crate) fn manager_heartbeat(&self) -> OwnedWord {
+        self.layout.manager_heartbeat(self.node).claim()
+    }
+
+    pub(crate) fn summary(&self) -> OwnedWord {
+        self.layout.summary(self.node).claim()
+    }
+
+    pub(crate) fn request(&self, lock: LockId) -> OwnedWord {
+        let requests = self.layout.requests(self.node).claim();
+        requests
+            .word(u64::from(lock.0))
+            .expect("the area has a word per lock")
+    }
+
+    pub(crate) fn acks(&self) -> OwnedArea {
+        self.layout.acks(self.node).claim()
+    }
+
+    /// The grant of a manager on this node to `node`.
+    pub(crate) fn grant(&self, node: NodeId, lock: LockId) -> OwnedWord {
+        let grants = self.layout.grants(self.node).claim();
+        grants
+            .word(self.layout.grant_index(node, lock))
+            .expect("the area has a word per pair")
+    }
+
+    /// Whether updates under `lock` go through an intent line: the region's own locks have one.
+    pub(crate) fn has_intent(&self, lock: LockId) -> bool {
+        u64::from(lock.0) < INTENTS
+    }
+
+    pub(crate) fn intent(&self, lock: LockId) -> OwnedLine<IntentRecord> {
+        let intents = self.layout.intents(self.node).claim();
+        intents
+            .line(u64::from(lock.0))
+            .expect("the region's own locks have an intent line each")
+    }
+
+    pub(crate) fn area(&self) -> OwnedArea {
+        self.layout.area(self.node).claim()
+    }
+}
+
+impl<H: HostMemory> Seat<H> {
+    /// Starts a lock's stamp at an even ticket (A2). Only while the host joins.
+    pub(super) fn resume_ticket(&self, lock: LockId, even: u64) {
+        let stamp = Stamp {
+            term: 0,
+            phase: Phase::Idle,
+            ticket: even,
+        };
+        self.tier.set_stamp(lock, stamp);
+    }
+
+    /// Goes on from the summary that was published last, and tells the manager to look again:
+    /// requests of the former incarnation have ended. Only while the host joins.
+    pub(super) fn resume_summary(&self, fabric: &impl Fabric) {
+        let summary = self.summary();
+        self.tier
+            .set_summary(self.layout.summary(self.node).fresh(fabric));
+        summary.publish(fabric, self.tier.next_summary());
+    }
+}
