@@ -1,0 +1,128 @@
+//! The memory that hosts share: a devdax device, or a regular file (`/dev/shm`, hugetlbfs) as the
+//! embedded default of a single host.
+//!
+//! Opening validates before it maps and changes nothing: `/dev/shm` accepts every misuse that a
+//! devdax answers with `EINVAL`, or with SIGBUS at the first touch, so that the kernel is no judge
+//! of either. Once a region is mapped all access goes through its [`MappedFabric`]. A devdax is
+//! never read, written or synced through its file: it supports none of these.
+//!
+//! **A region is sized once and never shrunk.** Truncating the file of a mapped region stops every
+//! process that touches the lost part with SIGBUS; nothing in a process can prevent or repair that.
+//!
+//! Where is what: [`RegionPath`] what a path names, [`Sysfs`] the size of a devdax, [`Region`] the
+//! mapped memory, [`RegionUse`] the mark that keeps a formatter away from attached processes.
+
+mod create;
+mod dax;
+mod file_system;
+mod in_use;
+mod open_error;
+mod path;
+mod prefault;
+mod remove;
+
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+
+pub use create::CreateError;
+pub use dax::Sysfs;
+pub use file_system::{FreeBytesError, free_bytes};
+pub use in_use::{RegionUse, UseError};
+pub use open_error::OpenError;
+pub use path::RegionPath;
+pub use prefault::PrefaultError;
+pub use remove::RemoveError;
+
+use crate::fabric::{Fabric, MappedFabric};
+
+/// What a region is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegionKind {
+    /// A device-dax character device: memory that several hosts can share.
+    Devdax,
+    /// A regular file: memory, or a drive, of this host only.
+    File,
+}
+
+impl fmt::Display for RegionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Devdax => "a devdax device",
+            Self::File => "a regular file",
+        })
+    }
+}
+
+/// A region, mapped whole. Unmapped when it and every clone of its fabric are dropped.
+///
+/// # Example
+/// ```
+/// use cxl_shm::fabric::Fabric;
+/// use cxl_shm::region::{Region, RegionKind};
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("pool");
+/// let created = Region::create_file(&path, 1 << 20)?;
+/// let attached = Region::open(&path, Some(RegionKind::File))?;
+/// assert_eq!(attached.bytes(), 1 << 20);
+/// assert_eq!(attached.fabric().bytes(), 1 << 20);
+/// created.remove_file()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Region {
+    path: RegionPath,
+    /// Names the very file that is mapped, whatever becomes of the path.
+    file: File,
+    fabric: MappedFabric,
+}
+
+impl Region {
+    /// Opens the region at `path` and maps all of it. Nothing in it is read or changed.
+    ///
+    /// `expected` is what the operator asked for; `None` takes either kind.
+    ///
+    /// # Errors
+    /// [`OpenError`], which says what to do.
+    pub fn open(path: &Path, expected: Option<RegionKind>) -> Result<Self, OpenError> {
+        let path = RegionPath::inspect(path, &Sysfs::default())?;
+        if let Some(expected) = expected {
+            path.require_kind(expected)?;
+        }
+        path.open()
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn fabric(&self) -> &MappedFabric {
+        &self.fabric
+    }
+
+    /// Size of the memory in bytes: all of the device or file.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.fabric.bytes()
+    }
+
+    /// Device or file.
+    #[must_use]
+    pub fn kind(&self) -> RegionKind {
+        self.path.kind()
+    }
+
+    /// Where it is, as an absolute path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.path.path()
+    }
+
+    /// Checks that the region has at least `bytes_min` bytes: what its superblock says, or what a
+    /// geometry asks for.
+    ///
+    /// # Errors
+    /// [`OpenError::TooSmall`].
+    pub fn require_bytes(&self, bytes_min: u64) -> Result<(), OpenError> {
+        self.path.require_bytes(bytes_min)
+    }
+}
