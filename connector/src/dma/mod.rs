@@ -9,30 +9,22 @@
 //! was looked up. The descriptor says so, before and after (see `kv_cache`); the engine returns
 //! the checksum that goes into the descriptor or is compared with it.
 
+mod checksum;
+mod host;
+#[cfg(target_arch = "aarch64")]
+mod host_copy_aarch64;
+#[cfg(target_arch = "x86_64")]
+mod host_copy_x86_64;
+mod job;
+mod refresh_ahead;
+mod simulated;
+
+pub use checksum::Checksum;
+pub use host::{Arrival, HostDma};
+pub use job::{LoadJob, StoreJob};
+pub use simulated::SimulatedDma;
+
 use cxl_shm::units::Extent;
-
-/// One payload on its way into the pool.
-#[derive(Clone, Copy, Debug)]
-pub struct StoreJob<'a> {
-    /// Where in the region. Starts on a line (payload slots start on a page, rule M6).
-    pub payload: Extent,
-    /// The bytes, gathered in this order. Their lengths add up to `payload.bytes()`; each may be
-    /// any, also 0.
-    pub parts: &'a [&'a [u8]],
-}
-
-/// One payload on its way out of the pool.
-#[derive(Debug)]
-pub struct LoadJob<'a> {
-    /// Where in the region. Starts on a line.
-    pub payload: Extent,
-    /// Where the bytes go, scattered in this order. Their lengths add up to `payload.bytes()`.
-    pub parts: Vec<&'a mut [u8]>,
-}
-
-/// CRC-32C (Castagnoli, as in iSCSI) of the bytes of a payload in order.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Checksum(pub u32);
 
 /// Copies payload into and out of the pool, in batches.
 ///
