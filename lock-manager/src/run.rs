@@ -1,0 +1,81 @@
+//! The lock manager as a process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::member::{AttachError, Attachment, ManageError};
+
+use crate::duty::{Duty, DutyChange};
+use crate::options::Options;
+
+/// Why the lock manager ended otherwise than by a signal.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It could not attach to the region.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// It may not manage.
+    #[error(transparent)]
+    Manage(#[from] ManageError),
+    /// Signals cannot be handled.
+    #[error("cannot handle signals: {0}")]
+    Signals(std::io::Error),
+}
+
+/// Runs until SIGINT or SIGTERM, then stops in order: what is held stays held, and a standby takes
+/// over at once.
+///
+/// # Errors
+/// [`RunError`]; nothing is left behind then.
+pub fn run(options: &Options) -> Result<(), RunError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(RunError::Signals)?;
+    }
+    if options.with_parent {
+        stop_with_parent()?;
+    }
+    let attachment = Attachment::attach(&options.region, options.node)?;
+    let region = attachment.member().superblock().uuid_text();
+    let clock = SystemClock::start();
+    let mut duty = Duty::new(attachment.member(), options.takeover_ms)?;
+    let mut tries = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let (busy, change) = duty.step(clock.now_ms())?;
+        if let Some(change) = change {
+            tell(&region, change);
+        }
+        tries = if busy { 0 } else { tries + 1 };
+        clock.pause(tries);
+    }
+    tracing::info!(region, "stops");
+    Ok(())
+}
+
+fn tell(region: &str, change: DutyChange) {
+    match change {
+        DutyChange::StandingBy { node, term } => {
+            tracing::info!(region, %node, term, "stands by: another lock manager serves");
+        }
+        DutyChange::Collecting { term, waiting_for } => {
+            tracing::info!(region, term, %waiting_for, "claimed a term, waits for its acknowledgement");
+        }
+        DutyChange::Serving { term } => tracing::info!(region, term, "serves"),
+        DutyChange::Deposed { by_term } => {
+            tracing::warn!(region, by_term, "was deposed, stands by");
+        }
+    }
+}
+
+/// Asks the kernel for SIGTERM when the parent ends.
+fn stop_with_parent() -> Result<(), RunError> {
+    let parent = rustix::process::getppid();
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+        .map_err(|error| RunError::Signals(error.into()))?;
+    // It may have ended before we asked: then we have another parent now.
+    if rustix::process::getppid() != parent {
+        return Err(RunError::Signals(std::io::Error::other("the parent has ended already")));
+    }
+    Ok(())
+}
