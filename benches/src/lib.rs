@@ -1,0 +1,13 @@
+//! What the benchmarks share: a pool that no cache can hold, the ceilings that their figures are
+//! measured against, and tables of ratios.
+//!
+//! Absolute figures of a shared machine change by the hour. What is reported is the ratio to a
+//! ceiling that ran in the same round of the same run.
+
+mod bed;
+mod ceiling;
+mod ratios;
+
+pub use bed::{Batch, Bed};
+pub use ceiling::{memcpy_in, memcpy_out, stream_in, stream_out};
+pub use ratios::{Contender, print_ratios};
