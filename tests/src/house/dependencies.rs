@@ -15,6 +15,10 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["connector", "cxl-shm", "demo", "kv-cache", "lock-manager"],
     ),
     (
+        "rackline-benches",
+        &["connector", "cxl-shm", "kv-cache", "lock-manager"],
+    ),
+    (
         "rackline-tests",
         &[
             "connector",
