@@ -1,0 +1,51 @@
+//! The small engine of `rackline demo`: SmolLM2-135M-Instruct on candle-core.
+//!
+//! Engines hide their KV cache; this one takes it as an argument. [`Model::forward`] computes the
+//! tokens it is given behind whatever [`KvCache`] already holds, and [`KvCache`] hands out and takes
+//! in blocks of 16 tokens as plain bytes, whole or layer by layer. Where those bytes come from (a
+//! pool, a file, another process) is not this crate's business: it knows nothing of the pool.
+//!
+//! # Bit-exactness
+//!
+//! The KV bytes of a token and the logits behind it depend on the tokens alone: not on how a prompt
+//! was split between imported blocks and computed rest, not on whether a token went through prefill
+//! or through a decode step, and not on the number of threads. Three rules give this:
+//!
+//! - **Linear layers** are dot products of one activation row with one weight row, on candle's
+//!   quantised matrices (Q8_0). Rows never share a sum, so the number of rows does not matter.
+//! - **Attention** is blocked at fixed token positions ([`attention`]), and masked keys add an exact
+//!   zero, so a sum is the same whether later tokens are there or not.
+//! - **K and V are rounded to f16 before attention reads them**, so local and imported blocks are
+//!   the same numbers.
+//!
+//! It holds between processes on one kind of CPU. Different kinds choose different kernels, whose
+//! roundings differ; an engine fingerprint for a pool that spans CPU kinds has to say so.
+//!
+//! # Parts
+//!
+//! [`model_file`] finds or fetches the weights; [`Gguf`] opens them; [`Tokenizer`] and [`chat`] turn
+//! conversations into token ids; [`Model`] and [`KvCache`] compute; [`generate`] decodes and
+//! streams; [`workload`] plans conversations that share long prefixes; [`threads`] says how many
+//! threads a worker takes.
+
+pub mod attention;
+pub mod chat;
+mod config;
+pub mod generate;
+mod gguf;
+pub mod kv;
+mod linear;
+mod math;
+mod model;
+pub mod model_file;
+mod rope;
+pub mod threads;
+mod tokenizer;
+mod weights;
+pub mod workload;
+
+pub use config::ModelConfig;
+pub use gguf::{Gguf, GgufError};
+pub use kv::{KvCache, KvError, KvGeometry};
+pub use model::{ForwardError, LayerSteps, LoadError, Logits, Model, NoSteps};
+pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
