@@ -1,1 +1,55 @@
 //! Which KV block is where: identity, descriptors, prefix index, publish, lookup, fetch.
+//!
+//! A block's bytes lie in a chunk of the node that published it; a *descriptor* in that node's
+//! segment says where, and whether they are complete. Every process keeps a *replica* of all
+//! descriptors in its own DRAM, fed by the nodes' *publication logs*, and matches prefixes there.
+//! Nothing a reader does is seen by anybody else: no lock, no message, no shared write.
+//!
+//! - identity: [`Model`], [`Namespace`], [`KeySpace`], [`BlockHash`], [`ChainHasher`]
+//! - format: [`CacheGeometry`], and the module documentation of `area`, `descriptor`, `segment`, `log`
+//! - use: [`Cache`]: `reserve`, `commit`, `lookup`, `open`, `close`, `retire`, `reap`
+//!
+//! Rules are numbered where they are kept: D (descriptors), S (segments), G (logs), R (replica),
+//! E (heap), P (payload slots), B (publish), F (fetch). Rules M are those of `cxl_shm::fabric`;
+//! rules H, of holds, are kept where they are cited already.
+//!
+//! - **H2** EVICTING of the same generation is as good as READY for a reader. WRITING is fully
+//!   published before the first byte of the payload changes.
+//! - **H3** A reader always takes the second look, and compares state, generation and payload.
+
+mod area;
+mod block;
+mod cache;
+mod descriptor;
+mod fetch;
+mod geometry;
+mod hash;
+mod heap;
+mod key;
+mod local;
+mod log;
+mod lookup;
+mod metrics;
+mod miss;
+mod publish;
+mod replica;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+pub use block::{BlockSpec, ReadyBlock, WritingBlock};
+pub use cache::{AttachError, Cache, HeapUse};
+pub use descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent};
+pub use fetch::{Ticket, Wanted};
+pub use geometry::{
+    CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, GeometryError, LOG_ENTRIES_MAX,
+    LOG_ENTRIES_MIN,
+};
+pub use hash::ChainHasher;
+pub use key::{BlockHash, BlockKey, KeySpace, Model, ModelFingerprint, Namespace};
+pub use local::Local;
+pub use lookup::{MatchedBlock, PrefixMatch};
+pub use metrics::Metrics;
+pub use miss::Miss;
+pub use publish::{CommitError, Refusal, Reservation};
+pub use segment::{PROBE_SLOTS, PeerSegment};

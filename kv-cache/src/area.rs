@@ -1,0 +1,103 @@
+//! Where the cache's parts are in a node's area.
+//!
+//! ```text
+//! line 0                head of the publication log: one word on a line of its own
+//! line 1 ..             publication log: two entries a line
+//! ..                    descriptor segment: one descriptor a line
+//! ```
+//!
+//! All of it is written by one host (M1). There is no header: sizes are in the superblock, and an
+//! area of zeros, as the formatter leaves it, is an empty log and an empty segment.
+
+use cxl_shm::fabric::{OwnedArea, OwnedWord, PeerWord};
+use cxl_shm::layout::Layout;
+use cxl_shm::units::NodeId;
+
+use crate::descriptor::Handle;
+use crate::geometry::CacheGeometry;
+use crate::log::{ENTRIES_A_LINE, OwnLog, PeerLog};
+use crate::segment::{OwnSegment, PeerSegment};
+
+const LOG_FIRST: u64 = 1;
+
+/// First lines and lengths of the parts of an area.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AreaPlan {
+    geometry: CacheGeometry,
+}
+
+impl AreaPlan {
+    pub(crate) fn new(geometry: CacheGeometry) -> Self {
+        Self { geometry }
+    }
+
+    pub(crate) fn lines(self) -> u64 {
+        self.segment_first() + u64::from(self.geometry.descriptor_slots())
+    }
+
+    fn log_lines(self) -> u64 {
+        u64::from(self.geometry.log_entries()) / ENTRIES_A_LINE
+    }
+
+    fn segment_first(self) -> u64 {
+        LOG_FIRST + self.log_lines()
+    }
+}
+
+/// The areas of all nodes of a region, which the layout was checked to have room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Areas {
+    layout: Layout,
+    plan: AreaPlan,
+}
+
+impl Areas {
+    /// The areas of `layout`. `geometry` was decoded for areas of this layout's size.
+    pub(crate) fn new(layout: Layout, geometry: CacheGeometry) -> Self {
+        Self { layout, plan: AreaPlan::new(geometry) }
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) fn geometry(&self) -> CacheGeometry {
+        self.plan.geometry
+    }
+
+    /// Word that says how many entries a node's log ever had.
+    pub(crate) fn log_head(&self, node: NodeId) -> PeerWord {
+        self.layout.area(node).word(0).expect("an area has a line for its log's head")
+    }
+
+    pub(crate) fn log(&self, node: NodeId) -> PeerLog {
+        let part = self.layout.area(node).part(LOG_FIRST, self.plan.log_lines());
+        PeerLog::new(part.expect("an area has room for its log"))
+    }
+
+    pub(crate) fn segment(&self, node: NodeId) -> PeerSegment {
+        let slots = u64::from(self.geometry().descriptor_slots());
+        let part = self.layout.area(node).part(self.plan.segment_first(), slots);
+        PeerSegment::new(part.expect("an area has room for its segment"), node, self.layout)
+    }
+
+    /// The segment that holds a handle's descriptor; `None` when there is no such descriptor.
+    pub(crate) fn segment_of(&self, handle: Handle) -> Option<PeerSegment> {
+        let node = self.layout.node(handle.owner().0)?;
+        (handle.slot() < self.geometry().descriptor_slots()).then(|| self.segment(node))
+    }
+
+    /// This node's own log, in its own area.
+    pub(crate) fn own_log(&self, area: OwnedArea) -> OwnLog {
+        let head: OwnedWord = area.word(0).expect("an area has a line for its log's head");
+        let part = area.part(LOG_FIRST, self.plan.log_lines());
+        OwnLog::new(head, part.expect("an area has room for its log"))
+    }
+
+    /// This node's own segment, in its own area.
+    pub(crate) fn own_segment(&self, node: NodeId, area: OwnedArea) -> OwnSegment {
+        let slots = u64::from(self.geometry().descriptor_slots());
+        let part = area.part(self.plan.segment_first(), slots);
+        OwnSegment::new(part.expect("an area has room for its segment"), node, self.layout)
+    }
+}

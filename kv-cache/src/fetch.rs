@@ -1,0 +1,176 @@
+//! Fetch: from a handle to bytes that are certainly those of the block.
+//!
+//! ```text
+//! open    descriptors refreshed in one batch, checked      (one fence)
+//! -> the caller drops the payload lines from this host's caches, and copies (M4, M9)
+//! close   descriptors refreshed again, compared            (one fence)
+//! ```
+//!
+//! - **F1** The first look: sealed, READY or EVICTING, of the handle's generation, with the key,
+//!   model and length that the reader wants, and a payload inside one chunk.
+//! - **F2** The second look, always (H3): the same descriptor, READY or EVICTING. The owner
+//!   publishes FREE, and WRITING of the next block, before it changes a byte of the payload, so
+//!   every byte copied between the looks was the block's.
+//! - **F3** The checksum, where the caller computed it, is that of the descriptor. It finds what
+//!   no protocol can: damaged memory.
+//!
+//! Whatever fails is a miss with a reason, and quarantined: this process does not try that block
+//! again.
+
+use cxl_shm::fabric::{Fabric, HostMemory, refresh_all};
+use cxl_shm::member::Liveness;
+use cxl_shm::units::Extent;
+
+use crate::cache::Cache;
+use crate::descriptor::{BlockState, Descriptor, Handle, SlotContent, is_newer};
+use crate::key::{BlockKey, ModelFingerprint};
+use crate::miss::Miss;
+
+/// A block as its reader wants it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Where a lookup found it.
+    pub handle: Handle,
+    /// Under which it was found.
+    pub key: BlockKey,
+    /// The reader's model.
+    pub fingerprint: ModelFingerprint,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+/// A block that passed the first look. Its bytes may be copied, and believed after the second.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use = "bytes are not to be believed before `close`"]
+pub struct Ticket {
+    descriptor: Descriptor,
+}
+
+impl Ticket {
+    /// Where its bytes are.
+    #[must_use]
+    pub fn payload(&self) -> Extent {
+        self.descriptor.payload
+    }
+
+    /// The block.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.descriptor.handle
+    }
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+    /// Takes the first look at each block (F1). The results are in the same order.
+    ///
+    /// # Errors
+    /// Per block: why it is a miss.
+    pub fn open(&self, wanted: &[Wanted]) -> Vec<Result<Ticket, Miss>> {
+        let (fabric, areas) = (self.member().fabric(), self.areas());
+        let line = |wanted: &Wanted| {
+            areas.segment_of(wanted.handle).map(|segment| segment.range(wanted.handle.slot()))
+        };
+        refresh_all(fabric, wanted.iter().filter_map(line));
+        let look = |wanted: &Wanted| {
+            let descriptor = self.look(wanted.handle)?;
+            accept(&descriptor, wanted)?;
+            Ok(Ticket { descriptor })
+        };
+        let outcomes: Vec<_> = wanted.iter().map(look).collect();
+        let handles = wanted.iter().map(|wanted| wanted.handle);
+        self.note_misses(handles.zip(outcomes.iter().map(|outcome| outcome.as_ref().err())));
+        outcomes
+    }
+
+    /// Takes the second look at each block (F2, F3): with the CRC-32C of the bytes that were
+    /// copied, or `None` where it was not computed. The results are in the same order.
+    ///
+    /// All copies are complete, and fenced: `load` of the DMA engines returns only then.
+    ///
+    /// # Errors
+    /// Per block: why the bytes are not to be believed.
+    pub fn close(&self, tickets: &[(Ticket, Option<u32>)]) -> Vec<Result<(), Miss>> {
+        let (fabric, areas) = (self.member().fabric(), self.areas());
+        let line = |(ticket, _): &(Ticket, _)| {
+            let handle = ticket.handle();
+            areas.segment_of(handle).map(|segment| segment.range(handle.slot()))
+        };
+        refresh_all(fabric, tickets.iter().filter_map(line));
+        let look = |(ticket, checksum): &(Ticket, Option<u32>)| {
+            let now = self.look(ticket.handle()).map_err(|_| Miss::Changed)?;
+            // Everything but the state, which may have become or ceased to be EVICTING (H2).
+            let before = ticket.descriptor;
+            if (Descriptor { state: before.state, ..now }) != before {
+                return Err(Miss::Changed);
+            }
+            match checksum {
+                Some(found) if *found != before.checksum => Err(Miss::Checksum),
+                Some(_) | None => Ok(()),
+            }
+        };
+        let outcomes: Vec<_> = tickets.iter().map(look).collect();
+        let handles = tickets.iter().map(|(ticket, _)| ticket.handle());
+        self.note_misses(handles.zip(outcomes.iter().map(|outcome| outcome.as_ref().err())));
+        self.local().count(|metrics| {
+            for (ticket, _) in tickets.iter().zip(&outcomes).filter(|(_, ok)| ok.is_ok()) {
+                metrics.fetched_blocks += 1;
+                metrics.fetched_bytes += ticket.0.payload().bytes();
+            }
+        });
+        outcomes
+    }
+
+    /// The descriptor of a handle, as this host's caches hold it, if it is that of the handle and
+    /// readable.
+    fn look(&self, handle: Handle) -> Result<Descriptor, Miss> {
+        let segment = self.areas().segment_of(handle).ok_or(Miss::Malformed)?;
+        match segment.cached(self.member().fabric(), handle.slot())? {
+            SlotContent::Blank => Err(Miss::Absent),
+            SlotContent::Free { generation } if is_newer(generation, handle.generation()) => {
+                Err(Miss::StaleGeneration)
+            }
+            SlotContent::Free { .. } => Err(Miss::Absent),
+            SlotContent::Block(block) if block.handle != handle => Err(Miss::StaleGeneration),
+            SlotContent::Block(block) if block.state == BlockState::Writing => Err(Miss::NotReady),
+            SlotContent::Block(block) => Ok(block),
+        }
+    }
+
+    fn note_misses<'a>(&self, outcomes: impl Iterator<Item = (Handle, Option<&'a Miss>)>) {
+        let misses: Vec<_> = outcomes.filter_map(|(handle, miss)| Some((handle, *miss?))).collect();
+        if misses.is_empty() {
+            return;
+        }
+        let mut replica = self.local().replica();
+        for (handle, _) in &misses {
+            replica.quarantine(*handle);
+        }
+        drop(replica);
+        for (handle, miss) in &misses {
+            if miss.is_damage() {
+                tracing::warn!(?handle, reason = miss.label(), "a block is damaged: {miss}");
+            } else {
+                tracing::debug!(?handle, reason = miss.label(), "a fetch missed: {miss}");
+            }
+        }
+        self.local().count(|metrics| {
+            for (_, miss) in misses {
+                metrics.count_miss(miss);
+            }
+        });
+    }
+}
+
+/// Whether the descriptor is that of the wanted block (F1).
+fn accept(descriptor: &Descriptor, wanted: &Wanted) -> Result<(), Miss> {
+    if descriptor.key != wanted.key {
+        return Err(Miss::WrongKey);
+    }
+    if descriptor.fingerprint != wanted.fingerprint {
+        return Err(Miss::WrongModel);
+    }
+    if descriptor.payload.bytes() != wanted.bytes {
+        return Err(Miss::WrongLength);
+    }
+    Ok(())
+}

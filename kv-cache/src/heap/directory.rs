@@ -1,0 +1,232 @@
+//! The directory: what this node's segment and chunks hold, in the host's own DRAM, for the
+//! processes that publish.
+//!
+//! ```text
+//! word 0       format, geometry      1 changing      2 incarnation it was built for
+//! word 3       blocks                4 chunk where payload was taken last
+//! word 8 ..    a word per descriptor: generation u32 | state u8 | tag u24
+//! ..           a word per chunk of the region: pages of its slots u32 | free slots u32
+//! ..           a bit per page of the region: the payload slot is taken
+//! ```
+//!
+//! It says nothing that the descriptors do not say: it saves the owner a read of slow memory for
+//! every slot that an insert passes, and it is built anew from the descriptors whenever it may be
+//! wrong. Read and written under the heap lock only.
+
+use cxl_shm::fabric::HostMemory;
+use cxl_shm::layout::Layout;
+use cxl_shm::units::{Incarnation, PAGE_BYTES};
+
+use crate::geometry::{CacheGeometry, halves};
+use crate::key::BlockKey;
+use crate::segment::probe_sequence;
+
+/// Version of the directory, so that processes of two versions do not share one.
+const FORMAT: u64 = 1;
+
+const WORD_FORMAT: usize = 0;
+const WORD_CHANGING: usize = 1;
+const WORD_INCARNATION: usize = 2;
+const WORD_BLOCKS: usize = 3;
+const WORD_CURSOR: usize = 4;
+const HEADER_WORDS: usize = 8;
+
+/// What the directory says of a descriptor slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SlotWord {
+    /// Never used.
+    Blank,
+    /// A tombstone.
+    Free { generation: u32 },
+    /// A block that is being written.
+    Writing { generation: u32, tag: u32 },
+    /// A complete block.
+    Ready { generation: u32, tag: u32 },
+}
+
+impl SlotWord {
+    fn word(self) -> u64 {
+        let (generation, state, tag) = match self {
+            Self::Blank => return 0,
+            Self::Free { generation } => (generation, 1, 0),
+            Self::Writing { generation, tag } => (generation, 2, tag),
+            Self::Ready { generation, tag } => (generation, 3, tag),
+        };
+        u64::from(generation) << 32 | state << 24 | u64::from(tag)
+    }
+
+    fn from_word(word: u64) -> Self {
+        let (low, generation) = halves(word);
+        let tag = low & TAG_MASK;
+        match low >> 24 {
+            1 => Self::Free { generation },
+            2 => Self::Writing { generation, tag },
+            3 => Self::Ready { generation, tag },
+            _ => Self::Blank,
+        }
+    }
+
+    fn is_block(self) -> bool {
+        matches!(self, Self::Writing { .. } | Self::Ready { .. })
+    }
+}
+
+const TAG_MASK: u32 = (1 << 24) - 1;
+
+/// Tells most keys apart without a look at their descriptors.
+pub(crate) fn tag(key: BlockKey) -> u32 {
+    let (low, _) = halves(key.words()[1]);
+    low & TAG_MASK
+}
+
+/// Where an insert of a key may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Insert {
+    /// Into this slot, whose last block had this generation.
+    Into { slot: u32, last: u32 },
+    /// Nowhere: every slot where it could be found is taken, or the segment is full enough (S3).
+    Full,
+}
+
+/// The directory of this host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Directory<W> {
+    pub(super) words: W,
+    pub(super) layout: Layout,
+    slots: u32,
+}
+
+/// Words that the directory needs.
+pub(crate) fn words_needed(geometry: CacheGeometry, layout: &Layout) -> usize {
+    let slots = geometry.descriptor_slots() as usize;
+    bitmap_at(slots, layout) + layout.chunks() as usize * bitmap_words(layout)
+}
+
+fn bitmap_at(slots: usize, layout: &Layout) -> usize {
+    HEADER_WORDS + slots + layout.chunks() as usize
+}
+
+/// Words of the bitmap of one chunk.
+pub(super) fn bitmap_words(layout: &Layout) -> usize {
+    let pages = layout.geometry().chunk_bytes / PAGE_BYTES;
+    usize::try_from(pages.div_ceil(64)).expect("a chunk's bitmap fits the address space")
+}
+
+impl<W: HostMemory> Directory<W> {
+    pub(crate) fn new(words: W, geometry: CacheGeometry, layout: Layout) -> Self {
+        Self { words, layout, slots: geometry.descriptor_slots() }
+    }
+
+    /// Whether the host tier is one for this version and these sizes; an unused one becomes so.
+    pub(crate) fn claim_format(&self) -> bool {
+        let format = FORMAT << 56 ^ u64::from(self.layout.chunks()) << 28 ^ u64::from(self.slots);
+        match self.words.load(WORD_FORMAT) {
+            0 => {
+                self.words.store(WORD_FORMAT, format);
+                true
+            }
+            found => found == format,
+        }
+    }
+
+    /// Whether somebody stopped in the middle of a change, or nobody built it in this life of the
+    /// node.
+    pub(crate) fn is_doubtful(&self, incarnation: Incarnation) -> bool {
+        self.words.load(WORD_CHANGING) != 0
+            || self.words.load(WORD_INCARNATION) != u64::from(incarnation.0)
+    }
+
+    /// Says that a change begins or is complete.
+    pub(crate) fn set_changing(&self, changing: bool) {
+        self.words.store(WORD_CHANGING, u64::from(changing));
+    }
+
+    /// Forgets everything. The caller builds it anew.
+    pub(crate) fn clear(&self) {
+        for index in WORD_BLOCKS..self.end() {
+            self.words.store(index, 0);
+        }
+    }
+
+    /// Says that it was built in this life of the node.
+    pub(crate) fn set_built(&self, incarnation: Incarnation) {
+        self.words.store(WORD_INCARNATION, u64::from(incarnation.0));
+    }
+
+    /// Number of descriptor slots.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Number of slots that hold blocks.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.words.load(WORD_BLOCKS)
+    }
+
+    pub(crate) fn slot(&self, slot: u32) -> SlotWord {
+        SlotWord::from_word(self.words.load(HEADER_WORDS + slot as usize))
+    }
+
+    pub(crate) fn set_slot(&self, slot: u32, value: SlotWord) {
+        let before = self.slot(slot).is_block();
+        self.words.store(HEADER_WORDS + slot as usize, value.word());
+        let blocks = self.blocks();
+        match (before, value.is_block()) {
+            (false, true) => self.words.store(WORD_BLOCKS, blocks + 1),
+            (true, false) => self.words.store(WORD_BLOCKS, blocks.saturating_sub(1)),
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    /// Slots of blocks that may have `key`, judged by its tag.
+    pub(crate) fn candidates(&self, key: BlockKey) -> impl Iterator<Item = u32> {
+        let wanted = tag(key);
+        probe_sequence(key, self.slots)
+            .map(|slot| (slot, self.slot(slot)))
+            .take_while(|(_, word)| *word != SlotWord::Blank)
+            .filter_map(move |(slot, word)| match word {
+                SlotWord::Writing { tag, .. } | SlotWord::Ready { tag, .. } if tag == wanted => {
+                    Some(slot)
+                }
+                _ => None,
+            })
+    }
+
+    /// Where a new block with `key` goes.
+    pub(crate) fn insert(&self, key: BlockKey) -> Insert {
+        // S3.
+        if (self.blocks() + 1) * 4 > u64::from(self.slots) * 3 {
+            return Insert::Full;
+        }
+        let free = probe_sequence(key, self.slots).find_map(|slot| match self.slot(slot) {
+            SlotWord::Blank => Some(Insert::Into { slot, last: 0 }),
+            SlotWord::Free { generation } => Some(Insert::Into { slot, last: generation }),
+            SlotWord::Writing { .. } | SlotWord::Ready { .. } => None,
+        });
+        free.unwrap_or(Insert::Full)
+    }
+
+    pub(super) fn cursor(&self) -> u32 {
+        let (cursor, _) = halves(self.words.load(WORD_CURSOR));
+        cursor % self.layout.chunks()
+    }
+
+    pub(super) fn set_cursor(&self, chunk: u32) {
+        self.words.store(WORD_CURSOR, u64::from(chunk));
+    }
+
+    /// Index of the word of chunk `chunk`.
+    pub(super) fn chunk_at(&self, chunk: u32) -> usize {
+        HEADER_WORDS + self.slots as usize + chunk as usize
+    }
+
+    /// Index of the first word of the bitmap of chunk `chunk`.
+    pub(super) fn bitmap_at(&self, chunk: u32) -> usize {
+        let first = bitmap_at(self.slots as usize, &self.layout);
+        first + chunk as usize * bitmap_words(&self.layout)
+    }
+
+    fn end(&self) -> usize {
+        self.bitmap_at(self.layout.chunks())
+    }
+}

@@ -1,0 +1,116 @@
+//! Freeing blocks: the tombstone first, for everybody to see, then the payload slot.
+
+use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
+use cxl_shm::member::{Liveness, ProcessSlot};
+use cxl_shm::units::Extent;
+
+use super::{LockedHeap, SlotSize, SlotWord};
+use crate::block::Claim;
+use crate::descriptor::{BlockState, Descriptor, DescriptorLine, Handle, SlotContent};
+use crate::log::{LogEntry, LogKind};
+
+/// A slot that becomes a tombstone.
+struct Victim {
+    slot: u32,
+    generation: u32,
+    /// What it named; `None` when its descriptor cannot be read.
+    payload: Option<Extent>,
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+    /// Frees blocks that nobody writes any more. Claims to blocks that are not being written
+    /// under the claimed generation are passed over. Returns how many were freed.
+    pub(crate) fn free_writing(&mut self, claims: Vec<Claim>) -> u64 {
+        let victims = claims.into_iter().filter(|claim| self.holds(claim)).map(|claim| Victim {
+            slot: claim.slot,
+            generation: claim.generation,
+            payload: Some(claim.payload),
+        });
+        let victims = victims.collect();
+        self.free(victims)
+    }
+
+    /// Whether the block of `claim` is still being written by whoever claimed it.
+    pub(crate) fn holds(&self, claim: &Claim) -> bool {
+        claim.incarnation == self.member.incarnation()
+            && matches!(self.directory.slot(claim.slot),
+                SlotWord::Writing { generation, .. } if generation == claim.generation)
+    }
+
+    /// Frees what processes that `is_gone` names were writing (E3). Returns how many blocks.
+    pub(crate) fn free_writing_of(&mut self, is_gone: impl Fn(ProcessSlot) -> bool) -> u64 {
+        let mut victims = Vec::new();
+        for slot in 0..self.directory.slots() {
+            let SlotWord::Writing { generation, .. } = self.directory.slot(slot) else {
+                continue;
+            };
+            match self.segment.own(self.fabric(), slot) {
+                Ok(SlotContent::Block(Descriptor { process, .. })) if !is_gone(process) => {}
+                Ok(SlotContent::Block(Descriptor { payload, .. })) => {
+                    victims.push(Victim { slot, generation, payload: Some(payload) });
+                }
+                // A line that we wrote and cannot read: nobody can complete that block.
+                Ok(_) | Err(_) => victims.push(Victim { slot, generation, payload: None }),
+            }
+        }
+        self.free(victims)
+    }
+
+    /// Frees complete blocks and announces it. Handles of other blocks are passed over. Returns
+    /// how many were freed.
+    pub(crate) fn free_ready(&mut self, handles: &[Handle]) -> u64 {
+        let mut victims: Vec<Victim> = Vec::new();
+        let mut entries = Vec::new();
+        for handle in handles {
+            let (slot, generation) = (handle.slot(), handle.generation());
+            let ours = handle.owner() == self.node() && slot < self.directory.slots();
+            let ready = ours
+                && matches!(self.directory.slot(slot),
+                    SlotWord::Ready { generation: found, .. } if found == generation);
+            if !ready || victims.iter().any(|victim| victim.slot == slot) {
+                continue;
+            }
+            let block = match self.segment.own(self.fabric(), slot) {
+                Ok(SlotContent::Block(block)) if block.state != BlockState::Writing => Some(block),
+                Ok(_) | Err(_) => None,
+            };
+            if let Some(Descriptor { key, .. }) = block {
+                entries.push(LogEntry { kind: LogKind::Removed, key, slot, generation });
+            }
+            victims.push(Victim { slot, generation, payload: block.map(|block| block.payload) });
+        }
+        let freed = self.free(victims);
+        self.log.append(self.fabric(), &entries);
+        freed
+    }
+
+    /// Takes in chunks of this node that the directory does not know: their allocator died before
+    /// it could say so.
+    pub(crate) fn find_chunks(&self) {
+        let chunk_bytes = self.member.layout().geometry().chunk_bytes;
+        for (chunk, purpose) in self.member.owned_chunks() {
+            if let Some(size) = SlotSize::from_purpose(purpose, chunk_bytes) {
+                self.directory.add_chunk(chunk, size);
+            }
+        }
+    }
+
+    fn free(&mut self, victims: Vec<Victim>) -> u64 {
+        let mut batch = PublishBatch::new(self.fabric());
+        for Victim { slot, generation, .. } in &victims {
+            let line = DescriptorLine::free(self.node(), *generation);
+            batch.line(self.segment.line(*slot), &line);
+        }
+        // D2: gone for every reader before the payload can be taken again.
+        batch.publish();
+        for Victim { slot, generation, payload } in &victims {
+            self.directory.set_slot(*slot, SlotWord::Free { generation: *generation });
+            match payload {
+                Some(payload) => self.directory.free_payload(*payload),
+                // Only a sweep can tell which payload it was.
+                None => self.doubtful = true,
+            }
+        }
+        victims.len() as u64
+    }
+}

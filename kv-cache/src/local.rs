@@ -1,0 +1,46 @@
+//! What the threads of a process share: the replica, the counters, and blocks that were dropped
+//! before they were complete. All in the process's own memory.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::area::Areas;
+use crate::block::Claim;
+use crate::metrics::Metrics;
+use crate::replica::Replica;
+
+/// This process's own knowledge of the pool. Shared by its threads, each of which works through a
+/// [`Cache`](crate::Cache) of its own.
+#[derive(Debug)]
+pub struct Local {
+    pub(crate) areas: Areas,
+    replica: Mutex<Replica>,
+    metrics: Mutex<Metrics>,
+    pub(crate) abandoned: Mutex<Vec<Claim>>,
+}
+
+impl Local {
+    pub(crate) fn new(areas: Areas) -> Self {
+        let replica = Mutex::new(Replica::new(areas));
+        Self { areas, replica, metrics: Mutex::default(), abandoned: Mutex::default() }
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let replica = self.replica();
+        let (replica_blocks, replica_bytes) = (replica.blocks() as u64, replica.bytes() as u64);
+        drop(replica);
+        let mut metrics = *self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        (metrics.replica_blocks, metrics.replica_bytes) = (replica_blocks, replica_bytes);
+        metrics
+    }
+
+    /// The replica. A thread that panicked left it no worse than stale (R1).
+    pub(crate) fn replica(&self) -> MutexGuard<'_, Replica> {
+        self.replica.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {
+        count(&mut self.metrics.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}

@@ -1,0 +1,74 @@
+//! Lookup: how long a prefix the pool holds.
+//!
+//! One refresh of a line per node makes the replica current; the rest is DRAM. No shared write,
+//! no lock between hosts, no message. What is found is a hint until it was fetched.
+
+use std::sync::MutexGuard;
+
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::member::Liveness;
+
+use crate::cache::Cache;
+use crate::descriptor::Handle;
+use crate::key::BlockKey;
+use crate::replica::Replica;
+
+/// A block that was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MatchedBlock {
+    /// Under which it was found.
+    pub key: BlockKey,
+    /// Where.
+    pub handle: Handle,
+}
+
+/// The longest prefix that was found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PrefixMatch {
+    blocks: Vec<MatchedBlock>,
+}
+
+impl PrefixMatch {
+    /// The blocks, from the first of the prefix on.
+    #[must_use]
+    pub fn blocks(&self) -> &[MatchedBlock] {
+        &self.blocks
+    }
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+    /// Finds the longest prefix of `keys` of which every block is in the pool, as far as was
+    /// announced before the call.
+    #[must_use]
+    pub fn lookup(&self, keys: &[BlockKey]) -> PrefixMatch {
+        let replica = self.synced_replica();
+        let find =
+            |key: &BlockKey| replica.find(*key).map(|handle| MatchedBlock { key: *key, handle });
+        let blocks: Vec<_> = keys.iter().map_while(find).collect();
+        drop(replica);
+        self.local().count(|metrics| {
+            metrics.lookups += 1;
+            metrics.lookup_blocks += keys.len() as u64;
+            metrics.lookup_hits += blocks.len() as u64;
+        });
+        PrefixMatch { blocks }
+    }
+
+    /// Takes in what all nodes announced before the call. Every lookup does so too: this is for
+    /// processes that look up rarely and do not want to fall so far behind that a segment has to
+    /// be scanned.
+    pub fn sync(&self) {
+        drop(self.synced_replica());
+    }
+
+    /// The replica, current. Held for the time of a lookup; other threads of the process wait.
+    pub(crate) fn synced_replica(&self) -> MutexGuard<'_, Replica> {
+        let mut replica = self.local().replica();
+        let counts = replica.sync(self.member().fabric());
+        self.local().count(|metrics| {
+            metrics.log_entries += counts.entries;
+            metrics.rescans += counts.rescans;
+        });
+        replica
+    }
+}

@@ -1,0 +1,86 @@
+//! What a process did with the pool, as plain counters.
+
+use crate::miss::Miss;
+
+/// Counters of one process since it attached. A snapshot: see [`Local::metrics`](crate::Local::metrics).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Metrics {
+    /// Prefix lookups.
+    pub lookups: u64,
+    /// Blocks that were looked up.
+    pub lookup_blocks: u64,
+    /// Blocks of those that were found, all before them too.
+    pub lookup_hits: u64,
+    /// Entries of publication logs that were read.
+    pub log_entries: u64,
+    /// Segments that were scanned, because their log was overrun or never read before.
+    pub rescans: u64,
+    /// Blocks that were fetched and valid.
+    pub fetched_blocks: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
+    /// Blocks that were published.
+    pub published_blocks: u64,
+    /// Their bytes.
+    pub published_bytes: u64,
+    /// Blocks that were not published because they were in the pool.
+    pub already_there: u64,
+    /// Blocks that were not published for another reason.
+    pub refused: u64,
+    /// Blocks that were reserved, and freed without having been published.
+    pub aborted_blocks: u64,
+    /// Blocks that this process removed.
+    pub retired_blocks: u64,
+    /// Chunks that were added to the node's heap.
+    pub chunks_added: u64,
+    /// Times the heap's directory was built anew from the descriptors.
+    pub sweeps: u64,
+    /// Blocks freed that a dead process, or an earlier life of the node, was writing.
+    pub reclaimed_blocks: u64,
+    /// Entries of this process's replica.
+    pub replica_blocks: u64,
+    /// DRAM that the replica takes.
+    pub replica_bytes: u64,
+    misses: [u64; Miss::ALL.len()],
+}
+
+impl Metrics {
+    /// Fetches that failed for `reason`.
+    #[must_use]
+    pub fn misses(&self, reason: Miss) -> u64 {
+        Miss::ALL.iter().zip(self.misses).find(|(miss, _)| **miss == reason).map_or(0, |(_, n)| n)
+    }
+
+    /// Fetches that failed, with their reasons.
+    pub fn all_misses(&self) -> impl Iterator<Item = (Miss, u64)> {
+        Miss::ALL.into_iter().zip(self.misses)
+    }
+
+    pub(crate) fn count_miss(&mut self, reason: Miss) {
+        let counters = Miss::ALL.iter().zip(&mut self.misses);
+        for (_, counter) in counters.filter(|(miss, _)| **miss == reason) {
+            *counter += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_counter_and_a_label_of_its_own() {
+        let mut metrics = Metrics::default();
+        for (count, reason) in (1..).zip(Miss::ALL) {
+            for _ in 0..count {
+                metrics.count_miss(reason);
+            }
+        }
+        let mut labels = Vec::new();
+        for (count, reason) in (1..).zip(Miss::ALL) {
+            assert_eq!(metrics.misses(reason), count, "{reason:?}");
+            assert!(!labels.contains(&reason.label()));
+            labels.push(reason.label());
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The second half of publishing: complete blocks, and their announcement.
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
+use cxl_shm::member::Liveness;
+
+use crate::block::{ReadyBlock, WritingBlock};
+use crate::cache::Cache;
+use crate::descriptor::{BlockState, Descriptor, DescriptorLine, Handle};
+use crate::heap::{LockedHeap, SlotWord, tag};
+use crate::log::{LogEntry, LogKind};
+
+/// A block that was not completed: somebody believed its process dead, or the node had another
+/// life meanwhile, and freed it. Its payload may belong to another block by now.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the block in slot {} was taken from this process while it wrote it: processes of this host \
+     must see each other as alive",
+    .block.descriptor.handle.slot()
+)]
+pub struct CommitError {
+    /// The block. Dropping it does no harm.
+    pub block: WritingBlock,
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+    /// Completes blocks: each with the CRC-32C of its payload. The results are in the same order.
+    ///
+    /// The payloads are on the device, fenced (B2). After return every host that looks finds the
+    /// blocks and can read them.
+    pub fn commit(
+        &self,
+        clock: &impl Clock,
+        blocks: Vec<(WritingBlock, u32)>,
+    ) -> Vec<Result<ReadyBlock, CommitError>> {
+        let outcomes = self.locked(clock, |heap| heap.commit(blocks));
+        let bytes = |outcome: &Result<(ReadyBlock, u64), _>| outcome.as_ref().map_or(0, |ok| ok.1);
+        self.local().count(|metrics| {
+            metrics.published_blocks +=
+                outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
+            metrics.published_bytes += outcomes.iter().map(bytes).sum::<u64>();
+        });
+        outcomes.into_iter().map(|outcome| outcome.map(|(block, _)| block)).collect()
+    }
+
+    /// Frees blocks that are not to be published after all. What wrote their payloads has
+    /// stopped.
+    pub fn abort(&self, clock: &impl Clock, blocks: Vec<WritingBlock>) {
+        drop(blocks);
+        // Whoever takes the lock frees what was dropped.
+        self.locked(clock, |_| ());
+    }
+
+    /// Removes blocks of this node, for instance because their payload is damaged. Returns how
+    /// many there were; handles of blocks that are gone, or another node's, are passed over.
+    ///
+    /// After return no host can fetch them, and every host that syncs forgets them. There is no
+    /// step over EVICTING yet, as nothing can keep a block from being removed before there are
+    /// holds (H1).
+    pub fn retire(&self, clock: &impl Clock, handles: &[Handle]) -> u64 {
+        let freed = self.locked(clock, |heap| heap.free_ready(handles));
+        self.local().count(|metrics| metrics.retired_blocks += freed);
+        freed
+    }
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+    fn commit(
+        &mut self,
+        blocks: Vec<(WritingBlock, u32)>,
+    ) -> Vec<Result<(ReadyBlock, u64), CommitError>> {
+        let mut entries = Vec::with_capacity(blocks.len());
+        let mut batch = PublishBatch::new(self.fabric());
+        let complete = |(block, checksum): (WritingBlock, u32)| {
+            if !self.holds(&block.claim()) {
+                return Err(CommitError { block });
+            }
+            let state = BlockState::Ready;
+            let descriptor = Descriptor { state, checksum, ..block.descriptor };
+            let Descriptor { handle, key, payload, .. } = descriptor;
+            let (slot, generation) = (handle.slot(), handle.generation());
+            batch.line(self.segment.line(slot), &DescriptorLine::block(&descriptor));
+            self.directory.set_slot(slot, SlotWord::Ready { generation, tag: tag(key) });
+            entries.push(LogEntry { kind: LogKind::Published, key, slot, generation });
+            Ok((block.into_ready(), payload.bytes()))
+        };
+        let outcomes = blocks.into_iter().map(complete).collect();
+        // B3.
+        batch.publish();
+        self.log.append(self.fabric(), &entries);
+        outcomes
+    }
+}

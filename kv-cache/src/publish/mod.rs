@@ -1,0 +1,58 @@
+//! Publishing blocks, in batches.
+//!
+//! ```text
+//! reserve   descriptors WRITING, published           (one fence)
+//! -> the caller copies the payloads, and gets them to the device (M9), with a fence
+//! commit    descriptors READY with checksum, published    (one fence)
+//!           log entries, published                        (one fence)
+//!           log head, published                           (one fence)
+//! ```
+//!
+//! - **B1** WRITING is fully published before the first byte of the payload changes (H2).
+//! - **B2** The payload is on the device before READY is stored. That is the caller's part: a
+//!   `store` of the DMA engines returns only then.
+//! - **B3** READY is visible before the log says so: who follows the log finds a complete block.
+//!
+//! No lock between hosts is taken, unless this node has no free payload slot of the size: then it
+//! takes a chunk from the region, without holding the heap lock (L3).
+//!
+//! A crash anywhere leaves a block either complete or free: WRITING is freed by the sweep, READY
+//! without a log entry is found by the rescan that the sweep provokes.
+
+mod commit;
+mod reserve;
+
+use cxl_shm::alloc::AllocateError;
+
+pub use commit::CommitError;
+pub use reserve::Reservation;
+
+/// Why a block was not reserved. Nothing is changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A block has at least one byte, and fits a chunk and 32 bits.
+    #[error("a block of {bytes} bytes cannot be: it needs 1 to {most_bytes} bytes")]
+    Length {
+        /// Length asked for.
+        bytes: u64,
+        /// Longest possible.
+        most_bytes: u64,
+    },
+    /// The node's descriptors are used up, or all those where this key could be found.
+    #[error(
+        "the descriptor segment of this node is full: {blocks} of {slots} slots hold blocks; \
+         format the region with more descriptors a node"
+    )]
+    SegmentFull {
+        /// Blocks of this node.
+        blocks: u64,
+        /// Descriptors of this node.
+        slots: u32,
+    },
+    /// No payload slot is free, and no chunk was to be had.
+    #[error("no room for the payload: {0}")]
+    NoChunk(#[from] AllocateError),
+    /// Other processes of this host took every payload slot that this one added.
+    #[error("no room for the payload: other processes of this host were faster; publish again")]
+    Outrun,
+}

@@ -1,0 +1,182 @@
+//! The replica: what this process believes is in the pool, in its own DRAM.
+//!
+//! One batched refresh of the heads of all publication logs makes it current; then a whole prefix
+//! is matched at the speed of DRAM.
+//!
+//! - **R1** It is soft state. A wrong entry costs a failed fetch, that is a miss; a missing one a
+//!   block that is not found.
+//! - **R2** Every slot of every segment has at most one entry, so its size is bounded by the
+//!   region whatever the logs say. Several owners may have the same key.
+//! - **R3** An entry whose fetch failed is *quarantined*: this process does not believe in that
+//!   generation of that slot any more, whatever logs and segments say.
+
+mod rows;
+mod sync;
+
+use cxl_shm::units::NodeId;
+use hashbrown::HashTable;
+
+use crate::area::Areas;
+use crate::descriptor::{Handle, SlotContent};
+use crate::key::BlockKey;
+use crate::log::{LogEntry, LogKind};
+use rows::{Mark, Rows};
+
+/// A table of all blocks of the pool, as far as this process knows.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    areas: Areas,
+    /// `owner * slots + slot` of every entry, found by key.
+    table: HashTable<u32>,
+    owners: Vec<Owner>,
+}
+
+#[derive(Debug)]
+struct Owner {
+    /// One row a slot; none before the first entry.
+    rows: Rows,
+    /// How far its log was read; `None` before its segment was.
+    position: Option<u64>,
+}
+
+impl Replica {
+    /// An empty replica: the first [`sync`](Self::sync) fills it.
+    pub(crate) fn new(areas: Areas) -> Self {
+        let owner = |_| Owner { rows: Rows::default(), position: None };
+        let owners = areas.layout().nodes().map(owner).collect();
+        Self { areas, table: HashTable::new(), owners }
+    }
+
+    /// Number of entries.
+    pub(crate) fn blocks(&self) -> usize {
+        self.table.len()
+    }
+
+    /// DRAM that it takes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let rows: usize = self.owners.iter().map(|owner| owner.rows.bytes()).sum();
+        rows + self.table.allocation_size()
+    }
+
+    /// A block with `key`, of any owner.
+    pub(crate) fn find(&self, key: BlockKey) -> Option<Handle> {
+        let number = self.table.find(hash(key), |number| self.key_of(*number) == key)?;
+        let (owner, slot) = self.place(*number);
+        Some(Handle::new(owner, slot, self.owners[owner.index()].rows.generation(slot)))
+    }
+
+    /// Stops believing in `handle` (R3).
+    pub(crate) fn quarantine(&mut self, handle: Handle) {
+        if self.areas.segment_of(handle).is_none() {
+            return;
+        }
+        let (owner, slot) = (handle.owner(), handle.slot());
+        if self.owners[owner.index()].rows.knows_newer(slot, handle.generation()) {
+            return;
+        }
+        self.remove(owner, slot);
+        let rows = self.rows(owner);
+        rows.set_generation(slot, handle.generation());
+        rows.set_mark(slot, Mark::Quarantined);
+    }
+
+    /// Takes in what a slot of a segment was just seen to hold.
+    fn learn(&mut self, owner: NodeId, slot: u32, content: SlotContent) {
+        match content {
+            SlotContent::Block(block) if block.is_readable() => {
+                self.add(owner, slot, block.handle.generation(), block.key);
+            }
+            // Writing: its log entry will say when it is ready.
+            SlotContent::Block(_) | SlotContent::Blank => self.remove(owner, slot),
+            SlotContent::Free { generation } => self.forget(owner, slot, generation),
+        }
+    }
+
+    /// Takes in an entry of a log.
+    pub(crate) fn follow(&mut self, owner: NodeId, entry: &LogEntry) {
+        let LogEntry { kind, key, slot, generation } = *entry;
+        if slot >= self.areas.geometry().descriptor_slots() {
+            return;
+        }
+        match kind {
+            LogKind::Published => self.add(owner, slot, generation, key),
+            LogKind::Removed => self.forget(owner, slot, generation),
+        }
+    }
+
+    /// The block of `generation` is gone.
+    fn forget(&mut self, owner: NodeId, slot: u32, generation: u32) {
+        if !self.owners[owner.index()].rows.knows_newer(slot, generation) {
+            self.remove(owner, slot);
+        }
+    }
+
+    fn add(&mut self, owner: NodeId, slot: u32, generation: u32, key: BlockKey) {
+        let rows = &self.owners[owner.index()].rows;
+        if rows.knows_newer(slot, generation) {
+            // An older entry of the log than what the segment showed.
+            return;
+        }
+        if rows.generation(slot) == generation && rows.mark(slot) != Mark::Absent {
+            // Known already, or quarantined.
+            return;
+        }
+        self.remove(owner, slot);
+        self.rows(owner).set(slot, key, generation);
+        let number = self.number(owner, slot);
+        let Self { table, owners, areas } = self;
+        let rehash = |number: &u32| hash(key_at(owners, areas, *number));
+        table.insert_unique(hash(key), number, rehash);
+    }
+
+    /// Drops the entry of a slot, if there is one.
+    fn remove(&mut self, owner: NodeId, slot: u32) {
+        let rows = &mut self.owners[owner.index()].rows;
+        if rows.mark(slot) != Mark::Present {
+            return;
+        }
+        let key = rows.key(slot);
+        rows.set_mark(slot, Mark::Absent);
+        let number = self.number(owner, slot);
+        if let Ok(entry) = self.table.find_entry(hash(key), |found| *found == number) {
+            entry.remove();
+        }
+    }
+
+    /// The rows of an owner, made when first needed.
+    fn rows(&mut self, owner: NodeId) -> &mut Rows {
+        let slots = self.areas.geometry().descriptor_slots();
+        let rows = &mut self.owners[owner.index()].rows;
+        rows.ensure(slots);
+        rows
+    }
+
+    fn number(&self, owner: NodeId, slot: u32) -> u32 {
+        // At most 32 nodes of at most 2^26 slots.
+        u32::from(owner.0) * self.areas.geometry().descriptor_slots() + slot
+    }
+
+    fn place(&self, number: u32) -> (NodeId, u32) {
+        place_in(&self.areas, number)
+    }
+
+    fn key_of(&self, number: u32) -> BlockKey {
+        key_at(&self.owners, &self.areas, number)
+    }
+}
+
+fn place_in(areas: &Areas, number: u32) -> (NodeId, u32) {
+    let slots = areas.geometry().descriptor_slots();
+    let owner = u16::try_from(number / slots).expect("numbers are made of a node and a slot");
+    (NodeId(owner), number % slots)
+}
+
+fn key_at(owners: &[Owner], areas: &Areas, number: u32) -> BlockKey {
+    let (owner, slot) = place_in(areas, number);
+    owners[owner.index()].rows.key(slot)
+}
+
+/// Keys are uniform already.
+fn hash(key: BlockKey) -> u64 {
+    key.words()[0]
+}

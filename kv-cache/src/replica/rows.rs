@@ -1,0 +1,83 @@
+//! One row per slot of a segment: 21 bytes, in arrays that the operating system hands out zeroed
+//! and backs with memory only where they are used.
+
+use crate::descriptor::is_newer;
+use crate::geometry::halves;
+use crate::key::BlockKey;
+
+/// What the replica believes of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mark {
+    /// Nothing.
+    Absent,
+    /// That it holds a block.
+    Present,
+    /// That the block of this generation is no good.
+    Quarantined,
+}
+
+/// What the replica knows of the slots of one segment.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    /// Key in four words, generation.
+    rows: Vec<[u32; 5]>,
+    marks: Vec<u8>,
+}
+
+impl Rows {
+    /// Makes the rows, before the first is set.
+    pub(super) fn ensure(&mut self, slots: u32) {
+        if self.rows.is_empty() {
+            self.rows = vec![[0; 5]; slots as usize];
+            self.marks = vec![0; slots as usize];
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(self.rows.as_slice()) + self.marks.len()
+    }
+
+    pub(super) fn mark(&self, slot: u32) -> Mark {
+        match self.marks.get(slot as usize) {
+            None | Some(0) => Mark::Absent,
+            Some(1) => Mark::Present,
+            Some(_) => Mark::Quarantined,
+        }
+    }
+
+    pub(super) fn set_mark(&mut self, slot: u32, mark: Mark) {
+        self.marks[slot as usize] = match mark {
+            Mark::Absent => 0,
+            Mark::Present => 1,
+            Mark::Quarantined => 2,
+        };
+    }
+
+    /// Newest generation heard of; 0 before the first.
+    pub(super) fn generation(&self, slot: u32) -> u32 {
+        self.rows.get(slot as usize).map_or(0, |row| row[4])
+    }
+
+    /// Whether something newer than `generation` was heard of.
+    pub(super) fn knows_newer(&self, slot: u32, generation: u32) -> bool {
+        let known = self.generation(slot);
+        known != 0 && is_newer(known, generation)
+    }
+
+    pub(super) fn set_generation(&mut self, slot: u32, generation: u32) {
+        self.rows[slot as usize][4] = generation;
+    }
+
+    pub(super) fn key(&self, slot: u32) -> BlockKey {
+        let [a, b, c, d, _] = self.rows[slot as usize];
+        let word = |low, high| u64::from(low) | u64::from(high) << 32;
+        BlockKey::from_words([word(a, b), word(c, d)])
+    }
+
+    pub(super) fn set(&mut self, slot: u32, key: BlockKey, generation: u32) {
+        let [first, second] = key.words();
+        let ((a, b), (c, d)) = (halves(first), halves(second));
+        self.rows[slot as usize] = [a, b, c, d, generation];
+        self.set_mark(slot, Mark::Present);
+    }
+}

@@ -1,0 +1,81 @@
+//! Making the replica current: tail every log, scan the segments whose log was overrun.
+
+use cxl_shm::fabric::{Fabric, refresh_all};
+use cxl_shm::units::NodeId;
+
+use super::Replica;
+use crate::log::{Behind, behind};
+
+/// What a sync had to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct SyncCounts {
+    /// Log entries taken in.
+    pub(crate) entries: u64,
+    /// Segments scanned, because their log was overrun or never read.
+    pub(crate) rescans: u64,
+}
+
+impl Replica {
+    /// Takes in everything that was announced before the call.
+    ///
+    /// One refresh of a line per node; a second one for the new entries, if there are any. Takes
+    /// no lock and writes nothing. A segment whose log was overrun is scanned, which is bounded
+    /// by its size.
+    pub(crate) fn sync<F: Fabric>(&mut self, fabric: &F) -> SyncCounts {
+        let areas = self.areas;
+        let nodes = || areas.layout().nodes();
+        refresh_all(fabric, nodes().map(|node| areas.log_head(node).range()));
+        let mut new = Vec::new();
+        let mut overrun = Vec::new();
+        for node in nodes() {
+            let head = areas.log_head(node).cached(fabric);
+            let entries = areas.log(node).entries();
+            match self.position(node).map(|position| (position, behind(position, head, entries))) {
+                Some((_, Behind::By(0))) => {}
+                Some((position, Behind::By(count))) => new.push((node, position, count)),
+                // A node that never announced anything has nothing to be read.
+                None if head == 0 => self.owners[node.index()].position = Some(0),
+                None | Some((_, Behind::Overrun)) => overrun.push((node, head)),
+            }
+        }
+
+        // M4: the heads were seen, now what they count.
+        let ranges =
+            |(node, first, count): &(NodeId, u64, u64)| areas.log(*node).ranges(*first, *count);
+        refresh_all(fabric, new.iter().flat_map(ranges));
+        let mut counts = SyncCounts::default();
+        for (node, position, count) in new {
+            let end = position.wrapping_add(count);
+            self.owners[node.index()].position = Some(end);
+            for step in 0..count {
+                let number = position.wrapping_add(step);
+                let Some(entry) = areas.log(node).cached(fabric, number) else {
+                    // G2: overwritten while we read, or damaged.
+                    overrun.push((node, end));
+                    break;
+                };
+                self.follow(node, &entry);
+                counts.entries += 1;
+            }
+        }
+        for (node, head) in overrun {
+            self.rescan(fabric, node, head);
+            counts.rescans += 1;
+        }
+        counts
+    }
+
+    fn position(&self, node: NodeId) -> Option<u64> {
+        self.owners[node.index()].position
+    }
+
+    /// Reads a whole segment; `head` was read before (G2).
+    fn rescan<F: Fabric>(&mut self, fabric: &F, node: NodeId, head: u64) {
+        self.owners[node.index()].position = Some(head);
+        self.areas.segment(node).scan(fabric, |slot, content| match content {
+            Ok(content) => self.learn(node, slot, content),
+            // Torn because it is being written: the log will tell. Damaged: nothing to find.
+            Err(_) => self.remove(node, slot),
+        });
+    }
+}

@@ -1,0 +1,146 @@
+//! Running out of space, and getting it back.
+
+use super::*;
+use crate::{Refusal, heap::SlotSize};
+use cxl_shm::alloc::AllocateError;
+use cxl_shm::lock::LockError;
+
+#[test]
+fn a_dropped_or_aborted_block_gives_its_space_back() {
+    let rig = Rig::new(2, 32, 16);
+    on_two_hosts(&rig, |a, b, clock| {
+        drop(reserve(a, clock, 1));
+        let unused = a.heap_use(clock);
+        assert_eq!((unused.blocks, unused.free_bytes), (0, 64 << 10));
+        let (first, second) = (reserve(a, clock, 1), reserve(a, clock, 2));
+        assert_eq!(a.heap_use(clock).free_bytes, 48 << 10);
+        a.abort(clock, vec![first, second]);
+        assert_eq!(a.heap_use(clock), unused);
+        assert_eq!(a.local().metrics().aborted_blocks, 3);
+        assert_eq!(find(b, 1), None);
+        // What was freed can be had again, as another generation.
+        assert_eq!(publish(a, clock, 1).generation(), 3);
+        assert!(find_and_fetch(b, 1));
+    });
+}
+
+#[test]
+fn a_full_pool_refuses_with_numbers_and_recovers() {
+    let rig = Rig::new(2, 256, 16);
+    on_two_hosts(&rig, |a, b, clock| {
+        let chunks = a.member().layout().chunks();
+        let most = u8::try_from(chunks * 8).unwrap();
+        let handles: Vec<_> = (0..most).map(|number| publish(a, clock, number)).collect();
+        let refused = b.reserve(clock, &[spec(250), spec(251)], CHUNK_TIMEOUT_MS);
+        for reservation in &refused {
+            let Reservation::Refused(Refusal::NoChunk(error)) = reservation else {
+                panic!("{reservation:?}");
+            };
+            assert!(matches!(error, AllocateError::Exhausted { own: 0, .. }), "{error}");
+        }
+        assert_eq!(b.local().metrics().refused, 2);
+        assert_eq!(a.heap_use(clock).free_bytes, 0);
+        a.retire(clock, &handles[3..5]);
+        let partly = a.reserve(clock, &[spec(250), spec(251), spec(252)], CHUNK_TIMEOUT_MS);
+        let written = partly.iter().filter(|one| matches!(one, Reservation::Writing(_))).count();
+        assert_eq!(written, 2, "what there is room for is published");
+        assert!(matches!(partly[2], Reservation::Refused(Refusal::NoChunk(_))));
+    });
+}
+
+#[test]
+fn without_a_lock_manager_publishing_goes_on_while_there_are_slots() {
+    let rig = Rig::new(2, 32, 16);
+    let (first, second) = (rig.join(0), rig.join(1));
+    let (a, b, clock);
+    {
+        let served = rig.serve(&[&first, &second]);
+        a = Cache::attach(&first, &served).unwrap();
+        publish(&a, &served, 1);
+    }
+    // The manager has stopped.
+    clock = rig.rack.clock(0);
+    b = Cache::attach(&second, &clock).unwrap();
+    for number in 2..=8 {
+        publish(&a, &clock, number);
+        assert!(find_and_fetch(&b, number));
+    }
+    let refused = a.reserve(&clock, &[spec(9)], CHUNK_TIMEOUT_MS);
+    let Reservation::Refused(Refusal::NoChunk(AllocateError::Lock(error))) = &refused[0] else {
+        panic!("{refused:?}");
+    };
+    let waited = matches!(error, LockError::TimedOut { .. } | LockError::ManagerSilent { .. });
+    assert!(waited, "{error}");
+    assert!(find_and_fetch(&b, 8));
+}
+
+#[test]
+fn a_full_segment_refuses_and_reuses_its_tombstones() {
+    let rig = Rig::new(2, 8, 16);
+    on_two_hosts(&rig, |a, b, clock| {
+        let handles: Vec<_> = (1..=6).map(|number| publish(a, clock, number)).collect();
+        let refused = a.reserve(clock, &[spec(7)], CHUNK_TIMEOUT_MS);
+        let expected = Refusal::SegmentFull { blocks: 6, slots: 8 };
+        assert!(matches!(&refused[0], Reservation::Refused(found) if *found == expected));
+        for round in 0..5 {
+            a.retire(clock, &[publish_or(&handles, a, clock, round)]);
+            let handle = publish(a, clock, 100 + round);
+            assert!(find_and_fetch(b, 100 + round), "round {round}");
+            a.retire(clock, &[handle]);
+            assert_eq!(a.heap_use(clock).blocks, 5);
+        }
+        for number in 2..=6 {
+            assert!(find_and_fetch(b, number));
+        }
+    });
+}
+
+/// The first block in round 0, one that is published for it in later rounds.
+fn publish_or(handles: &[Handle], cache: &TestCache<'_>, clock: &impl Clock, round: u8) -> Handle {
+    if round == 0 { handles[0] } else { publish(cache, clock, 50 + round) }
+}
+
+#[test]
+fn blocks_of_several_sizes_live_in_chunks_of_their_own() {
+    let rig = Rig::new(2, 64, 16);
+    on_two_hosts(&rig, |a, _, clock| {
+        let sizes = [1, 4096, 4097, 65536, 5000, 65536];
+        let specs = (1..).zip(sizes).map(|(number, bytes)| BlockSpec { bytes, ..spec(number) });
+        let specs: Vec<_> = specs.collect();
+        let reserved = a.reserve(clock, &specs, CHUNK_TIMEOUT_MS);
+        let mut payloads = Vec::new();
+        for (reservation, bytes) in reserved.iter().zip(sizes) {
+            let Reservation::Writing(block) = reservation else { panic!("{reservation:?}") };
+            let payload = block.payload();
+            assert_eq!(payload.bytes(), bytes);
+            assert!(payload.offset().is_multiple_of(4096), "payload starts on a page (M6)");
+            assert!(a.member().layout().chunk_of(payload).is_some());
+            payloads.push(Extent::new(payload.offset(), bytes.next_multiple_of(4096)).unwrap());
+        }
+        payloads.sort_by_key(|payload| payload.offset());
+        assert!(payloads.windows(2).all(|pair| pair[0].end() <= pair[1].offset()));
+        assert_eq!(a.member().owned_chunks().len(), 4, "one for each size of slot, two for 64 KiB");
+    });
+}
+
+#[test]
+fn impossible_lengths_are_refused() {
+    let rig = Rig::new(2, 32, 16);
+    on_two_hosts(&rig, |a, _, clock| {
+        for bytes in [0, CHUNK_BYTES + 1, 1 << 32, u64::MAX] {
+            let refused = a.reserve(clock, &[BlockSpec { bytes, ..spec(1) }], CHUNK_TIMEOUT_MS);
+            let expected = Refusal::Length { bytes, most_bytes: CHUNK_BYTES };
+            assert!(matches!(&refused[0], Reservation::Refused(found) if *found == expected));
+        }
+        assert_eq!(a.member().owned_chunks().len(), 0);
+    });
+}
+
+#[test]
+fn purposes_name_slots_or_are_not_ours() {
+    let size = SlotSize::for_block(5000, CHUNK_BYTES).unwrap();
+    assert_eq!(SlotSize::from_purpose(size.purpose(), CHUNK_BYTES), Some(size));
+    assert_eq!(SlotSize::from_purpose(0, CHUNK_BYTES), None);
+    assert_eq!(SlotSize::from_purpose(size.purpose() & !0xffff_ffff, CHUNK_BYTES), None);
+    assert_eq!(SlotSize::from_purpose(size.purpose() | 0xffff, CHUNK_BYTES), None);
+}
