@@ -11,15 +11,15 @@
 //! was split between imported blocks and computed rest, not on whether a token went through prefill
 //! or through a decode step, and not on the number of threads. Three rules give this:
 //!
-//! - **Linear layers** are dot products of one activation row with one weight row, on candle's
-//!   quantised matrices (Q8_0). Rows never share a sum, so the number of rows does not matter.
+//! - **Linear layers** are dot products of one activation row with one weight row. Rows never share
+//!   a sum, and few rows take the same path as many ([`Kernels`]).
 //! - **Attention** is blocked at fixed token positions ([`attention`]), and masked keys add an exact
 //!   zero, so a sum is the same whether later tokens are there or not.
 //! - **K and V are rounded to f16 before attention reads them**, so local and imported blocks are
 //!   the same numbers.
 //!
-//! It holds between processes on one kind of CPU. Different kinds choose different kernels, whose
-//! roundings differ; an engine fingerprint for a pool that spans CPU kinds has to say so.
+//! It holds between processes on one kind of CPU with the same [`Kernels`]. Different kinds round
+//! differently; a model fingerprint for a pool that spans them has to say so.
 //!
 //! # Parts
 //!
@@ -39,6 +39,7 @@ mod math;
 mod model;
 pub mod model_file;
 mod rope;
+mod steps;
 pub mod threads;
 mod tokenizer;
 mod weights;
@@ -47,5 +48,7 @@ pub mod workload;
 pub use config::ModelConfig;
 pub use gguf::{Gguf, GgufError};
 pub use kv::{KvCache, KvError, KvGeometry};
-pub use model::{ForwardError, LayerSteps, LoadError, Logits, Model, NoSteps};
+pub use linear::Kernels;
+pub use model::{ForwardError, LoadError, Logits, Model};
+pub use steps::{LayerSteps, NoSteps};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};

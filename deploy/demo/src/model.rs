@@ -2,15 +2,16 @@
 
 use std::error::Error;
 
-use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 
 use crate::attention::Attention;
 use crate::config::ModelConfig;
 use crate::gguf::{Gguf, GgufError};
 use crate::kv::KvCache;
+use crate::linear::{self, Kernels};
 use crate::math;
 use crate::rope::Rope;
+use crate::steps::{LayerSteps, NoSteps};
 use crate::weights::{LayerWeights, Weights};
 
 /// Rows that go through a layer together, so that what lies between two matrix products stays in
@@ -81,41 +82,6 @@ pub enum ForwardError {
     Candle(#[from] candle_core::Error),
 }
 
-/// What to do around each layer of a forward pass: load a layer's blocks just before it computes,
-/// save them just after.
-pub trait LayerSteps {
-    /// Called before `layer` computes. The tokens before the first one must be in that layer of `kv`
-    /// when this returns.
-    ///
-    /// # Errors
-    /// Any error ends the forward pass as [`ForwardError::Step`].
-    fn before(
-        &mut self,
-        layer: usize,
-        kv: &mut KvCache,
-    ) -> Result<(), Box<dyn Error + Send + Sync>>;
-
-    /// Called after `layer` computed; its keys and values are final.
-    ///
-    /// # Errors
-    /// Any error ends the forward pass as [`ForwardError::Step`].
-    fn after(&mut self, layer: usize, kv: &KvCache) -> Result<(), Box<dyn Error + Send + Sync>>;
-}
-
-/// Nothing to do around layers.
-#[derive(Debug, Clone, Copy)]
-pub struct NoSteps;
-
-impl LayerSteps for NoSteps {
-    fn before(&mut self, _: usize, _: &mut KvCache) -> Result<(), Box<dyn Error + Send + Sync>> {
-        Ok(())
-    }
-
-    fn after(&mut self, _: usize, _: &KvCache) -> Result<(), Box<dyn Error + Send + Sync>> {
-        Ok(())
-    }
-}
-
 /// A score for every token of the vocabulary as the next one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logits(Vec<f32>);
@@ -142,6 +108,7 @@ impl Logits {
 #[derive(Debug)]
 pub struct Model {
     config: ModelConfig,
+    kernels: Kernels,
     attention: Attention,
     rope: Rope,
     weights: Weights,
@@ -153,13 +120,13 @@ impl Model {
     ///
     /// # Errors
     /// The file is not the expected model.
-    pub fn load(gguf: &mut Gguf) -> Result<Self, LoadError> {
+    pub fn load(gguf: &mut Gguf, kernels: Kernels) -> Result<Self, LoadError> {
         let config = ModelConfig::from_gguf(gguf)?;
         let attention = Attention::new(&config)
             .ok_or(LoadError::Heads { heads: config.heads, kv_heads: config.kv_heads })?;
         let rope = Rope::new(config.head_dim, config.rope_base, config.context_tokens);
-        let weights = Weights::read(gguf, &config)?;
-        let model = Self { config, attention, rope, weights };
+        let weights = Weights::read(gguf, &config, kernels)?;
+        let model = Self { config, kernels, attention, rope, weights };
         model
             .forward(&[0], 0, &mut model.new_cache(1))
             .map_err(|source| LoadError::WarmUp(Box::new(source)))?;
@@ -169,6 +136,11 @@ impl Model {
     /// The sizes of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The kernels it computes with.
+    pub fn kernels(&self) -> Kernels {
+        self.kernels
     }
 
     /// An empty cache of the model's shape with room for `capacity_tokens`.
@@ -205,7 +177,7 @@ impl Model {
         steps: &mut dyn LayerSteps,
     ) -> Result<Logits, ForwardError> {
         self.check(tokens, start_pos, kv)?;
-        let mut stream = self.embed(tokens)?;
+        let mut stream = linear::embed(&self.weights.embedding, tokens)?;
         for (layer, weights) in self.weights.layers.iter().enumerate() {
             let failed = |source| ForwardError::Step { layer, source };
             steps.before(layer, kv).map_err(failed)?;
@@ -242,12 +214,6 @@ impl Model {
         Ok(())
     }
 
-    fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>, ForwardError> {
-        let ids = Tensor::from_slice(tokens, tokens.len(), &Device::Cpu)?;
-        let rows = self.weights.embedding.embedding(&ids)?;
-        Ok(rows.narrow(1, 0, self.config.hidden)?.flatten_all()?.to_vec1()?)
-    }
-
     /// `rows += output(attention(norm(rows)))`, appending keys and values to the cache.
     fn attention_part(
         &self,
@@ -282,7 +248,7 @@ impl Model {
         kv.layer_mut(layer).append(&keys, &values);
 
         let mut attended = weights.attention_output.input(count);
-        let width = weights.attention_output.padded_inputs();
+        let width = weights.attention_output.input_width();
         self.attention.attend(&queries, position, kv.layer(layer), &mut attended, width)?;
         math::add(rows, &weights.attention_output.apply(attended)?);
         Ok(())
@@ -304,7 +270,7 @@ impl Model {
             let (gate, up) = gate_up.split_at(self.config.feed_forward);
             math::silu_mul(gate, up, inner);
         };
-        let (width, gate_up_width) = (weights.down.padded_inputs(), weights.gate_up.outputs());
+        let (width, gate_up_width) = (weights.down.input_width(), weights.gate_up.outputs());
         // Handing a few rows to another thread costs more than it saves.
         if count < ROWS / 2 || rayon::current_num_threads() == 1 {
             inner.chunks_mut(width).zip(gate_up.chunks(gate_up_width)).for_each(gate_row);

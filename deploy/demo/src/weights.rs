@@ -7,7 +7,7 @@ use candle_core::quantized::QTensor;
 
 use crate::config::ModelConfig;
 use crate::gguf::{Gguf, GgufError};
-use crate::linear::{Linear, pad_table};
+use crate::linear::{Kernels, Linear};
 use crate::model::LoadError;
 
 /// One decoder layer.
@@ -33,24 +33,28 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    pub(crate) fn read(gguf: &mut Gguf, config: &ModelConfig) -> Result<Self, LoadError> {
-        let embedding = Arc::new(pad_table(&gguf.tensor("token_embd.weight")?)?);
+    pub(crate) fn read(
+        gguf: &mut Gguf,
+        config: &ModelConfig,
+        kernels: Kernels,
+    ) -> Result<Self, LoadError> {
+        let embedding = Arc::new(gguf.tensor("token_embd.weight")?);
         let layers = (0..config.layers)
-            .map(|layer| LayerWeights::read(gguf, layer))
+            .map(|layer| LayerWeights::read(gguf, layer, kernels))
             .collect::<Result<Vec<_>, _>>()?;
-        let output = Linear::tied(&embedding)?;
+        let output = Linear::tied(&embedding, kernels)?;
         Ok(Self { embedding, layers, output_norm: vector(gguf, "output_norm.weight")?, output })
     }
 }
 
 impl LayerWeights {
-    fn read(gguf: &mut Gguf, layer: usize) -> Result<Self, LoadError> {
+    fn read(gguf: &mut Gguf, layer: usize, kernels: Kernels) -> Result<Self, LoadError> {
         let mut matrices = |names: &[&str]| -> Result<Linear, LoadError> {
             let parts = names
                 .iter()
                 .map(|name| gguf.tensor(&format!("blk.{layer}.{name}.weight")))
                 .collect::<Result<Vec<_>, GgufError>>()?;
-            Ok(Linear::stack(&parts)?)
+            Ok(Linear::stack(&parts, kernels)?)
         };
         Ok(Self {
             query_key_value: matrices(&["attn_q", "attn_k", "attn_v"])?,

@@ -3,10 +3,10 @@
 use std::error::Error;
 use std::process::Command;
 
-use demo::{ForwardError, KvCache, KvGeometry, LayerSteps, Logits, threads};
+use demo::{ForwardError, Kernels, KvCache, KvGeometry, LayerSteps, Logits, threads};
 use sha2::{Digest, Sha256};
 
-use crate::support::{blocks, engine, prompt};
+use crate::support::{blocks, engine, load, prompt};
 
 /// Long enough for two key chunks and some blocks of the second.
 const TOKENS: usize = 323;
@@ -95,6 +95,32 @@ fn a_prompt_may_be_prefilled_in_any_pieces() {
     }
     assert_same(&blocks(&kv), &blocks(&full), "uneven pieces");
     assert_eq!(got, Some(logits));
+}
+
+#[test]
+fn the_other_kernels_keep_the_promise_too() {
+    let kernels = match engine().model.kernels() {
+        Kernels::Integer => Kernels::Float,
+        Kernels::Float => Kernels::Integer,
+    };
+    let model = load(kernels).model;
+    let tokens = prompt(100);
+    let mut full = model.new_cache(100);
+    let logits = model.forward(&tokens, 0, &mut full).unwrap();
+    let expected = blocks(&full);
+
+    let mut kv = model.new_cache(100);
+    for (block, payload) in expected[..3].iter().enumerate() {
+        kv.import_block(block, payload).unwrap();
+    }
+    let mut got = model.forward(&tokens[48..90], 48, &mut kv).unwrap();
+    for (at, token) in tokens.iter().enumerate().skip(90) {
+        got = model.forward(&[*token], at, &mut kv).unwrap();
+    }
+    assert_same(&blocks(&kv), &expected, "import, prefill and decode");
+    assert!(got == logits);
+    // The kernels do differ: that is why a model fingerprint has to name them.
+    assert!(blocks(&prefill(&tokens).0) != expected);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use demo::{Gguf, KvCache, Model, Tokenizer, model_file};
+use demo::{Gguf, Kernels, KvCache, Model, Tokenizer, model_file};
 
 /// Tokenizer and model.
 #[derive(Debug)]
@@ -13,15 +13,18 @@ pub(crate) struct Engine {
     pub(crate) model: Model,
 }
 
-/// The engine; the first call fetches the model file if it is not in the cache folder.
+/// The engine with the kernels of this CPU, loaded once.
 pub(crate) fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        let path = model_file::obtain(None).unwrap();
-        let mut gguf = Gguf::open(&path).unwrap();
-        let tokenizer = Tokenizer::from_gguf(&gguf).unwrap();
-        Engine { tokenizer, model: Model::load(&mut gguf).unwrap() }
-    })
+    ENGINE.get_or_init(|| load(Kernels::of_this_cpu()))
+}
+
+/// Loads the engine; the first call fetches the model file if it is not in the cache folder.
+pub(crate) fn load(kernels: Kernels) -> Engine {
+    let path = model_file::obtain(None).unwrap();
+    let mut gguf = Gguf::open(&path).unwrap();
+    let tokenizer = Tokenizer::from_gguf(&gguf).unwrap();
+    Engine { tokenizer, model: Model::load(&mut gguf, kernels).unwrap() }
 }
 
 /// `count` tokens of a real text: this crate's own sources.
