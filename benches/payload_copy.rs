@@ -4,7 +4,7 @@
 //! contender over time; the tables at the end compare them within one run.
 
 use connector::dma::{Arrival, DmaEngine, HostDma, LoadJob, StoreJob};
-use criterion::{BenchmarkId, Criterion, Throughput};
+use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput};
 use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::units::LineRange;
 use rackline_benches::{
@@ -17,38 +17,21 @@ const SIZES: [usize; 4] = [64 << 10, 512 << 10, 2 << 20, 16 << 20];
 fn store(dma: &HostDma, batch: &mut Batch<'_>) {
     let parts: Vec<[&[u8]; 1]> = batch.buffers.iter().map(|buffer| [&**buffer]).collect();
     let each = batch.payloads.iter().zip(&parts);
-    let jobs: Vec<_> = each
-        .map(|(payload, parts)| StoreJob {
-            payload: *payload,
-            parts,
-        })
-        .collect();
-    assert!(
-        dma.store(&jobs).iter().all(Result::is_ok),
-        "payloads of the bed can be stored"
-    );
+    let jobs: Vec<_> = each.map(|(payload, parts)| StoreJob { payload: *payload, parts }).collect();
+    assert!(dma.store(&jobs).iter().all(Result::is_ok), "payloads of the bed can be stored");
 }
 
 fn load(dma: &HostDma, batch: &mut Batch<'_>) {
     let each = batch.payloads.iter().zip(&mut batch.buffers);
     let mut jobs: Vec<_> = each
-        .map(|(payload, buffer)| LoadJob {
-            payload: *payload,
-            parts: vec![&mut **buffer],
-        })
+        .map(|(payload, buffer)| LoadJob { payload: *payload, parts: vec![&mut **buffer] })
         .collect();
-    assert!(
-        dma.load(&mut jobs).iter().all(Result::is_ok),
-        "payloads of the bed can be loaded"
-    );
+    assert!(dma.load(&mut jobs).iter().all(Result::is_ok), "payloads of the bed can be loaded");
 }
 
 /// The same discipline without an engine: drop the lines, fence, copy.
 fn refresh_and_memcpy(fabric: &MappedFabric, batch: &mut Batch<'_>) {
-    batch
-        .payloads
-        .iter()
-        .for_each(|at| fabric.invalidate(LineRange::covering(*at)));
+    batch.payloads.iter().for_each(|at| fabric.invalidate(LineRange::covering(*at)));
     fabric.fence();
     memcpy_out(batch);
 }
@@ -56,10 +39,7 @@ fn refresh_and_memcpy(fabric: &MappedFabric, batch: &mut Batch<'_>) {
 /// The same discipline without an engine: copy, write the lines back, fence.
 fn memcpy_and_write_back(fabric: &MappedFabric, batch: &mut Batch<'_>) {
     memcpy_in(batch);
-    batch
-        .payloads
-        .iter()
-        .for_each(|at| fabric.write_back(LineRange::covering(*at)));
+    batch.payloads.iter().for_each(|at| fabric.write_back(LineRange::covering(*at)));
     fabric.fence();
 }
 
@@ -68,22 +48,13 @@ fn store_contenders(fabric: &MappedFabric) -> Vec<Contender<'static>> {
     let read_back = HostDma::with_arrival(fabric.clone(), Arrival::ReadBack);
     let fabric = fabric.clone();
     vec![
-        Contender {
-            name: "stream",
-            copy: Box::new(stream_in),
-        },
-        Contender {
-            name: "memcpy",
-            copy: Box::new(memcpy_in),
-        },
+        Contender { name: "stream", copy: Box::new(stream_in) },
+        Contender { name: "memcpy", copy: Box::new(memcpy_in) },
         Contender {
             name: "memcpy+flush",
             copy: Box::new(move |batch| memcpy_and_write_back(&fabric, batch)),
         },
-        Contender {
-            name: "host, fence",
-            copy: Box::new(move |batch| store(&fence, batch)),
-        },
+        Contender { name: "host, fence", copy: Box::new(move |batch| store(&fence, batch)) },
         Contender {
             name: "host, read-back",
             copy: Box::new(move |batch| store(&read_back, batch)),
@@ -95,31 +66,20 @@ fn load_contenders(fabric: &MappedFabric) -> Vec<Contender<'static>> {
     let dma = HostDma::new(fabric.clone());
     let fabric = fabric.clone();
     vec![
-        Contender {
-            name: "memcpy",
-            copy: Box::new(memcpy_out),
-        },
-        Contender {
-            name: "stream",
-            copy: Box::new(stream_out),
-        },
+        Contender { name: "memcpy", copy: Box::new(memcpy_out) },
+        Contender { name: "stream", copy: Box::new(stream_out) },
         Contender {
             name: "refresh+memcpy",
             copy: Box::new(move |batch| refresh_and_memcpy(&fabric, batch)),
         },
-        Contender {
-            name: "host",
-            copy: Box::new(move |batch| load(&dma, batch)),
-        },
+        Contender { name: "host", copy: Box::new(move |batch| load(&dma, batch)) },
     ]
 }
 
 fn measure(criterion: &mut Criterion, bed: &mut Bed, name: &str, contenders: &[Contender<'_>]) {
     let mut group = criterion.benchmark_group(name);
-    group.sample_size(10);
-    group
-        .warm_up_time(Duration::from_millis(50))
-        .measurement_time(Duration::from_millis(300));
+    group.sample_size(10).sampling_mode(SamplingMode::Flat);
+    group.warm_up_time(Duration::from_millis(50)).measurement_time(Duration::from_millis(300));
     group.throughput(Throughput::Bytes(Bed::BATCH_BYTES));
     for payload_bytes in SIZES {
         for contender in contenders {

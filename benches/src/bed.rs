@@ -52,12 +52,7 @@ impl Bed {
         mapping.prefault(Extent::new(0, bytes).ok_or("the pool is too long")?)?;
         let private = vec![0x5a; WORKING_SET + PAGE];
         let private_start = private.as_ptr().align_offset(PAGE);
-        Ok(Self {
-            fabric: MappedFabric::new(mapping)?,
-            private,
-            private_start,
-            next: 0,
-        })
+        Ok(Self { fabric: MappedFabric::new(mapping)?, private, private_start, next: 0 })
     }
 
     /// The pool, as an engine takes it.
@@ -76,10 +71,6 @@ impl Bed {
             .collect();
         let private = &mut self.private[self.private_start + start..][..BATCH];
         let buffers = private.chunks_mut(payload_bytes).collect();
-        Batch {
-            mapping: self.fabric.mapping(),
-            payloads,
-            buffers,
-        }
+        Batch { mapping: self.fabric.mapping(), payloads, buffers }
     }
 }

@@ -1,9 +1,6 @@
 //! Copies that do nothing else: no refresh, no checksum, no wait for the device. What the engines
 //! are measured against.
-#![expect(
-    unsafe_code,
-    reason = "the ceilings copy from and to a mapping by address"
-)]
+#![expect(unsafe_code, reason = "the ceilings copy from and to a mapping by address")]
 
 use cxl_shm::fabric::Mapping;
 use cxl_shm::units::Extent;
@@ -48,9 +45,7 @@ pub fn stream_out(batch: &mut Batch<'_>) {
 }
 
 fn address(mapping: &Mapping, payload: Extent) -> *mut u8 {
-    mapping
-        .address(payload)
-        .expect("the bed lays its payloads into the pool")
+    mapping.address(payload).expect("the bed lays its payloads into the pool")
 }
 
 /// Copies with stores that go around the caches, the source prefetched.

@@ -17,9 +17,7 @@ pub struct Contender<'e> {
 
 impl std::fmt::Debug for Contender<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Contender")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
+        f.debug_struct("Contender").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -29,9 +27,7 @@ impl std::fmt::Debug for Contender<'_> {
 /// round: what else the machine does meanwhile hits all of them alike.
 pub fn print_ratios(title: &str, bed: &mut Bed, sizes: &[usize], contenders: &[Contender<'_>]) {
     println!("\n{title}: median of {ROUNDS} rounds, GB/s and ratio to the first column");
-    let names = contenders
-        .iter()
-        .map(|contender| format!("{:>20}", contender.name));
+    let names = contenders.iter().map(|contender| format!("{:>20}", contender.name));
     println!("{:>10}{}", "payload", names.collect::<String>());
     for payload_bytes in sizes {
         let mut rounds = Vec::with_capacity(ROUNDS);
@@ -43,11 +39,7 @@ pub fn print_ratios(title: &str, bed: &mut Bed, sizes: &[usize], contenders: &[C
             let ratio = median(rounds.iter().map(|speeds| speeds[i] / speeds[0]));
             format!("{:>20}", format!("{speed:.2} ({ratio:.2})"))
         });
-        println!(
-            "{:>6} KiB{}",
-            payload_bytes / 1024,
-            cells.collect::<String>()
-        );
+        println!("{:>6} KiB{}", payload_bytes / 1024, cells.collect::<String>());
     }
 }
 

@@ -41,10 +41,7 @@ mod tests {
     #[test]
     fn it_is_castagnoli() {
         // The check value of CRC-32/ISCSI, and RFC 3720 B.4: 32 bytes of zeros.
-        assert_eq!(
-            Checksum::of(&[b"1234", b"", b"56789"]),
-            Checksum(0xe306_9283)
-        );
+        assert_eq!(Checksum::of(&[b"1234", b"", b"56789"]), Checksum(0xe306_9283));
         assert_eq!(Checksum::of(&[&[0; 32]]), Checksum(0x8a91_36aa));
         assert_eq!(Checksum::of(&[]), Checksum(0));
     }

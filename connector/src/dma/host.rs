@@ -77,23 +77,14 @@ impl HostDma {
 
 impl DmaEngine for HostDma {
     fn store(&self, jobs: &[StoreJob<'_>]) -> Vec<Result<Checksum, DmaError>> {
-        let checked: Vec<_> = jobs
-            .iter()
-            .map(|job| job.check(self.fabric.bytes()))
-            .collect();
+        let checked: Vec<_> = jobs.iter().map(|job| job.check(self.fabric.bytes())).collect();
         let stream = copy::LineStream::new(self.fabric.mapping());
         let each = checked.iter().zip(jobs);
-        let results = each
-            .map(|(checked, job)| Ok(gather(&stream, checked.clone()?, job.parts)))
-            .collect();
+        let results =
+            each.map(|(checked, job)| Ok(gather(&stream, checked.clone()?, job.parts))).collect();
         drop(stream);
 
-        let stored = || {
-            checked
-                .iter()
-                .flatten()
-                .map(|payload| LineRange::covering(*payload))
-        };
+        let stored = || checked.iter().flatten().map(|payload| LineRange::covering(*payload));
         if !copy::STORES_BYPASS_CACHES {
             stored().for_each(|lines| self.fabric.write_back(lines));
         }
@@ -105,14 +96,8 @@ impl DmaEngine for HostDma {
     }
 
     fn load(&self, jobs: &mut [LoadJob<'_>]) -> Vec<Result<Checksum, DmaError>> {
-        let checked: Vec<_> = jobs
-            .iter()
-            .map(|job| job.check(self.fabric.bytes()))
-            .collect();
-        let all_blocks = checked
-            .iter()
-            .flatten()
-            .flat_map(|payload| blocks(*payload));
+        let checked: Vec<_> = jobs.iter().map(|job| job.check(self.fabric.bytes())).collect();
+        let all_blocks = checked.iter().flatten().flat_map(|payload| blocks(*payload));
         let mut ahead = RefreshAhead::new(&self.fabric, all_blocks);
         let stream = copy::LineStream::new(self.fabric.mapping());
         let mut results = Vec::with_capacity(jobs.len());
@@ -137,12 +122,7 @@ impl DmaEngine for HostDma {
 /// Stores `parts` to `payload`, one after another.
 fn gather(stream: &copy::LineStream<'_>, payload: Extent, parts: &[&[u8]]) -> Checksum {
     let mut checksum = RunningChecksum::new();
-    let mut gather = Gather {
-        stream,
-        at_bytes: payload.offset(),
-        line: [0; LINE],
-        filled: 0,
-    };
+    let mut gather = Gather { stream, at_bytes: payload.offset(), line: [0; LINE], filled: 0 };
     for part in parts {
         for block in part.chunks(STORE_BLOCK_BYTES) {
             gather.add(block);
@@ -228,10 +208,7 @@ impl<'s, 'm, 'p, 'a> Scatter<'s, 'm, 'p, 'a> {
         self.checksum.add(from);
         while !from.is_empty() {
             if self.part.is_empty() {
-                self.part = self
-                    .parts
-                    .next()
-                    .expect("parts are as long as their payload");
+                self.part = self.parts.next().expect("parts are as long as their payload");
                 continue;
             }
             let now = from.len().min(self.part.len());

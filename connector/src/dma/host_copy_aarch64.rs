@@ -3,10 +3,7 @@
 //!
 //! The architecture's non-temporal stores (`stnp`) are hints that may go through the caches all
 //! the same, so stores are ordinary ones and the engine writes the lines back.
-#![expect(
-    unsafe_code,
-    reason = "copies from and to memory that other processes write"
-)]
+#![expect(unsafe_code, reason = "copies from and to memory that other processes write")]
 
 use cxl_shm::fabric::Mapping;
 use cxl_shm::units::Extent;
@@ -55,10 +52,7 @@ impl<'m> LineStream<'m> {
     pub(super) fn load(&self, block: Extent, _fenced_end_bytes: u64, into: &mut Block) {
         let bytes = usize::try_from(block.bytes()).expect("usize is 64 bits on aarch64");
         let bytes = bytes.next_multiple_of(LINE);
-        let from = self
-            .lines_at(block.offset(), bytes)
-            .cast_const()
-            .cast::<[u8; 8]>();
+        let from = self.lines_at(block.offset(), bytes).cast_const().cast::<[u8; 8]>();
         for (i, word) in into.0[..bytes].chunks_exact_mut(8).enumerate() {
             // Volatile: another process may write meanwhile, so each word is read exactly once,
             // and what was read is what is kept and checked.

@@ -5,10 +5,7 @@
 //! and no line is fetched only to be overwritten. Two widths: AVX-512 writes a whole line with one
 //! instruction and was 3 to 7 % faster than SSE2, which every x86-64 has; AVX2 was in between and
 //! is not worth a third.
-#![expect(
-    unsafe_code,
-    reason = "copies from and to memory that other processes write"
-)]
+#![expect(unsafe_code, reason = "copies from and to memory that other processes write")]
 
 use core::arch::x86_64::_mm_sfence;
 
@@ -43,10 +40,7 @@ pub(super) struct LineStream<'m> {
 
 impl<'m> LineStream<'m> {
     pub(super) fn new(mapping: &'m Mapping) -> Self {
-        Self {
-            mapping,
-            wide: is_x86_feature_detected!("avx512f"),
-        }
+        Self { mapping, wide: is_x86_feature_detected!("avx512f") }
     }
 
     /// Stores the whole lines `from` to `at`.
@@ -228,10 +222,7 @@ mod tests {
         let bytes: Vec<u8> = (0..=250).cycle().take(BLOCK_BYTES + 1).collect();
         let detected = is_x86_feature_detected!("avx512f");
         for wide in [false, detected] {
-            let stream = LineStream {
-                mapping: &mapping,
-                wide,
-            };
+            let stream = LineStream { mapping: &mapping, wide };
             // An odd source address, a partial last line, an odd destination.
             stream.store(4096, &bytes[1..]);
             let mut block = Block([0; BLOCK_BYTES]);

@@ -26,22 +26,14 @@ pub struct LoadJob<'a> {
 impl StoreJob<'_> {
     /// The payload, if it can be stored in a region of `region_bytes` bytes.
     pub(super) fn check(&self, region_bytes: u64) -> Result<Extent, DmaError> {
-        check(
-            self.payload,
-            self.parts.iter().map(|part| part.len()),
-            region_bytes,
-        )
+        check(self.payload, self.parts.iter().map(|part| part.len()), region_bytes)
     }
 }
 
 impl LoadJob<'_> {
     /// The payload, if it can be loaded from a region of `region_bytes` bytes.
     pub(super) fn check(&self, region_bytes: u64) -> Result<Extent, DmaError> {
-        check(
-            self.payload,
-            self.parts.iter().map(|part| part.len()),
-            region_bytes,
-        )
+        check(self.payload, self.parts.iter().map(|part| part.len()), region_bytes)
     }
 }
 
@@ -55,19 +47,11 @@ fn check(
     }
     // Whole lines are moved, so the last one has to be there to its end.
     if LineRange::covering(payload).end_bytes() > region_bytes {
-        return Err(DmaError::OutOfRange {
-            payload,
-            region_bytes,
-        });
+        return Err(DmaError::OutOfRange { payload, region_bytes });
     }
-    let parts_bytes = part_lengths
-        .map(|bytes| bytes as u64)
-        .fold(0, u64::saturating_add);
+    let parts_bytes = part_lengths.map(|bytes| bytes as u64).fold(0, u64::saturating_add);
     if parts_bytes != payload.bytes() {
-        return Err(DmaError::LengthMismatch {
-            payload_bytes: payload.bytes(),
-            parts_bytes,
-        });
+        return Err(DmaError::LengthMismatch { payload_bytes: payload.bytes(), parts_bytes });
     }
     Ok(payload)
 }
@@ -83,21 +67,13 @@ mod tests {
 
     #[test]
     fn parts_of_any_lengths_that_add_up_are_taken() {
-        assert_eq!(
-            stored(64, 5, &[b"ab", b"", b"cde"]),
-            Ok(Extent::new(64, 5).unwrap())
-        );
+        assert_eq!(stored(64, 5, &[b"ab", b"", b"cde"]), Ok(Extent::new(64, 5).unwrap()));
         assert_eq!(stored(4096, 0, &[]), Ok(Extent::new(4096, 0).unwrap()));
     }
 
     #[test]
     fn lengths_that_do_not_add_up_are_refused() {
-        let wrong = |parts_bytes| {
-            Err(DmaError::LengthMismatch {
-                payload_bytes: 5,
-                parts_bytes,
-            })
-        };
+        let wrong = |parts_bytes| Err(DmaError::LengthMismatch { payload_bytes: 5, parts_bytes });
         assert_eq!(stored(64, 5, &[b"abcd"]), wrong(4));
         assert_eq!(stored(64, 5, &[b"abc", b"def"]), wrong(6));
     }
@@ -105,21 +81,9 @@ mod tests {
     #[test]
     fn a_payload_lies_on_lines_inside_the_region() {
         let misaligned = stored(65, 1, &[b"a"]).unwrap_err();
-        assert!(
-            matches!(misaligned, DmaError::Misaligned { .. }),
-            "{misaligned}"
-        );
+        assert!(matches!(misaligned, DmaError::Misaligned { .. }), "{misaligned}");
         assert!(stored(4032, 64, &[&[0; 64]]).is_ok());
         let outside = stored(4032, 65, &[&[0; 65]]).unwrap_err();
-        assert!(
-            matches!(
-                outside,
-                DmaError::OutOfRange {
-                    region_bytes: 4096,
-                    ..
-                }
-            ),
-            "{outside}"
-        );
+        assert!(matches!(outside, DmaError::OutOfRange { region_bytes: 4096, .. }), "{outside}");
     }
 }

@@ -14,14 +14,10 @@ pub(super) const WINDOW_BLOCKS: usize = 128;
 
 /// The blocks of a payload, in order; the last one may be shorter.
 pub(super) fn blocks(payload: Extent) -> impl Iterator<Item = Extent> {
-    (0..payload.bytes())
-        .step_by(BLOCK_BYTES)
-        .map(move |offset| {
-            let bytes = (payload.bytes() - offset).min(BLOCK_BYTES as u64);
-            payload
-                .part(offset, bytes)
-                .expect("a block lies in its payload")
-        })
+    (0..payload.bytes()).step_by(BLOCK_BYTES).map(move |offset| {
+        let bytes = (payload.bytes() - offset).min(BLOCK_BYTES as u64);
+        payload.part(offset, bytes).expect("a block lies in its payload")
+    })
 }
 
 /// Refreshes a sequence of blocks (M3), a window ahead of their reader.
@@ -39,12 +35,7 @@ pub(super) struct RefreshAhead<'f, F, I> {
 impl<'f, F: Fabric, I: Iterator<Item = Extent>> RefreshAhead<'f, F, I> {
     /// Nothing is dropped before the first [`admit`](Self::admit).
     pub(super) fn new(fabric: &'f F, blocks: I) -> Self {
-        Self {
-            fabric,
-            waiting: blocks,
-            dropped: 0,
-            readable: 0,
-        }
+        Self { fabric, waiting: blocks, dropped: 0, readable: 0 }
     }
 
     /// Makes the next block readable. The answer is how many blocks may be read, or prefetched,
@@ -114,9 +105,7 @@ mod tests {
             self.dropped.borrow_mut().extend(lines.iter());
         }
         fn fence(&self) {
-            self.fenced
-                .borrow_mut()
-                .extend(self.dropped.borrow_mut().drain());
+            self.fenced.borrow_mut().extend(self.dropped.borrow_mut().drain());
         }
         fn read_back(&self, _: LineRange) {
             panic!("a refresh reads nothing back")
@@ -125,33 +114,21 @@ mod tests {
 
     fn payloads(lengths: &[u64]) -> Vec<Extent> {
         let slots = (0..).map(|slot| slot * 16 * 1024 * 1024);
-        slots
-            .zip(lengths)
-            .map(|(at, bytes)| Extent::new(at, *bytes).unwrap())
-            .collect()
+        slots.zip(lengths).map(|(at, bytes)| Extent::new(at, *bytes).unwrap()).collect()
     }
 
     fn check_all_blocks(lengths: &[u64]) {
         let recorder = Recorder::default();
         let payloads = payloads(lengths);
-        let all: Vec<_> = payloads
-            .iter()
-            .flat_map(|payload| blocks(*payload))
-            .collect();
+        let all: Vec<_> = payloads.iter().flat_map(|payload| blocks(*payload)).collect();
         let mut ahead = RefreshAhead::new(&recorder, all.iter().copied());
         for at in 0..all.len() {
             let readable = ahead.admit();
-            assert!(
-                readable > 0 && at + readable <= all.len(),
-                "{readable} blocks at {at}"
-            );
+            assert!(readable > 0 && at + readable <= all.len(), "{readable} blocks at {at}");
             for block in &all[at..at + readable] {
                 let fenced = recorder.fenced.borrow();
                 let lines = LineRange::covering(*block);
-                assert!(
-                    lines.iter().all(|line| fenced.contains(&line)),
-                    "{block:?} at {at}"
-                );
+                assert!(lines.iter().all(|line| fenced.contains(&line)), "{block:?} at {at}");
             }
         }
         assert_eq!(ahead.admit(), 0, "nothing is left");

@@ -42,38 +42,26 @@ impl SimulatedDma {
     /// An engine of `host` that treats its caches as `cache` says.
     #[must_use]
     pub fn new(host: SimulatedHost, cache: DmaCache) -> Self {
-        Self {
-            host,
-            cache,
-            jobs_to_failure: Mutex::new(None),
-        }
+        Self { host, cache, jobs_to_failure: Mutex::new(None) }
     }
 
     /// Lets `jobs` more jobs succeed, stores and loads counted together, and the one after them
     /// fail with [`DmaError::Device`], half done. The ones after that succeed again. Jobs that are
     /// refused before they start do not count.
     pub fn fail_after(&self, jobs: u64) {
-        *self
-            .jobs_to_failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(jobs);
+        *self.jobs_to_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(jobs);
     }
 
     /// Counts a job, and says of how many of its bytes the device moves: all, or half of them when
     /// this is the one to fail.
     fn moved(&self, payload: Extent) -> Result<Extent, Extent> {
-        let mut to_failure = self
-            .jobs_to_failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut to_failure = self.jobs_to_failure.lock().unwrap_or_else(PoisonError::into_inner);
         let fails = *to_failure == Some(0);
         *to_failure = to_failure.and_then(|jobs| jobs.checked_sub(1));
         if !fails {
             return Ok(payload);
         }
-        Err(payload
-            .part(0, payload.bytes() / 2)
-            .expect("half of a payload lies in it"))
+        Err(payload.part(0, payload.bytes() / 2).expect("half of a payload lies in it"))
     }
 
     fn store_one(&self, payload: Extent, parts: &[&[u8]]) -> Result<Checksum, DmaError> {
@@ -84,19 +72,14 @@ impl SimulatedDma {
                 Ok(Checksum::of(&[&bytes]))
             }
             Err(half) => {
-                self.host
-                    .dma_write(half, &bytes[..bytes.len() / 2], self.cache);
+                self.host.dma_write(half, &bytes[..bytes.len() / 2], self.cache);
                 Err(failure(payload))
             }
         }
     }
 
     fn load_one(&self, payload: Extent, job: &mut LoadJob<'_>) -> Result<Checksum, DmaError> {
-        let mut bytes: Vec<u8> = job
-            .parts
-            .iter()
-            .flat_map(|part| part.iter().copied())
-            .collect();
+        let mut bytes: Vec<u8> = job.parts.iter().flat_map(|part| part.iter().copied()).collect();
         let result = match self.moved(payload) {
             Ok(all) => {
                 self.host.dma_read(all, &mut bytes, self.cache);
@@ -119,10 +102,7 @@ impl SimulatedDma {
 }
 
 fn failure(payload: Extent) -> DmaError {
-    DmaError::Device {
-        payload,
-        reason: "a failure was asked for".to_owned(),
-    }
+    DmaError::Device { payload, reason: "a failure was asked for".to_owned() }
 }
 
 impl DmaEngine for SimulatedDma {
@@ -130,16 +110,10 @@ impl DmaEngine for SimulatedDma {
         let region_bytes = self.host.bytes();
         let results: Vec<_> = jobs
             .iter()
-            .map(|job| {
-                job.check(region_bytes)
-                    .and_then(|at| self.store_one(at, job.parts))
-            })
+            .map(|job| job.check(region_bytes).and_then(|at| self.store_one(at, job.parts)))
             .collect();
         let stored = || {
-            let done = jobs
-                .iter()
-                .zip(&results)
-                .filter(|(_, result)| result.is_ok());
+            let done = jobs.iter().zip(&results).filter(|(_, result)| result.is_ok());
             done.map(|(job, _)| LineRange::covering(job.payload))
         };
         // The engine may have left the payload in this host's caches (M9), and a fence need not
@@ -155,18 +129,14 @@ impl DmaEngine for SimulatedDma {
     }
 
     fn load(&self, jobs: &mut [LoadJob<'_>]) -> Vec<Result<Checksum, DmaError>> {
-        let checked: Vec<_> = jobs
-            .iter()
-            .map(|job| job.check(self.host.bytes()))
-            .collect();
+        let checked: Vec<_> = jobs.iter().map(|job| job.check(self.host.bytes())).collect();
         // The engine may read through this host's caches (M9): drop what they hold.
         for payload in checked.iter().flatten() {
             self.host.invalidate(LineRange::covering(*payload));
         }
         self.host.fence();
         let each = checked.into_iter().zip(jobs);
-        each.map(|(checked, job)| checked.and_then(|at| self.load_one(at, job)))
-            .collect()
+        each.map(|(checked, job)| checked.and_then(|at| self.load_one(at, job))).collect()
     }
 }
 
@@ -189,20 +159,12 @@ mod tests {
     }
 
     fn store(dma: &SimulatedDma, bytes: &[u8]) -> Result<Checksum, DmaError> {
-        dma.store(&[StoreJob {
-            payload: payload(),
-            parts: &[&bytes[..7], &bytes[7..]],
-        }])
-        .remove(0)
+        dma.store(&[StoreJob { payload: payload(), parts: &[&bytes[..7], &bytes[7..]] }]).remove(0)
     }
 
     fn load(dma: &SimulatedDma, bytes: &mut [u8]) -> Result<Checksum, DmaError> {
         let (a, b) = bytes.split_at_mut(100);
-        dma.load(&mut [LoadJob {
-            payload: payload(),
-            parts: vec![a, b],
-        }])
-        .remove(0)
+        dma.load(&mut [LoadJob { payload: payload(), parts: vec![a, b] }]).remove(0)
     }
 
     /// A payload is stored over an older one that the reader still has in its caches. Says whether
@@ -210,18 +172,13 @@ mod tests {
     fn arrives(rack: &SimulatedRack, cache: DmaCache) -> bool {
         let (writer, reader) = (engine(rack, 0, cache), engine(rack, 1, cache));
         for line in 0..LINES as u64 {
-            rack.host(1)
-                .read_line(LineOffset::new(4096 + line * 64).unwrap());
+            rack.host(1).read_line(LineOffset::new(4096 + line * 64).unwrap());
         }
         let bytes: Vec<u8> = (1..=u8::MAX).cycle().take(BYTES).collect();
         let stored = store(&writer, &bytes).unwrap();
         let mut found = vec![0; bytes.len()];
         let loaded = load(&reader, &mut found).unwrap();
-        assert_eq!(
-            loaded,
-            Checksum::of(&[&found]),
-            "the checksum is of what was loaded"
-        );
+        assert_eq!(loaded, Checksum::of(&[&found]), "the checksum is of what was loaded");
         assert_eq!(loaded == stored, found == bytes);
         found == bytes
     }
@@ -267,10 +224,7 @@ mod tests {
         let failed = store(&dma, &vec![8; bytes.len()]).unwrap_err();
         assert!(matches!(failed, DmaError::Device { .. }), "{failed}");
         let found = rack.device_bytes(payload());
-        assert!(
-            found.contains(&8) && found.contains(&9),
-            "some bytes are new, some old"
-        );
+        assert!(found.contains(&8) && found.contains(&9), "some bytes are new, some old");
         let mut loaded = bytes.clone();
         assert_eq!(load(&dma, &mut loaded), Ok(Checksum::of(&[&loaded])));
         dma.fail_after(0);
@@ -285,28 +239,13 @@ mod tests {
         let bytes = [7; 64];
         let inside = Extent::new(64, 64).unwrap();
         let jobs = [
-            StoreJob {
-                payload: outside,
-                parts: &[&bytes],
-            },
-            StoreJob {
-                payload: inside,
-                parts: &[&bytes, &bytes],
-            },
-            StoreJob {
-                payload: payload().part(0, 64).unwrap(),
-                parts: &[&bytes],
-            },
+            StoreJob { payload: outside, parts: &[&bytes] },
+            StoreJob { payload: inside, parts: &[&bytes, &bytes] },
+            StoreJob { payload: payload().part(0, 64).unwrap(), parts: &[&bytes] },
         ];
         let results = dma.store(&jobs);
         assert!(matches!(results[0], Err(DmaError::OutOfRange { .. })));
-        assert!(matches!(
-            results[1],
-            Err(DmaError::LengthMismatch {
-                parts_bytes: 128,
-                ..
-            })
-        ));
+        assert!(matches!(results[1], Err(DmaError::LengthMismatch { parts_bytes: 128, .. })));
         assert_eq!(results[2], Ok(Checksum::of(&[&bytes])));
         assert_eq!(rack.device_bytes(inside), [0; 64]);
     }

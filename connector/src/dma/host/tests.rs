@@ -17,10 +17,7 @@ fn region() -> File {
     file.set_len(REGION_BYTES).unwrap();
     let dma = engine(&file, Arrival::Fence);
     let old = vec![BEFORE; REGION];
-    let all = StoreJob {
-        payload: Extent::new(0, REGION_BYTES).unwrap(),
-        parts: &[&old],
-    };
+    let all = StoreJob { payload: Extent::new(0, REGION_BYTES).unwrap(), parts: &[&old] };
     assert!(dma.store(&[all])[0].is_ok());
     file
 }
@@ -49,43 +46,22 @@ fn cut(bytes: usize, cuts: &[Index]) -> Vec<usize> {
     ends.push(bytes);
     ends.sort_unstable();
     let starts = std::iter::once(0).chain(ends.clone());
-    ends.iter()
-        .zip(starts)
-        .map(|(end, start)| end - start)
-        .collect()
+    ends.iter().zip(starts).map(|(end, start)| end - start).collect()
 }
 
 /// Loads `payload` into buffers of the given lengths, each `skew` bytes off a line, with guard
 /// bytes on both sides. Returns what came, and the checksum.
 fn load(dma: &HostDma, payload: Extent, lengths: &[usize], skew: usize) -> (Vec<u8>, Checksum) {
     let mut buffers: Vec<Vec<u8>> = lengths.iter().map(|n| vec![BEFORE; n + 192]).collect();
-    let starts: Vec<usize> = buffers
-        .iter()
-        .map(|buffer| buffer.as_ptr().align_offset(64) + skew)
-        .collect();
-    let ranges = || {
-        starts
-            .iter()
-            .zip(lengths)
-            .map(|(start, n)| *start..start + n)
-    };
-    let parts = buffers
-        .iter_mut()
-        .zip(ranges())
-        .map(|(buffer, range)| &mut buffer[range]);
-    let result = dma
-        .load(&mut [LoadJob {
-            payload,
-            parts: parts.collect(),
-        }])
-        .remove(0);
+    let starts: Vec<usize> =
+        buffers.iter().map(|buffer| buffer.as_ptr().align_offset(64) + skew).collect();
+    let ranges = || starts.iter().zip(lengths).map(|(start, n)| *start..start + n);
+    let parts = buffers.iter_mut().zip(ranges()).map(|(buffer, range)| &mut buffer[range]);
+    let result = dma.load(&mut [LoadJob { payload, parts: parts.collect() }]).remove(0);
     let mut found = Vec::new();
     for (buffer, range) in buffers.iter().zip(ranges()) {
         let guards = buffer[..range.start].iter().chain(&buffer[range.end..]);
-        assert!(
-            guards.copied().all(|byte| byte == BEFORE),
-            "a byte beside a part changed"
-        );
+        assert!(guards.copied().all(|byte| byte == BEFORE), "a byte beside a part changed");
         found.extend_from_slice(&buffer[range]);
     }
     (found, result.unwrap())
@@ -93,12 +69,7 @@ fn load(dma: &HostDma, payload: Extent, lengths: &[usize], skew: usize) -> (Vec<
 
 fn payload_bytes() -> impl Strategy<Value = usize> {
     // Around lines, blocks and windows of the refresh.
-    prop_oneof![
-        0..300usize,
-        1900..2300usize,
-        8100..8300usize,
-        262_000..600_000usize
-    ]
+    prop_oneof![0..300usize, 1900..2300usize, 8100..8300usize, 262_000..600_000usize]
 }
 
 proptest! {
@@ -137,6 +108,7 @@ proptest! {
         let (start, end) = (line * 64, line * 64 + bytes);
         prop_assert!(all[start..end] == *source);
         prop_assert!(all[..start].iter().all(|byte| *byte == BEFORE));
+        prop_assert!(all[end..end.next_multiple_of(64)].iter().all(|byte| *byte == 0));
         prop_assert!(all[end.next_multiple_of(64)..].iter().all(|byte| *byte == BEFORE));
 
         let (found, loaded) = load(&dma, payload, &cut(bytes, &scattered), target_skew);
@@ -148,44 +120,26 @@ proptest! {
 #[test]
 fn another_mapping_sees_the_bytes() {
     let file = region();
-    let (writer, reader) = (
-        engine(&file, Arrival::Fence),
-        engine(&file, Arrival::ReadBack),
-    );
-    let slots: Vec<_> = (0..5)
-        .map(|i| Extent::new(i * 400_000 / 64 * 64, 300_000).unwrap())
-        .collect();
+    let (writer, reader) = (engine(&file, Arrival::Fence), engine(&file, Arrival::ReadBack));
+    let slots: Vec<_> =
+        (0..5).map(|i| Extent::new(i * 400_000 / 64 * 64, 300_000).unwrap()).collect();
     for generation in 1..4 {
         let sources: Vec<_> = (0..5).map(|i| pattern(300_000 + i * generation)).collect();
-        let parts: Vec<_> = sources
-            .iter()
-            .map(|bytes| [&bytes[bytes.len() - 300_000..]])
-            .collect();
+        let parts: Vec<_> = sources.iter().map(|bytes| [&bytes[bytes.len() - 300_000..]]).collect();
         let jobs: Vec<_> = slots
             .iter()
             .zip(&parts)
-            .map(|(payload, parts)| StoreJob {
-                payload: *payload,
-                parts,
-            })
+            .map(|(payload, parts)| StoreJob { payload: *payload, parts })
             .collect();
         let stored = writer.store(&jobs);
         let mut found = vec![vec![0; 300_000]; 5];
         let mut jobs: Vec<_> = slots
             .iter()
             .zip(&mut found)
-            .map(|(payload, bytes)| LoadJob {
-                payload: *payload,
-                parts: vec![bytes],
-            })
+            .map(|(payload, bytes)| LoadJob { payload: *payload, parts: vec![bytes] })
             .collect();
         assert_eq!(reader.load(&mut jobs), stored);
-        assert!(
-            found
-                .iter()
-                .zip(&parts)
-                .all(|(found, part)| found == part[0])
-        );
+        assert!(found.iter().zip(&parts).all(|(found, part)| found == part[0]));
     }
 }
 
@@ -194,10 +148,8 @@ fn refused_stores_write_nothing_and_stop_nobody() {
     let file = region();
     let dma = engine(&file, Arrival::ReadBack);
     let source = pattern(128);
-    let job = |offset, bytes, parts| StoreJob {
-        payload: Extent::new(offset, bytes).unwrap(),
-        parts,
-    };
+    let job =
+        |offset, bytes, parts| StoreJob { payload: Extent::new(offset, bytes).unwrap(), parts };
     let parts: [&[u8]; 1] = [&source];
     let results = dma.store(&[
         job(REGION_BYTES, 128, &parts),
@@ -208,27 +160,9 @@ fn refused_stores_write_nothing_and_stop_nobody() {
         job(8192, 128, &parts),
     ]);
     assert!(matches!(results[0], Err(DmaError::OutOfRange { .. })));
-    assert!(matches!(
-        results[1],
-        Err(DmaError::OutOfRange {
-            region_bytes: REGION_BYTES,
-            ..
-        })
-    ));
-    assert!(matches!(
-        results[2],
-        Err(DmaError::LengthMismatch {
-            parts_bytes: 128,
-            ..
-        })
-    ));
-    assert!(matches!(
-        results[3],
-        Err(DmaError::LengthMismatch {
-            payload_bytes: 129,
-            ..
-        })
-    ));
+    assert!(matches!(results[1], Err(DmaError::OutOfRange { region_bytes: REGION_BYTES, .. })));
+    assert!(matches!(results[2], Err(DmaError::LengthMismatch { parts_bytes: 128, .. })));
+    assert!(matches!(results[3], Err(DmaError::LengthMismatch { payload_bytes: 129, .. })));
     assert!(matches!(results[4], Err(DmaError::Misaligned { .. })));
     assert_eq!(results[5], Ok(Checksum::of(&parts)));
     let all = contents(&file);
@@ -245,27 +179,12 @@ fn refused_loads_change_no_part() {
     let [a, b, c] = &mut buffers;
     let at = |offset| Extent::new(offset, 64).unwrap();
     let results = dma.load(&mut [
-        LoadJob {
-            payload: at(REGION_BYTES),
-            parts: vec![a],
-        },
-        LoadJob {
-            payload: at(0),
-            parts: vec![&mut b[..63]],
-        },
-        LoadJob {
-            payload: at(64),
-            parts: vec![c],
-        },
+        LoadJob { payload: at(REGION_BYTES), parts: vec![a] },
+        LoadJob { payload: at(0), parts: vec![&mut b[..63]] },
+        LoadJob { payload: at(64), parts: vec![c] },
     ]);
     assert!(matches!(results[0], Err(DmaError::OutOfRange { .. })));
-    assert!(matches!(
-        results[1],
-        Err(DmaError::LengthMismatch {
-            parts_bytes: 63,
-            ..
-        })
-    ));
+    assert!(matches!(results[1], Err(DmaError::LengthMismatch { parts_bytes: 63, .. })));
     assert_eq!(results[2], Ok(Checksum::of(&[&[BEFORE; 64]])));
     assert_eq!(buffers, [[1; 64], [2; 64], [BEFORE; 64]]);
 }
