@@ -32,6 +32,7 @@ mod lookup;
 mod metrics;
 mod miss;
 mod publish;
+mod reclaim;
 mod replica;
 mod segment;
 #[cfg(test)]
@@ -52,4 +53,5 @@ pub use lookup::{MatchedBlock, PrefixMatch};
 pub use metrics::Metrics;
 pub use miss::Miss;
 pub use publish::{CommitError, Refusal, Reservation};
-pub use segment::{PROBE_SLOTS, PeerSegment};
+pub use reclaim::reclaim_dead_processes;
+pub use segment::{PROBE_SLOTS, PeerSegment, segment_of};

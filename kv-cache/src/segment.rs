@@ -11,10 +11,12 @@
 //! (see [`crate::replica`]), and the owner inserts by its directory in DRAM.
 
 use cxl_shm::fabric::{Fabric, LineError, OwnedArea, OwnedLine, PeerArea, PeerLine, refresh_all};
-use cxl_shm::layout::Layout;
+use cxl_shm::layout::{Layout, Superblock};
 use cxl_shm::units::{LineRange, NodeId};
 
+use crate::area::Areas;
 use crate::descriptor::{Descriptor, DescriptorError, DescriptorLine, SlotContent};
+use crate::geometry::{CacheGeometry, GeometryError};
 use crate::key::BlockKey;
 
 /// Slots in which a key can be. At the highest load of a segment (S3) about one key in ten
@@ -39,6 +41,23 @@ pub struct PeerSegment {
     area: PeerArea,
     node: NodeId,
     layout: Layout,
+}
+
+/// The descriptor segment of `node`, for tools that are no members.
+///
+/// # Errors
+/// [`GeometryError`] when the region was not formatted for a cache of this version.
+///
+/// # Panics
+/// When the region has no such node.
+pub fn segment_of(
+    superblock: &Superblock,
+    layout: &Layout,
+    node: NodeId,
+) -> Result<PeerSegment, GeometryError> {
+    let area_lines = layout.geometry().area_lines;
+    let geometry = CacheGeometry::decode(superblock.application, area_lines)?;
+    Ok(Areas::new(*layout, geometry).segment(node))
 }
 
 impl PeerSegment {

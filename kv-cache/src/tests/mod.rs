@@ -7,6 +7,7 @@ mod lag;
 mod mutation;
 mod recovery;
 mod room;
+mod schedule;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
