@@ -1,3 +1,5 @@
 //! Between engines and the pool: sessions and DMA engines.
 
 pub mod dma;
+pub mod pool;
+pub mod session;

@@ -1,0 +1,129 @@
+//! Fetching a run of blocks.
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::member::Liveness;
+use kv_cache::{Handle, MatchedBlock, Miss, Wanted};
+
+use super::{Session, SessionError};
+use crate::dma::{Checksum, DmaEngine, DmaError, LoadJob};
+
+/// Why a fetch ended before the last block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FetchStop {
+    /// The block was not had. This process does not look it up again.
+    Miss(Miss),
+    /// Its bytes could not be copied into the destination. The block itself may be good.
+    Failed(DmaError),
+}
+
+/// What came of a fetch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use = "blocks from `valid_blocks` on are not to be used"]
+pub struct FetchReport {
+    valid_blocks: usize,
+    stop: Option<FetchStop>,
+}
+
+impl FetchReport {
+    /// How many blocks, from the first on, have their right bytes in their destinations. What is
+    /// in the others is undefined.
+    #[must_use]
+    pub fn valid_blocks(&self) -> usize {
+        self.valid_blocks
+    }
+
+    /// Why block number [`valid_blocks`](Self::valid_blocks) is not valid; `None` when all are.
+    #[must_use]
+    pub fn stop(&self) -> Option<&FetchStop> {
+        self.stop.as_ref()
+    }
+}
+
+impl<F, H, L, D, C> Session<'_, F, H, L, D, C>
+where
+    F: Fabric,
+    H: HostMemory,
+    L: Liveness,
+    D: DmaEngine,
+    C: Clock,
+{
+    /// Fetches `blocks`, which a lookup found one after the other, each into its destination:
+    /// parts that are filled in order.
+    ///
+    /// A prefix is worth what its first blocks are worth without a gap: nothing after the first
+    /// block that fails is believed. A block that failed is not looked up again by this process;
+    /// when it is damaged, and this node's own, it is removed from the pool.
+    ///
+    /// # Errors
+    /// [`SessionError`]; nothing is changed then.
+    pub fn fetch(
+        &self,
+        blocks: &[MatchedBlock],
+        destinations: Vec<Vec<&mut [u8]>>,
+    ) -> Result<FetchReport, SessionError> {
+        if blocks.len() != destinations.len() {
+            let (blocks, destinations) = (blocks.len(), destinations.len());
+            return Err(SessionError::Destinations { blocks, destinations });
+        }
+        for (index, parts) in destinations.iter().enumerate() {
+            self.check_length(index, parts.iter().map(|part| part.len()))?;
+        }
+        let wanted: Vec<_> = blocks.iter().map(|block| self.wanted(block)).collect();
+        let mut stop = None;
+        let mut tickets = Vec::with_capacity(blocks.len());
+        for (opened, block) in self.cache.open(&wanted).into_iter().zip(blocks) {
+            match opened {
+                Ok(ticket) if stop.is_none() => tickets.push(ticket),
+                // Behind the end: not worth a copy.
+                Ok(_) => {}
+                Err(miss) => {
+                    self.retire_damaged(block.handle, miss);
+                    stop.get_or_insert(FetchStop::Miss(miss));
+                }
+            }
+        }
+
+        let jobs = tickets.iter().zip(destinations);
+        let jobs = jobs.map(|(ticket, parts)| LoadJob { payload: ticket.payload(), parts });
+        let loaded = self.dma.load(&mut jobs.collect::<Vec<_>>());
+        let mut copied = Vec::with_capacity(tickets.len());
+        for (ticket, result) in tickets.into_iter().zip(loaded) {
+            match result {
+                Ok(Checksum(checksum)) => copied.push((ticket, Some(checksum))),
+                Err(error) => {
+                    stop = Some(FetchStop::Failed(error));
+                    break;
+                }
+            }
+        }
+
+        let closed = self.cache.close(&copied);
+        let valid_blocks = closed.iter().take_while(|outcome| outcome.is_ok()).count();
+        for ((ticket, _), outcome) in copied.iter().zip(&closed) {
+            if let Err(miss) = outcome {
+                self.retire_damaged(ticket.handle(), *miss);
+            }
+        }
+        if let Some(Err(miss)) = closed.get(valid_blocks) {
+            stop = Some(FetchStop::Miss(*miss));
+        }
+        Ok(FetchReport { valid_blocks, stop })
+    }
+
+    /// Removes a damaged block of this node: nobody else can, and nobody can use it.
+    fn retire_damaged(&self, handle: Handle, miss: Miss) {
+        if miss.is_damage() && handle.owner() == self.cache.member().node() {
+            self.cache.retire(self.clock, &[handle]);
+        }
+    }
+
+    fn wanted(&self, block: &MatchedBlock) -> Wanted {
+        Wanted {
+            handle: block.handle,
+            key: block.key,
+            fingerprint: self.options.model,
+            bytes: self.options.block_bytes,
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Sessions on a simulated rack of two hosts, driven by one thread.
+
+use std::cell::RefCell;
+
+use cxl_shm::fabric::simulated::{
+    DmaCache, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack,
+};
+use cxl_shm::layout::{Geometry, Layout, Superblock, format_superblock};
+use cxl_shm::member::{HostIdentity, HostTier, Manage, Member, ProcLiveness, ProcessIdentity};
+use kv_cache::{CacheGeometry, Handle, Miss, Model};
+
+use super::*;
+use crate::dma::{DmaError, SimulatedDma};
+
+const BLOCK_BYTES: usize = 5000;
+const MODEL: Model<'_> = Model {
+    name: "tiny",
+    revision: "1",
+    dtype: "f16",
+    layout_version: 1,
+    block_tokens: 16,
+    tensor_parallel_rank: 0,
+    tensor_parallel_size: 1,
+    layers: 30,
+    kv_heads: 3,
+    head_dim: 64,
+};
+
+fn options() -> SessionOptions {
+    SessionOptions {
+        model: MODEL.fingerprint(),
+        namespace: Namespace::default(),
+        block_bytes: BLOCK_BYTES as u64,
+        chunk_timeout_ms: 1000,
+    }
+}
+
+type TestMember = Member<SimulatedHost, SimulatedHostMemory, ProcLiveness>;
+type TestSession<'a, 'm> =
+    Session<'a, SimulatedHost, SimulatedHostMemory, ProcLiveness, SimulatedDma, Serving<'m>>;
+
+/// A clock on which both hosts live on while somebody waits, the first as lock manager.
+struct Serving<'m> {
+    members: [&'m TestMember; 2],
+    manage: RefCell<Manage<'m, SimulatedHost, SimulatedHostMemory, ProcLiveness>>,
+    clock: SimulatedClock,
+}
+
+impl Clock for Serving<'_> {
+    fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    fn pause(&self, tries: u32) {
+        self.clock.pause(tries);
+        for member in self.members {
+            member.beat();
+        }
+        self.manage.borrow_mut().poll();
+    }
+}
+
+/// What a test works with.
+struct Pair<'a, 'm> {
+    rack: &'a SimulatedRack,
+    caches: [&'a Cache<'a, SimulatedHost, SimulatedHostMemory, ProcLiveness>; 2],
+    engines: [&'a SimulatedDma; 2],
+    clock: &'a Serving<'m>,
+}
+
+impl<'a, 'm> Pair<'a, 'm> {
+    fn session(&self, host: usize, options: SessionOptions) -> TestSession<'a, 'm> {
+        Session::new(self.caches[host], self.engines[host], self.clock, options)
+    }
+
+    fn sessions(&self) -> [TestSession<'a, 'm>; 2] {
+        [0, 1].map(|host| self.session(host, options()))
+    }
+}
+
+fn on_two_hosts(test: impl Fn(&Pair<'_, '_>)) {
+    for cache_use in [DmaCache::Bypass, DmaCache::Allocate] {
+        let cache = CacheGeometry::new(32, 16).unwrap();
+        let geometry = Geometry {
+            region_bytes: 1 << 20,
+            nodes: 2,
+            locks: 8,
+            chunk_bytes: 64 << 10,
+            area_lines: cache.area_lines(),
+            host_words: 0,
+        };
+        let host_words = cache.host_words(&Layout::new(geometry).unwrap()) as u64;
+        let geometry = Geometry { host_words, ..geometry };
+        let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+        let superblock = Superblock { uuid: [1, 2], geometry, application: cache.encode() };
+        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+        let join = |host: u16| {
+            let index = usize::from(host);
+            let memory = rack.host_memory(index, HostTier::words_of(&geometry));
+            let identity = HostIdentity::simulated(u64::from(host));
+            let me = ProcessIdentity::current().unwrap();
+            let (fabric, clock) = (rack.host(index), rack.clock(index));
+            Member::join(fabric, memory, host, &identity, me, ProcLiveness, &clock).unwrap()
+        };
+        let members = [join(0), join(1)];
+        let mut manage = members[0].manage().unwrap();
+        manage.claim().unwrap();
+        let clock = Serving {
+            members: [&members[0], &members[1]],
+            manage: RefCell::new(manage),
+            clock: rack.clock(0),
+        };
+        let caches = [0, 1].map(|host| Cache::attach(&members[host], &clock).unwrap());
+        let engines = [0, 1].map(|host| SimulatedDma::new(rack.host(host), cache_use));
+        let pair = Pair {
+            rack: &rack,
+            caches: [&caches[0], &caches[1]],
+            engines: [&engines[0], &engines[1]],
+            clock: &clock,
+        };
+        test(&pair);
+    }
+}
+
+fn hashes(numbers: impl IntoIterator<Item = u8>) -> Vec<BlockHash> {
+    numbers.into_iter().map(|number| BlockHash::new([number; 32])).collect()
+}
+
+fn content(number: u8) -> Vec<u8> {
+    (0..BLOCK_BYTES).map(|at| number.wrapping_mul(31) ^ at.to_le_bytes()[0]).collect()
+}
+
+fn publish(session: &TestSession<'_, '_>, numbers: impl IntoIterator<Item = u8>) -> PublishReport {
+    let numbers: Vec<_> = numbers.into_iter().collect();
+    let contents: Vec<_> = numbers.iter().map(|number| content(*number)).collect();
+    let parts: Vec<_> = contents.iter().map(|bytes| [&bytes[..100], &bytes[100..]]).collect();
+    let block = |((depth, number), parts): ((u32, &u8), _)| {
+        let hash = BlockHash::new([*number; 32]);
+        PublishBlock { hash, depth, parts }
+    };
+    let blocks = (0..).zip(&numbers).zip(parts.iter().map(<[_; 2]>::as_slice)).map(block);
+    session.publish(&blocks.collect::<Vec<_>>()).unwrap()
+}
+
+/// Looks blocks up and fetches what is found. Checks that what is valid is right.
+fn fetch(session: &TestSession<'_, '_>, numbers: impl IntoIterator<Item = u8>) -> FetchReport {
+    let numbers: Vec<_> = numbers.into_iter().collect();
+    let found = session.lookup(&hashes(numbers.iter().copied()));
+    let mut buffers = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
+    let destinations = buffers.iter_mut().map(|buffer| {
+        let (first, second) = buffer.split_at_mut(3000);
+        vec![first, second]
+    });
+    let report = session.fetch(found.blocks(), destinations.collect()).unwrap();
+    for (number, buffer) in numbers.iter().zip(&buffers).take(report.valid_blocks()) {
+        assert_eq!(*buffer, content(*number), "block {number}");
+    }
+    report
+}
+
+fn handle(session: &TestSession<'_, '_>, number: u8) -> Option<Handle> {
+    session.lookup(&hashes([number])).blocks().first().map(|block| block.handle)
+}
+
+/// Damages the payload of a block on the device.
+fn damage(pair: &Pair<'_, '_>, number: u8) {
+    let handle = handle(&pair.session(0, options()), number).unwrap();
+    let keys = KeySpace::new(options().model, options().namespace);
+    let segment = pair.caches[0].segment(handle.owner()).unwrap();
+    let key = keys.key(&BlockHash::new([number; 32]));
+    let block = segment.probe(pair.caches[0].member().fabric(), key).unwrap();
+    pair.rack.flip_bit(block.payload.offset() + 777, 6);
+}
+
+#[test]
+fn what_one_engine_publishes_another_fetches() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        let report = publish(&a, 1..=10);
+        assert_eq!((report.published(), report.available()), (10, 10));
+        let report = fetch(&b, 1..=12);
+        assert_eq!((report.valid_blocks(), report.stop()), (10, None));
+        // The rest comes from the other one, and is not written twice.
+        let report = publish(&b, 1..=12);
+        assert_eq!((report.published(), report.available()), (2, 12));
+        assert_eq!(fetch(&a, 1..=12).valid_blocks(), 12);
+        let metrics = b.metrics();
+        assert_eq!((metrics.published_blocks, metrics.fetched_blocks), (2, 10));
+        assert_eq!((metrics.already_there, metrics.rescans), (10, 0));
+        assert_eq!(pair.rack.conflicts(), []);
+    });
+}
+
+#[test]
+fn models_and_tenants_do_not_see_each_other() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        assert_eq!(publish(&a, 1..=3).published(), 3);
+        let tenant = Namespace::new("tenant", b"");
+        let other_model = Model { layers: 31, ..MODEL }.fingerprint();
+        let strangers = [
+            SessionOptions { namespace: tenant, ..options() },
+            SessionOptions { model: other_model, ..options() },
+        ];
+        for options in strangers {
+            let stranger = pair.session(1, options);
+            assert_eq!(fetch(&stranger, 1..=3).valid_blocks(), 0);
+            assert_eq!(publish(&stranger, 1..=1).published(), 1, "its own block of that hash");
+            assert_eq!(fetch(&stranger, 1..=3).valid_blocks(), 1);
+        }
+        assert_eq!(fetch(&b, 1..=3).valid_blocks(), 3);
+    });
+}
+
+#[test]
+fn nothing_behind_a_damaged_block_is_believed() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        assert_eq!(publish(&a, 1..=5).published(), 5);
+        damage(pair, 3);
+        let report = fetch(&b, 1..=5);
+        assert_eq!(report.valid_blocks(), 2);
+        assert_eq!(report.stop(), Some(&FetchStop::Miss(Miss::Checksum)));
+        assert_eq!(b.metrics().misses(Miss::Checksum), 1);
+        // It is not offered again, but can be published again, by the one who saw it.
+        assert_eq!(b.lookup(&hashes(1..=5)).blocks().len(), 2);
+        assert_eq!(publish(&b, 1..=5).published(), 1);
+        assert_eq!(fetch(&b, 1..=5).valid_blocks(), 5);
+    });
+}
+
+#[test]
+fn a_node_removes_its_own_damaged_blocks() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        assert_eq!(publish(&a, 1..=3).published(), 3);
+        damage(pair, 2);
+        assert_eq!(fetch(&a, 1..=3).valid_blocks(), 1);
+        assert_eq!((a.metrics().retired_blocks, b.metrics().retired_blocks), (1, 0));
+        assert_eq!(handle(&b, 2), None, "gone for everybody");
+        assert_eq!(publish(&a, 1..=3).published(), 1);
+        assert_eq!(fetch(&b, 1..=3).valid_blocks(), 3);
+    });
+}
+
+#[test]
+fn a_copy_that_fails_on_the_way_in_publishes_nothing() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        pair.engines[0].fail_after(2);
+        let report = publish(&a, 1..=5);
+        assert_eq!((report.published(), report.available()), (4, 4));
+        let failed = &report.outcomes()[2];
+        assert!(matches!(failed, PublishOutcome::Failed(DmaError::Device { .. })), "{failed:?}");
+        assert_eq!(fetch(&b, 1..=5).valid_blocks(), 2);
+        assert_eq!(pair.caches[0].heap_use(pair.clock).blocks, 4, "its space is free again");
+        assert_eq!(publish(&a, 3..=3).published(), 1);
+        assert_eq!(fetch(&b, 1..=5).valid_blocks(), 5);
+    });
+}
+
+#[test]
+fn a_copy_that_fails_on_the_way_out_is_not_the_blocks_fault() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        assert_eq!(publish(&a, 1..=5).published(), 5);
+        pair.engines[1].fail_after(3);
+        let report = fetch(&b, 1..=5);
+        assert_eq!(report.valid_blocks(), 3);
+        let stop = report.stop();
+        assert!(matches!(stop, Some(FetchStop::Failed(DmaError::Device { .. }))), "{stop:?}");
+        assert_eq!(fetch(&b, 1..=5).valid_blocks(), 5, "it is tried again");
+    });
+}
+
+#[test]
+fn the_first_block_that_fails_ends_the_prefix_whatever_failed() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        assert_eq!(publish(&a, 1..=5).published(), 5);
+        let found = b.lookup(&hashes(1..=5));
+        let fetch = |found: &[kv_cache::MatchedBlock]| {
+            let mut buffers = vec![vec![0; BLOCK_BYTES]; found.len()];
+            let destinations = buffers.iter_mut().map(|buffer| vec![buffer.as_mut_slice()]);
+            b.fetch(found, destinations.collect()).unwrap()
+        };
+        // Removed after the lookup, and a copy before it fails.
+        pair.caches[0].retire(pair.clock, &[found.blocks()[3].handle]);
+        pair.engines[1].fail_after(1);
+        let report = fetch(found.blocks());
+        assert_eq!(report.valid_blocks(), 1);
+        assert!(matches!(report.stop(), Some(FetchStop::Failed(_))));
+        // Only what is removed.
+        let report = fetch(found.blocks());
+        assert_eq!(report.valid_blocks(), 3);
+        assert_eq!(report.stop(), Some(&FetchStop::Miss(Miss::Absent)));
+    });
+}
+
+#[test]
+fn buffers_that_do_not_fit_are_refused_before_anything_happens() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        let short = [0; BLOCK_BYTES - 1];
+        let parts: &[&[u8]] = &[&short];
+        let block = PublishBlock { hash: BlockHash::new([1; 32]), depth: 0, parts };
+        let expected =
+            SessionError::Length { index: 0, parts_bytes: 4999, block_bytes: BLOCK_BYTES as u64 };
+        assert_eq!(a.publish(&[block]), Err(expected));
+        assert_eq!(pair.caches[0].heap_use(pair.clock).blocks, 0);
+
+        assert_eq!(publish(&a, 1..=1).published(), 1);
+        let found = b.lookup(&hashes([1]));
+        let error = b.fetch(found.blocks(), vec![]).unwrap_err();
+        assert_eq!(error, SessionError::Destinations { blocks: 1, destinations: 0 });
+        let mut short = short;
+        assert_eq!(b.fetch(found.blocks(), vec![vec![&mut short]]), Err(expected));
+        assert_eq!(fetch(&b, 1..=1).valid_blocks(), 1);
+    });
+}
+
+#[test]
+fn a_full_pool_refuses_and_says_so() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        let report = publish(&a, 1..=40);
+        let refused = report.outcomes().iter().filter(|outcome| {
+            matches!(outcome, PublishOutcome::Refused(kv_cache::Refusal::SegmentFull { .. }))
+        });
+        // Three quarters of 32 descriptors.
+        assert_eq!((report.published(), refused.count()), (24, 16));
+        assert_eq!(a.metrics().refused, 16);
+        assert_eq!(fetch(&b, 1..=40).valid_blocks(), 24);
+    });
+}
