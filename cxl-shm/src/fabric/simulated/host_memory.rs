@@ -1,0 +1,62 @@
+//! A simulated host's own DRAM.
+
+use std::fmt;
+
+use super::SimulatedRack;
+use super::trace::EventKind;
+use crate::fabric::HostMemory;
+
+/// [`HostMemory`] of one simulated host. Every handle of a host means the same words: they
+/// survive the crash of a process and are cleared by the crash of the host.
+#[derive(Clone)]
+pub struct SimulatedHostMemory {
+    pub(super) rack: SimulatedRack,
+    pub(super) host: usize,
+    pub(super) words: usize,
+}
+
+impl SimulatedHostMemory {
+    /// Carries out `act` on word `index`; `None` for a task that has crashed.
+    fn on_word<T>(
+        &self,
+        index: usize,
+        kind: EventKind,
+        act: impl FnOnce(&mut u64) -> T,
+    ) -> Option<T> {
+        assert!(index < self.words, "word {index} is outside the {} words of the host", self.words);
+        let mut machine = self.rack.enter(self.host, None)?;
+        let word = &mut machine.hosts[self.host].memory[index];
+        let result = act(word);
+        let value = *word;
+        machine.note(self.host, kind, index as u64, value);
+        Some(result)
+    }
+}
+
+impl HostMemory for SimulatedHostMemory {
+    fn words(&self) -> usize {
+        self.words
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        self.on_word(index, EventKind::MemoryLoad, |word| *word).unwrap_or(0)
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        self.on_word(index, EventKind::MemoryStore, |word| *word = value);
+    }
+
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
+        let exchange = |word: &mut u64| {
+            if *word == current { Ok(std::mem::replace(word, new)) } else { Err(*word) }
+        };
+        // The dead succeed at doing nothing, so that no destructor tries for ever.
+        self.on_word(index, EventKind::MemoryExchange, exchange).unwrap_or(Ok(current))
+    }
+}
+
+impl fmt::Debug for SimulatedHostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimulatedHostMemory({}, {} words)", self.host, self.words)
+    }
+}

@@ -1,0 +1,64 @@
+//! What a test does to a rack.
+
+use super::{SimulatedRack, Site, schedule};
+use crate::units::{LineOffset, LineRange};
+
+impl SimulatedRack {
+    /// Lets `ms` milliseconds pass for everybody.
+    pub fn advance_ms(&self, ms: u64) {
+        self.lock().now_ns += ms * 1_000_000;
+    }
+
+    /// Host `host` loses power: any subset of its dirty and posted lines reaches the device, its
+    /// caches and DRAM are cleared. In a schedule all its tasks crash, the calling one included.
+    ///
+    /// # Panics
+    /// When there is no such host.
+    pub fn crash(&self, host: usize) {
+        self.check_host(host);
+        schedule::crash_host(self, host);
+    }
+
+    /// Keeps the tasks of host `host` from running from their next operation on, in the running
+    /// or the next schedule. Its caches go on.
+    ///
+    /// # Panics
+    /// When there is no such host.
+    pub fn pause(&self, host: usize) {
+        self.check_host(host);
+        self.lock().paused[host] = true;
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    ///
+    /// # Panics
+    /// When there is no such host.
+    pub fn resume(&self, host: usize) {
+        self.check_host(host);
+        self.lock().paused[host] = false;
+    }
+
+    /// From now on the device answers garbage for this line and takes no writes to it. Cached
+    /// copies stay.
+    ///
+    /// # Panics
+    /// When the line is outside the memory.
+    pub fn poison(&self, line: LineOffset) {
+        self.check_lines(LineRange::one(line));
+        self.lock().device.poison(line);
+    }
+
+    /// Flips bit `bit` of the byte at `byte_offset` on the device. Cached copies stay.
+    ///
+    /// # Panics
+    /// When the byte is outside the memory or has no such bit.
+    pub fn flip_bit(&self, byte_offset: u64, bit: u32) {
+        assert!(byte_offset < self.bytes(), "byte {byte_offset:#x} is outside the memory");
+        self.lock().device.flip_bit(byte_offset, bit);
+    }
+
+    /// From now on operations issued from `site` do nothing.
+    pub fn suppress(&self, site: Site) {
+        self.lock().sites.suppress(site);
+    }
+}

@@ -1,0 +1,127 @@
+//! What a task does at a scheduling point.
+
+use std::sync::{Arc, MutexGuard};
+
+use super::super::SimulatedRack;
+use super::super::machine::Machine;
+use super::run::Decision;
+use super::task::{self, Current, End};
+
+/// What a task is about to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum Point {
+    /// An operation.
+    Operation,
+    /// The rest of one, when others should see what half of it looks like.
+    Interruption,
+    /// To wait for about as long.
+    Pause { ns: u64 },
+}
+
+/// A scheduling point. Returns with the rack locked when the task may go on; `None` for a task
+/// that has crashed and only unwinds.
+///
+/// Unwinds when the task crashes here. For threads that are no tasks it is a plain lock, and a
+/// pause lets the time pass.
+pub(in super::super) fn point(
+    rack: &SimulatedRack,
+    point: Point,
+) -> Option<MutexGuard<'_, Machine>> {
+    let current = task::current(rack);
+    let mut machine = rack.lock();
+    let Some(current) = current else {
+        if let Point::Pause { ns } = point {
+            machine.now_ns += ns;
+        }
+        return Some(machine);
+    };
+    if current.dead() {
+        return None;
+    }
+    if std::thread::panicking() {
+        // The run has failed anyway; destructors get through without a chance to unwind twice.
+        return Some(machine);
+    }
+    let decision = machine.step(current.index, point);
+    machine = tell_crashes(rack, machine);
+    if let Decision::Switch(next) = decision {
+        let next = Arc::clone(&machine.run_mut().tasks[next].baton);
+        drop(machine);
+        next.pass();
+        current.baton.wait();
+        machine = rack.lock();
+    }
+    Some(unless_doomed(machine, &current))
+}
+
+/// Crashes a host, also out of a task of it.
+pub(in super::super) fn crash_host(rack: &SimulatedRack, host: usize) {
+    let mut machine = rack.lock();
+    machine.crash_host(host);
+    machine = tell_crashes(rack, machine);
+    if let Some(current) = task::current(rack)
+        && !current.dead()
+        && !std::thread::panicking()
+    {
+        drop(unless_doomed(machine, &current));
+    }
+}
+
+/// Crashes the process that the calling task is: a named crash point. Nothing that follows runs.
+///
+/// # Panics
+/// Outside a task.
+pub fn crash_this_process() -> ! {
+    let (rack, index) =
+        task::current_anywhere().expect("only a task of a schedule can crash itself");
+    let current = task::current(&rack).expect("it is of this rack");
+    let mut machine = rack.lock();
+    machine.crash_task(index);
+    drop(tell_crashes(&rack, machine));
+    current.die()
+}
+
+/// Ends one life of a task and passes the baton on. Says whether the task is to live again.
+pub(super) fn end_life(rack: &SimulatedRack, index: usize, end: End, again: bool) -> bool {
+    let mut machine = rack.lock();
+    let again = machine.end_life(index, end, again);
+    if machine.run_mut().over() {
+        rack.inner.ended.notify_all();
+    } else {
+        let next = machine.pass_baton();
+        let next = Arc::clone(&machine.run_mut().tasks[next].baton);
+        drop(machine);
+        next.pass();
+    }
+    again
+}
+
+fn unless_doomed<'r>(
+    mut machine: MutexGuard<'r, Machine>,
+    current: &Current,
+) -> MutexGuard<'r, Machine> {
+    if machine.run_mut().tasks[current.index].doom.is_some() {
+        drop(machine);
+        current.die();
+    }
+    machine
+}
+
+/// Tells the test of crashes, with the rack unlocked so that it can look at it.
+fn tell_crashes<'r>(
+    rack: &'r SimulatedRack,
+    mut machine: MutexGuard<'r, Machine>,
+) -> MutexGuard<'r, Machine> {
+    while let Some(run) = &mut machine.run
+        && !run.untold.is_empty()
+    {
+        let crashes = std::mem::take(&mut run.untold);
+        if let Some(mut told) = run.on_crash.take() {
+            drop(machine);
+            crashes.iter().for_each(&mut told);
+            machine = rack.lock();
+            machine.run_mut().on_crash = Some(told);
+        }
+    }
+    machine
+}
