@@ -134,12 +134,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
 
     /// Frees what dead processes of this host were writing, and takes in chunks that they had
     /// allocated and not yet used. To be called before a dead process is struck off the registry
-    /// ([`Member::forget_process`]). Returns how many blocks were freed.
+    /// ([`Member::forget_process`]); [`reclaim_dead_processes`](crate::reclaim_dead_processes) does
+    /// both. Returns how many blocks were freed.
     pub fn reap(&self, clock: &impl Clock) -> u64 {
-        let freed = self.locked(clock, |heap| {
-            heap.find_chunks();
-            heap.free_writing_of(|process| !self.member.is_process_alive(process))
-        });
+        let freed = self.locked(clock, |heap| heap.reap());
         self.local.count(|metrics| metrics.reclaimed_blocks += freed);
         freed
     }

@@ -4,29 +4,45 @@ use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::{Liveness, Member};
 
-use crate::cache::Cache;
+use crate::area::Areas;
+use crate::geometry::CacheGeometry;
+use crate::heap::Heap;
+use crate::local::Local;
 
 /// Frees what dead processes of this host were writing, and strikes them off the registry. Does
-/// nothing, and costs little, when none has died.
+/// nothing, and costs little, when none has died. Returns how many blocks were freed.
 ///
 /// To be called now and then by every process that stays: a host whose registry fills up with the
-/// dead takes no more processes. The member has no [`Cache`] of its own at the time.
+/// dead takes no more processes. Reads nothing of other nodes, and needs no
+/// [`Cache`](crate::Cache).
 pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     clock: &impl Clock,
-) {
+) -> u64 {
     let dead = member.dead_processes();
     if dead.is_empty() {
-        return;
+        return 0;
     }
-    match Cache::attach(member, clock) {
-        Ok(cache) => {
-            cache.reap(clock);
+    let layout = *member.layout();
+    let geometry =
+        CacheGeometry::decode(member.superblock().application, layout.geometry().area_lines);
+    let freed = match geometry {
+        Ok(geometry) => {
+            let areas = Areas::new(layout, geometry);
+            let heap = Heap::new(member, areas);
+            // A host tier of another version is not ours to touch.
+            if heap.claim_format(clock) {
+                heap.locked(&Local::new(areas), clock, |heap| heap.reap())
+            } else {
+                0
+            }
         }
         // Not a cache: then nothing of one is to be freed either.
-        Err(error) => tracing::debug!(%error, "dead processes had no blocks to free"),
-    }
+        Err(_) => 0,
+    };
+    tracing::info!(processes = dead.len(), freed, "reclaimed what dead processes left");
     for process in dead {
         member.forget_process(process);
     }
+    freed
 }

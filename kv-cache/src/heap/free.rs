@@ -56,6 +56,14 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         self.free(victims)
     }
 
+    /// Frees what dead processes were writing, and takes in chunks that they had allocated and not
+    /// yet used. Returns how many blocks were freed.
+    pub(crate) fn reap(&mut self) -> u64 {
+        self.find_chunks();
+        let member = self.member;
+        self.free_writing_of(|process| !member.is_process_alive(process))
+    }
+
     /// Frees complete blocks and announces it. Handles of other blocks are passed over. Returns
     /// how many were freed.
     pub(crate) fn free_ready(&mut self, handles: &[Handle]) -> u64 {

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 use crate::heap::{Directory, SlotSize};
+use crate::reclaim_dead_processes;
 
 #[test]
 fn what_a_dead_process_was_writing_is_freed() {
@@ -24,8 +25,9 @@ fn what_a_dead_process_was_writing_is_freed() {
         rig.kill(&other);
         std::mem::forget(writing);
         assert_eq!(a.member().dead_processes(), [other.process()]);
-        assert_eq!(a.reap(clock), 1);
-        a.member().forget_process(other.process());
+        assert_eq!(reclaim_dead_processes(a.member(), clock), 1);
+        assert_eq!(a.member().dead_processes(), [], "struck off");
+        assert_eq!(reclaim_dead_processes(a.member(), clock), 0);
         assert_eq!(a.heap_use(clock).blocks, 3);
         // What it had published stays; what others are writing too.
         for number in [1, 3] {
