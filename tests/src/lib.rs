@@ -1,4 +1,6 @@
 //! Suites that cross crates: simulated racks, process kills, the rules of the house.
 
 pub mod house;
+pub mod lock_scenarios;
+pub mod mutation;
 pub mod rack;

@@ -1,12 +1,15 @@
 //! A simulated rack with the real membership, locks and lock manager on it.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
+use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::simulated::schedule::Crash;
 use cxl_shm::fabric::simulated::{
-    Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack,
+    Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack, Site,
 };
 use cxl_shm::layout::{Geometry, Superblock, format_superblock};
 use cxl_shm::member::{HostIdentity, HostTier, Liveness, Member, ProcessIdentity};
@@ -47,7 +50,7 @@ impl Processes {
         self.with(|registry| {
             registry.living.retain(|_, (host, name)| match crash {
                 Crash::Host { host: dead } => host != dead,
-                Crash::Process { host: dead, task } => (host, name) != (&mut dead.clone(), &mut task.clone()),
+                Crash::Process { host: dead, task } => *host != *dead || *name != *task,
             });
         });
     }
@@ -74,6 +77,26 @@ impl Liveness for Processes {
     }
 }
 
+/// A program with, at most, one flush or fence removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mutant {
+    /// What is removed.
+    pub removed: Option<Site>,
+    /// Operations after which a run has failed, if fewer than the scenario allows.
+    pub steps_max: u64,
+}
+
+impl Mutant {
+    /// The program as it is.
+    pub const NONE: Self = Self { removed: None, steps_max: u64::MAX };
+
+    /// The operations that a scenario which needs at most `sound` of them is given.
+    #[must_use]
+    pub fn steps_max(&self, sound: u64) -> u64 {
+        self.steps_max.min(sound)
+    }
+}
+
 /// A formatted simulated rack, one node a host.
 #[derive(Clone, Debug)]
 pub struct Cluster {
@@ -90,12 +113,30 @@ impl Cluster {
     /// # Panics
     /// When the geometry cannot be laid out.
     #[must_use]
-    pub fn format(settings: Settings, geometry: Geometry, application: [u64; 6]) -> Self {
+    pub fn format(
+        settings: Settings,
+        geometry: Geometry,
+        application: [u64; 6],
+        mutant: Mutant,
+    ) -> Self {
         let rack = SimulatedRack::with(settings);
+        if let Some(site) = mutant.removed {
+            rack.suppress(site);
+        }
+        WATCHED.with_borrow_mut(|watched| watched.racks.push(rack.clone()));
         let superblock = Superblock { uuid: [7, 9], geometry, application };
         format_superblock(&rack.host(0), &superblock, |_, _| ())
             .unwrap_or_else(|error| panic!("{error}"));
         Self { rack, processes: Processes::default(), geometry }
+    }
+
+    /// Checks that no line had two writing hosts at once (M1).
+    ///
+    /// # Panics
+    /// With the lines that had.
+    pub fn check_writers(&self) {
+        let conflicts = self.rack.conflicts();
+        assert!(conflicts.is_empty(), "lines with two writing hosts (M1): {conflicts:?}");
     }
 
     /// The clock of a host.
@@ -132,6 +173,13 @@ impl Cluster {
         member.unwrap_or_else(|error| panic!("{name} on host {host}: {error}"))
     }
 
+    /// After a schedule has ended: a new process of `host`, with every other one gone.
+    #[must_use]
+    pub fn audit(&self, host: usize) -> RackMember {
+        self.processes.with(|registry| registry.living.clear());
+        self.join(host, "auditor")
+    }
+
     /// The body of a host's agent process: never returns.
     pub fn run_agent(&self, host: usize, name: &str) {
         let member = self.join(host, name);
@@ -160,6 +208,35 @@ impl Cluster {
     }
 }
 
+/// What a scenario did.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// The racks that it made.
+    pub racks: Vec<SimulatedRack>,
+    /// Operations of its longest schedule.
+    pub steps: u64,
+}
+
+thread_local! {
+    static WATCHED: RefCell<Watched> = RefCell::default();
+}
+
+/// Runs `scenario` and returns what it did.
+pub fn watch(scenario: impl FnOnce()) -> Watched {
+    WATCHED.take();
+    scenario();
+    WATCHED.take()
+}
+
+/// Runs a schedule on a rack of this crate.
+///
+/// # Panics
+/// When it fails.
+pub fn run(schedule: Schedule) {
+    let report = schedule.run();
+    WATCHED.with_borrow_mut(|watched| watched.steps = watched.steps.max(report.steps));
+}
+
 /// Waits on a host's clock.
 pub fn wait_ms(clock: &SimulatedClock, ms: u64) {
     let until_ms = clock.now_ms() + ms;
@@ -172,10 +249,16 @@ pub fn wait_ms(clock: &SimulatedClock, ms: u64) {
 /// Runs `one` for each of `seeds`; the environment variable `RACKLINE_SEED` replays a single one.
 ///
 /// # Panics
-/// When `RACKLINE_SEED` is not a number.
-pub fn for_seeds(seeds: std::ops::Range<u64>, mut one: impl FnMut(u64)) {
+/// When `RACKLINE_SEED` is not a number, and as `one` does, after the seed was printed.
+pub fn for_seeds(seeds: Range<u64>, one: impl Fn(u64) + RefUnwindSafe) {
+    let run = |seed| {
+        if let Err(panic) = catch_unwind(|| one(seed)) {
+            eprintln!("failed with RACKLINE_SEED={seed}");
+            resume_unwind(panic);
+        }
+    };
     match std::env::var("RACKLINE_SEED") {
-        Ok(seed) => one(seed.parse().unwrap_or_else(|_| panic!("RACKLINE_SEED={seed}: not a number"))),
-        Err(_) => seeds.for_each(one),
+        Ok(seed) => run(seed.parse().unwrap_or_else(|_| panic!("RACKLINE_SEED={seed}: not a number"))),
+        Err(_) => seeds.for_each(run),
     }
 }

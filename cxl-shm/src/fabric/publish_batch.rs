@@ -1,7 +1,7 @@
 //! Several lines published with one fence a phase.
 
-use super::line::{OwnedLine, OwnedWord, Record};
 use super::Fabric;
+use super::line::{OwnedLine, OwnedWord, Record};
 use crate::units::{LineOffset, LineRange};
 
 /// Lines and words that become visible together, at the latest when the batch is published.
@@ -28,7 +28,10 @@ pub struct PublishBatch<'f, F: Fabric> {
 impl<'f, F: Fabric> PublishBatch<'f, F> {
     /// An empty batch.
     pub fn new(fabric: &'f F) -> Self {
-        Self { fabric, lines: Vec::new() }
+        Self {
+            fabric,
+            lines: Vec::new(),
+        }
     }
 
     /// Adds the next version of a line.

@@ -1,0 +1,273 @@
+//! A worker process of the demonstration: the small engine, with or without a pool.
+
+use std::io::{BufRead, Write};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use connector::pool::{LocalCache, LocalSession, Pool};
+use connector::session::{PublishBlock, SessionOptions};
+use demo::{Gguf, Kernels, KvCache, KvGeometry, Model, Tokenizer, generate};
+use kv_cache::{BlockHash, ChainHasher, Namespace, Wanted};
+
+use super::protocol::{Event, Moved, Task};
+
+/// A worker of the demonstration. Started by it; takes tasks on its standard input.
+#[derive(Args, Debug)]
+pub(crate) struct WorkerOptions {
+    /// The model file.
+    #[arg(long)]
+    model: PathBuf,
+    /// The region; without one the worker knows no pool.
+    #[arg(long, requires = "node")]
+    region: Option<PathBuf>,
+    /// The node.
+    #[arg(long, requires = "region")]
+    node: Option<u16>,
+}
+
+/// How long a publish waits for a chunk. Serving goes on without the pool after that.
+const CHUNK_TIMEOUT_MS: u64 = 2000;
+
+pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
+    let mut gguf = Gguf::open(&options.model)?;
+    let tokenizer = Tokenizer::from_gguf(&gguf)?;
+    let kernels = Kernels::of_this_cpu();
+    let model = Model::load(&mut gguf, kernels)?;
+    let hasher = ChainHasher::new(b"", model.config().kv_geometry().block_tokens);
+    let engine = Engine { tokenizer, model, kernels, hasher };
+    match (&options.region, options.node) {
+        (Some(region), Some(node)) => {
+            let pool = Pool::attach(region, node)?;
+            let cache = pool.cache()?;
+            let session = pool.session(&cache, engine.session_options()?);
+            engine.serve(Some(&Shared { cache: &cache, session }))
+        }
+        _ => engine.serve(None),
+    }
+}
+
+/// The pool as a worker uses it.
+struct Shared<'p> {
+    cache: &'p LocalCache<'p>,
+    session: LocalSession<'p>,
+}
+
+struct Engine {
+    tokenizer: Tokenizer,
+    model: Model,
+    kernels: Kernels,
+    hasher: ChainHasher,
+}
+
+impl Engine {
+    fn session_options(&self) -> Result<SessionOptions> {
+        let KvGeometry { layers, kv_heads, head_dim, block_tokens } =
+            self.model.config().kv_geometry();
+        let model = kv_cache::Model {
+            name: "SmolLM2-135M-Instruct",
+            revision: demo::model_file::SHA256,
+            // Kernels round differently: workers on unlike CPUs must not share blocks.
+            dtype: match self.kernels {
+                Kernels::Integer => "f16, computed in 8 bits",
+                Kernels::Float => "f16, computed in f32",
+            },
+            layout_version: 1,
+            block_tokens: u32::try_from(block_tokens)?,
+            tensor_parallel_rank: 0,
+            tensor_parallel_size: 1,
+            layers: u32::try_from(layers)?,
+            kv_heads: u32::try_from(kv_heads)?,
+            head_dim: u32::try_from(head_dim)?,
+        };
+        Ok(SessionOptions {
+            model: model.fingerprint(),
+            namespace: Namespace::default(),
+            block_bytes: u64::try_from(self.block_bytes())?,
+            chunk_timeout_ms: CHUNK_TIMEOUT_MS,
+        })
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.model.config().kv_geometry().block_bytes()
+    }
+
+    /// Takes tasks until the standard input ends.
+    fn serve(&self, shared: Option<&Shared<'_>>) -> Result<()> {
+        say(&Event::Ready)?;
+        for line in std::io::stdin().lock().lines() {
+            let task = serde_json::from_str(&line?).context("a task that is none")?;
+            if let Err(error) = self.carry_out(task, shared) {
+                say(&Event::Failed { reason: format!("{error:#}") })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_out(&self, task: Task, shared: Option<&Shared<'_>>) -> Result<()> {
+        match (task, shared) {
+            (Task::Prefill { tokens }, Some(shared)) => {
+                let moved = self.prefill(&tokens, shared)?;
+                say(&Event::Prefilled { moved })
+            }
+            (Task::Decode { tokens, max_tokens }, Some(shared)) => {
+                let (tokens, moved) = self.answer(&tokens, max_tokens, Some(shared))?;
+                say(&Event::Answered { tokens, moved })
+            }
+            (Task::Alone { tokens, max_tokens }, None) => {
+                let (tokens, moved) = self.answer(&tokens, max_tokens, None)?;
+                say(&Event::Answered { tokens, moved })
+            }
+            (Task::Locate { tokens, block }, Some(shared)) => self.locate(&tokens, block, shared),
+            (task, shared) => {
+                let with = if shared.is_some() { "with" } else { "without" };
+                bail!("a worker {with} a pool cannot carry out {task:?}")
+            }
+        }
+    }
+
+    /// Makes the pool hold all whole blocks of a prompt. What is left of the prompt after the last
+    /// whole block is for decode to compute.
+    fn prefill(&self, tokens: &[u32], shared: &Shared<'_>) -> Result<Moved> {
+        let whole = &tokens[..tokens.len() / self.hasher.block_tokens() * self.hasher.block_tokens()];
+        let hashes = self.hasher.chain(whole);
+        let mut kv = self.model.new_cache(whole.len());
+        let mut moved = self.fetch(&hashes, &mut kv, shared)?;
+        if kv.tokens() < whole.len() {
+            let cached = kv.tokens();
+            self.model.forward(&whole[cached..], cached, &mut kv)?;
+            moved.computed_tokens = whole.len() - cached;
+        }
+        self.publish(&hashes, &kv, &mut moved, shared)?;
+        Ok(moved)
+    }
+
+    /// Answers a prompt, taking what the pool has of it, and publishes what the answer adds.
+    fn answer(
+        &self,
+        tokens: &[u32],
+        max_tokens: usize,
+        shared: Option<&Shared<'_>>,
+    ) -> Result<(Vec<u32>, Moved)> {
+        let mut kv = self.model.new_cache(tokens.len() + max_tokens);
+        // The scores after the last token come only from computing it.
+        let usable = (tokens.len().saturating_sub(1)) / self.hasher.block_tokens();
+        let mut moved = match shared {
+            Some(shared) => {
+                let hashes = self.hasher.chain(tokens);
+                self.fetch(&hashes[..usable], &mut kv, shared)?
+            }
+            None => Moved::default(),
+        };
+        let cached = kv.tokens();
+        moved.computed_tokens = tokens.len() - cached;
+        let logits = self.model.forward(&tokens[cached..], cached, &mut kv)?;
+        let mut failed = None;
+        let mut on_text = |text: &str| match say(&Event::Text { text: text.to_owned() }) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        };
+        let answer = generate::answer(
+            &self.model,
+            &self.tokenizer,
+            logits,
+            &mut kv,
+            max_tokens,
+            &mut on_text,
+        )?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if let Some(shared) = shared {
+            let mut all = tokens.to_vec();
+            all.extend_from_slice(&answer.tokens);
+            all.truncate(kv.tokens());
+            self.publish(&self.hasher.chain(&all), &kv, &mut moved, shared)?;
+        }
+        Ok((answer.tokens, moved))
+    }
+
+    /// Imports the longest prefix of `hashes` that the pool has into `kv`, which is empty.
+    fn fetch(
+        &self,
+        hashes: &[BlockHash],
+        kv: &mut KvCache,
+        Shared { session, .. }: &Shared<'_>,
+    ) -> Result<Moved> {
+        let found = session.lookup(hashes);
+        let before = session.metrics();
+        let mut payloads = vec![vec![0; self.block_bytes()]; found.blocks().len()];
+        let parts = payloads.iter_mut().map(|payload| vec![payload.as_mut_slice()]).collect();
+        let report = session.fetch(found.blocks(), parts)?;
+        let valid = report.valid_blocks();
+        for (block, payload) in payloads.iter().take(valid).enumerate() {
+            kv.import_block(block, payload)?;
+        }
+        let after = session.metrics();
+        let corrupt = |metrics: &kv_cache::Metrics| -> u64 {
+            metrics.all_misses().filter(|(miss, _)| miss.is_damage()).map(|(_, count)| count).sum()
+        };
+        Ok(Moved {
+            cached_tokens: kv.tokens(),
+            fetched_bytes: (valid * self.block_bytes()) as u64,
+            corrupt_blocks: corrupt(&after) - corrupt(&before),
+            ..Moved::default()
+        })
+    }
+
+    /// Publishes the blocks that the pool does not have yet.
+    fn publish(
+        &self,
+        hashes: &[BlockHash],
+        kv: &KvCache,
+        moved: &mut Moved,
+        Shared { session, .. }: &Shared<'_>,
+    ) -> Result<()> {
+        let first = session.lookup(hashes).blocks().len();
+        let payloads = (first..hashes.len())
+            .map(|block| {
+                let mut payload = vec![0; self.block_bytes()];
+                kv.export_block(block, &mut payload).map(|()| payload)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
+        let blocks = (first..)
+            .zip(&hashes[first..])
+            .zip(&parts)
+            .map(|((depth, hash), parts)| {
+                Ok(PublishBlock { hash: *hash, depth: u32::try_from(depth)?, parts })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let report = session.publish(&blocks)?;
+        moved.published_bytes += (report.published() * self.block_bytes()) as u64;
+        moved.refused_blocks += (blocks.len() - report.available()) as u64;
+        Ok(())
+    }
+
+    fn locate(&self, tokens: &[u32], block: usize, shared: &Shared<'_>) -> Result<()> {
+        let hashes = self.hasher.chain(tokens);
+        let found = shared.session.lookup(&hashes);
+        let matched = found.blocks().get(block).context("the pool does not have the block")?;
+        let options = shared.session.options();
+        let wanted = Wanted {
+            handle: matched.handle,
+            key: matched.key,
+            fingerprint: options.model,
+            bytes: options.block_bytes,
+        };
+        let ticket = shared.cache.open(&[wanted]).into_iter().next().context("no answer")??;
+        let payload = ticket.payload();
+        say(&Event::Located { offset: payload.offset(), bytes: payload.bytes() })
+    }
+}
+
+fn say(event: &Event) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(event)?)?;
+    out.flush()?;
+    Ok(())
+}

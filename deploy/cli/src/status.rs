@@ -1,0 +1,220 @@
+//! `rackline status`: who is there, who grants locks, how full it is. Needs no membership and
+//! changes nothing.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use bytesize::ByteSize;
+use clap::Args;
+use cxl_shm::clock::SystemClock;
+use cxl_shm::fabric::{Fabric, MappedFabric};
+use cxl_shm::layout::{ChunkState, Layout, NodeState, Superblock, read_superblock};
+use cxl_shm::member::{ManagerSeen, NodeHeart, watch_hearts};
+use cxl_shm::region::Region;
+use cxl_shm::units::{ChunkId, NodeId};
+use kv_cache::SlotContent;
+use serde::Serialize;
+
+/// Show the state of a region.
+///
+/// Reads the region only; it need not be in use. Hearts are watched for up to 1.5 seconds.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// The region: a devdax device (/dev/daxX.Y), or a file.
+    #[arg(long, value_name = "PATH", env = "RACKLINE_REGION")]
+    region: PathBuf,
+
+    /// Print the state as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Status {
+    uuid: String,
+    region: PathBuf,
+    region_bytes: u64,
+    chunk_bytes: u64,
+    chunks: u32,
+    chunks_free: u32,
+    /// Entries of the chunk table that cannot be read: out of use.
+    chunks_unreadable: u32,
+    lock_manager: Option<LockManagerStatus>,
+    nodes: Vec<NodeStatus>,
+}
+
+#[derive(Debug, Serialize)]
+struct LockManagerStatus {
+    node: u16,
+    term: u64,
+    /// It has not said that it stopped.
+    serving: bool,
+    /// It moved while it was watched.
+    alive: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeStatus {
+    node: u16,
+    host: String,
+    state: &'static str,
+    incarnation: u32,
+    heart_beats: bool,
+    chunks: u32,
+    blocks: u64,
+    block_bytes: u64,
+    /// Descriptors that cannot be read: their blocks are misses.
+    damaged: u64,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let region = Region::open(&options.region, None)?;
+    let (superblock, layout) = read_superblock(region.fabric())
+        .with_context(|| region.path().display().to_string())?;
+    let status = look(&region, &superblock, &layout)?;
+    if options.json {
+        println!("{}", serde_json::to_string(&status)?);
+    } else {
+        print(&status);
+    }
+    Ok(())
+}
+
+fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Status> {
+    let fabric = region.fabric();
+    let first = ManagerSeen::look(layout, fabric);
+    let hearts = watch_hearts(layout, fabric, &SystemClock::start());
+    let lock_manager = ManagerSeen::look(layout, fabric).map(|seen| LockManagerStatus {
+        node: seen.node.0,
+        term: seen.term,
+        serving: seen.serving,
+        alive: first != Some(seen),
+    });
+    fabric.refresh(layout.chunk_table());
+    let chunk_states: Vec<_> = (0..layout.chunks())
+        .map(|chunk| layout.chunk_entry(ChunkId(chunk)).cached(fabric).ok()?.state())
+        .collect();
+    let count = |wanted: &dyn Fn(&Option<ChunkState>) -> bool| {
+        u32::try_from(chunk_states.iter().filter(|state| wanted(state)).count()).unwrap_or(u32::MAX)
+    };
+    let nodes = hearts
+        .into_iter()
+        .map(|heart| {
+            let owned = |state: &Option<ChunkState>| {
+                matches!(state, Some(ChunkState::Owned { owner, .. }) if *owner == heart.node)
+            };
+            node_status(&heart, count(&owned), superblock, layout, fabric)
+        })
+        .collect::<Result<_>>()?;
+    Ok(Status {
+        uuid: superblock.uuid_text(),
+        region: region.path().to_owned(),
+        region_bytes: superblock.geometry.region_bytes,
+        chunk_bytes: superblock.geometry.chunk_bytes,
+        chunks: layout.chunks(),
+        chunks_free: count(&|state| *state == Some(ChunkState::Free)),
+        chunks_unreadable: count(&|state| state.is_none()),
+        lock_manager,
+        nodes,
+    })
+}
+
+fn node_status(
+    heart: &NodeHeart,
+    chunks: u32,
+    superblock: &Superblock,
+    layout: &Layout,
+    fabric: &MappedFabric,
+) -> Result<NodeStatus> {
+    let blocks = blocks_of(heart.node, superblock, layout, fabric)?;
+    Ok(NodeStatus {
+        node: heart.node.0,
+        host: heart.host.clone(),
+        state: match heart.state {
+            Some(NodeState::Joining) => "joining",
+            Some(NodeState::Joined) => "joined",
+            Some(NodeState::Left) => "left",
+            None => "unreadable",
+        },
+        incarnation: heart.incarnation.0,
+        heart_beats: heart.beats,
+        chunks,
+        blocks: blocks.readable,
+        block_bytes: blocks.bytes,
+        damaged: blocks.damaged,
+    })
+}
+
+#[derive(Debug, Default)]
+struct Blocks {
+    readable: u64,
+    bytes: u64,
+    damaged: u64,
+}
+
+fn blocks_of(
+    node: NodeId,
+    superblock: &Superblock,
+    layout: &Layout,
+    fabric: &MappedFabric,
+) -> Result<Blocks> {
+    let mut blocks = Blocks::default();
+    kv_cache::segment_of(superblock, layout, node)?.scan(fabric, |_, content| match content {
+        Ok(SlotContent::Block(descriptor)) if descriptor.is_readable() => {
+            blocks.readable += 1;
+            blocks.bytes += descriptor.payload.bytes();
+        }
+        Ok(_) => {}
+        Err(_) => blocks.damaged += 1,
+    });
+    Ok(blocks)
+}
+
+fn print(status: &Status) {
+    let used = status.chunks - status.chunks_free;
+    println!("region {} in {}", status.uuid, status.region.display());
+    println!(
+        "  {}, {} of {} chunks of {} in use",
+        ByteSize(status.region_bytes),
+        used,
+        status.chunks,
+        ByteSize(status.chunk_bytes)
+    );
+    if status.chunks_unreadable > 0 {
+        println!("  {} chunks out of use: their entries are damaged", status.chunks_unreadable);
+    }
+    match &status.lock_manager {
+        None => println!("lock manager: none has run yet"),
+        Some(LockManagerStatus { node, term, serving, alive }) => println!(
+            "lock manager: node {node}, term {term}, {}",
+            match (serving, alive) {
+                (true, true) => "serves",
+                (true, false) => "does not move: start another, it takes over",
+                (false, _) => "stopped: start one for new chunks to be had",
+            }
+        ),
+    }
+    if status.nodes.is_empty() {
+        println!("no node has joined yet");
+        return;
+    }
+    println!("node  host              state    heart   joined  chunks    blocks       bytes");
+    for node in &status.nodes {
+        println!(
+            "{:>4}  {:<16}  {:<8} {:<6} {:>6}x  {:>6}  {:>8}  {:>10}{}",
+            node.node,
+            node.host,
+            node.state,
+            if node.heart_beats { "beats" } else { "still" },
+            node.incarnation,
+            node.chunks,
+            node.blocks,
+            ByteSize(node.block_bytes).to_string(),
+            if node.damaged > 0 {
+                format!("  {} damaged descriptors", node.damaged)
+            } else {
+                String::new()
+            }
+        );
+    }
+}
