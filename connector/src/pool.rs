@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{MappedFabric, MappedHostMemory};
 use cxl_shm::member::{AttachError, Attachment, LocalMember, ProcLiveness};
-use kv_cache::{Cache, reclaim_dead_processes};
+use kv_cache::{Cache, Local, reclaim_dead_processes};
 
 use crate::dma::HostDma;
 use crate::session::{Session, SessionOptions};
@@ -46,14 +46,18 @@ pub enum PoolError {
 /// # Example
 /// ```no_run
 /// use connector::pool::Pool;
-/// use connector::session::{PublishBlock, SessionOptions};
+/// use connector::session::SessionOptions;
 /// use kv_cache::{BlockHash, Namespace};
-/// # fn model() -> kv_cache::Model<'static> { unimplemented!() }
 ///
 /// let pool = Pool::attach("/dev/dax0.0".as_ref(), 3)?;
 /// let cache = pool.cache()?;
+/// let model = kv_cache::Model {
+///     name: "SmolLM2-135M-Instruct", revision: "1", dtype: "f16", layout_version: 1,
+///     block_tokens: 16, tensor_parallel_rank: 0, tensor_parallel_size: 1, layers: 30,
+///     kv_heads: 3, head_dim: 64,
+/// };
 /// let session = pool.session(&cache, SessionOptions {
-///     model: model().fingerprint(),
+///     model: model.fingerprint(),
 ///     namespace: Namespace::default(),
 ///     block_bytes: 368_640,
 ///     chunk_timeout_ms: 2000,
@@ -67,6 +71,7 @@ pub struct Pool {
     reclaimer: Option<Reclaimer>,
     dma: HostDma,
     clock: SystemClock,
+    local: Arc<Local>,
     attachment: Attachment,
 }
 
@@ -84,20 +89,23 @@ impl Pool {
     pub fn attach(path: &Path, node: u16) -> Result<Self, PoolError> {
         let attachment = Attachment::attach(path, node)?;
         let clock = SystemClock::start();
+        // First of all, so that a registry full of the dead has room for us.
+        reclaim_dead_processes(attachment.member(), &clock);
         // Refused here, before anything is started, when the region is not a cache.
-        drop(Cache::attach(attachment.member(), &clock)?);
+        let local = Arc::clone(Cache::attach(attachment.member(), &clock)?.local());
         let dma = HostDma::new(attachment.region().fabric().clone());
-        let mut pool = Self { reclaimer: None, dma, clock, attachment };
+        let mut pool = Self { reclaimer: None, dma, clock, local, attachment };
         pool.reclaimer = Some(pool.start_reclaimer()?);
         Ok(pool)
     }
 
-    /// The cache, for one thread.
+    /// The cache. One at a time: a second one frees what the first is writing.
     ///
     /// # Errors
     /// [`PoolError::Cache`].
     pub fn cache(&self) -> Result<LocalCache<'_>, PoolError> {
-        Ok(Cache::attach(self.attachment.member(), &self.clock)?)
+        let local = Arc::clone(&self.local);
+        Ok(Cache::attach_beside(self.attachment.member(), &self.clock, local)?)
     }
 
     /// A session for the blocks of one model and namespace.

@@ -2,10 +2,7 @@
 //!
 //! Protocols take "now" as an argument and never wait inside. What drives them waits through a
 //! [`Clock`], so that the simulator can hold time still and schedule at every wait.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the one place where time comes from"
-)]
+#![expect(clippy::disallowed_methods, reason = "the one place where time comes from")]
 
 use std::time::{Duration, Instant};
 
@@ -29,9 +26,7 @@ impl SystemClock {
     /// A clock that starts now.
     #[must_use]
     pub fn start() -> Self {
-        Self {
-            start: Instant::now(),
-        }
+        Self { start: Instant::now() }
     }
 
     /// Microseconds since the start.

@@ -21,10 +21,7 @@ pub(crate) fn set_chunk<F: Fabric, H: HostMemory>(
     let intent = seat.intent(lock);
     intent.publish(fabric, &IntentRecord::set_chunk(lock, chunk, entry));
     // M1: the lock makes us the one writer of the entry.
-    seat.layout()
-        .chunk_entry(chunk)
-        .claim()
-        .publish(fabric, entry);
+    seat.layout().chunk_entry(chunk).claim().publish(fabric, entry);
     intent.publish(fabric, &IntentRecord::closed());
 }
 

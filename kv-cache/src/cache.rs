@@ -49,7 +49,7 @@ pub struct HeapUse {
 /// and share what the process knows ([`attach_beside`](Self::attach_beside)). A member has at most
 /// one cache at a time: a new one frees what an earlier one was writing.
 #[derive(Debug)]
-pub struct Cache<'m, F, H, L> {
+pub struct Cache<'m, F, H: HostMemory, L> {
     member: &'m Member<F, H, L>,
     areas: Areas,
     heap: Heap<'m, F, H, L>,

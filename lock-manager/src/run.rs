@@ -6,8 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::member::{AttachError, Attachment, ManageError};
 
+use kv_cache::reclaim_dead_processes;
+
 use crate::duty::{Duty, DutyChange};
 use crate::options::Options;
+
+/// How often it looks whether processes of its host have died.
+const RECLAIM_MS: u64 = 500;
 
 /// Why the lock manager ended otherwise than by a signal.
 #[derive(Debug, thiserror::Error)]
@@ -41,8 +46,15 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let clock = SystemClock::start();
     let mut duty = Duty::new(attachment.member(), options.takeover_ms)?;
     let mut tries = 0;
+    let mut reclaim_at_ms = 0;
     while !stop.load(Ordering::Relaxed) {
-        let (busy, change) = duty.step(clock.now_ms())?;
+        let now_ms = clock.now_ms();
+        if now_ms >= reclaim_at_ms {
+            // A host may run nothing but lock managers: their dead are reclaimed too.
+            reclaim_dead_processes(attachment.member(), &clock);
+            reclaim_at_ms = now_ms + RECLAIM_MS;
+        }
+        let (busy, change) = duty.step(now_ms)?;
         if let Some(change) = change {
             tell(&region, change);
         }

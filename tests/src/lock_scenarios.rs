@@ -66,10 +66,15 @@ impl Pair {
 
 /// Adds one to the pair, `rounds` times. A time-out, or a lock manager that pauses for longer than
 /// it may, is answered by trying again.
-fn count_up(cluster: &Cluster, host: usize, name: &str, rounds: u64, inside: &Mutex<Option<String>>) {
-    let swap = |now| {
-        std::mem::replace(&mut *inside.lock().unwrap_or_else(PoisonError::into_inner), now)
-    };
+fn count_up(
+    cluster: &Cluster,
+    host: usize,
+    name: &str,
+    rounds: u64,
+    inside: &Mutex<Option<String>>,
+) {
+    let swap =
+        |now| std::mem::replace(&mut *inside.lock().unwrap_or_else(PoisonError::into_inner), now);
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);
     let pair = Pair::of(&member);
@@ -141,7 +146,8 @@ pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
     let cluster = Cluster::format(settings(3, seed), geometry(3), [0; 6], mutant);
     let inside = Arc::new(Mutex::new(None));
     let rounds = 4;
-    let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));
+    let mut schedule =
+        Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));
     schedule = schedule.faults(Faults { pause_one_in: 3000, pause_ms_max: 4000, ..Faults::NONE });
     for host in 0..2 {
         schedule = with_manager(schedule, &cluster, host);
@@ -168,7 +174,8 @@ pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
 pub fn standby_stands_by(mutant: Mutant, seed: u64) {
     let cluster = Cluster::format(settings(2, seed), geometry(2), [0; 6], mutant);
     let inside = Arc::new(Mutex::new(None));
-    let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));
+    let mut schedule =
+        Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));
     schedule = schedule.faults(Faults::NONE);
     schedule = with_agents(with_manager(schedule, &cluster, 0), &cluster, 2);
     let standby = cluster.clone();
@@ -198,10 +205,12 @@ fn take_chunks(cluster: &Cluster, host: usize, name: &str, wanted: usize) {
     loop {
         let owned = member.owned_chunks();
         let outcome = if owned.len() < wanted {
-            member.allocate_chunk(&clock, 2000, 42).map_err(|error| error.to_string()).map(|chunk| {
-                let owned = member.owned_chunks();
-                assert!(owned.contains(&(chunk, 42)), "a chunk that was had is in the table");
-            })
+            member.allocate_chunk(&clock, 2000, 42).map_err(|error| error.to_string()).map(
+                |chunk| {
+                    let owned = member.owned_chunks();
+                    assert!(owned.contains(&(chunk, 42)), "a chunk that was had is in the table");
+                },
+            )
         } else if owned.len() > wanted {
             member.free_chunk(&clock, 2000, owned[0].0).map_err(|error| error.to_string())
         } else {

@@ -6,7 +6,7 @@ use std::fmt;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-use cxl_shm::fabric::simulated::{Site, SimulatedRack};
+use cxl_shm::fabric::simulated::{SimulatedRack, Site};
 
 use crate::rack::{Mutant, watch};
 
@@ -88,8 +88,8 @@ fn survivor(root: &Path, site: Site) -> Survivor {
 /// When the file cannot be read, or a line has no reason.
 #[must_use]
 pub fn known_survivors(file: &Path) -> Vec<Survivor> {
-    let text = std::fs::read_to_string(file)
-        .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let text =
+        std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|line| {

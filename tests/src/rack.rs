@@ -258,7 +258,9 @@ pub fn for_seeds(seeds: Range<u64>, one: impl Fn(u64) + RefUnwindSafe) {
         }
     };
     match std::env::var("RACKLINE_SEED") {
-        Ok(seed) => run(seed.parse().unwrap_or_else(|_| panic!("RACKLINE_SEED={seed}: not a number"))),
+        Ok(seed) => {
+            run(seed.parse().unwrap_or_else(|_| panic!("RACKLINE_SEED={seed}: not a number")))
+        }
         Err(_) => seeds.for_each(run),
     }
 }

@@ -10,19 +10,13 @@ use rackline_tests::house::{
 fn repository() -> SourceTree {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let tree = SourceTree::read(&root).expect("the repository can be read");
-    assert!(
-        tree.get("cxl-shm/src/lib.rs").is_some(),
-        "not the repository"
-    );
+    assert!(tree.get("cxl-shm/src/lib.rs").is_some(), "not the repository");
     tree
 }
 
 #[track_caller]
 fn assert_kept(violations: &[Violation]) {
-    let lines: Vec<_> = violations
-        .iter()
-        .map(|found| format!("\n  {found}"))
-        .collect();
+    let lines: Vec<_> = violations.iter().map(|found| format!("\n  {found}")).collect();
     assert!(violations.is_empty(), "{}", lines.concat());
 }
 

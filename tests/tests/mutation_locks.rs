@@ -27,6 +27,11 @@ fn every_flush_is_missed_when_it_is_removed() {
         .filter(|survivor| !known.contains(survivor))
         .map(ToString::to_string)
         .collect();
-    println!("{} removed, {} caught, {} known survivors", outcome.removed, outcome.caught, known.len());
+    println!(
+        "{} removed, {} caught, {} known survivors",
+        outcome.removed,
+        outcome.caught,
+        known.len()
+    );
     assert!(unknown.is_empty(), "removed without anybody noticing:\n{}", unknown.join("\n"));
 }

@@ -132,7 +132,7 @@ pub enum SessionError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Session<'a, F, H, L, D, C> {
+pub struct Session<'a, F, H: HostMemory, L, D, C> {
     cache: &'a Cache<'a, F, H, L>,
     dma: &'a D,
     clock: &'a C,

@@ -71,20 +71,12 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
     let mut own = 0;
     for chunk in (first..chunks).chain(0..first).map(ChunkId) {
         // An entry that cannot be read stays out of use: nobody knows whose it is.
-        let state = layout
-            .chunk_entry(chunk)
-            .cached(fabric)
-            .ok()
-            .and_then(|entry| entry.state());
+        let state = layout.chunk_entry(chunk).cached(fabric).ok().and_then(|entry| entry.state());
         match state {
             Some(ChunkState::Free) => {
                 let owner = member.node();
                 let incarnation = member.incarnation();
-                let entry = ChunkEntry::new(ChunkState::Owned {
-                    owner,
-                    incarnation,
-                    purpose,
-                });
+                let entry = ChunkEntry::new(ChunkState::Owned { owner, incarnation, purpose });
                 intent::set_chunk(member.seat(), fabric, CHUNK_LOCK, chunk, &entry);
                 return Ok(chunk);
             }
@@ -92,11 +84,7 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
             _ => {}
         }
     }
-    Err(AllocateError::Exhausted {
-        chunks,
-        chunk_bytes: layout.geometry().chunk_bytes,
-        own,
-    })
+    Err(AllocateError::Exhausted { chunks, chunk_bytes: layout.geometry().chunk_bytes, own })
 }
 
 pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
@@ -107,9 +95,7 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
 ) -> Result<(), ChunkError> {
     let (layout, fabric) = (*member.layout(), member.fabric());
     let chunks = layout.chunks();
-    let chunk = layout
-        .chunk_id(chunk.0)
-        .ok_or(ChunkError::Unknown { chunk, chunks })?;
+    let chunk = layout.chunk_id(chunk.0).ok_or(ChunkError::Unknown { chunk, chunks })?;
     let _guard = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
     // L1.
     let entry = layout.chunk_entry(chunk).fresh(fabric);
@@ -130,13 +116,11 @@ pub(crate) fn owned<F: Fabric, H: HostMemory, L: Liveness>(
     fabric.refresh(layout.chunk_table());
     (0..layout.chunks())
         .map(ChunkId)
-        .filter_map(
-            |chunk| match layout.chunk_entry(chunk).cached(fabric).ok()?.state()? {
-                ChunkState::Owned { owner, purpose, .. } if owner == member.node() => {
-                    Some((chunk, purpose))
-                }
-                ChunkState::Owned { .. } | ChunkState::Free => None,
-            },
-        )
+        .filter_map(|chunk| match layout.chunk_entry(chunk).cached(fabric).ok()?.state()? {
+            ChunkState::Owned { owner, purpose, .. } if owner == member.node() => {
+                Some((chunk, purpose))
+            }
+            ChunkState::Owned { .. } | ChunkState::Free => None,
+        })
         .collect()
 }

@@ -56,10 +56,7 @@ pub(super) fn fence() {
 }
 
 /// Byte offset of line `i`: the range lies in an address space, so it fits.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "usize is 64 bits on x86-64"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "usize is 64 bits on x86-64")]
 fn offset(i: u64) -> usize {
     (i * LINE_BYTES) as usize
 }

@@ -63,17 +63,9 @@ pub enum LineError {
 
 /// Seals `value` as version `version` of the record at `at`.
 pub(crate) fn seal<T: Record>(at: LineOffset, value: &T, version: u32) -> LineWords {
-    const {
-        assert!(
-            size_of::<T>() == RECORD_BYTES,
-            "a record fills its line but for the seal"
-        )
-    };
+    const { assert!(size_of::<T>() == RECORD_BYTES, "a record fills its line but for the seal") };
     let mut words = [0; LINE_WORDS];
-    for (word, bytes) in words
-        .iter_mut()
-        .zip(bytemuck::bytes_of(value).chunks_exact(8))
-    {
+    for (word, bytes) in words.iter_mut().zip(bytemuck::bytes_of(value).chunks_exact(8)) {
         let mut eight = [0; 8];
         eight.copy_from_slice(bytes);
         *word = u64::from_le_bytes(eight);
@@ -91,11 +83,7 @@ pub(crate) fn unseal<T: Record>(at: LineOffset, words: &LineWords) -> Result<(T,
     let (version, found) = halves(words[LINE_WORDS - 1]);
     let expected = crc_of(at, T::KIND, version, words);
     if found != expected {
-        return Err(LineError::Corrupt {
-            at,
-            found,
-            expected,
-        });
+        return Err(LineError::Corrupt { at, found, expected });
     }
     let mut bytes = [0; RECORD_BYTES];
     for (eight, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -104,10 +92,7 @@ pub(crate) fn unseal<T: Record>(at: LineOffset, words: &LineWords) -> Result<(T,
     Ok((bytemuck::pod_read_unaligned(&bytes), version))
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "takes the word apart into its halves"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "takes the word apart into its halves")]
 fn halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
@@ -135,10 +120,7 @@ pub struct OwnedLine<T> {
 
 impl<T: Record> OwnedLine<T> {
     pub(crate) fn new(at: LineOffset) -> Self {
-        Self {
-            at,
-            record: PhantomData,
-        }
+        Self { at, record: PhantomData }
     }
 
     /// Where the line is.
@@ -166,10 +148,7 @@ impl<T: Record> OwnedLine<T> {
     /// The line as its readers see it.
     #[must_use]
     pub fn peer(&self) -> PeerLine<T> {
-        PeerLine {
-            at: self.at,
-            record: PhantomData,
-        }
+        PeerLine { at: self.at, record: PhantomData }
     }
 
     #[track_caller]
@@ -187,10 +166,7 @@ pub struct PeerLine<T> {
 
 impl<T: Record> PeerLine<T> {
     pub(crate) fn new(at: LineOffset) -> Self {
-        Self {
-            at,
-            record: PhantomData,
-        }
+        Self { at, record: PhantomData }
     }
 
     /// Where the line is.

@@ -4,10 +4,7 @@
 //! time. Words are accessed as relaxed atomics through raw pointers, payload by the copy kernel of
 //! the DMA engine, which asks for an address here.
 #![expect(unsafe_code, reason = "access to memory that other processes write")]
-#![expect(
-    clippy::disallowed_types,
-    reason = "the one place where shared words are atomics"
-)]
+#![expect(clippy::disallowed_types, reason = "the one place where shared words are atomics")]
 
 use std::fs::File;
 use std::sync::Arc;
@@ -98,42 +95,21 @@ impl Mapping {
     /// # Panics
     /// When the extent is not inside the mapping.
     pub fn prefault(&self, extent: Extent) -> std::io::Result<()> {
-        let start = self
-            .address(extent)
-            .expect("the caller pre-faults a part of its own mapping");
+        let start = self.address(extent).expect("the caller pre-faults a part of its own mapping");
         let bytes = usize::try_from(extent.bytes()).map_err(std::io::Error::other)?;
         // SAFETY: the range lies in our live mapping (checked by `address`); populating it reads
         // and writes no byte that the program can see.
         let outcome = unsafe { libc::madvise(start.cast(), bytes, libc::MADV_POPULATE_WRITE) };
-        if outcome == 0 {
-            Ok(())
-        } else {
-            Err(std::io::Error::last_os_error())
-        }
+        if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
     fn word(&self, offset_bytes: u64) -> *mut u64 {
-        let inside = offset_bytes
-            .checked_add(WORD_BYTES)
-            .is_some_and(|end| end <= self.bytes());
-        assert!(
-            inside,
-            "word {offset_bytes:#x} is outside the mapping of {} bytes",
-            self.bytes()
-        );
-        debug_assert!(
-            offset_bytes.is_multiple_of(WORD_BYTES),
-            "words are aligned (M5)"
-        );
+        let inside = offset_bytes.checked_add(WORD_BYTES).is_some_and(|end| end <= self.bytes());
+        assert!(inside, "word {offset_bytes:#x} is outside the mapping of {} bytes", self.bytes());
+        debug_assert!(offset_bytes.is_multiple_of(WORD_BYTES), "words are aligned (M5)");
         // In range, so it fits an address.
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "usize is 64 bits, checked above"
-        )]
-        self.raw
-            .as_mut_ptr()
-            .wrapping_add(offset_bytes as usize)
-            .cast::<u64>()
+        #[expect(clippy::cast_possible_truncation, reason = "usize is 64 bits, checked above")]
+        self.raw.as_mut_ptr().wrapping_add(offset_bytes as usize).cast::<u64>()
     }
 
     fn load(&self, offset_bytes: u64, order: Ordering) -> u64 {
@@ -171,10 +147,7 @@ impl MappedFabric {
     /// # Errors
     /// [`MapError::Flush`] when there is no such instruction.
     pub fn new(mapping: Mapping) -> Result<Self, MapError> {
-        Ok(Self {
-            mapping: Arc::new(mapping),
-            flush: FlushKind::detect()?,
-        })
+        Ok(Self { mapping: Arc::new(mapping), flush: FlushKind::detect()? })
     }
 
     /// The mapping below, for DMA engines.
@@ -194,11 +167,7 @@ impl MappedFabric {
             return;
         }
         let inside = lines.end_bytes() <= self.mapping.bytes();
-        assert!(
-            inside,
-            "{lines:?} is outside the mapping of {} bytes",
-            self.mapping.bytes()
-        );
+        assert!(inside, "{lines:?} is outside the mapping of {} bytes", self.mapping.bytes());
         let start = self.mapping.word(lines.start().bytes()).cast::<u8>();
         // SAFETY: aligned by its type, inside the live mapping (checked above); the kind was
         // detected on this processor.
@@ -249,10 +218,12 @@ impl Fabric for MappedFabric {
     fn read_back(&self, lines: LineRange) {
         // Always on: whether a fence waits for the device is a property of the platform, and no
         // platform has been qualified yet (M2). The flush dropped the line, so the load goes to
-        // the device and returns behind our write.
+        // the device and returns behind our write. A later store of this thread cannot overtake a
+        // load on x86-64; later loads that matter come after the fence of their own refresh.
         for line in lines.iter() {
-            self.mapping.load(line.bytes(), Ordering::Relaxed);
+            std::hint::black_box(self.mapping.load(line.bytes(), Ordering::Relaxed));
         }
+        #[cfg(target_arch = "aarch64")]
         cpu::fence();
     }
 }
@@ -267,9 +238,7 @@ impl MappedHostMemory {
     /// The words of `mapping`.
     #[must_use]
     pub fn new(mapping: Mapping) -> Self {
-        Self {
-            mapping: Arc::new(mapping),
-        }
+        Self { mapping: Arc::new(mapping) }
     }
 }
 
@@ -279,17 +248,14 @@ impl HostMemory for MappedHostMemory {
     }
 
     fn load(&self, index: usize) -> u64 {
-        self.mapping
-            .load(index as u64 * WORD_BYTES, Ordering::SeqCst)
+        self.mapping.load(index as u64 * WORD_BYTES, Ordering::SeqCst)
     }
 
     fn store(&self, index: usize, value: u64) {
-        self.mapping
-            .store(index as u64 * WORD_BYTES, value, Ordering::SeqCst);
+        self.mapping.store(index as u64 * WORD_BYTES, value, Ordering::SeqCst);
     }
 
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
-        self.mapping
-            .compare_exchange(index as u64 * WORD_BYTES, current, new)
+        self.mapping.compare_exchange(index as u64 * WORD_BYTES, current, new)
     }
 }

@@ -7,8 +7,8 @@
 //! everything is coherent.
 //!
 //! - **M1 One writing host per line.** Ownership passes only through a published hand-over after
-//!   the old owner flushed. In code: an [`OwnedLine`] can be had only from a seat, a lock guard or
-//!   the formatter.
+//!   the old owner flushed. In code: an [`OwnedLine`] can be had only for a seat's own lines, under
+//!   a lock between hosts, or by the formatter.
 //! - **M2 Publish** = store, write the line back, full fence, and in *read-back mode* a load of
 //!   the line. "A before B" needs a full publish of A before the store of B.
 //! - **M3 Refresh** = drop the line from this host's caches, full fence, then load. A plain load
@@ -97,7 +97,7 @@ pub trait Fabric {
     /// Loads a line, possibly stale, word by word: it may be torn between words (M5).
     fn read_line(&self, at: LineOffset) -> LineWords;
 
-    /// Stores a line, in one store where the processor has one. Not published.
+    /// Stores a line, word by word: a reader may see it torn between words (M5). Not published.
     #[track_caller]
     fn write_line(&self, at: LineOffset, words: &LineWords);
 

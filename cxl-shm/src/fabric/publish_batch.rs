@@ -28,10 +28,7 @@ pub struct PublishBatch<'f, F: Fabric> {
 impl<'f, F: Fabric> PublishBatch<'f, F> {
     /// An empty batch.
     pub fn new(fabric: &'f F) -> Self {
-        Self {
-            fabric,
-            lines: Vec::new(),
-        }
+        Self { fabric, lines: Vec::new() }
     }
 
     /// Adds the next version of a line.

@@ -27,7 +27,7 @@ mod records;
 mod superblock;
 
 pub use records::{
-    ChunkEntry, ChunkState, HostName, IntentRecord, ManagerLine, NodeLine, NodeState,
+    ChunkEntry, ChunkState, HostName, IntentRecord, ManagerClaim, NodeLine, NodeState,
 };
 pub use superblock::{
     FORMAT_VERSION, FormatError, Superblock, SuperblockError, format_superblock, read_superblock,
@@ -67,10 +67,7 @@ const LINE_MANAGER: u64 = 3;
 const LINE_MANAGER_HEARTBEAT: u64 = 4;
 const LINE_SUMMARY: u64 = 5;
 const LINE_INTENTS: u64 = 8;
-const _: () = assert!(
-    (LINE_INTENTS + INTENTS) * LINE_BYTES <= PAGE_BYTES,
-    "fits the node page"
-);
+const _: () = assert!((LINE_INTENTS + INTENTS) * LINE_BYTES <= PAGE_BYTES, "fits the node page");
 
 /// What a region is made of. Everything else follows from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,14 +158,7 @@ impl Layout {
     /// # Errors
     /// [`GeometryError`]: what is out of range, and what would do.
     pub fn new(geometry: Geometry) -> Result<Self, GeometryError> {
-        let Geometry {
-            region_bytes,
-            nodes,
-            locks,
-            chunk_bytes,
-            area_lines,
-            host_words,
-        } = geometry;
+        let Geometry { region_bytes, nodes, locks, chunk_bytes, area_lines, host_words } = geometry;
         if nodes == 0 || nodes > NODES_MAX {
             return Err(GeometryError::Nodes { nodes });
         }
@@ -211,12 +201,7 @@ impl Layout {
         if chunks < u32::from(nodes) {
             let (_, start) = chunks_start(most.max(nodes_wide) + 1)?;
             let needed_bytes = start + nodes_wide * chunk_bytes;
-            return Err(GeometryError::TooSmall {
-                region_bytes,
-                nodes,
-                chunk_bytes,
-                needed_bytes,
-            });
+            return Err(GeometryError::TooSmall { region_bytes, nodes, chunk_bytes, needed_bytes });
         }
         Ok(Self {
             geometry,
@@ -279,10 +264,7 @@ impl Layout {
     /// All chunks as one extent.
     #[must_use]
     pub fn payload(&self) -> Extent {
-        extent(
-            self.chunks_at,
-            u64::from(self.chunks) * self.geometry.chunk_bytes,
-        )
+        extent(self.chunks_at, u64::from(self.chunks) * self.geometry.chunk_bytes)
     }
 
     /// The bytes of chunk `chunk`.
@@ -323,19 +305,17 @@ impl Layout {
         word(self.node_page(node), LINE_HEARTBEAT * LINE_WORDS as u64)
     }
 
-    /// The claim of the lock manager that runs, or ran, on a node.
+    /// The claim of the lock manager that runs, or ran, on a node: a [`ManagerClaim`] in one word,
+    /// which never tears.
     #[must_use]
-    pub fn manager_line(&self, node: NodeId) -> PeerLine<ManagerLine> {
-        PeerLine::new(self.node_page_line(node, LINE_MANAGER))
+    pub fn manager_claim(&self, node: NodeId) -> PeerWord {
+        word(self.node_page(node), LINE_MANAGER * LINE_WORDS as u64)
     }
 
     /// Heartbeat of the lock manager on a node.
     #[must_use]
     pub fn manager_heartbeat(&self, node: NodeId) -> PeerWord {
-        word(
-            self.node_page(node),
-            LINE_MANAGER_HEARTBEAT * LINE_WORDS as u64,
-        )
+        word(self.node_page(node), LINE_MANAGER_HEARTBEAT * LINE_WORDS as u64)
     }
 
     /// Changes with every request of a node: the one word a lock manager polls.
@@ -347,10 +327,7 @@ impl Layout {
     /// Intent lines of a node.
     #[must_use]
     pub fn intents(&self, node: NodeId) -> PeerArea {
-        PeerArea::new(lines(
-            self.node_page_line(node, LINE_INTENTS).bytes(),
-            INTENTS,
-        ))
+        PeerArea::new(lines(self.node_page_line(node, LINE_INTENTS).bytes(), INTENTS))
     }
 
     /// A node's tickets, a word per lock.
@@ -374,11 +351,7 @@ impl Layout {
     /// Index in [`Self::grants`] of the word for `lock` of `node`.
     #[must_use]
     pub fn grant_index(&self, node: NodeId, lock: LockId) -> u64 {
-        assert!(
-            lock.0 < self.geometry.locks,
-            "lock {lock} of {}",
-            self.geometry.locks
-        );
+        assert!(lock.0 < self.geometry.locks, "lock {lock} of {}", self.geometry.locks);
         u64::from(node.0) * u64::from(self.geometry.locks) + u64::from(lock.0)
     }
 
@@ -418,18 +391,12 @@ impl Layout {
     }
 
     fn check(&self, node: NodeId) {
-        assert!(
-            node.0 < self.geometry.nodes,
-            "node {node} of {}",
-            self.geometry.nodes
-        );
+        assert!(node.0 < self.geometry.nodes, "node {node} of {}", self.geometry.nodes);
     }
 }
 
 fn pages(bytes: u64) -> Result<u64, GeometryError> {
-    bytes
-        .checked_next_multiple_of(PAGE_BYTES)
-        .ok_or(GeometryError::Overflow)
+    bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(GeometryError::Overflow)
 }
 
 fn line(at: u64) -> LineOffset {
@@ -500,12 +467,6 @@ mod tests {
         let Err(GeometryError::TooSmall { needed_bytes, .. }) = Layout::new(geometry) else {
             panic!("a region of one chunk has no room for four");
         };
-        assert!(
-            Layout::new(Geometry {
-                region_bytes: needed_bytes,
-                ..geometry
-            })
-            .is_ok()
-        );
+        assert!(Layout::new(Geometry { region_bytes: needed_bytes, ..geometry }).is_ok());
     }
 }

@@ -13,7 +13,8 @@ pub struct NodeLine {
     state: u32,
     incarnation: u32,
     boot_id: [u64; 2],
-    reserved: [u64; 4],
+    machine_id: [u64; 2],
+    reserved: [u64; 2],
 }
 
 impl Record for NodeLine {
@@ -34,18 +35,30 @@ pub enum NodeState {
 impl NodeLine {
     /// A node in `state`.
     #[must_use]
-    pub fn new(state: NodeState, incarnation: Incarnation, boot_id: [u64; 2]) -> Self {
+    pub fn new(
+        state: NodeState,
+        incarnation: Incarnation,
+        boot_id: [u64; 2],
+        machine_id: [u64; 2],
+    ) -> Self {
         let state = match state {
             NodeState::Joining => 1,
             NodeState::Joined => 2,
             NodeState::Left => 3,
         };
-        Self {
-            state,
-            incarnation: incarnation.0,
-            boot_id,
-            reserved: [0; 4],
-        }
+        Self { state, incarnation: incarnation.0, boot_id, machine_id, reserved: [0; 2] }
+    }
+
+    /// The same node in another state.
+    #[must_use]
+    pub fn with_state(&self, state: NodeState) -> Self {
+        Self::new(state, self.incarnation(), self.boot_id, self.machine_id)
+    }
+
+    /// The installation of the host: the same over reboots. Zeros when it has none.
+    #[must_use]
+    pub fn machine_id(&self) -> [u64; 2] {
+        self.machine_id
     }
 
     /// The state; `None` when it is none that this version knows.
@@ -105,40 +118,27 @@ impl std::fmt::Display for HostName {
     }
 }
 
-/// The claim of a lock manager on a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct ManagerLine {
-    term: u64,
-    serving: u64,
-    reserved: [u64; 5],
+/// The claim of a lock manager on a node. One word: were it a record, a manager that died while
+/// it wrote would leave it unreadable, and its term could be claimed again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ManagerClaim {
+    /// The term it claimed; 0 is none.
+    pub term: u64,
+    /// It has not said that it stopped.
+    pub serving: bool,
 }
 
-impl Record for ManagerLine {
-    const KIND: u32 = u32::from_le_bytes(*b"MNGR");
-}
-
-impl ManagerLine {
-    /// A manager of `term`, which grants (`serving`) or has stopped.
+impl ManagerClaim {
+    /// From its word; `None` when no manager ever ran there.
     #[must_use]
-    pub fn new(term: u64, serving: bool) -> Self {
-        Self {
-            term,
-            serving: u64::from(serving),
-            reserved: [0; 5],
-        }
+    pub fn from_word(word: u64) -> Option<Self> {
+        (word >> 1 != 0).then_some(Self { term: word >> 1, serving: word & 1 == 1 })
     }
 
-    /// The term it claimed.
+    /// As a word.
     #[must_use]
-    pub fn term(&self) -> u64 {
-        self.term
-    }
-
-    /// Whether it has not said that it stopped.
-    #[must_use]
-    pub fn is_serving(&self) -> bool {
-        self.serving == 1
+    pub fn word(self) -> u64 {
+        self.term << 1 | u64::from(self.serving)
     }
 }
 
@@ -171,13 +171,7 @@ impl IntentRecord {
         let mut words = [0; 5];
         words.copy_from_slice(&entry.words[..5]);
         let entry = ChunkEntry40 { words };
-        Self {
-            open: 1,
-            lock: lock.0,
-            chunk: chunk.0,
-            reserved: 0,
-            entry,
-        }
+        Self { open: 1, lock: lock.0, chunk: chunk.0, reserved: 0, entry }
     }
 
     /// Nothing in progress.
@@ -232,11 +226,7 @@ impl ChunkEntry {
         let mut words = [0; 7];
         match state {
             ChunkState::Free => words[0] = 1,
-            ChunkState::Owned {
-                owner,
-                incarnation,
-                purpose,
-            } => {
+            ChunkState::Owned { owner, incarnation, purpose } => {
                 words[0] = 2;
                 words[1] = u64::from(owner.0) | u64::from(incarnation.0) << 32;
                 words[2] = purpose;
@@ -248,10 +238,7 @@ impl ChunkEntry {
     /// The state; `None` when it is none that this version knows. The owner is not checked to be
     /// a node of the region.
     #[must_use]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "takes words apart into their fields"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "takes words apart into their fields")]
     pub fn state(&self) -> Option<ChunkState> {
         match self.words[0] {
             1 => Some(ChunkState::Free),

@@ -169,9 +169,7 @@ pub fn read_superblock(fabric: &impl Fabric) -> Result<(Superblock, Layout), Sup
         Ok(_) | Err(_) => return Err(SuperblockError::NotOurs),
     };
     if selector.version != FORMAT_VERSION {
-        return Err(SuperblockError::OtherVersion {
-            found: selector.version,
-        });
+        return Err(SuperblockError::OtherVersion { found: selector.version });
     }
     let slot = match selector.slot {
         slot @ 0..=1 => u64::from(slot) * PAGE_BYTES,
@@ -180,15 +178,10 @@ pub fn read_superblock(fabric: &impl Fabric) -> Result<(Superblock, Layout), Sup
     let identity = PeerLine::<Identity>::new(line(slot));
     let extents = PeerLine::<Extents>::new(line(slot + LINE_BYTES));
     let application = PeerLine::<Application>::new(line(slot + 2 * LINE_BYTES));
-    refresh_all(
-        fabric,
-        [identity.range(), extents.range(), application.range()],
-    );
+    refresh_all(fabric, [identity.range(), extents.range(), application.range()]);
     let identity = identity.cached(fabric).map_err(SuperblockError::Damaged)?;
     let extents = extents.cached(fabric).map_err(SuperblockError::Damaged)?;
-    let application = application
-        .cached(fabric)
-        .map_err(SuperblockError::Damaged)?;
+    let application = application.cached(fabric).map_err(SuperblockError::Damaged)?;
 
     let sequences = [identity.sequence, extents.sequence, application.sequence];
     let nodes = u16::try_from(identity.nodes).map_err(|_| SuperblockError::Inconsistent)?;
@@ -205,20 +198,13 @@ pub fn read_superblock(fabric: &impl Fabric) -> Result<(Superblock, Layout), Sup
     };
     if geometry.region_bytes != bytes {
         let formatted_bytes = geometry.region_bytes;
-        return Err(SuperblockError::WrongSize {
-            bytes,
-            formatted_bytes,
-        });
+        return Err(SuperblockError::WrongSize { bytes, formatted_bytes });
     }
     let layout = Layout::new(geometry)?;
     if layout.metadata().bytes() != extents.chunks_at {
         return Err(SuperblockError::Inconsistent);
     }
-    let superblock = Superblock {
-        uuid: identity.uuid,
-        geometry,
-        application: application.words,
-    };
+    let superblock = Superblock { uuid: identity.uuid, geometry, application: application.words };
     Ok((superblock, layout))
 }
 
@@ -254,10 +240,7 @@ pub fn format_superblock<F: Fabric>(
     let bytes = fabric.bytes();
     let geometry = superblock.geometry;
     if geometry.region_bytes != bytes {
-        return Err(FormatError::WrongSize {
-            bytes,
-            geometry_bytes: geometry.region_bytes,
-        });
+        return Err(FormatError::WrongSize { bytes, geometry_bytes: geometry.region_bytes });
     }
     let layout = Layout::new(geometry)?;
 
@@ -268,19 +251,13 @@ pub fn format_superblock<F: Fabric>(
     for first in (0..metadata.lines()).step_by(usize::try_from(STEP_LINES).unwrap_or(1)) {
         let count = STEP_LINES.min(metadata.lines() - first);
         let part = OwnedArea::new(metadata).part(first, count);
-        clear(
-            fabric,
-            part.expect("a step lies inside the metadata").range(),
-        );
+        clear(fabric, part.expect("a step lies inside the metadata").range());
         progress(first + count, metadata.lines());
     }
     let mut batch = PublishBatch::new(fabric);
     for chunk in 0..layout.chunks() {
         let entry = layout.chunk_entry(crate::units::ChunkId(chunk));
-        batch.line(
-            OwnedLine::new(entry.at()),
-            &ChunkEntry::new(ChunkState::Free),
-        );
+        batch.line(OwnedLine::new(entry.at()), &ChunkEntry::new(ChunkState::Free));
     }
     let sequence = 1;
     let identity = Identity {
@@ -303,20 +280,12 @@ pub fn format_superblock<F: Fabric>(
         reserved: [0; 2],
     };
     batch.line(OwnedLine::new(line(LINE_BYTES)), &extents);
-    let application = Application {
-        words: superblock.application,
-        sequence,
-    };
+    let application = Application { words: superblock.application, sequence };
     batch.line(OwnedLine::new(line(2 * LINE_BYTES)), &application);
     batch.publish();
     // M2: the slot is visible before the selector names it.
-    let selector = Selector {
-        magic: MAGIC,
-        version: FORMAT_VERSION,
-        slot: 0,
-        sequence,
-        reserved: [0; 4],
-    };
+    let selector =
+        Selector { magic: MAGIC, version: FORMAT_VERSION, slot: 0, sequence, reserved: [0; 4] };
     OwnedLine::new(line(SELECTOR_AT)).publish(fabric, &selector);
     Ok(layout)
 }
@@ -334,13 +303,7 @@ fn line(at: u64) -> LineOffset {
 
 impl fmt::Display for Superblock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Geometry {
-            region_bytes,
-            nodes,
-            locks,
-            chunk_bytes,
-            ..
-        } = self.geometry;
+        let Geometry { region_bytes, nodes, locks, chunk_bytes, .. } = self.geometry;
         write!(
             f,
             "region {} of {region_bytes} bytes, {nodes} nodes, {locks} locks, chunks of {chunk_bytes} bytes",

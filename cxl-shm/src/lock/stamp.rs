@@ -3,6 +3,8 @@
 /// Bits of a ticket. A ticket only grows (rule A2): 2^37 acquisitions of one lock by one node.
 const TICKET_BITS: u32 = 38;
 const TICKET_MASK: u64 = (1 << TICKET_BITS) - 1;
+/// No ticket reaches this.
+pub(crate) const TICKET_END: u64 = TICKET_MASK;
 const PHASE_BITS: u32 = 2;
 /// Largest term.
 pub(crate) const TERM_MAX: u64 = (1 << (64 - TICKET_BITS - PHASE_BITS)) - 1;
@@ -35,11 +37,7 @@ impl Stamp {
             _ => Phase::Idle,
         };
         let term = word >> (TICKET_BITS + PHASE_BITS);
-        Self {
-            term,
-            phase,
-            ticket: word & TICKET_MASK,
-        }
+        Self { term, phase, ticket: word & TICKET_MASK }
     }
 
     pub(crate) fn word(self) -> u64 {

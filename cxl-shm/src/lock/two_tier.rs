@@ -92,11 +92,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SharedGuard<'m, F, H, L> {
             clock.pause(tries);
             tries += 1;
         };
-        Ok(Self {
-            member,
-            lock,
-            held: Some(held),
-        })
+        Ok(Self { member, lock, held: Some(held) })
     }
 
     /// The member that holds it.
@@ -120,9 +116,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
         if let Some(held) = self.held.take() {
             held.release(seat, fabric);
         }
-        seat.tier()
-            .host_lock(HostLockName::Region(self.lock))
-            .release(self.member.token());
+        seat.tier().host_lock(HostLockName::Region(self.lock)).release(self.member.token());
     }
 }
 
@@ -155,19 +149,14 @@ impl ManagerWatch {
         let seat = member.seat();
         let term = seat.tier().term();
         let manager = manager_of(seat.layout(), term);
-        let beat = manager.map_or(0, |node| {
-            seat.layout().manager_heartbeat(node).fresh(member.fabric())
-        });
+        let beat =
+            manager.map_or(0, |node| seat.layout().manager_heartbeat(node).fresh(member.fabric()));
         match self.seen {
             Some((seen_term, seen_beat, since_ms)) if (seen_term, seen_beat) == (term, beat) => {
                 let silent_ms = now_ms.saturating_sub(since_ms);
                 (silent_ms >= SUSPECT_MS).then_some(match manager {
                     None => LockError::NoManager,
-                    Some(node) => LockError::ManagerSilent {
-                        node,
-                        term,
-                        silent_ms,
-                    },
+                    Some(node) => LockError::ManagerSilent { node, term, silent_ms },
                 })
             }
             _ => {

@@ -86,25 +86,14 @@ impl Attachment {
     pub fn attach(path: &Path, node: u16) -> Result<Self, AttachError> {
         let region = Region::open(path, None)?;
         let in_use = RegionUse::shared(&region)?;
-        let (superblock, layout) =
-            read_superblock(region.fabric()).map_err(|source| AttachError::Superblock {
-                path: path.to_owned(),
-                source,
-            })?;
+        let (superblock, layout) = read_superblock(region.fabric())
+            .map_err(|source| AttachError::Superblock { path: path.to_owned(), source })?;
         let nodes = layout.geometry().nodes;
-        let known = layout
-            .node(node)
-            .ok_or(JoinError::UnknownNode { node, nodes })?;
+        let known = layout.node(node).ok_or(JoinError::UnknownNode { node, nodes })?;
         let tier_path = HostTierFile::path_in(Path::new("/dev/shm"), &superblock, known);
         let member = Some(join(&region, &tier_path, node)?);
         // From here on an error drops the attachment, which leaves.
-        let mut attached = Self {
-            member,
-            agent: None,
-            tier_path,
-            region,
-            _in_use: in_use,
-        };
+        let mut attached = Self { member, agent: None, tier_path, region, _in_use: in_use };
         attached.agent = Some(attached.start_agent()?);
         Ok(attached)
     }
@@ -181,10 +170,8 @@ fn join(region: &Region, tier_path: &Path, node: u16) -> Result<LocalMember, Att
     let host = HostIdentity::current().map_err(AttachError::Identity)?;
     let process = ProcessIdentity::current().map_err(AttachError::Identity)?;
     let fabric = region.fabric().clone();
-    let (superblock, _) = read_superblock(&fabric).map_err(|source| AttachError::Superblock {
-        path: region.path().to_owned(),
-        source,
-    })?;
+    let (superblock, _) = read_superblock(&fabric)
+        .map_err(|source| AttachError::Superblock { path: region.path().to_owned(), source })?;
     // Held until the end of this function: one process of the host joins at a time.
     let file = HostTierFile::lock(tier_path)?;
     let memory = file.map(HostTier::words_of(&superblock.geometry))?;

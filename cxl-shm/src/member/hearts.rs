@@ -24,10 +24,7 @@ pub struct NodeHeart {
 /// Watches the hearts of all nodes that say they take part, until each has beaten or
 /// [`SUSPECT_MS`] have passed. Writes nothing, and needs no membership.
 pub fn watch_hearts<F: Fabric>(layout: &Layout, fabric: &F, clock: &impl Clock) -> Vec<NodeHeart> {
-    refresh_all(
-        fabric,
-        layout.nodes().map(|node| layout.node_line(node).range()),
-    );
+    refresh_all(fabric, layout.nodes().map(|node| layout.node_line(node).range()));
     let mut watched: Vec<(NodeHeart, u64)> = layout
         .nodes()
         .filter_map(|node| {

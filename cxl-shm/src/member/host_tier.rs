@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! word 0  magic    1..3 uuid    3 node    4 incarnation    5 state    6 term obeyed    7 summary
-//! 8       host locks: agent, manager, heap, then one per lock of the region
-//! ...     process registry: {identity, generation} x 64
+//! 8       pid namespace of the processes
+//! 9       host locks: agent, manager, heap, then one per lock of the region
+//! ...     process registry: {identity, generation} x 256
 //! ...     lock stamps: {term, phase, ticket} per lock of the region (rule T1)
 //! ...     words of the layer above
 //! ```
@@ -18,7 +19,7 @@ use crate::lock::{HolderToken, HostLock};
 use crate::units::{Incarnation, LockId, NodeId};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"RACKHOST");
-const HEADER_WORDS: usize = 8;
+const HEADER_WORDS: usize = 9;
 const STATE_MEMBER: u64 = 1;
 /// Host locks besides those of the region's locks.
 const OWN_LOCKS: usize = 3;
@@ -59,10 +60,7 @@ impl<H: HostMemory> HostTier<H> {
     /// # Panics
     /// When they do not.
     pub(crate) fn new(memory: H, locks: u32) -> Self {
-        assert!(
-            memory.words() >= application_at(locks),
-            "the host memory is too small"
-        );
+        assert!(memory.words() >= application_at(locks), "the host memory is too small");
         Self { memory, locks }
     }
 
@@ -80,7 +78,13 @@ impl<H: HostMemory> HostTier<H> {
     }
 
     /// Makes the tier anew. The caller is alone with it.
-    pub(crate) fn reset(&self, uuid: [u64; 2], node: NodeId, incarnation: Incarnation) {
+    pub(crate) fn reset(
+        &self,
+        uuid: [u64; 2],
+        node: NodeId,
+        incarnation: Incarnation,
+        pid_namespace: u64,
+    ) {
         for word in 0..self.memory.words() {
             self.memory.store(word, 0);
         }
@@ -89,6 +93,12 @@ impl<H: HostMemory> HostTier<H> {
         self.memory.store(2, uuid[1]);
         self.memory.store(3, u64::from(node.0));
         self.memory.store(4, u64::from(incarnation.0));
+        self.memory.store(8, pid_namespace);
+    }
+
+    /// The pid namespace in which the registry's process ids mean something.
+    pub(crate) fn pid_namespace(&self) -> u64 {
+        self.memory.load(8)
     }
 
     /// Opens (or closes) the tier to further processes.
@@ -117,9 +127,9 @@ impl<H: HostMemory> HostTier<H> {
         }
     }
 
-    /// The summary that was published last, when the host joins.
-    pub(crate) fn set_summary(&self, published: u64) {
-        self.memory.store(7, published);
+    /// The summary after which this incarnation starts, when the host joins.
+    pub(crate) fn set_summary(&self, start: u64) {
+        self.memory.store(7, start);
     }
 
     /// A host lock by its name.
@@ -154,18 +164,17 @@ impl<H: HostMemory> HostTier<H> {
     pub(crate) fn register(&self, identity: ProcessIdentity) -> Option<(ProcessSlot, HolderToken)> {
         (0..PROCESSES_MAX).map(ProcessSlot).find_map(|slot| {
             let (identity_at, generation_at) = self.process_at(slot);
-            self.memory
-                .compare_exchange(identity_at, 0, identity.word())
-                .ok()?;
+            self.memory.compare_exchange(identity_at, 0, identity.word()).ok()?;
             let generation = self.memory.load(generation_at).wrapping_add(1);
             self.memory.store(generation_at, generation);
             Some((slot, HolderToken::new(slot, generation)))
         })
     }
 
-    /// Strikes a process off the registry. Everything it held has been recovered.
-    pub(crate) fn unregister(&self, slot: ProcessSlot) {
-        self.memory.store(self.process_at(slot).0, 0);
+    /// Strikes a process off the registry, if it is still the one in `slot`: another may have
+    /// struck it off, and a third taken its place. Everything it held has been recovered.
+    pub(crate) fn unregister(&self, slot: ProcessSlot, process: ProcessIdentity) {
+        let _ = self.memory.compare_exchange(self.process_at(slot).0, process.word(), 0);
     }
 
     /// Who is in a slot of the registry.
@@ -175,9 +184,7 @@ impl<H: HostMemory> HostTier<H> {
 
     /// The registry's entries.
     pub(crate) fn processes(&self) -> impl Iterator<Item = (ProcessSlot, ProcessIdentity)> + '_ {
-        (0..PROCESSES_MAX)
-            .map(ProcessSlot)
-            .filter_map(|slot| Some((slot, self.process(slot)?)))
+        (0..PROCESSES_MAX).map(ProcessSlot).filter_map(|slot| Some((slot, self.process(slot)?)))
     }
 
     /// Whether the process that `token` names is still in its slot and alive.
@@ -188,17 +195,12 @@ impl<H: HostMemory> HostTier<H> {
         }
         let generation = self.memory.load(self.process_at(slot).1);
         HolderToken::new(slot, generation) == token
-            && self
-                .process(slot)
-                .is_some_and(|identity| liveness.is_alive(identity))
+            && self.process(slot).is_some_and(|identity| liveness.is_alive(identity))
     }
 
     /// The words of the layer above.
     pub(crate) fn application(&self) -> ApplicationWords<'_, H> {
-        ApplicationWords {
-            memory: &self.memory,
-            first: application_at(self.locks),
-        }
+        ApplicationWords { memory: &self.memory, first: application_at(self.locks) }
     }
 
     fn lock_index(&self, lock: LockId) -> usize {
@@ -258,7 +260,6 @@ impl<H: HostMemory> HostMemory for ApplicationWords<'_, H> {
     }
 
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
-        self.memory
-            .compare_exchange(self.first + index, current, new)
+        self.memory.compare_exchange(self.first + index, current, new)
     }
 }

@@ -4,7 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::retry_on_intr;
 
 use crate::fabric::{MapError, MappedHostMemory, Mapping};
 use crate::layout::Superblock;
@@ -60,10 +61,7 @@ impl HostTierFile {
     /// # Errors
     /// [`HostTierError::File`].
     pub fn lock(path: &Path) -> Result<Self, HostTierError> {
-        let failed = |source| HostTierError::File {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| HostTierError::File { path: path.to_owned(), source };
         loop {
             let file = OpenOptions::new()
                 .read(true)
@@ -73,7 +71,8 @@ impl HostTierFile {
                 .mode(0o600)
                 .open(path)
                 .map_err(failed)?;
-            flock(&file, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+            retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))
+                .map_err(|error| failed(error.into()))?;
             // The last to leave removes the file under the lock: ours may be the removed one.
             let same = match std::fs::metadata(path) {
                 Ok(named) => {
@@ -85,11 +84,7 @@ impl HostTierFile {
             };
             if same {
                 let new = file.metadata().map_err(failed)?.len() == 0;
-                return Ok(Self {
-                    file,
-                    path: path.to_owned(),
-                    new,
-                });
+                return Ok(Self { file, path: path.to_owned(), new });
             }
         }
     }
@@ -100,19 +95,14 @@ impl HostTierFile {
     /// [`HostTierError`].
     pub fn map(&self, words: usize) -> Result<MappedHostMemory, HostTierError> {
         let bytes = words as u64 * 8;
-        let failed = |source| HostTierError::File {
-            path: self.path.clone(),
-            source,
-        };
+        let failed = |source| HostTierError::File { path: self.path.clone(), source };
         let found_bytes = self.file.metadata().map_err(failed)?.len();
         if found_bytes == 0 {
-            self.file.set_len(bytes).map_err(failed)?;
+            // Not only sized: a folder without room must be an error here, not a SIGBUS later.
+            retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), 0, bytes))
+                .map_err(|error| failed(error.into()))?;
         } else if found_bytes != bytes {
-            return Err(HostTierError::WrongSize {
-                path: self.path.clone(),
-                found_bytes,
-                bytes,
-            });
+            return Err(HostTierError::WrongSize { path: self.path.clone(), found_bytes, bytes });
         }
         Ok(MappedHostMemory::new(Mapping::shared(&self.file, bytes)?))
     }
@@ -130,9 +120,16 @@ impl HostTierFile {
     /// # Errors
     /// [`HostTierError::File`].
     pub fn remove(self) -> Result<(), HostTierError> {
-        std::fs::remove_file(&self.path).map_err(|source| HostTierError::File {
-            path: self.path.clone(),
-            source,
-        })
+        std::fs::remove_file(&self.path)
+            .map_err(|source| HostTierError::File { path: self.path.clone(), source })
+    }
+}
+
+impl Drop for HostTierFile {
+    fn drop(&mut self) {
+        // Closing is not enough: a mapping keeps the open file, and with it the lock.
+        if let Err(error) = flock(&self.file, FlockOperation::Unlock) {
+            tracing::warn!(%error, path = %self.path.display(), "cannot unlock the host tier");
+        }
     }
 }

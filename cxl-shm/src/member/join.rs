@@ -1,13 +1,15 @@
 //! Joining and leaving a node slot.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
-use super::{HostLockName, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
+use super::{HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory, LineError};
 use crate::intent::redo_own;
 use crate::layout::{HostName, NodeLine, NodeState, SuperblockError, read_superblock};
 use crate::lock::arbitrated::obey_newest_term;
+use crate::lock::stamp::TICKET_END;
 use crate::units::{Incarnation, LockId, NodeId};
 
 /// The host a process runs on.
@@ -17,6 +19,10 @@ pub struct HostIdentity {
     pub name: String,
     /// The kernel's id of the present boot.
     pub boot_id: [u64; 2],
+    /// The installation's id (machine-id(5)), zeros when it has none: the same over reboots.
+    pub machine_id: [u64; 2],
+    /// The pid namespace that this process is in.
+    pub pid_namespace: u64,
 }
 
 impl HostIdentity {
@@ -25,28 +31,28 @@ impl HostIdentity {
     /// # Errors
     /// When `/proc` cannot be read.
     pub fn current() -> std::io::Result<Self> {
-        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-        let half = |part: Option<&str>| part.and_then(|part| u64::from_str_radix(part, 16).ok());
-        let boot_id = match (half(digits.get(..16)), half(digits.get(16..))) {
-            (Some(high), Some(low)) => [high, low],
-            _ => return Err(std::io::Error::other("the kernel's boot id is malformed")),
-        };
-        let name = rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned();
-        Ok(Self { name, boot_id })
+        let boot_id = id_of(&fs::read_to_string("/proc/sys/kernel/random/boot_id")?)
+            .ok_or_else(|| std::io::Error::other("the kernel's boot id is malformed"))?;
+        let machine_id = fs::read_to_string("/etc/machine-id").ok();
+        let machine_id = machine_id.and_then(|text| id_of(&text)).unwrap_or([0; 2]);
+        let pid_namespace = fs::metadata("/proc/self/ns/pid")?.ino();
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Ok(Self { name, boot_id, machine_id, pid_namespace })
     }
 
     /// Host `index` of a simulated rack.
     #[must_use]
     pub fn simulated(index: u64) -> Self {
-        Self {
-            name: format!("host-{index}"),
-            boot_id: [index + 1, 0],
-        }
+        let id = [index + 1, 0];
+        Self { name: format!("host-{index}"), boot_id: id, machine_id: id, pid_namespace: 1 }
     }
+}
+
+/// An id of 128 bits in hexadecimal, with or without dashes.
+fn id_of(text: &str) -> Option<[u64; 2]> {
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    let half = |part: Option<&str>| part.and_then(|part| u64::from_str_radix(part, 16).ok());
+    Some([half(digits.get(..16))?, half(digits.get(16..32))?])
 }
 
 /// Why a process did not become a member. Nothing is changed then.
@@ -74,15 +80,29 @@ pub enum JoinError {
         /// The host's name.
         host: String,
     },
-    /// The node's identity line cannot be read.
+    /// Another host had the slot and did not leave. That its heart stands still proves nothing: it
+    /// may be paused, and write again.
     #[error(
-        "the identity line of node {node} is damaged ({source}); `rackline format --force` makes the region anew"
+        "node {node} belongs to host \"{host}\", which did not leave it; start Rackline on that \
+         host again, give this host another node number, or, when that host is certainly off, \
+         make the region anew with `rackline format --force`"
     )]
-    Damaged {
+    NotLeft {
         /// The node.
         node: NodeId,
-        /// What is wrong.
-        source: LineError,
+        /// The host's name.
+        host: String,
+    },
+    /// A ticket in the region is beyond all counting.
+    #[error(
+        "the ticket of node {node} for lock {lock} is damaged; make the region anew with \
+         `rackline format --force`"
+    )]
+    BadTicket {
+        /// The node.
+        node: NodeId,
+        /// The lock.
+        lock: LockId,
     },
     /// The node slot has been joined too often.
     #[error("node {node} has no incarnations left; format the region anew")]
@@ -132,20 +152,20 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     ) -> Result<Self, JoinError> {
         let (superblock, layout) = read_superblock(&fabric)?;
         let nodes = layout.geometry().nodes;
-        let node = layout
-            .node(node)
-            .ok_or(JoinError::UnknownNode { node, nodes })?;
+        let node = layout.node(node).ok_or(JoinError::UnknownNode { node, nodes })?;
         let tier = HostTier::new(memory, layout.locks());
+        // Process ids of another pid namespace mean nothing here.
+        let comparable = tier.pid_namespace() == host.pid_namespace;
         let running = tier.incarnation(superblock.uuid, node).filter(|_| {
-            tier.processes()
-                .any(|(_, identity)| liveness.is_alive(identity))
+            comparable && tier.processes().any(|(_, identity)| liveness.is_alive(identity))
         });
         let seat = Seat::new(layout, node, tier);
         let incarnation = match running {
             Some(incarnation) => incarnation,
             None => take_slot(&seat, &fabric, superblock.uuid, host, clock)?,
         };
-        let Some((process, token)) = seat.tier().register(process) else {
+        let identity = process;
+        let Some((process, token)) = seat.tier().register(identity) else {
             let processes = super::PROCESSES_MAX;
             return Err(JoinError::TooManyProcesses { node, processes });
         };
@@ -156,26 +176,21 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             seat,
             incarnation,
             process,
+            identity,
             token,
             liveness,
             agent,
+            registered: true,
         })
     }
 
     /// Leaves. The last process of a host leaves the node slot too: after return every host sees
     /// that the node has left. The caller keeps other processes of the host from joining or
     /// leaving meanwhile.
-    pub fn leave(self) -> LeaveOutcome {
-        self.seat
-            .tier()
-            .host_lock(HostLockName::Agent)
-            .release(self.token);
-        self.seat.tier().unregister(self.process);
-        let others = self
-            .seat
-            .tier()
-            .processes()
-            .any(|(_, identity)| self.liveness.is_alive(identity));
+    pub fn leave(mut self) -> LeaveOutcome {
+        self.unregister();
+        let others =
+            self.seat.tier().processes().any(|(_, identity)| self.liveness.is_alive(identity));
         if others {
             return LeaveOutcome::OthersRemain;
         }
@@ -185,8 +200,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         }
         self.seat.tier().set_member(false);
         if let Ok(line) = self.seat.node_line().own(&self.fabric) {
-            let left = NodeLine::new(NodeState::Left, self.incarnation, line.boot_id());
-            self.seat.node_line().publish(&self.fabric, &left);
+            self.seat.node_line().publish(&self.fabric, &line.with_state(NodeState::Left));
         }
         LeaveOutcome::NodeLeft
     }
@@ -201,45 +215,19 @@ fn take_slot<F: Fabric, H: HostMemory>(
     clock: &impl Clock,
 ) -> Result<Incarnation, JoinError> {
     let (layout, node) = (seat.layout(), seat.node());
-    let last = match layout.node_line(node).fresh(fabric) {
-        Ok(line) => Some(line),
-        Err(LineError::Blank { .. }) => None,
-        Err(source) => return Err(JoinError::Damaged { node, source }),
-    };
-    let left = last.is_none_or(|line| line.state() == Some(NodeState::Left));
-    // Our own tier of an earlier life, with nobody alive in it, says that the slot is ours.
-    let ours = seat
-        .tier()
-        .incarnation(uuid, node)
-        .is_some_and(|incarnation| {
-            last.is_some_and(|line| {
-                line.boot_id() == host.boot_id && line.incarnation() == incarnation
-            })
-        });
-    if !left && !ours && heart_beats(seat, fabric, clock) {
-        let host = layout.host_name(node).fresh(fabric);
-        let host = host.map_or_else(|_| "unknown".to_owned(), |name| name.to_string());
-        return Err(JoinError::NodeInUse { node, host });
-    }
-    let last = last.map_or(0, |line| line.incarnation().0);
-    let incarnation = last
-        .checked_add(1)
-        .ok_or(JoinError::NoIncarnations { node })?;
-    let incarnation = Incarnation(incarnation);
+    let incarnation = vacate(seat, fabric, uuid, host, clock)?;
 
     // M8: what an earlier life of this host left in its caches is gone before we write.
     fabric.refresh(seat.area().range());
     fabric.refresh(layout.requests(node).range());
     fabric.refresh(layout.intents(node).range());
-    seat.tier().reset(uuid, node, incarnation);
+    seat.tier().reset(uuid, node, incarnation, host.pid_namespace);
 
     // Coming is announced before we look for a manager: a manager that claims a term either sees
     // us, or we see its claim (T4).
     seat.host_name().publish(fabric, &HostName::new(&host.name));
-    seat.node_line().publish(
-        fabric,
-        &NodeLine::new(NodeState::Joining, incarnation, host.boot_id),
-    );
+    let line = |state| NodeLine::new(state, incarnation, host.boot_id, host.machine_id);
+    seat.node_line().publish(fabric, &line(NodeState::Joining));
 
     // L2: redo and close what the former incarnation left open, while its requests still stand,
     // then end those. A2: tickets go on from where they were.
@@ -247,20 +235,72 @@ fn take_slot<F: Fabric, H: HostMemory>(
         redo_own(seat, fabric, lock);
         let request = seat.request(lock);
         let ticket = request.own(fabric);
+        if ticket >= TICKET_END {
+            return Err(JoinError::BadTicket { node, lock });
+        }
         let even = ticket.next_multiple_of(2);
         if even != ticket {
             request.publish(fabric, even);
         }
         seat.resume_ticket(lock, even);
     }
-    seat.resume_summary(fabric);
+    seat.resume_summary(fabric, incarnation);
     obey_newest_term(seat, fabric);
-    seat.node_line().publish(
-        fabric,
-        &NodeLine::new(NodeState::Joined, incarnation, host.boot_id),
-    );
+    seat.node_line().publish(fabric, &line(NodeState::Joined));
+    // Two hosts that were given the same number and start together both get this far; at least
+    // the one whose line did not last finds out.
+    if layout.node_line(node).fresh(fabric) != Ok(line(NodeState::Joined)) {
+        return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
+    }
     seat.tier().set_member(true);
     Ok(incarnation)
+}
+
+/// Makes sure that nobody else lives in the slot; the incarnation that is next.
+fn vacate<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    uuid: [u64; 2],
+    host: &HostIdentity,
+    clock: &impl Clock,
+) -> Result<Incarnation, JoinError> {
+    let (layout, node) = (seat.layout(), seat.node());
+    let line = layout.node_line(node);
+    let last = line.fresh(fabric);
+    let vacant = match &last {
+        Ok(line) => line.state() == Some(NodeState::Left),
+        Err(LineError::Blank { .. }) => true,
+        // Its last inhabitant died while it wrote the line.
+        Err(LineError::Corrupt { .. }) => false,
+    };
+    if !vacant {
+        let same_boot = last.is_ok_and(|line| line.boot_id() == host.boot_id);
+        let same_machine = host.machine_id != [0; 2]
+            && last.is_ok_and(|line| line.machine_id() == host.machine_id);
+        // Our own tier of an earlier life, in which nobody lives.
+        let ours = same_boot
+            && seat.tier().pid_namespace() == host.pid_namespace
+            && last
+                .is_ok_and(|line| seat.tier().incarnation(uuid, node) == Some(line.incarnation()));
+        let rebooted = same_machine && !same_boot;
+        if !ours && !rebooted && heart_beats(seat, fabric, clock) {
+            return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
+        }
+        // A heart that stands still proves a death only on this very machine (a time-out is not a
+        // fence). Of a line that cannot be read we know no machine.
+        if last.is_ok() && !same_boot && !same_machine {
+            return Err(JoinError::NotLeft { node, host: host_of(seat, fabric) });
+        }
+    }
+    // Also of a line that is damaged: state and incarnation are one word, which never tears.
+    let first_word = line.at().word(0).map_or(0, |word| fabric.load(word));
+    let last = u32::try_from(first_word >> 32).unwrap_or(u32::MAX);
+    last.checked_add(1).map(Incarnation).ok_or(JoinError::NoIncarnations { node })
+}
+
+fn host_of<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> String {
+    let name = seat.layout().host_name(seat.node()).fresh(fabric);
+    name.map_or_else(|_| "unknown".to_owned(), |name| name.to_string())
 }
 
 /// Watches the heart of the slot's last inhabitant.

@@ -48,10 +48,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         let lock = self.seat().tier().host_lock(HostLockName::Manager);
         match self.try_host_lock(&lock) {
             HostAcquire::Busy => Err(ManageError::OneOnThisHost),
-            HostAcquire::Acquired | HostAcquire::Recovered => Ok(Manage {
-                member: self,
-                manager: None,
-            }),
+            HostAcquire::Acquired | HostAcquire::Recovered => {
+                Ok(Manage { member: self, manager: None })
+            }
         }
     }
 
@@ -66,15 +65,9 @@ impl ManagerSeen {
     /// Looks over all nodes, freshly. Needs no membership.
     #[must_use]
     pub fn look<F: Fabric>(layout: &crate::layout::Layout, fabric: &F) -> Option<Self> {
-        let newest = crate::lock::arbitrated::newest_claim(layout, fabric)?;
-        let (node, line) = newest;
+        let (node, claim) = crate::lock::arbitrated::newest_claim(layout, fabric)?;
         let heartbeat = layout.manager_heartbeat(node).fresh(fabric);
-        Some(Self {
-            node,
-            term: line.term(),
-            heartbeat,
-            serving: line.is_serving(),
-        })
+        Some(Self { node, term: claim.term, heartbeat, serving: claim.serving })
     }
 }
 
@@ -95,10 +88,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Manage<'_, F, H, L> {
     /// One round of the manager's work; `None` before [`claim`](Self::claim) and after the
     /// manager was deposed.
     pub fn poll(&mut self) -> Option<ManagerState> {
-        let state = self
-            .manager
-            .as_mut()?
-            .poll(self.member.seat(), self.member.fabric());
+        let state = self.manager.as_mut()?.poll(self.member.seat(), self.member.fabric());
         if matches!(state, ManagerState::Deposed { .. }) {
             self.manager = None;
         }
@@ -118,8 +108,6 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for Manage<'_, F, H, L> {
         if let Some(manager) = self.manager.take() {
             manager.stop(seat, fabric);
         }
-        seat.tier()
-            .host_lock(HostLockName::Manager)
-            .release(self.member.token());
+        seat.tier().host_lock(HostLockName::Manager).release(self.member.token());
     }
 }

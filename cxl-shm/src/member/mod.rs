@@ -67,15 +67,17 @@ pub const HEARTBEAT_MS: u64 = 10;
 /// member.leave();
 /// ```
 #[derive(Debug)]
-pub struct Member<F, H, L = ProcLiveness> {
+pub struct Member<F, H: HostMemory, L = ProcLiveness> {
     fabric: F,
     superblock: Superblock,
     seat: Seat<H>,
     incarnation: Incarnation,
     process: ProcessSlot,
+    identity: ProcessIdentity,
     token: HolderToken,
     liveness: L,
     agent: RefCell<Agent>,
+    registered: bool,
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
@@ -118,10 +120,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// Whether the process in `slot` of this host's registry lives.
     #[must_use]
     pub fn is_process_alive(&self, slot: ProcessSlot) -> bool {
-        self.seat
-            .tier()
-            .process(slot)
-            .is_some_and(|identity| self.liveness.is_alive(identity))
+        self.seat.tier().process(slot).is_some_and(|identity| self.liveness.is_alive(identity))
     }
 
     /// Processes of this host that died without leaving. What they held in the layer above is
@@ -134,8 +133,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 
     /// Strikes a dead process off the registry. Does nothing while it lives.
     pub fn forget_process(&self, slot: ProcessSlot) {
-        if !self.is_process_alive(slot) {
-            self.seat.tier().unregister(slot);
+        // One look at who it is: the slot may pass to a living process at any time.
+        if let Some(process) = self.seat.tier().process(slot)
+            && !self.liveness.is_alive(process)
+        {
+            self.seat.tier().unregister(slot, process);
         }
     }
 
@@ -177,11 +179,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
                 HostAcquire::Busy => clock.pause(tries),
                 outcome => {
                     let recovered = outcome == HostAcquire::Recovered;
-                    return HostGuard {
-                        lock,
-                        token: self.token,
-                        recovered,
-                    };
+                    return HostGuard { lock, token: self.token, recovered };
                 }
             }
             tries += 1;
@@ -257,7 +255,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             if self.seat.tier().is_holder_alive(holder, &self.liveness) {
                 continue;
             }
-            if self.try_host_lock(&host_lock) == HostAcquire::Recovered {
+            // Also when it was recovered and released by another in between: then there is
+            // nothing to recover, but it is ours.
+            if self.try_host_lock(&host_lock) != HostAcquire::Busy {
                 crate::lock::recover(self, lock);
                 host_lock.release(self.token);
             }
@@ -277,6 +277,23 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         lock.try_acquire(self.token, |holder| {
             self.seat.tier().is_holder_alive(holder, &self.liveness)
         })
+    }
+}
+
+impl<F, H: HostMemory, L> Drop for Member<F, H, L> {
+    /// One that is dropped without having left no longer counts as a process of the host; the node
+    /// stays joined.
+    fn drop(&mut self) {
+        self.unregister();
+    }
+}
+
+impl<F, H: HostMemory, L> Member<F, H, L> {
+    fn unregister(&mut self) {
+        if std::mem::take(&mut self.registered) {
+            self.seat.tier().host_lock(HostLockName::Agent).release(self.token);
+            self.seat.tier().unregister(self.process, self.identity);
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::fs;
 
-/// Most processes that can share a node.
-pub const PROCESSES_MAX: u16 = 64;
+/// Most places in a node's registry. A process takes one for each thread that is a member: an
+/// attached process two, one with a pool three.
+pub const PROCESSES_MAX: u16 = 256;
 
 /// Index of a process in its node's registry, `0..PROCESSES_MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -71,22 +72,26 @@ impl Liveness for ProcLiveness {
     }
 }
 
-/// Start time of process `pid` in clock ticks since boot, cut to 32 bits (proc_pid_stat(5), field
-/// 22). `None` for a zombie: it will never run again.
+/// Start time of process `pid` in clock ticks since boot, cut to 32 bits. `None` for a zombie: it
+/// will never run again.
 fn start_ticks(pid: u32) -> std::io::Result<Option<u32>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    Ok(parse_start_ticks(&stat))
+    parse_stat(&stat).ok_or_else(|| std::io::Error::other(format!("/proc/{pid}/stat is malformed")))
 }
 
-fn parse_start_ticks(stat: &str) -> Option<u32> {
+/// The start time in a stat file (proc_pid_stat(5), field 22); the inner `None` for a zombie, the
+/// outer for what is no stat file.
+fn parse_stat(stat: &str) -> Option<Option<u32>> {
     // The command name, in parentheses, may hold spaces and parentheses of its own.
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?;
-    if matches!(state, "Z" | "X" | "x") {
-        return None;
+    let threads: u64 = fields.nth(16)?.parse().ok()?;
+    let start: u64 = fields.nth(1)?.parse().ok()?;
+    // A process whose first thread has ended looks like a zombie while others run.
+    if matches!(state, "Z" | "X" | "x") && threads <= 1 {
+        return Some(None);
     }
-    let start: u64 = fields.nth(18)?.parse().ok()?;
-    u32::try_from(start & u64::from(u32::MAX)).ok()
+    Some(u32::try_from(start & u64::from(u32::MAX)).ok())
 }
 
 #[cfg(test)]
@@ -97,14 +102,8 @@ mod tests {
     fn this_process_lives_and_a_reaped_child_does_not() {
         let me = ProcessIdentity::current().unwrap();
         assert!(ProcLiveness.is_alive(me));
-        assert!(
-            !ProcLiveness.is_alive(ProcessIdentity::new(me.pid(), 1)),
-            "same pid, other start"
-        );
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        assert!(!ProcLiveness.is_alive(ProcessIdentity::new(me.pid(), 1)), "same pid, other start");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let start = start_ticks(child.id()).unwrap().unwrap();
         let identity = ProcessIdentity::new(child.id(), start);
         assert!(ProcLiveness.is_alive(identity));
@@ -114,10 +113,16 @@ mod tests {
     }
 
     #[test]
-    fn names_with_parentheses_are_skipped() {
-        let stat = "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
-        assert_eq!(parse_start_ticks(stat), Some(4242));
-        assert_eq!(parse_start_ticks("7 (x) Z 1 2 3"), None);
-        assert_eq!(parse_start_ticks(""), None);
+    fn stat_files_are_read_whatever_the_name() {
+        let stat = |state, threads| {
+            format!(
+                "7 (a) b (c) {state} 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 {threads} 18 4242 20"
+            )
+        };
+        assert_eq!(parse_stat(&stat("S", 1)), Some(Some(4242)));
+        assert_eq!(parse_stat(&stat("Z", 1)), Some(None));
+        assert_eq!(parse_stat(&stat("Z", 3)), Some(Some(4242)), "other threads run");
+        assert_eq!(parse_stat(""), None);
+        assert_eq!(parse_stat("7 (x) S 1 2"), None);
     }
 }

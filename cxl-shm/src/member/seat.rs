@@ -2,9 +2,9 @@
 
 use super::HostTier;
 use crate::fabric::{Fabric, HostMemory, OwnedArea, OwnedLine, OwnedWord};
-use crate::layout::{HostName, INTENTS, IntentRecord, Layout, ManagerLine, NodeLine};
+use crate::layout::{HostName, INTENTS, IntentRecord, Layout, NodeLine};
 use crate::lock::stamp::{Phase, Stamp};
-use crate::units::{LockId, NodeId};
+use crate::units::{Incarnation, LockId, NodeId};
 
 /// A node's place in the region. Made only by joining, and the processes of one host, which is
 /// coherent, are the only ones that share it.
@@ -46,8 +46,8 @@ impl<H: HostMemory> Seat<H> {
     }
 
     /// Written by the one manager of the host only.
-    pub(crate) fn manager_line(&self) -> OwnedLine<ManagerLine> {
-        self.layout.manager_line(self.node).claim()
+    pub(crate) fn manager_claim(&self) -> OwnedWord {
+        self.layout.manager_claim(self.node).claim()
     }
 
     /// Written by the one manager of the host only.
@@ -61,9 +61,7 @@ impl<H: HostMemory> Seat<H> {
 
     pub(crate) fn request(&self, lock: LockId) -> OwnedWord {
         let requests = self.layout.requests(self.node).claim();
-        requests
-            .word(u64::from(lock.0))
-            .expect("the area has a word per lock")
+        requests.word(u64::from(lock.0)).expect("the area has a word per lock")
     }
 
     pub(crate) fn acks(&self) -> OwnedArea {
@@ -73,9 +71,7 @@ impl<H: HostMemory> Seat<H> {
     /// The grant of a manager on this node to `node`.
     pub(crate) fn grant(&self, node: NodeId, lock: LockId) -> OwnedWord {
         let grants = self.layout.grants(self.node).claim();
-        grants
-            .word(self.layout.grant_index(node, lock))
-            .expect("the area has a word per pair")
+        grants.word(self.layout.grant_index(node, lock)).expect("the area has a word per pair")
     }
 
     /// Whether updates under `lock` go through an intent line: the region's own locks have one.
@@ -85,9 +81,7 @@ impl<H: HostMemory> Seat<H> {
 
     pub(crate) fn intent(&self, lock: LockId) -> OwnedLine<IntentRecord> {
         let intents = self.layout.intents(self.node).claim();
-        intents
-            .line(u64::from(lock.0))
-            .expect("the region's own locks have an intent line each")
+        intents.line(u64::from(lock.0)).expect("the region's own locks have an intent line each")
     }
 
     pub(crate) fn area(&self) -> OwnedArea {
@@ -98,20 +92,16 @@ impl<H: HostMemory> Seat<H> {
 impl<H: HostMemory> Seat<H> {
     /// Starts a lock's stamp at an even ticket (A2). Only while the host joins.
     pub(super) fn resume_ticket(&self, lock: LockId, even: u64) {
-        let stamp = Stamp {
-            term: 0,
-            phase: Phase::Idle,
-            ticket: even,
-        };
+        let stamp = Stamp { term: 0, phase: Phase::Idle, ticket: even };
         self.tier.set_stamp(lock, stamp);
     }
 
-    /// Goes on from the summary that was published last, and tells the manager to look again:
+    /// Starts the summaries of an incarnation, and tells the manager to look again:
     /// requests of the former incarnation have ended. Only while the host joins.
-    pub(super) fn resume_summary(&self, fabric: &impl Fabric) {
+    pub(super) fn resume_summary(&self, fabric: &impl Fabric, incarnation: Incarnation) {
         let summary = self.summary();
-        self.tier
-            .set_summary(self.layout.summary(self.node).fresh(fabric));
+        // Numbers that no earlier incarnation has used, also those it took and never published.
+        self.tier.set_summary(u64::from(incarnation.0) << 32);
         summary.publish(fabric, self.tier.next_summary());
     }
 }

@@ -81,10 +81,7 @@ impl Region {
     /// [`CreateError`]. A file that was there before is left alone, a file created here is removed
     /// again.
     pub fn create_file(path: &Path, bytes: u64) -> Result<Self, CreateError> {
-        let refused = |source| CreateError::System {
-            path: path.to_owned(),
-            source,
-        };
+        let refused = |source| CreateError::System { path: path.to_owned(), source };
         if bytes == 0 {
             return Err(CreateError::Size { bytes });
         }
@@ -97,9 +94,7 @@ impl Region {
             .mode(MODE)
             .open(&absolute)
             .map_err(|source| match source.kind() {
-                io::ErrorKind::AlreadyExists => CreateError::Exists {
-                    path: path.to_owned(),
-                },
+                io::ErrorKind::AlreadyExists => CreateError::Exists { path: path.to_owned() },
                 _ => refused(source),
             })?;
         let unfinished = Unfinished(&absolute);
@@ -112,11 +107,7 @@ impl Region {
         // A sparse file takes any size: without this the first touch too many would be SIGBUS.
         match room_left(&file).map_err(refused)? {
             Some(free_bytes) if free_bytes < bytes => {
-                return Err(CreateError::NoSpace {
-                    path: path.to_owned(),
-                    bytes,
-                    free_bytes,
-                });
+                return Err(CreateError::NoSpace { path: path.to_owned(), bytes, free_bytes });
             }
             _ => {}
         }
@@ -124,10 +115,7 @@ impl Region {
         let metadata = file.metadata().map_err(refused)?;
         let region = RegionPath::created(absolute.clone(), &metadata, align_bytes)
             .map(file)
-            .map_err(|(_, source)| CreateError::Map {
-                path: path.to_owned(),
-                source,
-            })?;
+            .map_err(|(_, source)| CreateError::Map { path: path.to_owned(), source })?;
         unfinished.keep();
         Ok(region)
     }
@@ -171,10 +159,7 @@ mod tests {
             assert_eq!(region.fabric().load(WordOffset::new(bytes).unwrap()), 0);
         }
         let metadata = fs::metadata(&path).unwrap();
-        assert_eq!(
-            (metadata.len(), metadata.permissions().mode() & 0o777),
-            (MIB, 0o600)
-        );
+        assert_eq!((metadata.len(), metadata.permissions().mode() & 0o777), (MIB, 0o600));
     }
 
     #[test]
@@ -209,9 +194,7 @@ mod tests {
     fn what_fails_leaves_nothing_behind() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pool");
-        let free = free_bytes(directory.path())
-            .unwrap()
-            .expect("the file system has a size");
+        let free = free_bytes(directory.path()).unwrap().expect("the file system has a size");
         // Twice what is free: others may free some meanwhile.
         let error = Region::create_file(&path, free * 2).unwrap_err();
         assert!(matches!(error, CreateError::NoSpace { .. }), "{error}");
@@ -221,11 +204,6 @@ mod tests {
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
         let error = Region::create_file(&path.join("below"), MIB).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("check that its directory exists"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("check that its directory exists"), "{error}");
     }
 }

@@ -27,9 +27,7 @@ pub struct Sysfs {
 impl Default for Sysfs {
     /// The kernel's own, `/sys`.
     fn default() -> Self {
-        Self {
-            root: PathBuf::from("/sys"),
-        }
+        Self { root: PathBuf::from("/sys") }
     }
 }
 
@@ -61,24 +59,16 @@ impl Sysfs {
             return Ok(None);
         }
         if link_name(&device.join("driver"))?.as_deref() == Some(OsStr::new(SYSTEM_RAM_DRIVER)) {
-            return Err(OpenError::SystemRam {
-                path: path.to_owned(),
-                device: device_name(path),
-            });
+            return Err(OpenError::SystemRam { path: path.to_owned(), device: device_name(path) });
         }
         let size = device.join("size");
-        let bytes = read_number(&size)?.ok_or_else(|| OpenError::Sysfs {
-            attribute: size,
-            reason: "it is missing".into(),
-        })?;
+        let bytes = read_number(&size)?
+            .ok_or_else(|| OpenError::Sysfs { attribute: size, reason: "it is missing".into() })?;
         let align = device.join("align");
         let align_bytes = read_number(&align)?.unwrap_or(ALIGN_BYTES_DEFAULT);
         if !align_bytes.is_power_of_two() || align_bytes < PAGE_BYTES {
             let reason = format!("an alignment of {align_bytes} bytes makes no sense");
-            return Err(OpenError::Sysfs {
-                attribute: align,
-                reason,
-            });
+            return Err(OpenError::Sysfs { attribute: align, reason });
         }
         Ok(Some(DaxDevice { bytes, align_bytes }))
     }
@@ -86,10 +76,7 @@ impl Sysfs {
 
 /// Name of the device for `daxctl`: the last part of `path` (`dax0.0` of `/dev/dax0.0`).
 pub(super) fn device_name(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or(path.as_os_str())
-        .to_string_lossy()
-        .into_owned()
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// Last part of where symbolic link `link` points; `None` when there is no such link.
@@ -97,19 +84,15 @@ fn link_name(link: &Path) -> Result<Option<std::ffi::OsString>, OpenError> {
     match fs::read_link(link) {
         Ok(target) => Ok(target.file_name().map(OsStr::to_owned)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(OpenError::Sysfs {
-            attribute: link.to_owned(),
-            reason: error.to_string(),
-        }),
+        Err(error) => {
+            Err(OpenError::Sysfs { attribute: link.to_owned(), reason: error.to_string() })
+        }
     }
 }
 
 /// The number in file `attribute`; `None` when there is no such file.
 fn read_number(attribute: &Path) -> Result<Option<u64>, OpenError> {
-    let unreadable = |reason| OpenError::Sysfs {
-        attribute: attribute.to_owned(),
-        reason,
-    };
+    let unreadable = |reason| OpenError::Sysfs { attribute: attribute.to_owned(), reason };
     let content = match fs::read(attribute) {
         Ok(content) => content,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -117,10 +100,7 @@ fn read_number(attribute: &Path) -> Result<Option<u64>, OpenError> {
     };
     match parse_number(&content) {
         Some(number) => Ok(Some(number)),
-        None => Err(unreadable(format!(
-            "\"{}\" is not a number",
-            content.escape_ascii()
-        ))),
+        None => Err(unreadable(format!("\"{}\" is not a number", content.escape_ascii()))),
     }
 }
 
@@ -147,9 +127,7 @@ pub(super) fn fake_device(minor: u32, bytes: u64) -> (tempfile::TempDir, Sysfs) 
     fs::create_dir_all(&device).unwrap();
     std::os::unix::fs::symlink("../../../bus/dax", device.join("subsystem")).unwrap();
     fs::write(device.join("size"), format!("{bytes}\n")).unwrap();
-    let sysfs = Sysfs {
-        root: root.path().to_owned(),
-    };
+    let sysfs = Sysfs { root: root.path().to_owned() };
     (root, sysfs)
 }
 
@@ -185,40 +163,23 @@ mod tests {
     }
 
     fn device(tree: &TempDir) -> Result<Option<DaxDevice>, OpenError> {
-        let sysfs = Sysfs {
-            root: tree.path().to_owned(),
-        };
+        let sysfs = Sysfs { root: tree.path().to_owned() };
         sysfs.dax_device(Path::new("/dev/dax0.0"), MAJOR, MINOR)
     }
 
     #[test]
     fn size_and_alignment_come_from_sysfs() {
-        let tree = fake(
-            "dax",
-            Some("device_dax"),
-            &[("size", b"1073741824\n"), ("align", b"4096\n")],
-        );
+        let tree =
+            fake("dax", Some("device_dax"), &[("size", b"1073741824\n"), ("align", b"4096\n")]);
         let found = device(&tree).unwrap();
-        assert_eq!(
-            found,
-            Some(DaxDevice {
-                bytes: 1 << 30,
-                align_bytes: 4096
-            })
-        );
+        assert_eq!(found, Some(DaxDevice { bytes: 1 << 30, align_bytes: 4096 }));
     }
 
     #[test]
     fn a_missing_alignment_is_two_mebibytes() {
         let tree = fake("dax", Some("device_dax"), &[("size", b"4194304\n")]);
         let found = device(&tree).unwrap();
-        assert_eq!(
-            found,
-            Some(DaxDevice {
-                bytes: 4 << 20,
-                align_bytes: 2 << 20
-            })
-        );
+        assert_eq!(found, Some(DaxDevice { bytes: 4 << 20, align_bytes: 2 << 20 }));
     }
 
     #[test]
@@ -226,11 +187,7 @@ mod tests {
         let tree = fake("mem", None, &[("size", b"4096\n")]);
         assert_eq!(device(&tree).unwrap(), None);
         let empty = tempfile::tempdir().unwrap();
-        assert_eq!(
-            device(&empty).unwrap(),
-            None,
-            "nothing is known about the device"
-        );
+        assert_eq!(device(&empty).unwrap(), None, "nothing is known about the device");
     }
 
     #[test]
@@ -253,11 +210,7 @@ mod tests {
             (b"4194304\n", b"64\n"),
             (b"4194304\n", b"3000000\n"),
         ] {
-            let tree = fake(
-                "dax",
-                Some("device_dax"),
-                &[("size", size), ("align", align)],
-            );
+            let tree = fake("dax", Some("device_dax"), &[("size", size), ("align", align)]);
             let error = device(&tree).unwrap_err();
             assert!(matches!(error, OpenError::Sysfs { .. }), "{error}");
         }

@@ -28,10 +28,7 @@ pub struct FreeBytesError {
 /// # Errors
 /// [`FreeBytesError`].
 pub fn free_bytes(directory: &Path) -> Result<Option<u64>, FreeBytesError> {
-    let failed = |source| FreeBytesError {
-        directory: directory.to_owned(),
-        source,
-    };
+    let failed = |source| FreeBytesError { directory: directory.to_owned(), source };
     room_left(&File::open(directory).map_err(failed)?).map_err(failed)
 }
 
@@ -42,9 +39,7 @@ pub(super) fn room_left(file: &File) -> io::Result<Option<u64>> {
         return Ok(mount_bytes);
     }
     let machine_bytes = memory_available(&fs::read_to_string("/proc/meminfo")?)?;
-    Ok(Some(
-        mount_bytes.map_or(machine_bytes, |bytes| bytes.min(machine_bytes)),
-    ))
+    Ok(Some(mount_bytes.map_or(machine_bytes, |bytes| bytes.min(machine_bytes))))
 }
 
 fn left(stat: &StatVfs) -> Option<u64> {
@@ -54,9 +49,7 @@ fn left(stat: &StatVfs) -> Option<u64> {
 
 /// Bytes that programs can still take without swapping, as `/proc/meminfo` has it.
 fn memory_available(meminfo: &str) -> io::Result<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok())
         .map(|kib| kib.saturating_mul(1024))
         .ok_or_else(|| io::Error::other("/proc/meminfo does not say what memory is available"))
@@ -75,9 +68,7 @@ pub(super) fn align_bytes(path: &Path) -> io::Result<u64> {
     if huge_page_bytes.is_multiple_of(PAGE_BYTES) && huge_page_bytes != 0 {
         Ok(huge_page_bytes)
     } else {
-        Err(io::Error::other(format!(
-            "huge pages of {huge_page_bytes} bytes make no sense"
-        )))
+        Err(io::Error::other(format!("huge pages of {huge_page_bytes} bytes make no sense")))
     }
 }
 
@@ -88,33 +79,19 @@ mod tests {
     #[test]
     fn a_directory_has_room_and_a_missing_one_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(
-            free_bytes(directory.path())
-                .unwrap()
-                .is_none_or(|free| free > 0)
-        );
+        assert!(free_bytes(directory.path()).unwrap().is_none_or(|free| free > 0));
         let error = free_bytes(&directory.path().join("nothing")).unwrap_err();
-        assert!(
-            error.to_string().contains("check that it exists"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("check that it exists"), "{error}");
     }
 
     #[test]
     fn memory_is_read_as_the_kernel_writes_it() {
         let meminfo = "MemTotal:       24683340 kB\nMemAvailable:   24123456 kB\nBuffers: 1 kB\n";
         assert_eq!(memory_available(meminfo).unwrap(), 24_123_456 * 1024);
-        for bad in [
-            "",
-            "MemTotal: 1 kB\n",
-            "MemAvailable: 1\n",
-            "MemAvailable: many kB\n",
-        ] {
+        for bad in ["", "MemTotal: 1 kB\n", "MemAvailable: 1\n", "MemAvailable: many kB\n"] {
             memory_available(bad).unwrap_err();
         }
-        let shm = free_bytes(Path::new("/dev/shm"))
-            .unwrap()
-            .expect("a tmpfs has a limit");
+        let shm = free_bytes(Path::new("/dev/shm")).unwrap().expect("a tmpfs has a limit");
         let total = rustix::system::sysinfo().totalram;
         assert!(shm <= total, "{shm} bytes of {total}");
     }

@@ -69,8 +69,8 @@ impl RegionUse {
     /// # Errors
     /// [`UseError::BeingFormatted`], [`UseError::Replaced`], [`UseError::System`].
     pub fn shared(region: &Region) -> Result<Self, UseError> {
-        lock(region, FlockOperation::NonBlockingLockShared, |path| {
-            UseError::BeingFormatted { path }
+        lock(region, FlockOperation::NonBlockingLockShared, |path| UseError::BeingFormatted {
+            path,
         })
     }
 
@@ -80,9 +80,7 @@ impl RegionUse {
     /// # Errors
     /// [`UseError::InUse`], [`UseError::Replaced`], [`UseError::System`].
     pub fn exclusive(region: &Region) -> Result<Self, UseError> {
-        lock(region, FlockOperation::NonBlockingLockExclusive, |path| {
-            UseError::InUse { path }
-        })
+        lock(region, FlockOperation::NonBlockingLockExclusive, |path| UseError::InUse { path })
     }
 }
 
@@ -94,10 +92,7 @@ fn lock(
     let path = || region.path().to_owned();
     let refused = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => UseError::Replaced { path: path() },
-        _ => UseError::System {
-            path: path(),
-            source,
-        },
+        _ => UseError::System { path: path(), source },
     };
     let file = OpenOptions::new()
         .read(true)
@@ -134,10 +129,7 @@ mod tests {
         drop(first);
         let error = RegionUse::exclusive(&region).unwrap_err();
         assert!(matches!(error, UseError::InUse { .. }), "{error}");
-        assert!(
-            error.to_string().contains("rackline status --region /"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("rackline status --region /"), "{error}");
         drop(second);
         drop(RegionUse::exclusive(&region).unwrap());
     }
@@ -159,11 +151,7 @@ mod tests {
         let (_directory, region) = region();
         let RegionUse { _locked: locked } = RegionUse::shared(&region).unwrap();
         // The descriptor moves into another process, and our own copy of it is closed.
-        let mut user = Command::new("sleep")
-            .arg("1000")
-            .stdin(locked)
-            .spawn()
-            .unwrap();
+        let mut user = Command::new("sleep").arg("1000").stdin(locked).spawn().unwrap();
         let error = RegionUse::exclusive(&region).unwrap_err();
         assert!(matches!(error, UseError::InUse { .. }), "{error}");
         user.kill().unwrap();

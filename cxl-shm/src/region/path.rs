@@ -34,11 +34,7 @@ pub(super) struct Identity {
 
 impl Identity {
     pub(super) fn of(metadata: &Metadata) -> Self {
-        Self {
-            file_system: metadata.dev(),
-            inode: metadata.ino(),
-            device: metadata.rdev(),
-        }
+        Self { file_system: metadata.dev(), inode: metadata.ino(), device: metadata.rdev() }
     }
 }
 
@@ -51,11 +47,7 @@ impl RegionPath {
         let refused = |source| refused(path, RegionKind::File, source);
         let metadata = fs::metadata(path).map_err(refused)?;
         let (kind, bytes, align_bytes) = if metadata.is_file() {
-            (
-                RegionKind::File,
-                metadata.len(),
-                align_bytes(path).map_err(refused)?,
-            )
+            (RegionKind::File, metadata.len(), align_bytes(path).map_err(refused)?)
         } else if metadata.file_type().is_char_device() {
             let rdev = metadata.rdev();
             let device = sysfs.dax_device(path, major(rdev), minor(rdev))?;
@@ -65,27 +57,14 @@ impl RegionPath {
             return Err(not_region(path, metadata.file_type()));
         };
         if bytes == 0 {
-            return Err(OpenError::Empty {
-                path: path.to_owned(),
-                kind,
-            });
+            return Err(OpenError::Empty { path: path.to_owned(), kind });
         }
         if !bytes.is_multiple_of(align_bytes) {
-            return Err(OpenError::Misaligned {
-                path: path.to_owned(),
-                bytes,
-                align_bytes,
-            });
+            return Err(OpenError::Misaligned { path: path.to_owned(), bytes, align_bytes });
         }
         // Absolute, so that it stays right when the process changes its directory.
         let path = std::path::absolute(path).map_err(refused)?;
-        Ok(Self {
-            path,
-            kind,
-            bytes,
-            align_bytes,
-            identity: Identity::of(&metadata),
-        })
+        Ok(Self { path, kind, bytes, align_bytes, identity: Identity::of(&metadata) })
     }
 
     /// Opens and maps all of it. Nothing in it is read or changed.
@@ -116,11 +95,7 @@ impl RegionPath {
     /// Maps `file`, which is what this path names.
     pub(super) fn map(self, file: File) -> Result<Region, (Self, MapError)> {
         match Mapping::shared(&file, self.bytes).and_then(MappedFabric::new) {
-            Ok(fabric) => Ok(Region {
-                path: self,
-                file,
-                fabric,
-            }),
+            Ok(fabric) => Ok(Region { path: self, file, fabric }),
             Err(error) => Err((self, error)),
         }
     }
@@ -144,11 +119,7 @@ impl RegionPath {
         if self.kind == expected {
             return Ok(());
         }
-        Err(OpenError::WrongKind {
-            path: self.path.clone(),
-            expected,
-            found: self.kind,
-        })
+        Err(OpenError::WrongKind { path: self.path.clone(), expected, found: self.kind })
     }
 
     /// Checks that it has at least `bytes_min` bytes.
@@ -159,11 +130,7 @@ impl RegionPath {
         if self.bytes >= bytes_min {
             return Ok(());
         }
-        Err(OpenError::TooSmall {
-            path: self.path.clone(),
-            bytes: self.bytes,
-            bytes_min,
-        })
+        Err(OpenError::TooSmall { path: self.path.clone(), bytes: self.bytes, bytes_min })
     }
 
     /// The path, absolute.
@@ -199,23 +166,13 @@ fn not_region(path: &Path, found: FileType) -> OpenError {
     let (found, advice) = if found.is_dir() {
         ("a directory", "; give the path of a file in it")
     } else if found.is_block_device() {
-        (
-            "a block device",
-            "; reconfigure its namespace with `ndctl create-namespace -m devdax`",
-        )
+        ("a block device", "; reconfigure its namespace with `ndctl create-namespace -m devdax`")
     } else if found.is_char_device() {
-        (
-            "a character device that sysfs does not list as dax",
-            "; check that /sys is mounted",
-        )
+        ("a character device that sysfs does not list as dax", "; check that /sys is mounted")
     } else {
         ("a pipe or a socket", "")
     };
-    OpenError::NotRegion {
-        path: path.to_owned(),
-        found,
-        advice,
-    }
+    OpenError::NotRegion { path: path.to_owned(), found, advice }
 }
 
 /// The error for what the system answered to a look at `path` or to its opening.
@@ -228,10 +185,7 @@ fn refused(path: &Path, kind: RegionKind, source: io::Error) -> OpenError {
         }
         // What opening a device node answers when no driver is bound behind it.
         _ if kind == RegionKind::Devdax && source.raw_os_error() == Some(libc::ENXIO) => {
-            OpenError::NoDriver {
-                device: device_name(&path),
-                path,
-            }
+            OpenError::NoDriver { device: device_name(&path), path }
         }
         _ => OpenError::System { path, source },
     }
@@ -276,10 +230,7 @@ mod tests {
         let path = RegionPath::inspect(Path::new("/dev/zero"), &sysfs).unwrap();
         path.require_kind(RegionKind::Devdax).unwrap();
         let region = path.open().unwrap();
-        assert_eq!(
-            (region.bytes(), region.kind()),
-            (4 * MIB, RegionKind::Devdax)
-        );
+        assert_eq!((region.bytes(), region.kind()), (4 * MIB, RegionKind::Devdax));
         let last = WordOffset::new(4 * MIB - 8).unwrap();
         region.fabric().store(last, 7);
         assert_eq!(region.fabric().load(last), 7);
@@ -289,32 +240,18 @@ mod tests {
     fn a_devdax_must_have_whole_units() {
         let (_tree, sysfs) = fake_device(5, 3 * MIB);
         let error = RegionPath::inspect(Path::new("/dev/zero"), &sysfs).unwrap_err();
-        assert!(
-            error.to_string().ends_with("make it 2097152 bytes"),
-            "{error}"
-        );
+        assert!(error.to_string().ends_with("make it 2097152 bytes"), "{error}");
         let (_tree, sysfs) = fake_device(5, 0);
         let error = RegionPath::inspect(Path::new("/dev/zero"), &sysfs).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                OpenError::Empty {
-                    kind: RegionKind::Devdax,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, OpenError::Empty { kind: RegionKind::Devdax, .. }), "{error}");
     }
 
     #[test]
     fn a_refused_mapping_says_what_to_do() {
         // /dev/null opens but cannot be mapped.
         let (_tree, sysfs) = fake_device(3, 2 * MIB);
-        let error = RegionPath::inspect(Path::new("/dev/null"), &sysfs)
-            .unwrap()
-            .open()
-            .unwrap_err();
+        let error =
+            RegionPath::inspect(Path::new("/dev/null"), &sysfs).unwrap().open().unwrap_err();
         assert!(matches!(error, OpenError::Map { .. }), "{error}");
         assert!(error.to_string().contains("daxctl list"), "{error}");
     }
@@ -331,10 +268,7 @@ mod tests {
             (directory.path().join("nothing"), "does not exist"),
             (link, "does not exist"),
             (socket, "is a pipe or a socket"),
-            (
-                PathBuf::from("/dev/zero"),
-                "is a character device that sysfs does not list as dax",
-            ),
+            (PathBuf::from("/dev/zero"), "is a character device that sysfs does not list as dax"),
             (path.join("below"), "cannot open"),
         ] {
             let error = Region::open(&path, None).unwrap_err();
@@ -346,10 +280,7 @@ mod tests {
     fn a_file_is_opened_as_asked_for_only() {
         let (_directory, path) = file_of(MIB);
         assert_eq!(Region::open(&path, None).unwrap().kind(), RegionKind::File);
-        assert_eq!(
-            Region::open(&path, Some(RegionKind::File)).unwrap().bytes(),
-            MIB
-        );
+        assert_eq!(Region::open(&path, Some(RegionKind::File)).unwrap().bytes(), MIB);
         let error = Region::open(&path, Some(RegionKind::Devdax)).unwrap_err();
         let says = "is a regular file, but a devdax device was asked for";
         assert!(error.to_string().contains(says), "{error}");
@@ -376,22 +307,14 @@ mod tests {
         let region = Region::open(&path, None).unwrap();
         region.require_bytes(MIB).unwrap();
         let error = region.require_bytes(MIB + 1).unwrap_err();
-        assert!(
-            error.to_string().contains("at least 1048577 are needed"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("at least 1048577 are needed"), "{error}");
     }
 
     #[test]
     fn a_file_that_changes_under_way_is_refused() {
         let (directory, path) = file_of(MIB);
         let inspected = RegionPath::inspect(&path, &Sysfs::default()).unwrap();
-        OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .unwrap()
-            .set_len(2 * MIB)
-            .unwrap();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * MIB).unwrap();
         let error = inspected.open().unwrap_err();
         assert!(matches!(error, OpenError::Replaced { .. }), "{error}");
 
@@ -406,39 +329,15 @@ mod tests {
     #[test]
     fn answers_of_the_system_are_told_apart() {
         let error = |errno, kind| {
-            refused(
-                Path::new("/dev/dax0.0"),
-                kind,
-                io::Error::from_raw_os_error(errno),
-            )
+            refused(Path::new("/dev/dax0.0"), kind, io::Error::from_raw_os_error(errno))
         };
-        assert!(matches!(
-            error(libc::EACCES, RegionKind::Devdax),
-            OpenError::Permission { .. }
-        ));
-        assert!(matches!(
-            error(libc::EPERM, RegionKind::File),
-            OpenError::Permission { .. }
-        ));
-        assert!(matches!(
-            error(libc::EROFS, RegionKind::File),
-            OpenError::Permission { .. }
-        ));
+        assert!(matches!(error(libc::EACCES, RegionKind::Devdax), OpenError::Permission { .. }));
+        assert!(matches!(error(libc::EPERM, RegionKind::File), OpenError::Permission { .. }));
+        assert!(matches!(error(libc::EROFS, RegionKind::File), OpenError::Permission { .. }));
         let no_driver = error(libc::ENXIO, RegionKind::Devdax);
-        assert!(
-            no_driver
-                .to_string()
-                .contains("daxctl enable-device dax0.0"),
-            "{no_driver}"
-        );
-        assert!(matches!(
-            error(libc::ENXIO, RegionKind::File),
-            OpenError::System { .. }
-        ));
-        assert!(matches!(
-            error(libc::EMFILE, RegionKind::Devdax),
-            OpenError::System { .. }
-        ));
+        assert!(no_driver.to_string().contains("daxctl enable-device dax0.0"), "{no_driver}");
+        assert!(matches!(error(libc::ENXIO, RegionKind::File), OpenError::System { .. }));
+        assert!(matches!(error(libc::EMFILE, RegionKind::Devdax), OpenError::System { .. }));
     }
 
     #[test]

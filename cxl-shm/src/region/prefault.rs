@@ -86,9 +86,8 @@ impl Region {
         if self.kind() == RegionKind::Devdax || self.path.align_bytes() != PAGE_BYTES {
             return Ok(());
         }
-        let (needed_bytes, free_bytes) = self
-            .needed_and_free()
-            .map_err(|source| self.failed(0, source))?;
+        let (needed_bytes, free_bytes) =
+            self.needed_and_free().map_err(|source| self.failed(0, source))?;
         match free_bytes {
             Some(free) if free < needed_bytes => Err(self.no_space(needed_bytes, free_bytes)),
             _ => Ok(()),
@@ -99,18 +98,11 @@ impl Region {
         /// Unit of `st_blocks`, whatever the block size of the file system.
         const BLOCK_BYTES: u64 = 512;
         let backed_bytes = self.file.metadata()?.blocks().saturating_mul(BLOCK_BYTES);
-        Ok((
-            self.bytes().saturating_sub(backed_bytes),
-            room_left(&self.file)?,
-        ))
+        Ok((self.bytes().saturating_sub(backed_bytes), room_left(&self.file)?))
     }
 
     fn no_space(&self, needed_bytes: u64, free_bytes: Option<u64>) -> PrefaultError {
-        PrefaultError::NoSpace {
-            path: self.path().to_owned(),
-            needed_bytes,
-            free_bytes,
-        }
+        PrefaultError::NoSpace { path: self.path().to_owned(), needed_bytes, free_bytes }
     }
 
     fn failed(&self, offset: u64, source: io::Error) -> PrefaultError {
@@ -127,11 +119,7 @@ impl Region {
         {
             return self.no_space(needed_bytes, free_bytes);
         }
-        PrefaultError::System {
-            path: self.path().to_owned(),
-            offset,
-            source,
-        }
+        PrefaultError::System { path: self.path().to_owned(), offset, source }
     }
 }
 
@@ -164,9 +152,7 @@ mod tests {
         region.fabric().store(word, 42);
         assert_ne!(region.needed_and_free().unwrap().0, 0);
         let mut steps = Vec::new();
-        region
-            .prefault(2 * MIB, |done, total| steps.push((done, total)))
-            .unwrap();
+        region.prefault(2 * MIB, |done, total| steps.push((done, total))).unwrap();
         assert_eq!(steps, [(2 * MIB, 3 * MIB), (3 * MIB, 3 * MIB)]);
         assert_eq!(region.needed_and_free().unwrap().0, 0);
         assert_eq!(region.fabric().load(word), 42);
@@ -187,19 +173,14 @@ mod tests {
         let (_tree, sysfs) = dax::fake_device(5, 4 * MIB);
         let path = crate::region::RegionPath::inspect(Path::new("/dev/zero"), &sysfs).unwrap();
         let mut steps = Vec::new();
-        path.open()
-            .unwrap()
-            .prefault(1, |done, _| steps.push(done))
-            .unwrap();
+        path.open().unwrap().prefault(1, |done, _| steps.push(done)).unwrap();
         assert_eq!(steps, [2 * MIB, 4 * MIB]);
     }
 
     #[test]
     fn a_region_that_does_not_fit_is_not_begun() {
         let directory = tempfile::tempdir().unwrap();
-        let free = free_bytes(directory.path())
-            .unwrap()
-            .expect("the file system has a size");
+        let free = free_bytes(directory.path()).unwrap().expect("the file system has a size");
         let bytes = (free / PAGE_BYTES + 1) * 2 * PAGE_BYTES;
         let (_directory, region) = region(bytes);
         let mut steps = 0;
@@ -215,36 +196,19 @@ mod tests {
     fn answers_of_the_system_are_told_apart() {
         let (_directory, region) = region(MIB);
         let failed = |errno| region.failed(0, io::Error::from_raw_os_error(errno));
-        assert!(matches!(
-            failed(libc::ENOMEM),
-            PrefaultError::NoSpace { .. }
-        ));
-        assert!(matches!(
-            failed(libc::ENOSPC),
-            PrefaultError::NoSpace { .. }
-        ));
+        assert!(matches!(failed(libc::ENOMEM), PrefaultError::NoSpace { .. }));
+        assert!(matches!(failed(libc::ENOSPC), PrefaultError::NoSpace { .. }));
         assert!(matches!(failed(libc::EINVAL), PrefaultError::Unsupported));
         // There is room, so it is not for want of room that a touch would be SIGBUS.
         assert!(matches!(failed(libc::EFAULT), PrefaultError::System { .. }));
-        assert!(matches!(
-            failed(libc::EHWPOISON),
-            PrefaultError::System { .. }
-        ));
+        assert!(matches!(failed(libc::EHWPOISON), PrefaultError::System { .. }));
     }
 
     #[test]
     fn a_truncated_file_is_an_error_and_no_signal() {
         let (_directory, region) = region(2 * MIB);
-        OpenOptions::new()
-            .write(true)
-            .open(region.path())
-            .unwrap()
-            .set_len(MIB)
-            .unwrap();
+        OpenOptions::new().write(true).open(region.path()).unwrap().set_len(MIB).unwrap();
         let error = region.prefault(MIB, |_, _| ()).unwrap_err();
-        assert!(
-            matches!(error, PrefaultError::System { offset: MIB, .. }),
-            "{error}"
-        );
+        assert!(matches!(error, PrefaultError::System { offset: MIB, .. }), "{error}");
     }
 }

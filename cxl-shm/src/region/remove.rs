@@ -56,10 +56,9 @@ impl Region {
             Err(error) => Err(error),
         };
         match removed {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RemoveError::System {
-                path: path(),
-                source,
-            }),
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(RemoveError::System { path: path(), source })
+            }
             _ => Ok(()),
         }
     }
@@ -85,9 +84,7 @@ mod tests {
         let word = WordOffset::new(8).unwrap();
         region.fabric().store(word, 1);
         assert_eq!(region.fabric().load(word), 1);
-        region
-            .remove_file()
-            .expect("a file that is gone already is no error");
+        region.remove_file().expect("a file that is gone already is no error");
     }
 
     #[test]

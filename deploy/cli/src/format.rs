@@ -191,10 +191,9 @@ fn refuse_if_occupied<F: Fabric>(path: &Path, fabric: &F, force: bool) -> Result
         }
         Err(SuperblockError::NotOurs) if is_blank(fabric) => Ok(()),
         Err(SuperblockError::TooSmall { .. }) => Ok(()),
-        Err(error) if !force => bail!(
-            "{} is not blank ({error}); --force overwrites whatever is in it",
-            path.display()
-        ),
+        Err(error) if !force => {
+            bail!("{} is not blank ({error}); --force overwrites whatever is in it", path.display())
+        }
         Err(_) => Ok(()),
     }
 }

@@ -69,8 +69,8 @@ struct NodeStatus {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let region = Region::open(&options.region, None)?;
-    let (superblock, layout) = read_superblock(region.fabric())
-        .with_context(|| region.path().display().to_string())?;
+    let (superblock, layout) =
+        read_superblock(region.fabric()).with_context(|| region.path().display().to_string())?;
     let status = look(&region, &superblock, &layout)?;
     if options.json {
         println!("{}", serde_json::to_string(&status)?);

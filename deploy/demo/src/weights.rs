@@ -39,10 +39,11 @@ impl Weights {
         kernels: Kernels,
     ) -> Result<Self, LoadError> {
         let embedding = Arc::new(gguf.tensor("token_embd.weight")?);
+        // First, because what it needs for a moment is the largest.
+        let output = Linear::tied(&embedding, kernels)?;
         let layers = (0..config.layers)
             .map(|layer| LayerWeights::read(gguf, layer, kernels))
             .collect::<Result<Vec<_>, _>>()?;
-        let output = Linear::tied(&embedding, kernels)?;
         Ok(Self { embedding, layers, output_norm: vector(gguf, "output_norm.weight")?, output })
     }
 }

@@ -29,14 +29,14 @@ pub(crate) use payload::SlotSize;
 
 /// This process's way to the heap of its node.
 #[derive(Debug)]
-pub(crate) struct Heap<'m, F, H, L> {
+pub(crate) struct Heap<'m, F, H: HostMemory, L> {
     member: &'m Member<F, H, L>,
     areas: Areas,
 }
 
 /// The heap, locked: no other process or thread of the host changes it.
 #[derive(Debug)]
-pub(crate) struct LockedHeap<'m, F, H, L> {
+pub(crate) struct LockedHeap<'m, F, H: HostMemory, L> {
     pub(crate) member: &'m Member<F, H, L>,
     pub(crate) directory: Directory<ApplicationWords<'m, H>>,
     pub(crate) segment: OwnSegment,

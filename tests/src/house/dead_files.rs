@@ -10,11 +10,7 @@ use super::{SourceFile, SourceTree, Violation};
 #[must_use]
 pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut reached = BTreeSet::new();
-    let mut open: Vec<_> = tree
-        .files
-        .iter()
-        .filter(|file| is_root(tree, file))
-        .collect();
+    let mut open: Vec<_> = tree.files.iter().filter(|file| is_root(tree, file)).collect();
     let roots: BTreeSet<_> = open.iter().map(|file| file.path.as_str()).collect();
     while let Some(file) = open.pop() {
         if reached.insert(file.path.as_str()) {
@@ -25,8 +21,7 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let rust = tree.files.iter().filter(|file| file.is_rust());
     let dead = rust.filter(|file| !reached.contains(file.path.as_str()));
     let message = "no target reaches it: declare it with `mod`, or remove it";
-    dead.map(|file| Violation::of_file(&file.path, message))
-        .collect()
+    dead.map(|file| Violation::of_file(&file.path, message)).collect()
 }
 
 /// Whether a target starts with `file`.
@@ -52,11 +47,7 @@ fn is_root(tree: &SourceTree, file: &SourceFile) -> bool {
 /// Where the modules that `file` declares may be.
 fn named_by(file: &SourceFile, is_root: bool) -> Vec<String> {
     let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
-    let folder = if folder.is_empty() {
-        String::new()
-    } else {
-        format!("{folder}/")
-    };
+    let folder = if folder.is_empty() { String::new() } else { format!("{folder}/") };
     let mut paths: Vec<_> = file
         .text
         .lines()
@@ -81,11 +72,8 @@ fn named_by(file: &SourceFile, is_root: bool) -> Vec<String> {
             }
             ";" => {
                 if let Some(module) = declared {
-                    let inside: String = blocks
-                        .iter()
-                        .flatten()
-                        .map(|block| format!("{block}/"))
-                        .collect();
+                    let inside: String =
+                        blocks.iter().flatten().map(|block| format!("{block}/")).collect();
                     paths.push(format!("{own}{inside}{module}.rs"));
                     paths.push(format!("{own}{inside}{module}/mod.rs"));
                 }
@@ -105,10 +93,7 @@ mod tests {
 
     fn dead(files: &[(&str, &str)]) -> Vec<String> {
         let files = [&[MANIFEST], files].concat();
-        check(&SourceTree::of(&files))
-            .into_iter()
-            .map(|found| found.path)
-            .collect()
+        check(&SourceTree::of(&files)).into_iter().map(|found| found.path).collect()
     }
 
     #[test]
@@ -138,10 +123,7 @@ mod tests {
     #[test]
     fn what_nothing_names_is_dead() {
         let files = [
-            (
-                "a/src/lib.rs",
-                "// mod b;\nmod c { }\nconst D: &str = \"mod d;\";",
-            ),
+            ("a/src/lib.rs", "// mod b;\nmod c { }\nconst D: &str = \"mod d;\";"),
             ("a/src/b.rs", "mod e;"),
             ("a/src/b/e.rs", ""),
             ("a/src/c.rs", ""),
@@ -156,11 +138,8 @@ mod tests {
     #[test]
     fn targets_may_be_named_in_the_manifest() {
         let manifest = "[package]\nname = \"b\"\n[[bench]]\npath = \"speed/it.rs\"\n";
-        let files = [
-            ("b/Cargo.toml", manifest),
-            ("b/speed/it.rs", "mod lap;"),
-            ("b/speed/lap.rs", ""),
-        ];
+        let files =
+            [("b/Cargo.toml", manifest), ("b/speed/it.rs", "mod lap;"), ("b/speed/lap.rs", "")];
         assert_eq!(dead(&files), [""; 0]);
     }
 }

@@ -10,25 +10,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("connector", &["cxl-shm", "kv-cache"]),
     ("lock-manager", &["cxl-shm", "kv-cache"]),
     ("demo", &["connector", "cxl-shm", "kv-cache"]),
-    (
-        "rackline",
-        &["connector", "cxl-shm", "demo", "kv-cache", "lock-manager"],
-    ),
-    (
-        "rackline-benches",
-        &["connector", "cxl-shm", "kv-cache", "lock-manager"],
-    ),
-    (
-        "rackline-tests",
-        &[
-            "connector",
-            "cxl-shm",
-            "demo",
-            "kv-cache",
-            "lock-manager",
-            "rackline",
-        ],
-    ),
+    ("rackline", &["connector", "cxl-shm", "demo", "kv-cache", "lock-manager"]),
+    ("rackline-benches", &["connector", "cxl-shm", "kv-cache", "lock-manager"]),
+    ("rackline-tests", &["connector", "cxl-shm", "demo", "kv-cache", "lock-manager", "rackline"]),
 ];
 
 /// The one package that may use the tensor library: it takes minutes to build.
@@ -46,17 +30,13 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
             found("add `workspace = true` under `[lints]`".to_owned());
         }
         let Some((_, may_use)) = LAYERS.iter().find(|(name, _)| *name == package) else {
-            found(format!(
-                "\"{package}\" has no layer: add it in tests/src/house/dependencies.rs"
-            ));
+            found(format!("\"{package}\" has no layer: add it in tests/src/house/dependencies.rs"));
             continue;
         };
         for used in &manifest.dependencies {
             let ours = LAYERS.iter().any(|(name, _)| name == used);
             if ours && !may_use.contains(&used.as_str()) {
-                found(format!(
-                    "\"{package}\" may not use \"{used}\": dependencies run downward"
-                ));
+                found(format!("\"{package}\" may not use \"{used}\": dependencies run downward"));
             }
             if used.starts_with(TENSOR_LIBRARY) && package != USES_TENSORS {
                 found(format!("only \"{USES_TENSORS}\" may use \"{used}\""));
@@ -73,10 +53,7 @@ mod tests {
     fn messages(package: &str, rest: &str) -> Vec<String> {
         let text = format!("[package]\nname = \"{package}\"\n{rest}");
         let tree = SourceTree::of(&[("a/Cargo.toml", &text)]);
-        check(&tree)
-            .into_iter()
-            .map(|found| found.message)
-            .collect()
+        check(&tree).into_iter().map(|found| found.message).collect()
     }
 
     const LINTS: &str = "[lints]\nworkspace = true\n";
@@ -101,11 +78,7 @@ mod tests {
         ] {
             for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
                 let uses = format!("{LINTS}[{section}]\n{used}.workspace = true\n");
-                assert_eq!(
-                    messages(package, &uses).len(),
-                    1,
-                    "{package} {used} {section}"
-                );
+                assert_eq!(messages(package, &uses).len(), 1, "{package} {used} {section}");
             }
         }
     }
@@ -121,10 +94,7 @@ mod tests {
     fn layers_name_only_what_is_below() {
         for (at, (package, may_use)) in LAYERS.iter().enumerate() {
             let below: Vec<_> = LAYERS[..at].iter().map(|(name, _)| name).collect();
-            assert!(
-                may_use.iter().all(|used| below.contains(&used)),
-                "{package}"
-            );
+            assert!(may_use.iter().all(|used| below.contains(&used)), "{package}");
         }
     }
 }

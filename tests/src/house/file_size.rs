@@ -10,10 +10,7 @@ const LINES_MEDIAN: usize = 200;
 /// Files that are too long, or a tree whose files are long as a rule.
 #[must_use]
 pub fn check(tree: &SourceTree) -> Vec<Violation> {
-    let code = tree
-        .files
-        .iter()
-        .filter(|file| matches!(file.extension(), "rs" | "py"));
+    let code = tree.files.iter().filter(|file| matches!(file.extension(), "rs" | "py"));
     let sized = code.map(|file| (file.text.lines().count(), file.path.as_str()));
     let mut sizes: Vec<_> = sized.collect();
     sizes.sort_unstable();
@@ -21,10 +18,7 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let too_long = sizes.iter().filter(|(lines, _)| *lines > LINES_MAX);
     let mut violations: Vec<_> = too_long
         .map(|(lines, path)| {
-            Violation::of_file(
-                path,
-                format!("has {lines} lines, {LINES_MAX} at most: split it"),
-            )
+            Violation::of_file(path, format!("has {lines} lines, {LINES_MAX} at most: split it"))
         })
         .collect();
     if let Some((lines, path)) = sizes.get(sizes.len() / 2)
@@ -43,19 +37,10 @@ mod tests {
     use super::*;
 
     fn paths(files: &[(&str, usize)]) -> Vec<String> {
-        let texts: Vec<_> = files
-            .iter()
-            .map(|(_, lines)| "x\n".repeat(*lines))
-            .collect();
-        let files: Vec<_> = files
-            .iter()
-            .zip(&texts)
-            .map(|((path, _), text)| (*path, &**text))
-            .collect();
-        check(&SourceTree::of(&files))
-            .into_iter()
-            .map(|found| found.path)
-            .collect()
+        let texts: Vec<_> = files.iter().map(|(_, lines)| "x\n".repeat(*lines)).collect();
+        let files: Vec<_> =
+            files.iter().zip(&texts).map(|((path, _), text)| (*path, &**text)).collect();
+        check(&SourceTree::of(&files)).into_iter().map(|found| found.path).collect()
     }
 
     #[test]
@@ -69,10 +54,7 @@ mod tests {
     #[test]
     fn the_median_is_kept_to_the_line() {
         assert_eq!(paths(&[("a.rs", 1), ("b.rs", 199), ("c.rs", 700)]), [""; 0]);
-        assert_eq!(
-            paths(&[("a.rs", 1), ("b.rs", 200), ("c.rs", 700)]),
-            ["b.rs"]
-        );
+        assert_eq!(paths(&[("a.rs", 1), ("b.rs", 200), ("c.rs", 700)]), ["b.rs"]);
         assert_eq!(paths(&[]), [""; 0]);
     }
 }

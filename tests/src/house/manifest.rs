@@ -33,10 +33,7 @@ impl Manifest {
     }
 
     fn read(file: &SourceFile) -> Self {
-        let mut manifest = Self {
-            path: file.path.clone(),
-            ..Self::default()
-        };
+        let mut manifest = Self { path: file.path.clone(), ..Self::default() };
         let mut section = "";
         let lines = file.text.lines().map(str::trim);
         for line in lines.filter(|line| !line.starts_with('#')) {
@@ -44,9 +41,7 @@ impl Manifest {
                 section = line.trim_matches(['[', ']']);
                 // `[dependencies.name]`, also behind a target.
                 if let Some((_, name)) = section.split_once("dependencies.") {
-                    manifest
-                        .dependencies
-                        .push(name.trim_matches('"').to_owned());
+                    manifest.dependencies.push(name.trim_matches('"').to_owned());
                 }
                 continue;
             }
@@ -56,9 +51,7 @@ impl Manifest {
             let (key, value) = (key.trim(), value.trim());
             let text = value.trim_matches('"');
             if section.ends_with("dependencies") && section != "workspace.dependencies" {
-                manifest
-                    .dependencies
-                    .push(dependency(key, value).to_owned());
+                manifest.dependencies.push(dependency(key, value).to_owned());
             } else if section.contains("dependencies.") && key == "package" {
                 manifest.dependencies.push(text.to_owned());
             }
@@ -79,9 +72,7 @@ impl Manifest {
 /// Name of the package in `key = value` or `key.workspace = value`, under its own name when it is
 /// renamed here.
 fn dependency<'a>(key: &'a str, value: &'a str) -> &'a str {
-    let renamed = value
-        .split_once("package = \"")
-        .and_then(|(_, rest)| rest.split('"').next());
+    let renamed = value.split_once("package = \"").and_then(|(_, rest)| rest.split('"').next());
     renamed.unwrap_or_else(|| key.split('.').next().unwrap_or(key).trim_matches('"'))
 }
 
@@ -132,9 +123,7 @@ h = "1"
             path: "a/Cargo.toml".into(),
             package: "thing".into(),
             workspace_lints: true,
-            dependencies: ["a", "b", "c", "real-d", "e", "f", "g", "h"]
-                .map(Into::into)
-                .into(),
+            dependencies: ["a", "b", "c", "real-d", "e", "f", "g", "h"].map(Into::into).into(),
             target_paths: vec!["a/source/thing.rs".into(), "a/source/tool.rs".into()],
         };
         assert_eq!(Manifest::all(&tree).collect::<Vec<_>>(), [expected]);

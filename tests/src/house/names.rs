@@ -4,26 +4,15 @@ use super::rust_source::{code_only, words};
 use super::{SourceTree, Violation};
 
 /// Names of files, folders and modules that say nothing.
-const SAY_NOTHING: &[&str] = &[
-    "common",
-    "helper",
-    "helpers",
-    "manager2",
-    "misc",
-    "util",
-    "utilities",
-    "utils",
-];
+const SAY_NOTHING: &[&str] =
+    &["common", "helper", "helpers", "manager2", "misc", "util", "utilities", "utils"];
 
 /// Files, folders and modules with names that say nothing.
 #[must_use]
 pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut violations = Vec::new();
     for file in &tree.files {
-        let stems = file
-            .path
-            .split('/')
-            .map(|part| part.split('.').next().unwrap_or(part));
+        let stems = file.path.split('/').map(|part| part.split('.').next().unwrap_or(part));
         for stem in stems.filter(|stem| SAY_NOTHING.contains(stem)) {
             violations.push(Violation::of_file(&file.path, message(stem)));
         }

@@ -32,11 +32,7 @@ pub fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
             at += 1;
         }
         let start = at;
-        at += bytes[start..]
-            .iter()
-            .take_while(|byte| in_word(**byte))
-            .count()
-            .max(1);
+        at += bytes[start..].iter().take_while(|byte| in_word(**byte)).count().max(1);
         Some((start, &code[start..at]))
     })
 }
@@ -47,21 +43,14 @@ fn in_word(byte: u8) -> bool {
 
 /// The identifier that ends where the next text starts: `b`, `c` and `br` belong to a string.
 fn prefix(before: &[u8]) -> &[u8] {
-    let length = before
-        .iter()
-        .rev()
-        .take_while(|byte| in_word(**byte))
-        .count();
+    let length = before.iter().rev().take_while(|byte| in_word(**byte)).count();
     &before[before.len() - length..]
 }
 
 /// Bytes at the start of `rest` that are a comment, a string or a character; 0 when it is code.
 fn skipped(rest: &[u8], prefix: &[u8]) -> usize {
     match rest {
-        [b'/', b'/', ..] => rest
-            .iter()
-            .position(|byte| *byte == b'\n')
-            .unwrap_or(rest.len()),
+        [b'/', b'/', ..] => rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len()),
         [b'/', b'*', ..] => block_comment(rest),
         [b'"', ..] => quoted(rest, b'"'),
         [b'r', b'"' | b'#', ..] if matches!(prefix, b"" | b"b" | b"c") => raw_string(rest),
@@ -74,11 +63,7 @@ fn skipped(rest: &[u8], prefix: &[u8]) -> usize {
                 0xe0..0xf0 => 3,
                 0xf0.. => 4,
             };
-            if rest.get(1 + width) == Some(&b'\'') {
-                width + 2
-            } else {
-                0
-            }
+            if rest.get(1 + width) == Some(&b'\'') { width + 2 } else { 0 }
         }
         _ => 0,
     }
@@ -133,19 +118,12 @@ mod tests {
             ("r#\"a \"b\" c\"# + r#type", "             + r#type"),
             ("br\"\\\" x", "b     x"),
             ("for\"x\"", "for   "),
-            (
-                "'a' + '\\'' + '\"'; 'outer: loop",
-                "    +      +    ; 'outer: loop",
-            ),
+            ("'a' + '\\'' + '\"'; 'outer: loop", "    +      +    ; 'outer: loop"),
             ("fn f<'a>(x: &'a str)", "fn f< a>(x: & a str)"),
             ("\"never closed", "             "),
         ] {
             let code = code_only(source);
-            assert_eq!(
-                code.replace('\'', " "),
-                expected.replace('\'', " "),
-                "of {source}"
-            );
+            assert_eq!(code.replace('\'', " "), expected.replace('\'', " "), "of {source}");
             assert_eq!(code.len(), source.len());
         }
     }

@@ -75,22 +75,14 @@ impl SourceTree {
             path: (*path).to_owned(),
             text: (*text).to_owned(),
         };
-        Self {
-            files: files.iter().map(file).collect(),
-        }
+        Self { files: files.iter().map(file).collect() }
     }
 }
 
 /// What git has, and what it would take in; `None` without git, or outside a repository.
 fn listed_by_git(root: &Path) -> Option<Vec<String>> {
     let output = Command::new("git")
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
         .output()
         .ok()?;
@@ -140,9 +132,7 @@ mod tests {
         let walked = walked(&repository()).unwrap();
         assert!(walked.iter().any(|path| path == here));
         assert!(
-            walked
-                .iter()
-                .all(|path| !path.starts_with(".git/") && !path.starts_with("target/"))
+            walked.iter().all(|path| !path.starts_with(".git/") && !path.starts_with("target/"))
         );
     }
 

@@ -15,11 +15,8 @@ const UNFINISHED: &[&str] = &[
 ];
 
 /// Absolute paths that exist on one machine only.
-const MACHINE_PATHS: &[&str] = &[
-    concat!("/wo", "rk/"),
-    concat!("/ro", "ot/"),
-    concat!("/t", "mp/"),
-];
+const MACHINE_PATHS: &[&str] =
+    &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/t", "mp/")];
 
 /// Hosts of package registries: which one is asked is for the user's own settings to say.
 const REGISTRY_HOSTS: &[&str] = &[
@@ -41,11 +38,7 @@ const NOT_OURS: &[&str] = &["Cargo.lock", "LICENSE"];
 #[must_use]
 pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for file in tree
-        .files
-        .iter()
-        .filter(|file| !NOT_OURS.contains(&file.path.as_str()))
-    {
+    for file in tree.files.iter().filter(|file| !NOT_OURS.contains(&file.path.as_str())) {
         for (line, text) in file.text.lines().enumerate() {
             let mut found = |what: &str, advice: &str| {
                 let message = format!("\"{what}\": {advice}");
@@ -66,10 +59,7 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
             }
             for host in REGISTRY_HOSTS {
                 if lower.contains(host) {
-                    found(
-                        host,
-                        "which registry is used is for the user's settings to say",
-                    );
+                    found(host, "which registry is used is for the user's settings to say");
                 }
             }
         }
@@ -148,10 +138,7 @@ mod tests {
     #[test]
     fn what_others_wrote_is_not_looked_at() {
         let word = concat!("crates", ".io");
-        assert_eq!(
-            check(&SourceTree::of(&[("Cargo.lock", word), ("LICENSE", word)])),
-            []
-        );
+        assert_eq!(check(&SourceTree::of(&[("Cargo.lock", word), ("LICENSE", word)])), []);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::manager_of;
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
-use crate::layout::{Layout, ManagerLine};
+use crate::layout::{Layout, ManagerClaim};
 use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
 use crate::member::Seat;
 use crate::units::{LockId, NodeId};
@@ -36,10 +36,7 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
     for lock in (0..seat.layout().locks()).map(LockId) {
         let mut stamp = seat.tier().stamp(lock);
         let moved = loop {
-            let moved = Stamp {
-                term: newest,
-                ..stamp
-            };
+            let moved = Stamp { term: newest, ..stamp };
             match seat.tier().swap_stamp(lock, stamp, moved) {
                 Ok(()) => break moved,
                 Err(found) => stamp = found,
@@ -48,15 +45,9 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
         // T3: what is held is reported by its ticket; one word carries both it and the term.
         let held = match moved.phase {
             Phase::Hold => moved,
-            Phase::Idle | Phase::Wait => Stamp {
-                term: newest,
-                phase: Phase::Idle,
-                ticket: 0,
-            },
+            Phase::Idle | Phase::Wait => Stamp { term: newest, phase: Phase::Idle, ticket: 0 },
         };
-        let ack = acks
-            .word(u64::from(lock.0))
-            .expect("the area has a word per lock");
+        let ack = acks.word(u64::from(lock.0)).expect("the area has a word per lock");
         batch.word(ack, held.word());
     }
     batch.publish();
@@ -65,7 +56,7 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
 
 /// The newest term over all managers; 0 when there never was one.
 pub(super) fn newest_term<F: Fabric>(layout: &Layout, fabric: &F) -> u64 {
-    newest_claim(layout, fabric).map_or(0, |(_, claim)| claim.term())
+    newest_claim(layout, fabric).map_or(0, |(_, claim)| claim.term)
 }
 
 /// The newest claim over all managers, and its node. A claim that does not belong to its writer is
@@ -73,16 +64,16 @@ pub(super) fn newest_term<F: Fabric>(layout: &Layout, fabric: &F) -> u64 {
 pub(crate) fn newest_claim<F: Fabric>(
     layout: &Layout,
     fabric: &F,
-) -> Option<(NodeId, ManagerLine)> {
-    refresh_all(
-        fabric,
-        layout.nodes().map(|node| layout.manager_line(node).range()),
-    );
+) -> Option<(NodeId, ManagerClaim)> {
+    refresh_all(fabric, layout.nodes().map(|node| layout.manager_claim(node).range()));
     layout
         .nodes()
-        .filter_map(|node| Some((node, layout.manager_line(node).cached(fabric).ok()?)))
-        .filter(|(node, claim)| {
-            claim.term() <= TERM_MAX && manager_of(layout, claim.term()) == Some(*node)
+        .filter_map(|node| {
+            let word = layout.manager_claim(node).cached(fabric);
+            Some((node, ManagerClaim::from_word(word)?))
         })
-        .max_by_key(|(_, claim)| claim.term())
+        .filter(|(node, claim)| {
+            claim.term <= TERM_MAX && manager_of(layout, claim.term) == Some(*node)
+        })
+        .max_by_key(|(_, claim)| claim.term)
 }

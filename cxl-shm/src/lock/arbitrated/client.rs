@@ -37,21 +37,11 @@ impl Acquire {
     ) -> Self {
         let mut stamp = seat.tier().stamp(lock);
         let ticket = stamp.ticket + 1;
-        debug_assert_eq!(
-            stamp.phase,
-            Phase::Idle,
-            "one competitor a host, and it is recovered"
-        );
+        debug_assert_eq!(stamp.phase, Phase::Idle, "one competitor a host, and it is recovered");
         // The stamp first: from here on the agent reports us under a new term (T2).
-        while let Err(found) = seat.tier().swap_stamp(
-            lock,
-            stamp,
-            Stamp {
-                phase: Phase::Wait,
-                ticket,
-                ..stamp
-            },
-        ) {
+        while let Err(found) =
+            seat.tier().swap_stamp(lock, stamp, Stamp { phase: Phase::Wait, ticket, ..stamp })
+        {
             stamp = found;
         }
         publish_request(seat, fabric, lock, ticket);
@@ -68,34 +58,18 @@ impl Acquire {
         fabric: &F,
     ) -> Result<Held, Self> {
         let Self { lock, ticket } = self;
-        let waiting = Stamp {
-            phase: Phase::Wait,
-            ..seat.tier().stamp(lock)
-        };
+        let waiting = Stamp { phase: Phase::Wait, ..seat.tier().stamp(lock) };
         let Some(manager) = manager_of(seat.layout(), waiting.term) else {
             return Err(self);
         };
         let index = seat.layout().grant_index(seat.node(), lock);
         let grants = seat.layout().grants(manager);
-        let grant = grants
-            .word(index)
-            .expect("the index is in the layout")
-            .fresh(fabric);
-        if grant
-            != (Stamp {
-                term: waiting.term,
-                phase: Phase::Hold,
-                ticket,
-            })
-            .word()
-        {
+        let grant = grants.word(index).expect("the index is in the layout").fresh(fabric);
+        if grant != (Stamp { term: waiting.term, phase: Phase::Hold, ticket }).word() {
             return Err(self);
         }
         // T1: enter only from {T, wait, t}. The agent may have moved on to another term.
-        let hold = Stamp {
-            phase: Phase::Hold,
-            ..waiting
-        };
+        let hold = Stamp { phase: Phase::Hold, ..waiting };
         match seat.tier().swap_stamp(lock, waiting, hold) {
             Ok(()) => Ok(Held { lock, ticket }),
             Err(_) => Err(self),
@@ -135,11 +109,7 @@ fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId, ticke
     while let Err(found) = seat.tier().swap_stamp(
         lock,
         stamp,
-        Stamp {
-            phase: Phase::Idle,
-            ticket: ticket + 1,
-            ..stamp
-        },
+        Stamp { phase: Phase::Idle, ticket: ticket + 1, ..stamp },
     ) {
         stamp = found;
     }

@@ -8,8 +8,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::agent::newest_term;
 use super::manager_of;
-use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
-use crate::layout::{ManagerLine, NodeState};
+use crate::fabric::{Fabric, HostMemory, LineError, PublishBatch, refresh_all};
+use crate::layout::{ManagerClaim, NodeState};
 use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
 use crate::member::Seat;
 use crate::units::{LockId, NodeId};
@@ -87,8 +87,7 @@ impl Manager {
             return None;
         }
         debug_assert_eq!(manager_of(layout, term), Some(seat.node()));
-        seat.manager_line()
-            .publish(fabric, &ManagerLine::new(term, true));
+        seat.manager_claim().publish(fabric, ManagerClaim { term, serving: true }.word());
         let locks = layout.locks() as usize;
         let view = |node| NodeView {
             node,
@@ -144,15 +143,13 @@ impl Manager {
             return ManagerState::Collecting { waiting_for };
         }
         self.serving = true;
-        ManagerState::Serving {
-            granted: self.grant(seat, fabric),
-        }
+        ManagerState::Serving { granted: self.grant(seat, fabric) }
     }
 
     /// Says that no more grants will come. Locks that are held stay held.
     pub(crate) fn stop<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
-        seat.manager_line()
-            .publish(fabric, &ManagerLine::new(self.term, false));
+        let stopped = ManagerClaim { term: self.term, serving: false };
+        seat.manager_claim().publish(fabric, stopped.word());
     }
 
     /// The nodes as last seen.
@@ -172,23 +169,23 @@ impl Manager {
         let layout = seat.layout();
         let view = &mut self.nodes[index];
         let node = view.node;
-        // A line that cannot be read is being written, or damaged: what was known stays true.
-        // A node that is not present is still read below: its last words were releases.
-        if let Ok(line) = layout.node_line(node).cached(fabric) {
-            let present = matches!(line.state(), Some(NodeState::Joining | NodeState::Joined));
-            if !present {
-                view.acknowledged = false;
-            }
-            view.present = present;
+        // Only a node that says so has left, and only one that never asked for anything was never
+        // there: a line that cannot be read is being written, or damaged, and its node may hold
+        // locks (T4). A node that has left is still read below: its last words were releases.
+        view.present = match layout.node_line(node).cached(fabric) {
+            Ok(line) => line.state() != Some(NodeState::Left),
+            Err(LineError::Blank { .. }) => layout.summary(node).cached(fabric) != 0,
+            Err(LineError::Corrupt { .. }) => true,
+        };
+        if !view.present {
+            view.acknowledged = false;
         }
         if view.present && !view.acknowledged {
             let acks = layout.acks(node);
             fabric.refresh(acks.range());
             let mut held = Vec::new();
             for lock in 0..layout.locks() {
-                let word = acks
-                    .word(u64::from(lock))
-                    .expect("the area has a word per lock");
+                let word = acks.word(u64::from(lock)).expect("the area has a word per lock");
                 let ack = Stamp::from_word(word.cached(fabric));
                 if ack.term != self.term {
                     return;
@@ -218,13 +215,13 @@ impl Manager {
         let requests = layout.requests(node);
         fabric.refresh(requests.range());
         for lock in 0..layout.locks() {
-            let word = requests
-                .word(u64::from(lock))
-                .expect("the area has a word per lock");
+            let word = requests.word(u64::from(lock)).expect("the area has a word per lock");
             let ticket = word.cached(fabric);
             let slot = lock as usize;
             let known = std::mem::replace(&mut view.requests[slot], ticket);
             if is_odd(ticket) && ticket != known && ticket != view.granted[slot] {
+                // One request a node: an older one of it is withdrawn.
+                self.queues[slot].retain(|(queued, _)| *queued != node);
                 self.queues[slot].push_back((node, ticket));
                 self.wanted.insert(lock);
             }
@@ -267,12 +264,7 @@ impl Manager {
 }
 
 fn granted(term: u64, ticket: u64) -> u64 {
-    Stamp {
-        term,
-        phase: Phase::Hold,
-        ticket,
-    }
-    .word()
+    Stamp { term, phase: Phase::Hold, ticket }.word()
 }
 
 fn is_odd(ticket: u64) -> bool {

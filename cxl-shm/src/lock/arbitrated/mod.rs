@@ -43,11 +43,5 @@ use crate::units::NodeId;
 /// The node whose manager has claimed `term`; `None` for 0, which nobody claims.
 pub(crate) fn manager_of(layout: &Layout, term: u64) -> Option<NodeId> {
     let nodes = u64::from(layout.geometry().nodes);
-    (term != 0)
-        .then(|| {
-            u16::try_from(term % nodes)
-                .ok()
-                .and_then(|n| layout.node(n))
-        })
-        .flatten()
+    (term != 0).then(|| u16::try_from(term % nodes).ok().and_then(|n| layout.node(n))).flatten()
 }

@@ -1,7 +1,7 @@
 //! `rackline demo`: the main job on a real model, on one machine.
 
-mod protocol;
 mod proof;
+mod protocol;
 mod rack;
 mod report;
 mod serve;
@@ -108,6 +108,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     let max_tokens = usize::from(options.max_tokens);
     let mut served = serve::serve(&mut fleet, &plan, &tokenizer, max_tokens, quiet)?;
+    say("\ndamaging a block in the pool and asking the last question again:".to_owned());
     let corrupt = proof::damage(&region, &mut fleet, &served, max_tokens)?;
     // Stop the rack before the comparison: it must not take time from the process it is compared
     // with.
@@ -128,7 +129,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     } else {
         report.print();
     }
-    ensure!(report.tokens_equal, "the tokens through the pool differ: this is a bug, please report it");
+    ensure!(
+        report.tokens_equal,
+        "the tokens through the pool differ: this is a bug, please report it"
+    );
     ensure!(corrupt > 0, "a damaged block was not noticed: this is a bug, please report it");
     Ok(())
 }
@@ -154,8 +158,10 @@ fn make_region(
     // The longest that each conversation can become, each block twice (both nodes may compute the
     // same one), and as much again.
     let turns = u64::from(options.turns);
-    let tokens = u64::from(options.document_tokens) + 100 + turns * (u64::from(options.max_tokens) + 50);
-    let wanted = (dialogues as u64 * tokens.div_ceil(16) * block_bytes * 4).next_multiple_of(64 << 20);
+    let tokens =
+        u64::from(options.document_tokens) + 100 + turns * (u64::from(options.max_tokens) + 50);
+    let wanted =
+        (dialogues as u64 * tokens.div_ceil(16) * block_bytes * 4).next_multiple_of(64 << 20);
     let free = free_bytes(folder)?;
     let bytes = match options.region_size {
         Some(size) => size.as_u64(),

@@ -26,7 +26,7 @@ pub(super) struct Report {
     pub(super) kv_bytes_fetched: u64,
     /// Blocks that the pool had no room for.
     pub(super) blocks_refused: u64,
-    /// Blocks damaged on purpose that the workers found and computed again.
+    /// How often workers found the block that was damaged on purpose. They computed it again.
     pub(super) corrupt_blocks_found: u64,
     /// Each request.
     pub(super) served: Vec<Served>,
@@ -52,8 +52,16 @@ impl Report {
     pub(super) fn print(&self) {
         println!(
             "\n {:>2}  {:<16} {:>4}  {:>6}  {:>6}  {:>9}  {:>9}  {:>7}  {:>10}  {:>10}",
-            "#", "document", "turn", "prompt", "cached", "TTFT cold", "TTFT pool", "speedup",
-            "published", "fetched"
+            "#",
+            "document",
+            "turn",
+            "prompt",
+            "cached",
+            "TTFT cold",
+            "TTFT pool",
+            "speedup",
+            "published",
+            "fetched"
         );
         for (index, request) in self.served.iter().enumerate() {
             println!(
@@ -84,7 +92,7 @@ impl Report {
         let equal = if self.tokens_equal { "equal in every answer" } else { "DIFFERENT" };
         println!("\ntokens with and without the pool: {equal}");
         println!(
-            "blocks damaged on purpose: {} found by their checksum and computed again",
+            "block damaged on purpose: found {} times by its checksum, computed again",
             self.corrupt_blocks_found
         );
         if self.blocks_refused > 0 {

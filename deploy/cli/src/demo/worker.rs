@@ -130,7 +130,8 @@ impl Engine {
     /// Makes the pool hold all whole blocks of a prompt. What is left of the prompt after the last
     /// whole block is for decode to compute.
     fn prefill(&self, tokens: &[u32], shared: &Shared<'_>) -> Result<Moved> {
-        let whole = &tokens[..tokens.len() / self.hasher.block_tokens() * self.hasher.block_tokens()];
+        let whole =
+            &tokens[..tokens.len() / self.hasher.block_tokens() * self.hasher.block_tokens()];
         let hashes = self.hasher.chain(whole);
         let mut kv = self.model.new_cache(whole.len());
         let mut moved = self.fetch(&hashes, &mut kv, shared)?;

@@ -11,7 +11,7 @@ const SMALL_RESULTS: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct FloatMatrix {
-    /// `[inputs][outputs]`, a transposed view.
+    /// `[inputs][outputs]`: so a few rows need no rearranging of the weights.
     weight: Tensor,
     outputs: usize,
     inputs: usize,
@@ -23,7 +23,7 @@ impl FloatMatrix {
         if outputs <= FEWEST_OUTPUTS {
             candle_core::bail!("a layer has {outputs} outputs; more than {FEWEST_OUTPUTS} needed")
         }
-        Ok(Self { weight: weight.t()?, outputs, inputs })
+        Ok(Self { weight: weight.t()?.contiguous()?, outputs, inputs })
     }
 
     pub(super) fn outputs(&self) -> usize {

@@ -23,9 +23,9 @@ use integer::IntegerMatrix;
 pub enum Kernels {
     /// Weights and rows in 8 bits, for CPUs whose vector units multiply bytes (AVX-512 VNNI,
     /// AVX-VNNI): twice the rows a second of [`Float`](Self::Float) in prefill, three times in
-    /// decode, 390 MB a process.
+    /// decode, 420 MB a process.
     Integer,
-    /// Everything in f32: any CPU, 570 MB a process.
+    /// Everything in f32: any CPU, 630 MB a process.
     Float,
 }
 
