@@ -7,8 +7,8 @@ use clap::Args;
 /// Run the lock manager of a region.
 ///
 /// One process on one host of the rack grants the locks that guard chunk allocation. Start a
-/// second one on another host as a standby: it takes over when the first falls silent. Lookups,
-/// fetches and publishes go on without any.
+/// second one on another host as a standby: it takes over when the first falls silent, once every
+/// host that takes part has acknowledged it. Lookups, fetches and publishes go on without any.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The region: a devdax device (/dev/daxX.Y), or a file on a single host.

@@ -1,5 +1,6 @@
 //! Suites that cross crates: simulated racks, process kills, the rules of the house.
 
+pub mod cache_scenarios;
 pub mod house;
 pub mod lock_scenarios;
 pub mod mutation;

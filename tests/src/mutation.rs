@@ -80,26 +80,3 @@ fn survivor(root: &Path, site: Site) -> Survivor {
     let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim().to_owned();
     Survivor { file: site.file.to_owned(), op: format!("{:?}", site.op), source }
 }
-
-/// The survivors that are known, from a file of lines `file | operation | source | reason`.
-/// Empty lines and lines that begin with `#` do not count.
-///
-/// # Panics
-/// When the file cannot be read, or a line has no reason.
-#[must_use]
-pub fn known_survivors(file: &Path) -> Vec<Survivor> {
-    let text =
-        std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .map(|line| {
-            let mut fields = line.split(" | ").map(str::to_owned);
-            match (fields.next(), fields.next(), fields.next(), fields.next()) {
-                (Some(file), Some(op), Some(source), Some(_reason)) => {
-                    Survivor { file, op, source }
-                }
-                _ => panic!("no reason given: {line}"),
-            }
-        })
-        .collect()
-}

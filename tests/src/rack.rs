@@ -55,6 +55,11 @@ impl Processes {
         });
     }
 
+    /// After a schedule has ended: none of its processes lives any more.
+    pub fn end_all(&self) {
+        self.with(|registry| registry.living.clear());
+    }
+
     fn try_lock_tier(&self, host: usize, process: ProcessIdentity) -> bool {
         self.with(|registry| {
             let holder = registry.joining.get(&host);
@@ -176,7 +181,7 @@ impl Cluster {
     /// After a schedule has ended: a new process of `host`, with every other one gone.
     #[must_use]
     pub fn audit(&self, host: usize) -> RackMember {
-        self.processes.with(|registry| registry.living.clear());
+        self.processes.end_all();
         self.join(host, "auditor")
     }
 

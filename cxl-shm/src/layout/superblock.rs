@@ -311,3 +311,91 @@ impl fmt::Display for Superblock {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fabric::simulated::SimulatedRack;
+
+    fn formatted() -> (SimulatedRack, Superblock) {
+        let geometry = Geometry {
+            region_bytes: 1 << 20,
+            nodes: 2,
+            locks: 8,
+            chunk_bytes: 64 << 10,
+            area_lines: 3,
+            host_words: 5,
+        };
+        let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+        let superblock = Superblock { uuid: [1, 2], geometry, application: [3; 6] };
+        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+        (rack, superblock)
+    }
+
+    #[test]
+    fn another_host_reads_what_was_formatted() {
+        let (rack, superblock) = formatted();
+        let (read, layout) = read_superblock(&rack.host(1)).unwrap();
+        assert_eq!(read, superblock);
+        assert_eq!(layout, Layout::new(superblock.geometry).unwrap());
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let (rack, _) = formatted();
+        let later = Selector { magic: MAGIC, version: 9, slot: 0, sequence: 1, reserved: [0; 4] };
+        OwnedLine::new(line(SELECTOR_AT)).publish(&rack.host(0), &later);
+        let error = read_superblock(&rack.host(1)).unwrap_err();
+        assert_eq!(error, SuperblockError::OtherVersion { found: 9 });
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_superblock_is_noticed() {
+        for (at, expected_ours) in [(SELECTOR_AT, false), (0, true), (LINE_BYTES, true)] {
+            for byte in 0..LINE_BYTES {
+                let (rack, _) = formatted();
+                rack.flip_bit(at + byte, 5);
+                let error = read_superblock(&rack.host(1)).unwrap_err();
+                assert_eq!(error != SuperblockError::NotOurs, expected_ours, "{at} {byte}");
+            }
+        }
+    }
+
+    #[test]
+    fn memory_of_zeros_is_no_region() {
+        let rack = SimulatedRack::sticky(1, 1 << 20);
+        assert_eq!(read_superblock(&rack.host(0)), Err(SuperblockError::NotOurs));
+        let tiny = SimulatedRack::sticky(1, 64);
+        let error = read_superblock(&tiny.host(0)).unwrap_err();
+        assert_eq!(error, SuperblockError::TooSmall { bytes: 64 });
+    }
+
+    proptest! {
+        #[test]
+        fn no_sealed_superblock_makes_us_panic(
+            version in 0u32..3, slot in 0u32..4, nodes: u32, locks: u32, chunk_bytes: u64,
+            area_lines: u64, host_words: u64, chunks_at: u64,
+        ) {
+            let rack = SimulatedRack::sticky(1, 1 << 20);
+            let host = rack.host(0);
+            let at = u64::from(slot % 2) * PAGE_BYTES;
+            let sequence = 1;
+            OwnedLine::new(line(at)).publish(&host, &Identity {
+                magic: MAGIC, uuid: [0; 2], version, nodes, locks, reserved: 0, chunk_bytes, sequence,
+            });
+            OwnedLine::new(line(at + LINE_BYTES)).publish(&host, &Extents {
+                region_bytes: 1 << 20, area_lines, chunks_at, sequence, host_words, reserved: [0; 2],
+            });
+            OwnedLine::new(line(at + 2 * LINE_BYTES))
+                .publish(&host, &Application { words: [0; 6], sequence });
+            OwnedLine::new(line(SELECTOR_AT)).publish(&host, &Selector {
+                magic: MAGIC, version, slot, sequence, reserved: [0; 4],
+            });
+            if let Ok((superblock, layout)) = read_superblock(&host) {
+                prop_assert!(layout.payload().end() <= superblock.geometry.region_bytes);
+            }
+        }
+    }
+}

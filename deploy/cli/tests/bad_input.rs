@@ -1,0 +1,247 @@
+//! Bad input: one clear error that says what is wrong and what to do, and nothing is changed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use connector::pool::Pool;
+use connector::session::{PublishBlock, PublishOutcome, SessionOptions};
+use cxl_shm::clock::SystemClock;
+use kv_cache::{BlockHash, Model, Namespace, Refusal};
+use tempfile::TempDir;
+
+/// Sizes that fit a region of 4 MiB.
+const SMALL: [&str; 6] = ["--nodes", "2", "--chunk", "256KiB", "--block", "16KiB"];
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir_in("/dev/shm").unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A formatted region of 4 MiB for two nodes.
+    fn region(&self) -> PathBuf {
+        let path = self.path("pool");
+        ok(&format(&path, &["--create", "4MiB"]));
+        path
+    }
+
+    fn files(&self) -> usize {
+        std::fs::read_dir(self.0.path()).unwrap().count()
+    }
+}
+
+fn rackline() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rackline"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Formats with [`SMALL`] sizes, where `arguments` do not say otherwise.
+fn format(path: &Path, arguments: &[&str]) -> Output {
+    let small = SMALL.chunks(2).filter(|pair| !arguments.contains(&pair[0])).flatten();
+    let mut command = rackline();
+    command.arg("format").arg("--region").arg(path).args(small).args(arguments);
+    command.output().unwrap()
+}
+
+fn ok(output: &Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The error of a command that fails: one line.
+fn error(output: &Output) -> String {
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(text.lines().count(), 1, "one clear error: {text}");
+    text
+}
+
+/// A lock manager that is killed when dropped.
+struct LockManager(Child);
+
+impl LockManager {
+    fn start(path: &Path) -> Self {
+        let mut command = rackline();
+        command.arg("lock-manager").arg("--region").arg(path).args(["--node", "0"]);
+        let manager = Self(command.stderr(Stdio::null()).spawn().unwrap());
+        for _ in 0..500 {
+            let status =
+                rackline().args(["status", "--json", "--region"]).arg(path).output().unwrap();
+            if String::from_utf8_lossy(&status.stdout).contains("\"serving\":true") {
+                return manager;
+            }
+            SystemClock::start().sleep_ms(10);
+        }
+        panic!("the lock manager does not serve");
+    }
+}
+
+impl Drop for LockManager {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn too_small_a_region_is_not_made() {
+    let folder = Folder::new();
+    let error = error(&format(&folder.path("pool"), &["--create", "256KiB"]));
+    assert!(error.contains("too small") && error.contains("larger region"), "{error}");
+    assert_eq!(folder.files(), 0, "nothing is left behind");
+}
+
+#[test]
+fn impossible_sizes_are_refused_before_there_is_a_file() {
+    let folder = Folder::new();
+    for (arguments, word) in [
+        (["--create", "64MiB", "--nodes", "99"], "nodes"),
+        (["--create", "64MiB", "--locks", "1"], "locks"),
+        (["--create", "64MiB", "--chunk", "3MiB"], "power of two"),
+    ] {
+        let error = error(&format(&folder.path("pool"), &arguments));
+        assert!(error.contains(word), "{error}");
+    }
+    assert_eq!(folder.files(), 0);
+}
+
+#[test]
+fn a_region_is_not_formatted_again_by_accident() {
+    let folder = Folder::new();
+    let path = folder.region();
+    let before = std::fs::read(&path).unwrap();
+    let message = error(&format(&path, &[]));
+    assert!(message.contains("holds region") && message.contains("--force"), "{message}");
+    assert!(std::fs::read(&path).unwrap() == before, "nothing is changed");
+    ok(&format(&path, &["--force"]));
+    assert!(std::fs::read(&path).unwrap() != before);
+}
+
+#[test]
+fn other_data_is_not_overwritten_by_accident() {
+    let folder = Folder::new();
+    let path = folder.path("letter");
+    std::fs::write(&path, vec![b'x'; 4 << 20]).unwrap();
+    let message = error(&format(&path, &[]));
+    assert!(message.contains("not blank") && message.contains("--force"), "{message}");
+    assert!(std::fs::read(&path).unwrap() == vec![b'x'; 4 << 20]);
+    let message = error(&rackline().args(["status", "--region"]).arg(&path).output().unwrap());
+    assert!(message.contains("not a Rackline region"), "{message}");
+}
+
+#[test]
+fn a_file_is_no_device_and_a_missing_path_is_said() {
+    let folder = Folder::new();
+    let path = folder.region();
+    let message = error(&format(&path, &["--kind", "devdax", "--force"]));
+    assert!(message.contains("devdax") && message.contains("regular file"), "{message}");
+    let message = error(&format(Path::new("/dev/null"), &["--kind", "devdax"]));
+    assert!(message.contains("/dev/null"), "{message}");
+    let missing = folder.path("nowhere");
+    let message = error(&rackline().args(["status", "--region"]).arg(&missing).output().unwrap());
+    assert!(message.contains("does not exist"), "{message}");
+}
+
+#[test]
+fn a_region_of_another_size_is_refused() {
+    let folder = Folder::new();
+    let path = folder.region();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(8 << 20).unwrap();
+    let message = error(&rackline().args(["status", "--region"]).arg(&path).output().unwrap());
+    assert!(message.contains("4194304") && message.contains("8388608"), "{message}");
+}
+
+#[test]
+fn an_unknown_node_is_refused() {
+    let folder = Folder::new();
+    let path = folder.region();
+    let mut command = rackline();
+    command.arg("lock-manager").arg("--region").arg(&path).args(["--node", "7"]);
+    let message = error(&command.output().unwrap());
+    assert!(message.contains("node 7 does not exist") && message.contains("0 to 1"), "{message}");
+}
+
+#[test]
+fn a_region_in_use_is_not_formatted_and_has_one_lock_manager_a_host() {
+    let folder = Folder::new();
+    let path = folder.region();
+    let manager = LockManager::start(&path);
+    let message = error(&format(&path, &["--force"]));
+    assert!(message.contains("in use"), "{message}");
+    let mut second = rackline();
+    second.arg("lock-manager").arg("--region").arg(&path).args(["--node", "0"]);
+    let message = error(&second.output().unwrap());
+    assert!(message.contains("another lock manager"), "{message}");
+    drop(manager);
+    ok(&format(&path, &["--force"]));
+}
+
+const BLOCK_BYTES: usize = 16 << 10;
+
+/// Publishes blocks until one is refused.
+fn publish_until_refused(pool: &Pool) -> (usize, Refusal) {
+    let model = Model {
+        name: "none",
+        revision: "1",
+        dtype: "u8",
+        layout_version: 1,
+        block_tokens: 1,
+        tensor_parallel_rank: 0,
+        tensor_parallel_size: 1,
+        layers: 1,
+        kv_heads: 1,
+        head_dim: 1,
+    };
+    let options = SessionOptions {
+        model: model.fingerprint(),
+        namespace: Namespace::default(),
+        block_bytes: BLOCK_BYTES as u64,
+        chunk_timeout_ms: 5000,
+    };
+    let cache = pool.cache().unwrap();
+    let session = pool.session(&cache, options);
+    let payload = vec![7; BLOCK_BYTES];
+    for number in 0u8..=255 {
+        let block =
+            PublishBlock { hash: BlockHash::new([number; 32]), depth: 0, parts: &[&payload] };
+        let report = session.publish(&[block]).unwrap();
+        if let PublishOutcome::Refused(refusal) = &report.outcomes()[0] {
+            return (usize::from(number), refusal.clone());
+        }
+    }
+    panic!("4 MiB hold no 256 blocks of 16 KiB");
+}
+
+#[test]
+fn a_full_pool_refuses_and_keeps_what_it_has() {
+    let folder = Folder::new();
+    let path = folder.region();
+    let _manager = LockManager::start(&path);
+    let pool = Pool::attach(&path, 1).unwrap();
+    let (published, refusal) = publish_until_refused(&pool);
+    assert!(published > 32, "{published}");
+    assert!(refusal.to_string().contains("the pool is full"), "{refusal}");
+    let metrics = pool.cache().unwrap().local().metrics();
+    assert_eq!(metrics.published_blocks, published as u64);
+}
+
+#[test]
+fn without_a_lock_manager_only_new_chunks_are_missing() {
+    let folder = Folder::new();
+    let path = folder.region();
+    let pool = Pool::attach(&path, 1).unwrap();
+    let (published, refusal) = publish_until_refused(&pool);
+    assert_eq!(published, 0);
+    let message = refusal.to_string();
+    assert!(message.contains("rackline lock-manager"), "{message}");
+
+    let manager = LockManager::start(&path);
+    let (_, refusal) = publish_until_refused(&pool);
+    assert!(refusal.to_string().contains("the pool is full"), "{refusal}");
+    drop(manager);
+}

@@ -1,0 +1,24 @@
+//! Publish, lookup and fetch on simulated racks of 2 to 4 hosts: many seeds, both cache modes, with
+//! and without posted writes, DMA past the caches and through them, pauses and crashes.
+//!
+//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
+
+use rackline_tests::cache_scenarios::{
+    flipped_bits_are_misses, serve_through_crashes, serve_together,
+};
+use rackline_tests::rack::{Mutant, for_seeds};
+
+#[test]
+fn every_host_reads_what_any_host_published() {
+    for_seeds(0..60, |seed| serve_together(Mutant::NONE, seed));
+}
+
+#[test]
+fn no_wrong_byte_is_accepted_whoever_dies() {
+    for_seeds(0..60, |seed| serve_through_crashes(Mutant::NONE, seed));
+}
+
+#[test]
+fn damage_is_a_miss() {
+    for_seeds(0..30, |seed| flipped_bits_are_misses(Mutant::NONE, seed));
+}
