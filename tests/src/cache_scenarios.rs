@@ -9,7 +9,7 @@ use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Miss, Model, Namesp
 
 use crate::rack::{Cluster, Mutant, run};
 
-const BLOCK_TOKENS: usize = 4;
+const BLOCK_TOKENS: u32 = 4;
 /// Ends inside a line, and takes two pages.
 const BLOCK_BYTES: usize = 4200;
 const PROMPTS: u32 = 4;
@@ -42,7 +42,7 @@ fn options() -> SessionOptions {
         revision: "1",
         dtype: "u8",
         layout_version: 1,
-        block_tokens: 4,
+        block_tokens: BLOCK_TOKENS,
         tensor_parallel_rank: 0,
         tensor_parallel_size: 1,
         layers: 1,
@@ -59,10 +59,10 @@ fn options() -> SessionOptions {
 
 /// The hashes of a prompt; prompts share their first two blocks.
 fn prompt(number: u32) -> Vec<BlockHash> {
-    let tokens: Vec<u32> = (0..BLOCKS_A_PROMPT * BLOCK_TOKENS as u32)
-        .map(|token| if token < 2 * BLOCK_TOKENS as u32 { token } else { 1000 * number + token })
+    let tokens: Vec<u32> = (0..BLOCKS_A_PROMPT * BLOCK_TOKENS)
+        .map(|token| if token < 2 * BLOCK_TOKENS { token } else { 1000 * number + token })
         .collect();
-    ChainHasher::new(b"", BLOCK_TOKENS).chain(&tokens)
+    ChainHasher::new(b"", BLOCK_TOKENS as usize).chain(&tokens)
 }
 
 /// What a real engine would compute: follows from the hash alone.
@@ -96,7 +96,8 @@ fn serve(
     for round in 0..rounds {
         for number in 0..PROMPTS {
             // Each host in an order of its own.
-            let hashes = prompt((number + round + host as u32) % PROMPTS);
+            let first = u32::try_from(host).unwrap_or(0) + round;
+            let hashes = prompt((first + number) % PROMPTS);
             let found = session.lookup(&hashes);
             let mut bytes = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
             let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use super::{
-    HEARTBEAT_MS, HostIdentity, HostTier, HostTierError, HostTierFile, JoinError, LeaveOutcome,
-    Member, ProcLiveness, ProcessIdentity,
+    HEARTBEAT_MS, HOST_TIER_FOLDER, HostIdentity, HostTier, HostTierError, HostTierFile, JoinError,
+    LeaveOutcome, Member, ProcLiveness, ProcessIdentity,
 };
 use crate::clock::SystemClock;
 use crate::fabric::{MappedFabric, MappedHostMemory};
@@ -90,7 +90,7 @@ impl Attachment {
             .map_err(|source| AttachError::Superblock { path: path.to_owned(), source })?;
         let nodes = layout.geometry().nodes;
         let known = layout.node(node).ok_or(JoinError::UnknownNode { node, nodes })?;
-        let tier_path = HostTierFile::path_in(Path::new("/dev/shm"), &superblock, known);
+        let tier_path = HostTierFile::path_in(Path::new(HOST_TIER_FOLDER), &superblock, known);
         let member = Some(join(&region, &tier_path, node)?);
         // From here on an error drops the attachment, which leaves.
         let mut attached = Self { member, agent: None, tier_path, region, _in_use: in_use };

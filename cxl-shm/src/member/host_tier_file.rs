@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::retry_on_intr;
 
 use crate::fabric::{MapError, MappedHostMemory, Mapping};
-use crate::layout::Superblock;
+use crate::layout::{Layout, Superblock};
 use crate::units::NodeId;
 
 /// Why the host tier is not to be had.
@@ -49,11 +49,35 @@ pub struct HostTierFile {
     new: bool,
 }
 
+/// Where host tiers lie: in the host's own DRAM.
+pub const HOST_TIER_FOLDER: &str = "/dev/shm";
+
 impl HostTierFile {
-    /// Where the host tier of `node` lies in `folder` (`/dev/shm` but for tests).
+    /// Where the host tier of `node` lies in `folder` ([`HOST_TIER_FOLDER`]).
     #[must_use]
     pub fn path_in(folder: &Path, superblock: &Superblock, node: NodeId) -> PathBuf {
         folder.join(format!("rackline-{}-n{node}", superblock.uuid_text()))
+    }
+
+    /// Removes the files of all nodes of a region in `folder`. Only when no process of this host
+    /// uses the region: what they hold is soft state of processes that are gone.
+    ///
+    /// # Errors
+    /// [`HostTierError::File`] for the first that cannot be removed.
+    pub fn remove_all(
+        folder: &Path,
+        superblock: &Superblock,
+        layout: &Layout,
+    ) -> Result<(), HostTierError> {
+        for node in layout.nodes() {
+            let path = Self::path_in(folder, superblock, node);
+            match std::fs::remove_file(&path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(source) => return Err(HostTierError::File { path, source }),
+            }
+        }
+        Ok(())
     }
 
     /// Opens the file, creates it when it is not there, and locks it.

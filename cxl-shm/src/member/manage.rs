@@ -1,9 +1,11 @@
 //! Being the lock manager: at most one process a host, one host a term.
 
 use super::{HostLockName, Liveness, Member};
-use crate::fabric::{Fabric, HostMemory};
+use crate::fabric::{Fabric, HostMemory, LineError};
+use crate::layout::{Layout, NodeState};
 use crate::lock::HostAcquire;
 use crate::lock::arbitrated::{Manager, ManagerState, NodeReport};
+use crate::lock::stamp::Stamp;
 use crate::units::NodeId;
 
 /// Why a process did not become lock manager.
@@ -64,10 +66,25 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 impl ManagerSeen {
     /// Looks over all nodes, freshly. Needs no membership.
     #[must_use]
-    pub fn look<F: Fabric>(layout: &crate::layout::Layout, fabric: &F) -> Option<Self> {
+    pub fn look<F: Fabric>(layout: &Layout, fabric: &F) -> Option<Self> {
         let (node, claim) = crate::lock::arbitrated::newest_claim(layout, fabric)?;
         let heartbeat = layout.manager_heartbeat(node).fresh(fabric);
         Some(Self { node, term: claim.term, heartbeat, serving: claim.serving })
+    }
+
+    /// A node that takes part and has not acknowledged the term, as far as its first lock says:
+    /// nothing is granted before it has (T4).
+    #[must_use]
+    pub fn waiting_for<F: Fabric>(&self, layout: &Layout, fabric: &F) -> Option<NodeId> {
+        layout.nodes().find(|node| {
+            let present = match layout.node_line(*node).fresh(fabric) {
+                Ok(line) => line.state() != Some(NodeState::Left),
+                Err(LineError::Blank { .. }) => false,
+                Err(LineError::Corrupt { .. }) => true,
+            };
+            let first = layout.acks(*node).word(0).map(|word| word.fresh(fabric));
+            present && first.is_some_and(|word| Stamp::from_word(word).term != self.term)
+        })
     }
 }
 

@@ -16,7 +16,7 @@ mod seat;
 pub use attach::{AttachError, Attachment, LocalMember};
 pub use hearts::{NodeHeart, watch_hearts};
 pub use host_tier::{ApplicationWords, HostLockName, HostTier};
-pub use host_tier_file::{HostTierError, HostTierFile};
+pub use host_tier_file::{HOST_TIER_FOLDER, HostTierError, HostTierFile};
 pub use join::{HostIdentity, JoinError, LeaveOutcome};
 pub use manage::{Manage, ManageError, ManagerSeen};
 pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};

@@ -10,7 +10,7 @@ use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{
     Geometry, Layout, Superblock, SuperblockError, format_superblock, read_superblock,
 };
-use cxl_shm::member::watch_hearts;
+use cxl_shm::member::{HOST_TIER_FOLDER, HostTierFile, watch_hearts};
 use cxl_shm::region::{Region, RegionKind, RegionUse};
 use cxl_shm::units::{LineOffset, LineRange, PAGE_BYTES};
 use kv_cache::CacheGeometry;
@@ -141,8 +141,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 pub(crate) fn make(region: &Region, plan: &Plan, force: bool) -> Result<(Superblock, Layout)> {
     let superblock = superblock(plan, region.bytes())?;
     let _alone = RegionUse::exclusive(region)?;
-    refuse_if_occupied(region.path(), region.fabric(), force)?;
+    let former = refuse_if_occupied(region.path(), region.fabric(), force)?;
     let layout = format_superblock(region.fabric(), &superblock, |_, _| ())?;
+    if let Some((former, layout)) = former {
+        // Of processes that were killed; nobody on this host uses the region now.
+        HostTierFile::remove_all(Path::new(HOST_TIER_FOLDER), &former, &layout)?;
+    }
     Ok((superblock, layout))
 }
 
@@ -164,7 +168,12 @@ fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
     Ok(Superblock { uuid: [high, low], geometry, application: cache.encode() })
 }
 
-fn refuse_if_occupied<F: Fabric>(path: &Path, fabric: &F, force: bool) -> Result<()> {
+/// Refuses what must not be overwritten; else what region was in the memory.
+fn refuse_if_occupied<F: Fabric>(
+    path: &Path,
+    fabric: &F,
+    force: bool,
+) -> Result<Option<(Superblock, Layout)>> {
     match read_superblock(fabric) {
         Ok((superblock, layout)) => {
             // The use mark shows processes of this host only.
@@ -187,14 +196,14 @@ fn refuse_if_occupied<F: Fabric>(path: &Path, fabric: &F, force: bool) -> Result
                     superblock.uuid_text()
                 );
             }
-            Ok(())
+            Ok(Some((superblock, layout)))
         }
-        Err(SuperblockError::NotOurs) if is_blank(fabric) => Ok(()),
-        Err(SuperblockError::TooSmall { .. }) => Ok(()),
+        Err(SuperblockError::NotOurs) if is_blank(fabric) => Ok(None),
+        Err(SuperblockError::TooSmall { .. }) => Ok(None),
         Err(error) if !force => {
             bail!("{} is not blank ({error}); --force overwrites whatever is in it", path.display())
         }
-        Err(_) => Ok(()),
+        Err(_) => Ok(None),
     }
 }
 

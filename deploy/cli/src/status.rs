@@ -51,6 +51,8 @@ struct LockManagerStatus {
     serving: bool,
     /// It moved while it was watched.
     alive: bool,
+    /// A node that it waits for before it grants anything.
+    waiting_for: Option<u16>,
 }
 
 #[derive(Debug, Serialize)]
@@ -89,6 +91,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         term: seen.term,
         serving: seen.serving,
         alive: first != Some(seen),
+        waiting_for: seen.waiting_for(layout, fabric).map(|node| node.0),
     });
     fabric.refresh(layout.chunk_table());
     let chunk_states: Vec<_> = (0..layout.chunks())
@@ -185,14 +188,17 @@ fn print(status: &Status) {
     }
     match &status.lock_manager {
         None => println!("lock manager: none has run yet"),
-        Some(LockManagerStatus { node, term, serving, alive }) => println!(
-            "lock manager: node {node}, term {term}, {}",
-            match (serving, alive) {
-                (true, true) => "serves",
-                (true, false) => "does not move: start another, it takes over",
-                (false, _) => "stopped: start one for new chunks to be had",
-            }
-        ),
+        Some(LockManagerStatus { node, term, serving, alive, waiting_for }) => {
+            let does = match (serving, alive, waiting_for) {
+                (true, true, None) => "serves".to_owned(),
+                (true, true, Some(node)) => {
+                    format!("waits for node {node} to acknowledge it: start a process of that node")
+                }
+                (true, false, _) => "does not move: start another, it takes over".to_owned(),
+                (false, ..) => "stopped: start one for new chunks to be had".to_owned(),
+            };
+            println!("lock manager: node {node}, term {term}, {does}");
+        }
     }
     if status.nodes.is_empty() {
         println!("no node has joined yet");

@@ -1,4 +1,5 @@
 //! Bad input: one clear error that says what is wrong and what to do, and nothing is changed.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -61,7 +62,7 @@ fn error(output: &Output) -> String {
     text
 }
 
-/// A lock manager that is killed when dropped.
+/// A lock manager that is stopped when dropped.
 struct LockManager(Child);
 
 impl LockManager {
@@ -83,8 +84,10 @@ impl LockManager {
 
 impl Drop for LockManager {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        // In order, so that it leaves nothing in /dev/shm.
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.0.wait().unwrap();
     }
 }
 

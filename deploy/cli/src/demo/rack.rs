@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::layout::{Layout, Superblock};
-use cxl_shm::member::{HostTierFile, ManagerSeen};
+use cxl_shm::member::{HOST_TIER_FOLDER, HostTierFile, ManagerSeen};
 use cxl_shm::region::Region;
 
 use super::protocol::{Event, Task};
@@ -59,13 +59,9 @@ impl Drop for OwnRegion {
             eprintln!("rackline: {error}");
         }
         // A worker that was killed could not remove the tier of its host.
-        for node in self.layout.nodes() {
-            let path = HostTierFile::path_in(Path::new("/dev/shm"), &self.superblock, node);
-            match std::fs::remove_file(&path) {
-                Ok(()) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => eprintln!("rackline: cannot remove {}: {error}", path.display()),
-            }
+        let folder = Path::new(HOST_TIER_FOLDER);
+        if let Err(error) = HostTierFile::remove_all(folder, &self.superblock, &self.layout) {
+            eprintln!("rackline: {error}");
         }
     }
 }
