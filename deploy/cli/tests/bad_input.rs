@@ -214,7 +214,7 @@ fn publish_until_refused(pool: &Pool) -> (usize, Refusal) {
             PublishBlock { hash: BlockHash::new([number; 32]), depth: 0, parts: &[&payload] };
         let report = session.publish(&[block]).unwrap();
         if let PublishOutcome::Refused(refusal) = &report.outcomes()[0] {
-            return (usize::from(number), refusal.clone());
+            return (usize::from(number), *refusal);
         }
     }
     panic!("4 MiB hold no 256 blocks of 16 KiB");
