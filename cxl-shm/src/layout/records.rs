@@ -2,6 +2,7 @@
 //! seal was checked, and no state before it was one of those named here.
 
 use bytemuck::{Pod, Zeroable};
+use static_assertions::assert_eq_size;
 
 use crate::fabric::Record;
 use crate::units::{ChunkId, Incarnation, LockId, NodeId};
@@ -251,3 +252,9 @@ impl ChunkEntry {
         }
     }
 }
+
+// A record fills its line but for the seal.
+assert_eq_size!(NodeLine, [u8; 56]);
+assert_eq_size!(HostName, [u8; 56]);
+assert_eq_size!(IntentRecord, [u8; 56]);
+assert_eq_size!(ChunkEntry, [u8; 56]);

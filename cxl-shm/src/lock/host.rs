@@ -83,3 +83,95 @@ impl<'t, H: HostMemory> HostLock<'t, H> {
         (word != 0).then_some(HolderToken(word))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use loom::thread;
+
+    use super::*;
+
+    /// One word of a host's DRAM, under loom.
+    struct LoomMemory(AtomicU64);
+
+    impl HostMemory for LoomMemory {
+        fn words(&self) -> usize {
+            1
+        }
+
+        fn load(&self, _: usize) -> u64 {
+            self.0.load(Ordering::SeqCst)
+        }
+
+        fn store(&self, _: usize, value: u64) {
+            self.0.store(value, Ordering::SeqCst);
+        }
+
+        fn compare_exchange(&self, _: usize, current: u64, new: u64) -> Result<u64, u64> {
+            self.0.compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
+        }
+    }
+
+    fn token(slot: u16) -> HolderToken {
+        HolderToken::new(ProcessSlot(slot), 1)
+    }
+
+    /// Two living processes try `tries` times each for a lock that holds `first` at the start;
+    /// processes from slot 9 on are dead. Returns how often it was had, and how often recovered.
+    fn contend(first: u64, tries: usize) -> (usize, usize) {
+        let memory = Arc::new(LoomMemory(AtomicU64::new(first)));
+        let inside = Arc::new(AtomicBool::new(false));
+        let contenders: Vec<_> = (0..2)
+            .map(|slot| {
+                let (memory, inside) = (Arc::clone(&memory), Arc::clone(&inside));
+                thread::spawn(move || {
+                    let lock = HostLock::new(&*memory, 0);
+                    let (mut had, mut recovered) = (0, 0);
+                    for _ in 0..tries {
+                        match lock.try_acquire(token(slot), |holder| holder.process().0 < 9) {
+                            HostAcquire::Busy => continue,
+                            HostAcquire::Acquired => {}
+                            HostAcquire::Recovered => recovered += 1,
+                        }
+                        had += 1;
+                        assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+                        inside.store(false, Ordering::SeqCst);
+                        lock.release(token(slot));
+                    }
+                    (had, recovered)
+                })
+            })
+            .collect();
+        let outcomes = contenders.into_iter().map(|contender| contender.join().unwrap());
+        let sum = outcomes.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        assert_eq!(HostLock::new(&*memory, 0).holder(), None, "released by everybody");
+        sum
+    }
+
+    #[test]
+    fn one_is_inside_and_nobody_is_locked_out() {
+        loom::model(|| {
+            let (had, recovered) = contend(0, 2);
+            assert!(had >= 2, "somebody had it each time that nobody else did");
+            assert_eq!(recovered, 0);
+        });
+    }
+
+    #[test]
+    fn a_dead_holder_is_recovered_from_once() {
+        loom::model(|| {
+            let (had, recovered) = contend(token(9).0, 2);
+            assert!(had >= 1);
+            assert_eq!(recovered, 1, "exactly one is told");
+        });
+    }
+
+    #[test]
+    fn a_token_names_its_slot_and_is_never_free() {
+        for slot in [0, 1, 255] {
+            assert_eq!(token(slot).process(), ProcessSlot(slot));
+            assert_ne!(token(slot).0, 0);
+        }
+    }
+}
