@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         println!("{survivor}");
     }
     println!(
-        "{} flushes and fences removed in turn, {} missed, {} not",
+        "{} flushes and fences removed in turn, {} removals noticed, {} not",
         outcome.removed,
         outcome.caught,
         outcome.survivors.len()
