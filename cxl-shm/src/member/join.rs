@@ -55,7 +55,8 @@ fn id_of(text: &str) -> Option<[u64; 2]> {
     Some([half(digits.get(..16))?, half(digits.get(16..32))?])
 }
 
-/// Why a process did not become a member. Nothing is changed then.
+/// Why a process did not become a member. Nothing is changed then, except that two hosts which
+/// joined one slot in the same moment may both have written its lines ([`Self::NodeInUse`]).
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The region cannot be used.
@@ -221,6 +222,11 @@ fn take_slot<F: Fabric, H: HostMemory>(
     fabric.refresh(seat.area().range());
     fabric.refresh(layout.requests(node).range());
     fabric.refresh(layout.intents(node).range());
+    // M5, and before anything is changed.
+    let bad = |lock: &LockId| seat.request(*lock).own(fabric) >= TICKET_END;
+    if let Some(lock) = (0..layout.locks()).map(LockId).find(bad) {
+        return Err(JoinError::BadTicket { node, lock });
+    }
     seat.tier().reset(uuid, node, incarnation, host.pid_namespace);
 
     // Coming is announced before we look for a manager: a manager that claims a term either sees
@@ -235,9 +241,6 @@ fn take_slot<F: Fabric, H: HostMemory>(
         redo_own(seat, fabric, lock);
         let request = seat.request(lock);
         let ticket = request.own(fabric);
-        if ticket >= TICKET_END {
-            return Err(JoinError::BadTicket { node, lock });
-        }
         let even = ticket.next_multiple_of(2);
         if even != ticket {
             request.publish(fabric, even);
