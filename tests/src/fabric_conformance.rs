@@ -1,27 +1,37 @@
-//! What every fabric guarantees, whatever is below it: the simulated rack in all its modes and two
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-//! mappings of one file obey the same contract.
+//! What every fabric guarantees, whatever is below it. Simulated racks, mappings of one file and
+//! two hosts with one device obey the same contract.
+//!
+//! Each check panics, and says what it saw, when a guarantee is broken.
 
-use cxl_shm::fabric::simulated::{Settings, SimulatedRack};
-use cxl_shm::fabric::{Fabric, HostMemory, MappedFabric, MappedHostMemory, Mapping};
+use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::units::{LineOffset, LineRange, WordOffset};
 
-const BYTES: u64 = 64 * 1024;
+/// Lines from the start of the memory that the checks use, besides its last line.
+pub const LINES_USED: u64 = 64;
+
+/// Words that [`host_memory`] expects.
+pub const HOST_WORDS: usize = 8;
+
+/// Hand-overs that the two halves [`send`] and [`receive`] make.
+pub const ROUNDS: u64 = 200;
 
 fn line(number: u64) -> LineOffset {
-    LineOffset::new(number * 64).unwrap()
+    LineOffset::new(number * 64).expect("a multiple of 64")
 }
 
 fn lines(first: u64, count: u64) -> LineRange {
-    LineRange::new(line(first), count).unwrap()
+    LineRange::new(line(first), count).expect("far below the end of the address space")
 }
 
 fn word(number: u64, index: usize) -> WordOffset {
-    line(number).word(index).unwrap()
+    line(number).word(index).expect("a line has eight words")
 }
 
 /// The guarantees that one thread can see, with two hosts' views of one blank memory.
-fn conformance(writer: &impl Fabric, reader: &impl Fabric) {
+///
+/// # Panics
+/// When one is broken.
+pub fn one_thread(writer: &impl Fabric, reader: &impl Fabric) {
     blank_memory_is_zero(writer, reader);
     own_stores_are_seen_at_once(writer);
     what_is_published_is_seen_after_a_refresh(writer, reader);
@@ -36,7 +46,7 @@ fn conformance(writer: &impl Fabric, reader: &impl Fabric) {
 }
 
 fn blank_memory_is_zero(writer: &impl Fabric, reader: &impl Fabric) {
-    assert_eq!((writer.bytes(), reader.bytes()), (BYTES, BYTES));
+    assert_eq!(writer.bytes(), reader.bytes());
     assert_eq!(writer.load(word(0, 0)), 0);
     assert_eq!(reader.read_line(line(1)), [0; 8]);
 }
@@ -123,12 +133,12 @@ fn ownership_can_be_handed_over(one: &impl Fabric, other: &impl Fabric) {
 
 fn an_empty_range_does_nothing(writer: &impl Fabric) {
     writer.publish(lines(0, 0));
-    writer.refresh(lines(BYTES / 64, 0));
+    writer.refresh(lines(writer.bytes() / 64, 0));
     writer.read_back(lines(0, 0));
 }
 
 fn the_last_word_can_be_used(writer: &impl Fabric, reader: &impl Fabric) {
-    let last = BYTES / 64 - 1;
+    let last = writer.bytes() / 64 - 1;
     writer.store(word(last, 7), 9);
     writer.publish(lines(last, 1));
     reader.refresh(lines(last, 1));
@@ -136,7 +146,7 @@ fn the_last_word_can_be_used(writer: &impl Fabric, reader: &impl Fabric) {
 }
 
 fn nothing_outside_is_touched(fabric: &impl Fabric) {
-    let outside = BYTES / 64;
+    let outside = fabric.bytes() / 64;
     refuses("load", || fabric.load(word(outside, 0)));
     refuses("store", || fabric.store(word(outside, 0), 1));
     refuses("read_line", || fabric.read_line(line(outside)));
@@ -152,30 +162,56 @@ fn refuses<T>(what: &str, access: impl FnOnce() -> T) {
     assert!(outcome.is_err(), "{what} outside the memory went through");
 }
 
-const ROUNDS: u64 = 200;
+/// The guarantees that take two threads to see: [`send`] and [`receive`] at once.
+///
+/// # Panics
+/// When one is broken.
+pub fn two_threads<F: Fabric + Send + 'static>(writer: F, reader: F) {
+    let sender = std::thread::spawn(move || send(&writer));
+    receive(&reader);
+    if let Err(panic) = sender.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
 
-/// The guarantees that take two threads to see.
-fn concurrent_conformance<F: Fabric + Clone + Send + 'static>(writer: F, reader: F) {
-    let (reply_to_writer, reply_from_reader) = (word(34, 0), word(34, 0));
-    let sender = std::thread::spawn(move || {
-        for round in 1..=ROUNDS {
-            // M2: the payload is published in full before the flag is stored.
-            writer.write_line(line(32), &[round; 8]);
-            writer.publish(lines(32, 1));
-            writer.store(word(33, 0), round << 32 | round);
-            writer.publish(lines(33, 1));
-            await_value(&writer, reply_to_writer, round);
-        }
-    });
+const PAYLOAD: u64 = 32;
+const FLAG: u64 = 33;
+const REPLY: u64 = 34;
+
+/// The flag of a round: a torn one would be no flag of any round.
+fn flag(round: u64) -> u64 {
+    round << 32 | round
+}
+
+/// One half of a conversation with another thread, process or host: hands over a payload
+/// [`ROUNDS`] times, each after the other half has taken the one before.
+///
+/// # Panics
+/// When a word shows a value that it never had, or one older than the last.
+pub fn send(fabric: &impl Fabric) {
+    for round in 1..=ROUNDS {
+        // M2: the payload is published in full before the flag is stored.
+        fabric.write_line(line(PAYLOAD), &[round; 8]);
+        fabric.publish(lines(PAYLOAD, 1));
+        fabric.store(word(FLAG, 0), flag(round));
+        fabric.publish(lines(FLAG, 1));
+        await_value(fabric, word(REPLY, 0), round);
+    }
+}
+
+/// The other half of [`send`].
+///
+/// # Panics
+/// When a payload is not that of its flag, or a word shows a value that it never had.
+pub fn receive(fabric: &impl Fabric) {
     for round in 1..=ROUNDS {
         // M4: the payload is refreshed after the flag was seen.
-        await_value(&reader, word(33, 0), round << 32 | round);
-        reader.refresh(lines(32, 1));
-        assert_eq!(reader.read_line(line(32)), [round; 8]);
-        reader.store(reply_from_reader, round);
-        reader.publish(lines(34, 1));
+        await_value(fabric, word(FLAG, 0), flag(round));
+        fabric.refresh(lines(PAYLOAD, 1));
+        assert_eq!(fabric.read_line(line(PAYLOAD)), [round; 8]);
+        fabric.store(word(REPLY, 0), round);
+        fabric.publish(lines(REPLY, 1));
     }
-    sender.join().unwrap();
 }
 
 /// Waits for `value`; no word ever shows half of one.
@@ -193,69 +229,20 @@ fn await_value(fabric: &impl Fabric, at: WordOffset, value: u64) {
     }
 }
 
-/// What a host's memory guarantees, with two processes' views of it.
-fn host_memory_conformance(one: &impl HostMemory, other: &impl HostMemory) {
-    assert_eq!((one.words(), other.words()), (8, 8));
-    assert!((0..8).all(|index| one.load(index) == 0));
+/// What a host's memory guarantees, with two processes' views of [`HOST_WORDS`] blank words.
+///
+/// # Panics
+/// When a guarantee is broken.
+pub fn host_memory(one: &impl HostMemory, other: &impl HostMemory) {
+    assert_eq!((one.words(), other.words()), (HOST_WORDS, HOST_WORDS));
+    assert!((0..HOST_WORDS).all(|index| one.load(index) == 0));
     one.store(3, 5);
     assert_eq!(other.load(3), 5);
     assert_eq!(other.compare_exchange(3, 4, 9), Err(5));
     assert_eq!(one.load(3), 5);
     assert_eq!(other.compare_exchange(3, 5, 9), Ok(5));
     assert_eq!((one.load(3), one.load(2), one.load(4)), (9, 0, 0));
-    refuses("load", || one.load(8));
-    refuses("store", || one.store(8, 1));
-    refuses("compare_exchange", || one.compare_exchange(8, 0, 1));
-}
-
-/// The simulated racks of one seed.
-fn racks(seed: u64) -> [SimulatedRack; 4] {
-    let settings = [Settings::sticky(2, BYTES), Settings::adversarial(2, BYTES, seed)];
-    let posted = settings.clone().map(SimulatedRack::with);
-    let direct =
-        settings.map(|settings| SimulatedRack::with(Settings { posted_writes: false, ..settings }));
-    let ([a, b], [c, d]) = (posted, direct);
-    [a, b, c, d]
-}
-
-/// Two mappings of one file of `bytes` bytes.
-fn mappings(bytes: u64) -> [Mapping; 2] {
-    let file = tempfile::tempfile().unwrap();
-    file.set_len(bytes).unwrap();
-    [(); 2].map(|()| Mapping::shared(&file, bytes).unwrap())
-}
-
-#[test]
-fn the_simulated_rack_conforms() {
-    for rack in (0..30).flat_map(racks) {
-        conformance(&rack.host(0), &rack.host(1));
-        assert_eq!(rack.conflicts(), []);
-    }
-}
-
-#[test]
-fn the_simulated_rack_conforms_under_threads() {
-    for rack in (0..3).flat_map(racks) {
-        concurrent_conformance(rack.host(0), rack.host(1));
-    }
-}
-
-#[test]
-fn mapped_memory_conforms() {
-    let [a, b] = mappings(BYTES).map(|mapping| MappedFabric::new(mapping).unwrap());
-    conformance(&a, &b);
-    concurrent_conformance(a, b);
-}
-
-#[test]
-fn simulated_host_memory_conforms() {
-    let rack = SimulatedRack::sticky(2, BYTES);
-    host_memory_conformance(&rack.host_memory(0, 8), &rack.host_memory(0, 8));
-    assert_eq!(rack.host_memory(1, 8).load(3), 0, "another host's words are others");
-}
-
-#[test]
-fn mapped_host_memory_conforms() {
-    let [a, b] = mappings(64).map(MappedHostMemory::new);
-    host_memory_conformance(&a, &b);
+    refuses("load", || one.load(HOST_WORDS));
+    refuses("store", || one.store(HOST_WORDS, 1));
+    refuses("compare_exchange", || one.compare_exchange(HOST_WORDS, 0, 1));
 }
