@@ -4,6 +4,7 @@
 //! When it dies on the way, whoever recovers finds the intent open and writes the same again.
 //! An intent that was torn by the death has no valid seal: then nothing else was written yet.
 
+use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::layout::{ChunkEntry, IntentRecord};
 use crate::member::Seat;
@@ -20,8 +21,10 @@ pub(crate) fn set_chunk<F: Fabric, H: HostMemory>(
 ) {
     let intent = seat.intent(lock);
     intent.publish(fabric, &IntentRecord::set_chunk(lock, chunk, entry));
+    crash::reach(CrashPoint::IntentOpen);
     // M1: the lock makes us the one writer of the entry.
     seat.layout().chunk_entry(chunk).claim().publish(fabric, entry);
+    crash::reach(CrashPoint::IntentWritten);
     intent.publish(fabric, &IntentRecord::closed());
 }
 

@@ -9,6 +9,7 @@
 
 pub mod alloc;
 pub mod clock;
+pub mod crash;
 pub mod fabric;
 mod intent;
 pub mod layout;

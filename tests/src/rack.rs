@@ -129,7 +129,7 @@ impl Cluster {
             rack.suppress(site);
         }
         WATCHED.with_borrow_mut(|watched| watched.racks.push(rack.clone()));
-        let superblock = Superblock { uuid: [7, 9], geometry, application };
+        let superblock = Superblock::new([7, 9], geometry, application);
         format_superblock(&rack.host(0), &superblock, |_, _| ())
             .unwrap_or_else(|error| panic!("{error}"));
         Self { rack, processes: Processes::default(), geometry }

@@ -84,7 +84,7 @@ pub enum SessionError {
 /// # let host_words = cache.host_words(&Layout::new(geometry).unwrap()) as u64;
 /// # let geometry = Geometry { host_words, ..geometry };
 /// # let rack = SimulatedRack::sticky(1, geometry.region_bytes);
-/// # let superblock = Superblock { uuid: [1, 2], geometry, application: cache.encode() };
+/// # let superblock = Superblock::new([1, 2], geometry, cache.encode());
 /// # format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
 /// # let memory = rack.host_memory(0, HostTier::words_of(&geometry));
 /// # let me = ProcessIdentity::current().unwrap();

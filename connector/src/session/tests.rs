@@ -92,7 +92,7 @@ fn on_two_hosts(test: impl Fn(&Pair<'_, '_>)) {
         let host_words = cache.host_words(&Layout::new(geometry).unwrap()) as u64;
         let geometry = Geometry { host_words, ..geometry };
         let rack = SimulatedRack::sticky(2, geometry.region_bytes);
-        let superblock = Superblock { uuid: [1, 2], geometry, application: cache.encode() };
+        let superblock = Superblock::new([1, 2], geometry, cache.encode());
         format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
         let join = |host: u16| {
             let index = usize::from(host);

@@ -6,12 +6,19 @@
 //! | superblock slot A (page)   | slot B (page)   | selector (page)           |  formatter
 //! +--------------------------------------------------------------------------+
 //! | node page 0 | node page 1 | ...          identity, heartbeat, host name, |  node i
-//! |                                          manager claim, summary, intents |
+//! |                                          manager claim, summary          |
+//! | intents 0   | intents 1   | ...          redo records, 8 lines per lock  |  node i
+//! | ballots 0   | ballots 1   | ...          a line per other node           |  node i
+//! | recoveries 0| recoveries 1| ...          a line per other node           |  node i
 //! +--------------------------------------------------------------------------+
 //! | requests 0  | requests 1  | ...          a ticket word per lock           |  node i
 //! | acks 0      | acks 1      | ...          a stamp word per lock            |  node i
 //! | grants 0    | grants 1    | ...          nodes x locks stamp words        |  manager on node i
 //! +--------------------------------------------------------------------------+
+//! | free rings 0| free rings 1| ...          a page per receiving node        |  node i
+//! | free tails 0| free tails 1| ...          a word per sending node          |  node i
+//! +--------------------------------------------------------------------------+
+//! | named roots                              4 lines per root                 |  holder of lock 0
 //! | chunk table                              one line per chunk               |  holder of lock 1
 //! +--------------------------------------------------------------------------+
 //! | area 0      | area 1      | ...          opaque to this crate             |  node i
@@ -30,7 +37,8 @@ pub use records::{
     ChunkEntry, ChunkState, HostName, IntentRecord, ManagerClaim, NodeLine, NodeState,
 };
 pub use superblock::{
-    FORMAT_VERSION, FormatError, Superblock, SuperblockError, format_superblock, read_superblock,
+    FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
+    read_superblock,
 };
 
 use crate::fabric::{PeerArea, PeerLine, PeerWord};
@@ -39,13 +47,24 @@ use crate::units::{
     PAGE_BYTES,
 };
 
-/// Lock 0 guards named roots, lock 1 the chunk table, lock 2 formatting of segments (L3). Locks
-/// from [`FIRST_FREE_LOCK`] on are for users.
+/// Lock that guards the chunk table. Lock 2 is for the formatting of segments (L3); locks from
+/// [`FIRST_FREE_LOCK`] on are for users.
 pub const CHUNK_LOCK: LockId = LockId(1);
 /// First lock that this crate does not use itself.
 pub const FIRST_FREE_LOCK: u32 = 8;
-/// Open critical sections a node can have at once.
+/// Locks of the region's own, each with a redo record per node: open critical sections a node can
+/// have at once.
 pub const INTENTS: u64 = 8;
+/// Lines of a redo record: its head and the images of the lines it writes.
+pub const INTENT_LINES: u64 = 8;
+/// Lock that guards the table of named roots.
+pub const ROOT_LOCK: LockId = LockId(0);
+/// Entries of the table of named roots.
+pub const ROOTS_MAX: u64 = 256;
+/// Lines of an entry of that table.
+pub const ROOT_LINES: u64 = 4;
+/// Lines of a ring that carries frees from one node to another.
+pub const FREE_RING_LINES: u64 = PAGE_BYTES / LINE_BYTES;
 
 /// Most locks a region can have.
 pub const LOCKS_MAX: u32 = 4096;
@@ -66,8 +85,11 @@ const LINE_HOST_NAME: u64 = 2;
 const LINE_MANAGER: u64 = 3;
 const LINE_MANAGER_HEARTBEAT: u64 = 4;
 const LINE_SUMMARY: u64 = 5;
-const LINE_INTENTS: u64 = 8;
-const _: () = assert!((LINE_INTENTS + INTENTS) * LINE_BYTES <= PAGE_BYTES, "fits the node page");
+const _: () = assert!(LINE_SUMMARY * LINE_BYTES < PAGE_BYTES, "fits the node page");
+const INTENTS_STRIDE: u64 = INTENTS * INTENT_LINES * LINE_BYTES;
+const _: () = assert!(INTENTS_STRIDE.is_multiple_of(PAGE_BYTES), "intents fill whole pages");
+const ROOTS_BYTES: u64 = ROOTS_MAX * ROOT_LINES * LINE_BYTES;
+const _: () = assert!(ROOTS_BYTES.is_multiple_of(PAGE_BYTES), "the roots fill whole pages");
 
 /// What a region is made of. Everything else follows from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,11 +162,18 @@ pub enum GeometryError {
 pub struct Layout {
     geometry: Geometry,
     nodes_at: u64,
+    intents_at: u64,
+    ballots_at: u64,
+    recoveries_at: u64,
+    lines_stride: u64,
     requests_at: u64,
     acks_at: u64,
     grants_at: u64,
     words_stride: u64,
     grants_stride: u64,
+    free_rings_at: u64,
+    free_tails_at: u64,
+    roots_at: u64,
     chunk_table_at: u64,
     areas_at: u64,
     area_stride: u64,
@@ -181,10 +210,17 @@ impl Layout {
         let words_stride = pages(u64::from(locks) * 8)?;
         let grants_stride = pages(nodes_wide * u64::from(locks) * 8)?;
         let nodes_at = SUPERBLOCK_PAGES * PAGE_BYTES;
-        let requests_at = nodes_at + nodes_wide * PAGE_BYTES;
+        let lines_stride = pages(nodes_wide * LINE_BYTES)?;
+        let intents_at = nodes_at + nodes_wide * PAGE_BYTES;
+        let ballots_at = intents_at + nodes_wide * INTENTS_STRIDE;
+        let recoveries_at = ballots_at + nodes_wide * lines_stride;
+        let requests_at = recoveries_at + nodes_wide * lines_stride;
         let acks_at = requests_at + nodes_wide * words_stride;
         let grants_at = acks_at + nodes_wide * words_stride;
-        let chunk_table_at = grants_at + nodes_wide * grants_stride;
+        let free_rings_at = grants_at + nodes_wide * grants_stride;
+        let free_tails_at = free_rings_at + nodes_wide * nodes_wide * FREE_RING_LINES * LINE_BYTES;
+        let roots_at = free_tails_at + nodes_wide * PAGE_BYTES;
+        let chunk_table_at = roots_at + ROOTS_BYTES;
 
         let align = chunk_bytes.min(CHUNKS_ALIGN);
         let chunks_start = |table_chunks: u64| -> Result<(u64, u64), GeometryError> {
@@ -206,11 +242,18 @@ impl Layout {
         Ok(Self {
             geometry,
             nodes_at,
+            intents_at,
+            ballots_at,
+            recoveries_at,
+            lines_stride,
             requests_at,
             acks_at,
             grants_at,
             words_stride,
             grants_stride,
+            free_rings_at,
+            free_tails_at,
+            roots_at,
             chunk_table_at,
             areas_at,
             area_stride,
@@ -324,10 +367,22 @@ impl Layout {
         word(self.node_page(node), LINE_SUMMARY * LINE_WORDS as u64)
     }
 
-    /// Intent lines of a node.
+    /// Intent lines of a node: [`INTENT_LINES`] for each of the first [`INTENTS`] locks.
     #[must_use]
     pub fn intents(&self, node: NodeId) -> PeerArea {
-        PeerArea::new(lines(self.node_page_line(node, LINE_INTENTS).bytes(), INTENTS))
+        self.per_node(self.intents_at, INTENTS_STRIDE, node)
+    }
+
+    /// What a node has proposed and accepted about the death of each node: a line per node.
+    #[must_use]
+    pub fn ballots(&self, node: NodeId) -> PeerArea {
+        self.per_node(self.ballots_at, self.lines_stride, node)
+    }
+
+    /// How far a node is with the recovery of each node: a line per node.
+    #[must_use]
+    pub fn recoveries(&self, node: NodeId) -> PeerArea {
+        self.per_node(self.recoveries_at, self.lines_stride, node)
     }
 
     /// A node's tickets, a word per lock.
@@ -353,6 +408,30 @@ impl Layout {
     pub fn grant_index(&self, node: NodeId, lock: LockId) -> u64 {
         assert!(lock.0 < self.geometry.locks, "lock {lock} of {}", self.geometry.locks);
         u64::from(node.0) * u64::from(self.geometry.locks) + u64::from(lock.0)
+    }
+
+    /// The ring in which node `sender` tells node `receiver` what it freed of that node's heap:
+    /// [`FREE_RING_LINES`] lines, written by the sender.
+    #[must_use]
+    pub fn free_ring(&self, sender: NodeId, receiver: NodeId) -> PeerArea {
+        self.check(sender);
+        self.check(receiver);
+        let ring = u64::from(sender.0) * u64::from(self.geometry.nodes) + u64::from(receiver.0);
+        let ring_bytes = FREE_RING_LINES * LINE_BYTES;
+        PeerArea::new(lines(self.free_rings_at + ring * ring_bytes, FREE_RING_LINES))
+    }
+
+    /// How far node `receiver` has read the ring of each sender: a word per node.
+    #[must_use]
+    pub fn free_tails(&self, receiver: NodeId) -> PeerArea {
+        self.per_node(self.free_tails_at, PAGE_BYTES, receiver)
+    }
+
+    /// The table of named roots: [`ROOTS_MAX`] entries of [`ROOT_LINES`] lines, written under
+    /// [`ROOT_LOCK`].
+    #[must_use]
+    pub fn roots(&self) -> PeerArea {
+        PeerArea::new(lines(self.roots_at, ROOTS_MAX * ROOT_LINES))
     }
 
     /// Entry of a chunk in the chunk table.

@@ -13,7 +13,7 @@ use crate::layout::records::ChunkEntry;
 use crate::units::{LINE_BYTES, LineOffset, LineRange, PAGE_BYTES};
 
 /// Version of the region format. Regions of another version are refused, never converted.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// "RACKLINE" in the order of its bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"RACKLINE");
@@ -26,11 +26,55 @@ pub struct Superblock {
     pub uuid: [u64; 2],
     /// What the layout derives from.
     pub geometry: Geometry,
+    /// How the locks between hosts work.
+    pub lock_protocol: LockProtocol,
     /// Six words that belong to the layer above.
     pub application: [u64; 6],
 }
 
+/// How locks between hosts work: chosen when the region is formatted, the same for all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LockProtocol {
+    /// A lock manager grants slots. The default, as in the paper.
+    #[default]
+    Arbitrated,
+    /// Lamport's bakery: first come, first served, without a manager.
+    Bakery,
+}
+
+impl LockProtocol {
+    fn code(self) -> u32 {
+        match self {
+            Self::Arbitrated => 0,
+            Self::Bakery => 1,
+        }
+    }
+
+    fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0 => Some(Self::Arbitrated),
+            1 => Some(Self::Bakery),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LockProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Arbitrated => "arbitrated",
+            Self::Bakery => "bakery",
+        })
+    }
+}
+
 impl Superblock {
+    /// A region of `geometry`, with the default lock protocol.
+    #[must_use]
+    pub fn new(uuid: [u64; 2], geometry: Geometry, application: [u64; 6]) -> Self {
+        Self { uuid, geometry, lock_protocol: LockProtocol::default(), application }
+    }
+
     /// The uuid as people write it.
     #[must_use]
     pub fn uuid_text(&self) -> String {
@@ -59,7 +103,7 @@ struct Identity {
     version: u32,
     nodes: u32,
     locks: u32,
-    reserved: u32,
+    lock_protocol: u32,
     chunk_bytes: u64,
     sequence: u64,
 }
@@ -204,7 +248,10 @@ pub fn read_superblock(fabric: &impl Fabric) -> Result<(Superblock, Layout), Sup
     if layout.metadata().bytes() != extents.chunks_at {
         return Err(SuperblockError::Inconsistent);
     }
-    let superblock = Superblock { uuid: identity.uuid, geometry, application: application.words };
+    let lock_protocol =
+        LockProtocol::from_code(identity.lock_protocol).ok_or(SuperblockError::Inconsistent)?;
+    let application = application.words;
+    let superblock = Superblock { uuid: identity.uuid, geometry, lock_protocol, application };
     Ok((superblock, layout))
 }
 
@@ -266,7 +313,7 @@ pub fn format_superblock<F: Fabric>(
         version: FORMAT_VERSION,
         nodes: u32::from(geometry.nodes),
         locks: geometry.locks,
-        reserved: 0,
+        lock_protocol: superblock.lock_protocol.code(),
         chunk_bytes: geometry.chunk_bytes,
         sequence,
     };
@@ -329,7 +376,7 @@ mod tests {
             host_words: 5,
         };
         let rack = SimulatedRack::sticky(2, geometry.region_bytes);
-        let superblock = Superblock { uuid: [1, 2], geometry, application: [3; 6] };
+        let superblock = Superblock::new([1, 2], geometry, [3; 6]);
         format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
         (rack, superblock)
     }
@@ -383,7 +430,7 @@ mod tests {
             let at = u64::from(slot % 2) * PAGE_BYTES;
             let sequence = 1;
             OwnedLine::new(line(at)).publish(&host, &Identity {
-                magic: MAGIC, uuid: [0; 2], version, nodes, locks, reserved: 0, chunk_bytes, sequence,
+                magic: MAGIC, uuid: [0; 2], version, nodes, locks, lock_protocol: slot, chunk_bytes, sequence,
             });
             OwnedLine::new(line(at + LINE_BYTES)).publish(&host, &Extents {
                 region_bytes: 1 << 20, area_lines, chunks_at, sequence, host_words, reserved: [0; 2],

@@ -54,7 +54,7 @@ pub const HEARTBEAT_MS: u64 = 10;
 ///     host_words: 128,
 /// };
 /// let rack = SimulatedRack::sticky(2, geometry.region_bytes);
-/// let superblock = Superblock { uuid: [1, 2], geometry, application: [0; 6] };
+/// let superblock = Superblock::new([1, 2], geometry, [0; 6]);
 /// format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
 ///
 /// let memory = rack.host_memory(0, HostTier::words_of(&geometry));

@@ -2,7 +2,7 @@
 
 use super::HostTier;
 use crate::fabric::{Fabric, HostMemory, OwnedArea, OwnedLine, OwnedWord};
-use crate::layout::{HostName, INTENTS, IntentRecord, Layout, NodeLine};
+use crate::layout::{HostName, INTENT_LINES, INTENTS, IntentRecord, Layout, NodeLine};
 use crate::lock::stamp::{Phase, Stamp};
 use crate::units::{Incarnation, LockId, NodeId};
 
@@ -81,7 +81,8 @@ impl<H: HostMemory> Seat<H> {
 
     pub(crate) fn intent(&self, lock: LockId) -> OwnedLine<IntentRecord> {
         let intents = self.layout.intents(self.node).claim();
-        intents.line(u64::from(lock.0)).expect("the region's own locks have an intent line each")
+        let first = u64::from(lock.0) * INTENT_LINES;
+        intents.line(first).expect("the region's own locks have an intent each")
     }
 
     pub(crate) fn area(&self) -> OwnedArea {

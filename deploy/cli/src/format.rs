@@ -165,7 +165,7 @@ fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
     let layout = Layout::new(geometry)?;
     geometry.host_words = u64::try_from(cache.host_words(&layout))?;
     let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
-    Ok(Superblock { uuid: [high, low], geometry, application: cache.encode() })
+    Ok(Superblock::new([high, low], geometry, cache.encode()))
 }
 
 /// Refuses what must not be overwritten; else what region was in the memory.

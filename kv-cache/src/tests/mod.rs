@@ -79,7 +79,7 @@ impl Rig {
         };
         let layout = Layout::new(geometry).unwrap();
         let geometry = Geometry { host_words: cache.host_words(&layout) as u64, ..geometry };
-        let superblock = Superblock { uuid: [1, 2], geometry, application: cache.encode() };
+        let superblock = Superblock::new([1, 2], geometry, cache.encode());
         format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
         Self { rack, geometry, deaths: Deaths::default(), started: Cell::new(0) }
     }
