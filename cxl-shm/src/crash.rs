@@ -1,20 +1,132 @@
 //! Named crash points: the places in multi-step updates where dying matters.
 //!
-//! Code calls [`reach`] there. Without the feature `crash-points` that is nothing; with it a
-//! process can be told to kill itself at the nth visit of a point, and what was visited is counted,
-//! so that a test can demand that every point is.
+//! Code calls [`reach`] there. Without the feature `crash-points` that is nothing. With it visits
+//! are counted, and a process that was armed (`arm`, `arm_from_environment`) kills itself with
+//! SIGKILL at the nth visit of a point, so that a test can demand that a death at every one of them
+//! ([`CrashPoint::ALL`]) is recovered from.
+//!
+//! A point belongs after the step that it names, before the next one. Each has a test:
+//! `tests/tests/crash_points.rs` fails for one that no process reaches.
 
-/// A place where a process may die.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum CrashPoint {
+#[cfg(feature = "crash-points")]
+mod armed;
+
+#[cfg(feature = "crash-points")]
+pub use armed::{ARM_VARIABLE, ArmError, Armed, arm, arm_from_environment, visits};
+
+/// Makes the enumeration, its list and its names out of one list of documented names.
+macro_rules! crash_points {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// A place where a process may die.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        pub enum CrashPoint {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl CrashPoint {
+            /// All of them, in the order of their declaration.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
+            /// Its name, for people and for [`from_name`](Self::from_name).
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)+
+                }
+            }
+        }
+    };
+}
+
+crash_points! {
+    /// The host's stamp says that it waits for a lock, its ticket is not published yet.
+    LockStamped,
+    /// A ticket is published, the summary that tells the manager to look is not.
+    LockTicketPublished,
+    /// A lock is requested.
+    LockRequested,
+    /// The host's stamp says that it holds a lock.
+    LockHeld,
+    /// A request is about to be withdrawn.
+    LockWithdrawing,
+    /// What a lock protects is published, the lock is about to be released.
+    LockReleasing,
+    /// A release or a withdrawal is published, the host's stamp does not say so yet.
+    LockEnded,
+    /// A lock is released, its host lock is still held.
+    LockReleased,
+    /// What a dead holder left is redone, its lock is not released yet.
+    LockRecovering,
+    /// The host's stamps carry a new term, which is not acknowledged yet.
+    TermStamped,
+    /// A new term is acknowledged, the host tier does not say so yet.
+    TermAcknowledged,
+    /// A lock manager has claimed a term.
+    ManagerClaimed,
+    /// Grants are written, not published yet.
+    ManagerGranting,
+    /// Grants are published.
+    ManagerGranted,
+    /// The host tier is made anew, the node's line is still that of its former life.
+    JoinTierReset,
+    /// The node's line says that it joins.
+    JoinAnnounced,
+    /// The open intent of one lock is redone, its request of the former life still stands.
+    JoinRedone,
+    /// Intents are redone and requests ended, no term is acknowledged yet.
+    JoinResumed,
+    /// The node's line says that it has joined, the host tier is not open yet.
+    JoinSaid,
+    /// A process is in the host's registry.
+    ProcessRegistered,
+    /// A process that leaves is struck off the host's registry.
+    ProcessUnregistered,
+    /// The host tier is closed by the last process to leave, the node's line does not say so yet.
+    LeaveTierClosed,
+    /// The node's line says that it has left.
+    LeaveSaid,
     /// An intent is published, nothing of it written yet.
     IntentOpen,
     /// What an intent says is written, it is not closed yet.
     IntentWritten,
+    /// What a dead holder's intent says is written again, it is not closed yet.
+    IntentRedone,
+    /// A chunk belongs to this node, and nobody uses it yet.
+    ChunkAllocated,
+    /// A chunk is given back, its lock still held.
+    ChunkFreed,
+    /// Descriptors say WRITING, the payloads are not copied.
+    PublishReserved,
+    /// The payloads are on the device, their descriptors still say WRITING.
+    PublishCopied,
+    /// Descriptors say READY, the log does not tell of them.
+    PublishReady,
+    /// The log has new entries, its head does not cover them.
+    PublishLogged,
+    /// The log's head covers the new entries, the heap is still locked.
+    PublishAnnounced,
+    /// Descriptors of removed blocks are tombstones, the heap's directory does not know.
+    RetireFreed,
+    /// A heap's directory is being built anew: nothing is written yet.
+    SweepMarked,
+}
+
+impl CrashPoint {
+    /// The point with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|point| point.name() == name)
+    }
 }
 
 /// Marks that the program is at `point`.
+#[cfg(feature = "crash-points")]
 #[inline]
 pub fn reach(point: CrashPoint) {
-    let _ = point;
+    armed::visit(point);
 }
+
+/// Marks that the program is at `point`.
+#[cfg(not(feature = "crash-points"))]
+#[inline(always)]
+pub fn reach(_: CrashPoint) {}

@@ -48,5 +48,6 @@ pub(crate) fn redo_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, loc
         fabric.refresh(line.range());
         line.claim().publish(fabric, &entry);
     }
+    crash::reach(CrashPoint::IntentRedone);
     intent.publish(fabric, &IntentRecord::closed());
 }

@@ -18,6 +18,7 @@
 //! - **G4** A log only ever gives hints; a wrong one costs a miss.
 
 use crc_fast::CrcAlgorithm;
+use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, OwnedArea, OwnedWord, PeerArea, PublishBatch};
 use cxl_shm::units::{LineRange, WORD_BYTES};
 
@@ -178,8 +179,10 @@ impl OwnLog {
             next = next.wrapping_add(1);
         }
         batch.publish();
+        crash::reach(CrashPoint::PublishLogged);
         // G1.
         self.head.publish(fabric, next);
+        crash::reach(CrashPoint::PublishAnnounced);
     }
 
     /// Sends every reader to the segment (G3).

@@ -4,6 +4,7 @@
 //! a holder leaves every entry either as it was or as it was to be.
 
 use crate::clock::Clock;
+use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::intent;
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState};
@@ -78,6 +79,7 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
                 let incarnation = member.incarnation();
                 let entry = ChunkEntry::new(ChunkState::Owned { owner, incarnation, purpose });
                 intent::set_chunk(member.seat(), fabric, CHUNK_LOCK, chunk, &entry);
+                crash::reach(CrashPoint::ChunkAllocated);
                 return Ok(chunk);
             }
             Some(ChunkState::Owned { owner, .. }) if owner == member.node() => own += 1,
@@ -103,6 +105,7 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
         Some(ChunkState::Owned { owner, .. }) if owner == member.node() => {
             let entry = ChunkEntry::new(ChunkState::Free);
             intent::set_chunk(member.seat(), fabric, CHUNK_LOCK, chunk, &entry);
+            crash::reach(CrashPoint::ChunkFreed);
             Ok(())
         }
         _ => Err(ChunkError::NotOurs { chunk }),

@@ -4,6 +4,7 @@ use super::arbitrated::{Acquire, Held, manager_of, release_after_death};
 use super::host::HostAcquire;
 use super::stamp::Phase;
 use crate::clock::Clock;
+use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::intent::redo_own;
 use crate::member::{HostLockName, Liveness, Member, SUSPECT_MS};
@@ -116,6 +117,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
         if let Some(held) = self.held.take() {
             held.release(seat, fabric);
         }
+        crash::reach(CrashPoint::LockReleased);
         seat.tier().host_lock(HostLockName::Region(self.lock)).release(self.member.token());
     }
 }
@@ -129,6 +131,7 @@ pub(crate) fn recover<F: Fabric, H: HostMemory, L: Liveness>(
     let (seat, fabric) = (member.seat(), member.fabric());
     if seat.tier().stamp(lock).phase == Phase::Hold {
         redo_own(seat, fabric, lock);
+        crash::reach(CrashPoint::LockRecovering);
     }
     release_after_death(seat, fabric, lock);
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::{HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
 use crate::clock::Clock;
+use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, LineError};
 use crate::intent::redo_own;
 use crate::layout::{HostName, NodeLine, NodeState, SuperblockError, read_superblock};
@@ -170,6 +171,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             let processes = super::PROCESSES_MAX;
             return Err(JoinError::TooManyProcesses { node, processes });
         };
+        crash::reach(CrashPoint::ProcessRegistered);
         let agent = Default::default();
         Ok(Self {
             fabric,
@@ -190,6 +192,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// leaving meanwhile.
     pub fn leave(mut self) -> LeaveOutcome {
         self.unregister();
+        crash::reach(CrashPoint::ProcessUnregistered);
         let others =
             self.seat.tier().processes().any(|(_, identity)| self.liveness.is_alive(identity));
         if others {
@@ -200,9 +203,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             crate::lock::recover(&self, lock);
         }
         self.seat.tier().set_member(false);
+        crash::reach(CrashPoint::LeaveTierClosed);
         if let Ok(line) = self.seat.node_line().own(&self.fabric) {
             self.seat.node_line().publish(&self.fabric, &line.with_state(NodeState::Left));
         }
+        crash::reach(CrashPoint::LeaveSaid);
         LeaveOutcome::NodeLeft
     }
 }
@@ -228,17 +233,20 @@ fn take_slot<F: Fabric, H: HostMemory>(
         return Err(JoinError::BadTicket { node, lock });
     }
     seat.tier().reset(uuid, node, incarnation, host.pid_namespace);
+    crash::reach(CrashPoint::JoinTierReset);
 
     // Coming is announced before we look for a manager: a manager that claims a term either sees
     // us, or we see its claim (T4).
     seat.host_name().publish(fabric, &HostName::new(&host.name));
     let line = |state| NodeLine::new(state, incarnation, host.boot_id, host.machine_id);
     seat.node_line().publish(fabric, &line(NodeState::Joining));
+    crash::reach(CrashPoint::JoinAnnounced);
 
     // L2: redo and close what the former incarnation left open, while its requests still stand,
     // then end those. A2: tickets go on from where they were.
     for lock in (0..layout.locks()).map(LockId) {
         redo_own(seat, fabric, lock);
+        crash::reach(CrashPoint::JoinRedone);
         let request = seat.request(lock);
         let ticket = request.own(fabric);
         let even = ticket.next_multiple_of(2);
@@ -248,8 +256,10 @@ fn take_slot<F: Fabric, H: HostMemory>(
         seat.resume_ticket(lock, even);
     }
     seat.resume_summary(fabric, incarnation);
+    crash::reach(CrashPoint::JoinResumed);
     obey_newest_term(seat, fabric);
     seat.node_line().publish(fabric, &line(NodeState::Joined));
+    crash::reach(CrashPoint::JoinSaid);
     // Two hosts that were given the same number and start together both get this far; at least
     // the one whose line did not last finds out.
     if layout.node_line(node).fresh(fabric) != Ok(line(NodeState::Joined)) {

@@ -1,5 +1,6 @@
 //! Freeing blocks: the tombstone first, for everybody to see, then the payload slot.
 
+use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::member::{Liveness, ProcessSlot};
 use cxl_shm::units::Extent;
@@ -111,6 +112,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         }
         // D2: gone for every reader before the payload can be taken again.
         batch.publish();
+        if !victims.is_empty() {
+            crash::reach(CrashPoint::RetireFreed);
+        }
         for Victim { slot, generation, payload } in &victims {
             self.directory.set_slot(*slot, SlotWord::Free { generation: *generation });
             match payload {

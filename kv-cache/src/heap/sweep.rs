@@ -1,5 +1,6 @@
 //! Mark and sweep: the directory made anew from the descriptors and the chunk table.
 
+use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::member::Liveness;
 
@@ -48,6 +49,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             self.directory.set_slot(slot, word);
         }
 
+        crash::reach(CrashPoint::SweepMarked);
         let mut batch = PublishBatch::new(self.fabric());
         for (slot, generation) in &victims {
             // A line that cannot be read does not tell its generation: go on from one that no

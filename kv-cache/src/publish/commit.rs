@@ -1,6 +1,7 @@
 //! The second half of publishing: complete blocks, and their announcement.
 
 use cxl_shm::clock::Clock;
+use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::member::Liveness;
 
@@ -69,6 +70,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         &mut self,
         blocks: Vec<(WritingBlock, u32)>,
     ) -> Vec<Result<(ReadyBlock, u64), CommitError>> {
+        crash::reach(CrashPoint::PublishCopied);
         let mut entries = Vec::with_capacity(blocks.len());
         let mut batch = PublishBatch::new(self.fabric());
         let complete = |(block, checksum): (WritingBlock, u32)| {
@@ -87,6 +89,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         let outcomes = blocks.into_iter().map(complete).collect();
         // B3.
         batch.publish();
+        crash::reach(CrashPoint::PublishReady);
         self.log.append(self.fabric(), &entries);
         outcomes
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cxl_shm::clock::Clock;
+use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::member::Liveness;
 use cxl_shm::units::Extent;
@@ -152,6 +153,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         }
         // B1.
         batch.publish();
+        crash::reach(CrashPoint::PublishReserved);
         lacking
     }
 

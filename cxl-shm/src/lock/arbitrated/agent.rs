@@ -1,6 +1,7 @@
 //! A host's agent: beats its heart and follows the lock managers from term to term.
 
 use super::manager_of;
+use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
 use crate::layout::{Layout, ManagerClaim};
 use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
@@ -50,7 +51,9 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
         let ack = acks.word(u64::from(lock.0)).expect("the area has a word per lock");
         batch.word(ack, held.word());
     }
+    crash::reach(CrashPoint::TermStamped);
     batch.publish();
+    crash::reach(CrashPoint::TermAcknowledged);
     seat.tier().set_term(newest);
 }
 

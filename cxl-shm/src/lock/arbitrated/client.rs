@@ -4,6 +4,7 @@
 //! time; only the agent changes the stamp beside it, and only its term.
 
 use super::manager_of;
+use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, OwnedWord};
 use crate::lock::stamp::{Phase, Stamp};
 use crate::member::Seat;
@@ -44,7 +45,9 @@ impl Acquire {
         {
             stamp = found;
         }
+        crash::reach(CrashPoint::LockStamped);
         publish_request(seat, fabric, lock, ticket);
+        crash::reach(CrashPoint::LockRequested);
         Self { lock, ticket }
     }
 
@@ -71,13 +74,17 @@ impl Acquire {
         // T1: enter only from {T, wait, t}. The agent may have moved on to another term.
         let hold = Stamp { phase: Phase::Hold, ..waiting };
         match seat.tier().swap_stamp(lock, waiting, hold) {
-            Ok(()) => Ok(Held { lock, ticket }),
+            Ok(()) => {
+                crash::reach(CrashPoint::LockHeld);
+                Ok(Held { lock, ticket })
+            }
             Err(_) => Err(self),
         }
     }
 
     /// Gives up waiting. Always legal, also when the grant is on its way.
     pub(crate) fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+        crash::reach(CrashPoint::LockWithdrawing);
         end(seat, fabric, self.lock, self.ticket);
     }
 }
@@ -85,6 +92,7 @@ impl Acquire {
 impl Held {
     /// Releases. Everything the lock protects has been published (A3).
     pub(crate) fn release<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+        crash::reach(CrashPoint::LockReleasing);
         end(seat, fabric, self.lock, self.ticket);
     }
 }
@@ -105,6 +113,7 @@ pub(crate) fn release_after_death<F: Fabric, H: HostMemory>(
 /// goes idle: whoever dies in between leaves a stamp that says there is still something to end.
 fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId, ticket: u64) {
     publish_request(seat, fabric, lock, ticket + 1);
+    crash::reach(CrashPoint::LockEnded);
     let mut stamp = seat.tier().stamp(lock);
     while let Err(found) = seat.tier().swap_stamp(
         lock,
@@ -124,6 +133,7 @@ fn publish_request<F: Fabric, H: HostMemory>(
     ticket: u64,
 ) {
     seat.request(lock).publish(fabric, ticket);
+    crash::reach(CrashPoint::LockTicketPublished);
     bump_summary(seat, fabric);
 }
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::agent::newest_term;
 use super::manager_of;
+use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, LineError, PublishBatch, refresh_all};
 use crate::layout::{ManagerClaim, NodeState};
 use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
@@ -88,6 +89,7 @@ impl Manager {
         }
         debug_assert_eq!(manager_of(layout, term), Some(seat.node()));
         seat.manager_claim().publish(fabric, ManagerClaim { term, serving: true }.word());
+        crash::reach(CrashPoint::ManagerClaimed);
         let locks = layout.locks() as usize;
         let view = |node| NodeView {
             node,
@@ -258,7 +260,13 @@ impl Manager {
                 self.wanted.remove(&lock);
             }
         }
+        if count > 0 {
+            crash::reach(CrashPoint::ManagerGranting);
+        }
         batch.publish();
+        if count > 0 {
+            crash::reach(CrashPoint::ManagerGranted);
+        }
         count
     }
 }
