@@ -7,7 +7,7 @@ use cxl_shm::layout::{Geometry, Layout};
 use cxl_shm::units::Extent;
 use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Miss, Model, Namespace};
 
-use crate::rack::{Cluster, Mutant, run};
+use crate::rack::{Cluster, Mutant, lock_protocol, run};
 
 const BLOCK_TOKENS: u32 = 4;
 /// Ends inside a line, and takes two pages.
@@ -33,7 +33,7 @@ fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
         Settings::adversarial(hosts, geometry.region_bytes, seed)
     };
     let settings = Settings { posted_writes: seed.is_multiple_of(2), ..settings };
-    Cluster::format(settings, geometry, cache.encode(), mutant)
+    Cluster::format(settings, geometry, lock_protocol(seed), cache.encode(), mutant)
 }
 
 fn options() -> SessionOptions {

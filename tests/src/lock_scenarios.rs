@@ -9,7 +9,7 @@ use cxl_shm::fabric::simulated::{Faults, Schedule, Settings, SimulatedHost};
 use cxl_shm::layout::{ChunkState, Geometry};
 use cxl_shm::units::{ChunkId, Extent, LineRange, LockId, WordOffset};
 
-use crate::rack::{Cluster, Mutant, RackMember, run, wait_ms};
+use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run, wait_ms};
 
 const LOCK: LockId = LockId(9);
 
@@ -33,6 +33,10 @@ fn settings(hosts: usize, seed: u64) -> Settings {
         Settings::adversarial(hosts, bytes, seed)
     };
     Settings { posted_writes: seed.is_multiple_of(2), ..settings }
+}
+
+fn format(settings: Settings, geometry: Geometry, seed: u64, mutant: Mutant) -> Cluster {
+    Cluster::format(settings, geometry, lock_protocol(seed), [0; 6], mutant)
 }
 
 /// Two counters on two lines, updated under the lock and never seen half done.
@@ -116,7 +120,7 @@ fn with_manager(schedule: Schedule, cluster: &Cluster, host: usize) -> Schedule 
 /// When that is not so.
 pub fn count_together(mutant: Mutant, seed: u64) {
     let hosts = 2 + usize::try_from(seed % 3).unwrap_or(0);
-    let cluster = Cluster::format(settings(hosts, seed), geometry(4), [0; 6], mutant);
+    let cluster = format(settings(hosts, seed), geometry(4), seed, mutant);
     let inside = Arc::new(Mutex::new(None));
     let rounds = 3;
     let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(400_000));
@@ -143,7 +147,7 @@ pub fn count_together(mutant: Mutant, seed: u64) {
 /// # Panics
 /// When it does not.
 pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
-    let cluster = Cluster::format(settings(3, seed), geometry(3), [0; 6], mutant);
+    let cluster = format(settings(3, seed), geometry(3), seed, mutant);
     let inside = Arc::new(Mutex::new(None));
     let rounds = 4;
     let mut schedule =
@@ -172,7 +176,7 @@ pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
 /// # Panics
 /// When it takes over.
 pub fn standby_stands_by(mutant: Mutant, seed: u64) {
-    let cluster = Cluster::format(settings(2, seed), geometry(2), [0; 6], mutant);
+    let cluster = format(settings(2, seed), geometry(2), seed, mutant);
     let inside = Arc::new(Mutex::new(None));
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));
@@ -230,7 +234,7 @@ fn take_chunks(cluster: &Cluster, host: usize, name: &str, wanted: usize) {
 /// When that is not so.
 pub fn chunks_through_crashes(mutant: Mutant, seed: u64) {
     let hosts = 3;
-    let cluster = Cluster::format(settings(hosts, seed), geometry(3), [0; 6], mutant);
+    let cluster = format(settings(hosts, seed), geometry(3), seed, mutant);
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(2_000_000)).spare(0);
     schedule = schedule.faults(Faults {

@@ -11,7 +11,7 @@ use cxl_shm::fabric::simulated::schedule::Crash;
 use cxl_shm::fabric::simulated::{
     Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack, Site,
 };
-use cxl_shm::layout::{Geometry, Superblock, format_superblock};
+use cxl_shm::layout::{Geometry, LockProtocol, Superblock, format_superblock};
 use cxl_shm::member::{HostIdentity, HostTier, Liveness, Member, ProcessIdentity};
 use lock_manager::Duty;
 
@@ -82,6 +82,13 @@ impl Liveness for Processes {
     }
 }
 
+/// The lock protocol of run `seed`: each in turn, two seeds at a time, so that both meet every
+/// setting that follows from the seed's remainder by two or three.
+#[must_use]
+pub fn lock_protocol(seed: u64) -> LockProtocol {
+    if seed % 4 < 2 { LockProtocol::Arbitrated } else { LockProtocol::Bakery }
+}
+
 /// A program with, at most, one flush or fence removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mutant {
@@ -121,6 +128,7 @@ impl Cluster {
     pub fn format(
         settings: Settings,
         geometry: Geometry,
+        lock_protocol: LockProtocol,
         application: [u64; 6],
         mutant: Mutant,
     ) -> Self {
@@ -129,7 +137,8 @@ impl Cluster {
             rack.suppress(site);
         }
         WATCHED.with_borrow_mut(|watched| watched.racks.push(rack.clone()));
-        let superblock = Superblock::new([7, 9], geometry, application);
+        let superblock =
+            Superblock { lock_protocol, ..Superblock::new([7, 9], geometry, application) };
         format_superblock(&rack.host(0), &superblock, |_, _| ())
             .unwrap_or_else(|error| panic!("{error}"));
         Self { rack, processes: Processes::default(), geometry }
