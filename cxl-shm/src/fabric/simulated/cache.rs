@@ -1,8 +1,7 @@
 //! One host: its cache, what it is flushing, what it has posted, and its own DRAM.
 
-use std::thread::ThreadId;
-
 use super::Random;
+use super::actor::Actor;
 use super::device::{Device, bytes_of, splice};
 use super::line_map::LineMap;
 use super::posted::Posted;
@@ -15,11 +14,11 @@ struct Cached {
     dirty: bool,
 }
 
-/// A flush that was issued and is not known to be complete. It belongs to a thread because only
-/// that thread's fence waits for it.
+/// A flush that was issued and is not known to be complete. It belongs to an actor because only
+/// that one's fence waits for it.
 #[derive(Clone, Copy, Debug)]
 struct Flush {
-    thread: ThreadId,
+    actor: Actor,
     line: LineOffset,
 }
 
@@ -57,13 +56,13 @@ impl Host {
     pub(super) fn store(
         &mut self,
         device: &mut Device,
-        thread: ThreadId,
+        actor: Actor,
         at: WordOffset,
         value: u64,
     ) {
         let line = at.line();
-        // A flush is ordered with the later stores of its thread to the same line.
-        self.complete_flushes(device, |flush| flush.thread == thread && flush.line == line);
+        // A flush is ordered with the later stores of its actor to the same line.
+        self.complete_flushes(device, |flush| flush.actor == actor && flush.line == line);
         let cached = self.line(device, line);
         cached.words[at.index_in_line()] = value;
         cached.dirty = true;
@@ -71,13 +70,13 @@ impl Host {
     }
 
     /// Issues flushes. Write-back and invalidation are the same instruction.
-    pub(super) fn flush(&mut self, thread: ThreadId, lines: LineRange) {
-        self.flushes.extend(lines.iter().map(|line| Flush { thread, line }));
+    pub(super) fn flush(&mut self, actor: Actor, lines: LineRange) {
+        self.flushes.extend(lines.iter().map(|line| Flush { actor, line }));
     }
 
-    /// The lines whose flushes a fence of `thread` waits for.
-    pub(super) fn take_flushes(&mut self, thread: ThreadId) -> Vec<LineOffset> {
-        let mine = self.flushes.extract_if(.., |flush| flush.thread == thread);
+    /// The lines whose flushes a fence of `actor` waits for.
+    pub(super) fn take_flushes(&mut self, actor: Actor) -> Vec<LineOffset> {
+        let mine = self.flushes.extract_if(.., |flush| flush.actor == actor);
         mine.map(|flush| flush.line).collect()
     }
 
@@ -152,15 +151,15 @@ impl Host {
         self.memory.fill(0);
     }
 
-    /// A thread dies: each of its unfenced flushes completes or never took place.
-    pub(super) fn forget_thread(
+    /// An actor dies: each of its unfenced flushes completes or never took place.
+    pub(super) fn forget_actor(
         &mut self,
         device: &mut Device,
         random: &mut Random,
-        thread: ThreadId,
+        actor: Actor,
     ) {
-        self.complete_flushes(device, |flush| flush.thread == thread && random.one_in(2));
-        self.flushes.retain(|flush| flush.thread != thread);
+        self.complete_flushes(device, |flush| flush.actor == actor && random.one_in(2));
+        self.flushes.retain(|flush| flush.actor != actor);
     }
 
     pub(super) fn dirty_lines(&self) -> Vec<LineOffset> {

@@ -151,21 +151,24 @@ impl Fabric for SimulatedHost {
     #[track_caller]
     fn write_back(&self, lines: LineRange) {
         if let Some(mut machine) = self.begin(SiteOp::WriteBack, Some(lines), Location::caller()) {
-            machine.hosts[self.host].flush(std::thread::current().id(), lines);
+            let actor = machine.actor();
+            machine.hosts[self.host].flush(actor, lines);
         }
     }
 
     #[track_caller]
     fn invalidate(&self, lines: LineRange) {
         if let Some(mut machine) = self.begin(SiteOp::Invalidate, Some(lines), Location::caller()) {
-            machine.hosts[self.host].flush(std::thread::current().id(), lines);
+            let actor = machine.actor();
+            machine.hosts[self.host].flush(actor, lines);
         }
     }
 
     #[track_caller]
     fn fence(&self) {
         if let Some(mut machine) = self.begin(SiteOp::Fence, None, Location::caller()) {
-            let lines = machine.hosts[self.host].take_flushes(std::thread::current().id());
+            let actor = machine.actor();
+            let lines = machine.hosts[self.host].take_flushes(actor);
             self.each_line(machine, lines, Host::complete_flush);
         }
     }

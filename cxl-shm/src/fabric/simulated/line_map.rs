@@ -9,7 +9,7 @@ use crate::units::LineOffset;
 
 /// Hashes one offset by multiplication: line maps are asked at every simulated access.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct LineHasher(u64);
+pub(in crate::fabric) struct LineHasher(u64);
 
 impl Hasher for LineHasher {
     fn finish(&self) -> u64 {
@@ -28,11 +28,11 @@ impl Hasher for LineHasher {
 }
 
 /// Lines as keys of a hash map, cheap to ask.
-pub(super) type LineHash = BuildHasherDefault<LineHasher>;
+pub(in crate::fabric) type LineHash = BuildHasherDefault<LineHasher>;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct LineMap<V> {
+pub(in crate::fabric) struct LineMap<V> {
     places: HashMap<LineOffset, usize, LineHash>,
     entries: Vec<(LineOffset, V)>,
 }
@@ -44,20 +44,20 @@ impl<V> Default for LineMap<V> {
 }
 
 impl<V> LineMap<V> {
-    pub(super) fn contains(&self, line: LineOffset) -> bool {
+    pub(in crate::fabric) fn contains(&self, line: LineOffset) -> bool {
         self.places.contains_key(&line)
     }
 
-    pub(super) fn get(&self, line: LineOffset) -> Option<&V> {
+    pub(in crate::fabric) fn get(&self, line: LineOffset) -> Option<&V> {
         self.places.get(&line).map(|place| &self.entries[*place].1)
     }
 
-    pub(super) fn get_mut(&mut self, line: LineOffset) -> Option<&mut V> {
+    pub(in crate::fabric) fn get_mut(&mut self, line: LineOffset) -> Option<&mut V> {
         self.places.get(&line).map(|place| &mut self.entries[*place].1)
     }
 
     /// The value of `line`, made by `make` when there is none.
-    pub(super) fn get_or_insert_with(
+    pub(in crate::fabric) fn get_or_insert_with(
         &mut self,
         line: LineOffset,
         make: impl FnOnce() -> V,
@@ -69,7 +69,7 @@ impl<V> LineMap<V> {
         &mut self.entries[place].1
     }
 
-    pub(super) fn remove(&mut self, line: LineOffset) -> Option<V> {
+    pub(in crate::fabric) fn remove(&mut self, line: LineOffset) -> Option<V> {
         let place = self.places.remove(&line)?;
         let (_, value) = self.entries.swap_remove(place);
         if let Some((moved, _)) = self.entries.get(place) {
@@ -79,17 +79,17 @@ impl<V> LineMap<V> {
     }
 
     /// A line drawn evenly.
-    pub(super) fn pick(&self, random: &mut Random) -> Option<LineOffset> {
+    pub(in crate::fabric) fn pick(&self, random: &mut Random) -> Option<LineOffset> {
         random.index(self.entries.len()).map(|place| self.entries[place].0)
     }
 
     /// Removes and returns everything.
-    pub(super) fn take(&mut self) -> Vec<(LineOffset, V)> {
+    pub(in crate::fabric) fn take(&mut self) -> Vec<(LineOffset, V)> {
         self.places.clear();
         std::mem::take(&mut self.entries)
     }
 
-    pub(super) fn lines(&self) -> impl Iterator<Item = LineOffset> {
+    pub(in crate::fabric) fn lines(&self) -> impl Iterator<Item = LineOffset> {
         self.entries.iter().map(|(line, _)| *line)
     }
 }

@@ -1,5 +1,6 @@
 //! Everything of a rack that is behind its one lock.
 
+use super::actor::Actor;
 use super::cache::Host;
 use super::device::Device;
 use super::misbehaviour::Misbehaviour;
@@ -28,6 +29,8 @@ pub(super) struct Machine {
     /// Lines that two hosts had unwritten stores to at one time, in the order of the mishaps.
     pub(super) conflicts: Vec<LineOffset>,
     pub(super) run: Option<Run>,
+    /// Schedules started so far.
+    pub(super) runs: u64,
 }
 
 impl Machine {
@@ -50,6 +53,7 @@ impl Machine {
             paused: vec![false; settings.hosts],
             conflicts: Vec::new(),
             run: None,
+            runs: 0,
         }
     }
 
@@ -58,14 +62,20 @@ impl Machine {
         self.trace.note(task, host, kind, at, value);
     }
 
+    /// Who carries out the present operation.
+    pub(super) fn actor(&self) -> Actor {
+        let task = self.run.as_ref().and_then(|run| Some(run.actor(run.running()?)));
+        task.unwrap_or_else(|| Actor::Thread(std::thread::current().id()))
+    }
+
     pub(super) fn load(&mut self, host: usize, at: WordOffset) -> u64 {
         self.hosts[host].load(&mut self.device, at)
     }
 
     pub(super) fn store(&mut self, host: usize, at: WordOffset, value: u64) {
-        let thread = std::thread::current().id();
+        let actor = self.actor();
         self.check_single_writer(host, at.line());
-        self.hosts[host].store(&mut self.device, thread, at, value);
+        self.hosts[host].store(&mut self.device, actor, at, value);
     }
 
     /// Keeps note of a second host that is about to write a line (M1).

@@ -41,6 +41,7 @@
 //!   A test that wants this runs the transfer in a task of its own.
 //! - **Wild writes** of a broken program. Every offset is checked by the fabric instead.
 
+mod actor;
 mod cache;
 mod clock;
 mod device;
@@ -48,7 +49,7 @@ mod dma;
 mod host;
 mod host_memory;
 mod inject;
-mod line_map;
+pub(in crate::fabric) mod line_map;
 mod machine;
 mod misbehaviour;
 mod observe;

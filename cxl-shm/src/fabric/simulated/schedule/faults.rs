@@ -208,12 +208,10 @@ impl Machine {
 
     /// A task and all it had in flight are gone.
     pub(super) fn crash_task(&mut self, index: usize) {
-        let task = &mut self.run_mut().tasks[index];
-        let (host, thread) = (task.host, task.thread);
+        let run = self.run_mut();
+        let (host, actor) = (run.tasks[index].host, run.actor(index));
         self.note(host, EventKind::ProcessCrash, index as u64, 0);
-        if let Some(thread) = thread {
-            self.hosts[host].forget_thread(&mut self.device, &mut self.random, thread);
-        }
+        self.hosts[host].forget_actor(&mut self.device, &mut self.random, actor);
         let run = self.run_mut();
         run.process_crashes += 1;
         run.doom(index);

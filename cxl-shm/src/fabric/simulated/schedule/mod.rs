@@ -1,7 +1,6 @@
 //! Runs the processes of several hosts one operation at a time, in an order that a seed decides.
 //!
-//! Each task is a process (with one thread) of a host and runs on a thread of its own, but only
-//! the task that holds the baton runs. Every operation on the shared memory, on a host's DRAM and
+//! Each task is a process (with one thread) of a host. Only the task that holds the baton runs. Every operation on the shared memory, on a host's DRAM and
 //! on a clock is a point at which the baton may be passed on, time may go on, and faults strike.
 //! Everything that tasks share must therefore go through the rack: a task that blocks on a lock
 //! of the operating system while another holds it stops the run, which is reported after a minute.
@@ -16,7 +15,7 @@ mod run;
 mod task;
 
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 pub use faults::{Crash, Faults};
@@ -27,7 +26,7 @@ pub(super) use run::Run;
 
 use super::SimulatedRack;
 use faults::{Plan, Target, Told};
-use task::{Job, Task};
+use task::{Coroutine, Job, Task};
 
 /// Operations after which a run counts as one that never ends.
 const STEPS_MAX: u64 = 1_000_000;
@@ -204,27 +203,23 @@ impl Schedule {
         if tasks.is_empty() {
             return Ok(Report { seed, trace_hash: rack.trace_hash(), ..Report::default() });
         }
-        let batons: Vec<_> = tasks.iter().map(|task| Arc::clone(&task.baton)).collect();
         let mut run = Run::new(seed, self.steps_max, rack.hosts(), tasks);
         (run.faults, run.plans, run.spared) = (self.faults, self.plans, self.spared);
         run.on_crash = self.on_crash;
         {
             let mut machine = rack.lock();
             assert!(machine.run.is_none(), "this rack is already running a schedule");
+            machine.runs += 1;
+            run.number = machine.runs;
             machine.run = Some(run);
+            machine.pass_baton();
         }
-        let start = |(index, job)| task::start(&rack, index, job);
-        let threads: Vec<_> = jobs.into_iter().enumerate().map(start).collect();
-        let first = {
-            let mut machine = rack.lock();
-            machine.run_mut().adopt(&threads);
-            machine.pass_baton()
-        };
-        batons[first].pass();
+        let of_tasks = rack.clone();
+        let runner = std::thread::Builder::new().name(format!("schedule {seed}"));
+        let runner = runner.spawn(move || drive(&of_tasks, jobs));
+        let runner = runner.expect("the system has a thread left");
         wait(&rack);
-        for thread in threads {
-            thread.join().expect("a task catches whatever its body throws");
-        }
+        runner.join().expect("a task catches whatever its body throws");
         let mut machine = rack.lock();
         let run = machine.run.take().expect("this run put it there");
         let (now_ns, trace) = (machine.now_ns, &machine.trace);
@@ -238,6 +233,24 @@ impl Schedule {
         self.tasks.push((task, job));
         self
     }
+}
+
+/// Runs whoever has the baton, until the run is over.
+fn drive(rack: &SimulatedRack, jobs: Vec<Job>) {
+    let tasks = jobs.into_iter().enumerate();
+    let mut tasks: Vec<_> = tasks.map(|(index, job)| Coroutine::new(rack, index, job)).collect();
+    loop {
+        let next = {
+            let mut machine = rack.lock();
+            let run = machine.run_mut();
+            if run.over() {
+                break;
+            }
+            run.running().expect("the first baton was passed before")
+        };
+        tasks[next].resume();
+    }
+    rack.inner.ended.notify_all();
 }
 
 /// Waits for the end of the run.

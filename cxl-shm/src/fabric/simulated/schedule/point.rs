@@ -1,6 +1,6 @@
 //! What a task does at a scheduling point.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 
 use super::super::SimulatedRack;
 use super::super::machine::Machine;
@@ -44,11 +44,9 @@ pub(in super::super) fn point(
     }
     let decision = machine.step(current.index, point);
     machine = tell_crashes(rack, machine);
-    if let Decision::Switch(next) = decision {
-        let next = Arc::clone(&machine.run_mut().tasks[next].baton);
+    if decision == Decision::Switch {
         drop(machine);
-        next.pass();
-        current.baton.wait();
+        task::wait_for_baton();
         machine = rack.lock();
     }
     Some(unless_doomed(machine, &current))
@@ -81,17 +79,13 @@ pub fn crash_this_process() -> ! {
     current.die()
 }
 
-/// Ends one life of a task and passes the baton on. Says whether the task is to live again.
+/// Ends one life of a task and draws who has the baton next. Says whether the task is to live
+/// again.
 pub(super) fn end_life(rack: &SimulatedRack, index: usize, end: End, again: bool) -> bool {
     let mut machine = rack.lock();
     let again = machine.end_life(index, end, again);
-    if machine.run_mut().over() {
-        rack.inner.ended.notify_all();
-    } else {
-        let next = machine.pass_baton();
-        let next = Arc::clone(&machine.run_mut().tasks[next].baton);
-        drop(machine);
-        next.pass();
+    if !machine.run_mut().over() {
+        machine.pass_baton();
     }
     again
 }

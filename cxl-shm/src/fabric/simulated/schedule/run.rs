@@ -1,8 +1,8 @@
 //! The state of a run: who may go on, and who does.
 
 use std::fmt;
-use std::thread::JoinHandle;
 
+use super::super::actor::Actor;
 use super::super::machine::Machine;
 use super::super::trace::Trace;
 use super::super::{Random, Settings};
@@ -20,12 +20,15 @@ const RESTART_MAX: Stall = Stall { until_ns: 10_000_000, until_step: 1_000 };
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Decision {
     Stay,
-    Switch(usize),
+    /// The baton goes to another.
+    Switch,
 }
 
 /// See the module.
 pub(in super::super) struct Run {
     pub(super) seed: u64,
+    /// Tells the tasks of one run from those of another on the same rack.
+    pub(super) number: u64,
     pub(super) random: Random,
     /// Most operations that a task runs on end, drawn once: races need switches close together
     /// in some runs and far apart in others.
@@ -57,6 +60,7 @@ impl Run {
         let turn_max = 2 << (2 * random.below(4));
         Self {
             seed,
+            number: 0,
             random,
             turn_max,
             turn_until: 0,
@@ -83,6 +87,11 @@ impl Run {
         self.running
     }
 
+    /// What task `index` is called where it flushes.
+    pub(in super::super) fn actor(&self, index: usize) -> Actor {
+        Actor::Task { run: self.number, index }
+    }
+
     /// Its host.
     pub(in super::super) fn running_host(&self) -> Option<usize> {
         self.running.map(|task| self.tasks[task].host)
@@ -97,13 +106,6 @@ impl Run {
     pub(super) fn running_name(&self) -> String {
         let name = self.running.map_or("none", |task| &self.tasks[task].name);
         format!("seed {}: task {name}", self.seed)
-    }
-
-    pub(super) fn adopt(&mut self, threads: &[JoinHandle<()>]) {
-        for (task, thread) in self.tasks.iter_mut().zip(threads) {
-            task.thread = Some(thread.thread().id());
-            task.baton.belongs_to(thread.thread());
-        }
     }
 
     pub(super) fn over(&self) -> bool {
@@ -220,7 +222,7 @@ impl Machine {
             return Decision::Stay;
         }
         let next = self.pass_baton();
-        if next == me { Decision::Stay } else { Decision::Switch(next) }
+        if next == me { Decision::Stay } else { Decision::Switch }
     }
 
     /// Draws who runs next. Time goes on to the next moment when somebody can.
