@@ -44,8 +44,7 @@ struct State {
     visits: [u64; CrashPoint::ALL.len()],
 }
 
-static STATE: Mutex<State> =
-    Mutex::new(State { armed: None, visits: [0; CrashPoint::ALL.len()] });
+static STATE: Mutex<State> = Mutex::new(State { armed: None, visits: [0; CrashPoint::ALL.len()] });
 
 fn with<T>(act: impl FnOnce(&mut State) -> T) -> T {
     // Counters are right after a panic too.
@@ -74,8 +73,8 @@ fn parse(text: &str) -> Result<Armed, ArmError> {
     let malformed = || ArmError::Malformed { found: text.to_owned() };
     let (name, nth) = text.split_once(':').ok_or_else(malformed)?;
     let nth = nth.parse().ok().filter(|nth| *nth > 0).ok_or_else(malformed)?;
-    let point = CrashPoint::from_name(name)
-        .ok_or_else(|| ArmError::Unknown { name: name.to_owned() })?;
+    let point =
+        CrashPoint::from_name(name).ok_or_else(|| ArmError::Unknown { name: name.to_owned() })?;
     Ok(Armed { point, nth })
 }
 

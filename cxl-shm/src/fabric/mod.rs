@@ -40,6 +40,7 @@ mod host_memory;
 mod line;
 mod mapped;
 mod publish_batch;
+mod shadowed;
 pub mod simulated;
 
 pub use flush::{FlushError, FlushKind};
@@ -47,6 +48,7 @@ pub use host_memory::HostMemory;
 pub use line::{LineError, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
 pub use mapped::{MapError, MappedFabric, MappedHostMemory, Mapping};
 pub use publish_batch::{PublishBatch, refresh_all};
+pub use shadowed::ShadowedFabric;
 
 use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};
 
