@@ -1,0 +1,188 @@
+//! Locks between hosts under load: workers on all hosts add one to a pair of counters in turn.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow, bail, ensure};
+use clap::Args;
+use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::fabric::Fabric;
+use cxl_shm::layout::FIRST_FREE_LOCK;
+use cxl_shm::member::{Attachment, LocalMember};
+use cxl_shm::units::{LineRange, LockId, WordOffset};
+
+use crate::counter::{Counter, WORKERS_MAX};
+
+/// Add to the counter under a lock between hosts, with several threads.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    #[arg(long)]
+    region: PathBuf,
+
+    #[arg(long)]
+    node: u16,
+
+    /// The chunk that `counter new` took.
+    #[arg(long)]
+    chunk: u32,
+
+    #[arg(long, default_value_t = FIRST_FREE_LOCK)]
+    lock: u32,
+
+    /// Workers of this process, one thread each.
+    #[arg(long, default_value_t = 1)]
+    threads: u64,
+
+    /// Number of the first of them: no two workers of the rack have the same.
+    #[arg(long)]
+    first_worker: u64,
+
+    /// Workers of all processes and hosts: they start together.
+    #[arg(long)]
+    workers: u64,
+
+    /// How often each worker adds.
+    #[arg(long)]
+    rounds: u64,
+
+    /// How long a worker waits for the lock.
+    #[arg(long, default_value_t = 60_000)]
+    timeout_ms: u64,
+
+    /// A host may die between its two stores: complete what it began, and count it.
+    #[arg(long)]
+    may_repair: bool,
+}
+
+/// What one worker did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Done {
+    us: u64,
+    wait_us_max: u64,
+    repaired: u64,
+}
+
+pub(crate) fn run(options: &Options) -> Result<String> {
+    let end = options.first_worker + options.threads;
+    ensure!(end <= WORKERS_MAX && end <= options.workers, "more workers than there can be");
+    ensure!(options.lock >= FIRST_FREE_LOCK, "lock {} is Rackline's own", options.lock);
+    let attachment = Attachment::attach(&options.region, options.node)?;
+    let mut threads = Vec::new();
+    for worker in options.first_worker..end {
+        let member = attachment.join_thread()?;
+        let options = options.clone();
+        threads.push(std::thread::spawn(move || {
+            let outcome = Worker::new(&member, &options, worker).and_then(|worker| worker.work());
+            (member, outcome)
+        }));
+    }
+    let mut all = Done::default();
+    let mut first_error = None;
+    for thread in threads {
+        let (member, outcome) = thread.join().map_err(|_| anyhow!("a worker panicked"))?;
+        attachment.leave_thread(member);
+        match outcome {
+            Ok(done) => {
+                all.us = all.us.max(done.us);
+                all.wait_us_max = all.wait_us_max.max(done.wait_us_max);
+                all.repaired += done.repaired;
+            }
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    match first_error {
+        Some(error) => Err(error),
+        None => Ok(format!(
+            "workers={} rounds={} us={} wait_us_max={} repaired={}",
+            options.threads, options.rounds, all.us, all.wait_us_max, all.repaired
+        )),
+    }
+}
+
+struct Worker<'a> {
+    member: &'a LocalMember,
+    options: &'a Options,
+    worker: u64,
+    counter: Counter,
+    lock: LockId,
+    clock: SystemClock,
+}
+
+impl<'a> Worker<'a> {
+    fn new(member: &'a LocalMember, options: &'a Options, worker: u64) -> Result<Self> {
+        let locks = member.layout().locks();
+        ensure!(options.lock < locks, "lock {} of a region with {locks}", options.lock);
+        let counter = Counter::in_chunk(member.layout(), options.chunk)?;
+        let lock = LockId(options.lock);
+        Ok(Self { member, options, worker, counter, lock, clock: SystemClock::start() })
+    }
+
+    fn work(&self) -> Result<Done> {
+        self.start_together()?;
+        let fabric = self.member.fabric();
+        let mut done = Done::default();
+        let start_us = self.clock.now_us();
+        for round in 1..=self.options.rounds {
+            let asked_us = self.clock.now_us();
+            let guard = self.member.lock_shared(self.lock, &self.clock, self.options.timeout_ms)?;
+            done.wait_us_max = done.wait_us_max.max(self.clock.now_us() - asked_us);
+            done.repaired += self.add(round)?;
+            drop(guard);
+            // The worker's own line: whoever looks knows what was finished before a death.
+            self.publish(self.counter.acknowledged(self.worker), round);
+        }
+        done.us = self.clock.now_us() - start_us;
+        ensure!(
+            fabric.load(self.counter.acknowledged(self.worker)) == self.options.rounds,
+            "our own line lost a store"
+        );
+        Ok(done)
+    }
+
+    /// One addition, under the lock. Returns how many updates of a dead host were completed.
+    fn add(&self, round: u64) -> Result<u64> {
+        let (fabric, counter) = (self.member.fabric(), self.counter);
+        counter.refresh(fabric);
+        let (first, second) = (fabric.load(counter.first()), fabric.load(counter.second()));
+        let repaired = u64::from(self.options.may_repair && first == second + 1);
+        if first != second + repaired {
+            bail!("round {round}: the counters are {first} and {second}: seen half done");
+        }
+        self.publish(counter.first(), first + 1);
+        self.publish(counter.second(), first + 1);
+        let me = u64::from(self.member.node().0) + 1;
+        let last = fabric.load(counter.holder());
+        if last != 0 && last != me {
+            fabric.store(counter.handed_over(), fabric.load(counter.handed_over()) + 1);
+        }
+        self.publish(counter.holder(), me);
+        Ok(repaired)
+    }
+
+    /// Waits until all workers of all hosts are there.
+    fn start_together(&self) -> Result<()> {
+        let (fabric, arrived) = (self.member.fabric(), self.counter.arrived());
+        let guard = self.member.lock_shared(self.lock, &self.clock, self.options.timeout_ms)?;
+        self.counter.refresh(fabric);
+        self.publish(arrived, fabric.load(arrived) + 1);
+        drop(guard);
+        let deadline_ms = self.clock.now_ms() + self.options.timeout_ms;
+        let mut tries = 0;
+        loop {
+            fabric.refresh(LineRange::one(arrived.line()));
+            let there = fabric.load(arrived);
+            if there == self.options.workers {
+                return Ok(());
+            }
+            if self.clock.now_ms() > deadline_ms {
+                bail!("only {there} of {} workers arrived", self.options.workers);
+            }
+            self.clock.pause(tries);
+            tries += 1;
+        }
+    }
+
+    fn publish(&self, at: WordOffset, value: u64) {
+        self.member.fabric().store(at, value);
+        self.member.fabric().publish(LineRange::one(at.line()));
+    }
+}
