@@ -87,6 +87,8 @@ crash_points! {
     LeaveSaid,
     /// An intent is published, nothing of it written yet.
     IntentOpen,
+    /// An intent is published, one of the lines that it names is written.
+    IntentPartWritten,
     /// What an intent says is written, it is not closed yet.
     IntentWritten,
     /// What a dead holder's intent says is written again, it is not closed yet.

@@ -78,7 +78,7 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
                 let owner = member.node();
                 let incarnation = member.incarnation();
                 let entry = ChunkEntry::new(ChunkState::Owned { owner, incarnation, purpose });
-                intent::set_chunk(member.seat(), fabric, CHUNK_LOCK, chunk, &entry);
+                intent::set_chunk(member.seat(), fabric, chunk, &entry);
                 crash::reach(CrashPoint::ChunkAllocated);
                 return Ok(chunk);
             }
@@ -104,7 +104,7 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
     match entry.ok().and_then(|entry| entry.state()) {
         Some(ChunkState::Owned { owner, .. }) if owner == member.node() => {
             let entry = ChunkEntry::new(ChunkState::Free);
-            intent::set_chunk(member.seat(), fabric, CHUNK_LOCK, chunk, &entry);
+            intent::set_chunk(member.seat(), fabric, chunk, &entry);
             crash::reach(CrashPoint::ChunkFreed);
             Ok(())
         }

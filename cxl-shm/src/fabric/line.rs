@@ -153,8 +153,13 @@ impl<T: Record> OwnedLine<T> {
 
     #[track_caller]
     pub(crate) fn write(&self, fabric: &impl Fabric, value: &T) {
+        fabric.write_line(self.at, &self.image(fabric, value));
+    }
+
+    /// What the line becomes when `value` is written as the next version.
+    pub(crate) fn image(&self, fabric: &impl Fabric, value: &T) -> LineWords {
         let last = halves(fabric.read_line(self.at)[LINE_WORDS - 1]).0;
-        fabric.write_line(self.at, &seal(self.at, value, last.wrapping_add(1)));
+        seal(self.at, value, last.wrapping_add(1))
     }
 }
 

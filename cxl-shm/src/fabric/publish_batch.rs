@@ -1,7 +1,7 @@
 //! Several lines published with one fence a phase.
 
-use super::Fabric;
 use super::line::{OwnedLine, OwnedWord, Record};
+use super::{Fabric, LineWords};
 use crate::units::{LineOffset, LineRange};
 
 /// Lines and words that become visible together, at the latest when the batch is published.
@@ -41,6 +41,13 @@ impl<'f, F: Fabric> PublishBatch<'f, F> {
     pub fn word(&mut self, word: OwnedWord, value: u64) {
         self.fabric.store(word.at(), value);
         self.add(word.at().line());
+    }
+
+    /// Adds a line that was sealed before: an image of a redo record. Only for code that argues
+    /// why this host owns it (M1).
+    pub(crate) fn image(&mut self, at: LineOffset, words: &LineWords) {
+        self.fabric.write_line(at, words);
+        self.add(at);
     }
 
     /// Publishes all of it with one fence (M2).

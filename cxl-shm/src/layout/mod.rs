@@ -30,12 +30,12 @@
 //! Each part of each writer starts on a page of its own, so that no line ever has two writing
 //! hosts (M1) and payload shares no page with metadata (M6).
 
+mod intent_record;
 mod records;
 mod superblock;
 
-pub use records::{
-    ChunkEntry, ChunkState, HostName, IntentRecord, ManagerClaim, NodeLine, NodeState,
-};
+pub use intent_record::{INTENT_IMAGES, IntentRecord};
+pub use records::{ChunkEntry, ChunkState, HostName, ManagerClaim, NodeLine, NodeState};
 pub use superblock::{
     FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
     read_superblock,

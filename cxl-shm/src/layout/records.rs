@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use static_assertions::assert_eq_size;
 
 use crate::fabric::Record;
-use crate::units::{ChunkId, Incarnation, LockId, NodeId};
+use crate::units::{Incarnation, NodeId};
 
 /// What a node says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
@@ -143,57 +143,7 @@ impl ManagerClaim {
     }
 }
 
-/// Redo record of a critical section in progress (rule L2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct IntentRecord {
-    open: u32,
-    lock: u32,
-    chunk: u32,
-    reserved: u32,
-    entry: ChunkEntry40,
-}
-
-/// The part of a chunk entry that an intent carries.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
-#[repr(C)]
-struct ChunkEntry40 {
-    words: [u64; 5],
-}
-
-impl Record for IntentRecord {
-    const KIND: u32 = u32::from_le_bytes(*b"INTN");
-}
-
-impl IntentRecord {
-    /// "Under `lock`, entry `chunk` of the chunk table becomes `entry`."
-    #[must_use]
-    pub fn set_chunk(lock: LockId, chunk: ChunkId, entry: &ChunkEntry) -> Self {
-        let mut words = [0; 5];
-        words.copy_from_slice(&entry.words[..5]);
-        let entry = ChunkEntry40 { words };
-        Self { open: 1, lock: lock.0, chunk: chunk.0, reserved: 0, entry }
-    }
-
-    /// Nothing in progress.
-    #[must_use]
-    pub fn closed() -> Self {
-        Self::zeroed()
-    }
-
-    /// What has to be redone; `None` when nothing is in progress.
-    #[must_use]
-    pub fn open(&self) -> Option<(LockId, u32, ChunkEntry)> {
-        if self.open != 1 {
-            return None;
-        }
-        let mut words = [0; 7];
-        words[..5].copy_from_slice(&self.entry.words);
-        Some((LockId(self.lock), self.chunk, ChunkEntry { words }))
-    }
-}
-
-/// A line of the chunk table. Two words are never used, so that it fits an intent.
+/// A line of the chunk table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct ChunkEntry {
@@ -256,5 +206,4 @@ impl ChunkEntry {
 // A record fills its line but for the seal.
 assert_eq_size!(NodeLine, [u8; 56]);
 assert_eq_size!(HostName, [u8; 56]);
-assert_eq_size!(IntentRecord, [u8; 56]);
 assert_eq_size!(ChunkEntry, [u8; 56]);

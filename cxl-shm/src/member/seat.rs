@@ -2,7 +2,7 @@
 
 use super::HostTier;
 use crate::fabric::{Fabric, HostMemory, OwnedArea, OwnedLine, OwnedWord};
-use crate::layout::{HostName, INTENT_LINES, INTENTS, IntentRecord, Layout, NodeLine};
+use crate::layout::{HostName, INTENT_LINES, INTENTS, Layout, NodeLine};
 use crate::lock::stamp::{Phase, Stamp};
 use crate::units::{Incarnation, LockId, NodeId};
 
@@ -79,10 +79,11 @@ impl<H: HostMemory> Seat<H> {
         u64::from(lock.0) < INTENTS
     }
 
-    pub(crate) fn intent(&self, lock: LockId) -> OwnedLine<IntentRecord> {
+    /// The redo record of `lock`: its head, then the images.
+    pub(crate) fn intent(&self, lock: LockId) -> OwnedArea {
         let intents = self.layout.intents(self.node).claim();
         let first = u64::from(lock.0) * INTENT_LINES;
-        intents.line(first).expect("the region's own locks have an intent each")
+        intents.part(first, INTENT_LINES).expect("the region's own locks have an intent each")
     }
 
     pub(crate) fn area(&self) -> OwnedArea {

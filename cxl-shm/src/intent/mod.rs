@@ -1,0 +1,201 @@
+//! Intents: an update under a lock is redone or never seen (rule L2).
+//!
+//! A holder publishes what it is about to write, writes it, publishes it, then closes the intent
+//! and only then releases. When it dies on the way, whoever recovers finds the intent open and
+//! writes the same again, any number of times.
+//!
+//! ```text
+//! line 0      head, sealed: open, lock, number of images, their CRC-32C, the lines they are for
+//! lines 1..8  images: the new contents of those lines, each with the seal of its target
+//! ```
+//!
+//! Head and images are published together, in any order. A head that is torn, or does not fit its
+//! images, is that of a holder which died before its intent was published: then nothing else was
+//! written yet. Targets are numbers of lines within what the lock guards, so an intent, whatever
+//! is in it, can reach nothing else (M5).
+
+use crc_fast::CrcAlgorithm;
+
+use crate::crash::{self, CrashPoint};
+use crate::fabric::{
+    Fabric, HostMemory, LineWords, OwnedArea, PeerArea, PeerLine, PublishBatch, Record,
+};
+use crate::layout::{
+    CHUNK_LOCK, ChunkEntry, INTENT_IMAGES, INTENT_LINES, INTENTS, IntentRecord, Layout, ROOT_LOCK,
+};
+use crate::member::Seat;
+use crate::units::{ChunkId, LineOffset, LineRange, LockId, NodeId};
+
+/// The lines that `lock` guards: the only ones that an intent under it may write.
+fn guarded(layout: &Layout, lock: LockId) -> Option<LineRange> {
+    match lock {
+        ROOT_LOCK => Some(layout.roots().range()),
+        CHUNK_LOCK => Some(layout.chunk_table()),
+        _ => None,
+    }
+}
+
+/// An update of up to [`INTENT_IMAGES`] lines that a lock guards: all of them, or none.
+///
+/// The caller holds the lock and has refreshed the lines that it adds (L1).
+#[derive(Debug)]
+#[must_use = "nothing is written before `commit`"]
+pub(crate) struct Update {
+    lock: LockId,
+    guarded: LineRange,
+    targets: Vec<u32>,
+    images: Vec<LineWords>,
+}
+
+impl Update {
+    /// An update under `lock`, one of the region's own that guards something.
+    pub(crate) fn new(layout: &Layout, lock: LockId) -> Self {
+        let guarded = guarded(layout, lock).expect("updates are made under the locks that guard");
+        Self { lock, guarded, targets: Vec::new(), images: Vec::new() }
+    }
+
+    /// Adds the next version of a line.
+    ///
+    /// # Panics
+    /// When the lock does not guard the line, or there are more lines than an intent holds: both
+    /// are bugs of the caller.
+    pub(crate) fn line<T: Record>(
+        mut self,
+        fabric: &impl Fabric,
+        line: PeerLine<T>,
+        value: &T,
+    ) -> Self {
+        assert!(self.targets.len() < INTENT_IMAGES, "an intent holds {INTENT_IMAGES} lines");
+        let from_start = line.at().bytes().checked_sub(self.guarded.start().bytes());
+        let index = from_start.map(|bytes| bytes / crate::units::LINE_BYTES);
+        let index = index.filter(|index| *index < self.guarded.lines());
+        let target = index.and_then(|index| u32::try_from(index).ok());
+        self.targets.push(target.expect("the lock guards the lines of its updates"));
+        // M1: the lock makes us the one writer of the line.
+        self.images.push(line.claim().image(fabric, value));
+        self
+    }
+
+    /// Carries the update out: intent, lines, close. After return every host that reads the lines
+    /// fresh sees all of it.
+    pub(crate) fn commit<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+        let Self { lock, guarded, targets, images } = self;
+        let intent = seat.intent(lock);
+        open(&intent, fabric, lock, &targets, &images);
+        crash::reach(CrashPoint::IntentOpen);
+        write(fabric, guarded, &targets, &images);
+        crash::reach(CrashPoint::IntentWritten);
+        head_of(&intent).claim().publish(fabric, &IntentRecord::closed());
+    }
+}
+
+/// Writes one entry of the chunk table. The caller holds [`CHUNK_LOCK`] and has refreshed the
+/// entry (L1).
+pub(crate) fn set_chunk<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    chunk: ChunkId,
+    entry: &ChunkEntry,
+) {
+    let layout = seat.layout();
+    let update = Update::new(layout, CHUNK_LOCK);
+    update.line(fabric, layout.chunk_entry(chunk), entry).commit(seat, fabric);
+}
+
+/// Redoes and closes the intent that this node has open under `lock`, if any. The node still
+/// holds the lock in the eyes of everybody else.
+pub(crate) fn redo_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+    if seat.has_intent(lock) {
+        // Our own lines: the processes of a host see each other's last values.
+        redo(seat.layout(), fabric, lock, &seat.intent(lock));
+    }
+}
+
+/// Redoes and closes every intent that `dead` left open; how many were redone.
+///
+/// Called by the one recoverer of a node after its fence, while the node still holds its locks in
+/// the eyes of everybody else (redo, close, release, in that order), and again by the next one
+/// when the recoverer dies on the way.
+pub(crate) fn redo_of_dead<F: Fabric>(layout: &Layout, fabric: &F, dead: NodeId) -> usize {
+    let intents = layout.intents(dead);
+    // M3: the dead wrote them, not we.
+    fabric.refresh(intents.range());
+    // M1: after the fence nobody writes the lines of the dead but its one recoverer.
+    let intents = intents.claim();
+    let locks = u32::try_from(INTENTS).map_or(0..0, |locks| 0..locks).map(LockId);
+    locks
+        .filter(|lock| {
+            let record = intents.part(u64::from(lock.0) * INTENT_LINES, INTENT_LINES);
+            record.is_some_and(|record| redo(layout, fabric, *lock, &record))
+        })
+        .count()
+}
+
+/// Redoes and closes one intent; whether there was something to redo.
+fn redo<F: Fabric>(layout: &Layout, fabric: &F, lock: LockId, intent: &OwnedArea) -> bool {
+    let head = head_of(intent).claim();
+    let Ok(record) = head.own(fabric) else {
+        return false;
+    };
+    let (Some((targets, images_crc)), Some(guarded)) = (record.open(lock), guarded(layout, lock))
+    else {
+        return false;
+    };
+    let images: Vec<LineWords> =
+        image_lines(intent).take(targets.len()).map(|line| fabric.read_line(line)).collect();
+    let inside = targets.iter().all(|target| u64::from(*target) < guarded.lines());
+    let whole = crc_of(&images) == images_crc && inside;
+    if whole {
+        write(fabric, guarded, targets, &images);
+    }
+    crash::reach(CrashPoint::IntentRedone);
+    head.publish(fabric, &IntentRecord::closed());
+    whole
+}
+
+/// Publishes head and images of an intent.
+fn open<F: Fabric>(
+    intent: &OwnedArea,
+    fabric: &F,
+    lock: LockId,
+    targets: &[u32],
+    images: &[LineWords],
+) {
+    let mut batch = PublishBatch::new(fabric);
+    for (line, image) in image_lines(intent).zip(images) {
+        batch.image(line, image);
+    }
+    let head = IntentRecord::opened(lock, targets, crc_of(images));
+    batch.line(head_of(intent).claim(), &head);
+    batch.publish();
+}
+
+/// Writes the images to their targets, whole lines: what our caches hold of them does not matter.
+fn write<F: Fabric>(fabric: &F, guarded: LineRange, targets: &[u32], images: &[LineWords]) {
+    let guarded = PeerArea::new(guarded);
+    let mut batch = PublishBatch::new(fabric);
+    for (target, image) in targets.iter().zip(images) {
+        if let Some(line) = guarded.part(u64::from(*target), 1) {
+            batch.image(line.range().start(), image);
+            crash::reach(CrashPoint::IntentPartWritten);
+        }
+    }
+    batch.publish();
+}
+
+fn head_of(intent: &OwnedArea) -> PeerLine<IntentRecord> {
+    intent.peer().line(0).expect("a redo record has a head")
+}
+
+fn image_lines(intent: &OwnedArea) -> impl Iterator<Item = LineOffset> {
+    intent.range().iter().skip(1)
+}
+
+fn crc_of(images: &[LineWords]) -> u32 {
+    let bytes: Vec<u8> = images.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
+    let crc = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, &bytes);
+    u32::try_from(crc & u64::from(u32::MAX)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;
