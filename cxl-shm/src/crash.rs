@@ -97,6 +97,12 @@ crash_points! {
     ChunkAllocated,
     /// A chunk is given back, its lock still held.
     ChunkFreed,
+    /// A ballot for the death of a host is promised, nothing is accepted at it yet.
+    DeathPromised,
+    /// Who is to recover a dead host is accepted, not known to be decided.
+    DeathAccepted,
+    /// A host is declared dead, the decision is published.
+    DeathDecided,
     /// Descriptors say WRITING, the payloads are not copied.
     PublishReserved,
     /// The payloads are on the device, their descriptors still say WRITING.

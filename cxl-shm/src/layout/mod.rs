@@ -6,10 +6,10 @@
 //! | superblock slot A (page)   | slot B (page)   | selector (page)           |  formatter
 //! +--------------------------------------------------------------------------+
 //! | node page 0 | node page 1 | ...          identity, heartbeat, host name, |  node i
-//! |                                          manager claim, summary          |
+//! |                                          manager claim, summary, arrival |
 //! | intents 0   | intents 1   | ...          redo records, 8 lines per lock  |  node i
-//! | ballots 0   | ballots 1   | ...          a line per other node           |  node i
-//! | recoveries 0| recoveries 1| ...          a line per other node           |  node i
+//! | ballots 0   | ballots 1   | ...          two lines per node              |  node i
+//! | recoveries 0| recoveries 1| ...          two lines per node              |  node i
 //! +--------------------------------------------------------------------------+
 //! | requests 0  | requests 1  | ...          a ticket word per lock           |  node i
 //! | acks 0      | acks 1      | ...          a stamp word per lock            |  node i
@@ -30,10 +30,12 @@
 //! Each part of each writer starts on a page of its own, so that no line ever has two writing
 //! hosts (M1) and payload shares no page with metadata (M6).
 
+mod death_records;
 mod intent_record;
 mod records;
 mod superblock;
 
+pub use death_records::{Appointment, BallotRecord, Case, RecoveryRecord, RecoveryStep};
 pub use intent_record::{INTENT_IMAGES, IntentRecord};
 pub use records::{ChunkEntry, ChunkState, HostName, ManagerClaim, NodeLine, NodeState};
 pub use superblock::{
@@ -85,7 +87,10 @@ const LINE_HOST_NAME: u64 = 2;
 const LINE_MANAGER: u64 = 3;
 const LINE_MANAGER_HEARTBEAT: u64 = 4;
 const LINE_SUMMARY: u64 = 5;
-const _: () = assert!(LINE_SUMMARY * LINE_BYTES < PAGE_BYTES, "fits the node page");
+const LINE_ARRIVAL: u64 = 6;
+const _: () = assert!(LINE_ARRIVAL * LINE_BYTES < PAGE_BYTES, "fits the node page");
+/// Lines of a record that is written in turn, so that one of them is always whole.
+pub(crate) const TWIN_LINES: u64 = 2;
 const INTENTS_STRIDE: u64 = INTENTS * INTENT_LINES * LINE_BYTES;
 const _: () = assert!(INTENTS_STRIDE.is_multiple_of(PAGE_BYTES), "intents fill whole pages");
 const ROOTS_BYTES: u64 = ROOTS_MAX * ROOT_LINES * LINE_BYTES;
@@ -210,7 +215,7 @@ impl Layout {
         let words_stride = pages(u64::from(locks) * 8)?;
         let grants_stride = pages(nodes_wide * u64::from(locks) * 8)?;
         let nodes_at = SUPERBLOCK_PAGES * PAGE_BYTES;
-        let lines_stride = pages(nodes_wide * LINE_BYTES)?;
+        let lines_stride = pages(nodes_wide * TWIN_LINES * LINE_BYTES)?;
         let intents_at = nodes_at + nodes_wide * PAGE_BYTES;
         let ballots_at = intents_at + nodes_wide * INTENTS_STRIDE;
         let recoveries_at = ballots_at + nodes_wide * lines_stride;
@@ -367,19 +372,28 @@ impl Layout {
         word(self.node_page(node), LINE_SUMMARY * LINE_WORDS as u64)
     }
 
+    /// The incarnation that a process has claimed which found the former inhabitant of the slot
+    /// gone, on the same machine: from then on nobody else may begin to recover that one.
+    #[must_use]
+    pub fn arrival(&self, node: NodeId) -> PeerWord {
+        word(self.node_page(node), LINE_ARRIVAL * LINE_WORDS as u64)
+    }
+
     /// Intent lines of a node: [`INTENT_LINES`] for each of the first [`INTENTS`] locks.
     #[must_use]
     pub fn intents(&self, node: NodeId) -> PeerArea {
         self.per_node(self.intents_at, INTENTS_STRIDE, node)
     }
 
-    /// What a node has proposed and accepted about the death of each node: a line per node.
+    /// What a node has promised and accepted about the death of each node: two lines per node,
+    /// each holding a [`BallotRecord`], the newer one counting.
     #[must_use]
     pub fn ballots(&self, node: NodeId) -> PeerArea {
         self.per_node(self.ballots_at, self.lines_stride, node)
     }
 
-    /// How far a node is with the recovery of each node: a line per node.
+    /// How far a node is with the recovery of each node: two lines per node, each holding a
+    /// [`RecoveryRecord`], the newer one counting.
     #[must_use]
     pub fn recoveries(&self, node: NodeId) -> PeerArea {
         self.per_node(self.recoveries_at, self.lines_stride, node)

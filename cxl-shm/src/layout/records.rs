@@ -31,6 +31,17 @@ pub enum NodeState {
     Joined,
     /// Has left in order: it holds nothing.
     Left,
+    /// Was declared dead, fenced and recovered: it holds nothing. Written by who recovered it, to
+    /// whom the fence passed its lines (M1), as the last of its writes to them.
+    Dead,
+}
+
+impl NodeState {
+    /// Whether the slot holds nothing and may be joined by any host.
+    #[must_use]
+    pub fn is_vacant(self) -> bool {
+        matches!(self, Self::Left | Self::Dead)
+    }
 }
 
 impl NodeLine {
@@ -46,6 +57,7 @@ impl NodeLine {
             NodeState::Joining => 1,
             NodeState::Joined => 2,
             NodeState::Left => 3,
+            NodeState::Dead => 4,
         };
         Self { state, incarnation: incarnation.0, boot_id, machine_id, reserved: [0; 2] }
     }
@@ -69,6 +81,7 @@ impl NodeLine {
             1 => Some(NodeState::Joining),
             2 => Some(NodeState::Joined),
             3 => Some(NodeState::Left),
+            4 => Some(NodeState::Dead),
             _ => None,
         }
     }

@@ -5,6 +5,7 @@
 //! *agent*, beats the host's heart and follows the lock managers.
 
 mod attach;
+mod consensus;
 mod hearts;
 mod host_tier;
 mod host_tier_file;
@@ -12,8 +13,10 @@ mod join;
 mod manage;
 mod process;
 mod seat;
+mod twin;
 
 pub use attach::{AttachError, Attachment, LocalMember};
+pub use consensus::{Decision, Progress, Proposal, is_declared_dead};
 pub use hearts::{NodeHeart, watch_hearts};
 pub use host_tier::{ApplicationWords, HostLockName, HostTier};
 pub use host_tier_file::{HOST_TIER_FOLDER, HostTierError, HostTierFile};

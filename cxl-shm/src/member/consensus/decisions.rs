@@ -1,0 +1,111 @@
+//! What was decided about each node, as anybody may read it.
+
+use crate::fabric::{Fabric, refresh_all};
+use crate::layout::{Appointment, BallotRecord, Case, Layout};
+use crate::member::twin::{PeerTwin, Unreadable};
+use crate::units::{Incarnation, NodeId};
+
+/// A life of a node slot was declared dead.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Decision {
+    /// Whose.
+    pub victim: NodeId,
+    /// Which life, and the how many-th recoverer.
+    pub case: Case,
+    /// Who recovers it.
+    pub appointment: Appointment,
+}
+
+/// The ballot records of all nodes, read at one time.
+#[derive(Debug)]
+pub(crate) struct Ballots {
+    records: Vec<(NodeId, NodeId, Result<Option<BallotRecord>, Unreadable>)>,
+}
+
+impl Ballots {
+    /// What every node says about each of `victims`, with one fence for all (M3).
+    pub(crate) fn fresh<F: Fabric>(
+        layout: &Layout,
+        fabric: &F,
+        victims: impl IntoIterator<Item = NodeId>,
+    ) -> Self {
+        let twin = |node, victim| PeerTwin::<BallotRecord>::of(layout.ballots(node), victim);
+        let pairs: Vec<_> = victims
+            .into_iter()
+            .flat_map(|victim| layout.nodes().map(move |node| (node, victim)))
+            .collect();
+        refresh_all(fabric, pairs.iter().flat_map(|(node, victim)| twin(*node, *victim).ranges()));
+        let read = |(node, victim)| (node, victim, twin(node, victim).cached(fabric));
+        Self { records: pairs.into_iter().map(read).collect() }
+    }
+
+    /// What `node` says about `victim`.
+    pub(crate) fn of(
+        &self,
+        node: NodeId,
+        victim: NodeId,
+    ) -> Result<Option<BallotRecord>, Unreadable> {
+        let at = self.records.iter().find(|(by, about, _)| (*by, *about) == (node, victim));
+        at.map_or(Ok(None), |(_, _, record)| *record)
+    }
+
+    fn about(&self, victim: NodeId) -> impl Iterator<Item = BallotRecord> + '_ {
+        let about = move |(_, of, record): &(_, NodeId, Result<Option<BallotRecord>, _>)| {
+            record.ok().flatten().filter(|_| *of == victim)
+        };
+        self.records.iter().filter_map(about)
+    }
+
+    /// The last case that anybody has opened about `victim`.
+    pub(crate) fn last_case(&self, victim: NodeId) -> Option<Case> {
+        self.about(victim).map(|record| record.case()).max()
+    }
+
+    /// The decision of `case`, when anybody knows it.
+    pub(crate) fn decision(&self, victim: NodeId, case: Case) -> Option<Decision> {
+        let of_case = |record: &BallotRecord| record.case() == case;
+        let appointment = self.about(victim).filter(of_case).find_map(|it| it.decided())?;
+        Some(Decision { victim, case, appointment })
+    }
+
+    /// Whether life `incarnation` of `victim` was declared dead.
+    pub(crate) fn is_dead(&self, victim: NodeId, incarnation: Incarnation) -> bool {
+        self.about(victim).any(|record| {
+            // A further recoverer is sought only after the first was appointed.
+            let further = record.case().appointment > 1;
+            record.case().incarnation == incarnation && (further || record.decided().is_some())
+        })
+    }
+
+    /// The largest epoch that was decided about `victim`; 0 when none was.
+    pub(crate) fn epoch(&self, victim: NodeId) -> u64 {
+        let decided = self.about(victim).filter_map(|record| record.decided());
+        decided.map(|appointment| appointment.epoch).max().unwrap_or(0)
+    }
+}
+
+/// The last decision about the life `incarnation` of `victim`, freshly read.
+pub(crate) fn decided_about<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    victim: NodeId,
+    incarnation: Incarnation,
+) -> Option<Decision> {
+    let ballots = Ballots::fresh(layout, fabric, [victim]);
+    let last = ballots.last_case(victim).filter(|case| case.incarnation == incarnation)?;
+    // The last case may still be open: then the one before it was decided.
+    let cases = (1..=last.appointment).rev().map(|appointment| Case { incarnation, appointment });
+    cases.take(2).find_map(|case| ballots.decision(victim, case))
+}
+
+/// Whether the life `incarnation` of `victim` was declared dead, freshly read. Needs no
+/// membership.
+#[must_use]
+pub fn is_declared_dead<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    victim: NodeId,
+    incarnation: Incarnation,
+) -> bool {
+    Ballots::fresh(layout, fabric, [victim]).is_dead(victim, incarnation)
+}

@@ -1,0 +1,183 @@
+//! A record in two lines, written in turn, so that the death of its writer in the middle of a
+//! write leaves the value before it readable.
+//!
+//! One line would not do: a host that dies while it writes a line may leave it torn for good, and
+//! what it had promised before would be forgotten, which consensus must not. Here a torn line is a
+//! write that never was: the reader takes the other one. So a twin is a register with one writing
+//! host, like a word, only wider.
+
+use crate::fabric::{Fabric, LineError, OwnedArea, OwnedLine, PeerArea, PeerLine, Record};
+use crate::layout::{BallotRecord, RecoveryRecord, TWIN_LINES};
+use crate::units::{LineRange, NodeId};
+
+/// A record that says which write of its twin it is.
+pub(crate) trait Numbered: Record {
+    fn sequence(&self) -> u32;
+    fn with_sequence(self, sequence: u32) -> Self;
+}
+
+impl Numbered for BallotRecord {
+    fn sequence(&self) -> u32 {
+        BallotRecord::sequence(self)
+    }
+
+    fn with_sequence(self, sequence: u32) -> Self {
+        BallotRecord::with_sequence(self, sequence)
+    }
+}
+
+impl Numbered for RecoveryRecord {
+    fn sequence(&self) -> u32 {
+        RecoveryRecord::sequence(self)
+    }
+
+    fn with_sequence(self, sequence: u32) -> Self {
+        RecoveryRecord::with_sequence(self, sequence)
+    }
+}
+
+/// Neither line holds a record. For a moment that is a reader that was overtaken by two writes;
+/// when it stays so, the memory is damaged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unreadable;
+
+/// A twin that this host writes.
+pub(crate) struct OwnedTwin<T>([OwnedLine<T>; 2]);
+
+impl<T: Numbered> OwnedTwin<T> {
+    /// The twin about `node` in `area`, which has two lines per node.
+    pub(crate) fn of(area: OwnedArea, node: NodeId) -> Self {
+        let line = |i| area.line(u64::from(node.0) * TWIN_LINES + i);
+        Self([0, 1].map(|i| line(i).expect("the area has two lines per node")))
+    }
+
+    /// Our own last value, from our caches; `None` before the first.
+    pub(crate) fn own(&self, fabric: &impl Fabric) -> Result<Option<T>, Unreadable> {
+        newer(self.0.map(|line| line.own(fabric)))
+    }
+
+    /// Publishes both lines as they are: a process of this host that died before us may have
+    /// written one and not published it. Without this, writing the other would leave the device
+    /// with neither that value nor the one before it.
+    #[track_caller]
+    pub(crate) fn settle(&self, fabric: &impl Fabric) {
+        for line in self.0 {
+            fabric.write_back(line.peer().range());
+        }
+        fabric.fence();
+        for line in self.0 {
+            fabric.read_back(line.peer().range());
+        }
+    }
+
+    /// Publishes `value`. After return every host that reads the twin fresh sees it.
+    #[track_caller]
+    pub(crate) fn publish(&self, fabric: &impl Fabric, value: T) {
+        let [first, second] = self.0.map(|line| line.own(fabric).map_or(0, |own| own.sequence()));
+        // Over the older, or over what a death has torn.
+        let target = if first <= second { self.0[0] } else { self.0[1] };
+        target.publish(fabric, &value.with_sequence(first.max(second).wrapping_add(1)));
+    }
+}
+
+/// A twin that some host writes.
+pub(crate) struct PeerTwin<T>([PeerLine<T>; 2]);
+
+impl<T: Numbered> PeerTwin<T> {
+    /// The twin about `node` in `area`, which has two lines per node.
+    pub(crate) fn of(area: PeerArea, node: NodeId) -> Self {
+        let line = |i| area.line(u64::from(node.0) * TWIN_LINES + i);
+        Self([0, 1].map(|i| line(i).expect("the area has two lines per node")))
+    }
+
+    /// Its lines, to refresh several twins with one fence.
+    pub(crate) fn ranges(&self) -> [LineRange; 2] {
+        self.0.map(|line| line.range())
+    }
+
+    /// What our caches hold.
+    pub(crate) fn cached(&self, fabric: &impl Fabric) -> Result<Option<T>, Unreadable> {
+        newer(self.0.map(|line| line.cached(fabric)))
+    }
+}
+
+/// The later of the values that can be read.
+fn newer<T: Numbered>(lines: [Result<T, LineError>; 2]) -> Result<Option<T>, Unreadable> {
+    let blank = |line: &Result<T, LineError>| matches!(line, Err(LineError::Blank { .. }));
+    match lines {
+        [Ok(first), Ok(second)] if first.sequence() > second.sequence() => Ok(Some(first)),
+        [_, Ok(second)] => Ok(Some(second)),
+        [Ok(first), Err(_)] => Ok(Some(first)),
+        // The first write of all was torn, or has not come.
+        lines if lines.iter().any(blank) => Ok(None),
+        _ => Err(Unreadable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::simulated::{Faults, Schedule, Settings, SimulatedRack};
+    use crate::layout::{Case, RecoveryStep};
+    use crate::units::{Incarnation, LineOffset};
+
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    const NODE: NodeId = NodeId(0);
+
+    fn area() -> OwnedArea {
+        OwnedArea::new(LineRange::new(LineOffset::new(0).unwrap(), TWIN_LINES).unwrap())
+    }
+
+    fn value(appointment: u32) -> RecoveryRecord {
+        let case = Case { incarnation: Incarnation(1), appointment };
+        RecoveryRecord::new(case, Incarnation(1), RecoveryStep::Fenced)
+    }
+
+    fn read(rack: &SimulatedRack, host: usize) -> u32 {
+        let (fabric, twin) = (rack.host(host), PeerTwin::<RecoveryRecord>::of(area().peer(), NODE));
+        crate::fabric::refresh_all(&fabric, twin.ranges());
+        twin.cached(&fabric).unwrap().map_or(0, |record| record.case().appointment)
+    }
+
+    /// A process writes 1, 2 and so on and dies before its step `process_dies`; another of its
+    /// host goes on; the host dies before step `host_dies`. What was published last, and what is
+    /// read then.
+    fn die(seed: u64, process_dies: u64, host_dies: u64) -> (u32, u32) {
+        let rack = SimulatedRack::with(Settings { seed, ..Settings::sticky(2, 4096) });
+        let published = Arc::new(AtomicU32::new(0));
+        let (writer, done) = (rack.host(0), Arc::clone(&published));
+        Schedule::builder(&rack, seed)
+            .faults(Faults::NONE)
+            .restarting(0, "writer", move |life| {
+                if life == 2 {
+                    return;
+                }
+                let twin = OwnedTwin::<RecoveryRecord>::of(area(), NODE);
+                twin.settle(&writer);
+                let mut last = twin.own(&writer).unwrap().map_or(0, |own| own.case().appointment);
+                loop {
+                    last += 1;
+                    twin.publish(&writer, value(last));
+                    done.store(last, Ordering::Relaxed);
+                }
+            })
+            .crash_process_at("writer", process_dies)
+            .crash_host_at(0, host_dies)
+            .run();
+        (published.load(Ordering::Relaxed), read(&rack, 1))
+    }
+
+    #[test]
+    fn what_was_published_is_never_forgotten() {
+        for process_dies in 100..130 {
+            for after in 1..60 {
+                for seed in 0..4 {
+                    let (published, found) = die(seed, process_dies, process_dies + after);
+                    assert!(published > 1 && found >= published, "{found} for {published}");
+                }
+            }
+        }
+    }
+}
