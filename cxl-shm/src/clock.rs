@@ -11,6 +11,11 @@ pub trait Clock {
     /// Milliseconds since some fixed moment of this host.
     fn now_ms(&self) -> u64;
 
+    /// Microseconds since the same moment, as fine as the clock can tell them.
+    fn now_us(&self) -> u64 {
+        self.now_ms().saturating_mul(1000)
+    }
+
     /// Gives way to others for a moment: `tries` counts how often in a row this wait was in vain,
     /// so that short waits spin and long ones sleep.
     fn pause(&self, tries: u32);
@@ -44,6 +49,10 @@ impl SystemClock {
 impl Clock for SystemClock {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn now_us(&self) -> u64 {
+        Self::now_us(self)
     }
 
     fn pause(&self, tries: u32) {

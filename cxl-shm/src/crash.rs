@@ -45,8 +45,14 @@ crash_points! {
     LockTicketPublished,
     /// A lock is requested.
     LockRequested,
+    /// A number of the bakery is published.
+    LockNumbered,
     /// The host's stamp says that it holds a lock.
     LockHeld,
+    /// A lock was passed on within the host, and was not looked at again by who passed it.
+    LockPassed,
+    /// A lock that was passed on within the host is taken over.
+    LockTakenOver,
     /// A request is about to be withdrawn.
     LockWithdrawing,
     /// What a lock protects is published, the lock is about to be released.
@@ -117,6 +123,10 @@ crash_points! {
     RetireFreed,
     /// A heap's directory is being built anew: nothing is written yet.
     SweepMarked,
+    /// The other slot of the superblock is published, the word names the old one.
+    SuperblockSlotWritten,
+    /// The word names the new slot of the superblock, its lock is still held.
+    SuperblockReplaced,
 }
 
 impl CrashPoint {

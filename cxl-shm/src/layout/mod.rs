@@ -399,10 +399,20 @@ impl Layout {
         self.per_node(self.recoveries_at, self.lines_stride, node)
     }
 
-    /// A node's tickets, a word per lock.
+    /// A node's requests, a word per lock: tickets, or numbers of the bakery.
     #[must_use]
     pub fn requests(&self, node: NodeId) -> PeerArea {
         self.per_node(self.requests_at, self.words_stride, node)
+    }
+
+    /// A node's request for `lock`.
+    ///
+    /// # Panics
+    /// When the region has no such lock.
+    #[must_use]
+    pub fn request(&self, node: NodeId, lock: LockId) -> PeerWord {
+        assert!(lock.0 < self.geometry.locks, "lock {lock} of {}", self.geometry.locks);
+        word(self.requests(node), u64::from(lock.0))
     }
 
     /// A node's acknowledgements, a stamp per lock.
@@ -505,7 +515,7 @@ fn extent(offset: u64, bytes: u64) -> Extent {
 }
 
 fn word(area: PeerArea, index: u64) -> PeerWord {
-    area.word(index).expect("a node page holds its words")
+    area.word(index).expect("the area holds a word per lock, a node page its words")
 }
 
 #[cfg(test)]

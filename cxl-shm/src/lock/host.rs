@@ -1,4 +1,5 @@
-//! The host tier of a lock: a word in the host's DRAM that names its holder.
+//! A host lock: a word in the host's DRAM that names its holder. For the host's own affairs (who is
+//! its agent, who writes its area); the queues of the region's locks are in `queue`.
 //!
 //! - **H-L1** The word is zero when free, else the token of the holding process.
 //! - **H-L2** Whoever finds the token of a dead process takes the lock over by one CAS and is told:
@@ -12,12 +13,20 @@ use crate::member::ProcessSlot;
 
 /// Names a process of this host as holder of host locks: its registry slot and the slot's
 /// generation, never zero.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HolderToken(u64);
 
 impl HolderToken {
     pub(crate) fn new(slot: ProcessSlot, generation: u64) -> Self {
         Self(generation << 16 | (u64::from(slot.0) + 1))
+    }
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        self.0
     }
 
     /// The holder's registry slot.

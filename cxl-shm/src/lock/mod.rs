@@ -1,20 +1,36 @@
 //! Locks between threads of several hosts, in two tiers.
 //!
-//! The *host tier* ([`HostLock`]) is a word in the host's DRAM: at most one thread of a host
-//! competes in the *shared tier*, which works in memory that has neither coherence nor atomic
-//! operations between hosts ([`arbitrated`]).
+//! The *host tier* is a queue in the host's DRAM (rules Q1 to Q4, in `queue`): one thread of a host
+//! at a time, first come, first served, competes in the *shared tier*, which works in memory that has
+//! neither coherence nor atomic operations between hosts. A region has one of two protocols there,
+//! chosen when it is formatted: [`arbitrated`] (a lock manager grants) or `bakery` (numbers, no
+//! manager). A holder whose host has more waiters passes the shared lock on with the host's turn, at
+//! most [`PASSES_MAX`] times and for [`PASSING_US_MAX`]; then other hosts come first.
 //!
 //! - **L1** Before the first read of protected lines the holder refreshes them.
 //! - **L2** Every multi-line update writes an intent first and closes it after. Recovery is redo,
 //!   then close, then release, in that order.
 //! - **L3** No lock between hosts is taken on the path of a prefix lookup or a fetch. They guard
 //!   the chunk table, named roots and the formatting of segments.
+//! - **L4** No waiter is overtaken without bound: threads of a host take turns in the order in which
+//!   they came, a host that has had the lock goes to the end of the hosts' queue, and what is passed
+//!   within a host is bounded.
 
 pub mod arbitrated;
+mod bakery;
+mod error;
+mod guard;
 mod host;
+mod manager_watch;
+mod pending;
+mod queue;
+mod shared_tier;
 pub(crate) mod stamp;
-mod two_tier;
 
+pub use error::LockError;
+pub use guard::{PASSES_MAX, PASSING_US_MAX, SharedGuard};
+pub(crate) use guard::{end_abandoned, recover};
 pub use host::{HolderToken, HostAcquire, HostLock};
-pub(crate) use two_tier::recover;
-pub use two_tier::{LockError, SharedGuard};
+pub use pending::{PendingLock, TRY_MS};
+pub(crate) use queue::{HostQueue, Living, QueueWords};
+pub(crate) use shared_tier::{Competitor, SharedTier, clear_requests_of};

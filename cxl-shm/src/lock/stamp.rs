@@ -10,7 +10,7 @@ const PHASE_BITS: u32 = 2;
 pub(crate) const TERM_MAX: u64 = (1 << (64 - TICKET_BITS - PHASE_BITS)) - 1;
 
 /// Where a node stands with a lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Phase {
     /// Neither wants nor holds it: the ticket is even.
     Idle,
@@ -21,7 +21,7 @@ pub(crate) enum Phase {
 }
 
 /// {term, phase, ticket} in one word, so that it changes as a whole (rules T1 to T3).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Stamp {
     pub(crate) term: u64,
     pub(crate) phase: Phase,

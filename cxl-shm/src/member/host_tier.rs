@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! word 0  magic    1..3 uuid    3 node    4 incarnation    5 state    6 term obeyed    7 summary
-//! 8       pid namespace of the processes
-//! 9       host locks: agent, manager, heap, then one per lock of the region
+//! 8       pid namespace of the processes    9 places of the registry ever in use
+//! 10      ticket counter of the queues
+//! 11      host locks: agent, manager, heap
+//! ...     owner words, one per lock of the region (rule Q1)
 //! ...     process registry: {identity, generation} x 256
+//! ...     waiters' words: {lock, ticket} x 256 (rule Q2)
 //! ...     lock stamps: {term, phase, ticket} per lock of the region (rule T1)
 //! ...     words of the layer above
 //! ```
@@ -15,13 +18,15 @@ use super::process::{Liveness, PROCESSES_MAX, ProcessIdentity, ProcessSlot};
 use crate::fabric::HostMemory;
 use crate::layout::Geometry;
 use crate::lock::stamp::Stamp;
-use crate::lock::{HolderToken, HostLock};
+use crate::lock::{HolderToken, HostLock, HostQueue, QueueWords};
 use crate::units::{Incarnation, LockId, NodeId};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"RACKHOST");
-const HEADER_WORDS: usize = 9;
+const PLACES: usize = 9;
+const TICKETS: usize = 10;
+const HEADER_WORDS: usize = 11;
 const STATE_MEMBER: u64 = 1;
-/// Host locks besides those of the region's locks.
+/// Host locks: those of [`HostLockName`].
 const OWN_LOCKS: usize = 3;
 
 /// Who holds a host lock, for the recovery of what a dead process left.
@@ -33,8 +38,6 @@ pub enum HostLockName {
     Manager,
     /// Guards the node's area and its chunks, among the processes of the host.
     Heap,
-    /// The host's competitor for a lock of the region.
-    Region(LockId),
 }
 
 /// The shared words of one host, laid out.
@@ -138,9 +141,16 @@ impl<H: HostMemory> HostTier<H> {
             HostLockName::Agent => 0,
             HostLockName::Manager => 1,
             HostLockName::Heap => 2,
-            HostLockName::Region(lock) => OWN_LOCKS + self.lock_index(lock),
         };
         HostLock::new(&self.memory, HEADER_WORDS + index)
+    }
+
+    /// The host's queue for a lock of the region.
+    pub(crate) fn queue(&self, lock: LockId) -> HostQueue<'_, H> {
+        let owner = HEADER_WORDS + OWN_LOCKS + self.lock_index(lock);
+        let waits = waits_at(self.locks);
+        let words = QueueWords { owner, tickets: TICKETS, places: PLACES, waits };
+        HostQueue::new(&self.memory, lock, words)
     }
 
     /// The stamp of a lock (rule T1).
@@ -167,8 +177,22 @@ impl<H: HostMemory> HostTier<H> {
             self.memory.compare_exchange(identity_at, 0, identity.word()).ok()?;
             let generation = self.memory.load(generation_at).wrapping_add(1);
             self.memory.store(generation_at, generation);
+            // What a dead predecessor waited for (Q3). Until here it looks as if we did.
+            self.memory.store(waits_at(self.locks) + usize::from(slot.0), 0);
+            self.raise_places(u64::from(slot.0) + 1);
             Some((slot, HolderToken::new(slot, generation)))
         })
+    }
+
+    /// Who looks for waiters looks at so many places.
+    fn raise_places(&self, places: u64) {
+        let mut now = self.memory.load(PLACES);
+        while now < places {
+            match self.memory.compare_exchange(PLACES, now, places) {
+                Ok(_) => return,
+                Err(found) => now = found,
+            }
+        }
     }
 
     /// Strikes a process off the registry, if it is still the one in `slot`: another may have
@@ -222,8 +246,12 @@ fn processes_at(locks: u32) -> usize {
     HEADER_WORDS + OWN_LOCKS + locks as usize
 }
 
-fn stamps_at(locks: u32) -> usize {
+fn waits_at(locks: u32) -> usize {
     processes_at(locks) + 2 * usize::from(PROCESSES_MAX)
+}
+
+fn stamps_at(locks: u32) -> usize {
+    waits_at(locks) + usize::from(PROCESSES_MAX)
 }
 
 fn application_at(locks: u32) -> usize {

@@ -10,7 +10,7 @@ use crate::fabric::{Fabric, HostMemory, LineError};
 use crate::intent::redo_own;
 use crate::layout::{HostName, NodeLine, NodeState, SuperblockError, read_superblock};
 use crate::lock::arbitrated::obey_newest_term;
-use crate::lock::stamp::TICKET_END;
+use crate::lock::{Competitor, SharedTier};
 use crate::units::{Incarnation, LockId, NodeId};
 
 /// The host a process runs on.
@@ -161,7 +161,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         let running = tier.incarnation(superblock.uuid, node).filter(|_| {
             comparable && tier.processes().any(|(_, identity)| liveness.is_alive(identity))
         });
-        let seat = Seat::new(layout, node, tier);
+        let seat = Seat::new(layout, superblock.lock_protocol, node, tier);
         let incarnation = match running {
             Some(incarnation) => incarnation,
             None => take_slot(&seat, &fabric, superblock.uuid, host, clock)?,
@@ -228,7 +228,7 @@ fn take_slot<F: Fabric, H: HostMemory>(
     fabric.refresh(layout.requests(node).range());
     fabric.refresh(layout.intents(node).range());
     // M5, and before anything is changed.
-    let bad = |lock: &LockId| seat.request(*lock).own(fabric) >= TICKET_END;
+    let bad = |lock: &LockId| !Competitor::can_resume(seat, fabric, *lock);
     if let Some(lock) = (0..layout.locks()).map(LockId).find(bad) {
         return Err(JoinError::BadTicket { node, lock });
     }
@@ -247,13 +247,7 @@ fn take_slot<F: Fabric, H: HostMemory>(
     for lock in (0..layout.locks()).map(LockId) {
         redo_own(seat, fabric, lock);
         crash::reach(CrashPoint::JoinRedone);
-        let request = seat.request(lock);
-        let ticket = request.own(fabric);
-        let even = ticket.next_multiple_of(2);
-        if even != ticket {
-            request.publish(fabric, even);
-        }
-        seat.resume_ticket(lock, even);
+        Competitor::resume(seat, fabric, lock);
     }
     seat.resume_summary(fabric, incarnation);
     crash::reach(CrashPoint::JoinResumed);

@@ -32,7 +32,9 @@ use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory, OwnedArea, PeerArea};
 use crate::layout::{Layout, Superblock};
 use crate::lock::arbitrated::Agent;
-use crate::lock::{HolderToken, HostAcquire, HostLock, LockError, SharedGuard};
+use crate::lock::{
+    HolderToken, HostAcquire, HostLock, Living, LockError, PendingLock, SharedGuard,
+};
 use crate::units::{ChunkId, Incarnation, LockId, NodeId};
 
 /// How long a heart may stand still, on the watcher's own clock, before its owner is suspected.
@@ -189,20 +191,60 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         }
     }
 
-    /// Takes a lock between hosts, waiting at most `timeout_ms`.
+    /// Takes a lock between hosts, waiting at most `timeout_ms`; zero is [`Self::try_lock_shared`].
+    ///
+    /// First come, first served among the threads of the host, and among the hosts. A holder passes
+    /// the lock on within its host a bounded number of times
+    /// ([`PASSES_MAX`](crate::lock::PASSES_MAX)) before others have it.
     ///
     /// # Errors
     /// [`LockError`]; nothing is held then.
     ///
     /// # Panics
     /// When the region has no such lock.
-    pub fn lock_shared(
-        &self,
+    pub fn lock_shared<'m>(
+        &'m self,
         lock: LockId,
-        clock: &impl Clock,
+        clock: &'m impl Clock,
         timeout_ms: u64,
-    ) -> Result<SharedGuard<'_, F, H, L>, LockError> {
-        SharedGuard::acquire(self, lock, clock, timeout_ms)
+    ) -> Result<SharedGuard<'m, F, H, L>, LockError> {
+        if timeout_ms == 0 {
+            let guard = self.try_lock_shared(lock, clock)?;
+            return guard.ok_or(LockError::TimedOut { lock, timeout_ms });
+        }
+        self.begin_shared(lock, clock).wait(timeout_ms)
+    }
+
+    /// Takes a lock between hosts if nobody else wants or holds it: waits for no other holder. It
+    /// may also say no when two try at the same moment.
+    ///
+    /// Under the protocol `arbitrated` even a free lock is granted by the lock manager, which is
+    /// waited for, but no longer than [`TRY_MS`](crate::lock::TRY_MS).
+    ///
+    /// # Errors
+    /// [`LockError`]; nothing is held then.
+    ///
+    /// # Panics
+    /// When the region has no such lock.
+    pub fn try_lock_shared<'m>(
+        &'m self,
+        lock: LockId,
+        clock: &'m impl Clock,
+    ) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+        self.begin_shared(lock, clock).try_once()
+    }
+
+    /// Begins to take a lock between hosts, for callers that wait for several things: it is polled,
+    /// and withdrawn when dropped. A member waits for one lock at a time.
+    ///
+    /// # Panics
+    /// When the region has no such lock.
+    pub fn begin_shared<'m>(
+        &'m self,
+        lock: LockId,
+        clock: &'m impl Clock,
+    ) -> PendingLock<'m, F, H, L> {
+        PendingLock::begin(self, lock, clock)
     }
 
     /// Takes a free chunk of the region for this node.
@@ -242,7 +284,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// One beat of the heart, if this process is its host's agent or can become it; called every
     /// [`HEARTBEAT_MS`]. Returns whether it is.
     ///
-    /// The agent also ends what dead processes of the host left of the region's locks.
+    /// The agent also ends what nobody looks after of the region's locks: what dead processes of the
+    /// host left, and what was passed to one that did not take it over.
     pub fn beat(&self) -> bool {
         let lock = self.seat.tier().host_lock(HostLockName::Agent);
         let ours = lock.holder() == Some(self.token);
@@ -250,21 +293,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             return false;
         }
         self.agent.borrow_mut().tick(&self.seat, &self.fabric);
-        for lock in (0..self.layout().locks()).map(LockId) {
-            let host_lock = self.seat.tier().host_lock(HostLockName::Region(lock));
-            let Some(holder) = host_lock.holder() else {
-                continue;
-            };
-            if self.seat.tier().is_holder_alive(holder, &self.liveness) {
-                continue;
-            }
-            // Also when it was recovered and released by another in between: then there is
-            // nothing to recover, but it is ours.
-            if self.try_host_lock(&host_lock) != HostAcquire::Busy {
-                crate::lock::recover(self, lock);
-                host_lock.release(self.token);
-            }
-        }
+        crate::lock::end_abandoned(self);
         true
     }
 
@@ -277,9 +306,17 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     }
 
     pub(crate) fn try_host_lock(&self, lock: &HostLock<'_, H>) -> HostAcquire {
-        lock.try_acquire(self.token, |holder| {
-            self.seat.tier().is_holder_alive(holder, &self.liveness)
-        })
+        lock.try_acquire(self.token, |holder| self.holds(holder))
+    }
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Living for Member<F, H, L> {
+    fn holds(&self, token: HolderToken) -> bool {
+        self.seat.tier().is_holder_alive(token, &self.liveness)
+    }
+
+    fn waits(&self, slot: ProcessSlot) -> bool {
+        self.is_process_alive(slot)
     }
 }
 

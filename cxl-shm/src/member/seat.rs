@@ -2,7 +2,7 @@
 
 use super::HostTier;
 use crate::fabric::{Fabric, HostMemory, OwnedArea, OwnedLine, OwnedWord};
-use crate::layout::{HostName, INTENT_LINES, INTENTS, Layout, NodeLine};
+use crate::layout::{HostName, INTENT_LINES, INTENTS, Layout, LockProtocol, NodeLine};
 use crate::lock::stamp::{Phase, Stamp};
 use crate::units::{Incarnation, LockId, NodeId};
 
@@ -11,17 +11,28 @@ use crate::units::{Incarnation, LockId, NodeId};
 #[derive(Debug)]
 pub(crate) struct Seat<H> {
     layout: Layout,
+    lock_protocol: LockProtocol,
     node: NodeId,
     tier: HostTier<H>,
 }
 
 impl<H: HostMemory> Seat<H> {
-    pub(super) fn new(layout: Layout, node: NodeId, tier: HostTier<H>) -> Self {
-        Self { layout, node, tier }
+    pub(super) fn new(
+        layout: Layout,
+        lock_protocol: LockProtocol,
+        node: NodeId,
+        tier: HostTier<H>,
+    ) -> Self {
+        Self { layout, lock_protocol, node, tier }
     }
 
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// How the region's locks work.
+    pub(crate) fn lock_protocol(&self) -> LockProtocol {
+        self.lock_protocol
     }
 
     pub(crate) fn node(&self) -> NodeId {
@@ -60,8 +71,7 @@ impl<H: HostMemory> Seat<H> {
     }
 
     pub(crate) fn request(&self, lock: LockId) -> OwnedWord {
-        let requests = self.layout.requests(self.node).claim();
-        requests.word(u64::from(lock.0)).expect("the area has a word per lock")
+        self.layout.request(self.node, lock).claim()
     }
 
     pub(crate) fn acks(&self) -> OwnedArea {
@@ -92,8 +102,9 @@ impl<H: HostMemory> Seat<H> {
 }
 
 impl<H: HostMemory> Seat<H> {
-    /// Starts a lock's stamp at an even ticket (A2). Only while the host joins.
-    pub(super) fn resume_ticket(&self, lock: LockId, even: u64) {
+    /// Starts a lock's stamp at an even ticket (A2; zero when tickets mean nothing). Only while the
+    /// host joins.
+    pub(crate) fn resume_stamp(&self, lock: LockId, even: u64) {
         let stamp = Stamp { term: 0, phase: Phase::Idle, ticket: even };
         self.tier.set_stamp(lock, stamp);
     }

@@ -10,7 +10,7 @@ use crate::units::{LockId, NodeId};
 
 /// The work of the one elected agent of a host. Driven by [`tick`](Self::tick), every few
 /// milliseconds; holds no clock of its own.
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Agent {
     beats: u64,
 }

@@ -1,41 +1,27 @@
 //! A node's side of a lock: request, wait for the grant, release or withdraw.
 //!
-//! The caller holds the host lock of the same lock id, so one thread of the host is here at a
-//! time; only the agent changes the stamp beside it, and only its term.
+//! One thread of the host is here at a time; only the agent changes the stamp beside it, and only
+//! its term.
 
 use super::manager_of;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, OwnedWord};
-use crate::lock::stamp::{Phase, Stamp};
+use crate::fabric::{Fabric, HostMemory, OwnedWord, PublishBatch, refresh_all};
+use crate::layout::Layout;
+use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
+use crate::lock::stamp::{Phase, Stamp, TICKET_END};
 use crate::member::Seat;
-use crate::units::LockId;
+use crate::units::{LockId, NodeId};
 
-/// An acquisition in progress. `begin`, then `poll` until it holds, or `withdraw` at any time.
-#[derive(Debug)]
+/// An acquisition in progress.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[must_use = "an acquisition that is neither polled nor withdrawn strands the lock"]
 pub(crate) struct Acquire {
     lock: LockId,
     ticket: u64,
 }
 
-/// The lock is held under this ticket.
-#[derive(Debug)]
-#[must_use = "a held lock is released"]
-pub(crate) struct Held {
-    lock: LockId,
-    ticket: u64,
-}
-
-impl Acquire {
-    /// Publishes the request.
-    ///
-    /// The stamp must be idle: a predecessor that died with it was recovered from first
-    /// ([`release_after_death`]).
-    pub(crate) fn begin<F: Fabric, H: HostMemory>(
-        seat: &Seat<H>,
-        fabric: &F,
-        lock: LockId,
-    ) -> Self {
+impl SharedTier for Acquire {
+    fn begin<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Self {
         let mut stamp = seat.tier().stamp(lock);
         let ticket = stamp.ticket + 1;
         debug_assert_eq!(stamp.phase, Phase::Idle, "one competitor a host, and it is recovered");
@@ -52,61 +38,89 @@ impl Acquire {
     }
 
     /// Looks whether the manager of the term we obey has granted our ticket.
-    ///
-    /// # Errors
-    /// The acquisition, when it has not.
-    pub(crate) fn poll<F: Fabric, H: HostMemory>(
-        self,
+    fn poll<F: Fabric, H: HostMemory>(
+        &mut self,
         seat: &Seat<H>,
         fabric: &F,
-    ) -> Result<Held, Self> {
-        let Self { lock, ticket } = self;
+    ) -> Result<Option<Held>, DamagedRequest> {
+        let Self { lock, ticket } = *self;
         let waiting = Stamp { phase: Phase::Wait, ..seat.tier().stamp(lock) };
         let Some(manager) = manager_of(seat.layout(), waiting.term) else {
-            return Err(self);
+            return Ok(None);
         };
         let index = seat.layout().grant_index(seat.node(), lock);
         let grants = seat.layout().grants(manager);
         let grant = grants.word(index).expect("the index is in the layout").fresh(fabric);
         if grant != (Stamp { term: waiting.term, phase: Phase::Hold, ticket }).word() {
-            return Err(self);
+            return Ok(None);
         }
         // T1: enter only from {T, wait, t}. The agent may have moved on to another term.
         let hold = Stamp { phase: Phase::Hold, ..waiting };
-        match seat.tier().swap_stamp(lock, waiting, hold) {
-            Ok(()) => {
-                crash::reach(CrashPoint::LockHeld);
-                Ok(Held { lock, ticket })
-            }
-            Err(_) => Err(self),
+        if seat.tier().swap_stamp(lock, waiting, hold).is_err() {
+            return Ok(None);
         }
+        crash::reach(CrashPoint::LockHeld);
+        Ok(Some(Held { lock, ticket }))
     }
 
-    /// Gives up waiting. Always legal, also when the grant is on its way.
-    pub(crate) fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+    fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
         crash::reach(CrashPoint::LockWithdrawing);
         end(seat, fabric, self.lock, self.ticket);
     }
-}
 
-impl Held {
-    /// Releases. Everything the lock protects has been published (A3).
-    pub(crate) fn release<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+    fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
         crash::reach(CrashPoint::LockReleasing);
-        end(seat, fabric, self.lock, self.ticket);
+        end(seat, fabric, held.lock, held.ticket);
+    }
+
+    fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+        let stamp = seat.tier().stamp(lock);
+        if stamp.phase != Phase::Idle {
+            end(seat, fabric, lock, stamp.ticket);
+        }
+    }
+
+    fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
+        seat: &Seat<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool {
+        others_requests(seat, fabric, lock).any(|(_, ticket)| !ticket.is_multiple_of(2))
+    }
+
+    /// M5: a ticket beyond all counting is not gone on from.
+    fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
+        seat.request(lock).own(fabric) < TICKET_END
+    }
+
+    /// A2: tickets go on from where they were.
+    fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+        let request = seat.request(lock);
+        let ticket = request.own(fabric);
+        let even = ticket.next_multiple_of(2);
+        if even != ticket {
+            request.publish(fabric, even);
+        }
+        seat.resume_stamp(lock, even);
     }
 }
 
-/// Ends what a process that died waiting or holding had begun. Its intents were redone before.
-pub(crate) fn release_after_death<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
-    fabric: &F,
-    lock: LockId,
-) {
-    let stamp = seat.tier().stamp(lock);
-    if stamp.phase != Phase::Idle {
-        end(seat, fabric, lock, stamp.ticket);
+/// Makes the tickets of a fenced node even (A2), then tells the manager to look.
+pub(crate) fn clear_requests<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
+    let (requests, summary) = (layout.requests(node).claim(), layout.summary(node).claim());
+    refresh_all(fabric, [requests.range(), summary.peer().range()]);
+    let mut batch = PublishBatch::new(fabric);
+    for lock in 0..layout.locks() {
+        let request = requests.word(u64::from(lock)).expect("the area has a word per lock");
+        let ticket = request.own(fabric);
+        if !ticket.is_multiple_of(2) {
+            // A damaged ticket (M5) may be the largest number there is.
+            batch.word(request, ticket.checked_add(1).unwrap_or(u64::MAX - 1));
+        }
     }
+    batch.publish();
+    // Also when nothing was odd: a recoverer before us may have died before it said so.
+    summary.publish(fabric, summary.own(fabric).wrapping_add(1));
 }
 
 /// Release and withdrawal: the ticket becomes even. The request is published *before* the stamp

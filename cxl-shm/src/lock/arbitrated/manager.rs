@@ -10,13 +10,13 @@ use super::agent::newest_term;
 use super::manager_of;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, LineError, PublishBatch, refresh_all};
-use crate::layout::{ManagerClaim, NodeState};
+use crate::layout::{LockProtocol, ManagerClaim, NodeState};
 use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
 use crate::member::Seat;
 use crate::units::{LockId, NodeId};
 
 /// What a manager is doing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ManagerState {
     /// Waits until every node has acknowledged the term (T4). Grants nothing yet.
     Collecting {
@@ -47,7 +47,7 @@ pub struct NodeReport {
 }
 
 /// A node as last read.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct NodeView {
     node: NodeId,
     present: bool,
@@ -58,7 +58,7 @@ struct NodeView {
 }
 
 /// The manager of one term, on one node.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Manager {
     term: u64,
     nodes: Vec<NodeView>,
@@ -208,6 +208,10 @@ impl Manager {
                 batch.word(seat.grant(node, LockId(lock)), granted(self.term, ticket));
             }
             batch.publish();
+        }
+        // Under the bakery nobody asks for grants: requests are numbers, not tickets.
+        if seat.lock_protocol() == LockProtocol::Bakery {
+            return;
         }
         let summary = layout.summary(node).cached(fabric);
         if view.summary == Some(summary) {

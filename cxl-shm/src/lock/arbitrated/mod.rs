@@ -33,7 +33,7 @@ mod client;
 mod manager;
 
 pub(crate) use agent::{Agent, newest_claim, obey_newest_term};
-pub(crate) use client::{Acquire, Held, release_after_death};
+pub(crate) use client::{Acquire, clear_requests};
 pub(crate) use manager::Manager;
 pub use manager::{ManagerState, NodeReport};
 

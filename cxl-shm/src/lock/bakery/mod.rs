@@ -1,0 +1,27 @@
+//! The shared tier `bakery`: Lamport's bakery over single-writer words, without a lock manager.
+//!
+//! Each node has one word per lock in its request lines: zero when it wants nothing, *choosing*
+//! while it chooses its number, else its number. To acquire, a node publishes *choosing*, looks at
+//! the words of all nodes at once, publishes a number larger than any it saw, and waits until no
+//! node that was there before is left: two publishes and two parallel looks. Release and
+//! withdrawal are the same write, zero, and always legal.
+//!
+//! - **B1** One word holds both *choosing* and the number, so it changes from one to the other at
+//!   once.
+//! - **B2** The number is chosen after *choosing* is published in full (M2): a node that did not see
+//!   it has a number that the look finds.
+//! - **B3** A node is waited for while it chooses, and while its number, or at equal numbers its
+//!   place among the nodes, is smaller. Seen otherwise once, it need not be looked at again: whatever
+//!   it takes next is larger than ours, which it sees. So a hand-over is one visible transfer: the
+//!   next in line looks at the word of the one before it.
+//! - **B4** First come, first served: who has its number is overtaken by nobody who has not begun.
+//! - **B5** A number beyond counting, or a word that is both choosing and a number, was written by
+//!   no node (M5): it may hide a holder, and nobody enters while it is there.
+//!
+//! A host that dies leaves its word, and the lock waits for its recoverer, who redoes its intents
+//! and clears it (L2). Data is published before the release and refreshed after the entry (A3, L1).
+
+mod client;
+mod number;
+
+pub(crate) use client::{Acquire, clear_requests};

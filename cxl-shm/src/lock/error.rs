@@ -1,0 +1,50 @@
+//! Why a lock between hosts was not had.
+
+use crate::units::{LockId, NodeId};
+
+/// Why a lock between hosts was not had. Nothing is held or left behind then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LockError {
+    /// No lock manager ever ran on this region. Not under the protocol `bakery`, which needs none.
+    #[error(
+        "no lock manager has run on this region yet; start one with `rackline lock-manager` on \
+         one of its hosts"
+    )]
+    NoManager,
+    /// The lock manager does not move any more. Not under the protocol `bakery`.
+    #[error(
+        "the lock manager on node {node} (term {term}) has not moved for {silent_ms} ms; start \
+         one with `rackline lock-manager` on this or another host, it takes over"
+    )]
+    ManagerSilent {
+        /// Where it ran.
+        node: NodeId,
+        /// Its term.
+        term: u64,
+        /// How long it has been silent.
+        silent_ms: u64,
+    },
+    /// Another holder kept it too long.
+    #[error(
+        "lock {lock} was not to be had within {timeout_ms} ms: others hold it, or a host that held \
+         it is dead and not recovered yet; `rackline status` shows who is there"
+    )]
+    TimedOut {
+        /// The lock.
+        lock: LockId,
+        /// How long was waited.
+        timeout_ms: u64,
+    },
+    /// What a node has in its request word was written by no node. It may hide a holder, so nobody
+    /// has the lock while it is there. Only under the protocol `bakery`.
+    #[error(
+        "the request of node {node} for lock {lock} is damaged; stop what runs on that node and \
+         start it again, which writes it anew"
+    )]
+    DamagedRequest {
+        /// Whose request it is.
+        node: NodeId,
+        /// The lock.
+        lock: LockId,
+    },
+}

@@ -1,0 +1,182 @@
+//! Acquiring a lock between hosts: first the host's turn, then the shared tier.
+
+use std::fmt;
+
+use super::guard::recover;
+use super::manager_watch::ManagerWatch;
+use super::queue::{Cohort, Place, Turn};
+use super::shared_tier::{Competitor, DamagedRequest, Held, SharedTier};
+use super::{LockError, SharedGuard};
+use crate::clock::Clock;
+use crate::crash::{self, CrashPoint};
+use crate::fabric::{Fabric, HostMemory};
+use crate::layout::LockProtocol;
+use crate::member::{Liveness, Member};
+use crate::units::LockId;
+
+/// How long a try of a lock that nobody else wants waits for the lock manager's grant, or for
+/// others who try at the same moment, in milliseconds.
+pub const TRY_MS: u64 = 20;
+/// Looks at the host's queue before the first question whether who is in the way still lives, and
+/// at most between two such questions: each is a system call, and mostly the answer is yes.
+const LOOKS_UNTIL_THOROUGH: u32 = 16;
+const LOOKS_BETWEEN_MAX: u32 = 256;
+
+/// A lock between hosts that is being acquired. Polled until it is held; withdrawn when dropped, at
+/// any time, after which nothing is left of it.
+pub struct PendingLock<'m, F: Fabric, H: HostMemory, L: Liveness> {
+    member: &'m Member<F, H, L>,
+    clock: &'m dyn Clock,
+    lock: LockId,
+    stage: Stage,
+    looks: u32,
+    watch: ManagerWatch,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// In the host's queue.
+    Queued(Place),
+    /// The host's turn is ours, and we compete with other hosts.
+    Competing(Competitor),
+    /// Acquired.
+    Over,
+}
+
+impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
+    pub(crate) fn begin(member: &'m Member<F, H, L>, lock: LockId, clock: &'m dyn Clock) -> Self {
+        let place = member.seat().tier().queue(lock).enter(member.token());
+        let watch = ManagerWatch::default();
+        Self { member, clock, lock, stage: Stage::Queued(place), looks: 0, watch }
+    }
+
+    /// A few operations towards the lock; never waits. The guard, once the lock is held.
+    ///
+    /// # Errors
+    /// [`LockError`]. The acquisition goes on: poll again, or drop it.
+    ///
+    /// # Panics
+    /// When it is polled again after it gave its guard.
+    pub fn poll(&mut self) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+        self.looks = self.looks.wrapping_add(1);
+        let looks = self.looks;
+        let thorough = looks.is_multiple_of(LOOKS_BETWEEN_MAX)
+            || looks >= LOOKS_UNTIL_THOROUGH && looks.is_power_of_two();
+        self.step(thorough)
+    }
+
+    /// Polls until the lock is held, waiting at most `timeout_ms`.
+    pub(crate) fn wait(mut self, timeout_ms: u64) -> Result<SharedGuard<'m, F, H, L>, LockError> {
+        let deadline_ms = self.clock.now_ms().saturating_add(timeout_ms);
+        let mut tries = 0;
+        loop {
+            if let Some(guard) = self.poll()? {
+                return Ok(guard);
+            }
+            if self.clock.now_ms() >= deadline_ms {
+                // The dead do not keep a lock from anybody, however short the time-out.
+                let guard = self.step(true)?;
+                return guard.ok_or(LockError::TimedOut { lock: self.lock, timeout_ms });
+            }
+            self.clock.pause(tries);
+            tries += 1;
+        }
+    }
+
+    /// Takes the lock if nobody else wants it.
+    pub(crate) fn try_once(mut self) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+        let guard = self.step(true)?;
+        if guard.is_some() || matches!(self.stage, Stage::Queued(_)) {
+            return Ok(guard);
+        }
+        let (seat, fabric) = (self.member.seat(), self.member.fabric());
+        if Competitor::is_wanted_elsewhere(seat, fabric, self.lock) {
+            return Ok(None);
+        }
+        let member = self.member;
+        match self.wait(TRY_MS) {
+            Ok(guard) => Ok(Some(guard)),
+            // Nobody wants it, and nobody grants it: there is nobody who could.
+            Err(LockError::TimedOut { .. }) if no_manager(member) => Err(LockError::NoManager),
+            Err(LockError::TimedOut { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn step(&mut self, thorough: bool) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+        let (member, lock) = (self.member, self.lock);
+        let (seat, fabric) = (member.seat(), member.fabric());
+        match &mut self.stage {
+            Stage::Queued(place) => {
+                let queue = seat.tier().queue(lock);
+                let Some(turn) = queue.look(member.token(), *place, member, thorough) else {
+                    return Ok(None);
+                };
+                let passed = match turn {
+                    Turn::Fresh => None,
+                    Turn::Passed(cohort) => Held::passed(seat, lock).map(|held| (held, cohort)),
+                    Turn::Recovered => {
+                        recover(member, lock);
+                        None
+                    }
+                };
+                if let Some((held, cohort)) = passed {
+                    crash::reach(CrashPoint::LockTakenOver);
+                    return Ok(Some(self.end(held, cohort)));
+                }
+                self.stage = Stage::Competing(Competitor::begin(seat, fabric, lock));
+                Ok(None)
+            }
+            Stage::Competing(competitor) => match competitor.poll(seat, fabric) {
+                Ok(Some(held)) => Ok(Some(self.end(held, Cohort::default()))),
+                Ok(None) if seat.lock_protocol() == LockProtocol::Arbitrated => {
+                    match self.watch.look(seat, fabric, self.clock.now_ms()) {
+                        None => Ok(None),
+                        Some(error) => Err(error),
+                    }
+                }
+                Ok(None) => Ok(None),
+                Err(DamagedRequest { node }) => Err(LockError::DamagedRequest { node, lock }),
+            },
+            Stage::Over => panic!("lock {lock} was polled after it was acquired"),
+        }
+    }
+
+    fn end(&mut self, held: Held, cohort: Cohort) -> SharedGuard<'m, F, H, L> {
+        self.stage = Stage::Over;
+        SharedGuard::new(self.member, self.clock, held, cohort)
+    }
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Drop for PendingLock<'_, F, H, L> {
+    fn drop(&mut self) {
+        let (seat, fabric) = (self.member.seat(), self.member.fabric());
+        let (queue, token) = (seat.tier().queue(self.lock), self.member.token());
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Queued(_) => {
+                // Passed to us in the last moment, and nobody else is there (Q4).
+                if queue.withdraw(token) {
+                    recover(self.member, self.lock);
+                    queue.release(token);
+                }
+            }
+            Stage::Competing(competitor) => {
+                competitor.withdraw(seat, fabric);
+                queue.release(token);
+            }
+            Stage::Over => {}
+        }
+    }
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> fmt::Debug for PendingLock<'_, F, H, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lock, stage, .. } = self;
+        f.debug_struct("PendingLock").field("lock", lock).field("stage", stage).finish()
+    }
+}
+
+fn no_manager<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> bool {
+    let seat = member.seat();
+    seat.lock_protocol() == LockProtocol::Arbitrated && seat.tier().term() == 0
+}

@@ -1,0 +1,263 @@
+//! The host tier of a lock between hosts: which thread of a host competes in the shared tier, first
+//! come, first served.
+//!
+//! - **Q1** The *owner* word of a lock is zero when free, else the token of the thread that has the
+//!   host's turn, else *passed*: the host still holds the shared lock, the thread that held it is
+//!   done, and the next in the queue takes it over without going to the shared tier.
+//! - **Q2** A thread that waits says so in a word of its own, {lock, ticket}, at its place in the
+//!   registry. Tickets come from one counter of the host. An owner word that is free, passed or of
+//!   a dead thread is taken, by one CAS, only by the living waiter with the smallest ticket: who
+//!   has written its word is overtaken by nobody who comes after it.
+//! - **Q3** The word of a dead waiter is cleared by whoever finds it dead, and by whoever has its
+//!   place in the registry next. A dead owner is taken over like a free lock, and the taker is told:
+//!   what the dead one left half done is redone or undone before anything else.
+//! - **Q4** Who passes looks for waiters again after it has passed, and who withdraws looks at the
+//!   owner word after it has cleared its own: whichever looks last sees that nobody is left to take
+//!   the lock over, and releases it. What both miss by dying is found by the host's agent.
+
+use super::host::HolderToken;
+use crate::crash::{self, CrashPoint};
+use crate::fabric::HostMemory;
+use crate::member::{PROCESSES_MAX, ProcessSlot};
+use crate::units::LockId;
+
+/// Bits of a waiter's ticket: above them there is room for the 4097 values of a lock and none.
+const TICKET_BITS: u32 = 51;
+const TICKET_MASK: u64 = (1 << TICKET_BITS) - 1;
+/// Low half-word of an owner word that says "passed": no token ends like this.
+const PASSED: u64 = 0xffff;
+const _: () = assert!((PROCESSES_MAX as u64) < PASSED);
+const ELAPSED_SHIFT: u32 = 32;
+const ELAPSED_US_MAX: u64 = u32::MAX as u64;
+
+/// Where in the host's memory the words of one lock's queue are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct QueueWords {
+    /// The owner word.
+    pub(crate) owner: usize,
+    /// The host's ticket counter, of all locks.
+    pub(crate) tickets: usize,
+    /// How many places of the registry have ever been in use.
+    pub(crate) places: usize,
+    /// The first of the waiters' words, one for each place of the registry.
+    pub(crate) waits: usize,
+}
+
+/// Who lives, as the queue asks it.
+pub(crate) trait Living {
+    /// Whether the thread that `token` names lives.
+    fn holds(&self, token: HolderToken) -> bool;
+    /// Whether the thread in `slot` lives.
+    fn waits(&self, slot: ProcessSlot) -> bool;
+}
+
+/// How often a shared lock has been passed on within the host since the host got it, and how long
+/// the host has used it: what bounds the passing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Cohort {
+    pub(crate) passes: u16,
+    pub(crate) elapsed_us: u64,
+}
+
+/// A thread's place in the queue of one lock, until it has its turn or withdraws.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[must_use = "who leaves the queue withdraws, or others wait behind it"]
+pub(crate) struct Place {
+    ticket: u64,
+}
+
+/// What a taker found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Turn {
+    /// The lock was free: the shared tier comes next.
+    Fresh,
+    /// The host holds the shared lock already.
+    Passed(Cohort),
+    /// Its owner died: it is recovered from first (Q3).
+    Recovered,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    Free,
+    Passed(Cohort),
+    Thread(HolderToken),
+}
+
+impl Owner {
+    fn from_word(word: u64) -> Self {
+        match word & 0xffff {
+            0 => Self::Free,
+            PASSED => Self::Passed(Cohort {
+                passes: u16::try_from(word >> 16 & 0xffff).unwrap_or(u16::MAX),
+                elapsed_us: word >> ELAPSED_SHIFT,
+            }),
+            _ => Self::Thread(HolderToken::from_word(word)),
+        }
+    }
+
+    fn word(self) -> u64 {
+        match self {
+            Self::Free => 0,
+            Self::Passed(Cohort { passes, elapsed_us }) => {
+                let elapsed = elapsed_us.min(ELAPSED_US_MAX) << ELAPSED_SHIFT;
+                elapsed | u64::from(passes) << 16 | PASSED
+            }
+            Self::Thread(token) => token.word(),
+        }
+    }
+}
+
+/// The queue of one lock, in one host.
+#[derive(Debug)]
+pub(crate) struct HostQueue<'t, H> {
+    memory: &'t H,
+    lock: LockId,
+    words: QueueWords,
+}
+
+impl<'t, H: HostMemory> HostQueue<'t, H> {
+    pub(crate) fn new(memory: &'t H, lock: LockId, words: QueueWords) -> Self {
+        Self { memory, lock, words }
+    }
+
+    /// Joins the end of the queue. A thread waits for one lock at a time.
+    pub(crate) fn enter(&self, me: HolderToken) -> Place {
+        let mut last = self.memory.load(self.words.tickets);
+        let ticket = loop {
+            let next = last + 1;
+            match self.memory.compare_exchange(self.words.tickets, last, next) {
+                Ok(_) => break next & TICKET_MASK,
+                Err(found) => last = found,
+            }
+        };
+        self.memory.store(self.wait_at(me.process()), self.wait_word(ticket));
+        Place { ticket }
+    }
+
+    /// One look whether it is our turn: never waits. `thorough` also asks, once, whether who is in
+    /// our way still lives, which is a system call.
+    ///
+    /// With a turn the place in the queue is gone, and the lock is ours until [`release`] or
+    /// [`pass`].
+    ///
+    /// [`release`]: Self::release
+    /// [`pass`]: Self::pass
+    pub(crate) fn look(
+        &self,
+        me: HolderToken,
+        place: Place,
+        living: &impl Living,
+        thorough: bool,
+    ) -> Option<Turn> {
+        let found = self.memory.load(self.words.owner);
+        let turn = match Owner::from_word(found) {
+            Owner::Free => Turn::Fresh,
+            Owner::Passed(cohort) => Turn::Passed(cohort),
+            Owner::Thread(owner) if thorough && !living.holds(owner) => Turn::Recovered,
+            Owner::Thread(_) => return None,
+        };
+        if let Some((slot, word)) = self.first_before(me, place.ticket) {
+            if thorough && !living.waits(slot) {
+                // A CAS: its successor in the registry may wait by now.
+                let _ = self.memory.compare_exchange(self.wait_at(slot), word, 0);
+            }
+            return None;
+        }
+        // SYNC POINT: pairs with the CAS in `pass` and in `release`.
+        self.memory.compare_exchange(self.words.owner, found, me.word()).ok()?;
+        // After the CAS: who dies in between is found as a dead owner, and its word by Q3.
+        self.memory.store(self.wait_at(me.process()), 0);
+        Some(turn)
+    }
+
+    /// Leaves the queue. When it returns true the lock had been passed to nobody but us: it is ours
+    /// now, and the shared lock is to be released.
+    pub(crate) fn withdraw(&self, me: HolderToken) -> bool {
+        self.memory.store(self.wait_at(me.process()), 0);
+        // SYNC POINT (Q4): our word is cleared before the look at the owner.
+        let found = self.memory.load(self.words.owner);
+        matches!(Owner::from_word(found), Owner::Passed(_))
+            && !self.is_waited_for(me)
+            && self.memory.compare_exchange(self.words.owner, found, me.word()).is_ok()
+    }
+
+    /// Passes the lock, and with it the shared lock, to the next thread of the host. False when
+    /// nobody waits: then it is still ours, and the shared lock is to be released.
+    pub(crate) fn pass(&self, me: HolderToken, cohort: Cohort) -> bool {
+        if !self.is_waited_for(me) {
+            return false;
+        }
+        let passed = Owner::Passed(cohort).word();
+        if self.memory.compare_exchange(self.words.owner, me.word(), passed).is_err() {
+            // Taken over from us, which happens only to the dead.
+            return true;
+        }
+        crash::reach(CrashPoint::LockPassed);
+        // SYNC POINT (Q4): passed before the second look. A failed CAS: somebody has taken it.
+        self.is_waited_for(me)
+            || self.memory.compare_exchange(self.words.owner, passed, me.word()).is_err()
+    }
+
+    /// Gives the lock back. The shared lock was released before.
+    pub(crate) fn release(&self, me: HolderToken) {
+        // A CAS, not a store: a holder that was wrongly believed dead must not free another's.
+        let _ = self.memory.compare_exchange(self.words.owner, me.word(), 0);
+    }
+
+    /// Takes what nobody looks after: a lock whose owner is dead, or that was passed and not taken
+    /// over. For the host's agent, which then ends it; a waiter that is only slow goes to the shared
+    /// tier by itself.
+    pub(crate) fn take_abandoned(&self, me: HolderToken, living: &impl Living) -> bool {
+        let found = self.memory.load(self.words.owner);
+        let abandoned = match Owner::from_word(found) {
+            Owner::Free => false,
+            Owner::Passed(_) => {
+                self.forget_dead(me, living);
+                true
+            }
+            Owner::Thread(owner) => !living.holds(owner),
+        };
+        abandoned && self.memory.compare_exchange(self.words.owner, found, me.word()).is_ok()
+    }
+
+    /// Clears the words of dead waiters, so that nothing is passed to them again.
+    fn forget_dead(&self, me: HolderToken, living: &impl Living) {
+        for (slot, word, _) in self.waiters(me) {
+            if !living.waits(slot) {
+                let _ = self.memory.compare_exchange(self.wait_at(slot), word, 0);
+            }
+        }
+    }
+
+    /// The first in the queue, if it came before `ticket`, and its word.
+    fn first_before(&self, me: HolderToken, ticket: u64) -> Option<(ProcessSlot, u64)> {
+        let before = self.waiters(me).filter(|(_, _, theirs)| *theirs < ticket);
+        before.min_by_key(|(_, _, theirs)| *theirs).map(|(slot, word, _)| (slot, word))
+    }
+
+    fn is_waited_for(&self, me: HolderToken) -> bool {
+        self.waiters(me).next().is_some()
+    }
+
+    /// Who waits for this lock besides us: place, word and ticket.
+    fn waiters(&self, me: HolderToken) -> impl Iterator<Item = (ProcessSlot, u64, u64)> + '_ {
+        // Who had a smaller ticket than ours has been in the registry since before we drew it.
+        let places = self.memory.load(self.words.places);
+        let places = u16::try_from(places).unwrap_or(PROCESSES_MAX).min(PROCESSES_MAX);
+        let others = (0..places).map(ProcessSlot).filter(move |slot| *slot != me.process());
+        others.filter_map(|slot| {
+            let word = self.memory.load(self.wait_at(slot));
+            let ticket = word & TICKET_MASK;
+            (word == self.wait_word(ticket)).then_some((slot, word, ticket))
+        })
+    }
+
+    fn wait_at(&self, slot: ProcessSlot) -> usize {
+        self.words.waits + usize::from(slot.0)
+    }
+
+    fn wait_word(&self, ticket: u64) -> u64 {
+        (u64::from(self.lock.0) + 1) << TICKET_BITS | ticket
+    }
+}

@@ -1,0 +1,192 @@
+//! The shared tier of a lock, whatever its protocol.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use super::stamp::Phase;
+use super::{arbitrated, bakery};
+use crate::fabric::{Fabric, HostMemory, refresh_all};
+use crate::layout::{Layout, LockProtocol};
+use crate::member::Seat;
+use crate::units::{LockId, NodeId};
+
+/// A node's side of a lock between hosts, as a state machine: an acquisition in progress. `begin`,
+/// then `poll` until it holds, or `withdraw` at any time.
+///
+/// One thread of the host is here at a time: the caller holds the host tier's lock of the same lock
+/// id. What outlives that thread is the host's *stamp* of the lock (its phase: idle, waiting,
+/// holding), so that a lock can be passed to another thread ([`Held::passed`]) and ended after a
+/// death.
+pub(crate) trait SharedTier: Clone + Eq + Hash + Debug + Sized {
+    /// Publishes that this node wants `lock`. The stamp is idle: a predecessor that died with it was
+    /// recovered from first.
+    fn begin<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Self;
+
+    /// A few operations towards the lock; what is held, once it is. Not called again after that.
+    ///
+    /// # Errors
+    /// [`DamagedRequest`]: nothing has changed, and the acquisition is still to be withdrawn.
+    fn poll<F: Fabric, H: HostMemory>(
+        &mut self,
+        seat: &Seat<H>,
+        fabric: &F,
+    ) -> Result<Option<Held>, DamagedRequest>;
+
+    /// Gives up waiting. Always legal, also when the lock is being granted.
+    fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F);
+
+    /// Releases. Everything the lock protects has been published (A3).
+    fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F);
+
+    /// Ends what a thread that died waiting or holding had begun, or that was passed and not taken
+    /// over. Intents were redone before.
+    fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId);
+
+    /// Whether a node other than this one wants or holds `lock`: one parallel look.
+    fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
+        seat: &Seat<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool;
+
+    /// Whether the node can go on from its published request. Asked before the slot is touched.
+    fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool;
+
+    /// Ends the request of the node's former incarnation and starts its stamp. Only while the host
+    /// joins, after intents were redone.
+    fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId);
+}
+
+/// A lock that the host holds, and the ticket under which it does; bakery has none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[must_use = "a held lock is released"]
+pub(crate) struct Held {
+    pub(super) lock: LockId,
+    pub(super) ticket: u64,
+}
+
+impl Held {
+    /// What the host holds of `lock`, for the thread that it was passed to: no other is at it.
+    pub(crate) fn passed<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> Option<Self> {
+        let stamp = seat.tier().stamp(lock);
+        (stamp.phase == Phase::Hold).then_some(Self { lock, ticket: stamp.ticket })
+    }
+}
+
+/// What every other node has in its request word of `lock`, freshly read with one fence.
+pub(super) fn others_requests<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    lock: LockId,
+) -> impl Iterator<Item = (NodeId, u64)> {
+    let me = seat.node();
+    let others = || seat.layout().nodes().filter(move |node| *node != me);
+    refresh_all(fabric, others().map(|node| seat.layout().request(node, lock).range()));
+    others().map(move |node| (node, seat.layout().request(node, lock).cached(fabric)))
+}
+
+/// A request word that no host ever writes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[error("the request of node {node} is damaged")]
+pub(crate) struct DamagedRequest {
+    /// Whose it is.
+    pub(crate) node: NodeId,
+}
+
+/// An acquisition under the protocol of the region.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Competitor {
+    /// Granted by a lock manager.
+    Arbitrated(arbitrated::Acquire),
+    /// By numbers.
+    Bakery(bakery::Acquire),
+}
+
+impl SharedTier for Competitor {
+    fn begin<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Self {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => {
+                Self::Arbitrated(arbitrated::Acquire::begin(seat, fabric, lock))
+            }
+            LockProtocol::Bakery => Self::Bakery(bakery::Acquire::begin(seat, fabric, lock)),
+        }
+    }
+
+    fn poll<F: Fabric, H: HostMemory>(
+        &mut self,
+        seat: &Seat<H>,
+        fabric: &F,
+    ) -> Result<Option<Held>, DamagedRequest> {
+        match self {
+            Self::Arbitrated(acquire) => acquire.poll(seat, fabric),
+            Self::Bakery(acquire) => acquire.poll(seat, fabric),
+        }
+    }
+
+    fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+        match self {
+            Self::Arbitrated(acquire) => acquire.withdraw(seat, fabric),
+            Self::Bakery(acquire) => acquire.withdraw(seat, fabric),
+        }
+    }
+
+    fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::release(held, seat, fabric),
+            LockProtocol::Bakery => bakery::Acquire::release(held, seat, fabric),
+        }
+    }
+
+    fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => {
+                arbitrated::Acquire::release_after_death(seat, fabric, lock)
+            }
+            LockProtocol::Bakery => bakery::Acquire::release_after_death(seat, fabric, lock),
+        }
+    }
+
+    fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
+        seat: &Seat<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => {
+                arbitrated::Acquire::is_wanted_elsewhere(seat, fabric, lock)
+            }
+            LockProtocol::Bakery => bakery::Acquire::is_wanted_elsewhere(seat, fabric, lock),
+        }
+    }
+
+    fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::can_resume(seat, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::can_resume(seat, fabric, lock),
+        }
+    }
+
+    fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::resume(seat, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::resume(seat, fabric, lock),
+        }
+    }
+}
+
+/// Ends every request of `node`, so that nobody waits for it any more.
+///
+/// M1: the words pass to this host because their writer is fenced, that is can write no more, and
+/// because one recoverer was decided on, which is this host. Its open intents were redone before
+/// (L2). May be repeated by a recoverer after this one.
+pub(crate) fn clear_requests_of<F: Fabric>(
+    protocol: LockProtocol,
+    layout: &Layout,
+    fabric: &F,
+    node: NodeId,
+) {
+    match protocol {
+        LockProtocol::Arbitrated => arbitrated::clear_requests(layout, fabric, node),
+        LockProtocol::Bakery => bakery::clear_requests(layout, fabric, node),
+    }
+}
