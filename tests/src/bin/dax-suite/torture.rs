@@ -44,6 +44,15 @@ pub(crate) struct Options {
     #[arg(long)]
     rounds: u64,
 
+    /// Stop sooner, when there is a file of this name.
+    #[arg(long, value_name = "PATH")]
+    until: Option<PathBuf>,
+
+    /// When there is a file of this name, stay long between the two stores of an addition, so that
+    /// a host can be made to die in the middle of one.
+    #[arg(long, value_name = "PATH")]
+    linger_when: Option<PathBuf>,
+
     /// How long a worker waits for the lock.
     #[arg(long, default_value_t = 60_000)]
     timeout_ms: u64,
@@ -53,9 +62,17 @@ pub(crate) struct Options {
     may_repair: bool,
 }
 
+/// Far longer than it takes to see from outside that a worker lingers, and to end its host.
+const LINGER_MS: u64 = 60_000;
+
+fn is_there(path: &Option<PathBuf>) -> bool {
+    path.as_ref().is_some_and(|path| path.exists())
+}
+
 /// What one worker did.
 #[derive(Clone, Copy, Debug, Default)]
 struct Done {
+    rounds: u64,
     us: u64,
     wait_us_max: u64,
     repaired: u64,
@@ -82,6 +99,7 @@ pub(crate) fn run(options: &Options) -> Result<String> {
         attachment.leave_thread(member);
         match outcome {
             Ok(done) => {
+                all.rounds += done.rounds;
                 all.us = all.us.max(done.us);
                 all.wait_us_max = all.wait_us_max.max(done.wait_us_max);
                 all.repaired += done.repaired;
@@ -93,7 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<String> {
         Some(error) => Err(error),
         None => Ok(format!(
             "workers={} rounds={} us={} wait_us_max={} repaired={}",
-            options.threads, options.rounds, all.us, all.wait_us_max, all.repaired
+            options.threads, all.rounds, all.us, all.wait_us_max, all.repaired
         )),
     }
 }
@@ -122,6 +140,9 @@ impl<'a> Worker<'a> {
         let mut done = Done::default();
         let start_us = self.clock.now_us();
         for round in 1..=self.options.rounds {
+            if is_there(&self.options.until) {
+                break;
+            }
             let asked_us = self.clock.now_us();
             let guard = self.member.lock_shared(self.lock, &self.clock, self.options.timeout_ms)?;
             done.wait_us_max = done.wait_us_max.max(self.clock.now_us() - asked_us);
@@ -129,10 +150,11 @@ impl<'a> Worker<'a> {
             drop(guard);
             // The worker's own line: whoever looks knows what was finished before a death.
             self.publish(self.counter.acknowledged(self.worker), round);
+            done.rounds = round;
         }
         done.us = self.clock.now_us() - start_us;
         ensure!(
-            fabric.load(self.counter.acknowledged(self.worker)) == self.options.rounds,
+            fabric.load(self.counter.acknowledged(self.worker)) == done.rounds,
             "our own line lost a store"
         );
         Ok(done)
@@ -148,6 +170,9 @@ impl<'a> Worker<'a> {
             bail!("round {round}: the counters are {first} and {second}: seen half done");
         }
         self.publish(counter.first(), first + 1);
+        if is_there(&self.options.linger_when) {
+            self.clock.sleep_ms(LINGER_MS);
+        }
         self.publish(counter.second(), first + 1);
         let me = u64::from(self.member.node().0) + 1;
         let last = fabric.load(counter.holder());

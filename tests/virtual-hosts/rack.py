@@ -1,0 +1,129 @@
+"""The two virtual hosts of a run, and what its cases found."""
+
+import collections.abc
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+
+import equipment
+import initramfs
+from host import CommandFailed, HostLost, Output, Pool, VirtualHost
+
+POOL_MIB = 256
+DEVICE = "/dev/dax0.0"
+TARGET = "x86_64-unknown-linux-gnu"
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+class CaseFailed(Exception):
+    """A case found something else than it should."""
+
+
+@dataclasses.dataclass
+class Result:
+    """What a case found."""
+
+    case: str
+    passed: bool
+    figures: dict[str, object]
+    fault: str = ""
+    took_s: float = 0.0
+
+
+@dataclasses.dataclass
+class Rack:
+    """Two hosts, a and b: nodes 0 and 1 of the region."""
+
+    mode: str
+    a: VirtualHost
+    b: VirtualHost
+    results: list[Result] = dataclasses.field(default_factory=list)
+
+    def case(self, function: collections.abc.Callable[["Rack"], dict[str, object]]) -> bool:
+        """Runs a case; whether it passed. Its first line of documentation is its name."""
+        name = (function.__doc__ or function.__name__).strip().splitlines()[0].rstrip(".")
+        started = time.monotonic()
+        try:
+            result = Result(name, True, function(self))
+        except (CaseFailed, CommandFailed) as error:
+            result = Result(name, False, {}, str(error))
+        except HostLost as error:
+            self.results.append(Result(name, False, {}, str(error)))
+            raise
+        result.took_s = time.monotonic() - started
+        self.results.append(result)
+        return result.passed
+
+    def both(self, of_a: str, of_b: str, limit_s: float = 120) -> tuple[Output, Output]:
+        """Runs a command on each host at once."""
+        jobs = [self.a.spawn(of_a), self.b.spawn(of_b)]
+        first, second = (job.wait(limit_s) for job in jobs)
+        return first, second
+
+    def status(self, host: VirtualHost) -> dict:
+        """What `rackline status` says there."""
+        said = host.run(f"rackline status --region {DEVICE} --json 2>/dev/null").expect()
+        return json.loads(said)
+
+
+def figures(text: str) -> dict[str, str]:
+    """The figures in the output of `dax-suite`."""
+    lines = [line for line in text.splitlines() if line.startswith("figures")]
+    if len(lines) != 1:
+        raise CaseFailed(f"not one line of figures: {text[-2000:]!r}")
+    return dict(word.split("=", 1) for word in lines[0].split()[1:])
+
+
+def build() -> dict[str, bytes]:
+    """Builds what runs on the hosts, with everything linked in: there are no libraries there."""
+    flags = f"target.{TARGET}.rustflags=['-Ctarget-feature=+crt-static', '-Cstrip=symbols']"
+    subprocess.run(
+        [
+            "cargo", "build", "--release", "--locked", "--target", TARGET, "--config", flags,
+            "-p", "rackline", "--no-default-features", "--bin", "rackline",
+            "-p", "rackline-tests", "--bin", "dax-suite",
+        ],  # fmt: skip
+        cwd=REPOSITORY,
+        check=True,
+    )
+    built = target_folder() / TARGET / "release"
+    return {f"/bin/{name}": (built / name).read_bytes() for name in ["rackline", "dax-suite"]}
+
+
+def target_folder() -> pathlib.Path:
+    """Where cargo builds."""
+    return REPOSITORY / os.environ.get("CARGO_TARGET_DIR", "target")
+
+
+@contextlib.contextmanager
+def bring_up(mode: str, programs: dict[str, bytes], logs: pathlib.Path):
+    """Two running hosts with one device. Nothing of them is left on return, however it comes."""
+    found = equipment.find()
+    modules = [module.rpartition("/")[2] for module in equipment.MODULES[mode]]
+    files = {
+        "/init": (REPOSITORY / "tests/virtual-hosts/guest/init").read_bytes(),
+        "/bin/busybox": found.shell.read_bytes(),
+        **{f"/modules/{name}.ko": (found.modules / f"{name}.ko").read_bytes() for name in modules},
+        **programs,
+    }
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rack.")))
+        image = folder / "initramfs"
+        image.write_bytes(initramfs.pack(files, {"/bin/sh": "busybox"}))
+        pool = Pool.create(POOL_MIB)
+        stack.callback(pool.close)
+        hosts = []
+        for name in ["a", "b"]:
+            host = VirtualHost(name, mode, found, image, pool, logs, folder)
+            stack.callback(host.close)
+            hosts.append(host)
+        for host in hosts:
+            host.start()
+        for host in hosts:
+            host.until_ready()
+        yield Rack(mode, *hosts)
