@@ -137,6 +137,7 @@ fn node_status(
             Some(NodeState::Joining) => "joining",
             Some(NodeState::Joined) => "joined",
             Some(NodeState::Left) => "left",
+            Some(NodeState::Dead) => "dead",
             None => "unreadable",
         },
         incarnation: heart.incarnation.0,
