@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use super::{HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, LineError};
+use crate::fabric::{Fabric, HostMemory, LineError, refresh_all};
 use crate::intent::redo_own;
 use crate::layout::{HostName, NodeLine, NodeState, SuperblockError, read_superblock};
 use crate::lock::arbitrated::obey_newest_term;
@@ -227,6 +227,9 @@ fn take_slot<F: Fabric, H: HostMemory>(
     fabric.refresh(seat.area().range());
     fabric.refresh(layout.requests(node).range());
     fabric.refresh(layout.intents(node).range());
+    // Beats go on from the last one: a count that went back could repeat what a watcher has seen.
+    let beats = [layout.heartbeat(node), layout.manager_heartbeat(node)];
+    refresh_all(fabric, beats.map(|beat| beat.range()));
     // M5, and before anything is changed.
     let bad = |lock: &LockId| !Competitor::can_resume(seat, fabric, *lock);
     if let Some(lock) = (0..layout.locks()).map(LockId).find(bad) {
