@@ -3,6 +3,12 @@
 pub mod cache_scenarios;
 pub mod fabric_conformance;
 pub mod house;
+pub mod litmus;
 pub mod lock_scenarios;
 pub mod mutation;
+pub mod parallel;
 pub mod rack;
+pub mod scenario;
+pub mod simulation;
+pub mod stepped;
+pub mod survivors;

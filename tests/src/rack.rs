@@ -1,18 +1,22 @@
 //! A simulated rack with the real membership, locks and lock manager on it.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cxl_shm::clock::Clock;
+use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::schedule::Crash;
 use cxl_shm::fabric::simulated::{
-    Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack, Site,
+    DeviceImage, Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
+    SimulatedRack, Site,
 };
-use cxl_shm::layout::{Geometry, LockProtocol, Superblock, format_superblock};
-use cxl_shm::member::{HostIdentity, HostTier, Liveness, Member, ProcessIdentity};
+use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
+use cxl_shm::member::{HostIdentity, HostTier, JoinError, Liveness, Member, ProcessIdentity};
+use cxl_shm::units::LineRange;
 use lock_manager::Duty;
 
 /// A member of a simulated rack.
@@ -96,16 +100,29 @@ pub struct Mutant {
     pub removed: Option<Site>,
     /// Operations after which a run has failed, if fewer than the scenario allows.
     pub steps_max: u64,
+    /// Fewest and most hosts of a scenario that runs with any number of them; its own choice when
+    /// `None`.
+    pub hosts: Option<(usize, usize)>,
 }
 
 impl Mutant {
     /// The program as it is.
-    pub const NONE: Self = Self { removed: None, steps_max: u64::MAX };
+    pub const NONE: Self = Self { removed: None, steps_max: u64::MAX, hosts: None };
 
     /// The operations that a scenario which needs at most `sound` of them is given.
     #[must_use]
     pub fn steps_max(&self, sound: u64) -> u64 {
         self.steps_max.min(sound)
+    }
+
+    /// Hosts of run `seed` of a scenario that would choose out of `own`.
+    #[must_use]
+    pub fn hosts(&self, seed: u64, own: RangeInclusive<usize>) -> usize {
+        let (fewest, most) = self.hosts.unwrap_or((*own.start(), *own.end()));
+        // Small racks three times in four: they get further in the same time.
+        let most = if seed % 4 == 3 { most } else { most.min(fewest + 2) };
+        let choices = (most - fewest) as u64 + 1;
+        fewest + usize::try_from(seed / 4 % choices).unwrap_or(0)
     }
 }
 
@@ -120,7 +137,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes the rack and formats its memory from host 0.
+    /// Makes a rack with a formatted region.
+    ///
+    /// One in sixteen seeds formats from host 0; the others start with what such a formatting has
+    /// left on the device, which is the same every time and would take most of their time.
     ///
     /// # Panics
     /// When the geometry cannot be laid out.
@@ -132,16 +152,56 @@ impl Cluster {
         application: [u64; 6],
         mutant: Mutant,
     ) -> Self {
-        let rack = SimulatedRack::with(settings);
+        let superblock =
+            Superblock { lock_protocol, ..Superblock::new([7, 9], geometry, application) };
+        let in_formatter = |site: Site| site.file.ends_with("layout/superblock.rs");
+        if settings.seed % 16 == 15 || mutant.removed.is_some_and(in_formatter) {
+            let cluster = Self::over(SimulatedRack::with(settings), geometry, mutant);
+            cluster.reformat(0, &superblock);
+            return cluster;
+        }
+        let image = image_of(&superblock);
+        Self::over(SimulatedRack::with_image(settings, &image), geometry, mutant)
+    }
+
+    /// A rack whose memory is blank.
+    #[must_use]
+    pub fn blank(settings: Settings, geometry: Geometry, mutant: Mutant) -> Self {
+        Self::over(SimulatedRack::with(settings), geometry, mutant)
+    }
+
+    fn over(rack: SimulatedRack, geometry: Geometry, mutant: Mutant) -> Self {
         if let Some(site) = mutant.removed {
             rack.suppress(site);
         }
         WATCHED.with_borrow_mut(|watched| watched.racks.push(rack.clone()));
-        let superblock =
-            Superblock { lock_protocol, ..Superblock::new([7, 9], geometry, application) };
-        format_superblock(&rack.host(0), &superblock, |_, _| ())
-            .unwrap_or_else(|error| panic!("{error}"));
         Self { rack, processes: Processes::default(), geometry }
+    }
+
+    /// Formats the memory from `host`.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub fn reformat(&self, host: usize, superblock: &Superblock) {
+        format_superblock(&self.rack.host(host), superblock, |_, _| ())
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// What the region is laid out by.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Every host fetches all metadata that its caches do not hold: what it finds there later is
+    /// as old as this moment, or older. A protocol that reads without a refresh is found out.
+    ///
+    /// # Panics
+    /// When the geometry cannot be laid out.
+    pub fn warm(&self) {
+        let layout = Layout::new(self.geometry).unwrap_or_else(|error| panic!("{error}"));
+        let metadata = LineRange::covering(layout.metadata());
+        (0..self.rack.hosts()).for_each(|host| self.rack.warm(host, metadata));
     }
 
     /// Checks that no line had two writing hosts at once (M1).
@@ -159,12 +219,34 @@ impl Cluster {
         self.rack.clock(host)
     }
 
-    /// Starts process `name` on `host` and joins.
+    /// Starts process `name` on `host` and joins the node of the same number.
     ///
     /// # Panics
     /// When it is refused.
     #[must_use]
     pub fn join(&self, host: usize, name: &str) -> RackMember {
+        self.join_as(host, host, name).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// Starts process `name` on `host` and joins `node`.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join_as(&self, host: usize, node: usize, name: &str) -> Result<RackMember, JoinError> {
+        self.join_over(self.rack.host(host), host, node, name)
+    }
+
+    /// As [`join_as`](Self::join_as), over a memory that ends in this rack.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join_over<F: Fabric>(
+        &self,
+        fabric: F,
+        host: usize,
+        node: usize,
+        name: &str,
+    ) -> Result<Member<F, SimulatedHostMemory, Processes>, JoinError> {
         let process = self.processes.start(host, name);
         let clock = self.clock(host);
         let mut tries = 0;
@@ -173,18 +255,12 @@ impl Cluster {
             tries += 1;
         }
         let memory = self.rack.host_memory(host, HostTier::words_of(&self.geometry));
-        let node = u16::try_from(host).unwrap_or(u16::MAX);
-        let member = Member::join(
-            self.rack.host(host),
-            memory,
-            node,
-            &HostIdentity::simulated(u64::from(node)),
-            process,
-            self.processes.clone(),
-            &clock,
-        );
+        let node = u16::try_from(node).unwrap_or(u16::MAX);
+        let identity = HostIdentity::simulated(host as u64);
+        let liveness = self.processes.clone();
+        let member = Member::join(fabric, memory, node, &identity, process, liveness, &clock);
         self.processes.unlock_tier(host);
-        member.unwrap_or_else(|error| panic!("{name} on host {host}: {error}"))
+        member
     }
 
     /// After a schedule has ended: a new process of `host`, with every other one gone.
@@ -222,6 +298,20 @@ impl Cluster {
     }
 }
 
+/// What a formatting of `superblock` leaves on the device.
+fn image_of(superblock: &Superblock) -> DeviceImage {
+    static IMAGES: Mutex<Vec<(Superblock, DeviceImage)>> = Mutex::new(Vec::new());
+    let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, image)) = images.iter().find(|(made, _)| made == superblock) {
+        return image.clone();
+    }
+    let rack = SimulatedRack::sticky(1, superblock.geometry.region_bytes);
+    format_superblock(&rack.host(0), superblock, |_, _| ())
+        .unwrap_or_else(|error| panic!("{error}"));
+    images.push((*superblock, rack.image()));
+    rack.image()
+}
+
 /// What a scenario did.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
@@ -249,6 +339,14 @@ pub fn watch(scenario: impl FnOnce()) -> Watched {
 pub fn run(schedule: Schedule) {
     let report = schedule.run();
     WATCHED.with_borrow_mut(|watched| watched.steps = watched.steps.max(report.steps));
+}
+
+/// What a panic said.
+#[must_use]
+pub fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("something that is not text").to_owned()
 }
 
 /// Waits on a host's clock.

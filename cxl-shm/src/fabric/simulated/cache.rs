@@ -53,20 +53,27 @@ impl Host {
         self.line(device, at.line()).words[at.index_in_line()]
     }
 
-    pub(super) fn store(
+    /// Stores neighbouring words of a line, the first of them word `first`.
+    pub(super) fn store_words(
         &mut self,
         device: &mut Device,
         actor: Actor,
-        at: WordOffset,
-        value: u64,
+        line: LineOffset,
+        first: usize,
+        words: &[u64],
     ) {
-        let line = at.line();
         // A flush is ordered with the later stores of its actor to the same line.
         self.complete_flushes(device, |flush| flush.actor == actor && flush.line == line);
         let cached = self.line(device, line);
-        cached.words[at.index_in_line()] = value;
-        cached.dirty = true;
-        self.dirty.get_or_insert_with(line, || ());
+        cached.words[first..first + words.len()].copy_from_slice(words);
+        if !std::mem::replace(&mut cached.dirty, true) {
+            self.dirty.get_or_insert_with(line, || ());
+        }
+    }
+
+    /// The words of a line.
+    pub(super) fn load_line(&mut self, device: &mut Device, line: LineOffset) -> &LineWords {
+        &self.line(device, line).words
     }
 
     /// Issues flushes. Write-back and invalidation are the same instruction.
@@ -152,12 +159,7 @@ impl Host {
     }
 
     /// An actor dies: each of its unfenced flushes completes or never took place.
-    pub(super) fn forget_actor(
-        &mut self,
-        device: &mut Device,
-        random: &mut Random,
-        actor: Actor,
-    ) {
+    pub(super) fn forget_actor(&mut self, device: &mut Device, random: &mut Random, actor: Actor) {
         self.complete_flushes(device, |flush| flush.actor == actor && random.one_in(2));
         self.flushes.retain(|flush| flush.actor != actor);
     }
@@ -222,6 +224,11 @@ impl Host {
         may
     }
 
+    /// Fetches a line, of whatever page.
+    pub(super) fn warm(&mut self, device: &mut Device, line: LineOffset) {
+        self.line(device, line);
+    }
+
     /// Completes one unfenced flush and says of which line.
     pub(super) fn complete_any_flush(
         &mut self,
@@ -259,6 +266,9 @@ impl Host {
     }
 
     fn complete_flushes(&mut self, device: &mut Device, mut which: impl FnMut(&Flush) -> bool) {
+        if self.flushes.is_empty() {
+            return;
+        }
         let done: Vec<_> = self.flushes.extract_if(.., |flush| which(flush)).collect();
         for flush in done {
             self.complete_flush(device, flush.line);

@@ -1,16 +1,27 @@
 //! The device: the only thing that all hosts share.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::Random;
 use super::line_map::LineHash;
 use crate::fabric::LineWords;
 use crate::units::{LINE_WORDS, LineOffset, WordOffset};
 
-/// Memory of zeros in which only written lines take space.
+type Lines = HashMap<LineOffset, LineWords, LineHash>;
+
+/// What a device holds at one moment. Clones are cheap.
+#[derive(Clone, Debug)]
+pub struct DeviceImage {
+    pub(super) bytes: u64,
+    lines: Arc<Lines>,
+}
+
+/// Memory of zeros, or of an image, in which only written lines take space.
 #[derive(Debug)]
 pub(super) struct Device {
-    lines: HashMap<LineOffset, LineWords, LineHash>,
+    lines: Lines,
+    image: Option<Arc<Lines>>,
     poisoned: HashSet<LineOffset, LineHash>,
     garbage: Random,
 }
@@ -19,9 +30,22 @@ impl Device {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             lines: HashMap::default(),
+            image: None,
             poisoned: HashSet::default(),
             garbage: Random::new(seed ^ 0x706f_6973_6f6e),
         }
+    }
+
+    /// Starts with what `image` holds.
+    pub(super) fn with_image(seed: u64, image: &DeviceImage) -> Self {
+        Self { image: Some(Arc::clone(&image.lines)), ..Self::new(seed) }
+    }
+
+    /// What it holds now.
+    pub(super) fn image(&self, bytes: u64) -> DeviceImage {
+        let mut lines = self.image.as_deref().cloned().unwrap_or_default();
+        lines.extend(&self.lines);
+        DeviceImage { bytes, lines: Arc::new(lines) }
     }
 
     /// What a host that fetches the line gets: garbage when the line is poisoned.
@@ -38,7 +62,8 @@ impl Device {
 
     /// What the cells of the line hold, poisoned or not.
     pub(super) fn peek(&self, line: LineOffset) -> LineWords {
-        self.lines.get(&line).copied().unwrap_or_default()
+        let before = || self.image.as_ref().and_then(|image| image.get(&line));
+        self.lines.get(&line).or_else(before).copied().unwrap_or_default()
     }
 
     /// Writes a whole line. A poisoned line takes nothing any more.
@@ -56,8 +81,9 @@ impl Device {
         assert!(bit < 8, "a byte has bits 0 to 7, not {bit}");
         let at = WordOffset::new(byte_offset - byte_offset % 8)
             .expect("rounded down to a multiple of 8");
-        let line = self.lines.entry(at.line()).or_default();
-        line[at.index_in_line()] ^= 1_u64 << (byte_offset % 8 * 8 + u64::from(bit));
+        let mut words = self.peek(at.line());
+        words[at.index_in_line()] ^= 1_u64 << (byte_offset % 8 * 8 + u64::from(bit));
+        self.lines.insert(at.line(), words);
     }
 }
 
@@ -101,6 +127,21 @@ mod tests {
         assert_eq!(bytes_of(&device.peek(line))[9], 0b1000);
         device.flip_bit(64 + 9, 3);
         assert_eq!(device.peek(line), [0; LINE_WORDS]);
+    }
+
+    #[test]
+    fn what_is_written_over_an_image_leaves_the_image_alone() {
+        let (one, other) = (LineOffset::new(0).unwrap(), LineOffset::new(64).unwrap());
+        let mut first = Device::new(0);
+        first.write(one, &[1; LINE_WORDS]);
+        let image = first.image(128);
+        let mut second = Device::with_image(0, &image);
+        second.write(other, &[2; LINE_WORDS]);
+        second.flip_bit(0, 1);
+        assert_eq!(second.peek(one)[0], 3);
+        let third = Device::with_image(0, &second.image(128));
+        assert_eq!((third.peek(one)[1], third.peek(other)[0]), (1, 2));
+        assert_eq!(Device::with_image(0, &image).peek(one), [1; LINE_WORDS]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A host's view of the shared memory.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::MutexGuard;
 
@@ -82,7 +83,12 @@ impl SimulatedHost {
 
     /// Calls `part` for all words of a line, in one go or, now and then, in two between which
     /// others run.
-    fn in_parts(&self, at: LineOffset, kind: EventKind, mut part: impl FnMut(&mut Machine, usize)) {
+    fn in_parts(
+        &self,
+        at: LineOffset,
+        kind: EventKind,
+        mut part: impl FnMut(&mut Machine, Range<usize>),
+    ) {
         self.rack.check_lines(LineRange::one(at));
         let Some(mut machine) = self.enter(Some(at)) else {
             return;
@@ -93,14 +99,16 @@ impl SimulatedHost {
         } else {
             LINE_WORDS
         };
-        (0..split).for_each(|index| part(&mut machine, index));
+        if split > 0 {
+            part(&mut machine, 0..split);
+        }
         if split < LINE_WORDS {
             drop(machine);
             let Some(mut machine) = self.rack.enter_again(self.host, at) else {
                 return;
             };
             machine.note(self.host, kind, at.bytes(), split as u64);
-            (split..LINE_WORDS).for_each(|index| part(&mut machine, index));
+            part(&mut machine, split..LINE_WORDS);
         }
     }
 }
@@ -135,16 +143,16 @@ impl Fabric for SimulatedHost {
 
     fn read_line(&self, at: LineOffset) -> LineWords {
         let mut words = [OF_THE_DEAD; LINE_WORDS];
-        self.in_parts(at, EventKind::ReadLine, |machine, index| {
-            words[index] = machine.load(self.host, word(at, index));
+        self.in_parts(at, EventKind::ReadLine, |machine, part| {
+            words[part.clone()].copy_from_slice(&machine.load_line(self.host, at)[part]);
         });
         words
     }
 
     #[track_caller]
     fn write_line(&self, at: LineOffset, words: &LineWords) {
-        self.in_parts(at, EventKind::WriteLine, |machine, index| {
-            machine.store(self.host, word(at, index), words[index]);
+        self.in_parts(at, EventKind::WriteLine, |machine, part| {
+            machine.store_words(self.host, at, part.start, &words[part]);
         });
     }
 
@@ -179,10 +187,6 @@ impl Fabric for SimulatedHost {
             self.each_line(machine, lines.iter().collect(), Host::read_back);
         }
     }
-}
-
-fn word(at: LineOffset, index: usize) -> WordOffset {
-    at.word(index).expect("an index below the words of a line")
 }
 
 impl fmt::Debug for SimulatedHost {

@@ -1,5 +1,6 @@
 //! What a test does to a rack.
 
+use super::machine::Machine;
 use super::{SimulatedRack, Site, schedule};
 use crate::units::{LineOffset, LineRange};
 
@@ -17,6 +18,19 @@ impl SimulatedRack {
     pub fn crash(&self, host: usize) {
         self.check_host(host);
         schedule::crash_host(self, host);
+    }
+
+    /// The caches of host `host` fetch those of `lines` that they do not hold, as caches may at any
+    /// time. What they hold from then on is as old as this moment.
+    ///
+    /// # Panics
+    /// When there is no such host, or the lines are outside the memory.
+    pub fn warm(&self, host: usize, lines: LineRange) {
+        self.check_host(host);
+        self.check_lines(lines);
+        let mut machine = self.lock();
+        let Machine { hosts, device, .. } = &mut *machine;
+        lines.iter().for_each(|line| hosts[host].warm(device, line));
     }
 
     /// Keeps the tasks of host `host` from running from their next operation on, in the running

@@ -8,6 +8,7 @@ use super::schedule::Run;
 use super::sites::Sites;
 use super::trace::{EventKind, Trace};
 use super::{CacheMode, Random, Settings};
+use crate::fabric::LineWords;
 use crate::units::{LineOffset, WordOffset};
 
 /// Spread of the moments at which the hosts' clocks start, so that no test can compare two.
@@ -34,12 +35,12 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings, device: Device) -> Self {
         let mut random = Random::new(settings.seed);
         let clock_offsets_ms =
             (0..settings.hosts).map(|_| random.below(CLOCK_OFFSET_MS_MAX)).collect();
         Self {
-            device: Device::new(settings.seed),
+            device,
             hosts: (0..settings.hosts).map(|_| Host::new(settings.posted_writes)).collect(),
             sites: Sites::default(),
             trace: Trace::default(),
@@ -72,10 +73,25 @@ impl Machine {
         self.hosts[host].load(&mut self.device, at)
     }
 
+    pub(super) fn load_line(&mut self, host: usize, line: LineOffset) -> &LineWords {
+        self.hosts[host].load_line(&mut self.device, line)
+    }
+
     pub(super) fn store(&mut self, host: usize, at: WordOffset, value: u64) {
+        self.store_words(host, at.line(), at.index_in_line(), &[value]);
+    }
+
+    /// Stores neighbouring words of a line, the first of them word `first`.
+    pub(super) fn store_words(
+        &mut self,
+        host: usize,
+        line: LineOffset,
+        first: usize,
+        words: &[u64],
+    ) {
         let actor = self.actor();
-        self.check_single_writer(host, at.line());
-        self.hosts[host].store(&mut self.device, actor, at, value);
+        self.check_single_writer(host, line);
+        self.hosts[host].store_words(&mut self.device, actor, line, first, words);
     }
 
     /// Keeps note of a second host that is about to write a line (M1).

@@ -64,6 +64,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 pub use clock::SimulatedClock;
+pub use device::DeviceImage;
 pub use dma::DmaCache;
 pub use host::SimulatedHost;
 pub use host_memory::SimulatedHostMemory;
@@ -74,6 +75,7 @@ pub use sites::{Site, SiteOp};
 pub use trace::{Event, EventKind};
 
 use crate::units::{LINE_BYTES, LineOffset, LineRange};
+use device::Device;
 use machine::Machine;
 use schedule::Point;
 
@@ -115,9 +117,25 @@ impl SimulatedRack {
     /// When there are no hosts, or the memory is not a multiple of 64 bytes.
     #[must_use]
     pub fn with(settings: Settings) -> Self {
+        let device = Device::new(settings.seed);
+        Self::over(settings, device)
+    }
+
+    /// A rack whose device holds `image` at the start, and all of whose caches are empty.
+    ///
+    /// # Panics
+    /// As [`with`](Self::with), and when the image is of memory of another size.
+    #[must_use]
+    pub fn with_image(settings: Settings, image: &DeviceImage) -> Self {
+        assert_eq!(settings.bytes, image.bytes, "the image is of other memory");
+        let device = Device::with_image(settings.seed, image);
+        Self::over(settings, device)
+    }
+
+    fn over(settings: Settings, device: Device) -> Self {
         assert!(settings.hosts > 0, "a rack has at least one host");
         assert!(settings.bytes.is_multiple_of(LINE_BYTES), "the memory consists of whole lines");
-        let machine = Mutex::new(Machine::new(&settings));
+        let machine = Mutex::new(Machine::new(&settings, device));
         Self { inner: Arc::new(Inner { settings, machine, ended: Condvar::new() }) }
     }
 

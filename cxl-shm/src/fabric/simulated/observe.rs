@@ -2,7 +2,7 @@
 
 use super::device::bytes_of;
 use super::dma::Piece;
-use super::{Event, SimulatedRack, Site};
+use super::{DeviceImage, Event, SimulatedRack, Site};
 use crate::units::{Extent, LineOffset, LineRange, WordOffset};
 
 impl SimulatedRack {
@@ -34,6 +34,12 @@ impl SimulatedRack {
     pub fn device_word(&self, at: WordOffset) -> u64 {
         self.check_lines(LineRange::one(at.line()));
         self.lock().device.peek(at.line())[at.index_in_line()]
+    }
+
+    /// What the device holds, past all caches and posted writes: to start other racks with.
+    #[must_use]
+    pub fn image(&self) -> DeviceImage {
+        self.lock().device.image(self.bytes())
     }
 
     /// Lines of host `host` that hold stores the device has not got, in order. Posted lines are

@@ -4,6 +4,7 @@
 //! was refuted. `cargo run --release -p rackline-tests --bin prove -- help` lists them.
 
 mod mutate;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -20,11 +21,18 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     Mutate(mutate::Options),
+    Simulate(simulate::Options),
 }
 
 fn main() -> ExitCode {
     let CommandLine { command } = CommandLine::parse();
     match &command {
         Command::Mutate(options) => mutate::run(options),
+        Command::Simulate(options) => simulate::run(options),
     }
+}
+
+/// Cores of this machine.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

@@ -1,0 +1,18 @@
+//! Litmus scenarios: one step of a protocol at a time on a rack moved by hand, each followed by the
+//! one look that must see it.
+//!
+//! A protocol that polls mends a lost flush by doing the same again. Here nothing is repeated: one
+//! round of the lock manager, one beat of a heart, one pause of a clock. Before each step all caches
+//! are filled with the state before it ([`Cluster::warm`](crate::rack::Cluster::warm)), so that a
+//! missing refresh reads the past, and nothing leaves a cache by itself, so that a missing flush is
+//! never made up for. All are functions of a [`Mutant`](crate::rack::Mutant) and a seed: of the
+//! sound program each must pass under any seed, also on busy caches.
+
+pub mod bakery;
+mod bed;
+pub mod chunks;
+pub mod formatting;
+pub mod grants;
+pub mod joining;
+pub mod moving;
+pub mod takeover;

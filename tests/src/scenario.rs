@@ -1,0 +1,88 @@
+//! All scenarios by name: what `prove simulate` and `prove mutate` run.
+
+use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
+use crate::litmus::{bakery, chunks, formatting, grants, joining, moving, takeover};
+use crate::lock_scenarios::{
+    chunks_through_crashes, count_through_takeovers, count_together, standby_stands_by,
+};
+use crate::rack::Mutant;
+
+/// Something that hosts do on a simulated rack.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Its name, for people and for `--scenario`.
+    pub name: &'static str,
+    /// What it is about.
+    pub family: Family,
+    /// Runs it: panics when the program does not do what it should under this seed.
+    pub run: fn(Mutant, u64),
+}
+
+/// Kinds of scenarios.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Family {
+    /// One step at a time, moved by hand: cheap, and nothing is mended by a repetition.
+    Litmus,
+    /// Locks and lock managers under a seeded schedule.
+    Locks,
+    /// The chunk table under a seeded schedule.
+    Chunks,
+    /// The KV cache on top of all under a seeded schedule.
+    Cache,
+}
+
+impl Family {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Litmus => "litmus",
+            Self::Locks => "locks",
+            Self::Chunks => "chunks",
+            Self::Cache => "cache",
+        }
+    }
+}
+
+macro_rules! scenarios {
+    ($($family:ident: $($function:path),+;)+) => {
+        &[$($(Scenario {
+            name: last_segment(stringify!($function)),
+            family: Family::$family,
+            run: $function,
+        }),+),+]
+    };
+}
+
+/// All of them.
+pub const ALL: &[Scenario] = scenarios! {
+    Litmus:
+        grants::grants_are_seen_at_once,
+        grants::a_manager_is_seen_to_move,
+        takeover::a_takeover_is_seen_at_once,
+        takeover::a_waiting_request_is_found_by_the_next_manager,
+        bakery::numbers_are_seen_at_once,
+        bakery::who_chooses_is_waited_for,
+        bakery::a_dead_host_holds_until_it_is_back,
+        chunks::chunks_change_hands,
+        moving::a_slot_moves_and_comes_back,
+        moving::a_manager_moves_and_comes_back,
+        joining::a_holder_dies_and_joins_again,
+        formatting::a_new_region_is_seen_at_once,
+        joining::a_claim_meets_a_join,
+        formatting::a_formatter_dies;
+    Locks: count_together, count_through_takeovers, standby_stands_by;
+    Chunks: chunks_through_crashes;
+    Cache: serve_together, serve_through_crashes, flipped_bits_are_misses;
+};
+
+/// The name of a function without its path.
+const fn last_segment(path: &'static str) -> &'static str {
+    let bytes = path.as_bytes();
+    let mut start = bytes.len();
+    while start > 0 && bytes[start - 1] != b':' && bytes[start - 1] != b' ' {
+        start -= 1;
+    }
+    let (_, name) = path.split_at(start);
+    name
+}
