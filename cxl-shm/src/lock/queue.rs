@@ -15,6 +15,11 @@
 //!   owner word after it has cleared its own: whichever looks last sees that nobody is left to take
 //!   the lock over, and releases it. What both miss by dying is found by the host's agent.
 
+#[cfg(test)]
+mod loom_tests;
+#[cfg(test)]
+mod shuttle_tests;
+
 use super::host::HolderToken;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::HostMemory;
@@ -121,8 +126,13 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
         Self { memory, lock, words }
     }
 
-    /// Joins the end of the queue. A thread waits for one lock at a time.
+    /// Joins the end of the queue.
+    ///
+    /// # Panics
+    /// When the thread is in a queue already: it has one word to wait with.
     pub(crate) fn enter(&self, me: HolderToken) -> Place {
+        let waits = self.memory.load(self.wait_at(me.process()));
+        assert!(waits == 0, "a member waits for one lock at a time, and waits for another already");
         let mut last = self.memory.load(self.words.tickets);
         let ticket = loop {
             let next = last + 1;

@@ -235,10 +235,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     }
 
     /// Begins to take a lock between hosts, for callers that wait for several things: it is polled,
-    /// and withdrawn when dropped. A member waits for one lock at a time.
+    /// and withdrawn when dropped.
     ///
     /// # Panics
-    /// When the region has no such lock.
+    /// When the region has no such lock, or this member waits in its host for another one already.
     pub fn begin_shared<'m>(
         &'m self,
         lock: LockId,

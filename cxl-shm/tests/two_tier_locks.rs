@@ -1,0 +1,355 @@
+//! Locks between threads of several hosts, step by step on a simulated rack without a schedule: who
+//! comes after whom, what is passed on, what withdrawing and unwinding leave.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use cxl_shm::fabric::Fabric;
+use cxl_shm::layout::{Geometry, LockProtocol, Superblock, format_superblock};
+use cxl_shm::lock::{LockError, PASSES_MAX, PASSING_US_MAX, PendingLock, SharedGuard};
+use cxl_shm::member::{HostIdentity, HostTier, Liveness, Manage, Member, ProcessIdentity};
+use cxl_shm::units::{LockId, NodeId};
+
+const LOCK: LockId = LockId(9);
+const GEOMETRY: Geometry = Geometry {
+    region_bytes: 16 << 20,
+    nodes: 3,
+    locks: 16,
+    chunk_bytes: 1 << 20,
+    area_lines: 64,
+    host_words: 0,
+};
+const PROTOCOLS: [LockProtocol; 2] = [LockProtocol::Arbitrated, LockProtocol::Bakery];
+
+/// Processes whose number is odd are dead.
+#[derive(Clone, Copy, Debug)]
+struct EvenLive;
+
+impl Liveness for EvenLive {
+    fn is_alive(&self, process: ProcessIdentity) -> bool {
+        process.pid().is_multiple_of(2)
+    }
+}
+
+type Thread = Member<SimulatedHost, SimulatedHostMemory, EvenLive>;
+type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, EvenLive>;
+type Pending<'m> = PendingLock<'m, SimulatedHost, SimulatedHostMemory, EvenLive>;
+
+/// A clock that goes on only where a test says so.
+#[derive(Debug, Default)]
+struct HandClock {
+    us: Cell<u64>,
+}
+
+impl HandClock {
+    fn add_us(&self, us: u64) {
+        self.us.set(self.us.get() + us);
+    }
+}
+
+impl Clock for HandClock {
+    fn now_ms(&self) -> u64 {
+        self.us.get() / 1000
+    }
+
+    fn now_us(&self) -> u64 {
+        self.us.get()
+    }
+
+    fn pause(&self, _: u32) {
+        self.add_us(1000);
+    }
+}
+
+struct Rack {
+    rack: SimulatedRack,
+    clock: HandClock,
+}
+
+impl Rack {
+    fn new(lock_protocol: LockProtocol) -> Self {
+        let rack = SimulatedRack::sticky(3, GEOMETRY.region_bytes);
+        let superblock =
+            Superblock { lock_protocol, ..Superblock::new([1, 2], GEOMETRY, [0; 6]) };
+        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+        Self { rack, clock: HandClock::default() }
+    }
+
+    /// A thread that lives.
+    fn thread(&self, host: usize) -> Thread {
+        self.thread_of(host, 2)
+    }
+
+    fn thread_of(&self, host: usize, pid: u32) -> Thread {
+        let memory = self.rack.host_memory(host, HostTier::words_of(&GEOMETRY));
+        let (node, process) = (u16::try_from(host).unwrap(), ProcessIdentity::new(pid, 1));
+        let identity = HostIdentity::simulated(host as u64);
+        let (fabric, clock) = (self.rack.host(host), &self.clock);
+        Member::join(fabric, memory, node, &identity, process, EvenLive, clock).unwrap()
+    }
+}
+
+/// The lock manager and the agents, under either protocol.
+struct Staff<'m> {
+    manage: Manage<'m, SimulatedHost, SimulatedHostMemory, EvenLive>,
+    agents: Vec<&'m Thread>,
+}
+
+impl<'m> Staff<'m> {
+    fn start(agents: &[&'m Thread]) -> Self {
+        let mut manage = agents[0].manage().unwrap();
+        manage.claim().unwrap();
+        let mut staff = Self { manage, agents: agents.to_vec() };
+        staff.work();
+        staff
+    }
+
+    fn work(&mut self) {
+        for agent in &self.agents {
+            agent.beat();
+        }
+        self.grant();
+    }
+
+    fn grant(&mut self) {
+        for _ in 0..3 {
+            self.manage.poll();
+        }
+    }
+
+    /// Polls until nothing changes any more.
+    fn poll<'p>(&mut self, pending: &mut Pending<'p>) -> Option<Guard<'p>> {
+        for _ in 0..8 {
+            if let Some(guard) = pending.poll().unwrap() {
+                return Some(guard);
+            }
+            self.grant();
+        }
+        None
+    }
+}
+
+#[test]
+fn a_host_passes_a_lock_on_so_often_and_no_more() {
+    for protocol in PROTOCOLS {
+        let rack = Rack::new(protocol);
+        let locals: Vec<Thread> = (0..=PASSES_MAX + 2).map(|_| rack.thread(0)).collect();
+        let remote = rack.thread(1);
+        let mut staff = Staff::start(&[&locals[0], &remote]);
+        let pending = locals.iter().map(|local| local.begin_shared(LOCK, &rack.clock));
+        let mut pending: Vec<_> = pending.collect();
+        let mut guard = staff.poll(&mut pending[0]).expect("free");
+        let mut other = remote.begin_shared(LOCK, &rack.clock);
+        assert!(staff.poll(&mut other).is_none(), "held elsewhere");
+        for (number, next) in (1..=PASSES_MAX).zip(&mut pending[1..]) {
+            drop(guard);
+            guard = next.poll().unwrap().expect("passed on: had at the first look");
+            assert!(staff.poll(&mut other).is_none(), "{protocol}: passed {number} times");
+        }
+        drop(guard);
+        let last = usize::from(PASSES_MAX) + 1;
+        assert!(staff.poll(&mut pending[last]).is_none(), "{protocol}: the other host is first");
+        let guard = staff.poll(&mut other).expect("the other host's turn");
+        assert!(staff.poll(&mut pending[last]).is_none());
+        drop(guard);
+        let guard = staff.poll(&mut pending[last]).expect("the end of the queue has come");
+        assert!(staff.poll(&mut pending[last + 1]).is_none(), "its own host's next waits");
+        drop(guard);
+        assert!(staff.poll(&mut pending[last + 1]).is_some());
+        assert_eq!(rack.rack.conflicts(), [], "a line with two writing hosts (M1)");
+    }
+}
+
+#[test]
+fn a_host_that_used_a_lock_for_long_does_not_pass_it_on() {
+    for protocol in PROTOCOLS {
+        for (held_us, passes) in [(PASSING_US_MAX, 0), (PASSING_US_MAX / 2 + 1, 1)] {
+            let rack = Rack::new(protocol);
+            let locals: Vec<Thread> = (0..4).map(|_| rack.thread(0)).collect();
+            let remote = rack.thread(1);
+            let mut staff = Staff::start(&[&locals[0], &remote]);
+            let pending = locals.iter().map(|local| local.begin_shared(LOCK, &rack.clock));
+            let mut pending: Vec<_> = pending.collect();
+            let mut other = remote.begin_shared(LOCK, &rack.clock);
+            let mut guard = staff.poll(&mut pending[0]);
+            assert!(staff.poll(&mut other).is_none());
+            for next in &mut pending[1..=passes] {
+                rack.clock.add_us(held_us);
+                drop(guard);
+                guard = next.poll().unwrap();
+                assert!(guard.is_some(), "{protocol}: passed on");
+            }
+            rack.clock.add_us(held_us);
+            drop(guard);
+            assert!(staff.poll(&mut other).is_some(), "{protocol}: {held_us} us twice");
+        }
+    }
+}
+
+#[test]
+fn what_was_passed_to_one_who_withdraws_is_released() {
+    for protocol in PROTOCOLS {
+        let rack = Rack::new(protocol);
+        let (first, second, remote) = (rack.thread(0), rack.thread(0), rack.thread(1));
+        let mut staff = Staff::start(&[&first, &remote]);
+        let mut a = first.begin_shared(LOCK, &rack.clock);
+        let guard = staff.poll(&mut a).unwrap();
+        let b = second.begin_shared(LOCK, &rack.clock);
+        let mut other = remote.begin_shared(LOCK, &rack.clock);
+        drop(guard);
+        assert!(staff.poll(&mut other).is_none(), "{protocol}: passed on");
+        drop(b);
+        assert!(staff.poll(&mut other).is_some(), "{protocol}: stranded");
+    }
+}
+
+#[test]
+fn what_was_passed_to_the_dead_is_released_by_the_agent() {
+    for protocol in PROTOCOLS {
+        let rack = Rack::new(protocol);
+        let (first, remote) = (rack.thread(0), rack.thread(1));
+        let dead = rack.thread_of(0, 3);
+        let mut staff = Staff::start(&[&first, &remote]);
+        let mut a = first.begin_shared(LOCK, &rack.clock);
+        let guard = staff.poll(&mut a).unwrap();
+        std::mem::forget(dead.begin_shared(LOCK, &rack.clock));
+        drop(guard);
+        let mut other = remote.begin_shared(LOCK, &rack.clock);
+        assert!(staff.poll(&mut other).is_none(), "{protocol}: passed on");
+        staff.work();
+        drop(staff.poll(&mut other).expect("the agent released it"));
+        // And nothing is passed to the dead again.
+        let mut a = first.begin_shared(LOCK, &rack.clock);
+        drop(staff.poll(&mut a).unwrap());
+        let mut other = remote.begin_shared(LOCK, &rack.clock);
+        assert!(staff.poll(&mut other).is_some(), "{protocol}: passed to the dead again");
+    }
+}
+
+#[test]
+fn a_dead_holder_and_a_dead_waiter_keep_nothing_from_anybody() {
+    for protocol in PROTOCOLS {
+        let rack = Rack::new(protocol);
+        let (living, remote) = (rack.thread(0), rack.thread(1));
+        let (holder, waiter) = (rack.thread_of(0, 3), rack.thread_of(0, 5));
+        let mut staff = Staff::start(&[&living, &remote]);
+        let mut pending = holder.begin_shared(LOCK, &rack.clock);
+        std::mem::forget(staff.poll(&mut pending).unwrap());
+        std::mem::forget(waiter.begin_shared(LOCK, &rack.clock));
+        let mut next = living.begin_shared(LOCK, &rack.clock);
+        // Without an agent's beat: it looks for itself.
+        let guard = (0..8).find_map(|_| staff.poll(&mut next));
+        assert!(guard.is_some(), "{protocol}");
+    }
+}
+
+#[test]
+fn a_guard_releases_on_unwind_and_so_does_a_wait() {
+    for protocol in PROTOCOLS {
+        let rack = Rack::new(protocol);
+        let (local, remote) = (rack.thread(0), rack.thread(1));
+        let mut staff = Staff::start(&[&local, &remote]);
+        let mut pending = local.begin_shared(LOCK, &rack.clock);
+        let guard = staff.poll(&mut pending).unwrap();
+        let mut other = remote.begin_shared(LOCK, &rack.clock);
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _guard = guard;
+            panic!("inside");
+        }));
+        assert!(unwound.is_err());
+        let guard = staff.poll(&mut other).expect("released by the unwinding");
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let mut pending = local.begin_shared(LOCK, &rack.clock);
+            assert!(pending.poll().unwrap().is_some(), "it is held elsewhere: this panics");
+        }));
+        assert!(unwound.is_err());
+        drop(guard);
+        let mut other = remote.begin_shared(LOCK, &rack.clock);
+        assert!(staff.poll(&mut other).is_some(), "{protocol}: the wait left something behind");
+    }
+}
+
+#[test]
+fn a_try_waits_for_nobody() {
+    let rack = Rack::new(LockProtocol::Bakery);
+    let (a, b, remote) = (rack.thread(0), rack.thread(0), rack.thread(1));
+    let guard = a.try_lock_shared(LOCK, &rack.clock).unwrap().expect("nobody wants it");
+    let before_us = rack.clock.us.get();
+    assert!(b.try_lock_shared(LOCK, &rack.clock).unwrap().is_none(), "held in its host");
+    assert!(remote.try_lock_shared(LOCK, &rack.clock).unwrap().is_none(), "held elsewhere");
+    let refused = remote.lock_shared(LOCK, &rack.clock, 0).unwrap_err();
+    assert_eq!(refused, LockError::TimedOut { lock: LOCK, timeout_ms: 0 });
+    assert_eq!(rack.clock.us.get(), before_us, "no time was spent waiting");
+    drop(guard);
+    assert!(remote.try_lock_shared(LOCK, &rack.clock).unwrap().is_some());
+}
+
+#[test]
+fn without_a_manager_arbitrated_says_so_and_bakery_needs_none() {
+    let rack = Rack::new(LockProtocol::Arbitrated);
+    let member = rack.thread(0);
+    let refused = member.lock_shared(LOCK, &rack.clock, 60_000).unwrap_err();
+    assert_eq!(refused, LockError::NoManager);
+    assert_eq!(member.try_lock_shared(LOCK, &rack.clock).unwrap_err(), LockError::NoManager);
+
+    let rack = Rack::new(LockProtocol::Bakery);
+    let member = rack.thread(0);
+    assert!(member.lock_shared(LOCK, &rack.clock, 60_000).is_ok());
+}
+
+#[test]
+fn a_time_out_leaves_nothing_behind() {
+    for protocol in PROTOCOLS {
+        let rack = Rack::new(protocol);
+        let (local, remote) = (rack.thread(0), rack.thread(1));
+        let mut staff = Staff::start(&[&local, &remote]);
+        let mut pending = local.begin_shared(LOCK, &rack.clock);
+        let guard = staff.poll(&mut pending).unwrap();
+        let refused = remote.lock_shared(LOCK, &rack.clock, 50).unwrap_err();
+        assert_eq!(refused, LockError::TimedOut { lock: LOCK, timeout_ms: 50 });
+        drop(guard);
+        let mut pending = local.begin_shared(LOCK, &rack.clock);
+        assert!(staff.poll(&mut pending).is_some(), "{protocol}");
+    }
+}
+
+#[test]
+fn a_damaged_request_of_the_bakery_is_an_error_until_it_is_written_anew() {
+    for word in [u64::MAX, 1 << 62, 1 << 63 | 1, (1 << 62) - 1] {
+        let rack = Rack::new(LockProtocol::Bakery);
+        let (local, remote) = (rack.thread(0), rack.thread(2));
+        let request = remote.layout().request(remote.node(), LOCK).range();
+        let at = request.start().word(1).expect("lock 9 is the second word of its line");
+        remote.fabric().store(at, word);
+        remote.fabric().publish(request);
+        let damaged = LockError::DamagedRequest { node: NodeId(2), lock: LOCK };
+        let refused = local.lock_shared(LOCK, &rack.clock, 100).unwrap_err();
+        assert_eq!(refused, damaged, "{word:#x}");
+        // Its own node writes it anew.
+        drop(remote.lock_shared(LOCK, &rack.clock, 100).unwrap());
+        assert!(local.lock_shared(LOCK, &rack.clock, 100).is_ok());
+    }
+}
+
+#[test]
+#[should_panic(expected = "waits for one lock at a time")]
+fn a_member_does_not_wait_for_two_locks() {
+    let rack = Rack::new(LockProtocol::Bakery);
+    let member = rack.thread(0);
+    let _first = member.begin_shared(LOCK, &rack.clock);
+    let _second = member.begin_shared(LockId(10), &rack.clock);
+}
+
+#[test]
+fn a_place_in_the_registry_does_not_inherit_what_its_dead_waited_for() {
+    let rack = Rack::new(LockProtocol::Bakery);
+    let (stays, dead) = (rack.thread(0), rack.thread_of(0, 3));
+    let place = dead.process();
+    std::mem::forget(dead.begin_shared(LOCK, &rack.clock));
+    drop(dead);
+    let successor = rack.thread(0);
+    assert_eq!(successor.process(), place);
+    assert!(stays.try_lock_shared(LOCK, &rack.clock).unwrap().is_some());
+}
