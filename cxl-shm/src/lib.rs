@@ -15,5 +15,8 @@ mod intent;
 pub mod layout;
 pub mod lock;
 pub mod member;
+mod mutant;
+#[cfg(any(test, feature = "proof"))]
+pub mod proof;
 pub mod region;
 pub mod units;

@@ -31,6 +31,8 @@
 //! Under M1 to M3 an 8-byte word with one writing host is a linearizable single-writer register.
 //! Every algorithm proved for such registers may be used; nothing more may be assumed.
 
+#[cfg(any(test, feature = "proof"))]
+pub mod explored;
 mod flush;
 #[cfg(target_arch = "aarch64")]
 mod flush_aarch64;

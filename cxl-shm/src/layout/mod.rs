@@ -192,13 +192,23 @@ impl Layout {
     /// # Errors
     /// [`GeometryError`]: what is out of range, and what would do.
     pub fn new(geometry: Geometry) -> Result<Self, GeometryError> {
-        let Geometry { region_bytes, nodes, locks, chunk_bytes, area_lines, host_words } = geometry;
+        let Geometry { nodes, locks, .. } = geometry;
         if nodes == 0 || nodes > NODES_MAX {
             return Err(GeometryError::Nodes { nodes });
         }
         if !(FIRST_FREE_LOCK..=LOCKS_MAX).contains(&locks) {
             return Err(GeometryError::Locks { locks });
         }
+        Self::with_counts_unchecked(geometry)
+    }
+
+    /// Lays out `geometry`, also with fewer locks than a region has: what is explored
+    /// exhaustively has to be small.
+    ///
+    /// # Errors
+    /// As [`Self::new`], but for the counts of nodes and locks, which the caller has checked.
+    pub(crate) fn with_counts_unchecked(geometry: Geometry) -> Result<Self, GeometryError> {
+        let Geometry { region_bytes, nodes, locks, chunk_bytes, area_lines, host_words } = geometry;
         if !chunk_bytes.is_power_of_two() || chunk_bytes < CHUNK_BYTES_MIN {
             return Err(GeometryError::ChunkBytes { chunk_bytes });
         }

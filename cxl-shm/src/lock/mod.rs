@@ -33,4 +33,6 @@ pub(crate) use guard::{end_abandoned, recover};
 pub use host::{HolderToken, HostAcquire, HostLock};
 pub use pending::{PendingLock, TRY_MS};
 pub(crate) use queue::{HostQueue, Living, QueueWords};
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use shared_tier::Held;
 pub(crate) use shared_tier::{Competitor, SharedTier, clear_requests_of};

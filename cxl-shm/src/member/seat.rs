@@ -17,7 +17,7 @@ pub(crate) struct Seat<H> {
 }
 
 impl<H: HostMemory> Seat<H> {
-    pub(super) fn new(
+    pub(crate) fn new(
         layout: Layout,
         lock_protocol: LockProtocol,
         node: NodeId,

@@ -6,6 +6,7 @@ use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
 use crate::layout::{Layout, ManagerClaim};
 use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
 use crate::member::Seat;
+use crate::mutant::{self, Mutant};
 use crate::units::{LockId, NodeId};
 
 /// The work of the one elected agent of a host. Driven by [`tick`](Self::tick), every few
@@ -34,10 +35,17 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
     }
     let acks = seat.acks();
     let mut batch = PublishBatch::new(fabric);
+    if mutant::is(Mutant::AcknowledgesFirst) {
+        acknowledge_unmoved(seat, fabric, newest);
+    }
     for lock in (0..seat.layout().locks()).map(LockId) {
         let mut stamp = seat.tier().stamp(lock);
         let moved = loop {
             let moved = Stamp { term: newest, ..stamp };
+            if mutant::is(Mutant::TermInTwoSteps) {
+                seat.tier().set_stamp(lock, moved);
+                break moved;
+            }
             match seat.tier().swap_stamp(lock, stamp, moved) {
                 Ok(()) => break moved,
                 Err(found) => stamp = found,
@@ -45,8 +53,8 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
         };
         // T3: what is held is reported by its ticket; one word carries both it and the term.
         let held = match moved.phase {
-            Phase::Hold => moved,
-            Phase::Idle | Phase::Wait => Stamp { term: newest, phase: Phase::Idle, ticket: 0 },
+            Phase::Hold if !mutant::is(Mutant::AcknowledgesNoHolder) => moved,
+            _ => Stamp { term: newest, phase: Phase::Idle, ticket: 0 },
         };
         let ack = acks.word(u64::from(lock.0)).expect("the area has a word per lock");
         batch.word(ack, held.word());
@@ -55,6 +63,20 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
     batch.publish();
     crash::reach(CrashPoint::TermAcknowledged);
     seat.tier().set_term(newest);
+}
+
+/// What an agent without T2 does first: says that nothing is held, or what was held a moment ago.
+fn acknowledge_unmoved<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, term: u64) {
+    let mut batch = PublishBatch::new(fabric);
+    for lock in (0..seat.layout().locks()).map(LockId) {
+        let stamp = seat.tier().stamp(lock);
+        let held = match stamp.phase {
+            Phase::Hold => Stamp { term, ..stamp },
+            Phase::Idle | Phase::Wait => Stamp { term, phase: Phase::Idle, ticket: 0 },
+        };
+        batch.word(seat.acks().word(u64::from(lock.0)).expect("a word per lock"), held.word());
+    }
+    batch.publish();
 }
 
 /// The newest term over all managers; 0 when there never was one.

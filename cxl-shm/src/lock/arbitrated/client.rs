@@ -10,6 +10,7 @@ use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
 use crate::lock::stamp::{Phase, Stamp, TICKET_END};
 use crate::member::Seat;
+use crate::mutant::{self, Mutant};
 use crate::units::{LockId, NodeId};
 
 /// An acquisition in progress.
@@ -23,7 +24,7 @@ pub(crate) struct Acquire {
 impl SharedTier for Acquire {
     fn begin<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Self {
         let mut stamp = seat.tier().stamp(lock);
-        let ticket = stamp.ticket + 1;
+        let ticket = if mutant::is(Mutant::ReusesTicket) { 1 } else { stamp.ticket + 1 };
         debug_assert_eq!(stamp.phase, Phase::Idle, "one competitor a host, and it is recovered");
         // The stamp first: from here on the agent reports us under a new term (T2).
         while let Err(found) =
@@ -51,12 +52,17 @@ impl SharedTier for Acquire {
         let index = seat.layout().grant_index(seat.node(), lock);
         let grants = seat.layout().grants(manager);
         let grant = grants.word(index).expect("the index is in the layout").fresh(fabric);
-        if grant != (Stamp { term: waiting.term, phase: Phase::Hold, ticket }).word() {
+        let expected = Stamp { term: waiting.term, phase: Phase::Hold, ticket }.word();
+        let ungranted = grant != expected
+            && !(mutant::is(Mutant::NoTermCheck) && is_granted_by_any(seat, fabric, index, ticket));
+        if ungranted {
             return Ok(None);
         }
         // T1: enter only from {T, wait, t}. The agent may have moved on to another term.
         let hold = Stamp { phase: Phase::Hold, ..waiting };
-        if seat.tier().swap_stamp(lock, waiting, hold).is_err() {
+        if mutant::is(Mutant::EntersByStore) {
+            seat.tier().set_stamp(lock, hold);
+        } else if seat.tier().swap_stamp(lock, waiting, hold).is_err() {
             return Ok(None);
         }
         crash::reach(CrashPoint::LockHeld);
@@ -136,6 +142,19 @@ fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId, ticke
     ) {
         stamp = found;
     }
+}
+
+/// What a client without T1 takes for a grant.
+fn is_granted_by_any<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    index: u64,
+    ticket: u64,
+) -> bool {
+    seat.layout().nodes().any(|manager| {
+        let grant = seat.layout().grants(manager).word(index).map(|word| word.fresh(fabric));
+        grant.is_some_and(|grant| Stamp::from_word(grant).ticket == ticket)
+    })
 }
 
 /// Publishes a ticket, then the summary that tells the manager to look. In this order: a manager

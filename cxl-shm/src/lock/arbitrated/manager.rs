@@ -13,6 +13,7 @@ use crate::fabric::{Fabric, HostMemory, LineError, PublishBatch, refresh_all};
 use crate::layout::{LockProtocol, ManagerClaim, NodeState};
 use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
 use crate::member::Seat;
+use crate::mutant::{self, Mutant};
 use crate::units::{LockId, NodeId};
 
 /// What a manager is doing.
@@ -66,7 +67,6 @@ pub(crate) struct Manager {
     queues: Vec<VecDeque<(NodeId, u64)>>,
     wanted: BTreeSet<u32>,
     serving: bool,
-    beats: u64,
 }
 
 impl Manager {
@@ -105,7 +105,6 @@ impl Manager {
             queues: vec![VecDeque::new(); locks],
             wanted: BTreeSet::new(),
             serving: false,
-            beats: seat.manager_heartbeat().own(fabric),
         })
     }
 
@@ -120,8 +119,8 @@ impl Manager {
         seat: &Seat<H>,
         fabric: &F,
     ) -> ManagerState {
-        self.beats = self.beats.wrapping_add(1);
-        seat.manager_heartbeat().publish(fabric, self.beats);
+        let heartbeat = seat.manager_heartbeat();
+        heartbeat.publish(fabric, heartbeat.own(fabric).wrapping_add(1));
 
         let layout = seat.layout();
         let newest = newest_term(layout, fabric);
@@ -141,7 +140,8 @@ impl Manager {
         }
         // T4. Once it serves, a node that comes must acknowledge before it is granted anything,
         // but nobody else waits for it: it came after the claim, so it has never obeyed another.
-        if let (false, Some(waiting_for)) = (self.serving, waiting_for) {
+        let waits = !mutant::is(Mutant::GrantsUnacknowledged);
+        if let (false, Some(waiting_for)) = (self.serving, waiting_for.filter(|_| waits)) {
             return ManagerState::Collecting { waiting_for };
         }
         self.serving = true;
@@ -204,7 +204,9 @@ impl Manager {
             // differs from it. The grant word itself is written too, for whoever looks.
             let mut batch = PublishBatch::new(fabric);
             for (lock, ticket) in held {
-                view.granted[lock as usize] = ticket;
+                if !mutant::is(Mutant::LastGranteeOnly) {
+                    view.granted[lock as usize] = ticket;
+                }
                 batch.word(seat.grant(node, LockId(lock)), granted(self.term, ticket));
             }
             batch.publish();

@@ -3,6 +3,7 @@
 //! Each prints what it found and ends with one line of figures; the exit code is 1 when something
 //! was refuted. `cargo run --release -p rackline-tests --bin prove -- help` lists them.
 
+mod explore;
 mod mutate;
 mod simulate;
 
@@ -20,6 +21,7 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
+    Explore(explore::Options),
     Mutate(mutate::Options),
     Simulate(simulate::Options),
 }
@@ -27,6 +29,7 @@ enum Command {
 fn main() -> ExitCode {
     let CommandLine { command } = CommandLine::parse();
     match &command {
+        Command::Explore(options) => explore::run(options),
         Command::Mutate(options) => mutate::run(options),
         Command::Simulate(options) => simulate::run(options),
     }

@@ -1,0 +1,69 @@
+//! Protocols with one rule broken, to show that the exploration would notice.
+//!
+//! Code asks [`is`] at the few places where a rule can be broken by a word. Without the feature
+//! `proof` that is `false` at compile time.
+
+#[cfg(any(test, feature = "proof"))]
+use std::cell::Cell;
+
+/// A rule that is not kept.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Mutant {
+    /// A1: a manager that takes over takes a lock for free unless it granted it itself.
+    LastGranteeOnly,
+    /// A2: every request has the same ticket.
+    ReusesTicket,
+    /// T1: a client takes a grant of its ticket by any manager, of any term.
+    NoTermCheck,
+    /// T1: a client enters by a store instead of a compare-and-exchange.
+    EntersByStore,
+    /// T2: an agent acknowledges a term before it has moved the stamps to it.
+    AcknowledgesFirst,
+    /// T2: an agent moves a stamp by a load and a store.
+    TermInTwoSteps,
+    /// T3: an acknowledgement does not say what is held.
+    AcknowledgesNoHolder,
+    /// T4: a manager grants before every node has acknowledged its term.
+    GrantsUnacknowledged,
+}
+
+#[cfg(any(test, feature = "proof"))]
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::LastGranteeOnly,
+        Self::ReusesTicket,
+        Self::NoTermCheck,
+        Self::EntersByStore,
+        Self::AcknowledgesFirst,
+        Self::TermInTwoSteps,
+        Self::AcknowledgesNoHolder,
+        Self::GrantsUnacknowledged,
+    ];
+}
+
+#[cfg(any(test, feature = "proof"))]
+thread_local! {
+    static PRESENT: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Whether the program is `mutant`.
+#[inline]
+pub(crate) fn is(mutant: Mutant) -> bool {
+    #[cfg(any(test, feature = "proof"))]
+    return PRESENT.get() == Some(mutant);
+    #[cfg(not(any(test, feature = "proof")))]
+    {
+        let _ = mutant;
+        false
+    }
+}
+
+/// Runs `act` with this thread's program being `mutant`.
+#[cfg(any(test, feature = "proof"))]
+pub(crate) fn with<T>(mutant: Option<Mutant>, act: impl FnOnce() -> T) -> T {
+    let before = PRESENT.replace(mutant);
+    let result = act();
+    PRESENT.set(before);
+    result
+}

@@ -1,0 +1,72 @@
+//! Everybody who has to do with a lock between hosts.
+
+use std::rc::Rc;
+
+use super::client::{COUNTED_SHIFT, Client, Counter, DONE, INSIDE};
+use super::ground::{ExploredSeat, word};
+use crate::fabric::explored::{Claim, EndClaim, Model, Step, Task, Views, World};
+use crate::lock::arbitrated::{Manager, ManagerState, obey_newest_term};
+
+/// A task of a model of locks.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum LockTask {
+    Client(Client),
+    /// A manager that serves until it is deposed.
+    Manager(ExploredSeat, Manager),
+    /// A manager that has yet to claim its term, whenever it likes.
+    Standby(ExploredSeat),
+    /// An agent, without its heart.
+    Agent(ExploredSeat),
+}
+
+impl Task for LockTask {
+    fn step(&mut self, world: World) -> Step {
+        match self {
+            Self::Client(client) => return client.step(world),
+            Self::Manager(seat, manager) => {
+                if let ManagerState::Deposed { .. } = manager.poll(seat, &world.fabric()) {
+                    return Step::Ends;
+                }
+            }
+            Self::Standby(seat) => match Manager::claim(seat, &world.fabric()) {
+                Some(manager) => *self = Self::Manager(seat.clone(), manager),
+                None => world.refute("there are no terms left"),
+            },
+            Self::Agent(seat) => obey_newest_term(seat, &world.fabric()),
+        }
+        Step::Goes
+    }
+
+    fn view(&self) -> u64 {
+        match self {
+            Self::Client(client) => client.view(),
+            Self::Manager(..) | Self::Standby(_) | Self::Agent(_) => 0,
+        }
+    }
+}
+
+/// At most one of `clients` is inside.
+pub(super) fn exclusion(clients: Vec<usize>) -> Claim {
+    Rc::new(move |views| {
+        let inside = clients.iter().filter(|client| views[**client] & INSIDE != 0);
+        if inside.count() <= 1 { Ok(()) } else { Err("two clients are inside".to_owned()) }
+    })
+}
+
+/// The claims of a model in which `clients` count: at most one is inside, all come to their end,
+/// and no count is lost.
+pub(super) fn claim_counting(model: &mut Model<LockTask>, clients: &[usize], counter: Counter) {
+    model.always = exclusion(clients.to_vec());
+    let all = clients.to_vec();
+    model.ended = Rc::new(move |views: Views<'_>| all.iter().all(|c| views[*c] & DONE != 0));
+    let all = clients.to_vec();
+    let at_end: EndClaim = Rc::new(move |views, device| {
+        let counted: u64 = all.iter().map(|client| views[*client] >> COUNTED_SHIFT).sum();
+        let found = counter.lines[..counter.used].iter().map(|line| device(word(*line, 0)));
+        match found.into_iter().find(|found| *found != counted) {
+            Some(found) => Err(format!("{counted} counts were made, the device says {found}")),
+            None => Ok(()),
+        }
+    });
+    model.at_end = at_end;
+}

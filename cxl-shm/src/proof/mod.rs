@@ -1,0 +1,20 @@
+//! Small configurations of the real protocols, and what is claimed of them: the suite behind
+//! `prove explore`.
+//!
+//! Every model starts from a region that the real sources wrote on a simulated rack ([`ground`]),
+//! and then runs in all ways that there are on [`explored`](crate::fabric::explored) memory.
+//!
+//! Heartbeats are left out of all models: they are counters without bound that no decision here
+//! depends on. Whoever would act on a heart that stands still (a standby that takes over, a
+//! proposer that suspects) acts at any time instead, which is more than a heart can cause.
+
+mod arbitrated;
+mod client;
+mod ground;
+mod lock_task;
+mod scenario;
+#[cfg(test)]
+mod tests;
+
+pub use crate::mutant::Mutant;
+pub use scenario::{Scenario, scenarios};

@@ -1,0 +1,1 @@
+//! Scenarios hold, and mutants of the protocols are noticed.
