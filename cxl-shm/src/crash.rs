@@ -109,6 +109,20 @@ crash_points! {
     DeathAccepted,
     /// A host is declared dead, the decision is published.
     DeathDecided,
+    /// A host that has run dry asks the others for a chunk.
+    ChunkAsked,
+    /// A chunk is out of its heap's lists and flushed, the chunk table does not know yet.
+    ChunkFlushed,
+    /// A page of a heap says what it is used for, the heap's lists do not.
+    HeapPageTaken,
+    /// A page of a heap says that it is free, the heap's lists do not.
+    HeapPageReleased,
+    /// A free of another host's object is in its ring, or one of ours out of it.
+    HeapFreePassed,
+    /// What of a chunk is reachable is marked, nothing is swept.
+    HeapMarked,
+    /// A destroyed root's object is free, the root's entry is not.
+    RootCollected,
     /// Descriptors say WRITING, the payloads are not copied.
     PublishReserved,
     /// The payloads are on the device, their descriptors still say WRITING.

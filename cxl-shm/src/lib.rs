@@ -3,7 +3,8 @@
 //!
 //! Bottom up: [`units`] (addresses as types), [`fabric`] (load, store, publish, refresh, over real
 //! and simulated memory), [`region`] (files and devices), [`layout`] (where things are in a
-//! region), [`lock`] (two tiers), [`member`] (node slots, processes), [`alloc`] (chunks).
+//! region), [`lock`] (two tiers), [`member`] (node slots, processes), [`alloc`] (chunks and
+//! objects), [`root`] (names for objects).
 //!
 //! Nothing here knows about KV blocks.
 
@@ -19,4 +20,5 @@ mod mutant;
 #[cfg(any(test, feature = "proof"))]
 pub mod proof;
 pub mod region;
+pub mod root;
 pub mod units;

@@ -3,6 +3,7 @@
 //! The chunk table has a line per chunk, written under lock 1 with an intent, so that the death of
 //! a holder leaves every entry either as it was or as it was to be.
 
+use super::heap::HEAP_PURPOSE;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
@@ -10,7 +11,7 @@ use crate::intent;
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState};
 use crate::lock::LockError;
 use crate::member::{Liveness, Member};
-use crate::units::ChunkId;
+use crate::units::{ChunkId, LineRange};
 
 /// Why no chunk was allocated. Nothing is changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -50,9 +51,29 @@ pub enum ChunkError {
         /// The chunk.
         chunk: ChunkId,
     },
+    /// The heap of objects has it: it gives it back itself when no object is in it.
+    #[error("chunk {chunk} belongs to this node's heap of objects, which gives it back itself")]
+    InHeap {
+        /// The chunk.
+        chunk: ChunkId,
+    },
     /// The lock of the chunk table was not to be had.
     #[error("cannot free a chunk: {0}")]
     Lock(#[from] LockError),
+}
+
+/// Why idle chunks were not given back. Those that were are not missed: each is whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReturnError {
+    /// A lock between hosts was not to be had.
+    #[error("cannot give idle chunks back: {0}")]
+    Lock(#[from] LockError),
+    /// As [`super::ObjectError::Damaged`].
+    #[error(
+        "the lines that describe this node's heap change while its host lock is held: another \
+         host writes them; make sure that no two hosts have the same node number"
+    )]
+    Damaged,
 }
 
 pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
@@ -102,14 +123,28 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
     // L1.
     let entry = layout.chunk_entry(chunk).fresh(fabric);
     match entry.ok().and_then(|entry| entry.state()) {
+        Some(ChunkState::Owned { owner, purpose: HEAP_PURPOSE, .. }) if owner == member.node() => {
+            Err(ChunkError::InHeap { chunk })
+        }
         Some(ChunkState::Owned { owner, .. }) if owner == member.node() => {
-            let entry = ChunkEntry::new(ChunkState::Free);
-            intent::set_chunk(member.seat(), fabric, chunk, &entry);
-            crash::reach(CrashPoint::ChunkFreed);
+            // M1: the chunk passes on only after nothing of it is left in our caches.
+            fabric.refresh(LineRange::covering(layout.chunk(chunk)));
+            crash::reach(CrashPoint::ChunkFlushed);
+            set_free(member, chunk);
             Ok(())
         }
         _ => Err(ChunkError::NotOurs { chunk }),
     }
+}
+
+/// Makes a flushed chunk of this node nobody's. The caller holds [`CHUNK_LOCK`].
+pub(super) fn set_free<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    chunk: ChunkId,
+) {
+    let entry = ChunkEntry::new(ChunkState::Free);
+    intent::set_chunk(member.seat(), member.fabric(), chunk, &entry);
+    crash::reach(CrashPoint::ChunkFreed);
 }
 
 pub(crate) fn owned<F: Fabric, H: HostMemory, L: Liveness>(

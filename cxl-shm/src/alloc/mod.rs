@@ -1,6 +1,14 @@
-//! Allocation between hosts: chunks of the region.
+//! Allocation in two tiers: chunks of the region between hosts, objects within a host's chunks.
 
 mod chunk;
+mod demand;
+pub mod heap;
+mod member;
 
-pub use chunk::{AllocateError, ChunkError};
+pub use chunk::{AllocateError, ChunkError, ReturnError};
 pub(crate) use chunk::{allocate, free, owned};
+pub use heap::{
+    FreeError, HEAP_PURPOSE, HeapUsage, Object, ObjectError, PeerObject, SharedOffset, SweepError,
+    SweepReport, TakeOverError,
+};
+pub(crate) use heap::{HEAP_WORDS, HeapWords};

@@ -31,13 +31,17 @@
 //! hosts (M1) and payload shares no page with metadata (M6).
 
 mod death_records;
+mod heap_records;
 mod intent_record;
 mod records;
+mod root_records;
 mod superblock;
 
 pub use death_records::{Appointment, BallotRecord, Case, RecoveryRecord, RecoveryStep};
+pub use heap_records::HeapHeader;
 pub use intent_record::{INTENT_IMAGES, IntentRecord};
 pub use records::{ChunkEntry, ChunkState, HostName, ManagerClaim, NodeLine, NodeState};
+pub use root_records::{ROOT_NAME_BYTES_MAX, RootHead, RootName, RootState, root_name_hash};
 pub use superblock::{
     FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
     read_superblock,
@@ -88,9 +92,10 @@ const LINE_MANAGER: u64 = 3;
 const LINE_MANAGER_HEARTBEAT: u64 = 4;
 const LINE_SUMMARY: u64 = 5;
 const LINE_ARRIVAL: u64 = 6;
-const _: () = assert!(LINE_ARRIVAL * LINE_BYTES < PAGE_BYTES, "fits the node page");
 /// Lines of a record that is written in turn, so that one of them is always whole.
 pub(crate) const TWIN_LINES: u64 = 2;
+const LINE_CHUNK_DEMAND: u64 = 7;
+const _: () = assert!(LINE_CHUNK_DEMAND * LINE_BYTES < PAGE_BYTES, "fits the node page");
 const INTENTS_STRIDE: u64 = INTENTS * INTENT_LINES * LINE_BYTES;
 const _: () = assert!(INTENTS_STRIDE.is_multiple_of(PAGE_BYTES), "intents fill whole pages");
 const ROOTS_BYTES: u64 = ROOTS_MAX * ROOT_LINES * LINE_BYTES;
@@ -387,6 +392,12 @@ impl Layout {
     #[must_use]
     pub fn arrival(&self, node: NodeId) -> PeerWord {
         word(self.node_page(node), LINE_ARRIVAL * LINE_WORDS as u64)
+    }
+
+    /// How many chunks a node that has run dry asks the others for.
+    #[must_use]
+    pub fn chunk_demand(&self, node: NodeId) -> PeerWord {
+        word(self.node_page(node), LINE_CHUNK_DEMAND * LINE_WORDS as u64)
     }
 
     /// Intent lines of a node: [`INTENT_LINES`] for each of the first [`INTENTS`] locks.

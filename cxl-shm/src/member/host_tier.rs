@@ -4,17 +4,19 @@
 //! word 0  magic    1..3 uuid    3 node    4 incarnation    5 state    6 term obeyed    7 summary
 //! 8       pid namespace of the processes    9 places of the registry ever in use
 //! 10      ticket counter of the queues
-//! 11      host locks: agent, manager, heap
+//! 11      host locks: agent, manager, heap, objects
 //! ...     owner words, one per lock of the region (rule Q1)
 //! ...     process registry: {identity, generation} x 256
 //! ...     waiters' words: {lock, ticket} x 256 (rule Q2)
 //! ...     lock stamps: {term, phase, ticket} per lock of the region (rule T1)
+//! ...     heap of objects: heads of lists, frees in progress
 //! ...     words of the layer above
 //! ```
 //!
 //! Soft state: it is made anew when the first process of a host joins after none was left.
 
 use super::process::{Liveness, PROCESSES_MAX, ProcessIdentity, ProcessSlot};
+use crate::alloc::{HEAP_WORDS, HeapWords};
 use crate::fabric::HostMemory;
 use crate::layout::Geometry;
 use crate::lock::stamp::Stamp;
@@ -27,7 +29,7 @@ const TICKETS: usize = 10;
 const HEADER_WORDS: usize = 11;
 const STATE_MEMBER: u64 = 1;
 /// Host locks: those of [`HostLockName`].
-const OWN_LOCKS: usize = 3;
+const OWN_LOCKS: usize = 4;
 
 /// Who holds a host lock, for the recovery of what a dead process left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +40,8 @@ pub enum HostLockName {
     Manager,
     /// Guards the node's area and its chunks, among the processes of the host.
     Heap,
+    /// Guards the heap of objects, among the processes of the host.
+    Objects,
 }
 
 /// The shared words of one host, laid out.
@@ -141,6 +145,7 @@ impl<H: HostMemory> HostTier<H> {
             HostLockName::Agent => 0,
             HostLockName::Manager => 1,
             HostLockName::Heap => 2,
+            HostLockName::Objects => 3,
         };
         HostLock::new(&self.memory, HEADER_WORDS + index)
     }
@@ -222,6 +227,11 @@ impl<H: HostMemory> HostTier<H> {
             && self.process(slot).is_some_and(|identity| liveness.is_alive(identity))
     }
 
+    /// The words of the heap of objects.
+    pub(crate) fn heap_words(&self) -> HeapWords<'_, H> {
+        HeapWords::new(&self.memory, heap_at(self.locks))
+    }
+
     /// The words of the layer above.
     pub(crate) fn application(&self) -> ApplicationWords<'_, H> {
         ApplicationWords { memory: &self.memory, first: application_at(self.locks) }
@@ -254,9 +264,13 @@ fn stamps_at(locks: u32) -> usize {
     waits_at(locks) + usize::from(PROCESSES_MAX)
 }
 
-fn application_at(locks: u32) -> usize {
+fn heap_at(locks: u32) -> usize {
     // On a line of its own: these words are hot in another way than the locks.
     (stamps_at(locks) + locks as usize).next_multiple_of(8)
+}
+
+fn application_at(locks: u32) -> usize {
+    heap_at(locks) + HEAP_WORDS
 }
 
 /// The host-tier words that belong to the layer above: zero when the host joins, shared by its

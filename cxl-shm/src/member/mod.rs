@@ -177,7 +177,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// The host lock of this node's area and chunks. Waits for other threads and processes of
     /// this host only; a dead holder is recovered from, not waited for.
     pub fn lock_heap(&self, clock: &impl Clock) -> HostGuard<'_, H> {
-        let lock = self.seat.tier().host_lock(HostLockName::Heap);
+        self.lock_host(HostLockName::Heap, clock)
+    }
+
+    /// A host lock. Waits for other threads and processes of this host only; a dead holder is
+    /// recovered from, not waited for.
+    pub(crate) fn lock_host(&self, name: HostLockName, clock: &impl Clock) -> HostGuard<'_, H> {
+        let lock = self.seat.tier().host_lock(name);
         let mut tries = 0;
         loop {
             match self.try_host_lock(&lock) {

@@ -96,6 +96,11 @@ impl<H: HostMemory> Seat<H> {
         intents.part(first, INTENT_LINES).expect("the region's own locks have an intent each")
     }
 
+    /// Written by whichever thread of the host asks for a chunk.
+    pub(crate) fn chunk_demand(&self) -> OwnedWord {
+        self.layout.chunk_demand(self.node).claim()
+    }
+
     pub(crate) fn area(&self) -> OwnedArea {
         self.layout.area(self.node).claim()
     }

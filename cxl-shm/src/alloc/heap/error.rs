@@ -1,0 +1,153 @@
+//! What can go wrong with objects.
+
+use super::SharedOffset;
+use crate::alloc::AllocateError;
+use crate::lock::LockError;
+use crate::units::NodeId;
+
+/// Why no object was allocated. Nothing is changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// Larger than a chunk.
+    #[error(
+        "an object of {bytes} bytes is larger than any chunk can hold: the most is {bytes_max}; \
+         split it, or format the region with larger chunks"
+    )]
+    TooLarge {
+        /// Asked for.
+        bytes: u64,
+        /// The most that one object can have.
+        bytes_max: u64,
+    },
+    /// No room in this host's chunks, and no further chunk.
+    #[error(
+        "no room for {bytes} bytes: this node's heap has {free_bytes} bytes free in \
+         {heap_chunks} chunks, none large enough in one piece, and no further chunk: {source}"
+    )]
+    Exhausted {
+        /// Asked for.
+        bytes: u64,
+        /// Free in this node's heap, in pieces.
+        free_bytes: u64,
+        /// Chunks of this node's heap.
+        heap_chunks: u64,
+        /// Why there is no further chunk.
+        source: AllocateError,
+    },
+    /// The locks under which a heap is rebuilt were not to be had.
+    #[error("this node's heap cannot be rebuilt: {0}")]
+    Lock(#[from] LockError),
+    /// Somebody else writes the heap's own lines.
+    #[error(
+        "the lines that describe this node's heap change while its host lock is held: another \
+         host writes them; make sure that no two hosts have the same node number"
+    )]
+    Damaged,
+}
+
+/// Why an object was not freed. Nothing is changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FreeError {
+    /// Not in a heap.
+    #[error("offset {offset} is in no heap: it was not allocated here")]
+    Foreign {
+        /// The offset.
+        offset: SharedOffset,
+    },
+    /// In a heap, but no object starts there.
+    #[error("offset {offset} is in a heap, but no object starts there")]
+    NotAnObject {
+        /// The offset.
+        offset: SharedOffset,
+    },
+    /// A double free.
+    #[error("the object at offset {offset} is free already")]
+    NotAllocated {
+        /// The offset.
+        offset: SharedOffset,
+    },
+    /// A root names it.
+    #[error("a named root holds the object at offset {offset}: destroy the root instead")]
+    Named {
+        /// The offset.
+        offset: SharedOffset,
+    },
+    /// The object is another host's, which does not keep up with what it is told.
+    #[error(
+        "node {owner}, whose heap the object is in, has not taken {waiting} frees from this node \
+         yet; try again later"
+    )]
+    Backlog {
+        /// The owner.
+        owner: NodeId,
+        /// Frees that wait for it.
+        waiting: u64,
+    },
+    /// The object is another host's, and that host's line cannot be read.
+    #[error("node {owner}, whose heap the object is in, is joining or dying; try again later")]
+    OwnerUnknown {
+        /// The owner.
+        owner: NodeId,
+    },
+    /// The locks under which a heap is rebuilt were not to be had.
+    #[error("this node's heap cannot be rebuilt: {0}")]
+    Lock(#[from] LockError),
+    /// As [`ObjectError::Damaged`].
+    #[error(
+        "the lines that describe this node's heap change while its host lock is held: another \
+         host writes them; make sure that no two hosts have the same node number"
+    )]
+    Damaged,
+}
+
+/// Why an object is not this host's to write now. Nothing is changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TakeOverError {
+    /// Not in a heap, or no object starts there.
+    #[error("no object of any heap starts at offset {offset}")]
+    NotAnObject {
+        /// The offset.
+        offset: SharedOffset,
+    },
+}
+
+/// Why a heap was not swept. Nothing is freed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SweepError {
+    /// The locks of the roots and of the chunk table were not to be had.
+    #[error("this node's heap cannot be swept: {0}")]
+    Lock(#[from] LockError),
+    /// As [`ObjectError::Damaged`].
+    #[error(
+        "the lines that describe this node's heap change while its host lock is held: another \
+         host writes them; make sure that no two hosts have the same node number"
+    )]
+    Damaged,
+}
+
+impl From<SweepError> for ObjectError {
+    fn from(error: SweepError) -> Self {
+        match error {
+            SweepError::Lock(error) => Self::Lock(error),
+            SweepError::Damaged => Self::Damaged,
+        }
+    }
+}
+
+impl From<SweepError> for FreeError {
+    fn from(error: SweepError) -> Self {
+        match error {
+            SweepError::Lock(error) => Self::Lock(error),
+            SweepError::Damaged => Self::Damaged,
+        }
+    }
+}
+
+impl From<SweepError> for crate::alloc::ReturnError {
+    fn from(error: SweepError) -> Self {
+        match error {
+            SweepError::Lock(error) => Self::Lock(error),
+            SweepError::Damaged => Self::Damaged,
+        }
+    }
+}

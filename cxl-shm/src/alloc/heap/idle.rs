@@ -1,0 +1,97 @@
+//! Chunks without objects: built into the heap, and given back to the region.
+
+use super::access::{Access, Damaged};
+use super::core::Broken;
+use super::page::{PageNumber, PageUse, PageWord};
+use crate::alloc::{ReturnError, chunk, demand};
+use crate::clock::Clock;
+use crate::crash::{self, CrashPoint};
+use crate::fabric::{Fabric, HostMemory};
+use crate::layout::{CHUNK_LOCK, HeapHeader};
+use crate::member::{Liveness, Member};
+use crate::units::{ChunkId, LineRange};
+
+/// High-water mark: chunks without objects that a heap keeps for itself while nobody asks.
+pub(crate) const IDLE_CHUNKS_MAX: u64 = 1;
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
+    /// Takes a chunk into the heap that nobody has used since it was taken from the region. Does
+    /// nothing when another process of the host has built it meanwhile.
+    pub(super) fn build_empty(&self, chunk: ChunkId) -> Result<(), Damaged> {
+        if self.is_built(chunk) || !self.chunks().contains(&chunk) {
+            return Ok(());
+        }
+        let pages = self.heap.pages;
+        for page in pages.data_of(chunk).map(PageNumber) {
+            pages.set(page, PageWord::Allocated, 0);
+            pages.set(page, PageWord::Named, 0);
+            pages.set_usage(page, PageUse::Free);
+        }
+        let header = HeapHeader::built_by(self.member.node(), self.member.incarnation());
+        self.set_header(chunk, &header);
+        // Publishes what the pages are: else a former owner's would count after our death.
+        self.relink()
+    }
+
+    /// Takes a chunk without objects out of the heap: from here on it is unbuilt.
+    fn give_up_idle(&self) -> Result<Option<ChunkId>, Damaged> {
+        let chunk = self.mended(|heap| {
+            heap.release_empty()?;
+            heap.take_idle_chunk()
+        })?;
+        if let Some(chunk) = chunk {
+            self.heap.words.forget(chunk);
+            // Flushed with the chunk: should it come back to us from another host, it must not
+            // look as if we had built it.
+            self.set_header(chunk, &HeapHeader::unbuilt());
+        }
+        Ok(chunk)
+    }
+
+    fn idle_chunks(&self, asked: bool) -> Result<u64, Damaged> {
+        self.mended(|heap| {
+            if asked {
+                heap.release_empty()?;
+            }
+            heap.idle_chunks()
+        })
+    }
+}
+
+/// Gives chunks without objects back to the region: those above the high-water mark, and as many
+/// as other nodes ask for. Carries out first what other hosts have freed.
+pub(crate) fn answer_chunk_requests<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+    timeout_ms: u64,
+) -> Result<u64, ReturnError> {
+    let (layout, fabric) = (*member.layout(), member.fabric());
+    let wanted = demand::of_others(member);
+    let collect = crate::root::retired_by_others(member);
+    if collect {
+        crate::root::collect(member, clock, timeout_ms)?;
+    }
+    let surplus = {
+        let access = Access::enter(member, clock)?;
+        access.drain()?;
+        let idle = access.idle_chunks(wanted > 0)?;
+        idle.saturating_sub(IDLE_CHUNKS_MAX).max(idle.min(wanted))
+    };
+    let mut returned = 0;
+    while returned < surplus {
+        let _guard = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
+        let Some(idle) = Access::enter(member, clock)?.give_up_idle()? else { break };
+        // M1: the chunk passes on only after nothing of it is left in our caches.
+        fabric.refresh(LineRange::covering(layout.chunk(idle)));
+        crash::reach(CrashPoint::ChunkFlushed);
+        chunk::set_free(member, idle);
+        returned += 1;
+    }
+    Ok(returned)
+}
+
+impl From<Broken> for Damaged {
+    fn from(Broken: Broken) -> Self {
+        Self
+    }
+}

@@ -1,0 +1,161 @@
+//! Small objects: each node has a heap inside chunks that it owns, shared by the processes of its
+//! host.
+//!
+//! Objects of up to a page are slots of one of fifteen size classes, whole lines each; larger ones
+//! are whole pages in a row, up to a chunk without its header. What a page is used for is
+//! published; which slots are allocated is known to the owning host alone.
+//!
+//! - **O1 What is kept.** While a host lives, an object lives until it is freed, whoever of the
+//!   host's processes allocated it: another may be using it. When a host dies, or the last of its
+//!   processes goes, what is reachable from a named root is kept and the rest is free: its next
+//!   incarnation, or the host that adopts its chunks, marks and sweeps before it uses them.
+//! - **O2 Reachable** is the object that a root names. If the root is of kind `Linked`, so is each
+//!   object whose offset stands in an aligned word of a reachable object, also across hosts. This
+//!   errs on the side of keeping, and needs no program that knows the objects.
+//! - **O3 One writing host an object** (M1): the allocating one, until it hands the object over.
+//! - **O4 Freeing needs the last word**: whoever frees an object, or destroys the root that names
+//!   it, has made sure that nobody uses it. A free by another host writes back and drops that
+//!   host's cached lines of it first, so that none of them lands in the next object.
+//! - **O5 An object that was told of by word of mouth only** is gone with the incarnation that
+//!   allocated it; whoever still knows its offset must not use or free it.
+//! - **O6 Contents** of a new object are whatever was there; [`Object::zero`] clears them.
+
+mod access;
+mod core;
+mod error;
+mod idle;
+mod object;
+mod page;
+mod ring;
+mod size;
+mod sweep;
+mod usage;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use access::{Access, Retired, Standing};
+pub use error::{FreeError, ObjectError, SweepError, TakeOverError};
+pub(crate) use idle::answer_chunk_requests;
+pub use object::{Object, PeerObject, SharedOffset};
+pub(crate) use ring::retired;
+pub use sweep::SweepReport;
+pub(crate) use sweep::{build_new, sweep};
+pub use usage::HeapUsage;
+pub(crate) use words::{HEAP_WORDS, HeapWords};
+
+use size::Room;
+
+use super::demand;
+use crate::clock::Clock;
+use crate::fabric::{Fabric, HostMemory};
+use crate::layout::Layout;
+use crate::member::{Liveness, Member};
+use crate::units::{Extent, LINE_BYTES, LineRange, PAGE_BYTES};
+
+/// "OBJ" in the upper half of a chunk's purpose word: what it is to the chunk table.
+pub const HEAP_PURPOSE: u64 = (u32::from_le_bytes(*b"OBJ\0") as u64) << 32;
+
+/// The most bytes that one object can have.
+pub(crate) fn object_bytes_max(layout: &Layout) -> u64 {
+    page::data_pages(layout.geometry().chunk_bytes) * PAGE_BYTES
+}
+
+pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+    timeout_ms: u64,
+    bytes: u64,
+) -> Result<Object, ObjectError> {
+    let bytes_max = object_bytes_max(member.layout());
+    if bytes > bytes_max {
+        return Err(ObjectError::TooLarge { bytes, bytes_max });
+    }
+    let room = Room::for_bytes(bytes);
+    {
+        let access = Access::enter(member, clock)?;
+        if let Some(object) = access.take(room)? {
+            return Ok(object);
+        }
+        // Other hosts may have freed what we need.
+        access.drain()?;
+        if let Some(object) = access.take(room)? {
+            return Ok(object);
+        }
+    }
+    // Chunks of our former incarnation, or of a host whose chunks we adopted.
+    if sweep::build_new(member, clock, timeout_ms)?
+        && let Some(object) = Access::enter(member, clock)?.take(room)?
+    {
+        return Ok(object);
+    }
+    let until_ms = clock.now_ms().saturating_add(timeout_ms);
+    loop {
+        let left_ms = until_ms.saturating_sub(clock.now_ms());
+        let chunk = match demand::request(member, clock, left_ms, HEAP_PURPOSE) {
+            Ok(chunk) => chunk,
+            Err(source) => {
+                let HeapUsage { free_bytes, chunks: heap_chunks, .. } =
+                    Access::enter(member, clock)?.usage();
+                return Err(ObjectError::Exhausted { bytes, free_bytes, heap_chunks, source });
+            }
+        };
+        let access = Access::enter(member, clock)?;
+        access.build_empty(chunk)?;
+        // None only when another process took what was in the new chunk.
+        if let Some(object) = access.take(room)? {
+            return Ok(object);
+        }
+    }
+}
+
+pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+    timeout_ms: u64,
+    offset: SharedOffset,
+) -> Result<(), FreeError> {
+    let layout = member.layout();
+    let line = Extent::new(offset.bytes(), LINE_BYTES);
+    let chunk = line.and_then(|line| layout.chunk_of(line)).ok_or(FreeError::Foreign { offset })?;
+    // Twice: the first may find that the chunk is ours and not built yet.
+    for _ in 0..2 {
+        let access = Access::enter(member, clock)?;
+        match access.standing(chunk) {
+            Standing::Ours => return access.free(offset),
+            Standing::Unbuilt => {
+                drop(access);
+                sweep::build_new(member, clock, timeout_ms)?;
+            }
+            Standing::Other(owner) => return access.send_free(owner, offset),
+            Standing::NoHeap => return Err(FreeError::Foreign { offset }),
+        }
+    }
+    Err(FreeError::Foreign { offset })
+}
+
+/// The object that starts at `offset`, in whatever heap; `None` when none does. Whether it is
+/// allocated only the heap's owner knows.
+pub(crate) fn find<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    offset: SharedOffset,
+) -> Option<PeerObject> {
+    let (layout, fabric) = (member.layout(), member.fabric());
+    let chunk = layout.chunk_of(Extent::new(offset.bytes(), LINE_BYTES)?)?;
+    access::heap_owner(layout, fabric, chunk)?;
+    let pages = page::Pages::new(fabric, layout);
+    fabric.refresh(LineRange::one(pages.line(pages.at(offset.bytes())?)));
+    pages.place(offset.bytes()).map(|place| PeerObject::new(place.extent))
+}
+
+pub(crate) fn take_over<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    offset: SharedOffset,
+) -> Result<Object, TakeOverError> {
+    let object = find(member, offset).ok_or(TakeOverError::NotAnObject { offset })?;
+    // M4: told of the object, we drop what our caches held of it before.
+    member.fabric().refresh(object.area().range());
+    // M1: by calling this the caller says that the object was handed over to this host.
+    Ok(Object::new(object.extent()))
+}

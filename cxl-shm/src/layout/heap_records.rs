@@ -1,0 +1,39 @@
+//! The first line of a chunk that belongs to a heap.
+
+use bytemuck::{Pod, Zeroable};
+use static_assertions::assert_eq_size;
+
+use crate::fabric::Record;
+use crate::units::{Incarnation, NodeId};
+
+/// Whose heap has built the chunk: a host finds here, through its own caches, whether what the
+/// chunk's lines say of pages and slots is its own. Nobody else reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct HeapHeader {
+    built: u32,
+    node: u32,
+    incarnation: u32,
+    reserved: [u32; 11],
+}
+
+impl Record for HeapHeader {
+    const KIND: u32 = u32::from_le_bytes(*b"HEAP");
+}
+
+impl HeapHeader {
+    /// Built by `node` in one of its incarnations.
+    #[must_use]
+    pub fn built_by(node: NodeId, incarnation: Incarnation) -> Self {
+        let node = u32::from(node.0);
+        Self { built: 1, node, incarnation: incarnation.0, ..Self::zeroed() }
+    }
+
+    /// Built by nobody.
+    #[must_use]
+    pub fn unbuilt() -> Self {
+        Self::zeroed()
+    }
+}
+
+assert_eq_size!(HeapHeader, [u8; 56]);

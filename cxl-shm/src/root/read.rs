@@ -1,0 +1,117 @@
+//! Finding roots, without any lock (N2).
+
+use super::table::{self, Entry};
+use super::{GetRootError, Root, RootKind, is_name};
+use crate::alloc::{PeerObject, SharedOffset, heap};
+use crate::fabric::{Fabric, HostMemory};
+use crate::layout::{RootHead, RootState};
+use crate::member::{Liveness, Member};
+
+/// Looks at a table that is being written before it is given up.
+const LOOKS_MAX: u32 = 16;
+/// Entries whose heads are refreshed together.
+const BATCH: usize = 8;
+
+/// What one look found.
+enum Look {
+    Found(Root),
+    Missing,
+    /// Something was being written, and the name was nowhere else.
+    Torn,
+    /// It names what is no object: destroyed meanwhile, or damaged.
+    NoObject(u64),
+}
+
+pub(super) fn get<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    name: &str,
+) -> Result<Option<Root>, GetRootError> {
+    if !is_name(name) {
+        return Err(GetRootError::BadName { bytes: name.len() });
+    }
+    let mut damaged = None;
+    for _ in 0..LOOKS_MAX {
+        match look(member, name) {
+            Look::Found(root) => return Ok(Some(root)),
+            Look::Missing => return Ok(None),
+            Look::Torn => damaged = None,
+            Look::NoObject(offset) => damaged = Some(offset),
+        }
+    }
+    let name = name.to_owned();
+    Err(match damaged {
+        Some(offset) => GetRootError::Damaged { name, offset },
+        None => GetRootError::BeingWritten { name },
+    })
+}
+
+fn look<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, name: &str) -> Look {
+    let (layout, fabric) = (member.layout(), member.fabric());
+    let mut torn = false;
+    let order: Vec<u16> = table::entries_for(name).collect();
+    'table: for batch in order.chunks(BATCH) {
+        table::refresh_heads(layout, fabric, batch);
+        for entry in batch {
+            match table::entry(layout, fabric, *entry) {
+                Entry::Blank => break 'table,
+                Entry::Unreadable => torn = true,
+                Entry::Head(head) => {
+                    if head.state() != Some(RootState::Live) || !head.may_be(name) {
+                        continue;
+                    }
+                    table::refresh_name(layout, fabric, *entry);
+                    match table::name(layout, fabric, *entry, &head) {
+                        Some(found) if found == name => {
+                            return match object_of(member, &head) {
+                                Some(object) => Look::Found(root_of(found, &head, object)),
+                                None => Look::NoObject(head.offset()),
+                            };
+                        }
+                        // Another name with the same hash.
+                        Some(_) => {}
+                        None => torn = true,
+                    }
+                }
+            }
+        }
+    }
+    if torn { Look::Torn } else { Look::Missing }
+}
+
+pub(super) fn list<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> Vec<Root> {
+    let (layout, fabric) = (member.layout(), member.fabric());
+    let entries: Vec<u16> = table::entries().collect();
+    table::refresh_heads(layout, fabric, &entries);
+    let one = |entry: u16| {
+        for _ in 0..LOOKS_MAX {
+            if let Entry::Head(head) = table::entry(layout, fabric, entry) {
+                if head.state() != Some(RootState::Live) {
+                    return None;
+                }
+                table::refresh_name(layout, fabric, entry);
+                if let Some(name) = table::name(layout, fabric, entry, &head)
+                    && let Some(object) = object_of(member, &head)
+                {
+                    return Some(root_of(name, &head, object));
+                }
+            } else if matches!(table::entry(layout, fabric, entry), Entry::Blank) {
+                return None;
+            }
+            table::refresh_heads(layout, fabric, &[entry]);
+        }
+        None
+    };
+    entries.into_iter().filter_map(one).collect()
+}
+
+fn root_of(name: String, head: &RootHead, object: PeerObject) -> Root {
+    Root { name, object, kind: RootKind::from_code(head.kind()) }
+}
+
+/// The object that a head names, checked to be one (M5).
+fn object_of<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    head: &RootHead,
+) -> Option<PeerObject> {
+    heap::find(member, SharedOffset::new(head.offset())?)
+}
