@@ -17,4 +17,5 @@ def run_all(rack: Rack) -> None:
         return
     for case in members.CASES:
         rack.case(case)
-    rack.case(death.of_a_host)
+    if rack.case(death.of_a_host):
+        rack.case(death.of_the_managers_host)

@@ -78,13 +78,62 @@ def of_a_host(rack: Rack) -> dict[str, object]:
     }
 
 
+def of_the_managers_host(rack: Rack) -> dict[str, object]:
+    """the lock manager's host dies, the standby takes over."""
+    taken = rack.a.run(f"dax-suite chunks take --region {DEVICE} --node 0", 120).expect()
+    of_a = int(figures(taken)["taken"])
+    term = rack.status(rack.b)["lock_manager"]["term"]
+    rack.a.kill()
+
+    died = time.monotonic()
+    check = f"dax-suite chunks check --region {DEVICE} --of 0 --chunks {of_a}"
+    rack.b.run(check).expect()
+    # It may hold locks: the standby claims a term, and grants nothing before node 0 knows (T4).
+    seen = until_claimed(rack, term)
+    alive = {node["node"]: node["heart_beats"] for node in seen["nodes"]}
+    if alive != {0: False, 1: True} or seen["lock_manager"]["waiting_for"] != 0:
+        raise CaseFailed(f"after the death of host a, status says {seen}")
+    rack.b.run(f"dax-suite counter new --region {DEVICE} --node 1 --timeout-ms 3000").refused(
+        "cannot allocate a chunk"
+    )
+
+    rack.a.start()
+    rack.a.until_ready()
+    rack.a.spawn(f"rackline lock-manager --region {DEVICE} --node 0")
+    seen = members.until_served(rack, {0, 1})
+    whole_s = time.monotonic() - died
+    if seen["lock_manager"]["node"] != 1:
+        raise CaseFailed(f"the standby does not serve: {seen}")
+    rack.a.run(f"dax-suite chunks give-back --region {DEVICE} --node 0").expect()
+    left = rack.status(rack.b)
+    if left["chunks_free"] != left["chunks"]:
+        raise CaseFailed(f"chunks are left: {left}")
+    return {
+        "term": seen["lock_manager"]["term"],
+        "chunks_read_after": of_a,
+        "whole_after_s": round(whole_s),
+    }
+
+
+def until_claimed(rack: Rack, term: int) -> dict:
+    """Waits until host b's lock manager has claimed a term newer than `term`."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        seen = rack.status(rack.b)
+        manager = seen["lock_manager"]
+        if manager["node"] == 1 and manager["term"] > term and manager["alive"]:
+            return seen
+        if time.monotonic() > deadline:
+            raise CaseFailed(f"host b claims nothing: {seen}")
+
+
 def until_added(rack: Rack, chunk: int, since: list[int], jobs: list[Job]) -> None:
     """Waits until each of the first workers, at work in `jobs`, has added `ROUNDS` times more than
     `since`."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         _, acknowledged = members.read_counter(rack, chunk)
-        if all(now >= then + ROUNDS for now, then in zip(acknowledged, since)):
+        if all(count >= before + ROUNDS for count, before in zip(acknowledged, since)):
             return
         said = [job.wait().text.strip() for job in jobs if job.has_ended()]
         if said:

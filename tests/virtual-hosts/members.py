@@ -6,7 +6,7 @@ import time
 from rack import DEVICE, CaseFailed, Rack, figures
 
 FORMAT_ANEW = f"rackline format --region {DEVICE} --kind devdax --nodes 4 --chunk 2MiB --force"
-MANAGER_LIMIT_S = 30
+MANAGER_LIMIT_S = 60
 
 # Two processes of two threads on each host.
 PROCESSES = 2

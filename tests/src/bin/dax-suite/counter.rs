@@ -34,6 +34,9 @@ enum Action {
         region: PathBuf,
         #[arg(long)]
         node: u16,
+        /// How long to wait for the chunk table.
+        #[arg(long, default_value_t = TIMEOUT_MS)]
+        timeout_ms: u64,
     },
     /// Show it, and how many additions each worker has acknowledged. Needs no membership.
     Read {
@@ -108,10 +111,10 @@ impl Counter {
 
 pub(crate) fn run(options: &Options) -> Result<String> {
     match &options.action {
-        Action::New { region, node } => {
+        Action::New { region, node, timeout_ms } => {
             let attachment = Attachment::attach(region, *node)?;
             let (member, clock) = (attachment.member(), SystemClock::start());
-            let chunk = member.allocate_chunk(&clock, TIMEOUT_MS, PURPOSE)?;
+            let chunk = member.allocate_chunk(&clock, *timeout_ms, PURPOSE)?;
             let lines = ChunkLines::of(member.layout(), chunk);
             for number in 0..Counter::ALL {
                 member.fabric().write_line(lines.line(number), &[0; 8]);
