@@ -228,6 +228,14 @@ impl Cluster {
         self.join_as(host, host, name).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
+    /// Starts process `name` on `host` and asks to join.
+    ///
+    /// # Errors
+    /// As [`Member::join`].
+    pub fn try_join(&self, host: usize, name: &str) -> Result<RackMember, JoinError> {
+        self.join_as(host, host, name)
+    }
+
     /// Starts process `name` on `host` and joins `node`.
     ///
     /// # Errors
