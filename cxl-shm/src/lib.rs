@@ -4,7 +4,7 @@
 //! Bottom up: [`units`] (addresses as types), [`fabric`] (load, store, publish, refresh, over real
 //! and simulated memory), [`region`] (files and devices), [`layout`] (where things are in a
 //! region), [`lock`] (two tiers), [`member`] (node slots, processes), [`alloc`] (chunks and
-//! objects), [`root`] (names for objects).
+//! objects), [`root`] (names for objects), [`qualify`] (what this platform's memory does).
 //!
 //! Nothing here knows about KV blocks.
 
@@ -19,6 +19,7 @@ pub mod member;
 mod mutant;
 #[cfg(any(test, feature = "proof"))]
 pub mod proof;
+pub mod qualify;
 pub mod region;
 pub mod root;
 pub mod units;

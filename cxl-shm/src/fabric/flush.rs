@@ -30,6 +30,28 @@ impl FlushKind {
     }
 }
 
+/// Whether a publish reads its lines back (M2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadBack {
+    /// A fence is not known to wait for the device: the load that follows it is.
+    Needed,
+    /// A fence waits: this platform is qualified, or the memory is this host's own.
+    NotNeeded,
+}
+
+/// A fence of a litmus program. Protocols have one only, [`Fabric::fence`](super::Fabric::fence).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FenceKind {
+    /// None at all.
+    None,
+    /// `sfence`, `dsb st`.
+    Stores,
+    /// `lfence`, `dsb ld`.
+    Loads,
+    /// `mfence`, `dsb sy`: the one that protocols use.
+    Full,
+}
+
 impl fmt::Display for FlushKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

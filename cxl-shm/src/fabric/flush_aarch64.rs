@@ -4,7 +4,7 @@
 
 use core::arch::asm;
 
-use super::FlushKind;
+use super::{FenceKind, FlushKind, LineWords};
 use crate::units::LINE_BYTES;
 
 /// Starts cleaning and invalidating `lines` lines of 64 bytes from `start` on.
@@ -36,4 +36,53 @@ fn cache_line_bytes() -> u64 {
     // SAFETY: CTR_EL0 is readable from user programs on Linux and has no side effect.
     unsafe { asm!("mrs {0}, ctr_el0", out(reg) ctr, options(nomem, nostack, preserves_flags)) };
     4 << ((ctr >> 16) & 0xf)
+}
+
+/// The weaker fences, for litmus programs only: none of them is enough for a refresh (M3).
+pub(super) fn fence_of(kind: FenceKind) {
+    match kind {
+        FenceKind::None => {}
+        // SAFETY: a barrier touches no memory of its own.
+        FenceKind::Stores => unsafe { asm!("dsb st", options(nostack, preserves_flags)) },
+        // SAFETY: as above.
+        FenceKind::Loads => unsafe { asm!("dsb ld", options(nostack, preserves_flags)) },
+        FenceKind::Full => fence(),
+    }
+}
+
+/// Asks for the line at `line`. Never faults.
+pub(super) fn prefetch(line: *const u8) {
+    // SAFETY: a prefetch is a hint: it changes nothing that a program can see and never faults.
+    unsafe { asm!("prfm pldl1keep, [{0}]", in(reg) line, options(nostack, preserves_flags)) };
+}
+
+/// The processor's counter, read after everything before it is done and before anything after it
+/// begins.
+pub(super) fn ticks() -> u64 {
+    let ticks: u64;
+    // SAFETY: the counter is readable from user programs on Linux; barriers touch no memory.
+    unsafe {
+        asm!("dsb sy", "isb", "mrs {0}, cntvct_el0", "isb", out(reg) ticks,
+            options(nostack, preserves_flags))
+    };
+    ticks
+}
+
+/// Whether a line can be stored and loaded by one instruction: `ld64b` and `st64b` are not used.
+pub(super) fn has_whole_lines() -> bool {
+    false
+}
+
+/// Never called: [`has_whole_lines`] says no.
+///
+/// # Safety
+/// None.
+pub(super) unsafe fn store_whole_line(_line: *mut u8, _words: LineWords) {}
+
+/// Never called: [`has_whole_lines`] says no.
+///
+/// # Safety
+/// None.
+pub(super) unsafe fn load_whole_line(_line: *const u8) -> LineWords {
+    [0; 8]
 }

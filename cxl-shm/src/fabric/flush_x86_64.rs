@@ -5,9 +5,12 @@
 #![expect(unsafe_code, reason = "cache-line instructions have no safe form")]
 
 use core::arch::asm;
-use core::arch::x86_64::{__cpuid, __cpuid_count, _mm_clflush, _mm_mfence};
+use core::arch::x86_64::{
+    __cpuid, __cpuid_count, __m512i, __rdtscp, _MM_HINT_T0, _mm_clflush, _mm_lfence, _mm_mfence,
+    _mm_prefetch, _mm_sfence,
+};
 
-use super::{FlushError, FlushKind};
+use super::{FenceKind, FlushError, FlushKind, LineWords};
 use crate::units::LINE_BYTES;
 
 /// CPUID leaf 1, EDX bit 19: `clflush`.
@@ -59,4 +62,64 @@ pub(super) fn fence() {
 #[expect(clippy::cast_possible_truncation, reason = "usize is 64 bits on x86-64")]
 fn offset(i: u64) -> usize {
     (i * LINE_BYTES) as usize
+}
+
+/// The weaker fences, for litmus programs only: none of them is enough for a refresh (M3).
+pub(super) fn fence_of(kind: FenceKind) {
+    match kind {
+        FenceKind::None => {}
+        // SAFETY: every x86-64 has SSE2, where it comes from; it touches no memory of its own.
+        FenceKind::Stores => unsafe { _mm_sfence() },
+        // SAFETY: as above.
+        FenceKind::Loads => unsafe { _mm_lfence() },
+        FenceKind::Full => fence(),
+    }
+}
+
+/// Asks for the line at `line`. Never faults.
+pub(super) fn prefetch(line: *const u8) {
+    // SAFETY: every x86-64 has SSE, where it comes from; it changes nothing that a program can see.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+}
+
+/// The processor's time stamp, read after everything before it is done and before anything after
+/// it begins.
+pub(super) fn ticks() -> u64 {
+    let mut core = 0;
+    // SAFETY: every x86-64 has it; it touches no memory of its own.
+    unsafe { _mm_lfence() };
+    // SAFETY: every x86-64 that has clflush has it; `core` is ours.
+    let ticks = unsafe { __rdtscp(&raw mut core) };
+    // SAFETY: as above.
+    unsafe { _mm_lfence() };
+    ticks
+}
+
+/// Whether a line can be stored and loaded by one instruction.
+pub(super) fn has_whole_lines() -> bool {
+    is_x86_feature_detected!("avx512f")
+}
+
+/// Stores a line with one instruction.
+///
+/// # Safety
+/// `line` is a line of a live mapping, aligned; [`has_whole_lines`] said yes.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn store_whole_line(line: *mut u8, words: LineWords) {
+    // SAFETY: both are 64 bytes without padding, and any bits are valid.
+    let vector = unsafe { core::mem::transmute::<LineWords, __m512i>(words) };
+    // SAFETY: aligned and live, which the caller vouches for; volatile, as others write too.
+    unsafe { line.cast::<__m512i>().write_volatile(vector) };
+}
+
+/// Loads a line with one instruction.
+///
+/// # Safety
+/// As [`store_whole_line`].
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn load_whole_line(line: *const u8) -> LineWords {
+    // SAFETY: aligned and live, which the caller vouches for; volatile, as others write it.
+    let vector = unsafe { line.cast::<__m512i>().read_volatile() };
+    // SAFETY: both are 64 bytes without padding, and any bits are valid.
+    unsafe { core::mem::transmute::<__m512i, LineWords>(vector) }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::flush::{FlushError, FlushKind};
+use super::flush::{FenceKind, FlushError, FlushKind, ReadBack};
 use super::{Fabric, HostMemory, LineWords};
 use crate::units::{Extent, LINE_BYTES, LineOffset, LineRange, WORD_BYTES, WordOffset};
 
@@ -138,6 +138,7 @@ impl Mapping {
 pub struct MappedFabric {
     mapping: Arc<Mapping>,
     flush: FlushKind,
+    read_back: ReadBack,
 }
 
 impl MappedFabric {
@@ -147,7 +148,21 @@ impl MappedFabric {
     /// # Errors
     /// [`MapError::Flush`] when there is no such instruction.
     pub fn new(mapping: Mapping) -> Result<Self, MapError> {
-        Ok(Self { mapping: Arc::new(mapping), flush: FlushKind::detect()? })
+        let flush = FlushKind::detect()?;
+        Ok(Self { mapping: Arc::new(mapping), flush, read_back: ReadBack::Needed })
+    }
+
+    /// The same memory, published with or without read-back. Without is right only where a fence
+    /// is known to wait for the device: [`qualify`](crate::qualify) decides.
+    #[must_use]
+    pub fn with_read_back(self, read_back: ReadBack) -> Self {
+        Self { read_back, ..self }
+    }
+
+    /// Whether a publish reads its lines back.
+    #[must_use]
+    pub fn read_back_mode(&self) -> ReadBack {
+        self.read_back
     }
 
     /// The mapping below, for DMA engines.
@@ -160,6 +175,51 @@ impl MappedFabric {
     #[must_use]
     pub fn flush_kind(&self) -> FlushKind {
         self.flush
+    }
+
+    /// A fence of any kind, for litmus programs.
+    pub(crate) fn fence_of(&self, kind: FenceKind) {
+        cpu::fence_of(kind);
+    }
+
+    /// Asks for a line as a prefetcher would, for litmus programs.
+    pub(crate) fn prefetch(&self, at: LineOffset) {
+        cpu::prefetch(self.line(at));
+    }
+
+    /// The processor's counter, after everything before and before everything after.
+    pub(crate) fn ticks(&self) -> u64 {
+        cpu::ticks()
+    }
+
+    /// Stores a line with one instruction; false where the processor has none.
+    pub(crate) fn write_whole_line(&self, at: LineOffset, words: &LineWords) -> bool {
+        let has = cpu::has_whole_lines();
+        if has {
+            let line = self.line(at);
+            // SAFETY: an aligned line inside the live mapping (see `line`); the instruction is
+            // there.
+            unsafe { cpu::store_whole_line(line, *words) };
+        }
+        has
+    }
+
+    /// Loads a line with one instruction; `None` where the processor has none.
+    pub(crate) fn read_whole_line(&self, at: LineOffset) -> Option<LineWords> {
+        if !cpu::has_whole_lines() {
+            return None;
+        }
+        let line = self.line(at);
+        // SAFETY: as in `write_whole_line`.
+        Some(unsafe { cpu::load_whole_line(line) })
+    }
+
+    /// Address of a line: aligned by its type, and wholly inside the live mapping, whose length
+    /// is one of pages.
+    fn line(&self, at: LineOffset) -> *mut u8 {
+        let inside = at.bytes().checked_add(LINE_BYTES).is_some_and(|end| end <= self.bytes());
+        assert!(inside, "{at:?} is outside the mapping of {} bytes", self.bytes());
+        self.mapping.word(at.bytes()).cast()
     }
 
     fn flush(&self, lines: LineRange) {
@@ -216,10 +276,12 @@ impl Fabric for MappedFabric {
     }
 
     fn read_back(&self, lines: LineRange) {
-        // Always on: whether a fence waits for the device is a property of the platform, and no
-        // platform has been qualified yet (M2). The flush dropped the line, so the load goes to
-        // the device and returns behind our write. A later store of this thread cannot overtake a
-        // load on x86-64; later loads that matter come after the fence of their own refresh.
+        if self.read_back == ReadBack::NotNeeded {
+            return;
+        }
+        // The flush dropped the line, so the load goes to the device and returns behind our write
+        // (M2). A later store of this thread cannot overtake a load on x86-64; later loads that
+        // matter come after the fence of their own refresh.
         for line in lines.iter() {
             std::hint::black_box(self.mapping.load(line.bytes(), Ordering::Relaxed));
         }

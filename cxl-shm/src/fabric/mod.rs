@@ -45,7 +45,7 @@ mod publish_batch;
 mod shadowed;
 pub mod simulated;
 
-pub use flush::{FlushError, FlushKind};
+pub use flush::{FenceKind, FlushError, FlushKind, ReadBack};
 pub use host_memory::HostMemory;
 pub use line::{LineError, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
 pub use mapped::{MapError, MappedFabric, MappedHostMemory, Mapping};

@@ -21,7 +21,8 @@ use crate::fabric::{
     Fabric, HostMemory, LineWords, OwnedArea, PeerArea, PeerLine, PublishBatch, Record,
 };
 use crate::layout::{
-    CHUNK_LOCK, ChunkEntry, INTENT_IMAGES, INTENT_LINES, INTENTS, IntentRecord, Layout, ROOT_LOCK,
+    CHUNK_LOCK, ChunkEntry, INTENT_IMAGES, INTENT_LINES, INTENTS, IntentRecord, Layout,
+    PROFILE_LOCK, ROOT_LOCK, settle_superblock,
 };
 use crate::member::Seat;
 use crate::units::{ChunkId, LineOffset, LineRange, LockId, NodeId};
@@ -105,7 +106,11 @@ pub(crate) fn set_chunk<F: Fabric, H: HostMemory>(
 /// Redoes and closes the intent that this node has open under `lock`, if any. The node still
 /// holds the lock in the eyes of everybody else.
 pub(crate) fn redo_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-    if seat.has_intent(lock) {
+    if lock == PROFILE_LOCK {
+        // Not an intent: slots and word are whole by themselves. But what a dead holder left in
+        // this host's caches must not come after the next holder's work (M1).
+        settle_superblock(fabric);
+    } else if seat.has_intent(lock) {
         // Our own lines: the processes of a host see each other's last values.
         redo(seat.layout(), fabric, lock, &seat.intent(lock));
     }

@@ -3,7 +3,8 @@
 //! ```text
 //! offset 0
 //! +--------------------------------------------------------------------------+
-//! | superblock slot A (page)   | slot B (page)   | selector (page)           |  formatter
+//! | superblock slot A (page)   | slot B (page)   | selector (page)           |  formatter, then
+//! |                                                                          |  holder of lock 7
 //! +--------------------------------------------------------------------------+
 //! | node page 0 | node page 1 | ...          identity, heartbeat, host name, |  node i
 //! |                                          manager claim, summary, arrival |
@@ -33,6 +34,7 @@
 mod death_records;
 mod heap_records;
 mod intent_record;
+mod profile;
 mod records;
 mod root_records;
 mod superblock;
@@ -40,12 +42,14 @@ mod superblock;
 pub use death_records::{Appointment, BallotRecord, Case, RecoveryRecord, RecoveryStep};
 pub use heap_records::HeapHeader;
 pub use intent_record::{INTENT_IMAGES, IntentRecord};
+pub use profile::{FenceEvidence, PayloadPolicy, Platform, PlatformProfile};
 pub use records::{ChunkEntry, ChunkState, HostName, ManagerClaim, NodeLine, NodeState};
 pub use root_records::{ROOT_NAME_BYTES_MAX, RootHead, RootName, RootState, root_name_hash};
 pub use superblock::{
     FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
     read_superblock,
 };
+pub(crate) use superblock::{replace_profile, settle_superblock};
 
 use crate::fabric::{PeerArea, PeerLine, PeerWord};
 use crate::units::{
@@ -63,6 +67,8 @@ pub const FIRST_FREE_LOCK: u32 = 8;
 pub const INTENTS: u64 = 8;
 /// Lines of a redo record: its head and the images of the lines it writes.
 pub const INTENT_LINES: u64 = 8;
+/// Lock that guards the platform profile in the superblock.
+pub const PROFILE_LOCK: LockId = LockId(7);
 /// Lock that guards the table of named roots.
 pub const ROOT_LOCK: LockId = LockId(0);
 /// Entries of the table of named roots.

@@ -1,13 +1,22 @@
-//! The superblock: two slots and a selector. A slot is written and published whole before the
-//! selector names it, so a crash in between leaves the old one in force.
+//! The superblock: two slots, a word that names the one in force, and a selector that says that
+//! there is a region at all.
+//!
+//! The formatter writes the selector last, and nobody writes it again. What changes later (the
+//! platform profile) is written whole into the other slot and published before the word names it,
+//! so a crash in between leaves the old slot in force. It is a word and not a record because a
+//! word never tears (M5): were it torn by the death of its writer, the region would be lost.
 
 use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
 
+use super::profile::{PlatformProfile, ProfileRecord};
 use super::{Geometry, GeometryError, Layout};
+use crate::crash::{self, CrashPoint};
 use crate::fabric::refresh_all;
-use crate::fabric::{Fabric, LineError, OwnedArea, OwnedLine, PeerLine, PublishBatch, Record};
+use crate::fabric::{
+    Fabric, LineError, OwnedArea, OwnedLine, PeerArea, PeerLine, PeerWord, PublishBatch, Record,
+};
 use crate::layout::ChunkState;
 use crate::layout::records::ChunkEntry;
 use crate::units::{LINE_BYTES, LineOffset, LineRange, PAGE_BYTES};
@@ -18,6 +27,13 @@ pub const FORMAT_VERSION: u32 = 2;
 /// "RACKLINE" in the order of its bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"RACKLINE");
 const SELECTOR_AT: u64 = 2 * PAGE_BYTES;
+/// The word that names the slot in force, in a line of its own.
+const CURRENT_AT: u64 = SELECTOR_AT + LINE_BYTES;
+/// Lines of a slot: identity, extents, application, profile.
+const SLOT_LINES: u64 = 4;
+/// Updates of the superblock that a reader outlasts before it gives up: each takes a lock, an
+/// operator and seconds.
+const UPDATES_OUTLASTED: u32 = 8;
 
 /// What the region is, as read from its superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +46,8 @@ pub struct Superblock {
     pub lock_protocol: LockProtocol,
     /// Six words that belong to the layer above.
     pub application: [u64; 6],
+    /// What `rackline qualify` measured; `None` until it has.
+    pub profile: Option<PlatformProfile>,
 }
 
 /// How locks between hosts work: chosen when the region is formatted, the same for all of them.
@@ -72,7 +90,7 @@ impl Superblock {
     /// A region of `geometry`, with the default lock protocol.
     #[must_use]
     pub fn new(uuid: [u64; 2], geometry: Geometry, application: [u64; 6]) -> Self {
-        Self { uuid, geometry, lock_protocol: LockProtocol::default(), application }
+        Self { uuid, geometry, lock_protocol: LockProtocol::default(), application, profile: None }
     }
 
     /// The uuid as people write it.
@@ -143,13 +161,18 @@ impl Record for Application {
 struct Selector {
     magic: u64,
     version: u32,
-    slot: u32,
-    sequence: u64,
-    reserved: [u64; 4],
+    zero: u32,
+    reserved: [u64; 5],
 }
 
 impl Record for Selector {
     const KIND: u32 = u32::from_le_bytes(*b"SLCT");
+}
+
+impl Selector {
+    fn new(version: u32) -> Self {
+        Self { magic: MAGIC, version, zero: 0, reserved: [0; 5] }
+    }
 }
 
 /// Why a region cannot be used.
@@ -215,21 +238,124 @@ pub fn read_superblock(fabric: &impl Fabric) -> Result<(Superblock, Layout), Sup
     if selector.version != FORMAT_VERSION {
         return Err(SuperblockError::OtherVersion { found: selector.version });
     }
-    let slot = match selector.slot {
-        slot @ 0..=1 => u64::from(slot) * PAGE_BYTES,
-        _ => return Err(SuperblockError::Inconsistent),
-    };
-    let identity = PeerLine::<Identity>::new(line(slot));
-    let extents = PeerLine::<Extents>::new(line(slot + LINE_BYTES));
-    let application = PeerLine::<Application>::new(line(slot + 2 * LINE_BYTES));
-    refresh_all(fabric, [identity.range(), extents.range(), application.range()]);
-    let identity = identity.cached(fabric).map_err(SuperblockError::Damaged)?;
-    let extents = extents.cached(fabric).map_err(SuperblockError::Damaged)?;
-    let application = application.cached(fabric).map_err(SuperblockError::Damaged)?;
+    let mut current = current_word().fresh(fabric);
+    for _ in 0..UPDATES_OUTLASTED {
+        let error = match read_slot(fabric, current) {
+            Ok(read) => return Ok(read),
+            Err(error) => error,
+        };
+        // A slot is written again only after the word has named the other one (M2): of a slot
+        // that is named before and after, what is wrong is wrong for good.
+        let now = current_word().fresh(fabric);
+        if now == current {
+            return Err(error);
+        }
+        current = now;
+    }
+    Err(SuperblockError::Inconsistent)
+}
 
-    let sequences = [identity.sequence, extents.sequence, application.sequence];
+/// The word for the `sequence`th superblock of a region, the first of which is 1. The upper half
+/// tells it from damage.
+fn word_of(sequence: u32) -> u64 {
+    u64::from(sequence) | u64::from(!sequence) << 32
+}
+
+/// The sequence number in a word; `None` when it is damaged.
+fn sequence_of(word: u64) -> Option<u32> {
+    let sequence = u32::try_from(word & u64::from(u32::MAX)).ok()?;
+    (sequence > 0 && word == word_of(sequence)).then_some(sequence)
+}
+
+fn current_word() -> PeerWord {
+    let word = PeerArea::new(LineRange::one(line(CURRENT_AT))).word(0);
+    word.expect("a line has a first word")
+}
+
+/// The slot of the superblock numbered `sequence`: they take turns.
+fn slot_of(sequence: u32) -> Slot {
+    Slot { at: u64::from((sequence - 1) % 2) * PAGE_BYTES }
+}
+
+/// One of the two places of a superblock.
+#[derive(Clone, Copy)]
+struct Slot {
+    at: u64,
+}
+
+impl Slot {
+    fn identity(self) -> PeerLine<Identity> {
+        PeerLine::new(line(self.at))
+    }
+
+    fn extents(self) -> PeerLine<Extents> {
+        PeerLine::new(line(self.at + LINE_BYTES))
+    }
+
+    fn application(self) -> PeerLine<Application> {
+        PeerLine::new(line(self.at + 2 * LINE_BYTES))
+    }
+
+    fn profile(self) -> PeerLine<ProfileRecord> {
+        PeerLine::new(line(self.at + 3 * LINE_BYTES))
+    }
+
+    fn lines(self) -> LineRange {
+        LineRange::new(line(self.at), SLOT_LINES).expect("a slot is near the start of the region")
+    }
+
+    /// Writes all of it into `batch`. The caller is the one writer: the formatter, or the holder
+    /// of the profile's lock (M1).
+    fn write<F: Fabric>(
+        self,
+        batch: &mut PublishBatch<'_, F>,
+        superblock: &Superblock,
+        layout: &Layout,
+        sequence: u32,
+    ) {
+        let sequence = u64::from(sequence);
+        let geometry = superblock.geometry;
+        let identity = Identity {
+            magic: MAGIC,
+            uuid: superblock.uuid,
+            version: FORMAT_VERSION,
+            nodes: u32::from(geometry.nodes),
+            locks: geometry.locks,
+            lock_protocol: superblock.lock_protocol.code(),
+            chunk_bytes: geometry.chunk_bytes,
+            sequence,
+        };
+        batch.line(self.identity().claim(), &identity);
+        let extents = Extents {
+            region_bytes: geometry.region_bytes,
+            area_lines: geometry.area_lines,
+            chunks_at: layout.metadata().bytes(),
+            sequence,
+            host_words: geometry.host_words,
+            reserved: [0; 2],
+        };
+        batch.line(self.extents().claim(), &extents);
+        let application = Application { words: superblock.application, sequence };
+        batch.line(self.application().claim(), &application);
+        let profile = ProfileRecord::new(superblock.profile.as_ref(), sequence);
+        batch.line(self.profile().claim(), &profile);
+    }
+}
+
+/// Reads the superblock that `current` names.
+fn read_slot(fabric: &impl Fabric, current: u64) -> Result<(Superblock, Layout), SuperblockError> {
+    let bytes = fabric.bytes();
+    let sequence = sequence_of(current).ok_or(SuperblockError::Inconsistent)?;
+    let slot = slot_of(sequence);
+    refresh_all(fabric, [slot.lines()]);
+    let identity = slot.identity().cached(fabric).map_err(SuperblockError::Damaged)?;
+    let extents = slot.extents().cached(fabric).map_err(SuperblockError::Damaged)?;
+    let application = slot.application().cached(fabric).map_err(SuperblockError::Damaged)?;
+    let profile = slot.profile().cached(fabric).map_err(SuperblockError::Damaged)?;
+
+    let sequences = [identity.sequence, extents.sequence, application.sequence, profile.sequence];
     let nodes = u16::try_from(identity.nodes).map_err(|_| SuperblockError::Inconsistent)?;
-    if sequences != [selector.sequence; 3] || identity.magic != MAGIC {
+    if sequences != [u64::from(sequence); 4] || identity.magic != MAGIC {
         return Err(SuperblockError::Inconsistent);
     }
     let geometry = Geometry {
@@ -250,9 +376,47 @@ pub fn read_superblock(fabric: &impl Fabric) -> Result<(Superblock, Layout), Sup
     }
     let lock_protocol =
         LockProtocol::from_code(identity.lock_protocol).ok_or(SuperblockError::Inconsistent)?;
-    let application = application.words;
-    let superblock = Superblock { uuid: identity.uuid, geometry, lock_protocol, application };
-    Ok((superblock, layout))
+    let profile = profile.profile().ok_or(SuperblockError::Inconsistent)?;
+    let (uuid, application) = (identity.uuid, application.words);
+    Ok((Superblock { uuid, geometry, lock_protocol, application, profile }, layout))
+}
+
+/// Replaces the platform profile. The caller holds [`PROFILE_LOCK`](super::PROFILE_LOCK).
+///
+/// After return every host that reads the superblock fresh sees the new profile. One that dies on
+/// the way leaves the old one or the new one in force.
+pub(crate) fn replace_profile<F: Fabric>(
+    fabric: &F,
+    profile: Option<PlatformProfile>,
+) -> Result<Superblock, SuperblockError> {
+    // L1: read freshly under the lock.
+    let (superblock, layout) = read_superblock(fabric)?;
+    let superblock = Superblock { profile, ..superblock };
+    let next = sequence_of(current_word().cached(fabric))
+        .and_then(|sequence| sequence.checked_add(1))
+        .ok_or(SuperblockError::Inconsistent)?;
+    let mut batch = PublishBatch::new(fabric);
+    slot_of(next).write(&mut batch, &superblock, &layout, next);
+    batch.publish();
+    crash::reach(CrashPoint::SuperblockSlotWritten);
+    current_word().claim().publish(fabric, word_of(next));
+    crash::reach(CrashPoint::SuperblockReplaced);
+    Ok(superblock)
+}
+
+/// Ends what a process of this host that died in [`replace_profile`] left in this host's caches,
+/// before the lock passes on: written back later it would land on the work of the next holder
+/// (M1). The slot in force is unchanged, or complete: whichever the word says.
+pub(crate) fn settle_superblock(fabric: &impl Fabric) {
+    // In any order: a word that was stored and not published names a slot that was published.
+    let all = [slot_of(1).lines(), slot_of(2).lines(), current_word().range()];
+    for lines in all {
+        fabric.write_back(lines);
+    }
+    fabric.fence();
+    for lines in all {
+        fabric.read_back(lines);
+    }
 }
 
 /// Why a region cannot be formatted.
@@ -306,33 +470,13 @@ pub fn format_superblock<F: Fabric>(
         let entry = layout.chunk_entry(crate::units::ChunkId(chunk));
         batch.line(OwnedLine::new(entry.at()), &ChunkEntry::new(ChunkState::Free));
     }
-    let sequence = 1;
-    let identity = Identity {
-        magic: MAGIC,
-        uuid: superblock.uuid,
-        version: FORMAT_VERSION,
-        nodes: u32::from(geometry.nodes),
-        locks: geometry.locks,
-        lock_protocol: superblock.lock_protocol.code(),
-        chunk_bytes: geometry.chunk_bytes,
-        sequence,
-    };
-    batch.line(OwnedLine::new(line(0)), &identity);
-    let extents = Extents {
-        region_bytes: geometry.region_bytes,
-        area_lines: geometry.area_lines,
-        chunks_at: layout.metadata().bytes(),
-        sequence,
-        host_words: geometry.host_words,
-        reserved: [0; 2],
-    };
-    batch.line(OwnedLine::new(line(LINE_BYTES)), &extents);
-    let application = Application { words: superblock.application, sequence };
-    batch.line(OwnedLine::new(line(2 * LINE_BYTES)), &application);
+    let first = 1;
+    slot_of(first).write(&mut batch, superblock, &layout, first);
+    // Nobody looks at it before the selector is there.
+    batch.word(current_word().claim(), word_of(first));
     batch.publish();
-    // M2: the slot is visible before the selector names it.
-    let selector =
-        Selector { magic: MAGIC, version: FORMAT_VERSION, slot: 0, sequence, reserved: [0; 4] };
+    // M2: everything is visible before the selector says that it is a region.
+    let selector = Selector::new(FORMAT_VERSION);
     OwnedLine::new(line(SELECTOR_AT)).publish(fabric, &selector);
     Ok(layout)
 }
@@ -360,21 +504,29 @@ impl fmt::Display for Superblock {
 }
 
 #[cfg(test)]
+#[path = "superblock_update_tests.rs"]
+mod update_tests;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::fabric::simulated::SimulatedRack;
 
-    fn formatted() -> (SimulatedRack, Superblock) {
-        let geometry = Geometry {
+    pub(super) fn geometry() -> Geometry {
+        Geometry {
             region_bytes: 1 << 20,
             nodes: 2,
             locks: 8,
             chunk_bytes: 64 << 10,
             area_lines: 3,
             host_words: 5,
-        };
+        }
+    }
+
+    fn formatted() -> (SimulatedRack, Superblock) {
+        let geometry = geometry();
         let rack = SimulatedRack::sticky(2, geometry.region_bytes);
         let superblock = Superblock::new([1, 2], geometry, [3; 6]);
         format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
@@ -392,7 +544,7 @@ mod tests {
     #[test]
     fn another_version_is_refused() {
         let (rack, _) = formatted();
-        let later = Selector { magic: MAGIC, version: 9, slot: 0, sequence: 1, reserved: [0; 4] };
+        let later = Selector::new(9);
         OwnedLine::new(line(SELECTOR_AT)).publish(&rack.host(0), &later);
         let error = read_superblock(&rack.host(1)).unwrap_err();
         assert_eq!(error, SuperblockError::OtherVersion { found: 9 });
@@ -400,8 +552,10 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_the_superblock_is_noticed() {
-        for (at, expected_ours) in [(SELECTOR_AT, false), (0, true), (LINE_BYTES, true)] {
-            for byte in 0..LINE_BYTES {
+        let ours = [CURRENT_AT, 0, LINE_BYTES, 2 * LINE_BYTES, 3 * LINE_BYTES].map(|at| (at, true));
+        for (at, expected_ours) in ours.into_iter().chain([(SELECTOR_AT, false)]) {
+            // Of the line of the word that names the slot, only the word means something.
+            for byte in 0..if at == CURRENT_AT { 8 } else { LINE_BYTES } {
                 let (rack, _) = formatted();
                 rack.flip_bit(at + byte, 5);
                 let error = read_superblock(&rack.host(1)).unwrap_err();
@@ -423,23 +577,25 @@ mod tests {
         #[test]
         fn no_sealed_superblock_makes_us_panic(
             version in 0u32..3, slot in 0u32..4, nodes: u32, locks: u32, chunk_bytes: u64,
-            area_lines: u64, host_words: u64, chunks_at: u64,
+            area_lines: u64, host_words: u64, chunks_at: u64, current: u64, profile: [[u8; 8]; 7],
         ) {
             let rack = SimulatedRack::sticky(1, 1 << 20);
             let host = rack.host(0);
-            let at = u64::from(slot % 2) * PAGE_BYTES;
-            let sequence = 1;
-            OwnedLine::new(line(at)).publish(&host, &Identity {
+            let sequence = u64::from(slot) + 1;
+            let at = slot_of(slot + 1);
+            at.identity().claim().publish(&host, &Identity {
                 magic: MAGIC, uuid: [0; 2], version, nodes, locks, lock_protocol: slot, chunk_bytes, sequence,
             });
-            OwnedLine::new(line(at + LINE_BYTES)).publish(&host, &Extents {
+            at.extents().claim().publish(&host, &Extents {
                 region_bytes: 1 << 20, area_lines, chunks_at, sequence, host_words, reserved: [0; 2],
             });
-            OwnedLine::new(line(at + 2 * LINE_BYTES))
-                .publish(&host, &Application { words: [0; 6], sequence });
-            OwnedLine::new(line(SELECTOR_AT)).publish(&host, &Selector {
-                magic: MAGIC, version, slot, sequence, reserved: [0; 4],
-            });
+            at.application().claim().publish(&host, &Application { words: [0; 6], sequence });
+            let mut profile: ProfileRecord = bytemuck::cast(profile);
+            profile.sequence = sequence;
+            at.profile().claim().publish(&host, &profile);
+            let word = if current % 4 == 0 { current } else { word_of(slot + 1) };
+            current_word().claim().publish(&host, word);
+            OwnedLine::new(line(SELECTOR_AT)).publish(&host, &Selector::new(version));
             if let Ok((superblock, layout)) = read_superblock(&host) {
                 prop_assert!(layout.payload().end() <= superblock.geometry.region_bytes);
             }

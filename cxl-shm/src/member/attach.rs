@@ -11,7 +11,8 @@ use super::{
 };
 use crate::clock::SystemClock;
 use crate::fabric::{MappedFabric, MappedHostMemory};
-use crate::layout::{SuperblockError, read_superblock};
+use crate::layout::{Platform, Superblock, SuperblockError, read_superblock};
+use crate::qualify::{Basis, Visibility};
 use crate::region::{OpenError, Region, RegionUse, UseError};
 use crate::units::NodeId;
 
@@ -31,6 +32,20 @@ pub enum AttachError {
         path: PathBuf,
         /// What is wrong.
         source: SuperblockError,
+    },
+    /// The region wants measured platforms only, and this is another.
+    #[error(
+        "{}: this host ({here}) is not the platform that was measured ({measured}), and the \
+         region was qualified with --strict; run `rackline qualify` on this host",
+        .path.display()
+    )]
+    OtherPlatform {
+        /// The region.
+        path: PathBuf,
+        /// The measured one.
+        measured: Box<Platform>,
+        /// This one.
+        here: Box<Platform>,
     },
     /// The host tier is not to be had.
     #[error(transparent)]
@@ -67,6 +82,7 @@ pub struct Attachment {
     member: Option<LocalMember>,
     agent: Option<AgentThread>,
     tier_path: PathBuf,
+    visibility: Visibility,
     region: Region,
     // Last: the region counts as used until we have left it.
     _in_use: RegionUse,
@@ -81,19 +97,43 @@ struct AgentThread {
 impl Attachment {
     /// Attaches to the region at `path` as a process of `node`.
     ///
+    /// Publishes as the platform profile of the region allows ([`Visibility`]). A host of another
+    /// platform than the measured one goes on in the conservative mode, and says so in the log.
+    ///
     /// # Errors
     /// [`AttachError`].
     pub fn attach(path: &Path, node: u16) -> Result<Self, AttachError> {
-        let region = Region::open(path, None)?;
+        Self::attach_as(path, node, Visibility::of)
+    }
+
+    /// As [`attach`](Self::attach), for one that measures the platform: takes nothing for granted,
+    /// and is never refused for being of another.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach_to_measure(path: &Path, node: u16) -> Result<Self, AttachError> {
+        Self::attach_as(path, node, |_, _| Visibility::conservative())
+    }
+
+    fn attach_as(
+        path: &Path,
+        node: u16,
+        decide: impl FnOnce(&Region, &Superblock) -> Visibility,
+    ) -> Result<Self, AttachError> {
+        let mut region = Region::open(path, None)?;
         let in_use = RegionUse::shared(&region)?;
         let (superblock, layout) = read_superblock(region.fabric())
             .map_err(|source| AttachError::Superblock { path: path.to_owned(), source })?;
+        let visibility = decide(&region, &superblock);
+        admit(path, &visibility)?;
+        region.set_read_back(visibility.read_back);
         let nodes = layout.geometry().nodes;
         let known = layout.node(node).ok_or(JoinError::UnknownNode { node, nodes })?;
         let tier_path = HostTierFile::path_in(Path::new(HOST_TIER_FOLDER), &superblock, known);
         let member = Some(join(&region, &tier_path, node)?);
         // From here on an error drops the attachment, which leaves.
-        let mut attached = Self { member, agent: None, tier_path, region, _in_use: in_use };
+        let mut attached =
+            Self { member, agent: None, tier_path, visibility, region, _in_use: in_use };
         attached.agent = Some(attached.start_agent()?);
         Ok(attached)
     }
@@ -140,6 +180,12 @@ impl Attachment {
         leave(member, &self.tier_path);
     }
 
+    /// How this process publishes, and why.
+    #[must_use]
+    pub fn visibility(&self) -> &Visibility {
+        &self.visibility
+    }
+
     /// The mapped region.
     #[must_use]
     pub fn region(&self) -> &Region {
@@ -164,6 +210,19 @@ impl Drop for Attachment {
             leave(member, &self.tier_path);
         }
     }
+}
+
+/// Refuses what the region does not want, and tells of what it puts up with.
+fn admit(path: &Path, visibility: &Visibility) -> Result<(), AttachError> {
+    let Basis::OtherPlatform { measured, here } = visibility.basis else {
+        return Ok(());
+    };
+    if visibility.refused {
+        let (measured, here) = (Box::new(measured), Box::new(here));
+        return Err(AttachError::OtherPlatform { path: path.to_owned(), measured, here });
+    }
+    tracing::warn!(region = %path.display(), "{visibility}");
+    Ok(())
 }
 
 fn join(region: &Region, tier_path: &Path, node: u16) -> Result<LocalMember, AttachError> {

@@ -42,6 +42,11 @@ pub(super) fn room_left(file: &File) -> io::Result<Option<u64>> {
     Ok(Some(mount_bytes.map_or(machine_bytes, |bytes| bytes.min(machine_bytes))))
 }
 
+/// Whether the file lives in this host's memory and nowhere else. What cannot be asked does not.
+pub(super) fn is_memory(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|stat| matches!(stat.f_type, libc::TMPFS_MAGIC | libc::HUGETLBFS_MAGIC))
+}
+
 fn left(stat: &StatVfs) -> Option<u64> {
     // A file system that has no blocks at all states no limit: nothing could be in it otherwise.
     (stat.f_blocks != 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))

@@ -34,7 +34,7 @@ pub use path::RegionPath;
 pub use prefault::PrefaultError;
 pub use remove::RemoveError;
 
-use crate::fabric::{Fabric, MappedFabric};
+use crate::fabric::{Fabric, MappedFabric, ReadBack};
 
 /// What a region is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +109,18 @@ impl Region {
     #[must_use]
     pub fn kind(&self) -> RegionKind {
         self.path.kind()
+    }
+
+    /// Whether it is memory of this host alone: a file in tmpfs or hugetlbfs, which live in the
+    /// host's own DRAM. A file of any other file system may lie on a device that others map.
+    #[must_use]
+    pub fn is_own_memory(&self) -> bool {
+        self.kind() == RegionKind::File && file_system::is_memory(&self.file)
+    }
+
+    /// Publishes through [`fabric`](Self::fabric) with or without read-back from here on.
+    pub(crate) fn set_read_back(&mut self, read_back: ReadBack) {
+        self.fabric = self.fabric.clone().with_read_back(read_back);
     }
 
     /// Where it is, as an absolute path.

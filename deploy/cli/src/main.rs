@@ -1,6 +1,7 @@
 //! The `rackline` command: one program for everything an operator does with a region.
 
 mod format;
+mod qualify;
 mod status;
 
 #[cfg(feature = "demo")]
@@ -26,6 +27,7 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     Format(format::Options),
+    Qualify(qualify::Options),
     Status(status::Options),
     LockManager(lock_manager::Options),
     #[cfg(feature = "demo")]
@@ -41,6 +43,12 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let outcome = match &command {
         Command::Format(options) => format::run(options),
+        Command::Qualify(options) => match qualify::run(options) {
+            // What was measured is printed; the code is for scripts.
+            Ok(qualify::Verdict::Unfit) => return ExitCode::from(2),
+            Ok(qualify::Verdict::Fit) => Ok(()),
+            Err(error) => Err(error),
+        },
         Command::Status(options) => status::run(options),
         Command::LockManager(options) => lock_manager::run(options).map_err(Into::into),
         #[cfg(feature = "demo")]

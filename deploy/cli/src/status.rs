@@ -10,6 +10,7 @@ use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::layout::{ChunkState, Layout, NodeState, Superblock, read_superblock};
 use cxl_shm::member::{ManagerSeen, NodeHeart, watch_hearts};
+use cxl_shm::qualify::Visibility;
 use cxl_shm::region::Region;
 use cxl_shm::units::{ChunkId, NodeId};
 use kv_cache::SlotContent;
@@ -39,6 +40,8 @@ struct Status {
     chunks_free: u32,
     /// Entries of the chunk table that cannot be read: out of use.
     chunks_unreadable: u32,
+    /// How processes that attach on this host publish, and why.
+    visibility: String,
     lock_manager: Option<LockManagerStatus>,
     nodes: Vec<NodeStatus>,
 }
@@ -117,6 +120,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         chunks: layout.chunks(),
         chunks_free: count(&|state| *state == Some(ChunkState::Free)),
         chunks_unreadable: count(&|state| state.is_none()),
+        visibility: Visibility::of(region, superblock).to_string(),
         lock_manager,
         nodes,
     })
@@ -187,6 +191,7 @@ fn print(status: &Status) {
     if status.chunks_unreadable > 0 {
         println!("  {} chunks out of use: their entries are damaged", status.chunks_unreadable);
     }
+    println!("  on this host {}", status.visibility);
     match &status.lock_manager {
         None => println!("lock manager: none has run yet"),
         Some(LockManagerStatus { node, term, serving, alive, waiting_for }) => {
