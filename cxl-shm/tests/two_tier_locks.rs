@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
 use cxl_shm::fabric::Fabric;
+use cxl_shm::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
 use cxl_shm::layout::{Geometry, LockProtocol, Superblock, format_superblock};
 use cxl_shm::lock::{LockError, PASSES_MAX, PASSING_US_MAX, PendingLock, SharedGuard};
 use cxl_shm::member::{HostIdentity, HostTier, Liveness, Manage, Member, ProcessIdentity};
@@ -71,8 +71,7 @@ struct Rack {
 impl Rack {
     fn new(lock_protocol: LockProtocol) -> Self {
         let rack = SimulatedRack::sticky(3, GEOMETRY.region_bytes);
-        let superblock =
-            Superblock { lock_protocol, ..Superblock::new([1, 2], GEOMETRY, [0; 6]) };
+        let superblock = Superblock { lock_protocol, ..Superblock::new([1, 2], GEOMETRY, [0; 6]) };
         format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
         Self { rack, clock: HandClock::default() }
     }

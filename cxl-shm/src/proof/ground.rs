@@ -1,8 +1,8 @@
 //! A small formatted region with its nodes joined: where the models of locks start.
 
+use crate::fabric::LineWords;
 use crate::fabric::explored::{Constant, ExploredHostMemory, Model, Task};
 use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
-use crate::fabric::LineWords;
 use crate::layout::{CHUNK_BYTES_MIN, Geometry, Layout, LockProtocol, NodeLine, NodeState};
 use crate::lock::arbitrated::obey_newest_term;
 use crate::member::{HostTier, Seat};
@@ -90,7 +90,8 @@ impl Ground {
         let hosts = usize::from(self.layout.geometry().nodes);
         let mut model = Model::new(hosts, self.layout.geometry().region_bytes);
         for at in LineRange::covering(self.layout.metadata()).iter() {
-            let words: LineWords = std::array::from_fn(|index| self.rack.device_word(word(at, index)));
+            let words: LineWords =
+                std::array::from_fn(|index| self.rack.device_word(word(at, index)));
             if words != [0; LINE_WORDS] {
                 model.lines.push((at, words));
             }

@@ -33,6 +33,8 @@ mod usage;
 mod words;
 
 #[cfg(test)]
+pub(crate) mod rig;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use access::{Access, Retired, Standing};

@@ -270,8 +270,8 @@ mod tests {
     #[test]
     fn memory_that_nobody_wrote_is_damaged() {
         assert_eq!(PageUse::from_word(PageNumber(7), 0), PageUse::Damaged);
-        let strange = (0..100_000).filter(|word| {
-            let word = word * 0x0123_4567_89ab_cdef;
+        let strange = (0..100_000u64).filter(|word| {
+            let word = word.wrapping_mul(0x0123_4567_89ab_cdef);
             PageUse::from_word(PageNumber(7), word) != PageUse::Damaged
         });
         assert!(strange.count() < 20, "about one word in 65,536 looks like ours");

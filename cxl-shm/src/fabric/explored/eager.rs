@@ -77,8 +77,7 @@ impl Hosts {
             Op::Choose(_) | Op::Pause => false,
             Op::HasDied(other) => {
                 let other_host = self.ground.host_of[other];
-                let may_die =
-                    mortal.tasks >> other & 1 == 1 || mortal.hosts >> other_host & 1 == 1;
+                let may_die = mortal.tasks >> other & 1 == 1 || mortal.hosts >> other_host & 1 == 1;
                 state[other] == DEAD || !may_die
             }
         }
@@ -107,9 +106,7 @@ impl Hosts {
         // pushes no posted write, nor fetches other words of the line, which may change.
         let changes_nothing = match self.ground.memory.caches {
             CacheMode::Adversarial => copy.posted.is_empty(),
-            CacheMode::Sticky => {
-                !copy.clean.is_empty() || foreign == 0 && copy.posted.is_empty()
-            }
+            CacheMode::Sticky => !copy.clean.is_empty() || foreign == 0 && copy.posted.is_empty(),
         };
         changes_nothing && line.agrees_on(&self.contents, word)
     }
@@ -139,8 +136,8 @@ impl Hosts {
         let is_hidden = used.all() & host_tasks & !me == 0 && used.stores & !host_tasks == 0;
         // The line is clean: it could not have been written without this store. Where nothing is
         // written by itself it may be dirty, unless power may be lost.
-        let is_first = copy.dirty.is_none()
-            || self.ground.memory.caches == CacheMode::Sticky && !host_may_die;
+        let is_first =
+            copy.dirty.is_none() || self.ground.memory.caches == CacheMode::Sticky && !host_may_die;
         // It neither pushes posted writes nor completes a flush.
         let pushes = !copy.posted.is_empty() || line.is_flushed_by(task);
         // A process that dies before the store leaves another cache than one that dies after it.

@@ -228,9 +228,8 @@ impl<T: Task> Explorer<T> {
         if state[self.tasks()] >= self.model.deaths {
             return Mortal { tasks: 0, hosts: 0 };
         }
-        let tasks = (0..self.tasks()).filter(|task| {
-            self.model.tasks[*task].mortal && self.intends(state, *task).is_some()
-        });
+        let tasks = (0..self.tasks())
+            .filter(|task| self.model.tasks[*task].mortal && self.intends(state, *task).is_some());
         let is_up = |host: &&usize| {
             let mut tasks = (0..self.tasks()).filter(|task| self.model.tasks[*task].host == **host);
             tasks.any(|task| self.intends(state, task).is_some())

@@ -183,11 +183,14 @@ impl Hosts {
     pub(super) fn written(&self, lines: LineRange) -> Vec<(LineOffset, usize)> {
         if lines.lines() == 1 {
             let at = lines.start();
-            return self.position(Place::Line(at)).map(|position| (at, position)).into_iter().collect();
+            return self
+                .position(Place::Line(at))
+                .map(|position| (at, position))
+                .into_iter()
+                .collect();
         }
-        let inside = |at: &LineOffset| {
-            lines.start().bytes() <= at.bytes() && at.bytes() < lines.end_bytes()
-        };
+        let inside =
+            |at: &LineOffset| lines.start().bytes() <= at.bytes() && at.bytes() < lines.end_bytes();
         let first = self.ground.host_of.len() + 1;
         let places = self.places.iter().enumerate();
         let lines = places.filter_map(|(index, place)| match place {
@@ -217,7 +220,10 @@ impl Hosts {
         match op {
             Op::Load(at) => {
                 let Some(position) = self.position(Place::Line(at.line())) else {
-                    return vec![(self.device(state, at.line())[at.index_in_line()], state.clone())];
+                    return vec![(
+                        self.device(state, at.line())[at.index_in_line()],
+                        state.clone(),
+                    )];
                 };
                 let line = self.line(state, position);
                 let terms = self.ground.terms(at.line());
@@ -257,7 +263,8 @@ impl Hosts {
                 for (at, position) in self.written(lines) {
                     let mut more = Vec::new();
                     for way in ways {
-                        for line in self.line(&way, position).read_back(self.ground.terms(at), host) {
+                        for line in self.line(&way, position).read_back(self.ground.terms(at), host)
+                        {
                             more.push(self.with_line(&way, position, line));
                         }
                     }
