@@ -5,6 +5,7 @@ from rack import Rack
 import before_format
 import death
 import members
+import objects
 
 
 def run_all(rack: Rack) -> None:
@@ -15,7 +16,7 @@ def run_all(rack: Rack) -> None:
         return
     if not rack.case(members.attached_from_both):
         return
-    for case in members.CASES:
+    for case in [*members.CASES, *objects.CASES]:
         rack.case(case)
     if rack.case(death.of_a_host):
         rack.case(death.of_the_managers_host)

@@ -11,6 +11,7 @@ mod conform;
 mod counter;
 mod litmus;
 mod misuse;
+mod objects;
 mod torture;
 mod wipe;
 
@@ -36,6 +37,7 @@ enum Command {
     Counter(counter::Options),
     Torture(torture::Options),
     Chunks(chunks::Options),
+    Objects(objects::Options),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Counter(options) => counter::run(&options),
         Command::Torture(options) => torture::run(&options),
         Command::Chunks(options) => chunks::run(&options),
+        Command::Objects(options) => objects::run(&options),
     };
     match outcome {
         Ok(figures) => {
