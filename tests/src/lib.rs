@@ -4,6 +4,7 @@ pub mod cache_scenarios;
 pub mod fabric_conformance;
 pub mod house;
 pub mod litmus;
+pub mod lock_fairness;
 pub mod lock_scenarios;
 pub mod mutation;
 pub mod parallel;

@@ -11,9 +11,9 @@ use cxl_shm::units::{ChunkId, Extent, LineRange, LockId, WordOffset};
 
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run, wait_ms};
 
-const LOCK: LockId = LockId(9);
+pub(crate) const LOCK: LockId = LockId(9);
 
-fn geometry(nodes: u16) -> Geometry {
+pub(crate) fn geometry(nodes: u16) -> Geometry {
     Geometry {
         region_bytes: 8 << 20,
         nodes,
@@ -25,7 +25,7 @@ fn geometry(nodes: u16) -> Geometry {
 }
 
 /// The settings of run `seed`: one in three is sticky, one in two posts its writes.
-fn settings(hosts: usize, seed: u64) -> Settings {
+pub(crate) fn settings(hosts: usize, seed: u64) -> Settings {
     let bytes = geometry(1).region_bytes;
     let settings = if seed.is_multiple_of(3) {
         Settings { seed, ..Settings::sticky(hosts, bytes) }
@@ -35,7 +35,7 @@ fn settings(hosts: usize, seed: u64) -> Settings {
     Settings { posted_writes: seed.is_multiple_of(2), ..settings }
 }
 
-fn format(settings: Settings, geometry: Geometry, seed: u64, mutant: Mutant) -> Cluster {
+pub(crate) fn format(settings: Settings, geometry: Geometry, seed: u64, mutant: Mutant) -> Cluster {
     Cluster::format(settings, geometry, lock_protocol(seed), [0; 6], mutant)
 }
 
@@ -100,7 +100,7 @@ fn final_count(cluster: &Cluster) -> [u64; 2] {
     Pair::of(&member).read(member.fabric())
 }
 
-fn with_agents(mut schedule: Schedule, cluster: &Cluster, hosts: usize) -> Schedule {
+pub(crate) fn with_agents(mut schedule: Schedule, cluster: &Cluster, hosts: usize) -> Schedule {
     for host in 0..hosts {
         let (cluster, name) = (cluster.clone(), format!("agent {host}"));
         schedule = schedule.daemon(host, name.clone(), move |_| cluster.run_agent(host, &name));
@@ -108,7 +108,7 @@ fn with_agents(mut schedule: Schedule, cluster: &Cluster, hosts: usize) -> Sched
     schedule
 }
 
-fn with_manager(schedule: Schedule, cluster: &Cluster, host: usize) -> Schedule {
+pub(crate) fn with_manager(schedule: Schedule, cluster: &Cluster, host: usize) -> Schedule {
     let (cluster, name) = (cluster.clone(), format!("manager {host}"));
     schedule.daemon(host, name.clone(), move |_| cluster.run_manager(host, &name))
 }

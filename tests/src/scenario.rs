@@ -2,6 +2,7 @@
 
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::litmus::{bakery, chunks, formatting, grants, joining, moving, takeover};
+use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
     chunks_through_crashes, count_through_takeovers, count_together, standby_stands_by,
 };
@@ -71,7 +72,12 @@ pub const ALL: &[Scenario] = scenarios! {
         formatting::a_new_region_is_seen_at_once,
         joining::a_claim_meets_a_join,
         formatting::a_formatter_dies;
-    Locks: count_together, count_through_takeovers, standby_stands_by;
+    Locks:
+        count_together,
+        count_through_takeovers,
+        standby_stands_by,
+        overtaking_is_bounded,
+        pass_through_crashes;
     Chunks: chunks_through_crashes;
     Cache: serve_together, serve_through_crashes, flipped_bits_are_misses;
 };

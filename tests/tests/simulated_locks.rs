@@ -3,6 +3,7 @@
 //!
 //! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
 
+use rackline_tests::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use rackline_tests::lock_scenarios::{
     chunks_through_crashes, count_through_takeovers, count_together, standby_stands_by,
 };
@@ -26,4 +27,14 @@ fn a_standby_waits_for_its_turn() {
 #[test]
 fn chunks_have_one_owner_whoever_dies() {
     for_seeds(0..90, |seed| chunks_through_crashes(Mutant::NONE, seed));
+}
+
+#[test]
+fn nobody_is_overtaken_without_bound() {
+    for_seeds(0..48, |seed| overtaking_is_bounded(Mutant::NONE, seed));
+}
+
+#[test]
+fn what_is_passed_on_within_a_host_is_never_lost() {
+    for_seeds(0..72, |seed| pass_through_crashes(Mutant::NONE, seed));
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{
-    Geometry, Layout, Superblock, SuperblockError, format_superblock, read_superblock,
+    Geometry, Layout, LockProtocol, Superblock, SuperblockError, format_superblock, read_superblock,
 };
 use cxl_shm::member::{HOST_TIER_FOLDER, HostTierFile, watch_hearts};
 use cxl_shm::region::{Region, RegionKind, RegionUse};
@@ -41,6 +41,10 @@ pub(crate) struct Options {
     /// Locks between hosts, including eight that Rackline uses itself.
     #[arg(long, value_name = "N", default_value_t = 64)]
     locks: u32,
+
+    /// How the locks between hosts work.
+    #[arg(long, value_name = "PROTOCOL", value_enum, default_value_t)]
+    lock: Lock,
 
     /// Size of the chunks in which hosts take memory: a power of two.
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
@@ -76,11 +80,33 @@ impl From<Kind> for RegionKind {
     }
 }
 
-/// Sizes to format with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+enum Lock {
+    /// A lock manager grants them: it looks at one word a host, however many hosts wait, so this
+    /// is for racks of many hosts. Without a running manager no host gets new chunks.
+    #[default]
+    Arbitrated,
+    /// Hosts take numbers and need no manager: a lock passes from host to host in about half the
+    /// time, but who takes one looks at a word of every host. For few hosts, and where nothing may
+    /// depend on a manager. A dead host keeps what it held until it is declared dead and recovered.
+    Bakery,
+}
+
+impl From<Lock> for LockProtocol {
+    fn from(lock: Lock) -> Self {
+        match lock {
+            Lock::Arbitrated => Self::Arbitrated,
+            Lock::Bakery => Self::Bakery,
+        }
+    }
+}
+
+/// What to format with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) nodes: u16,
     pub(crate) locks: u32,
+    pub(crate) lock_protocol: LockProtocol,
     pub(crate) chunk_bytes: u64,
     pub(crate) block_bytes: u64,
 }
@@ -89,6 +115,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let plan = Plan {
         nodes: options.nodes,
         locks: options.locks,
+        lock_protocol: options.lock.into(),
         chunk_bytes: options.chunk.as_u64(),
         block_bytes: options.block.as_u64(),
     };
@@ -117,6 +144,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 "region_bytes": superblock.geometry.region_bytes,
                 "nodes": superblock.geometry.nodes,
                 "locks": superblock.geometry.locks,
+                "lock_protocol": superblock.lock_protocol.to_string(),
                 "chunks": layout.chunks(),
                 "chunk_bytes": superblock.geometry.chunk_bytes,
                 "payload_bytes": layout.payload().bytes(),
@@ -132,6 +160,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         layout.chunks(),
         ByteSize(superblock.geometry.chunk_bytes),
         ByteSize(layout.metadata().bytes()),
+    );
+    println!(
+        "  {} locks between hosts: {}",
+        superblock.geometry.locks,
+        match superblock.lock_protocol {
+            LockProtocol::Arbitrated => "arbitrated, granted by a lock manager",
+            LockProtocol::Bakery => "bakery, no lock manager needed",
+        }
     );
     println!("next: rackline lock-manager --region {} --node 0", region.path().display());
     Ok(())
@@ -165,7 +201,8 @@ fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
     let layout = Layout::new(geometry)?;
     geometry.host_words = u64::try_from(cache.host_words(&layout))?;
     let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
-    Ok(Superblock::new([high, low], geometry, cache.encode()))
+    let superblock = Superblock::new([high, low], geometry, cache.encode());
+    Ok(Superblock { lock_protocol: plan.lock_protocol, ..superblock })
 }
 
 /// Refuses what must not be overwritten; else what region was in the memory.

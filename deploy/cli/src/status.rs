@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedFabric};
-use cxl_shm::layout::{ChunkState, Layout, NodeState, Superblock, read_superblock};
+use cxl_shm::layout::{ChunkState, Layout, LockProtocol, NodeState, Superblock, read_superblock};
 use cxl_shm::member::{ManagerSeen, NodeHeart, watch_hearts};
 use cxl_shm::qualify::Visibility;
 use cxl_shm::region::Region;
@@ -42,6 +42,8 @@ struct Status {
     chunks_unreadable: u32,
     /// How processes that attach on this host publish, and why.
     visibility: String,
+    /// How the locks between hosts work.
+    lock_protocol: String,
     lock_manager: Option<LockManagerStatus>,
     nodes: Vec<NodeStatus>,
 }
@@ -120,6 +122,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         chunks: layout.chunks(),
         chunks_free: count(&|state| *state == Some(ChunkState::Free)),
         chunks_unreadable: count(&|state| state.is_none()),
+        lock_protocol: superblock.lock_protocol.to_string(),
         visibility: Visibility::of(region, superblock).to_string(),
         lock_manager,
         nodes,
@@ -192,20 +195,7 @@ fn print(status: &Status) {
         println!("  {} chunks out of use: their entries are damaged", status.chunks_unreadable);
     }
     println!("  on this host {}", status.visibility);
-    match &status.lock_manager {
-        None => println!("lock manager: none has run yet"),
-        Some(LockManagerStatus { node, term, serving, alive, waiting_for }) => {
-            let does = match (serving, alive, waiting_for) {
-                (true, true, None) => "serves".to_owned(),
-                (true, true, Some(node)) => {
-                    format!("waits for node {node} to acknowledge it: start a process of that node")
-                }
-                (true, false, _) => "does not move: start another, it takes over".to_owned(),
-                (false, ..) => "stopped: start one for new chunks to be had".to_owned(),
-            };
-            println!("lock manager: node {node}, term {term}, {does}");
-        }
-    }
+    print_locks(status);
     if status.nodes.is_empty() {
         println!("no node has joined yet");
         return;
@@ -229,4 +219,28 @@ fn print(status: &Status) {
             }
         );
     }
+}
+
+/// How locks are had, and the lock manager: what it does, and what to do when it does not.
+fn print_locks(status: &Status) {
+    let granted = status.lock_protocol == LockProtocol::Arbitrated.to_string();
+    let how = if granted { "a lock manager grants them" } else { "no lock manager needed" };
+    println!("locks: {}, {how}", status.lock_protocol);
+    let Some(LockManagerStatus { node, term, serving, alive, waiting_for }) = &status.lock_manager
+    else {
+        let so = if granted { "no host can have new chunks" } else { "nobody watches for deaths" };
+        println!("lock manager: none has run yet: {so}");
+        return;
+    };
+    let does = match (serving, alive, waiting_for) {
+        (true, true, Some(node)) if granted => {
+            format!("waits for node {node} to acknowledge it: start a process of that node")
+        }
+        (true, true, _) if granted => "serves".to_owned(),
+        (true, true, _) => "watches for dead hosts".to_owned(),
+        (true, false, _) => "does not move: start another, it takes over".to_owned(),
+        (false, ..) if granted => "stopped: start one for new chunks to be had".to_owned(),
+        (false, ..) => "stopped: start one, or nobody watches for dead hosts".to_owned(),
+    };
+    println!("lock manager: node {node}, term {term}, {does}");
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use clap::Args;
+use cxl_shm::layout::LockProtocol;
 use cxl_shm::region::{Region, free_bytes};
 use demo::workload::{self, Document, Size};
 use demo::{Gguf, KvGeometry, Tokenizer, model_file};
@@ -176,7 +177,13 @@ fn make_region(
         free.map_or("unknown how much is".to_owned(), |free| ByteSize(free).to_string())
     ));
     let region = Region::create_file(&path, bytes)?;
-    let plan = FormatPlan { nodes: NODES, locks: 16, chunk_bytes: CHUNK_BYTES, block_bytes };
+    let plan = FormatPlan {
+        nodes: NODES,
+        locks: 16,
+        lock_protocol: LockProtocol::Arbitrated,
+        chunk_bytes: CHUNK_BYTES,
+        block_bytes,
+    };
     let made = format::make(&region, &plan, false);
     let (superblock, layout) = match made {
         Ok(made) => made,
