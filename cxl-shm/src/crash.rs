@@ -123,6 +123,22 @@ crash_points! {
     HeapMarked,
     /// A destroyed root's object is free, the root's entry is not.
     RootCollected,
+    /// A dead host is fenced and its recovery announced, nothing of it is touched.
+    RecoveryFenced,
+    /// What a dead host left half done is redone, its locks are still held.
+    RecoveryRedone,
+    /// The locks of a dead host are free, its heap chunks are still its.
+    RecoveryFreed,
+    /// The heap chunks of a dead host belong to its recoverer, its slot is still taken.
+    RecoveryAdopted,
+    /// The slot of a dead host may be joined again, its recovery is not said to be done.
+    RecoveryBuried,
+    /// A recovery is done, or was not needed.
+    RecoveryDone,
+    /// A host has found itself declared dead, and says so to its processes.
+    SelfFenced,
+    /// Who found the former inhabitant of a slot gone has said that it comes.
+    JoinArrived,
     /// Descriptors say WRITING, the payloads are not copied.
     PublishReserved,
     /// The payloads are on the device, their descriptors still say WRITING.

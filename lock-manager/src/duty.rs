@@ -1,8 +1,13 @@
 //! Standing by and serving, as one state machine without a clock of its own.
 
+use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::layout::LockProtocol;
 use cxl_shm::lock::arbitrated::ManagerState;
-use cxl_shm::member::{Liveness, Manage, ManageError, ManagerSeen, Member, SUSPECT_MS};
+use cxl_shm::member::{
+    DeathNews, Deaths, DeclaredDead, Fence, Liveness, Manage, ManageError, ManagerSeen, Member,
+    SUSPECT_MS,
+};
 use cxl_shm::units::NodeId;
 
 /// What changed since the last step, for the log.
@@ -32,6 +37,39 @@ pub enum DutyChange {
         /// The newer term.
         by_term: u64,
     },
+    /// The region's locks need no manager: watches for deaths only.
+    Watching,
+}
+
+/// How long a lock manager waits for others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// How long after the active manager is suspected a standby takes over.
+    pub takeover_ms: u64,
+    /// How long the heart of a host stands still before it is declared dead.
+    pub declare_ms: u64,
+}
+
+/// Why a process cannot be the lock manager any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DutyError {
+    /// It may not manage.
+    #[error(transparent)]
+    Manage(#[from] ManageError),
+    /// Others have declared this host dead.
+    #[error(transparent)]
+    DeclaredDead(#[from] DeclaredDead),
+}
+
+/// What came of one step.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stepped {
+    /// Something was granted or claimed: the next step should follow at once.
+    pub busy: bool,
+    /// What the process does now, when that has changed.
+    pub change: Option<DutyChange>,
+    /// What is new about dead hosts.
+    pub deaths: Vec<(NodeId, DeathNews)>,
 }
 
 /// A process that is, or may become, the lock manager.
@@ -39,6 +77,7 @@ pub enum DutyChange {
 pub struct Duty<'m, F: Fabric, H: HostMemory, L: Liveness> {
     member: &'m Member<F, H, L>,
     manage: Manage<'m, F, H, L>,
+    deaths: Deaths<'m, F, H, L>,
     takeover_ms: u64,
     term: Option<u64>,
     /// Term and heartbeat of the active manager, and since when they have been so.
@@ -51,25 +90,34 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
     ///
     /// # Errors
     /// [`ManageError::OneOnThisHost`].
-    pub fn new(member: &'m Member<F, H, L>, takeover_ms: u64) -> Result<Self, ManageError> {
+    pub fn new(
+        member: &'m Member<F, H, L>,
+        clock: &'m (impl Clock + 'm),
+        patience: Patience,
+    ) -> Result<Self, ManageError> {
         let manage = member.manage()?;
-        Ok(Self { member, manage, takeover_ms, term: None, watched: None, told: None })
+        let Patience { takeover_ms, declare_ms } = patience;
+        let deaths = Deaths::watch(&manage, clock, declare_ms);
+        Ok(Self { member, manage, deaths, takeover_ms, term: None, watched: None, told: None })
     }
 
-    /// One step, and what changed by it. Returns also whether anything was granted: then the next
-    /// step should follow at once.
+    /// One step: of granting, or of standing by, and of what the dead need. `fence` makes certain
+    /// that who was declared dead writes no more.
     ///
     /// # Errors
-    /// [`ManageError::NoTermsLeft`].
-    pub fn step(&mut self, now_ms: u64) -> Result<(bool, Option<DutyChange>), ManageError> {
-        let mut busy = false;
+    /// [`DutyError`].
+    pub fn step(&mut self, now_ms: u64, fence: &mut impl Fence) -> Result<Stepped, DutyError> {
+        self.member.check_member()?;
+        let needs_manager = self.member.superblock().lock_protocol == LockProtocol::Arbitrated;
+        let mut stepped = Stepped::default();
         let change = match self.term {
-            Some(term) => match self.manage.poll() {
+            _ if !needs_manager => Some(DutyChange::Watching),
+            Some(term) => Some(match self.manage.poll() {
                 Some(ManagerState::Collecting { waiting_for }) => {
                     DutyChange::Collecting { term, waiting_for }
                 }
                 Some(ManagerState::Serving { granted }) => {
-                    busy = granted > 0;
+                    stepped.busy = granted > 0;
                     DutyChange::Serving { term }
                 }
                 Some(ManagerState::Deposed { by_term }) => {
@@ -77,15 +125,21 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
                     DutyChange::Deposed { by_term }
                 }
                 None => unreachable!("polled only between claim and deposition"),
-            },
-            None => match self.stand_by(now_ms)? {
-                Some(change) => change,
-                None => return Ok((true, None)),
-            },
+            }),
+            None => {
+                let change = self.stand_by(now_ms)?;
+                stepped.busy = change.is_none();
+                change
+            }
         };
-        let news = self.told != Some(change);
-        self.told = Some(change);
-        Ok((busy, news.then_some(change)))
+        // One manager declares deaths; a standby does when it has taken over. Without a manager
+        // all watchers do: they agree whom they appoint. What this node was appointed to it
+        // carries on in any case.
+        let declares = !needs_manager || self.term.is_some();
+        stepped.deaths = self.deaths.step(now_ms, declares, fence);
+        stepped.change = change.filter(|change| self.told != Some(*change));
+        self.told = change.or(self.told);
+        Ok(stepped)
     }
 
     /// Watches the active manager, and claims the next term when there is none: `None` then.

@@ -3,13 +3,15 @@
 //!
 //! The arbitration itself is a state machine of `cxl_shm` ([`cxl_shm::lock::arbitrated`]); this
 //! crate drives it: stands by while another manager's heart beats, claims the next term when that
-//! falls silent, grants until it is stopped or deposed. Readers and writers of blocks never wait
+//! falls silent, grants until it is stopped or deposed; declares hosts dead whose hearts stand still, has
+//! them fenced and recovers what they left. Readers and writers of blocks never wait
 //! for it: without one only the allocation of chunks stands still.
 
 mod duty;
+mod fence;
 mod options;
 mod run;
 
-pub use duty::{Duty, DutyChange};
-pub use options::Options;
+pub use duty::{Duty, DutyChange, DutyError, Patience, Stepped};
+pub use options::{FenceKind, Options};
 pub use run::{RunError, run};

@@ -2,7 +2,20 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+
+/// How a host that was declared dead is kept from writing ever again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum FenceKind {
+    /// Kill its processes, when it runs on this very machine. A host on another machine is
+    /// quarantined as with `none`.
+    Process,
+    /// Run the program given with --fence-command.
+    Command,
+    /// Quarantine: what it held stays out of use until it joins again on the same machine, or an
+    /// operator confirms that it is off with `rackline fence`.
+    None,
+}
 
 /// Run the lock manager of a region.
 ///
@@ -23,6 +36,27 @@ pub struct Options {
     /// to take over.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub takeover_ms: u64,
+
+    /// How long the heart of a host stands still before it is declared dead: its processes then
+    /// refuse to go on, it is fenced, and what it left is recovered. At least 1500.
+    #[arg(long, value_name = "MS", default_value_t = 3000)]
+    pub declare_ms: u64,
+
+    /// How a host that was declared dead is kept from writing ever again. Only then are its locks
+    /// freed and its node number given to others: a host that only paused would overwrite them.
+    #[arg(long, value_enum, default_value_t = FenceKind::Process)]
+    pub fence: FenceKind,
+
+    /// With --fence command: the program that cuts a host off (power, fabric port). It is run with
+    /// the node number and the host's name, and must return 0 only when no access of that host
+    /// can arrive any more. Any other status, or no end within --fence-timeout-ms, leaves the
+    /// host quarantined, and it is run again later.
+    #[arg(long, value_name = "PROGRAM", required_if_eq("fence", "command"))]
+    pub fence_command: Option<PathBuf>,
+
+    /// With --fence command: how long the program may take.
+    #[arg(long, value_name = "MS", default_value_t = 60_000)]
+    pub fence_timeout_ms: u64,
 
     /// Stop when the process that started this one ends.
     #[arg(long)]

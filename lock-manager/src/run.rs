@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::member::{AttachError, Attachment, ManageError};
+use cxl_shm::member::{AttachError, Attachment, DeathNews, ManageError, RecoveryNews};
+use cxl_shm::units::NodeId;
 
 use kv_cache::reclaim_dead_processes;
 
-use crate::duty::{Duty, DutyChange};
+use crate::duty::{Duty, DutyChange, DutyError, Patience};
+use crate::fence::fence_of;
 use crate::options::Options;
 
 /// How often it looks whether processes of its host have died.
@@ -23,6 +25,12 @@ pub enum RunError {
     /// It may not manage.
     #[error(transparent)]
     Manage(#[from] ManageError),
+    /// It cannot manage any more.
+    #[error(transparent)]
+    Duty(#[from] DutyError),
+    /// The fence cannot be set up.
+    #[error("cannot set up the fence: {0}")]
+    Fence(std::io::Error),
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),
@@ -44,7 +52,9 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let attachment = Attachment::attach(&options.region, options.node)?;
     let region = attachment.member().superblock().uuid_text();
     let clock = SystemClock::start();
-    let mut duty = Duty::new(attachment.member(), options.takeover_ms)?;
+    let Options { takeover_ms, declare_ms, .. } = *options;
+    let mut fence = fence_of(options, &attachment).map_err(RunError::Fence)?;
+    let mut duty = Duty::new(attachment.member(), &clock, Patience { takeover_ms, declare_ms })?;
     let mut tries = 0;
     let mut reclaim_at_ms = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -54,11 +64,14 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             reclaim_dead_processes(attachment.member(), &clock);
             reclaim_at_ms = now_ms + RECLAIM_MS;
         }
-        let (busy, change) = duty.step(now_ms)?;
-        if let Some(change) = change {
+        let stepped = duty.step(now_ms, &mut fence)?;
+        if let Some(change) = stepped.change {
             tell(&region, change);
         }
-        tries = if busy { 0 } else { tries + 1 };
+        for (node, news) in &stepped.deaths {
+            tell_death(&region, *node, news);
+        }
+        tries = if stepped.busy { 0 } else { tries + 1 };
         clock.pause(tries);
     }
     tracing::info!(region, "stops");
@@ -76,6 +89,38 @@ fn tell(region: &str, change: DutyChange) {
         DutyChange::Serving { term } => tracing::info!(region, term, "serves"),
         DutyChange::Deposed { by_term } => {
             tracing::warn!(region, by_term, "was deposed, stands by");
+        }
+        DutyChange::Watching => {
+            tracing::info!(region, "watches for deaths; the region's locks need no manager");
+        }
+    }
+}
+
+fn tell_death(region: &str, node: NodeId, news: &DeathNews) {
+    match news {
+        DeathNews::Suspected => {
+            tracing::warn!(region, %node, "its heart stands still: proposes to declare it dead");
+        }
+        DeathNews::Declared(decision) => {
+            let (recoverer, epoch) = (decision.appointment.recoverer, decision.appointment.epoch);
+            let incarnation = decision.case.incarnation;
+            tracing::warn!(region, %node, %incarnation, epoch, %recoverer, "was declared dead");
+        }
+        DeathNews::Unreadable { by } => {
+            tracing::error!(region, %node, %by, "cannot be declared dead: a ballot is unreadable");
+        }
+        DeathNews::Recovery(RecoveryNews::NotFenced(reason)) => {
+            tracing::warn!(
+                region, %node, reason,
+                "is quarantined: what it held stays out of use until it is fenced; when its host \
+                 is certainly off, confirm it with `rackline fence` on this host"
+            );
+        }
+        DeathNews::Recovery(RecoveryNews::Reached(step)) => {
+            tracing::info!(region, %node, ?step, "is being recovered");
+        }
+        DeathNews::Recovery(RecoveryNews::Adopted(chunks)) => {
+            tracing::info!(region, %node, chunks = chunks.len(), "its heap chunks were adopted");
         }
     }
 }

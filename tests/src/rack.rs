@@ -15,9 +15,11 @@ use cxl_shm::fabric::simulated::{
     SimulatedRack, Site,
 };
 use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
-use cxl_shm::member::{HostIdentity, HostTier, JoinError, Liveness, Member, ProcessIdentity};
+use cxl_shm::member::{
+    HostIdentity, HostTier, JoinError, Liveness, Member, NoFence, ProcessIdentity,
+};
 use cxl_shm::units::LineRange;
-use lock_manager::Duty;
+use lock_manager::{Duty, Patience};
 
 /// A member of a simulated rack.
 pub type RackMember = Member<SimulatedHost, SimulatedHostMemory, Processes>;
@@ -295,12 +297,15 @@ impl Cluster {
     pub fn run_manager(&self, host: usize, name: &str) {
         let member = self.join(host, name);
         let clock = self.clock(host);
-        let mut duty = Duty::new(&member, 500).unwrap_or_else(|error| panic!("{name}: {error}"));
+        // Nobody is declared dead, however long he pauses.
+        let patience = Patience { takeover_ms: 500, declare_ms: u64::MAX };
+        let duty = Duty::new(&member, &clock, patience);
+        let mut duty = duty.unwrap_or_else(|error| panic!("{name}: {error}"));
         let mut tries = 0;
         loop {
-            let now_ms = clock.now_ms();
-            let (busy, _) = duty.step(now_ms).unwrap_or_else(|error| panic!("{name}: {error}"));
-            tries = if busy { 0 } else { tries + 1 };
+            let stepped = duty.step(clock.now_ms(), &mut NoFence);
+            let stepped = stepped.unwrap_or_else(|error| panic!("{name}: {error}"));
+            tries = if stepped.busy { 0 } else { tries + 1 };
             clock.pause(tries);
         }
     }

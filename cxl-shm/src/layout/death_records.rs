@@ -117,6 +117,12 @@ impl BallotRecord {
         self.epoch.max(self.epoch_seen)
     }
 
+    /// The largest epoch of the slot that the node knew of when it opened the case.
+    #[must_use]
+    pub fn epoch_known(&self) -> u64 {
+        self.epoch_seen
+    }
+
     /// Which of two writes is the later one.
     #[must_use]
     pub fn sequence(&self) -> u32 {

@@ -506,6 +506,24 @@ impl Layout {
         PeerArea::new(lines(at, self.geometry.area_lines))
     }
 
+    /// Every line before the chunks that only `node` writes.
+    pub fn owned_by(&self, node: NodeId) -> impl Iterator<Item = LineRange> + use<> {
+        let layout = *self;
+        let parts = [
+            self.node_page(node),
+            self.intents(node),
+            self.ballots(node),
+            self.recoveries(node),
+            self.requests(node),
+            self.acks(node),
+            self.grants(node),
+            self.free_tails(node),
+            self.area(node),
+        ];
+        let rings = self.nodes().map(move |receiver| layout.free_ring(node, receiver));
+        parts.into_iter().chain(rings).map(|part| part.range())
+    }
+
     fn node_page(&self, node: NodeId) -> PeerArea {
         self.per_node(self.nodes_at, PAGE_BYTES, node)
     }

@@ -1,5 +1,6 @@
 //! Why a lock between hosts was not had.
 
+use crate::member::DeclaredDead;
 use crate::units::{LockId, NodeId};
 
 /// Why a lock between hosts was not had. Nothing is held or left behind then.
@@ -35,6 +36,9 @@ pub enum LockError {
         /// How long was waited.
         timeout_ms: u64,
     },
+    /// This node was declared dead.
+    #[error(transparent)]
+    DeclaredDead(#[from] DeclaredDead),
     /// What a node has in its request word was written by no node. It may hide a holder, so nobody
     /// has the lock while it is there. Only under the protocol `bakery`.
     #[error(

@@ -105,6 +105,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
 
     fn step(&mut self, thorough: bool) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
         let (member, lock) = (self.member, self.lock);
+        // A node that was declared dead takes no more locks.
+        member.check_member()?;
         let (seat, fabric) = (member.seat(), member.fabric());
         match &mut self.stage {
             Stage::Queued(place) => {

@@ -9,6 +9,7 @@
 //! ...     process registry: {identity, generation} x 256
 //! ...     waiters' words: {lock, ticket} x 256 (rule Q2)
 //! ...     lock stamps: {term, phase, ticket} per lock of the region (rule T1)
+//! ...     what an operator confirmed: per node 1 + the incarnation that is off
 //! ...     heap of objects: heads of lists, frees in progress
 //! ...     words of the layer above
 //! ```
@@ -21,13 +22,15 @@ use crate::fabric::HostMemory;
 use crate::layout::Geometry;
 use crate::lock::stamp::Stamp;
 use crate::lock::{HolderToken, HostLock, HostQueue, QueueWords};
-use crate::units::{Incarnation, LockId, NodeId};
+use crate::units::{Incarnation, LockId, NODES_MAX, NodeId};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"RACKHOST");
 const PLACES: usize = 9;
 const TICKETS: usize = 10;
 const HEADER_WORDS: usize = 11;
+const STATE: usize = 5;
 const STATE_MEMBER: u64 = 1;
+const STATE_DECLARED_DEAD: u64 = 2;
 /// Host locks: those of [`HostLockName`].
 const OWN_LOCKS: usize = 4;
 
@@ -73,15 +76,38 @@ impl<H: HostMemory> HostTier<H> {
 
     /// The incarnation that the host's processes are in, when there is one for this region.
     pub(crate) fn incarnation(&self, uuid: [u64; 2], node: NodeId) -> Option<Incarnation> {
+        self.life(uuid, node).filter(|_| self.memory.load(STATE) == STATE_MEMBER)
+    }
+
+    /// The incarnation for which the tier was made, when it is that of this region and node.
+    pub(crate) fn life(&self, uuid: [u64; 2], node: NodeId) -> Option<Incarnation> {
         let m = &self.memory;
-        let ours = m.load(0) == MAGIC
-            && [m.load(1), m.load(2)] == uuid
-            && m.load(3) == u64::from(node.0)
-            && m.load(5) == STATE_MEMBER;
-        if !ours {
-            return None;
-        }
-        u32::try_from(m.load(4)).ok().map(Incarnation)
+        let ours =
+            m.load(0) == MAGIC && [m.load(1), m.load(2)] == uuid && m.load(3) == u64::from(node.0);
+        u32::try_from(m.load(4)).ok().filter(|_| ours).map(Incarnation)
+    }
+
+    /// Whether this host has seen that others declared it dead.
+    pub(crate) fn is_declared_dead(&self) -> bool {
+        self.memory.load(STATE) == STATE_DECLARED_DEAD
+    }
+
+    /// Tells every process of the host that others declared it dead.
+    pub(crate) fn set_declared_dead(&self) {
+        // Not over a tier that is closed: then the host has left, or somebody makes it anew.
+        let _ = self.memory.compare_exchange(STATE, STATE_MEMBER, STATE_DECLARED_DEAD);
+    }
+
+    /// Whether an operator has confirmed to this host that life `incarnation` of `node` is over.
+    pub(crate) fn is_confirmed_off(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        let word = self.memory.load(confirmed_at(self.locks) + node.index());
+        word == u64::from(incarnation.0) + 1
+    }
+
+    /// An operator confirms that the host of `node` is off, in life `incarnation` of the node.
+    pub(crate) fn set_confirmed_off(&self, node: NodeId, incarnation: Incarnation) {
+        let word = u64::from(incarnation.0) + 1;
+        self.memory.store(confirmed_at(self.locks) + node.index(), word);
     }
 
     /// Makes the tier anew. The caller is alone with it.
@@ -110,7 +136,7 @@ impl<H: HostMemory> HostTier<H> {
 
     /// Opens (or closes) the tier to further processes.
     pub(crate) fn set_member(&self, member: bool) {
-        self.memory.store(5, if member { STATE_MEMBER } else { 0 });
+        self.memory.store(STATE, if member { STATE_MEMBER } else { 0 });
     }
 
     /// The term that this host obeys; 0 before the first.
@@ -264,9 +290,13 @@ fn stamps_at(locks: u32) -> usize {
     waits_at(locks) + usize::from(PROCESSES_MAX)
 }
 
+fn confirmed_at(locks: u32) -> usize {
+    stamps_at(locks) + locks as usize
+}
+
 fn heap_at(locks: u32) -> usize {
     // On a line of its own: these words are hot in another way than the locks.
-    (stamps_at(locks) + locks as usize).next_multiple_of(8)
+    (confirmed_at(locks) + usize::from(NODES_MAX)).next_multiple_of(8)
 }
 
 fn application_at(locks: u32) -> usize {

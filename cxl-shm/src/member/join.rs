@@ -3,12 +3,15 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use super::{HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
+use super::slot::{Slot, is_over, recoveries_of};
+use super::{DeclaredDead, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, LineError, refresh_all};
+use crate::fabric::{Fabric, HostMemory, refresh_all};
 use crate::intent::redo_own;
-use crate::layout::{HostName, NodeLine, NodeState, SuperblockError, read_superblock};
+use crate::layout::{
+    HostName, NodeLine, NodeState, RecoveryStep, SuperblockError, read_superblock,
+};
 use crate::lock::arbitrated::obey_newest_term;
 use crate::lock::{Competitor, SharedTier};
 use crate::units::{Incarnation, LockId, NodeId};
@@ -86,14 +89,29 @@ pub enum JoinError {
     /// may be paused, and write again.
     #[error(
         "node {node} belongs to host \"{host}\", which did not leave it; start Rackline on that \
-         host again, give this host another node number, or, when that host is certainly off, \
-         make the region anew with `rackline format --force`"
+         host again, or give this host another node number; a running lock manager declares a \
+         dead host dead and, once it is fenced, frees its node (`rackline status`, `rackline \
+         fence --help`)"
     )]
     NotLeft {
         /// The node.
         node: NodeId,
         /// The host's name.
         host: String,
+    },
+    /// The present processes of the node were declared dead.
+    #[error(transparent)]
+    DeclaredDead(#[from] DeclaredDead),
+    /// Another host is at the recovery of what the former processes of the node left.
+    #[error(
+        "node {node} was declared dead and is being recovered by node {recoverer}; try again when \
+         that is done (`rackline status` shows how far it is)"
+    )]
+    BeingRecovered {
+        /// The node.
+        node: NodeId,
+        /// By whom.
+        recoverer: NodeId,
     },
     /// A ticket in the region is beyond all counting.
     #[error(
@@ -158,9 +176,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         let tier = HostTier::new(memory, layout.locks());
         // Process ids of another pid namespace mean nothing here.
         let comparable = tier.pid_namespace() == host.pid_namespace;
-        let running = tier.incarnation(superblock.uuid, node).filter(|_| {
-            comparable && tier.processes().any(|(_, identity)| liveness.is_alive(identity))
-        });
+        let alive = comparable && tier.processes().any(|(_, identity)| liveness.is_alive(identity));
+        let running = tier.incarnation(superblock.uuid, node).filter(|_| alive);
+        if alive && tier.life(superblock.uuid, node).is_some() && tier.is_declared_dead() {
+            return Err(DeclaredDead { node }.into());
+        }
         let seat = Seat::new(layout, superblock.lock_protocol, node, tier);
         let incarnation = match running {
             Some(incarnation) => incarnation,
@@ -223,10 +243,13 @@ fn take_slot<F: Fabric, H: HostMemory>(
     let (layout, node) = (seat.layout(), seat.node());
     let incarnation = vacate(seat, fabric, uuid, host, clock)?;
 
-    // M8: what an earlier life of this host left in its caches is gone before we write.
+    // M8: what an earlier life of this host left in its caches is gone before we write, and what
+    // a recoverer wrote meanwhile is there.
     fabric.refresh(seat.area().range());
     fabric.refresh(layout.requests(node).range());
     fabric.refresh(layout.intents(node).range());
+    fabric.refresh(layout.ballots(node).range());
+    fabric.refresh(layout.recoveries(node).range());
     // Beats go on from the last one: a count that went back could repeat what a watcher has seen.
     let beats = [layout.heartbeat(node), layout.manager_heartbeat(node)];
     refresh_all(fabric, beats.map(|beat| beat.range()));
@@ -275,37 +298,45 @@ fn vacate<F: Fabric, H: HostMemory>(
     clock: &impl Clock,
 ) -> Result<Incarnation, JoinError> {
     let (layout, node) = (seat.layout(), seat.node());
-    let line = layout.node_line(node);
-    let last = line.fresh(fabric);
-    let vacant = match &last {
-        Ok(line) => line.state() == Some(NodeState::Left),
-        Err(LineError::Blank { .. }) => true,
-        // Its last inhabitant died while it wrote the line.
-        Err(LineError::Corrupt { .. }) => false,
+    let Some(last) = Slot::fresh(layout, fabric, node) else {
+        return Ok(Incarnation(1));
     };
-    if !vacant {
-        let same_boot = last.is_ok_and(|line| line.boot_id() == host.boot_id);
-        let same_machine = host.machine_id != [0; 2]
-            && last.is_ok_and(|line| line.machine_id() == host.machine_id);
-        // Our own tier of an earlier life, in which nobody lives.
-        let ours = same_boot
-            && seat.tier().pid_namespace() == host.pid_namespace
-            && last
-                .is_ok_and(|line| seat.tier().incarnation(uuid, node) == Some(line.incarnation()));
-        let rebooted = same_machine && !same_boot;
-        if !ours && !rebooted && heart_beats(seat, fabric, clock) {
-            return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
-        }
-        // A heart that stands still proves a death only on this very machine (a time-out is not a
-        // fence). Of a line that cannot be read we know no machine.
-        if last.is_ok() && !same_boot && !same_machine {
-            return Err(JoinError::NotLeft { node, host: host_of(seat, fabric) });
+    let next = last.incarnation.0.checked_add(1).map(Incarnation);
+    let next = next.ok_or(JoinError::NoIncarnations { node })?;
+    if last.vacant {
+        return Ok(next);
+    }
+    let same_boot = last.line.is_some_and(|line| line.boot_id() == host.boot_id);
+    let same_machine = host.machine_id != [0; 2]
+        && last.line.is_some_and(|line| line.machine_id() == host.machine_id);
+    // Our own tier of an earlier life, in which nobody lives.
+    let ours = same_boot
+        && seat.tier().pid_namespace() == host.pid_namespace
+        && last.line.is_some_and(|line| seat.tier().life(uuid, node) == Some(line.incarnation()));
+    let rebooted = same_machine && !same_boot;
+    if !ours && !rebooted && heart_beats(seat, fabric, clock) {
+        return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
+    }
+    // A heart that stands still proves a death only on this very machine (a time-out is not a
+    // fence). Of a line that cannot be read we know no machine.
+    if last.line.is_some() && !same_boot && !same_machine {
+        return Err(JoinError::NotLeft { node, host: host_of(seat, fabric) });
+    }
+    // The former life is over, and its lines are ours, unless a recoverer has them already (R3):
+    // say that we come, then look. A recoverer says that it begins, then looks.
+    fabric.refresh(layout.arrival(node).range());
+    seat.arrival().publish(fabric, u64::from(next.0));
+    crash::reach(CrashPoint::JoinArrived);
+    for (recoverer, record) in recoveries_of(layout, fabric, node) {
+        let under_way = record.step().is_some_and(RecoveryStep::is_under_way);
+        if under_way && !is_over(layout, fabric, recoverer, record.recoverer_incarnation()) {
+            // Nothing of the new life was written, so there is none. A recoverer that has yielded
+            // to it meanwhile begins again.
+            seat.arrival().publish(fabric, u64::from(last.incarnation.0));
+            return Err(JoinError::BeingRecovered { node, recoverer });
         }
     }
-    // Also of a line that is damaged: state and incarnation are one word, which never tears.
-    let first_word = line.at().word(0).map_or(0, |word| fabric.load(word));
-    let last = u32::try_from(first_word >> 32).unwrap_or(u32::MAX);
-    last.checked_add(1).map(Incarnation).ok_or(JoinError::NoIncarnations { node })
+    Ok(next)
 }
 
 fn host_of<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> String {

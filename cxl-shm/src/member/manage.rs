@@ -1,8 +1,9 @@
 //! Being the lock manager: at most one process a host, one host a term.
 
+use super::slot::{Slot, is_freed, is_taken};
 use super::{HostLockName, Liveness, Member};
-use crate::fabric::{Fabric, HostMemory, LineError};
-use crate::layout::{Layout, NodeState};
+use crate::fabric::{Fabric, HostMemory};
+use crate::layout::Layout;
 use crate::lock::HostAcquire;
 use crate::lock::arbitrated::{Manager, ManagerState, NodeReport};
 use crate::lock::stamp::Stamp;
@@ -76,19 +77,22 @@ impl ManagerSeen {
     /// nothing is granted before it has (T4).
     #[must_use]
     pub fn waiting_for<F: Fabric>(&self, layout: &Layout, fabric: &F) -> Option<NodeId> {
+        let _ = Slot::all(layout, fabric);
         layout.nodes().find(|node| {
-            let present = match layout.node_line(*node).fresh(fabric) {
-                Ok(line) => line.state() != Some(NodeState::Left),
-                Err(LineError::Blank { .. }) => false,
-                Err(LineError::Corrupt { .. }) => true,
-            };
+            let present = is_taken(layout, fabric, *node) && !is_freed(layout, fabric, *node);
             let first = layout.acks(*node).word(0).map(|word| word.fresh(fabric));
             present && first.is_some_and(|word| Stamp::from_word(word).term != self.term)
         })
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Manage<'_, F, H, L> {
+impl<'m, F: Fabric, H: HostMemory, L: Liveness> Manage<'m, F, H, L> {
+    /// The member whose right it is.
+    #[must_use]
+    pub fn member(&self) -> &'m Member<F, H, L> {
+        self.member
+    }
+
     /// Claims the next term. After return every other manager finds itself deposed; grants begin
     /// once all nodes have acknowledged the term.
     ///

@@ -6,29 +6,41 @@
 
 mod attach;
 mod consensus;
+mod deaths;
+mod fence;
 mod hearts;
 mod host_tier;
 mod host_tier_file;
 mod join;
 mod manage;
 mod process;
+mod recovery;
 mod seat;
+mod slot;
+mod suspicion;
 mod twin;
 
 pub use attach::{AttachError, Attachment, LocalMember};
-pub use consensus::{Decision, Progress, Proposal, is_declared_dead};
+pub use consensus::{
+    Decision, Progress, Proposal, decided_about, is_declared_dead, membership_epoch,
+};
+pub use deaths::{DeathNews, Deaths};
+pub use fence::{CommandFence, Fence, FenceOrder, FenceState, NoFence, ProcessFence};
 pub use hearts::{NodeHeart, watch_hearts};
 pub use host_tier::{ApplicationWords, HostLockName, HostTier};
 pub use host_tier_file::{HOST_TIER_FOLDER, HostTierError, HostTierFile};
 pub use join::{HostIdentity, JoinError, LeaveOutcome};
 pub use manage::{Manage, ManageError, ManagerSeen};
 pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
+pub use recovery::RecoveryNews;
 pub(crate) use seat::Seat;
+pub(crate) use slot::{is_freed, is_taken};
 
 use std::cell::RefCell;
 
 use crate::alloc::{AllocateError, ChunkError};
 use crate::clock::Clock;
+use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, OwnedArea, PeerArea};
 use crate::layout::{Layout, Superblock};
 use crate::lock::arbitrated::Agent;
@@ -287,16 +299,50 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         crate::alloc::owned(self)
     }
 
+    /// Whether this node still takes part: cheap, one word of the host's DRAM. Asked before every
+    /// operation that writes to the region.
+    ///
+    /// # Errors
+    /// [`DeclaredDead`]: for good; the processes of the host end, and join again.
+    pub fn check_member(&self) -> Result<(), DeclaredDead> {
+        if self.seat.tier().is_declared_dead() {
+            return Err(DeclaredDead { node: self.node() });
+        }
+        Ok(())
+    }
+
+    /// Takes down that an operator asserts: the host that life `incarnation` of `node` ran on is
+    /// off, or cut off from the memory. That is a fence; when it is not so, memory that others use
+    /// is overwritten. Heard by the lock manager of this host, if that was appointed to recover
+    /// the node.
+    pub fn confirm_off(&self, node: NodeId, incarnation: Incarnation) {
+        self.seat.tier().set_confirmed_off(node, incarnation);
+    }
+
+    pub(crate) fn is_confirmed_off(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.seat.tier().is_confirmed_off(node, incarnation)
+    }
+
     /// One beat of the heart, if this process is its host's agent or can become it; called every
     /// [`HEARTBEAT_MS`]. Returns whether it is.
     ///
     /// The agent also ends what nobody looks after of the region's locks: what dead processes of the
-    /// host left, and what was passed to one that did not take it over.
+    /// host left, and what was passed to one that did not take it over. When others have declared
+    /// this node dead it tells all processes of the host, and writes no more.
     pub fn beat(&self) -> bool {
         let lock = self.seat.tier().host_lock(HostLockName::Agent);
         let ours = lock.holder() == Some(self.token);
         if !ours && self.try_host_lock(&lock) == HostAcquire::Busy {
             return false;
+        }
+        if !self.seat.tier().is_declared_dead()
+            && is_declared_dead(self.layout(), &self.fabric, self.node(), self.incarnation)
+        {
+            self.seat.tier().set_declared_dead();
+            crash::reach(CrashPoint::SelfFenced);
+        }
+        if self.seat.tier().is_declared_dead() {
+            return true;
         }
         self.agent.borrow_mut().tick(&self.seat, &self.fabric);
         crate::lock::end_abandoned(self);
@@ -341,6 +387,18 @@ impl<F, H: HostMemory, L> Member<F, H, L> {
             self.seat.tier().unregister(self.process, self.identity);
         }
     }
+}
+
+/// Others have declared this node dead: its heart stood still for too long. It fences itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "node {node} was declared dead by the other hosts, because its heart stood still; end all \
+     processes of this node and start them again: it joins anew once it is recovered (`rackline \
+     status` shows how far that is)"
+)]
+pub struct DeclaredDead {
+    /// This node.
+    pub node: NodeId,
 }
 
 /// A host lock, held until this is dropped.

@@ -66,6 +66,16 @@ impl<H: HostMemory> Seat<H> {
         self.layout.manager_heartbeat(self.node).claim()
     }
 
+    /// Written by the one manager of the host only.
+    pub(crate) fn recoveries(&self) -> OwnedArea {
+        self.layout.recoveries(self.node).claim()
+    }
+
+    /// Written by the process that joins as the host's first.
+    pub(crate) fn arrival(&self) -> OwnedWord {
+        self.layout.arrival(self.node).claim()
+    }
+
     pub(crate) fn summary(&self) -> OwnedWord {
         self.layout.summary(self.node).claim()
     }

@@ -9,10 +9,10 @@ use std::collections::{BTreeSet, VecDeque};
 use super::agent::newest_term;
 use super::manager_of;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, LineError, PublishBatch, refresh_all};
-use crate::layout::{LockProtocol, ManagerClaim, NodeState};
+use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use crate::layout::{LockProtocol, ManagerClaim};
 use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
-use crate::member::Seat;
+use crate::member::{Seat, is_freed, is_taken};
 use crate::mutant::{self, Mutant};
 use crate::units::{LockId, NodeId};
 
@@ -127,7 +127,9 @@ impl Manager {
         if newest > self.term {
             return ManagerState::Deposed { by_term: newest };
         }
-        let presence = layout.nodes().map(|node| layout.node_line(node).range());
+        let presence = layout
+            .nodes()
+            .flat_map(|node| [layout.node_line(node).range(), layout.arrival(node).range()]);
         let summaries = layout.nodes().map(|node| layout.summary(node).range());
         refresh_all(fabric, presence.chain(summaries));
         let mut waiting_for = None;
@@ -171,14 +173,12 @@ impl Manager {
         let layout = seat.layout();
         let view = &mut self.nodes[index];
         let node = view.node;
-        // Only a node that says so has left, and only one that never asked for anything was never
-        // there: a line that cannot be read is being written, or damaged, and its node may hold
-        // locks (T4). A node that has left is still read below: its last words were releases.
-        view.present = match layout.node_line(node).cached(fabric) {
-            Ok(line) => line.state() != Some(NodeState::Left),
-            Err(LineError::Blank { .. }) => layout.summary(node).cached(fabric) != 0,
-            Err(LineError::Corrupt { .. }) => true,
-        };
+        // Only a node that says so has left, only one that was never joined was never there, and
+        // only one whose locks its recoverer has freed needs none any more: a line that cannot be
+        // read is being written, or damaged, and its node may hold locks (T4). A node that has left
+        // is still read below: its last words were releases.
+        view.present = is_taken(layout, fabric, node)
+            && (view.acknowledged || !is_freed(layout, fabric, node));
         if !view.present {
             view.acknowledged = false;
         }

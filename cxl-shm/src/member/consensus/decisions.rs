@@ -77,15 +77,20 @@ impl Ballots {
         })
     }
 
-    /// The largest epoch that was decided about `victim`; 0 when none was.
-    pub(crate) fn epoch(&self, victim: NodeId) -> u64 {
-        let decided = self.about(victim).filter_map(|record| record.decided());
-        decided.map(|appointment| appointment.epoch).max().unwrap_or(0)
+    /// The largest epoch that was decided about `victim`, as far as anybody remembers.
+    fn epoch(&self, victim: NodeId) -> u64 {
+        let known = |record: BallotRecord| match record.decided() {
+            Some(appointment) => appointment.epoch,
+            // What it knew when it opened this case.
+            None => record.epoch_known(),
+        };
+        self.about(victim).map(known).max().unwrap_or(0)
     }
 }
 
-/// The last decision about the life `incarnation` of `victim`, freshly read.
-pub(crate) fn decided_about<F: Fabric>(
+/// The last decision about the life `incarnation` of `victim`, freshly read. Needs no membership.
+#[must_use]
+pub fn decided_about<F: Fabric>(
     layout: &Layout,
     fabric: &F,
     victim: NodeId,
@@ -96,6 +101,14 @@ pub(crate) fn decided_about<F: Fabric>(
     // The last case may still be open: then the one before it was decided.
     let cases = (1..=last.appointment).rev().map(|appointment| Case { incarnation, appointment });
     cases.take(2).find_map(|case| ballots.decision(victim, case))
+}
+
+/// The epoch of the rack's membership, freshly read: grows with every death that is declared. Needs
+/// no membership.
+#[must_use]
+pub fn membership_epoch<F: Fabric>(layout: &Layout, fabric: &F) -> u64 {
+    let ballots = Ballots::fresh(layout, fabric, layout.nodes());
+    layout.nodes().map(|node| ballots.epoch(node)).fold(0, u64::saturating_add)
 }
 
 /// Whether the life `incarnation` of `victim` was declared dead, freshly read. Needs no

@@ -24,8 +24,8 @@
 mod decisions;
 mod proposal;
 
-pub(crate) use decisions::{Ballots, decided_about};
-pub use decisions::{Decision, is_declared_dead};
+pub(crate) use decisions::Ballots;
+pub use decisions::{Decision, decided_about, is_declared_dead, membership_epoch};
 pub use proposal::{Progress, Proposal};
 
 #[cfg(test)]

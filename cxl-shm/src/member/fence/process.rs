@@ -1,0 +1,198 @@
+//! The fence `process`: the victim's processes run on this very machine, and are killed.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::{Fence, FenceOrder, FenceState};
+use crate::clock::SystemClock;
+use crate::fabric::{Fabric, MappedFabric, refresh_all};
+use crate::layout::{Case, ChunkState, Layout, Superblock};
+use crate::member::{
+    HOST_TIER_FOLDER, HostIdentity, HostTier, HostTierFile, Liveness, ProcLiveness, ProcessIdentity,
+};
+use crate::units::{ChunkId, LineRange, NodeId};
+
+/// How long a killed process may take to be gone.
+const GONE_MS: u64 = 30_000;
+/// After a failure, how long until it is tried again.
+const AGAIN_MS: u64 = 1_000;
+
+/// Kills the processes of a node that run on this machine under this boot, as its host tier
+/// lists them, and waits until they are gone. Then everything of the node that this machine's
+/// caches may still hold is flushed (M8): a dirty line of the dead would otherwise reach the
+/// device long after somebody else has written it.
+#[derive(Debug)]
+pub struct ProcessFence {
+    fabric: MappedFabric,
+    superblock: Superblock,
+    layout: Layout,
+    host: HostIdentity,
+    jobs: Vec<Job>,
+}
+
+#[derive(Debug)]
+struct Job {
+    victim: NodeId,
+    case: Case,
+    since_ms: u64,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Running(Receiver<Result<(), String>>),
+    Over(Result<(), String>),
+}
+
+impl ProcessFence {
+    /// A fence for the region on `fabric`, for processes of this machine.
+    ///
+    /// # Errors
+    /// When the operating system does not say which machine this is.
+    pub fn new(
+        fabric: MappedFabric,
+        superblock: Superblock,
+        layout: Layout,
+    ) -> std::io::Result<Self> {
+        let host = HostIdentity::current()?;
+        Ok(Self { fabric, superblock, layout, host, jobs: Vec::new() })
+    }
+
+    fn start(&self, order: &FenceOrder) -> Stage {
+        // The same kernel: its processes are ours to see and to kill. The machine id alone does
+        // not tell, as images of one installation share it.
+        if order.machine.map(|(boot_id, _)| boot_id) != Some(self.host.boot_id) {
+            let host = &order.host;
+            return Stage::Over(Err(format!("its host \"{host}\" is another machine than this")));
+        }
+        let path =
+            HostTierFile::path_in(Path::new(HOST_TIER_FOLDER), &self.superblock, order.victim);
+        let (sender, receiver) = channel();
+        let (fabric, layout, superblock) = (self.fabric.clone(), self.layout, self.superblock);
+        let (victim, namespace) = (order.victim, self.host.pid_namespace);
+        let job = move || {
+            let killed = kill_all(&path, &superblock, victim, namespace);
+            if killed.is_ok() {
+                flush_all(&layout, &fabric, victim);
+            }
+            // Nobody listens when the lock manager has ended meanwhile.
+            let _ = sender.send(killed);
+        };
+        let name = "rackline-fence".to_owned();
+        match std::thread::Builder::new().name(name).spawn(job) {
+            Ok(_) => Stage::Running(receiver),
+            Err(error) => Stage::Over(Err(format!("no thread for the fence: {error}"))),
+        }
+    }
+}
+
+impl Fence for ProcessFence {
+    fn poll(&mut self, order: &FenceOrder, now_ms: u64) -> FenceState {
+        let (victim, case) = (order.victim, order.case);
+        let at = self.jobs.iter().position(|job| (job.victim, job.case) == (victim, case));
+        let index = at.unwrap_or_else(|| {
+            let stage = self.start(order);
+            self.jobs.retain(|job| job.victim != victim);
+            self.jobs.push(Job { victim, case, since_ms: now_ms, stage });
+            self.jobs.len() - 1
+        });
+        let again = now_ms.saturating_sub(self.jobs[index].since_ms) >= AGAIN_MS;
+        if again && matches!(self.jobs[index].stage, Stage::Over(Err(_))) {
+            let stage = self.start(order);
+            self.jobs[index].stage = stage;
+            self.jobs[index].since_ms = now_ms;
+        }
+        let job = &mut self.jobs[index];
+        if let Stage::Running(receiver) = &job.stage {
+            let over = match receiver.try_recv() {
+                Ok(outcome) => outcome,
+                Err(TryRecvError::Empty) => return FenceState::Running,
+                Err(TryRecvError::Disconnected) => Err("the fence's thread has died".to_owned()),
+            };
+            job.stage = Stage::Over(over);
+        }
+        match &job.stage {
+            Stage::Running(_) => FenceState::Running,
+            Stage::Over(Ok(())) => FenceState::Fenced,
+            Stage::Over(Err(reason)) => FenceState::NotFenced(reason.clone()),
+        }
+    }
+}
+
+/// Kills every process of the tier at `path` and waits until they are gone.
+fn kill_all(
+    path: &PathBuf,
+    superblock: &Superblock,
+    victim: NodeId,
+    pid_namespace: u64,
+) -> Result<(), String> {
+    if !path.exists() {
+        return Err(format!("its host tier {} is not on this machine", path.display()));
+    }
+    // Nobody joins or leaves meanwhile.
+    let file = HostTierFile::lock(path).map_err(|error| error.to_string())?;
+    let words = HostTier::words_of(&superblock.geometry);
+    let memory = file.map(words).map_err(|error| error.to_string())?;
+    let tier = HostTier::new(memory, superblock.geometry.locks);
+    if tier.life(superblock.uuid, victim).is_none() {
+        // Made by a process that died before it had joined: nobody has ever written as the node.
+        return Err(format!("{} is not the tier of that node", path.display()));
+    }
+    if tier.pid_namespace() != pid_namespace {
+        return Err("its processes are in another pid namespace than this one".to_owned());
+    }
+    let processes: Vec<ProcessIdentity> = tier.processes().map(|(_, identity)| identity).collect();
+    for process in &processes {
+        kill(*process)?;
+    }
+    let clock = SystemClock::start();
+    for process in &processes {
+        let mut waited_ms = 0;
+        while ProcLiveness.is_alive(*process) {
+            if waited_ms >= GONE_MS {
+                return Err(format!("process {} does not end", process.pid()));
+            }
+            clock.sleep_ms(1);
+            waited_ms += 1;
+        }
+    }
+    Ok(())
+}
+
+fn kill(process: ProcessIdentity) -> Result<(), String> {
+    let failed = |error: rustix::io::Errno| format!("cannot kill {}: {error}", process.pid());
+    let Some(pid) = i32::try_from(process.pid()).ok().and_then(Pid::from_raw) else {
+        return Err(format!("{} is no process id", process.pid()));
+    };
+    // The descriptor first, the look at the start time after it: what is killed is what was
+    // looked at, also when the number passes to another process meanwhile.
+    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        handle => handle.map_err(failed)?,
+    };
+    if !ProcLiveness.is_alive(process) {
+        return Ok(());
+    }
+    match pidfd_send_signal(&handle, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// M8: drops from this machine's caches whatever the node may have written.
+fn flush_all(layout: &Layout, fabric: &MappedFabric, node: NodeId) {
+    refresh_all(fabric, layout.owned_by(node));
+    let tables = [layout.roots().range(), layout.chunk_table()];
+    refresh_all(fabric, tables);
+    for chunk in (0..layout.chunks()).map(ChunkId) {
+        let state = layout.chunk_entry(chunk).cached(fabric).ok().and_then(|entry| entry.state());
+        // Also those whose entry cannot be read.
+        let others = matches!(state, Some(ChunkState::Owned { owner, .. }) if owner != node)
+            || state == Some(ChunkState::Free);
+        if !others {
+            fabric.refresh(LineRange::covering(layout.chunk(chunk)));
+        }
+    }
+}

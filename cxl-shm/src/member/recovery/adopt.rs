@@ -1,0 +1,65 @@
+//! Adoption: the heap chunks of a dead node pass to its recoverer, whose heap sweeps them before
+//! it uses them. Chunks of the layer above stay with the slot: their blocks are read on, and the
+//! slot's next life goes on with them.
+
+use crate::alloc::HEAP_PURPOSE;
+use crate::clock::Clock;
+use crate::fabric::{Fabric, HostMemory};
+use crate::intent::set_chunk;
+use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState};
+use crate::lock::PendingLock;
+use crate::member::{Liveness, Member};
+use crate::units::{ChunkId, NodeId};
+
+/// Waits for the chunk lock, then changes the owner of each chunk with an intent of its own: a
+/// death in between leaves some adopted and the rest to the next recoverer.
+#[derive(Debug)]
+pub(super) struct Adoption<'m, F: Fabric, H: HostMemory, L: Liveness> {
+    waiting: Option<PendingLock<'m, F, H, L>>,
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Default for Adoption<'_, F, H, L> {
+    fn default() -> Self {
+        Self { waiting: None }
+    }
+}
+
+impl<'m, F: Fabric, H: HostMemory, L: Liveness> Adoption<'m, F, H, L> {
+    /// One step; the adopted chunks once there is nothing left to adopt.
+    pub(super) fn poll(
+        &mut self,
+        member: &'m Member<F, H, L>,
+        clock: &'m dyn Clock,
+        victim: NodeId,
+    ) -> Option<Vec<ChunkId>> {
+        let (layout, fabric) = (member.layout(), member.fabric());
+        let heap_of_victim = |chunk: &ChunkId| {
+            let state = layout.chunk_entry(*chunk).cached(fabric).ok().and_then(|it| it.state());
+            matches!(state, Some(ChunkState::Owned { owner, purpose, .. })
+                if owner == victim && purpose == HEAP_PURPOSE)
+        };
+        let chunks = || (0..layout.chunks()).map(ChunkId).filter(heap_of_victim);
+        if self.waiting.is_none() {
+            // Mostly there is none, and no lock is needed to see it: only the victim took chunks
+            // for itself, and it is fenced.
+            fabric.refresh(layout.chunk_table());
+            if chunks().next().is_none() {
+                return Some(Vec::new());
+            }
+        }
+        let waiting =
+            self.waiting.get_or_insert_with(|| PendingLock::begin(member, CHUNK_LOCK, clock));
+        // Without a lock manager it waits on.
+        let _guard = waiting.poll().ok().flatten()?;
+        // L1.
+        fabric.refresh(layout.chunk_table());
+        let adopted: Vec<ChunkId> = chunks().collect();
+        for chunk in &adopted {
+            let (owner, incarnation) = (member.node(), member.incarnation());
+            let state = ChunkState::Owned { owner, incarnation, purpose: HEAP_PURPOSE };
+            set_chunk(member.seat(), fabric, *chunk, &ChunkEntry::new(state));
+        }
+        self.waiting = None;
+        Some(adopted)
+    }
+}

@@ -1,0 +1,228 @@
+//! Recovering what a dead host left, after its fence: the appointed recoverer, as a state machine.
+//!
+//! ```text
+//! decided -> Unfenced -> Fenced -> Redone -> Freed -> Adopted -> Done
+//!                 \         \
+//!                  +---------+--> Moot: the slot was left or has a new life
+//! ```
+//!
+//! - **R1** Nothing of the dead is touched before [`RecoveryStep::Fenced`] is published, and that is
+//!   published only when the host can write no more. With the fence its lines pass to the one
+//!   recoverer (M1); they pass on with `Done`.
+//! - **R2** Redo and close its intents, then end its requests, then the rest (L2). Every step may be
+//!   done again, and is, by the recoverer's next process or by the next appointed recoverer.
+//! - **R3** The former life may end otherwise too: a process that finds it gone on its own machine
+//!   publishes its *arrival*, then looks whether a recovery is under way, and waits for it. A
+//!   recoverer publishes `Fenced`, then looks for an arrival, and yields to it. So one of the two
+//!   sees the other, and never do both write.
+//! - **R4** A recoverer of a later life waits while one of an earlier life is under way. A next
+//!   recoverer is appointed only when the one before is over for certain.
+//! - **R5** Locks come first: a lock manager may wait for them (T4). Chunks are adopted under the
+//!   chunk lock, so after that. The slot may be joined again at the very end: who joins finds
+//!   nothing of its former life half recovered.
+
+mod adopt;
+
+use crate::clock::Clock;
+use crate::crash::{self, CrashPoint};
+use crate::fabric::{Fabric, HostMemory};
+use crate::intent::redo_of_dead;
+use crate::layout::{Case, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
+use crate::lock::clear_requests_of;
+use crate::member::fence::{Fence, FenceOrder, FenceState};
+use crate::member::slot::{Slot, is_over, recoveries_of};
+use crate::member::twin::OwnedTwin;
+use crate::member::{Liveness, Member};
+use crate::units::{ChunkId, NodeId};
+
+use adopt::Adoption;
+
+/// What changed by a step of a recovery.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RecoveryNews {
+    /// The fence does not hold, and why: nothing of the dead host is touched.
+    NotFenced(String),
+    /// A step is done.
+    Reached(RecoveryStep),
+    /// These chunks of the dead host's heap belong to this node now.
+    Adopted(Vec<ChunkId>),
+}
+
+/// The recovery of one life of a node by this node.
+#[derive(Debug)]
+pub(crate) struct Recovery<'m, F: Fabric, H: HostMemory, L: Liveness> {
+    victim: NodeId,
+    case: Case,
+    step: RecoveryStep,
+    /// R3 and R4 were seen to hold after `Fenced` was published.
+    alone: bool,
+    told: Option<String>,
+    adoption: Adoption<'m, F, H, L>,
+}
+
+impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
+    /// Begins, or goes on where a process of this host before us stopped. This node was appointed,
+    /// in its present life.
+    pub(crate) fn begin(member: &Member<F, H, L>, victim: NodeId, case: Case) -> Self {
+        let twin = twin(member, victim);
+        // What a process before us wrote may still be in our caches only.
+        twin.settle(member.fabric());
+        let own = twin.own(member.fabric()).ok().flatten();
+        let step = own.filter(|own| own.case() == case).and_then(|own| own.step());
+        // Whom we yielded to did not come.
+        let step = step.filter(|step| *step != RecoveryStep::Moot);
+        Self {
+            victim,
+            case,
+            step: step.unwrap_or(RecoveryStep::Unfenced),
+            alone: false,
+            told: None,
+            adoption: Adoption::default(),
+        }
+    }
+
+    /// Nothing is left to do.
+    pub(crate) fn is_finished(&self) -> bool {
+        matches!(self.step, RecoveryStep::Done | RecoveryStep::Moot)
+    }
+
+    /// One step.
+    pub(crate) fn poll(
+        &mut self,
+        member: &'m Member<F, H, L>,
+        clock: &'m dyn Clock,
+        fence: &mut impl Fence,
+    ) -> Option<RecoveryNews> {
+        let (layout, fabric) = (member.layout(), member.fabric());
+        match self.step {
+            RecoveryStep::Unfenced => self.fence(member, clock.now_ms(), fence),
+            RecoveryStep::Fenced => {
+                if !self.alone {
+                    return self.look_around(member);
+                }
+                redo_of_dead(layout, fabric, self.victim);
+                self.reach(member, RecoveryStep::Redone)
+            }
+            RecoveryStep::Redone => {
+                let protocol = member.superblock().lock_protocol;
+                clear_requests_of(protocol, layout, fabric, self.victim);
+                self.reach(member, RecoveryStep::Freed)
+            }
+            RecoveryStep::Freed => {
+                let adopted = self.adoption.poll(member, clock, self.victim)?;
+                self.reach(member, RecoveryStep::Adopted);
+                Some(RecoveryNews::Adopted(adopted))
+            }
+            RecoveryStep::Adopted => {
+                self.bury(member);
+                self.reach(member, RecoveryStep::Done)
+            }
+            RecoveryStep::Done | RecoveryStep::Moot => None,
+        }
+    }
+
+    fn fence(
+        &mut self,
+        member: &Member<F, H, L>,
+        now_ms: u64,
+        fence: &mut impl Fence,
+    ) -> Option<RecoveryNews> {
+        let (layout, fabric) = (member.layout(), member.fabric());
+        let slot = Slot::fresh(layout, fabric, self.victim);
+        let Some(slot) = slot.filter(|slot| self.is_of(slot)) else {
+            return self.reach(member, RecoveryStep::Moot);
+        };
+        let host = layout.host_name(self.victim).fresh(fabric);
+        let order = FenceOrder {
+            victim: self.victim,
+            case: self.case,
+            host: host.map_or_else(|_| "unknown".to_owned(), |name| name.to_string()),
+            machine: slot.line.map(|line| (line.boot_id(), line.machine_id())),
+        };
+        // A fence is a fact about the life, whoever brought it about.
+        let fenced_before = |(_, record): &(NodeId, RecoveryRecord)| {
+            let fenced = RecoveryStep::Fenced..=RecoveryStep::Done;
+            record.case().incarnation == self.case.incarnation
+                && record.step().is_some_and(|step| fenced.contains(&step))
+        };
+        let fenced = member.is_confirmed_off(self.victim, self.case.incarnation)
+            || recoveries_of(layout, fabric, self.victim).iter().any(fenced_before);
+        let state = if fenced { FenceState::Fenced } else { fence.poll(&order, now_ms) };
+        match state {
+            FenceState::Fenced => self.reach(member, RecoveryStep::Fenced),
+            FenceState::Running => None,
+            FenceState::NotFenced(reason) => {
+                if self.told.is_none() {
+                    // For `status` and for joiners: we are appointed, and wait.
+                    self.publish(member);
+                }
+                let news = self.told.as_ref() != Some(&reason);
+                self.told = Some(reason.clone());
+                news.then_some(RecoveryNews::NotFenced(reason))
+            }
+        }
+    }
+
+    /// R3 and R4, after `Fenced` was published.
+    fn look_around(&mut self, member: &Member<F, H, L>) -> Option<RecoveryNews> {
+        let (layout, fabric) = (member.layout(), member.fabric());
+        let slot = Slot::fresh(layout, fabric, self.victim);
+        if !slot.is_some_and(|slot| self.is_of(&slot)) {
+            return self.reach(member, RecoveryStep::Moot);
+        }
+        let in_the_way = recoveries_of(layout, fabric, self.victim).into_iter().any(|it| {
+            let (node, record) = it;
+            node != member.node()
+                && record.step().is_some_and(RecoveryStep::is_under_way)
+                && !is_over(layout, fabric, node, record.recoverer_incarnation())
+        });
+        self.alone = !in_the_way;
+        None
+    }
+
+    /// The last write to the lines of the dead: the slot may be joined again.
+    fn bury(&self, member: &Member<F, H, L>) {
+        let (layout, fabric) = (member.layout(), member.fabric());
+        // M1: by the fence (R1). M8: what our caches hold of the line is old.
+        fabric.refresh(layout.node_line(self.victim).range());
+        let line = layout.node_line(self.victim).claim();
+        let last = line.own(fabric);
+        let (boot_id, machine_id) =
+            last.map_or(([0; 2], [0; 2]), |line| (line.boot_id(), line.machine_id()));
+        let incarnation = self.case.incarnation;
+        let dead = NodeLine::new(NodeState::Dead, incarnation, boot_id, machine_id);
+        line.publish(fabric, &dead);
+        crash::reach(CrashPoint::RecoveryBuried);
+    }
+
+    /// Whether the slot is still that of the life to recover.
+    fn is_of(&self, slot: &Slot) -> bool {
+        !slot.vacant && slot.incarnation == self.case.incarnation
+    }
+
+    fn reach(&mut self, member: &Member<F, H, L>, step: RecoveryStep) -> Option<RecoveryNews> {
+        self.step = step;
+        self.publish(member);
+        crash::reach(match step {
+            RecoveryStep::Unfenced | RecoveryStep::Fenced => CrashPoint::RecoveryFenced,
+            RecoveryStep::Redone => CrashPoint::RecoveryRedone,
+            RecoveryStep::Freed => CrashPoint::RecoveryFreed,
+            RecoveryStep::Adopted => CrashPoint::RecoveryAdopted,
+            RecoveryStep::Done | RecoveryStep::Moot => CrashPoint::RecoveryDone,
+        });
+        Some(RecoveryNews::Reached(step))
+    }
+
+    fn publish(&self, member: &Member<F, H, L>) {
+        let record = RecoveryRecord::new(self.case, member.incarnation(), self.step);
+        twin(member, self.victim).publish(member.fabric(), record);
+    }
+}
+
+/// M1: written by the one process of this host that may be its lock manager.
+fn twin<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    victim: NodeId,
+) -> OwnedTwin<RecoveryRecord> {
+    OwnedTwin::of(member.seat().recoveries(), victim)
+}

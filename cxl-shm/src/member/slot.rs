@@ -1,0 +1,102 @@
+//! Who lives in each node slot, as far as its lines say.
+
+use crate::fabric::{Fabric, LineError, refresh_all};
+use crate::layout::{Layout, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
+use crate::member::twin::PeerTwin;
+use crate::units::{Incarnation, NodeId};
+
+/// A node slot that was ever joined, as read at one time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot {
+    pub(crate) node: NodeId,
+    /// Its present life, or its last one.
+    pub(crate) incarnation: Incarnation,
+    /// What its line says; `None` when the line cannot be read: torn by a death, or damaged.
+    pub(crate) line: Option<NodeLine>,
+    /// It holds nothing, and nobody lives in it.
+    pub(crate) vacant: bool,
+}
+
+impl Slot {
+    /// What the caches hold of the slot of `node`; `None` when it was never joined.
+    pub(crate) fn cached<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
+        let at = layout.node_line(node);
+        let arrival = layout.arrival(node).cached(fabric);
+        let line = match at.cached(fabric) {
+            Err(LineError::Blank { .. }) if arrival == 0 => return None,
+            line => line.ok(),
+        };
+        // Also of a line that is torn: state and incarnation are one word, which never tears.
+        let first_word = at.at().word(0).map_or(0, |word| fabric.load(word));
+        let said = u32::try_from(first_word >> 32).unwrap_or(u32::MAX);
+        let arrived = u32::try_from(arrival).unwrap_or(u32::MAX);
+        let vacant =
+            line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant) && arrived <= said;
+        let incarnation = Incarnation(said.max(arrived));
+        Some(Self { node, incarnation, line, vacant })
+    }
+
+    /// The slot of `node`, freshly read.
+    pub(crate) fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
+        refresh_all(fabric, lines_of(layout, node));
+        Self::cached(layout, fabric, node)
+    }
+
+    /// All slots, freshly read with one fence.
+    pub(crate) fn all<F: Fabric>(layout: &Layout, fabric: &F) -> Vec<Self> {
+        refresh_all(fabric, layout.nodes().flat_map(|node| lines_of(layout, node)));
+        layout.nodes().filter_map(|node| Self::cached(layout, fabric, node)).collect()
+    }
+}
+
+fn lines_of(layout: &Layout, node: NodeId) -> [crate::units::LineRange; 2] {
+    [layout.node_line(node).range(), layout.arrival(node).range()]
+}
+
+/// How far every node says it is with the recovery of `victim`, freshly read. What cannot be read
+/// at the moment is left out: it is being written, for the second time since the look began.
+pub(crate) fn recoveries_of<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    victim: NodeId,
+) -> Vec<(NodeId, RecoveryRecord)> {
+    let twin = |node| PeerTwin::<RecoveryRecord>::of(layout.recoveries(node), victim);
+    refresh_all(fabric, layout.nodes().flat_map(|node| twin(node).ranges()));
+    layout.nodes().filter_map(|node| Some((node, twin(node).cached(fabric).ok()??))).collect()
+}
+
+/// Whether life `incarnation` of `node` is over for certain: it will never write again.
+pub(crate) fn is_over<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    node: NodeId,
+    incarnation: Incarnation,
+) -> bool {
+    let slot = Slot::fresh(layout, fabric, node);
+    let gone = slot.is_some_and(|slot| slot.vacant || slot.incarnation > incarnation);
+    gone || recoveries_of(layout, fabric, node).iter().any(|(_, record)| {
+        record.case().incarnation == incarnation
+            && record.step().is_some_and(|step| step >= RecoveryStep::Fenced)
+    })
+}
+
+/// Whether a host takes part as `node`, or did and has not left: from what the caches hold of the
+/// node's line, its arrival and its summary.
+pub(crate) fn is_taken<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> bool {
+    match Slot::cached(layout, fabric, node) {
+        Some(slot) => !slot.vacant,
+        // Never joined, unless it has asked for something all the same.
+        None => layout.summary(node).cached(fabric) != 0,
+    }
+}
+
+/// Whether `node` is dead, fenced, and all that it held of the locks was freed: nobody needs to
+/// wait for it any more (T4). Its slot from the caches, the recoveries freshly.
+pub(crate) fn is_freed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> bool {
+    let Some(slot) = Slot::cached(layout, fabric, node) else { return false };
+    let freed = RecoveryStep::Freed..=RecoveryStep::Done;
+    recoveries_of(layout, fabric, node).iter().any(|(_, record)| {
+        record.case().incarnation == slot.incarnation
+            && record.step().is_some_and(|step| freed.contains(&step))
+    })
+}
