@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::intent::redo_own;
-use crate::member::{Liveness, Member};
+use crate::member::{Liveness, Member, Seat};
 use crate::units::LockId;
 
 /// How often a host passes a lock on among its own threads before it gives it to other hosts. Each
@@ -93,7 +93,11 @@ pub(crate) fn recover<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     lock: LockId,
 ) {
-    let (seat, fabric) = (member.seat(), member.fabric());
+    recover_seat(member.seat(), member.fabric(), lock);
+}
+
+/// As [`recover`], for who has no more than the seat.
+pub(crate) fn recover_seat<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
     if seat.tier().stamp(lock).phase == Phase::Hold {
         redo_own(seat, fabric, lock);
         crash::reach(CrashPoint::LockRecovering);

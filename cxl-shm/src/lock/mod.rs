@@ -29,6 +29,8 @@ pub(crate) mod stamp;
 
 pub use error::LockError;
 pub use guard::{PASSES_MAX, PASSING_US_MAX, SharedGuard};
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use guard::recover_seat;
 pub(crate) use guard::{end_abandoned, recover};
 pub use host::{HolderToken, HostAcquire, HostLock};
 pub use pending::{PendingLock, TRY_MS};

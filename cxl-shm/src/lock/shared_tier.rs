@@ -190,3 +190,74 @@ pub(crate) fn clear_requests_of<F: Fabric>(
         LockProtocol::Bakery => bakery::clear_requests(layout, fabric, node),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::fabric::simulated::SimulatedRack;
+    use crate::layout::{Geometry, Superblock, format_superblock};
+    use crate::member::{HostIdentity, HostTier, Member, ProcLiveness, ProcessIdentity};
+
+    const LOCK: LockId = LockId(11);
+
+    /// A host dies holding one lock and waiting for nothing; its recoverer clears its requests, more
+    /// than once.
+    fn a_cleared_node_holds_nothing(lock_protocol: LockProtocol) {
+        let geometry = Geometry {
+            region_bytes: 16 << 20,
+            nodes: 2,
+            locks: 16,
+            chunk_bytes: 1 << 20,
+            area_lines: 64,
+            host_words: 0,
+        };
+        let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+        let superblock = Superblock { lock_protocol, ..Superblock::new([1, 2], geometry, [0; 6]) };
+        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+        let clock = SystemClock::start();
+        let join = |host: usize| {
+            let memory = rack.host_memory(host, HostTier::words_of(&geometry));
+            let (node, me) = (u16::try_from(host).unwrap(), ProcessIdentity::current().unwrap());
+            let identity = HostIdentity::simulated(host as u64);
+            let fabric = rack.host(host);
+            Member::join(fabric, memory, node, &identity, me, ProcLiveness, &clock).unwrap()
+        };
+        let (recoverer, victim) = (join(0), join(1));
+        let mut manage = recoverer.manage().unwrap();
+        manage.claim().unwrap();
+        recoverer.beat();
+        victim.beat();
+        let mut held = victim.begin_shared(LOCK, &clock);
+        let guard = (0..8).find_map(|_| {
+            manage.poll();
+            held.poll().unwrap()
+        });
+        std::mem::forget(guard.expect("nobody else wants it"));
+        rack.crash(1);
+
+        let mut pending = recoverer.begin_shared(LOCK, &clock);
+        let mut look = |pending: &mut crate::lock::PendingLock<'_, _, _, _>| {
+            (0..8).any(|_| {
+                manage.poll();
+                pending.poll().unwrap().is_some()
+            })
+        };
+        assert!(!look(&mut pending), "{lock_protocol}: the dead host holds it");
+        let (layout, fabric) = (*recoverer.layout(), recoverer.fabric());
+        for _ in 0..2 {
+            clear_requests_of(lock_protocol, &layout, fabric, NodeId(1));
+        }
+        assert!(look(&mut pending), "{lock_protocol}: cleared, and still waited for");
+    }
+
+    #[test]
+    fn a_cleared_node_holds_no_arbitrated_lock() {
+        a_cleared_node_holds_nothing(LockProtocol::Arbitrated);
+    }
+
+    #[test]
+    fn a_cleared_node_holds_no_lock_of_the_bakery() {
+        a_cleared_node_holds_nothing(LockProtocol::Bakery);
+    }
+}
