@@ -20,7 +20,9 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
     clock: &impl Clock,
 ) -> u64 {
     let dead = member.dead_processes();
-    if dead.is_empty() {
+    // Whether a chunk that one of them was taking is this node's is known only when its update is
+    // redone: taken in before, it would be nobody's. The next call finds them again.
+    if dead.is_empty() || !member.recover_locks() {
         return 0;
     }
     let layout = *member.layout();

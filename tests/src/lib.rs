@@ -13,3 +13,4 @@ pub mod scenario;
 pub mod simulation;
 pub mod stepped;
 pub mod survivors;
+pub mod torture;

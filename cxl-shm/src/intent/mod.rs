@@ -116,6 +116,16 @@ pub(crate) fn redo_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, loc
     }
 }
 
+/// Whether this node has an intent open: an update is under way, or its holder died and nobody has
+/// redone it yet.
+pub(crate) fn is_any_open<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> bool {
+    let locks = (0..seat.layout().locks()).map(LockId);
+    locks.filter(|lock| seat.has_intent(*lock)).any(|lock| {
+        let head = head_of(&seat.intent(lock)).claim().own(fabric);
+        head.is_ok_and(|record| record.open(lock).is_some())
+    })
+}
+
 /// Redoes and closes every intent that `dead` left open; how many were redone.
 ///
 /// Called by the one recoverer of a node after its fence, while the node still holds its locks in

@@ -323,6 +323,16 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         self.seat.tier().is_confirmed_off(node, incarnation)
     }
 
+    /// Ends what dead processes of this host left of the region's locks, without waiting for
+    /// anybody: updates are redone, locks released. False when an update of this node is still
+    /// open, under way or on the way to be redone: what the dead own is not known yet, and they
+    /// are not to be struck off ([`Self::forget_process`]).
+    #[must_use]
+    pub fn recover_locks(&self) -> bool {
+        crate::lock::end_abandoned(self);
+        !crate::intent::is_any_open(&self.seat, &self.fabric)
+    }
+
     /// One beat of the heart, if this process is its host's agent or can become it; called every
     /// [`HEARTBEAT_MS`]. Returns whether it is.
     ///

@@ -6,6 +6,7 @@
 mod explore;
 mod mutate;
 mod simulate;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,9 @@ enum Command {
     Explore(explore::Options),
     Mutate(mutate::Options),
     Simulate(simulate::Options),
+    Torture(torture::Options),
+    #[command(hide = true)]
+    TortureChild(torture::Child),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +36,8 @@ fn main() -> ExitCode {
         Command::Explore(options) => explore::run(options),
         Command::Mutate(options) => mutate::run(options),
         Command::Simulate(options) => simulate::run(options),
+        Command::Torture(options) => torture::run(options),
+        Command::TortureChild(child) => torture::run_one(child),
     }
 }
 

@@ -1,0 +1,163 @@
+//! `prove torture`: real processes over one file, killed with SIGKILL at any moment.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use cxl_shm::crash::CrashPoint;
+use cxl_shm::layout::LockProtocol;
+use rackline_tests::torture::coverage;
+use rackline_tests::torture::storm::{self, Figures, Plan};
+use rackline_tests::torture::{ChildOptions, Memory, run_child};
+
+/// Kills real processes with SIGKILL while they use one region, and checks that nothing that was
+/// acknowledged is lost, half done, doubled or leaked, and that nothing is wedged.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How long processes are killed.
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+
+    /// Who is killed when, and what processes want, follows from it. Not how the kernel runs them:
+    /// a failure may need several runs of its seed to come again.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Processes that use the pool. There are two lock managers besides, one active.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=24))]
+    processes: u32,
+
+    /// What stands for the memory between hosts.
+    #[arg(long, value_enum, default_value_t = Memory::Shadowed)]
+    fabric: Memory,
+
+    /// How locks between hosts work.
+    #[arg(long, value_enum, default_value_t = Locks::Arbitrated)]
+    lock: Locks,
+
+    /// Instead of killing at random, have a process die once at each named crash point, on mapped
+    /// and on shadowed memory.
+    #[arg(long)]
+    points: bool,
+
+    /// Print the figures as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Locks {
+    /// A lock manager grants.
+    Arbitrated,
+    /// Numbers, and no manager.
+    Bakery,
+}
+
+pub(crate) fn run(options: &Options) -> ExitCode {
+    if options.points {
+        return cover(options);
+    }
+    match torture(options) {
+        Ok(figures) => {
+            print(options, &figures);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("prove torture: {error:#}");
+            eprintln!(
+                "again: prove torture --seconds {} --seed {} --processes {} --fabric {} --lock {} \
+                 (the kills are the same; how the kernel runs the processes is not)",
+                options.seconds,
+                options.seed,
+                options.processes,
+                name(options.fabric),
+                name(options.lock),
+            );
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A death at every crash point.
+fn cover(options: &Options) -> ExitCode {
+    let covered = std::env::current_exe()
+        .context("cannot find this program's file")
+        .and_then(|program| coverage::run(&program));
+    let covered = match covered {
+        Ok(covered) => covered,
+        Err(error) => {
+            eprintln!("prove torture --points: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let unreached: Vec<_> = covered.unreached.iter().map(|point| point.name()).collect();
+    if options.json {
+        println!("{}", serde_json::json!({ "survived": covered.deaths, "unreached": unreached }));
+    } else {
+        println!(
+            "{} deaths at {} named crash points survived; points that nobody reaches: {unreached:?}",
+            covered.deaths,
+            CrashPoint::ALL.len() - unreached.len(),
+        );
+    }
+    if unreached.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A child of a run. For `prove torture` itself.
+#[derive(Args)]
+pub(crate) struct Child {
+    #[command(flatten)]
+    options: ChildOptions,
+}
+
+pub(crate) fn run_one(child: &Child) -> ExitCode {
+    match run_child(&child.options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("prove torture-child: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn torture(options: &Options) -> Result<Figures> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))
+            .context("cannot handle signals")?;
+    }
+    let (locks, managers) = match options.lock {
+        Locks::Arbitrated => (LockProtocol::Arbitrated, 2),
+        Locks::Bakery => (LockProtocol::Bakery, 0),
+    };
+    let plan = Plan {
+        workers: options.processes,
+        managers,
+        memory: options.fabric,
+        locks,
+        seed: options.seed,
+    };
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    storm::run(plan, options.seconds, &program, &interrupted)
+}
+
+fn print(options: &Options, figures: &Figures) {
+    if options.json {
+        println!("{}", serde_json::json!({ "seed": options.seed, "figures": figures }));
+        return;
+    }
+    let Figures { kills, kills_at_points, restarts, locks, counts, repairs, .. } = figures;
+    let Figures { takeovers, chunks, blocks_published, blocks_verified, .. } = figures;
+    println!(
+        "{kills} kills ({kills_at_points} at crash points), {restarts} restarts, {locks} lock \
+         acquisitions, {counts} counts ({repairs} completed for the dead), {takeovers} take-overs, \
+         {chunks} chunks taken or given back, {blocks_published} blocks published, \
+         {blocks_verified} blocks and chunks verified"
+    );
+}
+
+fn name(value: impl clap::ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}

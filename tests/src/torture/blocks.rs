@@ -1,0 +1,201 @@
+//! What a worker does with blocks.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use cxl_shm::alloc::AllocateError;
+use cxl_shm::clock::SystemClock;
+use cxl_shm::fabric::{Fabric, MappedHostMemory};
+use cxl_shm::member::ProcLiveness;
+use cxl_shm::units::LineRange;
+use kv_cache::{BlockSpec, Cache, Miss, Refusal, Reservation, Wanted};
+
+use connector::dma::Checksum;
+
+use super::child::{ChildMember, ChildOptions};
+use super::event::{Event, tell};
+use super::ground::{BLOCK_BYTES, bytes_of, content, key, last_published, load, model, store};
+
+/// The cache of a child.
+pub(super) type ChildCache<'m, F> = Cache<'m, F, MappedHostMemory, ProcLiveness>;
+
+/// Most blocks of a worker in the pool.
+const WINDOW: usize = 24;
+/// How long a publish waits for a chunk.
+const CHUNK_TIMEOUT_MS: u64 = 1000;
+
+/// The blocks of one worker.
+pub(super) struct Blocks<'m, F> {
+    cache: ChildCache<'m, F>,
+    clock: SystemClock,
+    worker: u32,
+    next: u64,
+    /// Published, not removed.
+    there: BTreeSet<u64>,
+}
+
+/// What came of a fetch.
+pub(super) enum Fetched {
+    /// Whole and right.
+    Right,
+    /// Not there, or gone meanwhile.
+    Missed(Option<Miss>),
+    /// What must never be.
+    Wrong(String),
+}
+
+impl<'m, F: Fabric> Blocks<'m, F> {
+    /// The blocks of this worker, all looked at: those of its earlier lives that were acknowledged
+    /// are there, the others are whole or not there, and removed.
+    pub(super) fn take_over(options: &ChildOptions, member: &'m ChildMember<F>) -> Result<Self> {
+        let clock = SystemClock::start();
+        let cache = Cache::attach(member, &clock)?;
+        let there = options.blocks.iter().copied().collect();
+        let blocks = Self { cache, clock, worker: options.index, next: options.next_block, there };
+        for number in &blocks.there {
+            blocks.check_own(*number, "after a restart")?;
+        }
+        for number in &options.doubtful_blocks {
+            match fetch(&blocks.cache, blocks.worker, *number) {
+                Fetched::Right => drop(blocks.remove(*number)),
+                Fetched::Missed(_) => {}
+                Fetched::Wrong(what) => tell(&Event::Fault(what))?,
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Publishes up to `count` blocks.
+    pub(super) fn publish(&mut self, count: u64) -> Result<()> {
+        let first = self.next;
+        self.next += count;
+        tell(&Event::Publishing(first, count))?;
+        let spec = |number| BlockSpec {
+            key: key(self.worker, number),
+            fingerprint: model(),
+            bytes: BLOCK_BYTES,
+            depth: 0,
+        };
+        let specs: Vec<_> = (first..self.next).map(spec).collect();
+        let reserved = self.cache.reserve(&self.clock, &specs, CHUNK_TIMEOUT_MS);
+        let (mut writing, mut numbers) = (Vec::new(), Vec::new());
+        for (number, outcome) in (first..).zip(reserved) {
+            match outcome {
+                Reservation::Writing(block) => {
+                    let words = content(self.worker, number);
+                    store(self.cache.member().fabric(), block.payload(), &words)?;
+                    let Checksum(crc) = Checksum::of(&[&bytes_of(&words)]);
+                    writing.push((block, crc));
+                    numbers.push(number);
+                }
+                Reservation::Refused(Refusal::NoChunk(AllocateError::Lock(_)))
+                | Reservation::Refused(Refusal::Outrun) => tell(&Event::Busy)?,
+                Reservation::Refused(why) => {
+                    tell(&Event::Fault(format!("block {number} was refused: {why}")))?;
+                }
+                Reservation::AlreadyThere => {
+                    let text = format!("block {number} is there before it was published");
+                    tell(&Event::Fault(text))?;
+                }
+            }
+        }
+        let mut published = Vec::new();
+        for (number, outcome) in numbers.into_iter().zip(self.cache.commit(&self.clock, writing)) {
+            match outcome {
+                Ok(_) => published.push(number),
+                Err(error) => tell(&Event::Fault(format!("block {number}: {error}")))?,
+            }
+        }
+        self.there.extend(&published);
+        if let Some(last) = published.last() {
+            let member = self.cache.member();
+            let at = last_published(member.layout(), self.worker);
+            member.fabric().store(at, *last);
+            member.fabric().publish(LineRange::one(at.line()));
+        }
+        tell(&Event::Published(published))
+    }
+
+    /// Removes the oldest block when there are more than there should be; whether there were.
+    pub(super) fn retire_one(&mut self, keep: usize) -> Result<bool> {
+        if self.there.len() <= keep.min(WINDOW) {
+            return Ok(false);
+        }
+        let Some(number) = self.there.pop_first() else {
+            return Ok(false);
+        };
+        tell(&Event::Retiring(number))?;
+        if self.remove(number) == 1 {
+            tell(&Event::Retired(number))?;
+        } else {
+            tell(&Event::Fault(format!("block {number} of worker {} is lost", self.worker)))?;
+        }
+        Ok(true)
+    }
+
+    /// One of its own blocks, drawn by `draw`, is there.
+    pub(super) fn check_any(&self, draw: impl FnOnce(usize) -> Option<usize>) -> Result<()> {
+        match draw(self.there.len()).and_then(|index| self.there.iter().nth(index)) {
+            Some(number) => self.check_own(*number, "while nobody removes it"),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads a block of another worker, `age` before its last, which may be gone.
+    pub(super) fn check_other(&self, other: u32, age: u64) -> Result<()> {
+        let member = self.cache.member();
+        let at = last_published(member.layout(), other);
+        member.fabric().refresh(LineRange::one(at.line()));
+        let Some(number) = member.fabric().load(at).checked_sub(age) else {
+            return Ok(());
+        };
+        match fetch(&self.cache, other, number) {
+            Fetched::Right => tell(&Event::Verified),
+            Fetched::Missed(_) => Ok(()),
+            Fetched::Wrong(what) => tell(&Event::Fault(what)),
+        }
+    }
+
+    fn check_own(&self, number: u64, when: &str) -> Result<()> {
+        match fetch(&self.cache, self.worker, number) {
+            Fetched::Right => tell(&Event::Verified),
+            Fetched::Missed(why) => {
+                let why = why.map_or("no lookup finds it".to_owned(), |miss| miss.to_string());
+                let text = format!("block {number} of worker {}, {when}: {why}", self.worker);
+                tell(&Event::Fault(text))
+            }
+            Fetched::Wrong(what) => tell(&Event::Fault(what)),
+        }
+    }
+
+    fn remove(&self, number: u64) -> u64 {
+        let found = self.cache.lookup(&[key(self.worker, number)]);
+        let handles: Vec<_> = found.blocks().iter().map(|block| block.handle).collect();
+        self.cache.retire(&self.clock, &handles)
+    }
+}
+
+/// Looks a block up and reads it.
+pub(super) fn fetch<F: Fabric>(cache: &ChildCache<'_, F>, worker: u32, number: u64) -> Fetched {
+    let key = key(worker, number);
+    let found = cache.lookup(&[key]);
+    let Some(block) = found.blocks().first() else {
+        return Fetched::Missed(None);
+    };
+    let wanted = Wanted { handle: block.handle, key, fingerprint: model(), bytes: BLOCK_BYTES };
+    let ticket = match cache.open(&[wanted]).remove(0) {
+        Ok(ticket) => ticket,
+        Err(miss) => return Fetched::Missed(Some(miss)),
+    };
+    let words = load(cache.member().fabric(), ticket.payload());
+    let Checksum(crc) = Checksum::of(&[&bytes_of(&words)]);
+    match cache.close(&[(ticket, Some(crc))]).remove(0) {
+        Ok(()) if words == content(worker, number) => Fetched::Right,
+        Ok(()) => Fetched::Wrong(format!("block {number} of worker {worker} has other bytes")),
+        // The second look found the same descriptor: these were the bytes that it promised.
+        Err(Miss::Checksum) => {
+            Fetched::Wrong(format!("block {number} of worker {worker} was accepted damaged"))
+        }
+        Err(miss) => Fetched::Missed(Some(miss)),
+    }
+}

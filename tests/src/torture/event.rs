@@ -1,0 +1,76 @@
+//! What a child tells its parent: a line of JSON an event, in one write, so that a death leaves
+//! none half said. What was written stays in the pipe when the writer dies.
+
+use std::io::{self, Write};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// Something that is about to happen, or has happened.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Event {
+    /// A chunk that an earlier life of this worker had taken is still its own.
+    Found(u32),
+    /// The worker has looked after what its earlier lives left.
+    Up,
+    /// It holds the lock of a counter and is about to count.
+    Counting(u32),
+    /// It has counted: counter, and its value since.
+    Counted(u32, u64),
+    /// It found a count half done and completed it: counter, and its value since.
+    Repaired(u32, u64),
+    /// It had a lock, or gave up waiting for one, and changed nothing.
+    Locked,
+    /// A lock was not to be had.
+    Busy,
+    /// It is about to take a chunk.
+    Taking,
+    /// It has taken a chunk.
+    Took(u32),
+    /// It is about to give a chunk back.
+    Giving(u32),
+    /// It has given a chunk back.
+    Gave(u32),
+    /// It could not give a chunk back, and keeps it.
+    Kept(u32),
+    /// It is about to publish blocks, from this number on, this many.
+    Publishing(u64, u64),
+    /// It has published these blocks.
+    Published(Vec<u64>),
+    /// It is about to remove a block.
+    Retiring(u64),
+    /// It has removed a block.
+    Retired(u64),
+    /// It has read a block, whole and right.
+    Verified,
+    /// A lock manager serves in a new term.
+    Serving(u64),
+    /// How often this process visited a crash point.
+    Visited(String, u64),
+    /// Something that must never be.
+    Fault(String),
+    /// It has nothing left and ends in order.
+    Stopped,
+}
+
+impl Event {
+    /// Whether the process that says so got on with its work.
+    pub(super) fn is_progress(&self) -> bool {
+        !matches!(self, Self::Busy | Self::Taking | Self::Kept(_) | Self::Publishing(..))
+    }
+}
+
+/// Says it. After return it is the parent's, whatever becomes of this process.
+pub(super) fn tell(event: &Event) -> Result<()> {
+    let mut line = serde_json::to_vec(event).context("an event in JSON")?;
+    line.push(b'\n');
+    // Past the buffer of the standard output: one write, of less than a pipe takes whole.
+    rustix::io::retry_on_intr(|| rustix::io::write(io::stdout(), &line))
+        .context("the parent does not listen")?;
+    io::stdout().flush().context("the parent does not listen")
+}
+
+/// The event in a line.
+pub(super) fn hear(line: &str) -> Result<Event> {
+    serde_json::from_str(line).with_context(|| format!("no event: {line:?}"))
+}

@@ -1,0 +1,168 @@
+//! What parent and children know alike: sizes, places in the region, contents of blocks.
+
+use anyhow::{Context, Result};
+use cxl_shm::fabric::Fabric;
+use cxl_shm::fabric::simulated::Random;
+use cxl_shm::layout::{FIRST_FREE_LOCK, Geometry, Layout, LockProtocol, Superblock};
+use cxl_shm::units::{ChunkId, Extent, LINE_BYTES, LineRange, LockId, WordOffset};
+use kv_cache::{BlockHash, BlockKey, CacheGeometry, KeySpace, Model, ModelFingerprint, Namespace};
+
+/// What stands for the memory between hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Memory {
+    /// One mapping for all: processes share caches, as on one host.
+    Mapped,
+    /// A host a process, whose private lines go stale, and move by themselves.
+    Shadowed,
+    /// A host a process, whose private lines stay until they are flushed.
+    Sticky,
+}
+
+impl Memory {
+    /// Whether every process is a host of its own.
+    pub(super) fn is_private(self) -> bool {
+        self != Self::Mapped
+    }
+}
+
+/// Locks under which workers count.
+pub(super) const COUNTERS: u32 = 3;
+/// Length of a block: two pages a payload slot, eight slots a chunk.
+pub(super) const BLOCK_BYTES: u64 = 6144;
+
+const CHUNK_BYTES: u64 = 64 << 10;
+const REGION_BYTES: u64 = 24 << 20;
+const DESCRIPTOR_SLOTS: u32 = 512;
+/// Short, so that readers are overrun now and then.
+const LOG_ENTRIES: u32 = 64;
+/// "TORT" in the upper half of a chunk's purpose word.
+const PURPOSE: u64 = 0x544f_5254 << 32;
+/// Line of the ground from which on each worker has one.
+const WORKER_LINES: u64 = 16;
+const _: () = assert!(2 * COUNTERS as u64 <= WORKER_LINES, "the counters fit before them");
+
+/// The region of a rack of `nodes`.
+pub(super) fn superblock(nodes: u16, locks: LockProtocol, uuid: [u64; 2]) -> Result<Superblock> {
+    let cache = CacheGeometry::new(DESCRIPTOR_SLOTS, LOG_ENTRIES)?;
+    let mut geometry = Geometry {
+        region_bytes: REGION_BYTES,
+        nodes,
+        locks: 16,
+        chunk_bytes: CHUNK_BYTES,
+        area_lines: cache.area_lines(),
+        host_words: 0,
+    };
+    let layout = Layout::new(geometry)?;
+    geometry.host_words = u64::try_from(cache.host_words(&layout))?;
+    let superblock = Superblock::new(uuid, geometry, cache.encode());
+    Ok(Superblock { lock_protocol: locks, ..superblock })
+}
+
+/// The lock of counter `index`.
+pub(super) fn lock(index: u32) -> LockId {
+    LockId(FIRST_FREE_LOCK + index)
+}
+
+/// The chunk that carries counters: the last, which is out of reach for those who take chunks.
+pub(super) fn ground(layout: &Layout) -> ChunkId {
+    ChunkId(layout.chunks() - 1)
+}
+
+fn ground_word(layout: &Layout, line: u64) -> WordOffset {
+    let start = layout.chunk(ground(layout)).offset();
+    WordOffset::new(start + line * LINE_BYTES).expect("chunks start on a line")
+}
+
+/// The word in which a worker says which block it published last.
+pub(super) fn last_published(layout: &Layout, worker: u32) -> WordOffset {
+    ground_word(layout, WORKER_LINES + u64::from(worker))
+}
+
+/// The purpose word of the chunks that a worker takes.
+pub(super) fn purpose(worker: u32) -> u64 {
+    PURPOSE | u64::from(worker)
+}
+
+/// Whether a chunk was taken by any worker for itself.
+pub(super) fn is_purpose(purpose: u64) -> bool {
+    purpose & PURPOSE == PURPOSE && purpose >> 32 == PURPOSE >> 32
+}
+
+/// A counter on two lines. The first is written and published before the second, so that who finds
+/// them one apart knows that a holder died in between.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair([WordOffset; 2]);
+
+impl Pair {
+    pub(super) fn new(layout: &Layout, index: u32) -> Self {
+        let first = 2 * u64::from(index);
+        Self([ground_word(layout, first), ground_word(layout, first + 1)])
+    }
+
+    /// L1, then a read of both.
+    pub(super) fn read<F: Fabric>(&self, fabric: &F) -> [u64; 2] {
+        for word in self.0 {
+            fabric.invalidate(LineRange::one(word.line()));
+        }
+        fabric.fence();
+        self.0.map(|word| fabric.load(word))
+    }
+
+    pub(super) fn write<F: Fabric>(&self, fabric: &F, half: usize, value: u64) {
+        fabric.store(self.0[half], value);
+        fabric.publish(LineRange::one(self.0[half].line()));
+    }
+}
+
+/// The model of all blocks.
+pub(super) fn model() -> ModelFingerprint {
+    let model = Model {
+        name: "torture",
+        revision: "1",
+        dtype: "u64",
+        layout_version: 1,
+        block_tokens: 16,
+        tensor_parallel_rank: 0,
+        tensor_parallel_size: 1,
+        layers: 1,
+        kv_heads: 1,
+        head_dim: 1,
+    };
+    model.fingerprint()
+}
+
+/// Under which a worker's block is found.
+pub(super) fn key(worker: u32, number: u64) -> BlockKey {
+    let mut hash = [0; 32];
+    hash[..4].copy_from_slice(&worker.to_le_bytes());
+    hash[8..16].copy_from_slice(&number.to_le_bytes());
+    KeySpace::new(model(), Namespace::default()).key(&BlockHash::new(hash))
+}
+
+/// Its bytes, as words.
+pub(super) fn content(worker: u32, number: u64) -> Vec<u64> {
+    let mut random = Random::new(u64::from(worker) << 48 ^ number);
+    (0..BLOCK_BYTES / 8).map(|_| random.next_u64()).collect()
+}
+
+/// The bytes of `words` in the order of the memory.
+pub(super) fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Writes the payload of a block, and gets it to the device.
+pub(super) fn store<F: Fabric>(fabric: &F, payload: Extent, words: &[u64]) -> Result<()> {
+    let lines = LineRange::covering(payload);
+    for (line, words) in lines.iter().zip(words.chunks_exact(8)) {
+        fabric.write_line(line, words.try_into().context("a chunk of eight words")?);
+    }
+    fabric.publish(lines);
+    Ok(())
+}
+
+/// Reads the payload of a block from the device.
+pub(super) fn load<F: Fabric>(fabric: &F, payload: Extent) -> Vec<u64> {
+    let lines = LineRange::covering(payload);
+    fabric.refresh(lines);
+    lines.iter().flat_map(|line| fabric.read_line(line)).collect()
+}

@@ -1,0 +1,43 @@
+//! Torture: real processes over one file, killed with SIGKILL at any moment and at named points.
+//!
+//! A parent ([`Rack`]) starts workers and lock managers, kills and restarts them, and keeps a
+//! ledger of what each worker said it was about to do and had done. A worker says so on a pipe,
+//! which outlives it. What was acknowledged must be there, what was begun may be, nothing else.
+//!
+//! On *mapped* memory several processes share a node, and a death is that of a process: caches and
+//! the host tier stay. On *shadowed* memory every process is a host of its own, and a death is
+//! that of a host: dirty lines and the host tier are gone, the next life is another boot.
+//!
+//! The seed decides who is killed and after how long, and what each worker wants. It does not
+//! decide how the kernel runs the processes: a failure may take several runs of its seed to come
+//! again.
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `ground` | what parent and children know alike: sizes, places, contents |
+//! | `event` | what a child tells its parent |
+//! | `child`, `life` | a child: its command line, how it attaches |
+//! | `worker`, `blocks`, `manager` | what children do |
+//! | `bed`, `process`, `ledger`, `rack` | the parent: the file, processes, what must be, all together |
+//! | `audit` | what must be in the region at the end |
+//! | `storm` | kills at random; `prove torture` |
+//! | `coverage` | a death at every crash point |
+
+mod audit;
+mod bed;
+mod blocks;
+mod child;
+pub mod coverage;
+mod event;
+mod ground;
+mod ledger;
+mod life;
+mod manager;
+mod process;
+mod rack;
+pub mod storm;
+mod worker;
+
+pub use child::{ChildOptions, run_child};
+pub use ground::Memory;
+pub use rack::Rack;

@@ -1,0 +1,385 @@
+//! A rack of real processes: who plays what, who lives, what each said.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::crash::Armed;
+use cxl_shm::layout::LockProtocol;
+
+use super::bed::Bed;
+use super::child::Part;
+use super::event::Event;
+use super::ground::{COUNTERS, Memory};
+use super::ledger::{Count, Ledger};
+use super::process::{Heard, Process};
+
+/// How long a process may get nothing done before something is wedged. Far more than any wait
+/// takes on a busy machine: it ends a hang, and measures nothing.
+const PATIENCE_MS: u64 = 90_000;
+const SIGKILL: i32 = 9;
+
+/// What a rack is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Processes that use the pool.
+    pub workers: u32,
+    /// Processes that may grant locks: none for locks without a manager.
+    pub managers: u32,
+    /// What stands for the memory.
+    pub memory: Memory,
+    /// How locks between hosts work.
+    pub locks: LockProtocol,
+    /// What the workers want follows from it.
+    pub seed: u64,
+}
+
+impl Plan {
+    /// Nodes of the region.
+    fn nodes(&self) -> u32 {
+        if self.memory.is_private() {
+            self.workers + self.managers
+        } else {
+            self.workers.div_ceil(2).max(2)
+        }
+    }
+}
+
+/// What happened in a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct Figures {
+    /// Processes that were killed, or killed themselves at a crash point.
+    pub kills: u64,
+    /// Of these, how many at a crash point.
+    pub kills_at_points: u64,
+    /// Processes that were started in the place of a killed one.
+    pub restarts: u64,
+    /// Locks between hosts that workers held, those of the chunk table included.
+    pub locks: u64,
+    /// Increments of the counters.
+    pub counts: u64,
+    /// Half-done increments that the next holder completed.
+    pub repairs: u64,
+    /// Terms of lock managers after the first.
+    pub takeovers: u64,
+    /// Chunks taken and given back.
+    pub chunks: u64,
+    /// Blocks published.
+    pub blocks_published: u64,
+    /// Blocks read, whole and right.
+    pub blocks_verified: u64,
+}
+
+/// A place in the rack that one process after the other takes.
+#[derive(Debug)]
+pub(super) struct Player {
+    pub(super) part: Part,
+    pub(super) node: u16,
+    index: u32,
+    pub(super) ledger: Ledger,
+    process: Option<Process>,
+    /// We killed it.
+    killed: bool,
+    /// It said that it ends in order.
+    stopped: bool,
+    lives: u64,
+    progress_at_ms: u64,
+    /// How often its last life visited crash points, if it ended in order.
+    pub(super) visits: Vec<(String, u64)>,
+}
+
+impl Player {
+    /// Number among the players of its part.
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(super) fn lives(&self) -> bool {
+        self.process.is_some()
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
+        self.stopped
+    }
+}
+
+/// A rack of real processes.
+#[derive(Debug)]
+pub struct Rack {
+    // First: its processes end before its files go.
+    pub(super) players: Vec<Player>,
+    pub(super) bed: Bed,
+    pub(super) counts: Vec<Count>,
+    /// So far; complete after the audit.
+    pub figures: Figures,
+    /// Lives of all processes so far.
+    pub(super) lives: u64,
+    plan: Plan,
+    program: PathBuf,
+    clock: SystemClock,
+    sender: Sender<(usize, Heard)>,
+    heard: Receiver<(usize, Heard)>,
+    newest_term: u64,
+}
+
+impl Rack {
+    /// A rack of which no process runs yet. `program` is `prove`; `number` tells the racks of this
+    /// process apart.
+    ///
+    /// # Errors
+    /// When its files cannot be made.
+    pub fn new(plan: Plan, program: &Path, number: u64) -> Result<Self> {
+        let nodes = plan.nodes();
+        let node = |place: u32| u16::try_from(place % nodes).unwrap_or(0);
+        let player = |part, index, place| Player {
+            part,
+            node: node(place),
+            index,
+            ledger: Ledger::default(),
+            process: None,
+            killed: false,
+            stopped: false,
+            lives: 0,
+            progress_at_ms: 0,
+            visits: Vec::new(),
+        };
+        // On private memory managers live on nodes of their own.
+        let first = if plan.memory.is_private() { plan.workers } else { 0 };
+        let managers = (0..plan.managers).map(|i| player(Part::Manager, i, first + i));
+        let workers = (0..plan.workers).map(|i| player(Part::Worker, i, i));
+        let (sender, heard) = channel();
+        Ok(Self {
+            players: managers.chain(workers).collect(),
+            bed: Bed::make(u16::try_from(nodes)?, plan.locks, number)?,
+            counts: (0..COUNTERS).map(|_| Count::default()).collect(),
+            figures: Figures::default(),
+            lives: 0,
+            plan,
+            program: program.to_owned(),
+            clock: SystemClock::start(),
+            sender,
+            heard,
+            newest_term: 0,
+        })
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    /// The players of a part.
+    pub(super) fn of(&self, part: Part) -> impl Iterator<Item = usize> + use<> {
+        let places = self.players.iter().enumerate().filter(|(_, player)| player.part == part);
+        places.map(|(place, _)| place).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Starts the next life of a player: with `rounds` of everything, or until it is told to stop.
+    pub(super) fn start(
+        &mut self,
+        place: usize,
+        armed: Option<Armed>,
+        rounds: Option<u32>,
+    ) -> Result<()> {
+        self.lives += 1;
+        let now_ms = self.now_ms();
+        let Self { players, bed, plan, program, sender, lives, .. } = self;
+        let player = &mut players[place];
+        if plan.memory.is_private()
+            && player.lives > 0
+            && let Some(tier) = bed.own_tier(player.node)
+        {
+            // The host lost its power, and its DRAM with it.
+            match std::fs::remove_file(&tier) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).context("the tier of a dead host stays");
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        let name = |value: &dyn ToString| value.to_string();
+        let list = |numbers: &std::collections::BTreeSet<u64>| {
+            numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
+        };
+        let value = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+            value().map_or(String::new(), |value| value.get_name().to_owned())
+        };
+        let mut arguments = vec!["torture-child".to_owned()];
+        let mut push = |flag: &str, value: String| {
+            if !value.is_empty() {
+                arguments.extend([flag.to_owned(), value]);
+            }
+        };
+        push("--part", value(&|| player.part.to_possible_value()));
+        push("--folder", bed.folder.display().to_string());
+        push("--node", name(&player.node));
+        push("--memory", value(&|| plan.memory.to_possible_value()));
+        push("--life", name(lives));
+        push("--seed", name(&(plan.seed ^ (place as u64) << 32)));
+        push("--index", name(&player.index));
+        push("--workers", name(&plan.workers));
+        push("--next-block", name(&player.ledger.next_block));
+        push("--blocks", list(&player.ledger.blocks));
+        push("--doubtful-blocks", list(&player.ledger.doubtful_blocks));
+        push("--rounds", rounds.map_or(String::new(), |rounds| rounds.to_string()));
+        player.process = Some(Process::start(program, &arguments, armed, place, sender)?);
+        player.lives += 1;
+        (player.killed, player.stopped) = (false, false);
+        player.progress_at_ms = now_ms;
+        player.visits.clear();
+        self.figures.restarts += u64::from(player.lives > 1);
+        Ok(())
+    }
+
+    /// Kills a player's process.
+    pub(super) fn kill(&mut self, place: usize) {
+        let player = &mut self.players[place];
+        if let Some(process) = &mut player.process {
+            player.killed = true;
+            process.kill();
+        }
+    }
+
+    /// Tells a player to end in order.
+    pub(super) fn tell_to_stop(&mut self, place: usize) {
+        if let Some(process) = &mut self.players[place].process {
+            process.tell_to_stop();
+        }
+    }
+
+    /// Takes note of what is said within `wait_ms`. Returns the players that died meanwhile.
+    ///
+    /// # Errors
+    /// What must never be.
+    pub(super) fn listen(&mut self, wait_ms: u64) -> Result<Vec<usize>> {
+        let until_ms = self.now_ms() + wait_ms;
+        let mut dead = Vec::new();
+        loop {
+            let left = Duration::from_millis(until_ms.saturating_sub(self.now_ms()));
+            match self.heard.recv_timeout(left) {
+                Ok((place, Heard::Event(event))) => self.note(place, event)?,
+                Ok((place, Heard::End)) => {
+                    if self.end_of(place)? {
+                        dead.push(place);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => bail!("nobody can say anything any more"),
+            }
+            if self.now_ms() >= until_ms {
+                break;
+            }
+        }
+        self.check_patience()?;
+        Ok(dead)
+    }
+
+    fn check_patience(&self) -> Result<()> {
+        let now_ms = self.now_ms();
+        let wedged = |player: &&Player| {
+            player.lives()
+                && player.part == Part::Worker
+                && now_ms.saturating_sub(player.progress_at_ms) > PATIENCE_MS
+        };
+        match self.players.iter().find(wedged) {
+            Some(player) => bail!(
+                "wedged: worker {} on node {} got nothing done for {PATIENCE_MS} ms",
+                player.index,
+                player.node
+            ),
+            None => Ok(()),
+        }
+    }
+
+    fn note(&mut self, place: usize, event: Event) -> Result<()> {
+        let now_ms = self.now_ms();
+        let player = &mut self.players[place];
+        let name = format!("{:?} {} on node {}", player.part, player.index, player.node);
+        if event.is_progress() {
+            player.progress_at_ms = now_ms;
+        }
+        player.ledger.note(&event).map_err(|what| anyhow::anyhow!("{name}: {what}"))?;
+        match event {
+            Event::Counted(counter, value) => {
+                let count = &mut self.counts[counter as usize];
+                count.counted(value).map_err(|what| anyhow::anyhow!("{name}: {what}"))?;
+            }
+            Event::Repaired(..) => self.figures.repairs += 1,
+            Event::Serving(term) => {
+                self.figures.takeovers += u64::from(self.newest_term != 0);
+                self.newest_term = self.newest_term.max(term);
+            }
+            Event::Visited(point, count) => player.visits.push((point, count)),
+            Event::Stopped => player.stopped = true,
+            Event::Fault(what) => bail!("{name}: {what}"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The process of a player has ended; whether it was killed.
+    fn end_of(&mut self, place: usize) -> Result<bool> {
+        let player = &mut self.players[place];
+        let name = format!("{:?} {} on node {}", player.part, player.index, player.node);
+        let process = player.process.take().context("a process that ended had been started")?;
+        let status = process.wait()?;
+        if player.stopped && status.success() {
+            return Ok(false);
+        }
+        if status.signal() != Some(SIGKILL) {
+            bail!("{name} ended by itself ({status})");
+        }
+        if let Some(counter) = player.ledger.end_of_life() {
+            self.counts[counter as usize].died_counting();
+        }
+        self.figures.kills += 1;
+        self.figures.kills_at_points += u64::from(!player.killed);
+        Ok(true)
+    }
+
+    /// Ends every player in order, workers first, with those that are dead started again.
+    ///
+    /// # Errors
+    /// What must never be.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        for part in [Part::Worker, Part::Manager] {
+            for manager in self.of(Part::Manager) {
+                if part == Part::Worker && !self.players[manager].lives() {
+                    self.start(manager, None, None)?;
+                }
+            }
+            for place in self.of(part) {
+                let player = &self.players[place];
+                // One that ended in order while others went on has nothing to look after.
+                if !player.lives() && !player.stopped {
+                    self.start(place, None, None)?;
+                }
+                self.tell_to_stop(place);
+            }
+            while self.of(part).any(|place| self.players[place].lives()) {
+                for place in self.listen(20)? {
+                    // Its last life had been armed.
+                    self.start(place, None, None)?;
+                    if self.players[place].part == part {
+                        self.tell_to_stop(place);
+                    }
+                }
+            }
+        }
+        for player in &self.players {
+            let ledger = &player.ledger;
+            if ledger.has_chunks() {
+                bail!("worker {} ended and has chunks", player.index);
+            }
+            self.figures.locks += ledger.locks_taken;
+            self.figures.chunks += ledger.chunks_moved;
+            self.figures.blocks_published += ledger.blocks_published;
+            self.figures.blocks_verified += ledger.blocks_verified;
+        }
+        self.figures.counts = self.counts.iter().map(Count::counts).sum();
+        Ok(())
+    }
+}

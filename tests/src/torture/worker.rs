@@ -1,0 +1,284 @@
+//! A worker: counts under locks, takes chunks and gives them back, publishes blocks, removes them
+//! and reads those of others.
+
+use std::sync::atomic::Ordering;
+
+use anyhow::{Result, bail};
+use cxl_shm::alloc::{AllocateError, ChunkError};
+use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::fabric::Fabric;
+use cxl_shm::fabric::simulated::Random;
+use cxl_shm::lock::LockError;
+use cxl_shm::units::{ChunkId, LineRange, WordOffset};
+use kv_cache::reclaim_dead_processes;
+
+use super::blocks::Blocks;
+use super::child::{ChildMember, ChildOptions, Stop};
+use super::event::{Event, tell};
+use super::ground::{COUNTERS, Pair, ground, lock, purpose};
+
+const LOCK_TIMEOUT_MS: u64 = 1000;
+/// Most chunks that a worker has for itself.
+const CHUNKS_MAX: usize = 3;
+/// Blocks before the last one of another worker that are looked for.
+const AGE_MAX: u64 = 12;
+/// One count in this many stays half done for a moment.
+const LINGER_ONE_IN: u32 = 32;
+const LINGER_MS: u64 = 2;
+/// Turns between two looks for dead processes of the host.
+const RECLAIM_TURNS: u64 = 40;
+/// Times that a worker which ends tries to give a chunk back.
+const GIVE_BACK_TRIES: u32 = 60;
+
+struct Worker<'m, F> {
+    member: &'m ChildMember<F>,
+    clock: SystemClock,
+    random: Random,
+    index: u32,
+    workers: u32,
+    blocks: Blocks<'m, F>,
+    chunks: Vec<ChunkId>,
+    stamps: u64,
+}
+
+pub(super) fn run<F: Fabric>(
+    options: &ChildOptions,
+    member: &ChildMember<F>,
+    stop: &Stop,
+) -> Result<()> {
+    let clock = SystemClock::start();
+    let mut tries = 0;
+    // Our former life among them: what it left half done is settled before we look.
+    while !member.dead_processes().is_empty() {
+        reclaim_dead_processes(member, &clock);
+        clock.pause(tries);
+        tries += 1;
+    }
+    let mut worker = Worker {
+        member,
+        clock,
+        random: Random::new(options.seed ^ options.life),
+        index: options.index,
+        workers: options.workers,
+        blocks: Blocks::take_over(options, member)?,
+        chunks: Vec::new(),
+        // Of this life: no stamp of an earlier one looks the same.
+        stamps: options.life << 32,
+    };
+    worker.take_over_chunks()?;
+    tell(&Event::Up)?;
+    match options.rounds {
+        Some(rounds) => (0..rounds).try_for_each(|round| worker.round(round))?,
+        None => {
+            let mut turn = 0;
+            while !stop.load(Ordering::Relaxed) {
+                worker.turn(turn)?;
+                turn += 1;
+            }
+        }
+    }
+    worker.end()
+}
+
+impl<F: Fabric> Worker<'_, F> {
+    /// Everything, in order.
+    fn round(&mut self, round: u32) -> Result<()> {
+        while !self.count(round % COUNTERS)? {}
+        self.give_up(round % COUNTERS, u64::from(round % 2))?;
+        self.take_chunk()?;
+        self.blocks.publish(2)?;
+        self.blocks.check_any(|count| count.checked_sub(1))?;
+        self.blocks.check_other((self.index + 1) % self.workers, 0)?;
+        self.blocks.retire_one(1)?;
+        self.check_chunk()?;
+        self.give_chunk()
+    }
+
+    /// Anything.
+    fn turn(&mut self, turn: u64) -> Result<()> {
+        if turn % RECLAIM_TURNS == RECLAIM_TURNS - 1 {
+            reclaim_dead_processes(self.member, &self.clock);
+        }
+        let counter = u32::try_from(self.random.below(u64::from(COUNTERS))).unwrap_or(0);
+        match self.random.below(16) {
+            0..5 => self.count(counter).map(drop),
+            5 => {
+                let timeout_ms = self.random.below(2);
+                self.give_up(counter, timeout_ms)
+            }
+            6 | 7 if self.chunks.len() < CHUNKS_MAX => self.take_chunk(),
+            6..9 => self.give_chunk(),
+            9 => self.check_chunk(),
+            10 | 11 => {
+                let count = 1 + self.random.below(3);
+                self.blocks.publish(count)
+            }
+            12 => {
+                let random = &mut self.random;
+                self.blocks.check_any(|count| random.index(count))
+            }
+            13 => {
+                let other = u32::try_from(self.random.below(u64::from(self.workers)));
+                let age = self.random.below(AGE_MAX);
+                self.blocks.check_other(other.unwrap_or(0), age)
+            }
+            _ => {
+                // Twice in a row after a large batch; seldom all of them.
+                let keep = if self.random.one_in(50) { 0 } else { usize::MAX };
+                while self.blocks.retire_one(keep)? {}
+                Ok(())
+            }
+        }
+    }
+
+    /// Leaves nothing of its own but its blocks, and no count half done.
+    fn end(mut self) -> Result<()> {
+        for counter in 0..COUNTERS {
+            let mut tries = 0;
+            while !self.count(counter)? {
+                tries += 1;
+                if tries == GIVE_BACK_TRIES {
+                    bail!("worker {} cannot have lock {counter} any more", self.index);
+                }
+            }
+        }
+        for _ in 0..GIVE_BACK_TRIES {
+            if self.chunks.is_empty() {
+                return Ok(());
+            }
+            self.give_chunk()?;
+        }
+        bail!("worker {} cannot give its chunks back: {:?}", self.index, self.chunks)
+    }
+
+    /// Counts; whether it had the lock.
+    fn count(&mut self, counter: u32) -> Result<bool> {
+        let (member, fabric) = (self.member, self.member.fabric());
+        let guard = match member.lock_shared(lock(counter), &self.clock, LOCK_TIMEOUT_MS) {
+            Ok(guard) => guard,
+            Err(error) => return busy(error).map(|()| false),
+        };
+        tell(&Event::Counting(counter))?;
+        let pair = Pair::new(member.layout(), counter);
+        let value = match pair.read(fabric) {
+            [first, second] if first == second => first,
+            [first, second] if first == second + 1 => {
+                pair.write(fabric, 1, first);
+                tell(&Event::Repaired(counter, first))?;
+                first
+            }
+            [first, second] => {
+                let text = format!("counter {counter} says {first} and {second}");
+                return tell(&Event::Fault(text)).map(|()| true);
+            }
+        };
+        pair.write(fabric, 0, value + 1);
+        if self.random.one_in(LINGER_ONE_IN) {
+            // Kills come seldom, and half-done counts should be among what they leave.
+            self.clock.sleep_ms(LINGER_MS);
+        }
+        pair.write(fabric, 1, value + 1);
+        drop(guard);
+        tell(&Event::Counted(counter, value + 1))?;
+        Ok(true)
+    }
+
+    /// Waits for a lock so shortly that it is often withdrawn.
+    fn give_up(&mut self, counter: u32, timeout_ms: u64) -> Result<()> {
+        match self.member.lock_shared(lock(counter), &self.clock, timeout_ms) {
+            Ok(guard) => drop(guard),
+            Err(LockError::TimedOut { .. }) => {}
+            Err(error) => return busy(error),
+        }
+        tell(&Event::Locked)
+    }
+
+    fn take_chunk(&mut self) -> Result<()> {
+        tell(&Event::Taking)?;
+        let purpose = purpose(self.index);
+        match self.member.allocate_chunk(&self.clock, LOCK_TIMEOUT_MS, purpose) {
+            Ok(chunk) if chunk == ground(self.member.layout()) => {
+                tell(&Event::Fault("the chunks run out: they leak".to_owned()))
+            }
+            Ok(chunk) => {
+                self.mark(chunk);
+                self.chunks.push(chunk);
+                tell(&Event::Took(chunk.0))
+            }
+            Err(AllocateError::Lock(error)) => busy(error),
+            Err(error) => tell(&Event::Fault(error.to_string())),
+        }
+    }
+
+    fn give_chunk(&mut self) -> Result<()> {
+        let Some(index) = self.random.index(self.chunks.len()) else {
+            return Ok(());
+        };
+        self.check(self.chunks[index])?;
+        let chunk = self.chunks.swap_remove(index);
+        tell(&Event::Giving(chunk.0))?;
+        match self.member.free_chunk(&self.clock, LOCK_TIMEOUT_MS, chunk) {
+            Ok(()) => tell(&Event::Gave(chunk.0)),
+            Err(ChunkError::Lock(_)) => {
+                self.chunks.push(chunk);
+                tell(&Event::Kept(chunk.0))
+            }
+            Err(error) => tell(&Event::Fault(error.to_string())),
+        }
+    }
+
+    fn check_chunk(&mut self) -> Result<()> {
+        match self.random.index(self.chunks.len()) {
+            Some(index) => self.check(self.chunks[index]),
+            None => Ok(()),
+        }
+    }
+
+    /// Chunks that its earlier lives had.
+    fn take_over_chunks(&mut self) -> Result<()> {
+        let ours = purpose(self.index);
+        for (chunk, purpose) in self.member.owned_chunks() {
+            if purpose == ours {
+                self.mark(chunk);
+                self.chunks.push(chunk);
+                tell(&Event::Found(chunk.0))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes into a chunk whose it is.
+    fn mark(&mut self, chunk: ChunkId) {
+        self.stamps += 1;
+        let (fabric, at) = (self.member.fabric(), self.mark_at(chunk));
+        fabric.store(at, u64::from(self.index) << 56 | self.stamps);
+        fabric.publish(LineRange::one(at.line()));
+    }
+
+    /// Nobody else has written into a chunk of ours.
+    fn check(&self, chunk: ChunkId) -> Result<()> {
+        let (fabric, at) = (self.member.fabric(), self.mark_at(chunk));
+        fabric.refresh(LineRange::one(at.line()));
+        let owner = fabric.load(at) >> 56;
+        if owner == u64::from(self.index) {
+            return tell(&Event::Verified);
+        }
+        let text = format!("chunk {chunk} of worker {} is worker {owner}'s too", self.index);
+        tell(&Event::Fault(text))
+    }
+
+    fn mark_at(&self, chunk: ChunkId) -> WordOffset {
+        let start = self.member.layout().chunk(chunk).offset();
+        WordOffset::new(start).expect("chunks start on a line")
+    }
+}
+
+/// A lock that was not to be had: others are dead, or slow, which is what this is about.
+fn busy(error: LockError) -> Result<()> {
+    match error {
+        LockError::TimedOut { .. } | LockError::NoManager | LockError::ManagerSilent { .. } => {
+            tell(&Event::Busy)
+        }
+        _ => tell(&Event::Fault(error.to_string())),
+    }
+}
