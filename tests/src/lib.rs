@@ -2,10 +2,12 @@
 
 pub mod cache_scenarios;
 pub mod fabric_conformance;
+pub mod hostile_scenarios;
 pub mod house;
 pub mod litmus;
 pub mod lock_fairness;
 pub mod lock_scenarios;
+pub mod lock_table_scenarios;
 pub mod mutation;
 pub mod parallel;
 pub mod rack;

@@ -21,8 +21,8 @@ use crate::fabric::{
     Fabric, HostMemory, LineWords, OwnedArea, PeerArea, PeerLine, PublishBatch, Record,
 };
 use crate::layout::{
-    CHUNK_LOCK, ChunkEntry, INTENT_IMAGES, INTENT_LINES, INTENTS, IntentRecord, Layout,
-    PROFILE_LOCK, ROOT_LOCK, settle_superblock,
+    CHUNK_LOCK, ChunkEntry, INTENT_IMAGES, INTENT_LINES, INTENTS, IntentRecord, LOCK_TABLE_LOCK,
+    Layout, PROFILE_LOCK, ROOT_LOCK, settle_superblock,
 };
 use crate::member::Seat;
 use crate::units::{ChunkId, LineOffset, LineRange, LockId, NodeId};
@@ -32,6 +32,7 @@ fn guarded(layout: &Layout, lock: LockId) -> Option<LineRange> {
     match lock {
         ROOT_LOCK => Some(layout.roots().range()),
         CHUNK_LOCK => Some(layout.chunk_table()),
+        LOCK_TABLE_LOCK => Some(layout.lock_table().range()),
         _ => None,
     }
 }

@@ -20,6 +20,7 @@
 //! | free tails 0| free tails 1| ...          a word per sending node          |  node i
 //! +--------------------------------------------------------------------------+
 //! | named roots                              4 lines per root                 |  holder of lock 0
+//! | lock table                               a bit per lock                   |  holder of lock 3
 //! | chunk table                              one line per chunk               |  holder of lock 1
 //! +--------------------------------------------------------------------------+
 //! | area 0      | area 1      | ...          opaque to this crate             |  node i
@@ -34,6 +35,7 @@
 mod death_records;
 mod heap_records;
 mod intent_record;
+mod lock_set;
 mod profile;
 mod records;
 mod root_records;
@@ -42,6 +44,7 @@ mod superblock;
 pub use death_records::{Appointment, BallotRecord, Case, RecoveryRecord, RecoveryStep};
 pub use heap_records::HeapHeader;
 pub use intent_record::{INTENT_IMAGES, IntentRecord};
+pub use lock_set::LockSet;
 pub use profile::{FenceEvidence, PayloadPolicy, Platform, PlatformProfile};
 pub use records::{ChunkEntry, ChunkState, HostName, ManagerClaim, NodeLine, NodeState};
 pub use root_records::{ROOT_NAME_BYTES_MAX, RootHead, RootName, RootState, root_name_hash};
@@ -71,6 +74,8 @@ pub const INTENT_LINES: u64 = 8;
 pub const PROFILE_LOCK: LockId = LockId(7);
 /// Lock that guards the table of named roots.
 pub const ROOT_LOCK: LockId = LockId(0);
+/// Lock that guards the table of locks in use.
+pub const LOCK_TABLE_LOCK: LockId = LockId(3);
 /// Entries of the table of named roots.
 pub const ROOTS_MAX: u64 = 256;
 /// Lines of an entry of that table.
@@ -98,10 +103,10 @@ const LINE_MANAGER: u64 = 3;
 const LINE_MANAGER_HEARTBEAT: u64 = 4;
 const LINE_SUMMARY: u64 = 5;
 const LINE_ARRIVAL: u64 = 6;
-/// Lines of a record that is written in turn, so that one of them is always whole.
-pub(crate) const TWIN_LINES: u64 = 2;
 const LINE_CHUNK_DEMAND: u64 = 7;
 const _: () = assert!(LINE_CHUNK_DEMAND * LINE_BYTES < PAGE_BYTES, "fits the node page");
+/// Lines of a record that is written in turn, so that one of them is always whole.
+pub(crate) const TWIN_LINES: u64 = 2;
 const INTENTS_STRIDE: u64 = INTENTS * INTENT_LINES * LINE_BYTES;
 const _: () = assert!(INTENTS_STRIDE.is_multiple_of(PAGE_BYTES), "intents fill whole pages");
 const ROOTS_BYTES: u64 = ROOTS_MAX * ROOT_LINES * LINE_BYTES;
@@ -190,6 +195,7 @@ pub struct Layout {
     free_rings_at: u64,
     free_tails_at: u64,
     roots_at: u64,
+    lock_table_at: u64,
     chunk_table_at: u64,
     areas_at: u64,
     area_stride: u64,
@@ -246,7 +252,8 @@ impl Layout {
         let free_rings_at = grants_at + nodes_wide * grants_stride;
         let free_tails_at = free_rings_at + nodes_wide * nodes_wide * FREE_RING_LINES * LINE_BYTES;
         let roots_at = free_tails_at + nodes_wide * PAGE_BYTES;
-        let chunk_table_at = roots_at + ROOTS_BYTES;
+        let lock_table_at = roots_at + ROOTS_BYTES;
+        let chunk_table_at = lock_table_at + PAGE_BYTES;
 
         let align = chunk_bytes.min(CHUNKS_ALIGN);
         let chunks_start = |table_chunks: u64| -> Result<(u64, u64), GeometryError> {
@@ -280,6 +287,7 @@ impl Layout {
             free_rings_at,
             free_tails_at,
             roots_at,
+            lock_table_at,
             chunk_table_at,
             areas_at,
             area_stride,
@@ -483,6 +491,12 @@ impl Layout {
     #[must_use]
     pub fn roots(&self) -> PeerArea {
         PeerArea::new(lines(self.roots_at, ROOTS_MAX * ROOT_LINES))
+    }
+
+    /// Which locks are in use, written under [`LOCK_TABLE_LOCK`]: lines of [`LockSet`].
+    #[must_use]
+    pub fn lock_table(&self) -> PeerArea {
+        PeerArea::new(lines(self.lock_table_at, LockSet::LINES))
     }
 
     /// Entry of a chunk in the chunk table.

@@ -26,6 +26,7 @@ mod pending;
 mod queue;
 mod shared_tier;
 pub(crate) mod stamp;
+mod table;
 
 pub use error::LockError;
 pub use guard::{PASSES_MAX, PASSING_US_MAX, SharedGuard};
@@ -38,3 +39,4 @@ pub(crate) use queue::{HostQueue, Living, QueueWords};
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use shared_tier::Held;
 pub(crate) use shared_tier::{Competitor, SharedTier, clear_requests_of};
+pub use table::{AllocateLockError, FreeLockError};

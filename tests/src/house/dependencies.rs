@@ -8,6 +8,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("cxl-shm", &[]),
     ("kv-cache", &["cxl-shm"]),
     ("connector", &["cxl-shm", "kv-cache"]),
+    ("rackline-capi", &["cxl-shm"]),
     ("lock-manager", &["cxl-shm", "kv-cache"]),
     ("demo", &["connector", "cxl-shm", "kv-cache"]),
     ("rackline", &["connector", "cxl-shm", "demo", "kv-cache", "lock-manager"]),

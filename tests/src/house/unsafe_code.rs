@@ -5,6 +5,15 @@ use super::{SourceTree, Violation};
 
 /// The files that may have unsafe code. One that needs none any more leaves the list.
 pub const ALLOWED: &[&str] = &[
+    "connector/capi/src/attached.rs",
+    "connector/capi/src/error.rs",
+    "connector/capi/src/heap.rs",
+    "connector/capi/src/init.rs",
+    "connector/capi/src/locks.rs",
+    "connector/capi/src/memory.rs",
+    "connector/capi/src/roots.rs",
+    "connector/capi/src/text.rs",
+    "connector/capi/tests/c_program.rs",
     "connector/src/dma/host_copy_aarch64.rs",
     "benches/src/ceiling.rs",
     "connector/src/dma/host_copy_x86_64.rs",

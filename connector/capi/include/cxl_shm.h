@@ -1,0 +1,169 @@
+/* Rackline: memory that several hosts share over CXL, without cache coherence.
+ *
+ * Generated from connector/capi/src by cbindgen: edit the Rust sources, not this file.
+ *
+ * A process attaches to a region as one of its nodes, takes locks that exclude the threads of all
+ * hosts, allocates objects, and finds the objects of others by name. Objects have the same offset
+ * everywhere, and another address in every process: hand out offsets (cxl_shm_get_offset), never
+ * pointers.
+ *
+ * The hosts' caches are not coherent. What one host writes, another sees after the writer called
+ * cxl_shm_publish on it and the reader, later, cxl_shm_refresh. A line of 64 bytes has one writing
+ * host at a time: objects start on lines of their own, and pass from one writing host to another
+ * only under a lock, published by the one before it releases and refreshed by the next after it
+ * acquires.
+ */
+
+#ifndef RACKLINE_CXL_SHM_H
+#define RACKLINE_CXL_SHM_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+// What a call returned. Zero is success; `cxl_shm_last_error` says what was wrong and what to do.
+typedef enum {
+  // Done.
+  CXL_SHM_ERROR_OK = 0,
+  // This process is not attached to a region, or the calling one is a child of `fork`.
+  CXL_SHM_ERROR_NOT_ATTACHED = -1,
+  // An argument is null, not a text, out of range, or no pointer into the region.
+  CXL_SHM_ERROR_BAD_ARGUMENT = -2,
+  // The region cannot be opened, made or joined.
+  CXL_SHM_ERROR_REGION = -3,
+  // A lock was not to be had in time, or there is nobody to grant it.
+  CXL_SHM_ERROR_LOCK = -4,
+  // The calling thread does not hold the lock, or holds it already.
+  CXL_SHM_ERROR_NOT_HELD = -5,
+  // There is not enough free memory, or no free lock.
+  CXL_SHM_ERROR_EXHAUSTED = -6,
+  // There is no object, root or lock of that name.
+  CXL_SHM_ERROR_NOT_FOUND = -7,
+  // There is one of that name already.
+  CXL_SHM_ERROR_EXISTS = -8,
+  // What was read from the region is damaged.
+  CXL_SHM_ERROR_DAMAGED = -9,
+} CxlShmError;
+
+// How locks between hosts work.
+typedef enum {
+  // A lock manager grants them: start `rackline lock-manager` on one host.
+  CXL_SHM_LOCKS_ARBITRATED = 0,
+  // The hosts agree among themselves.
+  CXL_SHM_LOCKS_BAKERY = 1,
+} CxlShmLocks;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Attaches this process to the region at `region` (a devdax device or a file) as a process of
+// node `node`. Every host of the rack has a node number of its own, and its processes share it.
+//
+// # Safety
+// `region` is null or points to a text that ends with a NUL.
+CxlShmError cxl_shm_attach(const char *region, uint16_t node);
+
+// Detaches this process. Locks of the calling thread are released. Other threads that have called
+// stay members until they end or call again; the region stays mapped until then. Pointers into it
+// are not valid afterwards.
+CxlShmError cxl_shm_detach(void);
+
+// What went wrong in the last call of this thread that failed: a text, empty when none did. It
+// stays valid until the next failing call of the same thread.
+const char *cxl_shm_last_error(void);
+
+// Allocates `bytes` bytes in the region, on lines of their own, and returns their address; null
+// when there is no room. Their contents are whatever was there before.
+//
+// The object lives until it is freed, as long as a process of this host is attached; beyond that
+// only when a named root leads to it, by itself or through offsets in other objects.
+void *shmalloc(size_t bytes);
+
+// Frees an object by the address that `shmalloc` or `cxl_shm_get` gave, or `cxl_shm_get_ptr` of
+// its offset; of this or another host's heap. Nobody uses it any more. An object that a root
+// names is freed by `cxl_shm_destroy`. A null pointer is ignored.
+CxlShmError shfree(void *object);
+
+// Makes a region of `bytes` bytes for `nodes` hosts in a new file at `region`: the embedded
+// default of a single host. A device is made a region with `rackline format`. What exists already
+// is left alone, and is an error.
+//
+// # Safety
+// `region` is null or points to a text that ends with a NUL.
+CxlShmError cxl_shm_init(const char *region, uint64_t bytes, uint16_t nodes, uint32_t locks);
+
+// Gives out a lock that no program uses, until `cxl_shm_free_lock`. Its number, which is the same
+// on all hosts, is written to `lock`.
+//
+// # Safety
+// `lock` is null or points to a number that nobody else uses during the call.
+CxlShmError cxl_shm_allocate_lock(uint32_t *lock);
+
+// Takes a lock back. Nobody holds it, waits for it, or uses it any more.
+CxlShmError cxl_shm_free_lock(uint32_t lock);
+
+// Acquires a lock, and waits for it as long as it takes. Fails only when nobody can grant it (no
+// lock manager runs), or this node was declared dead.
+//
+// What the lock protects is then read after `cxl_shm_refresh`.
+CxlShmError cxl_shm_acquire_lock(uint32_t lock);
+
+// Acquires a lock, and waits for it at most `timeout_ms` milliseconds. After a time-out nothing
+// is held or left behind.
+CxlShmError cxl_shm_acquire_lock_within(uint32_t lock, uint64_t timeout_ms);
+
+// Releases a lock that this thread holds. What it protects was published before.
+CxlShmError cxl_shm_release_lock(uint32_t lock);
+
+// The offset of `address` in the region, the same in every process; 0 when it is not in the
+// region.
+uint64_t cxl_shm_get_offset(const void *address);
+
+// The address of `offset` in this process; null when it is not in the region.
+void *cxl_shm_get_ptr(uint64_t offset);
+
+// Makes what this host wrote to `bytes` bytes at `address` visible: after return every host that
+// refreshes them sees at least that.
+CxlShmError cxl_shm_publish(const void *address, size_t bytes);
+
+// Drops `bytes` bytes at `address` from this host's caches: the next reads see at least what was
+// published before the call.
+CxlShmError cxl_shm_refresh(const void *address, size_t bytes);
+
+// Writes `bytes` bytes at `address` back and drops them from this host's caches: publish and
+// refresh in one, for programs written against `clflush`.
+CxlShmError cxl_shm_clflush(const void *address, size_t bytes);
+
+// Names an object that a process of this host allocated, so that every host finds it by
+// `cxl_shm_get`. Its contents have been published. A name has 1 to 128 bytes and is given once;
+// an object has one.
+//
+// What a named object refers to by offset (`cxl_shm_get_offset`), in words that are aligned to 8
+// bytes, is kept with it when its host dies.
+//
+// # Safety
+// `name` is null or points to a text that ends with a NUL.
+CxlShmError cxl_shm_put(const char *name, const void *object);
+
+// The address in this process of the object of that name; null when there is none. Takes no lock.
+// The object is then read after `cxl_shm_refresh`.
+//
+// # Safety
+// `name` is null or points to a text that ends with a NUL.
+void *cxl_shm_get(const char *name);
+
+// Takes a name back and frees the object that it named, whichever host does it. Nobody uses the
+// object any more.
+//
+// # Safety
+// `name` is null or points to a text that ends with a NUL.
+CxlShmError cxl_shm_destroy(const char *name);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* RACKLINE_CXL_SHM_H */

@@ -1,0 +1,75 @@
+//! Objects of a node's heap.
+#![expect(unsafe_code, reason = "functions that C calls")]
+
+use std::ffi::c_void;
+
+use cxl_shm::alloc::{FreeError, ObjectError, SharedOffset};
+
+use crate::attached::{CLOCK, with_thread};
+use crate::error::{CxlShmError, Failure, code};
+use crate::locks::OWN_LOCK_MS;
+use crate::memory::{address_of, extent_at};
+
+/// Allocates `bytes` bytes in the region, on lines of their own, and returns their address; null
+/// when there is no room. Their contents are whatever was there before.
+///
+/// The object lives until it is freed, as long as a process of this host is attached; beyond that
+/// only when a named root leads to it, by itself or through offsets in other objects.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmalloc(bytes: usize) -> *mut c_void {
+    let address = with_thread(|thread| {
+        let object = thread.member().allocate(&*CLOCK, OWN_LOCK_MS, bytes as u64);
+        let object = object.map_err(|error| {
+            let code = match error {
+                ObjectError::TooLarge { .. } | ObjectError::Exhausted { .. } => {
+                    CxlShmError::Exhausted
+                }
+                ObjectError::Lock(_) => CxlShmError::Lock,
+                ObjectError::Damaged => CxlShmError::Damaged,
+            };
+            Failure::new(code, error)
+        })?;
+        address_of(thread.fabric(), object.extent())
+    });
+    address.unwrap_or_else(|failure| (failure.keep(), std::ptr::null_mut()).1)
+}
+
+/// Frees an object by the address that `shmalloc` or `cxl_shm_get` gave, or `cxl_shm_get_ptr` of
+/// its offset; of this or another host's heap. Nobody uses it any more. An object that a root
+/// names is freed by `cxl_shm_destroy`. A null pointer is ignored.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn shfree(object: *mut c_void) -> CxlShmError {
+    code(with_thread(|thread| {
+        if object.is_null() {
+            return Ok(());
+        }
+        let offset = offset_of(thread.fabric(), object)?;
+        thread.member().free(&*CLOCK, OWN_LOCK_MS, offset).map_err(|error| {
+            let code = match error {
+                FreeError::Foreign { .. }
+                | FreeError::NotAnObject { .. }
+                | FreeError::NotAllocated { .. }
+                | FreeError::Named { .. } => CxlShmError::BadArgument,
+                FreeError::Backlog { .. } => CxlShmError::Exhausted,
+                FreeError::OwnerUnknown { .. } | FreeError::Lock(_) => CxlShmError::Lock,
+                FreeError::Damaged => CxlShmError::Damaged,
+            };
+            Failure::new(code, error)
+        })
+    }))
+}
+
+/// The offset of the object at `address`.
+pub(crate) fn offset_of(
+    fabric: &cxl_shm::fabric::MappedFabric,
+    address: *const c_void,
+) -> Result<SharedOffset, Failure> {
+    let extent = extent_at(fabric, address, 1)?;
+    SharedOffset::new(extent.offset()).ok_or_else(|| {
+        let message =
+            format!("no object starts at {address:p}: objects start on lines of 64 bytes");
+        Failure::new(CxlShmError::BadArgument, message)
+    })
+}

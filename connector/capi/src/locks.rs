@@ -1,0 +1,128 @@
+//! Locks that exclude the threads of all hosts.
+#![expect(unsafe_code, reason = "functions that C calls")]
+
+use std::collections::hash_map::Entry;
+
+use cxl_shm::layout::FIRST_FREE_LOCK;
+use cxl_shm::lock::{AllocateLockError, FreeLockError, LockError};
+use cxl_shm::units::LockId;
+
+use crate::attached::{CLOCK, Thread, with_thread};
+use crate::error::{CxlShmError, Failure, code};
+
+/// How long a call waits for a lock of the region's own.
+pub(crate) const OWN_LOCK_MS: u64 = 10_000;
+/// How long `cxl_shm_acquire_lock` waits between two looks at whether anybody can grant it.
+const PATIENCE_MS: u64 = 1_000;
+
+fn refused(error: LockError) -> Failure {
+    Failure::new(CxlShmError::Lock, error)
+}
+
+/// Gives out a lock that no program uses, until `cxl_shm_free_lock`. Its number, which is the same
+/// on all hosts, is written to `lock`.
+///
+/// # Safety
+/// `lock` is null or points to a number that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cxl_shm_allocate_lock(lock: *mut u32) -> CxlShmError {
+    code(with_thread(|thread| {
+        if lock.is_null() {
+            let message = "the place for the lock's number is a null pointer";
+            return Err(Failure::new(CxlShmError::BadArgument, message));
+        }
+        let allocated = thread.member().allocate_lock(&*CLOCK, OWN_LOCK_MS);
+        let allocated = allocated.map_err(|error| match error {
+            AllocateLockError::Exhausted { .. } => Failure::new(CxlShmError::Exhausted, error),
+            AllocateLockError::Lock(_) => Failure::new(CxlShmError::Lock, error),
+        })?;
+        // SAFETY: not null (checked above); valid for writing by the caller's promise.
+        unsafe { lock.write(allocated.0) };
+        Ok(())
+    }))
+}
+
+/// Takes a lock back. Nobody holds it, waits for it, or uses it any more.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn cxl_shm_free_lock(lock: u32) -> CxlShmError {
+    code(with_thread(|thread| {
+        if thread.held.contains_key(&lock) {
+            let message = format!("lock {lock} is held by this thread: release it first");
+            return Err(Failure::new(CxlShmError::BadArgument, message));
+        }
+        let freed = thread.member().free_lock(&*CLOCK, OWN_LOCK_MS, LockId(lock));
+        freed.map_err(|error| match error {
+            FreeLockError::NotInUse { .. } => Failure::new(CxlShmError::NotFound, error),
+            FreeLockError::Damaged(_) => Failure::new(CxlShmError::Damaged, error),
+            FreeLockError::Lock(_) => Failure::new(CxlShmError::Lock, error),
+        })
+    }))
+}
+
+/// Acquires a lock, and waits for it as long as it takes. Fails only when nobody can grant it (no
+/// lock manager runs), or this node was declared dead.
+///
+/// What the lock protects is then read after `cxl_shm_refresh`.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn cxl_shm_acquire_lock(lock: u32) -> CxlShmError {
+    code(with_thread(|thread| {
+        loop {
+            match acquire(thread, lock, PATIENCE_MS)? {
+                Err(LockError::TimedOut { .. }) => {}
+                outcome => return outcome.map_err(refused),
+            }
+        }
+    }))
+}
+
+/// Acquires a lock, and waits for it at most `timeout_ms` milliseconds. After a time-out nothing
+/// is held or left behind.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn cxl_shm_acquire_lock_within(lock: u32, timeout_ms: u64) -> CxlShmError {
+    code(with_thread(|thread| acquire(thread, lock, timeout_ms)?.map_err(refused)))
+}
+
+/// Releases a lock that this thread holds. What it protects was published before.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn cxl_shm_release_lock(lock: u32) -> CxlShmError {
+    code(with_thread(|thread| match thread.held.remove(&lock) {
+        Some(guard) => {
+            drop(guard);
+            Ok(())
+        }
+        None => {
+            let message = format!("lock {lock} is not held by this thread");
+            Err(Failure::new(CxlShmError::NotHeld, message))
+        }
+    }))
+}
+
+fn acquire(
+    thread: &mut Thread,
+    lock: u32,
+    timeout_ms: u64,
+) -> Result<Result<(), LockError>, Failure> {
+    let member = thread.member();
+    let locks = member.layout().locks();
+    if !(FIRST_FREE_LOCK..locks).contains(&lock) {
+        let message = format!("{lock} is no lock for programs: {FIRST_FREE_LOCK} to {}", locks - 1);
+        return Err(Failure::new(CxlShmError::BadArgument, message));
+    }
+    match thread.held.entry(lock) {
+        Entry::Occupied(_) => {
+            let message = format!("lock {lock} is held by this thread already");
+            Err(Failure::new(CxlShmError::NotHeld, message))
+        }
+        Entry::Vacant(free) => {
+            let guard = member.lock_shared(LockId(lock), &*CLOCK, timeout_ms);
+            Ok(guard.map(|guard| {
+                free.insert(guard);
+            }))
+        }
+    }
+}
