@@ -17,9 +17,11 @@ const BLOCKS_A_PROMPT: u32 = 5;
 
 fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
     let cache = CacheGeometry::new(64, 16).unwrap_or_else(|error| panic!("{error}"));
+    let nodes = u16::try_from(hosts.max(4)).unwrap_or(u16::MAX);
     let geometry = Geometry {
-        region_bytes: 2 << 20,
-        nodes: 4,
+        // Half a megabyte a node, most of it chunks.
+        region_bytes: u64::from(nodes) << 19,
+        nodes,
         locks: 8,
         chunk_bytes: 64 << 10,
         area_lines: cache.area_lines(),
@@ -144,15 +146,16 @@ fn dma_cache(seed: u64) -> DmaCache {
 /// # Panics
 /// When that is not so, or a wrong byte was accepted.
 pub fn serve_together(mutant: Mutant, seed: u64) {
-    let hosts = 2 + usize::try_from(seed % 3).unwrap_or(0);
+    let hosts = mutant.hosts(seed, 2..=4);
     let cluster = cluster(hosts, seed, mutant);
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(5_000_000));
     schedule = with_staff(schedule.faults(Faults::NONE), &cluster, hosts);
+    let rounds = u32::try_from(mutant.rounds(2)).unwrap_or(1);
     for host in 0..hosts {
         let (cluster, name) = (cluster.clone(), format!("worker {host}"));
         schedule = schedule.task(host, name.clone(), move || {
-            serve(&cluster, host, &name, 2, dma_cache(seed));
+            serve(&cluster, host, &name, rounds, dma_cache(seed));
         });
     }
     run(schedule);
@@ -170,7 +173,7 @@ pub fn serve_together(mutant: Mutant, seed: u64) {
 /// # Panics
 /// When that is not so.
 pub fn serve_through_crashes(mutant: Mutant, seed: u64) {
-    let hosts = 3;
+    let hosts = mutant.hosts(seed, 3..=3);
     let cluster = cluster(hosts, seed, mutant);
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(12_000_000)).spare(0);
@@ -184,10 +187,11 @@ pub fn serve_through_crashes(mutant: Mutant, seed: u64) {
         ..Faults::NONE
     });
     schedule = with_staff(schedule, &cluster, hosts);
+    let rounds = u32::try_from(mutant.rounds(2)).unwrap_or(1);
     for host in 0..hosts {
         let (cluster, name) = (cluster.clone(), format!("worker {host}"));
         schedule = schedule.restarting(host, name.clone(), move |_| {
-            serve(&cluster, host, &name, 2, dma_cache(seed));
+            serve(&cluster, host, &name, rounds, dma_cache(seed));
         });
     }
     let processes = cluster.processes.clone();

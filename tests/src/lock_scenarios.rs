@@ -24,6 +24,10 @@ pub(crate) fn geometry(nodes: u16) -> Geometry {
     }
 }
 
+fn nodes(hosts: usize) -> u16 {
+    u16::try_from(hosts).unwrap_or(u16::MAX)
+}
+
 /// The settings of run `seed`: one in three is sticky, one in two posts its writes.
 pub(crate) fn settings(hosts: usize, seed: u64) -> Settings {
     let bytes = geometry(1).region_bytes;
@@ -119,10 +123,10 @@ pub(crate) fn with_manager(schedule: Schedule, cluster: &Cluster, host: usize) -
 /// # Panics
 /// When that is not so.
 pub fn count_together(mutant: Mutant, seed: u64) {
-    let hosts = 2 + usize::try_from(seed % 3).unwrap_or(0);
-    let cluster = format(settings(hosts, seed), geometry(4), seed, mutant);
+    let hosts = mutant.hosts(seed, 2..=4);
+    let cluster = format(settings(hosts, seed), geometry(nodes(hosts)), seed, mutant);
     let inside = Arc::new(Mutex::new(None));
-    let rounds = 3;
+    let rounds = mutant.rounds(3);
     let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(400_000));
     schedule = with_agents(with_manager(schedule, &cluster, 0), &cluster, hosts);
     let mut workers = 0;
@@ -147,18 +151,19 @@ pub fn count_together(mutant: Mutant, seed: u64) {
 /// # Panics
 /// When it does not.
 pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
-    let cluster = format(settings(3, seed), geometry(3), seed, mutant);
+    let hosts = mutant.hosts(seed, 3..=3);
+    let cluster = format(settings(hosts, seed), geometry(nodes(hosts)), seed, mutant);
     let inside = Arc::new(Mutex::new(None));
-    let rounds = 4;
+    let rounds = mutant.rounds(4);
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));
     schedule = schedule.faults(Faults { pause_one_in: 3000, pause_ms_max: 4000, ..Faults::NONE });
     for host in 0..2 {
         schedule = with_manager(schedule, &cluster, host);
     }
-    schedule = schedule.crash_process_at("manager 0", 500 + seed * 37);
-    schedule = with_agents(schedule, &cluster, 3);
-    for host in 0..3 {
+    schedule = schedule.crash_process_at("manager 0", 500 + seed % 100 * 37);
+    schedule = with_agents(schedule, &cluster, hosts);
+    for host in 0..hosts {
         let (cluster, inside, name) =
             (cluster.clone(), Arc::clone(&inside), format!("worker {host}"));
         schedule = schedule.task(host, name.clone(), move || {
@@ -167,7 +172,7 @@ pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
     }
     let processes = cluster.processes.clone();
     run(schedule.on_crash(move |crash| processes.crashed(crash)));
-    assert_eq!(final_count(&cluster), [rounds * 3; 2]);
+    assert_eq!(final_count(&cluster), [rounds * hosts as u64; 2]);
     cluster.check_writers();
 }
 
@@ -235,8 +240,8 @@ fn take_chunks(cluster: &Cluster, host: usize, name: &str, wanted: usize) {
 /// # Panics
 /// When that is not so.
 pub fn chunks_through_crashes(mutant: Mutant, seed: u64) {
-    let hosts = 3;
-    let cluster = format(settings(hosts, seed), geometry(3), seed, mutant);
+    let hosts = mutant.hosts(seed, 3..=3);
+    let cluster = format(settings(hosts, seed), geometry(nodes(hosts)), seed, mutant);
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(2_000_000)).spare(0);
     schedule = schedule.faults(Faults {
@@ -247,7 +252,7 @@ pub fn chunks_through_crashes(mutant: Mutant, seed: u64) {
         ..Faults::NONE
     });
     schedule = with_agents(with_manager(schedule, &cluster, 0), &cluster, hosts);
-    let wanted = 4;
+    let wanted = usize::try_from(mutant.rounds(4)).unwrap_or(1);
     for host in 0..hosts {
         let (cluster, name) = (cluster.clone(), format!("worker {host}"));
         schedule = schedule.restarting(host, name.clone(), move |life| {

@@ -126,6 +126,13 @@ impl Mutant {
         let choices = (most - fewest) as u64 + 1;
         fewest + usize::try_from(seed / 4 % choices).unwrap_or(0)
     }
+
+    /// How often a scenario that would do something `own` times does it: less on a rack of a given
+    /// number of hosts, where many short schedules find more than few long ones.
+    #[must_use]
+    pub fn rounds(&self, own: u64) -> u64 {
+        if self.hosts.is_none() { own } else { (own / 2).max(1) }
+    }
 }
 
 /// A formatted simulated rack, one node a host.
@@ -243,22 +250,22 @@ impl Cluster {
     /// # Errors
     /// [`JoinError`].
     pub fn join_as(&self, host: usize, node: usize, name: &str) -> Result<RackMember, JoinError> {
-        self.join_over(self.rack.host(host), host, node, name)
+        self.join_over(self.rack.host(host), &self.clock(host), host, node, name)
     }
 
-    /// As [`join_as`](Self::join_as), over a memory that ends in this rack.
+    /// As [`join_as`](Self::join_as), over a memory that ends in this rack, waiting on `clock`.
     ///
     /// # Errors
     /// [`JoinError`].
     pub fn join_over<F: Fabric>(
         &self,
         fabric: F,
+        clock: &impl Clock,
         host: usize,
         node: usize,
         name: &str,
     ) -> Result<Member<F, SimulatedHostMemory, Processes>, JoinError> {
         let process = self.processes.start(host, name);
-        let clock = self.clock(host);
         let mut tries = 0;
         while !self.processes.try_lock_tier(host, process) {
             clock.pause(tries);
@@ -268,7 +275,7 @@ impl Cluster {
         let node = u16::try_from(node).unwrap_or(u16::MAX);
         let identity = HostIdentity::simulated(host as u64);
         let liveness = self.processes.clone();
-        let member = Member::join(fabric, memory, node, &identity, process, liveness, &clock);
+        let member = Member::join(fabric, memory, node, &identity, process, liveness, clock);
         self.processes.unlock_tier(host);
         member
     }

@@ -30,6 +30,8 @@ pub enum Family {
     Chunks,
     /// The KV cache on top of all under a seeded schedule.
     Cache,
+    /// Long seeded schedules on a number of hosts of their own.
+    Fixed,
 }
 
 impl Family {
@@ -41,6 +43,16 @@ impl Family {
             Self::Locks => "locks",
             Self::Chunks => "chunks",
             Self::Cache => "cache",
+            Self::Fixed => "fixed",
+        }
+    }
+
+    /// Whether its scenarios run on any number of hosts, and fast enough for very many seeds.
+    #[must_use]
+    pub fn takes_any_hosts(self) -> bool {
+        match self {
+            Self::Locks | Self::Chunks | Self::Cache => true,
+            Self::Litmus | Self::Fixed => false,
         }
     }
 }
@@ -66,20 +78,25 @@ pub const ALL: &[Scenario] = scenarios! {
         bakery::who_chooses_is_waited_for,
         bakery::a_dead_host_holds_until_it_is_back,
         chunks::chunks_change_hands,
+        chunks::a_closed_intent_stays_closed,
+        chunks::an_open_intent_in_old_caches_is_not_redone,
+        joining::a_slot_that_is_not_left_is_refused,
+        joining::two_hosts_with_one_number,
+        chunks::a_host_dies_at_each_step,
         moving::a_slot_moves_and_comes_back,
         moving::a_manager_moves_and_comes_back,
         joining::a_holder_dies_and_joins_again,
         formatting::a_new_region_is_seen_at_once,
         joining::a_claim_meets_a_join,
         formatting::a_formatter_dies;
-    Locks:
-        count_together,
-        count_through_takeovers,
+    Locks: count_together, count_through_takeovers;
+    Chunks: chunks_through_crashes;
+    Cache: serve_together, serve_through_crashes;
+    Fixed:
         standby_stands_by,
         overtaking_is_bounded,
-        pass_through_crashes;
-    Chunks: chunks_through_crashes;
-    Cache: serve_together, serve_through_crashes, flipped_bits_are_misses;
+        pass_through_crashes,
+        flipped_bits_are_misses;
 };
 
 /// The name of a function without its path.

@@ -244,15 +244,17 @@ fn take_slot<F: Fabric, H: HostMemory>(
     let incarnation = vacate(seat, fabric, uuid, host, clock)?;
 
     // M8: what an earlier life of this host left in its caches is gone before we write, and what
-    // a recoverer wrote meanwhile is there.
-    fabric.refresh(seat.area().range());
-    fabric.refresh(layout.requests(node).range());
-    fabric.refresh(layout.intents(node).range());
-    fabric.refresh(layout.ballots(node).range());
-    fabric.refresh(layout.recoveries(node).range());
-    // Beats go on from the last one: a count that went back could repeat what a watcher has seen.
+    // a recoverer wrote meanwhile is there. Beats go on from the last one: a count that went back
+    // could repeat what a watcher has seen.
+    let areas = [
+        seat.area().range(),
+        layout.requests(node).range(),
+        layout.intents(node).range(),
+        layout.ballots(node).range(),
+        layout.recoveries(node).range(),
+    ];
     let beats = [layout.heartbeat(node), layout.manager_heartbeat(node)];
-    refresh_all(fabric, beats.map(|beat| beat.range()));
+    refresh_all(fabric, areas.into_iter().chain(beats.map(|beat| beat.range())));
     // M5, and before anything is changed.
     let bad = |lock: &LockId| !Competitor::can_resume(seat, fabric, *lock);
     if let Some(lock) = (0..layout.locks()).map(LockId).find(bad) {

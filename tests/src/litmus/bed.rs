@@ -16,6 +16,8 @@ use cxl_shm::units::LockId;
 use crate::rack::{Cluster, Mutant, Processes, RackMember};
 
 const NODES: u16 = 3;
+/// A host that has joined nothing, and whose caches hold what nobody made them forget.
+pub(super) const OBSERVER: usize = 3;
 const CHUNK_BYTES: u64 = 64 << 10;
 
 /// A region with room for a handful of chunks.
@@ -33,7 +35,7 @@ pub(super) fn geometry() -> Geometry {
 /// Caches that do nothing by themselves, writes that stay on their way until they are read back;
 /// every other seed on busy caches, where a sound protocol has to come through too.
 pub(super) fn settings(seed: u64) -> Settings {
-    let hosts = usize::from(NODES);
+    let hosts = OBSERVER + 1;
     let bytes = geometry().region_bytes;
     if seed.is_multiple_of(2) {
         Settings { seed, ..Settings::sticky(hosts, bytes) }
@@ -42,7 +44,7 @@ pub(super) fn settings(seed: u64) -> Settings {
     }
 }
 
-/// A formatted rack of three hosts, every cache full of what the formatting left.
+/// A formatted rack of three hosts that can join, and one that looks on, every cache full of what the formatting left.
 pub(super) fn cluster(lock_protocol: LockProtocol, mutant: Mutant, seed: u64) -> Cluster {
     let cluster = Cluster::format(settings(seed), geometry(), lock_protocol, [0; 6], mutant);
     cluster.warm();

@@ -3,11 +3,15 @@
 use std::cell::RefCell;
 
 use cxl_shm::alloc::AllocateError;
-use cxl_shm::layout::LockProtocol;
+use cxl_shm::fabric::simulated::{Faults, Schedule};
+use cxl_shm::layout::{ChunkState, LockProtocol};
 use cxl_shm::units::ChunkId;
 
-use super::bed::{beat_all, cluster, manager_polls, poll_grants};
-use crate::rack::{Mutant, RackMember};
+use super::bed::{
+    OBSERVER, beat_all, cluster, crash, geometry, manager_polls, poll_grants, settings,
+};
+use crate::rack::{Cluster, Mutant, RackMember};
+use crate::stepped::Stepped;
 
 /// One host takes all chunks, another finds none; every chunk that the first gives back the second
 /// can take, in both directions.
@@ -59,4 +63,113 @@ pub fn chunks_change_hands(mutant: Mutant, seed: u64) {
         assert_eq!(owned(to), if std::ptr::eq(to, &other) { vec![passed] } else { all.clone() });
     }
     cluster.check_writers();
+}
+
+/// A host takes a chunk, gives it back, and dies with whatever its caches held. Another takes it;
+/// when the first comes back it must not do again what it had done: its redo record was closed.
+///
+/// # Panics
+/// When the second host has lost its chunk.
+pub fn a_closed_intent_stays_closed(mutant: Mutant, seed: u64) {
+    for loss in 0..6 {
+        let seed = seed.wrapping_mul(12).wrapping_add(loss * 2);
+        let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+        let [one, other] = [1, 2].map(|host| cluster.join(host, "worker"));
+        let clocks = [0, 1, 2].map(|host| cluster.clock(host));
+        let chunk = one.allocate_chunk(&clocks[1], 1000, 7).unwrap_or_else(|e| panic!("{e}"));
+        one.free_chunk(&clocks[1], 1000, chunk).unwrap_or_else(|error| panic!("{error}"));
+        crash(&cluster, 1);
+        std::mem::forget(one);
+        cluster.warm();
+        let chunks = other.layout().chunks();
+        let taken = (0..chunks).filter_map(|_| other.allocate_chunk(&clocks[2], 1000, 9).ok());
+        assert!(taken.collect::<Vec<_>>().contains(&chunk), "it was given back");
+        cluster.warm();
+        let back = cluster.join(1, "worker");
+        assert_eq!(back.owned_chunks(), []);
+        cluster.warm();
+        assert_eq!(other.owned_chunks().len(), chunks as usize, "a closed intent was redone");
+        cluster.check_writers();
+    }
+}
+
+/// A slot moves between two hosts while all caches are filled at some step of an update under a
+/// lock: a redo record that was seen open long ago is not redone.
+///
+/// # Panics
+/// When it is.
+pub fn an_open_intent_in_old_caches_is_not_redone(mutant: Mutant, seed: u64) {
+    let mut step = 1;
+    while intent_is_cached_at(mutant, seed, step) {
+        step += 3;
+    }
+}
+
+/// Says whether the update had such a step.
+fn intent_is_cached_at(mutant: Mutant, seed: u64, step: u64) -> bool {
+    let settings = settings(seed);
+    let cluster = Cluster::format(settings, geometry(), LockProtocol::Bakery, [0; 6], mutant);
+    let clocks = [0, 1, 2].map(|host| cluster.clock(host));
+    let fabric = Stepped::new(cluster.rack.host(1));
+    let first = cluster.join_over(fabric.clone(), &clocks[1], 1, 1, "first");
+    let first = first.unwrap_or_else(|error| panic!("{error}"));
+    // Who inhabits the slot next has never seen its redo records before.
+    let during = cluster.clone();
+    fabric.interrupt_at(step, move || during.warm());
+    let chunk = first.allocate_chunk(&clocks[1], 1000, 7).unwrap_or_else(|e| panic!("{e}"));
+    let reached = fabric.steps() >= step;
+    first.free_chunk(&clocks[1], 1000, chunk).unwrap_or_else(|error| panic!("{error}"));
+    first.leave();
+    let other = cluster.join(0, "other");
+    let chunks = other.layout().chunks();
+    while other.allocate_chunk(&clocks[0], 1000, 9).is_ok() {}
+    let next = cluster.join_as(2, 1, "next").unwrap_or_else(|error| panic!("{error}"));
+    cluster.warm();
+    assert_eq!(next.owned_chunks(), []);
+    assert_eq!(other.owned_chunks().len(), chunks as usize, "step {step}: redone from old caches");
+    reached
+}
+
+/// A host loses power at each step of taking a chunk and giving it back, several times with other
+/// losses: the table stays readable, and who comes back has the chunk or has it not.
+///
+/// # Panics
+/// When an entry was lost, or a chunk is taken and nobody knows.
+pub fn a_host_dies_at_each_step(mutant: Mutant, seed: u64) {
+    const LOSSES: u64 = 2;
+    let mut step = 1;
+    while (0..LOSSES).all(|loss| dies_at(mutant, seed.wrapping_mul(LOSSES) + loss * 2, step)) {
+        step += 1;
+    }
+}
+
+/// Says whether there was such a step.
+fn dies_at(mutant: Mutant, seed: u64, step: u64) -> bool {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed.wrapping_add(step * 64));
+    let joined = cluster.join(1, "first");
+    let worker = cluster.clone();
+    let schedule = Schedule::builder(&cluster.rack, seed.wrapping_add(step))
+        .faults(Faults::NONE)
+        .steps_max(mutant.steps_max(100_000))
+        .task(1, "worker", move || {
+            let member = worker.join(1, "worker");
+            let clock = worker.clock(1);
+            let chunk = member.allocate_chunk(&clock, 1000, 7).expect("one is free");
+            member.free_chunk(&clock, 1000, chunk).expect("it is ours");
+        })
+        .crash_host_at(1, step);
+    let processes = cluster.processes.clone();
+    let report = schedule.on_crash(move |crash| processes.crashed(crash)).run();
+    std::mem::forget(joined);
+    let back = cluster.audit(1);
+    let owned = back.owned_chunks();
+    assert!(owned.len() <= 1, "{owned:?}");
+    let looker = cluster.rack.host(OBSERVER);
+    for chunk in (0..back.layout().chunks()).map(ChunkId) {
+        let entry = back.layout().chunk_entry(chunk).fresh(&looker);
+        let state = entry.unwrap_or_else(|error| panic!("step {step}: {error}")).state();
+        let known = owned.iter().any(|(owned, _)| *owned == chunk);
+        assert_eq!(state != Some(ChunkState::Free), known, "step {step}: {chunk}");
+    }
+    report.host_crashes > 0
 }

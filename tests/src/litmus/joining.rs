@@ -4,11 +4,13 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::lock::arbitrated::ManagerState;
-use cxl_shm::units::LockId;
+use cxl_shm::member::JoinError;
+use cxl_shm::units::{LineRange, LockId};
 
-use super::bed::{acquire, beat_all, cluster, crash, poll_grants, request};
+use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
 use crate::rack::{Cluster, Mutant};
 use crate::stepped::Stepped;
 
@@ -55,7 +57,7 @@ fn claim_at(mutant: Mutant, seed: u64, step: u64) -> u64 {
         }
     };
     fabric.interrupt_at(step, act);
-    let joiner = cluster.join_over(fabric.clone(), 1, 1, "joiner");
+    let joiner = cluster.join_over(fabric.clone(), &cluster.clock(1), 1, 1, "joiner");
     assert!(joiner.is_ok(), "{joiner:?}");
     let steps = fabric.steps();
     cluster.warm();
@@ -110,4 +112,74 @@ fn holder_dies(mutant: Mutant, seed: u64) {
     poll_grants(&mut manage.borrow_mut(), 0);
     drop(acquire(&cluster, &back, &clocks[1], LOCK, &manage));
     cluster.check_writers();
+}
+
+/// A slot whose inhabitant did not leave is refused to another host, for the right reason: its
+/// heart beats, or it stands still, and caches that know an older beat do not confuse the two.
+///
+/// # Panics
+/// When it is given away, or refused for the other reason.
+pub fn a_slot_that_is_not_left_is_refused(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let inhabitant = cluster.join(1, "inhabitant");
+    let ask = |beats: bool| {
+        let clock = Scripted::with_pauses_of(800, |pause| {
+            cluster.warm();
+            if beats {
+                assert_eq!(pause, 0, "a beat was not seen at once");
+                beat_all(&[&inhabitant]);
+            }
+        });
+        cluster.join_over(cluster.rack.host(2), &clock, 2, 1, "stranger").map(drop)
+    };
+    for _ in 0..2 {
+        // Their caches know the beat before this one.
+        cluster.warm();
+        beat_all(&[&inhabitant]);
+        let refused = ask(false);
+        assert!(matches!(refused, Err(JoinError::NotLeft { .. })), "{refused:?}");
+        let refused = ask(true);
+        assert!(matches!(refused, Err(JoinError::NodeInUse { .. })), "{refused:?}");
+    }
+    cluster.check_writers();
+}
+
+/// Two hosts were given one number and write the slot's line at once: the one whose line did not
+/// last before it looked again is refused.
+///
+/// # Panics
+/// When it is let in.
+pub fn two_hosts_with_one_number(mutant: Mutant, seed: u64) {
+    let mut step = 1;
+    while join_is_overwritten_at(mutant, seed, step) {
+        step += 1;
+    }
+    assert!(step > 20, "a join has steps");
+}
+
+/// Says whether the join had such a step.
+fn join_is_overwritten_at(mutant: Mutant, seed: u64, step: u64) -> bool {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let looker = cluster.rack.host(OBSERVER);
+    // The line of the other host, from an earlier life of the slot.
+    let other = cluster.join_as(2, 1, "other").unwrap_or_else(|error| panic!("{error}"));
+    let line = other.layout().node_line(other.node());
+    assert!(line.fresh(&looker).is_ok());
+    let theirs = looker.read_line(line.at());
+    other.leave();
+    cluster.warm();
+    let fabric = Stepped::new(cluster.rack.host(1));
+    let writer = cluster.rack.host(2);
+    let at = line.at();
+    fabric.interrupt_at(step, move || {
+        writer.write_line(at, &theirs);
+        writer.publish(LineRange::one(at));
+    });
+    let joined = cluster.join_over(fabric.clone(), &cluster.clock(1), 1, 1, "joiner");
+    let reached = fabric.steps() >= step;
+    let lasts = line.fresh(&looker).is_ok() && looker.read_line(at) != theirs;
+    // Written after the last look, it is the other one that finds out.
+    let in_time = fabric.steps() >= step + 2;
+    assert!(lasts || !in_time || joined.is_err(), "step {step}: two hosts inhabit one slot");
+    reached
 }

@@ -4,48 +4,49 @@
 use std::cell::RefCell;
 
 use cxl_shm::fabric::{Fabric, HostMemory, PeerLine};
-use cxl_shm::layout::{LockProtocol, NodeLine, NodeState};
+use cxl_shm::layout::{Layout, LockProtocol, NodeLine, NodeState};
 use cxl_shm::member::{Liveness, Manage, watch_hearts};
-use cxl_shm::units::{LockId, NodeId};
+use cxl_shm::units::{ChunkId, LockId, NodeId};
 
-use super::bed::{Scripted, acquire, beat_all, cluster, manager_polls, poll_grants};
+use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, manager_polls, poll_grants};
 use crate::rack::{Cluster, Mutant, RackMember};
 
 const LOCK: LockId = LockId(9);
 const NODE: usize = 1;
 
-/// One life in the slot: takes the lock, takes a chunk and gives back what the life before left.
+/// One life in the slot: takes the lock, gives back what the life before left, and leaves a chunk.
 fn live<F: Fabric, H: HostMemory, L: Liveness>(
     cluster: &Cluster,
     member: &RackMember,
     manage: &RefCell<Manage<'_, F, H, L>>,
-    inherited: usize,
-) {
+    inherited: Option<ChunkId>,
+) -> ChunkId {
     let clock = cluster.clock(0);
     for _ in 0..2 {
         drop(acquire(cluster, member, &clock, LOCK, manage));
         cluster.warm();
         poll_grants(&mut manage.borrow_mut(), 0);
     }
-    cluster.warm();
-    let owned = member.owned_chunks();
-    assert_eq!(owned.len(), inherited, "what the life before owned: {owned:?}");
-    let taken = member.allocate_chunk(&manager_polls(cluster, manage, &[1]), 1000, 7);
-    let taken = taken.unwrap_or_else(|error| panic!("{error}"));
-    for (chunk, _) in owned {
+    // Given back by a host that has never looked at the table.
+    if let Some(chunk) = inherited {
         cluster.warm();
         let clock = manager_polls(cluster, manage, &[1]);
         member.free_chunk(&clock, 1000, chunk).unwrap_or_else(|error| panic!("{error}"));
     }
     cluster.warm();
+    assert_eq!(member.owned_chunks(), []);
+    let taken = member.allocate_chunk(&manager_polls(cluster, manage, &[1]), 1000, 7);
+    let taken = taken.unwrap_or_else(|error| panic!("{error}"));
+    cluster.warm();
     assert_eq!(member.owned_chunks(), [(taken, 7)]);
     poll_grants(&mut manage.borrow_mut(), 0);
+    taken
 }
 
-fn line_of(cluster: &Cluster, observer: &RackMember) -> NodeLine {
+fn line_of(cluster: &Cluster, layout: &Layout) -> NodeLine {
     cluster.warm();
-    let line: PeerLine<NodeLine> = observer.layout().node_line(NodeId(1));
-    line.fresh(observer.fabric()).unwrap_or_else(|error| panic!("{error}"))
+    let line: PeerLine<NodeLine> = layout.node_line(NodeId(1));
+    line.fresh(&cluster.rack.host(OBSERVER)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Two hosts inhabit one slot in turn; each goes on where the other ended, and everybody sees who
@@ -60,6 +61,7 @@ pub fn a_slot_moves_and_comes_back(mutant: Mutant, seed: u64) {
     manage.borrow_mut().claim().expect("there are terms");
     beat_all(&[&manager]);
     poll_grants(&mut manage.borrow_mut(), 0);
+    let mut inherited = None;
     for (life, host) in [1, 2, 1, 2].into_iter().enumerate() {
         cluster.warm();
         let member = cluster.join_as(host, NODE, "inhabitant");
@@ -71,26 +73,37 @@ pub fn a_slot_moves_and_comes_back(mutant: Mutant, seed: u64) {
         let reports = manage.borrow().nodes();
         let report = reports.iter().find(|report| report.node == member.node());
         assert!(report.is_some_and(|report| report.acknowledged), "{reports:?}");
-        let line = line_of(&cluster, &manager);
-        assert_eq!(
-            (line.state(), line.incarnation()),
-            (Some(NodeState::Joined), member.incarnation())
-        );
+        // Nobody beats: caches that know older beats must not take them for news.
+        let looker = cluster.rack.host(OBSERVER);
+        let layout = *manager.layout();
+        beat_all(&[&manager, &member]);
+        let still = Scripted::with_pauses_of(800, |_| cluster.warm());
+        let hearts = watch_hearts(&layout, &looker, &still);
+        assert!(hearts.iter().all(|heart| !heart.beats), "nobody beats: {hearts:?}");
         // One beat of everybody while we watch.
+        cluster.warm();
         let clock = Scripted::new(|pause| {
             assert_eq!(pause, 0, "a beat was not seen at once");
             cluster.warm();
             beat_all(&[&manager, &member]);
         });
-        let hearts = watch_hearts(manager.layout(), manager.fabric(), &clock);
+        let hearts = watch_hearts(&layout, &looker, &clock);
         let heart = hearts.iter().find(|heart| heart.node == member.node());
         let heart = heart.unwrap_or_else(|| panic!("the node is not there: {hearts:?}"));
         assert_eq!((heart.host.as_str(), heart.beats), (format!("host-{host}").as_str(), true));
+        assert_eq!(heart.state, Some(NodeState::Joined));
+        assert_eq!(heart.incarnation, member.incarnation());
 
-        live(&cluster, &member, &manage, usize::from(life > 0));
+        // What the layer above keeps in the node's area, eight words to a line.
+        let area = member.area();
+        let word = |index| area.word(index).expect("an area has a line");
+        for earlier in 0..life {
+            assert_eq!(word(earlier as u64).own(member.fabric()), 7, "life {earlier} wrote it");
+        }
+        word(life as u64).publish(member.fabric(), 7);
+        inherited = Some(live(&cluster, &member, &manage, inherited));
         member.leave();
-        let line = line_of(&cluster, &manager);
-        assert_eq!(line.state(), Some(NodeState::Left));
+        assert_eq!(line_of(&cluster, &layout).state(), Some(NodeState::Left));
         cluster.warm();
         poll_grants(&mut manage.borrow_mut(), 0);
         assert!(manage.borrow().nodes().iter().all(|report| report.node != NodeId(1)));

@@ -4,9 +4,10 @@ use std::cell::RefCell;
 
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::lock::arbitrated::ManagerState;
+use cxl_shm::member::ManagerSeen;
 use cxl_shm::units::LockId;
 
-use super::bed::{acquire, beat_all, cluster, poll_grants, request};
+use super::bed::{OBSERVER, acquire, beat_all, cluster, poll_grants, request};
 use crate::rack::Mutant;
 
 const LOCK: LockId = LockId(9);
@@ -34,8 +35,12 @@ pub fn a_takeover_is_seen_at_once(mutant: Mutant, seed: u64) {
     cluster.warm();
     assert_eq!(old.borrow_mut().poll(), Some(ManagerState::Deposed { by_term: term }));
     // T4: it waits for each of them, and no longer.
+    let looker = cluster.rack.host(OBSERVER);
     for next in &everybody[..2] {
         cluster.warm();
+        let seen = ManagerSeen::look(first.layout(), &looker).expect("it claimed");
+        let waits_for = seen.waiting_for(first.layout(), &looker);
+        assert_eq!(waits_for, Some(next.node()), "the next that has not acknowledged");
         beat_all(&[next]);
         cluster.warm();
         let state = new.borrow_mut().poll();

@@ -224,9 +224,11 @@ impl Host {
         may
     }
 
-    /// Fetches a line, of whatever page.
+    /// Fetches a line, of whatever page, unless that would push a write of this host.
     pub(super) fn warm(&mut self, device: &mut Device, line: LineOffset) {
-        self.line(device, line);
+        if !self.posted.contains(line) {
+            self.line(device, line);
+        }
     }
 
     /// Completes one unfenced flush and says of which line.

@@ -21,7 +21,8 @@ impl SimulatedRack {
     }
 
     /// The caches of host `host` fetch those of `lines` that they do not hold, as caches may at any
-    /// time. What they hold from then on is as old as this moment.
+    /// time. What they hold from then on is as old as this moment. Lines to which the host has
+    /// writes on their way stay out: a fetch would make up for a forgotten read-back.
     ///
     /// # Panics
     /// When there is no such host, or the lines are outside the memory.

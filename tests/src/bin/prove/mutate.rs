@@ -53,8 +53,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         ours && options.filter.as_ref().is_none_or(|filter| site.file.contains(filter))
     };
     // The layers above prove their own; what they reach below is reached by cheaper scenarios.
+    let wanted_family = |family| !matches!(family, Family::Cache | Family::Fixed);
     let scenarios: Vec<_> =
-        ALL.iter().copied().filter(|scenario| scenario.family != Family::Cache).collect();
+        ALL.iter().copied().filter(|scenario| wanted_family(scenario.family)).collect();
     let threads = options.threads.unwrap_or_else(crate::cores);
     let outcome = mutation::run(&scenarios, options.seeds, threads, wanted, |removal| {
         if !options.json {

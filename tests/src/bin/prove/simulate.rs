@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
-use rackline_tests::scenario::{ALL, Family, Scenario};
+use rackline_tests::scenario::{ALL, Scenario};
 use rackline_tests::simulation::{self, Plan, Tally};
 
 /// Runs seeded schedules of all scenarios in turn; prints the seed of each that fails.
@@ -55,9 +55,9 @@ impl FromStr for Hosts {
 
 pub(crate) fn run(options: &Options) -> ExitCode {
     let scenarios: Vec<Scenario> = match &options.scenario {
-        // Litmus scenarios are no schedules, but can be replayed like them.
+        // The others, which run on a number of hosts of their own, can be replayed in the same way.
         Some(name) => ALL.iter().filter(|scenario| scenario.name == name).copied().collect(),
-        None => ALL.iter().filter(|scenario| scenario.family != Family::Litmus).copied().collect(),
+        None => ALL.iter().filter(|scenario| scenario.family.takes_any_hosts()).copied().collect(),
     };
     if scenarios.is_empty() {
         let names: Vec<_> = ALL.iter().map(|scenario| scenario.name).collect();
