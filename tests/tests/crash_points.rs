@@ -1,6 +1,7 @@
 //! Real processes die at every named crash point, and what they leave is recovered from.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use cxl_shm::crash::CrashPoint;
 use rackline_tests::torture::coverage;
@@ -20,6 +21,7 @@ const ELSEWHERE: &[(CrashPoint, &str)] = &[
     (CrashPoint::RecoveryFreed, NOBODY_DECLARED),
     (CrashPoint::RecoveryAdopted, NOBODY_DECLARED),
     (CrashPoint::RecoveryBuried, NOBODY_DECLARED),
+    (CrashPoint::RecoveryDone, NOBODY_DECLARED),
     (CrashPoint::SelfFenced, NOBODY_DECLARED),
     (CrashPoint::ChunkAsked, "simulated hosts: the region here never runs dry"),
     (CrashPoint::HeapPageTaken, NO_OBJECTS),
@@ -33,7 +35,7 @@ const ELSEWHERE: &[(CrashPoint, &str)] = &[
 
 #[test]
 fn a_death_at_every_crash_point_is_recovered_from() {
-    let covered = coverage::run(Path::new(env!("CARGO_BIN_EXE_prove")))
+    let covered = coverage::run(Path::new(env!("CARGO_BIN_EXE_prove")), &Arc::default())
         .unwrap_or_else(|error| panic!("{error:#}"));
     let listed: Vec<_> = ELSEWHERE.iter().map(|(point, _)| *point).collect();
     let missing: Vec<_> =

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use cxl_shm::crash::{Armed, CrashPoint};
@@ -61,12 +63,12 @@ pub struct Covered {
 /// `program` is `prove`.
 ///
 /// # Errors
-/// What must never be, with the point at which the process died.
-pub fn run(program: &Path) -> Result<Covered> {
+/// What must never be, with the point at which the process died; or that it was `interrupted`.
+pub fn run(program: &Path, interrupted: &Arc<AtomicBool>) -> Result<Covered> {
     let mut covered = Covered { deaths: 0, unreached: CrashPoint::ALL.to_vec() };
     let mut racks = 0;
     for memory in [Memory::Mapped, Memory::Shadowed] {
-        let mut stage = Stage { memory, program, racks };
+        let mut stage = Stage { memory, program, racks, interrupted };
         let survived = stage.run().with_context(|| format!("on {memory:?} memory"))?;
         covered.deaths += survived.len();
         covered.unreached.retain(|point| !survived.contains(point));
@@ -79,6 +81,7 @@ struct Stage<'p> {
     memory: Memory,
     program: &'p Path,
     racks: u64,
+    interrupted: &'p Arc<AtomicBool>,
 }
 
 impl Stage<'_> {
@@ -129,7 +132,7 @@ impl Stage<'_> {
             locks,
             seed: self.racks,
         };
-        let mut rack = Rack::new(plan, self.program, self.racks)?;
+        let mut rack = Rack::new(plan, self.program, self.racks, self.interrupted)?;
         let armed = point.map(|point| Armed { point, nth: 1 });
         let manager = rack.of(Part::Manager).next();
         let [dies, witness, beside] = {

@@ -2,6 +2,8 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -124,15 +126,21 @@ pub struct Rack {
     sender: Sender<(usize, Heard)>,
     heard: Receiver<(usize, Heard)>,
     newest_term: u64,
+    interrupted: Arc<AtomicBool>,
 }
 
 impl Rack {
     /// A rack of which no process runs yet. `program` is `prove`; `number` tells the racks of this
-    /// process apart.
+    /// process apart; what waits for its processes ends with an error when it was `interrupted`.
     ///
     /// # Errors
     /// When its files cannot be made.
-    pub fn new(plan: Plan, program: &Path, number: u64) -> Result<Self> {
+    pub fn new(
+        plan: Plan,
+        program: &Path,
+        number: u64,
+        interrupted: &Arc<AtomicBool>,
+    ) -> Result<Self> {
         let nodes = plan.nodes();
         let node = |place: u32| u16::try_from(place % nodes).unwrap_or(0);
         let player = |part, index, place| Player {
@@ -164,6 +172,7 @@ impl Rack {
             sender,
             heard,
             newest_term: 0,
+            interrupted: Arc::clone(interrupted),
         })
     }
 
@@ -272,6 +281,9 @@ impl Rack {
             if self.now_ms() >= until_ms {
                 break;
             }
+        }
+        if self.interrupted.load(Ordering::Relaxed) {
+            bail!("interrupted");
         }
         self.check_patience()?;
         Ok(dead)

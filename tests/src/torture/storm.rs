@@ -1,9 +1,10 @@
 //! Kills at random.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use cxl_shm::crash::{Armed, CrashPoint};
 use cxl_shm::fabric::simulated::Random;
 
@@ -26,13 +27,18 @@ const NTH_MAX: u64 = 60;
 ///
 /// # Errors
 /// What must never be; that it was `interrupted`; or that the processes cannot be run.
-pub fn run(plan: Plan, seconds: u64, program: &Path, interrupted: &AtomicBool) -> Result<Figures> {
+pub fn run(
+    plan: Plan,
+    seconds: u64,
+    program: &Path,
+    interrupted: &Arc<AtomicBool>,
+) -> Result<Figures> {
     let mut storm = Storm {
-        rack: Rack::new(plan, program, 0)?,
+        rack: Rack::new(plan, program, 0, interrupted)?,
         random: Random::new(plan.seed),
         restarts: Vec::new(),
     };
-    storm.rage(seconds * 1000, interrupted)?;
+    storm.rage(seconds * 1000)?;
     storm.rack.stop()?;
     storm.rack.audit()?;
     Ok(storm.rack.figures)
@@ -46,7 +52,7 @@ struct Storm {
 }
 
 impl Storm {
-    fn rage(&mut self, ms: u64, interrupted: &AtomicBool) -> Result<()> {
+    fn rage(&mut self, ms: u64) -> Result<()> {
         for place in 0..self.rack.players.len() {
             self.rack.start(place, None, None)?;
         }
@@ -56,9 +62,6 @@ impl Storm {
             let now_ms = self.rack.now_ms();
             if now_ms >= end_ms {
                 return Ok(());
-            }
-            if interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted");
             }
             if now_ms >= kill_at_ms {
                 self.kill();

@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 fn cover(options: &Options) -> ExitCode {
     let covered = std::env::current_exe()
         .context("cannot find this program's file")
-        .and_then(|program| coverage::run(&program));
+        .and_then(|program| coverage::run(&program, &interrupted()?));
     let covered = match covered {
         Ok(covered) => covered,
         Err(error) => {
@@ -122,12 +122,18 @@ pub(crate) fn run_one(child: &Child) -> ExitCode {
     }
 }
 
-fn torture(options: &Options) -> Result<Figures> {
+/// Set by SIGINT and SIGTERM: processes and files go before this one does.
+fn interrupted() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))
             .context("cannot handle signals")?;
     }
+    Ok(interrupted)
+}
+
+fn torture(options: &Options) -> Result<Figures> {
+    let interrupted = interrupted()?;
     let (locks, managers) = match options.lock {
         Locks::Arbitrated => (LockProtocol::Arbitrated, 2),
         Locks::Bakery => (LockProtocol::Bakery, 0),
