@@ -17,6 +17,7 @@ pub(super) unsafe fn flush(_kind: FlushKind, start: *const u8, lines: u64) {
     let step = cache_line_bytes().min(LINE_BYTES);
     let mut at = 0;
     while at < lines * LINE_BYTES {
+        #[expect(clippy::cast_possible_truncation, reason = "usize is 64 bits on aarch64")]
         let line = start.wrapping_add(at as usize);
         // SAFETY: the caller vouches that the line lies in a live mapping.
         unsafe { asm!("dc civac, {0}", in(reg) line, options(nostack, preserves_flags)) };
