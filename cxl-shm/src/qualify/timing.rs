@@ -13,7 +13,8 @@ const BATCHES: u32 = 10;
 /// Durations of one host. Of a machine that does other things they are worth their ratios.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Timing {
-    /// A store, write-back and fence of one line.
+    /// A store, write-back and fence of one line, over and over. The read-back also fetches the
+    /// line for the next store, so the two are closer here than for payload, which is stored once.
     pub publish_ns: f64,
     /// The same with the read-back.
     pub publish_read_back_ns: f64,
