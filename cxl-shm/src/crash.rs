@@ -111,7 +111,7 @@ crash_points! {
     DeathDecided,
     /// A host that has run dry asks the others for a chunk.
     ChunkAsked,
-    /// A chunk is out of its heap's lists and flushed, the chunk table does not know yet.
+    /// A chunk is out of its heap's lists and published, the chunk table does not know yet.
     ChunkFlushed,
     /// A page of a heap says what it is used for, the heap's lists do not.
     HeapPageTaken,

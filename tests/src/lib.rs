@@ -2,6 +2,7 @@
 
 pub mod cache_scenarios;
 pub mod fabric_conformance;
+pub mod heap_scenarios;
 pub mod hostile_scenarios;
 pub mod house;
 pub mod litmus;

@@ -1,6 +1,7 @@
 //! All scenarios by name: what `prove simulate` and `prove mutate` run.
 
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
+use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{bakery, chunks, formatting, grants, joining, moving, takeover};
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -90,12 +91,13 @@ pub const ALL: &[Scenario] = scenarios! {
         joining::a_claim_meets_a_join,
         formatting::a_formatter_dies;
     Locks: count_together, count_through_takeovers;
-    Chunks: chunks_through_crashes;
+    Chunks: chunks_through_crashes, heaps_through_crashes, heaps_without_crashes;
     Cache: serve_together, serve_through_crashes;
     Fixed:
         standby_stands_by,
         overtaking_is_bounded,
         pass_through_crashes,
+        chunks_on_request,
         flipped_bits_are_misses;
 };
 

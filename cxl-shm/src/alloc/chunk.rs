@@ -127,8 +127,8 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
             Err(ChunkError::InHeap { chunk })
         }
         Some(ChunkState::Owned { owner, .. }) if owner == member.node() => {
-            // M1: the chunk passes on only after nothing of it is left in our caches.
-            fabric.refresh(LineRange::covering(layout.chunk(chunk)));
+            // M1: the chunk passes on only after all that we wrote there has arrived.
+            fabric.publish(LineRange::covering(layout.chunk(chunk)));
             crash::reach(CrashPoint::ChunkFlushed);
             set_free(member, chunk);
             Ok(())

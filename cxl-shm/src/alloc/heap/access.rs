@@ -177,7 +177,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
             return Err(FreeError::Backlog { owner, waiting });
         }
         // O4, M1: nothing that we wrote there may land in the owner's next object.
-        fabric.refresh(LineRange::covering(place.extent));
+        fabric.publish(LineRange::covering(place.extent));
         ring.send(fabric, sent, offset, incarnation);
         crash::reach(CrashPoint::HeapFreePassed);
         words.set_sent(owner, Some(sent.wrapping_add(1)));

@@ -41,7 +41,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
         })?;
         if let Some(chunk) = chunk {
             self.heap.words.forget(chunk);
-            // Flushed with the chunk: should it come back to us from another host, it must not
+            // Published with the chunk: should it come back to us from another host, it must not
             // look as if we had built it.
             self.set_header(chunk, &HeapHeader::unbuilt());
         }
@@ -81,8 +81,8 @@ pub(crate) fn answer_chunk_requests<F: Fabric, H: HostMemory, L: Liveness>(
     while returned < surplus {
         let _guard = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
         let Some(idle) = Access::enter(member, clock)?.give_up_idle()? else { break };
-        // M1: the chunk passes on only after nothing of it is left in our caches.
-        fabric.refresh(LineRange::covering(layout.chunk(idle)));
+        // M1: the chunk passes on only after all that we wrote there has arrived.
+        fabric.publish(LineRange::covering(layout.chunk(idle)));
         crash::reach(CrashPoint::ChunkFlushed);
         chunk::set_free(member, idle);
         returned += 1;

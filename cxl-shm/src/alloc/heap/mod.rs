@@ -14,8 +14,8 @@
 //!   errs on the side of keeping, and needs no program that knows the objects.
 //! - **O3 One writing host an object** (M1): the allocating one, until it hands the object over.
 //! - **O4 Freeing needs the last word**: whoever frees an object, or destroys the root that names
-//!   it, has made sure that nobody uses it. A free by another host writes back and drops that
-//!   host's cached lines of it first, so that none of them lands in the next object.
+//!   it, has made sure that nobody uses it. A free by another host publishes that host's lines
+//!   of it first, so that none of them lands in the next object.
 //! - **O5 An object that was told of by word of mouth only** is gone with the incarnation that
 //!   allocated it; whoever still knows its offset must not use or free it.
 //! - **O6 Contents** of a new object are whatever was there; [`Object::zero`] clears them.
