@@ -91,12 +91,14 @@ pub const ALL: &[Scenario] = scenarios! {
         joining::a_claim_meets_a_join,
         formatting::a_formatter_dies;
     Locks: count_together, count_through_takeovers;
-    Chunks: chunks_through_crashes, heaps_through_crashes, heaps_without_crashes;
+    Chunks: chunks_through_crashes;
     Cache: serve_together, serve_through_crashes;
     Fixed:
         standby_stands_by,
         overtaking_is_bounded,
         pass_through_crashes,
+        heaps_through_crashes,
+        heaps_without_crashes,
         chunks_on_request,
         flipped_bits_are_misses;
 };
