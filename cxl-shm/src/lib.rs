@@ -6,7 +6,8 @@
 //! region), [`lock`] (two tiers), [`member`] (node slots, processes), [`alloc`] (chunks and
 //! objects), [`root`] (names for objects), [`qualify`] (what this platform's memory does).
 //!
-//! Nothing here knows about KV blocks.
+//! Nothing here knows about KV blocks. [`guide`] has the region drawn, the rules by number, the
+//! state machines, and what was explored exhaustively.
 
 pub mod alloc;
 pub mod clock;
@@ -23,3 +24,15 @@ pub mod qualify;
 pub mod region;
 pub mod root;
 pub mod units;
+
+/// The region drawn, the rules by number, the state machines, and what was explored.
+pub mod guide {
+    #[doc = include_str!("../docs/region.md")]
+    pub mod region {}
+    #[doc = include_str!("../docs/rules.md")]
+    pub mod rules {}
+    #[doc = include_str!("../docs/state_machines.md")]
+    pub mod state_machines {}
+    #[doc = include_str!("../docs/explored.md")]
+    pub mod explored {}
+}

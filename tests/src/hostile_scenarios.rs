@@ -3,12 +3,15 @@
 
 use connector::dma::SimulatedDma;
 use connector::session::{PublishBlock, Session, SessionOptions};
+use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::{DmaCache, Faults, Random, Schedule, Settings};
 use cxl_shm::layout::{Geometry, Layout};
+use cxl_shm::member::NoFence;
+use cxl_shm::root::RootKind;
 use cxl_shm::units::{LINE_BYTES, LineRange, LockId, PAGE_BYTES, WORD_BYTES, WordOffset};
 use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Model, Namespace};
-use lock_manager::Duty;
+use lock_manager::{Duty, Patience};
 
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run};
 
@@ -122,14 +125,14 @@ fn scribble(cluster: &Cluster, geometry: Geometry, seed: u64) {
 }
 
 fn manage(cluster: &Cluster, host: usize) {
-    use cxl_shm::clock::Clock;
     let Ok(member) = cluster.try_join(host, "manager") else { return };
     let clock = cluster.clock(host);
-    let Ok(mut duty) = Duty::new(&member, 500) else { return };
+    let patience = Patience { takeover_ms: 500, declare_ms: 2000 };
+    let Ok(mut duty) = Duty::new(&member, &clock, patience) else { return };
     let mut tries = 0;
     loop {
         member.beat();
-        if duty.step(clock.now_ms()).is_err() {
+        if duty.step(clock.now_ms(), &mut NoFence).is_err() {
             return;
         }
         tries += 1;
@@ -151,6 +154,24 @@ fn use_everything(cluster: &Cluster, member: &RackMember, host: usize) {
         if let Ok(lock) = lock {
             let _ = member.free_lock(&clock, 200, lock);
         }
+    }
+    let name = format!("root {host}");
+    let object = member.allocate(&clock, 200, 300);
+    if let Ok(object) = &object {
+        let _ = object.write(member.fabric(), 0, b"a tree");
+        let _ = member.put_root(&clock, 200, &name, object.offset(), RootKind::Linked);
+    }
+    for root in member.roots() {
+        let mut bytes = [0; 6];
+        let _ = root.object.read(member.fabric(), 0, &mut bytes);
+    }
+    let _ = member.sweep_heap(&clock, 200);
+    let _ = member.answer_chunk_requests(&clock, 200);
+    let _ = member.heap_usage(&clock);
+    if member.destroy_root(&clock, 200, &name).is_err()
+        && let Ok(object) = object
+    {
+        let _ = member.free(&clock, 200, object.offset());
     }
     let Ok(cache) = Cache::attach(member, &clock) else { return };
     let dma = SimulatedDma::new(member.fabric().clone(), DmaCache::Bypass);

@@ -21,7 +21,7 @@ use crate::text::text_at;
 /// A lock that a thread holds.
 pub(crate) type Guard = SharedGuard<'static, MappedFabric, MappedHostMemory, ProcLiveness>;
 
-/// The attachment of the process, by the process id that made it (C4).
+/// The attachment of the process, by the process id that made it (I4).
 static ATTACHED: Mutex<Option<Arc<Process>>> = Mutex::new(None);
 
 /// This process, attached.

@@ -3,13 +3,13 @@
 //! The header `include/cxl_shm.h` is generated from these sources and checked in; a test fails when
 //! it is not current.
 //!
-//! - **C1** Every call is safe from any thread; a thread that calls becomes a member of the host's
+//! - **I1** Every call is safe from any thread; a thread that calls becomes a member of the host's
 //!   tier of its own at its first call, and stops being one when it ends.
-//! - **C2** A lock is released by the thread that acquired it. A thread that ends releases what it
+//! - **I2** A lock is released by the thread that acquired it. A thread that ends releases what it
 //!   holds.
-//! - **C3** No panic crosses into C: a call that would panic ends the process with its message, as
+//! - **I3** No panic crosses into C: a call that would panic ends the process with its message, as
 //!   `extern "C"` functions do.
-//! - **C4** A child of `fork` has no thread that beats its host's heart and shares the parent's
+//! - **I4** A child of `fork` has no thread that beats its host's heart and shares the parent's
 //!   identity: every call in it but `cxl_shm_last_error` is refused.
 
 mod attached;
