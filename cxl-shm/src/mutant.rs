@@ -9,10 +9,14 @@ use std::cell::Cell;
 /// A rule that is not kept.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Mutant {
+    /// M1: the requests of two nodes are in one line.
+    SharesLine,
     /// A1: a manager that takes over takes a lock for free unless it granted it itself.
     LastGranteeOnly,
     /// A2: every request has the same ticket.
     ReusesTicket,
+    /// A3: a holder releases, then publishes what it wrote.
+    PublishesAfterRelease,
     /// T1: a client takes a grant of its ticket by any manager, of any term.
     NoTermCheck,
     /// T1: a client enters by a store instead of a compare-and-exchange.
@@ -25,20 +29,37 @@ pub enum Mutant {
     AcknowledgesNoHolder,
     /// T4: a manager grants before every node has acknowledged its term.
     GrantsUnacknowledged,
+    /// L2: recovery releases the lock, then redoes.
+    ReleasesBeforeRedo,
+    /// L2: recovery closes the intent, then redoes it.
+    ClosesBeforeRedo,
+    /// C1: a proposer does not look again before it decides.
+    DecidesUnseen,
+    /// A reader of a block does not look at the descriptor again after it read the payload.
+    SkipsSecondLook,
+    /// M4: a reader of a block refreshes descriptor and payload together.
+    RefreshesUpFront,
 }
 
 #[cfg(any(test, feature = "proof"))]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 15] = [
+        Self::SharesLine,
         Self::LastGranteeOnly,
         Self::ReusesTicket,
+        Self::PublishesAfterRelease,
         Self::NoTermCheck,
         Self::EntersByStore,
         Self::AcknowledgesFirst,
         Self::TermInTwoSteps,
         Self::AcknowledgesNoHolder,
         Self::GrantsUnacknowledged,
+        Self::ReleasesBeforeRedo,
+        Self::ClosesBeforeRedo,
+        Self::DecidesUnseen,
+        Self::SkipsSecondLook,
+        Self::RefreshesUpFront,
     ];
 }
 

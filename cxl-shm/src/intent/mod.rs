@@ -25,6 +25,7 @@ use crate::layout::{
     Layout, PROFILE_LOCK, ROOT_LOCK, settle_superblock,
 };
 use crate::member::Seat;
+use crate::mutant::{self, Mutant};
 use crate::units::{ChunkId, LineOffset, LineRange, LockId, NodeId};
 
 /// The lines that `lock` guards: the only ones that an intent under it may write.
@@ -161,6 +162,9 @@ fn redo<F: Fabric>(layout: &Layout, fabric: &F, lock: LockId, intent: &OwnedArea
         image_lines(intent).take(targets.len()).map(|line| fabric.read_line(line)).collect();
     let inside = targets.iter().all(|target| u64::from(*target) < guarded.lines());
     let whole = crc_of(&images) == images_crc && inside;
+    if mutant::is(Mutant::ClosesBeforeRedo) {
+        head.publish(fabric, &IntentRecord::closed());
+    }
     if whole {
         write(fabric, guarded, targets, &images);
     }

@@ -5,7 +5,7 @@
 //! *agent*, beats the host's heart and follows the lock managers.
 
 mod attach;
-mod consensus;
+pub(crate) mod consensus;
 mod deaths;
 mod fence;
 mod hearts;

@@ -4,6 +4,7 @@ use super::ground::{ExploredSeat, word};
 use crate::fabric::Fabric;
 use crate::fabric::explored::{Step, World};
 use crate::lock::{Competitor, Held, SharedTier};
+use crate::mutant::{self, Mutant};
 use crate::units::{LineOffset, LineRange, LockId};
 
 /// Bit of a client's view: it is inside.
@@ -21,8 +22,6 @@ pub(super) struct Plan {
     pub(super) rounds: u64,
     /// How often it may give up waiting, at any time.
     pub(super) withdrawals: u64,
-    /// Without A3: releases, then publishes the counter.
-    pub(super) releases_early: bool,
 }
 
 /// The counter that the lock guards, on one line or, seen half done by whoever is inside together
@@ -81,7 +80,7 @@ impl Client {
                 world.pause();
                 let next = self.read(world) + 1;
                 self.counted += 1;
-                if self.plan.releases_early {
+                if mutant::is(Mutant::PublishesAfterRelease) {
                     Competitor::release(held, &*seat, &fabric);
                     Stage::Late(next)
                 } else {

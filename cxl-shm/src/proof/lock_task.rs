@@ -4,19 +4,29 @@ use std::rc::Rc;
 
 use super::client::{COUNTED_SHIFT, Client, Counter, DONE, INSIDE};
 use super::ground::{ExploredSeat, word};
+use super::recovery::{Updater, recover_host, recover_process};
 use crate::fabric::explored::{Claim, EndClaim, Model, Step, Task, Views, World};
 use crate::lock::arbitrated::{Manager, ManagerState, obey_newest_term};
+use crate::units::NodeId;
 
 /// A task of a model of locks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum LockTask {
     Client(Client),
-    /// A manager that serves until it is deposed.
+    /// A manager that serves until it is deposed, and is its host's agent too.
     Manager(ExploredSeat, Manager),
     /// A manager that has yet to claim its term, whenever it likes.
     Standby(ExploredSeat),
     /// An agent, without its heart.
     Agent(ExploredSeat),
+    /// A thread that updates several lines.
+    Updater(Updater),
+    /// Ends what a process of the same host left when it died.
+    Recoverer(ExploredSeat),
+    /// Does nothing while its host lives.
+    Host,
+    /// Ends what a host left when it died.
+    HostRecoverer(ExploredSeat, NodeId),
 }
 
 impl Task for LockTask {
@@ -24,8 +34,9 @@ impl Task for LockTask {
         match self {
             Self::Client(client) => return client.step(world),
             Self::Manager(seat, manager) => {
+                obey_newest_term(seat, &world.fabric());
                 if let ManagerState::Deposed { .. } = manager.poll(seat, &world.fabric()) {
-                    return Step::Ends;
+                    *self = Self::Agent(seat.clone());
                 }
             }
             Self::Standby(seat) => match Manager::claim(seat, &world.fabric()) {
@@ -33,6 +44,16 @@ impl Task for LockTask {
                 None => world.refute("there are no terms left"),
             },
             Self::Agent(seat) => obey_newest_term(seat, &world.fabric()),
+            Self::Updater(updater) => return updater.step(world),
+            Self::Recoverer(seat) => {
+                recover_process(seat, world);
+                return Step::Ends;
+            }
+            Self::Host => world.pause(),
+            Self::HostRecoverer(seat, dead) => {
+                recover_host(seat, *dead, world);
+                return Step::Ends;
+            }
         }
         Step::Goes
     }
@@ -40,7 +61,13 @@ impl Task for LockTask {
     fn view(&self) -> u64 {
         match self {
             Self::Client(client) => client.view(),
-            Self::Manager(..) | Self::Standby(_) | Self::Agent(_) => 0,
+            Self::Updater(updater) => updater.view(),
+            Self::Manager(..)
+            | Self::Standby(_)
+            | Self::Agent(_)
+            | Self::Recoverer(_)
+            | Self::Host
+            | Self::HostRecoverer(..) => 0,
         }
     }
 }

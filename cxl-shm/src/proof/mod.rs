@@ -10,8 +10,11 @@
 
 mod arbitrated;
 mod client;
+mod consensus;
 mod ground;
 mod lock_task;
+mod records;
+mod recovery;
 mod scenario;
 #[cfg(test)]
 mod tests;

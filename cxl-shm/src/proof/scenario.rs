@@ -1,6 +1,9 @@
 //! The suite: every scenario by name.
 
-use super::arbitrated::{Clients, serve};
+use super::arbitrated::{Clients, Succession, bakery, follow, serve};
+use super::consensus::agree;
+use super::records::{read_blocks, read_records};
+use super::recovery::update_through_deaths;
 use crate::fabric::explored::{Exploration, Limits, Memory, Model, Task, explore};
 use crate::fabric::simulated::Site;
 use crate::mutant::{self, Mutant};
@@ -45,35 +48,135 @@ impl Scenario {
     }
 }
 
-/// All scenarios, the short ones first.
+macro_rules! scenario {
+    ($name:literal, $about:literal, $long:literal, $model:expr) => {
+        Scenario {
+            name: $name,
+            about: $about,
+            long: $long,
+            run: |variant| variant.explore(&$model),
+        }
+    };
+}
+
+/// All scenarios.
 #[must_use]
 pub fn scenarios() -> Vec<Scenario> {
     vec![
-        Scenario {
-            name: "arbitrated-2x1",
-            about: "arbitrated lock, 2 nodes, 1 round each",
-            long: false,
-            run: |variant| variant.explore(&serve(Clients::new(2, 1))),
-        },
-        Scenario {
-            name: "arbitrated-2x2",
-            about: "arbitrated lock, 2 nodes, 2 rounds each",
-            long: false,
-            run: |variant| variant.explore(&serve(Clients::new(2, 2))),
-        },
-        Scenario {
-            name: "arbitrated-2x2-withdraw",
-            about: "arbitrated lock, 2 nodes, 2 rounds each, one of which may be withdrawn",
-            long: true,
-            run: |variant| {
-                variant.explore(&serve(Clients { withdrawals: 1, ..Clients::new(2, 2) }))
-            },
-        },
-        Scenario {
-            name: "arbitrated-3x1",
-            about: "arbitrated lock, 3 nodes, 1 round each",
-            long: true,
-            run: |variant| variant.explore(&serve(Clients::new(3, 1))),
-        },
+        scenario!(
+            "arbitrated-2x2",
+            "arbitrated lock, 2 nodes, 2 rounds each, the manager on one of them",
+            false,
+            serve(Clients { lines: 2, ..Clients::new(2, 2) }, 0)
+        ),
+        scenario!(
+            "arbitrated-2x2-withdraw",
+            "arbitrated lock, 2 nodes, 2 rounds each, of which one may be given up at any time",
+            false,
+            serve(Clients { withdrawals: 1, ..Clients::new(2, 2) }, 2)
+        ),
+        scenario!(
+            "arbitrated-3x1",
+            "arbitrated lock, 3 nodes, 1 round each",
+            false,
+            serve(Clients::new(3, 1), 3)
+        ),
+        scenario!(
+            "bakery-2x2",
+            "bakery, 2 nodes, 2 rounds each",
+            false,
+            bakery(Clients { lines: 2, ..Clients::new(2, 2) })
+        ),
+        scenario!(
+            "bakery-2x2-withdraw",
+            "bakery, 2 nodes, 2 rounds each, of which one may be given up at any time",
+            false,
+            bakery(Clients { withdrawals: 1, ..Clients::new(2, 2) })
+        ),
+        scenario!("bakery-3x1", "bakery, 3 nodes, 1 round each", false, bakery(Clients::new(3, 1))),
+        scenario!(
+            "restart-2x1",
+            "a manager dies and another starts on its node",
+            true,
+            follow(Clients::new(2, 1), Succession::Restart)
+        ),
+        scenario!(
+            "take-over-2x1",
+            "another manager takes over while the old one sleeps and wakes",
+            true,
+            follow(Clients::new(2, 1), Succession::TakeOver(1))
+        ),
+        scenario!(
+            "take-over-twice-2x1",
+            "two managers take over, in any order, while the old ones sleep and wake",
+            true,
+            follow(Clients::new(2, 1), Succession::TakeOver(2))
+        ),
+        scenario!(
+            "take-over-2x2",
+            "as take-over-2x1, 2 rounds each",
+            true,
+            follow(Clients::new(2, 2), Succession::TakeOver(1))
+        ),
+        scenario!(
+            "take-over-3x1",
+            "as take-over-2x1, 3 nodes with clients",
+            true,
+            follow(Clients::new(3, 1), Succession::TakeOver(1))
+        ),
+        scenario!(
+            "holder-dies",
+            "a holder dies within an update of two lines, a process of its host recovers it",
+            true,
+            update_through_deaths(1, false)
+        ),
+        scenario!(
+            "recoverer-dies",
+            "a holder dies within an update of two lines, then whoever recovers it",
+            true,
+            update_through_deaths(2, false)
+        ),
+        scenario!(
+            "holder-then-host-dies",
+            "a holder dies within an update of two lines, then its host while it is recovered",
+            true,
+            update_through_deaths(2, true)
+        ),
+        scenario!(
+            "consensus-2",
+            "2 proposers, each outbid at most once",
+            false,
+            agree(2, 1, 0, false)
+        ),
+        scenario!(
+            "consensus-2-process-dies",
+            "2 proposers, one dies at any point and another process of its host goes on",
+            true,
+            agree(2, 1, 1, false)
+        ),
+        scenario!(
+            "consensus-2-host-dies",
+            "2 proposers, the host of one loses power at any point",
+            true,
+            agree(2, 1, 1, true)
+        ),
+        scenario!(
+            "consensus-3",
+            "3 proposers, none of which goes on after it was outbid",
+            true,
+            agree(3, 0, 0, false)
+        ),
+        scenario!(
+            "record",
+            "a sealed record is read while it is written, 2 rounds",
+            false,
+            read_records(2)
+        ),
+        scenario!(
+            "block",
+            "a block of 2 lines is read with two looks while its place is reused",
+            false,
+            read_blocks(2, 2)
+        ),
     ]
 }

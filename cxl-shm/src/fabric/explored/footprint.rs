@@ -4,8 +4,7 @@
 //! an access that nobody had made before. What a search that came to its end relied on is
 //! therefore true of all its states.
 
-use std::collections::HashMap;
-
+use super::quick_hash::QuickMap;
 use crate::units::{LINE_WORDS, LineOffset};
 
 /// Bit per task.
@@ -44,8 +43,8 @@ pub(super) enum Access {
 /// Who touches what, as far as is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Footprint {
-    lines: HashMap<LineOffset, LineUse>,
-    words: HashMap<(usize, usize), WordUse>,
+    lines: QuickMap<LineOffset, LineUse>,
+    words: QuickMap<(usize, usize), WordUse>,
     /// Something was added.
     pub(super) grown: bool,
 }

@@ -1,18 +1,17 @@
 //! The state of all tasks, lines and own words, as a row of numbers, and operations on it.
 
-use std::collections::HashMap;
-
 use super::footprint::{Access, Footprint, Tasks};
 use super::intern::{Contents, Interner};
 use super::line_state::{LineState, Terms};
 use super::model::Model;
 use super::op::Op;
+use super::quick_hash::QuickMap;
 use super::settings::Memory;
 use crate::fabric::LineWords;
 use crate::units::{LineOffset, LineRange};
 
 /// All of it: the tasks, how many have died, then what was ever written. Numbers at the end that
-/// are missing are 0.
+/// are missing are as at the start.
 pub(super) type State = Vec<u32>;
 
 /// A task that has died.
@@ -55,9 +54,11 @@ pub(super) struct Hosts {
     lines: Interner<LineState>,
     values: Interner<u64>,
     pub(super) places: Vec<Place>,
-    place_of: HashMap<Place, usize>,
-    initial: HashMap<LineOffset, LineWords>,
-    initial_own: HashMap<(usize, usize), u64>,
+    /// What each of them is at the start.
+    starts: Vec<u32>,
+    place_of: QuickMap<Place, usize>,
+    initial: QuickMap<LineOffset, LineWords>,
+    initial_own: QuickMap<(usize, usize), u64>,
 }
 
 impl Hosts {
@@ -74,12 +75,14 @@ impl Hosts {
             lines: Interner::starting_with(LineState::new(model.hosts, 0)),
             values: Interner::starting_with(0),
             places: Vec::new(),
-            place_of: HashMap::new(),
+            starts: Vec::new(),
+            place_of: QuickMap::default(),
             initial: model.lines.iter().copied().collect(),
             initial_own: own.map(|(host, index, value)| ((*host, *index), *value)).collect(),
         };
         for (host, index, _) in &model.own_words {
-            hosts.position_or_new(Place::OwnWord(*host, *index), &mut Vec::new());
+            let tasks = hosts.ground.host_of.len();
+            hosts.position_or_new(Place::OwnWord(*host, *index), &mut vec![0; tasks + 1]);
         }
         hosts
     }
@@ -88,10 +91,7 @@ impl Hosts {
     pub(super) fn start(&mut self, tasks: Vec<u32>) -> State {
         let mut state = tasks;
         state.push(0);
-        for place in self.places.clone() {
-            let number = self.at_start(place);
-            state.push(number);
-        }
+        state.extend(&self.starts);
         state
     }
 
@@ -121,20 +121,31 @@ impl Hosts {
         let position = self.ground.host_of.len() + 1 + self.places.len();
         self.places.push(place);
         self.place_of.insert(place, position);
+        let start = self.at_start(place);
+        self.starts.push(start);
         self.ground.footprint.grown = true;
-        state.resize(position, 0);
-        let number = self.at_start(place);
-        state.push(number);
+        self.complete(state);
         position
     }
 
+    /// Adds what was written first by others, in another branch.
+    fn complete(&self, state: &mut State) {
+        let first = self.ground.host_of.len() + 1;
+        state.extend(self.starts.iter().skip(state.len().saturating_sub(first)));
+    }
+
+    fn number_at(&self, state: &State, position: usize) -> u32 {
+        let first = self.ground.host_of.len() + 1;
+        state.get(position).copied().unwrap_or_else(|| self.starts[position - first])
+    }
+
     pub(super) fn line(&self, state: &State, position: usize) -> &LineState {
-        self.lines.value(state.get(position).copied().unwrap_or(0))
+        self.lines.value(self.number_at(state, position))
     }
 
     pub(super) fn set_line(&mut self, state: &mut State, position: usize, line: LineState) {
-        let number = self.lines.number(line);
-        set(state, position, number);
+        self.complete(state);
+        state[position] = self.lines.number(line);
     }
 
     fn with_line(&mut self, state: &State, position: usize, line: LineState) -> State {
@@ -292,7 +303,7 @@ impl Hosts {
 
     fn own_word(&self, state: &State, host: usize, index: usize) -> u64 {
         match self.position(Place::OwnWord(host, index)) {
-            Some(position) => *self.values.value(state.get(position).copied().unwrap_or(0)),
+            Some(position) => *self.values.value(self.number_at(state, position)),
             None => self.initial_own.get(&(host, index)).copied().unwrap_or(0),
         }
     }
@@ -300,7 +311,8 @@ impl Hosts {
     fn with_own_word(&mut self, state: &State, host: usize, index: usize, value: u64) -> State {
         let mut after = state.clone();
         let position = self.position_or_new(Place::OwnWord(host, index), &mut after);
-        set(&mut after, position, self.values.number(value));
+        self.complete(&mut after);
+        after[position] = self.values.number(value);
         after
     }
 
@@ -348,12 +360,4 @@ impl Hosts {
         }
         ways
     }
-}
-
-fn set(state: &mut State, position: usize, number: u32) {
-    // What others wrote first in another branch of a walk may be missing.
-    if state.len() <= position {
-        state.resize(position + 1, 0);
-    }
-    state[position] = number;
 }

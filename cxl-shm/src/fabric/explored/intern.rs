@@ -1,8 +1,8 @@
 //! Numbers for values, so that a state is a short row of numbers.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 
+use super::quick_hash::QuickMap;
 use crate::fabric::LineWords;
 use crate::units::LINE_WORDS;
 
@@ -10,12 +10,12 @@ use crate::units::LINE_WORDS;
 #[derive(Clone, Debug)]
 pub(super) struct Interner<V> {
     values: Vec<V>,
-    numbers: HashMap<V, u32>,
+    numbers: QuickMap<V, u32>,
 }
 
 impl<V: Clone + Eq + Hash> Interner<V> {
     pub(super) fn starting_with(zero: V) -> Self {
-        Self { values: vec![zero.clone()], numbers: HashMap::from([(zero, 0)]) }
+        Self { values: vec![zero.clone()], numbers: std::iter::once((zero, 0)).collect() }
     }
 
     pub(super) fn number(&mut self, value: V) -> u32 {

@@ -1,11 +1,11 @@
 //! What tasks remember, by number, and how one answer leads from one to the next.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::rc::Rc;
 
 use super::model::{Step, Task};
 use super::op::Op;
+use super::quick_hash::QuickMap;
 use super::replay::{Next, Rules, run};
 
 /// Steps without any operation that may follow one another.
@@ -38,13 +38,13 @@ pub(super) struct Local<T> {
 pub(super) struct Locals<T> {
     rules: Rc<Rules>,
     locals: Vec<Local<T>>,
-    by_hash: HashMap<u64, Vec<u32>>,
-    next: HashMap<(u32, u64), u32>,
+    by_hash: QuickMap<u64, Vec<u32>>,
+    next: QuickMap<(u32, u64), u32>,
 }
 
 impl<T: Task> Locals<T> {
     pub(super) fn new(rules: Rc<Rules>) -> Self {
-        Self { rules, locals: Vec::new(), by_hash: HashMap::new(), next: HashMap::new() }
+        Self { rules, locals: Vec::new(), by_hash: QuickMap::default(), next: QuickMap::default() }
     }
 
     pub(super) fn get(&self, number: u32) -> &Local<T> {

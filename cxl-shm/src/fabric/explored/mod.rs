@@ -47,6 +47,7 @@ mod locals;
 mod model;
 mod op;
 mod progress;
+mod quick_hash;
 mod replay;
 mod search;
 mod settings;

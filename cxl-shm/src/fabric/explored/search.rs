@@ -14,10 +14,13 @@ use crate::clock::{Clock, SystemClock};
 use crate::fabric::simulated::{Random, Site};
 
 /// Random walks before the search, to learn who touches what.
-const WALKS: u64 = 200;
+const WALKS: u64 = 50;
 const WALK_STEPS: u32 = 600;
 /// How often the clock is looked at.
 const STATES_PER_LOOK: usize = 1024;
+/// A search that was found to rely on something wrong goes on for so many states, and as many as
+/// it has seen, to learn more before it begins again: beginning again takes at most as long.
+const LEARNING_STATES: usize = 2000;
 
 /// What came of an exploration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -168,6 +171,7 @@ fn search<T: Task>(
         exploration.verdict = refuted(explorer, &origins, 0, message);
         return Some(exploration);
     }
+    let mut learning: Option<usize> = None;
     let mut level = vec![(0_u32, first)];
     while !level.is_empty() {
         let mut next_level = Vec::new();
@@ -178,7 +182,10 @@ fn search<T: Task>(
             edges.begin(index);
             let successors = explorer.successors(&state);
             if explorer.hosts.ground.footprint.grown {
-                return None;
+                let enough = || origins.len() * 2 + LEARNING_STATES;
+                if origins.len() > *learning.get_or_insert_with(enough) {
+                    return None;
+                }
             }
             for (ordinal, successor) in successors.into_iter().enumerate() {
                 exploration.transitions += 1;
@@ -196,6 +203,9 @@ fn search<T: Task>(
                 origins.push(Origin { parent: index, successor: successor_index });
                 exploration.states = origins.len();
                 if let Err(message) = explorer.judge(&successor.state) {
+                    if learning.is_some() {
+                        return None;
+                    }
                     exploration.depth += 1;
                     exploration.verdict = refuted(explorer, &origins, new, message);
                     return Some(exploration);
@@ -210,6 +220,9 @@ fn search<T: Task>(
         }
         exploration.depth += u32::from(!next_level.is_empty());
         level = next_level;
+    }
+    if learning.is_some() {
+        return None;
     }
     exploration.states = origins.len();
     if let Some(stranded) = first_stranded(&edges, &ended, origins.len()) {

@@ -5,6 +5,7 @@ use crate::crash::{self, CrashPoint};
 use crate::fabric::Fabric;
 use crate::layout::{Appointment, BallotRecord, Case, Layout};
 use crate::member::twin::OwnedTwin;
+use crate::mutant::{self, Mutant};
 use crate::units::{Incarnation, NodeId};
 
 /// What the next [`Proposal::poll`] does.
@@ -138,7 +139,9 @@ impl Proposal {
         let own = self.own(&twin, fabric)?.ok_or(Progress::Unreadable { node: self.me })?;
         let (_, value) = own.accepted().ok_or(Progress::Unreadable { node: self.me })?;
         // C1: that we accepted was published by the poll before.
-        self.look(layout, fabric)?;
+        if !mutant::is(Mutant::DecidesUnseen) {
+            self.look(layout, fabric)?;
+        }
         // So that everybody sees it, the victim too.
         twin.publish(fabric, own.with_decided());
         crash::reach(CrashPoint::DeathDecided);

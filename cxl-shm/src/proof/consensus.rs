@@ -1,0 +1,116 @@
+//! Hosts agree on who recovers a dead one.
+
+use std::rc::Rc;
+
+use crate::fabric::explored::{Constant, Model, Step, Task, World};
+use crate::layout::{Appointment, Case, Layout, LockProtocol};
+use crate::member::{Progress, Proposal, decided_about};
+use crate::units::{Incarnation, NodeId};
+
+use super::ground::Ground;
+
+const VICTIM: NodeId = NodeId(0);
+const CASE: Case = Case { incarnation: Incarnation(1), appointment: 1 };
+/// A view that says that the task is done and decided nothing.
+const GAVE_UP: u64 = 1;
+
+/// A node that proposes, and then reads what was decided.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Proposer {
+    layout: Constant<Layout>,
+    proposal: Proposal,
+    /// How often it goes on after it was outbid: proposers could go on outbidding each other for
+    /// ever, with ballots that nobody has used before.
+    patience: u32,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Outcome {
+    Open,
+    Decided(Appointment),
+    /// Was outbid once too often.
+    GaveUp,
+}
+
+impl Task for Proposer {
+    fn step(&mut self, world: World) -> Step {
+        match self.outcome {
+            Outcome::Open => match self.proposal.poll(&self.layout, &world.fabric()) {
+                Progress::Pending => {}
+                // A line that is being written; the next look finds it whole.
+                Progress::Unreadable { .. } => {}
+                Progress::Outbid if self.patience == 0 => self.outcome = Outcome::GaveUp,
+                Progress::Outbid => self.patience -= 1,
+                Progress::Decided(value) => self.outcome = Outcome::Decided(value),
+                end => world.refute(format!("a proposal ends with {end:?}")),
+            },
+            Outcome::GaveUp => return Step::Ends,
+            Outcome::Decided(value) => {
+                // Whoever decided, or saw it decided, finds it in the region.
+                let read = decided_about(&self.layout, &world.fabric(), VICTIM, CASE.incarnation);
+                if read.map(|decision| decision.appointment) != Some(value) {
+                    world.refute(format!("{value:?} was decided, the region says {read:?}"));
+                }
+                return Step::Ends;
+            }
+        }
+        Step::Goes
+    }
+
+    fn view(&self) -> u64 {
+        match self.outcome {
+            Outcome::Open => 0,
+            Outcome::GaveUp => GAVE_UP,
+            Outcome::Decided(value) => {
+                let Appointment { recoverer, incarnation, epoch } = value;
+                2 | u64::from(recoverer.0) << 8 | u64::from(incarnation.0) << 24 | epoch << 40
+            }
+        }
+    }
+}
+
+/// One proposer on each of nodes 1 to `proposers`, of which up to `deaths` processes die at any
+/// point and are followed by another process of their host, and those hosts may lose power.
+pub(super) fn agree(
+    proposers: u16,
+    patience: u32,
+    deaths: u32,
+    host_dies: bool,
+) -> Model<Proposer> {
+    let ground = Ground::joined(proposers + 1, 1, LockProtocol::Arbitrated);
+    let mut model = ground.model();
+    let proposer = |node| Proposer {
+        layout: Constant::new(*ground.layout()),
+        proposal: Proposal::begin(node, Incarnation(1), VICTIM, CASE),
+        patience,
+        outcome: Outcome::Open,
+    };
+    for node in (1..=proposers).map(NodeId) {
+        model.run(format!("proposer {node}"), node.index(), proposer(node));
+    }
+    if deaths > 0 && !host_dies {
+        model.tasks[0].mortal = true;
+        let next = model.run("next proposer 1", 1, proposer(NodeId(1)));
+        model.tasks[next].after_death_of = Some(0);
+    }
+    if host_dies {
+        model.mortal_hosts.push(1);
+    }
+    model.deaths = deaths;
+    let tasks = model.tasks.len();
+    model.always = Rc::new(|views| {
+        let decided: Vec<u64> = views.iter().copied().filter(|view| *view > GAVE_UP).collect();
+        match decided.iter().find(|view| **view != decided[0]) {
+            Some(other) => Err(format!("decided are {:#x} and {other:#x}", decided[0])),
+            None => Ok(()),
+        }
+    });
+    // The dead have the view 0 too, and so has who comes after nobody.
+    let mortal = if deaths > 0 { 1 } else { 0 };
+    model.ended = Rc::new(move |views| {
+        let open = views[..tasks].iter().filter(|view| **view == 0).count();
+        open <= mortal
+    });
+    model
+}
