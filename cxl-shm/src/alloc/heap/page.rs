@@ -114,7 +114,8 @@ pub(crate) enum PlaceKind {
 pub(super) struct Pages<'f, F> {
     pub(super) fabric: &'f F,
     first_at: u64,
-    of_chunk: u64,
+    /// Pages of a chunk, a power of two, as the number of bits of a page's number in its chunk.
+    chunk_bits: u32,
     chunks: u64,
 }
 
@@ -136,41 +137,50 @@ impl<'f, F: Fabric> Pages<'f, F> {
         Self {
             fabric,
             first_at: layout.payload().offset(),
-            of_chunk: layout.geometry().chunk_bytes / PAGE_BYTES,
+            chunk_bits: (layout.geometry().chunk_bytes / PAGE_BYTES).ilog2(),
             chunks: u64::from(layout.chunks()),
         }
     }
 
+    fn of_chunk(&self) -> u64 {
+        1 << self.chunk_bits
+    }
+
     /// Pages at the start of a chunk that describe the others.
     fn header_pages(&self) -> u64 {
-        self.of_chunk.div_ceil(PAGE_LINES)
+        self.of_chunk().div_ceil(PAGE_LINES)
     }
 
     pub(super) fn data_pages(&self) -> u64 {
-        self.of_chunk - self.header_pages()
+        self.of_chunk() - self.header_pages()
+    }
+
+    /// The number of a page in its chunk.
+    fn in_chunk(&self, page: u64) -> u64 {
+        page & (self.of_chunk() - 1)
     }
 
     /// The pages of a chunk that objects can have.
     pub(super) fn data_of(&self, chunk: ChunkId) -> std::ops::Range<u64> {
-        let first = u64::from(chunk.0) * self.of_chunk;
-        first + self.header_pages()..first + self.of_chunk
+        let first = u64::from(chunk.0) << self.chunk_bits;
+        first + self.header_pages()..first + self.of_chunk()
     }
 
     /// All lines that describe pages of a chunk.
     pub(super) fn lines_of(&self, chunk: ChunkId) -> LineRange {
-        let start = self.line(PageNumber(u64::from(chunk.0) * self.of_chunk));
-        LineRange::new(start, self.of_chunk).expect("a chunk lies in the region")
+        let start = self.line(PageNumber(u64::from(chunk.0) << self.chunk_bits));
+        LineRange::new(start, self.of_chunk()).expect("a chunk lies in the region")
     }
 
     pub(super) fn chunk_of(&self, page: PageNumber) -> ChunkId {
         // A page number is below chunks x pages of a chunk.
-        ChunkId(u32::try_from(page.0 / self.of_chunk).unwrap_or(u32::MAX))
+        ChunkId(u32::try_from(page.0 >> self.chunk_bits).unwrap_or(u32::MAX))
     }
 
     /// A page number read from memory; `None` when it is no page that objects can have.
     pub(super) fn checked(&self, page: u64) -> Option<PageNumber> {
-        let inside = page / self.of_chunk < self.chunks;
-        (inside && page % self.of_chunk >= self.header_pages()).then_some(PageNumber(page))
+        let inside = page >> self.chunk_bits < self.chunks;
+        (inside && self.in_chunk(page) >= self.header_pages()).then_some(PageNumber(page))
     }
 
     /// The data page at `offset`; `None` outside the chunks and in a chunk's header.
@@ -185,8 +195,8 @@ impl<'f, F: Fabric> Pages<'f, F> {
 
     /// The line that describes a page.
     pub(super) fn line(&self, page: PageNumber) -> LineOffset {
-        let chunk_at = self.first_at + page.0 / self.of_chunk * self.of_chunk * PAGE_BYTES;
-        let at = chunk_at + page.0 % self.of_chunk * LINE_BYTES;
+        let in_chunk = self.in_chunk(page.0);
+        let at = self.first_at + (page.0 - in_chunk) * PAGE_BYTES + in_chunk * LINE_BYTES;
         LineOffset::new(at).expect("chunks start on lines")
     }
 
