@@ -6,8 +6,10 @@
 
 mod bed;
 mod ceiling;
+mod lock_bed;
 mod ratios;
 
 pub use bed::{Batch, Bed};
 pub use ceiling::{memcpy_in, memcpy_out, stream_in, stream_out};
-pub use ratios::{Contender, print_ratios};
+pub use lock_bed::{Duel, LOCK, LockBed, acquire, serve};
+pub use ratios::{Contender, median, print_ratios};

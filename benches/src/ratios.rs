@@ -55,8 +55,9 @@ fn round(bed: &mut Bed, payload_bytes: usize, contenders: &[Contender<'_>]) -> V
     contenders.iter().map(one).collect()
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<_> = values.collect();
+/// The middle one of some figures.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

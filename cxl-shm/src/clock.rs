@@ -40,6 +40,12 @@ impl SystemClock {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
+    /// Nanoseconds since the start.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Sleeps for `ms` milliseconds.
     pub fn sleep_ms(&self, ms: u64) {
         std::thread::sleep(Duration::from_millis(ms));

@@ -29,9 +29,9 @@ pub(crate) mod stamp;
 mod table;
 
 pub use error::LockError;
-pub use guard::{PASSES_MAX, PASSING_US_MAX, SharedGuard};
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use guard::recover_seat;
+pub use guard::{PASSES_MAX, PASSING_US_MAX, SharedGuard};
 pub(crate) use guard::{end_abandoned, recover};
 pub use host::{HolderToken, HostAcquire, HostLock};
 pub use pending::{PendingLock, TRY_MS};

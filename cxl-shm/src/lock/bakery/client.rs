@@ -21,16 +21,21 @@ pub(crate) struct Acquire {
 enum Stage {
     /// *Choosing* is published.
     Choosing,
-    /// The number is published.
-    Waiting { number: u64, ahead: NodeSet },
+    /// The number is published. Of the nodes that may be ahead, those in `numbered` were seen with a
+    /// smaller number since.
+    Waiting { number: u64, ahead: NodeSet, numbered: NodeSet },
 }
 
-/// Nodes that may be before us (B3).
+/// A set of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct NodeSet(u32);
 const _: () = assert!(NODES_MAX as u32 <= u32::BITS);
 
 impl NodeSet {
+    fn with(self, node: NodeId) -> Self {
+        Self(self.0 | 1 << node.0)
+    }
+
     fn without(self, node: NodeId) -> Self {
         Self(self.0 & !(1 << node.0))
     }
@@ -67,10 +72,11 @@ impl SharedTier for Acquire {
                 seat.request(self.lock).publish(fabric, Request::Number(next).word());
                 crash::reach(CrashPoint::LockNumbered);
                 let ahead = NodeSet(u32::MAX).without(seat.node());
-                self.stage = Stage::Waiting { number: next, ahead };
+                let numbered = NodeSet(0);
+                self.stage = Stage::Waiting { number: next, ahead, numbered };
                 Ok(None)
             }
-            Stage::Waiting { number, ahead } => {
+            Stage::Waiting { number, ahead, numbered } => {
                 let (me, mine, before) = (seat.node(), *number, *ahead);
                 let layout = seat.layout();
                 let nodes = || layout.nodes().filter(move |node| before.contains(*node));
@@ -81,8 +87,13 @@ impl SharedTier for Acquire {
                     let is_before = match Request::from_word(word) {
                         None => return Err(DamagedRequest { node }),
                         Some(Request::None) => false,
-                        Some(Request::Choosing) => true,
-                        Some(Request::Number(theirs)) => (theirs, node) < (mine, me),
+                        // B4: who had its turn before us chooses again, and finds our number.
+                        Some(Request::Choosing) => !numbered.contains(node),
+                        Some(Request::Number(theirs)) if (theirs, node) < (mine, me) => {
+                            *numbered = numbered.with(node);
+                            true
+                        }
+                        Some(Request::Number(_)) => false,
                     };
                     any |= is_before;
                     if !is_before {

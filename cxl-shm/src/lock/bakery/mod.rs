@@ -14,8 +14,11 @@
 //!   place among the nodes, is smaller. Seen otherwise once, it need not be looked at again: whatever
 //!   it takes next is larger than ours, which it sees. So a hand-over is one visible transfer: the
 //!   next in line looks at the word of the one before it.
-//! - **B4** First come, first served: who has its number is overtaken by nobody who has not begun.
-//! - **B5** A number beyond counting, or a word that is both choosing and a number, was written by
+//! - **B4** Who was seen with a smaller number than ours, and chooses again, is not waited for: it
+//!   had its turn, began anew after our number was published, and finds it. Without this rule a
+//!   hand-over to a neighbour would wait for the former holder's next number.
+//! - **B5** First come, first served: who has its number is overtaken by nobody who has not begun.
+//! - **B6** A number beyond counting, or a word that is both choosing and a number, was written by
 //!   no node (M5): it may hide a holder, and nobody enters while it is there.
 //!
 //! A host that dies leaves its word, and the lock waits for its recoverer, who redoes its intents

@@ -21,7 +21,7 @@ impl Request {
     /// The number of who finds the bakery empty.
     pub(super) const FIRST: u64 = 1;
 
-    /// `None` for a word that no node ever writes (B5).
+    /// `None` for a word that no node ever writes (B6).
     pub(super) fn from_word(word: u64) -> Option<Self> {
         match word {
             0 => Some(Self::None),
@@ -40,7 +40,7 @@ impl Request {
     }
 
     /// The smallest number of whoever comes after it; `None` at the end of all numbers, which no
-    /// node reaches (B5).
+    /// node reaches (B6).
     pub(super) fn next(self) -> Option<u64> {
         match self {
             Self::Number(number) => (number + 1 < NUMBER_END).then_some(number + 1),
