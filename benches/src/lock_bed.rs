@@ -66,7 +66,7 @@ impl LockBed {
 /// Two lines that two processes write in turn, one each, and a word that both may write, since they
 /// run on one machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Wires {
+struct Wires {
     lines: [WordOffset; 2],
     command: WordOffset,
     last: WordOffset,

@@ -72,7 +72,7 @@ impl Rack {
     fn new(lock_protocol: LockProtocol) -> Self {
         let rack = SimulatedRack::sticky(3, GEOMETRY.region_bytes);
         let superblock = Superblock { lock_protocol, ..Superblock::new([1, 2], GEOMETRY, [0; 6]) };
-        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+        format_superblock(&rack.host(0), &superblock, |_, _| ()).expect("the geometry fits");
         Self { rack, clock: HandClock::default() }
     }
 
@@ -83,10 +83,12 @@ impl Rack {
 
     fn thread_of(&self, host: usize, pid: u32) -> Thread {
         let memory = self.rack.host_memory(host, HostTier::words_of(&GEOMETRY));
-        let (node, process) = (u16::try_from(host).unwrap(), ProcessIdentity::new(pid, 1));
+        let (node, process) =
+            (u16::try_from(host).expect("few hosts"), ProcessIdentity::new(pid, 1));
         let identity = HostIdentity::simulated(host as u64);
         let (fabric, clock) = (self.rack.host(host), &self.clock);
-        Member::join(fabric, memory, node, &identity, process, EvenLive, clock).unwrap()
+        Member::join(fabric, memory, node, &identity, process, EvenLive, clock)
+            .expect("the slot is ours")
     }
 }
 
@@ -98,8 +100,8 @@ struct Staff<'m> {
 
 impl<'m> Staff<'m> {
     fn start(agents: &[&'m Thread]) -> Self {
-        let mut manage = agents[0].manage().unwrap();
-        manage.claim().unwrap();
+        let mut manage = agents[0].manage().expect("the only manager");
+        manage.claim().expect("a new region has terms");
         let mut staff = Self { manage, agents: agents.to_vec() };
         staff.work();
         staff
@@ -121,7 +123,7 @@ impl<'m> Staff<'m> {
     /// Polls until nothing changes any more.
     fn poll<'p>(&mut self, pending: &mut Pending<'p>) -> Option<Guard<'p>> {
         for _ in 0..8 {
-            if let Some(guard) = pending.poll().unwrap() {
+            if let Some(guard) = pending.poll().expect("the manager serves") {
                 return Some(guard);
             }
             self.grant();

@@ -86,8 +86,8 @@ enum Lock {
     /// is for racks of many hosts. Without a running manager no host gets new chunks.
     #[default]
     Arbitrated,
-    /// Hosts take numbers and need no manager: a lock passes from host to host in about half the
-    /// time, but who takes one looks at a word of every host. For few hosts, and where nothing may
+    /// Hosts take numbers and need no manager: a lock passes from host to host in one transfer instead
+    /// of two, but who takes one looks at a word of every host. For few hosts, and where nothing may
     /// depend on a manager. A dead host keeps what it held until it is declared dead and recovered.
     Bakery,
 }
