@@ -166,6 +166,10 @@ fn redo<F: Fabric>(layout: &Layout, fabric: &F, lock: LockId, intent: &OwnedArea
         head.publish(fabric, &IntentRecord::closed());
     }
     if whole {
+        // Whoever opened it may have died before it was published, and left it in our caches only.
+        // Were our host lost while we write, nobody would find it to complete what has arrived.
+        let written = intent.part(0, 1 + targets.len() as u64);
+        written.into_iter().for_each(|lines| fabric.publish(lines.range()));
         write(fabric, guarded, targets, &images);
     }
     crash::reach(CrashPoint::IntentRedone);

@@ -10,7 +10,7 @@
 //! any state ([`footprint`](super::footprint)).
 
 use super::footprint::Tasks;
-use super::hosts::{DEAD, Hosts, Place, State};
+use super::hosts::{DEAD, Hosts, State};
 use super::op::Op;
 use crate::fabric::simulated::CacheMode;
 use crate::units::WordOffset;
@@ -31,20 +31,21 @@ impl Hosts {
         state: &State,
         task: usize,
         op: Op,
+        position: Option<usize>,
         mortal: Mortal,
     ) -> bool {
         let me: Tasks = 1 << task;
         let host = self.ground.host_of[task];
         match op {
-            Op::Load(at) => self.is_load_independent(state, task, at),
-            Op::Store(at, _) => self.is_store_independent(state, task, at, mortal),
+            Op::Load(at) => self.is_load_independent(state, task, at, position),
+            Op::Store(..) => self.is_store_independent(state, task, position, mortal),
             // Sticky: takes effect at the fence only. Adversarial: the earlier it is issued, the
             // earlier it may take effect, which leaves the copies that a later issue leaves, and
             // more.
             Op::Flush(_) => true,
-            Op::Fence => self.flushed_by(state, task).into_iter().all(|(at, position)| {
+            Op::Fence => self.flushed_by(state, task).into_iter().all(|(_, position)| {
                 let line = self.line(state, position);
-                let used = self.ground.footprint.line(at);
+                let used = self.ground.line_use(position);
                 let neighbours = used.all() & self.ground.tasks_of[host] & !me;
                 let others = (used.loads | used.stores) & !self.ground.tasks_of[host];
                 // A clean copy goes, or copies older than the flush cease to be possible: only
@@ -54,9 +55,9 @@ impl Hosts {
                 let is_ours = others == 0 && mortal.hosts >> host & 1 == 0;
                 neighbours == 0 && (is_clean || is_ours)
             }),
-            Op::ReadBack(lines) => self.written(lines).into_iter().all(|(at, position)| {
+            Op::ReadBack(lines) => self.written(lines).into_iter().all(|(_, position)| {
                 let copy = &self.line(state, position).copies[host];
-                let used = self.ground.footprint.line(at);
+                let used = self.ground.line_use(position);
                 let foreign = used.stores & !self.ground.tasks_of[host];
                 // It does nothing, or fetches what no other host ever changes.
                 copy.posted.is_empty()
@@ -68,11 +69,11 @@ impl Hosts {
                     }
             }),
             // Nobody else ever stores, or ever looks.
-            Op::MemoryLoad(index) => self.ground.footprint.word(host, index).stores & !me == 0,
-            Op::MemoryStore(index, _) | Op::MemoryExchange { index, .. } => {
-                let used = self.ground.footprint.word(host, index);
+            Op::MemoryLoad(_) => position.is_none_or(|at| self.ground.word_use(at).stores & !me == 0),
+            Op::MemoryStore(..) | Op::MemoryExchange { .. } => position.is_some_and(|at| {
+                let used = self.ground.word_use(at);
                 (used.loads | used.stores) & !me == 0
-            }
+            }),
             // The search treats a choice by itself.
             Op::Choose(_) | Op::Pause => false,
             Op::HasDied(other) => {
@@ -83,14 +84,20 @@ impl Hosts {
         }
     }
 
-    fn is_load_independent(&self, state: &State, task: usize, at: WordOffset) -> bool {
-        let Some(position) = self.position(Place::Line(at.line())) else {
+    fn is_load_independent(
+        &self,
+        state: &State,
+        task: usize,
+        at: WordOffset,
+        position: Option<usize>,
+    ) -> bool {
+        let Some(position) = position else {
             // Never written.
             return true;
         };
         let host = self.ground.host_of[task];
         let word = at.index_in_line();
-        let used = self.ground.footprint.line(at.line());
+        let used = self.ground.line_use(position);
         if used.word_stores[word] & !(1 << task) != 0 {
             return false;
         }
@@ -115,15 +122,15 @@ impl Hosts {
         &self,
         state: &State,
         task: usize,
-        at: WordOffset,
+        position: Option<usize>,
         mortal: Mortal,
     ) -> bool {
-        let Some(position) = self.position(Place::Line(at.line())) else {
+        let Some(position) = position else {
             return false;
         };
         let host = self.ground.host_of[task];
         let (me, host_tasks) = (1 << task, self.ground.tasks_of[host]);
-        let used = self.ground.footprint.line(at.line());
+        let used = self.ground.line_use(position);
         let line = self.line(state, position);
         let copy = &line.copies[host];
         let host_may_die = mortal.hosts >> host & 1 == 1;

@@ -138,13 +138,27 @@ impl<T: Task> Explorer<T> {
     /// `task` carries out `op`, in every way.
     fn act(&mut self, state: &State, task: usize, op: Op, successors: &mut Vec<Successor>) {
         let mut state = state.clone();
-        self.hosts.note(&mut state, task, op);
-        for (answer, mut after) in self.hosts.apply(&state, task, op) {
+        let position = self.position(&mut state, task, op);
+        for (answer, mut after) in self.hosts.apply(&state, task, op, position) {
             after[task] = self.locals.after(state[task], answer);
             let note = self.note(|this| this.tell(task, op, answer));
             let successor = self.settled(after, note);
             successors.push(successor);
         }
+    }
+
+    /// Where in a state is what `op`, which `task` is about to do, loads or stores.
+    fn position(&mut self, state: &mut State, task: usize, op: Op) -> Option<usize> {
+        let local = self.locals.get_mut(state[task]);
+        if local.noted_in != self.hosts.search {
+            local.noted_in = self.hosts.search;
+            self.hosts.note(state, task, op);
+        }
+        let local = self.locals.get_mut(state[task]);
+        if local.position.is_none() {
+            local.position = self.hosts.position_of(task, op);
+        }
+        local.position
     }
 
     /// What caches and links do by themselves.
@@ -153,7 +167,7 @@ impl<T: Task> Explorer<T> {
             return;
         }
         for (at, position) in self.lines() {
-            let used = self.hosts.ground.footprint.line(at);
+            let used = self.hosts.ground.line_use(position);
             for host in 0..self.model.hosts {
                 // Where a line is that no other host ever touches makes no difference.
                 if used.all() & !self.hosts.ground.tasks_of[host] == 0 {
@@ -163,13 +177,13 @@ impl<T: Task> Explorer<T> {
                 let (is_dirty, is_posted) = (copy.dirty.is_some(), !copy.posted.is_empty());
                 if is_dirty {
                     let mut line = self.hosts.line(state, position).clone();
-                    line.write_back(self.hosts.ground.terms(at), host);
+                    line.write_back(self.hosts.ground.terms(position), host);
                     let what = "its cache writes back";
                     successors.push(self.with_line(state, (at, position), line, host, what));
                 }
                 if is_posted {
                     let mut line = self.hosts.line(state, position).clone();
-                    line.land_one(self.hosts.ground.terms(at), host);
+                    line.land_one(self.hosts.ground.terms(position), host);
                     let what = "its posted write arrives at";
                     successors.push(self.with_line(state, (at, position), line, host, what));
                 }
@@ -248,12 +262,12 @@ impl<T: Task> Explorer<T> {
         while std::mem::take(&mut moved) {
             for task in 0..self.tasks() {
                 while let Some(op) = self.intends(&state, task) {
-                    self.hosts.note(&mut state, task, op);
+                    let position = self.position(&mut state, task, op);
                     let mortal = self.mortal(&state);
-                    if !self.hosts.is_independent(&state, task, op, mortal) {
+                    if !self.hosts.is_independent(&state, task, op, position, mortal) {
                         break;
                     }
-                    let mut ways = self.hosts.apply(&state, task, op);
+                    let mut ways = self.hosts.apply(&state, task, op, position);
                     let (Some((answer, after)), None) = (ways.pop(), ways.pop()) else {
                         break;
                     };

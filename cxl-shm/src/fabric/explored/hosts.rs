@@ -1,6 +1,8 @@
 //! The state of all tasks, lines and own words, as a row of numbers, and operations on it.
 
-use super::footprint::{Access, Footprint, Tasks};
+use std::rc::Rc;
+
+use super::footprint::{Access, Footprint, LineUse, Tasks, WordUse};
 use super::intern::{Contents, Interner};
 use super::line_state::{LineState, Terms};
 use super::model::Model;
@@ -33,26 +35,62 @@ pub(super) struct Ground {
     pub(super) host_of: Vec<usize>,
     /// The tasks of each host.
     pub(super) tasks_of: Vec<Tasks>,
+    /// Who touches what, by position in a state, as far as was known when a search began.
+    uses: Vec<Use>,
+}
+
+/// Who touches a line or a word.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    line: LineUse,
+    word: WordUse,
+    /// Bit per host: it loads or stores the line.
+    hosts: u32,
 }
 
 impl Ground {
-    pub(super) fn terms(&self, at: LineOffset) -> Terms<'_> {
-        let line = self.footprint.line(at);
-        let used = |tasks: Tasks| (line.loads | line.stores) & tasks != 0;
-        let users = self.tasks_of.iter().enumerate();
-        let users = users.fold(0, |mask, (host, tasks)| mask | u32::from(used(*tasks)) << host);
+    pub(super) fn terms(&self, position: usize) -> Terms<'_> {
+        let users = self.uses.get(position).map_or(0, |used| used.hosts);
         let Memory { caches, posted_writes } = self.memory;
         Terms { caches, posted_writes, host_of: &self.host_of, users }
     }
+
+    /// Who touches the line at `position`.
+    pub(super) fn line_use(&self, position: usize) -> LineUse {
+        self.uses.get(position).map_or_else(LineUse::default, |used| used.line)
+    }
+
+    /// Who touches the own word at `position`.
+    pub(super) fn word_use(&self, position: usize) -> WordUse {
+        self.uses.get(position).map_or_else(WordUse::default, |used| used.word)
+    }
 }
+
+/// What a task can do at one line.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum LineOp {
+    Load(usize),
+    Store(usize, u64),
+    Flush,
+    /// Its flush has taken effect.
+    Fence,
+    ReadBack,
+}
+
+/// A line by its number, the task and the position, and what the task does there.
+type LineKey = (u32, usize, usize, LineOp);
 
 /// Meaning of the numbers of a state.
 #[derive(Debug)]
 pub(super) struct Hosts {
     pub(super) ground: Ground,
+    /// Counts searches and walks.
+    pub(super) search: u32,
     pub(super) contents: Contents,
     lines: Interner<LineState>,
     values: Interner<u64>,
+    /// What was computed once in this search.
+    ways: QuickMap<LineKey, Rc<[(u64, u32)]>>,
     pub(super) places: Vec<Place>,
     /// What each of them is at the start.
     starts: Vec<u32>,
@@ -70,10 +108,18 @@ impl Hosts {
         let own = model.own_words.iter();
         let host_of = model.tasks.iter().map(|placed| placed.host).collect();
         let mut hosts = Self {
-            ground: Ground { memory, footprint: Footprint::default(), host_of, tasks_of },
+            ground: Ground {
+                memory,
+                footprint: Footprint::default(),
+                host_of,
+                tasks_of,
+                uses: Vec::new(),
+            },
+            search: 0,
             contents: Contents::new(),
             lines: Interner::starting_with(LineState::new(model.hosts, 0)),
             values: Interner::starting_with(0),
+            ways: QuickMap::default(),
             places: Vec::new(),
             starts: Vec::new(),
             place_of: QuickMap::default(),
@@ -85,6 +131,30 @@ impl Hosts {
             hosts.position_or_new(Place::OwnWord(*host, *index), &mut vec![0; tasks + 1]);
         }
         hosts
+    }
+
+    /// A search begins, with what is known of who touches what.
+    pub(super) fn begin(&mut self) {
+        self.search += 1;
+        self.ways.clear();
+        self.ground.footprint.grown = false;
+        let first = self.ground.host_of.len() + 1;
+        let mut uses = vec![Use::default(); first];
+        uses.extend(self.places.iter().map(|place| match *place {
+            Place::Line(at) => {
+                let line = self.ground.footprint.line(at);
+                let used = |tasks: Tasks| (line.loads | line.stores) & tasks != 0;
+                let hosts = self.ground.tasks_of.iter().enumerate();
+                let hosts = hosts.fold(0, |mask, (host, tasks)| {
+                    mask | u32::from(used(*tasks)) << host
+                });
+                Use { line, hosts, ..Use::default() }
+            }
+            Place::OwnWord(host, index) => {
+                Use { word: self.ground.footprint.word(host, index), ..Use::default() }
+            }
+        }));
+        self.ground.uses = uses;
     }
 
     /// A state of these tasks with every line and word as at the start.
@@ -162,6 +232,20 @@ impl Hosts {
         }
     }
 
+    /// Where in a state is what `op` of `task` loads or stores; `None` when it does neither, or
+    /// nobody ever wrote it.
+    pub(super) fn position_of(&self, task: usize, op: Op) -> Option<usize> {
+        match op {
+            Op::Load(at) | Op::Store(at, _) => self.position(Place::Line(at.line())),
+            Op::MemoryLoad(index)
+            | Op::MemoryStore(index, _)
+            | Op::MemoryExchange { index, .. } => {
+                self.position(Place::OwnWord(self.ground.host_of[task], index))
+            }
+            _ => None,
+        }
+    }
+
     /// Notes whom `op` of `task` touches.
     pub(super) fn note(&mut self, state: &mut State, task: usize, op: Op) {
         let host = self.ground.host_of[task];
@@ -224,73 +308,121 @@ impl Hosts {
         flushed.collect()
     }
 
+    /// Every way in which `op` of `task` at one line can be carried out.
+    fn at_line(
+        &mut self,
+        state: &State,
+        task: usize,
+        position: usize,
+        op: LineOp,
+    ) -> Vec<(u64, State)> {
+        let number = self.number_at(state, position);
+        let ways = self.line_ways(number, task, position, op);
+        let with = |number: u32| {
+            let mut after = state.clone();
+            self.complete(&mut after);
+            after[position] = number;
+            after
+        };
+        ways.iter().map(|(answer, number)| (*answer, with(*number))).collect()
+    }
+
+    /// Every way in which `op` of `task` at several lines can be carried out.
+    fn at_lines(
+        &mut self,
+        state: &State,
+        task: usize,
+        lines: &[(LineOffset, usize)],
+        op: LineOp,
+    ) -> Vec<(u64, State)> {
+        let mut ways = vec![(0, state.clone())];
+        for (_, position) in lines {
+            let each = ways.into_iter();
+            ways = each.flat_map(|(_, way)| self.at_line(&way, task, *position, op)).collect();
+        }
+        ways
+    }
+
+    /// What can become of a line, by its number: answers and numbers.
+    fn line_ways(
+        &mut self,
+        number: u32,
+        task: usize,
+        position: usize,
+        op: LineOp,
+    ) -> Rc<[(u64, u32)]> {
+        let key = (number, task, position, op);
+        if let Some(known) = self.ways.get(&key) {
+            return Rc::clone(known);
+        }
+        let host = self.ground.host_of[task];
+        let terms = self.ground.terms(position);
+        let line = self.lines.value(number);
+        let changed = |change: &dyn Fn(&mut LineState)| {
+            let mut after = line.clone();
+            change(&mut after);
+            vec![(0, after)]
+        };
+        let after = match op {
+            LineOp::Load(word) => line.load(terms, &self.contents, host, word),
+            LineOp::Store(word, value) => {
+                let ways = line.store(terms, &mut self.contents, (task, host), word, value);
+                ways.into_iter().map(|line| (0, line)).collect()
+            }
+            LineOp::Flush => changed(&|line| line.issue_flush(task)),
+            LineOp::Fence => changed(&|line| line.complete_flush(terms, task, host)),
+            LineOp::ReadBack => {
+                line.read_back(terms, host).into_iter().map(|line| (0, line)).collect()
+            }
+        };
+        let ways: Rc<[_]> =
+            after.into_iter().map(|(answer, line)| (answer, self.lines.number(line))).collect();
+        self.ways.insert(key, Rc::clone(&ways));
+        ways
+    }
+
     /// Every way in which `op` of `task` can be carried out: answer, and the state after it but
     /// for the task itself.
-    pub(super) fn apply(&mut self, state: &State, task: usize, op: Op) -> Vec<(u64, State)> {
+    pub(super) fn apply(
+        &mut self,
+        state: &State,
+        task: usize,
+        op: Op,
+        position: Option<usize>,
+    ) -> Vec<(u64, State)> {
         let host = self.ground.host_of[task];
         match op {
-            Op::Load(at) => {
-                let Some(position) = self.position(Place::Line(at.line())) else {
-                    return vec![(
-                        self.device(state, at.line())[at.index_in_line()],
-                        state.clone(),
-                    )];
-                };
-                let line = self.line(state, position);
-                let terms = self.ground.terms(at.line());
-                let ways = line.load(terms, &self.contents, host, at.index_in_line());
-                let ways = ways.into_iter();
-                ways.map(|(value, line)| (value, self.with_line(state, position, line))).collect()
-            }
+            Op::Load(at) => match position {
+                Some(position) => {
+                    self.at_line(state, task, position, LineOp::Load(at.index_in_line()))
+                }
+                None => {
+                    vec![(self.device(state, at.line())[at.index_in_line()], state.clone())]
+                }
+            },
             Op::Store(at, value) => {
                 let mut state = state.clone();
-                let position = self.position_or_new(Place::Line(at.line()), &mut state);
-                let line = self.line(&state, position).clone();
-                let terms = self.ground.terms(at.line());
-                let (who, word) = ((task, host), at.index_in_line());
-                let ways = line.store(terms, &mut self.contents, who, word, value);
-                ways.into_iter().map(|line| (0, self.with_line(&state, position, line))).collect()
+                let position = match position {
+                    Some(position) => position,
+                    None => self.position_or_new(Place::Line(at.line()), &mut state),
+                };
+                self.at_line(&state, task, position, LineOp::Store(at.index_in_line(), value))
             }
-            Op::Flush(lines) => {
-                let mut after = state.clone();
-                for (_, position) in self.written(lines) {
-                    let mut line = self.line(&after, position).clone();
-                    line.issue_flush(task);
-                    self.set_line(&mut after, position, line);
-                }
-                vec![(0, after)]
-            }
-            Op::Fence => {
-                let mut after = state.clone();
-                for (at, position) in self.flushed_by(state, task) {
-                    let mut line = self.line(&after, position).clone();
-                    line.complete_flush(self.ground.terms(at), task, host);
-                    self.set_line(&mut after, position, line);
-                }
-                vec![(0, after)]
-            }
+            Op::Flush(lines) => self.at_lines(state, task, &self.written(lines), LineOp::Flush),
+            Op::Fence => self.at_lines(state, task, &self.flushed_by(state, task), LineOp::Fence),
             Op::ReadBack(lines) => {
-                let mut ways = vec![state.clone()];
-                for (at, position) in self.written(lines) {
-                    let mut more = Vec::new();
-                    for way in ways {
-                        for line in self.line(&way, position).read_back(self.ground.terms(at), host)
-                        {
-                            more.push(self.with_line(&way, position, line));
-                        }
-                    }
-                    ways = more;
-                }
-                ways.into_iter().map(|way| (0, way)).collect()
+                self.at_lines(state, task, &self.written(lines), LineOp::ReadBack)
             }
-            Op::MemoryLoad(index) => vec![(self.own_word(state, host, index), state.clone())],
+            Op::MemoryLoad(index) => {
+                vec![(self.own_word(state, host, index, position), state.clone())]
+            }
             Op::MemoryStore(index, value) => {
-                vec![(0, self.with_own_word(state, host, index, value))]
+                vec![(0, self.with_own_word(state, (host, index), position, value))]
             }
             Op::MemoryExchange { index, current, new } => {
-                let found = self.own_word(state, host, index);
+                let found = self.own_word(state, host, index, position);
                 if found == current {
-                    vec![(found, self.with_own_word(state, host, index, new))]
+                    vec![(found, self.with_own_word(state, (host, index), position, new))]
                 } else {
                     vec![(found, state.clone())]
                 }
@@ -301,16 +433,25 @@ impl Hosts {
         }
     }
 
-    fn own_word(&self, state: &State, host: usize, index: usize) -> u64 {
-        match self.position(Place::OwnWord(host, index)) {
+    fn own_word(&self, state: &State, host: usize, index: usize, position: Option<usize>) -> u64 {
+        match position {
             Some(position) => *self.values.value(self.number_at(state, position)),
             None => self.initial_own.get(&(host, index)).copied().unwrap_or(0),
         }
     }
 
-    fn with_own_word(&mut self, state: &State, host: usize, index: usize, value: u64) -> State {
+    fn with_own_word(
+        &mut self,
+        state: &State,
+        (host, index): (usize, usize),
+        position: Option<usize>,
+        value: u64,
+    ) -> State {
         let mut after = state.clone();
-        let position = self.position_or_new(Place::OwnWord(host, index), &mut after);
+        let position = match position {
+            Some(position) => position,
+            None => self.position_or_new(Place::OwnWord(host, index), &mut after),
+        };
         self.complete(&mut after);
         after[position] = self.values.number(value);
         after
@@ -341,10 +482,11 @@ impl Hosts {
         for (index, place) in self.places.clone().into_iter().enumerate() {
             let position = first + index;
             match place {
-                Place::Line(at) => {
+                Place::Line(_) => {
                     let mut more = Vec::new();
                     for way in ways {
-                        for line in self.line(&way, position).crash(self.ground.terms(at), host) {
+                        let terms = self.ground.terms(position);
+                        for line in self.line(&way, position).crash(terms, host) {
                             more.push(self.with_line(&way, position, line));
                         }
                     }

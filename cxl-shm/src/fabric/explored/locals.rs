@@ -31,6 +31,10 @@ pub(super) struct Local<T> {
     pub(super) view: u64,
     /// Over the operations that were answered.
     fingerprint: u64,
+    /// Where in a state is what it is about to load or store, once that is known.
+    pub(super) position: Option<usize>,
+    /// The search in which it was last noted what it touches.
+    pub(super) noted_in: u32,
 }
 
 /// All of them that were ever met.
@@ -49,6 +53,10 @@ impl<T: Task> Locals<T> {
 
     pub(super) fn get(&self, number: u32) -> &Local<T> {
         &self.locals[number as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> &mut Local<T> {
+        &mut self.locals[number as usize]
     }
 
     /// `task` before its first operation.
@@ -124,7 +132,16 @@ impl<T: Task> Locals<T> {
         let number = u32::try_from(self.locals.len()).expect("memory ends long before 2^32 values");
         same.push(number);
         let view = border.view();
-        self.locals.push(Local { task, border, answers, intention, view, fingerprint });
+        self.locals.push(Local {
+            task,
+            border,
+            answers,
+            intention,
+            view,
+            fingerprint,
+            position: None,
+            noted_in: 0,
+        });
         number
     }
 }

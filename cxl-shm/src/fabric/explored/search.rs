@@ -84,6 +84,7 @@ pub fn explore<T: Task>(
 }
 
 fn walk<T: Task>(explorer: &mut Explorer<T>, seed: u64) {
+    explorer.hosts.begin();
     let mut random = Random::new(seed);
     let mut state = explorer.start().state;
     for _ in 0..WALK_STEPS {
@@ -150,7 +151,7 @@ fn search<T: Task>(
     limits: Limits,
     clock: &SystemClock,
 ) -> Option<Exploration> {
-    explorer.hosts.ground.footprint.grown = false;
+    explorer.hosts.begin();
     let mut known: HashMap<Fingerprint, u32, BuildHasherDefault<Truncated>> = HashMap::default();
     let mut origins: Vec<Origin> = Vec::new();
     let mut edges = Edges::default();
