@@ -103,6 +103,7 @@ impl Mapping {
         if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
+    #[inline]
     fn word(&self, offset_bytes: u64) -> *mut u64 {
         let inside = offset_bytes.checked_add(WORD_BYTES).is_some_and(|end| end <= self.bytes());
         assert!(inside, "word {offset_bytes:#x} is outside the mapping of {} bytes", self.bytes());
@@ -112,6 +113,7 @@ impl Mapping {
         self.raw.as_mut_ptr().wrapping_add(offset_bytes as usize).cast::<u64>()
     }
 
+    #[inline]
     fn load(&self, offset_bytes: u64, order: Ordering) -> u64 {
         let word = self.word(offset_bytes);
         // SAFETY: in range and aligned (see `word`); the mapping lives as long as `self`; every
@@ -119,12 +121,14 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(word) }.load(order)
     }
 
+    #[inline]
     fn store(&self, offset_bytes: u64, value: u64, order: Ordering) {
         let word = self.word(offset_bytes);
         // SAFETY: as in `load`.
         unsafe { AtomicU64::from_ptr(word) }.store(value, order);
     }
 
+    #[inline]
     fn compare_exchange(&self, offset_bytes: u64, current: u64, new: u64) -> Result<u64, u64> {
         let word = self.word(offset_bytes);
         // SAFETY: as in `load`.
@@ -240,10 +244,12 @@ impl Fabric for MappedFabric {
         self.mapping.bytes()
     }
 
+    #[inline]
     fn load(&self, at: WordOffset) -> u64 {
         self.mapping.load(at.bytes(), Ordering::Relaxed)
     }
 
+    #[inline]
     fn store(&self, at: WordOffset, value: u64) {
         self.mapping.store(at.bytes(), value, Ordering::Relaxed);
     }
@@ -309,14 +315,17 @@ impl HostMemory for MappedHostMemory {
         self.mapping.raw.len() / 8
     }
 
+    #[inline]
     fn load(&self, index: usize) -> u64 {
         self.mapping.load(index as u64 * WORD_BYTES, Ordering::SeqCst)
     }
 
+    #[inline]
     fn store(&self, index: usize, value: u64) {
         self.mapping.store(index as u64 * WORD_BYTES, value, Ordering::SeqCst);
     }
 
+    #[inline]
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
         self.mapping.compare_exchange(index as u64 * WORD_BYTES, current, new)
     }
