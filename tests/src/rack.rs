@@ -121,10 +121,10 @@ impl Mutant {
     #[must_use]
     pub fn hosts(&self, seed: u64, own: RangeInclusive<usize>) -> usize {
         let (fewest, most) = self.hosts.unwrap_or((*own.start(), *own.end()));
-        // Small racks three times in four: they get further in the same time.
-        let most = if seed % 4 == 3 { most } else { most.min(fewest + 2) };
+        // Small racks seven times in eight: they get further in the same time.
+        let most = if seed % 8 == 7 { most } else { most.min(fewest + 1) };
         let choices = (most - fewest) as u64 + 1;
-        fewest + usize::try_from(seed / 4 % choices).unwrap_or(0)
+        fewest + usize::try_from(seed / 8 % choices).unwrap_or(0)
     }
 
     /// How often a scenario that would do something `own` times does it: less on a rack of a given
@@ -134,6 +134,16 @@ impl Mutant {
         if self.hosts.is_none() { own } else { (own / 2).max(1) }
     }
 }
+
+/// How often simulated agents beat: not as often as real ones
+/// ([`HEARTBEAT_MS`](cxl_shm::member::HEARTBEAT_MS)), and often enough for every suspicion.
+const BEAT_MS: u64 = 20;
+/// How long a simulated lock manager that nobody asks for anything waits between two rounds.
+const IDLE_MS: u64 = 5;
+
+/// Operations that a mutant is given on a rack that is moved by hand: ten times as many as any sound
+/// scenario needs.
+const BY_HAND_MAX: u64 = 1_000_000;
 
 /// A formatted simulated rack, one node a host.
 #[derive(Clone, Debug)]
@@ -182,6 +192,7 @@ impl Cluster {
     fn over(rack: SimulatedRack, geometry: Geometry, mutant: Mutant) -> Self {
         if let Some(site) = mutant.removed {
             rack.suppress(site);
+            rack.limit_operations(BY_HAND_MAX);
         }
         WATCHED.with_borrow_mut(|watched| watched.racks.push(rack.clone()));
         Self { rack, processes: Processes::default(), geometry }
@@ -293,7 +304,7 @@ impl Cluster {
         let clock = self.clock(host);
         loop {
             member.beat();
-            wait_ms(&clock, cxl_shm::member::HEARTBEAT_MS);
+            wait_ms(&clock, BEAT_MS);
         }
     }
 
@@ -313,7 +324,11 @@ impl Cluster {
             let stepped = duty.step(clock.now_ms(), &mut NoFence);
             let stepped = stepped.unwrap_or_else(|error| panic!("{name}: {error}"));
             tries = if stepped.busy { 0 } else { tries + 1 };
-            clock.pause(tries);
+            // Soon as seldom as nobody minds: rounds in vain would be most of a run.
+            match tries {
+                0..64 => clock.pause(tries),
+                _ => wait_ms(&clock, IDLE_MS),
+            }
         }
     }
 }
@@ -372,9 +387,13 @@ pub fn message_of(panic: &(dyn Any + Send)) -> String {
 /// Waits on a host's clock.
 pub fn wait_ms(clock: &SimulatedClock, ms: u64) {
     let until_ms = clock.now_ms() + ms;
-    while clock.now_ms() < until_ms {
-        // As long a pause as there is.
-        clock.pause(u32::MAX);
+    loop {
+        match until_ms.saturating_sub(clock.now_ms()) {
+            0 => return,
+            // A millisecond, and as long a pause as there is.
+            1..16 => clock.pause(1024),
+            _ => clock.pause(u32::MAX),
+        }
     }
 }
 

@@ -48,6 +48,16 @@ impl Family {
         }
     }
 
+    /// Schedules of each of its scenarios in a round of `prove simulate`: those in which a host waits
+    /// out the heart of another, or moves payload, take ten times as long.
+    #[must_use]
+    pub fn turns(self) -> u64 {
+        match self {
+            Self::Locks => 16,
+            Self::Chunks | Self::Cache | Self::Litmus | Self::Fixed => 1,
+        }
+    }
+
     /// Whether its scenarios run on any number of hosts, and fast enough for very many seeds.
     #[must_use]
     pub fn takes_any_hosts(self) -> bool {
@@ -80,6 +90,7 @@ pub const ALL: &[Scenario] = scenarios! {
         bakery::a_dead_host_holds_until_it_is_back,
         chunks::chunks_change_hands,
         chunks::a_closed_intent_stays_closed,
+        chunks::a_chunk_takes_no_stores_along,
         chunks::an_open_intent_in_old_caches_is_not_redone,
         joining::a_slot_that_is_not_left_is_refused,
         joining::two_hosts_with_one_number,

@@ -1,8 +1,8 @@
 //! Many seeded schedules: the same scenarios as the suites run, as often as there is time for.
 //!
 //! A schedule is one run of one scenario under one seed, from a formatted region to the audit of
-//! what it left. Schedule `i` of a plan is scenario `i` modulo their number, under seed `first` plus
-//! `i` divided by it, so that a failure is replayed by its scenario and its seed alone.
+//! what it left. A round of a plan runs each scenario as often as its family says, every time under
+//! the next seed of that scenario, so that a failure is replayed by its scenario and its seed alone.
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
@@ -69,6 +69,13 @@ const FAILURES_MAX: usize = 5;
 /// Schedules that a thread takes at a time.
 const PORTION: u64 = 8;
 
+/// One schedule of a round: the `nth` of its scenario.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    scenario: Scenario,
+    nth: u64,
+}
+
 /// Runs a plan.
 #[must_use]
 pub fn run(plan: &Plan<'_>) -> Tally {
@@ -85,14 +92,20 @@ pub fn run(plan: &Plan<'_>) -> Tally {
         let in_time = plan.seconds.is_none_or(|seconds| clock.now_ms() < seconds * 1000);
         (!portion.is_empty() && in_time && !over.load(Ordering::Relaxed)).then_some(portion)
     };
+    let turns = |scenario: &Scenario| {
+        let scenario = *scenario;
+        (0..scenario.family.turns()).map(move |nth| Turn { scenario, nth })
+    };
+    let round: Vec<Turn> = plan.scenarios.iter().flat_map(turns).collect();
     let workers: Vec<()> = vec![(); plan.threads];
     in_parallel(&workers, plan.threads, |()| {
         while let Some(portion) = take() {
             for index in portion {
-                let scenarios = plan.scenarios.len() as u64;
-                let which = usize::try_from(index % scenarios).unwrap_or(0);
-                let Scenario { name, run, .. } = plan.scenarios[which];
-                let seed = plan.first_seed.wrapping_add(index / scenarios);
+                let turns = round.len() as u64;
+                let Turn { scenario, nth } = &round[usize::try_from(index % turns).unwrap_or(0)];
+                let Scenario { name, run, family } = *scenario;
+                let before = index / turns * family.turns();
+                let seed = plan.first_seed.wrapping_add(before + nth);
                 let outcome = catch_unwind(|| watch(|| run(mutant, seed)));
                 let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
                 *tally.schedules.entry(name).or_default() += 1;

@@ -14,6 +14,12 @@ pub trait HostMemory {
     fn load(&self, index: usize) -> u64;
     /// Stores word `index`.
     fn store(&self, index: usize, value: u64);
+    /// Stores zero in every word, in any order. Not one operation: others may see some of it.
+    fn clear(&self) {
+        for index in 0..self.words() {
+            self.store(index, 0);
+        }
+    }
     /// Replaces `current` by `new` in word `index`.
     ///
     /// # Errors

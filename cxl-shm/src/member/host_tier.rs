@@ -118,9 +118,7 @@ impl<H: HostMemory> HostTier<H> {
         incarnation: Incarnation,
         pid_namespace: u64,
     ) {
-        for word in 0..self.memory.words() {
-            self.memory.store(word, 0);
-        }
+        self.memory.clear();
         self.memory.store(0, MAGIC);
         self.memory.store(1, uuid[0]);
         self.memory.store(2, uuid[1]);

@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 
 use cxl_shm::alloc::AllocateError;
+use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::{Faults, Schedule};
 use cxl_shm::layout::{ChunkState, LockProtocol};
-use cxl_shm::units::ChunkId;
+use cxl_shm::units::{ChunkId, LineRange, WordOffset};
 
 use super::bed::{
     OBSERVER, beat_all, cluster, crash, geometry, manager_polls, poll_grants, settings,
@@ -163,7 +164,7 @@ fn dies_at(mutant: Mutant, seed: u64, step: u64) -> bool {
     std::mem::forget(joined);
     let back = cluster.audit(1);
     let owned = back.owned_chunks();
-    assert!(owned.len() <= 1, "{owned:?}");
+    assert!(owned.len() <= 1, "step {step}: {owned:?}");
     let looker = cluster.rack.host(OBSERVER);
     for chunk in (0..back.layout().chunks()).map(ChunkId) {
         let entry = back.layout().chunk_entry(chunk).fresh(&looker);
@@ -171,5 +172,32 @@ fn dies_at(mutant: Mutant, seed: u64, step: u64) -> bool {
         let known = owned.iter().any(|(owned, _)| *owned == chunk);
         assert_eq!(state != Some(ChunkState::Free), known, "step {step}: {chunk}");
     }
+    // Dead again: what it did again when it came back is over, and what others take is theirs.
+    crash(&cluster, 1);
+    std::mem::forget(back);
+    let (other, clock) = (cluster.join(2, "other"), cluster.clock(2));
+    while other.allocate_chunk(&clock, 1000, 9).is_ok() {}
+    let taken = other.owned_chunks();
+    assert_eq!(cluster.join(1, "back").owned_chunks(), owned, "step {step}");
+    assert_eq!(other.owned_chunks(), taken, "step {step}: a closed intent was redone");
     report.host_crashes > 0
+}
+
+/// A host leaves stores in a chunk that it never published, and gives the chunk back: they are gone
+/// from its caches before another host has the chunk (M1).
+///
+/// # Panics
+/// When they are not.
+pub fn a_chunk_takes_no_stores_along(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let [one, other] = [1, 2].map(|host| cluster.join(host, "worker"));
+    let clocks = [0, 1, 2].map(|host| cluster.clock(host));
+    let chunk = one.allocate_chunk(&clocks[1], 1000, 7).unwrap_or_else(|error| panic!("{error}"));
+    let at = WordOffset::new(one.layout().chunk(chunk).offset()).expect("chunks are aligned");
+    one.fabric().store(at, 1);
+    one.free_chunk(&clocks[1], 1000, chunk).unwrap_or_else(|error| panic!("{error}"));
+    while other.allocate_chunk(&clocks[2], 1000, 9).is_ok() {}
+    other.fabric().store(at, 2);
+    other.fabric().publish(LineRange::one(at.line()));
+    cluster.check_writers();
 }

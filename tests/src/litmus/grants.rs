@@ -91,10 +91,10 @@ pub fn a_manager_is_seen_to_move(mutant: Mutant, seed: u64) {
 
     let held = acquire(&cluster, &one, &clocks[1], LOCK, &manage);
     // A waiter looks at the manager's heart at every 32nd of its own looks, the first of them after
-    // the first pause: one beat just before each is enough.
-    let moving = Scripted::with_pauses_of(60, |pause| {
+    // the first pause: one beat just before every second look is just often enough.
+    let moving = Scripted::with_pauses_of(30, |pause| {
         cluster.warm();
-        if pause % 32 == 0 {
+        if pause % 64 == 0 {
             poll_grants(&mut manage.borrow_mut(), 0);
         }
     });

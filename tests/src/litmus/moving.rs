@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use cxl_shm::fabric::{Fabric, HostMemory, PeerLine};
 use cxl_shm::layout::{Layout, LockProtocol, NodeLine, NodeState};
-use cxl_shm::member::{Liveness, Manage, watch_hearts};
+use cxl_shm::member::{Liveness, Manage, NodeHeart, watch_hearts};
 use cxl_shm::units::{ChunkId, LockId, NodeId};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, manager_polls, poll_grants};
@@ -80,6 +80,8 @@ pub fn a_slot_moves_and_comes_back(mutant: Mutant, seed: u64) {
         let still = Scripted::with_pauses_of(800, |_| cluster.warm());
         let hearts = watch_hearts(&layout, &looker, &still);
         assert!(hearts.iter().all(|heart| !heart.beats), "nobody beats: {hearts:?}");
+        let lives_there = |heart: &NodeHeart| heart.host == format!("host-{host}");
+        assert!(hearts.iter().any(lives_there), "whose slot it is was not seen: {hearts:?}");
         // One beat of everybody while we watch.
         cluster.warm();
         let clock = Scripted::new(|pause| {

@@ -6,6 +6,9 @@ use super::SimulatedRack;
 use super::trace::EventKind;
 use crate::fabric::HostMemory;
 
+/// Words that [`HostMemory::clear`] clears in an operation each.
+const CLEARED_ONE_BY_ONE: usize = 16;
+
 /// [`HostMemory`] of one simulated host. Every handle of a host means the same words: they
 /// survive the crash of a process and are cleared by the crash of the host.
 #[derive(Clone)]
@@ -44,6 +47,17 @@ impl HostMemory for SimulatedHostMemory {
 
     fn store(&self, index: usize, value: u64) {
         self.on_word(index, EventKind::MemoryStore, |word| *word = value);
+    }
+
+    /// In a few operations, so that a run spends its steps on what matters: the first words one by
+    /// one, which say whether the others mean anything, then the rest.
+    fn clear(&self) {
+        let (head, rest) = (self.words.min(CLEARED_ONE_BY_ONE), self.words);
+        (0..head).for_each(|index| self.store(index, 0));
+        if let Some(mut machine) = self.rack.enter(self.host, None) {
+            machine.hosts[self.host].memory[head..rest].fill(0);
+            machine.note(self.host, EventKind::MemoryStore, head as u64, 0);
+        }
     }
 
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {

@@ -72,6 +72,12 @@ impl SimulatedRack {
         self.lock().device.flip_bit(byte_offset, bit);
     }
 
+    /// Operations outside of schedules that are left before one panics: what waits there for
+    /// something that never comes has no other end.
+    pub fn limit_operations(&self, operations: u64) {
+        self.lock().operations_left = operations;
+    }
+
     /// From now on operations issued from `site` do nothing.
     pub fn suppress(&self, site: Site) {
         self.lock().sites.suppress(site);

@@ -32,6 +32,8 @@ pub(super) struct Machine {
     pub(super) run: Option<Run>,
     /// Schedules started so far.
     pub(super) runs: u64,
+    /// Operations outside of schedules before one panics.
+    pub(super) operations_left: u64,
 }
 
 impl Machine {
@@ -55,6 +57,7 @@ impl Machine {
             conflicts: Vec::new(),
             run: None,
             runs: 0,
+            operations_left: u64::MAX,
         }
     }
 

@@ -33,6 +33,9 @@ pub(in super::super) fn point(
         if let Point::Pause { ns } = point {
             machine.now_ns += ns;
         }
+        machine.operations_left = machine.operations_left.saturating_sub(1);
+        let in_vain = machine.operations_left == 0 && !std::thread::panicking();
+        assert!(!in_vain, "as many operations outside of a schedule as were allowed");
         return Some(machine);
     };
     if current.dead() {
