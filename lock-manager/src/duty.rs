@@ -2,7 +2,6 @@
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::layout::LockProtocol;
 use cxl_shm::lock::arbitrated::ManagerState;
 use cxl_shm::member::{
     DeathNews, Deaths, DeclaredDead, Fence, Liveness, Manage, ManageError, ManagerSeen, Member,
@@ -37,8 +36,6 @@ pub enum DutyChange {
         /// The newer term.
         by_term: u64,
     },
-    /// The region's locks need no manager: watches for deaths only.
-    Watching,
 }
 
 /// How long a lock manager waits for others.
@@ -108,10 +105,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
     /// [`DutyError`].
     pub fn step(&mut self, now_ms: u64, fence: &mut impl Fence) -> Result<Stepped, DutyError> {
         self.member.check_member()?;
-        let needs_manager = self.member.superblock().lock_protocol == LockProtocol::Arbitrated;
         let mut stepped = Stepped::default();
         let change = match self.term {
-            _ if !needs_manager => Some(DutyChange::Watching),
             Some(term) => Some(match self.manage.poll() {
                 Some(ManagerState::Collecting { waiting_for }) => {
                     DutyChange::Collecting { term, waiting_for }
@@ -132,10 +127,9 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
                 change
             }
         };
-        // One manager declares deaths; a standby does when it has taken over. Without a manager
-        // all watchers do: they agree whom they appoint. What this node was appointed to it
-        // carries on in any case.
-        let declares = !needs_manager || self.term.is_some();
+        // The active manager declares deaths, also where the locks need none; a standby does when it
+        // has taken over. What this node was appointed to it carries on in any case.
+        let declares = self.term.is_some();
         stepped.deaths = self.deaths.step(now_ms, declares, fence);
         stepped.change = change.filter(|change| self.told != Some(*change));
         self.told = change.or(self.told);

@@ -90,9 +90,6 @@ fn tell(region: &str, change: DutyChange) {
         DutyChange::Deposed { by_term } => {
             tracing::warn!(region, by_term, "was deposed, stands by");
         }
-        DutyChange::Watching => {
-            tracing::info!(region, "watches for deaths; the region's locks need no manager");
-        }
     }
 }
 

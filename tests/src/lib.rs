@@ -9,6 +9,7 @@ pub mod litmus;
 pub mod lock_fairness;
 pub mod lock_scenarios;
 pub mod lock_table_scenarios;
+pub mod member_scenarios;
 pub mod mutation;
 pub mod parallel;
 pub mod rack;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::{Faults, Schedule, Settings, SimulatedHost};
-use cxl_shm::layout::{ChunkState, Geometry, LockProtocol};
+use cxl_shm::layout::{ChunkState, Geometry};
 use cxl_shm::units::{ChunkId, Extent, LineRange, LockId, WordOffset};
 
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run, wait_ms};
@@ -181,9 +181,7 @@ pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
 /// # Panics
 /// When it takes over.
 pub fn standby_stands_by(mutant: Mutant, seed: u64) {
-    // Where the locks need no manager nobody stands by.
-    let protocol = LockProtocol::Arbitrated;
-    let cluster = Cluster::format(settings(2, seed), geometry(2), protocol, [0; 6], mutant);
+    let cluster = format(settings(2, seed), geometry(2), seed, mutant);
     let inside = Arc::new(Mutex::new(None));
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));

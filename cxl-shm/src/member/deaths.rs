@@ -48,6 +48,12 @@ enum Care<'m, F: Fabric, H: HostMemory, L: Liveness> {
     Over,
 }
 
+impl<F: Fabric, H: HostMemory, L: Liveness> Care<'_, F, H, L> {
+    fn is_adopting(&self) -> bool {
+        matches!(self, Self::Recovering(recovery) if recovery.is_adopting())
+    }
+}
+
 /// Watches all nodes, declares deaths, recovers whom this node is appointed to recover.
 pub struct Deaths<'m, F: Fabric, H: HostMemory, L: Liveness> {
     member: &'m Member<F, H, L>,
@@ -91,8 +97,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
             self.look_at_ms = now_ms + LOOK_MS;
             self.look(now_ms, declares, &mut news);
         }
+        // A member waits for one lock at a time: one recovery after the other adopts.
+        let adopting = self.cares.iter().position(|(_, care)| care.is_adopting());
         for index in 0..self.cares.len() {
-            self.carry_on(index, now_ms, fence, &mut news);
+            if !self.cares[index].1.is_adopting() || adopting == Some(index) {
+                self.carry_on(index, now_ms, fence, &mut news);
+            }
         }
         self.cares.retain(|(_, care)| match care {
             Care::Proposing { .. } => true,

@@ -48,7 +48,7 @@ pub fn watch_hearts<F: Fabric>(layout: &Layout, fabric: &F, clock: &impl Clock) 
     loop {
         let mut all = true;
         for (heart, first) in &mut watched {
-            if heart.state != Some(NodeState::Left) && !heart.beats {
+            if !heart.state.is_some_and(NodeState::is_vacant) && !heart.beats {
                 heart.beats = layout.heartbeat(heart.node).fresh(fabric) != *first;
                 all &= heart.beats;
             }

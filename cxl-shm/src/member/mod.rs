@@ -13,6 +13,7 @@ mod host_tier;
 mod host_tier_file;
 mod join;
 mod manage;
+mod node_death;
 mod process;
 mod recovery;
 mod seat;
@@ -30,6 +31,7 @@ pub use hearts::{NodeHeart, watch_hearts};
 pub use host_tier::{ApplicationWords, HostLockName, HostTier};
 pub use host_tier_file::{HOST_TIER_FOLDER, HostTierError, HostTierFile};
 pub use join::{HostIdentity, JoinError, LeaveOutcome};
+pub use node_death::{NodeDeath, confirm_off_here};
 pub use manage::{Manage, ManageError, ManagerSeen};
 pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
 pub use recovery::RecoveryNews;
@@ -311,14 +313,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         Ok(())
     }
 
-    /// Takes down that an operator asserts: the host that life `incarnation` of `node` ran on is
-    /// off, or cut off from the memory. That is a fence; when it is not so, memory that others use
-    /// is overwritten. Heard by the lock manager of this host, if that was appointed to recover
-    /// the node.
-    pub fn confirm_off(&self, node: NodeId, incarnation: Incarnation) {
-        self.seat.tier().set_confirmed_off(node, incarnation);
-    }
-
+    /// Whether an operator has confirmed that life `incarnation` of `node` is over.
     pub(crate) fn is_confirmed_off(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.seat.tier().is_confirmed_off(node, incarnation)
     }

@@ -1,5 +1,6 @@
 //! The `rackline` command: one program for everything an operator does with a region.
 
+mod fence;
 mod format;
 mod qualify;
 mod status;
@@ -29,6 +30,7 @@ enum Command {
     Format(format::Options),
     Qualify(qualify::Options),
     Status(status::Options),
+    Fence(fence::Options),
     LockManager(lock_manager::Options),
     #[cfg(feature = "demo")]
     Demo(demo::Options),
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Status(options) => status::run(options),
+        Command::Fence(options) => fence::run(options),
         Command::LockManager(options) => lock_manager::run(options).map_err(Into::into),
         #[cfg(feature = "demo")]
         Command::Demo(options) => demo::run(options),

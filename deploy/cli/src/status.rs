@@ -8,8 +8,8 @@ use bytesize::ByteSize;
 use clap::Args;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedFabric};
-use cxl_shm::layout::{ChunkState, Layout, LockProtocol, NodeState, Superblock, read_superblock};
-use cxl_shm::member::{ManagerSeen, NodeHeart, watch_hearts};
+use cxl_shm::layout::{ChunkState, Layout, LockProtocol, Superblock, read_superblock};
+use cxl_shm::member::{ManagerSeen, NodeDeath, NodeHeart, membership_epoch, watch_hearts};
 use cxl_shm::qualify::Visibility;
 use cxl_shm::region::Region;
 use cxl_shm::units::{ChunkId, NodeId};
@@ -45,6 +45,8 @@ struct Status {
     /// How the locks between hosts work.
     lock_protocol: String,
     lock_manager: Option<LockManagerStatus>,
+    /// Grows with every death that is declared.
+    membership_epoch: u64,
     nodes: Vec<NodeStatus>,
 }
 
@@ -67,11 +69,27 @@ struct NodeStatus {
     state: &'static str,
     incarnation: u32,
     heart_beats: bool,
+    /// It was declared dead.
+    death: Option<DeathStatus>,
     chunks: u32,
     blocks: u64,
     block_bytes: u64,
     /// Descriptors that cannot be read: their blocks are misses.
     damaged: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct DeathStatus {
+    /// Who was appointed to recover it.
+    recoverer: u16,
+    /// The epoch of the slot's last decision.
+    epoch: u64,
+    /// Nothing of it is touched before it is fenced.
+    quarantined: bool,
+    /// It was recovered; the slot may be joined.
+    over: bool,
+    /// How far the recovery is.
+    progress: String,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -125,6 +143,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         lock_protocol: superblock.lock_protocol.to_string(),
         visibility: Visibility::of(region, superblock).to_string(),
         lock_manager,
+        membership_epoch: membership_epoch(layout, fabric),
         nodes,
     })
 }
@@ -137,23 +156,37 @@ fn node_status(
     fabric: &MappedFabric,
 ) -> Result<NodeStatus> {
     let blocks = blocks_of(heart.node, superblock, layout, fabric)?;
+    let death = NodeDeath::of(layout, fabric, heart.node);
     Ok(NodeStatus {
         node: heart.node.0,
         host: heart.host.clone(),
-        state: match heart.state {
-            Some(NodeState::Joining) => "joining",
-            Some(NodeState::Joined) => "joined",
-            Some(NodeState::Left) => "left",
-            Some(NodeState::Dead) => "dead",
-            None => "unreadable",
-        },
+        state: state_of(heart, death.as_ref()),
         incarnation: heart.incarnation.0,
         heart_beats: heart.beats,
+        death: death.map(|death| DeathStatus {
+            recoverer: death.decision.appointment.recoverer.0,
+            epoch: death.decision.appointment.epoch,
+            quarantined: death.is_quarantined(),
+            over: death.over,
+            progress: death.in_words(),
+        }),
         chunks,
         blocks: blocks.readable,
         block_bytes: blocks.bytes,
         damaged: blocks.damaged,
     })
+}
+
+/// The state in a word.
+fn state_of(heart: &NodeHeart, death: Option<&NodeDeath>) -> &'static str {
+    match (heart.state, death) {
+        (Some(state), _) if state.is_vacant() => state.in_words(),
+        (_, Some(death)) if death.is_quarantined() => "quarantined",
+        (_, Some(_)) => "recovering",
+        (Some(_), None) if !heart.beats => "suspected",
+        (Some(state), None) => state.in_words(),
+        (None, None) => "unreadable",
+    }
 }
 
 #[derive(Debug, Default)]
@@ -196,14 +229,17 @@ fn print(status: &Status) {
     }
     println!("  on this host {}", status.visibility);
     print_locks(status);
+    if status.membership_epoch > 0 {
+        println!("membership epoch {}", status.membership_epoch);
+    }
     if status.nodes.is_empty() {
         println!("no node has joined yet");
         return;
     }
-    println!("node  host              state    heart   joined  chunks    blocks       bytes");
+    println!("node  host              state        heart   joined  chunks    blocks       bytes");
     for node in &status.nodes {
         println!(
-            "{:>4}  {:<16}  {:<8} {:<6} {:>6}x  {:>6}  {:>8}  {:>10}{}",
+            "{:>4}  {:<16}  {:<12} {:<6} {:>6}x  {:>6}  {:>8}  {:>10}{}",
             node.node,
             node.host,
             node.state,
@@ -218,6 +254,11 @@ fn print(status: &Status) {
                 String::new()
             }
         );
+    }
+    for node in &status.nodes {
+        if let Some(DeathStatus { progress, .. }) = &node.death {
+            println!("node {}: {progress}", node.node);
+        }
     }
 }
 

@@ -23,6 +23,7 @@ mod commit;
 mod reserve;
 
 use cxl_shm::alloc::AllocateError;
+use cxl_shm::member::DeclaredDead;
 
 pub use commit::CommitError;
 pub use reserve::Reservation;
@@ -52,6 +53,9 @@ pub enum Refusal {
     /// No payload slot is free, and no chunk was to be had.
     #[error("no room for the payload: {0}")]
     NoChunk(#[from] AllocateError),
+    /// This node was declared dead: nothing of it may be written any more.
+    #[error(transparent)]
+    DeclaredDead(#[from] DeclaredDead),
     /// Other processes of this host took every payload slot that this one added.
     #[error("no room for the payload: other processes of this host were faster; publish again")]
     Outrun,

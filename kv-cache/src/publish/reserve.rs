@@ -52,6 +52,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         specs: &[BlockSpec],
         chunk_timeout_ms: u64,
     ) -> Vec<Reservation> {
+        if let Err(dead) = self.member().check_member() {
+            return specs.iter().map(|_| Reservation::Refused(dead.into())).collect();
+        }
         let mut wishes = self.wishes(specs);
         let mut chunk = None;
         // Each round but the last adds a chunk, which holds at least one block, or refuses one.

@@ -86,6 +86,11 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         matches!(self.step, RecoveryStep::Done | RecoveryStep::Moot)
     }
 
+    /// Waits for the chunk lock, or is about to.
+    pub(crate) fn is_adopting(&self) -> bool {
+        self.step == RecoveryStep::Freed
+    }
+
     /// One step.
     pub(crate) fn poll(
         &mut self,

@@ -1,0 +1,107 @@
+//! The death of a node as anybody may see it: for status and for operators.
+
+use std::path::Path;
+
+use super::consensus::{Decision, decided_about};
+use super::slot::{Slot, recoveries_of};
+use super::{HostTier, HostTierError, HostTierFile};
+use crate::fabric::Fabric;
+use crate::layout::{Layout, NodeState, RecoveryStep, Superblock};
+use crate::units::{Incarnation, NodeId};
+
+/// The last life of a node slot was declared dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeDeath {
+    /// By whose decision, and who recovers it.
+    pub decision: Decision,
+    /// How far the recoverer says that it is; `None` when it has not said anything.
+    pub step: Option<RecoveryStep>,
+    /// The slot may be joined again.
+    pub over: bool,
+}
+
+impl NodeDeath {
+    /// Looks, freshly; `None` when the present or last life of `node` was not declared dead.
+    /// Needs no membership.
+    #[must_use]
+    pub fn of<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
+        let slot = Slot::fresh(layout, fabric, node)?;
+        let decision = decided_about(layout, fabric, node, slot.incarnation)?;
+        let of_recoverer = |it: &&(NodeId, crate::layout::RecoveryRecord)| {
+            it.0 == decision.appointment.recoverer && it.1.case() == decision.case
+        };
+        let recoveries = recoveries_of(layout, fabric, node);
+        let step = recoveries.iter().find(of_recoverer).and_then(|(_, record)| record.step());
+        Some(Self { decision, step, over: slot.vacant })
+    }
+
+    /// Whether nothing of it is touched, because nothing keeps it from writing.
+    #[must_use]
+    pub fn is_quarantined(&self) -> bool {
+        !self.over && matches!(self.step, None | Some(RecoveryStep::Unfenced))
+    }
+
+    /// How it stands, for people.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let by = self.decision.appointment.recoverer;
+        match self.step {
+            _ if self.over => "recovered, any host may join the slot".to_owned(),
+            None => format!("declared dead, waits for the lock manager on node {by}"),
+            Some(RecoveryStep::Unfenced) => {
+                format!("quarantined, node {by} waits for a fence (`rackline fence --help`)")
+            }
+            Some(RecoveryStep::Fenced) => format!("fenced, being recovered by node {by}"),
+            Some(RecoveryStep::Redone) => format!("being recovered by node {by}: updates redone"),
+            Some(RecoveryStep::Freed) => format!("being recovered by node {by}: locks are free"),
+            Some(RecoveryStep::Adopted) => format!("being recovered by node {by}: heap adopted"),
+            Some(RecoveryStep::Done) => "recovered".to_owned(),
+            Some(RecoveryStep::Moot) => "recovered by its own host".to_owned(),
+        }
+    }
+}
+
+impl NodeState {
+    /// The state in a word, for people.
+    #[must_use]
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Joining => "joining",
+            Self::Joined => "joined",
+            Self::Left => "left",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// Tells the lock manager on `recoverer`, when that node is on this machine, what an operator
+/// asserts: the host that life `incarnation` of `victim` ran on is off, or cut off from the memory.
+/// That is a fence; when it is not so, memory that others use is overwritten.
+///
+/// Returns whether the recoverer is on this machine. `folder` is
+/// [`HOST_TIER_FOLDER`](super::HOST_TIER_FOLDER).
+///
+/// # Errors
+/// [`HostTierError`].
+pub fn confirm_off_here(
+    folder: &Path,
+    superblock: &Superblock,
+    recoverer: NodeId,
+    victim: NodeId,
+    incarnation: Incarnation,
+) -> Result<bool, HostTierError> {
+    let path = HostTierFile::path_in(folder, superblock, recoverer);
+    if !path.exists() {
+        return Ok(false);
+    }
+    let file = HostTierFile::lock(&path)?;
+    let memory = file.map(HostTier::words_of(&superblock.geometry))?;
+    let tier = HostTier::new(memory, superblock.geometry.locks);
+    // Made by nobody yet: it was there for a moment between our look and our lock.
+    if tier.life(superblock.uuid, recoverer).is_none() {
+        file.remove_if_new()?;
+        return Ok(false);
+    }
+    tier.set_confirmed_off(victim, incarnation);
+    Ok(true)
+}

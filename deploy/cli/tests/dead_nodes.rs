@@ -1,0 +1,175 @@
+//! Real processes: all of a node's processes are killed, or stopped; it is declared dead, fenced,
+//! recovered, and its slot is joined again.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use cxl_shm::clock::SystemClock;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How often a state is looked for before the test has failed. Each look takes up to 1.5 s.
+const LOOKS: u32 = 200;
+
+fn rackline(arguments: &[&str], region: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rackline"));
+    command.args(arguments).arg("--region").arg(region).stdin(Stdio::null());
+    command
+}
+
+struct Rack {
+    _folder: TempDir,
+    region: PathBuf,
+}
+
+impl Rack {
+    fn new() -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let region = folder.path().join("pool");
+        let sizes = ["--nodes", "3", "--chunk", "256KiB", "--block", "16KiB", "--create", "6MiB"];
+        let output = rackline(&["format"], &region).args(sizes).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self { _folder: folder, region }
+    }
+
+    fn manager(&self, node: &str, fence: &[&str]) -> Process {
+        let mut command = rackline(&["lock-manager", "--node", node], &self.region);
+        command.args(fence).args(["--declare-ms", "1500"]).stderr(Stdio::null());
+        Process(command.spawn().unwrap())
+    }
+
+    fn status(&self) -> Value {
+        let output = rackline(&["status", "--json"], &self.region).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// What `status` says of a node; null when it has not joined.
+    fn node(&self, node: u16) -> Value {
+        let status = self.status();
+        let nodes = status["nodes"].as_array().unwrap();
+        nodes.iter().find(|it| it["node"] == node).cloned().unwrap_or(Value::Null)
+    }
+
+    fn wait_for_state(&self, node: u16, state: &str) -> Value {
+        for _ in 0..LOOKS {
+            let found = self.node(node);
+            if found["state"] == state {
+                return found;
+            }
+            SystemClock::start().sleep_ms(20);
+        }
+        panic!("node {node} is not {state}: {}", self.status());
+    }
+
+    fn wait_until_served_by(&self, node: u16) {
+        for _ in 0..LOOKS {
+            let status = self.status();
+            let manager = &status["lock_manager"];
+            if manager["node"] == node && manager["serving"] == true && manager["alive"] == true {
+                return;
+            }
+            SystemClock::start().sleep_ms(20);
+        }
+        panic!("no lock manager serves on node {node}: {}", self.status());
+    }
+}
+
+struct Process(Child);
+
+impl Process {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Whether it has ended, and how: the signal that killed it.
+    fn killed_by(&mut self) -> Option<i32> {
+        use std::os::unix::process::ExitStatusExt;
+        self.0.wait().unwrap().signal()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // In order, so that it leaves nothing in /dev/shm; a dead one is only reaped.
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = kill_process(Pid::from_child(&self.0), Signal::CONT);
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_killed_node_is_recovered_and_its_slot_joined_again() {
+    let rack = Rack::new();
+    let _manager = rack.manager("0", &[]);
+    rack.wait_until_served_by(0);
+    let victim = rack.manager("1", &[]);
+    rack.wait_for_state(1, "joined");
+    victim.signal(Signal::KILL);
+    let dead = rack.wait_for_state(1, "dead");
+    assert_eq!((&dead["death"]["recoverer"], &dead["death"]["over"]), (&0.into(), &true.into()));
+    assert_eq!(rack.status()["membership_epoch"], 1);
+    let _heir = rack.manager("1", &[]);
+    let joined = rack.wait_for_state(1, "joined");
+    assert_eq!(joined["incarnation"], 2);
+}
+
+#[test]
+fn the_dead_manager_s_node_is_recovered_by_the_standby() {
+    let rack = Rack::new();
+    let manager = rack.manager("0", &[]);
+    rack.wait_until_served_by(0);
+    let _standby = rack.manager("1", &[]);
+    rack.wait_for_state(1, "joined");
+    manager.signal(Signal::KILL);
+    rack.wait_for_state(0, "dead");
+    rack.wait_until_served_by(1);
+}
+
+#[test]
+fn a_stopped_node_is_killed_before_it_is_recovered() {
+    let rack = Rack::new();
+    let _manager = rack.manager("0", &[]);
+    rack.wait_until_served_by(0);
+    let mut victim = rack.manager("1", &[]);
+    rack.wait_for_state(1, "joined");
+    victim.signal(Signal::STOP);
+    rack.wait_for_state(1, "dead");
+    assert_eq!(victim.killed_by(), Some(Signal::KILL.as_raw()));
+}
+
+#[test]
+fn without_a_fence_an_operator_confirms() {
+    let rack = Rack::new();
+    let none = ["--fence", "none"];
+    let _manager = rack.manager("0", &none);
+    rack.wait_until_served_by(0);
+    let fence = |node| {
+        let output = rackline(&["fence", "--confirm-off", "--node", node], &rack.region);
+        let mut output = output;
+        output.output().unwrap()
+    };
+    let early = fence("1");
+    let message = String::from_utf8_lossy(&early.stderr).into_owned();
+    assert!(!early.status.success() && message.contains("was not declared dead"), "{message}");
+
+    let mut victim = rack.manager("1", &none);
+    rack.wait_for_state(1, "joined");
+    victim.signal(Signal::STOP);
+    let quarantined = rack.wait_for_state(1, "quarantined");
+    assert_eq!(quarantined["death"]["recoverer"], 0);
+    // It wakes, sees it, and ends by itself with an error; leaving in order frees its slot.
+    victim.signal(Signal::CONT);
+    rack.wait_for_state(1, "left");
+    assert!(victim.killed_by().is_none());
+
+    let mut victim = rack.manager("2", &none);
+    rack.wait_for_state(2, "joined");
+    victim.signal(Signal::KILL);
+    victim.killed_by();
+    rack.wait_for_state(2, "quarantined");
+    let confirmed = fence("2");
+    assert!(confirmed.status.success(), "{}", String::from_utf8_lossy(&confirmed.stderr));
+    rack.wait_for_state(2, "dead");
+}
