@@ -123,10 +123,7 @@ fn take_chunks(cluster: &Cluster, host: usize, name: &str, wanted: usize) {
         match member.allocate_chunk(&clock, 2000, purpose) {
             Ok(_) => taken += 1,
             Err(error) => assert!(
-                !matches!(
-                    error,
-                    cxl_shm::alloc::AllocateError::Lock(LockError::DeclaredDead(_))
-                ),
+                !matches!(error, cxl_shm::alloc::AllocateError::Lock(LockError::DeclaredDead(_))),
                 "{name} lives, and nobody suspects it"
             ),
         }
@@ -360,8 +357,7 @@ pub fn the_dead_return(mutant: Mutant, seed: u64) {
     let cluster = format(settings(hosts, seed), geometry(4), seed, mutant);
     cluster.warm();
     let crashed = Arc::new(Mutex::new(Vec::new()));
-    let fence =
-        Crashed { power: PowerOff(cluster.rack.clone()), hosts: Arc::clone(&crashed) };
+    let fence = Crashed { power: PowerOff(cluster.rack.clone()), hosts: Arc::clone(&crashed) };
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(8_000_000));
     schedule = with_rack(schedule.faults(Faults::NONE), &cluster, 3, 2, &fence);

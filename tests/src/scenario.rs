@@ -2,10 +2,13 @@
 
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
-use crate::litmus::{bakery, chunks, formatting, grants, joining, moving, takeover};
+use crate::litmus::{bakery, chunks, deaths, formatting, grants, joining, moving, takeover};
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
     chunks_through_crashes, count_through_takeovers, count_together, standby_stands_by,
+};
+use crate::member_scenarios::{
+    a_paused_host_is_quarantined, recoverers_die, the_dead_are_replaced, the_dead_return,
 };
 use crate::rack::Mutant;
 
@@ -100,12 +103,19 @@ pub const ALL: &[Scenario] = scenarios! {
         joining::a_holder_dies_and_joins_again,
         formatting::a_new_region_is_seen_at_once,
         joining::a_claim_meets_a_join,
-        formatting::a_formatter_dies;
+        formatting::a_formatter_dies,
+        deaths::a_death_is_seen_step_by_step,
+        deaths::two_declare_one_death,
+        deaths::a_return_meets_a_recovery;
     Locks: count_together, count_through_takeovers;
     Chunks: chunks_through_crashes;
     Cache: serve_together, serve_through_crashes;
     Fixed:
         standby_stands_by,
+        the_dead_are_replaced,
+        recoverers_die,
+        a_paused_host_is_quarantined,
+        the_dead_return,
         overtaking_is_bounded,
         pass_through_crashes,
         heaps_through_crashes,

@@ -3,6 +3,7 @@
 //!
 //! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
 
+use rackline_tests::litmus::deaths;
 use rackline_tests::member_scenarios::{
     a_paused_host_is_quarantined, recoverers_die, the_dead_are_replaced, the_dead_return,
 };
@@ -26,4 +27,11 @@ fn a_host_that_only_paused_gets_nothing_done_and_loses_nothing() {
 #[test]
 fn a_machine_that_comes_back_never_meets_its_recoverer() {
     for_seeds(0..120, |seed| the_dead_return(Mutant::NONE, seed));
+}
+
+#[test]
+fn each_step_of_a_death_is_seen_at_once() {
+    for_seeds(0..8, |seed| deaths::a_death_is_seen_step_by_step(Mutant::NONE, seed));
+    for_seeds(0..8, |seed| deaths::two_declare_one_death(Mutant::NONE, seed));
+    for_seeds(0..3, |seed| deaths::a_return_meets_a_recovery(Mutant::NONE, seed));
 }

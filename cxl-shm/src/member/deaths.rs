@@ -16,9 +16,11 @@ use crate::units::NodeId;
 
 /// How often it looks at all hearts.
 const LOOK_MS: u64 = 10;
-/// After it was outbid: how long a proposer waits, times its node number and one. Two that outbid
-/// each other wait for different times.
+/// After it was outbid: how long a proposer waits, times its node number and one, and twice as long
+/// each time. Two that outbid each other wait for different times, and soon long enough for one to
+/// get through.
 const OUTBID_MS: u64 = 3;
+const DOUBLED_MAX: u32 = 8;
 
 /// What changed about a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,11 +40,7 @@ pub enum DeathNews {
 
 /// What a node's death needs at the moment.
 enum Care<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    Proposing {
-        proposal: Proposal,
-        not_before_ms: u64,
-        unreadable: Option<NodeId>,
-    },
+    Proposing { proposal: Proposal, not_before_ms: u64, outbid: u32, unreadable: Option<NodeId> },
     Recovering(Recovery<'m, F, H, L>),
     /// Nothing any more.
     Over,
@@ -157,7 +155,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         let propose = |appointment| {
             let case = Case { incarnation, appointment };
             let proposal = Proposal::begin(me, mine, victim, case);
-            Care::Proposing { proposal, not_before_ms: 0, unreadable: None }
+            Care::Proposing { proposal, not_before_ms: 0, outbid: 0, unreadable: None }
         };
         let last = ballots.last_case(victim).filter(|case| case.incarnation == incarnation);
         let Some(last) = last else {
@@ -189,11 +187,13 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         let victim = self.cares[index].0;
         match &mut self.cares[index].1 {
             Care::Proposing { not_before_ms, .. } if now_ms < *not_before_ms => {}
-            Care::Proposing { proposal, not_before_ms, unreadable } => {
+            Care::Proposing { proposal, not_before_ms, outbid, unreadable } => {
                 match proposal.poll(member.layout(), member.fabric()) {
                     Progress::Pending => {}
                     Progress::Outbid => {
-                        *not_before_ms = now_ms + OUTBID_MS * (u64::from(member.node().0) + 1);
+                        let turn = OUTBID_MS * (u64::from(member.node().0) + 1);
+                        *not_before_ms = now_ms + (turn << *outbid);
+                        *outbid = (*outbid + 1).min(DOUBLED_MAX);
                     }
                     Progress::Decided(appointment) => {
                         let case = proposal.case();

@@ -121,8 +121,7 @@ mod tests {
     use crate::layout::{Case, RecoveryStep};
     use crate::units::{Incarnation, LineOffset};
 
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Arc, Mutex};
 
     const NODE: NodeId = NodeId(0);
 
@@ -146,7 +145,7 @@ mod tests {
     /// read then.
     fn die(seed: u64, process_dies: u64, host_dies: u64) -> (u32, u32) {
         let rack = SimulatedRack::with(Settings { seed, ..Settings::sticky(2, 4096) });
-        let published = Arc::new(AtomicU32::new(0));
+        let published = Arc::new(Mutex::new(0));
         let (writer, done) = (rack.host(0), Arc::clone(&published));
         Schedule::builder(&rack, seed)
             .faults(Faults::NONE)
@@ -160,13 +159,14 @@ mod tests {
                 loop {
                     last += 1;
                     twin.publish(&writer, value(last));
-                    done.store(last, Ordering::Relaxed);
+                    *done.lock().unwrap() = last;
                 }
             })
             .crash_process_at("writer", process_dies)
             .crash_host_at(0, host_dies)
             .run();
-        (published.load(Ordering::Relaxed), read(&rack, 1))
+        let published = *published.lock().unwrap();
+        (published, read(&rack, 1))
     }
 
     #[test]

@@ -11,6 +11,7 @@
 pub mod bakery;
 mod bed;
 pub mod chunks;
+pub mod deaths;
 pub mod formatting;
 pub mod grants;
 pub mod joining;

@@ -1,6 +1,6 @@
 //! The fence `process`: the victim's processes run on this very machine, and are killed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -123,7 +123,7 @@ impl Fence for ProcessFence {
 
 /// Kills every process of the tier at `path` and waits until they are gone.
 fn kill_all(
-    path: &PathBuf,
+    path: &Path,
     superblock: &Superblock,
     victim: NodeId,
     pid_namespace: u64,
@@ -144,6 +144,11 @@ fn kill_all(
         return Err("its processes are in another pid namespace than this one".to_owned());
     }
     let processes: Vec<ProcessIdentity> = tier.processes().map(|(_, identity)| identity).collect();
+    // One process may be a member of two nodes: it does not kill itself.
+    let me = ProcessIdentity::current().map_err(|error| error.to_string())?;
+    if processes.contains(&me) {
+        return Err("this very process is one of its processes".to_owned());
+    }
     for process in &processes {
         kill(*process)?;
     }

@@ -1,0 +1,269 @@
+//! The death of a host: suspected, declared, fenced and recovered one step at a time, each step
+//! seen at once by those whom it concerns.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use cxl_shm::alloc::HEAP_PURPOSE;
+use cxl_shm::layout::{Layout, LockProtocol, NodeState, RecoveryStep};
+use cxl_shm::member::{
+    DeathNews, Deaths, Fence, FenceOrder, FenceState, JoinError, NoFence, NodeDeath, RecoveryNews,
+    SUSPECT_MS, membership_epoch,
+};
+use cxl_shm::units::{Incarnation, LockId, NodeId};
+
+use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants};
+use crate::rack::{Cluster, Mutant, RackMember};
+use crate::stepped::Stepped;
+
+const LOCK: LockId = LockId(9);
+const VICTIM: NodeId = NodeId(1);
+
+/// For a host that is off already.
+#[derive(Debug)]
+struct IsOff;
+
+impl Fence for IsOff {
+    fn poll(&mut self, _: &FenceOrder, _: u64) -> FenceState {
+        FenceState::Fenced
+    }
+}
+
+fn layout(cluster: &Cluster) -> Layout {
+    Layout::new(cluster.geometry()).expect("the region was formatted by it")
+}
+
+/// What anybody sees of the victim's death.
+fn seen(cluster: &Cluster, host: usize) -> Option<NodeDeath> {
+    let layout = layout(cluster);
+    NodeDeath::of(&layout, &cluster.rack.host(host), VICTIM)
+}
+
+/// A host dies with a lock, a chunk of its heap and one of the layer above. One watcher declares
+/// and recovers it; each step is seen by others at once, and what it had is free.
+///
+/// # Panics
+/// When one of them is not.
+pub fn a_death_is_seen_step_by_step(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let clocks = [0, 1, 2].map(|host| cluster.clock(host));
+    let [watcher, victim, other] = [0, 1, 2].map(|host| cluster.join(host, "worker"));
+    let manage = RefCell::new(watcher.manage().expect("nobody else manages"));
+    manage.borrow_mut().claim().expect("there are terms");
+    beat_all(&[&watcher, &victim, &other]);
+    cluster.warm();
+    poll_grants(&mut manage.borrow_mut(), 0);
+    for (purpose, grants) in [(HEAP_PURPOSE, 1), (42, 1)] {
+        let clock = Scripted::new(|pause| {
+            cluster.warm();
+            poll_grants(&mut manage.borrow_mut(), u32::from(pause == 0) * grants);
+        });
+        victim.allocate_chunk(&clock, 50, purpose).unwrap_or_else(|error| panic!("{error}"));
+    }
+    cluster.warm();
+    let held = acquire(&cluster, &victim, &clocks[1], LOCK, &manage);
+    let mut deaths = Deaths::watch(&manage.borrow(), &clocks[0], SUSPECT_MS);
+    cluster.warm();
+    assert_eq!(deaths.step(0, true, &mut IsOff), []);
+    // A heart that has beaten meanwhile is alive.
+    beat_all(&[&other]);
+    crash(&cluster, 1);
+    std::mem::forget(held);
+    std::mem::forget(victim);
+
+    let mut now_ms = SUSPECT_MS;
+    let mut news = Vec::new();
+    let mut steps = 0;
+    while !matches!(
+        news.last(),
+        Some(DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Done)))
+    ) {
+        cluster.warm();
+        beat_all(&[&other]);
+        poll_any(&manage);
+        let of_victim = deaths.step(now_ms, true, &mut IsOff).into_iter().map(|(node, news)| {
+            assert_eq!(node, VICTIM, "{news:?} of one who lives");
+            news
+        });
+        news.extend(of_victim);
+        let death = seen(&cluster, OBSERVER);
+        let told = news.iter().rev().find_map(|news| match news {
+            DeathNews::Recovery(RecoveryNews::Reached(step)) => Some(*step),
+            DeathNews::Recovery(RecoveryNews::Adopted(_)) => Some(RecoveryStep::Adopted),
+            _ => None,
+        });
+        let declared = news.iter().any(|news| matches!(news, DeathNews::Declared(_)));
+        assert_eq!(death.is_some(), declared, "the decision is seen at once");
+        assert_eq!(death.and_then(|death| death.step), told, "the step is seen at once");
+        now_ms += 20;
+        steps += 1;
+        assert!(steps < 40, "no end after {news:?}");
+    }
+    let adopted = news.iter().find_map(|news| match news {
+        DeathNews::Recovery(RecoveryNews::Adopted(chunks)) => Some(chunks.len()),
+        _ => None,
+    });
+    assert_eq!(adopted, Some(1), "the chunk of the heap, and not that of the layer above");
+    let (layout, observer) = (layout(&cluster), cluster.rack.host(OBSERVER));
+    let line = layout.node_line(VICTIM).fresh(&observer).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(line.state(), Some(NodeState::Dead));
+    assert_eq!(membership_epoch(&layout, &observer), 1);
+    let heap = watcher.owned_chunks().into_iter().filter(|(_, purpose)| *purpose == HEAP_PURPOSE);
+    assert_eq!(heap.count(), 1);
+    cluster.warm();
+    poll_any(&manage);
+    drop(acquire(&cluster, &other, &clocks[2], LOCK, &manage));
+    // Another machine takes its place, and has the chunk of the layer above.
+    cluster.warm();
+    let heir = cluster.join_as(OBSERVER, 1, "heir").unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(heir.incarnation(), Incarnation(2));
+    assert_eq!(heir.owned_chunks().iter().map(|(_, purpose)| *purpose).collect::<Vec<_>>(), [42]);
+    cluster.check_writers();
+}
+
+fn poll_any<F, H, L>(manage: &RefCell<cxl_shm::member::Manage<'_, F, H, L>>)
+where
+    F: cxl_shm::fabric::Fabric,
+    H: cxl_shm::fabric::HostMemory,
+    L: cxl_shm::member::Liveness,
+{
+    let state = manage.borrow_mut().poll();
+    assert!(state.is_some(), "it was not deposed");
+}
+
+/// Two watchers declare one host dead at once, in every order of their steps: they appoint one.
+///
+/// # Panics
+/// When they appoint two, or none.
+pub fn two_declare_one_death(mutant: Mutant, seed: u64) {
+    for order in 0..64_u32 {
+        let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+        let [one, other] = [0, 2].map(|host| cluster.join(host, "watcher"));
+        let victim = cluster.join(1, "victim");
+        victim.beat();
+        let [first, second] = [&one, &other].map(|it| it.manage().expect("one a host"));
+        let clocks = [0, 2].map(|host| cluster.clock(host));
+        let mut watches = [
+            Deaths::watch(&first, &clocks[0], SUSPECT_MS),
+            Deaths::watch(&second, &clocks[1], SUSPECT_MS),
+        ];
+        for deaths in &mut watches {
+            cluster.warm();
+            deaths.step(0, true, &mut NoFence);
+        }
+        let mut appointed = Vec::new();
+        for step in 0..60_u64 {
+            cluster.warm();
+            beat_all(&[&one, &other]);
+            // In the order of the bits, then in turn.
+            let next = if step < 6 { order >> step & 1 } else { u32::from(step % 2 == 1) };
+            let deaths = &mut watches[next as usize];
+            let news = deaths.step(SUSPECT_MS + step * 20, true, &mut NoFence);
+            appointed.extend(news.into_iter().filter_map(|(_, news)| match news {
+                DeathNews::Declared(decision) => Some(decision.appointment),
+                _ => None,
+            }));
+        }
+        assert!(!appointed.is_empty(), "nobody is appointed in order {order:#b}");
+        let first = appointed[0];
+        assert!(appointed.iter().all(|it| *it == first), "{appointed:?} in order {order:#b}");
+        // The victim wakes, and sees it in its next beat.
+        cluster.warm();
+        assert!(victim.check_member().is_ok());
+        victim.beat();
+        assert!(victim.check_member().is_err(), "it was declared dead and goes on");
+        cluster.check_writers();
+    }
+}
+
+/// The machine of a dead host comes back between any two steps of its recovery, or the recovery
+/// begins between any two steps of its return: one waits for the other, and never do both write.
+///
+/// # Panics
+/// When both do, or none gets on.
+pub fn a_return_meets_a_recovery(mutant: Mutant, seed: u64) {
+    // Announced; sure to be alone; the locks are free; all done.
+    for recovery_steps in [1, 2, 4, 8] {
+        let mut step = 1;
+        let mut steps = return_at(mutant, seed, recovery_steps, u64::MAX);
+        while step <= steps {
+            steps = return_at(mutant, seed, recovery_steps, step);
+            step += 3 + seed % 5;
+        }
+    }
+}
+
+/// Returns how many operations the return took.
+fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let watcher = Rc::new(cluster.join(0, "watcher"));
+    let victim = cluster.join(1, "victim");
+    beat_all(&[&watcher, &victim]);
+    crash(&cluster, 1);
+    // Its host's memory is blank: what it strikes itself off is not there any more.
+    drop(victim);
+    watch(&cluster, &watcher, &mut NoFence, 8);
+    assert!(seen(&cluster, OBSERVER).is_some_and(|death| death.is_quarantined()));
+
+    // Its machine comes back; before its operation `at` it is known to be off, and recovered.
+    let fabric = Stepped::new(cluster.rack.host(1));
+    {
+        let (cluster, watcher) = (cluster.clone(), Rc::clone(&watcher));
+        fabric.interrupt_at(at, move || watch(&cluster, &watcher, &mut IsOff, recovery_steps));
+    }
+    // It watches the heart of its former life a few times only.
+    let clock = Scripted::with_pauses_of(800, |_| ());
+    let back = cluster.join_over(fabric.clone(), &clock, 1, 1, "back");
+    let steps = fabric.steps();
+    match back {
+        Ok(back) => {
+            // Whoever was appointed yields: the new life is not touched.
+            beat_all(&[&back]);
+            watch_with(&cluster, &watcher, &mut IsOff, 3, || beat_all(&[&back]));
+            cluster.warm();
+            beat_all(&[&back]);
+            assert!(back.check_member().is_ok(), "only its former life was declared dead");
+            let line = back.layout().node_line(VICTIM).fresh(&cluster.rack.host(OBSERVER));
+            let line = line.unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(line.state(), Some(NodeState::Joined), "at step {at}");
+            assert_eq!(line.incarnation(), back.incarnation());
+        }
+        Err(JoinError::BeingRecovered { recoverer, .. }) => {
+            assert_eq!(recoverer, watcher.node());
+            watch(&cluster, &watcher, &mut IsOff, 12);
+            cluster.warm();
+            let back = cluster.try_join(1, "back");
+            assert!(back.is_ok(), "at step {at}: {:?}", back.map(drop));
+        }
+        Err(error) => panic!("at step {at}: {error}"),
+    }
+    cluster.check_writers();
+    steps
+}
+
+/// A watcher starts, waits until the victim's heart has stood still, and takes `steps` steps.
+fn watch(cluster: &Cluster, watcher: &RackMember, fence: &mut impl Fence, steps: u64) {
+    watch_with(cluster, watcher, fence, steps, || ());
+}
+
+/// As [`watch`], and `between` happens before each step.
+fn watch_with(
+    cluster: &Cluster,
+    watcher: &RackMember,
+    fence: &mut impl Fence,
+    steps: u64,
+    between: impl Fn(),
+) {
+    let clock = cluster.clock(0);
+    let manage = watcher.manage().expect("nobody else manages");
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    cluster.warm();
+    deaths.step(0, true, fence);
+    for step in 0..steps {
+        cluster.warm();
+        between();
+        cluster.warm();
+        watcher.beat();
+        deaths.step(SUSPECT_MS + step * 20, true, fence);
+    }
+}
