@@ -8,7 +8,8 @@ use crate::fabric::Record;
 
 /// Most bytes of a name.
 pub const ROOT_NAME_BYTES_MAX: usize = 128;
-const NAME_LINES: usize = ROOT_LINES as usize - 1;
+const NAME_LINES: usize = 3;
+const _: () = assert!(NAME_LINES as u64 + 1 == ROOT_LINES, "a head, and the name");
 const NAME_LINE_BYTES: usize = 48;
 const _: () = assert!(NAME_LINES * NAME_LINE_BYTES >= ROOT_NAME_BYTES_MAX, "every name fits");
 

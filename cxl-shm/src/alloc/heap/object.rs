@@ -89,7 +89,7 @@ impl Object {
         while !left.is_empty() {
             let word = word_at(at);
             let from = in_word(at);
-            let count = left.len().min(WORD_BYTES as usize - from);
+            let count = left.len().min(size_of::<u64>() - from);
             let mut eight = fabric.load(word).to_le_bytes();
             eight[from..from + count].copy_from_slice(&left[..count]);
             fabric.store(word, u64::from_le_bytes(eight));
@@ -149,7 +149,7 @@ impl PeerObject {
         let mut left = bytes;
         while !left.is_empty() {
             let from = in_word(at);
-            let count = left.len().min(WORD_BYTES as usize - from);
+            let count = left.len().min(size_of::<u64>() - from);
             let eight = fabric.load(word_at(at)).to_le_bytes();
             left[..count].copy_from_slice(&eight[from..from + count]);
             at += count as u64;

@@ -11,9 +11,13 @@ const CLASS_LINES: [u8; 15] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 21, 32, 64
 /// Number of classes.
 pub(super) const CLASSES: usize = CLASS_LINES.len();
 
+/// [`PAGE_LINES`], for arrays.
+const PAGE_LINE_COUNT: usize = 64;
+const _: () = assert!(PAGE_LINE_COUNT as u64 == PAGE_LINES);
+
 /// Class of each number of lines.
-const CLASS_OF: [u8; PAGE_LINES as usize + 1] = {
-    let mut classes = [0; PAGE_LINES as usize + 1];
+const CLASS_OF: [u8; PAGE_LINE_COUNT + 1] = {
+    let mut classes = [0; PAGE_LINE_COUNT + 1];
     let (mut lines, mut class) = (1, 0);
     while lines < classes.len() {
         if lines > CLASS_LINES[class as usize] as usize {
