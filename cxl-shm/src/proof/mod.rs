@@ -9,6 +9,7 @@
 //! proposer that suspects) acts at any time instead, which is more than a heart can cause.
 
 mod arbitrated;
+mod broken;
 mod client;
 mod consensus;
 mod ground;
@@ -20,4 +21,5 @@ mod scenario;
 mod tests;
 
 pub use crate::mutant::Mutant;
+pub use broken::{Broken, broken};
 pub use scenario::{Scenario, scenarios};

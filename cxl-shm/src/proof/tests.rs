@@ -1,1 +1,63 @@
-//! Scenarios hold, and mutants of the protocols are noticed.
+//! The small scenarios hold, and what is broken on purpose is noticed. The large ones are for
+//! `prove explore`.
+
+use super::{Mutant, Scenario, broken, scenarios};
+use crate::fabric::explored::{Limits, Memory, Verdict};
+
+const LIMITS: Limits = Limits { states: 2_000_000, ms: u64::MAX };
+
+fn scenario(name: &str) -> Scenario {
+    scenarios().into_iter().find(|scenario| scenario.name == name).unwrap()
+}
+
+fn states(name: &str) -> [usize; 4] {
+    Memory::ALL.map(|memory| {
+        let exploration = scenario(name).explore(memory, None, None, LIMITS);
+        assert_eq!(exploration.verdict, Verdict::Holds, "{name} on {memory}");
+        exploration.states
+    })
+}
+
+#[test]
+fn two_nodes_take_turns_in_the_bakery() {
+    let [sticky, posted, adversarial, both] = states("bakery-2x2");
+    assert!(sticky < posted && sticky < adversarial && posted.max(adversarial) < both);
+}
+
+#[test]
+fn a_block_is_read_whole_or_not_at_all() {
+    assert!(states("block").iter().all(|states| *states > 100));
+}
+
+#[test]
+fn every_mutant_has_its_place_and_every_place_a_scenario() {
+    for mutant in Mutant::ALL {
+        assert_eq!(broken().iter().filter(|it| it.mutant == mutant).count(), 1, "{mutant:?}");
+    }
+    assert!(broken().iter().all(|it| scenario(it.scenario).long <= it.long));
+    let mut names: Vec<_> = scenarios().iter().map(|scenario| scenario.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), scenarios().len());
+}
+
+#[test]
+fn broken_rules_are_noticed() {
+    for it in broken().iter().filter(|it| !it.long && it.scenario != "consensus-2") {
+        let found = scenario(it.scenario).explore(it.memory, None, Some(it.mutant), LIMITS);
+        let Verdict::Refuted(refutation) = found.verdict else { panic!("{it:?}") };
+        assert!(!refutation.trace.is_empty(), "{it:?}");
+    }
+}
+
+#[test]
+fn a_removed_flush_is_noticed() {
+    let scenario = scenario("bakery-2x2");
+    let sticky = Memory::ALL[0];
+    let sites = scenario.explore(sticky, None, None, LIMITS).sites;
+    let request = sites.iter().find(|site| {
+        site.file.ends_with("bakery/client.rs") && format!("{:?}", site.op) == "WriteBack"
+    });
+    let found = scenario.explore(sticky, request.copied(), None, LIMITS);
+    assert!(matches!(found.verdict, Verdict::Refuted(_)), "without {request:?}");
+}

@@ -69,7 +69,9 @@ impl Hosts {
                     }
             }),
             // Nobody else ever stores, or ever looks.
-            Op::MemoryLoad(_) => position.is_none_or(|at| self.ground.word_use(at).stores & !me == 0),
+            Op::MemoryLoad(_) => {
+                position.is_none_or(|at| self.ground.word_use(at).stores & !me == 0)
+            }
             Op::MemoryStore(..) | Op::MemoryExchange { .. } => position.is_some_and(|at| {
                 let used = self.ground.word_use(at);
                 (used.loads | used.stores) & !me == 0

@@ -76,11 +76,11 @@ impl<T: Task> Explorer<T> {
 
     /// What is wrong in `state`.
     pub(super) fn judge(&self, state: &State) -> Result<(), String> {
-        for task in 0..self.tasks() {
-            if state[task] != DEAD
-                && let Intention::Refuted(message) = &self.locals.get(state[task]).intention
+        for (placed, local) in self.model.tasks.iter().zip(state) {
+            if *local != DEAD
+                && let Intention::Refuted(message) = &self.locals.get(*local).intention
             {
-                return Err(format!("{}: {message}", self.model.tasks[task].name));
+                return Err(format!("{}: {message}", placed.name));
             }
         }
         let views = self.views(state);

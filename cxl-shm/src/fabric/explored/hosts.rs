@@ -145,9 +145,8 @@ impl Hosts {
                 let line = self.ground.footprint.line(at);
                 let used = |tasks: Tasks| (line.loads | line.stores) & tasks != 0;
                 let hosts = self.ground.tasks_of.iter().enumerate();
-                let hosts = hosts.fold(0, |mask, (host, tasks)| {
-                    mask | u32::from(used(*tasks)) << host
-                });
+                let hosts =
+                    hosts.fold(0, |mask, (host, tasks)| mask | u32::from(used(*tasks)) << host);
                 Use { line, hosts, ..Use::default() }
             }
             Place::OwnWord(host, index) => {

@@ -17,7 +17,7 @@ use crate::fabric::simulated::{Random, Site};
 const WALKS: u64 = 50;
 const WALK_STEPS: u32 = 600;
 /// How often the clock is looked at.
-const STATES_PER_LOOK: usize = 1024;
+const STATES_PER_LOOK: u32 = 1024;
 /// A search that was found to rely on something wrong goes on for so many states, and as many as
 /// it has seen, to learn more before it begins again: beginning again takes at most as long.
 const LEARNING_STATES: usize = 2000;
@@ -213,7 +213,8 @@ fn search<T: Task>(
                 }
                 next_level.push((new, successor.state));
             }
-            let out_of_time = origins.len() % STATES_PER_LOOK == 0 && clock.now_ms() > limits.ms;
+            let looks = index.is_multiple_of(STATES_PER_LOOK);
+            let out_of_time = looks && clock.now_ms() > limits.ms;
             if origins.len() >= limits.states || out_of_time {
                 exploration.verdict = Verdict::Bounded;
                 return Some(exploration);

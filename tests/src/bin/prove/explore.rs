@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use cxl_shm::fabric::explored::{Exploration, Limits, Memory, Verdict};
-use cxl_shm::proof::{Scenario, scenarios};
+use cxl_shm::proof::{Scenario, broken, scenarios};
 
 /// Explores small configurations of the protocols exhaustively.
 ///
@@ -28,6 +28,10 @@ pub(crate) struct Options {
     /// One JSON object a row, and one for the figures at the end.
     #[arg(long)]
     json: bool,
+    /// Breaks one rule of a protocol at a time, and demands that the exploration that is to notice
+    /// it does.
+    #[arg(long, conflicts_with = "scenario")]
+    mutants: bool,
     /// Lists the scenarios and explores nothing.
     #[arg(long)]
     list: bool,
@@ -51,6 +55,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let limits = Limits { states: options.states_max, ms: options.seconds_max * 1000 };
+    if options.mutants {
+        return run_mutants(options, &all, limits);
+    }
     let mut total = Total::default();
     if !options.json {
         println!(
@@ -67,6 +74,39 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
     total.print(options);
     if total.refuted == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_mutants(options: &Options, all: &[Scenario], limits: Limits) -> ExitCode {
+    let (mut tried, mut caught) = (0, 0);
+    for it in broken().iter().filter(|it| options.long || !it.long) {
+        let Some(scenario) = all.iter().find(|scenario| scenario.name == it.scenario) else {
+            continue;
+        };
+        let Exploration { states, depth, ms, verdict, .. } =
+            scenario.explore(it.memory, None, Some(it.mutant), limits);
+        let is_caught = matches!(verdict, Verdict::Refuted(_));
+        tried += 1;
+        caught += usize::from(is_caught);
+        let (mutant, name, memory) = (format!("{:?}", it.mutant), it.scenario, it.memory);
+        if options.json {
+            println!(
+                "{{\"mutant\":\"{mutant}\",\"scenario\":\"{name}\",\"memory\":\"{memory}\",\
+                 \"states\":{states},\"depth\":{depth},\"ms\":{ms},\"caught\":{is_caught}}}"
+            );
+        } else {
+            let verdict = if is_caught { "caught" } else { "not caught" };
+            println!(
+                "{mutant:24} {name:18} {:14} {states:>9} {depth:>4}  {verdict}",
+                memory.to_string()
+            );
+        }
+    }
+    if options.json {
+        println!("{{\"mutants\":{tried},\"caught\":{caught}}}");
+    } else {
+        println!("{tried} mutants, {caught} caught, {} not", tried - caught);
+    }
+    if caught == tried { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn print_row(options: &Options, scenario: &Scenario, memory: Memory, exploration: &Exploration) {

@@ -1,0 +1,48 @@
+//! Which exploration notices which broken rule.
+
+use super::Mutant;
+use crate::fabric::explored::Memory;
+use crate::fabric::simulated::CacheMode;
+
+/// A protocol with one rule broken, and where that is to be noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// The rule.
+    pub mutant: Mutant,
+    /// Name of the scenario that is refuted.
+    pub scenario: &'static str,
+    /// The memory on which it is.
+    pub memory: Memory,
+    /// Takes minutes.
+    pub long: bool,
+}
+
+const STICKY: Memory = Memory { caches: CacheMode::Sticky, posted_writes: false };
+const ADVERSARIAL: Memory = Memory { caches: CacheMode::Adversarial, posted_writes: false };
+
+/// Every mutant, with the exploration that is to refute it.
+#[must_use]
+pub fn broken() -> Vec<Broken> {
+    let short = |mutant, scenario, memory| Broken { mutant, scenario, memory, long: false };
+    let long = |mutant, scenario, memory| Broken { mutant, scenario, memory, long: true };
+    vec![
+        short(Mutant::SharesLine, "bakery-2x2", STICKY),
+        short(Mutant::PublishesAfterRelease, "bakery-2x2", STICKY),
+        short(Mutant::ReusesTicket, "arbitrated-2x2", STICKY),
+        short(Mutant::DecidesUnseen, "consensus-2", STICKY),
+        short(Mutant::SkipsSecondLook, "block", STICKY),
+        // Sticky caches do not fetch by themselves, and so hide it.
+        short(Mutant::RefreshesUpFront, "block", ADVERSARIAL),
+        long(Mutant::LastGranteeOnly, "restart-2x1", STICKY),
+        long(Mutant::NoTermCheck, "restart-2x1", STICKY),
+        long(Mutant::EntersByStore, "restart-2x1", STICKY),
+        long(Mutant::AcknowledgesFirst, "restart-2x1", STICKY),
+        long(Mutant::TermInTwoSteps, "restart-2x1", STICKY),
+        long(Mutant::AcknowledgesNoHolder, "restart-2x1", STICKY),
+        long(Mutant::GrantsUnacknowledged, "restart-2x1", STICKY),
+        long(Mutant::ReleasesBeforeRedo, "holder-dies", STICKY),
+        // Beside sticky caches the two lines of an update reach the device apart only when their
+        // host is lost.
+        long(Mutant::ClosesBeforeRedo, "holder-then-host-dies", STICKY),
+    ]
+}
