@@ -185,7 +185,8 @@ pub fn the_dead_are_replaced(mutant: Mutant, seed: u64) {
     // At most two of the three managers.
     let first = usize::try_from(seed / 6).unwrap_or(0) % hosts;
     let second = (first + 1) % hosts;
-    let victims = if seed % 5 == 0 && hosts > 3 { vec![first, second] } else { vec![first] };
+    let victims =
+        if seed.is_multiple_of(5) && hosts > 3 { vec![first, second] } else { vec![first] };
     for (at, victim) in victims.iter().enumerate() {
         schedule = schedule.crash_host_at(*victim, 1500 + seed % 61 * 53 + at as u64 * 400);
     }

@@ -64,7 +64,9 @@ pub fn a_new_region_is_seen_at_once(mutant: Mutant, seed: u64) {
         }
         cluster.warm();
         drop(manage);
-        members.into_iter().for_each(|member| drop(member.leave()));
+        for member in members {
+            member.leave();
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use cxl_shm::member::JoinError;
 use cxl_shm::units::{LineRange, LockId};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
-use crate::rack::{Cluster, Mutant};
+use crate::rack::Mutant;
 use crate::stepped::Stepped;
 
 const LOCK: LockId = LockId(9);
@@ -35,7 +35,7 @@ pub fn a_claim_meets_a_join(mutant: Mutant, seed: u64) {
 fn claim_at(mutant: Mutant, seed: u64, step: u64) -> u64 {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
     // A slot that was left: what its line says counts, and not that it was never used.
-    drop(cluster.join(1, "before").leave());
+    cluster.join(1, "before").leave();
     let manager = Rc::new(cluster.join(2, "manager"));
     beat_all(&[&manager]);
     cluster.warm();
