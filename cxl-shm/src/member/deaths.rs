@@ -40,7 +40,12 @@ pub enum DeathNews {
 
 /// What a node's death needs at the moment.
 enum Care<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    Proposing { proposal: Proposal, not_before_ms: u64, outbid: u32, unreadable: Option<NodeId> },
+    Proposing {
+        proposal: Proposal,
+        not_before_ms: u64,
+        outbid: u32,
+        unreadable: Option<NodeId>,
+    },
     Recovering(Recovery<'m, F, H, L>),
     /// Nothing any more.
     Over,

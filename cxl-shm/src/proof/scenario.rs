@@ -144,21 +144,27 @@ pub fn scenarios() -> Vec<Scenario> {
         ),
         scenario!(
             "consensus-2",
-            "2 proposers, each outbid at most once",
+            "2 proposers, neither of which goes on after it was outbid",
             false,
+            agree(2, 0, 0, false)
+        ),
+        scenario!(
+            "consensus-2-outbid",
+            "2 proposers, each outbid at most once",
+            true,
             agree(2, 1, 0, false)
         ),
         scenario!(
             "consensus-2-process-dies",
             "2 proposers, one dies at any point and another process of its host goes on",
             true,
-            agree(2, 1, 1, false)
+            agree(2, 0, 1, false)
         ),
         scenario!(
             "consensus-2-host-dies",
             "2 proposers, the host of one loses power at any point",
             true,
-            agree(2, 1, 1, true)
+            agree(2, 0, 1, true)
         ),
         scenario!(
             "consensus-3",
