@@ -267,3 +267,46 @@ fn a_large_memory_costs_nothing() {
     rack.host(0).publish(LineRange::one(last.line()));
     assert_eq!(rack.host(1).load(last), 1);
 }
+
+#[test]
+fn a_warm_cache_is_as_old_as_the_moment_it_was_warmed() {
+    let rack = SimulatedRack::sticky(2, 1 << 20);
+    let (writer, reader) = (rack.host(0), rack.host(1));
+    let all = LineRange::new(LineOffset::new(0).unwrap(), 1 << 14).unwrap();
+    let words = [64, 128].map(|at| WordOffset::new(at).unwrap());
+    let publish = |value| {
+        for word in words {
+            writer.store(word, value);
+            writer.publish(LineRange::one(word.line()));
+        }
+    };
+    publish(1);
+    rack.warm(1, all);
+    publish(2);
+    assert_eq!(words.map(|word| reader.load(word)), [1, 1]);
+    reader.refresh(LineRange::one(words[0].line()));
+    assert_eq!(words.map(|word| reader.load(word)), [2, 1]);
+    publish(3);
+    // Warmed again: what is there stays as old as it is, what was dropped comes back as it is now.
+    reader.refresh(LineRange::one(words[0].line()));
+    rack.warm(1, all);
+    publish(4);
+    assert_eq!(words.map(|word| reader.load(word)), [3, 1]);
+    rack.crash(1);
+    assert_eq!(words.map(|word| reader.load(word)), [4, 4]);
+}
+
+#[test]
+fn warming_lands_no_posted_write() {
+    let rack = SimulatedRack::sticky(1, 4096);
+    let (host, word) = (rack.host(0), WordOffset::new(64).unwrap());
+    let line = LineRange::one(word.line());
+    rack.warm(0, LineRange::new(LineOffset::new(0).unwrap(), 64).unwrap());
+    host.store(word, 1);
+    host.write_back(line);
+    host.fence();
+    rack.warm(0, LineRange::new(LineOffset::new(0).unwrap(), 64).unwrap());
+    assert_eq!(rack.device_word(word), 0, "it is on its way");
+    host.read_back(line);
+    assert_eq!(rack.device_word(word), 1);
+}

@@ -121,6 +121,9 @@ fn holder_dies(mutant: Mutant, seed: u64) {
 /// When it is given away, or refused for the other reason.
 pub fn a_slot_that_is_not_left_is_refused(mutant: Mutant, seed: u64) {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    // Their caches know who lived there before.
+    cluster.join_as(0, 1, "before").unwrap_or_else(|error| panic!("{error}")).leave();
+    cluster.warm();
     let inhabitant = cluster.join(1, "inhabitant");
     let ask = |beats: bool| {
         let clock = Scripted::with_pauses_of(800, |pause| {
@@ -136,10 +139,14 @@ pub fn a_slot_that_is_not_left_is_refused(mutant: Mutant, seed: u64) {
         // Their caches know the beat before this one.
         cluster.warm();
         beat_all(&[&inhabitant]);
-        let refused = ask(false);
-        assert!(matches!(refused, Err(JoinError::NotLeft { .. })), "{refused:?}");
-        let refused = ask(true);
-        assert!(matches!(refused, Err(JoinError::NodeInUse { .. })), "{refused:?}");
+        match ask(false) {
+            Err(JoinError::NotLeft { host, .. }) => assert_eq!(host, "host-1"),
+            other => panic!("{other:?}"),
+        }
+        match ask(true) {
+            Err(JoinError::NodeInUse { host, .. }) => assert_eq!(host, "host-1"),
+            other => panic!("{other:?}"),
+        }
     }
     cluster.check_writers();
 }

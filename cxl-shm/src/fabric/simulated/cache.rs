@@ -2,7 +2,7 @@
 
 use super::Random;
 use super::actor::Actor;
-use super::device::{Device, bytes_of, splice};
+use super::device::{Device, DeviceImage, bytes_of, splice};
 use super::line_map::LineMap;
 use super::posted::Posted;
 use crate::fabric::LineWords;
@@ -34,6 +34,27 @@ pub(super) struct Host {
     pages: LineMap<()>,
     flushes: Vec<Flush>,
     posted: Posted,
+    warm: Option<Warm>,
+}
+
+/// Lines that were fetched all at once, kept as what the device held at that moment: a copy of each
+/// in the cache would take longer than most runs do.
+#[derive(Debug)]
+struct Warm {
+    lines: LineRange,
+    image: DeviceImage,
+    /// Those that are not among them any more: they left the cache, or were never in it.
+    gone: LineMap<()>,
+}
+
+impl Warm {
+    fn covers(&self, line: LineOffset) -> bool {
+        (self.lines.start().bytes()..self.lines.end_bytes()).contains(&line.bytes())
+    }
+
+    fn line(&self, line: LineOffset) -> Option<LineWords> {
+        (self.covers(line) && !self.gone.contains(line)).then(|| self.image.line(line))
+    }
 }
 
 impl Host {
@@ -46,6 +67,7 @@ impl Host {
             pages: LineMap::default(),
             flushes: Vec::new(),
             posted: Posted::default(),
+            warm: None,
         }
     }
 
@@ -132,9 +154,10 @@ impl Host {
     /// A DMA engine reads a line through this host's cache, which answers when it can, however
     /// old its copy is. Nothing is allocated.
     pub(super) fn dma_read_snoop(&mut self, device: &mut Device, line: LineOffset) -> [u8; 64] {
-        match self.cached.get(line) {
-            Some(cached) => bytes_of(&cached.words),
-            None => self.dma_read_bypass(device, line),
+        if self.holds(line) {
+            bytes_of(&self.fetch(device, line).words)
+        } else {
+            self.dma_read_bypass(device, line)
         }
     }
 
@@ -153,6 +176,7 @@ impl Host {
             }
         }
         self.cached.take();
+        self.warm = None;
         self.pages.take();
         self.flushes.clear();
         self.memory.fill(0);
@@ -212,22 +236,53 @@ impl Host {
 
     /// Drops a clean line.
     pub(super) fn evict(&mut self, line: LineOffset) -> bool {
-        !self.dirty.contains(line) && self.cached.remove(line).is_some()
+        if self.dirty.contains(line) || !self.holds(line) {
+            return false;
+        }
+        self.cached.remove(line);
+        self.left(line);
+        true
     }
 
     /// Fetches a line of a page that a processor of this host touched.
     pub(super) fn prefetch(&mut self, device: &mut Device, line: LineOffset) -> bool {
-        let may = self.pages.contains(page_of(line)) && !self.cached.contains(line);
+        let may = self.pages.contains(page_of(line)) && !self.holds(line);
         if may {
             self.fetch(device, line);
         }
         may
     }
 
-    /// Fetches a line, of whatever page, unless that would push a write of this host.
-    pub(super) fn warm(&mut self, device: &mut Device, line: LineOffset) {
-        if !self.posted.contains(line) {
-            self.line(device, line);
+    /// Fetches all of `lines` that are not cached, but for those whose fetch would push a write of
+    /// this host.
+    pub(super) fn warm(&mut self, device: &mut Device, lines: LineRange) {
+        if self.warm.as_ref().is_none_or(|warm| warm.lines != lines) {
+            let mut gone = LineMap::default();
+            for line in self.posted.lines() {
+                gone.get_or_insert_with(line, || ());
+            }
+            self.warm = Some(Warm { lines, image: device.image(0), gone });
+            return;
+        }
+        let gone = self.warm.as_mut().map(|warm| warm.gone.take()).unwrap_or_default();
+        for (line, ()) in gone {
+            if self.posted.contains(line) {
+                self.left(line);
+            } else {
+                self.cached
+                    .get_or_insert_with(line, || Cached { words: device.read(line), dirty: false });
+                // It is in the cache proper from now on, and what was fetched with the others is old.
+                self.left(line);
+            }
+        }
+    }
+
+    /// A line has left the cache.
+    fn left(&mut self, line: LineOffset) {
+        if let Some(warm) = &mut self.warm
+            && warm.covers(line)
+        {
+            warm.gone.get_or_insert_with(line, || ());
         }
     }
 
@@ -254,6 +309,12 @@ impl Host {
     }
 
     fn fetch(&mut self, device: &mut Device, line: LineOffset) -> &mut Cached {
+        let early = self.warm.as_ref().and_then(|warm| warm.line(line));
+        if !self.cached.contains(line)
+            && let Some(words) = early
+        {
+            return self.cached.get_or_insert_with(line, || Cached { words, dirty: false });
+        }
         if !self.cached.contains(line) {
             // A read does not overtake this host's own writes to the line: it pushes them.
             self.posted.land_all(device, line);
@@ -265,6 +326,13 @@ impl Host {
     pub(super) fn complete_flush(&mut self, device: &mut Device, line: LineOffset) {
         self.write_back(device, line);
         self.cached.remove(line);
+        self.left(line);
+    }
+
+    /// Whether the line is cached.
+    fn holds(&self, line: LineOffset) -> bool {
+        let early = self.warm.as_ref().and_then(|warm| warm.line(line));
+        self.cached.contains(line) || early.is_some()
     }
 
     fn complete_flushes(&mut self, device: &mut Device, mut which: impl FnMut(&Flush) -> bool) {

@@ -14,7 +14,17 @@ type Lines = HashMap<LineOffset, LineWords, LineHash>;
 #[derive(Clone, Debug)]
 pub struct DeviceImage {
     pub(super) bytes: u64,
+    /// What was there before `lines`.
+    before: Option<Arc<Lines>>,
     lines: Arc<Lines>,
+}
+
+impl DeviceImage {
+    /// What it holds of a line.
+    pub(super) fn line(&self, line: LineOffset) -> LineWords {
+        let before = || self.before.as_ref().and_then(|before| before.get(&line));
+        self.lines.get(&line).or_else(before).copied().unwrap_or_default()
+    }
 }
 
 /// Memory of zeros, or of an image, in which only written lines take space.
@@ -38,14 +48,20 @@ impl Device {
 
     /// Starts with what `image` holds.
     pub(super) fn with_image(seed: u64, image: &DeviceImage) -> Self {
-        Self { image: Some(Arc::clone(&image.lines)), ..Self::new(seed) }
+        let image = match &image.before {
+            None => Arc::clone(&image.lines),
+            Some(before) => {
+                let mut lines = Lines::clone(before);
+                lines.extend(image.lines.iter());
+                Arc::new(lines)
+            }
+        };
+        Self { image: Some(image), ..Self::new(seed) }
     }
 
     /// What it holds now.
     pub(super) fn image(&self, bytes: u64) -> DeviceImage {
-        let mut lines = self.image.as_deref().cloned().unwrap_or_default();
-        lines.extend(&self.lines);
-        DeviceImage { bytes, lines: Arc::new(lines) }
+        DeviceImage { bytes, before: self.image.clone(), lines: Arc::new(self.lines.clone()) }
     }
 
     /// What a host that fetches the line gets: garbage when the line is poisoned.

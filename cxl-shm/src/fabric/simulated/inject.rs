@@ -31,7 +31,7 @@ impl SimulatedRack {
         self.check_lines(lines);
         let mut machine = self.lock();
         let Machine { hosts, device, .. } = &mut *machine;
-        lines.iter().for_each(|line| hosts[host].warm(device, line));
+        hosts[host].warm(device, lines);
     }
 
     /// Keeps the tasks of host `host` from running from their next operation on, in the running

@@ -23,6 +23,10 @@ impl Posted {
         self.queues.contains(line)
     }
 
+    pub(super) fn lines(&self) -> impl Iterator<Item = LineOffset> {
+        self.queues.lines()
+    }
+
     pub(super) fn pick(&self, random: &mut Random) -> Option<LineOffset> {
         self.queues.pick(random)
     }
