@@ -95,9 +95,20 @@ impl<T: Numbered> PeerTwin<T> {
         self.0.map(|line| line.range())
     }
 
-    /// What our caches hold.
+    /// What our caches hold, but where one line is torn: then the other one as it is now.
+    ///
+    /// A write that tears a line while we read it comes after a write of the other line, and that
+    /// may have come after our refresh: what our caches hold of the other line can be older than
+    /// what the torn line said when we began.
+    #[track_caller]
     pub(crate) fn cached(&self, fabric: &impl Fabric) -> Result<Option<T>, Unreadable> {
-        newer(self.0.map(|line| line.cached(fabric)))
+        let is_torn = |line: &Result<T, LineError>| matches!(line, Err(LineError::Corrupt { .. }));
+        let [first, second] = self.0.map(|line| line.cached(fabric));
+        newer(match (is_torn(&first), is_torn(&second)) {
+            (true, false) => [first, self.0[1].fresh(fabric)],
+            (false, true) => [self.0[0].fresh(fabric), second],
+            (true, true) | (false, false) => [first, second],
+        })
     }
 }
 

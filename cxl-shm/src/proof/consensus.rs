@@ -98,6 +98,7 @@ pub(super) fn agree(
         model.mortal_hosts.push(1);
     }
     model.deaths = deaths;
+    model.whole_line_stores = true;
     let tasks = model.tasks.len();
     model.always = Rc::new(|views| {
         let decided: Vec<u64> = views.iter().copied().filter(|view| *view > GAVE_UP).collect();

@@ -140,6 +140,7 @@ pub(super) fn update_through_deaths(deaths: u32, host_dies: bool) -> Model<LockT
         model.mortal_hosts.push(0);
     }
     model.deaths = deaths;
+    model.whole_line_stores = true;
     model.always = exclusion(vec![mortal, other]);
     model.ended = Rc::new(move |views| views[other] == DONE);
     model

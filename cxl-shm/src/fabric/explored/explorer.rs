@@ -39,6 +39,7 @@ impl<T: Task> Explorer<T> {
             bytes: model.bytes,
             left_out: model.left_out.clone(),
             moved: model.moved.clone(),
+            whole_line_stores: model.whole_line_stores && memory.caches == CacheMode::Adversarial,
             suppressed,
         };
         let hosts = Hosts::new(&model, memory);
@@ -150,7 +151,8 @@ impl<T: Task> Explorer<T> {
     /// Where in a state is what `op`, which `task` is about to do, loads or stores.
     fn position(&mut self, state: &mut State, task: usize, op: Op) -> Option<usize> {
         let local = self.locals.get_mut(state[task]);
-        if local.noted_in != self.hosts.search {
+        // What a store of a line changes follows from what is there.
+        if local.noted_in != self.hosts.search || matches!(op, Op::StoreLine(..)) {
             local.noted_in = self.hosts.search;
             self.hosts.note(state, task, op);
         }
@@ -304,6 +306,7 @@ impl<T: Task> Explorer<T> {
             Op::Store(at, value) => {
                 format!("{name}: store {}[{}] := {value:#x}", line(at.line()), at.index_in_line())
             }
+            Op::StoreLine(at, words) => format!("{name}: store {} := {words:x?}", line(at)),
             Op::Flush(lines) => format!("{name}: flush {}", line(lines.start())),
             Op::ReadBack(lines) => format!("{name}: read back {}", line(lines.start())),
             Op::Choose(_) => format!("{name}: chooses {answer}"),

@@ -71,6 +71,8 @@ impl Ground {
 enum LineOp {
     Load(usize),
     Store(usize, u64),
+    /// The content, by its number.
+    StoreWhole(u32),
     Flush,
     /// Its flush has taken effect.
     Fence,
@@ -236,6 +238,7 @@ impl Hosts {
     pub(super) fn position_of(&self, task: usize, op: Op) -> Option<usize> {
         match op {
             Op::Load(at) | Op::Store(at, _) => self.position(Place::Line(at.line())),
+            Op::StoreLine(at, _) => self.position(Place::Line(at)),
             Op::MemoryLoad(index)
             | Op::MemoryStore(index, _)
             | Op::MemoryExchange { index, .. } => {
@@ -257,6 +260,17 @@ impl Hosts {
                 let access = Access::Store(at.index_in_line());
                 self.ground.footprint.note_line(at.line(), task, access);
                 self.position_or_new(Place::Line(at.line()), state);
+            }
+            Op::StoreLine(at, words) => {
+                let position = self.position_or_new(Place::Line(at), state);
+                for (index, word) in words.iter().enumerate() {
+                    let line = self.line(state, position);
+                    let known = self.contents.word(line.device, index);
+                    // What it says already everywhere is not changed.
+                    if known != *word || !line.agrees_on(&self.contents, index) {
+                        self.ground.footprint.note_line(at, task, Access::Store(index));
+                    }
+                }
             }
             Op::Flush(lines) | Op::ReadBack(lines) => {
                 for (at, _) in self.written(lines) {
@@ -368,6 +382,7 @@ impl Hosts {
                 let ways = line.store(terms, &mut self.contents, (task, host), word, value);
                 ways.into_iter().map(|line| (0, line)).collect()
             }
+            LineOp::StoreWhole(to) => changed(&|line| line.store_whole(terms, (task, host), to)),
             LineOp::Flush => changed(&|line| line.issue_flush(task)),
             LineOp::Fence => changed(&|line| line.complete_flush(terms, task, host)),
             LineOp::ReadBack => {
@@ -406,6 +421,15 @@ impl Hosts {
                     None => self.position_or_new(Place::Line(at.line()), &mut state),
                 };
                 self.at_line(&state, task, position, LineOp::Store(at.index_in_line(), value))
+            }
+            Op::StoreLine(at, words) => {
+                let mut state = state.clone();
+                let position = match position {
+                    Some(position) => position,
+                    None => self.position_or_new(Place::Line(at), &mut state),
+                };
+                let content = self.contents.number(words);
+                self.at_line(&state, task, position, LineOp::StoreWhole(content))
             }
             Op::Flush(lines) => self.at_lines(state, task, &self.written(lines), LineOp::Flush),
             Op::Fence => self.at_lines(state, task, &self.flushed_by(state, task), LineOp::Fence),

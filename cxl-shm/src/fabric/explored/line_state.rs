@@ -139,6 +139,14 @@ impl LineState {
         ways
     }
 
+    /// `task` on `host` stores all of it.
+    pub(super) fn store_whole(&mut self, terms: Terms<'_>, (task, host): (usize, usize), to: u32) {
+        self.complete_flush(terms, task, host);
+        let copy = &mut self.copies[host];
+        copy.dirty = Some(to);
+        copy.clean.clear();
+    }
+
     /// `task` issues a flush.
     pub(super) fn issue_flush(&mut self, task: usize) {
         match self.flushes.binary_search_by_key(&task, |flush| flush.task) {

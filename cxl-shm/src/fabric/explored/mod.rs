@@ -27,6 +27,9 @@
 //! - **DMA, poison, flipped bits**: they add faults to values, not orders to explore; the simulated
 //!   rack has them.
 //! - **Numbers without bound** (heartbeats): a model leaves their lines out and says why.
+//! - **Lines written back half stored**, beside adversarial caches, in models that say so
+//!   ([`Model::whole_line_stores`]); beside sticky ones, and where a host is lost, all of them have
+//!   them.
 //! - **A dying process's unfenced flushes** never happen in sticky caches. In adversarial ones they
 //!   may, like any write-back.
 //!

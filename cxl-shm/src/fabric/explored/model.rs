@@ -73,6 +73,10 @@ pub struct Model<T> {
     /// Accesses to the first line go to the second, so many words further on: for showing what
     /// happens when lines are shared (M1).
     pub moved: Vec<(LineOffset, LineOffset, usize)>,
+    /// Beside adversarial caches, whole lines are stored by one instruction (as `movdir64b` does),
+    /// so that no line is written back half stored. Readers still load word by word and see mixed
+    /// versions. For models of sealed records, whose states would else be too many.
+    pub whole_line_stores: bool,
     /// Hosts that may lose power.
     pub mortal_hosts: Vec<usize>,
     /// Most deaths, of tasks and hosts together.
@@ -100,6 +104,7 @@ impl<T> Model<T> {
             own_words: Vec::new(),
             left_out: Vec::new(),
             moved: Vec::new(),
+            whole_line_stores: false,
             mortal_hosts: Vec::new(),
             deaths: 0,
             always: Rc::new(|_| Ok(())),

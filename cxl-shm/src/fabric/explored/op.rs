@@ -2,13 +2,17 @@
 
 use std::fmt;
 
-use crate::units::{LineRange, WordOffset};
+use crate::fabric::LineWords;
+use crate::units::{LineOffset, LineRange, WordOffset};
 
-/// One operation of a task. Accesses to whole lines are taken apart into words (M5).
+/// One operation of a task. Accesses to whole lines are taken apart into words (M5), unless a model
+/// says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Op {
     Load(WordOffset),
     Store(WordOffset, u64),
+    /// All words of a line at once.
+    StoreLine(LineOffset, LineWords),
     /// Write-back and invalidation are the same instruction; it takes effect by the next fence.
     Flush(LineRange),
     Fence,
@@ -34,6 +38,7 @@ impl fmt::Display for Op {
         match self {
             Self::Load(at) => write!(f, "load {:#x}", at.bytes()),
             Self::Store(at, value) => write!(f, "store {:#x} := {value:#x}", at.bytes()),
+            Self::StoreLine(at, words) => write!(f, "store {:#x} := {words:#x?}", at.bytes()),
             Self::Flush(lines) => {
                 write!(f, "flush {:#x}, {} lines", lines.start().bytes(), lines.lines())
             }

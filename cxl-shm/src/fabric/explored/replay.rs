@@ -22,6 +22,7 @@ pub(super) struct Rules {
     pub(super) bytes: u64,
     pub(super) left_out: Vec<LineRange>,
     pub(super) moved: Vec<(LineOffset, LineOffset, usize)>,
+    pub(super) whole_line_stores: bool,
     /// Flushes and fences that do nothing: part of the program that is explored.
     pub(super) suppressed: Option<Site>,
 }
@@ -133,6 +134,11 @@ pub(super) fn pass(op: SiteOp, location: &'static Location<'static>) -> bool {
         run.sites.insert(site);
         run.rules.suppressed != Some(site)
     })
+}
+
+/// Whether lines are stored as a whole.
+pub(super) fn stores_whole_lines() -> bool {
+    RUN.with_borrow(|run| run.rules.whole_line_stores)
 }
 
 /// Where an access to `at` goes; `None` when the line is left out.

@@ -3,7 +3,9 @@
 use std::panic::Location;
 
 use super::op::Op;
-use super::replay::{ask, bytes, pass, refute, translate, translate_line};
+use super::replay::{
+    ask, bytes, pass, refute, stores_whole_lines, translate, translate_line,
+};
 use crate::fabric::simulated::SiteOp;
 use crate::fabric::{Fabric, HostMemory, LineWords};
 use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};
@@ -90,6 +92,12 @@ impl Fabric for ExploredFabric {
 
     #[track_caller]
     fn write_line(&self, at: LineOffset, words: &LineWords) {
+        if stores_whole_lines() {
+            if let Some((at, _)) = translate_line(at) {
+                ask(Op::StoreLine(at, *words), 0);
+            }
+            return;
+        }
         for (index, word) in words.iter().enumerate() {
             if let Some(at) = at.word(index) {
                 self.store(at, *word);
