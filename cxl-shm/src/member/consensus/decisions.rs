@@ -29,11 +29,23 @@ impl Ballots {
         fabric: &F,
         victims: impl IntoIterator<Item = NodeId>,
     ) -> Self {
+        let all = |victim| layout.nodes().map(move |node| (node, victim));
+        Self::read(layout, fabric, victims.into_iter().flat_map(all).collect())
+    }
+
+    /// What every node but `me` says about `victim`.
+    pub(super) fn of_others<F: Fabric>(
+        layout: &Layout,
+        fabric: &F,
+        me: NodeId,
+        victim: NodeId,
+    ) -> Self {
+        let others = layout.nodes().filter(|node| *node != me);
+        Self::read(layout, fabric, others.map(|node| (node, victim)).collect())
+    }
+
+    fn read<F: Fabric>(layout: &Layout, fabric: &F, pairs: Vec<(NodeId, NodeId)>) -> Self {
         let twin = |node, victim| PeerTwin::<BallotRecord>::of(layout.ballots(node), victim);
-        let pairs: Vec<_> = victims
-            .into_iter()
-            .flat_map(|victim| layout.nodes().map(move |node| (node, victim)))
-            .collect();
         refresh_all(fabric, pairs.iter().flat_map(|(node, victim)| twin(*node, *victim).ranges()));
         let read = |(node, victim)| (node, victim, twin(node, victim).cached(fabric));
         Self { records: pairs.into_iter().map(read).collect() }

@@ -157,7 +157,7 @@ impl Proposal {
         layout: &Layout,
         fabric: &F,
     ) -> Result<Vec<BallotRecord>, Progress> {
-        let ballots = Ballots::fresh(layout, fabric, [self.victim]);
+        let ballots = Ballots::of_others(layout, fabric, self.me, self.victim);
         let mut records = Vec::new();
         for node in layout.nodes().filter(|node| *node != self.me) {
             let read = ballots.of(node, self.victim);

@@ -1,3 +1,5 @@
+mod gates;
+
 use crate::fabric::simulated::{Faults, Schedule, Settings, SimulatedRack};
 use crate::layout::{Appointment, Case, Geometry, Superblock, format_superblock, read_superblock};
 use crate::units::{Incarnation, NodeId};

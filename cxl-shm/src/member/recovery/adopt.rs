@@ -51,8 +51,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Adoption<'m, F, H, L> {
             self.waiting.get_or_insert_with(|| PendingLock::begin(member, CHUNK_LOCK, clock));
         // Without a lock manager it waits on.
         let _guard = waiting.poll().ok().flatten()?;
-        // L1.
-        fabric.refresh(layout.chunk_table());
+        // L1 is kept by the look above: the entries of the victim's chunks are changed by the victim,
+        // which is fenced, or by its recoverer, which we are.
         let adopted: Vec<ChunkId> = chunks().collect();
         for chunk in &adopted {
             let (owner, incarnation) = (member.node(), member.incarnation());

@@ -1,0 +1,181 @@
+//! Two proposers with three changes between them, all of them: one goes up to its operation `a`,
+//! the other up to its operation `b`, then the first to its end, then the second. A write-back or a
+//! refresh that is removed must let them disagree, or hang, for some `a` and `b`.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::{CASE, VICTIM, geometry, rack};
+use crate::fabric::simulated::{Settings, SimulatedHost, SimulatedRack, Site, SiteOp};
+use crate::fabric::{Fabric, LineWords};
+use crate::layout::{Appointment, Layout};
+use crate::member::consensus::{Progress, Proposal, decided_about};
+use crate::units::{Incarnation, LineOffset, LineRange, NodeId, WordOffset};
+
+/// A host's memory that stops before one operation until it is told to go on.
+struct Gated {
+    host: SimulatedHost,
+    left: Cell<u64>,
+    reached: Sender<()>,
+    go: Receiver<()>,
+}
+
+impl Gated {
+    fn step(&self) {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        if left == 1 {
+            self.reached.send(()).unwrap();
+            self.go.recv().unwrap();
+        }
+    }
+}
+
+impl Fabric for Gated {
+    fn bytes(&self) -> u64 {
+        self.host.bytes()
+    }
+
+    // No gate before a load: what it finds was settled by the refresh before it.
+    fn load(&self, at: WordOffset) -> u64 {
+        self.host.load(at)
+    }
+
+    #[track_caller]
+    fn store(&self, at: WordOffset, value: u64) {
+        self.step();
+        self.host.store(at, value);
+    }
+
+    fn read_line(&self, at: LineOffset) -> LineWords {
+        self.host.read_line(at)
+    }
+
+    #[track_caller]
+    fn write_line(&self, at: LineOffset, words: &LineWords) {
+        self.step();
+        self.host.write_line(at, words);
+    }
+
+    #[track_caller]
+    fn write_back(&self, lines: LineRange) {
+        self.step();
+        self.host.write_back(lines);
+    }
+
+    #[track_caller]
+    fn invalidate(&self, lines: LineRange) {
+        self.step();
+        self.host.invalidate(lines);
+    }
+
+    #[track_caller]
+    fn fence(&self) {
+        self.step();
+        self.host.fence();
+    }
+
+    #[track_caller]
+    fn read_back(&self, lines: LineRange) {
+        self.step();
+        self.host.read_back(lines);
+    }
+}
+
+/// What a proposer comes to, within a bound: what is removed may make it wait for ever.
+fn propose(layout: &Layout, fabric: &Gated, node: u16) -> Option<Appointment> {
+    let mut proposal = Proposal::begin(NodeId(node), Incarnation(1), VICTIM, CASE);
+    (0..40).find_map(|_| match proposal.poll(layout, fabric) {
+        Progress::Decided(value) => Some(value),
+        _ => None,
+    })
+}
+
+/// How two proposers end, and how many of each one's gates were reached.
+fn race(posted: bool, gates: [u64; 2], removed: Option<Site>) -> (bool, [bool; 2], SimulatedRack) {
+    let settings = Settings::sticky(3, geometry(3).region_bytes);
+    let seed = gates[0] << 16 | gates[1];
+    let (rack, layout) = rack(Settings { seed, posted_writes: posted, ..settings }, 3);
+    if let Some(site) = removed {
+        rack.suppress(site);
+    }
+    for host in 0..3 {
+        // Stale copies of everything.
+        let _ = decided_about(&layout, &rack.host(host), VICTIM, CASE.incarnation);
+    }
+    let mut reached = [false; 2];
+    let ends = std::thread::scope(|scope| {
+        // The one with the larger ballot first: the other does not outbid it.
+        let runs: Vec<_> = [(2, gates[0]), (1, gates[1])]
+            .into_iter()
+            .enumerate()
+            .map(|(index, (node, gate))| {
+                let (reach, at_gate) = channel();
+                let (go, may_go) = channel();
+                let host = rack.host(usize::from(node));
+                let left = Cell::new(gate);
+                let fabric = Gated { host, left, reached: reach, go: may_go };
+                let run = scope.spawn(move || propose(&layout, &fabric, node));
+                // An error: it has come to its end before its gate.
+                reached[index] = at_gate.recv().is_ok();
+                (run, go)
+            })
+            .collect();
+        let end = |(run, go): (std::thread::ScopedJoinHandle<'_, _>, Sender<()>)| {
+            let _ = go.send(());
+            run.join().unwrap()
+        };
+        runs.into_iter().map(end).collect::<Vec<Option<Appointment>>>()
+    });
+    let read = decided_about(&layout, &rack.host(0), VICTIM, CASE.incarnation);
+    let agreed = ends[0].is_some()
+        && ends.iter().all(|end| *end == ends[0])
+        && read.map(|decision| decision.appointment) == ends[0];
+    (agreed, reached, rack)
+}
+
+/// Whether all races end in agreement, and where flushes and fences were issued.
+fn all_agree(posted: bool, removed: Option<Site>) -> (bool, BTreeSet<Site>) {
+    let mut sites = BTreeSet::new();
+    let (mut a, mut b) = (1, 1);
+    loop {
+        let (agreed, [first_goes_on, second_goes_on], rack) = race(posted, [a, b], removed);
+        if !agreed {
+            return (false, sites);
+        }
+        sites.extend(rack.sites());
+        if second_goes_on {
+            b += 1;
+        } else if first_goes_on {
+            (a, b) = (a + 1, 1);
+        } else {
+            return (true, sites);
+        }
+    }
+}
+
+#[test]
+fn every_write_back_and_refresh_is_needed() {
+    let (agreed, sites) = all_agree(true, None);
+    assert!(agreed, "two proposers disagree");
+    // What `settle` guards against is a death; it is tested with the twins.
+    let settles = |site: &Site| {
+        let source = include_str!("../proposal.rs").lines().nth(site.line as usize - 1);
+        site.file.ends_with("proposal.rs") && source.is_some_and(|line| line.contains("settle"))
+    };
+    // The look that follows a publish, in the next poll, has a fence of its own before it reads.
+    let publishes =
+        |site: &Site| sites.iter().any(|it| it.same_place(site) && it.op == SiteOp::WriteBack);
+    let fenced_later = |site: &Site| site.op == SiteOp::Fence && publishes(site);
+    let ours = |site: &&Site| {
+        let in_race = site.file.contains("member/consensus/") && site.op != SiteOp::ReadBack;
+        in_race && !settles(site) && !fenced_later(site)
+    };
+    let ours: Vec<&Site> = sites.iter().filter(ours).collect();
+    assert!(ours.len() >= 4, "{ours:?}");
+    for site in ours {
+        let missed = [false, true].into_iter().any(|posted| !all_agree(posted, Some(*site)).0);
+        assert!(missed, "nobody misses {site:?}");
+    }
+}
