@@ -33,6 +33,7 @@ pub fn broken() -> Vec<Broken> {
         short(Mutant::SkipsSecondLook, "block", STICKY),
         // Sticky caches do not fetch by themselves, and so hide it.
         short(Mutant::RefreshesUpFront, "block", ADVERSARIAL),
+        short(Mutant::ReleasesBeforeRedo, "holder-dies", STICKY),
         long(Mutant::LastGranteeOnly, "restart-2x1", STICKY),
         long(Mutant::NoTermCheck, "restart-2x1", STICKY),
         long(Mutant::EntersByStore, "restart-2x1", STICKY),
@@ -40,7 +41,6 @@ pub fn broken() -> Vec<Broken> {
         long(Mutant::TermInTwoSteps, "restart-2x1", STICKY),
         long(Mutant::AcknowledgesNoHolder, "restart-2x1", STICKY),
         long(Mutant::GrantsUnacknowledged, "restart-2x1", STICKY),
-        long(Mutant::ReleasesBeforeRedo, "holder-dies", STICKY),
         // Beside sticky caches the two lines of an update reach the device apart only when their
         // host is lost.
         long(Mutant::ClosesBeforeRedo, "holder-then-host-dies", STICKY),

@@ -127,7 +127,7 @@ pub fn scenarios() -> Vec<Scenario> {
         scenario!(
             "holder-dies",
             "a holder dies within an update of two lines, a process of its host recovers it",
-            true,
+            false,
             update_through_deaths(1, false)
         ),
         scenario!(

@@ -31,9 +31,11 @@ fn a_block_is_read_whole_or_not_at_all() {
 
 #[test]
 fn proposers_agree() {
-    // Beside adversarial caches this found a look that took a promise for blank: one line of its
-    // twin was torn, the copy of the other older than the promise.
-    assert!(states("consensus-2").iter().all(|states| *states > 10_000));
+    // Here this found a look that took a promise for blank: one line of its twin was torn, the
+    // copy of the other older than the promise.
+    let adversarial = Memory::ALL[2];
+    let exploration = scenario("consensus-2").explore(adversarial, None, None, LIMITS);
+    assert_eq!(exploration.verdict, Verdict::Holds);
 }
 
 #[test]
@@ -50,7 +52,8 @@ fn every_mutant_has_its_place_and_every_place_a_scenario() {
 
 #[test]
 fn broken_rules_are_noticed() {
-    for it in broken().iter().filter(|it| !it.long && it.scenario != "consensus-2") {
+    // Deaths within updates have many states: those are for `prove explore --mutants`.
+    for it in broken().iter().filter(|it| !it.long && it.scenario != "holder-dies") {
         let found = scenario(it.scenario).explore(it.memory, None, Some(it.mutant), LIMITS);
         let Verdict::Refuted(refutation) = found.verdict else { panic!("{it:?}") };
         assert!(!refutation.trace.is_empty(), "{it:?}");

@@ -38,7 +38,9 @@ impl Hosts {
         let host = self.ground.host_of[task];
         match op {
             Op::Load(at) => self.is_load_independent(state, task, at, position),
-            Op::Store(..) | Op::StoreLine(..) => self.is_store_independent(state, task, position, mortal),
+            Op::Store(..) | Op::StoreLine(..) => {
+                self.is_store_independent(state, task, position, mortal)
+            }
             // Sticky: takes effect at the fence only. Adversarial: the earlier it is issued, the
             // earlier it may take effect, which leaves the copies that a later issue leaves, and
             // more.

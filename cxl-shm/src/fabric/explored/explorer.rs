@@ -31,6 +31,8 @@ pub(super) struct Explorer<T> {
     locals: Locals<T>,
     /// Whether notes are taken.
     pub(super) tells: bool,
+    /// Whether independent operations are carried out at once. Only tests do without.
+    pub(super) reduces: bool,
 }
 
 impl<T: Task> Explorer<T> {
@@ -43,7 +45,7 @@ impl<T: Task> Explorer<T> {
             suppressed,
         };
         let hosts = Hosts::new(&model, memory);
-        Self { model, hosts, locals: Locals::new(Rc::new(rules)), tells: false }
+        Self { model, hosts, locals: Locals::new(Rc::new(rules)), tells: false, reduces: true }
     }
 
     pub(super) fn start(&mut self) -> Successor {
@@ -259,7 +261,7 @@ impl<T: Task> Explorer<T> {
 
     /// `state` after every operation that is independent of all others.
     fn settled(&mut self, mut state: State, mut note: Note) -> Successor {
-        let mut moved = true;
+        let mut moved = self.reduces;
         let mut passed = Vec::new();
         while std::mem::take(&mut moved) {
             for task in 0..self.tasks() {

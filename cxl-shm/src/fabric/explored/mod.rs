@@ -28,8 +28,8 @@
 //!   rack has them.
 //! - **Numbers without bound** (heartbeats): a model leaves their lines out and says why.
 //! - **Lines written back half stored**, beside adversarial caches, in models that say so
-//!   ([`Model::whole_line_stores`]); beside sticky ones, and where a host is lost, all of them have
-//!   them.
+//!   ([`Model::whole_line_stores`]). Beside sticky ones a line that is half stored is all the same
+//!   what a dead process leaves in its host's cache, and what may survive the loss of the host.
 //! - **A dying process's unfenced flushes** never happen in sticky caches. In adversarial ones they
 //!   may, like any write-back.
 //!

@@ -66,8 +66,24 @@ pub fn explore<T: Task>(
     removed: Option<Site>,
     limits: Limits,
 ) -> Exploration {
-    let clock = SystemClock::start();
+    run(Explorer::new(model.clone(), memory, removed), limits)
+}
+
+/// Explores with every operation of every task interleaved: what the reduction is compared with.
+#[cfg(test)]
+pub(super) fn explore_unreduced<T: Task>(
+    model: &Model<T>,
+    memory: Memory,
+    removed: Option<Site>,
+    limits: Limits,
+) -> Exploration {
     let mut explorer = Explorer::new(model.clone(), memory, removed);
+    explorer.reduces = false;
+    run(explorer, limits)
+}
+
+fn run<T: Task>(mut explorer: Explorer<T>, limits: Limits) -> Exploration {
+    let clock = SystemClock::start();
     take_sites();
     for seed in 0..WALKS {
         walk(&mut explorer, seed);

@@ -226,6 +226,28 @@ fn two_hosts_that_write_one_line_lose_words_and_two_tasks_of_one_host_do_not() {
     }
 }
 
+/// A message with each of its flushes and fences removed in turn, and with none removed.
+#[test]
+fn what_is_left_out_by_the_reduction_makes_no_difference() {
+    let send = Toy::SendMessage { publishes_data: true, publishes_flag: true };
+    let receive = Toy::ReceiveMessage { refreshes_data: RefreshesData::AfterTheFlag };
+    let models =
+        [model(&[send, receive]), entering(true, true), model(&[Toy::Write, Toy::ReadOnce])];
+    let mut refuted = 0;
+    for (model, memory) in models.iter().flat_map(|m| Memory::ALL.map(|memory| (m, memory))) {
+        let all = explore(model, memory, None, LIMITS).sites;
+        for removed in all.iter().copied().map(Some).chain([None]) {
+            let reduced = explore(model, memory, removed, LIMITS);
+            let whole = search::explore_unreduced(model, memory, removed, LIMITS);
+            let holds = |it: &Exploration| it.verdict == Verdict::Holds;
+            assert_eq!(holds(&reduced), holds(&whole), "{model:?} on {memory} without {removed:?}");
+            assert!(reduced.states <= whole.states || !holds(&whole));
+            refuted += usize::from(!holds(&whole));
+        }
+    }
+    assert!(refuted > 10, "only {refuted} removals were noticed");
+}
+
 #[test]
 fn the_trace_is_a_shortest_one_and_says_what_happened() {
     let memory = Memory { caches: CacheMode::Sticky, posted_writes: false };

@@ -3,9 +3,7 @@
 use std::panic::Location;
 
 use super::op::Op;
-use super::replay::{
-    ask, bytes, pass, refute, stores_whole_lines, translate, translate_line,
-};
+use super::replay::{ask, bytes, pass, refute, stores_whole_lines, translate, translate_line};
 use crate::fabric::simulated::SiteOp;
 use crate::fabric::{Fabric, HostMemory, LineWords};
 use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};
