@@ -5,7 +5,7 @@ import time
 import members
 import objects
 from host import Job
-from rack import DEVICE, CaseFailed, Rack, figures
+from rack import DECLARE_MS, DEVICE, CaseFailed, Rack, figures
 
 # The workers have no end of their own: those of one host die, those of the other are told to stop.
 ENDLESS = 1_000_000_000
@@ -53,7 +53,7 @@ def of_a_host(rack: Rack) -> dict[str, object]:
     # The same machine boots again and takes its node slot: what it held is free from then on.
     rack.b.start()
     rack.b.until_ready()
-    rack.b.spawn(f"rackline lock-manager --region {DEVICE} --node 1")
+    rack.b.spawn(f"rackline lock-manager --region {DEVICE} --declare-ms {DECLARE_MS} --node 1")
     members.until_served(rack, {0, 1})
     until_added(rack, chunk, at_death[OF_A], jobs[:1])
     whole_s = time.monotonic() - died
@@ -110,7 +110,7 @@ def of_the_managers_host(rack: Rack) -> dict[str, object]:
 
     rack.a.start()
     rack.a.until_ready()
-    rack.a.spawn(f"rackline lock-manager --region {DEVICE} --node 0")
+    rack.a.spawn(f"rackline lock-manager --region {DEVICE} --declare-ms {DECLARE_MS} --node 0")
     seen = members.until_served(rack, {0, 1})
     whole_s = time.monotonic() - died
     if seen["lock_manager"]["node"] != 1:

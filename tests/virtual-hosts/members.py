@@ -3,7 +3,7 @@
 import json
 import time
 
-from rack import DEVICE, CaseFailed, Rack, figures
+from rack import DECLARE_MS, DEVICE, CaseFailed, Rack, figures
 
 FORMAT_ANEW = f"rackline format --region {DEVICE} --kind devdax --nodes 4 --chunk 2MiB --force"
 MANAGER_LIMIT_S = 60
@@ -28,7 +28,7 @@ def format_region(rack: Rack) -> dict[str, object]:
 
 def attached_from_both(rack: Rack) -> dict[str, object]:
     """attached from both, one lock manager serves."""
-    manager = f"rackline lock-manager --region {DEVICE} --node"
+    manager = f"rackline lock-manager --region {DEVICE} --declare-ms {DECLARE_MS} --node"
     rack.a.spawn(f"{manager} 0")
     seen = until_served(rack, {0})
     # The mark on the device node, and on the other host the beating heart.
@@ -36,7 +36,7 @@ def attached_from_both(rack: Rack) -> dict[str, object]:
     rack.b.run(FORMAT_ANEW).refused('is in use by node 0 on host "host-a"')
     rack.b.spawn(f"{manager} 1")
     seen = until_served(rack, {0, 1})
-    rack.b.run(f"rackline lock-manager --region {DEVICE} --node 0").refused('host "host-a"')
+    rack.b.run(f"rackline lock-manager --region {DEVICE} --declare-ms {DECLARE_MS} --node 0").refused('host "host-a"')
     return {"manager": f"node {seen['lock_manager']['node']}", "term": seen["lock_manager"]["term"]}
 
 
