@@ -222,7 +222,7 @@ fn too_large_and_too_many_say_what_would_do() {
             Err(error) => break error,
         }
     };
-    assert_eq!(objects.len() as u32, a.layout().chunks());
+    assert_eq!(objects.len() as u64, u64::from(a.layout().chunks()));
     let heap_chunks = objects.len() as u64;
     assert!(matches!(
         error,
