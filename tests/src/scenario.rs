@@ -2,7 +2,9 @@
 
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
-use crate::litmus::{bakery, chunks, deaths, formatting, grants, joining, moving, takeover};
+use crate::litmus::{
+    bakery, chunks, deaths, formatting, grants, joining, moving, objects, takeover,
+};
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
     chunks_through_crashes, count_through_takeovers, count_together, standby_stands_by,
@@ -32,6 +34,8 @@ pub enum Family {
     Locks,
     /// The chunk table under a seeded schedule.
     Chunks,
+    /// Objects and named roots under a seeded schedule.
+    Heaps,
     /// The KV cache on top of all under a seeded schedule.
     Cache,
     /// Long seeded schedules on a number of hosts of their own.
@@ -46,6 +50,7 @@ impl Family {
             Self::Litmus => "litmus",
             Self::Locks => "locks",
             Self::Chunks => "chunks",
+            Self::Heaps => "heaps",
             Self::Cache => "cache",
             Self::Fixed => "fixed",
         }
@@ -66,7 +71,7 @@ impl Family {
     pub fn takes_any_hosts(self) -> bool {
         match self {
             Self::Locks | Self::Chunks | Self::Cache => true,
-            Self::Litmus | Self::Fixed => false,
+            Self::Litmus | Self::Heaps | Self::Fixed => false,
         }
     }
 }
@@ -106,9 +111,16 @@ pub const ALL: &[Scenario] = scenarios! {
         formatting::a_formatter_dies,
         deaths::a_death_is_seen_step_by_step,
         deaths::two_declare_one_death,
-        deaths::a_return_meets_a_recovery;
+        deaths::a_return_meets_a_recovery,
+        objects::frees_arrive,
+        objects::rings_go_round,
+        objects::a_sender_dies_at_each_step,
+        objects::a_heap_moves,
+        objects::a_heap_survives_a_loss_of_power,
+        objects::a_used_chunk_becomes_a_heap;
     Locks: count_together, count_through_takeovers;
     Chunks: chunks_through_crashes;
+    Heaps: heaps_through_crashes, heaps_without_crashes, chunks_on_request;
     Cache: serve_together, serve_through_crashes;
     Fixed:
         standby_stands_by,
@@ -118,9 +130,6 @@ pub const ALL: &[Scenario] = scenarios! {
         the_dead_return,
         overtaking_is_bounded,
         pass_through_crashes,
-        heaps_through_crashes,
-        heaps_without_crashes,
-        chunks_on_request,
         flipped_bits_are_misses;
 };
 

@@ -222,6 +222,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         for lock in (0..self.layout().locks()).map(LockId) {
             crate::lock::recover(&self, lock);
         }
+        crate::alloc::heap::leave(&self);
         self.seat.tier().set_member(false);
         crash::reach(CrashPoint::LeaveTierClosed);
         if let Ok(line) = self.seat.node_line().own(&self.fabric) {

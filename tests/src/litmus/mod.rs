@@ -16,4 +16,5 @@ pub mod formatting;
 pub mod grants;
 pub mod joining;
 pub mod moving;
+pub mod objects;
 pub mod takeover;

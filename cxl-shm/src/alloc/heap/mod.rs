@@ -137,6 +137,20 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
     Err(FreeError::Foreign { offset })
 }
 
+/// Publishes what the caches of this host hold of its heap, when its last process leaves (M8):
+/// words of the host alone, and what dead processes had not published, must not arrive after
+/// another host has taken the slot.
+pub(crate) fn leave<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) {
+    let (layout, me) = (member.layout(), member.node());
+    let pages = page::Pages::new(member.fabric(), layout);
+    let heap = |(chunk, purpose)| (purpose == HEAP_PURPOSE).then(|| pages.lines_of(chunk));
+    let chunks = member.owned_chunks().into_iter().filter_map(heap);
+    let rings = layout.nodes().map(|node| layout.free_ring(me, node).range());
+    for lines in chunks.chain(rings).chain([layout.free_tails(me).range()]) {
+        member.fabric().publish(lines);
+    }
+}
+
 /// The object that starts at `offset`, in whatever heap; `None` when none does. Whether it is
 /// allocated only the heap's owner knows.
 pub(crate) fn find<F: Fabric, H: HostMemory, L: Liveness>(
