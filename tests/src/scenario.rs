@@ -62,7 +62,7 @@ impl Family {
     pub fn turns(self) -> u64 {
         match self {
             Self::Locks => 16,
-            Self::Chunks | Self::Cache | Self::Litmus | Self::Fixed => 1,
+            Self::Chunks | Self::Heaps | Self::Cache | Self::Litmus | Self::Fixed => 1,
         }
     }
 

@@ -238,7 +238,7 @@ fn lose_power(cluster: &Cluster) {
     crash(cluster, 1);
     std::mem::forget(owner);
     let owner = cluster.join(1, "worker");
-    let swept = owner.sweep_heap(cluster.clock(1), TIMEOUT_MS);
+    let swept = owner.sweep_heap(&cluster.clock(1), TIMEOUT_MS);
     assert_eq!(swept.map(|swept| swept.kept_objects), Ok(3));
     assert!(owner.object(long.offset()).is_some());
     assert_eq!(owner.object(start.offset()), None, "inside another object");
@@ -284,7 +284,7 @@ fn use_again(cluster: &Cluster) {
     crash(cluster, 1);
     std::mem::forget(owner);
     let owner = cluster.join(1, "worker");
-    let swept = owner.sweep_heap(cluster.clock(1), TIMEOUT_MS);
+    let swept = owner.sweep_heap(&cluster.clock(1), TIMEOUT_MS);
     assert_eq!(swept.map(|swept| swept.kept_objects), Ok(1));
     assert_eq!(owner.object(object.offset()).filter(|of| of.extent() == object.extent()), None);
     assert_eq!(user.owned_chunks().len(), all.len());

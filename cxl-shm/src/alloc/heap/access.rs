@@ -58,6 +58,11 @@ impl From<Damaged> for FreeError {
     }
 }
 
+/// The first line of a chunk of a heap.
+pub(crate) fn header(chunk: Extent) -> PeerLine<HeapHeader> {
+    PeerLine::new(LineRange::covering(chunk).start())
+}
+
 /// The node whose heap a chunk belongs to, freshly read.
 pub(super) fn heap_owner<F: Fabric>(layout: &Layout, fabric: &F, chunk: ChunkId) -> Option<NodeId> {
     let entry = layout.chunk_entry(chunk).fresh(fabric).ok()?;
@@ -284,7 +289,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
     }
 
     fn header(&self, chunk: ChunkId) -> PeerLine<HeapHeader> {
-        PeerLine::new(self.heap.pages.lines_of(chunk).start())
+        header(self.member.layout().chunk(chunk))
     }
 
     /// The chunks of this node's heap, built or not, freshly read.

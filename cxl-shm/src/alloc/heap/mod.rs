@@ -37,7 +37,7 @@ pub(crate) mod rig;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use access::{Access, Retired, Standing};
+pub(crate) use access::{Access, Retired, Standing, header};
 pub use error::{FreeError, ObjectError, SweepError, TakeOverError};
 pub(crate) use idle::answer_chunk_requests;
 pub use object::{Object, PeerObject, SharedOffset};
