@@ -152,7 +152,7 @@ proptest! {
             let inside = |range: LineRange| {
                 (range.start().bytes()..range.end_bytes()).contains(&line.bytes())
             };
-            !inside(layout.roots().range()) && !inside(layout.chunk_table())
+            !guarded(&layout, LockId(lock)).is_some_and(inside)
                 && !inside(layout.intents(NodeId(0)).range())
         };
         let all = LineRange::new(LineOffset::new(0).unwrap(), geometry.region_bytes / 64).unwrap();
