@@ -4,6 +4,7 @@
 //! line 0                head of the publication log: one word on a line of its own
 //! line 1 ..             publication log: two entries a line
 //! ..                    descriptor segment: one descriptor a line
+//! ..                    stamp arrays: one of each node's segment, a word a slot
 //! ```
 //!
 //! All of it is written by one host (M1). There is no header: sizes are in the superblock, and an
@@ -11,7 +12,7 @@
 
 use cxl_shm::fabric::{OwnedArea, OwnedWord, PeerWord};
 use cxl_shm::layout::Layout;
-use cxl_shm::units::NodeId;
+use cxl_shm::units::{LINE_WORDS, NodeId};
 
 use crate::descriptor::Handle;
 use crate::geometry::CacheGeometry;
@@ -24,15 +25,16 @@ const LOG_FIRST: u64 = 1;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AreaPlan {
     geometry: CacheGeometry,
+    nodes: u16,
 }
 
 impl AreaPlan {
-    pub(crate) fn new(geometry: CacheGeometry) -> Self {
-        Self { geometry }
+    pub(crate) fn new(geometry: CacheGeometry, nodes: u16) -> Self {
+        Self { geometry, nodes }
     }
 
     pub(crate) fn lines(self) -> u64 {
-        self.segment_first() + u64::from(self.geometry.descriptor_slots())
+        self.stamps_first() + self.stamp_lines()
     }
 
     fn log_lines(self) -> u64 {
@@ -41,6 +43,16 @@ impl AreaPlan {
 
     fn segment_first(self) -> u64 {
         LOG_FIRST + self.log_lines()
+    }
+
+    fn stamps_first(self) -> u64 {
+        self.segment_first() + u64::from(self.geometry.descriptor_slots())
+    }
+
+    /// Lines of all stamp arrays of an area.
+    fn stamp_lines(self) -> u64 {
+        // Slots are a power of two of at least a line of words.
+        u64::from(self.nodes) * u64::from(self.geometry.descriptor_slots()) / LINE_WORDS as u64
     }
 }
 
@@ -54,7 +66,7 @@ pub(crate) struct Areas {
 impl Areas {
     /// The areas of `layout`. `geometry` was decoded for areas of this layout's size.
     pub(crate) fn new(layout: Layout, geometry: CacheGeometry) -> Self {
-        Self { layout, plan: AreaPlan::new(geometry) }
+        Self { layout, plan: AreaPlan::new(geometry, layout.geometry().nodes) }
     }
 
     pub(crate) fn layout(&self) -> &Layout {

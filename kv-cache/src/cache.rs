@@ -66,8 +66,9 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
     /// [`AttachError`]; nothing is changed then.
     pub fn attach(member: &'m Member<F, H, L>, clock: &impl Clock) -> Result<Self, AttachError> {
         let layout = *member.layout();
-        let area_lines = layout.geometry().area_lines;
-        let geometry = CacheGeometry::decode(member.superblock().application, area_lines)?;
+        let region = layout.geometry();
+        let application = member.superblock().application;
+        let geometry = CacheGeometry::decode(application, region.nodes, region.area_lines)?;
         let local = Arc::new(Local::new(Areas::new(layout, geometry)));
         Self::attach_beside(member, clock, local)
     }

@@ -9,7 +9,7 @@ use crate::heap;
 /// "RLKVCACH", the first application word of the superblock.
 const MAGIC: u64 = u64::from_le_bytes(*b"RLKVCACH");
 /// Version of everything this crate keeps in a region.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Fewest descriptors of a node.
 pub const DESCRIPTOR_SLOTS_MIN: u32 = 8;
@@ -121,10 +121,11 @@ impl CacheGeometry {
         self.log_entries
     }
 
-    /// Lines that a node's area needs ([`cxl_shm::layout::Geometry::area_lines`]).
+    /// Lines that a node's area needs in a region of `nodes` nodes
+    /// ([`cxl_shm::layout::Geometry::area_lines`]): each node stamps the blocks of all.
     #[must_use]
-    pub fn area_lines(&self) -> u64 {
-        AreaPlan::new(*self).lines()
+    pub fn area_lines(&self, nodes: u16) -> u64 {
+        AreaPlan::new(*self, nodes).lines()
     }
 
     /// Words that a host's tier needs for a region laid out as `layout`
@@ -141,11 +142,16 @@ impl CacheGeometry {
         [MAGIC, u64::from(VERSION), sizes, 0, 0, 0]
     }
 
-    /// Sizes from the superblock's application words, checked to fit areas of `area_lines`.
+    /// Sizes from the superblock's application words, checked to fit the areas of `nodes` nodes,
+    /// of `area_lines` each.
     ///
     /// # Errors
     /// [`GeometryError`].
-    pub fn decode(application: [u64; 6], area_lines: u64) -> Result<Self, GeometryError> {
+    pub fn decode(
+        application: [u64; 6],
+        nodes: u16,
+        area_lines: u64,
+    ) -> Result<Self, GeometryError> {
         let [magic, version, sizes, reserved @ ..] = application;
         if magic != MAGIC {
             return Err(GeometryError::NotACache);
@@ -159,17 +165,17 @@ impl CacheGeometry {
         }
         let (slots, entries) = halves(sizes);
         let geometry = Self::new(slots, entries)?;
-        let needed_lines = geometry.area_lines();
+        let needed_lines = geometry.area_lines(nodes);
         if area_lines != needed_lines {
             return Err(GeometryError::AreaLines { area_lines, needed_lines });
         }
         Ok(geometry)
     }
 
-    /// Bytes of metadata of one node.
+    /// Bytes of metadata of one node in a region of `nodes` nodes.
     #[must_use]
-    pub fn area_bytes(&self) -> u64 {
-        self.area_lines() * LINE_BYTES
+    pub fn area_bytes(&self, nodes: u16) -> u64 {
+        self.area_lines(nodes) * LINE_BYTES
     }
 }
 
@@ -187,13 +193,13 @@ mod tests {
     fn sizes_survive_the_superblock() {
         let geometry = CacheGeometry::new(1024, 256).unwrap();
         let words = geometry.encode();
-        assert_eq!(CacheGeometry::decode(words, geometry.area_lines()), Ok(geometry));
-        let error = CacheGeometry::decode(words, geometry.area_lines() + 1).unwrap_err();
+        assert_eq!(CacheGeometry::decode(words, 4, geometry.area_lines(4)), Ok(geometry));
+        let error = CacheGeometry::decode(words, 4, geometry.area_lines(4) + 1).unwrap_err();
         assert!(matches!(error, GeometryError::AreaLines { .. }));
-        assert_eq!(CacheGeometry::decode([0; 6], 0), Err(GeometryError::NotACache));
-        let other = [words[0], 2, words[2], 0, 0, 0];
-        let error = CacheGeometry::decode(other, geometry.area_lines()).unwrap_err();
-        assert_eq!(error, GeometryError::OtherVersion { found: 2 });
+        assert_eq!(CacheGeometry::decode([0; 6], 4, 0), Err(GeometryError::NotACache));
+        let other = [words[0], 1, words[2], 0, 0, 0];
+        let error = CacheGeometry::decode(other, 4, geometry.area_lines(4)).unwrap_err();
+        assert_eq!(error, GeometryError::OtherVersion { found: 1 });
     }
 
     #[test]
@@ -207,8 +213,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_words_decode_or_are_refused(words: [u64; 6], lines: u64) {
-            if let Ok(geometry) = CacheGeometry::decode(words, lines) {
+        fn any_words_decode_or_are_refused(words: [u64; 6], nodes in 1u16..40, lines: u64) {
+            if let Ok(geometry) = CacheGeometry::decode(words, nodes, lines) {
                 prop_assert_eq!(geometry.encode(), words);
             }
         }
@@ -224,7 +230,7 @@ mod tests {
     #[test]
     fn a_suggestion_costs_little_of_the_pool() {
         let geometry = CacheGeometry::suggest(64 << 30, 4, 64 << 10);
-        assert!(geometry.area_bytes() * 4 < (64 << 30) / 100, "{geometry:?}");
+        assert!(geometry.area_bytes(4) * 4 < (64 << 30) / 100, "{geometry:?}");
         // Every node can hold at least one and a half times its share.
         assert!(u64::from(geometry.descriptor_slots()) * 3 / 4 >= (1 << 20) / 4 * 3 / 2);
     }

@@ -26,8 +26,9 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
         return 0;
     }
     let layout = *member.layout();
-    let geometry =
-        CacheGeometry::decode(member.superblock().application, layout.geometry().area_lines);
+    let region = layout.geometry();
+    let application = member.superblock().application;
+    let geometry = CacheGeometry::decode(application, region.nodes, region.area_lines);
     let freed = match geometry {
         Ok(geometry) => {
             let areas = Areas::new(layout, geometry);

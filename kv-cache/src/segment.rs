@@ -55,8 +55,9 @@ pub fn segment_of(
     layout: &Layout,
     node: NodeId,
 ) -> Result<PeerSegment, GeometryError> {
-    let area_lines = layout.geometry().area_lines;
-    let geometry = CacheGeometry::decode(superblock.application, area_lines)?;
+    let region = layout.geometry();
+    let geometry =
+        CacheGeometry::decode(superblock.application, region.nodes, region.area_lines)?;
     Ok(Areas::new(*layout, geometry).segment(node))
 }
 

@@ -24,7 +24,7 @@ fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
         nodes,
         locks: 8,
         chunk_bytes: 64 << 10,
-        area_lines: cache.area_lines(),
+        area_lines: cache.area_lines(nodes),
         host_words: 0,
     };
     let layout = Layout::new(geometry).unwrap_or_else(|error| panic!("{error}"));

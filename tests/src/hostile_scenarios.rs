@@ -29,7 +29,7 @@ fn geometry() -> (Geometry, [u64; 6]) {
         nodes: 3,
         locks: 10,
         chunk_bytes: 64 << 10,
-        area_lines: cache.area_lines(),
+        area_lines: cache.area_lines(3),
         host_words: 0,
     };
     let layout = Layout::new(geometry).unwrap_or_else(|error| panic!("{error}"));

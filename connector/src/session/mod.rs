@@ -79,7 +79,7 @@ pub enum SessionError {
 /// # let cache = CacheGeometry::new(64, 64).unwrap();
 /// # let geometry = Geometry {
 /// #     region_bytes: 1 << 20, nodes: 1, locks: 8, chunk_bytes: 64 << 10,
-/// #     area_lines: cache.area_lines(), host_words: 0,
+/// #     area_lines: cache.area_lines(1), host_words: 0,
 /// # };
 /// # let host_words = cache.host_words(&Layout::new(geometry).unwrap()) as u64;
 /// # let geometry = Geometry { host_words, ..geometry };

@@ -86,7 +86,7 @@ fn on_two_hosts(test: impl Fn(&Pair<'_, '_>)) {
             nodes: 2,
             locks: 8,
             chunk_bytes: 64 << 10,
-            area_lines: cache.area_lines(),
+            area_lines: cache.area_lines(2),
             host_words: 0,
         };
         let host_words = cache.host_words(&Layout::new(geometry).unwrap()) as u64;

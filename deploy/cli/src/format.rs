@@ -194,7 +194,7 @@ fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
         nodes: plan.nodes,
         locks: plan.locks,
         chunk_bytes: plan.chunk_bytes,
-        area_lines: cache.area_lines(),
+        area_lines: cache.area_lines(plan.nodes),
         host_words: 0,
     };
     // How many chunks there are decides how much each host tier has to say about them.

@@ -85,7 +85,7 @@ fn the_replica_stays_small() {
         nodes: 4,
         locks: LOCKS,
         chunk_bytes: CHUNK_BYTES,
-        area_lines: geometry.area_lines(),
+        area_lines: geometry.area_lines(4),
         host_words: 0,
     };
     let layout = cxl_shm::layout::Layout::new(region).unwrap();

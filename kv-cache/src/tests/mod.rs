@@ -74,7 +74,7 @@ impl Rig {
             nodes,
             locks: LOCKS,
             chunk_bytes: CHUNK_BYTES,
-            area_lines: cache.area_lines(),
+            area_lines: cache.area_lines(nodes),
             host_words: 0,
         };
         let layout = Layout::new(geometry).unwrap();

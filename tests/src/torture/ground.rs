@@ -49,7 +49,7 @@ pub(super) fn superblock(nodes: u16, locks: LockProtocol, uuid: [u64; 2]) -> Res
         nodes,
         locks: 16,
         chunk_bytes: CHUNK_BYTES,
-        area_lines: cache.area_lines(),
+        area_lines: cache.area_lines(nodes),
         host_words: 0,
     };
     let layout = Layout::new(geometry)?;
