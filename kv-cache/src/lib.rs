@@ -21,6 +21,7 @@ mod area;
 mod block;
 mod cache;
 mod descriptor;
+pub mod evict;
 mod fetch;
 mod geometry;
 mod hash;

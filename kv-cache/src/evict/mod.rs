@@ -1,0 +1,3 @@
+//! Eviction: which blocks make room for others.
+
+pub mod policy;
