@@ -87,7 +87,7 @@ struct Stage<'p> {
 impl Stage<'_> {
     /// Returns the points at which a process died, and was recovered from.
     fn run(&mut self) -> Result<Vec<CrashPoint>> {
-        let mut reached: BTreeMap<CrashPoint, Scene> = BTreeMap::new();
+        let mut reached: BTreeMap<CrashPoint, Vec<Scene>> = BTreeMap::new();
         for scene in SCENES {
             if scene == Scene::Rescuer && self.memory.is_private() {
                 // Every process is a host: there is no other one on it.
@@ -100,24 +100,29 @@ impl Stage<'_> {
                 let visited = played.with_context(|| format!("{scene:?}, with nobody armed"))?;
                 let rescued = visited.contains(&CrashPoint::LockRecovering);
                 for point in visited {
-                    reached.entry(point).or_insert(scene);
+                    let scenes = reached.entry(point).or_default();
+                    if !scenes.contains(&scene) {
+                        scenes.push(scene);
+                    }
                 }
                 if rescued {
                     break;
                 }
             }
         }
-        for (point, scene) in &reached {
-            self.die_at(*point, *scene)
-                .with_context(|| format!("with a death at {} ({scene:?})", point.name()))?;
+        for (point, scenes) in &reached {
+            self.die_at(*point, scenes)
+                .with_context(|| format!("with a death at {} ({scenes:?})", point.name()))?;
         }
         Ok(reached.into_keys().collect())
     }
 
-    fn die_at(&mut self, point: CrashPoint, scene: Scene) -> Result<()> {
-        for _ in 0..TRIES {
+    /// Plays the scenes in which a process came to `point` in turn, until one dies there. Which
+    /// process of a host is the first, for one, differs from play to play.
+    fn die_at(&mut self, point: CrashPoint, scenes: &[Scene]) -> Result<()> {
+        for scene in scenes.iter().cycle().take(TRIES as usize) {
             // Empty when the process died.
-            if self.play(scene, Some(point))?.is_empty() {
+            if self.play(*scene, Some(point))?.is_empty() {
                 return Ok(());
             }
         }
