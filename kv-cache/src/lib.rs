@@ -5,7 +5,9 @@
 //! descriptors in its own DRAM, fed by the nodes' *publication logs*, and matches prefixes there.
 //! Nothing a reader does is seen by anybody else: no lock, no message, no shared write.
 //!
-//! - identity: [`Model`], [`Namespace`], [`KeySpace`], [`BlockHash`], [`ChainHasher`]
+//! - identity: [`Model`], [`Namespace`], [`KeySpace`], [`BlockHash`]; hashers of others' chains:
+//!   [`ChainHasher`], [`vllm`], [`dynamo`]
+//! - eviction: [`evict::policy`], and [`replay`] of request traces through it
 //! - format: [`CacheGeometry`], and the module documentation of `area`, `descriptor`, `segment`, `log`
 //! - use: [`Cache`]: `reserve`, `commit`, `lookup`, `open`, `close`, `retire`, `reap`
 //!
@@ -34,6 +36,7 @@ mod metrics;
 mod miss;
 mod publish;
 mod reclaim;
+pub mod replay;
 mod replica;
 mod segment;
 #[cfg(test)]
@@ -47,7 +50,7 @@ pub use geometry::{
     CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, GeometryError, LOG_ENTRIES_MAX,
     LOG_ENTRIES_MIN,
 };
-pub use hash::ChainHasher;
+pub use hash::{ChainHasher, dynamo, vllm};
 pub use key::{BlockHash, BlockKey, KeySpace, Model, ModelFingerprint, Namespace};
 pub use local::Local;
 pub use lookup::{MatchedBlock, PrefixMatch};

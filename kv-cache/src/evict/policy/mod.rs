@@ -14,11 +14,16 @@
 //! the prefix too, or the prefix may leave first.
 
 mod clock;
+mod lru;
 mod queue;
+mod s3_fifo;
 
 use std::fmt;
+use std::str::FromStr;
 
 pub use clock::Clock;
+pub use lru::Lru;
+pub use s3_fifo::S3Fifo;
 
 /// A block that a policy is told of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,3 +68,63 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         self.len() == 0
     }
 }
+
+/// A policy by name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum PolicyKind {
+    /// [`Clock`], which the pool uses.
+    #[default]
+    Clock,
+    /// [`Lru`].
+    Lru,
+    /// [`S3Fifo`].
+    S3Fifo,
+}
+
+impl PolicyKind {
+    /// All policies.
+    pub const ALL: [Self; 3] = [Self::Clock, Self::Lru, Self::S3Fifo];
+
+    /// Its name: `clock`, `lru` or `s3-fifo`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Clock => "clock",
+            Self::Lru => "lru",
+            Self::S3Fifo => "s3-fifo",
+        }
+    }
+
+    /// A policy that knows no blocks yet.
+    #[must_use]
+    pub fn build(self) -> Box<dyn EvictionPolicy> {
+        match self {
+            Self::Clock => Box::new(Clock::default()),
+            Self::Lru => Box::new(Lru::default()),
+            Self::S3Fifo => Box::new(S3Fifo::default()),
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// There is no policy of this name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no eviction policy \"{0}\"; there are clock, lru and s3-fifo")]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -103,6 +103,11 @@ impl Queue {
         stood
     }
 
+    #[cfg(test)]
+    pub(super) fn stands(&self, slot: u32) -> bool {
+        self.places.get(slot as usize).is_some_and(Option::is_some)
+    }
+
     fn drop_stale(&mut self) {
         let places = &self.places;
         for run in &mut self.runs {

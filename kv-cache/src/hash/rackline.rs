@@ -1,12 +1,9 @@
-//! Chain hashing of tokens into block hashes, for engines and tools that have no hasher of their
-//! own.
+//! Our own chain, for engines and tools that have no hasher of their own.
 //!
 //! ```text
 //! h(-1) = SHA-256("rackline chain 1" | seed)
 //! h(i)  = SHA-256(h(i-1) | the tokens of block i, 4 bytes each, little-endian)
 //! ```
-//!
-//! Engines with a hasher of their own pass its hashes on as they are.
 
 use sha2::{Digest, Sha256};
 

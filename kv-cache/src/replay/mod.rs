@@ -1,0 +1,17 @@
+//! What a cache of some size would have hit: request traces, replayed through the eviction
+//! policies that the pool itself uses.
+//!
+//! A hit is *prefix-closed*, as engines need it: a block counts only when all blocks before it in
+//! the same request hit too. After a request all of its blocks are in the cache; how full that may
+//! be is its [`Capacity`].
+
+mod capacity;
+mod simulation;
+mod trace;
+
+pub use capacity::{Capacity, CapacityError};
+pub use simulation::{Outcome, Simulation, Touch};
+pub use trace::{Trace, TraceError};
+
+#[cfg(test)]
+mod tests;
