@@ -11,5 +11,5 @@ mod ratios;
 
 pub use bed::{Batch, Bed};
 pub use ceiling::{memcpy_in, memcpy_out, stream_in, stream_out};
-pub use lock_bed::{Duel, LOCK, LockBed, acquire, serve};
+pub use lock_bed::{Duel, LOCK, LockBed, acquire, arbitrate, serve};
 pub use ratios::{Contender, median, print_ratios};

@@ -101,27 +101,52 @@ impl Wires {
     }
 }
 
-/// Two processes on two nodes of one region, on cores of their own where there are two.
+/// Two processes on two nodes of one region, on cores of their own where there are two. Under
+/// `arbitrated`, and where there are three, a third one is the lock manager.
 #[derive(Debug)]
 pub struct Duel {
-    // Dropped first: the other process ends before the region goes.
-    other: Child,
+    // Dropped first: the other processes end before the region goes.
+    others: Vec<Child>,
     attachment: Attachment,
     _bed: LockBed,
 }
 
+/// The cores that the processes of a [`Duel`] with a lock manager of its own need.
+const CORES_OF_THREE: usize = 3;
+
 impl Duel {
-    /// Starts the other process: this program again, with the region's path as its only argument
-    /// after `role`, which is to call [`serve`].
+    /// Starts the other processes: this program again, with the region's path as its only argument
+    /// after `role`, which is to call [`serve`], or after `manager_role`, which is to call
+    /// [`arbitrate`].
     ///
     /// # Errors
-    /// When it cannot be started.
-    pub fn start(protocol: LockProtocol, role: &str) -> Result<Self, Box<dyn Error>> {
+    /// When they cannot be started.
+    pub fn start(
+        protocol: LockProtocol,
+        role: &str,
+        manager_role: &str,
+    ) -> Result<Self, Box<dyn Error>> {
         let bed = LockBed::new(protocol, 2, 64)?;
+        let cores = std::thread::available_parallelism()?.get();
         let attachment = Attachment::attach(&bed.path(), 0)?;
         pin(0);
-        let other = Command::new(std::env::current_exe()?).arg(role).arg(bed.path()).spawn()?;
-        Ok(Self { other, attachment, _bed: bed })
+        let start =
+            |role: &str| Command::new(std::env::current_exe()?).arg(role).arg(bed.path()).spawn();
+        let mut others = vec![start(role)?];
+        if protocol == LockProtocol::Arbitrated && cores >= CORES_OF_THREE {
+            others.push(start(manager_role)?);
+            let clock = SystemClock::start();
+            while attachment.member().lock_shared(LOCK, &clock, TIMEOUT_MS).is_err() {
+                clock.sleep_ms(1);
+            }
+        }
+        Ok(Self { others, attachment, _bed: bed })
+    }
+
+    /// Whether the lock manager is a process of its own, on a core of its own.
+    #[must_use]
+    pub fn has_manager(&self) -> bool {
+        self.others.len() > 1
     }
 
     /// This process' member, on node 0.
@@ -154,7 +179,8 @@ impl Duel {
 
     /// Nanoseconds from the release of the lock in one process to its acquisition in the other, which
     /// waits: half of the median time in which it went there and came back, without the time for
-    /// which it was held there, over [`SAMPLE_MS`]. `manage` runs whenever this process waits.
+    /// which it was held there, over [`SAMPLE_MS`]. `manage` runs whenever this process waits, and
+    /// after it has released: a lock manager of its own would look at that moment too.
     #[must_use]
     pub fn lock_ns(&self, mut manage: impl FnMut()) -> f64 {
         let member = self.member();
@@ -179,6 +205,7 @@ impl Duel {
                 hold(&clock, manage);
                 released_ns = clock.now_ns();
             });
+            manage();
         }
         fabric.store(wires.command, 0);
         // It may be waiting for a grant still.
@@ -194,8 +221,10 @@ impl Drop for Duel {
     fn drop(&mut self) {
         let wires = Wires::of(self.member());
         self.member().fabric().store(wires.command, 3);
-        if let Err(error) = self.other.wait() {
-            eprintln!("the other process of the benchmark: {error}");
+        for other in &mut self.others {
+            if let Err(error) = other.wait() {
+                eprintln!("another process of the benchmark: {error}");
+            }
         }
     }
 }
@@ -282,6 +311,24 @@ pub fn serve(region: &Path) -> Result<(), Box<dyn Error>> {
         }
         idle = 0;
     }
+}
+
+/// The lock manager of a [`Duel`], as a process of its own.
+///
+/// # Errors
+/// When it cannot attach, or another lock manager is at work.
+pub fn arbitrate(region: &Path) -> Result<(), Box<dyn Error>> {
+    let attachment = Attachment::attach(region, 0)?;
+    pin(2);
+    let (member, clock) = (attachment.member(), SystemClock::start());
+    let (fabric, wires) = (member.fabric(), Wires::of(member));
+    let mut manage = member.manage()?;
+    manage.claim()?;
+    while Order::of(fabric.load(wires.command)) != Order::End {
+        manage.attend();
+        clock.pause(0);
+    }
+    Ok(())
 }
 
 /// Keeps this thread on core `core`, if there is one.

@@ -61,7 +61,8 @@ pub enum DutyError {
 /// What came of one step.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stepped {
-    /// Something was granted or claimed: the next step should follow at once.
+    /// Something was granted or claimed, or somebody has begun to wait for a holder: the next step
+    /// should follow at once.
     pub busy: bool,
     /// What the process does now, when that has changed.
     pub change: Option<DutyChange>,
@@ -80,6 +81,7 @@ pub struct Duty<'m, F: Fabric, H: HostMemory, L: Liveness> {
     /// Term and heartbeat of the active manager, and since when they have been so.
     watched: Option<(u64, u64, u64)>,
     told: Option<DutyChange>,
+    waited_for: bool,
 }
 
 impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
@@ -95,7 +97,16 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
         let manage = member.manage()?;
         let Patience { takeover_ms, declare_ms } = patience;
         let deaths = Deaths::watch(&manage, clock, declare_ms);
-        Ok(Self { member, manage, deaths, takeover_ms, term: None, watched: None, told: None })
+        Ok(Self {
+            member,
+            manage,
+            deaths,
+            takeover_ms,
+            term: None,
+            watched: None,
+            told: None,
+            waited_for: false,
+        })
     }
 
     /// One step: of granting, or of standing by, and of what the dead need. `fence` makes certain
@@ -107,12 +118,14 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
         self.member.check_member()?;
         let mut stepped = Stepped::default();
         let change = match self.term {
-            Some(term) => Some(match self.manage.poll() {
+            Some(term) => Some(match self.manage.attend() {
                 Some(ManagerState::Collecting { waiting_for }) => {
                     DutyChange::Collecting { term, waiting_for }
                 }
                 Some(ManagerState::Serving { granted }) => {
-                    stepped.busy = granted > 0;
+                    let waited_for = self.manage.is_waited_for();
+                    let before = std::mem::replace(&mut self.waited_for, waited_for);
+                    stepped.busy = granted > 0 || (waited_for && !before);
                     DutyChange::Serving { term }
                 }
                 Some(ManagerState::Deposed { by_term }) => {

@@ -395,7 +395,8 @@ impl Layout {
         word(self.node_page(node), LINE_MANAGER_HEARTBEAT * LINE_WORDS as u64)
     }
 
-    /// Changes with every request of a node: the one word a lock manager polls.
+    /// Changes with every request of a node, which it names: the one word of it that a lock manager
+    /// polls.
     #[must_use]
     pub fn summary(&self, node: NodeId) -> PeerWord {
         word(self.node_page(node), LINE_SUMMARY * LINE_WORDS as u64)

@@ -36,6 +36,17 @@ pub enum LockError {
         /// How long was waited.
         timeout_ms: u64,
     },
+    /// This node has asked for the lock as often as can be counted. Not under the protocol `bakery`.
+    #[error(
+        "node {node} has used up its tickets for lock {lock} (2^37 of them); use another lock, or \
+         make the region anew with `rackline format --force`"
+    )]
+    TicketsUsedUp {
+        /// This node.
+        node: NodeId,
+        /// The lock.
+        lock: LockId,
+    },
     /// This node was declared dead.
     #[error(transparent)]
     DeclaredDead(#[from] DeclaredDead),

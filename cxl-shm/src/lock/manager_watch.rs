@@ -26,9 +26,9 @@ impl ManagerWatch {
         fabric: &F,
         now_ms: u64,
     ) -> Option<LockError> {
-        let polls = self.polls;
-        self.polls = polls.wrapping_add(1);
-        if !polls.is_multiple_of(POLLS_PER_LOOK) {
+        // Not the first: mostly the grant comes before there is anything to suspect.
+        self.polls = self.polls.wrapping_add(1);
+        if !self.polls.is_multiple_of(POLLS_PER_LOOK) {
             return None;
         }
         let term = seat.tier().term();

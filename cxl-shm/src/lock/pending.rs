@@ -126,6 +126,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
                     crash::reach(CrashPoint::LockTakenOver);
                     return Ok(Some(self.end(held, cohort)));
                 }
+                if !Competitor::has_tickets(seat, lock) {
+                    // What was passed could be taken over, what others hold in this host too.
+                    queue.release(member.token());
+                    self.stage = Stage::Queued(queue.enter(member.token()));
+                    return Err(LockError::TicketsUsedUp { node: seat.node(), lock });
+                }
                 self.stage = Stage::Competing(Competitor::begin(seat, fabric, lock));
                 Ok(None)
             }

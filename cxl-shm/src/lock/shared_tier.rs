@@ -49,6 +49,10 @@ pub(crate) trait SharedTier: Clone + Eq + Hash + Debug + Sized {
         lock: LockId,
     ) -> bool;
 
+    /// Whether the node has a ticket left for `lock`. Asked with the host's turn, before
+    /// [`begin`](Self::begin).
+    fn has_tickets<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool;
+
     /// Whether the node can go on from its published request. Asked before the slot is touched.
     fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool;
 
@@ -156,6 +160,13 @@ impl SharedTier for Competitor {
                 arbitrated::Acquire::is_wanted_elsewhere(seat, fabric, lock)
             }
             LockProtocol::Bakery => bakery::Acquire::is_wanted_elsewhere(seat, fabric, lock),
+        }
+    }
+
+    fn has_tickets<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::has_tickets(seat, lock),
+            LockProtocol::Bakery => bakery::Acquire::has_tickets(seat, lock),
         }
     }
 

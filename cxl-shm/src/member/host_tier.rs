@@ -1,7 +1,7 @@
 //! The host tier: words in a host's own DRAM that its processes share.
 //!
 //! ```text
-//! word 0  magic    1..3 uuid    3 node    4 incarnation    5 state    6 term obeyed    7 summary
+//! word 0  magic    1..3 uuid    3 node    4 incarnation    5 state    6 term obeyed    7 requests
 //! 8       pid namespace of the processes    9 places of the registry ever in use
 //! 10      ticket counter of the queues
 //! 11      host locks: agent, manager, heap, objects
@@ -146,8 +146,8 @@ impl<H: HostMemory> HostTier<H> {
         self.memory.store(6, term);
     }
 
-    /// A summary that no thread of this host has published before.
-    pub(crate) fn next_summary(&self) -> u64 {
+    /// The number of a request of this host: larger than that of every one before it.
+    pub(crate) fn next_request(&self) -> u64 {
         let mut last = self.memory.load(7);
         loop {
             let next = last.wrapping_add(1);
@@ -158,9 +158,9 @@ impl<H: HostMemory> HostTier<H> {
         }
     }
 
-    /// The summary after which this incarnation starts, when the host joins.
-    pub(crate) fn set_summary(&self, start: u64) {
-        self.memory.store(7, start);
+    /// After which number the requests of this incarnation start, when the host joins.
+    pub(crate) fn start_requests(&self, after: u64) {
+        self.memory.store(7, after);
     }
 
     /// A host lock by its name.

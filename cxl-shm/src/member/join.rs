@@ -278,7 +278,7 @@ fn take_slot<F: Fabric, H: HostMemory>(
         crash::reach(CrashPoint::JoinRedone);
         Competitor::resume(seat, fabric, lock);
     }
-    seat.resume_summary(fabric, incarnation);
+    seat.resume_requests(incarnation);
     crash::reach(CrashPoint::JoinResumed);
     obey_newest_term(seat, fabric);
     seat.node_line().publish(fabric, &line(NodeState::Joined));

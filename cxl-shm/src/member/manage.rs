@@ -27,7 +27,11 @@ pub enum ManageError {
 pub struct Manage<'m, F: Fabric, H: HostMemory, L: Liveness> {
     member: &'m Member<F, H, L>,
     manager: Option<Manager>,
+    hurried: u8,
 }
+
+/// Most rounds in haste in a row ([`Manage::attend`]).
+const HURRIED_MAX: u8 = 15;
 
 /// The manager of the newest term, as others see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +56,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         match self.try_host_lock(&lock) {
             HostAcquire::Busy => Err(ManageError::OneOnThisHost),
             HostAcquire::Acquired | HostAcquire::Recovered => {
-                Ok(Manage { member: self, manager: None })
+                Ok(Manage { member: self, manager: None, hurried: 0 })
             }
         }
     }
@@ -116,10 +120,36 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Manage<'m, F, H, L> {
         Some(state)
     }
 
-    /// The nodes as seen in the last round.
+    /// As [`poll`](Self::poll), but while somebody waits for a lock only one round in so many looks at
+    /// everything: the others see a release, grant the lock again, and look at nothing else. For
+    /// whoever drives the manager all the time.
+    pub fn attend(&mut self) -> Option<ManagerState> {
+        let hurried = self.hurried;
+        match &mut self.manager {
+            Some(manager) if manager.is_waited_for() && hurried < HURRIED_MAX => {
+                self.hurried = hurried + 1;
+                let granted = manager.hurry(self.member.seat(), self.member.fabric());
+                Some(ManagerState::Serving { granted })
+            }
+            _ => {
+                self.hurried = 0;
+                self.poll()
+            }
+        }
+    }
+
+    /// Whether somebody waits for a lock, as of the last round: its holder may release it at any
+    /// moment, and the next round should not be far.
+    #[must_use]
+    pub fn is_waited_for(&self) -> bool {
+        self.manager.as_ref().is_some_and(Manager::is_waited_for)
+    }
+
+    /// The nodes as seen in the last round, and what they hold now.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeReport> {
-        self.manager.iter().flat_map(Manager::nodes).collect()
+        let (layout, fabric) = (self.member.layout(), self.member.fabric());
+        self.manager.as_ref().map_or_else(Vec::new, |manager| manager.nodes(layout, fabric))
     }
 }
 

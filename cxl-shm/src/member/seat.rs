@@ -1,7 +1,7 @@
 //! What a node may write: the one place where lines of a node become owned (M1).
 
 use super::HostTier;
-use crate::fabric::{Fabric, HostMemory, OwnedArea, OwnedLine, OwnedWord};
+use crate::fabric::{HostMemory, OwnedArea, OwnedLine, OwnedWord};
 use crate::layout::{HostName, INTENT_LINES, INTENTS, Layout, LockProtocol, NodeLine};
 use crate::lock::stamp::{Phase, Stamp};
 use crate::units::{Incarnation, LockId, NodeId};
@@ -124,12 +124,9 @@ impl<H: HostMemory> Seat<H> {
         self.tier.set_stamp(lock, stamp);
     }
 
-    /// Starts the summaries of an incarnation, and tells the manager to look again:
-    /// requests of the former incarnation have ended. Only while the host joins.
-    pub(super) fn resume_summary(&self, fabric: &impl Fabric, incarnation: Incarnation) {
-        let summary = self.summary();
+    /// Starts the numbers of an incarnation's requests. Only while the host joins.
+    pub(super) fn resume_requests(&self, incarnation: Incarnation) {
         // Numbers that no earlier incarnation has used, also those it took and never published.
-        self.tier.set_summary(u64::from(incarnation.0) << 32);
-        summary.publish(fabric, self.tier.next_summary());
+        self.tier.start_requests(u64::from(incarnation.0) << 32);
     }
 }

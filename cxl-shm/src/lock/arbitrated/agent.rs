@@ -84,13 +84,21 @@ pub(super) fn newest_term<F: Fabric>(layout: &Layout, fabric: &F) -> u64 {
     newest_claim(layout, fabric).map_or(0, |(_, claim)| claim.term)
 }
 
-/// The newest claim over all managers, and its node. A claim that does not belong to its writer is
-/// a faulty host's, and is ignored.
+/// The newest claim over all managers, and its node.
 pub(crate) fn newest_claim<F: Fabric>(
     layout: &Layout,
     fabric: &F,
 ) -> Option<(NodeId, ManagerClaim)> {
     refresh_all(fabric, layout.nodes().map(|node| layout.manager_claim(node).range()));
+    newest_claim_cached(layout, fabric)
+}
+
+/// As [`newest_claim`], from what our caches hold. A claim that does not belong to its writer is a
+/// faulty host's, and is ignored.
+pub(super) fn newest_claim_cached<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+) -> Option<(NodeId, ManagerClaim)> {
     layout
         .nodes()
         .filter_map(|node| {

@@ -4,8 +4,9 @@
 //! its term.
 
 use super::manager_of;
+use super::summary::tell_manager;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, OwnedWord, PublishBatch, refresh_all};
+use crate::fabric::{Fabric, HostMemory, PublishBatch};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
 use crate::lock::stamp::{Phase, Stamp, TICKET_END};
@@ -33,7 +34,10 @@ impl SharedTier for Acquire {
             stamp = found;
         }
         crash::reach(CrashPoint::LockStamped);
-        publish_request(seat, fabric, lock, ticket);
+        // In this order: a manager that is told finds the request.
+        seat.request(lock).publish(fabric, ticket);
+        crash::reach(CrashPoint::LockTicketPublished);
+        tell_manager(seat, fabric, lock);
         crash::reach(CrashPoint::LockRequested);
         Self { lock, ticket }
     }
@@ -72,8 +76,11 @@ impl SharedTier for Acquire {
     fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
         crash::reach(CrashPoint::LockWithdrawing);
         end(seat, fabric, self.lock, self.ticket);
+        // So that it is not granted what it has given up: others would wait for a round in vain.
+        tell_manager(seat, fabric, self.lock);
     }
 
+    /// The manager is not told: it looks at whoever holds what others want.
     fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
         crash::reach(CrashPoint::LockReleasing);
         end(seat, fabric, held.lock, held.ticket);
@@ -94,6 +101,11 @@ impl SharedTier for Acquire {
         others_requests(seat, fabric, lock).any(|(_, ticket)| !ticket.is_multiple_of(2))
     }
 
+    /// A2: the last tickets are not begun with, as release is one more.
+    fn has_tickets<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool {
+        seat.tier().stamp(lock).ticket < TICKET_END - 2
+    }
+
     /// M5: a ticket beyond all counting is not gone on from.
     fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
         seat.request(lock).own(fabric) < TICKET_END
@@ -111,10 +123,11 @@ impl SharedTier for Acquire {
     }
 }
 
-/// Makes the tickets of a fenced node even (A2), then tells the manager to look.
+/// Makes the tickets of a fenced node even (A2). The manager finds it when it looks at who holds
+/// what others want.
 pub(crate) fn clear_requests<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
-    let (requests, summary) = (layout.requests(node).claim(), layout.summary(node).claim());
-    refresh_all(fabric, [requests.range(), summary.peer().range()]);
+    let requests = layout.requests(node).claim();
+    fabric.refresh(requests.range());
     let mut batch = PublishBatch::new(fabric);
     for lock in 0..layout.locks() {
         let request = requests.word(u64::from(lock)).expect("the area has a word per lock");
@@ -125,14 +138,12 @@ pub(crate) fn clear_requests<F: Fabric>(layout: &Layout, fabric: &F, node: NodeI
         }
     }
     batch.publish();
-    // Also when nothing was odd: a recoverer before us may have died before it said so.
-    summary.publish(fabric, summary.own(fabric).wrapping_add(1));
 }
 
-/// Release and withdrawal: the ticket becomes even. The request is published *before* the stamp
-/// goes idle: whoever dies in between leaves a stamp that says there is still something to end.
+/// Release and withdrawal: the ticket becomes even. It is published *before* the stamp goes idle:
+/// whoever dies in between leaves a stamp that says there is still something to end.
 fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId, ticket: u64) {
-    publish_request(seat, fabric, lock, ticket + 1);
+    seat.request(lock).publish(fabric, ticket + 1);
     crash::reach(CrashPoint::LockEnded);
     let mut stamp = seat.tier().stamp(lock);
     while let Err(found) = seat.tier().swap_stamp(
@@ -155,25 +166,4 @@ fn is_granted_by_any<F: Fabric, H: HostMemory>(
         let grant = seat.layout().grants(manager).word(index).map(|word| word.fresh(fabric));
         grant.is_some_and(|grant| Stamp::from_word(grant).ticket == ticket)
     })
-}
-
-/// Publishes a ticket, then the summary that tells the manager to look. In this order: a manager
-/// that sees the summary finds the request.
-fn publish_request<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
-    fabric: &F,
-    lock: LockId,
-    ticket: u64,
-) {
-    seat.request(lock).publish(fabric, ticket);
-    crash::reach(CrashPoint::LockTicketPublished);
-    bump_summary(seat, fabric);
-}
-
-/// Several threads of the host may bump it at once, and one bump may be lost in another: the
-/// value still changes after each request, because each bump comes after its own request and
-/// takes a number that no bump before it had.
-pub(super) fn bump_summary<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
-    let summary: OwnedWord = seat.summary();
-    summary.publish(fabric, seat.tier().next_summary());
 }

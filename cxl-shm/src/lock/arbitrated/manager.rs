@@ -1,20 +1,23 @@
 //! The lock manager of a term: collects acknowledgements, then grants.
 //!
-//! A state machine: [`Manager::poll`] makes one round over the nodes and returns. It reads one
-//! summary word, one identity line a node and round, and a node's tickets only when its summary
-//! changed, so a round costs the same whatever the number of locks.
+//! A state machine: [`Manager::poll`] makes one round over the nodes and returns. With one fence it
+//! refreshes of each node its claim, its identity and its summary, and the tickets of whoever holds
+//! what others wait for: the way from a release to the next grant is one look and one publish. A
+//! ticket that is new is looked at when the summary says so, and only it, when it is the only one: a
+//! round costs the same whatever the number of locks.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::agent::newest_term;
+use super::agent::{newest_claim_cached, newest_term};
 use super::manager_of;
+use super::summary::Summary;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
-use crate::layout::{LockProtocol, ManagerClaim};
+use crate::layout::{Layout, LockProtocol, ManagerClaim};
 use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
 use crate::member::{Seat, is_freed, is_taken};
 use crate::mutant::{self, Mutant};
-use crate::units::{LockId, NodeId};
+use crate::units::{LineRange, LockId, NodeId};
 
 /// What a manager is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -47,15 +50,32 @@ pub struct NodeReport {
     pub holds: u32,
 }
 
+/// What a round looks at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Round {
+    /// Everything.
+    Whole,
+    /// Who waits for a lock, and who holds it.
+    Hurried,
+}
+
 /// A node as last read.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct NodeView {
     node: NodeId,
     present: bool,
     acknowledged: bool,
-    summary: Option<u64>,
+    summary: Option<Summary>,
     requests: Vec<u64>,
     granted: Vec<u64>,
+}
+
+impl NodeView {
+    /// Whether it holds `lock`, as far as is known: its ticket is the one that was granted.
+    fn holds(&self, lock: u32) -> bool {
+        let slot = lock as usize;
+        is_odd(self.requests[slot]) && self.requests[slot] == self.granted[slot]
+    }
 }
 
 /// The manager of one term, on one node.
@@ -113,28 +133,28 @@ impl Manager {
         self.term
     }
 
+    /// Somebody waits for a lock that is held, as far as is known.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
     /// One round.
     pub(crate) fn poll<F: Fabric, H: HostMemory>(
         &mut self,
         seat: &Seat<H>,
         fabric: &F,
     ) -> ManagerState {
-        let heartbeat = seat.manager_heartbeat();
-        heartbeat.publish(fabric, heartbeat.own(fabric).wrapping_add(1));
-
         let layout = seat.layout();
-        let newest = newest_term(layout, fabric);
+        let held = self.refresh(Round::Whole, layout, fabric);
+        let newest = newest_claim_cached(layout, fabric).map_or(0, |(_, claim)| claim.term);
         if newest > self.term {
             return ManagerState::Deposed { by_term: newest };
         }
-        let presence = layout
-            .nodes()
-            .flat_map(|node| [layout.node_line(node).range(), layout.arrival(node).range()]);
-        let summaries = layout.nodes().map(|node| layout.summary(node).range());
-        refresh_all(fabric, presence.chain(summaries));
         let mut waiting_for = None;
         for index in 0..self.nodes.len() {
-            self.look_at(index, seat, fabric);
+            if !self.nodes[index].acknowledged {
+                self.look_who_is_there(index, seat, fabric);
+            }
             let view = &self.nodes[index];
             if view.present && !view.acknowledged {
                 waiting_for = Some(view.node);
@@ -143,11 +163,34 @@ impl Manager {
         // T4. Once it serves, a node that comes must acknowledge before it is granted anything,
         // but nobody else waits for it: it came after the claim, so it has never obeyed another.
         let waits = !mutant::is(Mutant::GrantsUnacknowledged);
-        if let (false, Some(waiting_for)) = (self.serving, waiting_for.filter(|_| waits)) {
-            return ManagerState::Collecting { waiting_for };
+        let state = match waiting_for.filter(|_| waits && !self.serving) {
+            Some(waiting_for) => ManagerState::Collecting { waiting_for },
+            None => {
+                self.serving = true;
+                ManagerState::Serving { granted: self.serve(&held, seat, fabric) }
+            }
+        };
+        // After the grants, as others wait for those: nobody waits for a node that has left.
+        for index in 0..self.nodes.len() {
+            if self.nodes[index].acknowledged {
+                self.look_who_is_there(index, seat, fabric);
+            }
         }
-        self.serving = true;
-        ManagerState::Serving { granted: self.grant(seat, fabric) }
+        // Visible with the fence of the next round.
+        let heartbeat = seat.manager_heartbeat();
+        heartbeat.post(fabric, heartbeat.own(fabric).wrapping_add(1));
+        state
+    }
+
+    /// A round in haste of a manager that serves: only what brings on those who wait for a lock. Returns
+    /// the grants given.
+    ///
+    /// It does not look whether another manager has come, which a manager need not notice (T5), nor
+    /// who is there: a node that comes anew is granted nothing before it has acknowledged, which a
+    /// whole round sees.
+    pub(crate) fn hurry<F: Fabric, H: HostMemory>(&mut self, seat: &Seat<H>, fabric: &F) -> u32 {
+        let held = self.refresh(Round::Hurried, seat.layout(), fabric);
+        self.serve(&held, seat, fabric)
     }
 
     /// Says that no more grants will come. Locks that are held stay held.
@@ -156,83 +199,172 @@ impl Manager {
         seat.manager_claim().publish(fabric, stopped.word());
     }
 
-    /// The nodes as last seen.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeReport> + '_ {
-        self.nodes.iter().filter(|view| view.present).map(|view| {
-            let held = |(request, grant): &(&u64, &u64)| is_odd(**request) && request == grant;
-            let holds = view.requests.iter().zip(&view.granted).filter(held).count();
+    /// The nodes as last seen, and what they hold now.
+    pub(crate) fn nodes<F: Fabric>(&self, layout: &Layout, fabric: &F) -> Vec<NodeReport> {
+        refresh_all(fabric, layout.nodes().map(|node| layout.requests(node).range()));
+        let present = self.nodes.iter().filter(|view| view.present);
+        let report = |view: &NodeView| {
+            let request = |lock| layout.request(view.node, LockId(lock)).cached(fabric);
+            let held =
+                |(lock, granted): &(u32, &u64)| is_odd(**granted) && request(*lock) == **granted;
+            let holds = (0..layout.locks()).zip(&view.granted).filter(held).count();
             NodeReport {
                 node: view.node,
                 acknowledged: view.acknowledged,
                 holds: u32::try_from(holds).unwrap_or(u32::MAX),
             }
-        })
+        };
+        present.map(report).collect()
     }
 
-    fn look_at<F: Fabric, H: HostMemory>(&mut self, index: usize, seat: &Seat<H>, fabric: &F) {
+    /// Who holds what others wait for, as far as is known: index of the node, and the lock.
+    fn held_and_wanted(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let holders = |lock: &u32| {
+            let lock = *lock;
+            let holders = self.nodes.iter().enumerate().filter(move |(_, view)| view.holds(lock));
+            holders.map(move |(index, _)| (index, lock))
+        };
+        self.wanted.iter().flat_map(holders)
+    }
+
+    /// Refreshes all that a round looks at in any case, with one fence. Who holds what others wait
+    /// for, which is part of it.
+    fn refresh<F: Fabric>(&self, round: Round, layout: &Layout, fabric: &F) -> Vec<(usize, u32)> {
+        let held: Vec<_> = self.held_and_wanted().collect();
+        let whole = layout.nodes().filter(|_| round == Round::Whole).flat_map(|node| {
+            let claim = layout.manager_claim(node).range();
+            [claim, layout.node_line(node).range(), layout.arrival(node).range()]
+        });
+        let summaries = layout.nodes().map(|node| layout.summary(node).range());
+        refresh_all(fabric, whole.chain(summaries).chain(self.requests_of(&held, layout)));
+        held
+    }
+
+    fn requests_of(
+        &self,
+        pairs: &[(usize, u32)],
+        layout: &Layout,
+    ) -> impl Iterator<Item = LineRange> {
+        let line = |(index, lock): &(usize, u32)| {
+            layout.request(self.nodes[*index].node, LockId(*lock)).range()
+        };
+        pairs.iter().map(line)
+    }
+
+    /// Whether a node takes part, and has acknowledged the term; from what was refreshed.
+    fn look_who_is_there<F: Fabric, H: HostMemory>(
+        &mut self,
+        index: usize,
+        seat: &Seat<H>,
+        fabric: &F,
+    ) {
         let layout = seat.layout();
         let view = &mut self.nodes[index];
         let node = view.node;
         // Only a node that says so has left, only one that was never joined was never there, and
         // only one whose locks its recoverer has freed needs none any more: a line that cannot be
-        // read is being written, or damaged, and its node may hold locks (T4). A node that has left
-        // is still read below: its last words were releases.
+        // read is being written, or damaged, and its node may hold locks (T4).
         view.present = is_taken(layout, fabric, node)
             && (view.acknowledged || !is_freed(layout, fabric, node));
         if !view.present {
             view.acknowledged = false;
         }
-        if view.present && !view.acknowledged {
-            let acks = layout.acks(node);
-            fabric.refresh(acks.range());
-            let mut held = Vec::new();
-            for lock in 0..layout.locks() {
-                let word = acks.word(u64::from(lock)).expect("the area has a word per lock");
-                let ack = Stamp::from_word(word.cached(fabric));
-                if ack.term != self.term {
-                    return;
-                }
-                if ack.phase == Phase::Hold {
-                    held.push((lock, ack.ticket));
-                }
-            }
-            view.acknowledged = true;
-            // What it asked for before it acknowledged is read, and queued, as if new.
-            view.summary = None;
-            view.requests.fill(0);
-            // T3: a reported ticket counts as granted: the node is the holder until its request
-            // differs from it. The grant word itself is written too, for whoever looks.
-            let mut batch = PublishBatch::new(fabric);
-            for (lock, ticket) in held {
-                if !mutant::is(Mutant::LastGranteeOnly) {
-                    view.granted[lock as usize] = ticket;
-                }
-                batch.word(seat.grant(node, LockId(lock)), granted(self.term, ticket));
-            }
-            batch.publish();
+        if !view.present || view.acknowledged {
+            return;
         }
+        let acks = layout.acks(node);
+        fabric.refresh(acks.range());
+        let mut held = Vec::new();
+        for lock in 0..layout.locks() {
+            let word = acks.word(u64::from(lock)).expect("the area has a word per lock");
+            let ack = Stamp::from_word(word.cached(fabric));
+            if ack.term != self.term {
+                return;
+            }
+            if ack.phase == Phase::Hold {
+                held.push((lock, ack.ticket));
+            }
+        }
+        view.acknowledged = true;
+        // What it asked for before it acknowledged is read, and queued, as if new.
+        view.summary = None;
+        view.requests.fill(0);
+        // T3: a reported ticket counts as granted: the node is the holder until its request
+        // differs from it. The grant word itself is written too, for whoever looks.
+        let mut batch = PublishBatch::new(fabric);
+        for (lock, ticket) in held {
+            if !mutant::is(Mutant::LastGranteeOnly) {
+                view.granted[lock as usize] = ticket;
+            }
+            batch.word(seat.grant(node, LockId(lock)), granted(self.term, ticket));
+        }
+        batch.publish();
+    }
+
+    /// Looks at the tickets that may have changed, then grants.
+    fn serve<F: Fabric, H: HostMemory>(
+        &mut self,
+        held: &[(usize, u32)],
+        seat: &Seat<H>,
+        fabric: &F,
+    ) -> u32 {
         // Under the bakery nobody asks for grants: requests are numbers, not tickets.
         if seat.lock_protocol() == LockProtocol::Bakery {
-            return;
+            return 0;
         }
-        let summary = layout.summary(node).cached(fabric);
-        if view.summary == Some(summary) {
-            return;
+        let layout = seat.layout();
+        for (index, lock) in held {
+            self.note(*index, *lock, layout, fabric);
         }
-        view.summary = Some(summary);
-        let requests = layout.requests(node);
-        fabric.refresh(requests.range());
-        for lock in 0..layout.locks() {
-            let word = requests.word(u64::from(lock)).expect("the area has a word per lock");
-            let ticket = word.cached(fabric);
-            let slot = lock as usize;
-            let known = std::mem::replace(&mut view.requests[slot], ticket);
-            if is_odd(ticket) && ticket != known && ticket != view.granted[slot] {
-                // One request a node: an older one of it is withdrawn.
-                self.queues[slot].retain(|(queued, _)| *queued != node);
-                self.queues[slot].push_back((node, ticket));
-                self.wanted.insert(lock);
+        if self.look_for_requests(layout, fabric) {
+            // Who holds what is wanted only now may have released it long ago.
+            let known = |pair: &(usize, u32)| held.contains(pair);
+            let more: Vec<_> = self.held_and_wanted().filter(|pair| !known(pair)).collect();
+            refresh_all(fabric, self.requests_of(&more, layout));
+            for (index, lock) in more {
+                self.note(index, lock, layout, fabric);
             }
+        }
+        self.grant(seat, fabric)
+    }
+
+    /// Reads the tickets of nodes whose summary has changed, with one fence. Whether there were any.
+    fn look_for_requests<F: Fabric>(&mut self, layout: &Layout, fabric: &F) -> bool {
+        let mut changed = Vec::new();
+        for (index, view) in self.nodes.iter_mut().enumerate().filter(|(_, it)| it.acknowledged) {
+            let summary = Summary::from_word(layout.summary(view.node).cached(fabric));
+            let before = view.summary.replace(summary);
+            if before != Some(summary) {
+                let lock = before.and_then(|before| summary.only_lock_since(before));
+                // A lock that the region has not: a faulty host's (M5).
+                changed.push((index, lock.filter(|lock| lock.0 < layout.locks())));
+            }
+        }
+        let lines = |(index, lock): &(usize, Option<LockId>)| {
+            let node = self.nodes[*index].node;
+            lock.map_or(layout.requests(node).range(), |lock| layout.request(node, lock).range())
+        };
+        refresh_all(fabric, changed.iter().map(lines));
+        for (index, lock) in &changed {
+            let locks = lock.map_or(0..layout.locks(), |lock| lock.0..lock.0 + 1);
+            for lock in locks {
+                self.note(*index, lock, layout, fabric);
+            }
+        }
+        !changed.is_empty()
+    }
+
+    /// Takes note of a node's ticket, which was refreshed.
+    fn note<F: Fabric>(&mut self, index: usize, lock: u32, layout: &Layout, fabric: &F) {
+        let view = &mut self.nodes[index];
+        let (node, slot) = (view.node, lock as usize);
+        let ticket = layout.request(node, LockId(lock)).cached(fabric);
+        let known = std::mem::replace(&mut view.requests[slot], ticket);
+        if is_odd(ticket) && ticket != known && ticket != view.granted[slot] {
+            // One request a node: an older one of it is withdrawn.
+            self.queues[slot].retain(|(queued, _)| *queued != node);
+            self.queues[slot].push_back((node, ticket));
+            self.wanted.insert(lock);
         }
     }
 
@@ -244,10 +376,7 @@ impl Manager {
         for lock in wanted {
             let slot = lock as usize;
             // A1, over all nodes, present or not: one that is gone may have died holding.
-            let held = self.nodes.iter().any(|view| {
-                is_odd(view.requests[slot]) && view.requests[slot] == view.granted[slot]
-            });
-            if held {
+            if self.nodes.iter().any(|view| view.holds(lock)) {
                 continue;
             }
             let queue = &mut self.queues[slot];

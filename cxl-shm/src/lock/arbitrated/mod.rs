@@ -31,6 +31,7 @@
 mod agent;
 mod client;
 mod manager;
+mod summary;
 
 pub(crate) use agent::{Agent, newest_claim, obey_newest_term};
 pub(crate) use client::{Acquire, clear_requests};

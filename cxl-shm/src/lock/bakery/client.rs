@@ -134,6 +134,11 @@ impl SharedTier for Acquire {
         others_requests(seat, fabric, lock).any(|(_, word)| word != Request::None.word())
     }
 
+    /// Always: numbers start again whenever nobody has one.
+    fn has_tickets<H: HostMemory>(_: &Seat<H>, _: LockId) -> bool {
+        true
+    }
+
     /// Always: nothing goes on from the former word.
     fn can_resume<F: Fabric, H: HostMemory>(_: &Seat<H>, _: &F, _: LockId) -> bool {
         true
