@@ -7,6 +7,7 @@
 //!
 //! - identity: [`Model`], [`Namespace`], [`KeySpace`], [`BlockHash`]; hashers of others' chains:
 //!   [`ChainHasher`], [`vllm`], [`dynamo`]
+//! - sizes: [`KvGeometry`], [`KNOWN_MODELS`]
 //! - eviction: [`evict::policy`], and [`replay`] of request traces through it
 //! - format: [`CacheGeometry`], and the module documentation of `area`, `descriptor`, `segment`, `log`
 //! - use: [`Cache`]: `reserve`, `commit`, `lookup`, `open`, `close`, `retire`, `reap`
@@ -34,6 +35,7 @@ mod log;
 mod lookup;
 mod metrics;
 mod miss;
+mod model;
 mod publish;
 mod reclaim;
 pub mod replay;
@@ -56,6 +58,10 @@ pub use local::Local;
 pub use lookup::{MatchedBlock, PrefixMatch};
 pub use metrics::Metrics;
 pub use miss::Miss;
+pub use model::{
+    Attention, Dtype, KNOWN_MODELS, KnownModel, KvGeometry, KvGeometryError, Part, UnknownDtype,
+    known_model,
+};
 pub use publish::{CommitError, Refusal, Reservation};
 pub use reclaim::reclaim_dead_processes;
 pub use segment::{PROBE_SLOTS, PeerSegment, segment_of};

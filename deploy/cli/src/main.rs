@@ -2,7 +2,9 @@
 
 mod fence;
 mod format;
+mod geometry;
 mod qualify;
+mod replay;
 mod status;
 
 #[cfg(feature = "demo")]
@@ -30,6 +32,8 @@ enum Command {
     Format(format::Options),
     Qualify(qualify::Options),
     Status(status::Options),
+    Replay(replay::Options),
+    Geometry(geometry::Options),
     Fence(fence::Options),
     LockManager(lock_manager::Options),
     #[cfg(feature = "demo")]
@@ -52,6 +56,8 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Status(options) => status::run(options),
+        Command::Replay(options) => replay::run(options),
+        Command::Geometry(options) => geometry::run(options),
         Command::Fence(options) => fence::run(options),
         Command::LockManager(options) => lock_manager::run(options).map_err(Into::into),
         #[cfg(feature = "demo")]

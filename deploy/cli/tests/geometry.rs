@@ -1,0 +1,80 @@
+//! `rackline geometry`: the bytes of well-known models, and clear errors.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn geometry(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rackline"));
+    command.stdin(Stdio::null()).arg("geometry").args(arguments).output().unwrap()
+}
+
+fn rows(arguments: &[&str]) -> Vec<Value> {
+    let output = geometry(&[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn error(arguments: &[&str]) -> String {
+    let output = geometry(arguments);
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.stdout.is_empty(), "an error says nothing else");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn a_model_by_name_and_by_numbers() {
+    let named = rows(&["SmolLM2-135M-Instruct", "--dtype", "f16"]);
+    assert_eq!(named.len(), 1);
+    assert_eq!(named[0]["token_bytes"], 23_040);
+    assert_eq!(named[0]["rank_block_bytes"], 368_640);
+    let numbers = ["--layers", "30", "--kv-heads", "3", "--head-dim", "64"];
+    assert_eq!(rows(&numbers)[0]["token_bytes"], 23_040);
+    assert_eq!(rows(&["--layers", "61", "--latent", "576"])[0]["token_bytes"], 70_272);
+    assert_eq!(rows(&["SmolLM2-135M", "--dtype", "fp8_e4m3"])[0]["token_bytes"], 11_520);
+}
+
+#[test]
+fn ranks_share_what_they_hold_alike() {
+    let found = rows(&["DeepSeek-V3", "Llama-3.1-70B", "Qwen3-30B-A3B", "--tp", "8"]);
+    let column = |name: &str| found.iter().map(|row| row[name].clone()).collect::<Vec<_>>();
+    assert_eq!(column("parts"), [1, 8, 4]);
+    let blocks = [16 * 70_272, 16 * 327_680 / 8, 16 * 98_304 / 4];
+    assert_eq!(column("rank_block_bytes"), blocks);
+}
+
+#[test]
+fn without_a_name_all_models_are_shown() {
+    let all = rows(&[]);
+    assert!(all.len() >= 30);
+    let text = String::from_utf8(geometry(&[]).stdout).unwrap();
+    for row in &all {
+        assert!(text.contains(row["model"].as_str().unwrap()), "{row}");
+    }
+    // Three heads cannot be divided over eight ranks; the others are shown all the same.
+    let output = geometry(&["--tp", "8"]);
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("SmolLM2-135M: 3 KV heads cannot be divided over 8"), "{said}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("Llama-3.1-405B"));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for (arguments, said) in [
+        (&["GPT-9"][..], "\"GPT-9\" is not built in"),
+        (&["SmolLM2-135M", "--tp", "8"], "3 KV heads cannot be divided over 8"),
+        (&["SmolLM2-135M", "--tp", "0"], "ranks is 0"),
+        (&["SmolLM2-135M", "--block-tokens", "0"], "tokens in a block is 0"),
+        (&["SmolLM2-135M", "--dtype", "int4"], "no KV type \"int4\""),
+        (&["--layers", "3"], "--layers needs --kv-heads and --head-dim, or --latent"),
+        (&["--layers", "3", "--kv-heads", "3"], "--head-dim"),
+        (&["--latent", "3"], "--layers"),
+        (&["SmolLM2-135M", "--layers", "3"], "cannot be used with"),
+    ] {
+        let error = error(arguments);
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+}
