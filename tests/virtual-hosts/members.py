@@ -3,9 +3,10 @@
 import json
 import time
 
-from rack import DECLARE_MS, DEVICE, CaseFailed, Rack, figures
+from rack import DEVICE, CaseFailed, Rack, figures
 
 FORMAT_ANEW = f"rackline format --region {DEVICE} --kind devdax --nodes 4 --chunk 2MiB --force"
+ARBITRATED, BAKERY = "arbitrated", "bakery"
 MANAGER_LIMIT_S = 60
 
 TAKE_TRIES = 5
@@ -19,39 +20,56 @@ ROUNDS = 250
 
 def format_region(rack: Rack) -> dict[str, object]:
     """format, and status of the new region."""
-    made = json.loads(rack.a.run(f"{FORMAT_ANEW} --json", 120).expect().splitlines()[-1])
+    command = f"{FORMAT_ANEW} --lock {rack.locks} --json"
+    made = json.loads(rack.a.run(command, 120).expect().splitlines()[-1])
     seen = rack.status(rack.b)
     if (made["uuid"], made["chunks"], []) != (seen["uuid"], seen["chunks_free"], seen["nodes"]):
         raise CaseFailed(f"formatted {made}, the other host sees {seen}")
+    if seen["lock_protocol"] != rack.locks:
+        raise CaseFailed(f"formatted with locks {rack.locks}, the other host sees {seen}")
     return {"chunks": made["chunks"], "region_bytes": made["region_bytes"]}
 
 
 def attached_from_both(rack: Rack) -> dict[str, object]:
     """attached from both, one lock manager serves."""
-    manager = f"rackline lock-manager --region {DEVICE} --declare-ms {DECLARE_MS} --node"
-    rack.a.spawn(f"{manager} 0")
+    rack.start_manager(rack.a, 0)
     seen = until_served(rack, {0})
     # The mark on the device node, and on the other host the beating heart.
     rack.a.run(FORMAT_ANEW).refused("is in use on this host")
     rack.b.run(FORMAT_ANEW).refused('is in use by node 0 on host "host-a"')
-    rack.b.spawn(f"{manager} 1")
+    rack.start_manager(rack.b, 1)
     seen = until_served(rack, {0, 1})
-    rack.b.run(f"rackline lock-manager --region {DEVICE} --declare-ms {DECLARE_MS} --node 0").refused('host "host-a"')
+    rack.b.run(f"rackline lock-manager --region {DEVICE} --node 0").refused('host "host-a"')
     return {"manager": f"node {seen['lock_manager']['node']}", "term": seen["lock_manager"]["term"]}
 
 
-def until_served(rack: Rack, nodes: set[int]) -> dict:
-    """Waits until host b sees a lock manager that serves, and exactly these nodes alive."""
+def until_alive(rack: Rack, nodes: set[int], served: bool = False) -> dict:
+    """Waits until host b sees exactly these nodes alive, and a lock manager if it is to serve."""
     deadline = time.monotonic() + MANAGER_LIMIT_S
     while True:
         seen = rack.status(rack.b)
         alive = {node["node"] for node in seen["nodes"] if node["heart_beats"]}
         manager = seen["lock_manager"]
-        served = manager and manager["alive"] and manager["waiting_for"] is None
-        if alive == nodes and served:
+        serves = manager and manager["alive"] and manager["waiting_for"] is None
+        if alive == nodes and (serves or not served):
             return seen
         if time.monotonic() > deadline:
             raise CaseFailed(f"not served, or not nodes {nodes}: {seen}")
+
+
+def until_served(rack: Rack, nodes: set[int]) -> dict:
+    """As [`until_alive`], and a lock manager serves."""
+    return until_alive(rack, nodes, served=True)
+
+
+def all_leave(rack: Rack) -> dict[str, object]:
+    """both lock managers stop in order, and no host is left in the region."""
+    for host in (rack.a, rack.b):
+        rack.stop_manager(host)
+    seen = rack.status(rack.b)
+    if any(node["state"] != "left" for node in seen["nodes"]) or seen["lock_manager"]["serving"]:
+        raise CaseFailed(f"after all have left, status says {seen}")
+    return {}
 
 
 def new_counter(rack: Rack) -> int:
@@ -181,5 +199,4 @@ def give_back(rack: Rack, chunks: list[list[int]]) -> None:
             raise CaseFailed(f"{given} chunks were given back, not {count}")
 
 
-FORMAT = [format_region]
 CASES = [lock_torture, chunk_allocation]

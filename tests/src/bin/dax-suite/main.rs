@@ -5,6 +5,7 @@
 //! error. What two hosts have to do at once is started on both; they wait for each other through
 //! the device itself.
 
+mod blocks;
 mod chunk_lines;
 mod chunks;
 mod conform;
@@ -38,6 +39,7 @@ enum Command {
     Torture(torture::Options),
     Chunks(chunks::Options),
     Objects(objects::Options),
+    Blocks(blocks::Options),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Torture(options) => torture::run(&options),
         Command::Chunks(options) => chunks::run(&options),
         Command::Objects(options) => objects::run(&options),
+        Command::Blocks(options) => blocks::run(&options),
     };
     match outcome {
         Ok(figures) => {
