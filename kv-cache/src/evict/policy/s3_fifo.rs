@@ -34,7 +34,7 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    fn to_main(&mut self, slots: &[u32]) {
+    fn join_main(&mut self, slots: &[u32]) {
         for slot in slots {
             self.main.push(*slot, self.blocks[*slot as usize].depth, self.now);
         }
@@ -47,7 +47,7 @@ impl S3Fifo {
                 return Some(slot);
             }
             block.uses = 0;
-            self.to_main(&[slot]);
+            self.join_main(&[slot]);
         }
         None
     }
@@ -68,7 +68,7 @@ impl S3Fifo {
                     kept.push(slot);
                 }
             }
-            self.to_main(&kept);
+            self.join_main(&kept);
         }
         victim
     }
@@ -85,7 +85,7 @@ impl EvictionPolicy for S3Fifo {
         }
         self.blocks[index] = Block { key, depth, uses: 0 };
         if self.ghosts.take(key) {
-            self.to_main(&[slot]);
+            self.join_main(&[slot]);
         } else {
             self.small.push(slot, depth, self.now);
         }
@@ -121,7 +121,7 @@ impl EvictionPolicy for S3Fifo {
                 main_refused = true;
             }
         }
-        self.to_main(&victims);
+        self.join_main(&victims);
         victims
     }
 

@@ -53,7 +53,7 @@ proptest! {
                     policy.removed(slot);
                 }
                 Step::Evict { want, held } => {
-                    let may = |slot: u32| slot % held != 0;
+                    let may = |slot: u32| !slot.is_multiple_of(held);
                     let mut victims = policy.victims(want, &mut |slot| may(slot));
                     let can = there.keys().filter(|slot| may(**slot)).count();
                     prop_assert_eq!(victims.len(), want.min(can));
