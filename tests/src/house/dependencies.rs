@@ -13,6 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("demo", &["connector", "cxl-shm", "kv-cache"]),
     ("rackline", &["connector", "cxl-shm", "demo", "kv-cache", "lock-manager"]),
     ("rackline-benches", &["connector", "cxl-shm", "kv-cache", "lock-manager"]),
+    ("rackline-compare", &["connector", "cxl-shm", "kv-cache", "rackline-benches"]),
     ("rackline-tests", &["connector", "cxl-shm", "demo", "kv-cache", "lock-manager", "rackline"]),
 ];
 

@@ -15,6 +15,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/capi/src/text.rs",
     "connector/capi/tests/c_program.rs",
     "connector/src/dma/host_copy_aarch64.rs",
+    "benches/compare/src/stores/lmdb.rs",
     "benches/src/ceiling.rs",
     "connector/src/dma/host_copy_x86_64.rs",
     "cxl-shm/src/fabric/flush_aarch64.rs",
