@@ -35,7 +35,6 @@ def case(name, token_ids, block_tokens, seed=None, salt=None, lora=None, items=(
         os.environ["PYTHONHASHSEED"] = seed
     kv_cache_utils.init_none_hash(sha256_cbor)
     sampling = SamplingParams(max_tokens=1)
-    sampling.update_from_generation_config({}, eos_token_id=None)
     features = [
         MultiModalFeatureSpec(
             data=None,
