@@ -10,7 +10,7 @@ use cxl_shm::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRa
 use cxl_shm::layout::{Geometry, LockProtocol, Superblock, format_superblock};
 use cxl_shm::lock::{LockError, PASSES_MAX, PASSING_US_MAX, PendingLock, SharedGuard};
 use cxl_shm::member::{HostIdentity, HostTier, Liveness, Manage, Member, ProcessIdentity};
-use cxl_shm::units::{LockId, NodeId};
+use cxl_shm::units::{LineRange, LockId, NodeId};
 
 const LOCK: LockId = LockId(9);
 const GEOMETRY: Geometry = Geometry {
@@ -332,6 +332,43 @@ fn a_damaged_request_of_the_bakery_is_an_error_until_it_is_written_anew() {
         drop(remote.lock_shared(LOCK, &rack.clock, 100).unwrap());
         assert!(local.lock_shared(LOCK, &rack.clock, 100).is_ok());
     }
+}
+
+#[test]
+fn who_has_used_up_its_tickets_is_refused_and_keeps_nobody_from_the_lock() {
+    let rack = Rack::new(LockProtocol::Arbitrated);
+    let request = |member: &Thread| {
+        let line = member.layout().request(member.node(), LOCK).range();
+        line.start().word(1).expect("lock 9 is the second word of its line")
+    };
+    let remote = rack.thread(1);
+    {
+        // A life of node 0 that has asked very often, but for once.
+        let first = rack.thread(0);
+        let at = request(&first);
+        first.fabric().store(at, (1 << 38) - 4);
+        first.fabric().publish(LineRange::one(at.line()));
+        first.leave();
+    }
+    let local = rack.thread(0);
+    let mut staff = Staff::start(&[&local, &remote]);
+    let mut last = local.begin_shared(LOCK, &rack.clock);
+    drop(staff.poll(&mut last).expect("there is one ticket left"));
+    drop(last);
+    let refusal = LockError::TicketsUsedUp { node: local.node(), lock: LOCK };
+    let mut refused = local.begin_shared(LOCK, &rack.clock);
+    assert_eq!(refused.poll().unwrap_err(), refusal);
+    assert_eq!(refused.poll().unwrap_err(), refusal, "polled again, it is refused again");
+    drop(refused);
+    assert_eq!(local.try_lock_shared(LOCK, &rack.clock).unwrap_err(), refusal);
+    assert_eq!(local.lock_shared(LOCK, &rack.clock, 1000).unwrap_err(), refusal);
+    // Others, and other locks, are none the worse.
+    let mut elsewhere = remote.begin_shared(LOCK, &rack.clock);
+    drop(staff.poll(&mut elsewhere).expect("nobody holds it"));
+    let mut another = local.begin_shared(LockId(10), &rack.clock);
+    drop(staff.poll(&mut another).expect("it has tickets of its own"));
+    local.fabric().refresh(LineRange::one(request(&local).line()));
+    assert_eq!(local.fabric().load(request(&local)), (1 << 38) - 2, "the ticket did not go on");
 }
 
 #[test]

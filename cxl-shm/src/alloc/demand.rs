@@ -5,43 +5,42 @@
 //! to the region, where the asking host, or another, takes it. Nobody waits for anybody: the
 //! asking host withdraws when its time is over.
 
+//!
+//! Of a host one thread at a time asks, and holds a host lock as long as it does: when it dies, the
+//! host's agent finds the lock without a living holder and withdraws the request. What a dead host
+//! asked for is withdrawn by its recoverer, or when the host joins again.
+
 use super::{AllocateError, chunk};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, refresh_all};
-use crate::layout::ChunkState;
-use crate::member::{Liveness, Member};
-use crate::units::ChunkId;
+use crate::layout::{ChunkState, Layout};
+use crate::member::{HostGuard, HostLockName, Liveness, Member};
+use crate::units::{ChunkId, NodeId};
 
-/// A request in progress. Polled until it has a chunk, or withdrawn.
+/// A request in progress. Polled until it has a chunk; withdrawn when dropped.
 #[derive(Debug)]
-#[must_use = "a request that is neither polled nor withdrawn stands"]
-struct Request {
-    refusal: AllocateError,
+#[must_use = "a request that is not polled does not ask"]
+struct Request<'m, F: Fabric, H: HostMemory, L: Liveness> {
+    member: &'m Member<F, H, L>,
+    /// While we are the one of our host that asks.
+    asking: Option<HostGuard<'m, H>>,
 }
 
-impl Request {
-    /// Asks for a chunk, after `refusal`.
-    fn begin<F: Fabric, H: HostMemory, L: Liveness>(
-        member: &Member<F, H, L>,
-        refusal: AllocateError,
-    ) -> Self {
-        let request = Self { refusal };
-        request.ask(member);
-        request
+impl<'m, F: Fabric, H: HostMemory, L: Liveness> Request<'m, F, H, L> {
+    fn begin(member: &'m Member<F, H, L>) -> Self {
+        Self { member, asking: None }
     }
 
-    fn ask<F: Fabric, H: HostMemory, L: Liveness>(&self, member: &Member<F, H, L>) {
-        member.seat().chunk_demand().publish(member.fabric(), 1);
-        crash::reach(CrashPoint::ChunkAsked);
-    }
-
-    /// Whether a chunk is free now. It may be gone again when it is to be taken.
-    fn poll<F: Fabric, H: HostMemory, L: Liveness>(&self, member: &Member<F, H, L>) -> bool {
-        let (layout, fabric) = (member.layout(), member.fabric());
-        if member.seat().chunk_demand().own(fabric) == 0 {
-            // Another thread of this host has withdrawn.
-            self.ask(member);
+    /// Asks, and looks whether a chunk is free now. It may be gone again when it is to be taken.
+    fn poll(&mut self) -> bool {
+        let (layout, fabric) = (self.member.layout(), self.member.fabric());
+        if self.asking.is_none() {
+            self.asking = self.member.try_lock_host(HostLockName::ChunkDemand);
+            if self.asking.is_some() {
+                self.member.seat().chunk_demand().publish(fabric, 1);
+                crash::reach(CrashPoint::ChunkAsked);
+            }
         }
         fabric.refresh(layout.chunk_table());
         (0..layout.chunks()).map(ChunkId).any(|chunk| {
@@ -49,14 +48,38 @@ impl Request {
             entry.is_ok_and(|entry| entry.state() == Some(ChunkState::Free))
         })
     }
+}
 
-    /// Asks no more.
-    fn withdraw<F: Fabric, H: HostMemory, L: Liveness>(
-        self,
-        member: &Member<F, H, L>,
-    ) -> AllocateError {
-        member.seat().chunk_demand().publish(member.fabric(), 0);
-        self.refusal
+impl<F: Fabric, H: HostMemory, L: Liveness> Drop for Request<'_, F, H, L> {
+    fn drop(&mut self) {
+        // Before the lock goes: the next of this host to ask publishes anew.
+        if self.asking.is_some() {
+            self.member.seat().chunk_demand().publish(self.member.fabric(), 0);
+        }
+    }
+}
+
+/// Withdraws the request of a process of this host that died asking. For the agent, at each beat.
+pub(crate) fn end_abandoned_request<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+) {
+    // Mostly nobody asks, which costs one load.
+    if member.seat().tier().host_lock(HostLockName::ChunkDemand).holder().is_none() {
+        return;
+    }
+    if let Some(guard) = member.try_lock_host(HostLockName::ChunkDemand) {
+        // Dropped with the lock: the word is 0 before the lock is free.
+        drop(Request { member, asking: Some(guard) });
+    }
+}
+
+/// Withdraws what a former life of `node` asked for. The caller writes that node's lines (M1): it is
+/// its recoverer, after the fence, or it joins as the node.
+pub(crate) fn end_request_of_dead<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
+    let demand = layout.chunk_demand(node);
+    // M8.
+    if demand.fresh(fabric) != 0 {
+        demand.claim().publish(fabric, 0);
     }
 }
 
@@ -75,9 +98,9 @@ pub(crate) fn request<F: Fabric, H: HostMemory, L: Liveness>(
             Err(refusal @ AllocateError::Exhausted { .. }) => refusal,
             outcome => return outcome,
         };
-        let request = Request::begin(member, refusal);
+        let mut request = Request::begin(member);
         let found = loop {
-            if request.poll(member) {
+            if request.poll() {
                 break true;
             }
             if clock.now_ms() >= until_ms {
@@ -86,7 +109,7 @@ pub(crate) fn request<F: Fabric, H: HostMemory, L: Liveness>(
             clock.pause(tries);
             tries += 1;
         };
-        let refusal = request.withdraw(member);
+        drop(request);
         if !found {
             return Err(refusal);
         }
@@ -103,4 +126,101 @@ pub(crate) fn of_others<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F
     refresh_all(fabric, words().map(|word| word.range()));
     let chunks = u64::from(layout.chunks());
     words().fold(0, |sum: u64, word| sum.saturating_add(word.cached(fabric))).min(chunks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heap::rig::{Rig, RigMember, TIMEOUT_MS};
+    use super::*;
+    use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory};
+    use crate::member::{HostIdentity, HostTier, ProcessIdentity};
+
+    /// Processes whose number is odd are dead.
+    #[derive(Clone, Copy, Debug)]
+    struct EvenLive;
+
+    impl Liveness for EvenLive {
+        fn is_alive(&self, process: ProcessIdentity) -> bool {
+            process.pid().is_multiple_of(2)
+        }
+    }
+
+    type Process = Member<SimulatedHost, SimulatedHostMemory, EvenLive>;
+
+    fn process(rig: &Rig, host: u16, pid: u32) -> Process {
+        let memory = rig.rack.host_memory(usize::from(host), HostTier::words_of(&rig.geometry));
+        let identity = HostIdentity::simulated(u64::from(host));
+        let (fabric, me) = (rig.rack.host(usize::from(host)), ProcessIdentity::new(pid, 1));
+        Member::join(fabric, memory, host, &identity, me, EvenLive, &rig.clock).unwrap()
+    }
+
+    /// Every chunk of the region is taken by `member`.
+    fn take_all<L: Liveness>(
+        rig: &Rig,
+        member: &Member<SimulatedHost, SimulatedHostMemory, L>,
+    ) -> Vec<ChunkId> {
+        std::iter::from_fn(|| member.allocate_chunk(&rig.clock, TIMEOUT_MS, 7).ok()).collect()
+    }
+
+    #[test]
+    fn a_request_stands_as_long_as_anybody_of_the_host_waits() {
+        let rig = Rig::new(1);
+        let (one, other): (RigMember, RigMember) = (rig.join(0), rig.join(0));
+        let far = rig.join(1);
+        take_all(&rig, &far);
+        let (mut first, mut second) = (Request::begin(&one), Request::begin(&other));
+        assert!(!first.poll() && !second.poll());
+        assert_eq!(far.chunks_requested(), 1, "a host asks for one at a time");
+        drop(first);
+        assert_eq!(far.chunks_requested(), 0);
+        assert!(!second.poll());
+        assert_eq!(far.chunks_requested(), 1, "the other goes on asking");
+        drop(second);
+        assert_eq!(far.chunks_requested(), 0);
+    }
+
+    #[test]
+    fn what_a_dead_process_asked_for_is_withdrawn_by_its_host() {
+        let rig = Rig::new(1);
+        let (agent, asking, far) = (process(&rig, 0, 2), process(&rig, 0, 3), process(&rig, 1, 2));
+        take_all(&rig, &far);
+        let mut request = Request::begin(&asking);
+        assert!(!request.poll());
+        std::mem::forget(request);
+        assert_eq!(far.chunks_requested(), 1);
+        assert!(agent.beat());
+        assert_eq!(far.chunks_requested(), 0);
+        // One that lives is not interrupted.
+        let waiting = process(&rig, 0, 4);
+        let mut request = Request::begin(&waiting);
+        assert!(!request.poll());
+        assert!(agent.beat());
+        assert_eq!(far.chunks_requested(), 1);
+        drop(request);
+        assert_eq!(far.chunks_requested(), 0);
+    }
+
+    #[test]
+    fn what_a_dead_host_asked_for_is_withdrawn_by_its_recoverer_and_by_its_next_life() {
+        let rig = Rig::new(1);
+        let far = rig.join(1);
+        take_all(&rig, &far);
+        for recovered in [true, false] {
+            let asking = rig.join(0);
+            let mut request = Request::begin(&asking);
+            assert!(!request.poll());
+            std::mem::forget(request);
+            std::mem::forget(asking);
+            assert_eq!(far.chunks_requested(), 1);
+            rig.rack.crash(0);
+            if recovered {
+                end_request_of_dead(far.layout(), far.fabric(), NodeId(0));
+            } else {
+                let reborn = rig.join(0);
+                assert_eq!(far.chunks_requested(), 0);
+                drop(reborn);
+            }
+            assert_eq!(far.chunks_requested(), 0);
+        }
+    }
 }

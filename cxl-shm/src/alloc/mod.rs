@@ -7,6 +7,7 @@ mod member;
 
 pub use chunk::{AllocateError, ChunkError, ReturnError};
 pub(crate) use chunk::{allocate, free, owned};
+pub(crate) use demand::{end_abandoned_request, end_request_of_dead};
 pub use heap::{
     FreeError, HEAP_PURPOSE, HeapUsage, Object, ObjectError, PeerObject, SharedOffset, SweepError,
     SweepReport, TakeOverError,

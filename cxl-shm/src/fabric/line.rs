@@ -225,14 +225,6 @@ impl OwnedWord {
         fabric.publish(LineRange::one(self.at.line()));
     }
 
-    /// Stores, and starts to write back: others see it after the next fence of this host, or one
-    /// after that. For a word that changes all the time, of which nobody needs any one value.
-    #[track_caller]
-    pub(crate) fn post(&self, fabric: &impl Fabric, value: u64) {
-        fabric.store(self.at, value);
-        fabric.write_back(LineRange::one(self.at.line()));
-    }
-
     /// Our own last value.
     pub fn own(&self, fabric: &impl Fabric) -> u64 {
         fabric.load(self.at)

@@ -153,10 +153,15 @@ pub enum RecoveryStep {
     Done,
     /// The slot was left or had a new life before the recovery began: nothing was touched.
     Moot,
+    /// No lock manager runs on the recoverer's host any more, and another host is to recover; the
+    /// dead one was not fenced.
+    ResignedUnfenced,
+    /// As [`Self::ResignedUnfenced`], but the dead one was fenced. What was begun may be half done.
+    ResignedFenced,
 }
 
 impl RecoveryStep {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Unfenced,
         Self::Fenced,
         Self::Redone,
@@ -164,7 +169,21 @@ impl RecoveryStep {
         Self::Adopted,
         Self::Done,
         Self::Moot,
+        Self::ResignedUnfenced,
+        Self::ResignedFenced,
     ];
+
+    /// Whether the dead host was known to write no more.
+    #[must_use]
+    pub fn is_fenced(self) -> bool {
+        (Self::Fenced..=Self::Done).contains(&self) || self == Self::ResignedFenced
+    }
+
+    /// Whether the recoverer has given up, for another to be appointed.
+    #[must_use]
+    pub fn has_resigned(self) -> bool {
+        matches!(self, Self::ResignedUnfenced | Self::ResignedFenced)
+    }
 
     /// Whether the recoverer may be writing the lines of the dead.
     #[must_use]

@@ -6,12 +6,12 @@ use std::fmt;
 use super::consensus::{Ballots, Decision, Progress, Proposal};
 use super::fence::Fence;
 use super::recovery::{Recovery, RecoveryNews};
-use super::slot::{Slot, is_over};
+use super::slot::{Slot, is_over, recoveries_of};
 use super::suspicion::Suspicion;
 use super::{Liveness, Manage, Member};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory};
-use crate::layout::Case;
+use crate::layout::{Case, RecoveryStep};
 use crate::units::NodeId;
 
 /// How often it looks at all hearts.
@@ -171,14 +171,22 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
             return declares.then(|| propose(last.appointment));
         };
         let appointed = decision.appointment;
+        let next = last.appointment.checked_add(1);
+        let has_resigned = recoveries_of(layout, fabric, victim).iter().any(|(node, record)| {
+            *node == appointed.recoverer
+                && record.case() == last
+                && record.step().is_some_and(RecoveryStep::has_resigned)
+        });
+        if has_resigned {
+            return next.filter(|_| declares).map(propose);
+        }
         if (appointed.recoverer, appointed.incarnation) == (me, mine) {
             return Some(Care::Recovering(Recovery::begin(self.member, victim, last)));
         }
         // R4. A number that is no node of the region is a faulty host's: it recovers nobody.
         let known = layout.node(appointed.recoverer.0);
         let over = known.is_none_or(|node| is_over(layout, fabric, node, appointed.incarnation));
-        let next = last.appointment.checked_add(1)?;
-        (declares && over).then(|| propose(next))
+        next.filter(|_| declares && over).map(propose)
     }
 
     fn carry_on(

@@ -4,7 +4,7 @@
 //! word 0  magic    1..3 uuid    3 node    4 incarnation    5 state    6 term obeyed    7 requests
 //! 8       pid namespace of the processes    9 places of the registry ever in use
 //! 10      ticket counter of the queues
-//! 11      host locks: agent, manager, heap, objects
+//! 11      host locks: agent, manager, heap, objects, chunk demand
 //! ...     owner words, one per lock of the region (rule Q1)
 //! ...     process registry: {identity, generation} x 256
 //! ...     waiters' words: {lock, ticket} x 256 (rule Q2)
@@ -32,7 +32,7 @@ const STATE: usize = 5;
 const STATE_MEMBER: u64 = 1;
 const STATE_DECLARED_DEAD: u64 = 2;
 /// Host locks: those of [`HostLockName`].
-const OWN_LOCKS: usize = 4;
+const OWN_LOCKS: usize = 5;
 
 /// Who holds a host lock, for the recovery of what a dead process left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +45,8 @@ pub enum HostLockName {
     Heap,
     /// Guards the heap of objects, among the processes of the host.
     Objects,
+    /// Held by who asks other nodes for a chunk, for as long as it does.
+    ChunkDemand,
 }
 
 /// The shared words of one host, laid out.
@@ -170,6 +172,7 @@ impl<H: HostMemory> HostTier<H> {
             HostLockName::Manager => 1,
             HostLockName::Heap => 2,
             HostLockName::Objects => 3,
+            HostLockName::ChunkDemand => 4,
         };
         HostLock::new(&self.memory, HEADER_WORDS + index)
     }

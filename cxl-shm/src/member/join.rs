@@ -270,6 +270,7 @@ fn take_slot<F: Fabric, H: HostMemory>(
     let line = |state| NodeLine::new(state, incarnation, host.boot_id, host.machine_id);
     seat.node_line().publish(fabric, &line(NodeState::Joining));
     crash::reach(CrashPoint::JoinAnnounced);
+    crate::alloc::end_request_of_dead(layout, fabric, node);
 
     // L2: redo and close what the former incarnation left open, while its requests still stand,
     // then end those. A2: tickets go on from where they were.

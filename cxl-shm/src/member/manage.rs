@@ -145,11 +145,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Manage<'m, F, H, L> {
         self.manager.as_ref().is_some_and(Manager::is_waited_for)
     }
 
-    /// The nodes as seen in the last round, and what they hold now.
+    /// The nodes as seen in the last round.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeReport> {
-        let (layout, fabric) = (self.member.layout(), self.member.fabric());
-        self.manager.as_ref().map_or_else(Vec::new, |manager| manager.nodes(layout, fabric))
+        self.manager.iter().flat_map(Manager::nodes).collect()
     }
 }
 

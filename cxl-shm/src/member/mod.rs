@@ -53,6 +53,9 @@ use crate::units::{ChunkId, Incarnation, LockId, NodeId};
 
 /// How long a heart may stand still, on the watcher's own clock, before its owner is suspected.
 pub const SUSPECT_MS: u64 = 1500;
+/// For how many beats of its host's heart no lock manager lives on a host before the host gives up
+/// the recoveries that it was appointed to: ten seconds, time enough to start one again.
+pub const RESIGN_BEATS: u64 = 1024;
 /// How often an agent beats the heart.
 pub const HEARTBEAT_MS: u64 = 10;
 
@@ -211,6 +214,17 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         }
     }
 
+    /// A host lock, if no living process has it.
+    pub(crate) fn try_lock_host(&self, name: HostLockName) -> Option<HostGuard<'_, H>> {
+        let lock = self.seat.tier().host_lock(name);
+        let recovered = match self.try_host_lock(&lock) {
+            HostAcquire::Busy => return None,
+            HostAcquire::Acquired => false,
+            HostAcquire::Recovered => true,
+        };
+        Some(HostGuard { lock, token: self.token, recovered })
+    }
+
     /// Takes a lock between hosts, waiting at most `timeout_ms`; zero is [`Self::try_lock_shared`].
     ///
     /// First come, first served among the threads of the host, and among the hosts. A holder passes
@@ -332,7 +346,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// [`HEARTBEAT_MS`]. Returns whether it is.
     ///
     /// The agent also ends what nobody looks after of the region's locks: what dead processes of the
-    /// host left, and what was passed to one that did not take it over. When others have declared
+    /// host left, and what was passed to one that did not take it over; asks for no more chunks on
+    /// behalf of the dead; and gives up recoveries when no lock manager has lived here for
+    /// [`RESIGN_BEATS`]. When others have declared
     /// this node dead it tells all processes of the host, and writes no more.
     pub fn beat(&self) -> bool {
         let lock = self.seat.tier().host_lock(HostLockName::Agent);
@@ -351,7 +367,29 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         }
         self.agent.borrow_mut().tick(&self.seat, &self.fabric);
         crate::lock::end_abandoned(self);
+        crate::alloc::end_abandoned_request(self);
+        self.resign_unless_managed();
         true
+    }
+
+    /// Every so many beats: looks whether a lock manager lives on this host, and when none has for
+    /// long, gives up the recoveries that this node was appointed to, so that another host's can go
+    /// on with them.
+    fn resign_unless_managed(&self) {
+        let mut agent = self.agent.borrow_mut();
+        if !agent.is_time_for_managers() {
+            return;
+        }
+        let manager = self.seat.tier().host_lock(HostLockName::Manager).holder();
+        let lives = manager.is_some_and(|manager| self.holds(manager));
+        if agent.has_missed_managers(lives) {
+            for victim in recovery::resign(self) {
+                tracing::warn!(
+                    node = %self.node(), %victim,
+                    "gives up the recovery: no lock manager runs on this host any more"
+                );
+            }
+        }
     }
 
     pub(crate) fn seat(&self) -> &Seat<H> {

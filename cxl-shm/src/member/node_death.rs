@@ -38,7 +38,11 @@ impl NodeDeath {
     /// Whether nothing of it is touched, because nothing keeps it from writing.
     #[must_use]
     pub fn is_quarantined(&self) -> bool {
-        !self.over && matches!(self.step, None | Some(RecoveryStep::Unfenced))
+        !self.over && {
+            let unfenced =
+                |step| matches!(step, RecoveryStep::Unfenced | RecoveryStep::ResignedUnfenced);
+            self.step.is_none_or(unfenced)
+        }
     }
 
     /// How it stands, for people.
@@ -57,6 +61,9 @@ impl NodeDeath {
             Some(RecoveryStep::Adopted) => format!("being recovered by node {by}: heap adopted"),
             Some(RecoveryStep::Done) => "recovered".to_owned(),
             Some(RecoveryStep::Moot) => "recovered by its own host".to_owned(),
+            Some(RecoveryStep::ResignedUnfenced | RecoveryStep::ResignedFenced) => {
+                format!("declared dead; node {by} has no lock manager any more, waits for another")
+            }
         }
     }
 }

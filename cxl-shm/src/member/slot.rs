@@ -76,7 +76,7 @@ pub(crate) fn is_over<F: Fabric>(
     let gone = slot.is_some_and(|slot| slot.vacant || slot.incarnation > incarnation);
     gone || recoveries_of(layout, fabric, node).iter().any(|(_, record)| {
         record.case().incarnation == incarnation
-            && record.step().is_some_and(|step| step >= RecoveryStep::Fenced)
+            && record.step().is_some_and(RecoveryStep::is_fenced)
     })
 }
 

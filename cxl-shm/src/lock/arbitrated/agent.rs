@@ -5,7 +5,7 @@ use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
 use crate::layout::{Layout, ManagerClaim};
 use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
-use crate::member::Seat;
+use crate::member::{RESIGN_BEATS, Seat};
 use crate::mutant::{self, Mutant};
 use crate::units::{LockId, NodeId};
 
@@ -14,7 +14,12 @@ use crate::units::{LockId, NodeId};
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Agent {
     beats: u64,
+    /// Looks in a row at which no lock manager lived on this host.
+    unmanaged: u64,
 }
+
+/// Beats between two looks for a lock manager on this host: each is a system call.
+const MANAGER_LOOK_BEATS: u64 = 64;
 
 impl Agent {
     /// One heartbeat, and one look for a newer term.
@@ -24,6 +29,21 @@ impl Agent {
         self.beats = heartbeat.own(fabric).wrapping_add(1);
         heartbeat.publish(fabric, self.beats);
         obey_newest_term(seat, fabric);
+    }
+
+    /// Whether the last beat was one after which to look for a lock manager on this host.
+    pub(crate) fn is_time_for_managers(&self) -> bool {
+        self.beats.is_multiple_of(MANAGER_LOOK_BEATS)
+    }
+
+    /// Takes note of such a look. Whether none has lived here for long.
+    pub(crate) fn has_missed_managers(&mut self, lives: bool) -> bool {
+        self.unmanaged = if lives { 0 } else { self.unmanaged + 1 };
+        let for_long = self.unmanaged >= RESIGN_BEATS / MANAGER_LOOK_BEATS;
+        if for_long {
+            self.unmanaged = 0;
+        }
+        for_long
     }
 }
 

@@ -46,8 +46,6 @@ pub struct NodeReport {
     pub node: NodeId,
     /// Takes part, and has acknowledged the term.
     pub acknowledged: bool,
-    /// Locks it holds by a grant of this term.
-    pub holds: u32,
 }
 
 /// What a round looks at.
@@ -176,9 +174,9 @@ impl Manager {
                 self.look_who_is_there(index, seat, fabric);
             }
         }
-        // Visible with the fence of the next round.
+        // From the published word, not from our own count: another process may have been manager.
         let heartbeat = seat.manager_heartbeat();
-        heartbeat.post(fabric, heartbeat.own(fabric).wrapping_add(1));
+        heartbeat.publish(fabric, heartbeat.own(fabric).wrapping_add(1));
         state
     }
 
@@ -199,22 +197,13 @@ impl Manager {
         seat.manager_claim().publish(fabric, stopped.word());
     }
 
-    /// The nodes as last seen, and what they hold now.
-    pub(crate) fn nodes<F: Fabric>(&self, layout: &Layout, fabric: &F) -> Vec<NodeReport> {
-        refresh_all(fabric, layout.nodes().map(|node| layout.requests(node).range()));
-        let present = self.nodes.iter().filter(|view| view.present);
+    /// The nodes as last seen.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeReport> + '_ {
         let report = |view: &NodeView| {
-            let request = |lock| layout.request(view.node, LockId(lock)).cached(fabric);
-            let held =
-                |(lock, granted): &(u32, &u64)| is_odd(**granted) && request(*lock) == **granted;
-            let holds = (0..layout.locks()).zip(&view.granted).filter(held).count();
-            NodeReport {
-                node: view.node,
-                acknowledged: view.acknowledged,
-                holds: u32::try_from(holds).unwrap_or(u32::MAX),
-            }
+            let NodeView { node, acknowledged, .. } = *view;
+            NodeReport { node, acknowledged }
         };
-        present.map(report).collect()
+        self.nodes.iter().filter(|view| view.present).map(report)
     }
 
     /// Who holds what others wait for, as far as is known: index of the node, and the lock.

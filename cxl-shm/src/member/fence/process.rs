@@ -12,7 +12,7 @@ use crate::layout::{Case, ChunkState, Layout, Superblock};
 use crate::member::{
     HOST_TIER_FOLDER, HostIdentity, HostTier, HostTierFile, Liveness, ProcLiveness, ProcessIdentity,
 };
-use crate::units::{ChunkId, LineRange, NodeId};
+use crate::units::{ChunkId, Incarnation, LineRange, NodeId};
 
 /// How long a killed process may take to be gone.
 const GONE_MS: u64 = 30_000;
@@ -71,9 +71,9 @@ impl ProcessFence {
             HostTierFile::path_in(Path::new(HOST_TIER_FOLDER), &self.superblock, order.victim);
         let (sender, receiver) = channel();
         let (fabric, layout, superblock) = (self.fabric.clone(), self.layout, self.superblock);
-        let (victim, namespace) = (order.victim, self.host.pid_namespace);
+        let (victim, case, namespace) = (order.victim, order.case, self.host.pid_namespace);
         let job = move || {
-            let killed = kill_all(&path, &superblock, victim, namespace);
+            let killed = kill_all(&path, &superblock, victim, case.incarnation, namespace);
             if killed.is_ok() {
                 flush_all(&layout, &fabric, victim);
             }
@@ -126,6 +126,7 @@ fn kill_all(
     path: &Path,
     superblock: &Superblock,
     victim: NodeId,
+    incarnation: Incarnation,
     pid_namespace: u64,
 ) -> Result<(), String> {
     if !path.exists() {
@@ -136,9 +137,15 @@ fn kill_all(
     let words = HostTier::words_of(&superblock.geometry);
     let memory = file.map(words).map_err(|error| error.to_string())?;
     let tier = HostTier::new(memory, superblock.geometry.locks);
-    if tier.life(superblock.uuid, victim).is_none() {
+    match tier.life(superblock.uuid, victim) {
         // Made by a process that died before it had joined: nobody has ever written as the node.
-        return Err(format!("{} is not the tier of that node", path.display()));
+        None => return Err(format!("{} is not the tier of that node", path.display())),
+        // Processes of another life are not to be killed for this one, nor do they say anything
+        // about where this one ran.
+        Some(life) if life != incarnation => {
+            return Err(format!("{} is of incarnation {life} of that node", path.display()));
+        }
+        Some(_) => {}
     }
     if tier.pid_namespace() != pid_namespace {
         return Err("its processes are in another pid namespace than this one".to_owned());
@@ -199,5 +206,88 @@ fn flush_all(layout: &Layout, fabric: &MappedFabric, node: NodeId) {
         if !others {
             fabric.refresh(LineRange::covering(layout.chunk(chunk)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Geometry;
+    use std::process::{Child, Command};
+
+    const NODE: NodeId = NodeId(1);
+    const LIFE: Incarnation = Incarnation(4);
+    const HERE: u64 = 1;
+
+    fn superblock() -> Superblock {
+        let geometry = Geometry {
+            region_bytes: 16 << 20,
+            nodes: 2,
+            locks: 8,
+            chunk_bytes: 1 << 20,
+            area_lines: 1,
+            host_words: 0,
+        };
+        Superblock::new([1, 2], geometry, [0; 6])
+    }
+
+    /// A tier of `life` in pid namespace `namespace`, in which a child of this process is a member.
+    fn with_member(life: Incarnation, namespace: u64, test: impl FnOnce(&Path, &mut Child)) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tier");
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let start = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap();
+        let identity = ProcessIdentity::new(child.id(), start.parse().unwrap());
+        assert!(ProcLiveness.is_alive(identity));
+        {
+            let file = HostTierFile::lock(&path).unwrap();
+            let memory = file.map(HostTier::words_of(&superblock().geometry)).unwrap();
+            let tier = HostTier::new(memory, superblock().geometry.locks);
+            tier.reset(superblock().uuid, NODE, life, namespace);
+            tier.register(identity).unwrap();
+        }
+        test(&path, &mut child);
+        // It may have ended already.
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+
+    fn is_running(child: &mut Child) -> bool {
+        child.try_wait().unwrap().is_none()
+    }
+
+    #[test]
+    fn processes_of_the_life_that_is_dead_are_killed() {
+        with_member(LIFE, HERE, |path, child| {
+            assert_eq!(kill_all(path, &superblock(), NODE, LIFE, HERE), Ok(()));
+            assert!(!is_running(child));
+        });
+    }
+
+    #[test]
+    fn numbers_of_another_pid_namespace_kill_nobody_and_are_no_fence() {
+        with_member(LIFE, HERE + 1, |path, child| {
+            let refused = kill_all(path, &superblock(), NODE, LIFE, HERE).unwrap_err();
+            assert!(refused.contains("another pid namespace"), "{refused}");
+            assert!(is_running(child), "a process that has the number by chance was killed");
+        });
+    }
+
+    #[test]
+    fn a_tier_of_another_life_kills_nobody_and_is_no_fence() {
+        with_member(Incarnation(LIFE.0 + 1), HERE, |path, child| {
+            let refused = kill_all(path, &superblock(), NODE, LIFE, HERE).unwrap_err();
+            assert!(refused.contains("incarnation 5"), "{refused}");
+            assert!(is_running(child));
+        });
+    }
+
+    #[test]
+    fn without_a_tier_there_is_no_fence() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tier");
+        assert!(kill_all(&path, &superblock(), NODE, LIFE, HERE).is_err());
+        assert!(!path.exists());
     }
 }

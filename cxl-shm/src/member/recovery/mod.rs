@@ -16,12 +16,16 @@
 //!   recoverer publishes `Fenced`, then looks for an arrival, and yields to it. So one of the two
 //!   sees the other, and never do both write.
 //! - **R4** A recoverer of a later life waits while one of an earlier life is under way. A next
-//!   recoverer is appointed only when the one before is over for certain.
+//!   recoverer is appointed only when the one before is over for certain, or has resigned: the host
+//!   of a recoverer lives, no lock manager runs on it, and another of its processes says so.
 //! - **R5** Locks come first: a lock manager may wait for them (T4). Chunks are adopted under the
 //!   chunk lock, so after that. The slot may be joined again at the very end: who joins finds
 //!   nothing of its former life half recovered.
 
 mod adopt;
+mod resign;
+#[cfg(test)]
+mod tests;
 
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
@@ -36,6 +40,7 @@ use crate::member::{Liveness, Member};
 use crate::units::{ChunkId, NodeId};
 
 use adopt::Adoption;
+pub(crate) use resign::resign;
 
 /// What changed by a step of a recovery.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,7 +88,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
 
     /// Nothing is left to do.
     pub(crate) fn is_finished(&self) -> bool {
-        matches!(self.step, RecoveryStep::Done | RecoveryStep::Moot)
+        matches!(self.step, RecoveryStep::Done | RecoveryStep::Moot) || self.step.has_resigned()
     }
 
     /// Waits for the chunk lock, or is about to.
@@ -122,7 +127,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
                 self.bury(member);
                 self.reach(member, RecoveryStep::Done)
             }
-            RecoveryStep::Done | RecoveryStep::Moot => None,
+            RecoveryStep::Done
+            | RecoveryStep::Moot
+            | RecoveryStep::ResignedUnfenced
+            | RecoveryStep::ResignedFenced => None,
         }
     }
 
@@ -146,9 +154,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         };
         // A fence is a fact about the life, whoever brought it about.
         let fenced_before = |(_, record): &(NodeId, RecoveryRecord)| {
-            let fenced = RecoveryStep::Fenced..=RecoveryStep::Done;
             record.case().incarnation == self.case.incarnation
-                && record.step().is_some_and(|step| fenced.contains(&step))
+                && record.step().is_some_and(RecoveryStep::is_fenced)
         };
         let fenced = member.is_confirmed_off(self.victim, self.case.incarnation)
             || recoveries_of(layout, fabric, self.victim).iter().any(fenced_before);
@@ -188,6 +195,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
     /// The last write to the lines of the dead: the slot may be joined again.
     fn bury(&self, member: &Member<F, H, L>) {
         let (layout, fabric) = (member.layout(), member.fabric());
+        crate::alloc::end_request_of_dead(layout, fabric, self.victim);
         // M1: by the fence (R1). M8: what our caches hold of the line is old.
         fabric.refresh(layout.node_line(self.victim).range());
         let line = layout.node_line(self.victim).claim();
@@ -213,7 +221,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
             RecoveryStep::Redone => CrashPoint::RecoveryRedone,
             RecoveryStep::Freed => CrashPoint::RecoveryFreed,
             RecoveryStep::Adopted => CrashPoint::RecoveryAdopted,
-            RecoveryStep::Done | RecoveryStep::Moot => CrashPoint::RecoveryDone,
+            RecoveryStep::Done
+            | RecoveryStep::Moot
+            | RecoveryStep::ResignedUnfenced
+            | RecoveryStep::ResignedFenced => CrashPoint::RecoveryDone,
         });
         Some(RecoveryNews::Reached(step))
     }

@@ -1,0 +1,57 @@
+//! Giving up a recovery: this node was appointed, and no lock manager runs on its host any more.
+//!
+//! The host lives, so nobody may go on in its place before it says so (R4). Any of its processes can
+//! say so: the right to manage, which it takes meanwhile, shows that the process which was at the
+//! recovery is gone.
+
+use super::twin;
+use crate::fabric::{Fabric, HostMemory, refresh_all};
+use crate::layout::{RecoveryRecord, RecoveryStep};
+use crate::member::consensus::Ballots;
+use crate::member::slot::Slot;
+use crate::member::{HostLockName, Liveness, Member};
+use crate::units::NodeId;
+
+/// Gives up every recovery that this node was appointed to and has not finished, unless a lock
+/// manager runs on this host. Returns whose.
+pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+) -> Vec<NodeId> {
+    let Some(_alone) = member.try_lock_host(HostLockName::Manager) else { return Vec::new() };
+    let (layout, fabric) = (member.layout(), member.fabric());
+    let (me, mine) = (member.node(), member.incarnation());
+    let slots = Slot::all(layout, fabric);
+    let lived_in: Vec<&Slot> = slots.iter().filter(|it| it.node != me && !it.vacant).collect();
+    let ballots = Ballots::fresh(layout, fabric, lived_in.iter().map(|slot| slot.node));
+    let mut resigned = Vec::new();
+    for Slot { node: victim, incarnation, .. } in lived_in.into_iter().copied() {
+        let last = ballots.last_case(victim).filter(|case| case.incarnation == incarnation);
+        let decision = last.and_then(|case| ballots.decision(victim, case));
+        let Some(decision) = decision
+            .filter(|it| (it.appointment.recoverer, it.appointment.incarnation) == (me, mine))
+        else {
+            continue;
+        };
+        let twin = twin(member, victim);
+        // What the process before us wrote may still be in our caches only.
+        twin.settle(fabric);
+        let own = twin.own(fabric).ok().flatten().filter(|own| own.case() == decision.case);
+        let step = own.and_then(|own| own.step()).unwrap_or(RecoveryStep::Unfenced);
+        let next = match step {
+            RecoveryStep::Unfenced => RecoveryStep::ResignedUnfenced,
+            _ if step.is_under_way() => RecoveryStep::ResignedFenced,
+            _ => continue,
+        };
+        if next == RecoveryStep::ResignedFenced {
+            // M8: the lines of the dead, and those that its updates concern, pass to the next
+            // recoverer (M1). What the process before us wrote there and did not publish must not
+            // reach the device after what that one writes.
+            let tables =
+                [layout.roots().range(), layout.lock_table().range(), layout.chunk_table()];
+            refresh_all(fabric, layout.owned_by(victim).chain(tables));
+        }
+        twin.publish(fabric, RecoveryRecord::new(decision.case, mine, next));
+        resigned.push(victim);
+    }
+    resigned
+}

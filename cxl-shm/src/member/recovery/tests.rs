@@ -1,0 +1,197 @@
+//! A lock manager that was appointed to recover dies, and its host lives.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::RecoveryNews;
+use crate::clock::Clock;
+use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use crate::layout::{Geometry, LockProtocol, RecoveryStep, Superblock, format_superblock};
+use crate::member::{
+    DeathNews, Deaths, Fence, FenceOrder, FenceState, HostIdentity, HostTier, Liveness, Manage,
+    Member, NoFence, NodeDeath, ProcessIdentity, RESIGN_BEATS, SUSPECT_MS,
+};
+use crate::units::NodeId;
+
+const VICTIM: NodeId = NodeId(2);
+const MANAGER_PID: u32 = 7;
+
+/// Processes that have died, by their numbers.
+#[derive(Clone, Debug, Default)]
+struct Died(Rc<RefCell<BTreeSet<u32>>>);
+
+impl Liveness for Died {
+    fn is_alive(&self, process: ProcessIdentity) -> bool {
+        !self.0.borrow().contains(&process.pid())
+    }
+}
+
+#[derive(Debug, Default)]
+struct HandClock(Cell<u64>);
+
+impl Clock for HandClock {
+    fn now_ms(&self) -> u64 {
+        self.0.get()
+    }
+
+    fn pause(&self, _: u32) {
+        self.0.set(self.0.get() + 10);
+    }
+}
+
+/// A fence that holds at once.
+struct Off;
+
+impl Fence for Off {
+    fn poll(&mut self, _: &FenceOrder, _: u64) -> FenceState {
+        FenceState::Fenced
+    }
+}
+
+type Process = Member<SimulatedHost, SimulatedHostMemory, Died>;
+type Watch<'m> = Deaths<'m, SimulatedHost, SimulatedHostMemory, Died>;
+
+fn join(rack: &SimulatedRack, geometry: &Geometry, died: &Died, host: u16, pid: u32) -> Process {
+    let memory = rack.host_memory(usize::from(host), HostTier::words_of(geometry));
+    let identity = HostIdentity::simulated(u64::from(host));
+    let (fabric, me) = (rack.host(usize::from(host)), ProcessIdentity::new(pid, 1));
+    let clock = HandClock::default();
+    Member::join(fabric, memory, host, &identity, me, died.clone(), &clock).unwrap()
+}
+
+/// Looks until `until`, while the hearts of `alive` beat; all news.
+fn watch(
+    deaths: &mut Watch<'_>,
+    clock: &HandClock,
+    alive: &[&Process],
+    fence: &mut impl Fence,
+    until: impl Fn(&DeathNews) -> bool,
+) -> Vec<DeathNews> {
+    let mut all = Vec::new();
+    for _ in 0..2000 {
+        alive.iter().for_each(|process| {
+            process.beat();
+        });
+        clock.pause(0);
+        let news = deaths.step(clock.now_ms(), true, fence);
+        all.extend(news.into_iter().map(|(_, news)| news));
+        if all.iter().any(&until) {
+            return all;
+        }
+    }
+    all
+}
+
+fn is_done(news: &DeathNews) -> bool {
+    *news == DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Done))
+}
+
+/// The first manager is appointed and comes as far as `first_fence` lets it, then dies; the other
+/// host's manager ends the recovery once the first host has given it up, and not before.
+fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathNews) -> bool) {
+    let geometry = Geometry {
+        region_bytes: 8 << 20,
+        nodes: 3,
+        locks: 8,
+        chunk_bytes: 64 << 10,
+        area_lines: 1,
+        host_words: 0,
+    };
+    let rack = SimulatedRack::sticky(3, geometry.region_bytes);
+    let superblock = Superblock {
+        lock_protocol: LockProtocol::Bakery,
+        ..Superblock::new([1, 2], geometry, [0; 6])
+    };
+    format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+    let (died, clock) = (Died::default(), HandClock::default());
+    let join = |host, pid| join(&rack, &geometry, &died, host, pid);
+    let (agent, first, second) = (join(0, 1), join(0, MANAGER_PID), join(1, 2));
+    let victim = join(2, 3);
+    victim.beat();
+
+    let manage: Manage<'_, _, _, _> = first.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let news = watch(&mut deaths, &clock, &[&agent, &second], &mut first_fence, reached);
+    assert!(news.iter().any(|it| matches!(it, DeathNews::Declared(_))), "{news:?}");
+    // The process dies as it is: it gives nothing back.
+    drop(deaths);
+    std::mem::forget(manage);
+    died.0.borrow_mut().insert(MANAGER_PID);
+
+    let manage = second.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let death = || NodeDeath::of(second.layout(), second.fabric(), VICTIM).unwrap();
+    let appointed = |death: NodeDeath| death.decision.appointment.recoverer;
+    // R4: the host of the recoverer lives, and has not given up.
+    for _ in 0..400 {
+        agent.beat();
+        second.beat();
+        clock.pause(0);
+        let news = deaths.step(clock.now_ms(), true, &mut Off);
+        assert!(news.iter().all(|(node, _)| *node != VICTIM), "{news:?}");
+    }
+    assert_eq!(appointed(death()), NodeId(0));
+    for _ in 0..=RESIGN_BEATS + 64 {
+        agent.beat();
+        second.beat();
+    }
+    assert!(death().step.is_some_and(RecoveryStep::has_resigned), "{:?}", death().step);
+    let news = watch(&mut deaths, &clock, &[&agent, &second], &mut Off, is_done);
+    assert!(news.iter().any(is_done), "{news:?}");
+    assert!(death().over && appointed(death()) == NodeId(1));
+
+    // A lock manager on the first host finds nothing left to do.
+    drop(deaths);
+    drop(manage);
+    let again = join(0, 9);
+    let manage = again.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let news = watch(&mut deaths, &clock, &[&agent, &second], &mut Off, |_| false);
+    assert_eq!(news, []);
+}
+
+#[test]
+fn a_recovery_whose_manager_died_before_the_fence_is_carried_on_by_another() {
+    another_manager_goes_on(NoFence, |news| {
+        matches!(news, DeathNews::Recovery(RecoveryNews::NotFenced(_)))
+    });
+}
+
+#[test]
+fn a_recovery_whose_manager_died_half_way_is_carried_on_by_another() {
+    another_manager_goes_on(Off, |news| {
+        *news == DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Redone))
+    });
+}
+
+#[test]
+fn a_host_with_a_lock_manager_gives_nothing_up() {
+    let geometry = Geometry {
+        region_bytes: 8 << 20,
+        nodes: 3,
+        locks: 8,
+        chunk_bytes: 64 << 10,
+        area_lines: 1,
+        host_words: 0,
+    };
+    let rack = SimulatedRack::sticky(3, geometry.region_bytes);
+    format_superblock(&rack.host(0), &Superblock::new([1, 2], geometry, [0; 6]), |_, _| ())
+        .unwrap();
+    let (died, clock) = (Died::default(), HandClock::default());
+    let join = |host, pid| join(&rack, &geometry, &died, host, pid);
+    let (agent, first, victim) = (join(0, 1), join(0, MANAGER_PID), join(2, 3));
+    victim.beat();
+    let manage = first.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let quarantined =
+        |it: &DeathNews| matches!(it, DeathNews::Recovery(RecoveryNews::NotFenced(_)));
+    let news = watch(&mut deaths, &clock, &[&agent], &mut NoFence, quarantined);
+    assert!(news.iter().any(quarantined), "{news:?}");
+    for _ in 0..=2 * RESIGN_BEATS {
+        agent.beat();
+    }
+    let death = NodeDeath::of(agent.layout(), agent.fabric(), VICTIM).unwrap();
+    assert_eq!(death.step, Some(RecoveryStep::Unfenced));
+    assert!(watch(&mut deaths, &clock, &[&agent], &mut Off, is_done).iter().any(is_done));
+}
