@@ -23,3 +23,9 @@ mod tests;
 pub use crate::mutant::Mutant;
 pub use broken::{Broken, broken};
 pub use scenario::{Scenario, scenarios};
+
+/// Runs `act`, on this thread, with one rule of the protocols broken, or with all of them kept: for
+/// suites that are to show that they notice.
+pub fn as_mutant<T>(mutant: Option<Mutant>, act: impl FnOnce() -> T) -> T {
+    crate::mutant::with(mutant, act)
+}

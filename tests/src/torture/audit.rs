@@ -1,20 +1,25 @@
 //! What must be in the region when every process has ended in order.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use anyhow::{Result, bail};
 use cxl_shm::alloc::heap::HEAP_PURPOSE;
-use cxl_shm::clock::SystemClock;
-use cxl_shm::layout::NodeState;
+use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::fabric::MappedFabric;
+use cxl_shm::layout::{LockProtocol, NodeState};
+use cxl_shm::member::NoFence;
 use kv_cache::Cache;
+use lock_manager::{Duty, Patience};
 
 use super::blocks::{Fetched, fetch};
-use super::child::Part;
+use super::child::{ChildMember, Part};
 use super::ground::{BLOCK_BYTES, Pair, is_purpose};
-use super::life::{join, leave, own_host};
+use super::life::{Agent, join, leave, own_host};
 use super::rack::Rack;
 
 impl Rack {
     /// Compares the region with what its processes said, from every node: counters, chunks,
-    /// descriptors, payload, and that every node has left.
+    /// descriptors, payload, objects, roots, and that every node has left.
     ///
     /// # Errors
     /// What is lost, leaked, doubled or damaged.
@@ -24,27 +29,56 @@ impl Rack {
             let found = Pair::new(&layout, index).read(&fabric);
             count.compare(found).map_err(|what| anyhow::anyhow!("counter {index}: {what}"))?;
         }
-        let mut verified = 0;
+        let (mut members, mut agents) = (Vec::new(), Vec::new());
         for node in layout.nodes() {
             let line = layout.node_line(node).fresh(&fabric);
             let lived = self.players.iter().any(|player| player.node == node.0);
-            if lived && line.ok().and_then(|line| line.state()) != Some(NodeState::Left) {
+            let state = line.ok().and_then(|line| line.state());
+            if lived && !state.is_some_and(NodeState::is_vacant) {
                 bail!("node {node} has not left: {line:?}");
             }
             self.lives += 1;
             let host = own_host(node.0, self.lives)?;
-            let member = join(fabric.clone(), &self.bed.folder, node.0, &host)?;
-            verified += self.audit_from(&member)?;
+            let join = || join(fabric.clone(), &self.bed.folder, node.0, &host);
+            members.push(join()?);
+            agents.push(Agent::start(join()?, |agent| {
+                agent.beat();
+            })?);
+        }
+        for member in &members {
+            self.figures.verified += self.audit_blocks(member)?;
+        }
+        self.figures.audited_bytes = match self.bed.superblock.lock_protocol {
+            LockProtocol::Bakery => self.account(&members)?,
+            LockProtocol::Arbitrated => self.managed(|| self.account(&members))?,
+        };
+        for agent in agents {
+            leave(agent.stop()?, &self.bed.folder)?;
+        }
+        for member in members {
             leave(member, &self.bed.folder)?;
         }
-        self.figures.blocks_verified += verified;
         Ok(())
     }
 
-    fn audit_from(
-        &self,
-        member: &super::child::ChildMember<cxl_shm::fabric::MappedFabric>,
-    ) -> Result<u64> {
+    /// Does something while a lock manager of node 0, which has members, grants.
+    fn managed<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let fabric = self.bed.region.fabric().clone();
+        let host = own_host(0, self.lives - u64::from(self.bed.layout.geometry().nodes) + 1)?;
+        let member = join(fabric, &self.bed.folder, 0, &host)?;
+        let ends = AtomicBool::new(false);
+        let told = &ends;
+        std::thread::scope(|scope| {
+            let managing = scope.spawn(move || manage(&member, told).map(|()| member));
+            let outcome = act();
+            ends.store(true, Ordering::Relaxed);
+            let member = managing.join().map_err(|_| anyhow::anyhow!("the manager panicked"))??;
+            leave(member, &self.bed.folder)?;
+            outcome
+        })
+    }
+
+    fn audit_blocks(&self, member: &ChildMember<MappedFabric>) -> Result<u64> {
         let (clock, node) = (SystemClock::start(), member.node());
         let cache = Cache::attach(member, &clock)?;
         let mut verified = 0;
@@ -85,4 +119,18 @@ impl Rack {
         }
         Ok(verified)
     }
+}
+
+/// Grants until `ends`. Nobody dies in an audit.
+fn manage(member: &ChildMember<MappedFabric>, ends: &AtomicBool) -> Result<()> {
+    let clock = SystemClock::start();
+    let patience = Patience { takeover_ms: 0, declare_ms: u64::MAX };
+    let mut duty = Duty::new(member, &clock, patience)?;
+    let mut tries = 0;
+    while !ends.load(Ordering::Relaxed) {
+        let stepped = duty.step(clock.now_ms(), &mut NoFence)?;
+        tries = if stepped.busy { 0 } else { tries + 1 };
+        clock.pause(tries);
+    }
+    Ok(())
 }

@@ -37,18 +37,20 @@ impl Drop for Remover {
 }
 
 impl Bed {
-    /// Makes a bed for `nodes` nodes. `number` tells the beds of this process apart.
-    pub(super) fn make(nodes: u16, locks: LockProtocol, number: u64) -> Result<Self> {
+    /// Makes a bed for `nodes` nodes, on which chunks run out or do not. `number` tells the beds of
+    /// this process apart.
+    pub(super) fn make(nodes: u16, locks: LockProtocol, number: u64, scarce: bool) -> Result<Self> {
         let name = format!("rackline-torture-{}-{number}", std::process::id());
         let folder = Path::new(HOST_TIER_FOLDER).join(name);
         std::fs::create_dir(&folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
         let remover = Remover(folder.clone());
         let uuid = [u64::from(std::process::id()), number];
-        let superblock = ground::superblock(nodes, locks, uuid)?;
+        let superblock = ground::superblock(nodes, locks, uuid, scarce)?;
         let bytes = superblock.geometry.region_bytes;
         let region = Region::create_file(&region_path(&folder), bytes)?;
         let layout = format_superblock(region.fabric(), &superblock, |_, _| ())?;
+        ground::reserve_ground(region.fabric(), &layout);
         Ok(Self { folder, region, superblock, layout, _remover: remover })
     }
 

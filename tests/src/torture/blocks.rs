@@ -14,7 +14,9 @@ use connector::dma::Checksum;
 
 use super::child::{ChildMember, ChildOptions};
 use super::event::{Event, tell};
-use super::ground::{BLOCK_BYTES, bytes_of, content, key, last_published, load, model, store};
+use super::ground::{
+    BLOCK_BYTES, bytes_of, content, is_scarce, key, last_published, load, model, store,
+};
 
 /// The cache of a child.
 pub(super) type ChildCache<'m, F> = Cache<'m, F, MappedHostMemory, ProcLiveness>;
@@ -90,6 +92,11 @@ impl<'m, F: Fabric> Blocks<'m, F> {
                 }
                 Reservation::Refused(Refusal::NoChunk(AllocateError::Lock(_)))
                 | Reservation::Refused(Refusal::Outrun) => tell(&Event::Busy)?,
+                Reservation::Refused(Refusal::NoChunk(AllocateError::Exhausted { .. }))
+                    if is_scarce(self.cache.member().layout()) =>
+                {
+                    tell(&Event::Busy)?;
+                }
                 Reservation::Refused(why) => {
                     tell(&Event::Fault(format!("block {number} was refused: {why}")))?;
                 }

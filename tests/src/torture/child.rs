@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use cxl_shm::crash;
 use cxl_shm::fabric::{Fabric, MappedHostMemory};
-use cxl_shm::member::{Member, ProcLiveness};
+use cxl_shm::member::{Fence, Member, ProcLiveness};
+use cxl_shm::proof::{Mutant, as_mutant};
 
 use super::event::{Event, tell};
 use super::ground::Memory;
@@ -40,6 +41,12 @@ pub struct ChildOptions {
     /// What it wants follows from it.
     #[arg(long)]
     pub(super) seed: u64,
+    /// Whether lock managers declare hosts dead.
+    #[arg(long)]
+    pub(super) declare: bool,
+    /// The rule that the protocols of this run do not keep.
+    #[arg(long, value_parser = mutant_named)]
+    pub(super) mutant: Option<Mutant>,
     /// Number of the worker.
     #[arg(long, default_value_t = 0)]
     pub(super) index: u32,
@@ -55,10 +62,68 @@ pub struct ChildOptions {
     /// Blocks of earlier lives that may be there.
     #[arg(long, value_delimiter = ',')]
     pub(super) doubtful_blocks: Vec<u64>,
+    /// Number of its next root.
+    #[arg(long, default_value_t = 0)]
+    pub(super) next_root: u64,
+    /// Roots of earlier lives that are certainly there, of those that it alone destroys.
+    #[arg(long, value_delimiter = ',')]
+    pub(super) roots: Vec<u64>,
+    /// Of these, roots that may be there.
+    #[arg(long, value_delimiter = ',')]
+    pub(super) doubtful_roots: Vec<u64>,
     /// Rounds of everything, one after another, and then the end; without, anything until the
     /// standard input ends.
     #[arg(long)]
     pub(super) rounds: Option<u32>,
+}
+
+impl ChildOptions {
+    /// The arguments from which a child makes these options.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let list = |numbers: &[u64]| {
+            let numbers: Vec<_> = numbers.iter().map(u64::to_string).collect();
+            (!numbers.is_empty()).then(|| numbers.join(","))
+        };
+        let name = |value: Option<clap::builder::PossibleValue>| {
+            value.map(|value| value.get_name().to_owned())
+        };
+        let values = [
+            ("--part", name(self.part.to_possible_value())),
+            ("--folder", Some(self.folder.display().to_string())),
+            ("--node", Some(self.node.to_string())),
+            ("--memory", name(self.memory.to_possible_value())),
+            ("--life", Some(self.life.to_string())),
+            ("--seed", Some(self.seed.to_string())),
+            ("--mutant", self.mutant.map(|mutant| format!("{mutant:?}"))),
+            ("--index", Some(self.index.to_string())),
+            ("--workers", Some(self.workers.to_string())),
+            ("--next-block", Some(self.next_block.to_string())),
+            ("--blocks", list(&self.blocks)),
+            ("--doubtful-blocks", list(&self.doubtful_blocks)),
+            ("--next-root", Some(self.next_root.to_string())),
+            ("--roots", list(&self.roots)),
+            ("--doubtful-roots", list(&self.doubtful_roots)),
+            ("--rounds", self.rounds.map(|rounds| rounds.to_string())),
+        ];
+        let mut arguments = vec!["torture-child".to_owned()];
+        for (flag, value) in values {
+            if let Some(value) = value {
+                arguments.extend([flag.to_owned(), value]);
+            }
+        }
+        arguments.extend(self.declare.then(|| "--declare".to_owned()));
+        arguments
+    }
+}
+
+/// The mutant of that name.
+///
+/// # Errors
+/// The names that there are.
+pub fn mutant_named(name: &str) -> Result<Mutant, String> {
+    let names = || Mutant::ALL.iter().map(|mutant| format!("{mutant:?}"));
+    let found = Mutant::ALL.iter().copied().find(|mutant| format!("{mutant:?}") == name);
+    found.ok_or_else(|| format!("there are {}", names().collect::<Vec<_>>().join(", ")))
 }
 
 /// What a child does.
@@ -94,7 +159,7 @@ pub fn run_child(options: &ChildOptions) -> Result<()> {
             told.store(true, Ordering::Relaxed);
         })
         .context("cannot start a thread")?;
-    live(options, &stop)?;
+    as_mutant(options.mutant, || live(options, &stop))?;
     for (point, count) in crash::visits() {
         if count > 0 {
             tell(&Event::Visited(point.name().to_owned(), count))?;
@@ -103,14 +168,17 @@ pub fn run_child(options: &ChildOptions) -> Result<()> {
     tell(&Event::Stopped)
 }
 
-/// The work of a child that is a member.
+/// The work of a child that is a member. One that finds its host declared dead ends, whatever it
+/// was at.
 pub(super) fn work<F: Fabric>(
     options: &ChildOptions,
     member: &ChildMember<F>,
+    fence: &mut impl Fence,
     stop: &Stop,
 ) -> Result<()> {
-    match options.part {
+    let outcome = match options.part {
         Part::Worker => worker::run(options, member, stop),
-        Part::Manager => manager::run(member, stop),
-    }
+        Part::Manager => manager::run(member, options.declare, fence, stop),
+    };
+    if member.check_member().is_err() { tell(&Event::Fenced) } else { outcome }
 }

@@ -43,8 +43,33 @@ pub(super) enum Event {
     Retired(u64),
     /// It has read a block, whole and right.
     Verified,
+    /// It is about to name an object: number of the root.
+    Naming(u64),
+    /// It has named it.
+    Named(u64),
+    /// It could not name it: there is no such root.
+    NotNamed(u64),
+    /// It is about to destroy a root: the worker that put it, and its number.
+    Destroying(u32, u64),
+    /// It has destroyed it, or found it gone after it had begun to.
+    Destroyed(u32, u64),
+    /// It has allocated an object.
+    Allocated,
+    /// It has freed an object: one of another worker's or its own.
+    Freed {
+        /// It was another worker's.
+        foreign: bool,
+    },
+    /// It has given chunks of its heap back, or stored a profile.
+    Tended,
     /// A lock manager serves in a new term.
     Serving(u64),
+    /// A lock manager has seen that a node was declared dead.
+    DeclaredDead(u16),
+    /// A lock manager has recovered a dead node.
+    Recovered(u16),
+    /// It found its host declared dead, and ends.
+    Fenced,
     /// How often this process visited a crash point.
     Visited(String, u64),
     /// Something that must never be.
@@ -56,7 +81,16 @@ pub(super) enum Event {
 impl Event {
     /// Whether the process that says so got on with its work.
     pub(super) fn is_progress(&self) -> bool {
-        !matches!(self, Self::Busy | Self::Taking | Self::Kept(_) | Self::Publishing(..))
+        !matches!(
+            self,
+            Self::Busy
+                | Self::Taking
+                | Self::Kept(_)
+                | Self::Publishing(..)
+                | Self::Naming(_)
+                | Self::NotNamed(_)
+                | Self::Destroying(..)
+        )
     }
 }
 

@@ -1,14 +1,19 @@
-//! What parent and children know alike: sizes, places in the region, contents of blocks.
+//! What parent and children know alike: sizes, places in the region, contents of blocks. What they
+//! know of objects is in `named`.
 
 use anyhow::{Context, Result};
-use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::Random;
-use cxl_shm::layout::{FIRST_FREE_LOCK, Geometry, Layout, LockProtocol, Superblock};
-use cxl_shm::units::{ChunkId, Extent, LINE_BYTES, LineRange, LockId, WordOffset};
+use cxl_shm::fabric::{Fabric, FlushKind};
+use cxl_shm::layout::{
+    FIRST_FREE_LOCK, FenceEvidence, Geometry, Layout, LockProtocol, PayloadPolicy, Platform,
+    PlatformProfile, Superblock,
+};
+use cxl_shm::region::RegionKind;
+use cxl_shm::units::{ChunkId, Extent, LINE_BYTES, LINE_WORDS, LineRange, LockId, WordOffset};
 use kv_cache::{BlockHash, BlockKey, CacheGeometry, KeySpace, Model, ModelFingerprint, Namespace};
 
 /// What stands for the memory between hosts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum)]
 pub enum Memory {
     /// One mapping for all: processes share caches, as on one host.
     Mapped,
@@ -32,17 +37,30 @@ pub(super) const BLOCK_BYTES: u64 = 6144;
 
 const CHUNK_BYTES: u64 = 64 << 10;
 const REGION_BYTES: u64 = 24 << 20;
+/// Chunks of a region in which they run out, one of them the ground.
+const CHUNKS_SCARCE: u64 = 32;
 const DESCRIPTOR_SLOTS: u32 = 512;
 /// Short, so that readers are overrun now and then.
 const LOG_ENTRIES: u32 = 64;
 /// "TORT" in the upper half of a chunk's purpose word.
 const PURPOSE: u64 = 0x544f_5254 << 32;
-/// Line of the ground from which on each worker has one.
+/// Most workers of a rack.
+pub const WORKERS_MAX: u32 = 24;
+/// Lines of the ground from which on each worker has one.
 const WORKER_LINES: u64 = 16;
+const GIFT_LINES: u64 = 64;
+const TAKEN_LINES: u64 = 96;
 const _: () = assert!(2 * COUNTERS as u64 <= WORKER_LINES, "the counters fit before them");
+const _: () = assert!(WORKER_LINES + WORKERS_MAX as u64 <= GIFT_LINES, "a line for each worker");
+const _: () = assert!(GIFT_LINES + WORKERS_MAX as u64 <= TAKEN_LINES, "a line for each worker");
 
-/// The region of a rack of `nodes`.
-pub(super) fn superblock(nodes: u16, locks: LockProtocol, uuid: [u64; 2]) -> Result<Superblock> {
+/// The region of a rack of `nodes`, in which chunks run out or do not.
+pub(super) fn superblock(
+    nodes: u16,
+    locks: LockProtocol,
+    uuid: [u64; 2],
+    scarce: bool,
+) -> Result<Superblock> {
     let cache = CacheGeometry::new(DESCRIPTOR_SLOTS, LOG_ENTRIES)?;
     let mut geometry = Geometry {
         region_bytes: REGION_BYTES,
@@ -54,6 +72,9 @@ pub(super) fn superblock(nodes: u16, locks: LockProtocol, uuid: [u64; 2]) -> Res
     };
     let layout = Layout::new(geometry)?;
     geometry.host_words = u64::try_from(cache.host_words(&layout))?;
+    if scarce {
+        geometry.region_bytes = layout.chunk(ChunkId(0)).offset() + CHUNKS_SCARCE * CHUNK_BYTES;
+    }
     let superblock = Superblock::new(uuid, geometry, cache.encode());
     Ok(Superblock { lock_protocol: locks, ..superblock })
 }
@@ -63,9 +84,43 @@ pub(super) fn lock(index: u32) -> LockId {
     LockId(FIRST_FREE_LOCK + index)
 }
 
-/// The chunk that carries counters: the last, which is out of reach for those who take chunks.
+/// Whether chunks run out.
+pub(super) fn is_scarce(layout: &Layout) -> bool {
+    u64::from(layout.chunks()) <= CHUNKS_SCARCE
+}
+
+/// A profile to store in the superblock, as `rackline qualify` does; of every third number none.
+pub(super) fn profile(number: u64) -> Option<PlatformProfile> {
+    let platform = Platform {
+        vendor: *b"TortureChild",
+        signature: u32::try_from(number % 1000).unwrap_or(0),
+        hypervisor: 0,
+        flush: FlushKind::Clflushopt,
+        memory: RegionKind::File,
+        bytes: REGION_BYTES,
+    };
+    let (fence, payload) = (FenceEvidence::Unproven, PayloadPolicy::FlushBoth);
+    let profile =
+        PlatformProfile { platform, fence, payload, strict: false, measured_unix_s: number };
+    (!number.is_multiple_of(3)).then_some(profile)
+}
+
+/// The lock under which a worker frees the object that another gave it.
+pub(super) fn gift_lock() -> LockId {
+    lock(COUNTERS)
+}
+
+/// The chunk that carries counters: the last.
 pub(super) fn ground(layout: &Layout) -> ChunkId {
     ChunkId(layout.chunks() - 1)
+}
+
+/// Takes the ground out of the reach of those who take chunks: an entry of the table that says
+/// nothing stays out of use. The caller is the formatter.
+pub(super) fn reserve_ground<F: Fabric>(fabric: &F, layout: &Layout) {
+    let entry = layout.chunk_entry(ground(layout)).at();
+    fabric.write_line(entry, &[0; LINE_WORDS]);
+    fabric.publish(LineRange::one(entry));
 }
 
 fn ground_word(layout: &Layout, line: u64) -> WordOffset {
@@ -76,6 +131,16 @@ fn ground_word(layout: &Layout, line: u64) -> WordOffset {
 /// The word in which a worker says which block it published last.
 pub(super) fn last_published(layout: &Layout, worker: u32) -> WordOffset {
     ground_word(layout, WORKER_LINES + u64::from(worker))
+}
+
+/// The word in which a worker says which object the next worker is to free.
+pub(super) fn gift(layout: &Layout, worker: u32) -> WordOffset {
+    ground_word(layout, GIFT_LINES + u64::from(worker))
+}
+
+/// The word in which a worker says which object of the worker before it has taken on.
+pub(super) fn gift_taken(layout: &Layout, worker: u32) -> WordOffset {
+    ground_word(layout, TAKEN_LINES + u64::from(worker))
 }
 
 /// The purpose word of the chunks that a worker takes.

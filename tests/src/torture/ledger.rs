@@ -20,9 +20,9 @@ pub(super) struct Ledger {
     pub(super) doubtful_blocks: BTreeSet<u64>,
     /// Number of its next block.
     pub(super) next_block: u64,
-    /// Chunks it took or gave, blocks it read.
+    /// Chunks it took or gave, blocks and roots it read.
     pub(super) chunks_moved: u64,
-    pub(super) blocks_verified: u64,
+    pub(super) verified: u64,
     pub(super) blocks_published: u64,
     pub(super) locks_taken: u64,
     up: bool,
@@ -94,9 +94,21 @@ impl Ledger {
             Event::Retired(number) => {
                 self.doubtful_blocks.remove(number);
             }
-            Event::Verified => self.blocks_verified += 1,
+            Event::Verified => self.verified += 1,
+            // Said of others, of roots, or of nothing that lasts.
             Event::Repaired(..)
+            | Event::Naming(_)
+            | Event::Named(_)
+            | Event::NotNamed(_)
+            | Event::Destroying(..)
+            | Event::Destroyed(..)
+            | Event::Allocated
+            | Event::Freed { .. }
+            | Event::Tended
             | Event::Serving(_)
+            | Event::DeclaredDead(_)
+            | Event::Recovered(_)
+            | Event::Fenced
             | Event::Visited(..)
             | Event::Fault(_)
             | Event::Stopped => {}

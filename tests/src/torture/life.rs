@@ -10,22 +10,35 @@ use cxl_shm::fabric::simulated::CacheMode;
 use cxl_shm::fabric::{Fabric, ShadowedFabric};
 use cxl_shm::layout::read_superblock;
 use cxl_shm::member::{
-    Attachment, HEARTBEAT_MS, HostIdentity, HostTier, HostTierFile, LeaveOutcome, Member,
-    ProcLiveness, ProcessIdentity,
+    AttachError, Attachment, Fence, HEARTBEAT_MS, HostIdentity, HostTier, HostTierFile, JoinError,
+    LeaveOutcome, Member, NoFence, ProcLiveness, ProcessFence, ProcessIdentity,
 };
+use cxl_shm::proof::as_mutant;
 use cxl_shm::region::{Region, RegionUse};
 
 use super::bed;
 use super::child::{ChildMember, ChildOptions, Stop, work};
+use super::event::{Event, tell};
+use super::fence::ParentsWord;
 use super::ground::Memory;
+
+/// How often a child tries to join while its former life is being recovered.
+const AGAIN_MS: u64 = 20;
 
 /// Attaches, works, leaves.
 pub(super) fn live(options: &ChildOptions, stop: &Stop) -> Result<()> {
     let path = bed::region_path(&options.folder);
     let cache = match options.memory {
         Memory::Mapped => {
-            let attachment = Attachment::attach(&path, options.node)?;
-            return work(options, attachment.member(), stop);
+            let attachment = attach(options, &path)?;
+            let member = attachment.member();
+            let mut fence: Box<dyn Fence> = if options.declare {
+                let fabric = member.fabric().clone();
+                Box::new(ProcessFence::new(fabric, *member.superblock(), *member.layout())?)
+            } else {
+                Box::new(NoFence)
+            };
+            return work(options, member, &mut fence, stop);
         }
         Memory::Shadowed => CacheMode::Adversarial,
         Memory::Sticky => CacheMode::Sticky,
@@ -36,27 +49,76 @@ pub(super) fn live(options: &ChildOptions, stop: &Stop) -> Result<()> {
     let seed = options.seed ^ options.life << 20;
     let fabric = ShadowedFabric::new(region.fabric().clone(), cache, seed);
     let host = own_host(options.node, options.life)?;
-    let member = join(fabric.clone(), &options.folder, options.node, &host)?;
+    let member = loop {
+        match join(fabric.clone(), &options.folder, options.node, &host) {
+            Err(JoinFailed::Refused(error)) if will_pass(options, &error) => wait()?,
+            outcome => break outcome?,
+        }
+    };
     let agent = join(fabric, &options.folder, options.node, &host)?;
-    let ends = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&ends);
-    let agent = std::thread::Builder::new()
-        .name("agent".to_owned())
-        .spawn(move || {
-            let clock = SystemClock::start();
-            while !told.load(Ordering::Relaxed) {
-                agent.beat();
-                clock.sleep_ms(HEARTBEAT_MS);
-            }
-            agent
-        })
-        .context("cannot start a thread")?;
-    let outcome = work(options, &member, stop);
-    ends.store(true, Ordering::Relaxed);
-    let agent = agent.join().map_err(|_| anyhow::anyhow!("the agent panicked"))?;
-    leave(agent, &options.folder)?;
+    let mutant = options.mutant;
+    let agent = Agent::start(agent, move |agent| {
+        as_mutant(mutant, || agent.beat());
+    })?;
+    let outcome = work(options, &member, &mut ParentsWord::in_folder(&options.folder), stop);
+    leave(agent.stop()?, &options.folder)?;
     leave(member, &options.folder)?;
     outcome
+}
+
+fn attach(options: &ChildOptions, path: &Path) -> Result<Attachment> {
+    loop {
+        match Attachment::attach(path, options.node) {
+            Err(AttachError::Join(error)) if will_pass(options, &error) => wait()?,
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
+/// Whether joining is refused because the host was declared dead, and is being recovered.
+fn will_pass(options: &ChildOptions, error: &JoinError) -> bool {
+    let dead = matches!(error, JoinError::DeclaredDead(_) | JoinError::BeingRecovered { .. });
+    options.declare && dead
+}
+
+fn wait() -> Result<()> {
+    tell(&Event::Busy)?;
+    SystemClock::start().sleep_ms(AGAIN_MS);
+    Ok(())
+}
+
+/// A thread that does now and then what a host needs done.
+pub(super) struct Agent<F: Fabric> {
+    ends: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<ChildMember<F>>,
+}
+
+impl<F: Fabric + Send + 'static> Agent<F> {
+    pub(super) fn start(
+        member: ChildMember<F>,
+        act: impl Fn(&ChildMember<F>) + Send + 'static,
+    ) -> Result<Self> {
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ends);
+        let thread = std::thread::Builder::new()
+            .name("agent".to_owned())
+            .spawn(move || {
+                let clock = SystemClock::start();
+                while !told.load(Ordering::Relaxed) {
+                    act(&member);
+                    clock.sleep_ms(HEARTBEAT_MS);
+                }
+                member
+            })
+            .context("cannot start a thread")?;
+        Ok(Self { ends, thread })
+    }
+
+    /// Ends it; its member.
+    pub(super) fn stop(self) -> Result<ChildMember<F>> {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow::anyhow!("the agent panicked"))
+    }
 }
 
 /// A host that only this life of a process has: the machine of its node, in another boot.
@@ -66,17 +128,29 @@ pub(super) fn own_host(node: u16, life: u64) -> Result<HostIdentity> {
     Ok(HostIdentity { name, boot_id: [life, 1], machine_id: [u64::from(node) + 1, 7], ..host })
 }
 
+/// Why a process did not join.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum JoinFailed {
+    /// It may not.
+    #[error(transparent)]
+    Refused(#[from] JoinError),
+    /// It cannot.
+    #[error("{0:#}")]
+    Broken(#[from] anyhow::Error),
+}
+
 /// Joins as a process of `node` whose tier lies in `folder`.
 pub(super) fn join<F: Fabric>(
     fabric: F,
     folder: &Path,
     node: u16,
     host: &HostIdentity,
-) -> Result<ChildMember<F>> {
-    let (superblock, layout) = read_superblock(&fabric)?;
+) -> Result<ChildMember<F>, JoinFailed> {
+    let (superblock, layout) = read_superblock(&fabric).context("there is no region")?;
     let known = layout.node(node).context("the region has no such node")?;
-    let file = HostTierFile::lock(&HostTierFile::path_in(folder, &superblock, known))?;
-    let memory = file.map(HostTier::words_of(&superblock.geometry))?;
+    let file = HostTierFile::lock(&HostTierFile::path_in(folder, &superblock, known));
+    let file = file.context("no host tier")?;
+    let memory = file.map(HostTier::words_of(&superblock.geometry)).context("no host tier")?;
     let process = ProcessIdentity::current().context("cannot read who we are from /proc")?;
     let clock = SystemClock::start();
     Ok(Member::join(fabric, memory, node, host, process, ProcLiveness, &clock)?)

@@ -1,26 +1,35 @@
 //! A lock manager, active or standing by.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::Fabric;
-use cxl_shm::member::NoFence;
+use cxl_shm::layout::RecoveryStep;
+use cxl_shm::member::{DeathNews, Fence, RecoveryNews, SUSPECT_MS};
 use kv_cache::reclaim_dead_processes;
 use lock_manager::{Duty, DutyChange, Patience};
 
-use super::child::{ChildMember, Stop};
+use super::child::ChildMember;
 use super::event::{Event, tell};
 
-/// A standby takes over soon. Nobody is declared dead: each of the dead lives again on its node, and
-/// completes what it left.
-const PATIENCE: Patience = Patience { takeover_ms: 100, declare_ms: u64::MAX };
+/// A standby takes over soon.
+const TAKEOVER_MS: u64 = 100;
 /// How often it looks whether processes of its host have died.
 const RECLAIM_MS: u64 = 200;
 
-pub(super) fn run<F: Fabric>(member: &ChildMember<F>, stop: &Stop) -> Result<()> {
+/// Manages until `stop`. With `declares` a host whose heart stands still is declared dead and, once
+/// `fence` holds, recovered; without, each of the dead lives again and completes what it left.
+pub(super) fn run<F: Fabric>(
+    member: &ChildMember<F>,
+    declares: bool,
+    fence: &mut impl Fence,
+    stop: &AtomicBool,
+) -> Result<()> {
     let clock = SystemClock::start();
-    let mut duty = Duty::new(member, &clock, PATIENCE)?;
+    let declare_ms = if declares { SUSPECT_MS } else { u64::MAX };
+    let patience = Patience { takeover_ms: TAKEOVER_MS, declare_ms };
+    let mut duty = Duty::new(member, &clock, patience)?;
     tell(&Event::Up)?;
     let (mut tries, mut reclaim_at_ms) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
@@ -29,9 +38,18 @@ pub(super) fn run<F: Fabric>(member: &ChildMember<F>, stop: &Stop) -> Result<()>
             reclaim_dead_processes(member, &clock);
             reclaim_at_ms = now_ms + RECLAIM_MS;
         }
-        let stepped = duty.step(now_ms, &mut NoFence)?;
+        let stepped = duty.step(now_ms, fence)?;
         if let Some(DutyChange::Serving { term }) = stepped.change {
             tell(&Event::Serving(term))?;
+        }
+        for (node, news) in stepped.deaths {
+            match news {
+                DeathNews::Declared(_) => tell(&Event::DeclaredDead(node.0))?,
+                DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Done)) => {
+                    tell(&Event::Recovered(node.0))?;
+                }
+                DeathNews::Suspected | DeathNews::Unreadable { .. } | DeathNews::Recovery(_) => {}
+            }
         }
         tries = if stepped.busy { 0 } else { tries + 1 };
         clock.pause(tries);

@@ -12,32 +12,43 @@
 //! decide how the kernel runs the processes: a failure may take several runs of its seed to come
 //! again.
 //!
+//! Where hosts are declared dead, whole hosts die: all processes of a node, which then stays away
+//! until others have recovered it. Mapped hosts are fenced by killing, as in production, shadowed
+//! ones by their parent's word.
+//!
 //! | file | what is there |
 //! |---|---|
 //! | `ground` | what parent and children know alike: sizes, places, contents |
 //! | `event` | what a child tells its parent |
 //! | `child`, `life` | a child: its command line, how it attaches |
-//! | `worker`, `blocks`, `manager` | what children do |
-//! | `bed`, `process`, `ledger`, `rack` | the parent: the file, processes, what must be, all together |
-//! | `audit` | what must be in the region at the end |
+//! | `worker`, `blocks`, `objects`, `manager` | what children do |
+//! | `named`, `fence` | names and contents of objects; the fence of hosts that are processes |
+//! | `bed`, `process`, `ledger`, `roots`, `rack` | the parent: the file, processes, what must be, all together |
+//! | `audit`, `conservation` | what must be in the region at the end: blocks and counters, every byte |
 //! | `storm` | kills at random; `prove torture` |
-//! | `coverage` | a death at every crash point |
+//! | `coverage`, `scene` | a death at every crash point |
 
 mod audit;
 mod bed;
 mod blocks;
 mod child;
+mod conservation;
 pub mod coverage;
 mod event;
+mod fence;
 mod ground;
 mod ledger;
 mod life;
 mod manager;
+mod named;
+mod objects;
 mod process;
 mod rack;
+mod roots;
+mod scene;
 pub mod storm;
 mod worker;
 
-pub use child::{ChildOptions, run_child};
-pub use ground::Memory;
+pub use child::{ChildOptions, mutant_named, run_child};
+pub use ground::{Memory, WORKERS_MAX};
 pub use rack::Rack;

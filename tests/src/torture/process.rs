@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result};
 use cxl_shm::crash::{ARM_VARIABLE, Armed};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::event::{Event, hear};
 
@@ -70,6 +71,14 @@ impl Process {
     pub(super) fn kill(&mut self) {
         // It may have ended in between, which is all we want.
         let _ = self.child.kill();
+    }
+
+    /// Stops it where it is, or lets it go on.
+    pub(super) fn pause(&self, paused: bool) -> Result<()> {
+        let signal = if paused { Signal::STOP } else { Signal::CONT };
+        let pid = Pid::from_child(&self.child);
+        // Our own child, not waited for yet: nobody else has its number.
+        kill_process(pid, signal).context("cannot stop a child, or let it go on")
     }
 
     /// Tells it to end in order.

@@ -8,17 +8,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::crash::Armed;
+use cxl_shm::crash::{Armed, CrashPoint};
 use cxl_shm::layout::LockProtocol;
+use cxl_shm::member::NodeDeath;
+use cxl_shm::proof::Mutant;
 
 use super::bed::Bed;
-use super::child::Part;
+use super::child::{ChildOptions, Part};
 use super::event::Event;
+use super::fence::ParentsWord;
 use super::ground::{COUNTERS, Memory};
 use super::ledger::{Count, Ledger};
 use super::process::{Heard, Process};
+use super::roots::Roots;
 
 /// How long a process may get nothing done before something is wedged. Far more than any wait
 /// takes on a busy machine: it ends a hang, and measures nothing.
@@ -38,6 +41,12 @@ pub struct Plan {
     pub locks: LockProtocol,
     /// What the workers want follows from it.
     pub seed: u64,
+    /// Whether lock managers declare hosts dead, and recover them.
+    pub declare: bool,
+    /// Whether chunks run out.
+    pub scarce: bool,
+    /// The rule that the protocols do not keep, to show that it is noticed.
+    pub mutant: Option<Mutant>,
 }
 
 impl Plan {
@@ -72,8 +81,26 @@ pub struct Figures {
     pub chunks: u64,
     /// Blocks published.
     pub blocks_published: u64,
-    /// Blocks read, whole and right.
-    pub blocks_verified: u64,
+    /// Blocks, roots and chunks read, whole and right.
+    pub verified: u64,
+    /// Objects allocated.
+    pub objects: u64,
+    /// Objects freed, and of these how many by another worker than the one that allocated them.
+    pub frees: u64,
+    /// See there.
+    pub foreign_frees: u64,
+    /// Named roots put.
+    pub roots_named: u64,
+    /// Named roots destroyed.
+    pub roots_destroyed: u64,
+    /// Hosts that were declared dead.
+    pub declared_dead: u64,
+    /// Dead hosts that another host recovered.
+    pub recovered: u64,
+    /// Processes that found their host declared dead, and ended.
+    pub fenced: u64,
+    /// Bytes that the audit accounted for.
+    pub audited_bytes: u64,
 }
 
 /// A place in the rack that one process after the other takes.
@@ -88,10 +115,14 @@ pub(super) struct Player {
     killed: bool,
     /// It said that it ends in order.
     stopped: bool,
+    /// It found its host declared dead.
+    fenced: bool,
     lives: u64,
+    /// Number of its life among those of all processes.
+    life: u64,
     progress_at_ms: u64,
     /// How often its last life visited crash points, if it ended in order.
-    pub(super) visits: Vec<(String, u64)>,
+    visits: Vec<(String, u64)>,
 }
 
 impl Player {
@@ -116,6 +147,7 @@ pub struct Rack {
     pub(super) players: Vec<Player>,
     pub(super) bed: Bed,
     pub(super) counts: Vec<Count>,
+    pub(super) roots: Roots,
     /// So far; complete after the audit.
     pub figures: Figures,
     /// Lives of all processes so far.
@@ -151,7 +183,9 @@ impl Rack {
             process: None,
             killed: false,
             stopped: false,
+            fenced: false,
             lives: 0,
+            life: 0,
             progress_at_ms: 0,
             visits: Vec::new(),
         };
@@ -162,8 +196,9 @@ impl Rack {
         let (sender, heard) = channel();
         Ok(Self {
             players: managers.chain(workers).collect(),
-            bed: Bed::make(u16::try_from(nodes)?, plan.locks, number)?,
+            bed: Bed::make(u16::try_from(nodes)?, plan.locks, number, plan.scarce)?,
             counts: (0..COUNTERS).map(|_| Count::default()).collect(),
+            roots: Roots::default(),
             figures: Figures::default(),
             lives: 0,
             plan,
@@ -195,7 +230,7 @@ impl Rack {
     ) -> Result<()> {
         self.lives += 1;
         let now_ms = self.now_ms();
-        let Self { players, bed, plan, program, sender, lives, .. } = self;
+        let Self { players, bed, plan, program, sender, lives, roots, .. } = self;
         let player = &mut players[place];
         if plan.memory.is_private()
             && player.lives > 0
@@ -209,34 +244,31 @@ impl Rack {
                 Ok(()) | Err(_) => {}
             }
         }
-        let name = |value: &dyn ToString| value.to_string();
-        let list = |numbers: &std::collections::BTreeSet<u64>| {
-            numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
+        let list = |numbers: &std::collections::BTreeSet<u64>| numbers.iter().copied().collect();
+        let options = ChildOptions {
+            part: player.part,
+            folder: bed.folder.clone(),
+            node: player.node,
+            memory: plan.memory,
+            life: *lives,
+            seed: plan.seed ^ (place as u64) << 32,
+            declare: plan.declare,
+            mutant: plan.mutant,
+            index: player.index,
+            workers: plan.workers,
+            next_block: player.ledger.next_block,
+            blocks: list(&player.ledger.blocks),
+            doubtful_blocks: list(&player.ledger.doubtful_blocks),
+            next_root: roots.next_number(player.index),
+            roots: roots.own(player.index, true),
+            doubtful_roots: roots.own(player.index, false),
+            rounds,
         };
-        let value = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-            value().map_or(String::new(), |value| value.get_name().to_owned())
-        };
-        let mut arguments = vec!["torture-child".to_owned()];
-        let mut push = |flag: &str, value: String| {
-            if !value.is_empty() {
-                arguments.extend([flag.to_owned(), value]);
-            }
-        };
-        push("--part", value(&|| player.part.to_possible_value()));
-        push("--folder", bed.folder.display().to_string());
-        push("--node", name(&player.node));
-        push("--memory", value(&|| plan.memory.to_possible_value()));
-        push("--life", name(lives));
-        push("--seed", name(&(plan.seed ^ (place as u64) << 32)));
-        push("--index", name(&player.index));
-        push("--workers", name(&plan.workers));
-        push("--next-block", name(&player.ledger.next_block));
-        push("--blocks", list(&player.ledger.blocks));
-        push("--doubtful-blocks", list(&player.ledger.doubtful_blocks));
-        push("--rounds", rounds.map_or(String::new(), |rounds| rounds.to_string()));
+        let arguments = options.arguments();
         player.process = Some(Process::start(program, &arguments, armed, place, sender)?);
         player.lives += 1;
-        (player.killed, player.stopped) = (false, false);
+        player.life = *lives;
+        (player.killed, player.stopped, player.fenced) = (false, false, false);
         player.progress_at_ms = now_ms;
         player.visits.clear();
         self.figures.restarts += u64::from(player.lives > 1);
@@ -250,6 +282,39 @@ impl Rack {
             player.killed = true;
             process.kill();
         }
+    }
+
+    /// Kills all processes of a host. Its places in the rack are returned.
+    pub(super) fn kill_host(&mut self, node: u16) -> Vec<usize> {
+        let of_host = |place: &usize| self.players[*place].node == node;
+        let places: Vec<usize> = (0..self.players.len()).filter(of_host).collect();
+        places.iter().for_each(|place| self.kill(*place));
+        places
+    }
+
+    /// Stops a player's process as long as it is not told to go on.
+    pub(super) fn pause(&mut self, place: usize, paused: bool) -> Result<()> {
+        match &self.players[place].process {
+            Some(process) => process.pause(paused),
+            None => Ok(()),
+        }
+    }
+
+    /// What a player visited in its last life, if that ended in order.
+    pub(super) fn visited_by(&self, place: usize) -> Vec<CrashPoint> {
+        let visits = self.players[place].visits.iter();
+        visits.filter_map(|(name, _)| CrashPoint::from_name(name)).collect()
+    }
+
+    /// Whether a player had more than one life.
+    pub(super) fn has_died(&self, place: usize) -> bool {
+        self.players[place].lives > 1
+    }
+
+    /// How the present or last life of a host stands, when it was declared dead.
+    pub(super) fn death_of(&self, node: u16) -> Option<NodeDeath> {
+        let node = self.bed.layout.node(node)?;
+        NodeDeath::of(&self.bed.layout, self.bed.region.fabric(), node)
     }
 
     /// Tells a player to end in order.
@@ -314,6 +379,7 @@ impl Rack {
             player.progress_at_ms = now_ms;
         }
         player.ledger.note(&event).map_err(|what| anyhow::anyhow!("{name}: {what}"))?;
+        self.roots.note(player.index, &event);
         match event {
             Event::Counted(counter, value) => {
                 let count = &mut self.counts[counter as usize];
@@ -324,6 +390,17 @@ impl Rack {
                 self.figures.takeovers += u64::from(self.newest_term != 0);
                 self.newest_term = self.newest_term.max(term);
             }
+            Event::DeclaredDead(_) => self.figures.declared_dead += 1,
+            Event::Recovered(_) => self.figures.recovered += 1,
+            Event::Allocated => self.figures.objects += 1,
+            Event::Freed { foreign } => {
+                self.figures.frees += 1;
+                self.figures.foreign_frees += u64::from(foreign);
+            }
+            Event::Fenced => {
+                player.fenced = true;
+                self.figures.fenced += 1;
+            }
             Event::Visited(point, count) => player.visits.push((point, count)),
             Event::Stopped => player.stopped = true,
             Event::Fault(what) => bail!("{name}: {what}"),
@@ -332,23 +409,30 @@ impl Rack {
         Ok(())
     }
 
-    /// The process of a player has ended; whether it was killed.
+    /// The process of a player has ended; whether it was killed, or its host declared dead.
     fn end_of(&mut self, place: usize) -> Result<bool> {
         let player = &mut self.players[place];
         let name = format!("{:?} {} on node {}", player.part, player.index, player.node);
         let process = player.process.take().context("a process that ended had been started")?;
         let status = process.wait()?;
-        if player.stopped && status.success() {
+        if self.plan.memory.is_private() {
+            ParentsWord::in_folder(&self.bed.folder).say_gone(player.node, player.life)?;
+        }
+        let in_order = player.stopped && status.success();
+        if in_order && !player.fenced {
             return Ok(false);
         }
-        if status.signal() != Some(SIGKILL) {
+        if !in_order && status.signal() != Some(SIGKILL) {
             bail!("{name} ended by itself ({status})");
         }
+        player.stopped = false;
         if let Some(counter) = player.ledger.end_of_life() {
             self.counts[counter as usize].died_counting();
         }
-        self.figures.kills += 1;
-        self.figures.kills_at_points += u64::from(!player.killed);
+        if !in_order {
+            self.figures.kills += 1;
+            self.figures.kills_at_points += u64::from(!player.killed);
+        }
         Ok(true)
     }
 
@@ -389,8 +473,9 @@ impl Rack {
             self.figures.locks += ledger.locks_taken;
             self.figures.chunks += ledger.chunks_moved;
             self.figures.blocks_published += ledger.blocks_published;
-            self.figures.blocks_verified += ledger.blocks_verified;
+            self.figures.verified += ledger.verified;
         }
+        (self.figures.roots_named, self.figures.roots_destroyed) = self.roots.count();
         self.figures.counts = self.counts.iter().map(Count::counts).sum();
         Ok(())
     }

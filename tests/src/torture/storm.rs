@@ -1,4 +1,4 @@
-//! Kills at random.
+//! Kills at random, of processes and, where hosts are declared dead, of hosts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,6 +17,26 @@ const KILL_GAP_MS_MAX: u64 = 250;
 const WORKER_AWAY_MS_MAX: u64 = 300;
 /// Long enough for a standby to take over first.
 const MANAGER_AWAY_MS_MAX: u64 = 4000;
+/// One death of a process in this many is that of a lock manager, and where hosts are declared dead:
+/// a manager that is to notice lives for seconds.
+const MANAGER_ONE_IN: u32 = 6;
+const DECLARING_MANAGER_ONE_IN: u32 = 60;
+/// Where one that is to declare hosts dead dies besides: every other life is armed.
+const ON_THE_WAY: [CrashPoint; 9] = [
+    CrashPoint::DeathPromised,
+    CrashPoint::DeathAccepted,
+    CrashPoint::DeathDecided,
+    CrashPoint::RecoveryFenced,
+    CrashPoint::RecoveryRedone,
+    CrashPoint::RecoveryFreed,
+    CrashPoint::RecoveryAdopted,
+    CrashPoint::RecoveryBuried,
+    CrashPoint::RecoveryDone,
+];
+/// Most milliseconds between two deaths of hosts.
+const HOST_GAP_MS_MAX: u64 = 2500;
+/// How long a dead host stays away at most: it was not recovered, and comes back by itself.
+const HOST_AWAY_MS_MAX: u64 = 8000;
 /// One life in this many is armed to die at a crash point.
 const ARMED_ONE_IN: u32 = 3;
 /// Most visits of that point.
@@ -37,6 +57,8 @@ pub fn run(
         rack: Rack::new(plan, program, 0, interrupted)?,
         random: Random::new(plan.seed),
         restarts: Vec::new(),
+        declare: plan.declare,
+        host_away: None,
     };
     storm.rage(seconds * 1000)?;
     storm.rack.stop()?;
@@ -49,15 +71,20 @@ struct Storm {
     random: Random,
     /// When who is to live again.
     restarts: Vec<(u64, usize)>,
+    declare: bool,
+    /// A dead host that is to be recovered by others, and since when it has been dead.
+    host_away: Option<(u16, u64)>,
 }
 
 impl Storm {
     fn rage(&mut self, ms: u64) -> Result<()> {
         for place in 0..self.rack.players.len() {
-            self.rack.start(place, None, None)?;
+            let armed = self.draw_on_the_way(place);
+            self.rack.start(place, armed, None)?;
         }
         let end_ms = self.rack.now_ms() + ms;
         let mut kill_at_ms = self.rack.now_ms() + KILL_GAP_MS_MAX;
+        let mut host_dies_at_ms = self.rack.now_ms() + 2 * KILL_GAP_MS_MAX;
         loop {
             let now_ms = self.rack.now_ms();
             if now_ms >= end_ms {
@@ -67,9 +94,21 @@ impl Storm {
                 self.kill();
                 kill_at_ms = now_ms + 5 + self.random.magnitude(KILL_GAP_MS_MAX);
             }
-            let due: Vec<_> = self.restarts.extract_if(.., |(at_ms, _)| *at_ms <= now_ms).collect();
+            if self.declare && self.host_away.is_none() && now_ms >= host_dies_at_ms {
+                self.kill_host(now_ms);
+            }
+            if self.is_back(now_ms) {
+                self.host_away = None;
+                host_dies_at_ms = now_ms + self.random.magnitude(HOST_GAP_MS_MAX);
+            }
+            let away = self.host_away.map(|(node, _)| node);
+            let players = &self.rack.players;
+            let is_due = |(at_ms, place): &mut (u64, usize)| {
+                *at_ms <= now_ms && Some(players[*place].node) != away
+            };
+            let due: Vec<_> = self.restarts.extract_if(.., is_due).collect();
             for (_, place) in due {
-                let armed = self.draw_armed();
+                let armed = self.draw_on_the_way(place).or_else(|| self.draw_armed());
                 self.rack.start(place, armed, None)?;
             }
             for place in self.rack.listen(5)? {
@@ -83,12 +122,46 @@ impl Storm {
     }
 
     fn kill(&mut self) {
-        let part = if self.random.one_in(6) { Part::Manager } else { Part::Worker };
+        let one_in = if self.declare { DECLARING_MANAGER_ONE_IN } else { MANAGER_ONE_IN };
+        let part = if self.random.one_in(one_in) { Part::Manager } else { Part::Worker };
         let living: Vec<_> =
             self.rack.of(part).filter(|place| self.rack.players[*place].lives()).collect();
         if let Some(index) = self.random.index(living.len()) {
             self.rack.kill(living[index]);
         }
+    }
+
+    /// Cuts the power of a host.
+    fn kill_host(&mut self, now_ms: u64) {
+        let living: Vec<u16> = self
+            .rack
+            .players
+            .iter()
+            .filter(|player| player.lives())
+            .map(|player| player.node)
+            .collect();
+        if let Some(index) = self.random.index(living.len()) {
+            self.rack.kill_host(living[index]);
+            self.host_away = Some((living[index], now_ms));
+        }
+    }
+
+    /// Whether the dead host was recovered, or waited for it long enough.
+    fn is_back(&self, now_ms: u64) -> bool {
+        self.host_away.is_some_and(|(node, since_ms)| {
+            let recovered = self.rack.death_of(node).is_some_and(|death| death.over);
+            recovered || now_ms - since_ms > HOST_AWAY_MS_MAX
+        })
+    }
+
+    /// Where a manager that is to declare hosts dead dies.
+    fn draw_on_the_way(&mut self, place: usize) -> Option<Armed> {
+        let manages = self.rack.players[place].part == Part::Manager;
+        if !self.declare || !manages || !self.random.one_in(2) {
+            return None;
+        }
+        let point = ON_THE_WAY[self.random.index(ON_THE_WAY.len())?];
+        Some(Armed { point, nth: 1 + self.random.below(2) })
     }
 
     fn draw_armed(&mut self) -> Option<Armed> {

@@ -1,5 +1,5 @@
 //! A worker: counts under locks, takes chunks and gives them back, publishes blocks, removes them
-//! and reads those of others.
+//! and reads those of others, names objects and frees them.
 
 use std::sync::atomic::Ordering;
 
@@ -8,23 +8,31 @@ use cxl_shm::alloc::{AllocateError, ChunkError};
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::Random;
+use cxl_shm::layout::read_superblock;
 use cxl_shm::lock::LockError;
+use cxl_shm::qualify::{StoreError, store_profile};
 use cxl_shm::units::{ChunkId, LineRange, WordOffset};
 use kv_cache::reclaim_dead_processes;
 
 use super::blocks::Blocks;
 use super::child::{ChildMember, ChildOptions, Stop};
 use super::event::{Event, tell};
-use super::ground::{COUNTERS, Pair, ground, lock, purpose};
+use super::ground::{COUNTERS, Pair, is_scarce, lock, profile, purpose};
+use super::objects::Objects;
 
-const LOCK_TIMEOUT_MS: u64 = 1000;
+pub(super) const LOCK_TIMEOUT_MS: u64 = 1000;
+/// How long a worker asks others for a chunk where there are none.
+const ASK_MS: u64 = 3;
 /// Most chunks that a worker has for itself.
 const CHUNKS_MAX: usize = 3;
 /// Blocks before the last one of another worker that are looked for.
 const AGE_MAX: u64 = 12;
-/// One count in this many stays half done for a moment.
+/// One count in this many stays half done for a moment, and one for longer than a host takes to
+/// follow a new lock manager.
 const LINGER_ONE_IN: u32 = 32;
 const LINGER_MS: u64 = 2;
+const LINGER_LONG_ONE_IN: u32 = 100;
+const LINGER_LONG_MS: u64 = 30;
 /// Turns between two looks for dead processes of the host.
 const RECLAIM_TURNS: u64 = 40;
 /// Times that a worker which ends tries to give a chunk back.
@@ -37,6 +45,7 @@ struct Worker<'m, F> {
     index: u32,
     workers: u32,
     blocks: Blocks<'m, F>,
+    objects: Objects<'m, F>,
     chunks: Vec<ChunkId>,
     stamps: u64,
 }
@@ -61,6 +70,7 @@ pub(super) fn run<F: Fabric>(
         index: options.index,
         workers: options.workers,
         blocks: Blocks::take_over(options, member)?,
+        objects: Objects::take_over(options, member)?,
         chunks: Vec::new(),
         // Of this life: no stamp of an earlier one looks the same.
         stamps: options.life << 32,
@@ -91,16 +101,20 @@ impl<F: Fabric> Worker<'_, F> {
         self.blocks.check_other((self.index + 1) % self.workers, 0)?;
         self.blocks.retire_one(1)?;
         self.check_chunk()?;
-        self.give_chunk()
+        self.give_chunk()?;
+        self.objects.round()?;
+        self.store_profile(u64::from(round))?;
+        if is_scarce(self.member.layout()) { self.run_dry() } else { Ok(()) }
     }
 
     /// Anything.
     fn turn(&mut self, turn: u64) -> Result<()> {
+        self.member.check_member()?;
         if turn % RECLAIM_TURNS == RECLAIM_TURNS - 1 {
             reclaim_dead_processes(self.member, &self.clock);
         }
         let counter = u32::try_from(self.random.below(u64::from(COUNTERS))).unwrap_or(0);
-        match self.random.below(16) {
+        match self.random.below(24) {
             0..5 => self.count(counter).map(drop),
             5 => {
                 let timeout_ms = self.random.below(2);
@@ -122,6 +136,8 @@ impl<F: Fabric> Worker<'_, F> {
                 let age = self.random.below(AGE_MAX);
                 self.blocks.check_other(other.unwrap_or(0), age)
             }
+            14..22 => self.objects.turn(&mut self.random),
+            22 if self.random.one_in(8) => self.store_profile(turn),
             _ => {
                 // Twice in a row after a large batch; seldom all of them.
                 let keep = if self.random.one_in(50) { 0 } else { usize::MAX };
@@ -133,9 +149,11 @@ impl<F: Fabric> Worker<'_, F> {
 
     /// Leaves nothing of its own but its blocks, and no count half done.
     fn end(mut self) -> Result<()> {
+        self.objects.end()?;
         for counter in 0..COUNTERS {
             let mut tries = 0;
             while !self.count(counter)? {
+                self.member.check_member()?;
                 tries += 1;
                 if tries == GIVE_BACK_TRIES {
                     bail!("worker {} cannot have lock {counter} any more", self.index);
@@ -146,6 +164,7 @@ impl<F: Fabric> Worker<'_, F> {
             if self.chunks.is_empty() {
                 return Ok(());
             }
+            self.member.check_member()?;
             self.give_chunk()?;
         }
         bail!("worker {} cannot give its chunks back: {:?}", self.index, self.chunks)
@@ -176,6 +195,8 @@ impl<F: Fabric> Worker<'_, F> {
         if self.random.one_in(LINGER_ONE_IN) {
             // Kills come seldom, and half-done counts should be among what they leave.
             self.clock.sleep_ms(LINGER_MS);
+        } else if self.random.one_in(LINGER_LONG_ONE_IN) {
+            self.clock.sleep_ms(LINGER_LONG_MS);
         }
         pair.write(fabric, 1, value + 1);
         drop(guard);
@@ -196,16 +217,55 @@ impl<F: Fabric> Worker<'_, F> {
     fn take_chunk(&mut self) -> Result<()> {
         tell(&Event::Taking)?;
         let purpose = purpose(self.index);
-        match self.member.allocate_chunk(&self.clock, LOCK_TIMEOUT_MS, purpose) {
-            Ok(chunk) if chunk == ground(self.member.layout()) => {
-                tell(&Event::Fault("the chunks run out: they leak".to_owned()))
-            }
+        let taken = self.member.allocate_chunk(&self.clock, LOCK_TIMEOUT_MS, purpose);
+        self.took(taken).map(drop)
+    }
+
+    /// Whether a chunk was taken; not when there is none where chunks are scarce.
+    fn took(&mut self, taken: Result<ChunkId, AllocateError>) -> Result<bool> {
+        match taken {
             Ok(chunk) => {
                 self.mark(chunk);
                 self.chunks.push(chunk);
-                tell(&Event::Took(chunk.0))
+                tell(&Event::Took(chunk.0))?;
+                return Ok(true);
             }
-            Err(AllocateError::Lock(error)) => busy(error),
+            Err(AllocateError::Lock(error)) => busy(error)?,
+            Err(AllocateError::Exhausted { .. }) if is_scarce(self.member.layout()) => {
+                tell(&Event::Busy)?;
+            }
+            Err(error) => tell(&Event::Fault(format!("do chunks leak? {error}")))?,
+        }
+        Ok(false)
+    }
+
+    /// Takes what chunks there are, and asks the other hosts for more.
+    fn run_dry(&mut self) -> Result<()> {
+        let purpose = purpose(self.index);
+        let mut more = true;
+        while more {
+            tell(&Event::Taking)?;
+            let taken = self.member.request_chunk(&self.clock, ASK_MS, purpose);
+            more = self.took(taken)?;
+        }
+        for _ in 0..GIVE_BACK_TRIES * u32::try_from(self.chunks.len()).unwrap_or(1) {
+            self.give_chunk()?;
+        }
+        Ok(())
+    }
+
+    /// Does to the superblock what `rackline qualify` does: stores a profile, or takes it away.
+    fn store_profile(&self, number: u64) -> Result<()> {
+        let (fabric, profile) = (self.member.fabric(), profile(number));
+        match store_profile(self.member, profile, &self.clock, LOCK_TIMEOUT_MS) {
+            Ok(stored) if stored.profile == profile => {}
+            Ok(stored) => tell(&Event::Fault(format!("{profile:?} is stored as {stored:?}")))?,
+            Err(StoreError::Lock(error)) => return busy(error),
+            Err(error) => tell(&Event::Fault(error.to_string()))?,
+        }
+        // Another may have stored one since.
+        match read_superblock(fabric) {
+            Ok(_) => tell(&Event::Tended),
             Err(error) => tell(&Event::Fault(error.to_string())),
         }
     }
@@ -274,8 +334,9 @@ impl<F: Fabric> Worker<'_, F> {
 }
 
 /// A lock that was not to be had: others are dead, or slow, which is what this is about.
-fn busy(error: LockError) -> Result<()> {
+pub(super) fn busy(error: LockError) -> Result<()> {
     match error {
+        LockError::DeclaredDead(error) => Err(error.into()),
         LockError::TimedOut { .. } | LockError::NoManager | LockError::ManagerSilent { .. } => {
             tell(&Event::Busy)
         }

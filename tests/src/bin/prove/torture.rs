@@ -8,9 +8,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use cxl_shm::crash::CrashPoint;
 use cxl_shm::layout::LockProtocol;
+use cxl_shm::proof::Mutant;
 use rackline_tests::torture::coverage;
 use rackline_tests::torture::storm::{self, Figures, Plan};
-use rackline_tests::torture::{ChildOptions, Memory, run_child};
+use rackline_tests::torture::{ChildOptions, Memory, WORKERS_MAX, mutant_named, run_child};
 
 /// Kills real processes with SIGKILL while they use one region, and checks that nothing that was
 /// acknowledged is lost, half done, doubled or leaked, and that nothing is wedged.
@@ -26,7 +27,8 @@ pub(crate) struct Options {
     seed: u64,
 
     /// Processes that use the pool. There are two lock managers besides, one active.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=24))]
+    #[arg(long, default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(WORKERS_MAX)))]
     processes: u32,
 
     /// What stands for the memory between hosts.
@@ -36,6 +38,15 @@ pub(crate) struct Options {
     /// How locks between hosts work.
     #[arg(long, value_enum, default_value_t = Locks::Arbitrated)]
     lock: Locks,
+
+    /// Whole hosts die too, and stay away: the lock managers declare them dead and recover them.
+    #[arg(long)]
+    declare: bool,
+
+    /// Break a rule of the protocols, to show that this notices: it ends well when something that
+    /// must never be has been, in as many seconds.
+    #[arg(long, value_name = "RULE", value_parser = mutant_named, conflicts_with = "points")]
+    mutant: Option<Mutant>,
 
     /// Instead of killing at random, have a process die once at each named crash point, on mapped
     /// and on shadowed memory.
@@ -59,21 +70,31 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     if options.points {
         return cover(options);
     }
-    match torture(options) {
-        Ok(figures) => {
+    match (torture(options), options.mutant) {
+        (Ok(figures), None) => {
             print(options, &figures);
             ExitCode::SUCCESS
         }
-        Err(error) => {
+        (Ok(figures), Some(mutant)) => {
+            print(options, &figures);
+            eprintln!("prove torture: {mutant:?} is broken, and nothing was noticed");
+            ExitCode::FAILURE
+        }
+        (Err(error), Some(mutant)) => {
+            println!("{mutant:?} was noticed: {error:#}");
+            ExitCode::SUCCESS
+        }
+        (Err(error), None) => {
             eprintln!("prove torture: {error:#}");
             eprintln!(
-                "again: prove torture --seconds {} --seed {} --processes {} --fabric {} --lock {} \
+                "again: prove torture --seconds {} --seed {} --processes {} --fabric {} --lock {}{} \
                  (the kills are the same; how the kernel runs the processes is not)",
                 options.seconds,
                 options.seed,
                 options.processes,
                 name(options.fabric),
                 name(options.lock),
+                if options.declare { " --declare" } else { "" },
             );
             ExitCode::FAILURE
         }
@@ -136,7 +157,8 @@ fn torture(options: &Options) -> Result<Figures> {
     let interrupted = interrupted()?;
     let (locks, managers) = match options.lock {
         Locks::Arbitrated => (LockProtocol::Arbitrated, 2),
-        Locks::Bakery => (LockProtocol::Bakery, 0),
+        // Locks need none; deaths do.
+        Locks::Bakery => (LockProtocol::Bakery, if options.declare { 2 } else { 0 }),
     };
     let plan = Plan {
         workers: options.processes,
@@ -144,6 +166,9 @@ fn torture(options: &Options) -> Result<Figures> {
         memory: options.fabric,
         locks,
         seed: options.seed,
+        declare: options.declare,
+        scarce: false,
+        mutant: options.mutant,
     };
     let program = std::env::current_exe().context("cannot find this program's file")?;
     storm::run(plan, options.seconds, &program, &interrupted)
@@ -155,12 +180,17 @@ fn print(options: &Options, figures: &Figures) {
         return;
     }
     let Figures { kills, kills_at_points, restarts, locks, counts, repairs, .. } = figures;
-    let Figures { takeovers, chunks, blocks_published, blocks_verified, .. } = figures;
+    let Figures { takeovers, declared_dead, recovered, fenced, .. } = figures;
+    let Figures { chunks, blocks_published, objects, frees, foreign_frees, .. } = figures;
+    let Figures { roots_named, roots_destroyed, verified, audited_bytes, .. } = figures;
     println!(
         "{kills} kills ({kills_at_points} at crash points), {restarts} restarts, {locks} lock \
          acquisitions, {counts} counts ({repairs} completed for the dead), {takeovers} take-overs, \
-         {chunks} chunks taken or given back, {blocks_published} blocks published, \
-         {blocks_verified} blocks and chunks verified"
+         {declared_dead} hosts declared dead, {recovered} recovered by others, {fenced} processes \
+         fenced themselves, {chunks} chunks taken or given back, {blocks_published} blocks \
+         published, {objects} objects allocated, {frees} freed ({foreign_frees} by another \
+         worker), {roots_named} roots named, {roots_destroyed} destroyed, {verified} blocks, roots \
+         and chunks verified, {audited_bytes} bytes accounted for"
     );
 }
 
