@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{MappedFabric, MappedHostMemory};
 use cxl_shm::member::{AttachError, Attachment, LocalMember, ProcLiveness};
-use kv_cache::{Cache, Local, reclaim_dead_processes};
+use kv_cache::evict::{Quota, TooManyQuotas, Watermarks};
+use kv_cache::{Cache, Local, Namespace, reclaim_dead_processes};
 
 use crate::dma::HostDma;
 use crate::session::{Session, SessionOptions};
@@ -21,8 +22,21 @@ pub type LocalSession<'p> =
 
 /// How often a process looks whether others of its host have died.
 const RECLAIM_MS: u64 = 500;
-/// How long the end of a process waits at most for its background thread.
-const STOP_MS: u64 = 20;
+/// How often it looks after this node's part of the pool, and how long its end waits at most for
+/// the thread that does.
+const UPKEEP_MS: u64 = 20;
+/// How long that thread waits for a lock between hosts, or a chunk of another node, at a time.
+const UPKEEP_CHUNK_TIMEOUT_MS: u64 = 100;
+
+/// How a process keeps its node's part of a pool.
+#[derive(Clone, Debug, Default)]
+pub struct PoolOptions {
+    /// Between which levels of use blocks are evicted in the background.
+    pub watermarks: Watermarks,
+    /// How much of this node's payload namespaces may keep when room is short. For all processes of
+    /// the host, until another one says otherwise.
+    pub quotas: Vec<(Namespace, Quota)>,
+}
 
 /// Why a process is not attached to a pool. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]
@@ -33,15 +47,21 @@ pub enum PoolError {
     /// The region is not a KV cache, or one of another version.
     #[error(transparent)]
     Cache(#[from] kv_cache::AttachError),
-    /// No thread for the reclaimer.
-    #[error("cannot start the thread that reclaims what dead processes held: {0}")]
+    /// More namespaces with quotas than there is room for.
+    #[error(transparent)]
+    Quotas(#[from] TooManyQuotas),
+    /// No thread for the upkeep.
+    #[error(
+        "cannot start the thread that evicts blocks and reclaims what dead processes held: {0}"
+    )]
     Thread(std::io::Error),
 }
 
 /// This process, attached to a pool. Leaves when dropped.
 ///
-/// Two background threads: one beats the heart of the host if it is this process's turn, one
-/// reclaims what processes of this host that died were writing.
+/// Two background threads: one beats the heart of the host if it is this process's turn, one looks
+/// after the node's part of the pool ([`Cache::upkeep`]) and reclaims what processes of this host
+/// that died were writing or holding.
 ///
 /// # Example
 /// ```no_run
@@ -68,7 +88,7 @@ pub enum PoolError {
 /// ```
 #[derive(Debug)]
 pub struct Pool {
-    reclaimer: Option<Reclaimer>,
+    upkeep: Option<Upkeep>,
     dma: HostDma,
     clock: SystemClock,
     local: Arc<Local>,
@@ -76,26 +96,38 @@ pub struct Pool {
 }
 
 #[derive(Debug)]
-struct Reclaimer {
+struct Upkeep {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<LocalMember>,
 }
 
 impl Pool {
-    /// Attaches to the pool at `path` as a process of `node`.
+    /// Attaches to the pool at `path` as a process of `node`, with the usual [`PoolOptions`].
     ///
     /// # Errors
     /// [`PoolError`].
     pub fn attach(path: &Path, node: u16) -> Result<Self, PoolError> {
+        Self::attach_with(path, node, &PoolOptions::default())
+    }
+
+    /// Attaches to the pool at `path` as a process of `node`.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn attach_with(path: &Path, node: u16, options: &PoolOptions) -> Result<Self, PoolError> {
         let attachment = Attachment::attach(path, node)?;
         let clock = SystemClock::start();
         // First of all, so that a registry full of the dead has room for us.
         reclaim_dead_processes(attachment.member(), &clock);
         // Refused here, before anything is started, when the region is not a cache.
-        let local = Arc::clone(Cache::attach(attachment.member(), &clock)?.local());
+        let cache = Cache::attach(attachment.member(), &clock)?;
+        for (namespace, quota) in &options.quotas {
+            cache.set_quota(&clock, namespace, Some(*quota))?;
+        }
+        let local = Arc::clone(cache.local());
         let dma = HostDma::new(attachment.region().fabric().clone());
-        let mut pool = Self { reclaimer: None, dma, clock, local, attachment };
-        pool.reclaimer = Some(pool.start_reclaimer()?);
+        let mut pool = Self { upkeep: None, dma, clock, local, attachment };
+        pool.upkeep = Some(pool.start_upkeep(options.watermarks)?);
         Ok(pool)
     }
 
@@ -124,32 +156,49 @@ impl Pool {
         &self.attachment
     }
 
-    fn start_reclaimer(&self) -> Result<Reclaimer, PoolError> {
+    fn start_upkeep(&self, watermarks: Watermarks) -> Result<Upkeep, PoolError> {
         let member = self.attachment.join_thread()?;
+        // Refused here, where somebody hears of it.
+        Cache::attach_beside(&member, &self.clock, Arc::clone(&self.local))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let reclaim = move || {
-            let clock = SystemClock::start();
-            for turn in 0u64.. {
-                if stopped.load(Ordering::Relaxed) {
-                    break;
-                }
-                if turn % (RECLAIM_MS / STOP_MS) == 0 {
-                    reclaim_dead_processes(&member, &clock);
-                }
-                clock.sleep_ms(STOP_MS);
+        // The one clock of the process: holds are timed from when any of its threads saw them.
+        let (clock, local) = (self.clock, Arc::clone(&self.local));
+        let keep_up = move || {
+            // As it was a moment ago: it says no only to a region or host tier of another version.
+            if let Ok(cache) = Cache::attach_beside(&member, &clock, local) {
+                keep_up(&cache, clock, watermarks, &stopped);
             }
             member
         };
-        let builder = std::thread::Builder::new().name("rackline-reclaim".to_owned());
-        let thread = builder.spawn(reclaim).map_err(PoolError::Thread)?;
-        Ok(Reclaimer { stop, thread })
+        let builder = std::thread::Builder::new().name("rackline-upkeep".to_owned());
+        let thread = builder.spawn(keep_up).map_err(PoolError::Thread)?;
+        Ok(Upkeep { stop, thread })
+    }
+}
+
+/// Until it is stopped.
+fn keep_up(
+    cache: &LocalCache<'_>,
+    clock: SystemClock,
+    watermarks: Watermarks,
+    stopped: &AtomicBool,
+) {
+    for turn in 0u64.. {
+        if stopped.load(Ordering::Relaxed) {
+            break;
+        }
+        if turn % (RECLAIM_MS / UPKEEP_MS) == 0 {
+            reclaim_dead_processes(cache.member(), &clock);
+        }
+        cache.upkeep(&clock, watermarks, UPKEEP_CHUNK_TIMEOUT_MS);
+        clock.sleep_ms(UPKEEP_MS);
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let Some(Reclaimer { stop, thread }) = self.reclaimer.take() else { return };
+        let Some(Upkeep { stop, thread }) = self.upkeep.take() else { return };
         stop.store(true, Ordering::Relaxed);
         // If it panicked, that was printed, and its place in the registry falls to the next
         // process that reclaims.

@@ -151,6 +151,20 @@ crash_points! {
     PublishAnnounced,
     /// Descriptors of removed blocks are tombstones, the heap's directory does not know.
     RetireFreed,
+    /// Tombstones say that searches end there, the heap is still locked.
+    TombstonesCleaned,
+    /// Holds are counted on their host, their stamps are not published.
+    HoldCounted,
+    /// The stamps of holds are published, the descriptors were not looked at.
+    HoldStamped,
+    /// Holds are released, on their host and in their stamps.
+    HoldReleased,
+    /// Descriptors say EVICTING, their stamps were not looked at.
+    EvictAnnounced,
+    /// Which blocks are held was seen, and those are READY again; the others still say EVICTING.
+    EvictDecided,
+    /// Nothing is in a chunk any more that is being given back, the chunk table does not know.
+    ChunkVacated,
     /// A heap's directory is being built anew: nothing is written yet.
     SweepMarked,
     /// The other slot of the superblock is published, the word names the old one.

@@ -18,6 +18,7 @@ use crate::descriptor::Handle;
 use crate::geometry::CacheGeometry;
 use crate::log::{ENTRIES_A_LINE, OwnLog, PeerLog};
 use crate::segment::{OwnSegment, PeerSegment};
+use crate::stamp::{OwnStamps, PeerStamps};
 
 const LOG_FIRST: u64 = 1;
 
@@ -54,6 +55,11 @@ impl AreaPlan {
         // Slots are a power of two of at least a line of words.
         u64::from(self.nodes) * u64::from(self.geometry.descriptor_slots()) / LINE_WORDS as u64
     }
+}
+
+/// Descriptors of all nodes of a region.
+pub(crate) fn all_slots(geometry: CacheGeometry, layout: &Layout) -> u64 {
+    u64::from(layout.geometry().nodes) * u64::from(geometry.descriptor_slots())
 }
 
 /// The areas of all nodes of a region, which the layout was checked to have room for.
@@ -97,6 +103,25 @@ impl Areas {
     pub(crate) fn segment_of(&self, handle: Handle) -> Option<PeerSegment> {
         let node = self.layout.node(handle.owner().0)?;
         (handle.slot() < self.geometry().descriptor_slots()).then(|| self.segment(node))
+    }
+
+    /// What `reader` says of the blocks of all nodes.
+    pub(crate) fn stamps(&self, reader: NodeId) -> PeerStamps {
+        let part = self.layout.area(reader).part(self.plan.stamps_first(), self.plan.stamp_lines());
+        let slots = self.geometry().descriptor_slots();
+        PeerStamps::new(part.expect("an area has room for its stamps"), slots)
+    }
+
+    /// This node's own stamps, in its own area.
+    pub(crate) fn own_stamps(&self, area: OwnedArea) -> OwnStamps {
+        let part = area.part(self.plan.stamps_first(), self.plan.stamp_lines());
+        let slots = self.geometry().descriptor_slots();
+        OwnStamps::new(part.expect("an area has room for its stamps"), slots)
+    }
+
+    /// Descriptors of all nodes.
+    pub(crate) fn all_slots(&self) -> u64 {
+        all_slots(self.geometry(), &self.layout)
     }
 
     /// This node's own log, in its own area.

@@ -47,7 +47,7 @@ pub struct HeapUse {
 ///
 /// Like the member it is not shared between threads. Threads of a process each have their own,
 /// and share what the process knows ([`attach_beside`](Self::attach_beside)). A member has at most
-/// one cache at a time: a new one frees what an earlier one was writing.
+/// one cache at a time: a new one frees what an earlier one was writing, and drops what it held.
 #[derive(Debug)]
 pub struct Cache<'m, F, H: HostMemory, L> {
     member: &'m Member<F, H, L>,
@@ -93,7 +93,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
         let cache = Self { member, areas, heap, local };
         // Whoever had our place in the registry before us left it for good.
         let me = member.process();
-        let freed = cache.locked(clock, |heap| heap.free_writing_of(|process| process == me));
+        let freed = cache.locked(clock, |heap| {
+            heap.drop_holds_of(|process| process == me);
+            heap.free_writing_of(|process| process == me)
+        });
         cache.local.count(|metrics| metrics.reclaimed_blocks += freed);
         cache.sync();
         Ok(cache)
@@ -133,13 +136,16 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
         })
     }
 
-    /// Frees what dead processes of this host were writing, and takes in chunks that they had
-    /// allocated and not yet used. To be called before a dead process is struck off the registry
+    /// Frees what dead processes of this host were writing, drops what they held, and takes in chunks
+    /// that they had allocated and not yet used. To be called before a dead process is struck off the registry
     /// ([`Member::forget_process`]); [`reclaim_dead_processes`](crate::reclaim_dead_processes) does
     /// both. Returns how many blocks were freed.
     pub fn reap(&self, clock: &impl Clock) -> u64 {
-        let freed = self.locked(clock, |heap| heap.reap());
-        self.local.count(|metrics| metrics.reclaimed_blocks += freed);
+        let (freed, released) = self.locked(clock, |heap| heap.reap());
+        self.local.count(|metrics| {
+            metrics.reclaimed_blocks += freed;
+            metrics.released_blocks += released;
+        });
         freed
     }
 

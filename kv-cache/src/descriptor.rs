@@ -1,12 +1,12 @@
 //! Descriptors: one line each, in the owner's segment, the only truth about a block.
 //!
 //! ```text
-//! word 0   generation u32 | state u8 | flags u8 | owner u16          the publication word
+//! word 0   generation u32 | state u8 | flags u8 | owner u8 | process u8  the publication word
 //! word 1-2 key
 //! word 3   offset of the payload in the region, in bytes
 //! word 4   length of the payload in bytes u32 | CRC-32C of the payload u32
 //! word 5   fingerprint of the model
-//! word 6   incarnation of the owner u32 | depth in the prefix u16 | writing process u16
+//! word 6   incarnation of the owner u32 | depth in the prefix u16 | tag of the namespace u16
 //! word 7   seal: version u32 | CRC-32C u32, over the kind and the line's offset too
 //! ```
 //!
@@ -16,6 +16,9 @@
 //!   and its new descriptor says WRITING, published (H2).
 //! - **D3** Nothing of a descriptor is used before its seal, its state, its owner and the range of
 //!   its payload were checked (M5).
+//!
+//! A tombstone (FREE) has flags: whether its block was evicted, and whether a search ends at it (S2).
+//!
 //! - **D4** Flags and state values that this version does not know make the line malformed: a
 //!   miss, never a guess.
 
@@ -23,14 +26,22 @@ use bytemuck::{Pod, Zeroable};
 use cxl_shm::fabric::{LineError, Record};
 use cxl_shm::layout::Layout;
 use cxl_shm::member::{PROCESSES_MAX, ProcessSlot};
-use cxl_shm::units::{Extent, Incarnation, NodeId, PAGE_BYTES};
+use cxl_shm::units::{Extent, Incarnation, NODES_MAX, NodeId, PAGE_BYTES};
 
-use crate::key::{BlockKey, ModelFingerprint};
+use crate::key::{BlockKey, ModelFingerprint, NamespaceTag};
 
 const FREE: u8 = 1;
 const WRITING: u8 = 2;
 const READY: u8 = 3;
 const EVICTING: u8 = 4;
+const SPILLED: u8 = 5;
+
+/// Of a tombstone: its block made room for others.
+const EVICTED: u8 = 1;
+/// Of a tombstone: a search that comes here has seen all that it could find (S2).
+const ENDS: u8 = 2;
+
+const _: () = assert!(NODES_MAX <= 1 << 8 && PROCESSES_MAX <= 1 << 8, "they have 8 bits each");
 
 /// A descriptor as it lies in its line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
@@ -39,7 +50,8 @@ pub(crate) struct DescriptorLine {
     generation: u32,
     state: u8,
     flags: u8,
-    owner: u16,
+    owner: u8,
+    process: u8,
     key: BlockKey,
     payload_offset: u64,
     payload_bytes: u32,
@@ -47,7 +59,7 @@ pub(crate) struct DescriptorLine {
     fingerprint: u64,
     incarnation: u32,
     depth: u16,
-    process: u16,
+    namespace: u16,
 }
 
 impl Record for DescriptorLine {
@@ -104,6 +116,8 @@ pub enum BlockState {
     Ready,
     /// Still readable, but its owner considers removing it (H2).
     Evicting,
+    /// Its bytes are on a drive of its owner; the payload says how many, and no place.
+    Spilled,
 }
 
 /// A descriptor of a block, checked.
@@ -127,6 +141,8 @@ pub struct Descriptor {
     pub depth: u16,
     /// The owner's process that wrote it.
     pub process: ProcessSlot,
+    /// The namespace that it counts for.
+    pub namespace: NamespaceTag,
 }
 
 impl Descriptor {
@@ -142,10 +158,14 @@ impl Descriptor {
 pub enum SlotContent {
     /// Nothing, ever: a key that hashes before it is not found after it.
     Blank,
-    /// Nothing any more; `generation` is that of the last block.
+    /// Nothing any more: a tombstone.
     Free {
         /// Generation of the last block.
         generation: u32,
+        /// It made room for others, and was not removed for its own sake.
+        evicted: bool,
+        /// No key that hashes before it is found after it.
+        ends_search: bool,
     },
     /// A block.
     Block(Descriptor),
@@ -172,9 +192,11 @@ impl DescriptorLine {
                 BlockState::Writing => WRITING,
                 BlockState::Ready => READY,
                 BlockState::Evicting => EVICTING,
+                BlockState::Spilled => SPILLED,
             },
             flags: 0,
-            owner: handle.owner.0,
+            owner: low_byte(handle.owner.0),
+            process: low_byte(descriptor.process.0),
             key: descriptor.key,
             payload_offset: payload.offset(),
             payload_bytes: u32::try_from(payload.bytes())
@@ -183,13 +205,19 @@ impl DescriptorLine {
             fingerprint: descriptor.fingerprint.0,
             incarnation: descriptor.incarnation.0,
             depth: descriptor.depth,
-            process: descriptor.process.0,
+            namespace: descriptor.namespace.0,
         }
     }
 
-    /// The line of a slot whose last block had `generation`.
-    pub(crate) fn free(owner: NodeId, generation: u32) -> Self {
-        Self { generation, state: FREE, owner: owner.0, ..Self::zeroed() }
+    /// The line of a slot whose last block had `generation`, and was `evicted` or removed.
+    pub(crate) fn free(owner: NodeId, generation: u32, evicted: bool) -> Self {
+        let flags = if evicted { EVICTED } else { 0 };
+        Self { generation, state: FREE, flags, owner: low_byte(owner.0), ..Self::zeroed() }
+    }
+
+    /// The same tombstone, as one where searches end.
+    pub(crate) fn ending(self) -> Self {
+        Self { flags: self.flags | ENDS, ..self }
     }
 
     /// Checks the line, read from slot `slot` of the segment of `home` (D3).
@@ -199,25 +227,29 @@ impl DescriptorLine {
         slot: u32,
         layout: &Layout,
     ) -> Result<SlotContent, DescriptorError> {
-        if self.owner != home.0 || self.flags != 0 {
+        let known_flags = if self.state == FREE { EVICTED | ENDS } else { 0 };
+        if u16::from(self.owner) != home.0 || self.flags & !known_flags != 0 {
             return Err(DescriptorError::Malformed);
         }
         let state = match self.state {
             FREE => {
-                return Ok(SlotContent::Free { generation: self.generation });
+                let [evicted, ends_search] = [EVICTED, ENDS].map(|flag| self.flags & flag != 0);
+                let generation = self.generation;
+                return Ok(SlotContent::Free { generation, evicted, ends_search });
             }
             WRITING => BlockState::Writing,
             READY => BlockState::Ready,
             EVICTING => BlockState::Evicting,
+            SPILLED => BlockState::Spilled,
             _ => return Err(DescriptorError::Malformed),
         };
         let payload = Extent::new(self.payload_offset, u64::from(self.payload_bytes))
             .filter(|payload| payload.offset().is_multiple_of(PAGE_BYTES) && payload.bytes() > 0)
-            .filter(|payload| layout.chunk_of(*payload).is_some())
+            .filter(|payload| match state {
+                BlockState::Spilled => payload.offset() == 0,
+                _ => layout.chunk_of(*payload).is_some(),
+            })
             .ok_or(DescriptorError::Malformed)?;
-        if self.process >= PROCESSES_MAX {
-            return Err(DescriptorError::Malformed);
-        }
         Ok(SlotContent::Block(Descriptor {
             handle: Handle::new(home, slot, self.generation),
             state,
@@ -227,9 +259,16 @@ impl DescriptorLine {
             fingerprint: ModelFingerprint(self.fingerprint),
             incarnation: Incarnation(self.incarnation),
             depth: self.depth,
-            process: ProcessSlot(self.process),
+            process: ProcessSlot(u16::from(self.process)),
+            namespace: NamespaceTag(self.namespace),
         }))
     }
+}
+
+/// Of numbers that were checked to have no more.
+#[expect(clippy::cast_possible_truncation, reason = "nodes and processes have 8 bits")]
+fn low_byte(number: u16) -> u8 {
+    number as u8
 }
 
 /// The generation of a slot's next block.
@@ -271,7 +310,8 @@ mod tests {
             fingerprint: ModelFingerprint(6),
             incarnation: Incarnation(2),
             depth: 3,
-            process: ProcessSlot(63),
+            process: ProcessSlot(255),
+            namespace: NamespaceTag(0xabcd),
         }
     }
 
@@ -286,8 +326,19 @@ mod tests {
             let line = DescriptorLine::block(&descriptor);
             assert_eq!(decode(&line), Ok(SlotContent::Block(descriptor)));
         }
-        let free = DescriptorLine::free(NodeId(1), 9);
-        assert_eq!(decode(&free), Ok(SlotContent::Free { generation: 9 }));
+        let spilled = Descriptor {
+            state: BlockState::Spilled,
+            payload: Extent::new(0, 5000).unwrap(),
+            ..ready()
+        };
+        assert!(!spilled.is_readable());
+        assert_eq!(decode(&DescriptorLine::block(&spilled)), Ok(SlotContent::Block(spilled)));
+        for evicted in [false, true] {
+            let free = DescriptorLine::free(NodeId(1), 9, evicted);
+            let content = |ends_search| SlotContent::Free { generation: 9, evicted, ends_search };
+            assert_eq!(decode(&free), Ok(content(false)));
+            assert_eq!(decode(&free.ending()), Ok(content(true)));
+        }
     }
 
     #[test]
@@ -297,10 +348,11 @@ mod tests {
         let start = layout().payload().offset();
         let wrong = [
             DescriptorLine { state: 0, ..line },
+            DescriptorLine { state: 6, ..line },
             DescriptorLine { state: 5, ..line },
+            DescriptorLine { state: 1, flags: 4, ..line },
             DescriptorLine { flags: 1, ..line },
             DescriptorLine { owner: 0, ..line },
-            DescriptorLine { process: PROCESSES_MAX, ..line },
             DescriptorLine { payload_bytes: 0, ..line },
             DescriptorLine { payload_bytes: u32::MAX, ..line },
             DescriptorLine { payload_offset: line.payload_offset + 64, ..line },
@@ -324,12 +376,15 @@ mod tests {
             line.state = state;
             line.flags = 0;
             line.owner = 1;
-            line.process %= PROCESSES_MAX;
             if near {
                 line.payload_offset = (line.payload_offset % (8 << 20)) & !4095;
                 line.payload_bytes %= 512 << 10;
             }
             match decode(&line) {
+                Ok(SlotContent::Block(block)) if block.state == BlockState::Spilled => {
+                    prop_assert_eq!(block.payload.offset(), 0);
+                    prop_assert_eq!(DescriptorLine::block(&block), line);
+                }
                 Ok(SlotContent::Block(block)) => {
                     let chunk = layout().chunk_of(block.payload).unwrap();
                     prop_assert!(layout().chunk(chunk).contains(block.payload));

@@ -18,7 +18,8 @@
 //! again.
 
 use cxl_shm::fabric::{Fabric, HostMemory, refresh_all};
-use cxl_shm::member::Liveness;
+use cxl_shm::layout::NodeState;
+use cxl_shm::member::{Liveness, is_declared_dead};
 use cxl_shm::units::Extent;
 
 use crate::cache::Cache;
@@ -71,14 +72,19 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             areas.segment_of(wanted.handle).map(|segment| segment.range(wanted.handle.slot()))
         };
         refresh_all(fabric, wanted.iter().filter_map(line));
-        let look = |wanted: &Wanted| {
+        let quarantined = {
+            let replica = self.local().replica();
+            let is_bad = |wanted: &Wanted| replica.is_quarantined(wanted.handle);
+            wanted.iter().map(is_bad).collect::<Vec<_>>()
+        };
+        let look = |(wanted, quarantined): (&Wanted, bool)| {
             let descriptor = self.look(wanted.handle)?;
             accept(&descriptor, wanted)?;
-            Ok(Ticket { descriptor })
+            if quarantined { Err(Miss::Quarantined) } else { Ok(Ticket { descriptor }) }
         };
-        let outcomes: Vec<_> = wanted.iter().map(look).collect();
+        let outcomes: Vec<_> = wanted.iter().zip(quarantined).map(look).collect();
         let handles = wanted.iter().map(|wanted| wanted.handle);
-        self.note_misses(handles.zip(outcomes.iter().map(|outcome| outcome.as_ref().err())));
+        self.note_misses(&misses_of(handles, &outcomes));
         outcomes
     }
 
@@ -110,7 +116,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         };
         let outcomes: Vec<_> = tickets.iter().map(look).collect();
         let handles = tickets.iter().map(|(ticket, _)| ticket.handle());
-        self.note_misses(handles.zip(outcomes.iter().map(|outcome| outcome.as_ref().err())));
+        self.note_misses(&misses_of(handles, &outcomes));
+        let used = tickets.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
+        self.local().touch(used.map(|((ticket, _), _)| ticket.handle()));
         self.local().count(|metrics| {
             for (ticket, _) in tickets.iter().zip(&outcomes).filter(|(_, ok)| ok.is_ok()) {
                 metrics.fetched_blocks += 1;
@@ -122,31 +130,47 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
 
     /// The descriptor of a handle, as this host's caches hold it, if it is that of the handle and
     /// readable.
-    fn look(&self, handle: Handle) -> Result<Descriptor, Miss> {
+    pub(crate) fn look(&self, handle: Handle) -> Result<Descriptor, Miss> {
         let segment = self.areas().segment_of(handle).ok_or(Miss::Malformed)?;
         match segment.cached(self.member().fabric(), handle.slot())? {
             SlotContent::Blank => Err(Miss::Absent),
-            SlotContent::Free { generation } if is_newer(generation, handle.generation()) => {
+            SlotContent::Free { generation, .. } if is_newer(generation, handle.generation()) => {
                 Err(Miss::StaleGeneration)
             }
+            SlotContent::Free { evicted: true, .. } => Err(Miss::Evicted),
             SlotContent::Free { .. } => Err(Miss::Absent),
             SlotContent::Block(block) if block.handle != handle => Err(Miss::StaleGeneration),
+            SlotContent::Block(block) if block.is_readable() => Ok(block),
+            SlotContent::Block(block) if self.is_owner_dead(&block) => Err(Miss::OwnerDead),
             SlotContent::Block(block) if block.state == BlockState::Writing => Err(Miss::NotReady),
-            SlotContent::Block(block) => Ok(block),
+            SlotContent::Block(_) => Err(Miss::Spilled),
         }
     }
 
-    fn note_misses<'a>(&self, outcomes: impl Iterator<Item = (Handle, Option<&'a Miss>)>) {
-        let misses: Vec<_> = outcomes.filter_map(|(handle, miss)| Some((handle, *miss?))).collect();
+    /// Whether the life of the node that owns `block` is over.
+    fn is_owner_dead(&self, block: &Descriptor) -> bool {
+        let (layout, fabric) = (self.areas().layout(), self.member().fabric());
+        let owner = block.handle.owner();
+        layout.node_line(owner).fresh(fabric).is_ok_and(|line| {
+            let later =
+                block.state == BlockState::Writing && line.incarnation() != block.incarnation;
+            later
+                || line.state().is_some_and(NodeState::is_vacant)
+                || is_declared_dead(layout, fabric, owner, line.incarnation())
+        })
+    }
+
+    /// Counts misses, and quarantines what was missed.
+    pub(crate) fn note_misses(&self, misses: &[(Handle, Miss)]) {
         if misses.is_empty() {
             return;
         }
         let mut replica = self.local().replica();
-        for (handle, _) in &misses {
+        for (handle, _) in misses {
             replica.quarantine(*handle);
         }
         drop(replica);
-        for (handle, miss) in &misses {
+        for (handle, miss) in misses {
             if miss.is_damage() {
                 tracing::warn!(?handle, reason = miss.label(), "a block is damaged: {miss}");
             } else {
@@ -155,14 +179,25 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         }
         self.local().count(|metrics| {
             for (_, miss) in misses {
-                metrics.count_miss(miss);
+                metrics.count_miss(*miss);
             }
         });
     }
 }
 
+/// The misses among `outcomes`.
+fn misses_of<T>(
+    handles: impl Iterator<Item = Handle>,
+    outcomes: &[Result<T, Miss>],
+) -> Vec<(Handle, Miss)> {
+    let miss = |(handle, outcome): (Handle, &Result<T, Miss>)| {
+        outcome.as_ref().err().map(|miss| (handle, *miss))
+    };
+    handles.zip(outcomes).filter_map(miss).collect()
+}
+
 /// Whether the descriptor is that of the wanted block (F1).
-fn accept(descriptor: &Descriptor, wanted: &Wanted) -> Result<(), Miss> {
+pub(crate) fn accept(descriptor: &Descriptor, wanted: &Wanted) -> Result<(), Miss> {
     if descriptor.key != wanted.key {
         return Err(Miss::WrongKey);
     }

@@ -1,14 +1,14 @@
 //! Identity of blocks: who may read what.
 //!
 //! Two models, two layouts of the KV or two tenants must never read each other's blocks, so all
-//! of that goes into the key under which a block is found. Keys are SHA-256 cut to 128 bits: a
-//! tenant that chooses its own prompts cannot make one collide with a key of somebody else (a
-//! fast hash without secret could be made to).
+//! of that goes into the key under which a block is found ([`KeySpace`] says how, and what a tenant
+//! that chooses its own prompts can do).
 
 use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
 use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// The engine's hash of a block and of all blocks before it: same prefix, same hash. Opaque here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -133,7 +133,18 @@ impl Namespace {
         hasher.update(salt);
         Self(half(&hasher.finalize().into()))
     }
+
+    /// What descriptors say of it.
+    #[must_use]
+    pub fn tag(&self) -> NamespaceTag {
+        NamespaceTag(u16::from_le_bytes([self.0[0], self.0[1]]))
+    }
 }
+
+/// Sixteen bits of a namespace, by which a node accounts for the blocks it keeps for each. Two
+/// namespaces with one tag share a quota; never blocks, which only keys decide.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct NamespaceTag(pub(crate) u16);
 
 /// Under which a block is found: 128 bits, uniform, equal only for the same block hash, model and
 /// namespace.
@@ -166,27 +177,30 @@ impl BlockKey {
 
 /// Makes the keys of one model and namespace.
 ///
-/// A key is the first 16 bytes of SHA-256 over 96 bytes: the text `rackline block key 1` padded
-/// with zeros to 32 bytes, the fingerprint (8 bytes, little-endian), the namespace (16), 8 zeros,
-/// the block hash (32). What comes before the hash fills a block of SHA-256 and is digested once.
+/// A key is the XXH3-128, as 16 bytes little-endian, of 48 bytes: a *salt* of 16, then the block
+/// hash. The salt is the first half of the SHA-256 of the text `rackline block key 2` padded with
+/// zeros to 32 bytes, the fingerprint (8 bytes, little-endian) and the namespace (16).
+///
+/// A lookup makes a key for every block of a prompt, and SHA-256 for each would take most of its
+/// time. XXH3 is no cryptographic hash: that nobody can aim at the keys of another namespace rests
+/// on the salt and on the engine's hash, of which a tenant chooses neither. An engine whose block
+/// hashes can be aimed at (any but SHA-256) lets its tenants do so with or without a pool.
 #[derive(Clone)]
 pub struct KeySpace {
     fingerprint: ModelFingerprint,
-    digested: Sha256,
+    salt: [u8; 16],
 }
 
 impl KeySpace {
     /// Keys for blocks of `fingerprint` in `namespace`.
     #[must_use]
     pub fn new(fingerprint: ModelFingerprint, namespace: Namespace) -> Self {
-        const DOMAIN: &[u8] = b"rackline block key 1";
-        let mut prefix = [0; 64];
-        prefix[..DOMAIN.len()].copy_from_slice(DOMAIN);
-        prefix[32..40].copy_from_slice(&fingerprint.0.to_le_bytes());
-        prefix[40..56].copy_from_slice(&namespace.0);
-        let mut digested = Sha256::new();
-        digested.update(prefix);
-        Self { fingerprint, digested }
+        const DOMAIN: &[u8] = b"rackline block key 2";
+        let mut bytes = [0; 56];
+        bytes[..DOMAIN.len()].copy_from_slice(DOMAIN);
+        bytes[32..40].copy_from_slice(&fingerprint.0.to_le_bytes());
+        bytes[40..].copy_from_slice(&namespace.0);
+        Self { fingerprint, salt: half(&Sha256::digest(bytes).into()) }
     }
 
     /// The model that the keys are for.
@@ -198,9 +212,10 @@ impl KeySpace {
     /// The key of a block.
     #[must_use]
     pub fn key(&self, hash: &BlockHash) -> BlockKey {
-        let mut hasher = self.digested.clone();
-        hasher.update(hash.0);
-        BlockKey(half(&hasher.finalize().into()))
+        let mut bytes = [0; 48];
+        bytes[..16].copy_from_slice(&self.salt);
+        bytes[16..].copy_from_slice(&hash.0);
+        BlockKey(xxh3_128(&bytes).to_le_bytes())
     }
 }
 
@@ -308,13 +323,13 @@ mod tests {
     #[test]
     fn a_key_is_what_its_documentation_says() {
         let (fingerprint, namespace) = (MODEL.fingerprint(), Namespace::new("tenant", b"salt"));
-        let mut bytes = [0; 96];
-        bytes[..20].copy_from_slice(b"rackline block key 1");
+        let mut bytes = [0; 56];
+        bytes[..20].copy_from_slice(b"rackline block key 2");
         bytes[32..40].copy_from_slice(&fingerprint.get().to_le_bytes());
         bytes[40..56].copy_from_slice(&namespace.0);
-        bytes[64..].copy_from_slice(&[9; 32]);
-        let expected: [u8; 32] = Sha256::digest(bytes).into();
+        let salt: [u8; 32] = Sha256::digest(bytes).into();
+        let expected = xxh3_128(&[&salt[..16], &[9; 32]].concat());
         let key = KeySpace::new(fingerprint, namespace).key(&BlockHash::new([9; 32]));
-        assert_eq!(key.as_bytes()[..], expected[..16]);
+        assert_eq!(key.as_bytes(), &expected.to_le_bytes());
     }
 }

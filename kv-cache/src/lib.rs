@@ -29,6 +29,7 @@ mod fetch;
 mod geometry;
 mod hash;
 mod heap;
+mod hold;
 mod key;
 mod local;
 mod log;
@@ -41,6 +42,7 @@ mod reclaim;
 pub mod replay;
 mod replica;
 mod segment;
+mod stamp;
 #[cfg(test)]
 mod tests;
 
@@ -53,7 +55,8 @@ pub use geometry::{
     LOG_ENTRIES_MIN,
 };
 pub use hash::{ChainHasher, dynamo, vllm};
-pub use key::{BlockHash, BlockKey, KeySpace, Model, ModelFingerprint, Namespace};
+pub use hold::{HOLD_MS, HeldBlock, HoldError};
+pub use key::{BlockHash, BlockKey, KeySpace, Model, ModelFingerprint, Namespace, NamespaceTag};
 pub use local::Local;
 pub use lookup::{MatchedBlock, PrefixMatch};
 pub use metrics::Metrics;
@@ -65,3 +68,4 @@ pub use model::{
 pub use publish::{CommitError, Refusal, Reservation};
 pub use reclaim::reclaim_dead_processes;
 pub use segment::{PROBE_SLOTS, PeerSegment, segment_of};
+pub use stamp::HOLD_MS_MAX;

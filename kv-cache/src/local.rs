@@ -1,10 +1,16 @@
-//! What the threads of a process share: the replica, the counters, and blocks that were dropped
-//! before they were complete. All in the process's own memory.
+//! What the threads of a process share: the replica, the counters, the order in which blocks
+//! leave, and what they have yet to tell the host: blocks that were dropped before they were
+//! complete, holds that were dropped, blocks that were used. All in the process's own memory.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cxl_shm::alloc::AllocateError;
+
 use crate::area::Areas;
 use crate::block::Claim;
+use crate::descriptor::Handle;
+use crate::evict::Order;
+use crate::hold::Release;
 use crate::metrics::Metrics;
 use crate::replica::Replica;
 
@@ -16,12 +22,26 @@ pub struct Local {
     replica: Mutex<Replica>,
     metrics: Mutex<Metrics>,
     pub(crate) abandoned: Mutex<Vec<Claim>>,
+    pub(crate) released: Mutex<Vec<Release>>,
+    pub(crate) touched: Mutex<Vec<Handle>>,
+    order: Mutex<Order>,
+    /// Until when no chunk is asked for, and why.
+    chunk_refusal: Mutex<Option<(u64, AllocateError)>>,
 }
 
 impl Local {
     pub(crate) fn new(areas: Areas) -> Self {
         let replica = Mutex::new(Replica::new(areas));
-        Self { areas, replica, metrics: Mutex::default(), abandoned: Mutex::default() }
+        Self {
+            areas,
+            replica,
+            metrics: Mutex::default(),
+            abandoned: Mutex::default(),
+            released: Mutex::default(),
+            touched: Mutex::default(),
+            order: Mutex::default(),
+            chunk_refusal: Mutex::default(),
+        }
     }
 
     /// What was counted so far.
@@ -38,6 +58,20 @@ impl Local {
     /// The replica. A thread that panicked left it no worse than stale (R1).
     pub(crate) fn replica(&self) -> MutexGuard<'_, Replica> {
         self.replica.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The order in which this node's blocks leave. Locked by who holds the heap lock. A thread that
+    /// panicked left it no worse than stale: what it proposes is checked.
+    pub(crate) fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn chunk_refusal(&self) -> Option<(u64, AllocateError)> {
+        *self.chunk_refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_chunk_refusal(&self, refusal: Option<(u64, AllocateError)>) {
+        *self.chunk_refusal.lock().unwrap_or_else(PoisonError::into_inner) = refusal;
     }
 
     pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {

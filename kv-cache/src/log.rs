@@ -162,6 +162,11 @@ impl OwnLog {
         Self { head, ring }
     }
 
+    /// How many entries there ever were.
+    pub(crate) fn head(&self, fabric: &impl Fabric) -> u64 {
+        self.head.own(fabric)
+    }
+
     /// Announces `entries`. After return every replica that looks at the head learns of them.
     pub(crate) fn append<F: Fabric>(&self, fabric: &F, entries: &[LogEntry]) {
         if entries.is_empty() {

@@ -31,8 +31,24 @@ pub struct Metrics {
     pub aborted_blocks: u64,
     /// Blocks that this process removed.
     pub retired_blocks: u64,
+    /// Blocks of this node that this process evicted.
+    pub evicted_blocks: u64,
+    /// Times a publish had to make room itself.
+    pub evictions_inline: u64,
+    /// Blocks that were not evicted because somebody held them.
+    pub spared_held: u64,
+    /// Blocks that were held.
+    pub held_blocks: u64,
+    /// Blocks that were to be held, and were not.
+    pub refused_holds: u64,
+    /// Holds that were given up.
+    pub released_blocks: u64,
+    /// Uses of blocks that were told to their owners.
+    pub told_uses: u64,
     /// Chunks that were added to the node's heap.
     pub chunks_added: u64,
+    /// Chunks that were given back to the region.
+    pub chunks_returned: u64,
     /// Times the heap's directory was built anew from the descriptors.
     pub sweeps: u64,
     /// Blocks freed that a dead process, or an earlier life of the node, was writing.

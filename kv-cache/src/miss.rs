@@ -8,9 +8,22 @@ pub enum Miss {
     /// The block was removed: its descriptor is free.
     #[error("the block was removed")]
     Absent,
-    /// The descriptor's block is not complete.
-    #[error("the block is still being written")]
+    /// The block made room for others.
+    #[error("the block was evicted")]
+    Evicted,
+    /// The descriptor's block is not complete, or cannot be held because its owner does not come to
+    /// the end of removing it.
+    #[error("the block is still being written, or just being removed")]
     NotReady,
+    /// The block's owner died before the block was complete, or with the drive that has its bytes.
+    #[error("the block's owner is dead, and the block not in the pool")]
+    OwnerDead,
+    /// The block's bytes are on a drive of its owner.
+    #[error("the block is not in the pool but on a drive of its owner")]
+    Spilled,
+    /// This process has failed to read the block before (R3).
+    #[error("this process has failed to read the block before")]
+    Quarantined,
     /// The descriptor describes a later block.
     #[error("the block was replaced by a later one")]
     StaleGeneration,
@@ -40,9 +53,13 @@ pub enum Miss {
 
 impl Miss {
     /// All reasons, in the order in which they are counted.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::Absent,
+        Self::Evicted,
         Self::NotReady,
+        Self::OwnerDead,
+        Self::Spilled,
+        Self::Quarantined,
         Self::StaleGeneration,
         Self::WrongKey,
         Self::WrongModel,
@@ -58,7 +75,11 @@ impl Miss {
     pub fn label(self) -> &'static str {
         match self {
             Self::Absent => "absent",
+            Self::Evicted => "evicted",
             Self::NotReady => "not_ready",
+            Self::OwnerDead => "owner_dead",
+            Self::Spilled => "spilled",
+            Self::Quarantined => "quarantined",
             Self::StaleGeneration => "stale_generation",
             Self::WrongKey => "wrong_key",
             Self::WrongModel => "wrong_model",

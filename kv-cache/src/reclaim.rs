@@ -35,7 +35,7 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
             let heap = Heap::new(member, areas);
             // A host tier of another version is not ours to touch.
             if heap.claim_format(clock) {
-                heap.locked(&Local::new(areas), clock, |heap| heap.reap())
+                heap.locked(&Local::new(areas), clock, |heap| heap.reap()).0
             } else {
                 0
             }

@@ -2,8 +2,10 @@
 //!
 //! - **S1** A key's home is its first 64 bits modulo the number of slots; its descriptor is in one
 //!   of the [`PROBE_SLOTS`] slots from there on, going round.
-//! - **S2** A search ends at a blank slot. A slot once used is never blank again: it stays as a
-//!   tombstone (FREE), which searches pass over and inserts reuse.
+//! - **S2** A search ends at a blank slot, or at a tombstone that says so. A slot once used is never
+//!   blank again, as it must remember its generation (D1): it stays as a tombstone (FREE), which
+//!   inserts reuse. Searches pass over it as long as something may lie after it: its owner cleans it
+//!   up, in place, once a search ends at the next slot, and with it the tombstones before it.
 //! - **S3** At most three quarters of the slots hold blocks, so that searches stay short.
 //! - **S4** A block stays in the slot where it was published: handles name slots.
 //!
@@ -56,8 +58,7 @@ pub fn segment_of(
     node: NodeId,
 ) -> Result<PeerSegment, GeometryError> {
     let region = layout.geometry();
-    let geometry =
-        CacheGeometry::decode(superblock.application, region.nodes, region.area_lines)?;
+    let geometry = CacheGeometry::decode(superblock.application, region.nodes, region.area_lines)?;
     Ok(Areas::new(*layout, geometry).segment(node))
 }
 
@@ -82,7 +83,9 @@ impl PeerSegment {
             refresh_all(fabric, batch.iter().map(|slot| self.line(*slot).range()));
             for slot in batch {
                 match self.cached(fabric, *slot) {
-                    Ok(SlotContent::Blank) => return None,
+                    Ok(SlotContent::Blank | SlotContent::Free { ends_search: true, .. }) => {
+                        return None;
+                    }
                     Ok(SlotContent::Block(block)) if block.key == key && block.is_readable() => {
                         return Some(block);
                     }

@@ -118,7 +118,7 @@ where
         }
     }
 
-    fn wanted(&self, block: &MatchedBlock) -> Wanted {
+    pub(super) fn wanted(&self, block: &MatchedBlock) -> Wanted {
         Wanted {
             handle: block.handle,
             key: block.key,

@@ -9,6 +9,7 @@
 //! is a miss.
 
 mod fetch;
+mod hold;
 mod publish;
 
 #[cfg(test)]
@@ -24,6 +25,7 @@ use kv_cache::{
 use crate::dma::DmaEngine;
 
 pub use fetch::{FetchReport, FetchStop};
+pub use hold::HoldReport;
 pub use publish::{PublishBlock, PublishOutcome, PublishReport};
 
 /// What the blocks of a session are.
@@ -138,6 +140,7 @@ pub struct Session<'a, F, H: HostMemory, L, D, C> {
     clock: &'a C,
     keys: KeySpace,
     options: SessionOptions,
+    hold_ms: u64,
 }
 
 impl<'a, F, H, L, D, C> Session<'a, F, H, L, D, C>
@@ -157,7 +160,14 @@ where
         options: SessionOptions,
     ) -> Self {
         let keys = KeySpace::new(options.model, options.namespace);
-        Self { cache, dma, clock, keys, options }
+        Self { cache, dma, clock, keys, options, hold_ms: kv_cache::HOLD_MS }
+    }
+
+    /// The session with holds of this length in milliseconds, instead of [`kv_cache::HOLD_MS`]; at
+    /// most [`kv_cache::HOLD_MS_MAX`].
+    #[must_use]
+    pub fn with_hold_ms(self, hold_ms: u64) -> Self {
+        Self { hold_ms, ..self }
     }
 
     /// What the blocks are.

@@ -5,7 +5,7 @@ use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::Liveness;
 use kv_cache::{BlockHash, BlockSpec, Refusal, Reservation};
 
-use super::{Session, SessionError};
+use super::{Session, SessionError, SessionOptions};
 use crate::dma::{Checksum, DmaEngine, DmaError, StoreJob};
 
 /// A block to be published.
@@ -78,6 +78,9 @@ where
     /// Publishes those of `blocks` that are not in the pool. After return every host that looks
     /// finds them. Blocks that cannot be published do not stop the others.
     ///
+    /// When the pool is full blocks that nobody holds make room: the call never waits for longer
+    /// than it takes to evict as many as it publishes, at most 64 at a time.
+    ///
     /// # Errors
     /// [`SessionError::Length`]; nothing is published then.
     pub fn publish(&self, blocks: &[PublishBlock<'_>]) -> Result<PublishReport, SessionError> {
@@ -85,7 +88,8 @@ where
             self.check_length(index, block.parts.iter().map(|part| part.len()))?;
         }
         let specs: Vec<_> = blocks.iter().map(|block| self.spec(block)).collect();
-        let reserved = self.cache.reserve(self.clock, &specs, self.options.chunk_timeout_ms);
+        let SessionOptions { namespace, chunk_timeout_ms, .. } = &self.options;
+        let reserved = self.cache.reserve_for(self.clock, namespace, &specs, *chunk_timeout_ms);
 
         let mut outcomes = Vec::with_capacity(blocks.len());
         let mut writing = Vec::new();

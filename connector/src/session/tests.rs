@@ -320,16 +320,47 @@ fn buffers_that_do_not_fit_are_refused_before_anything_happens() {
 }
 
 #[test]
-fn a_full_pool_refuses_and_says_so() {
+fn a_full_pool_makes_room_for_what_is_new() {
     on_two_hosts(|pair| {
         let [a, b] = pair.sessions();
+        // Three quarters of 32 descriptors: a batch does not make room for itself.
         let report = publish(&a, 1..=40);
         let refused = report.outcomes().iter().filter(|outcome| {
             matches!(outcome, PublishOutcome::Refused(kv_cache::Refusal::SegmentFull { .. }))
         });
-        // Three quarters of 32 descriptors.
         assert_eq!((report.published(), refused.count()), (24, 16));
-        assert_eq!(a.metrics().refused, 16);
         assert_eq!(fetch(&b, 1..=40).valid_blocks(), 24);
+        for number in 41..=200 {
+            assert_eq!(publish(&a, [number]).published(), 1);
+        }
+        assert_eq!((a.metrics().refused, a.metrics().evicted_blocks), (16, 160));
+        assert_eq!(fetch(&b, [200]).valid_blocks(), 1);
+    });
+}
+
+#[test]
+fn a_prefix_that_is_held_is_there_when_it_is_fetched() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        assert_eq!(publish(&a, 1..=5).published(), 5);
+        let found = b.lookup(&hashes(1..=5));
+        pair.caches[0].retire(pair.clock, &[found.blocks()[3].handle]);
+        let held = b.hold(found.blocks());
+        let stop = kv_cache::HoldError::Miss(Miss::Absent);
+        assert_eq!((held.blocks(), held.stop()), (found.blocks()[..3].to_vec(), Some(stop)));
+        for number in 10..=100 {
+            assert_eq!(publish(&a, [number]).published(), 1);
+        }
+        assert_eq!(handle(&b, 5), None, "what is behind the gap is not held");
+        assert_eq!(fetch(&b, 1..=3).valid_blocks(), 3);
+        b.release(held);
+        for number in 101..=200 {
+            assert_eq!(publish(&a, [number]).published(), 1);
+        }
+        assert_eq!(fetch(&b, 1..=3).valid_blocks(), 0);
+        // A hold of another length ends by itself.
+        let short = pair.session(1, options()).with_hold_ms(1);
+        let held = short.hold(short.lookup(&hashes([200])).blocks());
+        assert_eq!((held.blocks().len(), held.stop()), (1, None));
     });
 }

@@ -4,9 +4,11 @@
 //! ```text
 //! word 0       format, geometry      1 changing      2 incarnation it was built for
 //! word 3       blocks                4 chunk where payload was taken last
+//! word 5       chunk that is being given back, and by which process: 1 + chunk u32 | process u32
 //! word 8 ..    a word per descriptor: generation u32 | state u8 | tag u24
 //! ..           a word per chunk of the region: pages of its slots u32 | free slots u32
 //! ..           a bit per page of the region: the payload slot is taken
+//! ..           who holds what (crate::hold), quotas (crate::evict): not cleared with the rest
 //! ```
 //!
 //! It says nothing that the descriptors do not say: it saves the owner a read of slow memory for
@@ -15,20 +17,25 @@
 
 use cxl_shm::fabric::HostMemory;
 use cxl_shm::layout::Layout;
-use cxl_shm::units::{Incarnation, PAGE_BYTES};
+use cxl_shm::member::ProcessSlot;
+use cxl_shm::units::{ChunkId, Incarnation, PAGE_BYTES};
 
+use crate::area::all_slots;
+use crate::evict::{self, QuotaTable};
 use crate::geometry::{CacheGeometry, halves};
+use crate::hold::{self, HoldTable};
 use crate::key::BlockKey;
 use crate::segment::probe_sequence;
 
 /// Version of the directory, so that processes of two versions do not share one.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 const WORD_FORMAT: usize = 0;
 const WORD_CHANGING: usize = 1;
 const WORD_INCARNATION: usize = 2;
 const WORD_BLOCKS: usize = 3;
 const WORD_CURSOR: usize = 4;
+const WORD_CLOSING: usize = 5;
 const HEADER_WORDS: usize = 8;
 
 /// What the directory says of a descriptor slot.
@@ -36,8 +43,8 @@ const HEADER_WORDS: usize = 8;
 pub(crate) enum SlotWord {
     /// Never used.
     Blank,
-    /// A tombstone.
-    Free { generation: u32 },
+    /// A tombstone; searches end at some (S2).
+    Free { generation: u32, ends: bool },
     /// A block that is being written.
     Writing { generation: u32, tag: u32 },
     /// A complete block.
@@ -48,7 +55,8 @@ impl SlotWord {
     fn word(self) -> u64 {
         let (generation, state, tag) = match self {
             Self::Blank => return 0,
-            Self::Free { generation } => (generation, 1, 0),
+            Self::Free { generation, ends: false } => (generation, 1, 0),
+            Self::Free { generation, ends: true } => (generation, 4, 0),
             Self::Writing { generation, tag } => (generation, 2, tag),
             Self::Ready { generation, tag } => (generation, 3, tag),
         };
@@ -59,7 +67,8 @@ impl SlotWord {
         let (low, generation) = halves(word);
         let tag = low & TAG_MASK;
         match low >> 24 {
-            1 => Self::Free { generation },
+            1 => Self::Free { generation, ends: false },
+            4 => Self::Free { generation, ends: true },
             2 => Self::Writing { generation, tag },
             3 => Self::Ready { generation, tag },
             _ => Self::Blank,
@@ -68,6 +77,11 @@ impl SlotWord {
 
     fn is_block(self) -> bool {
         matches!(self, Self::Writing { .. } | Self::Ready { .. })
+    }
+
+    /// Whether a search ends here (S2).
+    pub(crate) fn ends_search(self) -> bool {
+        matches!(self, Self::Blank | Self::Free { ends: true, .. })
     }
 }
 
@@ -84,8 +98,10 @@ pub(crate) fn tag(key: BlockKey) -> u32 {
 pub(crate) enum Insert {
     /// Into this slot, whose last block had this generation.
     Into { slot: u32, last: u32 },
-    /// Nowhere: every slot where it could be found is taken, or the segment is full enough (S3).
+    /// Nowhere: the segment is full enough (S3).
     Full,
+    /// Nowhere: every slot where it could be found is taken.
+    Crowded,
 }
 
 /// The directory of this host.
@@ -99,6 +115,11 @@ pub(crate) struct Directory<W> {
 /// Words that the directory needs.
 pub(crate) fn words_needed(geometry: CacheGeometry, layout: &Layout) -> usize {
     let slots = geometry.descriptor_slots() as usize;
+    let holds = hold::words_needed(all_slots(geometry, layout));
+    bitmap_end(slots, layout) + holds + evict::QUOTA_WORDS
+}
+
+fn bitmap_end(slots: usize, layout: &Layout) -> usize {
     bitmap_at(slots, layout) + layout.chunks() as usize * bitmap_words(layout)
 }
 
@@ -141,11 +162,31 @@ impl<W: HostMemory> Directory<W> {
         self.words.store(WORD_CHANGING, u64::from(changing));
     }
 
-    /// Forgets everything. The caller builds it anew.
+    /// Forgets everything but which chunk is being given back: who does that goes on. The caller
+    /// builds it anew.
     pub(crate) fn clear(&self) {
-        for index in WORD_BLOCKS..self.end() {
+        for index in (WORD_BLOCKS..self.end()).filter(|index| *index != WORD_CLOSING) {
             self.words.store(index, 0);
         }
+    }
+
+    /// The chunk that is being given back: no payload is taken in it.
+    pub(crate) fn closing(&self) -> Option<ChunkId> {
+        let (chunk, _) = halves(self.words.load(WORD_CLOSING));
+        chunk.checked_sub(1).map(ChunkId)
+    }
+
+    /// The process that is giving a chunk back.
+    pub(crate) fn closing_process(&self) -> Option<ProcessSlot> {
+        let (chunk, process) = halves(self.words.load(WORD_CLOSING));
+        u16::try_from(process).ok().filter(|_| chunk != 0).map(ProcessSlot)
+    }
+
+    /// Says which chunk is being given back, and by whom.
+    pub(crate) fn set_closing(&self, closing: Option<(ChunkId, ProcessSlot)>) {
+        let word = closing
+            .map_or(0, |(chunk, process)| u64::from(chunk.0 + 1) | u64::from(process.0) << 32);
+        self.words.store(WORD_CLOSING, word);
     }
 
     /// Says that it was built in this life of the node.
@@ -161,6 +202,11 @@ impl<W: HostMemory> Directory<W> {
     /// Number of slots that hold blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.words.load(WORD_BLOCKS)
+    }
+
+    /// Most blocks that a segment holds (S3).
+    pub(crate) fn blocks_max(&self) -> u64 {
+        u64::from(self.slots) * 3 / 4
     }
 
     pub(crate) fn slot(&self, slot: u32) -> SlotWord {
@@ -183,7 +229,7 @@ impl<W: HostMemory> Directory<W> {
         let wanted = tag(key);
         probe_sequence(key, self.slots)
             .map(|slot| (slot, self.slot(slot)))
-            .take_while(|(_, word)| *word != SlotWord::Blank)
+            .take_while(|(_, word)| !word.ends_search())
             .filter_map(move |(slot, word)| match word {
                 SlotWord::Writing { tag, .. } | SlotWord::Ready { tag, .. } if tag == wanted => {
                     Some(slot)
@@ -194,16 +240,15 @@ impl<W: HostMemory> Directory<W> {
 
     /// Where a new block with `key` goes.
     pub(crate) fn insert(&self, key: BlockKey) -> Insert {
-        // S3.
-        if (self.blocks() + 1) * 4 > u64::from(self.slots) * 3 {
+        if self.blocks() >= self.blocks_max() {
             return Insert::Full;
         }
         let free = probe_sequence(key, self.slots).find_map(|slot| match self.slot(slot) {
             SlotWord::Blank => Some(Insert::Into { slot, last: 0 }),
-            SlotWord::Free { generation } => Some(Insert::Into { slot, last: generation }),
+            SlotWord::Free { generation, .. } => Some(Insert::Into { slot, last: generation }),
             SlotWord::Writing { .. } | SlotWord::Ready { .. } => None,
         });
-        free.unwrap_or(Insert::Full)
+        free.unwrap_or(Insert::Crowded)
     }
 
     pub(super) fn cursor(&self) -> u32 {
@@ -228,5 +273,21 @@ impl<W: HostMemory> Directory<W> {
 
     fn end(&self) -> usize {
         self.bitmap_at(self.layout.chunks())
+    }
+
+    /// Who of this host holds what.
+    pub(super) fn holds(&self, all_slots: u64) -> HoldTable<W>
+    where
+        W: Copy,
+    {
+        HoldTable::new(self.words, self.end(), all_slots)
+    }
+
+    /// The quotas of this host.
+    pub(super) fn quotas(&self, all_slots: u64) -> QuotaTable<W>
+    where
+        W: Copy,
+    {
+        QuotaTable::new(self.words, self.end() + hold::words_needed(all_slots))
     }
 }

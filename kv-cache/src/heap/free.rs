@@ -16,6 +16,8 @@ struct Victim {
     generation: u32,
     /// What it named; `None` when its descriptor cannot be read.
     payload: Option<Extent>,
+    /// It makes room for others.
+    evicted: bool,
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
@@ -26,6 +28,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             slot: claim.slot,
             generation: claim.generation,
             payload: Some(claim.payload),
+            evicted: false,
         });
         let victims = victims.collect();
         self.free(victims)
@@ -48,21 +51,30 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             match self.segment.own(self.fabric(), slot) {
                 Ok(SlotContent::Block(Descriptor { process, .. })) if !is_gone(process) => {}
                 Ok(SlotContent::Block(Descriptor { payload, .. })) => {
-                    victims.push(Victim { slot, generation, payload: Some(payload) });
+                    victims.push(Victim {
+                        slot,
+                        generation,
+                        payload: Some(payload),
+                        evicted: false,
+                    });
                 }
                 // A line that we wrote and cannot read: nobody can complete that block.
-                Ok(_) | Err(_) => victims.push(Victim { slot, generation, payload: None }),
+                Ok(_) | Err(_) => {
+                    let payload = None;
+                    victims.push(Victim { slot, generation, payload, evicted: false });
+                }
             }
         }
         self.free(victims)
     }
 
-    /// Frees what dead processes were writing, and takes in chunks that they had allocated and not
-    /// yet used. Returns how many blocks were freed.
-    pub(crate) fn reap(&mut self) -> u64 {
+    /// Frees what dead processes were writing, drops what they held, and takes in chunks that they
+    /// had allocated and not yet used. Returns how many blocks were freed, and how many holds.
+    pub(crate) fn reap(&mut self) -> (u64, u64) {
         self.find_chunks();
         let member = self.member;
-        self.free_writing_of(|process| !member.is_process_alive(process))
+        let is_gone = |process| !member.is_process_alive(process);
+        (self.free_writing_of(is_gone), self.drop_holds_of(is_gone))
     }
 
     /// Frees complete blocks and announces it. Handles of other blocks are passed over. Returns
@@ -86,9 +98,30 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             if let Some(Descriptor { key, .. }) = block {
                 entries.push(LogEntry { kind: LogKind::Removed, key, slot, generation });
             }
-            victims.push(Victim { slot, generation, payload: block.map(|block| block.payload) });
+            let payload = block.map(|block| block.payload);
+            victims.push(Victim { slot, generation, payload, evicted: false });
         }
         let freed = self.free(victims);
+        self.log.append(self.fabric(), &entries);
+        freed
+    }
+
+    /// Frees blocks whose descriptors say EVICTING, and announces it. Returns how many.
+    pub(crate) fn free_evicted(&mut self, blocks: &[Descriptor]) -> u64 {
+        let victim = |block: &Descriptor| Victim {
+            slot: block.handle.slot(),
+            generation: block.handle.generation(),
+            payload: Some(block.payload),
+            evicted: true,
+        };
+        let entry = |block: &Descriptor| LogEntry {
+            kind: LogKind::Removed,
+            key: block.key,
+            slot: block.handle.slot(),
+            generation: block.handle.generation(),
+        };
+        let entries: Vec<_> = blocks.iter().map(entry).collect();
+        let freed = self.free(blocks.iter().map(victim).collect());
         self.log.append(self.fabric(), &entries);
         freed
     }
@@ -106,8 +139,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
 
     fn free(&mut self, victims: Vec<Victim>) -> u64 {
         let mut batch = PublishBatch::new(self.fabric());
-        for Victim { slot, generation, .. } in &victims {
-            let line = DescriptorLine::free(self.node(), *generation);
+        for Victim { slot, generation, evicted, .. } in &victims {
+            let line = DescriptorLine::free(self.node(), *generation, *evicted);
             batch.line(self.segment.line(*slot), &line);
         }
         // D2: gone for every reader before the payload can be taken again.
@@ -115,14 +148,43 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         if !victims.is_empty() {
             crash::reach(CrashPoint::RetireFreed);
         }
-        for Victim { slot, generation, payload } in &victims {
-            self.directory.set_slot(*slot, SlotWord::Free { generation: *generation });
+        for Victim { slot, generation, payload, .. } in &victims {
+            let word = SlotWord::Free { generation: *generation, ends: false };
+            self.directory.set_slot(*slot, word);
             match payload {
                 Some(payload) => self.directory.free_payload(*payload),
                 // Only a sweep can tell which payload it was.
                 None => self.doubtful = true,
             }
         }
+        self.clean_tombstones(victims.iter().map(|victim| victim.slot));
         victims.len() as u64
+    }
+
+    /// Lets searches end at tombstones that nothing can be found after (S2): at each of `freed`, and
+    /// those before it, after which a search ends.
+    fn clean_tombstones(&mut self, freed: impl Iterator<Item = u32>) {
+        let mask = self.directory.slots() - 1;
+        let mut batch = PublishBatch::new(self.fabric());
+        let mut cleaned = false;
+        for freed in freed {
+            let mut slot = freed;
+            while self.directory.slot(slot.wrapping_add(1) & mask).ends_search()
+                && let SlotWord::Free { generation, ends: false } = self.directory.slot(slot)
+            {
+                // What cannot be read stays as it is: searches pass over it.
+                let Ok(line) = self.segment.line(slot).own(self.fabric()) else { break };
+                batch.line(self.segment.line(slot), &line.ending());
+                self.directory.set_slot(slot, SlotWord::Free { generation, ends: true });
+                slot = slot.wrapping_sub(1) & mask;
+                cleaned = true;
+            }
+        }
+        // Apart from the tombstones themselves: after a loss of power no search must end before a
+        // block that came back.
+        batch.publish();
+        if cleaned {
+            crash::reach(CrashPoint::TombstonesCleaned);
+        }
     }
 }

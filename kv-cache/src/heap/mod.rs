@@ -13,7 +13,7 @@ mod free;
 mod payload;
 mod sweep;
 
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
@@ -21,11 +21,14 @@ use cxl_shm::member::{ApplicationWords, Liveness, Member};
 use cxl_shm::units::NodeId;
 
 use crate::area::Areas;
+use crate::evict::QuotaTable;
+use crate::hold::HoldTable;
 use crate::local::Local;
 use crate::log::OwnLog;
 use crate::segment::OwnSegment;
+use crate::stamp::OwnStamps;
 pub(crate) use directory::{Directory, Insert, SlotWord, tag, words_needed};
-pub(crate) use payload::SlotSize;
+pub(crate) use payload::{ChunkUse, SlotSize};
 
 /// This process's way to the heap of its node.
 #[derive(Debug)]
@@ -39,8 +42,12 @@ pub(crate) struct Heap<'m, F, H: HostMemory, L> {
 pub(crate) struct LockedHeap<'m, F, H: HostMemory, L> {
     pub(crate) member: &'m Member<F, H, L>,
     pub(crate) directory: Directory<ApplicationWords<'m, H>>,
+    pub(crate) areas: Areas,
     pub(crate) segment: OwnSegment,
     pub(crate) log: OwnLog,
+    pub(crate) stamps: OwnStamps,
+    pub(crate) holds: HoldTable<ApplicationWords<'m, H>>,
+    pub(crate) quotas: QuotaTable<ApplicationWords<'m, H>>,
     /// A change could not be completed: the next to take the lock sweeps.
     doubtful: bool,
 }
@@ -63,18 +70,23 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
         heap.directory.set_changing(true);
         if doubtful || guard.recovered() {
             let freed = heap.sweep();
+            heap.settle_holds();
             tracing::info!(node = %heap.node(), freed, "built the heap's directory anew");
             local.count(|metrics| {
                 metrics.sweeps += 1;
                 metrics.reclaimed_blocks += freed;
             });
         }
-        let abandoned = {
-            let mut list = local.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *list)
-        };
+        let abandoned = take(&local.abandoned);
         let freed = heap.free_writing(abandoned);
-        local.count(|metrics| metrics.aborted_blocks += freed);
+        let released = heap.release_holds(&take(&local.released));
+        local.count(|metrics| {
+            metrics.aborted_blocks += freed;
+            metrics.released_blocks += released;
+        });
+        if local.has_many_touches() {
+            heap.flush_touches(local);
+        }
         let outcome = change(&mut heap);
         // After a panic this is not reached (E2).
         heap.directory.set_changing(heap.doubtful);
@@ -91,10 +103,15 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
     }
 
     fn unguarded(&self) -> LockedHeap<'m, F, H, L> {
-        let (member, areas) = (self.member, &self.areas);
+        let (member, areas) = (self.member, self.areas);
+        let directory = Directory::new(member.application(), areas.geometry(), *areas.layout());
         LockedHeap {
             member,
-            directory: Directory::new(member.application(), areas.geometry(), *areas.layout()),
+            areas,
+            directory,
+            stamps: areas.own_stamps(member.area()),
+            holds: directory.holds(areas.all_slots()),
+            quotas: directory.quotas(areas.all_slots()),
             segment: areas.own_segment(member.node(), member.area()),
             log: areas.own_log(member.area()),
             doubtful: false,
@@ -110,4 +127,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     pub(crate) fn node(&self) -> NodeId {
         self.segment.node()
     }
+}
+
+/// What threads of the process have put on a list since it was last carried out.
+fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
+    std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
 }

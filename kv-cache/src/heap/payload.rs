@@ -15,7 +15,7 @@ use crate::geometry::halves;
 const PURPOSE: u32 = u32::from_le_bytes(*b"KV\0\0");
 
 /// Size of a payload slot: as many pages as a block needs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct SlotSize {
     pages: u32,
 }
@@ -42,13 +42,32 @@ impl SlotSize {
         (kind == PURPOSE && pages > 0 && size.bytes() <= chunk_bytes).then_some(size)
     }
 
-    fn bytes(self) -> u64 {
+    /// Bytes of a slot.
+    pub(crate) fn bytes(self) -> u64 {
         u64::from(self.pages) * PAGE_BYTES
     }
 
     /// Slots in a chunk.
     fn in_chunk(self, chunk_bytes: u64) -> u32 {
         u32::try_from(chunk_bytes / self.bytes()).unwrap_or(u32::MAX)
+    }
+}
+
+/// What a chunk of this node is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ChunkUse {
+    pub(crate) chunk: ChunkId,
+    pub(crate) size: SlotSize,
+    /// Slots that are free.
+    pub(crate) free: u32,
+    /// Slots in all.
+    pub(crate) slots: u32,
+}
+
+impl ChunkUse {
+    /// Slots that are taken.
+    pub(crate) fn taken(&self) -> u32 {
+        self.slots.saturating_sub(self.free)
     }
 }
 
@@ -69,7 +88,7 @@ impl<W: HostMemory> Directory<W> {
         let cursor = self.cursor();
         for chunk in (cursor..chunks).chain(0..cursor) {
             let (pages, free) = halves(self.words.load(self.chunk_at(chunk)));
-            if pages != size.pages || free == 0 {
+            if pages != size.pages || free == 0 || self.closing() == Some(ChunkId(chunk)) {
                 continue;
             }
             if let Some(index) = self.take_bit(chunk, size) {
@@ -113,12 +132,24 @@ impl<W: HostMemory> Directory<W> {
 
     /// Payload slots that are free, of all sizes, in bytes.
     pub(crate) fn free_payload_bytes(&self) -> u64 {
-        let words = (0..self.layout.chunks()).map(|chunk| self.words.load(self.chunk_at(chunk)));
-        let bytes = words.map(|word| {
-            let (pages, free) = halves(word);
-            SlotSize { pages }.bytes() * u64::from(free)
+        self.chunk_uses().iter().map(|chunk| chunk.size.bytes() * u64::from(chunk.free)).sum()
+    }
+
+    /// The chunks of this node.
+    pub(crate) fn chunk_uses(&self) -> Vec<ChunkUse> {
+        let chunk_bytes = self.layout.geometry().chunk_bytes;
+        let chunks = (0..self.layout.chunks()).map(ChunkId);
+        let uses = chunks.filter_map(|chunk| {
+            let (pages, free) = halves(self.words.load(self.chunk_at(chunk.0)));
+            let size = (pages > 0).then_some(SlotSize { pages })?;
+            Some(ChunkUse { chunk, size, free, slots: size.in_chunk(chunk_bytes) })
         });
-        bytes.sum()
+        uses.collect()
+    }
+
+    /// Forgets a chunk that is no longer this node's.
+    pub(crate) fn forget_chunk(&self, chunk: ChunkId) {
+        self.words.store(self.chunk_at(chunk.0), 0);
     }
 
     fn take_bit(&self, chunk: u32, size: SlotSize) -> Option<u32> {

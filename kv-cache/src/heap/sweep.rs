@@ -17,6 +17,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         self.directory.clear();
         self.find_chunks();
         let mut victims = Vec::new();
+        let mut kept = Vec::new();
         let mut newest = 0;
         let mut used = false;
         for slot in 0..self.directory.slots() {
@@ -24,14 +25,21 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             used |= content != Ok(SlotContent::Blank);
             let word = match content {
                 Ok(SlotContent::Blank) => continue,
-                Ok(SlotContent::Free { generation }) => SlotWord::Free { generation },
+                Ok(SlotContent::Free { generation, ends_search, .. }) => {
+                    SlotWord::Free { generation, ends: ends_search }
+                }
                 Ok(SlotContent::Block(block)) => {
                     let generation = block.handle.generation();
                     match self.keep(&block) {
-                        Some(word) => word,
+                        Some(word) => {
+                            if block.state == BlockState::Evicting {
+                                kept.push(Descriptor { state: BlockState::Ready, ..block });
+                            }
+                            word
+                        }
                         None => {
                             victims.push((slot, Some(generation)));
-                            SlotWord::Free { generation }
+                            SlotWord::Free { generation, ends: false }
                         }
                     }
                 }
@@ -40,7 +48,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
                     continue;
                 }
             };
-            if let SlotWord::Free { generation }
+            if let SlotWord::Free { generation, .. }
             | SlotWord::Writing { generation, .. }
             | SlotWord::Ready { generation, .. } = word
             {
@@ -55,8 +63,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             // A line that cannot be read does not tell its generation: go on from one that no
             // handle to it can have (D1).
             let generation = generation.unwrap_or(newest);
-            self.directory.set_slot(*slot, SlotWord::Free { generation });
-            batch.line(self.segment.line(*slot), &DescriptorLine::free(self.node(), generation));
+            self.directory.set_slot(*slot, SlotWord::Free { generation, ends: false });
+            let line = DescriptorLine::free(self.node(), generation, false);
+            batch.line(self.segment.line(*slot), &line);
+        }
+        for block in &kept {
+            batch.line(self.segment.line(block.handle.slot()), &DescriptorLine::block(block));
         }
         // D2.
         batch.publish();
@@ -72,7 +84,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     fn keep(&self, block: &Descriptor) -> Option<SlotWord> {
         let (generation, tag) = (block.handle.generation(), tag(block.key));
         let word = match block.state {
-            BlockState::Ready => SlotWord::Ready { generation, tag },
+            // Its owner died while it considered removing the block, which somebody may hold (H6).
+            BlockState::Ready | BlockState::Evicting => SlotWord::Ready { generation, tag },
             // E3.
             BlockState::Writing
                 if block.incarnation == self.member.incarnation()
@@ -80,8 +93,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             {
                 SlotWord::Writing { generation, tag }
             }
-            // Its owner died while it removed the block: it goes on, which costs at most a miss.
-            BlockState::Writing | BlockState::Evicting => return None,
+            // Nothing of this version knows drives.
+            BlockState::Writing | BlockState::Spilled => return None,
         };
         // Two descriptors never share a payload, and none names one that is not ours.
         self.directory.mark_payload(block.payload).then_some(word)

@@ -55,9 +55,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// Removes blocks of this node, for instance because their payload is damaged. Returns how
     /// many there were; handles of blocks that are gone, or another node's, are passed over.
     ///
-    /// After return no host can fetch them, and every host that syncs forgets them. There is no
-    /// step over EVICTING yet, as nothing can keep a block from being removed before there are
-    /// holds (H1).
+    /// After return no host can fetch them, and every host that syncs forgets them. Holds are not
+    /// asked for: a damaged block is of no use to who holds it.
     pub fn retire(&self, clock: &impl Clock, handles: &[Handle]) -> u64 {
         let freed = self.locked(clock, |heap| heap.free_ready(handles));
         self.local().count(|metrics| metrics.retired_blocks += freed);

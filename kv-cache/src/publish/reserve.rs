@@ -14,8 +14,9 @@ use crate::cache::Cache;
 use crate::descriptor::{
     BlockState, Descriptor, DescriptorLine, Handle, SlotContent, next_generation,
 };
+use crate::evict::Lack;
 use crate::heap::{Insert, LockedHeap, SlotSize, SlotWord, tag};
-use crate::key::BlockKey;
+use crate::key::{BlockKey, Namespace, NamespaceTag};
 use crate::local::Local;
 
 /// What became of a block that was to be published.
@@ -33,8 +34,21 @@ pub enum Reservation {
 /// A block of a batch on its way through `reserve`.
 struct Wish {
     spec: BlockSpec,
+    namespace: NamespaceTag,
     size: Option<SlotSize>,
     outcome: Option<Reservation>,
+}
+
+impl Wish {
+    /// Whether it is still open for want of this.
+    fn lacks(&self, lack: Lack) -> bool {
+        self.outcome.is_none()
+            && match lack {
+                Lack::Payload(size, _) => self.size == Some(size),
+                Lack::Descriptors(_) => true,
+                Lack::Place(key) => self.spec.key == key,
+            }
+    }
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
@@ -44,39 +58,48 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// After return every host sees the reserved descriptors as being written, and no lookup
     /// finds them.
     ///
-    /// When this node has no free payload slot of the size, a chunk is taken from the region,
-    /// which waits for other hosts, each time for at most `chunk_timeout_ms`.
+    /// When this node has no free payload slot of the size, a chunk is taken from the region, as
+    /// long as that has any, which waits for other hosts, each time for at most `chunk_timeout_ms`;
+    /// then blocks are evicted, at most a batch at a time. What is refused found everything held, or
+    /// being written.
     pub fn reserve(
         &self,
         clock: &impl Clock,
         specs: &[BlockSpec],
         chunk_timeout_ms: u64,
     ) -> Vec<Reservation> {
+        self.reserve_for(clock, &Namespace::default(), specs, chunk_timeout_ms)
+    }
+
+    /// As [`reserve`](Self::reserve), for blocks that count for `namespace`, in which their keys
+    /// were made.
+    pub fn reserve_for(
+        &self,
+        clock: &impl Clock,
+        namespace: &Namespace,
+        specs: &[BlockSpec],
+        chunk_timeout_ms: u64,
+    ) -> Vec<Reservation> {
         if let Err(dead) = self.member().check_member() {
             return specs.iter().map(|_| Reservation::Refused(dead.into())).collect();
         }
-        let mut wishes = self.wishes(specs);
+        let mut wishes = self.wishes(specs, namespace.tag());
         let mut chunk = None;
-        // Each round but the last adds a chunk, which holds at least one block, or refuses one.
-        for _ in 0..=specs.len() {
+        // Each round but the last makes room for at least one block, or refuses one; others of this
+        // host may be faster and take it.
+        for _ in 0..=2 * specs.len() {
             let lacking = self.locked(clock, |heap| {
                 if let Some((chunk, size)) = chunk.take() {
                     heap.directory.add_chunk(chunk, size);
                 }
                 heap.reserve(&mut wishes, self.local())
             });
-            let Some(size) = lacking else { break };
-            match self.member().allocate_chunk(clock, chunk_timeout_ms, size.purpose()) {
-                Ok(new) => {
-                    self.local().count(|metrics| metrics.chunks_added += 1);
-                    chunk = Some((new, size));
-                }
-                Err(error) => {
-                    for wish in &mut wishes {
-                        if wish.outcome.is_none() && wish.size == Some(size) {
-                            let refusal = Refusal::NoChunk(error);
-                            wish.outcome = Some(Reservation::Refused(refusal));
-                        }
+            let Some(lack) = lacking else { break };
+            match self.make_room(clock, lack, chunk_timeout_ms) {
+                Ok(new) => chunk = new,
+                Err(refusal) => {
+                    for wish in wishes.iter_mut().filter(|wish| wish.lacks(lack)) {
+                        wish.outcome = Some(Reservation::Refused(refusal));
                     }
                 }
             }
@@ -100,9 +123,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     }
 
     /// What can be said of the blocks before the heap is locked.
-    fn wishes(&self, specs: &[BlockSpec]) -> Vec<Wish> {
+    fn wishes(&self, specs: &[BlockSpec], namespace: NamespaceTag) -> Vec<Wish> {
         let chunk_bytes = self.member().layout().geometry().chunk_bytes;
         let replica = self.synced_replica();
+        let mut used = Vec::new();
         let wish = |spec: &BlockSpec| {
             let size = SlotSize::for_block(spec.bytes, chunk_bytes);
             let outcome = if size.is_none() {
@@ -112,42 +136,52 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             } else {
                 // A copy of another node is as good as one of our own. The hint may be wrong:
                 // then the next request that misses publishes it.
-                replica.find(spec.key).map(|_| Reservation::AlreadyThere)
+                let found = replica.find(spec.key);
+                used.extend(found);
+                found.map(|_| Reservation::AlreadyThere)
             };
-            Wish { spec: *spec, size, outcome }
+            Wish { spec: *spec, namespace, size, outcome }
         };
-        specs.iter().map(wish).collect()
+        let wishes = specs.iter().map(wish).collect();
+        drop(replica);
+        self.local().touch(used.into_iter());
+        wishes
     }
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
-    /// Reserves what there is room for, and leaves open what lacks a payload slot. Returns the
-    /// size of slot that is lacking.
-    fn reserve(&mut self, wishes: &mut [Wish], local: &Arc<Local>) -> Option<SlotSize> {
+    /// Reserves what there is room for, and leaves open what lacks something. Returns what is
+    /// lacking.
+    fn reserve(&mut self, wishes: &mut [Wish], local: &Arc<Local>) -> Option<Lack> {
         let mut lacking = None;
         let mut batch = PublishBatch::new(self.fabric());
-        for wish in wishes {
+        for wish in wishes.iter_mut() {
             let (None, Some(size)) = (&wish.outcome, wish.size) else {
                 continue;
             };
-            if lacking == Some(size) {
+            if lacking.is_some_and(|lack| wish.lacks(lack)) {
                 continue;
             }
             if self.has(wish.spec.key) {
                 wish.outcome = Some(Reservation::AlreadyThere);
                 continue;
             }
-            let Insert::Into { slot, last } = self.directory.insert(wish.spec.key) else {
-                let (blocks, slots) = (self.directory.blocks(), self.directory.slots());
-                let refusal = Refusal::SegmentFull { blocks, slots };
-                wish.outcome = Some(Reservation::Refused(refusal));
-                continue;
+            let (slot, last) = match self.directory.insert(wish.spec.key) {
+                Insert::Into { slot, last } => (slot, last),
+                Insert::Full => {
+                    lacking = lacking.or(Some(Lack::Descriptors(0)));
+                    continue;
+                }
+                Insert::Crowded => {
+                    lacking = lacking.or(Some(Lack::Place(wish.spec.key)));
+                    continue;
+                }
             };
             let Some(payload) = self.directory.take_payload(size, wish.spec.bytes) else {
-                lacking = lacking.or(Some(size));
+                lacking = lacking.or(Some(Lack::Payload(size, 0)));
                 continue;
             };
-            let descriptor = self.writing(&wish.spec, slot, next_generation(last), payload);
+            let descriptor = self.writing(wish, slot, next_generation(last), payload);
             batch.line(self.segment.line(slot), &DescriptorLine::block(&descriptor));
             let (generation, tag) = (descriptor.handle.generation(), tag(wish.spec.key));
             self.directory.set_slot(slot, SlotWord::Writing { generation, tag });
@@ -157,7 +191,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         // B1.
         batch.publish();
         crash::reach(CrashPoint::PublishReserved);
-        lacking
+        let blocks = |lack| wishes.iter().filter(|wish| wish.lacks(lack)).count();
+        lacking.map(|lack| match lack {
+            Lack::Payload(size, _) => Lack::Payload(size, blocks(lack)),
+            Lack::Descriptors(_) => Lack::Descriptors(blocks(lack)),
+            Lack::Place(_) => lack,
+        })
     }
 
     /// Whether this node has a block with `key`, complete or being written.
@@ -168,8 +207,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         })
     }
 
-    fn writing(&self, spec: &BlockSpec, slot: u32, generation: u32, payload: Extent) -> Descriptor {
+    fn writing(&self, wish: &Wish, slot: u32, generation: u32, payload: Extent) -> Descriptor {
+        let Wish { spec, namespace, .. } = wish;
         Descriptor {
+            namespace: *namespace,
             handle: Handle::new(self.node(), slot, generation),
             state: BlockState::Writing,
             key: spec.key,

@@ -9,6 +9,7 @@
 //!   region whatever the logs say. Several owners may have the same key.
 //! - **R3** An entry whose fetch failed is *quarantined*: this process does not believe in that
 //!   generation of that slot any more, whatever logs and segments say.
+//! - **R4** Of several copies of a block all readers take that of the lowest node.
 
 mod rows;
 mod sync;
@@ -58,11 +59,21 @@ impl Replica {
         rows + self.table.allocation_size()
     }
 
-    /// A block with `key`, of any owner.
+    /// A block with `key`; of several owners that of the first, so that all readers use and stamp
+    /// the same copy and the others grow cold (R4).
     pub(crate) fn find(&self, key: BlockKey) -> Option<Handle> {
-        let number = self.table.find(hash(key), |number| self.key_of(*number) == key)?;
-        let (owner, slot) = self.place(*number);
+        let same = self.table.iter_hash(hash(key)).filter(|number| self.key_of(**number) == key);
+        let (owner, slot) = self.place(*same.min()?);
         Some(Handle::new(owner, slot, self.owners[owner.index()].rows.generation(slot)))
+    }
+
+    /// Whether this process does not believe in `handle` any more (R3).
+    pub(crate) fn is_quarantined(&self, handle: Handle) -> bool {
+        let rows = |owner: &Owner| {
+            owner.rows.mark(handle.slot()) == Mark::Quarantined
+                && owner.rows.generation(handle.slot()) == handle.generation()
+        };
+        self.owners.get(handle.owner().index()).is_some_and(rows)
     }
 
     /// Stops believing in `handle` (R3).
@@ -88,7 +99,7 @@ impl Replica {
             }
             // Writing: its log entry will say when it is ready.
             SlotContent::Block(_) | SlotContent::Blank => self.remove(owner, slot),
-            SlotContent::Free { generation } => self.forget(owner, slot, generation),
+            SlotContent::Free { generation, .. } => self.forget(owner, slot, generation),
         }
     }
 

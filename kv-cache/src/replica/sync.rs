@@ -65,7 +65,8 @@ impl Replica {
         counts
     }
 
-    fn position(&self, node: NodeId) -> Option<u64> {
+    /// How far the log of `node` was read; `None` before its segment was.
+    pub(crate) fn position(&self, node: NodeId) -> Option<u64> {
         self.owners[node.index()].position
     }
 

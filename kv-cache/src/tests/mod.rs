@@ -1,10 +1,13 @@
 //! The cache on a simulated rack of two or three hosts, driven by one thread.
 
 mod damage;
+mod evict;
 mod exchange;
 mod foreign;
+mod hold;
 mod lag;
 mod mutation;
+mod pressure;
 mod recovery;
 mod room;
 mod schedule;
@@ -28,8 +31,9 @@ use cxl_shm::units::{Extent, LineRange};
 use crate::area::Areas;
 use crate::descriptor::DescriptorLine;
 use crate::{
-    BlockHash, BlockSpec, BlockState, Cache, CacheGeometry, Descriptor, Handle, KeySpace, Miss,
-    ModelFingerprint, Namespace, Reservation, SlotContent, Ticket, Wanted, WritingBlock,
+    BlockHash, BlockSpec, BlockState, Cache, CacheGeometry, Descriptor, HOLD_MS, Handle, HeldBlock,
+    HoldError, KeySpace, Miss, ModelFingerprint, Namespace, Reservation, SlotContent, Ticket,
+    Wanted, WritingBlock,
 };
 
 const LOCKS: u32 = 8;
@@ -215,6 +219,11 @@ fn find(cache: &TestCache<'_>, number: u8) -> Option<Handle> {
 
 fn wanted(number: u8, handle: Handle) -> Wanted {
     Wanted { handle, key: key(number), fingerprint: MODEL, bytes: BLOCK_BYTES }
+}
+
+fn hold(cache: &TestCache<'_>, clock: &impl Clock, number: u8) -> Result<HeldBlock, HoldError> {
+    let handle = find(cache, number).unwrap();
+    cache.hold(clock, &[wanted(number, handle)], HOLD_MS).remove(0)
 }
 
 fn open(cache: &TestCache<'_>, number: u8, handle: Handle) -> Result<Ticket, Miss> {

@@ -6,12 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cxl_shm::fabric::simulated::Site;
 
+use super::pressure::{held_and_evicted, nobody_looks_at_what_was};
 use super::recovery::death_under_the_lock;
 use super::*;
 
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
-const SCENARIOS: [fn(SimulatedRack); 2] = [exchange_and_lag, death_under_the_lock];
+const SCENARIOS: [fn(SimulatedRack); 4] =
+    [exchange_and_lag, death_under_the_lock, nobody_looks_at_what_was, held_and_evicted];
 
 /// Everything a cache does while nobody dies, checked with what a reader can see.
 fn exchange_and_lag(rack: SimulatedRack) {

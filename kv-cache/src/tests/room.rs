@@ -25,7 +25,7 @@ fn a_dropped_or_aborted_block_gives_its_space_back() {
 }
 
 #[test]
-fn a_full_pool_refuses_with_numbers_and_recovers() {
+fn a_full_pool_makes_room_and_refuses_what_is_held() {
     let rig = Rig::new(2, 256, 16);
     on_two_hosts(&rig, |a, b, clock| {
         let chunks = a.member().layout().chunks();
@@ -41,10 +41,19 @@ fn a_full_pool_refuses_with_numbers_and_recovers() {
         assert_eq!(b.local().metrics().refused, 2);
         assert_eq!(a.heap_use(clock).free_bytes, 0);
         a.retire(clock, &handles[3..5]);
-        let partly = a.reserve(clock, &[spec(250), spec(251), spec(252)], CHUNK_TIMEOUT_MS);
+        let there: Vec<_> = (0..most).filter(|number| !(3..5).contains(number)).collect();
+        let keep: Vec<_> = there.iter().skip(1).map(|number| hold(b, clock, *number)).collect();
+        assert!(keep.iter().all(Result::is_ok));
+        let specs: Vec<_> = (250..254).map(spec).collect();
+        let partly = a.reserve(clock, &specs, CHUNK_TIMEOUT_MS);
         let written = partly.iter().filter(|one| matches!(one, Reservation::Writing(_))).count();
-        assert_eq!(written, 2, "what there is room for is published");
-        assert!(matches!(partly[2], Reservation::Refused(Refusal::NoChunk(_))));
+        assert_eq!(written, 3, "two slots were free, one block is not held");
+        assert!(matches!(partly[3], Reservation::Refused(Refusal::NoChunk(_))), "{:?}", partly[3]);
+        assert_eq!(a.local().metrics().evicted_blocks, 1);
+        assert_eq!(find(b, there[0]), None);
+        for number in &there[1..] {
+            assert!(find_and_fetch(b, *number), "block {number} is held");
+        }
     });
 }
 
@@ -65,20 +74,28 @@ fn without_a_lock_manager_publishing_goes_on_while_there_are_slots() {
         publish(&a, &clock, number);
         assert!(find_and_fetch(&b, number));
     }
-    let refused = a.reserve(&clock, &[spec(9)], CHUNK_TIMEOUT_MS);
+    // The next one waits for the lock, once, and then makes room.
+    publish(&a, &clock, 9);
+    publish(&a, &clock, 10);
+    assert_eq!(a.local().metrics().evicted_blocks, 2);
+    let there: Vec<_> = (1..=10).filter(|number| find(&b, *number).is_some()).collect();
+    let held: Vec<_> = there.iter().map(|number| hold(&b, &clock, *number).unwrap()).collect();
+    assert_eq!(held.len(), 8);
+    let refused = a.reserve(&clock, &[spec(11)], CHUNK_TIMEOUT_MS);
     let Reservation::Refused(Refusal::NoChunk(AllocateError::Lock(error))) = &refused[0] else {
         panic!("{refused:?}");
     };
     let waited = matches!(error, LockError::TimedOut { .. } | LockError::ManagerSilent { .. });
     assert!(waited, "{error}");
-    assert!(find_and_fetch(&b, 8));
+    assert!(find_and_fetch(&b, there[0]));
 }
 
 #[test]
-fn a_full_segment_refuses_and_reuses_its_tombstones() {
+fn a_full_segment_makes_room_and_reuses_its_tombstones() {
     let rig = Rig::new(2, 8, 16);
     on_two_hosts(&rig, |a, b, clock| {
         let handles: Vec<_> = (1..=6).map(|number| publish(a, clock, number)).collect();
+        let held: Vec<_> = (1..=6).map(|number| hold(b, clock, number).unwrap()).collect();
         let refused = a.reserve(clock, &[spec(7)], CHUNK_TIMEOUT_MS);
         let expected = Refusal::SegmentFull { blocks: 6, slots: 8 };
         assert!(matches!(&refused[0], Reservation::Refused(found) if *found == expected));
@@ -91,6 +108,12 @@ fn a_full_segment_refuses_and_reuses_its_tombstones() {
         }
         for number in 2..=6 {
             assert!(find_and_fetch(b, number));
+        }
+        b.release(clock, held);
+        for number in 60..90 {
+            publish(a, clock, number);
+            assert!(find_and_fetch(b, number));
+            assert!(a.heap_use(clock).blocks <= 6);
         }
     });
 }

@@ -1,0 +1,71 @@
+//! Holding a run of blocks, from a lookup to the fetch.
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::member::Liveness;
+use kv_cache::{HeldBlock, HoldError, MatchedBlock};
+
+use super::Session;
+use crate::dma::DmaEngine;
+
+/// The blocks of a prefix that stay in the pool while this lives, for at most the time that they
+/// were held for.
+#[derive(Debug)]
+#[must_use = "what is not kept in a variable is released again"]
+pub struct HoldReport {
+    held: Vec<HeldBlock>,
+    stop: Option<HoldError>,
+}
+
+impl HoldReport {
+    /// The blocks that are held, from the first of the prefix on: to be fetched.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<MatchedBlock> {
+        self.held.iter().map(HeldBlock::block).collect()
+    }
+
+    /// Why the block after those is not held; `None` when all are.
+    #[must_use]
+    pub fn stop(&self) -> Option<HoldError> {
+        self.stop
+    }
+}
+
+impl<F, H, L, D, C> Session<'_, F, H, L, D, C>
+where
+    F: Fabric,
+    H: HostMemory,
+    L: Liveness,
+    D: DmaEngine,
+    C: Clock,
+{
+    /// Holds `blocks`, which a lookup found one after the other: their owners do not evict them for
+    /// as long as the session says ([`Session::with_hold_ms`]), or until this is dropped or this
+    /// process dies. Nothing after the first block that is not to be had is held.
+    ///
+    /// What is held may still turn out to be damaged when it is fetched.
+    pub fn hold(&self, blocks: &[MatchedBlock]) -> HoldReport {
+        let wanted: Vec<_> = blocks.iter().map(|block| self.wanted(block)).collect();
+        let mut held = Vec::with_capacity(blocks.len());
+        let mut stop = None;
+        let mut behind = Vec::new();
+        for outcome in self.cache.hold(self.clock, &wanted, self.hold_ms) {
+            match outcome {
+                Ok(block) if stop.is_none() => held.push(block),
+                Ok(block) => behind.push(block),
+                Err(error) => {
+                    stop.get_or_insert(error);
+                }
+            }
+        }
+        if !behind.is_empty() {
+            self.cache.release(self.clock, behind);
+        }
+        HoldReport { held, stop }
+    }
+
+    /// Releases what is held, at once.
+    pub fn release(&self, held: HoldReport) {
+        self.cache.release(self.clock, held.held);
+    }
+}

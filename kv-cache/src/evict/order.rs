@@ -1,0 +1,267 @@
+//! In which order this node's blocks leave: a [`policy`](super::policy) for each kind of block,
+//! kept up to date from the node's own log.
+//!
+//! Every process keeps an order of its own, in its own memory; it is soft state. What it proposes is
+//! checked against the directory and the stamps under the heap lock, so a stale order costs a worse
+//! choice and nothing else.
+//!
+//! Blocks of one size make room for each other, so each size has a policy, and so has, within a
+//! size, each namespace with a quota.
+
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::member::Liveness;
+
+use super::policy::{Clock, EvictionPolicy, Newcomer};
+use super::quota::Quota;
+use crate::descriptor::{BlockState, SlotContent};
+use crate::geometry::halves;
+use crate::heap::{LockedHeap, SlotSize, SlotWord};
+use crate::hold::HoldWatch;
+use crate::key::NamespaceTag;
+use crate::log::{Behind, LogKind, behind};
+use crate::stamp::is_later;
+
+/// Slots that are looked at in one go when the order is made: what holds the heap lock no longer
+/// than a batch of evictions does.
+const SCAN_SLOTS: u32 = 4096;
+
+/// What is known of a slot.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    generation: u32,
+    /// When it was used last, as far as is known.
+    tick: u32,
+    /// Which kind, and where among its blocks; no kind when the slot holds no block.
+    kind: Option<u16>,
+    place: u32,
+}
+
+const UNKNOWN: Known = Known { generation: 0, tick: 0, kind: None, place: 0 };
+
+/// Blocks that make room for each other.
+#[derive(Debug)]
+struct Kind {
+    size: SlotSize,
+    /// The namespace, when it has a quota.
+    namespace: Option<NamespaceTag>,
+    policy: Clock,
+    /// The slots of its blocks, by the dense numbers that the policy knows them by.
+    slots: Vec<u32>,
+    /// Numbers that are free.
+    free: Vec<u32>,
+}
+
+impl Kind {
+    fn bytes(&self) -> u64 {
+        self.policy.len() as u64 * self.size.bytes()
+    }
+}
+
+/// The order, as far as this process knows.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    slots: Vec<Known>,
+    kinds: Vec<Kind>,
+    /// How many slots were looked at; the log is followed once all were.
+    scanned: u32,
+    /// Where the node's log was begun to be read, and how far it was.
+    start: u64,
+    position: u64,
+    /// What the blocks of one prefix are told with, and how deep the last of them was.
+    run: (u64, u16),
+    quotas: Vec<(NamespaceTag, Quota)>,
+    quota_version: u64,
+    pub(super) watch: HoldWatch,
+}
+
+impl Order {
+    /// Takes in what happened since the last call. Returns whether it knows all blocks: else it is
+    /// to be called again.
+    pub(super) fn follow<F: Fabric, H: HostMemory, L: Liveness>(
+        &mut self,
+        heap: &LockedHeap<'_, F, H, L>,
+    ) -> bool {
+        let fabric = heap.fabric();
+        let (head, log) = (heap.log.head(fabric), heap.areas.log(heap.node()));
+        let lost = matches!(behind(self.position, head, log.entries()), Behind::Overrun);
+        if self.slots.is_empty() || lost || self.quota_version != heap.quotas.version() {
+            self.start(heap, head.saturating_sub(log.entries()));
+        }
+        let end = heap.directory.slots().min(self.scanned.saturating_add(SCAN_SLOTS));
+        for slot in std::mem::replace(&mut self.scanned, end)..end {
+            if let SlotWord::Ready { generation, .. } = heap.directory.slot(slot) {
+                // Before all that the log tells, in the order of their depths.
+                self.learn(heap, slot, generation, self.position, self.position);
+            }
+        }
+        if self.scanned < heap.directory.slots() {
+            return false;
+        }
+        while self.position != head {
+            let number = self.position;
+            self.position += 1;
+            // One that cannot be read was skipped over (G3), before the slots were looked at.
+            let Some(entry) = log.cached(fabric, number) else { continue };
+            match entry.kind {
+                LogKind::Published => {
+                    // Blocks of one prefix are announced one after the other, ever deeper: they came
+                    // together.
+                    self.learn(heap, entry.slot, entry.generation, number, number + 1);
+                }
+                LogKind::Removed => {
+                    if self.slots[entry.slot as usize].generation == entry.generation {
+                        self.forget(entry.slot);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn start<F: Fabric, H: HostMemory, L: Liveness>(
+        &mut self,
+        heap: &LockedHeap<'_, F, H, L>,
+        position: u64,
+    ) {
+        *self = Self {
+            slots: vec![UNKNOWN; heap.directory.slots() as usize],
+            start: position,
+            position,
+            run: (position, 0),
+            quotas: heap.quotas.all(),
+            quota_version: heap.quotas.version(),
+            watch: std::mem::take(&mut self.watch),
+            ..Self::default()
+        };
+    }
+
+    /// Takes in a block that was published at `number` of the log, if it is still there; unless it
+    /// continues a prefix, it came at `tick`.
+    fn learn<F: Fabric, H: HostMemory, L: Liveness>(
+        &mut self,
+        heap: &LockedHeap<'_, F, H, L>,
+        slot: u32,
+        generation: u32,
+        number: u64,
+        tick: u64,
+    ) {
+        let Ok(SlotContent::Block(block)) = heap.segment.own(heap.fabric(), slot) else { return };
+        let chunk_bytes = heap.member.layout().geometry().chunk_bytes;
+        let size = SlotSize::for_block(block.payload.bytes(), chunk_bytes);
+        let (Some(size), BlockState::Ready) = (size, block.state) else { return };
+        if block.handle.generation() != generation {
+            return;
+        }
+        if block.depth <= self.run.1 || self.run.0 <= self.start {
+            self.run.0 = tick;
+        }
+        self.run.1 = block.depth;
+        self.forget(slot);
+        let quota = self.quotas.iter().find(|(tag, _)| *tag == block.namespace);
+        let kind = self.kind(size, quota.map(|(tag, _)| *tag));
+        let place = self.kinds[usize::from(kind)].enter(slot);
+        let (tick, _) = halves(number);
+        self.slots[slot as usize] = Known { generation, tick, kind: Some(kind), place };
+        let [key, _] = block.key.words();
+        let newcomer = Newcomer { key, depth: u32::from(block.depth), tick: self.run.0 };
+        self.kinds[usize::from(kind)].policy.inserted(place, newcomer);
+    }
+
+    /// The kind of these blocks; the last one for all when there are more kinds than numbers.
+    fn kind(&mut self, size: SlotSize, namespace: Option<NamespaceTag>) -> u16 {
+        let is = |kind: &Kind| kind.size == size && kind.namespace == namespace;
+        let full = self.kinds.len() > usize::from(u16::MAX);
+        let index = self.kinds.iter().position(is).unwrap_or_else(|| {
+            if full {
+                return usize::from(u16::MAX);
+            }
+            self.kinds.push(Kind {
+                size,
+                namespace,
+                policy: Clock::default(),
+                slots: Vec::new(),
+                free: Vec::new(),
+            });
+            self.kinds.len() - 1
+        });
+        u16::try_from(index).unwrap_or(u16::MAX)
+    }
+
+    fn forget(&mut self, slot: u32) {
+        let known = &mut self.slots[slot as usize];
+        if let Some(kind) = known.kind.take() {
+            let kind = &mut self.kinds[usize::from(kind)];
+            kind.policy.removed(known.place);
+            kind.free.push(known.place);
+        }
+    }
+
+    /// Up to `want` slots of a kind that should leave, of those that `may_leave`.
+    pub(super) fn victims(
+        &mut self,
+        kind: usize,
+        want: usize,
+        may_leave: impl Fn(u32) -> bool,
+    ) -> Vec<u32> {
+        let Kind { policy, slots, .. } = &mut self.kinds[kind];
+        let places = policy.victims(want, &mut |place| may_leave(slots[place as usize]));
+        places.into_iter().map(|place| slots[place as usize]).collect()
+    }
+
+    /// Takes in when a block was last used. Returns whether it was since it was last looked at.
+    pub(super) fn used(&mut self, slot: u32, tick: u32) -> bool {
+        let known = &mut self.slots[slot as usize];
+        let later = is_later(tick, known.tick);
+        if later {
+            known.tick = tick;
+        }
+        later
+    }
+
+    /// When the block in `slot` was last used, as far as is known.
+    pub(super) fn tick(&self, slot: u32) -> u32 {
+        self.slots[slot as usize].tick
+    }
+
+    /// The kind from which the next block leaves: of `size`, if one is given, and none of `spent`.
+    ///
+    /// First the namespace that is most over its quota. Then what has no quota. What is within a
+    /// quota leaves when there is nothing else, the largest first.
+    pub(super) fn next_kind(
+        &self,
+        size: Option<SlotSize>,
+        spent: &[usize],
+        capacity_bytes: u64,
+    ) -> Option<usize> {
+        let candidate = |(index, kind): &(usize, &Kind)| {
+            kind.policy.len() > 0
+                && !spent.contains(index)
+                && size.is_none_or(|size| kind.size == size)
+        };
+        let claim = |(_, kind): &(usize, &Kind)| {
+            let Some(namespace) = kind.namespace else { return (1, kind.bytes()) };
+            let same = self.kinds.iter().filter(|other| other.namespace == kind.namespace);
+            let used: u64 = same.map(Kind::bytes).sum();
+            let quota = self.quotas.iter().find(|(tag, _)| *tag == namespace);
+            let quota = quota.map_or(u64::MAX, |(_, quota)| quota.bytes(capacity_bytes));
+            match used.checked_sub(quota) {
+                Some(excess @ 1..) => (2, excess),
+                _ => (0, kind.bytes()),
+            }
+        };
+        let best = self.kinds.iter().enumerate().filter(candidate).max_by_key(claim);
+        best.map(|(index, _)| index)
+    }
+}
+
+impl Kind {
+    /// A number for the block in `slot`.
+    fn enter(&mut self, slot: u32) -> u32 {
+        if let Some(place) = self.free.pop() {
+            self.slots[place as usize] = slot;
+            return place;
+        }
+        self.slots.push(slot);
+        u32::try_from(self.slots.len() - 1).expect("a segment has at most 2^26 slots")
+    }
+}

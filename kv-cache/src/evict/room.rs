@@ -1,0 +1,136 @@
+//! Making room for a publish that finds none.
+
+use cxl_shm::alloc::AllocateError;
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::layout::ChunkState;
+use cxl_shm::member::Liveness;
+use cxl_shm::units::ChunkId;
+
+use crate::cache::Cache;
+use crate::heap::SlotSize;
+use crate::key::BlockKey;
+use crate::publish::Refusal;
+
+/// How long nobody asks for a chunk again after its lock was not to be had, as long as there is
+/// something to evict.
+const RETRY_MS: u64 = 1000;
+
+/// What a publish lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lack {
+    /// Payload slots of this size, for so many blocks.
+    Payload(SlotSize, usize),
+    /// Descriptors, for so many blocks.
+    Descriptors(usize),
+    /// A descriptor where a block with this key could be found.
+    Place(BlockKey),
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+    /// Makes room for at least one block: takes a chunk, which is to be added to the directory; or
+    /// evicts at most a batch; or turns a chunk of another size into one of this; or asks other
+    /// nodes for one.
+    ///
+    /// # Errors
+    /// [`Refusal`]: there is nothing to evict, all of it is held or being written.
+    pub(crate) fn make_room(
+        &self,
+        clock: &impl Clock,
+        lack: Lack,
+        chunk_timeout_ms: u64,
+    ) -> Result<Option<(ChunkId, SlotSize)>, Refusal> {
+        let local = self.local();
+        let evict = |size, want| {
+            let now_ms = clock.now_ms();
+            let evicted = self.locked(clock, |heap| heap.evict(local, now_ms, size, want));
+            local.count(|metrics| metrics.evictions_inline += u64::from(evicted > 0));
+            evicted > 0
+        };
+        let (size, refusal) = match lack {
+            Lack::Descriptors(blocks) if evict(None, blocks) => return Ok(None),
+            Lack::Place(key) => {
+                let now_ms = clock.now_ms();
+                if self.locked(clock, |heap| heap.evict_for(local, now_ms, key)) {
+                    return Ok(None);
+                }
+                return Err(self.segment_full(clock));
+            }
+            Lack::Descriptors(_) => return Err(self.segment_full(clock)),
+            Lack::Payload(size, blocks) => {
+                let refusal = match self.take_chunk(clock, size, chunk_timeout_ms) {
+                    Ok(chunk) => return Ok(Some((chunk, size))),
+                    Err(refusal) => refusal,
+                };
+                if evict(Some(size), blocks) {
+                    return Ok(None);
+                }
+                (size, refusal)
+            }
+        };
+        if let AllocateError::Exhausted { .. } = refusal {
+            // What is in chunks of another size is of no use to anybody who publishes here now.
+            let others = self.least_used(clock, |chunk| chunk.size != size);
+            if others.into_iter().any(|other| self.give_back(clock, other, chunk_timeout_ms))
+                && let Ok(chunk) = self.take_chunk(clock, size, chunk_timeout_ms)
+            {
+                return Ok(Some((chunk, size)));
+            }
+            let asked = self.member().request_chunk(clock, chunk_timeout_ms, size.purpose());
+            if let Ok(chunk) = asked {
+                local.count(|metrics| metrics.chunks_added += 1);
+                return Ok(Some((chunk, size)));
+            }
+        }
+        Err(refusal.into())
+    }
+
+    /// Takes a free chunk of the region, if there is one. Takes no lock when there is none, or when
+    /// it was not to be had a moment ago.
+    fn take_chunk(
+        &self,
+        clock: &impl Clock,
+        size: SlotSize,
+        timeout_ms: u64,
+    ) -> Result<ChunkId, AllocateError> {
+        if !self.has_free_chunk() {
+            let layout = self.areas().layout();
+            let own = self.member().owned_chunks().len();
+            return Err(AllocateError::Exhausted {
+                chunks: layout.chunks(),
+                chunk_bytes: layout.geometry().chunk_bytes,
+                own: u32::try_from(own).unwrap_or(u32::MAX),
+            });
+        }
+        if let Some((until_ms, error)) = self.local().chunk_refusal()
+            && clock.now_ms() < until_ms
+        {
+            return Err(error);
+        }
+        let taken = self.member().allocate_chunk(clock, timeout_ms, size.purpose());
+        match taken {
+            Ok(_) => self.local().count(|metrics| metrics.chunks_added += 1),
+            Err(error @ AllocateError::Lock(_)) => {
+                self.local().set_chunk_refusal(Some((clock.now_ms() + RETRY_MS, error)));
+            }
+            Err(AllocateError::Exhausted { .. }) => {}
+        }
+        taken
+    }
+
+    /// Whether the region has a chunk that is nobody's, freshly read.
+    pub(crate) fn has_free_chunk(&self) -> bool {
+        let (layout, fabric) = (self.areas().layout(), self.member().fabric());
+        fabric.refresh(layout.chunk_table());
+        (0..layout.chunks()).map(ChunkId).any(|chunk| {
+            let entry = layout.chunk_entry(chunk).cached(fabric);
+            entry.is_ok_and(|entry| entry.state() == Some(ChunkState::Free))
+        })
+    }
+
+    fn segment_full(&self, clock: &impl Clock) -> Refusal {
+        let (blocks, slots) =
+            self.locked(clock, |heap| (heap.directory.blocks(), heap.directory.slots()));
+        Refusal::SegmentFull { blocks, slots }
+    }
+}

@@ -1,0 +1,229 @@
+//! What is done in the background, now and then: recency told, room kept, chunks balanced.
+
+use std::collections::BTreeMap;
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory, LineError, refresh_all};
+use cxl_shm::layout::NodeState;
+use cxl_shm::member::Liveness;
+
+use super::quota::{Quota, TooManyQuotas};
+use crate::cache::Cache;
+use crate::heap::{ChunkUse, SlotSize};
+use crate::key::Namespace;
+
+/// Batches of one call, so that it comes to its end.
+const BATCHES_MAX: usize = 16;
+/// Chunks without blocks that a node keeps for itself while nobody asks.
+const IDLE_CHUNKS_MAX: usize = 1;
+
+/// Between which levels of use a node's payload and its descriptors are kept, in thousandths.
+///
+/// Evicting begins above the high one, when the region has no free chunk left, and ends at the low
+/// one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watermarks {
+    high_per_mille: u16,
+    low_per_mille: u16,
+}
+
+impl Default for Watermarks {
+    /// 950 and 900.
+    fn default() -> Self {
+        Self { high_per_mille: 950, low_per_mille: 900 }
+    }
+}
+
+/// Watermarks that cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "watermarks of {high_per_mille} and {low_per_mille} thousandths: the high one must be at most \
+     1000, and the low one at least 1 and below it"
+)]
+pub struct WatermarkError {
+    /// The high one asked for.
+    pub high_per_mille: u16,
+    /// The low one asked for.
+    pub low_per_mille: u16,
+}
+
+impl Watermarks {
+    /// Checked watermarks, in thousandths.
+    ///
+    /// # Errors
+    /// [`WatermarkError`].
+    pub fn new(high_per_mille: u16, low_per_mille: u16) -> Result<Self, WatermarkError> {
+        if high_per_mille > 1000 || low_per_mille == 0 || low_per_mille >= high_per_mille {
+            return Err(WatermarkError { high_per_mille, low_per_mille });
+        }
+        Ok(Self { high_per_mille, low_per_mille })
+    }
+
+    /// How many of `used` out of `most` are to go.
+    fn surplus(self, used: u64, most: u64) -> u64 {
+        if used * 1000 <= u64::from(self.high_per_mille) * most {
+            return 0;
+        }
+        used - u64::from(self.low_per_mille) * most / 1000
+    }
+}
+
+/// What a call of [`Cache::upkeep`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Upkeep {
+    /// Blocks evicted.
+    pub evicted_blocks: u64,
+    /// Chunks given back to the region.
+    pub chunks_returned: u64,
+    /// Chunks got from other nodes.
+    pub chunks_added: u64,
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+    /// Keeps this node's part of the pool in order, a bounded piece at a time; called every few
+    /// milliseconds by a thread that does nothing else.
+    ///
+    /// Tells the owners what this process used, releases holds of processes that are gone, evicts
+    /// above the high watermark down to the low one, and balances chunks over the nodes: a node that
+    /// is full and has less than its share asks for one, a node with more than its share gives the
+    /// coldest one to who asks. For chunks, and for nothing else, it waits for other hosts: at most
+    /// `chunk_timeout_ms` for each lock.
+    ///
+    /// Does nothing on a node that was declared dead.
+    pub fn upkeep(
+        &self,
+        clock: &impl Clock,
+        watermarks: Watermarks,
+        chunk_timeout_ms: u64,
+    ) -> Upkeep {
+        if self.member().check_member().is_err() {
+            return Upkeep::default();
+        }
+        let local = self.local();
+        while self.locked(clock, |heap| heap.flush_touches(local)) {}
+        let (uses, blocks, blocks_max) = self.locked(clock, |heap| {
+            let member = heap.member;
+            heap.drop_holds_of(|process| !member.is_process_alive(process));
+            heap.settle_closing();
+            local.order().follow(heap);
+            (heap.directory.chunk_uses(), heap.directory.blocks(), heap.directory.blocks_max())
+        });
+        let mut done = Upkeep::default();
+        let surplus = watermarks.surplus(blocks, blocks_max);
+        done.evicted_blocks += self.evict_surplus(clock, None, surplus);
+        let short = self.sizes_above(&uses, watermarks);
+        let full = !short.is_empty() && !self.has_free_chunk();
+        if full {
+            for (size, surplus) in &short {
+                done.evicted_blocks += self.evict_surplus(clock, Some(*size), *surplus);
+            }
+        }
+        done.chunks_returned = self.answer(clock, &uses, chunk_timeout_ms);
+        if let (true, Some((size, _))) = (full, short.first()) {
+            done.chunks_added = self.ask(clock, uses.len(), *size, chunk_timeout_ms);
+        }
+        done
+    }
+
+    /// Gives a namespace another quota, or none, on this host: for the blocks that it publishes.
+    ///
+    /// # Errors
+    /// [`TooManyQuotas`].
+    pub fn set_quota(
+        &self,
+        clock: &impl Clock,
+        namespace: &Namespace,
+        quota: Option<Quota>,
+    ) -> Result<(), TooManyQuotas> {
+        self.locked(clock, |heap| heap.quotas.set(namespace.tag(), quota))
+    }
+
+    /// The sizes of which more slots are taken than should be, and how many.
+    fn sizes_above(&self, uses: &[ChunkUse], watermarks: Watermarks) -> Vec<(SlotSize, u64)> {
+        let mut sizes: BTreeMap<SlotSize, (u64, u64)> = BTreeMap::new();
+        for chunk in uses {
+            let (used, most) = sizes.entry(chunk.size).or_default();
+            *used += u64::from(chunk.taken());
+            *most += u64::from(chunk.slots);
+        }
+        let surplus = |(size, (used, most))| (size, watermarks.surplus(used, most));
+        sizes.into_iter().map(surplus).filter(|(_, surplus)| *surplus > 0).collect()
+    }
+
+    fn evict_surplus(&self, clock: &impl Clock, size: Option<SlotSize>, surplus: u64) -> u64 {
+        let mut evicted = 0;
+        for _ in 0..BATCHES_MAX {
+            let want = usize::try_from(surplus.saturating_sub(evicted)).unwrap_or(usize::MAX);
+            if want == 0 {
+                break;
+            }
+            let now_ms = clock.now_ms();
+            match self.locked(clock, |heap| heap.evict(self.local(), now_ms, size, want)) {
+                0 => break,
+                more => evicted += more,
+            }
+        }
+        evicted
+    }
+
+    /// Gives a chunk back: to who asks, when this node has more than its share; else one that
+    /// nobody here needs.
+    fn answer(&self, clock: &impl Clock, uses: &[ChunkUse], timeout_ms: u64) -> u64 {
+        let idle = uses.iter().filter(|chunk| chunk.taken() == 0);
+        let idle: Vec<_> = idle.map(|chunk| chunk.chunk).collect();
+        let asked = self.member().chunks_requested() > 0;
+        let chunk = match idle.first() {
+            Some(chunk) if asked || idle.len() > IDLE_CHUNKS_MAX => Some(*chunk),
+            _ if asked && uses.len() > self.fair_share() => self.coldest(clock),
+            _ => None,
+        };
+        chunk.map_or(0, |chunk| u64::from(self.give_back(clock, chunk, timeout_ms)))
+    }
+
+    /// Asks the other nodes for a chunk when this node has less than its share.
+    fn ask(&self, clock: &impl Clock, own: usize, size: SlotSize, timeout_ms: u64) -> u64 {
+        if own >= self.fair_share() {
+            return 0;
+        }
+        let Ok(chunk) = self.member().request_chunk(clock, timeout_ms, size.purpose()) else {
+            return 0;
+        };
+        self.locked(clock, |heap| heap.directory.add_chunk(chunk, size));
+        self.local().count(|metrics| metrics.chunks_added += 1);
+        1
+    }
+
+    /// Chunks for each node that takes part.
+    fn fair_share(&self) -> usize {
+        let (layout, fabric) = (self.areas().layout(), self.member().fabric());
+        refresh_all(fabric, layout.nodes().map(|node| layout.node_line(node).range()));
+        let takes_part = |line: Result<cxl_shm::layout::NodeLine, LineError>| match line {
+            Ok(line) => !line.state().is_some_and(NodeState::is_vacant),
+            Err(LineError::Blank { .. }) => false,
+            Err(LineError::Corrupt { .. }) => true,
+        };
+        let nodes =
+            layout.nodes().filter(|node| takes_part(layout.node_line(*node).cached(fabric)));
+        layout.chunks() as usize / nodes.count().max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_goes_below_the_high_watermark_and_then_down_to_the_low_one() {
+        let marks = Watermarks::new(900, 700).unwrap();
+        assert_eq!((marks.surplus(0, 0), marks.surplus(90, 100)), (0, 0));
+        assert_eq!((marks.surplus(91, 100), marks.surplus(100, 100)), (21, 30));
+        assert_eq!(Watermarks::default().surplus(8, 8), 1, "a slot is kept free in small pools");
+    }
+
+    #[test]
+    fn impossible_watermarks_are_refused() {
+        for (high, low) in [(1001, 900), (900, 900), (900, 0), (0, 0)] {
+            assert!(Watermarks::new(high, low).is_err());
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The reader's side: taking and releasing holds.
+
+use std::sync::Arc;
+
+use cxl_shm::clock::Clock;
+use cxl_shm::crash::{self, CrashPoint};
+use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use cxl_shm::member::{DeclaredDead, Liveness, ProcessSlot};
+use cxl_shm::units::NodeId;
+
+use super::{HeldBlock, Release};
+use crate::cache::Cache;
+use crate::descriptor::{BlockState, Handle};
+use crate::fetch::{Wanted, accept};
+use crate::heap::LockedHeap;
+use crate::lookup::MatchedBlock;
+use crate::miss::Miss;
+
+/// How often a hold looks again at a block that its owner considers evicting: for some 20 ms of a
+/// real clock, many times what an attempt takes.
+const LOOKS_MAX: u32 = 600;
+
+/// Why a block is not held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HoldError {
+    /// It is not there, or not the one that was wanted.
+    #[error(transparent)]
+    Miss(#[from] Miss),
+    /// The processes of this host hold too much.
+    #[error(
+        "the processes of this host hold as many blocks as there is room for ({most}); release \
+         some, or hold fewer at a time"
+    )]
+    TooMany {
+        /// Most holds of a host, one for each process and block.
+        most: usize,
+    },
+    /// This node was declared dead: nothing of it may be written any more.
+    #[error(transparent)]
+    DeclaredDead(#[from] DeclaredDead),
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+    /// Holds blocks for `hold_ms` from when their owners see it, at most
+    /// [`HOLD_MS_MAX`](crate::HOLD_MS_MAX). The results are in the same order.
+    ///
+    /// What is held can be fetched until then, unless it turns out to be damaged or its owner
+    /// removes it for its own sake ([`retire`](Self::retire)). Holding again, by whichever process
+    /// of the host, begins the time anew.
+    ///
+    /// Takes the host's heap lock and publishes a line for each block, or for up to eight
+    /// neighbours; no lock between hosts. When an owner considers evicting a block at this moment it
+    /// waits for the decision, a few milliseconds at most.
+    ///
+    /// # Errors
+    /// Per block: [`HoldError`]; it is not held then.
+    pub fn hold(
+        &self,
+        clock: &impl Clock,
+        wanted: &[Wanted],
+        hold_ms: u64,
+    ) -> Vec<Result<HeldBlock, HoldError>> {
+        if let Err(dead) = self.member().check_member() {
+            return wanted.iter().map(|_| Err(dead.into())).collect();
+        }
+        let handles: Vec<_> = wanted.iter().map(|wanted| wanted.handle).collect();
+        let stamped = self.locked(clock, |heap| heap.stamp_holds(&handles, hold_ms));
+        let process = self.member().process();
+        let guard = |wanted: &Wanted| {
+            let block = MatchedBlock { key: wanted.key, handle: wanted.handle };
+            HeldBlock::new(block, process, Arc::clone(self.local()))
+        };
+        let mut outcomes: Vec<_> = wanted
+            .iter()
+            .zip(stamped)
+            .map(|(wanted, stamped)| stamped.map(|()| guard(wanted)))
+            .collect();
+        let malformed =
+            outcomes.iter().zip(&handles).filter_map(|(outcome, handle)| match outcome {
+                Err(HoldError::Miss(miss)) => Some((*handle, *miss)),
+                Ok(_) | Err(_) => None,
+            });
+        self.note_misses(&malformed.collect::<Vec<_>>());
+        self.settle(clock, wanted, &mut outcomes);
+        let held = outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
+        self.local().count(|metrics| {
+            metrics.held_blocks += held;
+            metrics.refused_holds += outcomes.len() as u64 - held;
+        });
+        outcomes
+    }
+
+    /// Gives holds up. After return their owners may evict the blocks, unless others hold them.
+    pub fn release(&self, clock: &impl Clock, blocks: Vec<HeldBlock>) {
+        drop(blocks);
+        // Whoever takes the lock releases what was dropped.
+        self.locked(clock, |_| ());
+    }
+
+    /// The look of H1, at the blocks whose stamps are published; what it does not find READY is
+    /// not held.
+    fn settle(
+        &self,
+        clock: &impl Clock,
+        wanted: &[Wanted],
+        outcomes: &mut [Result<HeldBlock, HoldError>],
+    ) {
+        let mut open: Vec<usize> =
+            (0..outcomes.len()).filter(|index| outcomes[*index].is_ok()).collect();
+        let mut misses = Vec::new();
+        for tries in 0..LOOKS_MAX {
+            let line = |index: &usize| {
+                let handle = wanted[*index].handle;
+                self.areas().segment_of(handle).map(|segment| segment.range(handle.slot()))
+            };
+            refresh_all(self.member().fabric(), open.iter().filter_map(line));
+            open.retain(|index| {
+                let looked = self.look(wanted[*index].handle);
+                let verdict =
+                    looked.and_then(|block| accept(&block, &wanted[*index]).map(|()| block));
+                match verdict {
+                    Ok(block) if block.state == BlockState::Evicting => true,
+                    Ok(_) => false,
+                    Err(miss) => {
+                        outcomes[*index] = Err(miss.into());
+                        misses.push((wanted[*index].handle, miss));
+                        false
+                    }
+                }
+            });
+            if open.is_empty() {
+                break;
+            }
+            clock.pause(tries);
+        }
+        // Its owner has stopped in the middle. The block may be as good as ever: it is not quarantined.
+        for index in open {
+            outcomes[index] = Err(Miss::NotReady.into());
+            self.local().count(|metrics| metrics.count_miss(Miss::NotReady));
+        }
+        self.note_misses(&misses);
+    }
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+    /// Counts holds of this process and publishes their stamps (H4).
+    fn stamp_holds(&mut self, handles: &[Handle], hold_ms: u64) -> Vec<Result<(), HoldError>> {
+        let process = self.member.process();
+        let mut batch = PublishBatch::new(self.fabric());
+        let stamp = |handle: &Handle| {
+            if self.areas.segment_of(*handle).is_none() {
+                return Err(Miss::Malformed.into());
+            }
+            if !self.holds.add(process, *handle) {
+                return Err(HoldError::TooMany { most: self.holds.capacity() });
+            }
+            let stamp = self.stamps.own(self.fabric(), handle.owner(), handle.slot());
+            let word = self.stamps.word(handle.owner(), handle.slot());
+            batch.word(word, stamp.hold(hold_ms).word());
+            Ok(())
+        };
+        let outcomes = handles.iter().map(stamp).collect();
+        crash::reach(CrashPoint::HoldCounted);
+        // H1: before the look.
+        batch.publish();
+        crash::reach(CrashPoint::HoldStamped);
+        outcomes
+    }
+
+    /// Carries out what holders gave up. Returns how many.
+    pub(crate) fn release_holds(&mut self, releases: &[Release]) -> u64 {
+        for Release { process, handle } in releases {
+            self.holds.remove(*process, *handle);
+        }
+        let slots = releases.iter().map(|it| (it.handle.owner(), it.handle.slot()));
+        self.unstamp(slots);
+        releases.len() as u64
+    }
+
+    /// Drops the holds of processes that are gone (H4). Returns how many.
+    pub(crate) fn drop_holds_of(&mut self, is_gone: impl Fn(ProcessSlot) -> bool) -> u64 {
+        let dropped = self.holds.drop_of(is_gone);
+        self.unstamp(dropped.iter().copied());
+        dropped.len() as u64
+    }
+
+    /// Makes counts and stamps agree, after a process died in the middle or when the node has a new
+    /// life: stamps that nobody holds are released.
+    pub(crate) fn settle_holds(&mut self) {
+        self.holds.recount();
+        let layout = *self.member.layout();
+        let slots = 0..self.directory.slots();
+        let all = layout.nodes().flat_map(|owner| slots.clone().map(move |slot| (owner, slot)));
+        self.unstamp(all);
+    }
+
+    /// Releases the stamps of those of `slots` that nobody on this host holds.
+    fn unstamp(&self, slots: impl Iterator<Item = (NodeId, u32)>) {
+        let mut batch = PublishBatch::new(self.fabric());
+        for (owner, slot) in slots {
+            let stamp = self.stamps.own(self.fabric(), owner, slot);
+            if stamp.held && !self.holds.is_held(owner, slot) {
+                batch.word(self.stamps.word(owner, slot), stamp.release().word());
+            }
+        }
+        batch.publish();
+        crash::reach(CrashPoint::HoldReleased);
+    }
+}
