@@ -101,7 +101,9 @@ fn print_hand_overs() -> Result<[f64; 2], Box<dyn Error>> {
         }
         let target = if protocol == LockProtocol::Bakery { 3.0 } else { 5.0 };
         let (floor, lock, ratio) = (median(floors), median(locks), median(ratios));
-        *hand_over_ns = lock;
+        // Not the median of the hand-overs: on a busy machine the other process did not run in some
+        // rounds, for which floor and hand-over pay alike.
+        *hand_over_ns = ratio * floor;
         let verdict = if ratio <= target { "" } else { "  MISSED" };
         println!(
             "{:>12} {floor:>12.0} {lock:>12.0} {ratio:>8.2} {target:>8.1}{verdict}",

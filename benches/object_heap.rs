@@ -21,6 +21,8 @@ const SIZES: [u64; 4] = [64, 256, 1024, 4096];
 /// the core, so that the median over the rounds is of rounds that nobody interrupted.
 const BATCH: u32 = 1000;
 const ROUNDS: usize = 101;
+/// Objects that are allocated before the first of them is freed: they fit the pages that are there.
+const OBJECTS: u32 = 100;
 
 /// A region in `/dev/shm` with two nodes, and a process of each: two hosts on one machine.
 struct Rack {
@@ -164,6 +166,27 @@ fn print_ratio(
     println!("{name:>34} {cost:>10.1} ns {ratio:>8.2} x {floor_name}");
 }
 
+/// Prints what allocating costs, and what freeing does, each by itself.
+fn print_halves(rack: &Rack) {
+    for bytes in SIZES {
+        let (mut allocate, mut free) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let (clock, count) = (SystemClock::start(), OBJECTS);
+            let objects: Vec<_> = (0..count).map(|_| rack.allocate(bytes)).collect();
+            let allocated_ns = clock.now_ns();
+            for offset in objects {
+                let freed = rack.near.free(&rack.clock, TIMEOUT_MS, offset);
+                freed.unwrap_or_else(|error| panic!("{error}"));
+            }
+            allocate.push(allocated_ns as f64 / f64::from(count));
+            free.push((clock.now_ns() - allocated_ns) as f64 / f64::from(count));
+        }
+        let (name, allocate, free) =
+            (format!("allocate / free {bytes} B"), median(&mut allocate), median(&mut free));
+        println!("{name:>34} {allocate:>10.1} ns {free:>8.1} ns  (target of allocate: 100)");
+    }
+}
+
 fn print_table(rack: &Rack) {
     println!("\nobjects: median of {ROUNDS} rounds");
     for bytes in SIZES {
@@ -175,6 +198,7 @@ fn print_table(rack: &Rack) {
         };
         print_ratio(rack, &name, BATCH, operation, "two host locks", floor);
     }
+    print_halves(rack);
     let objects: Vec<_> = (0..500).map(|_| rack.allocate(64)).collect();
     let mut costs = Vec::new();
     for _ in 0..ROUNDS {

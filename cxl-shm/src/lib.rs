@@ -25,7 +25,7 @@ pub mod region;
 pub mod root;
 pub mod units;
 
-/// The region drawn, the rules by number, the state machines, and what was explored.
+/// The region drawn, the rules by number, the state machines, what was explored, and how fast it is.
 pub mod guide {
     #[doc = include_str!("../docs/region.md")]
     pub mod region {}
@@ -35,4 +35,6 @@ pub mod guide {
     pub mod state_machines {}
     #[doc = include_str!("../docs/explored.md")]
     pub mod explored {}
+    #[doc = include_str!("../docs/speed.md")]
+    pub mod speed {}
 }
