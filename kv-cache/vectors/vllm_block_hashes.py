@@ -97,6 +97,10 @@ def cases():
     yield case("images, small blocks", prompt, 4, items=images)
     yield case("one image from the first token on", prompt, 16, items=[("e" * 64, 0, 96)])
     yield case("an image beyond byte offsets", tokens(3, 640), 16, items=[("f" * 64, 5, 620)])
+    # Engines make no such items; the hasher follows the library all the same.
+    yield case("an item of no tokens", prompt, 16, items=[("n", 16, 0), ("m", 20, 3)])
+    overlapping = [("a", 3, 13), ("b", 10, 4), ("c", 30, 60), ("d", 40, 2)]
+    yield case("items that overlap", prompt, 16, items=overlapping)
     every = {"seed": "7", "salt": "tenant-b", "lora": lora, "items": images}
     yield case("everything together", prompt, 16, **every)
     embeds = torch.arange(40 * 8, dtype=torch.float32).reshape(40, 8) / 7

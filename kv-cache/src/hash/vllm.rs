@@ -47,6 +47,12 @@ pub struct Item<'a> {
     pub length: usize,
 }
 
+impl Item<'_> {
+    fn end(&self) -> usize {
+        self.offset.saturating_add(self.length)
+    }
+}
+
 /// What makes a block more than its tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtraKey<'a> {
@@ -109,7 +115,7 @@ impl VllmHasher {
     pub fn new(seed: Option<&str>, block_tokens: usize) -> Self {
         assert!(block_tokens > 0, "a block has at least one token");
         let seed = seed.unwrap_or(DEFAULT_SEED);
-        Self { none_hash: digest(|cbor| cbor.str(seed).map(drop)), block_tokens }
+        Self { none_hash: digest(seed.len(), |cbor| cbor.str(seed).map(drop)), block_tokens }
     }
 
     /// Tokens in a block.
@@ -133,7 +139,8 @@ impl VllmHasher {
         extra_keys: &[ExtraKey<'_>],
     ) -> BlockHash {
         let parent = parent.unwrap_or(&self.none_hash);
-        digest(|cbor| encode_block(cbor, parent, tokens, extra_keys))
+        // Five bytes a token at most; extra keys are rare.
+        digest(5 * tokens.len(), |cbor| encode_block(cbor, parent, tokens, extra_keys))
     }
 
     /// The hashes of all full blocks of a prompt.
@@ -160,10 +167,13 @@ impl VllmHasher {
         let end = start + self.block_tokens;
         let mut keys = Vec::new();
         keys.extend(prompt.lora.map(ExtraKey::Lora));
+        // The library looks no further once the last item is over.
+        let over = prompt.items.last().is_none_or(|last| last.end() <= start);
         while let [item, later @ ..] = *items
+            && !over
             && item.offset < end
         {
-            let item_end = item.offset.saturating_add(item.length);
+            let item_end = item.end();
             if item_end > start {
                 keys.push(ExtraKey::Item {
                     identifier: item.identifier,
@@ -219,8 +229,12 @@ fn encode_block(
     Ok(())
 }
 
-fn digest(encode: impl FnOnce(&mut Encoder<&mut Vec<u8>>) -> Encoded) -> BlockHash {
-    let mut bytes = Vec::new();
+/// SHA-256 of what `encode` writes: little more than `about_bytes`.
+fn digest(
+    about_bytes: usize,
+    encode: impl FnOnce(&mut Encoder<&mut Vec<u8>>) -> Encoded,
+) -> BlockHash {
+    let mut bytes = Vec::with_capacity(about_bytes + 64);
     encode(&mut Encoder::new(&mut bytes)).expect("a vector takes all that is written to it");
     BlockHash::new(Sha256::digest(&bytes).into())
 }

@@ -158,7 +158,7 @@ impl<'t> Simulation<'t> {
             return used;
         }
         let victims = self.policy.victims(1, &mut |_| true);
-        let slot = victims[0];
+        let slot = *victims.first().expect("a full cache has a block, and every block may leave");
         self.policy.removed(slot);
         self.slots[self.blocks[slot as usize] as usize] = None;
         self.outcome.evictions += 1;

@@ -41,7 +41,7 @@ pub struct Newcomer {
 ///
 /// Memory is proportional to the largest slot number told so far.
 pub trait EvictionPolicy: fmt::Debug + Send {
-    /// A block came into `slot`. A slot that is occupied already is removed first.
+    /// A block came into `slot`. One that was there before is gone.
     fn inserted(&mut self, slot: u32, block: Newcomer);
 
     /// The block in `slot` was used at `tick`. Ignored when there is none.

@@ -137,6 +137,19 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| queue.pop()).collect::<Vec<_>>(), [1, 2, 0, 3, 4]);
     }
 
+    #[test]
+    fn entries_left_behind_are_thrown_out() {
+        let mut queue = Queue::default();
+        for tick in 0..1000 {
+            queue.push(0, 0, tick);
+            queue.push(1, 0, tick);
+            queue.take(1);
+            assert!(queue.entries <= 2 * queue.len() + STALE_MIN + 1);
+        }
+        assert!(queue.runs.len() <= STALE_MIN + 2);
+        assert_eq!((queue.pop(), queue.pop()), (Some(0), None));
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Push { slot: u32, depth: u32, ticks: u64 },

@@ -238,6 +238,72 @@ mod tests {
     }
 
     #[test]
+    fn three_uses_are_counted_and_no_more() {
+        let mut policy = twenty();
+        evict(&mut policy, 5);
+        for slot in 0..5 {
+            policy.inserted(slot, Newcomer { key: slot.into(), depth: 0, tick: 40 });
+        }
+        // Slots 0 to 4 came back and are in the main queue, with 5, 3, 2, 1 and no uses.
+        for (slot, uses) in [(0, 5), (1, 3), (2, 2), (3, 1)] {
+            (0..uses).for_each(|_| policy.touched(slot, 41));
+        }
+        (5..20).for_each(|slot| policy.removed(slot));
+        assert_eq!(evict(&mut policy, 5), [4, 3, 2, 0, 1]);
+    }
+
+    #[test]
+    fn when_all_are_used_the_last_round_finds_a_victim() {
+        let mut policy = twenty();
+        evict(&mut policy, 4);
+        for slot in 0..4 {
+            policy.inserted(slot, Newcomer { key: slot.into(), depth: slot, tick: 40 });
+        }
+        (4..20).for_each(|slot| policy.removed(slot));
+        assert_eq!(policy.main.len(), 4);
+        for slot in [0, 1, 2, 3].repeat(3) {
+            policy.touched(slot, 41);
+        }
+        assert_eq!(evict(&mut policy, 1), [3]);
+    }
+
+    #[test]
+    fn uses_in_the_small_queue_do_not_count_in_the_main_one() {
+        let mut policy = twenty();
+        for slot in [0, 0, 0] {
+            policy.touched(slot, 20);
+        }
+        // Slot 0 goes to the main queue; block 1 comes back there after it.
+        assert_eq!(evict(&mut policy, 1), [1]);
+        policy.inserted(1, Newcomer { key: 1, depth: 0, tick: 30 });
+        (2..20).for_each(|slot| policy.removed(slot));
+        assert_eq!(evict(&mut policy, 2), [0, 1]);
+    }
+
+    #[test]
+    fn a_ghost_is_as_old_as_its_last_departure() {
+        let mut ghosts = Ghosts::default();
+        for key in [1, 2] {
+            ghosts.push(key, 2);
+        }
+        assert!(ghosts.take(1) && !ghosts.take(1));
+        ghosts.push(1, 2);
+        // The third key displaces the second, not the first, which left again after it.
+        ghosts.push(3, 2);
+        assert!(ghosts.take(1) && !ghosts.take(2) && ghosts.take(3));
+    }
+
+    #[test]
+    fn ghosts_that_came_back_are_not_kept() {
+        let mut ghosts = Ghosts::default();
+        for key in 0..1000 {
+            ghosts.push(key, 8);
+            assert!(ghosts.take(key));
+            assert!(ghosts.order.len() <= 16);
+        }
+    }
+
+    #[test]
     fn what_may_not_be_evicted_stays_and_ends_the_search() {
         let mut policy = twenty();
         assert!(policy.victims(5, &mut |_| false).is_empty());

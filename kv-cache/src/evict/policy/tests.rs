@@ -42,9 +42,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Insert { slot, key, depth } => {
-                    if there.insert(slot, key).is_some() {
-                        policy.removed(slot);
-                    }
+                    there.insert(slot, key);
                     policy.inserted(slot, Newcomer { key, depth, tick });
                 }
                 Step::Touch(slot) => policy.touched(slot, tick),
