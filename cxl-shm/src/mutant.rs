@@ -65,6 +65,12 @@ impl Mutant {
         Self::SkipsSecondLook,
         Self::RefreshesUpFront,
     ];
+
+    /// The mutant of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name)
+    }
 }
 
 #[cfg(any(test, feature = "proof"))]
@@ -84,11 +90,22 @@ pub(crate) fn is(mutant: Mutant) -> bool {
     }
 }
 
-/// Runs `act` with this thread's program being `mutant`.
+/// What the program of this thread is, to make another thread's the same.
+#[cfg(any(test, feature = "proof"))]
+pub(crate) fn present() -> Option<Mutant> {
+    PRESENT.get()
+}
+
+/// Runs `act` with this thread's program being `mutant`, and what it was before again after that,
+/// also when `act` panics.
 #[cfg(any(test, feature = "proof"))]
 pub(crate) fn with<T>(mutant: Option<Mutant>, act: impl FnOnce() -> T) -> T {
-    let before = PRESENT.replace(mutant);
-    let result = act();
-    PRESENT.set(before);
-    result
+    struct Restore(Option<Mutant>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            PRESENT.set(self.0);
+        }
+    }
+    let _restore = Restore(PRESENT.replace(mutant));
+    act()
 }

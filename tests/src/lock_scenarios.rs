@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::{Faults, Schedule, Settings, SimulatedHost};
 use cxl_shm::layout::{ChunkState, Geometry};
+use cxl_shm::proof::{Mutant as Broken, is_mutant};
 use cxl_shm::units::{ChunkId, Extent, LineRange, LockId, WordOffset};
 
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run, wait_ms};
@@ -17,7 +18,9 @@ pub(crate) fn geometry(nodes: u16) -> Geometry {
     Geometry {
         region_bytes: 8 << 20,
         nodes,
-        locks: 16,
+        // The first is for the region itself; no more than are used: a round of a lock manager, and
+        // a join, look at each.
+        locks: LOCK.0 + 2,
         chunk_bytes: 64 << 10,
         area_lines: 1,
         host_words: 0,
@@ -72,13 +75,14 @@ impl Pair {
     }
 }
 
-/// Adds one to the pair, `rounds` times. A time-out, or a lock manager that pauses for longer than
-/// it may, is answered by trying again.
+/// Adds one to the pair, `rounds` times, and stays inside for `stay_ms` each time. A time-out, or a
+/// lock manager that pauses for longer than it may, is answered by trying again.
 fn count_up(
     cluster: &Cluster,
     host: usize,
     name: &str,
     rounds: u64,
+    stay_ms: u64,
     inside: &Mutex<Option<String>>,
 ) {
     let swap =
@@ -92,9 +96,17 @@ fn count_up(
         assert_eq!(swap(Some(name.to_owned())), None, "{name} is inside together with another");
         let [a, b] = pair.read(member.fabric());
         assert_eq!(a, b, "an update was seen half done");
-        pair.write(member.fabric(), a + 1);
+        wait_ms(&clock, stay_ms);
+        // A3.
+        let late = is_mutant(Broken::PublishesAfterRelease);
+        if !late {
+            pair.write(member.fabric(), a + 1);
+        }
         assert_eq!(swap(None).as_deref(), Some(name));
         drop(guard);
+        if late {
+            pair.write(member.fabric(), a + 1);
+        }
         done += 1;
     }
 }
@@ -136,7 +148,7 @@ pub fn count_together(mutant: Mutant, seed: u64) {
             let (cluster, inside) = (cluster.clone(), Arc::clone(&inside));
             workers += 1;
             schedule = schedule.task(host, name.clone(), move || {
-                count_up(&cluster, host, &name, rounds, &inside);
+                count_up(&cluster, host, &name, rounds, 0, &inside);
             });
         }
     }
@@ -161,13 +173,15 @@ pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
     for host in 0..2 {
         schedule = with_manager(schedule, &cluster, host);
     }
-    schedule = schedule.crash_process_at("manager 0", 500 + seed % 100 * 37);
+    // While somebody waits or holds: managers come back after some milliseconds.
+    schedule = schedule.crash_process_at("manager 0", 200 + seed % 100 * 13);
+    let stay_ms = if seed % 8 == 1 { 6 } else { 0 };
     schedule = with_agents(schedule, &cluster, hosts);
     for host in 0..hosts {
         let (cluster, inside, name) =
             (cluster.clone(), Arc::clone(&inside), format!("worker {host}"));
         schedule = schedule.task(host, name.clone(), move || {
-            count_up(&cluster, host, &name, rounds, &inside);
+            count_up(&cluster, host, &name, rounds, stay_ms, &inside);
         });
     }
     let processes = cluster.processes.clone();
@@ -197,7 +211,7 @@ pub fn standby_stands_by(mutant: Mutant, seed: u64) {
     });
     let (worker, clock) = (cluster.clone(), cluster.clock(0));
     schedule = schedule.task(0, "worker", move || {
-        count_up(&worker, 0, "worker", 1, &inside);
+        count_up(&worker, 0, "worker", 1, 0, &inside);
         // Longer than a standby waits for a silent manager.
         wait_ms(&clock, 3000);
     });

@@ -16,7 +16,7 @@ use cxl_shm::units::{ChunkId, NodeId};
 use lock_manager::{Duty, DutyError, Patience};
 
 use crate::lock_scenarios::{LOCK, format, geometry, settings};
-use crate::rack::{Cluster, Mutant, RackMember, run, wait_ms};
+use crate::rack::{Cluster, Mutant, RackMember, pause_idle, run, wait_ms};
 
 /// Cuts the power of the host, whatever it is doing.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ fn run_manager(cluster: &Cluster, host: usize, name: &str, mut fence: impl Fence
             Err(DutyError::DeclaredDead(_)) => return,
             Err(error) => panic!("{name}: {error}"),
         }
-        clock.pause(tries);
+        pause_idle(&clock, tries);
     }
 }
 
@@ -172,7 +172,7 @@ fn check_heir(cluster: &Cluster, heir: &RackMember, host: usize) {
 /// # Panics
 /// When that is not so.
 pub fn the_dead_are_replaced(mutant: Mutant, seed: u64) {
-    let hosts = 3 + usize::try_from(seed % 6).unwrap_or(0);
+    let hosts = mutant.hosts(seed, 3..=8);
     let nodes = u16::try_from(hosts).unwrap_or(0);
     // One machine more than nodes: the heir.
     let cluster = format(settings(hosts + 1, seed), geometry(nodes), seed, mutant);

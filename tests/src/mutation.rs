@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::catch_unwind;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::simulated::{SimulatedRack, Site};
+use cxl_shm::fabric::explored::{Exploration, Limits, Memory, Verdict};
+use cxl_shm::fabric::simulated::Site;
+use cxl_shm::proof;
 
 use crate::parallel::in_parallel;
-use crate::rack::{Mutant, message_of, watch};
+use crate::rack::{Mutant, Watched, message_of, steps_of, watch};
 use crate::scenario::Scenario;
 
 /// A flush or fence as the list of survivors names it: by its text, which stays the same when code
@@ -49,13 +52,74 @@ impl fmt::Display for SiteText {
     }
 }
 
+/// What to remove, and how hard to look for somebody who misses it.
+pub struct Plan<'a> {
+    /// Each of them.
+    pub scenarios: &'a [Scenario],
+    /// Small configurations that are explored, by name: slow, and no chance in them. Only what none
+    /// of the scenarios misses is left out of these.
+    pub explored: &'a [&'a str],
+    /// The first seed.
+    pub first_seed: u64,
+    /// Seeds under which each scenario runs with each removal.
+    pub seeds: u64,
+    /// Further seeds for what nobody has missed so far.
+    pub further_seeds: u64,
+    /// Threads that work on it.
+    pub threads: usize,
+    /// The sites that are removed.
+    pub choose: &'a (dyn Fn(&Site) -> bool + Sync),
+    /// Sites of which it is said, with a reason, that nobody misses them: no further seeds for them.
+    pub is_listed: &'a (dyn Fn(&Site) -> bool + Sync),
+}
+
+impl fmt::Debug for Plan<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plan")
+            .field("scenarios", &self.scenarios.len())
+            .field("explored", &self.explored)
+            .field("first_seed", &self.first_seed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who noticed a removal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// A scenario under a seed.
+    Run {
+        /// The scenario.
+        scenario: &'static str,
+        /// The seed.
+        seed: u64,
+    },
+    /// An exploration.
+    Exploration {
+        /// The configuration.
+        scenario: &'static str,
+        /// The memory.
+        memory: Memory,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run { scenario, seed } => write!(f, "{scenario}, seed {seed}"),
+            Self::Exploration { scenario, memory } => {
+                write!(f, "the exploration of {scenario}, {memory}")
+            }
+        }
+    }
+}
+
 /// What came of one removal.
 #[derive(Clone, Debug)]
 pub struct Removal {
     /// What was removed.
     pub site: Site,
-    /// The scenario and the seed that noticed; `None` when none did.
-    pub caught_by: Option<(&'static str, u64)>,
+    /// Who noticed; `None` when nobody did.
+    pub noticed_by: Option<Notice>,
 }
 
 /// What came of a suite.
@@ -63,10 +127,10 @@ pub struct Removal {
 pub struct Outcome {
     /// Every removal, in the order of the sites.
     pub removals: Vec<Removal>,
-    /// Sites that were reached and left alone: those that `choose` did not want.
-    pub left_alone: Vec<Site>,
     /// Runs of a scenario, sound ones included.
     pub runs: u64,
+    /// Explorations, sound ones included.
+    pub explorations: u64,
 }
 
 /// One run that reaches a site.
@@ -79,52 +143,114 @@ struct Reach {
     cost_us: u64,
 }
 
+/// One exploration that reaches a site.
+#[derive(Clone, Copy, Debug)]
+struct Explored {
+    scenario: proof::Scenario,
+    memory: Memory,
+    states: usize,
+}
+
 /// A mutant that goes on for this many times as long as the sound program has failed: what it
 /// misses mostly is that something never becomes visible.
 const PATIENCE: u64 = 4;
 /// Operations that every mutant is given.
 const STEPS_MIN: u64 = 20_000;
+/// States of an exploration of the sound program. Mutants are refuted, or have not many more.
+const LIMITS: Limits = Limits { states: 2_000_000, ms: u64::MAX };
 
 /// A scenario that fails although nothing is removed: then there is nothing to learn from it.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error(
-    "{scenario} fails with seed {seed} although nothing is removed; see why with `prove simulate \
-     --scenario {scenario} --seed {seed} --schedules 1`: {message}"
-)]
-pub struct SoundFailure {
-    /// The scenario.
-    pub scenario: &'static str,
-    /// The seed.
-    pub seed: u64,
-    /// What it said.
-    pub message: String,
+pub enum SoundFailure {
+    /// On a simulated rack.
+    #[error(
+        "{scenario} fails with seed {seed} although nothing is removed; see why with `prove \
+         simulate --scenario {scenario} --seed {seed} --schedules 1`: {message}"
+    )]
+    Run {
+        /// The scenario.
+        scenario: &'static str,
+        /// The seed.
+        seed: u64,
+        /// What it said.
+        message: String,
+    },
+    /// Explored.
+    #[error(
+        "{scenario} on {memory} does not hold although nothing is removed; see why with `prove \
+         explore --scenario {scenario}`"
+    )]
+    Exploration {
+        /// The configuration, or what was asked for and is none.
+        scenario: String,
+        /// The memory.
+        memory: Memory,
+    },
 }
 
-/// Removes each site that `choose` wants and any scenario reaches under any of `seeds`, one at a
-/// time, on `threads` threads. Of the runs that reach it, the cheap ones come first. `told` hears
-/// of every removal as it is done.
+/// Removes each site that is chosen and anybody reaches, one at a time. Of the runs that reach it,
+/// the cheap ones come first. `told` hears of every removal as it is done.
 ///
 /// # Errors
 /// [`SoundFailure`].
-pub fn run(
-    scenarios: &[Scenario],
-    seeds: u64,
-    threads: usize,
-    choose: impl Fn(&Site) -> bool + Sync,
-    told: impl Fn(&Removal) + Sync,
-) -> Result<Outcome, SoundFailure> {
+pub fn run(plan: &Plan<'_>, told: impl Fn(&Removal) + Sync) -> Result<Outcome, SoundFailure> {
+    let sites = reached_by_runs(plan)?;
+    let explored = reached_by_explorations(plan)?;
+    let counts = Counts::default();
+    let chosen: BTreeSet<Site> =
+        sites.keys().chain(explored.keys()).copied().filter(plan.choose).collect();
+    let chosen: Vec<Site> = chosen.into_iter().collect();
+    let removals = in_parallel(&chosen, plan.threads, |site| {
+        let reaches = sites.get(site).map_or(&[][..], Vec::as_slice);
+        let explorations = explored.get(site).map_or(&[][..], Vec::as_slice);
+        let first = noticed_by_run(plan, *site, reaches, &counts)
+            .or_else(|| noticed_by_exploration(*site, explorations, &counts));
+        let noticed_by = match first {
+            None if !(plan.is_listed)(site) => noticed_later(plan, *site, reaches, &counts)?,
+            noticed => noticed,
+        };
+        let removal = Removal { site: *site, noticed_by };
+        told(&removal);
+        Ok(removal)
+    });
+    let sound = plan.seeds * plan.scenarios.len() as u64;
+    let (runs, explorations) = counts.add(sound, (plan.explored.len() * Memory::ALL.len()) as u64);
+    let removals = removals.into_iter().collect::<Result<_, _>>()?;
+    Ok(Outcome { removals, runs, explorations })
+}
+
+/// Runs and explorations so far.
+#[derive(Default)]
+struct Counts(Mutex<(u64, u64)>);
+
+impl Counts {
+    fn add(&self, runs: u64, explorations: u64) -> (u64, u64) {
+        let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *sum = (sum.0 + runs, sum.1 + explorations);
+        *sum
+    }
+}
+
+/// One run of the sound program.
+fn sound(scenario: &Scenario, seed: u64) -> Result<Watched, SoundFailure> {
+    let Scenario { name, run, .. } = *scenario;
+    catch_unwind(|| watch(|| run(Mutant::NONE, seed))).map_err(|panic| SoundFailure::Run {
+        scenario: name,
+        seed,
+        message: message_of(panic.as_ref()),
+    })
+}
+
+fn reached_by_runs(plan: &Plan<'_>) -> Result<BTreeMap<Site, Vec<Reach>>, SoundFailure> {
+    let seeds = plan.first_seed..plan.first_seed + plan.seeds;
     let runs: Vec<(usize, u64)> =
-        (0..seeds).flat_map(|seed| (0..scenarios.len()).map(move |index| (index, seed))).collect();
+        seeds.flat_map(|seed| (0..plan.scenarios.len()).map(move |index| (index, seed))).collect();
     let clock = SystemClock::start();
-    let reached = in_parallel(&runs, threads, |(index, seed)| {
-        let Scenario { name, run, .. } = scenarios[*index];
+    let reached = in_parallel(&runs, plan.threads, |(index, seed)| {
         let start_us = clock.now_us();
-        let watched = catch_unwind(|| watch(|| run(Mutant::NONE, *seed))).map_err(|panic| {
-            SoundFailure { scenario: name, seed: *seed, message: message_of(panic.as_ref()) }
-        })?;
+        let Watched { sites, steps, .. } = sound(&plan.scenarios[*index], *seed)?;
         let cost_us = clock.now_us() - start_us;
-        let steps_max = watched.steps * PATIENCE + STEPS_MIN;
-        let sites: BTreeSet<Site> = watched.racks.iter().flat_map(SimulatedRack::sites).collect();
+        let steps_max = steps * PATIENCE + STEPS_MIN;
         Ok((sites, Reach { scenario: *index, seed: *seed, steps_max, cost_us }))
     });
     let mut sites: BTreeMap<Site, Vec<Reach>> = BTreeMap::new();
@@ -134,25 +260,100 @@ pub fn run(
             sites.entry(site).or_default().push(reach);
         }
     }
-    let (chosen, left): (Vec<_>, Vec<_>) = sites.into_iter().partition(|(site, _)| choose(site));
-    let mutated = in_parallel(&chosen, threads, |(site, reaches)| {
-        let mut reaches = reaches.clone();
+    for reaches in sites.values_mut() {
         reaches.sort_by_key(|reach| reach.cost_us);
-        let mut runs = 0;
-        let caught = reaches.iter().find(|reach| {
-            runs += 1;
-            let removed = Some(*site);
-            let mutant = Mutant { removed, steps_max: reach.steps_max, ..Mutant::NONE };
-            catch_unwind(|| (scenarios[reach.scenario].run)(mutant, reach.seed)).is_err()
-        });
-        let caught_by = caught.map(|reach| (scenarios[reach.scenario].name, reach.seed));
-        let removal = Removal { site: *site, caught_by };
-        told(&removal);
-        (removal, runs)
+    }
+    Ok(sites)
+}
+
+fn reached_by_explorations(plan: &Plan<'_>) -> Result<BTreeMap<Site, Vec<Explored>>, SoundFailure> {
+    let wanted: Vec<(&str, Memory)> = plan
+        .explored
+        .iter()
+        .flat_map(|name| Memory::ALL.into_iter().map(move |memory| (*name, memory)))
+        .collect();
+    let all = proof::scenarios();
+    let explorations = in_parallel(&wanted, plan.threads, |(name, memory)| {
+        let memory = *memory;
+        let unsound = || SoundFailure::Exploration { scenario: (*name).to_owned(), memory };
+        let scenario = *all.iter().find(|scenario| scenario.name == *name).ok_or_else(unsound)?;
+        let Exploration { sites, verdict, states, .. } =
+            scenario.explore(memory, None, None, LIMITS);
+        if verdict != Verdict::Holds {
+            return Err(unsound());
+        }
+        Ok((sites, Explored { scenario, memory, states }))
     });
-    Ok(Outcome {
-        runs: runs.len() as u64 + mutated.iter().map(|(_, runs)| runs).sum::<u64>(),
-        removals: mutated.into_iter().map(|(removal, _)| removal).collect(),
-        left_alone: left.into_iter().map(|(site, _)| site).collect(),
-    })
+    let mut sites: BTreeMap<Site, Vec<Explored>> = BTreeMap::new();
+    for reached in explorations {
+        let (reaches, explored) = reached?;
+        for site in reaches {
+            sites.entry(site).or_default().push(explored);
+        }
+    }
+    for explorations in sites.values_mut() {
+        explorations.sort_by_key(|explored| explored.states);
+    }
+    Ok(sites)
+}
+
+/// Whether the program without `site` fails in that run.
+fn fails_without(plan: &Plan<'_>, site: Site, reach: &Reach, counts: &Counts) -> bool {
+    counts.add(1, 0);
+    let mutant = Mutant { removed: Some(site), steps_max: reach.steps_max, ..Mutant::NONE };
+    let run = plan.scenarios[reach.scenario].run;
+    catch_unwind(|| steps_of(|| run(mutant, reach.seed))).is_err()
+}
+
+fn noticed_by_run(
+    plan: &Plan<'_>,
+    site: Site,
+    reaches: &[Reach],
+    counts: &Counts,
+) -> Option<Notice> {
+    let noticed = reaches.iter().find(|reach| fails_without(plan, site, reach, counts))?;
+    Some(Notice::Run { scenario: plan.scenarios[noticed.scenario].name, seed: noticed.seed })
+}
+
+fn noticed_by_exploration(
+    site: Site,
+    explorations: &[Explored],
+    counts: &Counts,
+) -> Option<Notice> {
+    let noticed = explorations.iter().find(|explored| {
+        counts.add(0, 1);
+        let without = explored.scenario.explore(explored.memory, Some(site), None, LIMITS);
+        matches!(without.verdict, Verdict::Refuted(_))
+    })?;
+    Some(Notice::Exploration { scenario: noticed.scenario.name, memory: noticed.memory })
+}
+
+/// Tries seeds that nobody has tried yet: of what only some schedules miss, chance decides whether
+/// the first seeds have one.
+fn noticed_later(
+    plan: &Plan<'_>,
+    site: Site,
+    reaches: &[Reach],
+    counts: &Counts,
+) -> Result<Option<Notice>, SoundFailure> {
+    let mut scenarios: Vec<usize> = Vec::new();
+    for reach in reaches {
+        if !scenarios.contains(&reach.scenario) {
+            scenarios.push(reach.scenario);
+        }
+    }
+    let first = plan.first_seed + plan.seeds;
+    for seed in first..first + plan.further_seeds {
+        for scenario in &scenarios {
+            counts.add(1, 0);
+            let Watched { steps, .. } = sound(&plan.scenarios[*scenario], seed)?;
+            let steps_max = steps * PATIENCE + STEPS_MIN;
+            let reach = Reach { scenario: *scenario, seed, steps_max, cost_us: 0 };
+            if fails_without(plan, site, &reach, counts) {
+                let scenario = plan.scenarios[*scenario].name;
+                return Ok(Some(Notice::Run { scenario, seed }));
+            }
+        }
+    }
+    Ok(None)
 }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::{Range, RangeInclusive};
 use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -190,11 +190,7 @@ impl Cluster {
     }
 
     fn over(rack: SimulatedRack, geometry: Geometry, mutant: Mutant) -> Self {
-        if let Some(site) = mutant.removed {
-            rack.suppress(site);
-            rack.limit_operations(BY_HAND_MAX);
-        }
-        WATCHED.with_borrow_mut(|watched| watched.racks.push(rack.clone()));
+        adopt(&rack, mutant);
         Self { rack, processes: Processes::default(), geometry }
     }
 
@@ -324,13 +320,27 @@ impl Cluster {
             let stepped = duty.step(clock.now_ms(), &mut NoFence);
             let stepped = stepped.unwrap_or_else(|error| panic!("{name}: {error}"));
             tries = if stepped.busy { 0 } else { tries + 1 };
-            // Soon as seldom as nobody minds: rounds in vain would be most of a run.
-            match tries {
-                0..64 => clock.pause(tries),
-                _ => wait_ms(&clock, IDLE_MS),
-            }
+            pause_idle(&clock, tries);
         }
     }
+}
+
+/// The pause of a lock manager after `tries` rounds in vain: soon as seldom as nobody minds, or such
+/// rounds would be most of a run.
+pub(crate) fn pause_idle(clock: &SimulatedClock, tries: u32) {
+    match tries {
+        0..16 => clock.pause(tries),
+        _ => wait_ms(clock, IDLE_MS),
+    }
+}
+
+/// Leaves out of the programs of a new rack what `mutant` leaves out, and watches it.
+pub fn adopt(rack: &SimulatedRack, mutant: Mutant) {
+    if let Some(site) = mutant.removed {
+        rack.suppress(site);
+        rack.limit_operations(BY_HAND_MAX);
+    }
+    WATCHED.with_borrow_mut(|watched| watched.note(Some(rack)));
 }
 
 /// What a formatting of `superblock` leaves on the device.
@@ -348,12 +358,30 @@ fn image_of(superblock: &Superblock) -> DeviceImage {
 }
 
 /// What a scenario did.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default, Debug)]
 pub struct Watched {
-    /// The racks that it made.
-    pub racks: Vec<SimulatedRack>,
+    /// Where it flushed and fenced.
+    pub sites: BTreeSet<Site>,
+    /// The fingerprint of what happened on each of its racks, in order.
+    pub traces: Vec<u64>,
     /// Operations of its longest schedule.
     pub steps: u64,
+    /// The rack that it made last. One at a time: some make thousands.
+    rack: Option<SimulatedRack>,
+    counts_only: bool,
+}
+
+impl Watched {
+    fn note(&mut self, next: Option<&SimulatedRack>) {
+        if self.counts_only {
+            return;
+        }
+        if let Some(rack) = self.rack.take() {
+            self.sites.extend(rack.sites());
+            self.traces.push(rack.trace_hash());
+        }
+        self.rack = next.cloned();
+    }
 }
 
 thread_local! {
@@ -364,7 +392,16 @@ thread_local! {
 pub fn watch(scenario: impl FnOnce()) -> Watched {
     WATCHED.take();
     scenario();
-    WATCHED.take()
+    let mut watched = WATCHED.take();
+    watched.note(None);
+    watched
+}
+
+/// Runs `scenario` and returns the operations of its longest schedule.
+pub fn steps_of(scenario: impl FnOnce()) -> u64 {
+    WATCHED.replace(Watched { counts_only: true, ..Watched::default() });
+    scenario();
+    WATCHED.take().steps
 }
 
 /// Runs a schedule on a rack of this crate.

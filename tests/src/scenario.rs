@@ -3,7 +3,7 @@
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{
-    bakery, chunks, deaths, formatting, grants, joining, moving, objects, takeover,
+    bakery, chunks, deaths, deep, formatting, grants, joining, moving, objects, rescue, takeover,
 };
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -34,12 +34,20 @@ pub enum Family {
     Locks,
     /// The chunk table under a seeded schedule.
     Chunks,
-    /// Objects and named roots under a seeded schedule.
-    Heaps,
     /// The KV cache on top of all under a seeded schedule.
     Cache,
-    /// Long seeded schedules on a number of hosts of their own.
-    Fixed,
+    /// Hosts that die for good, are declared dead, recovered and replaced.
+    Deaths,
+    /// Objects and named roots under a seeded schedule, on three hosts.
+    Heaps,
+    /// Recoverers that die, hosts that seem dead and wake, or come back, on three to five hosts.
+    Recoveries,
+    /// Many waiters on one lock, on three hosts.
+    Fairness,
+    /// A lock manager and its standby, on two hosts.
+    Standby,
+    /// Bits of the device that flip under the KV cache, on hosts of its own number.
+    Damage,
 }
 
 impl Family {
@@ -50,29 +58,52 @@ impl Family {
             Self::Litmus => "litmus",
             Self::Locks => "locks",
             Self::Chunks => "chunks",
-            Self::Heaps => "heaps",
             Self::Cache => "cache",
-            Self::Fixed => "fixed",
+            Self::Deaths => "deaths",
+            Self::Heaps => "heaps",
+            Self::Recoveries => "recoveries",
+            Self::Fairness => "fairness",
+            Self::Standby => "standby",
+            Self::Damage => "damage",
         }
     }
 
-    /// Schedules of each of its scenarios in a round of `prove simulate`: those in which a host waits
-    /// out the heart of another, or moves payload, take ten times as long.
+    /// Schedules of each of its scenarios in a round of `prove simulate`. A schedule of locks takes
+    /// a few milliseconds, and most protocols are in it; one in which a host moves payload, or waits
+    /// out the heart of another, takes five to twenty times as long, and has a smaller share.
+    /// Litmus scenarios are no schedules: `prove mutate` and the suites run them.
     #[must_use]
     pub fn turns(self) -> u64 {
         match self {
-            Self::Locks => 16,
-            Self::Chunks | Self::Heaps | Self::Cache | Self::Litmus | Self::Fixed => 1,
+            Self::Litmus => 0,
+            Self::Locks => 400,
+            Self::Chunks => 10,
+            Self::Cache | Self::Deaths => 6,
+            Self::Damage => 4,
+            Self::Heaps => 3,
+            Self::Recoveries | Self::Fairness | Self::Standby => 2,
         }
     }
 
-    /// Whether its scenarios run on any number of hosts, and fast enough for very many seeds.
+    /// Whether its scenarios run on any number of hosts.
     #[must_use]
     pub fn takes_any_hosts(self) -> bool {
         match self {
-            Self::Locks | Self::Chunks | Self::Cache => true,
-            Self::Litmus | Self::Heaps | Self::Fixed => false,
+            Self::Locks | Self::Chunks | Self::Cache | Self::Deaths => true,
+            Self::Litmus
+            | Self::Heaps
+            | Self::Recoveries
+            | Self::Fairness
+            | Self::Standby
+            | Self::Damage => false,
         }
+    }
+
+    /// Whether `prove mutate` runs its scenarios: the layers above remove their own flushes, and
+    /// what the long schedules reach is reached by cheaper ones.
+    #[must_use]
+    pub fn is_mutated(self) -> bool {
+        matches!(self, Self::Litmus | Self::Locks | Self::Chunks | Self::Heaps)
     }
 }
 
@@ -117,20 +148,23 @@ pub const ALL: &[Scenario] = scenarios! {
         objects::a_sender_dies_at_each_step,
         objects::a_heap_moves,
         objects::a_heap_survives_a_loss_of_power,
-        objects::a_used_chunk_becomes_a_heap;
+        objects::a_used_chunk_becomes_a_heap,
+        rescue::what_the_dead_held_is_granted,
+        rescue::the_fence_is_told_who_lives_there,
+        deep::twins_are_never_forgotten,
+        deep::holders_are_redone,
+        deep::holders_and_hosts_die,
+        deep::profiles_change_hands,
+        deep::profiles_are_settled;
     Locks: count_together, count_through_takeovers;
     Chunks: chunks_through_crashes;
     Heaps: heaps_through_crashes, heaps_without_crashes, chunks_on_request;
     Cache: serve_together, serve_through_crashes;
-    Fixed:
-        standby_stands_by,
-        the_dead_are_replaced,
-        recoverers_die,
-        a_paused_host_is_quarantined,
-        the_dead_return,
-        overtaking_is_bounded,
-        pass_through_crashes,
-        flipped_bits_are_misses;
+    Deaths: the_dead_are_replaced;
+    Recoveries: recoverers_die, a_paused_host_is_quarantined, the_dead_return;
+    Fairness: overtaking_is_bounded, pass_through_crashes;
+    Standby: standby_stands_by;
+    Damage: flipped_bits_are_misses;
 };
 
 /// The name of a function without its path.

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::proof;
 
 use crate::parallel::in_parallel;
-use crate::rack::{Mutant, message_of, watch};
+use crate::rack::{Mutant, message_of, steps_of};
 use crate::scenario::Scenario;
 
 /// What to run.
@@ -30,6 +31,8 @@ pub struct Plan<'a> {
     pub hosts: (usize, usize),
     /// Threads that work on them.
     pub threads: usize,
+    /// Which rule of the protocols is broken, if one is.
+    pub broken: Option<proof::Mutant>,
 }
 
 /// A schedule that failed.
@@ -76,6 +79,14 @@ struct Turn {
     nth: u64,
 }
 
+/// Finer than any two turns of a round are apart.
+const SPREAD: u64 = 1 << 20;
+
+/// Schedules of `scenario` in a round: one that is run alone takes all turns, whatever its share.
+fn turns_of(scenario: &Scenario, plan: &Plan<'_>) -> u64 {
+    if plan.scenarios.len() == 1 { 1 } else { scenario.family.turns() }
+}
+
 /// Runs a plan.
 #[must_use]
 pub fn run(plan: &Plan<'_>) -> Tally {
@@ -94,23 +105,27 @@ pub fn run(plan: &Plan<'_>) -> Tally {
     };
     let turns = |scenario: &Scenario| {
         let scenario = *scenario;
-        (0..scenario.family.turns()).map(move |nth| Turn { scenario, nth })
+        (0..turns_of(&scenario, plan)).map(move |nth| Turn { scenario, nth })
     };
-    let round: Vec<Turn> = plan.scenarios.iter().flat_map(turns).collect();
+    let mut round: Vec<Turn> = plan.scenarios.iter().flat_map(turns).collect();
+    // Spread evenly, so that a part of a round has about the shares of a whole one.
+    round.sort_by_key(|turn| (2 * turn.nth + 1) * SPREAD / turn.scenario.family.turns().max(1));
     let workers: Vec<()> = vec![(); plan.threads];
     in_parallel(&workers, plan.threads, |()| {
         while let Some(portion) = take() {
             for index in portion {
                 let turns = round.len() as u64;
                 let Turn { scenario, nth } = &round[usize::try_from(index % turns).unwrap_or(0)];
-                let Scenario { name, run, family } = *scenario;
-                let before = index / turns * family.turns();
+                let Scenario { name, run, .. } = *scenario;
+                let before = index / turns * turns_of(scenario, plan);
                 let seed = plan.first_seed.wrapping_add(before + nth);
-                let outcome = catch_unwind(|| watch(|| run(mutant, seed)));
+                let outcome = catch_unwind(|| {
+                    proof::as_mutant(plan.broken, || steps_of(|| run(mutant, seed)))
+                });
                 let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
                 *tally.schedules.entry(name).or_default() += 1;
                 match outcome {
-                    Ok(watched) => tally.steps += watched.steps,
+                    Ok(steps) => tally.steps += steps,
                     Err(panic) => {
                         let message = message_of(panic.as_ref());
                         tally.failures.push(Failure { scenario: name, seed, message });

@@ -9,22 +9,22 @@ use cxl_shm::fabric::simulated::SimulatedHost;
 use cxl_shm::fabric::{Fabric, LineWords};
 use cxl_shm::units::{LineOffset, LineRange, WordOffset};
 
-type Act = Box<dyn FnOnce()>;
+type Act<'a> = Box<dyn FnOnce() + 'a>;
 
 #[derive(Default)]
-struct Plan {
+struct Plan<'a> {
     steps: u64,
-    at: Option<(u64, Act)>,
+    at: Option<(u64, Act<'a>)>,
 }
 
 /// See the module. Clones count together.
 #[derive(Clone)]
-pub struct Stepped {
+pub struct Stepped<'a> {
     host: SimulatedHost,
-    plan: Rc<RefCell<Plan>>,
+    plan: Rc<RefCell<Plan<'a>>>,
 }
 
-impl Stepped {
+impl<'a> Stepped<'a> {
     /// The memory of `host`.
     #[must_use]
     pub fn new(host: SimulatedHost) -> Self {
@@ -32,7 +32,7 @@ impl Stepped {
     }
 
     /// Calls `act` just before operation `step` (from 1), counted from now.
-    pub fn interrupt_at(&self, step: u64, act: impl FnOnce() + 'static) {
+    pub fn interrupt_at(&self, step: u64, act: impl FnOnce() + 'a) {
         *self.plan.borrow_mut() = Plan { steps: 0, at: Some((step, Box::new(act))) };
     }
 
@@ -55,7 +55,7 @@ impl Stepped {
     }
 }
 
-impl Fabric for Stepped {
+impl Fabric for Stepped<'_> {
     fn bytes(&self) -> u64 {
         self.host.bytes()
     }
@@ -107,7 +107,7 @@ impl Fabric for Stepped {
     }
 }
 
-impl fmt::Debug for Stepped {
+impl fmt::Debug for Stepped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stepped").field("host", &self.host).finish_non_exhaustive()
     }

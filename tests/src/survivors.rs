@@ -80,6 +80,12 @@ impl Listed {
         Ok(Self { reasons })
     }
 
+    /// Whether the list has an entry for the site.
+    #[must_use]
+    pub fn contains(&self, site: &SiteText) -> bool {
+        self.reasons.contains_key(site)
+    }
+
     /// Compares the list with what came of a run: `removed` are all sites, `survivors` those of
     /// them that nobody missed.
     #[must_use]

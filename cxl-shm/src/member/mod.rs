@@ -37,6 +37,8 @@ pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, Proces
 pub use recovery::RecoveryNews;
 pub(crate) use seat::Seat;
 pub(crate) use slot::{is_freed, is_taken};
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use twin::{OwnedTwin, PeerTwin};
 
 use std::cell::RefCell;
 

@@ -59,7 +59,6 @@ impl<T: Numbered> OwnedTwin<T> {
     /// Publishes both lines as they are: a process of this host that died before us may have
     /// written one and not published it. Without this, writing the other would leave the device
     /// with neither that value nor the one before it.
-    #[track_caller]
     pub(crate) fn settle(&self, fabric: &impl Fabric) {
         for line in self.0 {
             fabric.write_back(line.peer().range());
@@ -122,73 +121,5 @@ fn newer<T: Numbered>(lines: [Result<T, LineError>; 2]) -> Result<Option<T>, Unr
         // The first write of all was torn, or has not come.
         lines if lines.iter().any(blank) => Ok(None),
         _ => Err(Unreadable),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fabric::simulated::{Faults, Schedule, Settings, SimulatedRack};
-    use crate::layout::{Case, RecoveryStep};
-    use crate::units::{Incarnation, LineOffset};
-
-    use std::sync::{Arc, Mutex};
-
-    const NODE: NodeId = NodeId(0);
-
-    fn area() -> OwnedArea {
-        OwnedArea::new(LineRange::new(LineOffset::new(0).unwrap(), TWIN_LINES).unwrap())
-    }
-
-    fn value(appointment: u32) -> RecoveryRecord {
-        let case = Case { incarnation: Incarnation(1), appointment };
-        RecoveryRecord::new(case, Incarnation(1), RecoveryStep::Fenced)
-    }
-
-    fn read(rack: &SimulatedRack, host: usize) -> u32 {
-        let (fabric, twin) = (rack.host(host), PeerTwin::<RecoveryRecord>::of(area().peer(), NODE));
-        crate::fabric::refresh_all(&fabric, twin.ranges());
-        twin.cached(&fabric).unwrap().map_or(0, |record| record.case().appointment)
-    }
-
-    /// A process writes 1, 2 and so on and dies before its step `process_dies`; another of its
-    /// host goes on; the host dies before step `host_dies`. What was published last, and what is
-    /// read then.
-    fn die(seed: u64, process_dies: u64, host_dies: u64) -> (u32, u32) {
-        let rack = SimulatedRack::with(Settings { seed, ..Settings::sticky(2, 4096) });
-        let published = Arc::new(Mutex::new(0));
-        let (writer, done) = (rack.host(0), Arc::clone(&published));
-        Schedule::builder(&rack, seed)
-            .faults(Faults::NONE)
-            .restarting(0, "writer", move |life| {
-                if life == 2 {
-                    return;
-                }
-                let twin = OwnedTwin::<RecoveryRecord>::of(area(), NODE);
-                twin.settle(&writer);
-                let mut last = twin.own(&writer).unwrap().map_or(0, |own| own.case().appointment);
-                loop {
-                    last += 1;
-                    twin.publish(&writer, value(last));
-                    *done.lock().unwrap() = last;
-                }
-            })
-            .crash_process_at("writer", process_dies)
-            .crash_host_at(0, host_dies)
-            .run();
-        let published = *published.lock().unwrap();
-        (published, read(&rack, 1))
-    }
-
-    #[test]
-    fn what_was_published_is_never_forgotten() {
-        for process_dies in 100..130 {
-            for after in 1..60 {
-                for seed in 0..4 {
-                    let (published, found) = die(seed, process_dies, process_dies + after);
-                    assert!(published > 1 && found >= published, "{found} for {published}");
-                }
-            }
-        }
     }
 }

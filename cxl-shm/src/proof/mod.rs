@@ -13,19 +13,30 @@ mod broken;
 mod client;
 mod consensus;
 mod ground;
+mod intents;
 mod lock_task;
+mod profiles;
+mod racks;
 mod records;
 mod recovery;
 mod scenario;
 #[cfg(test)]
 mod tests;
+mod twins;
 
 pub use crate::mutant::Mutant;
 pub use broken::{Broken, broken};
+pub use racks::{RackScenario, rack_scenarios};
 pub use scenario::{Scenario, scenarios};
 
 /// Runs `act`, on this thread, with one rule of the protocols broken, or with all of them kept: for
 /// suites that are to show that they notice.
 pub fn as_mutant<T>(mutant: Option<Mutant>, act: impl FnOnce() -> T) -> T {
     crate::mutant::with(mutant, act)
+}
+
+/// Whether the program of this thread is `mutant`: for rules that only its caller can break.
+#[must_use]
+pub fn is_mutant(mutant: Mutant) -> bool {
+    crate::mutant::is(mutant)
 }

@@ -3,10 +3,10 @@
 
 use std::rc::Rc;
 
-use super::arbitrated::managed;
-use super::client::{DONE, INSIDE};
+use super::arbitrated::{LOCK, managed};
+use super::client::{Client, Counter, DONE, INSIDE, Plan};
 use super::ground::{ExploredSeat, Ground};
-use super::lock_task::{LockTask, exclusion};
+use super::lock_task::{LockTask, claim_counting, exclusion};
 use crate::fabric::explored::{Model, Step, World};
 use crate::fabric::refresh_all;
 use crate::intent::{Update, redo_of_dead};
@@ -143,5 +143,28 @@ pub(super) fn update_through_deaths(deaths: u32, host_dies: bool) -> Model<LockT
     model.whole_line_stores = true;
     model.always = exclusion(vec![mortal, other]);
     model.ended = Rc::new(move |views| views[other] == DONE);
+    model
+}
+
+/// Node 0 has lost power while it held the lock. Node 1 frees what it held, and has a client that
+/// waits for it; the manager, which granted it, serves on node 2 and has to see that it is free.
+pub(super) fn free_what_the_dead_held() -> Model<LockTask> {
+    let ground = Ground::joined(3, 1, LockProtocol::Arbitrated);
+    let (dead, rescuer, serving) = (NodeId(0), NodeId(1), NodeId(2));
+    let mut manager = managed(&ground, serving);
+    let (seat, fabric) = (ground.simulated_seat(dead), ground.fabric(dead));
+    let mut holder = Competitor::begin(&seat, &fabric, LOCK);
+    manager.poll(&ground.simulated_seat(serving), &ground.fabric(serving));
+    let held = holder.poll(&seat, &fabric);
+    assert!(matches!(held, Ok(Some(_))), "it is the only one who asks: {held:?}");
+    let mut model = ground.model();
+    let plan = Plan { lock: LOCK, rounds: 1, withdrawals: 0 };
+    let counter = Counter { lines: [0, 1].map(|i| ground.payload(i)), used: 1 };
+    let client = LockTask::Client(Client::new(ground.seat(rescuer), plan, counter));
+    let client = model.run("client 1", rescuer.index(), client);
+    let recoverer = LockTask::HostRecoverer(ground.seat(rescuer), dead);
+    model.run("recoverer 1", rescuer.index(), recoverer);
+    model.run("manager 2", serving.index(), LockTask::Manager(ground.seat(serving), manager));
+    claim_counting(&mut model, &[client], counter);
     model
 }

@@ -3,7 +3,7 @@
 use super::arbitrated::{Clients, Succession, bakery, follow, serve};
 use super::consensus::agree;
 use super::records::{read_blocks, read_records};
-use super::recovery::update_through_deaths;
+use super::recovery::{free_what_the_dead_held, update_through_deaths};
 use crate::fabric::explored::{Exploration, Limits, Memory, Model, Task, explore};
 use crate::fabric::simulated::Site;
 use crate::mutant::{self, Mutant};
@@ -129,6 +129,12 @@ pub fn scenarios() -> Vec<Scenario> {
             "a holder dies within an update of two lines, a process of its host recovers it",
             false,
             update_through_deaths(1, false)
+        ),
+        scenario!(
+            "dead-holder",
+            "a host has lost power holding the lock, another frees it beside the manager",
+            false,
+            free_what_the_dead_held()
         ),
         scenario!(
             "recoverer-dies",

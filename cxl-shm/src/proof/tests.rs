@@ -1,7 +1,7 @@
 //! The small scenarios hold, and what is broken on purpose is noticed. The large ones are for
 //! `prove explore`.
 
-use super::{Mutant, Scenario, broken, scenarios};
+use super::{Mutant, Scenario, broken, rack_scenarios, scenarios};
 use crate::fabric::explored::{Limits, Memory, Verdict};
 
 const LIMITS: Limits = Limits { states: 2_000_000, ms: u64::MAX };
@@ -70,4 +70,11 @@ fn a_removed_flush_is_noticed() {
     });
     let found = scenario.explore(sticky, request.copied(), None, LIMITS);
     assert!(matches!(found.verdict, Verdict::Refuted(_)), "without {request:?}");
+}
+
+#[test]
+fn racks_come_through_deaths() {
+    for scenario in rack_scenarios() {
+        (0..2).for_each(|seed| scenario.run(seed, &|_| ()));
+    }
 }

@@ -2,19 +2,21 @@
 //! seen at once by those whom it concerns.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 
 use cxl_shm::alloc::HEAP_PURPOSE;
+use cxl_shm::fabric::simulated::{SimulatedClock, SimulatedHost, SimulatedHostMemory};
 use cxl_shm::layout::{Layout, LockProtocol, NodeState, RecoveryStep};
 use cxl_shm::member::{
-    DeathNews, Deaths, Fence, FenceOrder, FenceState, JoinError, NoFence, NodeDeath, RecoveryNews,
-    SUSPECT_MS, membership_epoch,
+    DeathNews, Deaths, Fence, FenceOrder, FenceState, JoinError, Manage, NoFence, NodeDeath,
+    RecoveryNews, SUSPECT_MS, membership_epoch,
 };
 use cxl_shm::units::{Incarnation, LockId, NodeId};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants};
-use crate::rack::{Cluster, Mutant, RackMember};
+use crate::rack::{Cluster, Mutant, Processes, RackMember};
 use crate::stepped::Stepped;
+
+type RackManage<'m> = Manage<'m, SimulatedHost, SimulatedHostMemory, Processes>;
 
 const LOCK: LockId = LockId(9);
 const VICTIM: NodeId = NodeId(1);
@@ -196,32 +198,31 @@ pub fn a_return_meets_a_recovery(mutant: Mutant, seed: u64) {
 /// Returns how many operations the return took.
 fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
-    let watcher = Rc::new(cluster.join(0, "watcher"));
+    let watcher = cluster.join(0, "watcher");
     let victim = cluster.join(1, "victim");
     beat_all(&[&watcher, &victim]);
     crash(&cluster, 1);
     // Its host's memory is blank: what it strikes itself off is not there any more.
     drop(victim);
-    watch(&cluster, &watcher, true, &mut NoFence, 8);
+    let clock = cluster.clock(0);
+    let manage = watcher.manage().expect("nobody else manages");
+    // One recoverer all the time: it does not find out anew who lives where.
+    let recoverer = RefCell::new(Watch::begin(&cluster, &watcher, &manage, &clock));
+    recoverer.borrow_mut().go_on(true, &mut NoFence, 8);
     assert!(seen(&cluster, OBSERVER).is_some_and(|death| death.is_quarantined()));
 
     // Its machine comes back; before its operation `at` it is known to be off, and recovered.
     let fabric = Stepped::new(cluster.rack.host(1));
-    {
-        let (cluster, watcher) = (cluster.clone(), Rc::clone(&watcher));
-        fabric.interrupt_at(at, move || {
-            watch(&cluster, &watcher, false, &mut IsOff, recovery_steps);
-        });
-    }
+    fabric.interrupt_at(at, || recoverer.borrow_mut().go_on(false, &mut IsOff, recovery_steps));
     // It watches the heart of its former life a few times only.
-    let clock = Scripted::with_pauses_of(800, |_| ());
-    let back = cluster.join_over(fabric.clone(), &clock, 1, 1, "back");
+    let wait = Scripted::with_pauses_of(800, |_| ());
+    let back = cluster.join_over(fabric.clone(), &wait, 1, 1, "back");
     let steps = fabric.steps();
     match back {
         Ok(back) => {
             // Whoever was appointed yields: the new life is not touched.
             beat_all(&[&back]);
-            watch(&cluster, &watcher, false, &mut IsOff, 3);
+            recoverer.borrow_mut().go_on(false, &mut IsOff, 12);
             cluster.warm();
             beat_all(&[&back]);
             assert!(back.check_member().is_ok(), "only its former life was declared dead");
@@ -230,9 +231,10 @@ fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
             assert_eq!(line.state(), Some(NodeState::Joined), "at step {at}");
             assert_eq!(line.incarnation(), back.incarnation());
         }
-        Err(JoinError::BeingRecovered { recoverer, .. }) => {
-            assert_eq!(recoverer, watcher.node());
-            watch(&cluster, &watcher, false, &mut IsOff, 12);
+        Err(JoinError::BeingRecovered { recoverer: by, .. }) => {
+            assert_eq!(by, watcher.node());
+            // The next recoverer of its host, which looks around anew.
+            Watch::begin(&cluster, &watcher, &manage, &clock).go_on(false, &mut IsOff, 12);
             cluster.warm();
             let back = cluster.try_join(1, "back");
             assert!(back.is_ok(), "at step {at}: {:?}", back.map(drop));
@@ -243,24 +245,35 @@ fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
     steps
 }
 
-/// A watcher starts, finds that the victim's heart stands still, and takes `steps` steps. Without
-/// `declares` it carries on with what was decided: a life that is just coming, and whose heart does
-/// not beat yet, is not declared dead.
-fn watch(
-    cluster: &Cluster,
-    watcher: &RackMember,
-    declares: bool,
-    fence: &mut impl Fence,
-    steps: u64,
-) {
-    let clock = cluster.clock(0);
-    let manage = watcher.manage().expect("nobody else manages");
-    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
-    cluster.warm();
-    deaths.step(0, declares, fence);
-    for step in 0..steps {
+/// A watcher of hearts, one step after the other. Without `declares` it carries on with what was
+/// decided: a life that is just coming, and whose heart does not beat yet, is not declared dead.
+struct Watch<'m> {
+    cluster: &'m Cluster,
+    watcher: &'m RackMember,
+    deaths: Deaths<'m, SimulatedHost, SimulatedHostMemory, Processes>,
+    now_ms: u64,
+}
+
+impl<'m> Watch<'m> {
+    /// It has looked once, and finds hearts that stand still from now on.
+    fn begin(
+        cluster: &'m Cluster,
+        watcher: &'m RackMember,
+        manage: &RackManage<'m>,
+        clock: &'m SimulatedClock,
+    ) -> Self {
+        let mut deaths = Deaths::watch(manage, clock, SUSPECT_MS);
         cluster.warm();
-        watcher.beat();
-        deaths.step(SUSPECT_MS + step * 20, declares, fence);
+        deaths.step(0, false, &mut NoFence);
+        Self { cluster, watcher, deaths, now_ms: SUSPECT_MS }
+    }
+
+    fn go_on(&mut self, declares: bool, fence: &mut impl Fence, steps: u64) {
+        for _ in 0..steps {
+            self.cluster.warm();
+            self.watcher.beat();
+            self.deaths.step(self.now_ms, declares, fence);
+            self.now_ms += 20;
+        }
     }
 }

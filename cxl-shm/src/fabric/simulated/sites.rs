@@ -7,6 +7,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 
+use super::line_map::LineHash;
+
+const _: () = assert!(align_of::<Location<'_>>() > SiteOp::ReadBack as usize);
+
 /// An operation whose absence a suite must notice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SiteOp {
@@ -63,13 +67,14 @@ pub(super) struct Sites {
     entries: Vec<(Site, Entry)>,
     by_site: HashMap<Site, usize>,
     /// The compiler may keep several copies of one location, so this only saves hashing names.
-    by_address: HashMap<(usize, SiteOp), usize>,
+    by_address: HashMap<u64, usize, LineHash>,
 }
 
 impl Sites {
     /// Counts an operation; says whether it is to be carried out.
     pub(super) fn pass(&mut self, location: &'static Location<'static>, op: SiteOp) -> bool {
-        let address = (std::ptr::from_ref(location).addr(), op);
+        // A location contains pointers, so the low bits of its address are free.
+        let address = std::ptr::from_ref(location).addr() as u64 | op as u64;
         let place = match self.by_address.get(&address) {
             Some(place) => *place,
             None => {

@@ -45,6 +45,25 @@ pub enum EventKind {
     TimeJump,
 }
 
+impl EventKind {
+    /// Whether a program did it: an operation, also one whose site was suppressed.
+    #[must_use]
+    pub fn is_operation(self) -> bool {
+        !matches!(
+            self,
+            Self::CacheWroteBack
+                | Self::CacheEvicted
+                | Self::CachePrefetched
+                | Self::FlushCompleted
+                | Self::PostedLanded
+                | Self::HostCrash
+                | Self::ProcessCrash
+                | Self::Pause
+                | Self::TimeJump
+        )
+    }
+}
+
 /// One event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
@@ -83,7 +102,7 @@ pub(super) struct Trace {
 
 impl Default for Trace {
     fn default() -> Self {
-        Self { hash: 0xcbf2_9ce4_8422_2325, events: 0, last: VecDeque::with_capacity(KEPT) }
+        Self { hash: 0xcbf2_9ce4_8422_2325, events: 0, last: VecDeque::new() }
     }
 }
 

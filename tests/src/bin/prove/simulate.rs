@@ -4,13 +4,18 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
+use cxl_shm::proof::Mutant;
 use rackline_tests::scenario::{ALL, Scenario};
 use rackline_tests::simulation::{self, Plan, Tally};
 
-/// Runs seeded schedules of all scenarios in turn; prints the seed of each that fails.
+/// Of these more than 100,000 are on the hosts that were asked for.
+const SCHEDULES: u64 = 104_000;
+
+/// Runs seeded schedules of all scenarios, each family with its share; prints the seed of each that
+/// fails.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Schedules to run; 100,000 when neither this nor `--seconds` is given.
+    /// Schedules to run; 104,000 when neither this nor `--seconds` is given.
     #[arg(long)]
     schedules: Option<u64>,
     /// Begin schedules for this long.
@@ -28,9 +33,18 @@ pub(crate) struct Options {
     /// Threads, one a core when not given.
     #[arg(long)]
     threads: Option<usize>,
+    /// Breaks this rule of the protocols, by the name that `prove explore --mutants` prints: then
+    /// schedules have to fail, and the exit code to be 1.
+    #[arg(long, value_parser = mutant)]
+    mutant: Option<Mutant>,
     /// Print one JSON object instead of lines.
     #[arg(long)]
     json: bool,
+}
+
+fn mutant(name: &str) -> Result<Mutant, String> {
+    let names = || Mutant::ALL.map(|mutant| format!("{mutant:?}")).join(", ");
+    Mutant::from_name(name).ok_or_else(|| format!("no such mutant; there are {}", names()))
 }
 
 /// Fewest and most hosts.
@@ -55,9 +69,8 @@ impl FromStr for Hosts {
 
 pub(crate) fn run(options: &Options) -> ExitCode {
     let scenarios: Vec<Scenario> = match &options.scenario {
-        // The others, which run on a number of hosts of their own, can be replayed in the same way.
         Some(name) => ALL.iter().filter(|scenario| scenario.name == name).copied().collect(),
-        None => ALL.iter().filter(|scenario| scenario.family.takes_any_hosts()).copied().collect(),
+        None => ALL.iter().filter(|scenario| scenario.family.turns() > 0).copied().collect(),
     };
     if scenarios.is_empty() {
         let names: Vec<_> = ALL.iter().map(|scenario| scenario.name).collect();
@@ -74,10 +87,11 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     let tally = simulation::run(&Plan {
         scenarios: &scenarios,
         first_seed: options.seed,
-        schedules: if bounded { options.schedules } else { Some(100_000) },
+        schedules: if bounded { options.schedules } else { Some(SCHEDULES) },
         seconds: options.seconds,
         hosts: (fewest, most),
         threads: options.threads.unwrap_or_else(crate::cores),
+        broken: options.mutant,
     });
     report(options, &scenarios, &tally);
     if tally.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -88,9 +102,16 @@ fn report(options: &Options, scenarios: &[Scenario], tally: &Tally) {
     let replay = |scenario: &str, seed: u64| {
         format!(
             "cargo run --release -p rackline-tests --bin prove -- simulate --scenario {scenario} \
-             --seed {seed} --schedules 1 --hosts {fewest}..{most}"
+             --seed {seed} --schedules 1 --hosts {fewest}..{most}{}",
+            options.mutant.map(|mutant| format!(" --mutant {mutant:?}")).unwrap_or_default(),
         )
     };
+    let any_hosts: u64 = scenarios
+        .iter()
+        .filter(|scenario| scenario.family.takes_any_hosts())
+        .filter_map(|scenario| tally.schedules.get(scenario.name))
+        .sum();
+    let mutant = options.mutant.map(|mutant| format!("{mutant:?}"));
     let a_second = tally.total() * 1000 / tally.elapsed_ms.max(1);
     if options.json {
         let failures = tally.failures.iter().map(|failure| {
@@ -103,6 +124,8 @@ fn report(options: &Options, scenarios: &[Scenario], tally: &Tally) {
         });
         let object = serde_json::json!({
             "schedules": tally.total(),
+            "on_these_hosts": any_hosts,
+            "mutant": mutant,
             "by_scenario": tally.schedules,
             "operations": tally.steps,
             "elapsed_ms": tally.elapsed_ms,
@@ -123,10 +146,11 @@ fn report(options: &Options, scenarios: &[Scenario], tally: &Tally) {
         println!("  replay: {}", replay(failure.scenario, failure.seed));
     }
     println!(
-        "{} schedules of {} scenarios on {fewest} to {most} hosts, seeds from {}, {} operations \
-         in {} ms ({a_second} a second): {} failed",
+        "{} schedules of {} scenarios{}, {any_hosts} of them on {fewest} to {most} hosts and the \
+         others on 2 to 5, seeds from {}, {} operations in {} ms ({a_second} a second): {} failed",
         tally.total(),
         scenarios.len(),
+        mutant.map(|mutant| format!(" of {mutant}")).unwrap_or_default(),
         options.seed,
         tally.steps,
         tally.elapsed_ms,

@@ -216,6 +216,13 @@ impl Schedule {
         }
         let of_tasks = rack.clone();
         let runner = std::thread::Builder::new().name(format!("schedule {seed}"));
+        #[cfg(any(test, feature = "proof"))]
+        let runner = {
+            // Its tasks run the program that the thread runs which starts them.
+            let mutant = crate::mutant::present();
+            runner.spawn(move || crate::mutant::with(mutant, || drive(&of_tasks, jobs)))
+        };
+        #[cfg(not(any(test, feature = "proof")))]
         let runner = runner.spawn(move || drive(&of_tasks, jobs));
         let runner = runner.expect("the system has a thread left");
         wait(&rack);

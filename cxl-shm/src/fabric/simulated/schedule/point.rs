@@ -5,7 +5,7 @@ use std::sync::MutexGuard;
 use super::super::SimulatedRack;
 use super::super::machine::Machine;
 use super::run::Decision;
-use super::task::{self, Current, End};
+use super::task::{self, End};
 
 /// What a task is about to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,9 +27,9 @@ pub(in super::super) fn point(
     rack: &SimulatedRack,
     point: Point,
 ) -> Option<MutexGuard<'_, Machine>> {
-    let current = task::current(rack);
+    let running = task::running(rack);
     let mut machine = rack.lock();
-    let Some(current) = current else {
+    let Some((me, dead)) = running else {
         if let Point::Pause { ns } = point {
             machine.now_ns += ns;
         }
@@ -38,21 +38,21 @@ pub(in super::super) fn point(
         assert!(!in_vain, "as many operations outside of a schedule as were allowed");
         return Some(machine);
     };
-    if current.dead() {
+    if dead {
         return None;
     }
     if std::thread::panicking() {
         // The run has failed anyway; destructors get through without a chance to unwind twice.
         return Some(machine);
     }
-    let decision = machine.step(current.index, point);
+    let decision = machine.step(me, point);
     machine = tell_crashes(rack, machine);
     if decision == Decision::Switch {
         drop(machine);
         task::wait_for_baton();
         machine = rack.lock();
     }
-    Some(unless_doomed(machine, &current))
+    Some(unless_doomed(rack, machine, me))
 }
 
 /// Crashes a host, also out of a task of it.
@@ -60,11 +60,10 @@ pub(in super::super) fn crash_host(rack: &SimulatedRack, host: usize) {
     let mut machine = rack.lock();
     machine.crash_host(host);
     machine = tell_crashes(rack, machine);
-    if let Some(current) = task::current(rack)
-        && !current.dead()
+    if let Some((me, false)) = task::running(rack)
         && !std::thread::panicking()
     {
-        drop(unless_doomed(machine, &current));
+        drop(unless_doomed(rack, machine, me));
     }
 }
 
@@ -94,11 +93,13 @@ pub(super) fn end_life(rack: &SimulatedRack, index: usize, end: End, again: bool
 }
 
 fn unless_doomed<'r>(
+    rack: &SimulatedRack,
     mut machine: MutexGuard<'r, Machine>,
-    current: &Current,
+    me: usize,
 ) -> MutexGuard<'r, Machine> {
-    if machine.run_mut().tasks[current.index].doom.is_some() {
+    if machine.run_mut().tasks[me].doom.is_some() {
         drop(machine);
+        let current = task::current(rack).expect("task `me` is the one that runs here");
         current.die();
     }
     machine

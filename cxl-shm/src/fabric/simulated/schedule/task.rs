@@ -96,6 +96,13 @@ pub(super) fn current(rack: &SimulatedRack) -> Option<Arc<Current>> {
     CURRENT.with_borrow(|current| current.as_ref().filter(here).cloned())
 }
 
+/// The number of the task of this thread, if it belongs to a schedule of `rack`, and whether it
+/// only unwinds: asked at every operation.
+pub(super) fn running(rack: &SimulatedRack) -> Option<(usize, bool)> {
+    let here = |current: &&Arc<Current>| Arc::ptr_eq(&current.rack.inner, &rack.inner);
+    CURRENT.with_borrow(|current| current.as_ref().filter(here).map(|it| (it.index, it.dead())))
+}
+
 /// The task of this thread and its rack.
 pub(super) fn current_anywhere() -> Option<(SimulatedRack, usize)> {
     CURRENT.with_borrow(|current| current.as_ref().map(|it| (it.rack.clone(), it.index)))

@@ -1,0 +1,32 @@
+//! Protocols with one rule broken fail on simulated racks: what `prove simulate --mutant` runs.
+
+use cxl_shm::proof::Mutant;
+use rackline_tests::scenario::{ALL, Family, Scenario};
+use rackline_tests::simulation::{Plan, Tally, run};
+
+/// More than any of them needs: the first failures end a run.
+const SCHEDULES: u64 = 1000;
+
+fn run_locks(broken: Option<Mutant>, schedules: u64) -> Tally {
+    let locks = |scenario: &Scenario| scenario.family == Family::Locks;
+    let scenarios: Vec<Scenario> = ALL.iter().copied().filter(locks).collect();
+    run(&Plan {
+        scenarios: &scenarios,
+        first_seed: 0,
+        schedules: Some(schedules),
+        seconds: None,
+        hosts: (4, 16),
+        threads: 2,
+        broken,
+    })
+}
+
+#[test]
+fn broken_rules_of_locks_are_noticed() {
+    for mutant in [Mutant::ReusesTicket, Mutant::PublishesAfterRelease] {
+        let tally = run_locks(Some(mutant), SCHEDULES);
+        assert!(!tally.failures.is_empty(), "{mutant:?} passes {} schedules", tally.total());
+    }
+    // What was broken for one run is whole in the next.
+    assert_eq!(run_locks(None, 64).failures, []);
+}
