@@ -11,7 +11,7 @@ use crate::rack::{Cluster, Mutant, lock_protocol, run};
 
 const BLOCK_TOKENS: u32 = 4;
 /// Ends inside a line, and takes two pages.
-const BLOCK_BYTES: usize = 4200;
+pub(crate) const BLOCK_BYTES: usize = 4200;
 const PROMPTS: u32 = 4;
 const BLOCKS_A_PROMPT: u32 = 5;
 
@@ -38,7 +38,7 @@ fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
     Cluster::format(settings, geometry, lock_protocol(seed), cache.encode(), mutant)
 }
 
-fn options() -> SessionOptions {
+pub(crate) fn options() -> SessionOptions {
     let model = Model {
         name: "tiny",
         revision: "1",
@@ -60,7 +60,7 @@ fn options() -> SessionOptions {
 }
 
 /// The hashes of a prompt; prompts share their first two blocks.
-fn prompt(number: u32) -> Vec<BlockHash> {
+pub(crate) fn prompt(number: u32) -> Vec<BlockHash> {
     let tokens: Vec<u32> = (0..BLOCKS_A_PROMPT * BLOCK_TOKENS)
         .map(|token| if token < 2 * BLOCK_TOKENS { token } else { 1000 * number + token })
         .collect();
@@ -68,7 +68,7 @@ fn prompt(number: u32) -> Vec<BlockHash> {
 }
 
 /// What a real engine would compute: follows from the hash alone.
-fn payload(hash: &BlockHash) -> Vec<u8> {
+pub(crate) fn payload(hash: &BlockHash) -> Vec<u8> {
     hash.as_bytes()
         .iter()
         .copied()
@@ -126,7 +126,7 @@ fn serve(
     (fetched, session.metrics().misses(Miss::Checksum))
 }
 
-fn with_staff(mut schedule: Schedule, cluster: &Cluster, hosts: usize) -> Schedule {
+pub(crate) fn with_staff(mut schedule: Schedule, cluster: &Cluster, hosts: usize) -> Schedule {
     let manager = cluster.clone();
     schedule = schedule.daemon(0, "manager", move |_| manager.run_manager(0, "manager"));
     for host in 0..hosts {
@@ -136,7 +136,7 @@ fn with_staff(mut schedule: Schedule, cluster: &Cluster, hosts: usize) -> Schedu
     schedule
 }
 
-fn dma_cache(seed: u64) -> DmaCache {
+pub(crate) fn dma_cache(seed: u64) -> DmaCache {
     if seed.is_multiple_of(5) { DmaCache::Allocate } else { DmaCache::Bypass }
 }
 

@@ -12,6 +12,7 @@ pub mod lock_table_scenarios;
 pub mod member_scenarios;
 pub mod mutation;
 pub mod parallel;
+pub mod pressure_scenarios;
 pub mod rack;
 pub mod scenario;
 pub mod simulation;

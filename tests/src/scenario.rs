@@ -12,6 +12,7 @@ use crate::lock_scenarios::{
 use crate::member_scenarios::{
     a_paused_host_is_quarantined, recoverers_die, the_dead_are_replaced, the_dead_return,
 };
+use crate::pressure_scenarios::{serve_from_too_small_a_pool, share_chunks_through_crashes};
 use crate::rack::Mutant;
 
 /// Something that hosts do on a simulated rack.
@@ -159,7 +160,11 @@ pub const ALL: &[Scenario] = scenarios! {
     Locks: count_together, count_through_takeovers;
     Chunks: chunks_through_crashes;
     Heaps: heaps_through_crashes, heaps_without_crashes, chunks_on_request;
-    Cache: serve_together, serve_through_crashes;
+    Cache:
+        serve_together,
+        serve_through_crashes,
+        serve_from_too_small_a_pool,
+        share_chunks_through_crashes;
     Deaths: the_dead_are_replaced;
     Recoveries: recoverers_die, a_paused_host_is_quarantined, the_dead_return;
     Fairness: overtaking_is_bounded, pass_through_crashes;

@@ -6,9 +6,19 @@ use std::sync::Arc;
 use cxl_shm::crash::CrashPoint;
 use rackline_tests::torture::coverage;
 
+const NOTHING_HELD: &str = "simulated hosts, simulated_pressure.rs: workers here hold no blocks";
+const NEVER_FULL: &str = "simulated hosts, simulated_pressure.rs: the pool here is never full";
+
 /// Points to which no real process can come, and what shows instead that a death there is survived.
 /// One that processes do come to leaves the list.
-const ELSEWHERE: &[(CrashPoint, &str)] = &[];
+const ELSEWHERE: &[(CrashPoint, &str)] = &[
+    (CrashPoint::HoldCounted, NOTHING_HELD),
+    (CrashPoint::HoldStamped, NOTHING_HELD),
+    (CrashPoint::HoldReleased, NOTHING_HELD),
+    (CrashPoint::EvictAnnounced, NEVER_FULL),
+    (CrashPoint::EvictDecided, NEVER_FULL),
+    (CrashPoint::ChunkVacated, NEVER_FULL),
+];
 
 #[test]
 fn a_death_at_every_crash_point_is_recovered_from() {

@@ -30,6 +30,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         size: Option<SlotSize>,
         want: usize,
     ) -> u64 {
+        // Who makes room for the rest of a prefix has just used its beginning.
+        while self.flush_touches(local) {}
         let mut order = local.order();
         while !order.follow(self) {}
         let capacity_bytes = self.capacity_bytes();

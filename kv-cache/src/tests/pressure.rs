@@ -36,8 +36,8 @@ fn work(member: &TestMember, clock: &SimulatedClock, shift: u8) {
 }
 
 /// Holds what it finds, and fetches it some time later: it is still there, and right. Returns how
-/// many.
-fn read(member: &TestMember, clock: &SimulatedClock) -> u64 {
+/// many. A publisher that dies may leave a descriptor half written: then it may be gone.
+fn read(member: &TestMember, clock: &SimulatedClock, publishers_live: bool) -> u64 {
     let cache = Cache::attach(member, clock).unwrap();
     let mut fetched = 0;
     for round in 0..3 * ROUNDS {
@@ -49,8 +49,9 @@ fn read(member: &TestMember, clock: &SimulatedClock) -> u64 {
         for tries in 0..u32::from(round % 3) * 6 {
             clock.pause(256 + tries);
         }
-        assert_eq!(fetch(&cache, number, held.handle()), Ok(()), "block {number} was held");
-        fetched += 1;
+        let outcome = fetch(&cache, number, held.handle());
+        assert!(outcome.is_ok() || !publishers_live, "block {number} was held: {outcome:?}");
+        fetched += u64::from(outcome.is_ok());
         // At most two at a time.
         if round % 2 == 0 {
             drop(held)
@@ -151,7 +152,13 @@ fn run(rack: SimulatedRack, seed: u64, death: Death) -> Run {
     let fetcher = {
         let (member, clock) = (Arc::clone(&lent[2]), rig.rack.clock(1));
         let fetched = Arc::clone(&fetched);
-        move || with_lent(&member, |member| *fetched.lock().unwrap() = read(member, &clock))
+        let publishers_live =
+            matches!(death, Death::Nobody | Death::Task("reader", _) | Death::Host(1, _));
+        move || {
+            with_lent(&member, |member| {
+                *fetched.lock().unwrap() = read(member, &clock, publishers_live);
+            });
+        }
     };
     let mut schedule = Schedule::builder(&rig.rack, seed)
         .faults(Faults::NONE)

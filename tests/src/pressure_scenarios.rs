@@ -1,0 +1,233 @@
+//! A pool that is smaller than what is served from it: eviction, holds and chunks that change hands,
+//! on simulated racks.
+
+use connector::dma::SimulatedDma;
+use connector::session::{PublishBlock, Session};
+use cxl_shm::fabric::simulated::{Faults, Schedule, Settings};
+use cxl_shm::layout::{Geometry, Layout};
+use kv_cache::evict::Watermarks;
+use kv_cache::{
+    BlockState, Cache, CacheGeometry, HOLD_MS_MAX, SlotContent, reclaim_dead_processes,
+};
+
+use crate::cache_scenarios::{BLOCK_BYTES, dma_cache, options, payload, prompt, with_staff};
+use crate::rack::{Cluster, Mutant, lock_protocol, run, wait_ms};
+
+/// Prompts of five blocks, which share their first two: twice as many as there is room for.
+const PROMPTS: u32 = 8;
+const SHARED: usize = 2;
+const CHUNK_BYTES: u64 = 64 << 10;
+/// Bytes of a payload slot: a block takes two pages.
+const SLOT_BYTES: u64 = 8192;
+/// How often a host looks after its part of the pool.
+const UPKEEP_MS: u64 = 20;
+const CHUNK_TIMEOUT_MS: u64 = 50;
+
+/// A rack whose region has a chunk of eight blocks for each host, and one more.
+fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
+    let cache = CacheGeometry::new(32, 16).unwrap_or_else(|error| panic!("{error}"));
+    let nodes = u16::try_from(hosts).unwrap_or(u16::MAX);
+    let sized = |region_bytes| Geometry {
+        region_bytes,
+        nodes,
+        locks: 8,
+        chunk_bytes: CHUNK_BYTES,
+        area_lines: cache.area_lines(nodes),
+        host_words: 0,
+    };
+    let chunks = u32::from(nodes) + 1;
+    let layouts = (1..).map(|size| Layout::new(sized(size * CHUNK_BYTES)));
+    let layout = layouts.flatten().find(|layout| layout.chunks() >= chunks);
+    let layout = layout.unwrap_or_else(|| panic!("some size has {chunks} chunks"));
+    let geometry = Geometry { host_words: cache.host_words(&layout) as u64, ..layout.geometry() };
+    let settings = if seed.is_multiple_of(3) {
+        Settings { seed, ..Settings::sticky(hosts, geometry.region_bytes) }
+    } else {
+        Settings::adversarial(hosts, geometry.region_bytes, seed)
+    };
+    let settings = Settings { posted_writes: seed.is_multiple_of(2), ..settings };
+    Cluster::format(settings, geometry, lock_protocol(seed), cache.encode(), mutant)
+}
+
+/// Serves every prompt `rounds` times: what the pool has is held, fetched and must be right; the
+/// rest is computed and published. What is held is there, unless hosts and processes die, who may
+/// leave a descriptor half written.
+fn serve(cluster: &Cluster, host: usize, name: &str, rounds: u32, seed: u64, nobody_dies: bool) {
+    let member = cluster.join(host, name);
+    let clock = cluster.clock(host);
+    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let dma = SimulatedDma::new(member.fabric().clone(), dma_cache(seed));
+    let session = Session::new(&cache, &dma, &clock, options()).with_hold_ms(HOLD_MS_MAX);
+    for round in 0..rounds {
+        for number in 0..PROMPTS {
+            // Each host in an order of its own.
+            let first = u32::try_from(host).unwrap_or(0) * 3 + round;
+            let hashes = prompt((first + number) % PROMPTS);
+            let held = session.hold(session.lookup(&hashes).blocks());
+            let blocks = held.blocks();
+            let mut bytes = vec![vec![0; BLOCK_BYTES]; blocks.len()];
+            let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
+            let report =
+                session.fetch(&blocks, parts).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let valid = report.valid_blocks();
+            for (hash, bytes) in hashes.iter().zip(&bytes[..valid]) {
+                assert!(*bytes == payload(hash), "{name}: wrong bytes were accepted");
+            }
+            if nobody_dies {
+                assert_eq!((valid, report.stop()), (blocks.len(), None), "{name}: all was held");
+            }
+            if number % 2 == 0 {
+                session.release(held);
+            }
+            let computed: Vec<_> = hashes[valid..].iter().map(payload).collect();
+            let parts: Vec<[&[u8]; 1]> = computed.iter().map(|bytes| [bytes.as_slice()]).collect();
+            let blocks: Vec<_> = (0..)
+                .zip(&hashes)
+                .skip(valid)
+                .zip(&parts)
+                .map(|((depth, hash), parts)| PublishBlock { hash: *hash, depth, parts })
+                .collect();
+            // A block is refused when all that this host has is held, or when it has no chunk yet.
+            let _ = session.publish(&blocks).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}
+
+/// The body of the process of a host that looks after its part of the pool: never returns.
+fn keep_up(cluster: &Cluster, host: usize, name: &str) {
+    let member = cluster.join(host, name);
+    let clock = cluster.clock(host);
+    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{name}: {error}"));
+    loop {
+        cache.upkeep(&clock, Watermarks::default(), CHUNK_TIMEOUT_MS);
+        reclaim_dead_processes(&member, &clock);
+        wait_ms(&clock, UPKEEP_MS);
+    }
+}
+
+fn schedule(cluster: &Cluster, hosts: usize, seed: u64, steps_max: u64) -> Schedule {
+    let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(steps_max);
+    schedule = with_staff(schedule, cluster, hosts);
+    for host in 0..hosts {
+        let (cluster, name) = (cluster.clone(), format!("keeper {host}"));
+        schedule = schedule.daemon(host, name.clone(), move |_| keep_up(&cluster, host, &name));
+    }
+    schedule
+}
+
+/// Once nobody lives any more: nothing is lost. Every slot, every chunk and every hold is accounted
+/// for, what is there is right, and what a host has it can use again, all of it.
+fn audit(cluster: &Cluster, hosts: usize) {
+    cluster.processes.end_all();
+    for host in 0..hosts {
+        let member = cluster.join(host, "undertaker");
+        let clock = cluster.clock(host);
+        Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{error}"));
+        reclaim_dead_processes(&member, &clock);
+    }
+    for host in 0..hosts {
+        cluster.processes.end_all();
+        let member = cluster.join(host, "auditor");
+        let clock = cluster.clock(host);
+        let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{error}"));
+        cache.reap(&clock);
+        let chunks = member.owned_chunks().len() as u64;
+        let mut blocks = 0;
+        let segment = cache.segment(member.node()).unwrap_or_else(|| panic!("a node has one"));
+        segment.scan(member.fabric(), |slot, content| match content {
+            Ok(SlotContent::Block(block)) => {
+                assert_eq!(block.state, BlockState::Ready, "slot {slot} of host {host}");
+                blocks += 1;
+            }
+            Ok(SlotContent::Blank | SlotContent::Free { .. }) => {}
+            Err(error) => panic!("slot {slot} of host {host}: {error}"),
+        });
+        let heap = cache.heap_use(&clock);
+        assert_eq!(heap.blocks, blocks, "host {host}");
+        let slots_bytes = heap.blocks * SLOT_BYTES + heap.free_bytes;
+        assert_eq!(slots_bytes, chunks * CHUNK_BYTES, "host {host}");
+        if chunks == 0 {
+            continue;
+        }
+        let dma = SimulatedDma::new(member.fabric().clone(), dma_cache(0));
+        let session = Session::new(&cache, &dma, &clock, options());
+        // Blocks that nobody had: they take every place that there is, so nothing is held.
+        for number in 0..4 {
+            let hashes = &prompt(1000 + number)[SHARED..];
+            let bytes: Vec<_> = hashes.iter().map(payload).collect();
+            let parts: Vec<[&[u8]; 1]> = bytes.iter().map(|bytes| [bytes.as_slice()]).collect();
+            let blocks: Vec<_> = (0..)
+                .zip(hashes.iter().zip(&parts))
+                .map(|(depth, (hash, parts))| PublishBlock { hash: *hash, depth, parts })
+                .collect();
+            let report = session.publish(&blocks).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(report.published(), blocks.len(), "host {host}: {report:?}");
+            let found = session.lookup(hashes);
+            let mut bytes = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
+            let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
+            let report =
+                session.fetch(found.blocks(), parts).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(report.valid_blocks(), hashes.len(), "host {host}: {report:?}");
+        }
+        // The next host finds nothing of it.
+        let mut handles = Vec::new();
+        segment.scan(member.fabric(), |_, content| {
+            if let Ok(SlotContent::Block(block)) = content {
+                handles.push(block.handle);
+            }
+        });
+        cache.retire(&clock, &handles);
+    }
+    cluster.check_writers();
+}
+
+/// Two to four hosts serve twice as many prompts as there is room for, at once, without faults but
+/// the caches' own: what is held is there and right, and in the end nothing is lost.
+///
+/// # Panics
+/// When that is not so.
+pub fn serve_from_too_small_a_pool(mutant: Mutant, seed: u64) {
+    let hosts = mutant.hosts(seed, 2..=4);
+    let cluster = cluster(hosts, seed, mutant);
+    let mut schedule = schedule(&cluster, hosts, seed, mutant.steps_max(12_000_000));
+    schedule = schedule.faults(Faults::NONE);
+    let rounds = u32::try_from(mutant.rounds(2)).unwrap_or(1);
+    for host in 0..hosts {
+        let (cluster, name) = (cluster.clone(), format!("worker {host}"));
+        schedule = schedule.task(host, name.clone(), move || {
+            serve(&cluster, host, &name, rounds, seed, true);
+        });
+    }
+    run(schedule);
+    audit(&cluster, hosts);
+}
+
+/// As [`serve_from_too_small_a_pool`] while processes and hosts pause and crash at any moment: no
+/// wrong byte is accepted, and in the end nothing is lost.
+///
+/// # Panics
+/// When that is not so.
+pub fn share_chunks_through_crashes(mutant: Mutant, seed: u64) {
+    let hosts = mutant.hosts(seed, 3..=3);
+    let cluster = cluster(hosts, seed, mutant);
+    let mut schedule = schedule(&cluster, hosts, seed, mutant.steps_max(20_000_000)).spare(0);
+    schedule = schedule.faults(Faults {
+        host_crash_one_in: 20_000,
+        host_crashes_max: 2,
+        process_crash_one_in: 5000,
+        process_crashes_max: 6,
+        pause_one_in: 20_000,
+        pause_ms_max: 1000,
+        ..Faults::NONE
+    });
+    let rounds = u32::try_from(mutant.rounds(2)).unwrap_or(1);
+    for host in 0..hosts {
+        let (cluster, name) = (cluster.clone(), format!("worker {host}"));
+        schedule = schedule.restarting(host, name.clone(), move |_| {
+            serve(&cluster, host, &name, rounds, seed, false);
+        });
+    }
+    let processes = cluster.processes.clone();
+    run(schedule.on_crash(move |crash| processes.crashed(crash)));
+    audit(&cluster, hosts);
+}
