@@ -58,6 +58,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             }
             Lack::Descriptors(_) => return Err(self.segment_full(clock)),
             Lack::Payload(size, blocks) => {
+                let now_ms = clock.now_ms();
+                let spared = local.chunk_refusal().is_some_and(|(until_ms, _)| now_ms < until_ms);
                 let refusal = match self.take_chunk(clock, size, chunk_timeout_ms) {
                     Ok(chunk) => return Ok(Some((chunk, size))),
                     Err(refusal) => refusal,
@@ -65,7 +67,16 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 if evict(Some(size), blocks) {
                     return Ok(None);
                 }
-                (size, refusal)
+                if !spared {
+                    (size, refusal)
+                } else {
+                    // With nothing to evict it is worth waiting for the lock again.
+                    local.set_chunk_refusal(None);
+                    match self.take_chunk(clock, size, chunk_timeout_ms) {
+                        Ok(chunk) => return Ok(Some((chunk, size))),
+                        Err(refusal) => (size, refusal),
+                    }
+                }
             }
         };
         if let AllocateError::Exhausted { .. } = refusal {
