@@ -4,8 +4,6 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cxl_shm::alloc::AllocateError;
-
 use crate::area::Areas;
 use crate::block::Claim;
 use crate::descriptor::Handle;
@@ -25,8 +23,6 @@ pub struct Local {
     pub(crate) released: Mutex<Vec<Release>>,
     pub(crate) touched: Mutex<Vec<Handle>>,
     order: Mutex<Order>,
-    /// Until when no chunk is asked for, and why.
-    chunk_refusal: Mutex<Option<(u64, AllocateError)>>,
 }
 
 impl Local {
@@ -40,7 +36,6 @@ impl Local {
             released: Mutex::default(),
             touched: Mutex::default(),
             order: Mutex::default(),
-            chunk_refusal: Mutex::default(),
         }
     }
 
@@ -64,14 +59,6 @@ impl Local {
     /// panicked left it no worse than stale: what it proposes is checked.
     pub(crate) fn order(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn chunk_refusal(&self) -> Option<(u64, AllocateError)> {
-        *self.chunk_refusal.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_chunk_refusal(&self, refusal: Option<(u64, AllocateError)>) {
-        *self.chunk_refusal.lock().unwrap_or_else(PoisonError::into_inner) = refusal;
     }
 
     pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {

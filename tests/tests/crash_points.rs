@@ -14,7 +14,6 @@ const NEVER_FULL: &str = "simulated hosts, simulated_pressure.rs: the pool here 
 const ELSEWHERE: &[(CrashPoint, &str)] = &[
     (CrashPoint::HoldCounted, NOTHING_HELD),
     (CrashPoint::HoldStamped, NOTHING_HELD),
-    (CrashPoint::HoldReleased, NOTHING_HELD),
     (CrashPoint::EvictAnnounced, NEVER_FULL),
     (CrashPoint::EvictDecided, NEVER_FULL),
     (CrashPoint::ChunkVacated, NEVER_FULL),

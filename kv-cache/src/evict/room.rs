@@ -12,10 +12,6 @@ use crate::heap::SlotSize;
 use crate::key::BlockKey;
 use crate::publish::Refusal;
 
-/// How long nobody asks for a chunk again after its lock was not to be had, as long as there is
-/// something to evict.
-const RETRY_MS: u64 = 1000;
-
 /// What a publish lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lack {
@@ -33,7 +29,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// nodes for one.
     ///
     /// # Errors
-    /// [`Refusal`]: there is nothing to evict, all of it is held or being written.
+    /// [`Refusal`]: there is nothing to evict, all of it is held or being written; or there is a free
+    /// chunk, and the lock of the chunk table is not to be had.
     pub(crate) fn make_room(
         &self,
         clock: &impl Clock,
@@ -58,46 +55,35 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             }
             Lack::Descriptors(_) => return Err(self.segment_full(clock)),
             Lack::Payload(size, blocks) => {
-                let now_ms = clock.now_ms();
-                let spared = local.chunk_refusal().is_some_and(|(until_ms, _)| now_ms < until_ms);
                 let refusal = match self.take_chunk(clock, size, chunk_timeout_ms) {
                     Ok(chunk) => return Ok(Some((chunk, size))),
+                    // There is room, but for the moment nobody who gives it: no reason to lose
+                    // blocks.
+                    Err(refusal @ AllocateError::Lock(_)) => return Err(refusal.into()),
                     Err(refusal) => refusal,
                 };
                 if evict(Some(size), blocks) {
                     return Ok(None);
                 }
-                if !spared {
-                    (size, refusal)
-                } else {
-                    // With nothing to evict it is worth waiting for the lock again.
-                    local.set_chunk_refusal(None);
-                    match self.take_chunk(clock, size, chunk_timeout_ms) {
-                        Ok(chunk) => return Ok(Some((chunk, size))),
-                        Err(refusal) => (size, refusal),
-                    }
-                }
+                (size, refusal)
             }
         };
-        if let AllocateError::Exhausted { .. } = refusal {
-            // What is in chunks of another size is of no use to anybody who publishes here now.
-            let others = self.least_used(clock, |chunk| chunk.size != size);
-            if others.into_iter().any(|other| self.give_back(clock, other, chunk_timeout_ms))
-                && let Ok(chunk) = self.take_chunk(clock, size, chunk_timeout_ms)
-            {
-                return Ok(Some((chunk, size)));
-            }
-            let asked = self.member().request_chunk(clock, chunk_timeout_ms, size.purpose());
-            if let Ok(chunk) = asked {
-                local.count(|metrics| metrics.chunks_added += 1);
-                return Ok(Some((chunk, size)));
-            }
+        // What is in chunks of another size is of no use to anybody who publishes here now.
+        let others = self.least_used(clock, |chunk| chunk.size != size);
+        if others.into_iter().any(|other| self.give_back(clock, other, chunk_timeout_ms))
+            && let Ok(chunk) = self.take_chunk(clock, size, chunk_timeout_ms)
+        {
+            return Ok(Some((chunk, size)));
+        }
+        let asked = self.member().request_chunk(clock, chunk_timeout_ms, size.purpose());
+        if let Ok(chunk) = asked {
+            local.count(|metrics| metrics.chunks_added += 1);
+            return Ok(Some((chunk, size)));
         }
         Err(refusal.into())
     }
 
-    /// Takes a free chunk of the region, if there is one. Takes no lock when there is none, or when
-    /// it was not to be had a moment ago.
+    /// Takes a free chunk of the region, if there is one. Takes no lock when there is none.
     fn take_chunk(
         &self,
         clock: &impl Clock,
@@ -113,19 +99,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 own: u32::try_from(own).unwrap_or(u32::MAX),
             });
         }
-        if let Some((until_ms, error)) = self.local().chunk_refusal()
-            && clock.now_ms() < until_ms
-        {
-            return Err(error);
-        }
         let taken = self.member().allocate_chunk(clock, timeout_ms, size.purpose());
-        match taken {
-            Ok(_) => self.local().count(|metrics| metrics.chunks_added += 1),
-            Err(error @ AllocateError::Lock(_)) => {
-                self.local().set_chunk_refusal(Some((clock.now_ms() + RETRY_MS, error)));
-            }
-            Err(AllocateError::Exhausted { .. }) => {}
-        }
+        self.local().count(|metrics| metrics.chunks_added += u64::from(taken.is_ok()));
         taken
     }
 

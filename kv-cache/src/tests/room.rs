@@ -74,20 +74,14 @@ fn without_a_lock_manager_publishing_goes_on_while_there_are_slots() {
         publish(&a, &clock, number);
         assert!(find_and_fetch(&b, number));
     }
-    // The next one waits for the lock, once, and then makes room.
-    publish(&a, &clock, 9);
-    publish(&a, &clock, 10);
-    assert_eq!(a.local().metrics().evicted_blocks, 2);
-    let there: Vec<_> = (1..=10).filter(|number| find(&b, *number).is_some()).collect();
-    let held: Vec<_> = there.iter().map(|number| hold(&b, &clock, *number).unwrap()).collect();
-    assert_eq!(held.len(), 8);
-    let refused = a.reserve(&clock, &[spec(11)], CHUNK_TIMEOUT_MS);
+    // There is room in the region: nothing is lost because nobody gives it.
+    let refused = a.reserve(&clock, &[spec(9)], CHUNK_TIMEOUT_MS);
     let Reservation::Refused(Refusal::NoChunk(AllocateError::Lock(error))) = &refused[0] else {
         panic!("{refused:?}");
     };
     let waited = matches!(error, LockError::TimedOut { .. } | LockError::ManagerSilent { .. });
     assert!(waited, "{error}");
-    assert!(find_and_fetch(&b, there[0]));
+    assert!(find_and_fetch(&b, 8));
 }
 
 #[test]
