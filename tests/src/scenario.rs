@@ -3,7 +3,8 @@
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{
-    bakery, chunks, deaths, deep, formatting, grants, joining, moving, objects, rescue, takeover,
+    bakery, beats, chunks, deaths, deep, formatting, grants, joining, moving, objects, rescue,
+    takeover,
 };
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -150,6 +151,8 @@ pub const ALL: &[Scenario] = scenarios! {
         objects::a_heap_moves,
         objects::a_heap_survives_a_loss_of_power,
         objects::a_used_chunk_becomes_a_heap,
+        beats::a_first_look_finds_the_last_beat,
+        beats::a_silent_manager_is_noticed,
         rescue::what_the_dead_held_is_granted,
         rescue::the_fence_is_told_who_lives_there,
         deep::twins_are_never_forgotten,

@@ -9,6 +9,7 @@
 //! sound program each must pass under any seed, also on busy caches.
 
 pub mod bakery;
+pub mod beats;
 mod bed;
 pub mod chunks;
 pub mod deaths;

@@ -1,0 +1,52 @@
+//! The heart of a lock manager, seen for the first time by a host whose caches hold an older beat.
+
+use cxl_shm::clock::Clock;
+use cxl_shm::layout::LockProtocol;
+use cxl_shm::member::SUSPECT_MS;
+use cxl_shm::units::LockId;
+
+use super::bed::{Scripted, beat_all, cluster, poll_grants};
+use crate::rack::Mutant;
+
+const LOCK: LockId = LockId(9);
+/// Polls of one who waits, more than between two of his looks at the manager and fewer than between
+/// three.
+const POLLS: u32 = 40;
+
+/// The first look of a host finds the last beat.
+///
+/// # Panics
+/// When it finds an older one.
+pub fn a_first_look_finds_the_last_beat(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let [worker, manager] = [0, 1].map(|host| cluster.join(host, "worker"));
+    let mut manage = manager.manage().expect("nobody else manages");
+    manage.claim().expect("there are terms");
+    beat_all(&[&worker, &manager]);
+    poll_grants(&mut manage, 0);
+    poll_grants(&mut manage, 0);
+    let seen = worker.manager_seen();
+    assert_eq!(seen.map(|seen| seen.heartbeat), Some(2), "two rounds are two beats");
+}
+
+/// A manager does nothing any more, and one who waits has an older beat in his caches: two looks that
+/// are far enough apart are enough to notice.
+///
+/// # Panics
+/// When they are not.
+pub fn a_silent_manager_is_noticed(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let [worker, manager] = [0, 1].map(|host| cluster.join(host, "worker"));
+    let mut manage = manager.manage().expect("nobody else manages");
+    manage.claim().expect("there are terms");
+    beat_all(&[&worker, &manager]);
+    poll_grants(&mut manage, 0);
+    let clock = Scripted::with_pauses_of(SUSPECT_MS, |_| ());
+    let mut pending = worker.begin_shared(LOCK, &clock);
+    for _ in 0..POLLS {
+        let found = pending.poll().unwrap_or_else(|error| panic!("{error}"));
+        assert!(found.is_none(), "nobody grants anything");
+    }
+    clock.pause(0);
+    assert!((0..POLLS).any(|_| pending.poll().is_err()), "the silence was not noticed");
+}
