@@ -45,6 +45,7 @@ impl Rack {
                 agent.beat();
             })?);
         }
+        self.find_evicted(&members)?;
         for member in &members {
             self.figures.verified += self.audit_blocks(member)?;
         }
@@ -76,6 +77,32 @@ impl Rack {
             leave(member, &self.bed.folder)?;
             outcome
         })
+    }
+
+    /// Blocks that are not there any more are as many as made room for others at most.
+    fn find_evicted(&mut self, members: &[ChildMember<MappedFabric>]) -> Result<()> {
+        let Some(member) = members.first() else { bail!("no node takes part in the audit") };
+        let cache = Cache::attach(member, &SystemClock::start())?;
+        let evictions = &mut self.evictions;
+        for player in self.players.iter_mut().filter(|player| player.part == Part::Worker) {
+            let (node, worker) = (usize::from(player.node), player.index());
+            player.ledger.blocks.retain(|number| {
+                let there = !matches!(fetch(&cache, worker, *number), Fetched::Missed(_));
+                evictions[node].missing += u64::from(!there);
+                there
+            });
+        }
+        for (node, found) in evictions.iter().enumerate() {
+            if found.missing > found.evicted {
+                bail!(
+                    "{} blocks of node {node} are lost: at most {} of them were evicted",
+                    found.missing - found.evicted,
+                    found.evicted
+                );
+            }
+            self.figures.evicted += found.missing;
+        }
+        Ok(())
     }
 
     fn audit_blocks(&self, member: &ChildMember<MappedFabric>) -> Result<u64> {

@@ -23,6 +23,10 @@ pub(super) type ChildCache<'m, F> = Cache<'m, F, MappedHostMemory, ProcLiveness>
 
 /// Most blocks of a worker in the pool.
 const WINDOW: usize = 24;
+/// Longer than any run waits: a hold ends by its release, or with its process.
+const HOLD_MS: u64 = 120_000;
+/// More blocks than a chunk has room for.
+const TOO_MANY: u64 = 12;
 /// How long a publish waits for a chunk.
 const CHUNK_TIMEOUT_MS: u64 = 1000;
 
@@ -53,9 +57,10 @@ impl<'m, F: Fabric> Blocks<'m, F> {
         let clock = SystemClock::start();
         let cache = Cache::attach(member, &clock)?;
         let there = options.blocks.iter().copied().collect();
-        let blocks = Self { cache, clock, worker: options.index, next: options.next_block, there };
-        for number in &blocks.there {
-            blocks.check_own(*number, "after a restart")?;
+        let mut blocks =
+            Self { cache, clock, worker: options.index, next: options.next_block, there };
+        for number in blocks.there.clone() {
+            blocks.check_own(number)?;
         }
         for number in &options.doubtful_blocks {
             match fetch(&blocks.cache, blocks.worker, *number) {
@@ -79,7 +84,11 @@ impl<'m, F: Fabric> Blocks<'m, F> {
             depth: 0,
         };
         let specs: Vec<_> = (first..self.next).map(spec).collect();
+        let evicted = || self.cache.local().metrics().evicted_blocks;
+        let evicted_before = evicted();
         let reserved = self.cache.reserve(&self.clock, &specs, CHUNK_TIMEOUT_MS);
+        // Where a chunk is not to be had, room is made for them.
+        tell(&Event::Evicted(evicted() - evicted_before))?;
         let (mut writing, mut numbers) = (Vec::new(), Vec::new());
         for (number, outcome) in (first..).zip(reserved) {
             match outcome {
@@ -123,6 +132,11 @@ impl<'m, F: Fabric> Blocks<'m, F> {
         tell(&Event::Published(published))
     }
 
+    /// Publishes more than there is room for, where chunks have run out: some make room for others.
+    pub(super) fn publish_too_many(&mut self) -> Result<()> {
+        self.publish(TOO_MANY)
+    }
+
     /// Removes the oldest block when there are more than there should be; whether there were.
     pub(super) fn retire_one(&mut self, keep: usize) -> Result<bool> {
         if self.there.len() <= keep.min(WINDOW) {
@@ -132,20 +146,44 @@ impl<'m, F: Fabric> Blocks<'m, F> {
             return Ok(false);
         };
         tell(&Event::Retiring(number))?;
-        if self.remove(number) == 1 {
-            tell(&Event::Retired(number))?;
-        } else {
-            tell(&Event::Fault(format!("block {number} of worker {} is lost", self.worker)))?;
+        if self.remove(number) == 0 {
+            tell(&Event::Missing(number))?;
         }
+        tell(&Event::Retired(number))?;
         Ok(true)
     }
 
     /// One of its own blocks, drawn by `draw`, is there.
-    pub(super) fn check_any(&self, draw: impl FnOnce(usize) -> Option<usize>) -> Result<()> {
+    pub(super) fn check_any(&mut self, draw: impl FnOnce(usize) -> Option<usize>) -> Result<()> {
         match draw(self.there.len()).and_then(|index| self.there.iter().nth(index)) {
-            Some(number) => self.check_own(*number, "while nobody removes it"),
+            Some(number) => self.check_own(*number),
             None => Ok(()),
         }
+    }
+
+    /// Holds one of its own blocks, drawn by `draw`: as long as it does, the block stays.
+    pub(super) fn hold_any(&mut self, draw: impl FnOnce(usize) -> Option<usize>) -> Result<()> {
+        let drawn = draw(self.there.len()).and_then(|index| self.there.iter().nth(index).copied());
+        let Some(number) = drawn else { return Ok(()) };
+        let key = key(self.worker, number);
+        let found = self.cache.lookup(&[key]);
+        let Some(block) = found.blocks().first() else { return self.check_own(number) };
+        let wanted = Wanted { handle: block.handle, key, fingerprint: model(), bytes: BLOCK_BYTES };
+        let held = match self.cache.hold(&self.clock, &[wanted], HOLD_MS).pop() {
+            Some(Ok(held)) => held,
+            // Evicted since it was found, or as many are held as can be.
+            _ => return tell(&Event::Busy),
+        };
+        match fetch(&self.cache, self.worker, number) {
+            Fetched::Right => tell(&Event::Verified)?,
+            Fetched::Missed(why) => {
+                let text = format!("block {number} of worker {} was held: {why:?}", self.worker);
+                tell(&Event::Fault(text))?;
+            }
+            Fetched::Wrong(what) => tell(&Event::Fault(what))?,
+        }
+        self.cache.release(&self.clock, vec![held]);
+        Ok(())
     }
 
     /// Reads a block of another worker, `age` before its last, which may be gone.
@@ -163,13 +201,14 @@ impl<'m, F: Fabric> Blocks<'m, F> {
         }
     }
 
-    fn check_own(&self, number: u64, when: &str) -> Result<()> {
+    /// A block of its own that nobody removes is whole. Its parent counts those that are missing:
+    /// there are as many as were evicted.
+    fn check_own(&mut self, number: u64) -> Result<()> {
         match fetch(&self.cache, self.worker, number) {
             Fetched::Right => tell(&Event::Verified),
-            Fetched::Missed(why) => {
-                let why = why.map_or("no lookup finds it".to_owned(), |miss| miss.to_string());
-                let text = format!("block {number} of worker {}, {when}: {why}", self.worker);
-                tell(&Event::Fault(text))
+            Fetched::Missed(_) => {
+                self.there.remove(&number);
+                tell(&Event::Missing(number))
             }
             Fetched::Wrong(what) => tell(&Event::Fault(what)),
         }

@@ -25,6 +25,13 @@ const TRIES: usize = 40;
 /// Plays at once.
 const STAGES: usize = 4;
 
+const ONE_SIZE: &str = "simulated hosts (`simulated_pressure`): blocks here have one size, and no \
+                        host gives up a chunk that has some";
+
+/// Points to which no process here comes, and what shows instead that a death there is survived.
+/// One that processes do come to leaves the list.
+pub const ELSEWHERE: &[(CrashPoint, &str)] = &[(CrashPoint::ChunkVacated, ONE_SIZE)];
+
 /// What came of it.
 #[derive(Clone, Debug, Default)]
 pub struct Covered {
@@ -32,6 +39,22 @@ pub struct Covered {
     pub deaths: usize,
     /// Points at which no process of any scene was.
     pub unreached: Vec<CrashPoint>,
+}
+
+impl Covered {
+    /// Points at which nobody was, and that are not [`ELSEWHERE`].
+    #[must_use]
+    pub fn missing(&self) -> Vec<CrashPoint> {
+        let listed = |point: &CrashPoint| ELSEWHERE.iter().any(|(listed, _)| listed == point);
+        self.unreached.iter().copied().filter(|point| !listed(point)).collect()
+    }
+
+    /// Points at which somebody was, although they are listed as [`ELSEWHERE`].
+    #[must_use]
+    pub fn stale(&self) -> Vec<CrashPoint> {
+        let listed = ELSEWHERE.iter().map(|(point, _)| *point);
+        listed.filter(|point| !self.unreached.contains(point)).collect()
+    }
 }
 
 /// Has a process die at every crash point that the scenes reach, on mapped and on shadowed memory.

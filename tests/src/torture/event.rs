@@ -37,6 +37,10 @@ pub(super) enum Event {
     Publishing(u64, u64),
     /// It has published these blocks.
     Published(Vec<u64>),
+    /// So many blocks of its node had to make room for what it published.
+    Evicted(u64),
+    /// A block of its own that was there is not any more: evicted, or lost.
+    Missing(u64),
     /// It is about to remove a block.
     Retiring(u64),
     /// It has removed a block.

@@ -14,7 +14,8 @@ pub(super) struct Ledger {
     taking: bool,
     giving: Option<u32>,
     counting: Option<u32>,
-    /// Blocks that are certainly there.
+    publishing: bool,
+    /// Blocks that are there unless they were evicted.
     pub(super) blocks: BTreeSet<u64>,
     /// Blocks that may be there.
     pub(super) doubtful_blocks: BTreeSet<u64>,
@@ -39,6 +40,11 @@ impl Ledger {
         self.up = false;
         self.found.clear();
         self.counting.take()
+    }
+
+    /// Whether its life ended while it published: what it evicted meanwhile nobody knows.
+    pub(super) fn died_publishing(&mut self) -> bool {
+        std::mem::take(&mut self.publishing)
     }
 
     /// Takes note of what the worker said.
@@ -78,10 +84,15 @@ impl Ledger {
                 self.chunks.remove(chunk);
             }
             Event::Publishing(first, count) => {
+                self.publishing = true;
                 self.next_block = first + count;
                 self.doubtful_blocks.extend(*first..first + count);
             }
+            Event::Missing(number) => {
+                self.blocks.remove(number);
+            }
             Event::Published(numbers) => {
+                self.publishing = false;
                 self.blocks_published += numbers.len() as u64;
                 // Those that are missing were refused, and are not there.
                 self.doubtful_blocks.clear();
@@ -96,7 +107,8 @@ impl Ledger {
             }
             Event::Verified => self.verified += 1,
             // Said of others, of roots, or of nothing that lasts.
-            Event::Repaired(..)
+            Event::Evicted(_)
+            | Event::Repaired(..)
             | Event::Naming(_)
             | Event::Named(_)
             | Event::NotNamed(_)

@@ -13,6 +13,7 @@ use cxl_shm::crash::{Armed, CrashPoint};
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::member::NodeDeath;
 use cxl_shm::proof::Mutant;
+use kv_cache::evict::BATCH;
 
 use super::bed::Bed;
 use super::child::{ChildOptions, Part};
@@ -81,6 +82,8 @@ pub struct Figures {
     pub chunks: u64,
     /// Blocks published.
     pub blocks_published: u64,
+    /// Blocks that made room for others, and were missed.
+    pub evicted: u64,
     /// Blocks, roots and chunks read, whole and right.
     pub verified: u64,
     /// Objects allocated.
@@ -101,6 +104,15 @@ pub struct Figures {
     pub fenced: u64,
     /// Bytes that the audit accounted for.
     pub audited_bytes: u64,
+}
+
+/// Blocks that made room for others on one node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Evictions {
+    /// As many at most: what the dead evicted last is not known.
+    pub(super) evicted: u64,
+    /// Blocks that were there, and were found missing.
+    pub(super) missing: u64,
 }
 
 /// A place in the rack that one process after the other takes.
@@ -148,6 +160,8 @@ pub struct Rack {
     pub(super) bed: Bed,
     pub(super) counts: Vec<Count>,
     pub(super) roots: Roots,
+    /// Of each node.
+    pub(super) evictions: Vec<Evictions>,
     /// So far; complete after the audit.
     pub figures: Figures,
     /// Lives of all processes so far.
@@ -199,6 +213,7 @@ impl Rack {
             bed: Bed::make(u16::try_from(nodes)?, plan.locks, number, plan.scarce)?,
             counts: (0..COUNTERS).map(|_| Count::default()).collect(),
             roots: Roots::default(),
+            evictions: vec![Evictions::default(); nodes as usize],
             figures: Figures::default(),
             lives: 0,
             plan,
@@ -386,6 +401,8 @@ impl Rack {
                 count.counted(value).map_err(|what| anyhow::anyhow!("{name}: {what}"))?;
             }
             Event::Repaired(..) => self.figures.repairs += 1,
+            Event::Evicted(blocks) => self.evictions[usize::from(player.node)].evicted += blocks,
+            Event::Missing(_) => self.evictions[usize::from(player.node)].missing += 1,
             Event::Serving(term) => {
                 self.figures.takeovers += u64::from(self.newest_term != 0);
                 self.newest_term = self.newest_term.max(term);
@@ -426,6 +443,9 @@ impl Rack {
             bail!("{name} ended by itself ({status})");
         }
         player.stopped = false;
+        if player.ledger.died_publishing() {
+            self.evictions[usize::from(player.node)].evicted += BATCH as u64;
+        }
         if let Some(counter) = player.ledger.end_of_life() {
             self.counts[counter as usize].died_counting();
         }

@@ -98,6 +98,7 @@ impl<F: Fabric> Worker<'_, F> {
         self.take_chunk()?;
         self.blocks.publish(2)?;
         self.blocks.check_any(|count| count.checked_sub(1))?;
+        self.blocks.hold_any(|count| count.checked_sub(1))?;
         self.blocks.check_other((self.index + 1) % self.workers, 0)?;
         self.blocks.retire_one(1)?;
         self.check_chunk()?;
@@ -129,7 +130,11 @@ impl<F: Fabric> Worker<'_, F> {
             }
             12 => {
                 let random = &mut self.random;
-                self.blocks.check_any(|count| random.index(count))
+                if random.one_in(4) {
+                    self.blocks.hold_any(|count| random.index(count))
+                } else {
+                    self.blocks.check_any(|count| random.index(count))
+                }
             }
             13 => {
                 let other = u32::try_from(self.random.below(u64::from(self.workers)));
@@ -248,6 +253,7 @@ impl<F: Fabric> Worker<'_, F> {
             let taken = self.member.request_chunk(&self.clock, ASK_MS, purpose);
             more = self.took(taken)?;
         }
+        self.blocks.publish_too_many()?;
         for _ in 0..GIVE_BACK_TRIES * u32::try_from(self.chunks.len()).unwrap_or(1) {
             self.give_chunk()?;
         }

@@ -113,7 +113,8 @@ fn cover(options: &Options) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let unreached: Vec<_> = covered.unreached.iter().map(|point| point.name()).collect();
+    let names = |points: &[CrashPoint]| points.iter().map(|point| point.name()).collect::<Vec<_>>();
+    let (unreached, missing) = (names(&covered.unreached), names(&covered.missing()));
     if options.json {
         println!("{}", serde_json::json!({ "survived": covered.deaths, "unreached": unreached }));
     } else {
@@ -122,8 +123,19 @@ fn cover(options: &Options) -> ExitCode {
             covered.deaths,
             CrashPoint::ALL.len() - unreached.len(),
         );
+        for (point, why) in coverage::ELSEWHERE {
+            println!("{}: {why}", point.name());
+        }
     }
-    if unreached.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let stale = names(&covered.stale());
+    if !missing.is_empty() || !stale.is_empty() {
+        eprintln!(
+            "prove torture --points: no process comes to {missing:?}; processes do come to \
+             {stale:?}, which are listed as not reached"
+        );
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }
 
 /// A child of a run. For `prove torture` itself.
@@ -181,14 +193,15 @@ fn print(options: &Options, figures: &Figures) {
     }
     let Figures { kills, kills_at_points, restarts, locks, counts, repairs, .. } = figures;
     let Figures { takeovers, declared_dead, recovered, fenced, .. } = figures;
-    let Figures { chunks, blocks_published, objects, frees, foreign_frees, .. } = figures;
+    let Figures { chunks, blocks_published, evicted, .. } = figures;
+    let Figures { objects, frees, foreign_frees, .. } = figures;
     let Figures { roots_named, roots_destroyed, verified, audited_bytes, .. } = figures;
     println!(
         "{kills} kills ({kills_at_points} at crash points), {restarts} restarts, {locks} lock \
          acquisitions, {counts} counts ({repairs} completed for the dead), {takeovers} take-overs, \
          {declared_dead} hosts declared dead, {recovered} recovered by others, {fenced} processes \
          fenced themselves, {chunks} chunks taken or given back, {blocks_published} blocks \
-         published, {objects} objects allocated, {frees} freed ({foreign_frees} by another \
+         published, {evicted} of them made room for others, {objects} objects allocated, {frees} freed ({foreign_frees} by another \
          worker), {roots_named} roots named, {roots_destroyed} destroyed, {verified} blocks, roots \
          and chunks verified, {audited_bytes} bytes accounted for"
     );
