@@ -22,10 +22,10 @@ pub type LocalSession<'p> =
 
 /// How often a process looks whether others of its host have died.
 const RECLAIM_MS: u64 = 500;
-/// How often it looks after this node's part of the pool, and how long its end waits at most for
-/// the thread that does.
+/// How long it rests between two turns of looking after this node's part of the pool.
 const UPKEEP_MS: u64 = 20;
-/// How long that thread waits for a lock between hosts, or a chunk of another node, at a time.
+/// How long it waits in such a turn for a lock between hosts, or a chunk of another node, at a time.
+/// The end of the process waits for the turn, which may take that long several times over.
 const UPKEEP_CHUNK_TIMEOUT_MS: u64 = 100;
 
 /// How a process keeps its node's part of a pool.
@@ -38,7 +38,8 @@ pub struct PoolOptions {
     pub quotas: Vec<(Namespace, Quota)>,
 }
 
-/// Why a process is not attached to a pool. Nothing is changed then.
+/// Why a process is not attached to a pool. Nothing is changed then, but quotas that were set before
+/// [`Quotas`](Self::Quotas) stay.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The region is not to be had.
@@ -61,7 +62,7 @@ pub enum PoolError {
 ///
 /// Two background threads: one beats the heart of the host if it is this process's turn, one looks
 /// after the node's part of the pool ([`Cache::upkeep`]) and reclaims what processes of this host
-/// that died were writing or holding.
+/// that died or left were writing or holding.
 ///
 /// # Example
 /// ```no_run
@@ -190,9 +191,16 @@ fn keep_up(
         }
         if turn % (RECLAIM_MS / UPKEEP_MS) == 0 {
             reclaim_dead_processes(cache.member(), &clock);
+            // Who left is not among the dead, and may have left blocks unfinished.
+            cache.reclaim_unfinished(&clock);
         }
         cache.upkeep(&clock, watermarks, UPKEEP_CHUNK_TIMEOUT_MS);
         clock.sleep_ms(UPKEEP_MS);
+    }
+    // What was dropped since the last turn is carried out by whoever takes the lock: nobody of this
+    // process does after this.
+    if cache.member().check_member().is_ok() {
+        cache.abort(&clock, Vec::new());
     }
 }
 

@@ -15,7 +15,7 @@
 //!   no protocol can: damaged memory.
 //!
 //! Whatever fails is a miss with a reason, and quarantined: this process does not try that block
-//! again.
+//! again. A line that is torn is looked at again before it counts as a failure ([`crate::damage`]).
 
 use cxl_shm::fabric::{Fabric, HostMemory, refresh_all};
 use cxl_shm::layout::NodeState;
@@ -78,7 +78,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             wanted.iter().map(is_bad).collect::<Vec<_>>()
         };
         let look = |(wanted, quarantined): (&Wanted, bool)| {
-            let descriptor = self.look(wanted.handle)?;
+            let descriptor = self.look_again(wanted.handle)?;
             accept(&descriptor, wanted)?;
             if quarantined { Err(Miss::Quarantined) } else { Ok(Ticket { descriptor }) }
         };
@@ -103,7 +103,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         };
         refresh_all(fabric, tickets.iter().filter_map(line));
         let look = |(ticket, checksum): &(Ticket, Option<u32>)| {
-            let now = self.look(ticket.handle()).map_err(|_| Miss::Changed)?;
+            let now = self.look_again(ticket.handle()).map_err(|_| Miss::Changed)?;
             // Everything but the state, which may have become or ceased to be EVICTING (H2).
             let before = ticket.descriptor;
             if (Descriptor { state: before.state, ..now }) != before {

@@ -23,10 +23,12 @@
 mod area;
 mod block;
 mod cache;
+mod damage;
 mod descriptor;
 pub mod evict;
 mod fetch;
 mod geometry;
+mod gone;
 mod hash;
 mod heap;
 mod hold;

@@ -2,7 +2,7 @@
 //! leave, and what they have yet to tell the host: blocks that were dropped before they were
 //! complete, holds that were dropped, blocks that were used. All in the process's own memory.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::area::Areas;
 use crate::block::Claim;
@@ -53,6 +53,16 @@ impl Local {
     /// The replica. A thread that panicked left it no worse than stale (R1).
     pub(crate) fn replica(&self) -> MutexGuard<'_, Replica> {
         self.replica.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The replica, unless another thread is at it: for who holds the heap lock, for which the
+    /// whole host waits, while a thread with the replica may be scanning segments.
+    pub(crate) fn try_replica(&self) -> Option<MutexGuard<'_, Replica>> {
+        match self.replica.try_lock() {
+            Ok(replica) => Some(replica),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The order in which this node's blocks leave. Locked by who holds the heap lock. A thread that

@@ -113,9 +113,15 @@ where
 
     /// Removes a damaged block of this node: nobody else can, and nobody can use it.
     fn retire_damaged(&self, handle: Handle, miss: Miss) {
-        if miss.is_damage() && handle.owner() == self.cache.member().node() {
-            self.cache.retire(self.clock, &[handle]);
+        if handle.owner() != self.cache.member().node() {
+            return;
         }
+        match miss {
+            Miss::Checksum => self.cache.retire(self.clock, &[handle]),
+            // Perhaps only for the moment, as its line was being written.
+            Miss::Torn | Miss::Malformed => self.cache.retire_unreadable(self.clock, &[handle]),
+            _ => 0,
+        };
     }
 
     pub(super) fn wanted(&self, block: &MatchedBlock) -> Wanted {

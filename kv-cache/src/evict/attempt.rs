@@ -1,5 +1,7 @@
 //! One batch of evictions, under the heap lock.
 
+use std::collections::HashSet;
+
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::member::Liveness;
@@ -38,14 +40,16 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         let want = want.min(BATCH) as u64;
         let (mut evicted, mut looked_at) = (0, 0);
         let mut spent = Vec::new();
-        let mut held: Vec<u32> = Vec::new();
+        // What this call cannot evict: it comes to its end whatever the descriptors say.
+        let mut stay: HashSet<u32> = HashSet::new();
+        let mut spared_held = 0;
         while evicted < want
             && let Some(kind) = order.next_kind(size, &spent, capacity_bytes)
         {
             let lacking = usize::try_from(want - evicted).unwrap_or(BATCH);
             let is_ready = |slot| matches!(self.directory.slot(slot), SlotWord::Ready { .. });
             let slots =
-                order.victims(kind, lacking, |slot| is_ready(slot) && !held.contains(&slot));
+                order.victims(kind, lacking, |slot| is_ready(slot) && !stay.contains(&slot));
             if slots.is_empty() {
                 spent.push(kind);
                 continue;
@@ -56,17 +60,31 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             for (slot, seen) in slots.into_iter().zip(seen) {
                 let used = order.used(slot, seen.tick);
                 if seen.held {
-                    held.push(slot);
+                    stay.insert(slot);
+                    spared_held += 1;
                 } else if !used || looked_at > LOOKED_AT_MAX {
                     // V2, V3.
                     leaving.push(slot);
                 }
             }
             evicted += self.attempt(&mut order, &leaving, now_ms);
+            for slot in leaving {
+                if !matches!(self.directory.slot(slot), SlotWord::Ready { .. }) {
+                    continue;
+                }
+                stay.insert(slot);
+                match self.segment.own(self.fabric(), slot) {
+                    Ok(SlotContent::Block(block)) if block.state == BlockState::Ready => {
+                        spared_held += 1;
+                    }
+                    // The directory says READY and the descriptor does not: damaged memory.
+                    Ok(_) | Err(_) => self.doubt(),
+                }
+            }
         }
         local.count(|metrics| {
             metrics.evicted_blocks += evicted;
-            metrics.spared_held += held.len() as u64;
+            metrics.spared_held += spared_held;
         });
         evicted
     }

@@ -102,6 +102,10 @@ impl Order {
             self.position += 1;
             // One that cannot be read was skipped over (G3), before the slots were looked at.
             let Some(entry) = log.cached(fabric, number) else { continue };
+            // G4: what lies in the log is a hint, and may name what is not there.
+            if entry.slot >= heap.directory.slots() {
+                continue;
+            }
             match entry.kind {
                 LogKind::Published => {
                     // Blocks of one prefix are announced one after the other, ever deeper: they came

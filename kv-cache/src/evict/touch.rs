@@ -36,8 +36,13 @@ impl Local {
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
-    /// Stamps what this process has used, a bounded part of it. Returns whether there is more.
+    /// Stamps what this process has used, a bounded part of it. Returns whether there is more that
+    /// can be told now: nothing can while another thread of the process is at the replica.
     pub(crate) fn flush_touches(&mut self, local: &Local) -> bool {
+        let Some(replica) = local.try_replica() else { return false };
+        let positions = self.areas.layout().nodes().map(|node| replica.position(node));
+        let positions: Vec<Option<u64>> = positions.collect();
+        drop(replica);
         let (mut touched, more) = {
             let mut noted = local.touched.lock().unwrap_or_else(PoisonError::into_inner);
             let part = noted.len().min(TOLD_AT_ONCE);
@@ -46,10 +51,6 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         // So that each line is written back once.
         touched.sort_unstable_by_key(|handle| (handle.owner(), handle.slot()));
         touched.dedup_by_key(|handle| (handle.owner(), handle.slot()));
-        let replica = local.replica();
-        let positions = self.areas.layout().nodes().map(|node| replica.position(node));
-        let positions: Vec<Option<u64>> = positions.collect();
-        drop(replica);
         let mut told = 0;
         let mut batch = PublishBatch::new(self.fabric());
         for handle in touched {

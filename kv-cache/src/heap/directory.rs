@@ -153,8 +153,12 @@ impl<W: HostMemory> Directory<W> {
     /// Whether somebody stopped in the middle of a change, or nobody built it in this life of the
     /// node.
     pub(crate) fn is_doubtful(&self, incarnation: Incarnation) -> bool {
-        self.words.load(WORD_CHANGING) != 0
-            || self.words.load(WORD_INCARNATION) != u64::from(incarnation.0)
+        self.words.load(WORD_CHANGING) != 0 || !self.is_built_in(incarnation)
+    }
+
+    /// Whether it was built in this life of the node: then what it says of a slot was so.
+    pub(super) fn is_built_in(&self, incarnation: Incarnation) -> bool {
+        self.words.load(WORD_INCARNATION) == u64::from(incarnation.0)
     }
 
     /// Says that a change begins or is complete.

@@ -1,11 +1,17 @@
 //! Mark and sweep: the directory made anew from the descriptors and the chunk table.
 
+use std::collections::HashMap;
+
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::member::Liveness;
 
 use super::{LockedHeap, SlotWord, tag};
 use crate::descriptor::{BlockState, Descriptor, DescriptorLine, SlotContent};
+
+/// How many more blocks than any other slot of its node a slot may have held whose generation is
+/// lost: more than any has in practice, and few enough to be lost a thousand times (`is_newer`).
+const UNHEARD_OF: u32 = 1 << 20;
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Builds the directory anew. After return every complete block of this node that can be
@@ -14,6 +20,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Complete blocks of earlier lives of the node stay: their chunks are this node's still.
     /// Returns how many slots were made tombstones.
     pub(super) fn sweep(&mut self) -> u64 {
+        let known = self.known_generations();
         self.directory.clear();
         self.find_chunks();
         let mut victims = Vec::new();
@@ -60,9 +67,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         crash::reach(CrashPoint::SweepMarked);
         let mut batch = PublishBatch::new(self.fabric());
         for (slot, generation) in &victims {
-            // A line that cannot be read does not tell its generation: go on from one that no
-            // handle to it can have (D1).
-            let generation = generation.unwrap_or(newest);
+            // A line that cannot be read does not tell its generation. The directory did, if it is
+            // of this life; else go on from one that no handle to the slot can have (D1).
+            let generation = generation
+                .or_else(|| known.get(slot).copied())
+                .unwrap_or_else(|| newest.wrapping_add(UNHEARD_OF));
             self.directory.set_slot(*slot, SlotWord::Free { generation, ends: false });
             let line = DescriptorLine::free(self.node(), generation, false);
             batch.line(self.segment.line(*slot), &line);
@@ -78,6 +87,28 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         }
         self.directory.set_built(self.member.incarnation());
         victims.len() as u64
+    }
+
+    /// The generations of slots whose descriptors cannot be read, as far as the directory knows
+    /// them from this life of the node.
+    fn known_generations(&self) -> HashMap<u32, u32> {
+        if !self.directory.is_built_in(self.member.incarnation()) {
+            return HashMap::new();
+        }
+        let unreadable = |slot: &u32| self.segment.own(self.fabric(), *slot).is_err();
+        let known = |slot| match self.directory.slot(slot) {
+            // As at the end of a sweep that did not come to its own.
+            SlotWord::Blank => None,
+            SlotWord::Free { generation, .. }
+            | SlotWord::Writing { generation, .. }
+            | SlotWord::Ready { generation, .. } => Some((slot, generation)),
+        };
+        (0..self.directory.slots()).filter(unreadable).filter_map(known).collect()
+    }
+
+    /// Has whoever takes the heap lock next sweep.
+    pub(crate) fn doubt(&mut self) {
+        self.doubtful = true;
     }
 
     /// What becomes of a block; `None` when it goes.

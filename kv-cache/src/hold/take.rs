@@ -12,12 +12,13 @@ use super::{HeldBlock, Release};
 use crate::cache::Cache;
 use crate::descriptor::{BlockState, Handle};
 use crate::fetch::{Wanted, accept};
+use crate::gone::once_each;
 use crate::heap::LockedHeap;
 use crate::lookup::MatchedBlock;
 use crate::miss::Miss;
 
-/// How often a hold looks again at a block that its owner considers evicting: for some 20 ms of a
-/// real clock, many times what an attempt takes.
+/// How often a hold looks again at a block that its owner considers evicting, or whose line it is
+/// just writing: for some 20 ms of a real clock, many times what an attempt takes.
 const LOOKS_MAX: u32 = 600;
 
 /// Why a block is not held.
@@ -121,6 +122,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 match verdict {
                     Ok(block) if block.state == BlockState::Evicting => true,
                     Ok(_) => false,
+                    // H2: a held block passes through EVICTING, and its line is torn meanwhile.
+                    Err(Miss::Torn) if tries + 1 < LOOKS_MAX => true,
                     Err(miss) => {
                         outcomes[*index] = Err(miss.into());
                         misses.push((wanted[*index].handle, miss));
@@ -179,7 +182,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
 
     /// Drops the holds of processes that are gone (H4). Returns how many.
     pub(crate) fn drop_holds_of(&mut self, is_gone: impl Fn(ProcessSlot) -> bool) -> u64 {
-        let dropped = self.holds.drop_of(is_gone);
+        let dropped = self.holds.drop_of(once_each(is_gone));
         self.unstamp(dropped.iter().copied());
         dropped.len() as u64
     }

@@ -8,7 +8,8 @@
 //! - **R2** Every slot of every segment has at most one entry, so its size is bounded by the
 //!   region whatever the logs say. Several owners may have the same key.
 //! - **R3** An entry whose fetch failed is *quarantined*: this process does not believe in that
-//!   generation of that slot any more, whatever logs and segments say.
+//!   generation of that slot any more, whatever logs and segments say; unless it is this node's own
+//!   and turns out to be readable under the heap lock ([`crate::damage`]).
 //! - **R4** Of several copies of a block all readers take that of the lowest node.
 
 mod rows;
@@ -89,6 +90,14 @@ impl Replica {
         let rows = self.rows(owner);
         rows.set_generation(slot, handle.generation());
         rows.set_mark(slot, Mark::Quarantined);
+    }
+
+    /// Believes in a quarantined block again, which was only torn for a moment (R3).
+    pub(crate) fn believe(&mut self, handle: Handle, key: BlockKey) {
+        if self.is_quarantined(handle) {
+            self.rows(handle.owner()).set_mark(handle.slot(), Mark::Absent);
+            self.add(handle.owner(), handle.slot(), handle.generation(), key);
+        }
     }
 
     /// Takes in what a slot of a segment was just seen to hold.

@@ -4,6 +4,8 @@ use cxl_shm::fabric::{Fabric, refresh_all};
 use cxl_shm::units::NodeId;
 
 use super::Replica;
+use crate::damage;
+use crate::descriptor::DescriptorError;
 use crate::log::{Behind, behind};
 
 /// What a sync had to do.
@@ -73,10 +75,31 @@ impl Replica {
     /// Reads a whole segment; `head` was read before (G2).
     fn rescan<F: Fabric>(&mut self, fabric: &F, node: NodeId, head: u64) {
         self.owners[node.index()].position = Some(head);
-        self.areas.segment(node).scan(fabric, |slot, content| match content {
+        let segment = self.areas.segment(node);
+        let mut torn = Vec::new();
+        segment.scan(fabric, |slot, content| match content {
             Ok(content) => self.learn(node, slot, content),
-            // Torn because it is being written: the log will tell. Damaged: nothing to find.
-            Err(_) => self.remove(node, slot),
+            Err(DescriptorError::Torn(_)) => torn.push(slot),
+            Err(DescriptorError::Malformed) => self.remove(node, slot),
         });
+        // Being written just now, perhaps in place: of EVICTING and back to READY no log tells.
+        for _ in 0..damage::LOOKS_MAX {
+            if torn.is_empty() {
+                break;
+            }
+            damage::give_way();
+            refresh_all(fabric, torn.iter().map(|slot| segment.range(*slot)));
+            torn.retain(|slot| match segment.cached(fabric, *slot) {
+                Ok(content) => {
+                    self.learn(node, *slot, content);
+                    false
+                }
+                Err(_) => true,
+            });
+        }
+        // Damaged: nothing to find.
+        for slot in torn {
+            self.remove(node, slot);
+        }
     }
 }

@@ -4,6 +4,7 @@ mod damage;
 mod evict;
 mod exchange;
 mod foreign;
+mod gone;
 mod hold;
 mod lag;
 mod mutation;
@@ -11,6 +12,8 @@ mod pressure;
 mod recovery;
 mod room;
 mod schedule;
+mod stray;
+mod torn;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

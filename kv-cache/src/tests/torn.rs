@@ -1,0 +1,207 @@
+//! Lines that are torn for a moment, and such that are damaged for good.
+
+use cxl_shm::fabric::LineWords;
+use cxl_shm::units::{LineOffset, WordOffset};
+
+use super::*;
+
+/// A host that finds a line torn, until it has refreshed it some more times.
+#[derive(Clone, Debug)]
+struct Tearing {
+    host: SimulatedHost,
+    torn: Arc<Mutex<Option<Torn>>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Torn {
+    handle_line: LineRange,
+    refreshes: u32,
+}
+
+impl Tearing {
+    /// From now on, until the line was refreshed `refreshes` times.
+    fn tear(&self, handle_line: LineRange, refreshes: u32) {
+        self.flip(handle_line);
+        *self.torn.lock().unwrap() = Some(Torn { handle_line, refreshes });
+    }
+
+    /// As if one of its words were of the line before.
+    fn flip(&self, line: LineRange) {
+        self.host.rack().flip_bit(line.start().bytes() + 36, 5);
+    }
+
+    fn is_whole(&self) -> bool {
+        self.torn.lock().unwrap().is_none()
+    }
+}
+
+impl Fabric for Tearing {
+    fn bytes(&self) -> u64 {
+        self.host.bytes()
+    }
+
+    fn load(&self, at: WordOffset) -> u64 {
+        self.host.load(at)
+    }
+
+    #[track_caller]
+    fn store(&self, at: WordOffset, value: u64) {
+        self.host.store(at, value);
+    }
+
+    fn read_line(&self, at: LineOffset) -> LineWords {
+        self.host.read_line(at)
+    }
+
+    #[track_caller]
+    fn write_line(&self, at: LineOffset, words: &LineWords) {
+        self.host.write_line(at, words);
+    }
+
+    #[track_caller]
+    fn write_back(&self, lines: LineRange) {
+        self.host.write_back(lines);
+    }
+
+    #[track_caller]
+    fn invalidate(&self, lines: LineRange) {
+        let mut torn = self.torn.lock().unwrap();
+        if let Some(Torn { handle_line, refreshes }) = &mut *torn
+            && lines.iter().any(|line| line == handle_line.start())
+        {
+            *refreshes -= 1;
+            if *refreshes == 0 {
+                self.flip(*handle_line);
+                *torn = None;
+            }
+        }
+        self.host.invalidate(lines);
+    }
+
+    #[track_caller]
+    fn fence(&self) {
+        self.host.fence();
+    }
+
+    #[track_caller]
+    fn read_back(&self, lines: LineRange) {
+        self.host.read_back(lines);
+    }
+}
+
+type TearingCache<'m> = Cache<'m, Tearing, SimulatedHostMemory, Deaths>;
+
+/// A node that publishes block 1, and another one to whom its line looks torn when `tear` says so.
+fn with_a_torn_line(
+    test: impl FnOnce(&TestCache<'_>, &TearingCache<'_>, &ServingClock<'_>, Handle, LineRange),
+) {
+    let rig = Rig::new(2, 32, 8);
+    let first = rig.join(0);
+    let fabric = Tearing { host: rig.rack.host(1), torn: Arc::default() };
+    let clock = rig.serve(&[&first]);
+    let second = Member::join(
+        fabric,
+        rig.rack.host_memory(1, HostTier::words_of(&rig.geometry)),
+        1,
+        &HostIdentity::simulated(1),
+        ProcessIdentity::new(99, 1),
+        rig.deaths.clone(),
+        &rig.rack.clock(1),
+    )
+    .unwrap();
+    let a = Cache::attach(&first, &clock).unwrap();
+    let b = Cache::attach(&second, &clock).unwrap();
+    let handle = publish(&a, &clock, 1);
+    b.sync();
+    let line = a.segment(handle.owner()).unwrap().range(handle.slot());
+    test(&a, &b, &clock, handle, line);
+}
+
+fn is_found(cache: &TearingCache<'_>, handle: Handle) -> bool {
+    cache.lookup(&[key(1)]).blocks().first().map(|block| block.handle) == Some(handle)
+}
+
+#[test]
+fn both_looks_of_a_fetch_wait_for_a_line_that_is_being_written() {
+    with_a_torn_line(|_, b, _, handle, line| {
+        b.member().fabric().tear(line, 5);
+        let ticket = b.open(&[wanted(1, handle)]).remove(0).unwrap();
+        assert!(b.member().fabric().is_whole());
+        b.member().fabric().tear(line, 5);
+        assert_eq!(b.close(&[(ticket, None)]), [Ok(())]);
+        assert!(b.member().fabric().is_whole() && is_found(b, handle));
+    });
+}
+
+#[test]
+fn a_fetch_does_not_wait_forever() {
+    with_a_torn_line(|_, b, _, handle, line| {
+        let ticket = b.open(&[wanted(1, handle)]).remove(0).unwrap();
+        b.member().fabric().tear(line, u32::MAX);
+        assert_eq!(b.close(&[(ticket, None)]), [Err(Miss::Changed)]);
+        assert_eq!(b.open(&[wanted(1, handle)]), [Err(Miss::Torn)]);
+        assert!(!is_found(b, handle));
+    });
+}
+
+#[test]
+fn a_hold_waits_for_a_line_that_is_being_written_and_no_longer() {
+    with_a_torn_line(|_, b, clock, handle, line| {
+        b.member().fabric().tear(line, 100);
+        let held = b.hold(clock, &[wanted(1, handle)], HOLD_MS).remove(0).unwrap();
+        assert!(b.member().fabric().is_whole());
+        b.release(clock, vec![held]);
+        b.member().fabric().tear(line, u32::MAX);
+        let error = b.hold(clock, &[wanted(1, handle)], HOLD_MS).remove(0).unwrap_err();
+        assert_eq!(error, HoldError::Miss(Miss::Torn));
+        assert!(!is_found(b, handle));
+    });
+}
+
+#[test]
+fn a_scan_waits_for_lines_that_are_being_written() {
+    with_a_torn_line(|a, b, clock, handle, line| {
+        // More than a ring: the segment is scanned.
+        for number in 2..=10 {
+            publish(a, clock, number);
+        }
+        b.member().fabric().tear(line, 5);
+        assert!(is_found(b, handle));
+        assert_eq!(b.local().metrics().rescans, 1);
+        for number in 11..=19 {
+            publish(a, clock, number);
+        }
+        b.member().fabric().tear(line, u32::MAX);
+        assert!(!is_found(b, handle), "damaged for good");
+        assert_eq!(b.local().metrics().rescans, 2);
+    });
+}
+
+#[test]
+fn an_owner_removes_what_it_cannot_read_and_nothing_else() {
+    let rig = Rig::new(2, 32, 16);
+    on_two_hosts(&rig, |a, b, clock| {
+        let handle = publish(a, clock, 1);
+        let held = hold(b, clock, 1).unwrap();
+        let line = a.segment(handle.owner()).unwrap().range(handle.slot());
+        let flip = || {
+            rig.rack.flip_bit(line.start().bytes() + 36, 5);
+            a.member().fabric().refresh(line);
+        };
+        flip();
+        assert_eq!(fetch(a, 1, handle), Err(Miss::Torn));
+        assert_eq!(find(a, 1), None, "quarantined");
+        flip();
+        assert_eq!(a.retire_unreadable(clock, &[handle]), 0, "a writer was in between");
+        assert_eq!(find(a, 1), Some(handle));
+        assert!(find_and_fetch(a, 1) && fetch(b, 1, held.handle()).is_ok());
+
+        flip();
+        let foreign = Handle::new(b.member().node(), handle.slot(), handle.generation());
+        let outside = Handle::new(handle.owner(), 32, 1);
+        assert_eq!(a.retire_unreadable(clock, &[foreign, outside, handle]), 1);
+        assert_eq!(a.local().metrics().retired_blocks, 1);
+        assert_eq!(publish(a, clock, 1).generation(), handle.generation() + 1);
+        assert!(find_and_fetch(b, 1));
+    });
+}
