@@ -29,20 +29,27 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
     let region = layout.geometry();
     let application = member.superblock().application;
     let geometry = CacheGeometry::decode(application, region.nodes, region.area_lines);
-    let freed = match geometry {
+    let (freed, settled) = match geometry {
         Ok(geometry) => {
             let areas = Areas::new(layout, geometry);
             let heap = Heap::new(member, areas);
             // A host tier of another version is not ours to touch.
             if heap.claim_format(clock) {
-                heap.locked(&Local::new(areas), clock, |heap| heap.reap()).0
+                heap.locked(&Local::new(areas), clock, |heap| {
+                    let (freed, _) = heap.reap();
+                    (freed, heap.settle_closing())
+                })
             } else {
-                0
+                (0, true)
             }
         }
         // Not a cache: then nothing of one is to be freed either.
-        Err(_) => 0,
+        Err(_) => (0, true),
     };
+    // Struck off, whoever gets its place would seem to be giving the chunk back.
+    if !settled {
+        return freed;
+    }
     tracing::info!(processes = dead.len(), freed, "reclaimed what dead processes left");
     for process in dead {
         member.forget_process(process);

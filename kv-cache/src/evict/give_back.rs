@@ -16,7 +16,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// Evicts what is in `chunk`, whatever its use, and gives the chunk back to the region. False
     /// when that did not come to its end: something in it is held, or being written, or the lock of
     /// the chunk table was not to be had. Then it is used on.
-    pub(super) fn give_back(&self, clock: &impl Clock, chunk: ChunkId, timeout_ms: u64) -> bool {
+    pub(crate) fn give_back(&self, clock: &impl Clock, chunk: ChunkId, timeout_ms: u64) -> bool {
         if !self.locked(clock, |heap| heap.close_chunk(chunk)) {
             return false;
         }
@@ -37,12 +37,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         crash::reach(CrashPoint::ChunkVacated);
         // L3: not under the heap lock, which nobody would have for as long.
         let given = is_empty && self.member().free_chunk(clock, timeout_ms, chunk).is_ok();
-        self.locked(clock, |heap| {
-            if given {
-                heap.directory.forget_chunk(chunk);
-            }
-            heap.directory.set_closing(None);
-        });
+        self.locked(clock, |heap| heap.reopen(chunk));
         self.local().count(|metrics| metrics.chunks_returned += u64::from(given));
         given
     }
@@ -108,17 +103,34 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     }
 
     /// Ends what a process left that died while it gave a chunk back, or this one when it failed.
-    pub(crate) fn settle_closing(&mut self) {
+    /// False when that has to wait: it died in the middle of an update of the chunk table, which is
+    /// not redone yet. The chunk takes no payload until then.
+    pub(crate) fn settle_closing(&mut self) -> bool {
         let (Some(chunk), Some(process)) =
             (self.directory.closing(), self.directory.closing_process())
         else {
-            return;
+            return true;
         };
         if process != self.member.process() && self.member.is_process_alive(process) {
-            return;
+            return true;
         }
-        if !self.member.owned_chunks().iter().any(|(owned, _)| *owned == chunk) {
+        // Before that the chunk table may name us as the owner of what will be nobody's.
+        let settled = self.member.recover_locks();
+        if settled {
+            self.reopen(chunk);
+        }
+        settled
+    }
+
+    /// Uses a chunk on that was being given back, if it is still this node's, or again.
+    pub(crate) fn reopen(&mut self, chunk: ChunkId) {
+        let uses = self.directory.chunk_uses();
+        // One with blocks was not given away. Of another the chunk table tells whose it is now:
+        // as soon as it was nobody's another process of the host may have taken it, for blocks of
+        // any size.
+        if !uses.iter().any(|it| it.chunk == chunk && it.taken() > 0) {
             self.directory.forget_chunk(chunk);
+            self.add_chunk(chunk);
         }
         self.directory.set_closing(None);
     }

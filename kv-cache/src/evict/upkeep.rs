@@ -188,7 +188,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         let Ok(chunk) = self.member().request_chunk(clock, timeout_ms, size.purpose()) else {
             return 0;
         };
-        self.locked(clock, |heap| heap.directory.add_chunk(chunk, size));
+        self.locked(clock, |heap| heap.add_chunk(chunk));
         self.local().count(|metrics| metrics.chunks_added += 1);
         1
     }

@@ -3,7 +3,7 @@
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::member::{Liveness, ProcessSlot};
-use cxl_shm::units::Extent;
+use cxl_shm::units::{ChunkId, Extent};
 
 use super::{LockedHeap, SlotSize, SlotWord};
 use crate::block::Claim;
@@ -68,9 +68,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         self.free(victims)
     }
 
-    /// Frees what dead processes were writing, drops what they held, and takes in chunks that they
-    /// had allocated and not yet used. Returns how many blocks were freed, and how many holds.
+    /// Frees what dead processes were writing, drops what they held, ends what they left of a chunk
+    /// that they were giving back, and takes in chunks that they had allocated and not yet used.
+    /// Returns how many blocks were freed, and how many holds.
     pub(crate) fn reap(&mut self) -> (u64, u64) {
+        self.settle_closing();
         self.find_chunks();
         let member = self.member;
         let is_gone = |process| !member.is_process_alive(process);
@@ -129,9 +131,23 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Takes in chunks of this node that the directory does not know: their allocator died before
     /// it could say so.
     pub(crate) fn find_chunks(&self) {
+        self.add_owned(|_| true);
+    }
+
+    /// Takes in a chunk that this node was given, all of it free. Does nothing when the directory
+    /// knows it already, or when it is not this node's any more.
+    pub(crate) fn add_chunk(&self, chunk: ChunkId) {
+        self.add_owned(|owned| owned == chunk);
+    }
+
+    /// Whose a chunk is, and for blocks of which size, is asked under the heap lock: since it was
+    /// allocated another process of the host may have found it, and given it back.
+    fn add_owned(&self, wanted: impl Fn(ChunkId) -> bool) {
         let chunk_bytes = self.member.layout().geometry().chunk_bytes;
         for (chunk, purpose) in self.member.owned_chunks() {
-            if let Some(size) = SlotSize::from_purpose(purpose, chunk_bytes) {
+            if wanted(chunk)
+                && let Some(size) = SlotSize::from_purpose(purpose, chunk_bytes)
+            {
                 self.directory.add_chunk(chunk, size);
             }
         }

@@ -73,7 +73,7 @@ impl ChunkUse {
 
 impl<W: HostMemory> Directory<W> {
     /// Adds a chunk of this node, all of it free. Does nothing when it is there already.
-    pub(crate) fn add_chunk(&self, chunk: ChunkId, size: SlotSize) {
+    pub(super) fn add_chunk(&self, chunk: ChunkId, size: SlotSize) {
         let at = self.chunk_at(chunk.0);
         if self.words.load(at) == 0 {
             let free = size.in_chunk(self.layout.geometry().chunk_bytes);

@@ -89,8 +89,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         // host may be faster and take it.
         for _ in 0..=2 * specs.len() {
             let lacking = self.locked(clock, |heap| {
-                if let Some((chunk, size)) = chunk.take() {
-                    heap.directory.add_chunk(chunk, size);
+                if let Some((chunk, _)) = chunk.take() {
+                    heap.add_chunk(chunk);
                 }
                 heap.reserve(&mut wishes, self.local())
             });
@@ -104,8 +104,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 }
             }
         }
-        if let Some((chunk, size)) = chunk {
-            self.locked(clock, |heap| heap.directory.add_chunk(chunk, size));
+        if let Some((chunk, _)) = chunk {
+            self.locked(clock, |heap| heap.add_chunk(chunk));
         }
         let outrun = || Reservation::Refused(Refusal::Outrun);
         let outcomes = wishes.into_iter().map(|wish| wish.outcome.unwrap_or_else(outrun));

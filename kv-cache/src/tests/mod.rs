@@ -4,6 +4,7 @@ mod damage;
 mod evict;
 mod exchange;
 mod foreign;
+mod give_back;
 mod gone;
 mod hold;
 mod lag;

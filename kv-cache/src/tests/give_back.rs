@@ -1,0 +1,189 @@
+//! Chunks that are given back: whose they are, whoever dies or is faster meanwhile.
+
+use cxl_shm::fabric::simulated::{Faults, Schedule};
+use cxl_shm::layout::LockProtocol;
+use cxl_shm::units::ChunkId;
+
+use super::*;
+use crate::evict::Watermarks;
+use crate::heap::{ChunkUse, SlotSize};
+use crate::reclaim_dead_processes;
+
+/// Blocks that are published after a death.
+const AFTER: [u8; 4] = [2, 3, 4, 5];
+
+fn size(bytes: u64) -> SlotSize {
+    SlotSize::for_block(bytes, CHUNK_BYTES).unwrap()
+}
+
+fn uses(cache: &TestCache<'_>, clock: &impl Clock) -> Vec<ChunkUse> {
+    cache.locked(clock, |heap| heap.directory.chunk_uses())
+}
+
+/// Takes chunks of the region until it has `chunk`.
+fn take(member: &TestMember, clock: &impl Clock, chunk: ChunkId, size: SlotSize) {
+    while member.allocate_chunk(clock, CHUNK_TIMEOUT_MS, size.purpose()).unwrap() != chunk {}
+}
+
+/// A rack whose hosts need no lock manager.
+fn without_manager(nodes: u16) -> Rig {
+    let mut rig = Rig::new(nodes, 32, 16);
+    rig.rack = SimulatedRack::sticky(usize::from(nodes), REGION_BYTES);
+    let cache = CacheGeometry::new(32, 16).unwrap();
+    let superblock = Superblock {
+        lock_protocol: LockProtocol::Bakery,
+        ..Superblock::new([1, 2], rig.geometry, cache.encode())
+    };
+    format_superblock(&rig.rack.host(0), &superblock, |_, _| ()).unwrap();
+    rig
+}
+
+/// A process of host 0 gives its host's only chunk back and dies before operation `step` of that, if
+/// one is given. Returns how many operations it had.
+fn give_back_until(step: Option<u64>) -> u64 {
+    let rig = without_manager(1);
+    let clock = rig.rack.clock(0);
+    let (survivor, giver) = (rig.join(0), rig.join(0));
+    let identity = {
+        let mut all = giver.processes().into_iter();
+        all.find(|(slot, _)| *slot == giver.process()).unwrap().1
+    };
+    let a = Cache::attach(&survivor, &clock).unwrap();
+    let handle = publish(&a, &clock, 1);
+    a.retire(&clock, &[handle]);
+    let (chunk, _) = survivor.owned_chunks()[0];
+
+    let lent = Arc::new(Mutex::new(Some(giver)));
+    let (deaths, task) = (rig.deaths.clone(), {
+        let (lent, clock) = (Arc::clone(&lent), rig.rack.clock(0));
+        move || {
+            let member = lent.lock().unwrap().take().unwrap();
+            let cache = Cache::attach(&member, &clock).unwrap();
+            cache.give_back(&clock, chunk, CHUNK_TIMEOUT_MS);
+            drop(cache);
+            *lent.lock().unwrap() = Some(member);
+        }
+    });
+    let mut schedule = Schedule::builder(&rig.rack, 1)
+        .faults(Faults::NONE)
+        .task(0, "giver", task)
+        .on_crash(move |_| deaths.0.lock().unwrap().extend([identity]));
+    if let Some(step) = step {
+        schedule = schedule.crash_process_at("giver", step);
+    }
+    let report = schedule.run();
+
+    // Before anybody else has looked after the dead.
+    a.upkeep(&clock, Watermarks::default(), CHUNK_TIMEOUT_MS);
+    for number in AFTER {
+        publish(&a, &clock, number);
+    }
+    survivor.beat();
+    reclaim_dead_processes(&survivor, &clock);
+    let owned = survivor.owned_chunks();
+    a.segment(survivor.node()).unwrap().scan(survivor.fabric(), |slot, content| {
+        if let Ok(SlotContent::Block(block)) = content {
+            let chunk = survivor.layout().chunk_of(block.payload).unwrap();
+            let ours = owned.iter().any(|(owned, _)| *owned == chunk);
+            assert!(ours, "step {step:?}: slot {slot} names {chunk}, which is not this node's");
+        }
+    });
+    assert!(AFTER.iter().all(|number| find_and_fetch(&a, *number)), "step {step:?}");
+    assert_eq!(uses(&a, &clock).len(), owned.len(), "step {step:?}");
+    report.task("giver").unwrap().steps
+}
+
+#[test]
+fn who_dies_giving_a_chunk_back_leaves_it_this_nodes_or_nobodys() {
+    let steps = give_back_until(None);
+    // The end of it: the chunk table, and the directory after it.
+    for step in steps.saturating_sub(80)..=steps {
+        give_back_until(Some(step));
+    }
+}
+
+#[test]
+fn a_chunk_that_was_given_back_before_its_allocator_could_say_so_is_not_added() {
+    let rig = Rig::new(2, 32, 16);
+    on_two_hosts(&rig, |a, b, clock| {
+        let other = rig.join(0);
+        let cache = Cache::attach(&other, clock).unwrap();
+        let slots = size(BLOCK_BYTES);
+        let chunk = other.allocate_chunk(clock, CHUNK_TIMEOUT_MS, slots.purpose()).unwrap();
+        // Another process of the host finds it, and has no use for it.
+        a.reap(clock);
+        assert_eq!(uses(a, clock).len(), 1);
+        a.give_back(clock, chunk, CHUNK_TIMEOUT_MS);
+        assert_eq!(uses(a, clock), []);
+        take(b.member(), clock, chunk, slots);
+        cache.locked(clock, |heap| heap.add_chunk(chunk));
+        assert_eq!(uses(a, clock), [], "it is the other node's");
+        // One that is still ours is, as what it was allocated for.
+        let chunk = other.allocate_chunk(clock, CHUNK_TIMEOUT_MS, size(1).purpose()).unwrap();
+        cache.locked(clock, |heap| heap.add_chunk(chunk));
+        let [found] = uses(a, clock)[..] else { panic!("{:?}", uses(a, clock)) };
+        assert_eq!((found.chunk, found.size, found.taken()), (chunk, size(1), 0));
+    });
+}
+
+#[test]
+fn a_chunk_that_is_taken_again_before_it_is_forgotten_is_used_for_what_it_was_taken_for() {
+    for dies in [false, true] {
+        let rig = Rig::new(2, 32, 16);
+        on_two_hosts(&rig, |a, b, clock| {
+            let handle = publish(a, clock, 1);
+            a.retire(clock, &[handle]);
+            let (chunk, _) = a.member().owned_chunks()[0];
+            let giver = rig.join(0);
+            let cache = Cache::attach(&giver, clock).unwrap();
+            cache.locked(clock, |heap| {
+                heap.directory.set_closing(Some((chunk, giver.process())));
+            });
+            giver.free_chunk(clock, CHUNK_TIMEOUT_MS, chunk).unwrap();
+            // For blocks of another size.
+            take(a.member(), clock, chunk, size(1));
+            a.locked(clock, |heap| heap.add_chunk(chunk));
+            if dies {
+                rig.kill(&giver);
+                a.reap(clock);
+            } else {
+                cache.locked(clock, |heap| heap.reopen(chunk));
+            }
+            let found = uses(a, clock);
+            assert!(found.iter().any(|it| it.chunk == chunk && it.size == size(1)), "{found:?}");
+            assert_eq!(found.len(), a.member().owned_chunks().len(), "dies: {dies}");
+            // And a directory that is built anew agrees.
+            let reserved = a.reserve(clock, &[BlockSpec { bytes: 1, ..spec(2) }], CHUNK_TIMEOUT_MS);
+            let Ok([Reservation::Writing(block)]) = <[_; 1]>::try_from(reserved) else {
+                panic!("there is room")
+            };
+            assert_eq!(a.member().layout().chunk_of(block.payload()), Some(chunk));
+            store(a, block.payload(), &[7]);
+            assert!(a.commit(clock, vec![(block, checksum(&[7]))])[0].is_ok());
+            let dead = rig.join(0);
+            std::mem::forget(dead.lock_heap(clock));
+            rig.kill(&dead);
+            assert_eq!(a.heap_use(clock).blocks, 1, "dies: {dies}");
+            assert!(find(b, 2).is_some());
+        });
+    }
+}
+
+#[test]
+fn who_gets_the_place_of_a_dead_process_is_not_giving_its_chunk_back() {
+    let rig = Rig::new(2, 32, 16);
+    on_two_hosts(&rig, |a, _, clock| {
+        publish(a, clock, 1);
+        let (chunk, _) = a.member().owned_chunks()[0];
+        let giver = rig.join(0);
+        let place = giver.process();
+        a.locked(clock, |heap| heap.directory.set_closing(Some((chunk, place))));
+        rig.kill(&giver);
+        reclaim_dead_processes(a.member(), clock);
+        let next = rig.join(0);
+        assert_eq!(next.process(), place);
+        let block = reserve(a, clock, 2);
+        assert_eq!(a.member().layout().chunk_of(block.payload()), Some(chunk), "it is used on");
+        assert_eq!(a.member().owned_chunks().len(), 1);
+    });
+}
