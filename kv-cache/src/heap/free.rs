@@ -8,6 +8,7 @@ use cxl_shm::units::{ChunkId, Extent};
 use super::{LockedHeap, SlotSize, SlotWord};
 use crate::block::Claim;
 use crate::descriptor::{BlockState, Descriptor, DescriptorLine, Handle, SlotContent};
+use crate::gone::once_each;
 use crate::log::{LogEntry, LogKind};
 
 /// A slot that becomes a tombstone.
@@ -75,8 +76,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         self.settle_closing();
         self.find_chunks();
         let member = self.member;
-        let is_gone = |process| !member.is_process_alive(process);
-        (self.free_writing_of(is_gone), self.drop_holds_of(is_gone))
+        let is_gone = once_each(|process| !member.is_process_alive(process));
+        (self.free_writing_of(&is_gone), self.drop_holds_of(&is_gone))
     }
 
     /// Frees complete blocks and announces it. Handles of other blocks are passed over. Returns
