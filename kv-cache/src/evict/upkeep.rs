@@ -19,8 +19,8 @@ const IDLE_CHUNKS_MAX: usize = 1;
 
 /// Between which levels of use a node's payload and its descriptors are kept, in thousandths.
 ///
-/// Evicting begins above the high one, when the region has no free chunk left, and ends at the low
-/// one.
+/// Evicting begins above the high one and ends at the low one: of payload only when the region has no
+/// free chunk left, of descriptors in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watermarks {
     high_per_mille: u16,
