@@ -1,86 +1,183 @@
 //! Chunks that are emptied and given back to the region (V7).
 
+use std::cmp::Reverse;
+
+use cxl_shm::alloc::ChunkError;
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::layout::CHUNK_LOCK;
+use cxl_shm::lock::LockError;
 use cxl_shm::member::Liveness;
-use cxl_shm::units::ChunkId;
+use cxl_shm::units::{ChunkId, PAGE_BYTES};
 
 use super::BATCH;
 use crate::cache::Cache;
-use crate::descriptor::SlotContent;
+use crate::descriptor::{Descriptor, SlotContent};
+use crate::geometry::halves;
 use crate::heap::{ChunkUse, LockedHeap, SlotWord};
 use crate::local::Local;
 
+/// Chunks that are looked at in one go for one in which nobody holds anything.
+const CHUNKS_LOOKED_AT_MAX: usize = 16;
+/// Blocks whose ages are looked up under one hold of the heap lock.
+const AGES_MAX: usize = 4096;
+
+/// What became of a chunk that was to be given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GivenBack {
+    /// It is the region's.
+    Yes,
+    /// It is used on: something in it is held, or being written. Nothing was evicted.
+    Held,
+    /// It is used on: another process of the host gives a chunk back, or somebody came to hold
+    /// something in this one meanwhile.
+    Busy,
+    /// It is used on: the lock of the chunk table was not to be had.
+    NoLock(LockError),
+}
+
+/// What is in a chunk.
+#[derive(Clone, Copy, Default)]
+struct Content {
+    blocks: u64,
+    /// Of its blocks, together.
+    age: u64,
+    /// Blocks of namespaces that are within their quotas.
+    within_quota: u64,
+}
+
 impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
-    /// Evicts what is in `chunk`, whatever its use, and gives the chunk back to the region. False
-    /// when that did not come to its end: something in it is held, or being written, or the lock of
-    /// the chunk table was not to be had. Then it is used on.
-    pub(crate) fn give_back(&self, clock: &impl Clock, chunk: ChunkId, timeout_ms: u64) -> bool {
-        if !self.locked(clock, |heap| heap.close_chunk(chunk)) {
-            return false;
+    /// Gives the first of `chunks` back in which nobody holds anything. Evicts from one of them at
+    /// most, whatever comes of it.
+    pub(crate) fn give_one_back(
+        &self,
+        clock: &impl Clock,
+        chunks: &[ChunkId],
+        timeout_ms: u64,
+    ) -> GivenBack {
+        let mut outcome = GivenBack::Held;
+        for chunk in chunks.iter().take(CHUNKS_LOOKED_AT_MAX) {
+            outcome = self.give_back(clock, *chunk, timeout_ms);
+            if outcome != GivenBack::Held {
+                break;
+            }
         }
-        let slots: Vec<u32> = self.places().filter(|it| it.1 == chunk).map(|it| it.0).collect();
+        outcome
+    }
+
+    /// Evicts what is in `chunk`, whatever its use, and gives the chunk back to the region.
+    pub(crate) fn give_back(
+        &self,
+        clock: &impl Clock,
+        chunk: ChunkId,
+        timeout_ms: u64,
+    ) -> GivenBack {
+        if !self.locked(clock, |heap| heap.close_chunk(chunk)) {
+            return GivenBack::Busy;
+        }
+        let outcome = self.give_closed_back(clock, chunk, timeout_ms);
+        self.locked(clock, |heap| heap.reopen(chunk));
+        let given = outcome == GivenBack::Yes;
+        self.local().count(|metrics| metrics.chunks_returned += u64::from(given));
+        outcome
+    }
+
+    fn give_closed_back(&self, clock: &impl Clock, chunk: ChunkId, timeout_ms: u64) -> GivenBack {
+        let inside = self.blocks().filter(|(other, _)| *other == chunk);
+        let slots: Vec<u32> = inside.map(|(_, block)| block.handle.slot()).collect();
         let each_batch = |evict: bool| {
             slots.chunks(BATCH).all(|batch| {
-                let now_ms = clock.now_ms();
-                self.locked(clock, |heap| heap.vacate(self.local(), now_ms, chunk, batch, evict))
+                self.locked(clock, |heap| {
+                    heap.vacate(self.local(), clock.now_ms(), chunk, batch, evict)
+                })
             })
         };
-        // Nothing is evicted in vain from a chunk in which somebody holds something.
-        if each_batch(false) {
+        // Nothing is evicted in vain: not from a chunk in which somebody holds something, and not
+        // while nobody can give chunks back.
+        if !each_batch(false) {
+            return GivenBack::Held;
+        }
+        if !slots.is_empty() {
+            if let Err(error) = self.member().lock_shared(CHUNK_LOCK, clock, timeout_ms) {
+                return GivenBack::NoLock(error);
+            }
             each_batch(true);
         }
         let is_empty = self.locked(clock, |heap| {
             heap.directory.chunk_uses().iter().any(|it| it.chunk == chunk && it.taken() == 0)
         });
         crash::reach(CrashPoint::ChunkVacated);
+        if !is_empty {
+            return GivenBack::Busy;
+        }
         // L3: not under the heap lock, which nobody would have for as long.
-        let given = is_empty && self.member().free_chunk(clock, timeout_ms, chunk).is_ok();
-        self.locked(clock, |heap| heap.reopen(chunk));
-        self.local().count(|metrics| metrics.chunks_returned += u64::from(given));
-        given
+        match self.member().free_chunk(clock, timeout_ms, chunk) {
+            Ok(()) => GivenBack::Yes,
+            Err(ChunkError::Lock(error)) => GivenBack::NoLock(error),
+            // The directory was wrong about it, and is put right now.
+            Err(
+                ChunkError::Unknown { .. } | ChunkError::NotOurs { .. } | ChunkError::InHeap { .. },
+            ) => GivenBack::Busy,
+        }
     }
 
-    /// The chunks of this node that are `wanted`, those with the fewest blocks first.
-    pub(super) fn least_used(
+    /// The chunks of this node that are `wanted`, in the order in which they should go: those with
+    /// the fewest blocks of namespaces within their quotas (V5), and of these the ones whose blocks
+    /// were used longest ago, on average; empty ones before all.
+    pub(crate) fn coldest(
         &self,
         clock: &impl Clock,
         wanted: impl Fn(&ChunkUse) -> bool,
     ) -> Vec<ChunkId> {
-        let mut uses = self.locked(clock, |heap| heap.directory.chunk_uses());
+        let local = self.local();
+        let (mut uses, quotas, head) = self.locked(clock, |heap| {
+            local.order().follow(heap);
+            let (head, _) = halves(heap.log.head(heap.fabric()));
+            (heap.directory.chunk_uses(), heap.quotas.all(), head)
+        });
+        let capacity_bytes = uses.iter().map(|it| it.size.bytes() * u64::from(it.slots)).sum();
         uses.retain(|chunk| wanted(chunk));
-        uses.sort_by_key(ChunkUse::taken);
+        if uses.len() <= 1 {
+            return uses.into_iter().map(|chunk| chunk.chunk).collect();
+        }
+        // Not under the heap lock: there may be millions.
+        let mut used_bytes = vec![0; quotas.len()];
+        let place = |(chunk, block): (ChunkId, Descriptor)| {
+            let quota = quotas.iter().position(|(tag, _)| *tag == block.namespace);
+            if let Some(quota) = quota {
+                used_bytes[quota] += block.payload.bytes().next_multiple_of(PAGE_BYTES);
+            }
+            (chunk.0 as usize, block.handle.slot(), quota)
+        };
+        let blocks: Vec<_> = self.blocks().map(place).collect();
+        let within = |quota: usize| used_bytes[quota] <= quotas[quota].1.bytes(capacity_bytes);
+        let within: Vec<bool> = (0..quotas.len()).map(within).collect();
+        let mut contents = vec![Content::default(); self.areas().layout().chunks() as usize];
+        for blocks in blocks.chunks(AGES_MAX) {
+            self.locked(clock, |_| {
+                let order = local.order();
+                for (chunk, slot, quota) in blocks {
+                    let content = &mut contents[*chunk];
+                    content.blocks += 1;
+                    content.age += u64::from(head.wrapping_sub(order.tick(*slot)));
+                    content.within_quota += u64::from(quota.is_some_and(|quota| within[quota]));
+                }
+            });
+        }
+        uses.sort_by_key(|chunk| {
+            let Content { blocks, age, within_quota } = contents[chunk.chunk.0 as usize];
+            (chunk.taken() > 0, within_quota, Reverse(age / blocks.max(1)))
+        });
         uses.into_iter().map(|chunk| chunk.chunk).collect()
     }
 
-    /// The chunk of this node whose blocks were used longest ago, on average; an empty one if there
-    /// is one.
-    pub(super) fn coldest(&self, clock: &impl Clock) -> Option<ChunkId> {
-        let places: Vec<(u32, ChunkId)> = self.places().collect();
-        let local = self.local();
-        let uses = self.locked(clock, |heap| {
-            let order = local.order();
-            let (head, _) = crate::geometry::halves(heap.log.head(heap.fabric()));
-            let age = |chunk: &ChunkUse| {
-                let inside = places.iter().filter(|(_, it)| *it == chunk.chunk);
-                let ages = inside.map(|(slot, _)| u64::from(head.wrapping_sub(order.tick(*slot))));
-                let (sum, count) = ages.fold((0, 0), |(sum, count), age| (sum + age, count + 1));
-                if chunk.taken() == 0 { u64::MAX } else { sum / u64::max(count, 1) }
-            };
-            let uses = heap.directory.chunk_uses();
-            uses.into_iter().map(|chunk| (age(&chunk), chunk.chunk)).collect::<Vec<_>>()
-        });
-        uses.into_iter().max_by_key(|(age, _)| *age).map(|(_, chunk)| chunk)
-    }
-
-    /// The slots of this node that name payload, and the chunk each is in: a hint, read without the
-    /// heap lock.
-    fn places(&self) -> impl Iterator<Item = (u32, ChunkId)> + '_ {
+    /// The blocks of this node, and the chunk that each is in: a hint, read without the heap lock.
+    fn blocks(&self) -> impl Iterator<Item = (ChunkId, Descriptor)> + '_ {
         let (layout, segment) = (self.areas().layout(), self.areas().segment(self.member().node()));
         (0..segment.slots()).filter_map(move |slot| {
             match segment.cached(self.member().fabric(), slot) {
-                Ok(SlotContent::Block(block)) => Some((slot, layout.chunk_of(block.payload)?)),
+                Ok(SlotContent::Block(block)) => Some((layout.chunk_of(block.payload)?, block)),
                 Ok(_) | Err(_) => None,
             }
         })

@@ -22,8 +22,10 @@
 //! - **V6** Between two watermarks it happens in the background ([`Cache::upkeep`]); a publish that
 //!   finds no room evicts what it needs itself, at most [`BATCH`] blocks at a time.
 //! - **V7** A chunk that is given back takes no payload from then on; it is given back once all its
-//!   slots are free, outside the heap lock (L3). A death in between leaves it this node's or
-//!   nobody's, which the next process finds out from the chunk table.
+//!   slots are free, outside the heap lock (L3). Nothing is evicted for that while somebody holds
+//!   something in it, or while the lock of the chunk table is not to be had. A death in between
+//!   leaves it this node's or nobody's, which the next process finds out from the chunk table once
+//!   what the dead left there is redone.
 //!
 //! A crash anywhere leaves each block complete or free: EVICTING goes back to READY in the sweep,
 //! since somebody may hold it (H6), and the log is skipped over, so that nobody goes on believing in
@@ -43,6 +45,8 @@ mod upkeep;
 
 #[cfg(test)]
 pub(crate) use attempt::Decision;
+#[cfg(test)]
+pub(crate) use give_back::GivenBack;
 pub(crate) use order::Order;
 pub(crate) use quota::{QUOTA_WORDS, QuotaTable};
 pub(crate) use room::Lack;

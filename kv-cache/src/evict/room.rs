@@ -7,6 +7,7 @@ use cxl_shm::layout::ChunkState;
 use cxl_shm::member::Liveness;
 use cxl_shm::units::ChunkId;
 
+use super::give_back::GivenBack;
 use crate::cache::Cache;
 use crate::heap::SlotSize;
 use crate::key::BlockKey;
@@ -29,26 +30,24 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// nodes for one.
     ///
     /// # Errors
-    /// [`Refusal`]: there is nothing to evict, all of it is held or being written; or there is a free
-    /// chunk, and the lock of the chunk table is not to be had.
+    /// [`Refusal`]: there is nothing to evict, all of it is held or being written; or a chunk would
+    /// make room, and the lock of the chunk table is not to be had.
     pub(crate) fn make_room(
         &self,
         clock: &impl Clock,
         lack: Lack,
         chunk_timeout_ms: u64,
-    ) -> Result<Option<(ChunkId, SlotSize)>, Refusal> {
+    ) -> Result<Option<ChunkId>, Refusal> {
         let local = self.local();
         let evict = |size, want| {
-            let now_ms = clock.now_ms();
-            let evicted = self.locked(clock, |heap| heap.evict(local, now_ms, size, want));
+            let evicted = self.locked(clock, |heap| heap.evict(local, clock.now_ms(), size, want));
             local.count(|metrics| metrics.evictions_inline += u64::from(evicted > 0));
             evicted > 0
         };
         let (size, refusal) = match lack {
             Lack::Descriptors(blocks) if evict(None, blocks) => return Ok(None),
             Lack::Place(key) => {
-                let now_ms = clock.now_ms();
-                if self.locked(clock, |heap| heap.evict_for(local, now_ms, key)) {
+                if self.locked(clock, |heap| heap.evict_for(local, clock.now_ms(), key)) {
                     return Ok(None);
                 }
                 return Err(self.segment_full(clock));
@@ -56,7 +55,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             Lack::Descriptors(_) => return Err(self.segment_full(clock)),
             Lack::Payload(size, blocks) => {
                 let refusal = match self.take_chunk(clock, size, chunk_timeout_ms) {
-                    Ok(chunk) => return Ok(Some((chunk, size))),
+                    Ok(chunk) => return Ok(Some(chunk)),
                     // There is room, but for the moment nobody who gives it: no reason to lose
                     // blocks.
                     Err(refusal @ AllocateError::Lock(_)) => return Err(refusal.into()),
@@ -69,16 +68,20 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             }
         };
         // What is in chunks of another size is of no use to anybody who publishes here now.
-        let others = self.least_used(clock, |chunk| chunk.size != size);
-        if others.into_iter().any(|other| self.give_back(clock, other, chunk_timeout_ms))
-            && let Ok(chunk) = self.take_chunk(clock, size, chunk_timeout_ms)
-        {
-            return Ok(Some((chunk, size)));
+        let others = self.coldest(clock, |chunk| chunk.size != size);
+        match self.give_one_back(clock, &others, chunk_timeout_ms) {
+            GivenBack::Yes => {
+                if let Ok(chunk) = self.take_chunk(clock, size, chunk_timeout_ms) {
+                    return Ok(Some(chunk));
+                }
+            }
+            GivenBack::NoLock(error) => return Err(AllocateError::Lock(error).into()),
+            GivenBack::Held | GivenBack::Busy => {}
         }
         let asked = self.member().request_chunk(clock, chunk_timeout_ms, size.purpose());
         if let Ok(chunk) = asked {
             local.count(|metrics| metrics.chunks_added += 1);
-            return Ok(Some((chunk, size)));
+            return Ok(Some(chunk));
         }
         Err(refusal.into())
     }

@@ -7,6 +7,7 @@ use cxl_shm::fabric::{Fabric, HostMemory, LineError, refresh_all};
 use cxl_shm::layout::NodeState;
 use cxl_shm::member::Liveness;
 
+use super::give_back::GivenBack;
 use super::quota::{Quota, TooManyQuotas};
 use crate::cache::Cache;
 use crate::heap::{ChunkUse, SlotSize};
@@ -157,8 +158,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             if want == 0 {
                 break;
             }
-            let now_ms = clock.now_ms();
-            match self.locked(clock, |heap| heap.evict(self.local(), now_ms, size, want)) {
+            let local = self.local();
+            match self.locked(clock, |heap| heap.evict(local, clock.now_ms(), size, want)) {
                 0 => break,
                 more => evicted += more,
             }
@@ -172,12 +173,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         let idle = uses.iter().filter(|chunk| chunk.taken() == 0);
         let idle: Vec<_> = idle.map(|chunk| chunk.chunk).collect();
         let asked = self.member().chunks_requested() > 0;
-        let chunk = match idle.first() {
-            Some(chunk) if asked || idle.len() > IDLE_CHUNKS_MAX => Some(*chunk),
-            _ if asked && uses.len() > self.fair_share() => self.coldest(clock),
-            _ => None,
+        let chunks = match idle.first() {
+            Some(chunk) if asked || idle.len() > IDLE_CHUNKS_MAX => vec![*chunk],
+            _ if asked && uses.len() > self.fair_share() => self.coldest(clock, |_| true),
+            _ => return 0,
         };
-        chunk.map_or(0, |chunk| u64::from(self.give_back(clock, chunk, timeout_ms)))
+        u64::from(self.give_one_back(clock, &chunks, timeout_ms) == GivenBack::Yes)
     }
 
     /// Asks the other nodes for a chunk when this node has less than its share.

@@ -89,7 +89,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         // host may be faster and take it.
         for _ in 0..=2 * specs.len() {
             let lacking = self.locked(clock, |heap| {
-                if let Some((chunk, _)) = chunk.take() {
+                if let Some(chunk) = chunk.take() {
                     heap.add_chunk(chunk);
                 }
                 heap.reserve(&mut wishes, self.local())
@@ -104,7 +104,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 }
             }
         }
-        if let Some((chunk, _)) = chunk {
+        if let Some(chunk) = chunk {
             self.locked(clock, |heap| heap.add_chunk(chunk));
         }
         let outrun = || Reservation::Refused(Refusal::Outrun);

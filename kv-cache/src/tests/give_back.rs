@@ -1,11 +1,13 @@
 //! Chunks that are given back: whose they are, whoever dies or is faster meanwhile.
 
+use cxl_shm::alloc::AllocateError;
 use cxl_shm::fabric::simulated::{Faults, Schedule};
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::units::ChunkId;
 
 use super::*;
-use crate::evict::Watermarks;
+use crate::Refusal;
+use crate::evict::{GivenBack, Quota, Watermarks};
 use crate::heap::{ChunkUse, SlotSize};
 use crate::reclaim_dead_processes;
 
@@ -185,5 +187,85 @@ fn who_gets_the_place_of_a_dead_process_is_not_giving_its_chunk_back() {
         let block = reserve(a, clock, 2);
         assert_eq!(a.member().layout().chunk_of(block.payload()), Some(chunk), "it is used on");
         assert_eq!(a.member().owned_chunks().len(), 1);
+    });
+}
+
+#[test]
+fn a_publish_that_can_get_no_chunk_evicts_nothing_for_it_and_one_chunk_otherwise() {
+    let rig = Rig::new(2, 256, 64);
+    let (first, second) = (rig.join(0), rig.join(1));
+    let large = || [BlockSpec { bytes: 40_000, ..spec(250) }];
+    let (a, most);
+    {
+        let served = rig.serve(&[&first, &second]);
+        a = Cache::attach(&first, &served).unwrap();
+        most = u8::try_from(first.layout().chunks() * 8).unwrap();
+        for number in 0..most {
+            publish(&a, &served, number);
+        }
+    }
+    // The manager has stopped.
+    let clock = rig.rack.clock(0);
+    for _ in 0..2 {
+        let refused = a.reserve(&clock, &large(), CHUNK_TIMEOUT_MS);
+        let lock =
+            matches!(refused[0], Reservation::Refused(Refusal::NoChunk(AllocateError::Lock(_))));
+        assert!(lock, "{refused:?}");
+        assert_eq!(a.local().metrics().evicted_blocks, 0);
+    }
+    assert!((0..most).all(|number| find_and_fetch(&a, number)));
+    // One that lives gets the coldest, and no more.
+    let served = rig.serve(&[&first, &second]);
+    let reserved = a.reserve(&served, &large(), CHUNK_TIMEOUT_MS);
+    assert!(matches!(reserved[0], Reservation::Writing(_)), "{reserved:?}");
+    assert_eq!(a.local().metrics().evicted_blocks, 8);
+}
+
+#[test]
+fn the_next_chunk_goes_when_something_in_the_coldest_is_held() {
+    let rig = Rig::new(2, 64, 64);
+    on_two_hosts(&rig, |a, b, clock| {
+        for number in 0..24 {
+            publish(a, clock, number);
+        }
+        let chunks = a.coldest(clock, |_| true);
+        let chunk_of = |number| {
+            let payload = open(a, number, find(a, number).unwrap()).unwrap().payload();
+            a.member().layout().chunk_of(payload).unwrap()
+        };
+        assert_eq!(chunks, [chunk_of(0), chunk_of(8), chunk_of(16)], "oldest first");
+        let held = hold(b, clock, 0).unwrap();
+        assert_eq!(a.give_one_back(clock, &chunks, CHUNK_TIMEOUT_MS), GivenBack::Yes);
+        let left: Vec<_> = (0..24).filter(|number| find_and_fetch(b, *number)).collect();
+        assert_eq!(left, (0..8).chain(16..24).collect::<Vec<_>>(), "of the first nothing is gone");
+        // With holds everywhere nothing goes.
+        let other = hold(b, clock, 16).unwrap();
+        assert_eq!(a.give_one_back(clock, &chunks[..1], CHUNK_TIMEOUT_MS), GivenBack::Held);
+        assert_eq!(a.local().metrics().evicted_blocks, 8);
+        b.release(clock, vec![held, other]);
+    });
+}
+
+#[test]
+fn chunks_of_who_is_within_a_quota_go_last() {
+    let rig = Rig::new(2, 64, 64);
+    on_two_hosts(&rig, |a, _, clock| {
+        let modest = Namespace::new("modest", b"");
+        let publish_for = |namespace: &Namespace, number| {
+            let mut reserved = a.reserve_for(clock, namespace, &[spec(number)], CHUNK_TIMEOUT_MS);
+            let Reservation::Writing(block) = reserved.remove(0) else { panic!("there is room") };
+            let chunk = a.member().layout().chunk_of(block.payload()).unwrap();
+            store(a, block.payload(), &content(number));
+            assert!(a.commit(clock, vec![(block, checksum(&content(number)))])[0].is_ok());
+            chunk
+        };
+        let old: Vec<_> = (0..8).map(|number| publish_for(&modest, number)).collect();
+        let new: Vec<_> =
+            (8..16).map(|number| publish_for(&Namespace::default(), number)).collect();
+        assert_eq!(a.coldest(clock, |_| true), [old[0], new[0]]);
+        a.set_quota(clock, &modest, Some(Quota::Bytes(8 * 8192))).unwrap();
+        assert_eq!(a.coldest(clock, |_| true), [new[0], old[0]], "V5");
+        a.set_quota(clock, &modest, Some(Quota::Bytes(7 * 8192))).unwrap();
+        assert_eq!(a.coldest(clock, |_| true), [old[0], new[0]], "over its quota");
     });
 }
