@@ -1,7 +1,5 @@
 //! Mark and sweep: the directory made anew from the descriptors and the chunk table.
 
-use std::collections::HashMap;
-
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::member::Liveness;
@@ -70,7 +68,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             // A line that cannot be read does not tell its generation. The directory did, if it is
             // of this life; else go on from one that no handle to the slot can have (D1).
             let generation = generation
-                .or_else(|| known.get(slot).copied())
+                .or_else(|| known.get(*slot as usize).copied().flatten())
                 .unwrap_or_else(|| newest.wrapping_add(UNHEARD_OF));
             self.directory.set_slot(*slot, SlotWord::Free { generation, ends: false });
             let line = DescriptorLine::free(self.node(), generation, false);
@@ -89,21 +87,20 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         victims.len() as u64
     }
 
-    /// The generations of slots whose descriptors cannot be read, as far as the directory knows
-    /// them from this life of the node.
-    fn known_generations(&self) -> HashMap<u32, u32> {
+    /// The generations of all slots, as far as the directory knows them from this life of the node;
+    /// nothing when it is of an earlier one.
+    fn known_generations(&self) -> Vec<Option<u32>> {
         if !self.directory.is_built_in(self.member.incarnation()) {
-            return HashMap::new();
+            return Vec::new();
         }
-        let unreadable = |slot: &u32| self.segment.own(self.fabric(), *slot).is_err();
         let known = |slot| match self.directory.slot(slot) {
-            // As at the end of a sweep that did not come to its own.
+            // Also after a sweep that did not come to its end.
             SlotWord::Blank => None,
             SlotWord::Free { generation, .. }
             | SlotWord::Writing { generation, .. }
-            | SlotWord::Ready { generation, .. } => Some((slot, generation)),
+            | SlotWord::Ready { generation, .. } => Some(generation),
         };
-        (0..self.directory.slots()).filter(unreadable).filter_map(known).collect()
+        (0..self.directory.slots()).map(known).collect()
     }
 
     /// Has whoever takes the heap lock next sweep.
