@@ -167,7 +167,15 @@ pub fn pass_through_crashes(mutant: Mutant, seed: u64) {
         };
         gate.inside.take_if(|name| dead(name));
     }));
-    cluster.check_writers();
+    let line = counter(&cluster.audit(0)).line();
+    let conflicts = cluster.rack.conflicts();
+    assert!(conflicts.iter().all(|at| *at == line), "lines with two writing hosts: {conflicts:?}");
+    if !conflicts.is_empty() {
+        // A process died between its store and its publish, and left the counter in its host's
+        // caches, which write it back over what others count: no intent guards it, as the region's
+        // own lines. Nothing is known of the count then.
+        return;
+    }
     let (counted, gate) = (final_count(&cluster), lock(&gate));
     // A death inside may come before or after its update.
     let lost = gate.grants - counted;

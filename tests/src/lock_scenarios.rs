@@ -226,6 +226,11 @@ fn take_chunks(cluster: &Cluster, host: usize, name: &str, wanted: usize) {
     let clock = cluster.clock(host);
     let mut failures = 0;
     loop {
+        // What a process of this host that died had begun to take or to give back is done first: it
+        // would change what we own after we have looked.
+        while !member.recover_locks() {
+            wait_ms(&clock, 1);
+        }
         let owned = member.owned_chunks();
         let outcome = if owned.len() < wanted {
             member.allocate_chunk(&clock, 2000, 42).map_err(|error| error.to_string()).map(

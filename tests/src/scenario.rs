@@ -80,9 +80,9 @@ impl Family {
             Self::Litmus => 0,
             Self::Locks => 400,
             Self::Chunks => 10,
-            Self::Cache | Self::Deaths => 6,
+            Self::Deaths => 6,
             Self::Damage => 4,
-            Self::Heaps => 3,
+            Self::Cache | Self::Heaps => 3,
             Self::Recoveries | Self::Fairness | Self::Standby => 2,
         }
     }
