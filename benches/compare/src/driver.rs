@@ -16,38 +16,34 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// Measures everything. A contender other than the ceilings and Rackline that cannot take part is
 /// left out, and said.
 pub(crate) fn run(options: &Options, plan: &Plan) -> Result<Results> {
-    let (mut pairs, mut absent) = (Vec::new(), Vec::new());
-    for contender in &plan.contenders {
-        match Pair::start(*contender, plan, &options.folder) {
-            Ok(pair) => pairs.push(pair),
-            Err(error) if must_run(*contender) => return Err(error),
-            Err(error) => {
-                eprintln!("!!! {contender} does not take part: {error:#}");
-                absent.push((*contender, format!("{error:#}")));
-            }
-        }
-    }
     let orders = plan.cases.len() as u64 * u64::from(plan.rounds + 1);
     let bar = progress_bar(orders + u64::from(plan.lookups));
-    let mut measured = Vec::new();
+    let (mut measured, mut lookups_us, mut absent) = (Vec::new(), Vec::new(), Vec::new());
+    let smallest = plan.cases.iter().map(|case| case.block_bytes).min().context("no sizes")?;
     let mut order = 0;
-    for case in &plan.cases {
-        let mut rounds = vec![Vec::new(); pairs.len()];
-        for round in 0..=plan.rounds {
-            order += 1;
-            bar.set_message(format!("{} KiB, {} a call", case.block_bytes / 1024, case.batch));
-            let results = one_round(&mut pairs, plan.blocks(*case, order)?)?;
-            // The first warms up.
-            if round > 0 {
-                rounds.iter_mut().zip(results).for_each(|(rounds, result)| rounds.push(result));
+    for cases in plan.sizes() {
+        let mut pairs = start(options, plan, &mut absent)?;
+        for case in cases {
+            let mut rounds = vec![Vec::new(); pairs.len()];
+            for round in 0..=plan.rounds {
+                order += 1;
+                bar.set_message(format!("{} KiB, {} a call", case.block_bytes / 1024, case.batch));
+                let results = one_round(&mut pairs, plan.blocks(*case, order)?)?;
+                // The first warms up.
+                if round > 0 {
+                    rounds.iter_mut().zip(results).for_each(|(rounds, result)| rounds.push(result));
+                }
+                bar.inc(1);
             }
-            bar.inc(1);
+            for (pair, rounds) in pairs.iter().zip(rounds) {
+                measured.push(Measured { contender: pair.contender, case: *case, rounds });
+            }
         }
-        for (pair, rounds) in pairs.iter().zip(rounds) {
-            measured.push(Measured { contender: pair.contender, case: *case, rounds });
+        if lookups_us.is_empty() && cases.iter().any(|case| case.block_bytes == smallest) {
+            order += 1;
+            lookups_us = lookups(&mut pairs, plan, smallest, order, &bar)?;
         }
     }
-    let lookups_us = lookups(&mut pairs, plan, order + 1, &bar)?;
     bar.finish_and_clear();
     Ok(Results {
         rounds: plan.rounds,
@@ -57,6 +53,29 @@ pub(crate) fn run(options: &Options, plan: &Plan) -> Result<Results> {
         lookup_keys: plan.lookup_keys,
         absent,
     })
+}
+
+/// Starts all that have not been found to be absent.
+fn start(
+    options: &Options,
+    plan: &Plan,
+    absent: &mut Vec<(Contender, String)>,
+) -> Result<Vec<Pair>> {
+    let mut pairs = Vec::new();
+    for contender in &plan.contenders {
+        if absent.iter().any(|(known, _)| known == contender) {
+            continue;
+        }
+        match Pair::start(*contender, plan, &options.folder) {
+            Ok(pair) => pairs.push(pair),
+            Err(error) if must_run(*contender) => return Err(error),
+            Err(error) => {
+                eprintln!("!!! {contender} does not take part: {error:#}");
+                absent.push((*contender, format!("{error:#}")));
+            }
+        }
+    }
+    Ok(pairs)
 }
 
 fn must_run(contender: Contender) -> bool {
@@ -101,12 +120,12 @@ fn complete(reply: Reply, blocks: Blocks) -> Result<Reply> {
 fn lookups(
     pairs: &mut [Pair],
     plan: &Plan,
+    block_bytes: u32,
     order: u64,
     bar: &ProgressBar,
 ) -> Result<Vec<(Contender, Vec<f64>)>> {
     bar.set_message("lookups");
-    let smallest = plan.cases.iter().map(|case| case.block_bytes).min().context("no sizes")?;
-    let case = Case { block_bytes: smallest, batch: 32 };
+    let case = Case { block_bytes, batch: 32 };
     let blocks = plan.blocks(case, order)?;
     // So that every index has these blocks, and every reader has used it.
     one_round(pairs, blocks)?;

@@ -65,10 +65,17 @@ impl Plan {
         })
     }
 
-    /// Bytes that all rounds together put into a store. One more than are measured: the first of
-    /// each case warms up.
+    /// The cases of each size of a block: for each there are new stores, so that none has to hold
+    /// more than [`run_bytes`](Self::run_bytes).
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = &[Case]> {
+        self.cases.chunk_by(|one, other| one.block_bytes == other.block_bytes)
+    }
+
+    /// Bytes that all rounds of a size together put into a store. One round more than are measured:
+    /// the first of each case warms up; and one for the lookups.
     pub(crate) fn run_bytes(&self) -> u64 {
-        self.round_bytes * u64::from(self.rounds + 1) * (self.cases.len() as u64 + 1)
+        let cases = self.sizes().map(<[Case]>::len).max().unwrap_or(0) as u64;
+        self.round_bytes * (u64::from(self.rounds + 1) * cases + 1)
     }
 
     /// The blocks of a round; blocks of two orders never have the same number.
