@@ -38,6 +38,8 @@ pub enum Family {
     Chunks,
     /// The KV cache on top of all under a seeded schedule.
     Cache,
+    /// The KV cache in a pool that is too small for it.
+    Pressure,
     /// Hosts that die for good, are declared dead, recovered and replaced.
     Deaths,
     /// Objects and named roots under a seeded schedule, on three hosts.
@@ -61,6 +63,7 @@ impl Family {
             Self::Locks => "locks",
             Self::Chunks => "chunks",
             Self::Cache => "cache",
+            Self::Pressure => "pressure",
             Self::Deaths => "deaths",
             Self::Heaps => "heaps",
             Self::Recoveries => "recoveries",
@@ -73,11 +76,13 @@ impl Family {
     /// Schedules of each of its scenarios in a round of `prove simulate`. A schedule of locks takes
     /// a few milliseconds, and most protocols are in it; one in which a host moves payload, or waits
     /// out the heart of another, takes five to twenty times as long, and has a smaller share.
-    /// Litmus scenarios are no schedules: `prove mutate` and the suites run them.
+    /// Litmus scenarios are no schedules: `prove mutate` and the suites run them. Those of pressure
+    /// have no share, as their audit of a rack of many hosts may need a chunk when no lock
+    /// manager is left to give the lock for it: the suites run them on few hosts.
     #[must_use]
     pub fn turns(self) -> u64 {
         match self {
-            Self::Litmus => 0,
+            Self::Litmus | Self::Pressure => 0,
             Self::Locks => 400,
             Self::Chunks => 10,
             Self::Deaths => 6,
@@ -93,6 +98,7 @@ impl Family {
         match self {
             Self::Locks | Self::Chunks | Self::Cache | Self::Deaths => true,
             Self::Litmus
+            | Self::Pressure
             | Self::Heaps
             | Self::Recoveries
             | Self::Fairness
@@ -163,11 +169,8 @@ pub const ALL: &[Scenario] = scenarios! {
     Locks: count_together, count_through_takeovers;
     Chunks: chunks_through_crashes;
     Heaps: heaps_through_crashes, heaps_without_crashes, chunks_on_request;
-    Cache:
-        serve_together,
-        serve_through_crashes,
-        serve_from_too_small_a_pool,
-        share_chunks_through_crashes;
+    Cache: serve_together, serve_through_crashes;
+    Pressure: serve_from_too_small_a_pool, share_chunks_through_crashes;
     Deaths: the_dead_are_replaced;
     Recoveries: recoverers_die, a_paused_host_is_quarantined, the_dead_return;
     Fairness: overtaking_is_bounded, pass_through_crashes;
