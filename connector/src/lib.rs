@@ -3,3 +3,4 @@
 pub mod dma;
 pub mod pool;
 pub mod session;
+pub mod transfer;

@@ -51,10 +51,8 @@ pub enum PoolError {
     /// More namespaces with quotas than there is room for.
     #[error(transparent)]
     Quotas(#[from] TooManyQuotas),
-    /// No thread for the upkeep.
-    #[error(
-        "cannot start the thread that evicts blocks and reclaims what dead processes held: {0}"
-    )]
+    /// No thread for the upkeep, or for transfers.
+    #[error("cannot start a thread that looks after the pool or copies: {0}")]
     Thread(std::io::Error),
 }
 
@@ -157,23 +155,48 @@ impl Pool {
         &self.attachment
     }
 
-    fn start_upkeep(&self, watermarks: Watermarks) -> Result<Upkeep, PoolError> {
+    /// What the process knows of the pool.
+    pub(crate) fn local(&self) -> &Arc<Local> {
+        &self.local
+    }
+
+    /// The DMA engine.
+    pub(crate) fn dma(&self) -> &HostDma {
+        &self.dma
+    }
+
+    /// The one clock of the process: holds are timed from when any of its threads saw them.
+    pub(crate) fn clock(&self) -> &SystemClock {
+        &self.clock
+    }
+
+    /// Starts a thread with a membership and a cache of its own. What it returns is for
+    /// [`Attachment::leave_thread`].
+    pub(crate) fn start_thread(
+        &self,
+        name: &str,
+        run: impl FnOnce(&LocalCache<'_>, &HostDma, &SystemClock) + Send + 'static,
+    ) -> Result<JoinHandle<LocalMember>, PoolError> {
         let member = self.attachment.join_thread()?;
         // Refused here, where somebody hears of it.
         Cache::attach_beside(&member, &self.clock, Arc::clone(&self.local))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        // The one clock of the process: holds are timed from when any of its threads saw them.
-        let (clock, local) = (self.clock, Arc::clone(&self.local));
-        let keep_up = move || {
+        let (clock, local, dma) = (self.clock, Arc::clone(&self.local), self.dma.clone());
+        let body = move || {
             // As it was a moment ago: it says no only to a region or host tier of another version.
             if let Ok(cache) = Cache::attach_beside(&member, &clock, local) {
-                keep_up(&cache, clock, watermarks, &stopped);
+                run(&cache, &dma, &clock);
             }
             member
         };
-        let builder = std::thread::Builder::new().name("rackline-upkeep".to_owned());
-        let thread = builder.spawn(keep_up).map_err(PoolError::Thread)?;
+        std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(PoolError::Thread)
+    }
+
+    fn start_upkeep(&self, watermarks: Watermarks) -> Result<Upkeep, PoolError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = self.start_thread("rackline-upkeep", move |cache, _, clock| {
+            keep_up(cache, *clock, watermarks, &stopped);
+        })?;
         Ok(Upkeep { stop, thread })
     }
 }

@@ -73,6 +73,8 @@ crash_points! {
     ManagerGranting,
     /// Grants are published.
     ManagerGranted,
+    /// A host has marked the door of a slot, and did not look whether another came in the same moment.
+    JoinMarked,
     /// The host tier is made anew, the node's line is still that of its former life.
     JoinTierReset,
     /// The node's line says that it joins.
@@ -165,6 +167,8 @@ crash_points! {
     EvictDecided,
     /// Nothing is in a chunk any more that is being given back, the chunk table does not know.
     ChunkVacated,
+    /// A host says that it looks after what a dead node published, nothing is written there.
+    WardTaken,
     /// A heap's directory is being built anew: nothing is written yet.
     SweepMarked,
     /// The other slot of the superblock is published, the word names the old one.

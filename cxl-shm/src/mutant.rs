@@ -39,6 +39,8 @@ pub enum Mutant {
     ClosesBeforeRedo,
     /// C1: a proposer does not look again before it decides.
     DecidesUnseen,
+    /// J3: who comes for a node slot does not look again whether another came too.
+    PassesUnseen,
     /// A reader of a block does not look at the descriptor again after it read the payload.
     SkipsSecondLook,
     /// M4: a reader of a block refreshes descriptor and payload together.
@@ -48,7 +50,7 @@ pub enum Mutant {
 #[cfg(any(test, feature = "proof"))]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::SharesLine,
         Self::LastGranteeOnly,
         Self::ReusesTicket,
@@ -62,6 +64,7 @@ impl Mutant {
         Self::ReleasesBeforeRedo,
         Self::ClosesBeforeRedo,
         Self::DecidesUnseen,
+        Self::PassesUnseen,
         Self::SkipsSecondLook,
         Self::RefreshesUpFront,
     ];
@@ -87,6 +90,19 @@ pub(crate) fn is(mutant: Mutant) -> bool {
     {
         let _ = mutant;
         false
+    }
+}
+
+/// `act` for another thread, whose program is to be that of this one.
+pub(crate) fn carried<T>(act: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    #[cfg(any(test, feature = "proof"))]
+    {
+        let mutant = present();
+        move || with(mutant, act)
+    }
+    #[cfg(not(any(test, feature = "proof")))]
+    {
+        act
     }
 }
 

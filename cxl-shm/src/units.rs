@@ -124,6 +124,15 @@ impl LineRange {
         self.start.0 + self.lines * LINE_BYTES
     }
 
+    /// The same lines in parts of at most `lines` lines, in order. Panics when that is zero.
+    pub fn parts(self, lines: u64) -> impl Iterator<Item = Self> {
+        (0..self.lines.div_ceil(lines)).map(move |part| {
+            let first = part * lines;
+            let start = LineOffset(self.start.0 + first * LINE_BYTES);
+            Self { start, lines: lines.min(self.lines - first) }
+        })
+    }
+
     /// Each line in turn.
     pub fn iter(self) -> impl Iterator<Item = LineOffset> {
         (0..self.lines).map(move |i| LineOffset(self.start.0 + i * LINE_BYTES))

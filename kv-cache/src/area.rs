@@ -1,18 +1,19 @@
 //! Where the cache's parts are in a node's area.
 //!
 //! ```text
-//! line 0                head of the publication log: one word on a line of its own
+//! line 0                head of the publication log, and whose guardian this node is: a word each
 //! line 1 ..             publication log: two entries a line
 //! ..                    descriptor segment: one descriptor a line
 //! ..                    stamp arrays: one of each node's segment, a word a slot
 //! ```
 //!
-//! All of it is written by one host (M1). There is no header: sizes are in the superblock, and an
-//! area of zeros, as the formatter leaves it, is an empty log and an empty segment.
+//! All of it is written by one host (M1): the node's own, and what comes before the stamps by the
+//! node's guardian while it is dead ([`crate::ward`]). There is no header: sizes are in the superblock,
+//! and an area of zeros, as the formatter leaves it, is an empty log and an empty segment.
 
 use cxl_shm::fabric::{OwnedArea, OwnedWord, PeerWord};
 use cxl_shm::layout::Layout;
-use cxl_shm::units::{LINE_WORDS, NodeId};
+use cxl_shm::units::{LINE_WORDS, LineRange, NodeId};
 
 use crate::descriptor::Handle;
 use crate::geometry::CacheGeometry;
@@ -86,6 +87,22 @@ impl Areas {
     /// Word that says how many entries a node's log ever had.
     pub(crate) fn log_head(&self, node: NodeId) -> PeerWord {
         self.layout.area(node).word(0).expect("an area has a line for its log's head")
+    }
+
+    /// Word that says whose guardian the host of a node is.
+    pub(crate) fn guardian(&self, node: NodeId) -> PeerWord {
+        self.layout.area(node).word(1).expect("an area's first line has eight words")
+    }
+
+    /// This node's own word that says so, in its own area.
+    pub(crate) fn own_guardian(&self, area: OwnedArea) -> OwnedWord {
+        area.word(1).expect("an area's first line has eight words")
+    }
+
+    /// Log and segment of a node: what its guardian may write.
+    pub(crate) fn published(&self, node: NodeId) -> LineRange {
+        let part = self.layout.area(node).part(0, self.plan.stamps_first());
+        part.expect("an area has room for its stamps").range()
     }
 
     pub(crate) fn log(&self, node: NodeId) -> PeerLog {

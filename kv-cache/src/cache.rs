@@ -12,6 +12,7 @@ use crate::geometry::{CacheGeometry, GeometryError};
 use crate::heap::{Heap, LockedHeap};
 use crate::local::Local;
 use crate::segment::PeerSegment;
+use crate::ward::BeingEmptied;
 
 /// Why a member cannot use the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -19,6 +20,9 @@ pub enum AttachError {
     /// The region is not a cache, or one of another version.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// Another host is at what this node published before it died.
+    #[error(transparent)]
+    BeingEmptied(#[from] BeingEmptied),
     /// The host tier is too small, or another version's.
     #[error(
         "the host tier has {words} words for the cache, which needs {needed_words}, or was made \
@@ -90,10 +94,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
             let needed_words = areas.geometry().host_words(areas.layout());
             return Err(AttachError::HostTier { words, needed_words });
         }
+        heap.come_home(clock)?;
         let cache = Self { member, areas, heap, local };
         // Whoever had our place in the registry before us left it for good.
         let me = member.process();
         let freed = cache.locked(clock, |heap| {
+            heap.settle_ward();
             heap.drop_holds_of(|process| process == me);
             heap.free_writing_of(|process| process == me)
         });

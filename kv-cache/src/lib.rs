@@ -13,7 +13,7 @@
 //! - use: [`Cache`]: `reserve`, `commit`, `lookup`, `open`, `close`, `retire`, `reap`
 //!
 //! Rules are numbered where they are kept: D (descriptors), S (segments), G (logs), R (replica),
-//! E (heap), P (payload slots), B (publish), F (fetch). Rules M are those of `cxl_shm::fabric`;
+//! E (heap), P (payload slots), B (publish), F (fetch), V (eviction), W (wards). Rules M are those of `cxl_shm::fabric`;
 //! rules H, of holds, are kept where they are cited already.
 //!
 //! - **H2** EVICTING of the same generation is as good as READY for a reader. WRITING is fully
@@ -47,6 +47,7 @@ mod segment;
 mod stamp;
 #[cfg(test)]
 mod tests;
+mod ward;
 
 pub use block::{BlockSpec, ReadyBlock, WritingBlock};
 pub use cache::{AttachError, Cache, HeapUse};
@@ -71,3 +72,4 @@ pub use publish::{CommitError, Refusal, Reservation};
 pub use reclaim::reclaim_dead_processes;
 pub use segment::{PROBE_SLOTS, PeerSegment, segment_of};
 pub use stamp::HOLD_MS_MAX;
+pub use ward::BeingEmptied;

@@ -2,13 +2,16 @@
 //! leave, and what they have yet to tell the host: blocks that were dropped before they were
 //! complete, holds that were dropped, blocks that were used. All in the process's own memory.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use cxl_shm::units::NodeId;
 
 use crate::area::Areas;
 use crate::block::Claim;
 use crate::descriptor::Handle;
 use crate::evict::Order;
-use crate::hold::Release;
+use crate::hold::{HoldWatch, Release};
 use crate::metrics::Metrics;
 use crate::replica::Replica;
 
@@ -23,6 +26,8 @@ pub struct Local {
     pub(crate) released: Mutex<Vec<Release>>,
     pub(crate) touched: Mutex<Vec<Handle>>,
     order: Mutex<Order>,
+    /// Holds on blocks of dead nodes, as this process sees them.
+    pub(crate) wards: Mutex<BTreeMap<NodeId, HoldWatch>>,
 }
 
 impl Local {
@@ -36,6 +41,7 @@ impl Local {
             released: Mutex::default(),
             touched: Mutex::default(),
             order: Mutex::default(),
+            wards: Mutex::default(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::MutexGuard;
 
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::Liveness;
+use cxl_shm::units::NodeId;
 
 use crate::cache::Cache;
 use crate::descriptor::Handle;
@@ -20,6 +21,34 @@ pub struct MatchedBlock {
     pub key: BlockKey,
     /// Where.
     pub handle: Handle,
+}
+
+impl MatchedBlock {
+    /// For another process of any host of the region, which may fetch the block.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 26] {
+        let mut bytes = [0; 26];
+        bytes[..16].copy_from_slice(self.key.as_bytes());
+        bytes[16..18].copy_from_slice(&self.handle.owner().0.to_le_bytes());
+        bytes[18..22].copy_from_slice(&self.handle.slot().to_le_bytes());
+        bytes[22..].copy_from_slice(&self.handle.generation().to_le_bytes());
+        bytes
+    }
+
+    /// What another process found. Any bytes will do: what they name is checked when it is fetched
+    /// (F1), and a block that cannot be is a miss.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; 26]) -> Self {
+        let (mut key, mut owner, mut slot, mut generation) = ([0; 16], [0; 2], [0; 4], [0; 4]);
+        key.copy_from_slice(&bytes[..16]);
+        owner.copy_from_slice(&bytes[16..18]);
+        slot.copy_from_slice(&bytes[18..22]);
+        generation.copy_from_slice(&bytes[22..]);
+        let owner = NodeId(u16::from_le_bytes(owner));
+        let slot = u32::from_le_bytes(slot);
+        let handle = Handle::new(owner, slot, u32::from_le_bytes(generation));
+        Self { key: bytemuck::cast(key), handle }
+    }
 }
 
 /// The longest prefix that was found.

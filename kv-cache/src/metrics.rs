@@ -49,6 +49,8 @@ pub struct Metrics {
     pub chunks_added: u64,
     /// Chunks that were given back to the region.
     pub chunks_returned: u64,
+    /// Chunks of dead nodes that were given back to the region.
+    pub inherited_chunks: u64,
     /// Times the heap's directory was built anew from the descriptors.
     pub sweeps: u64,
     /// Blocks freed that a dead process, or an earlier life of the node, was writing.
@@ -61,6 +63,40 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// All counters but the misses, with the names of their fields.
+    #[must_use]
+    pub fn counters(&self) -> [(&'static str, u64); 27] {
+        [
+            ("lookups", self.lookups),
+            ("lookup_blocks", self.lookup_blocks),
+            ("lookup_hits", self.lookup_hits),
+            ("log_entries", self.log_entries),
+            ("rescans", self.rescans),
+            ("fetched_blocks", self.fetched_blocks),
+            ("fetched_bytes", self.fetched_bytes),
+            ("published_blocks", self.published_blocks),
+            ("published_bytes", self.published_bytes),
+            ("already_there", self.already_there),
+            ("refused", self.refused),
+            ("aborted_blocks", self.aborted_blocks),
+            ("retired_blocks", self.retired_blocks),
+            ("evicted_blocks", self.evicted_blocks),
+            ("evictions_inline", self.evictions_inline),
+            ("spared_held", self.spared_held),
+            ("held_blocks", self.held_blocks),
+            ("refused_holds", self.refused_holds),
+            ("released_blocks", self.released_blocks),
+            ("told_uses", self.told_uses),
+            ("chunks_added", self.chunks_added),
+            ("chunks_returned", self.chunks_returned),
+            ("inherited_chunks", self.inherited_chunks),
+            ("sweeps", self.sweeps),
+            ("reclaimed_blocks", self.reclaimed_blocks),
+            ("replica_blocks", self.replica_blocks),
+            ("replica_bytes", self.replica_bytes),
+        ]
+    }
+
     /// Fetches that failed for `reason`.
     #[must_use]
     pub fn misses(&self, reason: Miss) -> u64 {
@@ -83,6 +119,14 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_counter_has_its_name() {
+        let text = format!("{:#?}", Metrics::default());
+        let fields = text.lines().filter_map(|line| line.strip_suffix(": 0,")).map(str::trim);
+        let fields: Vec<_> = fields.collect();
+        assert_eq!(Metrics::default().counters().map(|(name, _)| name).to_vec(), fields);
+    }
 
     #[test]
     fn every_reason_has_a_counter_and_a_label_of_its_own() {

@@ -33,8 +33,9 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
         Ok(geometry) => {
             let areas = Areas::new(layout, geometry);
             let heap = Heap::new(member, areas);
-            // A host tier of another version is not ours to touch.
-            if heap.claim_format(clock) {
+            // A host tier of another version is not ours to touch, and what another host is still
+            // at is not yet.
+            if heap.claim_format(clock) && heap.come_home(clock).is_ok() {
                 heap.locked(&Local::new(areas), clock, |heap| {
                     let (freed, _) = heap.reap();
                     (freed, heap.settle_closing())

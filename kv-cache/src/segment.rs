@@ -12,12 +12,14 @@
 //! Any host searches a segment with loads alone. Lookups of engines do not: they use the replica
 //! (see [`crate::replica`]), and the owner inserts by its directory in DRAM.
 
-use cxl_shm::fabric::{Fabric, LineError, OwnedArea, OwnedLine, PeerArea, PeerLine, refresh_all};
+use cxl_shm::fabric::{
+    Fabric, LineError, OwnedArea, OwnedLine, PeerArea, PeerLine, PublishBatch, refresh_all,
+};
 use cxl_shm::layout::{Layout, Superblock};
 use cxl_shm::units::{LineRange, NodeId};
 
 use crate::area::Areas;
-use crate::descriptor::{Descriptor, DescriptorError, DescriptorLine, SlotContent};
+use crate::descriptor::{BlockState, Descriptor, DescriptorError, DescriptorLine, SlotContent};
 use crate::geometry::{CacheGeometry, GeometryError};
 use crate::key::BlockKey;
 
@@ -163,6 +165,23 @@ impl OwnSegment {
         slot: u32,
     ) -> Result<SlotContent, DescriptorError> {
         content(self.line(slot).own(fabric), self.node, slot, &self.layout)
+    }
+
+    /// Says of blocks, of which nothing else has changed, that they are in `state`. Every host sees it
+    /// after return.
+    #[track_caller]
+    pub(crate) fn publish_as(
+        &self,
+        fabric: &impl Fabric,
+        blocks: &[Descriptor],
+        state: BlockState,
+    ) {
+        let mut batch = PublishBatch::new(fabric);
+        for block in blocks {
+            let line = DescriptorLine::block(&Descriptor { state, ..*block });
+            batch.line(self.line(block.handle.slot()), &line);
+        }
+        batch.publish();
     }
 }
 

@@ -2,12 +2,18 @@
 
 use connector::dma::SimulatedDma;
 use connector::session::{PublishBlock, Session, SessionOptions};
-use cxl_shm::fabric::simulated::{DmaCache, Faults, Schedule, Settings};
+use cxl_shm::fabric::simulated::{
+    DmaCache, Faults, Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
+};
 use cxl_shm::layout::{Geometry, Layout};
 use cxl_shm::units::Extent;
 use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Miss, Model, Namespace};
 
-use crate::rack::{Cluster, Mutant, lock_protocol, run};
+use crate::rack::{Cluster, Mutant, Processes, lock_protocol, run};
+
+/// A session on a simulated rack.
+pub(crate) type RackSession<'a> =
+    Session<'a, SimulatedHost, SimulatedHostMemory, Processes, SimulatedDma, SimulatedClock>;
 
 const BLOCK_TOKENS: u32 = 4;
 /// Ends inside a line, and takes two pages.
@@ -100,30 +106,48 @@ fn serve(
             // Each host in an order of its own.
             let first = u32::try_from(host).unwrap_or(0) + round;
             let hashes = prompt((first + number) % PROMPTS);
-            let found = session.lookup(&hashes);
-            let mut bytes = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
-            let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
-            let report = session
-                .fetch(found.blocks(), parts)
-                .unwrap_or_else(|error| panic!("{name}: {error}"));
-            let valid = report.valid_blocks();
-            for (hash, bytes) in hashes.iter().zip(&bytes[..valid]) {
-                assert!(*bytes == payload(hash), "{name}: wrong bytes were accepted");
-            }
-            fetched += valid;
-            let computed: Vec<_> = hashes[valid..].iter().map(payload).collect();
-            let parts: Vec<[&[u8]; 1]> = computed.iter().map(|bytes| [bytes.as_slice()]).collect();
-            let blocks: Vec<_> = (0..)
-                .zip(&hashes)
-                .skip(valid)
-                .zip(&parts)
-                .map(|((depth, hash), parts)| PublishBlock { hash: *hash, depth, parts })
-                .collect();
-            // A lock manager that pauses may cost a block its chunk; nothing else may.
-            let _ = session.publish(&blocks).unwrap_or_else(|error| panic!("{name}: {error}"));
+            fetched += fetch_or_compute(&session, &hashes, name);
         }
     }
     (fetched, session.metrics().misses(Miss::Checksum))
+}
+
+/// Fetches what the pool has of a prompt, which must be right, and publishes the rest. Returns how many
+/// blocks were fetched.
+pub(crate) fn fetch_or_compute(
+    session: &RackSession<'_>,
+    hashes: &[BlockHash],
+    name: &str,
+) -> usize {
+    let found = session.lookup(hashes);
+    let mut bytes = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
+    let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
+    let report = session.fetch(found.blocks(), parts);
+    let valid = report.unwrap_or_else(|error| panic!("{name}: {error}")).valid_blocks();
+    for (hash, bytes) in hashes.iter().zip(&bytes[..valid]) {
+        assert!(*bytes == payload(hash), "{name}: wrong bytes were accepted");
+    }
+    publish_behind(session, hashes, valid, name);
+    valid
+}
+
+/// Computes and publishes the blocks of a prompt behind its first `valid`. Some may be refused: while
+/// there is no chunk, or no lock manager to give one, or all that there is is held.
+pub(crate) fn publish_behind(
+    session: &RackSession<'_>,
+    hashes: &[BlockHash],
+    valid: usize,
+    name: &str,
+) {
+    let computed: Vec<_> = hashes[valid..].iter().map(payload).collect();
+    let parts: Vec<[&[u8]; 1]> = computed.iter().map(|bytes| [bytes.as_slice()]).collect();
+    let blocks: Vec<_> = (0..)
+        .zip(hashes)
+        .skip(valid)
+        .zip(&parts)
+        .map(|((depth, hash), parts)| PublishBlock { hash: *hash, depth, parts })
+        .collect();
+    let _ = session.publish(&blocks).unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 
 pub(crate) fn with_staff(mut schedule: Schedule, cluster: &Cluster, hosts: usize) -> Schedule {

@@ -19,3 +19,4 @@ pub mod simulation;
 pub mod stepped;
 pub mod survivors;
 pub mod torture;
+pub mod ward_scenarios;

@@ -10,7 +10,9 @@ use kv_cache::{
     BlockState, Cache, CacheGeometry, HOLD_MS_MAX, SlotContent, reclaim_dead_processes,
 };
 
-use crate::cache_scenarios::{BLOCK_BYTES, dma_cache, options, payload, prompt, with_staff};
+use crate::cache_scenarios::{
+    BLOCK_BYTES, dma_cache, options, payload, prompt, publish_behind, with_staff,
+};
 use crate::rack::{Cluster, Mutant, lock_protocol, run, wait_ms};
 
 /// Prompts of five blocks, which share their first two: twice as many as there is room for.
@@ -24,7 +26,7 @@ const UPKEEP_MS: u64 = 20;
 const CHUNK_TIMEOUT_MS: u64 = 50;
 
 /// A rack whose region has a chunk of eight blocks for each host, and one more.
-fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
+pub(crate) fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
     let cache = CacheGeometry::new(32, 16).unwrap_or_else(|error| panic!("{error}"));
     let nodes = u16::try_from(hosts).unwrap_or(u16::MAX);
     let sized = |region_bytes| Geometry {
@@ -52,7 +54,14 @@ fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
 /// Serves every prompt `rounds` times: what the pool has is held, fetched and must be right; the
 /// rest is computed and published. What is held is there, unless hosts and processes die, who may
 /// leave a descriptor half written.
-fn serve(cluster: &Cluster, host: usize, name: &str, rounds: u32, seed: u64, nobody_dies: bool) {
+pub(crate) fn serve(
+    cluster: &Cluster,
+    host: usize,
+    name: &str,
+    rounds: u32,
+    seed: u64,
+    nobody_dies: bool,
+) {
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);
     let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -79,16 +88,7 @@ fn serve(cluster: &Cluster, host: usize, name: &str, rounds: u32, seed: u64, nob
             if number % 2 == 0 {
                 session.release(held);
             }
-            let computed: Vec<_> = hashes[valid..].iter().map(payload).collect();
-            let parts: Vec<[&[u8]; 1]> = computed.iter().map(|bytes| [bytes.as_slice()]).collect();
-            let blocks: Vec<_> = (0..)
-                .zip(&hashes)
-                .skip(valid)
-                .zip(&parts)
-                .map(|((depth, hash), parts)| PublishBlock { hash: *hash, depth, parts })
-                .collect();
-            // A block is refused when all that this host has is held, or when it has no chunk yet.
-            let _ = session.publish(&blocks).unwrap_or_else(|error| panic!("{name}: {error}"));
+            publish_behind(&session, &hashes, valid, name);
         }
     }
 }
@@ -116,8 +116,9 @@ fn schedule(cluster: &Cluster, hosts: usize, seed: u64, steps_max: u64) -> Sched
 }
 
 /// Once nobody lives any more: nothing is lost. Every slot, every chunk and every hold is accounted
-/// for, what is there is right, and what a host has it can use again, all of it.
-fn audit(cluster: &Cluster, hosts: usize) {
+/// for, what is there is right, and what a host has it can use again, all of it. A host may need a
+/// further chunk for that, so each is looked at in a schedule of its own, with a lock manager.
+pub(crate) fn audit(cluster: &Cluster, hosts: usize, mutant: Mutant, seed: u64) {
     cluster.processes.end_all();
     for host in 0..hosts {
         let member = cluster.join(host, "undertaker");
@@ -127,58 +128,65 @@ fn audit(cluster: &Cluster, hosts: usize) {
     }
     for host in 0..hosts {
         cluster.processes.end_all();
-        let member = cluster.join(host, "auditor");
-        let clock = cluster.clock(host);
-        let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{error}"));
-        cache.reap(&clock);
-        let chunks = member.owned_chunks().len() as u64;
-        let mut blocks = 0;
-        let segment = cache.segment(member.node()).unwrap_or_else(|| panic!("a node has one"));
-        segment.scan(member.fabric(), |slot, content| match content {
-            Ok(SlotContent::Block(block)) => {
-                assert_eq!(block.state, BlockState::Ready, "slot {slot} of host {host}");
-                blocks += 1;
-            }
-            Ok(SlotContent::Blank | SlotContent::Free { .. }) => {}
-            Err(error) => panic!("slot {slot} of host {host}: {error}"),
-        });
-        let heap = cache.heap_use(&clock);
-        assert_eq!(heap.blocks, blocks, "host {host}");
-        let slots_bytes = heap.blocks * SLOT_BYTES + heap.free_bytes;
-        assert_eq!(slots_bytes, chunks * CHUNK_BYTES, "host {host}");
-        if chunks == 0 {
-            continue;
-        }
-        let dma = SimulatedDma::new(member.fabric().clone(), dma_cache(0));
-        let session = Session::new(&cache, &dma, &clock, options());
-        // Blocks that nobody had: they take every place that there is, so nothing is held.
-        for number in 0..4 {
-            let hashes = &prompt(1000 + number)[SHARED..];
-            let bytes: Vec<_> = hashes.iter().map(payload).collect();
-            let parts: Vec<[&[u8]; 1]> = bytes.iter().map(|bytes| [bytes.as_slice()]).collect();
-            let blocks: Vec<_> = (0..)
-                .zip(hashes.iter().zip(&parts))
-                .map(|(depth, (hash, parts))| PublishBlock { hash: *hash, depth, parts })
-                .collect();
-            let report = session.publish(&blocks).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(report.published(), blocks.len(), "host {host}: {report:?}");
-            let found = session.lookup(hashes);
-            let mut bytes = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
-            let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
-            let report =
-                session.fetch(found.blocks(), parts).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(report.valid_blocks(), hashes.len(), "host {host}: {report:?}");
-        }
-        // The next host finds nothing of it.
-        let mut handles = Vec::new();
-        segment.scan(member.fabric(), |_, content| {
-            if let Ok(SlotContent::Block(block)) = content {
-                handles.push(block.handle);
-            }
-        });
-        cache.retire(&clock, &handles);
+        let mut schedule =
+            Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(5_000_000));
+        schedule = with_staff(schedule.faults(Faults::NONE), cluster, hosts);
+        let auditor = cluster.clone();
+        run(schedule.task(host, "auditor", move || audit_host(&auditor, host)));
     }
     cluster.check_writers();
+}
+
+fn audit_host(cluster: &Cluster, host: usize) {
+    let member = cluster.join(host, "auditor");
+    let clock = cluster.clock(host);
+    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{error}"));
+    cache.reap(&clock);
+    let chunks = member.owned_chunks().len() as u64;
+    let mut blocks = 0;
+    let segment = cache.segment(member.node()).unwrap_or_else(|| panic!("a node has one"));
+    segment.scan(member.fabric(), |slot, content| match content {
+        Ok(SlotContent::Block(block)) => {
+            assert_eq!(block.state, BlockState::Ready, "slot {slot} of host {host}");
+            blocks += 1;
+        }
+        Ok(SlotContent::Blank | SlotContent::Free { .. }) => {}
+        Err(error) => panic!("slot {slot} of host {host}: {error}"),
+    });
+    let heap = cache.heap_use(&clock);
+    assert_eq!(heap.blocks, blocks, "host {host}");
+    let slots_bytes = heap.blocks * SLOT_BYTES + heap.free_bytes;
+    assert_eq!(slots_bytes, chunks * CHUNK_BYTES, "host {host}");
+    if chunks == 0 {
+        return;
+    }
+    let dma = SimulatedDma::new(member.fabric().clone(), dma_cache(0));
+    let session = Session::new(&cache, &dma, &clock, options());
+    // Blocks that nobody had: they take every place that there is, so nothing is held.
+    for number in 0..4 {
+        let hashes = &prompt(1000 + number)[SHARED..];
+        let bytes: Vec<_> = hashes.iter().map(payload).collect();
+        let parts: Vec<[&[u8]; 1]> = bytes.iter().map(|bytes| [bytes.as_slice()]).collect();
+        let blocks: Vec<_> = (0..)
+            .zip(hashes.iter().zip(&parts))
+            .map(|(depth, (hash, parts))| PublishBlock { hash: *hash, depth, parts })
+            .collect();
+        let report = session.publish(&blocks).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(report.published(), blocks.len(), "host {host}: {report:?}");
+        let found = session.lookup(hashes);
+        let mut bytes = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
+        let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
+        let report = session.fetch(found.blocks(), parts).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(report.valid_blocks(), hashes.len(), "host {host}: {report:?}");
+    }
+    // The next host finds nothing of it.
+    let mut handles = Vec::new();
+    segment.scan(member.fabric(), |_, content| {
+        if let Ok(SlotContent::Block(block)) = content {
+            handles.push(block.handle);
+        }
+    });
+    cache.retire(&clock, &handles);
 }
 
 /// Two to four hosts serve twice as many prompts as there is room for, at once, without faults but
@@ -199,7 +207,7 @@ pub fn serve_from_too_small_a_pool(mutant: Mutant, seed: u64) {
         });
     }
     run(schedule);
-    audit(&cluster, hosts);
+    audit(&cluster, hosts, mutant, seed);
 }
 
 /// As [`serve_from_too_small_a_pool`] while processes and hosts pause and crash at any moment: no
@@ -229,5 +237,5 @@ pub fn share_chunks_through_crashes(mutant: Mutant, seed: u64) {
     }
     let processes = cluster.processes.clone();
     run(schedule.on_crash(move |crash| processes.crashed(crash)));
-    audit(&cluster, hosts);
+    audit(&cluster, hosts, mutant, seed);
 }

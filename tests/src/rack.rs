@@ -7,6 +7,7 @@ use std::ops::{Range, RangeInclusive};
 use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cxl_shm::alloc::ATTEND_BEATS;
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::schedule::Crash;
@@ -298,8 +299,11 @@ impl Cluster {
     pub fn run_agent(&self, host: usize, name: &str) {
         let member = self.join(host, name);
         let clock = self.clock(host);
-        loop {
-            member.beat();
+        for beat in 0_u64.. {
+            if member.beat() && beat.is_multiple_of(ATTEND_BEATS) {
+                let attended = member.attend(&clock);
+                assert!(attended.is_ok(), "{name}: {attended:?}");
+            }
             wait_ms(&clock, BEAT_MS);
         }
     }

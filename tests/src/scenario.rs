@@ -3,8 +3,8 @@
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{
-    bakery, beats, chunks, deaths, deep, formatting, grants, joining, moving, objects, rescue,
-    takeover,
+    bakery, beats, chunks, deaths, deep, formatting, grants, joining, moving, objects, remains,
+    rescue, roots, takeover,
 };
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -76,19 +76,18 @@ impl Family {
     /// Schedules of each of its scenarios in a round of `prove simulate`. A schedule of locks takes
     /// a few milliseconds, and most protocols are in it; one in which a host moves payload, or waits
     /// out the heart of another, takes five to twenty times as long, and has a smaller share.
-    /// Litmus scenarios are no schedules: `prove mutate` and the suites run them. Those of pressure
-    /// have no share, as their audit of a rack of many hosts may need a chunk when no lock
-    /// manager is left to give the lock for it: the suites run them on few hosts.
+    /// Litmus scenarios are no schedules: `prove mutate` and the suites run them.
     #[must_use]
     pub fn turns(self) -> u64 {
         match self {
-            Self::Litmus | Self::Pressure => 0,
+            Self::Litmus => 0,
             Self::Locks => 400,
             Self::Chunks => 10,
             Self::Deaths => 6,
             Self::Damage => 4,
             Self::Cache | Self::Heaps => 3,
             Self::Recoveries | Self::Fairness | Self::Standby => 2,
+            Self::Pressure => 1,
         }
     }
 
@@ -96,9 +95,8 @@ impl Family {
     #[must_use]
     pub fn takes_any_hosts(self) -> bool {
         match self {
-            Self::Locks | Self::Chunks | Self::Cache | Self::Deaths => true,
+            Self::Locks | Self::Chunks | Self::Cache | Self::Pressure | Self::Deaths => true,
             Self::Litmus
-            | Self::Pressure
             | Self::Heaps
             | Self::Recoveries
             | Self::Fairness
@@ -140,7 +138,9 @@ pub const ALL: &[Scenario] = scenarios! {
         chunks::a_chunk_takes_no_stores_along,
         chunks::an_open_intent_in_old_caches_is_not_redone,
         joining::a_slot_that_is_not_left_is_refused,
+        joining::a_line_that_cannot_be_read_is_looked_at_again,
         joining::two_hosts_with_one_number,
+        joining::a_guest_dies_at_each_step,
         chunks::a_host_dies_at_each_step,
         moving::a_slot_moves_and_comes_back,
         moving::a_manager_moves_and_comes_back,
@@ -154,9 +154,17 @@ pub const ALL: &[Scenario] = scenarios! {
         objects::frees_arrive,
         objects::rings_go_round,
         objects::a_sender_dies_at_each_step,
+        objects::a_sender_dies_at_the_end_of_a_line,
+        objects::a_free_of_a_former_life_frees_nothing,
+        objects::an_idle_host_gives_back,
         objects::a_heap_moves,
         objects::a_heap_survives_a_loss_of_power,
         objects::a_used_chunk_becomes_a_heap,
+        roots::destroyed_roots_are_collected_at_once,
+        roots::a_root_is_found_at_the_first_look,
+        remains::a_chunk_that_is_not_taken_is_not_written,
+        remains::what_was_given_back_stays_given_back,
+        remains::the_dead_ask_for_nothing,
         beats::a_first_look_finds_the_last_beat,
         beats::a_silent_manager_is_noticed,
         rescue::what_the_dead_held_is_granted,

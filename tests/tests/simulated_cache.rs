@@ -3,10 +3,13 @@
 //!
 //! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
 
+use std::sync::Mutex;
+
 use rackline_tests::cache_scenarios::{
     flipped_bits_are_misses, serve_through_crashes, serve_together,
 };
 use rackline_tests::rack::{Mutant, for_seeds};
+use rackline_tests::ward_scenarios::the_dead_make_room;
 
 #[test]
 fn every_host_reads_what_any_host_published() {
@@ -21,4 +24,16 @@ fn no_wrong_byte_is_accepted_whoever_dies() {
 #[test]
 fn damage_is_a_miss() {
     for_seeds(0..30, |seed| flipped_bits_are_misses(Mutant::NONE, seed));
+}
+
+#[test]
+fn the_room_of_the_dead_is_used_and_nothing_is_lost() {
+    let used = Mutex::new(0);
+    for_seeds(0..36, |seed| {
+        let now = the_dead_make_room(Mutant::NONE, seed);
+        *used.lock().unwrap() += now;
+    });
+    let replayed = std::env::var_os("RACKLINE_SEED").is_some();
+    let used = used.into_inner().unwrap();
+    assert!(replayed || used > 6, "{used} chunks: hardly anybody ran short");
 }

@@ -51,6 +51,7 @@ pub extern "C" fn shfree(object: *mut c_void) -> CxlShmError {
                 FreeError::Foreign { .. }
                 | FreeError::NotAnObject { .. }
                 | FreeError::NotAllocated { .. }
+                | FreeError::OtherLife { .. }
                 | FreeError::Named { .. } => CxlShmError::BadArgument,
                 FreeError::Backlog { .. } => CxlShmError::Exhausted,
                 FreeError::OwnerUnknown { .. } | FreeError::Lock(_) => CxlShmError::Lock,

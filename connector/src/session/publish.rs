@@ -78,8 +78,10 @@ where
     /// Publishes those of `blocks` that are not in the pool. After return every host that looks
     /// finds them. Blocks that cannot be published do not stop the others.
     ///
-    /// When the pool is full blocks that nobody holds make room: the call never waits for longer
-    /// than it takes to evict as many as it publishes, at most 64 at a time.
+    /// When the pool is full blocks that nobody holds make room, as many as it publishes, at most 64
+    /// at a time. It waits for other hosts only for chunks: when this one needs another, or one for
+    /// blocks of another size, for at most `chunk_timeout_ms` each time that it asks for the lock of
+    /// the chunk table.
     ///
     /// # Errors
     /// [`SessionError::Length`]; nothing is published then.

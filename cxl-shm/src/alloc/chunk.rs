@@ -3,15 +3,15 @@
 //! The chunk table has a line per chunk, written under lock 1 with an intent, so that the death of
 //! a holder leaves every entry either as it was or as it was to be.
 
-use super::heap::{self, HEAP_PURPOSE};
+use super::heap::HEAP_PURPOSE;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::intent;
-use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, HeapHeader};
+use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState};
 use crate::lock::LockError;
 use crate::member::{Liveness, Member};
-use crate::units::{ChunkId, LineRange};
+use crate::units::{ChunkId, LineRange, NodeId};
 
 /// Why no chunk was allocated. Nothing is changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -96,14 +96,6 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
         let state = layout.chunk_entry(chunk).cached(fabric).ok().and_then(|entry| entry.state());
         match state {
             Some(ChunkState::Free) => {
-                if purpose == HEAP_PURPOSE {
-                    // Whatever was there before, a former header of ours among it: from the moment
-                    // the chunk is ours every process of this host finds that it is to be built.
-                    // M1: nobody owns the chunk, and we hold the lock to take it.
-                    heap::header(layout.chunk(chunk))
-                        .claim()
-                        .publish(fabric, &HeapHeader::unbuilt());
-                }
                 let owner = member.node();
                 let incarnation = member.incarnation();
                 let entry = ChunkEntry::new(ChunkState::Owned { owner, incarnation, purpose });
@@ -157,15 +149,14 @@ pub(super) fn set_free<F: Fabric, H: HostMemory, L: Liveness>(
 
 pub(crate) fn owned<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
+    node: NodeId,
 ) -> Vec<(ChunkId, u64)> {
     let (layout, fabric) = (member.layout(), member.fabric());
     fabric.refresh(layout.chunk_table());
     (0..layout.chunks())
         .map(ChunkId)
         .filter_map(|chunk| match layout.chunk_entry(chunk).cached(fabric).ok()?.state()? {
-            ChunkState::Owned { owner, purpose, .. } if owner == member.node() => {
-                Some((chunk, purpose))
-            }
+            ChunkState::Owned { owner, purpose, .. } if owner == node => Some((chunk, purpose)),
             ChunkState::Owned { .. } | ChunkState::Free => None,
         })
         .collect()

@@ -10,6 +10,9 @@ use crate::fabric::{Fabric, HostMemory};
 use crate::member::{Liveness, Member};
 use crate::units::ChunkId;
 
+/// Beats of the heart between two times that a host's agent attends to other hosts: 80 ms.
+pub const ATTEND_BEATS: u64 = 8;
+
 impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// Allocates an object of at least `bytes` bytes in this node's heap. Its contents are what
     /// was there before ([`Object::zero`]); see O1 to O6 in [`crate::alloc::heap`].
@@ -47,10 +50,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     }
 
     /// Frees the object that starts at `offset`, of any node's heap. The caller has made sure that
-    /// nobody uses it (O4).
+    /// nobody uses it (O4), and that it is allocated: its owner has not died since the caller heard of
+    /// it (O5), or a root reaches it. Else [`Self::free_object`] is the call.
     ///
-    /// An object of another node's heap is free when that node next looks
-    /// ([`Self::answer_chunk_requests`], or an allocation that finds no room); what that node
+    /// An object of another node's heap is free when that node next looks ([`Self::attend`], or an
+    /// allocation that finds no room); what that node
     /// refuses then, a double free say, it counts ([`HeapUsage::refused_frees`]). Waits for a lock
     /// between hosts only when this node's heap has to be rebuilt.
     ///
@@ -62,7 +66,23 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         timeout_ms: u64,
         offset: SharedOffset,
     ) -> Result<(), FreeError> {
-        heap::free(self, clock, timeout_ms, offset)
+        heap::free(self, clock, timeout_ms, offset, None)
+    }
+
+    /// As [`Self::free`], of an object as it was looked up: when its owner has died since, and its
+    /// place may be that of another object, nothing is freed. For whoever cannot know whether the
+    /// owner still lives (O5 in [`crate::alloc::heap`]).
+    ///
+    /// # Errors
+    /// [`FreeError`]; nothing is changed then.
+    pub fn free_object(
+        &self,
+        clock: &impl Clock,
+        timeout_ms: u64,
+        object: &PeerObject,
+    ) -> Result<(), FreeError> {
+        let life = object.life().ok_or(FreeError::OtherLife { offset: object.offset() })?;
+        heap::free(self, clock, timeout_ms, object.offset(), Some(life))
     }
 
     /// The object that starts at `offset`, in whatever node's heap, to be read; `None` when none
@@ -130,10 +150,28 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         demand::of_others(self)
     }
 
+    /// What the host's agent does for other hosts now and then, every [`ATTEND_BEATS`] beats: as
+    /// [`Self::answer_chunk_requests`], but one chunk at most, and what is not to be had at once is
+    /// left for the next time, so that the heart goes on beating: it waits no longer than
+    /// [`TRY_MS`](crate::lock::TRY_MS) for each of two locks. Returns whether a chunk was given back.
+    ///
+    /// # Errors
+    /// [`ReturnError::Damaged`].
+    pub fn attend(&self, clock: &impl Clock) -> Result<bool, ReturnError> {
+        if self.check_member().is_err() {
+            // Others write this node's lines by now.
+            return Ok(false);
+        }
+        heap::attend(self, clock, || {
+            self.beat();
+        })
+    }
+
     /// Carries out what other hosts have freed, and gives chunks of the heap in which there is no
     /// object back to the region: those above a high-water mark of one, and as many as other nodes
-    /// ask for. Called now and then by whoever beats the host's heart; takes locks between hosts
-    /// only when there is something to do. Returns the number of chunks given back.
+    /// ask for; takes locks between hosts only when there is something to do. The agent of each host
+    /// does so by itself ([`Self::attend`]); this is for whoever knows that now is the time. Returns
+    /// the number of chunks given back.
     ///
     /// # Errors
     /// [`ReturnError`].

@@ -13,3 +13,4 @@ pub use heap::{
     SweepReport, TakeOverError,
 };
 pub(crate) use heap::{HEAP_WORDS, HeapWords};
+pub use member::ATTEND_BEATS;

@@ -47,6 +47,7 @@ pub mod simulated;
 
 pub use flush::{FenceKind, FlushError, FlushKind, ReadBack};
 pub use host_memory::HostMemory;
+pub(crate) use line::unseal;
 pub use line::{LineError, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
 pub use mapped::{MapError, MappedFabric, MappedHostMemory, Mapping};
 pub use publish_batch::{PublishBatch, refresh_all};

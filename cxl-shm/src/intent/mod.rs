@@ -12,17 +12,20 @@
 //! Head and images are published together, in any order. A head that is torn, or does not fit its
 //! images, is that of a holder which died before its intent was published: then nothing else was
 //! written yet. Targets are numbers of lines within what the lock guards, so an intent, whatever
-//! is in it, can reach nothing else (M5).
+//! is in it, can reach nothing else (M5), but for one line: the first of a chunk that it gives to a
+//! heap, which is made to say that nobody has built the chunk. Written under the open intent it is
+//! never left in the caches of a host that does not get the chunk after all (M1).
 
 use crc_fast::CrcAlgorithm;
 
+use crate::alloc::heap::{self, HEAP_PURPOSE};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{
-    Fabric, HostMemory, LineWords, OwnedArea, PeerArea, PeerLine, PublishBatch, Record,
+    Fabric, HostMemory, LineWords, OwnedArea, PeerArea, PeerLine, PublishBatch, Record, unseal,
 };
 use crate::layout::{
-    CHUNK_LOCK, ChunkEntry, INTENT_IMAGES, INTENT_LINES, INTENTS, IntentRecord, LOCK_TABLE_LOCK,
-    Layout, PROFILE_LOCK, ROOT_LOCK, settle_superblock,
+    CHUNK_LOCK, ChunkEntry, ChunkState, HeapHeader, INTENT_IMAGES, INTENT_LINES, INTENTS,
+    IntentRecord, LOCK_TABLE_LOCK, Layout, PROFILE_LOCK, ROOT_LOCK, settle_superblock,
 };
 use crate::member::Seat;
 use crate::mutant::{self, Mutant};
@@ -82,11 +85,11 @@ impl Update {
     /// Carries the update out: intent, lines, close. After return every host that reads the lines
     /// fresh sees all of it.
     pub(crate) fn commit<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
-        let Self { lock, guarded, targets, images } = self;
+        let Self { lock, guarded: _, targets, images } = self;
         let intent = seat.intent(lock);
         open(&intent, fabric, lock, &targets, &images);
         crash::reach(CrashPoint::IntentOpen);
-        write(fabric, guarded, &targets, &images);
+        write(seat.layout(), fabric, lock, &targets, &images);
         crash::reach(CrashPoint::IntentWritten);
         head_of(&intent).claim().publish(fabric, &IntentRecord::closed());
     }
@@ -116,6 +119,17 @@ pub(crate) fn redo_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, loc
         // Our own lines: the processes of a host see each other's last values.
         redo(seat.layout(), fabric, lock, &seat.intent(lock));
     }
+}
+
+/// As [`redo_own`], for what a process of this host left that died, or a former life of it.
+pub(crate) fn recover_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+    if seat.has_intent(lock) {
+        // It may be closed in our caches only. Were our host lost after others have changed the same
+        // lines, its recoverer would find it open, and undo what they did. It is written back when it
+        // leaves the caches, and read back by the load that follows.
+        fabric.refresh(head_of(&seat.intent(lock)).range());
+    }
+    redo_own(seat, fabric, lock);
 }
 
 /// Whether this node has an intent open: an update is under way, or its holder died and nobody has
@@ -170,7 +184,7 @@ fn redo<F: Fabric>(layout: &Layout, fabric: &F, lock: LockId, intent: &OwnedArea
         // Were our host lost while we write, nobody would find it to complete what has arrived.
         let written = intent.part(0, 1 + targets.len() as u64);
         written.into_iter().for_each(|lines| fabric.publish(lines.range()));
-        write(fabric, guarded, targets, &images);
+        write(layout, fabric, lock, targets, &images);
     }
     crash::reach(CrashPoint::IntentRedone);
     head.publish(fabric, &IntentRecord::closed());
@@ -195,16 +209,43 @@ fn open<F: Fabric>(
 }
 
 /// Writes the images to their targets, whole lines: what our caches hold of them does not matter.
-fn write<F: Fabric>(fabric: &F, guarded: LineRange, targets: &[u32], images: &[LineWords]) {
-    let guarded = PeerArea::new(guarded);
+fn write<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    lock: LockId,
+    targets: &[u32],
+    images: &[LineWords],
+) {
+    let Some(guarded) = guarded(layout, lock).map(PeerArea::new) else { return };
     let mut batch = PublishBatch::new(fabric);
     for (target, image) in targets.iter().zip(images) {
         if let Some(line) = guarded.part(u64::from(*target), 1) {
+            if let Some(header) = header_of_new_heap(layout, lock, ChunkId(*target), image) {
+                // Before the entry: the processes of a host that see whose the chunk is see this.
+                // M1: under the lock, the chunk becomes this node's, or the node's it recovers.
+                batch.line(header.claim(), &HeapHeader::unbuilt());
+            }
             batch.image(line.range().start(), image);
             crash::reach(CrashPoint::IntentPartWritten);
         }
     }
     batch.publish();
+}
+
+/// The header of the chunk that an image gives to a heap. Whatever was there before, that of a former
+/// heap of the same node among it, must not count for one.
+fn header_of_new_heap(
+    layout: &Layout,
+    lock: LockId,
+    chunk: ChunkId,
+    image: &LineWords,
+) -> Option<PeerLine<HeapHeader>> {
+    let chunk = layout.chunk_id(chunk.0).filter(|_| lock == CHUNK_LOCK)?;
+    let (entry, _) = unseal::<ChunkEntry>(layout.chunk_entry(chunk).at(), image).ok()?;
+    match entry.state()? {
+        ChunkState::Owned { purpose: HEAP_PURPOSE, .. } => Some(heap::header(layout.chunk(chunk))),
+        ChunkState::Owned { .. } | ChunkState::Free => None,
+    }
 }
 
 fn head_of(intent: &OwnedArea) -> PeerLine<IntentRecord> {

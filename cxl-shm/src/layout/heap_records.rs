@@ -7,7 +7,8 @@ use crate::fabric::Record;
 use crate::units::{Incarnation, NodeId};
 
 /// Whose heap has built the chunk: a host finds here, through its own caches, whether what the
-/// chunk's lines say of pages and slots is its own. Nobody else reads it.
+/// chunk's lines say of pages and slots is its own, and others find the life that an object of the
+/// chunk is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct HeapHeader {
@@ -27,6 +28,13 @@ impl HeapHeader {
     pub fn built_by(node: NodeId, incarnation: Incarnation) -> Self {
         let node = u32::from(node.0);
         Self { built: 1, node, incarnation: incarnation.0, ..Self::zeroed() }
+    }
+
+    /// The node that has built it and in which of its incarnations; `None` when nobody has.
+    #[must_use]
+    pub fn builder(&self) -> Option<(NodeId, Incarnation)> {
+        let node = u16::try_from(self.node).ok().filter(|_| self.built == 1)?;
+        Some((NodeId(node), Incarnation(self.incarnation)))
     }
 
     /// Built by nobody.

@@ -8,6 +8,7 @@
 //! +--------------------------------------------------------------------------+
 //! | node page 0 | node page 1 | ...          identity, heartbeat, host name, |  node i
 //! |                                          manager claim, summary, arrival |
+//! |   and its door: a knock, a mark a host                                   |  whoever comes
 //! | intents 0   | intents 1   | ...          redo records, 8 lines per lock  |  node i
 //! | ballots 0   | ballots 1   | ...          two lines per node              |  node i
 //! | recoveries 0| recoveries 1| ...          two lines per node              |  node i
@@ -30,7 +31,8 @@
 //! ```
 //!
 //! Each part of each writer starts on a page of its own, so that no line ever has two writing
-//! hosts (M1) and payload shares no page with metadata (M6).
+//! hosts (M1) and payload shares no page with metadata (M6). Who comes for a slot that nobody owns
+//! writes at its door: lines of one word each (`member/door.rs`).
 
 mod death_records;
 mod heap_records;
@@ -104,7 +106,11 @@ const LINE_MANAGER_HEARTBEAT: u64 = 4;
 const LINE_SUMMARY: u64 = 5;
 const LINE_ARRIVAL: u64 = 6;
 const LINE_CHUNK_DEMAND: u64 = 7;
-const _: () = assert!(LINE_CHUNK_DEMAND * LINE_BYTES < PAGE_BYTES, "fits the node page");
+const LINE_KNOCK: u64 = 8;
+const LINE_DOOR_MARKS: u64 = 16;
+/// Marks at the door of a node slot, each for one host.
+pub(crate) const DOOR_MARKS: u64 = 16;
+const _: () = assert!((LINE_DOOR_MARKS + DOOR_MARKS) * LINE_BYTES <= PAGE_BYTES, "fits the page");
 /// Lines of a record that is written in turn, so that one of them is always whole.
 pub(crate) const TWIN_LINES: u64 = 2;
 const INTENTS_STRIDE: u64 = INTENTS * INTENT_LINES * LINE_BYTES;
@@ -415,6 +421,28 @@ impl Layout {
         word(self.node_page(node), LINE_CHUNK_DEMAND * LINE_WORDS as u64)
     }
 
+    /// Who came last for the slot of a node, and for which incarnation: the one word that several
+    /// hosts write, each before it looks at [`Self::door_mark`].
+    #[must_use]
+    pub(crate) fn knock(&self, node: NodeId) -> PeerWord {
+        word(self.node_page(node), LINE_KNOCK * LINE_WORDS as u64)
+    }
+
+    /// Mark `index`, below [`DOOR_MARKS`], at the door of a node's slot: which host comes, or has
+    /// come, for which incarnation.
+    #[must_use]
+    pub(crate) fn door_mark(&self, node: NodeId, index: u64) -> PeerWord {
+        assert!(index < DOOR_MARKS, "mark {index} of {DOOR_MARKS}");
+        word(self.node_page(node), (LINE_DOOR_MARKS + index) * LINE_WORDS as u64)
+    }
+
+    /// All marks at the door of a node's slot, for one refresh.
+    #[must_use]
+    pub(crate) fn door_marks(&self, node: NodeId) -> LineRange {
+        LineRange::new(self.node_page_line(node, LINE_DOOR_MARKS), DOOR_MARKS)
+            .expect("the node page has room for them")
+    }
+
     /// Intent lines of a node: [`INTENT_LINES`] for each of the first [`INTENTS`] locks.
     #[must_use]
     pub fn intents(&self, node: NodeId) -> PeerArea {
@@ -521,7 +549,7 @@ impl Layout {
         PeerArea::new(lines(at, self.geometry.area_lines))
     }
 
-    /// Every line before the chunks that only `node` writes.
+    /// Every line before the chunks that only `node` writes, and its door.
     pub fn owned_by(&self, node: NodeId) -> impl Iterator<Item = LineRange> + use<> {
         let layout = *self;
         let parts = [

@@ -86,6 +86,11 @@ impl NodeLine {
         }
     }
 
+    /// State and incarnation, as they stand in the region: one word, which never tears.
+    pub(crate) fn first_word(&self) -> u64 {
+        u64::from(self.incarnation) << 32 | u64::from(self.state)
+    }
+
     /// How many times the slot was joined.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {

@@ -8,7 +8,7 @@ use super::stamp::Phase;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
-use crate::intent::redo_own;
+use crate::intent::{recover_own, redo_own};
 use crate::member::{Liveness, Member, Seat};
 use crate::units::LockId;
 
@@ -99,7 +99,7 @@ pub(crate) fn recover<F: Fabric, H: HostMemory, L: Liveness>(
 /// As [`recover`], for who has no more than the seat.
 pub(crate) fn recover_seat<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
     if seat.tier().stamp(lock).phase == Phase::Hold {
-        redo_own(seat, fabric, lock);
+        recover_own(seat, fabric, lock);
         crash::reach(CrashPoint::LockRecovering);
     }
     Competitor::release_after_death(seat, fabric, lock);

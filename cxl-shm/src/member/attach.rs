@@ -9,9 +9,11 @@ use super::{
     HEARTBEAT_MS, HOST_TIER_FOLDER, HostIdentity, HostTier, HostTierError, HostTierFile, JoinError,
     LeaveOutcome, Member, ProcLiveness, ProcessIdentity,
 };
+use crate::alloc::ATTEND_BEATS;
 use crate::clock::SystemClock;
 use crate::fabric::{MappedFabric, MappedHostMemory};
 use crate::layout::{Platform, Superblock, SuperblockError, read_superblock};
+use crate::mutant;
 use crate::qualify::{Basis, Visibility};
 use crate::region::{OpenError, Region, RegionUse, UseError};
 use crate::units::NodeId;
@@ -66,7 +68,8 @@ pub type LocalMember = Member<MappedFabric, MappedHostMemory, ProcLiveness>;
 
 /// This process, attached to a region as a process of a node. Leaves when dropped.
 ///
-/// A background thread takes part in the election of the host's agent and beats its heart.
+/// A background thread takes part in the election of the host's agent, beats its heart, and gives
+/// back what other hosts free or ask for ([`Member::attend`]).
 ///
 /// # Example
 /// ```no_run
@@ -145,14 +148,19 @@ impl Attachment {
             let (stop, tier_path) = (Arc::clone(&stop), self.tier_path.clone());
             std::thread::Builder::new()
                 .name("rackline-agent".to_owned())
-                .spawn(move || {
+                .spawn(mutant::carried(move || {
                     let clock = SystemClock::start();
+                    let mut attends = true;
+                    let mut beats: u64 = 0;
                     while !stop.load(Ordering::Relaxed) {
-                        agent.beat();
+                        if agent.beat() && attends && beats.is_multiple_of(ATTEND_BEATS) {
+                            attends = attend(&agent, &clock);
+                        }
+                        beats += 1;
                         clock.sleep_ms(HEARTBEAT_MS);
                     }
                     leave(agent, &tier_path);
-                })
+                }))
                 .map_err(AttachError::Agent)?
         };
         Ok(AgentThread { stop, thread })
@@ -243,6 +251,15 @@ fn join(region: &Region, tier_path: &Path, node: u16) -> Result<LocalMember, Att
             Err(error.into())
         }
     }
+}
+
+/// Whether it is worth doing again.
+fn attend(agent: &LocalMember, clock: &SystemClock) -> bool {
+    let attended = agent.attend(clock);
+    if let Err(error) = &attended {
+        tracing::warn!(%error, "this host gives nothing back to others by itself any more");
+    }
+    attended.is_ok()
 }
 
 fn leave(member: LocalMember, tier_path: &Path) {

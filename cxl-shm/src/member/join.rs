@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use super::door::Visitor;
 use super::slot::{Slot, is_over, recoveries_of};
 use super::{DeclaredDead, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, refresh_all};
+use crate::fabric::{Fabric, HostMemory, LineWords, refresh_all};
 use crate::intent::redo_own;
 use crate::layout::{
     HostName, NodeLine, NodeState, RecoveryStep, SuperblockError, read_superblock,
@@ -59,8 +60,7 @@ fn id_of(text: &str) -> Option<[u64; 2]> {
     Some([half(digits.get(..16))?, half(digits.get(16..32))?])
 }
 
-/// Why a process did not become a member. Nothing is changed then, except that two hosts which
-/// joined one slot in the same moment may both have written its lines ([`Self::NodeInUse`]).
+/// Why a process did not become a member. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The region cannot be used.
@@ -98,6 +98,16 @@ pub enum JoinError {
         node: NodeId,
         /// The host's name.
         host: String,
+    },
+    /// Another host comes for the slot in this moment, or died while it did (J4).
+    #[error(
+        "another host joins node {node} in this moment, or died while it did; if it is to have that \
+         number, start Rackline there again, else try again, or give this host another node \
+         number; a running lock manager declares a host dead that died so (`rackline status`)"
+    )]
+    Contended {
+        /// The node.
+        node: NodeId,
     },
     /// The present processes of the node were declared dead.
     #[error(transparent)]
@@ -157,7 +167,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// process of the host joins the node slot: after return every host sees the node as joined,
     /// under a new incarnation, with what its former incarnation left half done completed.
     ///
-    /// Waits up to [`SUSPECT_MS`] when the slot was left in disorder by what may be another host.
+    /// Waits up to [`SUSPECT_MS`] when the slot was left in disorder by what may be another host, or
+    /// another host comes for it in the same moment.
     ///
     /// # Errors
     /// [`JoinError`].
@@ -184,7 +195,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         let seat = Seat::new(layout, superblock.lock_protocol, node, tier);
         let incarnation = match running {
             Some(incarnation) => incarnation,
-            None => take_slot(&seat, &fabric, superblock.uuid, host, clock)?,
+            None => take_slot(&seat, &fabric, superblock.uuid, host, process, clock)?,
         };
         let identity = process;
         let Some((process, token)) = seat.tier().register(identity) else {
@@ -239,10 +250,11 @@ fn take_slot<F: Fabric, H: HostMemory>(
     fabric: &F,
     uuid: [u64; 2],
     host: &HostIdentity,
+    process: ProcessIdentity,
     clock: &impl Clock,
 ) -> Result<Incarnation, JoinError> {
     let (layout, node) = (seat.layout(), seat.node());
-    let incarnation = vacate(seat, fabric, uuid, host, clock)?;
+    let incarnation = vacate(seat, fabric, uuid, host, process, clock)?;
 
     // M8: what an earlier life of this host left in its caches is gone before we write, and what
     // a recoverer wrote meanwhile is there. Beats go on from the last one: a count that went back
@@ -284,32 +296,78 @@ fn take_slot<F: Fabric, H: HostMemory>(
     obey_newest_term(seat, fabric);
     seat.node_line().publish(fabric, &line(NodeState::Joined));
     crash::reach(CrashPoint::JoinSaid);
-    // Two hosts that were given the same number and start together both get this far; at least
-    // the one whose line did not last finds out.
-    if layout.node_line(node).fresh(fabric) != Ok(line(NodeState::Joined)) {
-        return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
-    }
     seat.tier().set_member(true);
     Ok(incarnation)
 }
 
-/// Makes sure that nobody else lives in the slot; the incarnation that is next.
+/// Makes sure that nobody else lives in the slot, and that nobody else comes for it; the incarnation
+/// that is next, which is ours.
 fn vacate<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
     uuid: [u64; 2],
     host: &HostIdentity,
+    process: ProcessIdentity,
     clock: &impl Clock,
 ) -> Result<Incarnation, JoinError> {
     let (layout, node) = (seat.layout(), seat.node());
-    let Some(last) = Slot::fresh(layout, fabric, node) else {
-        return Ok(Incarnation(1));
-    };
-    let next = last.incarnation.0.checked_add(1).map(Incarnation);
-    let next = next.ok_or(JoinError::NoIncarnations { node })?;
-    if last.vacant {
-        return Ok(next);
+    let visitor = Visitor::new(node, host, process);
+    let until_ms = clock.now_ms().saturating_add(SUSPECT_MS);
+    let mut tries = 0;
+    loop {
+        let slot = Slot::inside(layout, fabric, node);
+        let said = slot.map_or(Incarnation(0), |slot| slot.incarnation);
+        let outside = visitor.look(layout, fabric, said);
+        let (last, died_at_door) = outside.last();
+        let next = last.0.checked_add(1).map(Incarnation);
+        let next = next.ok_or(JoinError::NoIncarnations { node })?;
+        let vacant = slot.is_none_or(|slot| slot.vacant) && !died_at_door;
+        if died_at_door {
+            // J4: this machine's own life. No process of this host joins beside us; a heart that
+            // stands still proves the death on this very machine, as below.
+            if heart_beats(seat, fabric, clock) {
+                return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
+            }
+        } else if let Some(last) = slot.filter(|slot| !slot.vacant) {
+            let unreadable = last.line.is_none().then(|| words_of(seat, fabric));
+            check_gone(seat, fabric, uuid, host, &last, clock)?;
+            if unreadable.is_some_and(|words| words_of(seat, fabric) != words) {
+                // It was being written a moment ago: not torn by a death.
+                continue;
+            }
+        }
+        if !outside.is_closed() && visitor.pass(layout, fabric, &outside, next).is_ok() {
+            if !vacant && let Err(error) = arrive(seat, fabric, last, next) {
+                visitor.step_back(layout, fabric, &outside);
+                return Err(error);
+            }
+            return Ok(next);
+        }
+        if clock.now_ms() >= until_ms {
+            return Err(JoinError::Contended { node });
+        }
+        clock.pause(tries);
+        tries += 1;
     }
+}
+
+/// The line of the slot as it is, sealed or not.
+fn words_of<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> LineWords {
+    let line = seat.layout().node_line(seat.node());
+    fabric.refresh(line.range());
+    fabric.read_line(line.at())
+}
+
+/// Makes sure that the last inhabitant of the slot, which did not leave it, is gone.
+fn check_gone<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    uuid: [u64; 2],
+    host: &HostIdentity,
+    last: &Slot,
+    clock: &impl Clock,
+) -> Result<(), JoinError> {
+    let node = seat.node();
     let same_boot = last.line.is_some_and(|line| line.boot_id() == host.boot_id);
     let same_machine = host.machine_id != [0; 2]
         && last.line.is_some_and(|line| line.machine_id() == host.machine_id);
@@ -326,8 +384,18 @@ fn vacate<F: Fabric, H: HostMemory>(
     if last.line.is_some() && !same_boot && !same_machine {
         return Err(JoinError::NotLeft { node, host: host_of(seat, fabric) });
     }
-    // The former life is over, and its lines are ours, unless a recoverer has them already (R3):
-    // say that we come, then look. A recoverer says that it begins, then looks.
+    Ok(())
+}
+
+/// The former life is over, and its lines are ours, unless a recoverer has them already (R3): say
+/// that we come, then look. A recoverer says that it begins, then looks.
+fn arrive<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    last: Incarnation,
+    next: Incarnation,
+) -> Result<(), JoinError> {
+    let (layout, node) = (seat.layout(), seat.node());
     fabric.refresh(layout.arrival(node).range());
     seat.arrival().publish(fabric, u64::from(next.0));
     crash::reach(CrashPoint::JoinArrived);
@@ -336,11 +404,11 @@ fn vacate<F: Fabric, H: HostMemory>(
         if under_way && !is_over(layout, fabric, recoverer, record.recoverer_incarnation()) {
             // Nothing of the new life was written, so there is none. A recoverer that has yielded
             // to it meanwhile begins again.
-            seat.arrival().publish(fabric, u64::from(last.incarnation.0));
+            seat.arrival().publish(fabric, u64::from(last.0));
             return Err(JoinError::BeingRecovered { node, recoverer });
         }
     }
-    Ok(next)
+    Ok(())
 }
 
 fn host_of<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> String {

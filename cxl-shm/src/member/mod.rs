@@ -7,6 +7,8 @@
 mod attach;
 pub(crate) mod consensus;
 mod deaths;
+mod door;
+mod estate;
 mod fence;
 mod hearts;
 mod host_tier;
@@ -26,6 +28,8 @@ pub use consensus::{
     Decision, Progress, Proposal, decided_about, is_declared_dead, membership_epoch,
 };
 pub use deaths::{DeathNews, Deaths};
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use door::Visitor;
 pub use fence::{CommandFence, Fence, FenceOrder, FenceState, NoFence, ProcessFence};
 pub use hearts::{NodeHeart, watch_hearts};
 pub use host_tier::{ApplicationWords, HostLockName, HostTier};
@@ -36,6 +40,8 @@ pub use node_death::{NodeDeath, confirm_off_here};
 pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
 pub use recovery::RecoveryNews;
 pub(crate) use seat::Seat;
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use slot::Slot;
 pub(crate) use slot::{is_freed, is_taken};
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use twin::{OwnedTwin, PeerTwin};
@@ -314,7 +320,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// The chunks of this node and what it uses them for, freshly read from the chunk table.
     #[must_use]
     pub fn owned_chunks(&self) -> Vec<(ChunkId, u64)> {
-        crate::alloc::owned(self)
+        self.chunks_of(self.node())
     }
 
     /// Whether this node still takes part: cheap, one word of the host's DRAM. Asked before every

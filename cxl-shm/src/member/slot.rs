@@ -2,8 +2,9 @@
 
 use crate::fabric::{Fabric, LineError, refresh_all};
 use crate::layout::{Layout, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
+use crate::member::door::{Marks, was_knocked_at};
 use crate::member::twin::PeerTwin;
-use crate::units::{Incarnation, NodeId};
+use crate::units::{Incarnation, LineRange, NodeId};
 
 /// A node slot that was ever joined, as read at one time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,10 +12,13 @@ pub(crate) struct Slot {
     pub(crate) node: NodeId,
     /// Its present life, or its last one.
     pub(crate) incarnation: Incarnation,
-    /// What its line says; `None` when the line cannot be read: torn by a death, or damaged.
+    /// What its line says of that life; `None` when the line cannot be read (torn by a death, or
+    /// damaged), or says nothing of it yet.
     pub(crate) line: Option<NodeLine>,
     /// It holds nothing, and nobody lives in it.
     pub(crate) vacant: bool,
+    /// A host came for it, and is still at the door or has died there (J4).
+    pub(crate) at_door: bool,
 }
 
 impl Slot {
@@ -26,30 +30,58 @@ impl Slot {
             Err(LineError::Blank { .. }) if arrival == 0 => return None,
             line => line.ok(),
         };
-        // Also of a line that is torn: state and incarnation are one word, which never tears.
+        // Also of a line that is torn: state and incarnation are one word, which never tears. Our
+        // cache may have fetched a newer line since: then what the older one says is past.
         let first_word = at.at().word(0).map_or(0, |word| fabric.load(word));
+        let line = line.filter(|line| line.first_word() == first_word);
         let said = u32::try_from(first_word >> 32).unwrap_or(u32::MAX);
         let arrived = u32::try_from(arrival).unwrap_or(u32::MAX);
         let vacant =
             line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant) && arrived <= said;
         let incarnation = Incarnation(said.max(arrived));
-        Some(Self { node, incarnation, line, vacant })
+        Some(Self { node, incarnation, line, vacant, at_door: false })
     }
 
-    /// The slot of `node`, freshly read.
-    pub(crate) fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
+    /// What the lines of the slot of `node` say, freshly read, whoever stands at its door.
+    pub(crate) fn inside<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
         refresh_all(fabric, lines_of(layout, node));
         Self::cached(layout, fabric, node)
     }
 
-    /// All slots, freshly read with one fence.
+    /// The slot of `node`, freshly read, with the life at its door.
+    pub(crate) fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
+        refresh_all(fabric, lines_of(layout, node).into_iter().chain(knock_of(layout, node)));
+        Self::with_door(layout, fabric, node)
+    }
+
+    /// All slots, freshly read with one fence, with the lives at their doors.
     pub(crate) fn all<F: Fabric>(layout: &Layout, fabric: &F) -> Vec<Self> {
-        refresh_all(fabric, layout.nodes().flat_map(|node| lines_of(layout, node)));
-        layout.nodes().filter_map(|node| Self::cached(layout, fabric, node)).collect()
+        let lines = |node| lines_of(layout, node).into_iter().chain(knock_of(layout, node));
+        refresh_all(fabric, layout.nodes().flat_map(lines));
+        layout.nodes().filter_map(|node| Self::with_door(layout, fabric, node)).collect()
+    }
+
+    /// What the caches hold of the slot, and, when the knock says that somebody came, the marks at
+    /// its door.
+    fn with_door<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
+        let slot = Self::cached(layout, fabric, node);
+        let said = slot.map_or(Incarnation(0), |slot| slot.incarnation);
+        let vacant = slot.is_none_or(|slot| slot.vacant);
+        if !vacant || !was_knocked_at(layout, fabric, node, said) {
+            return slot;
+        }
+        let Some(incarnation) = Marks::fresh(layout, fabric, node).beyond(said) else {
+            return slot;
+        };
+        Some(Self { node, incarnation, line: None, vacant: false, at_door: true })
     }
 }
 
-fn lines_of(layout: &Layout, node: NodeId) -> [crate::units::LineRange; 2] {
+fn knock_of(layout: &Layout, node: NodeId) -> [LineRange; 1] {
+    [layout.knock(node).range()]
+}
+
+fn lines_of(layout: &Layout, node: NodeId) -> [LineRange; 2] {
     [layout.node_line(node).range(), layout.arrival(node).range()]
 }
 

@@ -3,7 +3,7 @@
 
 use super::client::{Client, Counter, Plan};
 use super::ground::Ground;
-use super::lock_task::{LockTask, claim_counting};
+use super::lock_task::{LockTask, Pace, claim_counting};
 use crate::fabric::explored::Model;
 use crate::layout::LockProtocol;
 use crate::lock::arbitrated::{Manager, ManagerState};
@@ -20,11 +20,12 @@ pub(super) struct Clients {
     pub(super) rounds: u64,
     pub(super) withdrawals: u64,
     pub(super) lines: usize,
+    pub(super) managers: Pace,
 }
 
 impl Clients {
     pub(super) const fn new(nodes: u16, rounds: u64) -> Self {
-        Self { nodes, rounds, withdrawals: 0, lines: 1 }
+        Self { nodes, rounds, withdrawals: 0, lines: 1, managers: Pace::Whole }
     }
 }
 
@@ -56,7 +57,7 @@ pub(super) fn add_clients(model: &mut Model<LockTask>, ground: &Ground, clients:
 pub(super) fn serve(clients: Clients, manager: u16) -> Model<LockTask> {
     let ground = Ground::joined(clients.nodes.max(manager + 1), 1, LockProtocol::Arbitrated);
     let node = NodeId(manager);
-    let serving = LockTask::Manager(ground.seat(node), managed(&ground, node));
+    let serving = LockTask::Manager(ground.seat(node), managed(&ground, node), clients.managers);
     let mut model = ground.model();
     share_line(&mut model, &ground);
     add_clients(&mut model, &ground, clients);
@@ -99,10 +100,10 @@ pub(super) fn follow(clients: Clients, succession: Succession) -> Model<LockTask
         let agent = LockTask::Agent(ground.seat(node));
         model.run(format!("agent {node}"), node.index(), agent);
     }
-    let old = LockTask::Manager(ground.seat(NodeId(first)), manager);
+    let old = LockTask::Manager(ground.seat(NodeId(first)), manager, clients.managers);
     let old = model.run(format!("manager {first}"), usize::from(first), old);
     let mut standby = |node: u16| {
-        let task = LockTask::Standby(ground.seat(NodeId(node)));
+        let task = LockTask::Standby(ground.seat(NodeId(node)), clients.managers);
         model.run(format!("standby {node}"), usize::from(node), task)
     };
     match succession {

@@ -30,6 +30,7 @@ pub fn broken() -> Vec<Broken> {
         short(Mutant::PublishesAfterRelease, "bakery-2x2", STICKY),
         short(Mutant::ReusesTicket, "arbitrated-2x2", STICKY),
         short(Mutant::DecidesUnseen, "consensus-2", STICKY),
+        short(Mutant::PassesUnseen, "join-2", STICKY),
         short(Mutant::SkipsSecondLook, "block", STICKY),
         // Sticky caches do not fetch by themselves, and so hide it.
         short(Mutant::RefreshesUpFront, "block", ADVERSARIAL),

@@ -14,9 +14,9 @@ use crate::units::NodeId;
 pub(super) enum LockTask {
     Client(Client),
     /// A manager that serves until it is deposed, and is its host's agent too.
-    Manager(ExploredSeat, Manager),
+    Manager(ExploredSeat, Manager, Pace),
     /// A manager that has yet to claim its term, whenever it likes.
-    Standby(ExploredSeat),
+    Standby(ExploredSeat, Pace),
     /// An agent, without its heart.
     Agent(ExploredSeat),
     /// A thread that updates several lines.
@@ -29,18 +29,30 @@ pub(super) enum LockTask {
     HostRecoverer(ExploredSeat, NodeId),
 }
 
+/// How a manager makes its rounds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Pace {
+    /// Each looks at everything.
+    Whole,
+    /// Any of them in haste, while somebody waits for a lock: more ways than there are to attend.
+    Hurried,
+}
+
 impl Task for LockTask {
     fn step(&mut self, world: World) -> Step {
         match self {
             Self::Client(client) => return client.step(world),
-            Self::Manager(seat, manager) => {
+            Self::Manager(seat, manager, pace) => {
                 obey_newest_term(seat, &world.fabric());
-                if let ManagerState::Deposed { .. } = manager.poll(seat, &world.fabric()) {
+                let may_hurry = *pace == Pace::Hurried && manager.is_waited_for();
+                if may_hurry && world.choose(2) == 1 {
+                    manager.hurry(seat, &world.fabric());
+                } else if let ManagerState::Deposed { .. } = manager.poll(seat, &world.fabric()) {
                     *self = Self::Agent(seat.clone());
                 }
             }
-            Self::Standby(seat) => match Manager::claim(seat, &world.fabric()) {
-                Some(manager) => *self = Self::Manager(seat.clone(), manager),
+            Self::Standby(seat, pace) => match Manager::claim(seat, &world.fabric()) {
+                Some(manager) => *self = Self::Manager(seat.clone(), manager, *pace),
                 None => world.refute("there are no terms left"),
             },
             Self::Agent(seat) => obey_newest_term(seat, &world.fabric()),
@@ -63,7 +75,7 @@ impl Task for LockTask {
             Self::Client(client) => client.view(),
             Self::Updater(updater) => updater.view(),
             Self::Manager(..)
-            | Self::Standby(_)
+            | Self::Standby(..)
             | Self::Agent(_)
             | Self::Recoverer(_)
             | Self::Host

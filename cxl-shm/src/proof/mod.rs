@@ -14,6 +14,7 @@ mod client;
 mod consensus;
 mod ground;
 mod intents;
+mod joining;
 mod lock_task;
 mod profiles;
 mod racks;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::arbitrated::{LOCK, managed};
 use super::client::{Client, Counter, DONE, INSIDE, Plan};
 use super::ground::{ExploredSeat, Ground};
-use super::lock_task::{LockTask, claim_counting, exclusion};
+use super::lock_task::{LockTask, Pace, claim_counting, exclusion};
 use crate::fabric::explored::{Model, Step, World};
 use crate::fabric::refresh_all;
 use crate::intent::{Update, redo_of_dead};
@@ -121,7 +121,7 @@ pub(super) fn update_through_deaths(deaths: u32, host_dies: bool) -> Model<LockT
     let mortal = model.run("updater 0", 0, updater(0));
     model.tasks[mortal].mortal = true;
     let other = model.run("updater 1", 1, updater(1));
-    model.run("manager 2", 2, LockTask::Manager(ground.seat(NodeId(2)), manager));
+    model.run("manager 2", 2, LockTask::Manager(ground.seat(NodeId(2)), manager, Pace::Whole));
     let mut last = mortal;
     let recoverers = deaths - u32::from(host_dies);
     for number in 0..recoverers {
@@ -164,7 +164,11 @@ pub(super) fn free_what_the_dead_held() -> Model<LockTask> {
     let client = model.run("client 1", rescuer.index(), client);
     let recoverer = LockTask::HostRecoverer(ground.seat(rescuer), dead);
     model.run("recoverer 1", rescuer.index(), recoverer);
-    model.run("manager 2", serving.index(), LockTask::Manager(ground.seat(serving), manager));
+    model.run(
+        "manager 2",
+        serving.index(),
+        LockTask::Manager(ground.seat(serving), manager, Pace::Whole),
+    );
     claim_counting(&mut model, &[client], counter);
     model
 }

@@ -2,6 +2,8 @@
 
 use super::arbitrated::{Clients, Succession, bakery, follow, serve};
 use super::consensus::agree;
+use super::joining::{Dies, come_together};
+use super::lock_task::Pace;
 use super::records::{read_blocks, read_records};
 use super::recovery::{free_what_the_dead_held, update_through_deaths};
 use crate::fabric::explored::{Exploration, Limits, Memory, Model, Task, explore};
@@ -76,6 +78,18 @@ pub fn scenarios() -> Vec<Scenario> {
             serve(Clients { withdrawals: 1, ..Clients::new(2, 2) }, 2)
         ),
         scenario!(
+            "arbitrated-2x2-hurried",
+            "as arbitrated-2x2, any round of the manager in haste while somebody waits",
+            false,
+            serve(Clients { lines: 2, managers: Pace::Hurried, ..Clients::new(2, 2) }, 0)
+        ),
+        scenario!(
+            "arbitrated-2x2-withdraw-hurried",
+            "as arbitrated-2x2-withdraw, any round of the manager in haste while somebody waits",
+            true,
+            serve(Clients { withdrawals: 1, managers: Pace::Hurried, ..Clients::new(2, 2) }, 2)
+        ),
+        scenario!(
             "arbitrated-3x1",
             "arbitrated lock, 3 nodes, 1 round each",
             false,
@@ -105,6 +119,15 @@ pub fn scenarios() -> Vec<Scenario> {
             "another manager takes over while the old one sleeps and wakes",
             true,
             follow(Clients::new(2, 1), Succession::TakeOver(1))
+        ),
+        scenario!(
+            "take-over-2x1-hurried",
+            "as take-over-2x1, any round of either manager in haste while somebody waits",
+            true,
+            follow(
+                Clients { managers: Pace::Hurried, ..Clients::new(2, 1) },
+                Succession::TakeOver(1)
+            )
         ),
         scenario!(
             "take-over-twice-2x1",
@@ -177,6 +200,36 @@ pub fn scenarios() -> Vec<Scenario> {
             "3 proposers, none of which goes on after it was outbid",
             true,
             agree(3, 0, 0, false)
+        ),
+        scenario!(
+            "join-2",
+            "2 hosts come for one node slot, each twice at most, and stay",
+            false,
+            come_together(2, 2, false, Dies::Nobody)
+        ),
+        scenario!(
+            "join-2-host-dies",
+            "2 hosts come for one node slot, one loses power at any point",
+            false,
+            come_together(2, 1, false, Dies::Host)
+        ),
+        scenario!(
+            "join-2-process-dies",
+            "2 hosts come for one node slot, a process of one dies and another of its host comes",
+            false,
+            come_together(2, 1, false, Dies::Process)
+        ),
+        scenario!(
+            "join-3",
+            "3 hosts come for one node slot, and stay",
+            false,
+            come_together(3, 1, false, Dies::Nobody)
+        ),
+        scenario!(
+            "join-3-leave",
+            "3 hosts come for one node slot; who joins leaves, and another may come after it",
+            false,
+            come_together(3, 1, true, Dies::Nobody)
         ),
         scenario!(
             "record",

@@ -19,7 +19,7 @@ mod write;
 mod tests;
 
 pub use error::{DestroyRootError, GetRootError, PutRootError};
-pub(crate) use write::{collect, retired_by_others};
+pub(crate) use write::{collect, retired_by_others, try_collect};
 
 use crate::alloc::{PeerObject, SharedOffset};
 use crate::clock::Clock;

@@ -162,7 +162,7 @@ pub(super) fn replace<F: Fabric, H: HostMemory, L: Liveness>(
     update.line(fabric, table::head(layout, entry), &head).commit(member.seat(), fabric);
     access.set_named(&place, true);
     access.set_named(&old_place, false);
-    Ok(PeerObject::new(old_place.extent()))
+    Ok(PeerObject::new(old_place.extent(), Some((member.node(), member.incarnation()))))
 }
 
 pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
@@ -190,7 +190,7 @@ pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
     table::set_state(member.seat(), fabric, entry, RootState::Retired);
     match standing {
         Standing::Ours => {
-            collect_locked(member, clock)?;
+            collect_here(member, clock)?;
         }
         Standing::Other(owner) => {
             // M1: the lock of the roots is held, so one process of this host is here.
@@ -226,27 +226,53 @@ pub(crate) fn collect<F: Fabric, H: HostMemory, L: Liveness>(
     timeout_ms: u64,
 ) -> Result<u64, SweepError> {
     let _guard = member.lock_shared(ROOT_LOCK, clock, timeout_ms)?;
+    collect_retired(member, || Ok(Access::enter(member, clock)?))
+}
+
+/// As [`collect`], without waiting: not for the lock of the roots, nor, with that lock in hand, for a
+/// process of this host that is in the heap. `None` when one of them was not to be had.
+pub(crate) fn try_collect<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+) -> Result<Option<u64>, SweepError> {
+    let Some(_guard) = member.try_lock_shared(ROOT_LOCK, clock)? else { return Ok(None) };
+    let Some(access) = Access::try_enter(member)? else { return Ok(None) };
+    collect_retired(member, || Ok(access)).map(Some)
+}
+
+/// The caller holds the lock of the roots.
+fn collect_retired<'m, F: Fabric, H: HostMemory, L: Liveness>(
+    member: &'m Member<F, H, L>,
+    enter: impl FnOnce() -> Result<Access<'m, F, H, L>, SweepError>,
+) -> Result<u64, SweepError> {
     // Counted first: what is destroyed from here on is for the next look.
     let counts: Vec<_> = others(member).collect();
     // L1.
     member.fabric().refresh(member.layout().roots().range());
-    let collected = collect_locked(member, clock)?;
+    let collected = collect_locked(member, &enter()?)?;
     let words = member.seat().tier().heap_words();
     counts.into_iter().for_each(|(sender, count)| words.set_retired_seen(sender, count));
     Ok(collected)
 }
 
 /// As [`collect`]; the caller holds the lock of the roots and has refreshed them.
-fn collect_locked<F: Fabric, H: HostMemory, L: Liveness>(
+fn collect_here<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     clock: &impl Clock,
+) -> Result<u64, SweepError> {
+    collect_locked(member, &Access::enter(member, clock)?)
+}
+
+/// As [`collect_here`], in the heap.
+fn collect_locked<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    access: &Access<'_, F, H, L>,
 ) -> Result<u64, SweepError> {
     let retired: Vec<Retired> = table::seen(member.layout(), member.fabric())
         .into_iter()
         .filter(|root| root.retired)
         .map(|root| Retired { entry: root.entry, sequence: root.sequence, offset: root.offset })
         .collect();
-    let access = Access::enter(member, clock)?;
     let set_free = |root: &Retired| table::set_free(member.seat(), member.fabric(), root.entry);
     Ok(access.collect(&retired, set_free)?)
 }

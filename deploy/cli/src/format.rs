@@ -108,7 +108,16 @@ pub(crate) struct Plan {
     pub(crate) locks: u32,
     pub(crate) lock_protocol: LockProtocol,
     pub(crate) chunk_bytes: u64,
-    pub(crate) block_bytes: u64,
+    pub(crate) descriptors: Descriptors,
+}
+
+/// How many descriptors each node gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Descriptors {
+    /// What is good for blocks of about so many bytes.
+    ForBlocksOf(u64),
+    /// So many.
+    Exactly(CacheGeometry),
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -117,7 +126,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         locks: options.locks,
         lock_protocol: options.lock.into(),
         chunk_bytes: options.chunk.as_u64(),
-        block_bytes: options.block.as_u64(),
+        descriptors: Descriptors::ForBlocksOf(options.block.as_u64()),
     };
     let region = match options.create {
         Some(size) => {
@@ -147,6 +156,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 "lock_protocol": superblock.lock_protocol.to_string(),
                 "chunks": layout.chunks(),
                 "chunk_bytes": superblock.geometry.chunk_bytes,
+                "payload_offset": layout.payload().offset(),
                 "payload_bytes": layout.payload().bytes(),
             })
         );
@@ -187,8 +197,13 @@ pub(crate) fn make(region: &Region, plan: &Plan, force: bool) -> Result<(Superbl
 }
 
 /// The superblock of a new region of `region_bytes`.
-fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
-    let cache = CacheGeometry::suggest(region_bytes, plan.nodes, plan.block_bytes);
+pub(crate) fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
+    let cache = match plan.descriptors {
+        Descriptors::ForBlocksOf(block_bytes) => {
+            CacheGeometry::suggest(region_bytes, plan.nodes, block_bytes)
+        }
+        Descriptors::Exactly(cache) => cache,
+    };
     let mut geometry = Geometry {
         region_bytes,
         nodes: plan.nodes,

@@ -4,6 +4,7 @@ mod fence;
 mod format;
 mod geometry;
 mod qualify;
+mod rack;
 mod replay;
 mod status;
 
@@ -32,7 +33,9 @@ enum Command {
     Format(format::Options),
     Qualify(qualify::Options),
     Status(status::Options),
-    Replay(replay::Options),
+    Replay(Box<replay::Options>),
+    #[command(hide = true)]
+    ReplayWorker(replay::WorkerOptions),
     Geometry(geometry::Options),
     Fence(fence::Options),
     LockManager(lock_manager::Options),
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         },
         Command::Status(options) => status::run(options),
         Command::Replay(options) => replay::run(options),
+        Command::ReplayWorker(options) => replay::run_worker(options),
         Command::Geometry(options) => geometry::run(options),
         Command::Fence(options) => fence::run(options),
         Command::LockManager(options) => lock_manager::run(options).map_err(Into::into),

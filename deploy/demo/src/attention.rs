@@ -210,8 +210,10 @@ mod tests {
     use super::*;
     use crate::kv::{KvCache, KvGeometry};
 
-    const GEOMETRY: KvGeometry =
-        KvGeometry { layers: 1, kv_heads: 3, head_dim: 64, block_tokens: 16 };
+    fn geometry() -> KvGeometry {
+        KvGeometry::new(1, 3, 64).unwrap()
+    }
+
     const TOKENS: usize = 600;
 
     fn attention() -> Attention {
@@ -225,8 +227,8 @@ mod tests {
     }
 
     fn cache(tokens: usize) -> KvCache {
-        let mut kv = KvCache::new(GEOMETRY, TOKENS);
-        let width = GEOMETRY.row_values();
+        let mut kv = KvCache::new(geometry(), TOKENS);
+        let width = geometry().row_values();
         let (keys, rows) = (values(TOKENS * width, 0.0), values(TOKENS * width, 1.0));
         kv.layer_mut(0).append(&keys[..tokens * width], &rows[..tokens * width]);
         kv

@@ -1,5 +1,7 @@
 //! The sizes of the model, from the file's metadata.
 
+use kv_cache::KvGeometryError;
+
 use crate::gguf::{Gguf, GgufError};
 use crate::kv::KvGeometry;
 
@@ -56,13 +58,11 @@ impl ModelConfig {
     }
 
     /// The shape of this model's KV cache.
-    pub fn kv_geometry(&self) -> KvGeometry {
-        KvGeometry {
-            layers: self.layers,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-            block_tokens: KvGeometry::SMOLLM2_135M.block_tokens,
-        }
+    ///
+    /// # Errors
+    /// A size is 0, or larger than any model has.
+    pub fn kv_geometry(&self) -> Result<KvGeometry, KvGeometryError> {
+        KvGeometry::new(self.layers, self.kv_heads, self.head_dim)
     }
 
     /// Values of all query heads of one token.

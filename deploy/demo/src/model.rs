@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::attention::Attention;
 use crate::config::ModelConfig;
 use crate::gguf::{Gguf, GgufError};
-use crate::kv::KvCache;
+use crate::kv::{KvCache, KvGeometry};
 use crate::linear::{self, Kernels};
 use crate::math;
 use crate::rope::Rope;
@@ -35,6 +35,9 @@ pub enum LoadError {
         /// KV heads.
         kv_heads: usize,
     },
+    /// The KV cache of such a model cannot be.
+    #[error("the model has an impossible KV cache: {0}")]
+    Kv(#[from] kv_cache::KvGeometryError),
     /// The first forward pass, which prepares the kernels, failed.
     #[error("cannot warm the model up: {0}")]
     WarmUp(#[source] Box<ForwardError>),
@@ -108,6 +111,7 @@ impl Logits {
 #[derive(Debug)]
 pub struct Model {
     config: ModelConfig,
+    kv_geometry: KvGeometry,
     kernels: Kernels,
     attention: Attention,
     rope: Rope,
@@ -122,11 +126,12 @@ impl Model {
     /// The file is not the expected model.
     pub fn load(gguf: &mut Gguf, kernels: Kernels) -> Result<Self, LoadError> {
         let config = ModelConfig::from_gguf(gguf)?;
+        let kv_geometry = config.kv_geometry()?;
         let attention = Attention::new(&config)
             .ok_or(LoadError::Heads { heads: config.heads, kv_heads: config.kv_heads })?;
         let rope = Rope::new(config.head_dim, config.rope_base, config.context_tokens);
         let weights = Weights::read(gguf, &config, kernels)?;
-        let model = Self { config, kernels, attention, rope, weights };
+        let model = Self { config, kv_geometry, kernels, attention, rope, weights };
         model
             .forward(&[0], 0, &mut model.new_cache(1))
             .map_err(|source| LoadError::WarmUp(Box::new(source)))?;
@@ -138,6 +143,11 @@ impl Model {
         &self.config
     }
 
+    /// The shape of its KV cache.
+    pub fn kv_geometry(&self) -> &KvGeometry {
+        &self.kv_geometry
+    }
+
     /// The kernels it computes with.
     pub fn kernels(&self) -> Kernels {
         self.kernels
@@ -145,7 +155,7 @@ impl Model {
 
     /// An empty cache of the model's shape with room for `capacity_tokens`.
     pub fn new_cache(&self, capacity_tokens: usize) -> KvCache {
-        KvCache::new(self.config.kv_geometry(), capacity_tokens)
+        KvCache::new(self.kv_geometry, capacity_tokens)
     }
 
     /// Computes `tokens` at positions `start_pos` and following, and returns the scores behind the
@@ -203,7 +213,7 @@ impl Model {
         if tokens.is_empty() {
             return Err(ForwardError::NoTokens);
         }
-        if kv.geometry() != self.config.kv_geometry() {
+        if kv.geometry() != self.kv_geometry {
             return Err(ForwardError::Geometry);
         }
         let needed = start_pos.saturating_add(tokens.len());

@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 
+use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
+use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::Liveness;
 
 use super::{BATCH, LOOKED_AT_MAX, Order};
-use crate::descriptor::{BlockState, Descriptor, DescriptorLine, SlotContent};
+use crate::cache::Cache;
+use crate::descriptor::{BlockState, Descriptor, SlotContent};
 use crate::heap::{LockedHeap, SlotSize, SlotWord};
 use crate::hold::HoldWatch;
 use crate::key::BlockKey;
@@ -23,29 +25,62 @@ pub(crate) struct Decision {
     pub(crate) leave: Vec<Descriptor>,
 }
 
+/// What came of one hold of the heap lock.
+enum Outcome {
+    /// So many blocks are gone; none when there is none that could go.
+    Gone(u64),
+    /// None yet: the order is not complete, or too many had to stay.
+    More,
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+    /// Evicts up to `want` blocks, at most [`BATCH`]: of `size`, or of any. Returns how many; 0 when
+    /// all are held, or being written.
+    ///
+    /// Others have the heap lock in between, however many blocks are held (V3).
+    pub(crate) fn evict(&self, clock: &impl Clock, size: Option<SlotSize>, want: usize) -> u64 {
+        // What this call cannot evict: it comes to its end whatever the descriptors say.
+        let mut stay = HashSet::new();
+        // Others may publish as fast as we look.
+        let slots = self.areas().geometry().descriptor_slots() as usize;
+        for _ in 0..8 + 2 * slots / LOOKED_AT_MAX {
+            let attempt = |heap: &mut LockedHeap<'_, F, H, L>| {
+                heap.evict(self.local(), clock.now_ms(), size, want, &mut stay)
+            };
+            if let Outcome::Gone(blocks) = self.locked(clock, attempt) {
+                return blocks;
+            }
+        }
+        0
+    }
+}
+
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
-    /// Evicts up to `want` blocks, at most [`BATCH`]: of `size`, or of any. Returns how many.
-    pub(crate) fn evict(
+    fn evict(
         &mut self,
         local: &Local,
         now_ms: u64,
         size: Option<SlotSize>,
         want: usize,
-    ) -> u64 {
+        stay: &mut HashSet<u32>,
+    ) -> Outcome {
         // Who makes room for the rest of a prefix has just used its beginning.
         while self.flush_touches(local) {}
         let mut order = local.order();
-        while !order.follow(self) {}
+        if !order.follow(self) {
+            return Outcome::More;
+        }
         let capacity_bytes = self.capacity_bytes();
         let want = want.min(BATCH) as u64;
         let (mut evicted, mut looked_at) = (0, 0);
         let mut spent = Vec::new();
-        // What this call cannot evict: it comes to its end whatever the descriptors say.
-        let mut stay: HashSet<u32> = HashSet::new();
         let mut spared_held = 0;
-        while evicted < want
-            && let Some(kind) = order.next_kind(size, &spent, capacity_bytes)
-        {
+        let mut all_seen = false;
+        while evicted < want && looked_at <= 2 * LOOKED_AT_MAX {
+            let Some(kind) = order.next_kind(size, &spent, capacity_bytes) else {
+                all_seen = true;
+                break;
+            };
             let lacking = usize::try_from(want - evicted).unwrap_or(BATCH);
             let is_ready = |slot| matches!(self.directory.slot(slot), SlotWord::Ready { .. });
             let slots =
@@ -86,14 +121,15 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             metrics.evicted_blocks += evicted;
             metrics.spared_held += spared_held;
         });
-        evicted
+        if evicted > 0 || want == 0 || all_seen { Outcome::Gone(evicted) } else { Outcome::More }
     }
 
     /// Evicts one of the blocks in whose place a block with `key` could be found: the one that was
     /// used longest ago, the deepest of those. Returns whether there was one.
     pub(super) fn evict_for(&mut self, local: &Local, now_ms: u64, key: BlockKey) -> bool {
         let mut order = local.order();
-        while !order.follow(self) {}
+        // What it does not know yet counts as old.
+        order.follow(self);
         let blocks = probe_sequence(key, self.directory.slots()).filter_map(|slot| {
             match self.segment.own(self.fabric(), slot) {
                 Ok(SlotContent::Block(block)) if block.state == BlockState::Ready => Some(block),
@@ -144,7 +180,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         });
         let blocks: Vec<Descriptor> = ready.collect();
         // H1: before the look.
-        self.publish_as(&blocks, BlockState::Evicting);
+        self.segment.publish_as(self.fabric(), &blocks, BlockState::Evicting);
         crash::reach(CrashPoint::EvictAnnounced);
         blocks
     }
@@ -168,18 +204,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Makes what stays READY again, and frees the rest. Returns how many are gone.
     pub(crate) fn carry_out(&mut self, decision: &Decision) -> u64 {
         // H6.
-        self.publish_as(&decision.stay, BlockState::Ready);
+        self.segment.publish_as(self.fabric(), &decision.stay, BlockState::Ready);
         crash::reach(CrashPoint::EvictDecided);
         self.free_evicted(&decision.leave)
-    }
-
-    #[track_caller]
-    fn publish_as(&self, blocks: &[Descriptor], state: BlockState) {
-        let mut batch = PublishBatch::new(self.fabric());
-        for block in blocks {
-            let line = DescriptorLine::block(&Descriptor { state, ..*block });
-            batch.line(self.segment.line(block.handle.slot()), &line);
-        }
-        batch.publish();
     }
 }

@@ -1,10 +1,11 @@
-//! The owner's fresh look at what all hosts say of some of its blocks.
+//! The owner's fresh look at what all hosts say of some of its blocks; or its guardian's.
 
-use cxl_shm::fabric::{Fabric, HostMemory, refresh_all};
+use cxl_shm::fabric::{Fabric, HostMemory, LineError, refresh_all};
 use cxl_shm::layout::NodeState;
-use cxl_shm::member::{Liveness, is_declared_dead};
+use cxl_shm::member::{Liveness, Member, is_declared_dead};
 use cxl_shm::units::{Incarnation, NodeId};
 
+use crate::area::Areas;
 use crate::heap::LockedHeap;
 use crate::hold::HoldWatch;
 use crate::stamp::{Stamp, is_later};
@@ -20,58 +21,71 @@ pub(crate) struct Seen {
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Reads the stamps of this node's `slots` freshly. The results are in the same order.
-    ///
-    /// Stamps of nodes that have left or are dead do not count (H5). A node whose line says so now
-    /// and that joins later stamps after this look: it will find EVICTING, when that is what this
-    /// look follows (H1).
     pub(crate) fn look_at_stamps(
         &self,
         watch: &mut HoldWatch,
         slots: &[u32],
         now_ms: u64,
     ) -> Vec<Seen> {
-        let (me, fabric, layout) = (self.node(), self.fabric(), self.areas.layout());
-        let others = || layout.nodes().filter(|node| *node != me);
-        refresh_all(fabric, others().map(|node| layout.node_line(node).range()));
-        let readers: Vec<(NodeId, Option<Incarnation>)> = others()
-            .filter_map(|node| match layout.node_line(node).cached(fabric) {
-                Ok(line) if line.state().is_some_and(NodeState::is_vacant) => None,
-                Ok(line) => Some((node, Some(line.incarnation()))),
-                // Never joined.
-                Err(cxl_shm::fabric::LineError::Blank { .. }) => None,
-                // Somebody who cannot be read may hold something.
-                Err(_) => Some((node, None)),
-            })
-            .collect();
-        let stamps = |node| self.areas.stamps(node);
-        let words = readers.iter().flat_map(|(node, _)| {
-            slots.iter().map(move |slot| stamps(*node).word(me, *slot).range())
-        });
-        refresh_all(fabric, words);
-        // Asked for only when somebody says that he holds something.
-        let mut declared: Vec<(NodeId, bool)> = Vec::new();
-        let mut is_dead = |node: NodeId, incarnation: Option<Incarnation>| {
-            let known = declared.iter().find(|(other, _)| *other == node).map(|(_, dead)| *dead);
-            known.unwrap_or_else(|| {
-                let dead =
-                    incarnation.is_some_and(|life| is_declared_dead(layout, fabric, node, life));
-                declared.push((node, dead));
-                dead
-            })
-        };
-        let mut look = |slot: &u32| {
-            let own = self.stamps.own(fabric, me, *slot);
-            let mut seen = Seen { held: watch.protects(me, *slot, own, now_ms), tick: own.tick };
-            for (node, incarnation) in &readers {
-                let stamp = Stamp::from_word(stamps(*node).word(me, *slot).cached(fabric));
-                if is_later(stamp.tick, seen.tick) {
-                    seen.tick = stamp.tick;
-                }
-                let held = watch.protects(*node, *slot, stamp, now_ms);
-                seen.held |= held && !is_dead(*node, *incarnation);
-            }
-            seen
-        };
-        slots.iter().map(&mut look).collect()
+        look_at_stamps(self.member, &self.areas, self.node(), watch, slots, now_ms)
     }
+}
+
+/// Reads the stamps of `owner`'s `slots` freshly. The results are in the same order. The caller may
+/// write `owner`'s segment.
+///
+/// Stamps of nodes that have left or are dead do not count (H5). A node whose line says so now
+/// and that joins later stamps after this look: it will find EVICTING, when that is what this
+/// look follows (H1).
+pub(crate) fn look_at_stamps<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    areas: &Areas,
+    owner: NodeId,
+    watch: &mut HoldWatch,
+    slots: &[u32],
+    now_ms: u64,
+) -> Vec<Seen> {
+    let (me, fabric, layout) = (member.node(), member.fabric(), areas.layout());
+    let others = || layout.nodes().filter(|node| *node != me);
+    refresh_all(fabric, others().map(|node| layout.node_line(node).range()));
+    let readers: Vec<(NodeId, Option<Incarnation>)> = others()
+        .filter_map(|node| match layout.node_line(node).cached(fabric) {
+            Ok(line) if line.state().is_some_and(NodeState::is_vacant) => None,
+            Ok(line) => Some((node, Some(line.incarnation()))),
+            // Never joined.
+            Err(LineError::Blank { .. }) => None,
+            // Somebody who cannot be read may hold something.
+            Err(_) => Some((node, None)),
+        })
+        .collect();
+    let stamps = |node| areas.stamps(node);
+    let words = readers.iter().flat_map(|(node, _)| {
+        slots.iter().map(move |slot| stamps(*node).word(owner, *slot).range())
+    });
+    refresh_all(fabric, words);
+    // Asked for only when somebody says that he holds something.
+    let mut declared: Vec<(NodeId, bool)> = Vec::new();
+    let mut is_dead = |node: NodeId, incarnation: Option<Incarnation>| {
+        let known = declared.iter().find(|(other, _)| *other == node).map(|(_, dead)| *dead);
+        known.unwrap_or_else(|| {
+            let dead = incarnation.is_some_and(|life| is_declared_dead(layout, fabric, node, life));
+            declared.push((node, dead));
+            dead
+        })
+    };
+    let own_stamps = areas.own_stamps(member.area());
+    let mut look = |slot: &u32| {
+        let own = own_stamps.own(fabric, owner, *slot);
+        let mut seen = Seen { held: watch.protects(me, *slot, own, now_ms), tick: own.tick };
+        for (node, incarnation) in &readers {
+            let stamp = Stamp::from_word(stamps(*node).word(owner, *slot).cached(fabric));
+            if is_later(stamp.tick, seen.tick) {
+                seen.tick = stamp.tick;
+            }
+            let held = watch.protects(*node, *slot, stamp, now_ms);
+            seen.held |= held && !is_dead(*node, *incarnation);
+        }
+        seen
+    };
+    slots.iter().map(&mut look).collect()
 }

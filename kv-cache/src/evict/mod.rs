@@ -16,7 +16,9 @@
 //! - **V2** A block that was used on any host since it was last looked at stays for another round,
 //!   within the bound of V3.
 //! - **V3** A batch looks at no more than [`LOOKED_AT_MAX`] blocks before it takes what it finds, so a
-//!   publish that has to make room itself waits for a bounded time.
+//!   publish that has to make room itself waits for a bounded time. After twice as many, held ones
+//!   counted, it lets others have the heap lock, and so it does between parts of a first look at all
+//!   blocks.
 //! - **V4** Deeper blocks of a prefix leave before those that they build on ([`policy`]).
 //! - **V5** Namespaces over their quota give first ([`Quota`]).
 //! - **V6** Between two watermarks it happens in the background ([`Cache::upkeep`]); a publish that
@@ -43,10 +45,10 @@ mod room;
 mod touch;
 mod upkeep;
 
-#[cfg(test)]
 pub(crate) use attempt::Decision;
 #[cfg(test)]
 pub(crate) use give_back::GivenBack;
+pub(crate) use look::look_at_stamps;
 pub(crate) use order::Order;
 pub(crate) use quota::{QUOTA_WORDS, QuotaTable};
 pub(crate) use room::Lack;

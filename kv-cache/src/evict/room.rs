@@ -26,8 +26,8 @@ pub(crate) enum Lack {
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// Makes room for at least one block: takes a chunk, which is to be added to the directory; or
-    /// evicts at most a batch; or turns a chunk of another size into one of this; or asks other
-    /// nodes for one.
+    /// evicts at most a batch; or empties a chunk of a dead node; or turns a chunk of another size
+    /// into one of this; or asks other nodes for one.
     ///
     /// # Errors
     /// [`Refusal`]: there is nothing to evict, all of it is held or being written; or a chunk would
@@ -40,7 +40,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     ) -> Result<Option<ChunkId>, Refusal> {
         let local = self.local();
         let evict = |size, want| {
-            let evicted = self.locked(clock, |heap| heap.evict(local, clock.now_ms(), size, want));
+            let evicted = self.evict(clock, size, want);
             local.count(|metrics| metrics.evictions_inline += u64::from(evicted > 0));
             evicted > 0
         };
@@ -67,6 +67,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 (size, refusal)
             }
         };
+        if self.empty_a_ward(clock, chunk_timeout_ms)
+            && let Ok(chunk) = self.take_chunk(clock, size, chunk_timeout_ms)
+        {
+            return Ok(Some(chunk));
+        }
         // What is in chunks of another size is of no use to anybody who publishes here now.
         let others = self.coldest(clock, |chunk| chunk.size != size);
         match self.give_one_back(clock, &others, chunk_timeout_ms) {

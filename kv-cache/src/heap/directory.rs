@@ -157,7 +157,7 @@ impl<W: HostMemory> Directory<W> {
     }
 
     /// Whether it was built in this life of the node: then what it says of a slot was so.
-    pub(super) fn is_built_in(&self, incarnation: Incarnation) -> bool {
+    pub(crate) fn is_built_in(&self, incarnation: Incarnation) -> bool {
         self.words.load(WORD_INCARNATION) == u64::from(incarnation.0)
     }
 

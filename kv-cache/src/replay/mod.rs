@@ -6,10 +6,12 @@
 //! be is its [`Capacity`].
 
 mod capacity;
+mod pool;
 mod simulation;
 mod trace;
 
 pub use capacity::{Capacity, CapacityError};
+pub use pool::{PoolShape, PoolSimulation};
 pub use simulation::{Outcome, Simulation, Touch};
 pub use trace::{Trace, TraceError};
 

@@ -26,8 +26,7 @@ fn publish_for(
 }
 
 fn evict(owner: &TestCache<'_>, clock: &impl Clock, want: usize) -> u64 {
-    let now_ms = clock.now_ms();
-    owner.locked(clock, |heap| heap.evict(owner.local(), now_ms, None, want))
+    owner.evict(clock, None, want)
 }
 
 fn there(cache: &TestCache<'_>, numbers: impl IntoIterator<Item = u8>) -> Vec<u8> {

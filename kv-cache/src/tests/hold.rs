@@ -7,8 +7,7 @@ use crate::stamp::Stamp;
 /// Everything that can be evicted of a node's blocks is; returns the numbers of those that stay.
 fn squeeze(owner: &TestCache<'_>, clock: &impl Clock, numbers: &[u8]) -> Vec<u8> {
     for _ in 0..4 {
-        let now_ms = clock.now_ms();
-        owner.locked(clock, |heap| heap.evict(owner.local(), now_ms, None, usize::MAX));
+        owner.evict(clock, None, usize::MAX);
     }
     numbers.iter().copied().filter(|number| find(owner, *number).is_some()).collect()
 }

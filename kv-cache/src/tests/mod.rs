@@ -15,6 +15,7 @@ mod room;
 mod schedule;
 mod stray;
 mod torn;
+mod ward;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

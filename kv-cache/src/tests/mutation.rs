@@ -8,12 +8,21 @@ use cxl_shm::fabric::simulated::Site;
 
 use super::pressure::{held_and_evicted, nobody_looks_at_what_was};
 use super::recovery::death_under_the_lock;
+use super::torn::scanned_while_it_is_written;
+use super::ward::guardians_and_homecomings;
 use super::*;
 
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
-const SCENARIOS: [fn(SimulatedRack); 4] =
-    [exchange_and_lag, death_under_the_lock, nobody_looks_at_what_was, held_and_evicted];
+const HOSTS: usize = 3;
+const SCENARIOS: [fn(SimulatedRack); 6] = [
+    exchange_and_lag,
+    death_under_the_lock,
+    nobody_looks_at_what_was,
+    held_and_evicted,
+    guardians_and_homecomings,
+    scanned_while_it_is_written,
+];
 
 /// Everything a cache does while nobody dies, checked with what a reader can see.
 fn exchange_and_lag(rack: SimulatedRack) {
@@ -70,7 +79,7 @@ fn exchange_and_lag(rack: SimulatedRack) {
 fn busy_caches_do_no_harm() {
     for seed in 0..SEEDS {
         for scenario in SCENARIOS {
-            scenario(SimulatedRack::adversarial(2, REGION_BYTES, seed));
+            scenario(SimulatedRack::adversarial(HOSTS, REGION_BYTES, seed));
         }
     }
 }
@@ -78,7 +87,7 @@ fn busy_caches_do_no_harm() {
 #[test]
 fn every_flush_and_fence_is_needed() {
     let sites = SCENARIOS.iter().flat_map(|scenario| {
-        let sound = SimulatedRack::sticky(2, REGION_BYTES);
+        let sound = SimulatedRack::sticky(HOSTS, REGION_BYTES);
         scenario(sound.clone());
         sound.sites()
     });
@@ -96,8 +105,8 @@ fn every_flush_and_fence_is_needed() {
     // A flush without its fence completes, on caches that do nothing by themselves, with the
     // fence of the next operation, which may be soon enough every time. Not on busy ones.
     let unnoticed = sites.iter().filter(|site| {
-        let busy = |seed| move || SimulatedRack::adversarial(2, REGION_BYTES, seed);
-        !is_noticed(**site, &|| SimulatedRack::sticky(2, REGION_BYTES))
+        let busy = |seed| move || SimulatedRack::adversarial(HOSTS, REGION_BYTES, seed);
+        !is_noticed(**site, &|| SimulatedRack::sticky(HOSTS, REGION_BYTES))
             && !(0..SEEDS).any(|seed| is_noticed(**site, &busy(seed)))
     });
     let unnoticed: Vec<_> = unnoticed.map(ToString::to_string).collect();

@@ -98,8 +98,7 @@ fn check(rig: &Rig, a: &TestMember, b: &TestMember) {
         }
     }
     // And it is all evictable again.
-    let now_ms = clock.now_ms();
-    a.locked(&clock, |heap| heap.evict(a.local(), now_ms, None, usize::MAX));
+    a.evict(&clock, None, usize::MAX);
     assert_eq!(a.heap_use(&clock).blocks, 0);
     assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (M1)");
 }
@@ -244,10 +243,7 @@ pub(super) fn nobody_looks_at_what_was(rack: SimulatedRack) {
     let second = rig.join(1);
     let clock = rig.serve(&[&first, &second]);
     let (a, b) = (Cache::attach(&first, &clock).unwrap(), Cache::attach(&second, &clock).unwrap());
-    let evict = |want| {
-        let now_ms = clock.now_ms();
-        a.locked(&clock, |heap| heap.evict(a.local(), now_ms, None, want))
-    };
+    let evict = |want| a.evict(&clock, None, want);
     // Each is held when it was to go, and goes when it is not: the reader, whose caches hold all
     // descriptors, finds out.
     let held = hold(&b, &clock, 1).unwrap();

@@ -17,8 +17,7 @@ fn damage(cache: &TestCache<'_>, handle: Handle) {
 }
 
 fn evict(cache: &TestCache<'_>, clock: &impl Clock) -> u64 {
-    let now_ms = clock.now_ms();
-    cache.locked(clock, |heap| heap.evict(cache.local(), now_ms, None, usize::MAX))
+    cache.evict(clock, None, usize::MAX)
 }
 
 /// Publishes block 1 again and again: three blocks in one slot.

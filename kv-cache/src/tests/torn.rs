@@ -93,9 +93,10 @@ type TearingCache<'m> = Cache<'m, Tearing, SimulatedHostMemory, Deaths>;
 
 /// A node that publishes block 1, and another one to whom its line looks torn when `tear` says so.
 fn with_a_torn_line(
+    rack: SimulatedRack,
     test: impl FnOnce(&TestCache<'_>, &TearingCache<'_>, &ServingClock<'_>, Handle, LineRange),
 ) {
-    let rig = Rig::new(2, 32, 8);
+    let rig = Rig::on(rack, 2, 32, 8);
     let first = rig.join(0);
     let fabric = Tearing { host: rig.rack.host(1), torn: Arc::default() };
     let clock = rig.serve(&[&first]);
@@ -117,13 +118,17 @@ fn with_a_torn_line(
     test(&a, &b, &clock, handle, line);
 }
 
+fn quiet() -> SimulatedRack {
+    SimulatedRack::sticky(2, REGION_BYTES)
+}
+
 fn is_found(cache: &TearingCache<'_>, handle: Handle) -> bool {
     cache.lookup(&[key(1)]).blocks().first().map(|block| block.handle) == Some(handle)
 }
 
 #[test]
 fn both_looks_of_a_fetch_wait_for_a_line_that_is_being_written() {
-    with_a_torn_line(|_, b, _, handle, line| {
+    with_a_torn_line(quiet(), |_, b, _, handle, line| {
         b.member().fabric().tear(line, 5);
         let ticket = b.open(&[wanted(1, handle)]).remove(0).unwrap();
         assert!(b.member().fabric().is_whole());
@@ -135,7 +140,7 @@ fn both_looks_of_a_fetch_wait_for_a_line_that_is_being_written() {
 
 #[test]
 fn a_fetch_does_not_wait_forever() {
-    with_a_torn_line(|_, b, _, handle, line| {
+    with_a_torn_line(quiet(), |_, b, _, handle, line| {
         let ticket = b.open(&[wanted(1, handle)]).remove(0).unwrap();
         b.member().fabric().tear(line, u32::MAX);
         assert_eq!(b.close(&[(ticket, None)]), [Err(Miss::Changed)]);
@@ -146,7 +151,7 @@ fn a_fetch_does_not_wait_forever() {
 
 #[test]
 fn a_hold_waits_for_a_line_that_is_being_written_and_no_longer() {
-    with_a_torn_line(|_, b, clock, handle, line| {
+    with_a_torn_line(quiet(), |_, b, clock, handle, line| {
         b.member().fabric().tear(line, 100);
         let held = b.hold(clock, &[wanted(1, handle)], HOLD_MS).remove(0).unwrap();
         assert!(b.member().fabric().is_whole());
@@ -160,7 +165,12 @@ fn a_hold_waits_for_a_line_that_is_being_written_and_no_longer() {
 
 #[test]
 fn a_scan_waits_for_lines_that_are_being_written() {
-    with_a_torn_line(|a, b, clock, handle, line| {
+    scanned_while_it_is_written(quiet());
+}
+
+/// Also run with flushes and fences removed.
+pub(super) fn scanned_while_it_is_written(rack: SimulatedRack) {
+    with_a_torn_line(rack, |a, b, clock, handle, line| {
         // More than a ring: the segment is scanned.
         for number in 2..=10 {
             publish(a, clock, number);

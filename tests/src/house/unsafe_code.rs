@@ -14,6 +14,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/capi/src/roots.rs",
     "connector/capi/src/text.rs",
     "connector/capi/tests/c_program.rs",
+    "connector/python/src/memory.rs",
     "connector/src/dma/host_copy_aarch64.rs",
     "benches/compare/src/stores/lmdb.rs",
     "benches/src/ceiling.rs",

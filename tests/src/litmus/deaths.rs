@@ -23,7 +23,7 @@ const VICTIM: NodeId = NodeId(1);
 
 /// For a host that is off already.
 #[derive(Debug)]
-struct IsOff;
+pub(super) struct IsOff;
 
 impl Fence for IsOff {
     fn poll(&mut self, _: &FenceOrder, _: u64) -> FenceState {
@@ -236,7 +236,9 @@ fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
             // The next recoverer of its host, which looks around anew.
             Watch::begin(&cluster, &watcher, &manage, &clock).go_on(false, &mut IsOff, 12);
             cluster.warm();
-            let back = cluster.try_join(1, "back");
+            // Or another machine: nothing is left of who was refused.
+            let host = if at.is_multiple_of(2) { 1 } else { OBSERVER };
+            let back = cluster.join_as(host, 1, "back");
             assert!(back.is_ok(), "at step {at}: {:?}", back.map(drop));
         }
         Err(error) => panic!("at step {at}: {error}"),
@@ -247,7 +249,7 @@ fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
 
 /// A watcher of hearts, one step after the other. Without `declares` it carries on with what was
 /// decided: a life that is just coming, and whose heart does not beat yet, is not declared dead.
-struct Watch<'m> {
+pub(super) struct Watch<'m> {
     cluster: &'m Cluster,
     watcher: &'m RackMember,
     deaths: Deaths<'m, SimulatedHost, SimulatedHostMemory, Processes>,
@@ -256,7 +258,7 @@ struct Watch<'m> {
 
 impl<'m> Watch<'m> {
     /// It has looked once, and finds hearts that stand still from now on.
-    fn begin(
+    pub(super) fn begin(
         cluster: &'m Cluster,
         watcher: &'m RackMember,
         manage: &RackManage<'m>,
@@ -268,7 +270,7 @@ impl<'m> Watch<'m> {
         Self { cluster, watcher, deaths, now_ms: SUSPECT_MS }
     }
 
-    fn go_on(&mut self, declares: bool, fence: &mut impl Fence, steps: u64) {
+    pub(super) fn go_on(&mut self, declares: bool, fence: &mut impl Fence, steps: u64) {
         for _ in 0..steps {
             self.cluster.warm();
             self.watcher.beat();

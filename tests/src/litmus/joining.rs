@@ -2,15 +2,18 @@
 //! the death of its former life with a lock in its hands.
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
+use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::lock::arbitrated::ManagerState;
 use cxl_shm::member::JoinError;
-use cxl_shm::units::{LineRange, LockId};
+use cxl_shm::units::{LineRange, LockId, NodeId};
 
-use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
+use super::bed::{Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
+use super::deaths::{IsOff, Watch};
 use crate::rack::Mutant;
 use crate::stepped::Stepped;
 
@@ -151,42 +154,148 @@ pub fn a_slot_that_is_not_left_is_refused(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// Two hosts were given one number and write the slot's line at once: the one whose line did not
-/// last before it looked again is refused.
+/// A line that cannot be read may be torn by a death, and may be one that is being written: it is
+/// looked at again when its node's heart was watched.
 ///
 /// # Panics
-/// When it is let in.
+/// When the slot is given away while somebody writes the line, or is closed for ever.
+pub fn a_line_that_cannot_be_read_is_looked_at_again(mutant: Mutant, seed: u64) {
+    for is_being_written in [true, false] {
+        let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+        let inhabitant = cluster.join(1, "inhabitant");
+        let (fabric, line) = (cluster.rack.host(1), inhabitant.layout().node_line(NodeId(1)));
+        let whole = fabric.read_line(line.at());
+        let torn = [&whole[..2], &[0; 6][..]].concat();
+        let write = |words: &[u64]| {
+            let words = words.try_into().expect("a line has eight words");
+            fabric.write_line(line.at(), words);
+            fabric.publish(LineRange::one(line.at()));
+        };
+        write(&torn);
+        cluster.warm();
+        let clock = Scripted::with_pauses_of(800, |pause| {
+            if pause == 0 && is_being_written {
+                write(&whole);
+            }
+            cluster.warm();
+        });
+        let joined = cluster.join_over(cluster.rack.host(2), &clock, 2, 1, "stranger").map(drop);
+        match joined {
+            Err(JoinError::NotLeft { .. }) => assert!(is_being_written),
+            Ok(()) => assert!(!is_being_written, "a line was taken for torn that is not"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Two hosts were given one number, and one of them joins between any two operations of the other:
+/// one of the two is let in, and the other one leaves nothing behind.
+///
+/// # Panics
+/// When both are let in, or none.
 pub fn two_hosts_with_one_number(mutant: Mutant, seed: u64) {
     let mut step = 1;
-    while join_is_overwritten_at(mutant, seed, step) {
+    while joins_within_at(mutant, seed, step) {
         step += 1;
     }
-    assert!(step > 20, "a join has steps");
+    assert!(step > 100, "a join has steps");
 }
 
 /// Says whether the join had such a step.
-fn join_is_overwritten_at(mutant: Mutant, seed: u64, step: u64) -> bool {
+fn joins_within_at(mutant: Mutant, seed: u64, step: u64) -> bool {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    // Both caches know the slot and its door from before.
+    for host in [1, 2] {
+        cluster.join_as(host, 1, "before").unwrap_or_else(|error| panic!("{error}")).leave();
+    }
+    cluster.warm();
+    let come = {
+        let cluster = cluster.clone();
+        move |fabric, host| cluster.join_over(fabric, &impatient(), host, 1, "guest")
+    };
+    let inner = Rc::new(RefCell::new(None));
+    let fabric = Stepped::new(cluster.rack.host(1));
+    let act = {
+        let (cluster, come, inner) = (cluster.clone(), come.clone(), Rc::clone(&inner));
+        move || {
+            cluster.warm();
+            *inner.borrow_mut() = Some(come(Stepped::new(cluster.rack.host(2)), 2));
+            cluster.warm();
+        }
+    };
+    fabric.interrupt_at(step, act);
+    let outer = come(fabric.clone(), 1);
+    let reached = fabric.steps() >= step;
+    let Some(inner) = inner.take() else { return reached };
+    let (winner, loser, host) = match (outer, inner) {
+        (Ok(winner), Err(loser)) => (winner, loser, 2),
+        (Err(loser), Ok(winner)) => (winner, loser, 1),
+        (Ok(_), Ok(_)) => panic!("at step {step}: two hosts inhabit one slot"),
+        (Err(outer), Err(inner)) => panic!("at step {step} nobody is let in: {outer}; {inner}"),
+    };
+    let told = matches!(loser, JoinError::NotLeft { .. } | JoinError::Contended { .. });
+    assert!(told, "at step {step}: {loser}");
+    winner.leave();
+    cluster.warm();
+    let next = come(Stepped::new(cluster.rack.host(host)), host);
+    assert!(next.is_ok(), "after step {step}: {:?}", next.map(drop));
+    reached
+}
+
+/// Its time goes by in a few pauses.
+fn impatient() -> impl Clock {
+    Scripted::with_pauses_of(800, |_| ())
+}
+
+/// A host dies at any operation of its joining. Its machine gets in when it is back; another one
+/// does at once, when nothing of the dead one is to be seen, or when that one was declared dead,
+/// fenced and recovered.
+///
+/// # Panics
+/// When somebody is shut out for ever, or comes into what is not recovered.
+pub fn a_guest_dies_at_each_step(mutant: Mutant, seed: u64) {
+    let mut step = 1;
+    while guest_dies_at(mutant, seed, step, step % 4 == 3) {
+        // At the door each step is another case.
+        step += if step < 160 { 1 } else { 11 + seed % 7 };
+    }
+}
+
+/// Why a join was broken off.
+struct Died;
+
+/// Says whether the join had such a step.
+fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> bool {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
-    let looker = cluster.rack.host(OBSERVER);
-    // The line of the other host, from an earlier life of the slot.
-    let other = cluster.join_as(2, 1, "other").unwrap_or_else(|error| panic!("{error}"));
-    let line = other.layout().node_line(other.node());
-    assert!(line.fresh(&looker).is_ok());
-    let theirs = looker.read_line(line.at());
-    other.leave();
+    cluster.join(1, "before").leave();
+    let watcher = cluster.join(0, "watcher");
+    beat_all(&[&watcher]);
     cluster.warm();
     let fabric = Stepped::new(cluster.rack.host(1));
-    let writer = cluster.rack.host(2);
-    let at = line.at();
-    fabric.interrupt_at(step, move || {
-        writer.write_line(at, &theirs);
-        writer.publish(LineRange::one(at));
-    });
-    let joined = cluster.join_over(fabric.clone(), &cluster.clock(1), 1, 1, "joiner");
-    let reached = fabric.steps() >= step;
-    let lasts = line.fresh(&looker).is_ok() && looker.read_line(at) != theirs;
-    // Written after the last look, it is the other one that finds out.
-    let in_time = fabric.steps() >= step + 2;
-    assert!(lasts || !in_time || joined.is_err(), "step {step}: two hosts inhabit one slot");
-    reached
+    fabric.interrupt_at(step, || resume_unwind(Box::new(Died)));
+    let come = |fabric: Stepped<'static>, host| {
+        cluster.join_over(fabric, &impatient(), host, 1, "guest").map(std::mem::forget)
+    };
+    let died = match catch_unwind(AssertUnwindSafe(|| come(fabric, 1))) {
+        Ok(_) => false,
+        Err(reason) if reason.is::<Died>() => true,
+        Err(reason) => resume_unwind(reason),
+    };
+    crash(&cluster, 1);
+    cluster.warm();
+    let host = if returns { 1 } else { 2 };
+    let first = come(Stepped::new(cluster.rack.host(host)), host);
+    match first {
+        Ok(()) => {}
+        Err(error) if returns => panic!("after a death at step {step}: {error}"),
+        Err(_) => {
+            let manage = watcher.manage().expect("nobody else manages");
+            let clock = cluster.clock(0);
+            Watch::begin(&cluster, &watcher, &manage, &clock).go_on(true, &mut IsOff, 12);
+            cluster.warm();
+            let again = come(Stepped::new(cluster.rack.host(host)), host);
+            assert!(again.is_ok(), "after a death at step {step}, recovered: {again:?}");
+        }
+    }
+    died
 }

@@ -19,5 +19,7 @@ pub mod grants;
 pub mod joining;
 pub mod moving;
 pub mod objects;
+pub mod remains;
 pub mod rescue;
+pub mod roots;
 pub mod takeover;

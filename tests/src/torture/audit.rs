@@ -8,12 +8,13 @@ use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::MappedFabric;
 use cxl_shm::layout::{LockProtocol, NodeState};
 use cxl_shm::member::NoFence;
+use cxl_shm::units::PAGE_BYTES;
 use kv_cache::Cache;
 use lock_manager::{Duty, Patience};
 
 use super::blocks::{Fetched, fetch};
 use super::child::{ChildMember, Part};
-use super::ground::{BLOCK_BYTES, Pair, is_purpose};
+use super::ground::{Pair, block_bytes, is_purpose};
 use super::life::{Agent, join, leave, own_host};
 use super::rack::Rack;
 
@@ -109,7 +110,7 @@ impl Rack {
         let (clock, node) = (SystemClock::start(), member.node());
         let cache = Cache::attach(member, &clock)?;
         let mut verified = 0;
-        let mut own_blocks = 0;
+        let (mut own_blocks, mut own_bytes) = (0, 0);
         for worker in self.of(Part::Worker).map(|place| &self.players[place]) {
             for number in &worker.ledger.blocks {
                 match fetch(&cache, worker.index(), *number) {
@@ -124,6 +125,8 @@ impl Rack {
             }
             if worker.node == node.0 {
                 own_blocks += worker.ledger.blocks.len() as u64;
+                let slot = |number: &u64| block_bytes(*number).next_multiple_of(PAGE_BYTES);
+                own_bytes += worker.ledger.blocks.iter().map(slot).sum::<u64>();
             }
         }
         let usage = cache.heap_use(&clock);
@@ -137,8 +140,7 @@ impl Rack {
         }
         let of_cache = chunks.iter().filter(|(_, purpose)| purpose >> 32 != HEAP_PURPOSE >> 32);
         let has_bytes = of_cache.count() as u64 * chunk_bytes;
-        let slot_bytes = BLOCK_BYTES.next_multiple_of(cxl_shm::units::PAGE_BYTES);
-        let named_bytes = usage.blocks * slot_bytes + usage.free_bytes;
+        let named_bytes = own_bytes + usage.free_bytes;
         if has_bytes != named_bytes {
             bail!(
                 "node {node} owns {has_bytes} bytes of payload and knows of {named_bytes}: {usage:?}"

@@ -15,7 +15,7 @@ use connector::dma::Checksum;
 use super::child::{ChildMember, ChildOptions};
 use super::event::{Event, tell};
 use super::ground::{
-    BLOCK_BYTES, bytes_of, content, is_scarce, key, last_published, load, model, store,
+    block_bytes, bytes_of, content, is_scarce, key, last_published, load, model, next_large, store,
 };
 
 /// The cache of a child.
@@ -80,7 +80,7 @@ impl<'m, F: Fabric> Blocks<'m, F> {
         let spec = |number| BlockSpec {
             key: key(self.worker, number),
             fingerprint: model(),
-            bytes: BLOCK_BYTES,
+            bytes: block_bytes(number),
             depth: 0,
         };
         let specs: Vec<_> = (first..self.next).map(spec).collect();
@@ -137,6 +137,13 @@ impl<'m, F: Fabric> Blocks<'m, F> {
         self.publish(TOO_MANY)
     }
 
+    /// Publishes a block of a size of which there may be none, where chunks have run out: those of a
+    /// whole chunk make room for it.
+    pub(super) fn publish_large(&mut self) -> Result<()> {
+        self.next = next_large(self.next);
+        self.publish(1)
+    }
+
     /// Removes the oldest block when there are more than there should be; whether there were.
     pub(super) fn retire_one(&mut self, keep: usize) -> Result<bool> {
         if self.there.len() <= keep.min(WINDOW) {
@@ -168,7 +175,8 @@ impl<'m, F: Fabric> Blocks<'m, F> {
         let key = key(self.worker, number);
         let found = self.cache.lookup(&[key]);
         let Some(block) = found.blocks().first() else { return self.check_own(number) };
-        let wanted = Wanted { handle: block.handle, key, fingerprint: model(), bytes: BLOCK_BYTES };
+        let bytes = block_bytes(number);
+        let wanted = Wanted { handle: block.handle, key, fingerprint: model(), bytes };
         let held = match self.cache.hold(&self.clock, &[wanted], HOLD_MS).pop() {
             Some(Ok(held)) => held,
             // Evicted since it was found, or as many are held as can be.
@@ -228,7 +236,8 @@ pub(super) fn fetch<F: Fabric>(cache: &ChildCache<'_, F>, worker: u32, number: u
     let Some(block) = found.blocks().first() else {
         return Fetched::Missed(None);
     };
-    let wanted = Wanted { handle: block.handle, key, fingerprint: model(), bytes: BLOCK_BYTES };
+    let bytes = block_bytes(number);
+    let wanted = Wanted { handle: block.handle, key, fingerprint: model(), bytes };
     let ticket = match cache.open(&[wanted]).remove(0) {
         Ok(ticket) => ticket,
         Err(miss) => return Fetched::Missed(Some(miss)),

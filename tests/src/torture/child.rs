@@ -117,13 +117,8 @@ impl ChildOptions {
 }
 
 /// The mutant of that name.
-///
-/// # Errors
-/// The names that there are.
-pub fn mutant_named(name: &str) -> Result<Mutant, String> {
-    let names = || Mutant::ALL.iter().map(|mutant| format!("{mutant:?}"));
-    let found = Mutant::ALL.iter().copied().find(|mutant| format!("{mutant:?}") == name);
-    found.ok_or_else(|| format!("there are {}", names().collect::<Vec<_>>().join(", ")))
+fn mutant_named(name: &str) -> Result<Mutant, String> {
+    Mutant::from_name(name).ok_or_else(|| "there is no such mutant".to_owned())
 }
 
 /// What a child does.

@@ -32,8 +32,11 @@ impl Memory {
 
 /// Locks under which workers count.
 pub(super) const COUNTERS: u32 = 3;
-/// Length of a block: two pages a payload slot, eight slots a chunk.
-pub(super) const BLOCK_BYTES: u64 = 6144;
+/// Length of most blocks: two pages a payload slot, eight slots a chunk.
+const BLOCK_BYTES: u64 = 6144;
+/// Length of one block in so many: four pages a payload slot, four slots a chunk.
+const LARGE_BYTES: u64 = 14_336;
+const LARGE_ONE_IN: u64 = 16;
 
 const CHUNK_BYTES: u64 = 64 << 10;
 const REGION_BYTES: u64 = 24 << 20;
@@ -204,10 +207,20 @@ pub(super) fn key(worker: u32, number: u64) -> BlockKey {
     KeySpace::new(model(), Namespace::default()).key(&BlockHash::new(hash))
 }
 
+/// The first number from `number` on of a large block.
+pub(super) fn next_large(number: u64) -> u64 {
+    (number + 1).next_multiple_of(LARGE_ONE_IN) - 1
+}
+
+/// Its length.
+pub(super) fn block_bytes(number: u64) -> u64 {
+    if number == next_large(number) { LARGE_BYTES } else { BLOCK_BYTES }
+}
+
 /// Its bytes, as words.
 pub(super) fn content(worker: u32, number: u64) -> Vec<u64> {
     let mut random = Random::new(u64::from(worker) << 48 ^ number);
-    (0..BLOCK_BYTES / 8).map(|_| random.next_u64()).collect()
+    (0..block_bytes(number) / 8).map(|_| random.next_u64()).collect()
 }
 
 /// The bytes of `words` in the order of the memory.

@@ -25,12 +25,13 @@
 //! | `named`, `fence` | names and contents of objects; the fence of hosts that are processes |
 //! | `bed`, `process`, `ledger`, `roots`, `rack` | the parent: the file, processes, what must be, all together |
 //! | `audit`, `conservation` | what must be in the region at the end: blocks and counters, every byte |
-//! | `storm` | kills at random; `prove torture` |
+//! | `storm`, `broken` | kills at random, with a broken rule too; `prove torture` |
 //! | `coverage`, `scene` | a death at every crash point |
 
 mod audit;
 mod bed;
 mod blocks;
+mod broken;
 mod child;
 mod conservation;
 pub mod coverage;
@@ -49,6 +50,7 @@ mod scene;
 pub mod storm;
 mod worker;
 
-pub use child::{ChildOptions, mutant_named, run_child};
+pub use broken::mutant_noticed;
+pub use child::{ChildOptions, run_child};
 pub use ground::{Memory, WORKERS_MAX};
 pub use rack::Rack;

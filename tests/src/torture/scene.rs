@@ -69,16 +69,16 @@ impl Scene {
         }
     }
 
-    /// A point that it is played for. Whether its process comes there may be up to the kernel.
-    pub(super) fn aims_at(self) -> Option<CrashPoint> {
+    /// Points that it is played for. Whether its process comes there may be up to the kernel.
+    pub(super) fn aims_at(self) -> &'static [CrashPoint] {
         match self {
-            Self::Heir => Some(CrashPoint::HeapMarked),
+            Self::Heir => &[CrashPoint::HeapMarked],
             // Who recovers may also be the agent of another process.
-            Self::Rescuer => Some(CrashPoint::LockRecovering),
-            Self::Dry => Some(CrashPoint::ChunkAsked),
-            Self::Recoverer(_) => Some(CrashPoint::RecoveryBuried),
-            Self::Paused => Some(CrashPoint::SelfFenced),
-            Self::Worker(_) | Self::Manager | Self::Returning(_) => None,
+            Self::Rescuer => &[CrashPoint::LockRecovering],
+            Self::Dry => &[CrashPoint::ChunkAsked, CrashPoint::ChunkVacated],
+            Self::Recoverer(_) => &[CrashPoint::RecoveryBuried],
+            Self::Paused => &[CrashPoint::SelfFenced],
+            Self::Worker(_) | Self::Manager | Self::Returning(_) => &[],
         }
     }
 

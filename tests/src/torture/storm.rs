@@ -8,6 +8,7 @@ use anyhow::Result;
 use cxl_shm::crash::{Armed, CrashPoint};
 use cxl_shm::fabric::simulated::Random;
 
+use super::broken::needs_take_overs;
 use super::child::Part;
 use super::rack::Rack;
 pub use super::rack::{Figures, Plan};
@@ -35,6 +36,10 @@ const ON_THE_WAY: [CrashPoint; 9] = [
 ];
 /// Most milliseconds between two deaths of hosts.
 const HOST_GAP_MS_MAX: u64 = 2500;
+/// Where take-overs are what matters: milliseconds between two deaths of all lock managers, which then
+/// live again within this many. A new one waits until the hearts of those before it have stood still.
+const MANAGERS_GAP_MS: u64 = 3500;
+const MANAGERS_AWAY_MS_MAX: u64 = 100;
 /// How long a dead host stays away at most: it was not recovered, and comes back by itself.
 const HOST_AWAY_MS_MAX: u64 = 8000;
 /// One life in this many is armed to die at a crash point.
@@ -58,6 +63,7 @@ pub fn run(
         random: Random::new(plan.seed),
         restarts: Vec::new(),
         declare: plan.declare,
+        takes_over: plan.mutant.is_some_and(needs_take_overs),
         host_away: None,
     };
     storm.rage(seconds * 1000)?;
@@ -72,6 +78,8 @@ struct Storm {
     /// When who is to live again.
     restarts: Vec<(u64, usize)>,
     declare: bool,
+    /// Nobody but lock managers dies.
+    takes_over: bool,
     /// A dead host that is to be recovered by others, and since when it has been dead.
     host_away: Option<(u16, u64)>,
 }
@@ -91,8 +99,7 @@ impl Storm {
                 return Ok(());
             }
             if now_ms >= kill_at_ms {
-                self.kill();
-                kill_at_ms = now_ms + 5 + self.random.magnitude(KILL_GAP_MS_MAX);
+                kill_at_ms = now_ms + self.kill();
             }
             if self.declare && self.host_away.is_none() && now_ms >= host_dies_at_ms {
                 self.kill_host(now_ms);
@@ -114,6 +121,7 @@ impl Storm {
             for place in self.rack.listen(5)? {
                 let away_ms = match self.rack.players[place].part {
                     Part::Worker => self.random.magnitude(WORKER_AWAY_MS_MAX),
+                    Part::Manager if self.takes_over => self.random.below(MANAGERS_AWAY_MS_MAX),
                     Part::Manager => self.random.magnitude(MANAGER_AWAY_MS_MAX),
                 };
                 self.restarts.push((self.rack.now_ms() + away_ms, place));
@@ -121,7 +129,13 @@ impl Storm {
         }
     }
 
-    fn kill(&mut self) {
+    /// Returns how many milliseconds later it is to be called again.
+    fn kill(&mut self) -> u64 {
+        if self.takes_over {
+            let managers: Vec<_> = self.rack.of(Part::Manager).collect();
+            managers.into_iter().for_each(|place| self.rack.kill(place));
+            return MANAGERS_GAP_MS;
+        }
         let one_in = if self.declare { DECLARING_MANAGER_ONE_IN } else { MANAGER_ONE_IN };
         let part = if self.random.one_in(one_in) { Part::Manager } else { Part::Worker };
         let living: Vec<_> =
@@ -129,6 +143,7 @@ impl Storm {
         if let Some(index) = self.random.index(living.len()) {
             self.rack.kill(living[index]);
         }
+        5 + self.random.magnitude(KILL_GAP_MS_MAX)
     }
 
     /// Cuts the power of a host.
@@ -165,7 +180,7 @@ impl Storm {
     }
 
     fn draw_armed(&mut self) -> Option<Armed> {
-        if !self.random.one_in(ARMED_ONE_IN) {
+        if self.takes_over || !self.random.one_in(ARMED_ONE_IN) {
             return None;
         }
         let index = self.random.index(CrashPoint::ALL.len())?;

@@ -10,11 +10,13 @@ use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::Random;
 use cxl_shm::layout::read_superblock;
 use cxl_shm::lock::LockError;
+use cxl_shm::proof::{Mutant, is_mutant};
 use cxl_shm::qualify::{StoreError, store_profile};
 use cxl_shm::units::{ChunkId, LineRange, WordOffset};
 use kv_cache::reclaim_dead_processes;
 
 use super::blocks::Blocks;
+use super::broken::needs_take_overs;
 use super::child::{ChildMember, ChildOptions, Stop};
 use super::event::{Event, tell};
 use super::ground::{COUNTERS, Pair, is_scarce, lock, profile, purpose};
@@ -33,6 +35,9 @@ const LINGER_ONE_IN: u32 = 32;
 const LINGER_MS: u64 = 2;
 const LINGER_LONG_ONE_IN: u32 = 100;
 const LINGER_LONG_MS: u64 = 30;
+/// Where take-overs are what matters, one count in this many lasts longer than one takes.
+const LINGER_THROUGH_ONE_IN: u32 = 16;
+const LINGER_THROUGH_MS: u64 = 2500;
 /// Turns between two looks for dead processes of the host.
 const RECLAIM_TURNS: u64 = 40;
 /// Times that a worker which ends tries to give a chunk back.
@@ -196,12 +201,35 @@ impl<F: Fabric> Worker<'_, F> {
                 return tell(&Event::Fault(text)).map(|()| true);
             }
         };
+        if is_mutant(Mutant::PublishesAfterRelease) {
+            drop(guard);
+            // Late enough for somebody else to have it.
+            self.clock.sleep_ms(LINGER_MS);
+            pair.write(fabric, 0, value + 1);
+            pair.write(fabric, 1, value + 1);
+            return tell(&Event::Counted(counter, value + 1)).map(|()| true);
+        }
         pair.write(fabric, 0, value + 1);
-        if self.random.one_in(LINGER_ONE_IN) {
+        if takes_over() && self.random.one_in(LINGER_THROUGH_ONE_IN) {
+            self.clock.sleep_ms(LINGER_THROUGH_MS);
+        } else if self.random.one_in(LINGER_ONE_IN) {
             // Kills come seldom, and half-done counts should be among what they leave.
             self.clock.sleep_ms(LINGER_MS);
         } else if self.random.one_in(LINGER_LONG_ONE_IN) {
             self.clock.sleep_ms(LINGER_LONG_MS);
+        }
+        match pair.read(fabric) {
+            found if found == [value + 1, value] => {}
+            // A host that was declared dead holds nothing, as soon as it is fenced.
+            _ if member.check_member().is_err() => {}
+            [first, second] => {
+                let text = format!(
+                    "counter {counter} was made {} and {value}, and says {first} and {second} \
+                     while its lock is held",
+                    value + 1
+                );
+                return tell(&Event::Fault(text)).map(|()| true);
+            }
         }
         pair.write(fabric, 1, value + 1);
         drop(guard);
@@ -254,6 +282,7 @@ impl<F: Fabric> Worker<'_, F> {
             more = self.took(taken)?;
         }
         self.blocks.publish_too_many()?;
+        self.blocks.publish_large()?;
         for _ in 0..GIVE_BACK_TRIES * u32::try_from(self.chunks.len()).unwrap_or(1) {
             self.give_chunk()?;
         }
@@ -337,6 +366,11 @@ impl<F: Fabric> Worker<'_, F> {
         let start = self.member.layout().chunk(chunk).offset();
         WordOffset::new(start).expect("chunks start on a line")
     }
+}
+
+/// Whether this program breaks a rule that matters where lock managers follow one another.
+fn takes_over() -> bool {
+    Mutant::ALL.into_iter().any(|mutant| needs_take_overs(mutant) && is_mutant(mutant))
 }
 
 /// A lock that was not to be had: others are dead, or slow, which is what this is about.

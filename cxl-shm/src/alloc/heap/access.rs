@@ -10,10 +10,10 @@ use super::{FreeError, HEAP_PURPOSE, HeapUsage, ObjectError};
 use crate::alloc::ReturnError;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, PeerLine};
+use crate::fabric::{Fabric, HostMemory, PeerLine, refresh_all};
 use crate::layout::{ChunkState, HeapHeader, Layout};
 use crate::member::{HostGuard, HostLockName, Liveness, Member};
-use crate::units::{ChunkId, Extent, LineRange, NodeId};
+use crate::units::{ChunkId, Extent, Incarnation, LineRange, NodeId};
 
 /// Whose a chunk is to this heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,10 +72,35 @@ pub(super) fn heap_owner<F: Fabric>(layout: &Layout, fabric: &F, chunk: ChunkId)
     }
 }
 
+/// The object that starts at `offset`, freshly read, and who has built the chunk that it is in.
+pub(super) fn look_at<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    offset: u64,
+) -> Option<(Place, Option<(NodeId, Incarnation)>)> {
+    let pages = Pages::new(fabric, layout);
+    let page = pages.at(offset)?;
+    let header = header(layout.chunk(pages.chunk_of(page)));
+    // One fence for both: an object that somebody vouches for stays in the life that it is in, and
+    // of one that nobody vouches for nothing depends on what is found.
+    refresh_all(fabric, [LineRange::one(pages.line(page)), header.range()]);
+    let builder = header.cached(fabric).ok().and_then(|header| header.builder());
+    Some((pages.place(offset)?, builder))
+}
+
 impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
     /// Waits for the heap's host lock, then mends what a dead holder left.
     pub(crate) fn enter(member: &'m Member<F, H, L>, clock: &impl Clock) -> Result<Self, Damaged> {
-        let guard = member.lock_host(HostLockName::Objects, clock);
+        Self::entered(member, member.lock_host(HostLockName::Objects, clock))
+    }
+
+    /// As [`enter`](Self::enter), if no living process has the lock.
+    pub(crate) fn try_enter(member: &'m Member<F, H, L>) -> Result<Option<Self>, Damaged> {
+        let guard = member.try_lock_host(HostLockName::Objects);
+        guard.map(|guard| Self::entered(member, guard)).transpose()
+    }
+
+    fn entered(member: &'m Member<F, H, L>, guard: HostGuard<'m, H>) -> Result<Self, Damaged> {
         let recovered = guard.recovered();
         let pages = Pages::new(member.fabric(), member.layout());
         let heap = Heap { pages, words: member.seat().tier().heap_words() };
@@ -122,8 +147,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
     /// Takes room for an object; `None` when there is none in the chunks of this heap.
     pub(super) fn take(&self, room: Room) -> Result<Option<Object>, Damaged> {
         let offset = self.mended(|heap| heap.take(room))?;
+        let life = (self.member.node(), self.member.incarnation());
         // M1: the chunk is this node's, and no object was there.
-        Ok(offset.and_then(|offset| Extent::new(offset, room.bytes())).map(Object::new))
+        let object = |extent| Object::new(extent, Some(life));
+        Ok(offset.and_then(|offset| Extent::new(offset, room.bytes())).map(object))
     }
 
     /// Frees an object of this heap.
@@ -163,16 +190,24 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         self.heap.set_named(place, named);
     }
 
-    /// Sends the free of an object of `owner`'s heap there.
-    pub(super) fn send_free(&self, owner: NodeId, offset: SharedOffset) -> Result<(), FreeError> {
+    /// Sends the free of an object of `owner`'s heap there; only if it is still in `life`, when that
+    /// is given.
+    pub(super) fn send_free(
+        &self,
+        owner: NodeId,
+        offset: SharedOffset,
+        life: Option<(NodeId, Incarnation)>,
+    ) -> Result<(), FreeError> {
         let (layout, fabric) = (self.member.layout(), self.member.fabric());
-        let line = layout.node_line(owner).fresh(fabric);
-        let incarnation = line.map_err(|_| FreeError::OwnerUnknown { owner })?.incarnation();
-        let pages = self.heap.pages;
-        if let Some(page) = pages.at(offset.bytes()) {
-            fabric.refresh(LineRange::one(pages.line(page)));
+        let found = look_at(layout, fabric, offset.bytes());
+        let (place, builder) = found.ok_or(FreeError::NotAnObject { offset })?;
+        if life.is_some_and(|life| builder != Some(life)) {
+            return Err(FreeError::OtherLife { offset });
         }
-        let place = pages.place(offset.bytes()).ok_or(FreeError::NotAnObject { offset })?;
+        // O5: the life that the object is in, as its chunk says. Should that be over by the time that
+        // the owner looks, the free is of something that is gone.
+        let built_by_owner = builder.filter(|(node, _)| *node == owner);
+        let (_, incarnation) = built_by_owner.ok_or(FreeError::OwnerUnknown { owner })?;
         let ring = Ring::new(layout, self.member.node(), owner);
         let words = &self.heap.words;
         let sent = words.sent(owner).unwrap_or_else(|| ring.recount(fabric));

@@ -68,14 +68,15 @@ impl<'m, F: Fabric, H: HostMemory> Heap<'m, F, H> {
 
     fn take_slot(&self, class: SizeClass) -> Result<Option<u64>, Broken> {
         let list = List::slots(class);
+        let mut taken = None;
         loop {
             let Some(page) = self.first(list)? else {
                 let Some(page) = self.take_run(1)? else { return Ok(None) };
                 self.pages.set(page, PageWord::Allocated, 0);
                 self.pages.set(page, PageWord::Named, 0);
-                self.pages.publish_usage(page, PageUse::Slots(class));
-                crash::reach(CrashPoint::HeapPageTaken);
+                self.pages.set_usage(page, PageUse::Slots(class));
                 self.push(list, page)?;
+                taken = Some(page);
                 continue;
             };
             if self.pages.usage(page) != PageUse::Slots(class) {
@@ -93,6 +94,11 @@ impl<'m, F: Fabric, H: HostMemory> Heap<'m, F, H> {
             self.pages.set(page, PageWord::Allocated, allocated);
             if allocated & class.full() == class.full() {
                 self.unlink(list, page)?;
+            }
+            if taken == Some(page) {
+                // Once nothing more is to be stored in its line.
+                self.pages.publish_usage(page, PageUse::Slots(class));
+                crash::reach(CrashPoint::HeapPageTaken);
             }
             return Ok(Some(self.pages.bytes_at(page) + slot * class.lines() * LINE_BYTES));
         }

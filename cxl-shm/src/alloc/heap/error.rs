@@ -83,11 +83,23 @@ pub enum FreeError {
         /// Frees that wait for it.
         waiting: u64,
     },
-    /// The object is another host's, and that host's line cannot be read.
-    #[error("node {owner}, whose heap the object is in, is joining or dying; try again later")]
+    /// The object is in a heap that waits to be rebuilt: then what no root reaches is free.
+    #[error(
+        "node {owner}, whose heap the object is in, has not rebuilt it since a host died; try again \
+         later if a root reaches the object"
+    )]
     OwnerUnknown {
         /// The owner.
         owner: NodeId,
+    },
+    /// The heap was rebuilt since the object was looked up: what no root reached is free already.
+    #[error(
+        "the heap that the object at offset {offset} was in has been rebuilt, or is about to be, \
+         after its host died: it is free unless a root reaches it; look it up again from there"
+    )]
+    OtherLife {
+        /// The offset.
+        offset: SharedOffset,
     },
     /// The locks under which a heap is rebuilt were not to be had.
     #[error("this node's heap cannot be rebuilt: {0}")]

@@ -9,10 +9,12 @@ use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::layout::{CHUNK_LOCK, HeapHeader};
 use crate::member::{Liveness, Member};
-use crate::units::{ChunkId, LineRange};
+use crate::units::{ChunkId, LINE_BYTES, LineRange};
 
 /// High-water mark: chunks without objects that a heap keeps for itself while nobody asks.
 pub(crate) const IDLE_CHUNKS_MAX: u64 = 1;
+/// Lines of a chunk that are flushed in one go: 4 MiB, a few milliseconds.
+const FLUSH_LINES: u64 = (4 << 20) / LINE_BYTES;
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
     /// Takes a chunk into the heap that nobody has used since it was taken from the region. Does
@@ -65,10 +67,8 @@ pub(crate) fn answer_chunk_requests<F: Fabric, H: HostMemory, L: Liveness>(
     clock: &impl Clock,
     timeout_ms: u64,
 ) -> Result<u64, ReturnError> {
-    let (layout, fabric) = (*member.layout(), member.fabric());
     let wanted = demand::of_others(member);
-    let collect = crate::root::retired_by_others(member);
-    if collect {
+    if crate::root::retired_by_others(member) {
         crate::root::collect(member, clock, timeout_ms)?;
     }
     let surplus = {
@@ -80,14 +80,71 @@ pub(crate) fn answer_chunk_requests<F: Fabric, H: HostMemory, L: Liveness>(
     let mut returned = 0;
     while returned < surplus {
         let _guard = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
-        let Some(idle) = Access::enter(member, clock)?.give_up_idle()? else { break };
-        // M1: the chunk passes on only after all that we wrote there has arrived.
-        fabric.publish(LineRange::covering(layout.chunk(idle)));
-        crash::reach(CrashPoint::ChunkFlushed);
-        chunk::set_free(member, idle);
+        let access = Access::enter(member, clock)?;
+        if !give_back_one(member, access, || ())? {
+            break;
+        }
         returned += 1;
     }
     Ok(returned)
+}
+
+/// As [`answer_chunk_requests`], for the agent between two beats: one chunk at most, and what is not
+/// to be had at once is left for the next time. Calls `beat` while it moves much to the device.
+pub(crate) fn attend<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+    beat: impl Fn(),
+) -> Result<bool, ReturnError> {
+    let wanted = demand::of_others(member);
+    if crate::root::retired_by_others(member) {
+        later(crate::root::try_collect(member, clock))?;
+    }
+    {
+        // Whoever rebuilds the heap has it for long.
+        let Some(access) = Access::try_enter(member)? else { return Ok(false) };
+        access.drain()?;
+        let idle = access.idle_chunks(wanted > 0)?;
+        if idle == 0 || wanted == 0 && idle <= IDLE_CHUNKS_MAX {
+            return Ok(false);
+        }
+    }
+    let Some(_guard) = later(member.try_lock_shared(CHUNK_LOCK, clock))?.flatten() else {
+        return Ok(false);
+    };
+    // A process of this host that sleeps in the heap must not keep the lock of the chunks from all.
+    let Some(access) = Access::try_enter(member)? else { return Ok(false) };
+    give_back_one(member, access, beat)
+}
+
+/// What an attempt gave; `None` when a lock between hosts was not to be had.
+fn later<T, E: Into<ReturnError>>(outcome: Result<T, E>) -> Result<Option<T>, ReturnError> {
+    match outcome.map_err(Into::into) {
+        Ok(value) => Ok(Some(value)),
+        Err(ReturnError::Lock(_)) => Ok(None),
+        Err(error @ ReturnError::Damaged) => Err(error),
+    }
+}
+
+/// Gives a chunk without objects back to the region, if there is one. The caller holds
+/// [`CHUNK_LOCK`].
+fn give_back_one<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    access: Access<'_, F, H, L>,
+    between: impl Fn(),
+) -> Result<bool, ReturnError> {
+    let idle = access.give_up_idle()?;
+    drop(access);
+    let Some(idle) = idle else { return Ok(false) };
+    // M1: the chunk passes on only after all that we wrote there has arrived.
+    let lines = LineRange::covering(member.layout().chunk(idle));
+    for part in lines.parts(FLUSH_LINES) {
+        member.fabric().publish(part);
+        between();
+    }
+    crash::reach(CrashPoint::ChunkFlushed);
+    chunk::set_free(member, idle);
+    Ok(true)
 }
 
 impl From<Broken> for Damaged {

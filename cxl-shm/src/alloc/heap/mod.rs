@@ -17,8 +17,13 @@
 //!   it, has made sure that nobody uses it. A free by another host publishes that host's lines
 //!   of it first, so that none of them lands in the next object.
 //! - **O5 An object that was told of by word of mouth only** is gone with the incarnation that
-//!   allocated it; whoever still knows its offset must not use or free it.
-//! - **O6 Contents** of a new object are whatever was there; [`Object::zero`] clears them.
+//!   allocated it; whoever still knows its offset must not use or free it. Who cannot know whether
+//!   that incarnation lives frees what it looked up in it ([`Member::free_object`]): each chunk says
+//!   which life its objects are in, a free carries that to the owner, and one of another life frees
+//!   nothing. A free by offset is of the life that the chunk says it is in when it is sent.
+//! - **O6 Contents** of a new object are whatever was there; [`Object::zero`] clears them. Whoever
+//!   lets a `Linked` root reach an object zeroes the bytes of it that it does not use: to O2 they are
+//!   words like the others.
 
 mod access;
 mod core;
@@ -39,7 +44,7 @@ mod tests;
 
 pub(crate) use access::{Access, Retired, Standing, header};
 pub use error::{FreeError, ObjectError, SweepError, TakeOverError};
-pub(crate) use idle::answer_chunk_requests;
+pub(crate) use idle::{answer_chunk_requests, attend};
 pub use object::{Object, PeerObject, SharedOffset};
 pub(crate) use ring::retired;
 pub use sweep::SweepReport;
@@ -54,7 +59,7 @@ use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory};
 use crate::layout::Layout;
 use crate::member::{Liveness, Member};
-use crate::units::{Extent, LINE_BYTES, LineRange, PAGE_BYTES};
+use crate::units::{Extent, Incarnation, LINE_BYTES, NodeId, PAGE_BYTES};
 
 /// "OBJ" in the upper half of a chunk's purpose word: what it is to the chunk table.
 pub const HEAP_PURPOSE: u64 = (u32::from_le_bytes(*b"OBJ\0") as u64) << 32;
@@ -112,12 +117,15 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
     }
 }
 
+/// Frees the object at `offset`; only if it is still in `life`, when that is given.
 pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     clock: &impl Clock,
     timeout_ms: u64,
     offset: SharedOffset,
+    life: Option<(NodeId, Incarnation)>,
 ) -> Result<(), FreeError> {
+    let now = (member.node(), member.incarnation());
     let layout = member.layout();
     let line = Extent::new(offset.bytes(), LINE_BYTES);
     let chunk = line.and_then(|line| layout.chunk_of(line)).ok_or(FreeError::Foreign { offset })?;
@@ -125,12 +133,15 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
     for _ in 0..2 {
         let access = Access::enter(member, clock)?;
         match access.standing(chunk) {
+            Standing::Ours | Standing::Unbuilt if life.is_some_and(|life| life != now) => {
+                return Err(FreeError::OtherLife { offset });
+            }
             Standing::Ours => return access.free(offset),
             Standing::Unbuilt => {
                 drop(access);
                 sweep::build_new(member, clock, timeout_ms)?;
             }
-            Standing::Other(owner) => return access.send_free(owner, offset),
+            Standing::Other(owner) => return access.send_free(owner, offset, life),
             Standing::NoHeap => return Err(FreeError::Foreign { offset }),
         }
     }
@@ -159,10 +170,9 @@ pub(crate) fn find<F: Fabric, H: HostMemory, L: Liveness>(
 ) -> Option<PeerObject> {
     let (layout, fabric) = (member.layout(), member.fabric());
     let chunk = layout.chunk_of(Extent::new(offset.bytes(), LINE_BYTES)?)?;
-    access::heap_owner(layout, fabric, chunk)?;
-    let pages = page::Pages::new(fabric, layout);
-    fabric.refresh(LineRange::one(pages.line(pages.at(offset.bytes())?)));
-    pages.place(offset.bytes()).map(|place| PeerObject::new(place.extent))
+    let owner = access::heap_owner(layout, fabric, chunk)?;
+    let (place, builder) = access::look_at(layout, fabric, offset.bytes())?;
+    Some(PeerObject::new(place.extent, builder.filter(|(node, _)| *node == owner)))
 }
 
 pub(crate) fn take_over<F: Fabric, H: HostMemory, L: Liveness>(
@@ -173,5 +183,5 @@ pub(crate) fn take_over<F: Fabric, H: HostMemory, L: Liveness>(
     // M4: told of the object, we drop what our caches held of it before.
     member.fabric().refresh(object.area().range());
     // M1: by calling this the caller says that the object was handed over to this host.
-    Ok(Object::new(object.extent()))
+    Ok(Object::new(object.extent(), object.life()))
 }

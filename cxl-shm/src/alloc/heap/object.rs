@@ -7,7 +7,9 @@
 use std::fmt;
 
 use crate::fabric::{Fabric, OwnedArea, PeerArea};
-use crate::units::{Extent, LINE_BYTES, LineOffset, LineRange, WORD_BYTES, WordOffset};
+use crate::units::{
+    Extent, Incarnation, LINE_BYTES, LineOffset, LineRange, NodeId, WORD_BYTES, WordOffset,
+};
 
 /// Where an object starts, in bytes from the start of the region: the same on every host, at
 /// whatever address the region is mapped. What to store in an object to refer to another.
@@ -46,12 +48,13 @@ impl fmt::Debug for SharedOffset {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Object {
     extent: Extent,
+    life: Option<(NodeId, Incarnation)>,
 }
 
 impl Object {
     /// The object at a checked place. Only for code that argues why this host owns it (M1).
-    pub(super) fn new(extent: Extent) -> Self {
-        Self { extent }
+    pub(super) fn new(extent: Extent, life: Option<(NodeId, Incarnation)>) -> Self {
+        Self { extent, life }
     }
 
     /// Where it starts.
@@ -75,7 +78,7 @@ impl Object {
     /// As other hosts see it.
     #[must_use]
     pub fn peer(&self) -> PeerObject {
-        PeerObject { extent: self.extent }
+        PeerObject { extent: self.extent, life: self.life }
     }
 
     /// Writes `bytes` from byte `at` of the object on, and publishes the lines they are in. After
@@ -110,15 +113,24 @@ impl Object {
     }
 }
 
-/// An object that this host may read.
+/// An object that this host may read, as it was when it was looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerObject {
     extent: Extent,
+    life: Option<(NodeId, Incarnation)>,
 }
 
 impl PeerObject {
-    pub(crate) fn new(extent: Extent) -> Self {
-        Self { extent }
+    pub(crate) fn new(extent: Extent, life: Option<(NodeId, Incarnation)>) -> Self {
+        Self { extent, life }
+    }
+
+    /// The node whose heap it was in when it was looked up, and in which of its incarnations;
+    /// `None` while that heap waited to be rebuilt after a death. Whoever tells another host of an
+    /// object tells its own incarnation too: when they differ, the object is gone (O5).
+    #[must_use]
+    pub fn life(&self) -> Option<(NodeId, Incarnation)> {
+        self.life
     }
 
     /// Where it starts.
@@ -177,7 +189,7 @@ mod tests {
     #[test]
     fn another_host_reads_the_bytes_that_were_written() {
         let rack = SimulatedRack::sticky(2, 4096);
-        let object = Object::new(Extent::new(64, 192).unwrap());
+        let object = Object::new(Extent::new(64, 192).unwrap(), None);
         let (writer, reader) = (rack.host(0), rack.host(1));
         let mut seen = [0xff; 100];
         assert!(object.peer().read(&reader, 5, &mut seen));

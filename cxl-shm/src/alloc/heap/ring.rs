@@ -7,11 +7,11 @@
 //!
 //! A slot is one word, so it is there or not, and its lap tells the receiver whether it is the one
 //! it waits for: nothing else needs publishing. The receiver publishes how far it has come, so
-//! that no slot is used again before it was read. A free says which incarnation of the receiver it
-//! was meant for; one that comes later was dealt with when the heap was rebuilt.
+//! that no slot is used again before it was read. A free says which incarnation of the receiver the
+//! object was in (O5); in one that comes later it is gone, or reachable and not to be freed by this.
 
 use super::object::SharedOffset;
-use crate::fabric::{Fabric, OwnedWord, PeerArea, PeerWord};
+use crate::fabric::{Fabric, OwnedWord, PeerArea, PeerWord, refresh_all};
 use crate::layout::{FREE_RING_LINES, Layout};
 use crate::units::{Incarnation, LINE_BYTES, LINE_WORDS, NodeId};
 
@@ -105,11 +105,12 @@ impl Ring {
         sent.wrapping_sub(self.tail.fresh(fabric))
     }
 
-    /// Sender: how many frees it has sent, found out from the ring. What a process that died had
-    /// written and not published is published.
+    /// Sender: how many frees it has sent, found out from the ring.
     pub(super) fn recount<F: Fabric>(&self, fabric: &F) -> u64 {
-        fabric.publish(self.slots.range());
-        let tail = self.tail.fresh(fabric);
+        // Also publishes what a process that died had written and not published: it is written back
+        // when it leaves the caches, and read back by the loads that count it.
+        refresh_all(fabric, [self.slots.range(), self.tail.range()]);
+        let tail = self.tail.cached(fabric);
         let written = |position| parse(position, self.slot(position).cached(fabric)).is_some();
         let count = (0..SLOTS).take_while(|n| written(tail.wrapping_add(*n))).count();
         tail.wrapping_add(count as u64)

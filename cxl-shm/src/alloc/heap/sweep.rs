@@ -98,6 +98,10 @@ fn sweep_chunks<F: Fabric, H: HostMemory, L: Liveness>(
             fabric.refresh(pages.lines_of(*chunk));
         }
         for page in pages.data_of(*chunk).map(PageNumber) {
+            // A line that is not ours describes no object: its writer died before it said so.
+            if pages.usage(page) == PageUse::Damaged {
+                pages.set_usage(page, PageUse::Free);
+            }
             pages.set(page, PageWord::Allocated, 0);
             pages.set(page, PageWord::Named, 0);
         }
@@ -124,8 +128,7 @@ fn sweep_chunks<F: Fabric, H: HostMemory, L: Liveness>(
                     report.kept_objects += 1;
                     report.kept_bytes += pages * PAGE_BYTES;
                 }
-                Piece::Damaged { page } => pages.set_usage(page, PageUse::Free),
-                Piece::Free { .. } => {}
+                Piece::Free { .. } | Piece::Damaged { .. } => {}
             }
         }
         if !access.is_built(*chunk) {

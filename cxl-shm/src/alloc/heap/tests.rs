@@ -8,6 +8,7 @@ use super::rig::{Rig, RigMember, TIMEOUT_MS};
 use super::*;
 use crate::alloc::{AllocateError, ChunkError, TakeOverError};
 use crate::layout::ChunkState;
+use crate::member::HostLockName;
 use crate::root::RootKind;
 use crate::units::{ChunkId, LineOffset};
 
@@ -326,4 +327,26 @@ fn roots_of_other_hosts_are_destroyed_and_their_objects_freed_once() {
     a.answer_chunk_requests(&rig.clock, TIMEOUT_MS).unwrap();
     check_usage(&rig, &a, [64].into_iter());
     assert_eq!(a.owned_chunks().first().map(|(chunk, _)| *chunk), Some(ChunkId(0)));
+}
+
+#[test]
+fn an_agent_waits_for_nobody_who_sleeps_in_the_heap() {
+    let rig = Rig::new(8);
+    let (a, sleeper, b) = (rig.join(0), rig.join(0), rig.join(1));
+    let most = object_bytes_max(a.layout());
+    let object = a.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap();
+    a.put_root(&rig.clock, TIMEOUT_MS, "one", object.offset(), RootKind::Leaf).unwrap();
+    for other in [0; 2].map(|_| a.allocate(&rig.clock, TIMEOUT_MS, most).unwrap()) {
+        a.free(&rig.clock, TIMEOUT_MS, other.offset()).unwrap();
+    }
+    b.destroy_root(&rig.clock, TIMEOUT_MS, "one").unwrap();
+    assert!(a.beat(), "it is the agent");
+
+    let asleep = sleeper.lock_host(HostLockName::Objects, &rig.clock);
+    assert_eq!(a.attend(&rig.clock), Ok(false), "and the locks between hosts are free for others");
+    let other = b.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap();
+    b.put_root(&rig.clock, TIMEOUT_MS, "two", other.offset(), RootKind::Leaf).unwrap();
+    drop(asleep);
+    assert_eq!(a.attend(&rig.clock), Ok(true), "a chunk is given back");
+    check_usage(&rig, &a, [].into_iter());
 }

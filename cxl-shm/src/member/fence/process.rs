@@ -196,6 +196,8 @@ fn kill(process: ProcessIdentity) -> Result<(), String> {
 /// M8: drops from this machine's caches whatever the node may have written.
 fn flush_all(layout: &Layout, fabric: &MappedFabric, node: NodeId) {
     refresh_all(fabric, layout.owned_by(node));
+    // The layer above may have let it write the area of a dead node.
+    refresh_all(fabric, layout.nodes().map(|node| layout.area(node).range()));
     let tables = [layout.roots().range(), layout.chunk_table()];
     refresh_all(fabric, tables);
     for chunk in (0..layout.chunks()).map(ChunkId) {

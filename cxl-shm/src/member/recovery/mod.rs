@@ -145,11 +145,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         let Some(slot) = slot.filter(|slot| self.is_of(slot)) else {
             return self.reach(member, RecoveryStep::Moot);
         };
-        let host = layout.host_name(self.victim).fresh(fabric);
+        // Who died at the door (J4) has not said its name: that on the line is the name before it.
+        let host = layout.host_name(self.victim).fresh(fabric).ok().filter(|_| !slot.at_door);
         let order = FenceOrder {
             victim: self.victim,
             case: self.case,
-            host: host.map_or_else(|_| "unknown".to_owned(), |name| name.to_string()),
+            host: host.map_or_else(|| "unknown".to_owned(), |name| name.to_string()),
             machine: slot.line.map(|line| (line.boot_id(), line.machine_id())),
         };
         // A fence is a fact about the life, whoever brought it about.

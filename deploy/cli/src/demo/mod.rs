@@ -9,23 +9,21 @@ mod worker;
 
 pub(crate) use worker::{WorkerOptions, run_worker};
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use bytesize::ByteSize;
 use clap::Args;
 use cxl_shm::layout::LockProtocol;
-use cxl_shm::region::{Region, free_bytes};
+use cxl_shm::region::free_bytes;
 use demo::workload::{self, Document, Size};
-use demo::{Gguf, KvGeometry, Tokenizer, model_file};
-use indicatif::{ProgressBar, ProgressStyle};
+use demo::{Gguf, ModelConfig, Tokenizer, model_file};
 
-use self::rack::{Interrupt, LockManager, OwnRegion, Role, Worker};
+use self::rack::{Role, Worker, start_worker, wait_ready};
 use self::report::Report;
 use self::serve::Fleet;
-use crate::format::{self, Plan as FormatPlan};
+use crate::format::{Descriptors, Plan as FormatPlan};
+use crate::rack::{Interrupt, LockManager, OwnRegion, progress_bar};
 
 /// Serve conversations with a small model through a pool, and prove the answers.
 ///
@@ -43,7 +41,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
 
-    /// Size of the region. The default fits the conversations, if that much memory is free.
+    /// Size of the region. The default fits the conversations, if that much memory is free; in a
+    /// smaller one, such as 32MiB, blocks are evicted to make room for others.
     #[arg(long, value_name = "SIZE")]
     region_size: Option<ByteSize>,
 
@@ -76,7 +75,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     };
     let model = model_file::obtain(options.model.as_deref())?;
-    let tokenizer = Tokenizer::from_gguf(&Gguf::open(&model)?)?;
+    let gguf = Gguf::open(&model)?;
+    let tokenizer = Tokenizer::from_gguf(&gguf)?;
+    let block_bytes = ModelConfig::from_gguf(&gguf)?.kv_geometry()?.pool().rank_block_bytes();
     let plan = workload::plan(
         &documents(),
         Size {
@@ -87,15 +88,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         |text| tokenizer.encode(text).map_or(usize::MAX, |tokens| tokens.len()),
     )?;
 
-    let region = make_region(options, plan.dialogues.len(), &interrupt, &say)?;
-    let lock_manager = LockManager::start(&region, &interrupt)?;
-    let start = |role, node| Worker::start(role, Some((&region, node)), &model, &interrupt);
+    let region = make_region(options, plan.dialogues.len(), block_bytes, &interrupt, &say)?;
+    let lock_manager = LockManager::start(&region.region, &region.layout, 0, &interrupt)?;
+    let start = |role, node| start_worker(role, Some((&region, node)), &model, &interrupt);
     let mut fleet = Fleet {
         prefill: (0..NODES).map(|node| start(Role::Prefill, node)).collect::<Result<_>>()?,
         decode: (0..NODES).map(|node| start(Role::Decode, node)).collect::<Result<_>>()?,
     };
     for worker in fleet.prefill.iter_mut().chain(&mut fleet.decode) {
-        worker.wait_ready()?;
+        wait_ready(worker)?;
     }
     let pids = |workers: &[Worker]| {
         workers.iter().map(|worker| worker.pid().to_string()).collect::<Vec<_>>().join(" and ")
@@ -119,8 +120,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     say("\nthe same requests in one process without a pool:".to_owned());
     let bar = progress_bar(served.len() as u64, "{bar:40} {pos}/{len} requests");
-    let mut alone = Worker::start(Role::Alone, None, &model, &interrupt)?;
-    alone.wait_ready()?;
+    let mut alone = start_worker(Role::Alone, None, &model, &interrupt)?;
+    wait_ready(&mut alone)?;
     let equal = proof::compare(&mut alone, &mut served, max_tokens, &bar)?;
     bar.finish_and_clear();
 
@@ -147,15 +148,15 @@ fn documents() -> Vec<Document> {
     ]
 }
 
-/// Makes and formats the region, and touches all of it so that no request pays for that.
+/// Makes the region, large enough for the conversations unless the options say otherwise.
 fn make_region(
     options: &Options,
     dialogues: usize,
+    block_bytes: u64,
     interrupt: &Interrupt,
     say: &impl Fn(String),
 ) -> Result<OwnRegion> {
     let folder = Path::new("/dev/shm");
-    let block_bytes = KvGeometry::SMOLLM2_135M.block_bytes() as u64;
     // The longest that each conversation can become, each block twice (both nodes may compute the
     // same one), and as much again.
     let turns = u64::from(options.turns);
@@ -176,39 +177,12 @@ fn make_region(
         path.display(),
         free.map_or("unknown how much is".to_owned(), |free| ByteSize(free).to_string())
     ));
-    let region = Region::create_file(&path, bytes)?;
     let plan = FormatPlan {
         nodes: NODES,
         locks: 16,
         lock_protocol: LockProtocol::Arbitrated,
         chunk_bytes: CHUNK_BYTES,
-        block_bytes,
+        descriptors: Descriptors::ForBlocksOf(block_bytes),
     };
-    let made = format::make(&region, &plan, false);
-    let (superblock, layout) = match made {
-        Ok(made) => made,
-        Err(error) => {
-            region.remove_file().context("and the region's file could not be removed")?;
-            return Err(error);
-        }
-    };
-    let own = OwnRegion { region, superblock, layout };
-    let bar = progress_bar(bytes, "pre-faulting {bar:40} {bytes}/{total_bytes}");
-    own.region.prefault(16 << 20, |done, _| bar.set_position(done))?;
-    bar.finish_and_clear();
-    interrupt.check()?;
-    Ok(own)
-}
-
-/// A bar on standard error; hidden when that is no terminal.
-fn progress_bar(length: u64, template: &str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(length);
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
+    OwnRegion::make(&path, bytes, &plan, interrupt)
 }

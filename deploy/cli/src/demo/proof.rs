@@ -8,8 +8,9 @@ use cxl_shm::units::Extent;
 use indicatif::ProgressBar;
 
 use super::protocol::{Event, Task};
-use super::rack::{OwnRegion, Worker};
+use super::rack::Worker;
 use super::serve::{Fleet, Served, generate, through_pool};
+use crate::rack::OwnRegion;
 
 /// Serves the requests again by one process without a pool, and enters its times. Returns whether
 /// all tokens were equal.

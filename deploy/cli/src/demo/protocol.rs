@@ -1,8 +1,8 @@
-//! What the demonstration and its workers say to each other: one JSON object a line.
+//! What the demonstration and its workers say to each other.
 
 use serde::{Deserialize, Serialize};
 
-/// To a worker, on its standard input.
+/// To a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "task")]
 pub(super) enum Task {
@@ -35,7 +35,7 @@ pub(super) enum Task {
     },
 }
 
-/// From a worker, on its standard output.
+/// From a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub(super) enum Event {
@@ -65,11 +65,6 @@ pub(super) enum Event {
         /// Its length in bytes.
         bytes: u64,
     },
-    /// The task failed. The worker goes on.
-    Failed {
-        /// Why.
-        reason: String,
-    },
 }
 
 /// What one task moved between a worker and the pool.
@@ -85,6 +80,8 @@ pub(super) struct Moved {
     pub(super) published_bytes: u64,
     /// Blocks that could not be published, because the pool was full for example.
     pub(super) refused_blocks: u64,
+    /// Blocks of its node that the worker evicted to make room, since the task before.
+    pub(super) evicted_blocks: u64,
     /// Blocks that were fetched and found bad.
     pub(super) corrupt_blocks: u64,
 }
@@ -96,6 +93,7 @@ impl std::ops::AddAssign for Moved {
         self.fetched_bytes += other.fetched_bytes;
         self.published_bytes += other.published_bytes;
         self.refused_blocks += other.refused_blocks;
+        self.evicted_blocks += other.evicted_blocks;
         self.corrupt_blocks += other.corrupt_blocks;
     }
 }

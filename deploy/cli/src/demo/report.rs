@@ -24,6 +24,8 @@ pub(super) struct Report {
     pub(super) kv_bytes_published: u64,
     /// Bytes fetched by all workers.
     pub(super) kv_bytes_fetched: u64,
+    /// Blocks that were evicted to make room for others.
+    pub(super) blocks_evicted: u64,
     /// Blocks that the pool had no room for.
     pub(super) blocks_refused: u64,
     /// How often workers found the block that was damaged on purpose. They computed it again.
@@ -43,6 +45,7 @@ impl Report {
             ttft_pool_ms: median(served.iter().map(|request| request.ttft_pool_ms)),
             kv_bytes_published: served.iter().map(|request| request.kv_bytes_published).sum(),
             kv_bytes_fetched: served.iter().map(|request| request.kv_bytes_fetched).sum(),
+            blocks_evicted: served.iter().map(|request| request.moved.evicted_blocks).sum(),
             blocks_refused: served.iter().map(|request| request.moved.refused_blocks).sum(),
             corrupt_blocks_found,
             served,
@@ -95,6 +98,7 @@ impl Report {
             "block damaged on purpose: found {} times by its checksum, computed again",
             self.corrupt_blocks_found
         );
+        println!("blocks evicted to make room for others: {}", self.blocks_evicted);
         if self.blocks_refused > 0 {
             println!("blocks the pool had no room for: {}", self.blocks_refused);
         }

@@ -1,6 +1,6 @@
 //! A worker process of the demonstration: the small engine, with or without a pool.
 
-use std::io::{BufRead, Write};
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -8,10 +8,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use connector::pool::{LocalCache, LocalSession, Pool};
 use connector::session::{PublishBlock, SessionOptions};
-use demo::{Gguf, Kernels, KvCache, KvGeometry, Model, Tokenizer, generate};
+use demo::{Gguf, Kernels, KvCache, Model, Tokenizer, generate};
 use kv_cache::{BlockHash, ChainHasher, Namespace, Wanted};
 
 use super::protocol::{Event, Moved, Task};
+use crate::rack::{carry_out_tasks, say};
 
 /// A worker of the demonstration. Started by it; takes tasks on its standard input.
 #[derive(Args, Debug)]
@@ -35,14 +36,14 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
     let tokenizer = Tokenizer::from_gguf(&gguf)?;
     let kernels = Kernels::of_this_cpu();
     let model = Model::load(&mut gguf, kernels)?;
-    let hasher = ChainHasher::new(b"", model.config().kv_geometry().block_tokens);
+    let hasher = ChainHasher::new(b"", model.kv_geometry().block_tokens);
     let engine = Engine { tokenizer, model, kernels, hasher };
     match (&options.region, options.node) {
         (Some(region), Some(node)) => {
             let pool = Pool::attach(region, node)?;
             let cache = pool.cache()?;
-            let session = pool.session(&cache, engine.session_options()?);
-            engine.serve(Some(&Shared { cache: &cache, session }))
+            let session = pool.session(&cache, engine.session_options());
+            engine.serve(Some(&Shared { cache: &cache, session, evicted_blocks: Cell::new(0) }))
         }
         _ => engine.serve(None),
     }
@@ -52,6 +53,16 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
 struct Shared<'p> {
     cache: &'p LocalCache<'p>,
     session: LocalSession<'p>,
+    /// Blocks evicted that were reported.
+    evicted_blocks: Cell<u64>,
+}
+
+impl Shared<'_> {
+    /// Blocks evicted since the last call, in the background too.
+    fn newly_evicted(&self) -> u64 {
+        let evicted = self.session.metrics().evicted_blocks;
+        evicted - self.evicted_blocks.replace(evicted)
+    }
 }
 
 struct Engine {
@@ -62,57 +73,46 @@ struct Engine {
 }
 
 impl Engine {
-    fn session_options(&self) -> Result<SessionOptions> {
-        let KvGeometry { layers, kv_heads, head_dim, block_tokens } =
-            self.model.config().kv_geometry();
+    fn session_options(&self) -> SessionOptions {
+        let layout_version = 1;
+        let name = "SmolLM2-135M-Instruct";
+        let pool = self.model.kv_geometry().pool();
         let model = kv_cache::Model {
-            name: "SmolLM2-135M-Instruct",
-            revision: demo::model_file::SHA256,
             // Kernels round differently: workers on unlike CPUs must not share blocks.
             dtype: match self.kernels {
                 Kernels::Integer => "f16, computed in 8 bits",
                 Kernels::Float => "f16, computed in f32",
             },
-            layout_version: 1,
-            block_tokens: u32::try_from(block_tokens)?,
-            tensor_parallel_rank: 0,
-            tensor_parallel_size: 1,
-            layers: u32::try_from(layers)?,
-            kv_heads: u32::try_from(kv_heads)?,
-            head_dim: u32::try_from(head_dim)?,
+            ..pool.model(name, demo::model_file::SHA256, layout_version)
         };
-        Ok(SessionOptions {
+        SessionOptions {
             model: model.fingerprint(),
             namespace: Namespace::default(),
-            block_bytes: u64::try_from(self.block_bytes())?,
+            block_bytes: pool.rank_block_bytes(),
             chunk_timeout_ms: CHUNK_TIMEOUT_MS,
-        })
+        }
     }
 
     fn block_bytes(&self) -> usize {
-        self.model.config().kv_geometry().block_bytes()
+        self.model.kv_geometry().block_bytes()
     }
 
     /// Takes tasks until the standard input ends.
     fn serve(&self, shared: Option<&Shared<'_>>) -> Result<()> {
         say(&Event::Ready)?;
-        for line in std::io::stdin().lock().lines() {
-            let task = serde_json::from_str(&line?).context("a task that is none")?;
-            if let Err(error) = self.carry_out(task, shared) {
-                say(&Event::Failed { reason: format!("{error:#}") })?;
-            }
-        }
-        Ok(())
+        carry_out_tasks(|task| self.carry_out(task, shared))
     }
 
     fn carry_out(&self, task: Task, shared: Option<&Shared<'_>>) -> Result<()> {
         match (task, shared) {
             (Task::Prefill { tokens }, Some(shared)) => {
-                let moved = self.prefill(&tokens, shared)?;
+                let mut moved = self.prefill(&tokens, shared)?;
+                moved.evicted_blocks = shared.newly_evicted();
                 say(&Event::Prefilled { moved })
             }
             (Task::Decode { tokens, max_tokens }, Some(shared)) => {
-                let (tokens, moved) = self.answer(&tokens, max_tokens, Some(shared))?;
+                let (tokens, mut moved) = self.answer(&tokens, max_tokens, Some(shared))?;
+                moved.evicted_blocks = shared.newly_evicted();
                 say(&Event::Answered { tokens, moved })
             }
             (Task::Alone { tokens, max_tokens }, None) => {
@@ -264,11 +264,4 @@ impl Engine {
         let payload = ticket.payload();
         say(&Event::Located { offset: payload.offset(), bytes: payload.bytes() })
     }
-}
-
-fn say(event: &Event) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", serde_json::to_string(event)?)?;
-    out.flush()?;
-    Ok(())
 }

@@ -1,16 +1,21 @@
 //! `rackline replay`: what a pool of some size would have hit, from a trace of requests.
 
 mod chart;
+mod live;
 mod progress;
+
+pub(crate) use live::{WorkerOptions, run_worker};
 
 use std::fs::File;
 use std::io::BufReader;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use bytesize::ByteSize;
 use clap::Args;
 use kv_cache::evict::policy::PolicyKind;
-use kv_cache::replay::{Capacity, Outcome, Simulation, Touch, Trace};
+use kv_cache::replay::{Capacity, Outcome, PoolSimulation, Simulation, Touch, Trace};
 use serde::Serialize;
 
 /// Replay a trace of requests: how much a pool of this size would have hit.
@@ -32,6 +37,21 @@ use serde::Serialize;
 ///   rackline replay trace.jsonl --capacity-blocks 20000 --policy lru --json
 ///
 /// (`rackline geometry` says how many bytes the blocks of a model have.)
+///
+/// With --live the trace goes through a real pool: worker processes on several nodes look up, hold,
+/// fetch and publish real bytes, and check them; what they measured is printed, too. The pool is a
+/// file in /dev/shm, made for the replay and gone with it, or the one that --region names. One
+/// request is served at a time, in the order of the trace, so the hits are those of the simulation:
+///
+///   rackline replay trace.jsonl --live
+///   rackline replay trace.jsonl --nodes 2 --capacity-blocks 10%
+///   rackline replay trace.jsonl --nodes 2 --capacity-blocks 10% --live
+///
+/// The last two have the same hits, to the block. Without --nodes a simulation is of the policy
+/// alone: one room for all, in which a block leaves for each that comes. A pool differs: each node
+/// has room of its own (chunks, which it takes as it needs them), and evicts in batches when a
+/// publish finds none. --live prints both, and fails when its hits are not those of a simulated pool
+/// of the same shape. Without a limit, all have the same hits.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Options {
@@ -58,38 +78,96 @@ pub(crate) struct Options {
     json: bool,
 
     /// Draw the share of hits by capacity, for every policy, into this file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["live", "nodes"])]
     svg: Option<PathBuf>,
+
+    /// Replay through a real pool, with real bytes.
+    #[arg(long)]
+    live: bool,
+
+    /// Nodes among which the pool is divided; requests go to each in turn. [with --live: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
+    nodes: Option<u16>,
+
+    /// Worker processes of each node. [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=8))]
+    workers_per_node: Option<u16>,
+
+    /// Length of a block in the pool.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    block_bytes: ByteSize,
+
+    /// With --live: a pool that is there, instead of one made for the replay. Others may use it
+    /// meanwhile: it is as large as it is, and what is hit depends on them. The blocks are removed
+    /// at the end.
+    #[arg(long, value_name = "PATH", requires = "live", conflicts_with = "capacity_blocks")]
+    region: Option<PathBuf>,
+
+    /// With --region: the first node number to attach as. Those from here on must be this host's, or
+    /// vacant.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "region")]
+    first_node: u16,
 }
+
+impl Options {
+    fn wish(&self, trace: &Trace) -> Result<live::Wish<'_>> {
+        if self.policy != PolicyKind::Clock || self.touch != Touch::LeafFirst {
+            let how = if self.live { "--live" } else { "--nodes" };
+            bail!(
+                "{how} evicts as the pool does, by clock and leaf-first: --policy {} --touch {} is \
+                 for a simulation of the policy alone",
+                self.policy,
+                self.touch
+            );
+        }
+        let at_least_one = |number: Option<u16>| number.and_then(NonZeroU16::new);
+        Ok(live::Wish {
+            nodes: at_least_one(self.nodes).unwrap_or(NODES),
+            workers_per_node: at_least_one(self.workers_per_node).unwrap_or(NonZeroU16::MIN),
+            capacity: self.capacity_blocks.blocks(trace.unique_blocks()),
+            block_bytes: self.block_bytes.as_u64(),
+            pool: self.region.as_deref().map(|path| (path, self.first_node)),
+        })
+    }
+}
+
+/// Nodes of a live replay.
+const NODES: NonZeroU16 = NonZeroU16::new(2).expect("it is not 0");
 
 #[derive(Debug, Serialize)]
 struct Report {
     policy: &'static str,
     touch: &'static str,
     /// None is no limit.
-    capacity_blocks: Option<u32>,
+    capacity_blocks: Option<u64>,
     requests: u64,
     block_refs: u64,
     unique_blocks: u32,
     hits: u64,
     hit_rate: f64,
     evictions: u64,
+    #[serde(flatten)]
+    pool: Option<PoolReport>,
+    #[serde(flatten)]
+    live: Option<live::Live>,
+}
+
+/// What only a pool has.
+#[derive(Debug, Serialize)]
+struct PoolReport {
+    nodes: u16,
+    workers_per_node: u16,
+    refused_blocks: u64,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let trace = read(&options.trace)?;
-    let capacity = options.capacity_blocks.blocks(trace.unique_blocks());
-    let outcome = replay(&trace, capacity, options.policy, options.touch);
-    let report = Report {
-        policy: options.policy.name(),
-        touch: options.touch.name(),
-        capacity_blocks: capacity,
-        requests: outcome.requests,
-        block_refs: outcome.block_refs,
-        unique_blocks: trace.unique_blocks(),
-        hits: outcome.hits,
-        hit_rate: outcome.hit_rate(),
-        evictions: outcome.evictions,
+    let report = if options.live || options.nodes.is_some() || options.workers_per_node.is_some() {
+        through_pool(options, &trace)?
+    } else {
+        let capacity = options.capacity_blocks.blocks(trace.unique_blocks());
+        let outcome = replay(&trace, capacity, options.policy, options.touch);
+        Report::new(options, &trace, capacity.map(u64::from), outcome)
     };
     if options.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -103,6 +181,42 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Through a simulated pool, or a real one.
+fn through_pool(options: &Options, trace: &Trace) -> Result<Report> {
+    let wish = options.wish(trace)?;
+    let shape = wish.shape(trace)?;
+    let (outcome, refused_blocks, live) = if options.live {
+        let (outcome, refused, live) = live::run(&wish, trace)?;
+        (outcome, refused, Some(live))
+    } else {
+        let mut simulation = PoolSimulation::new(trace, shape);
+        while simulation.step() {}
+        (simulation.outcome(), simulation.refused(), None)
+    };
+    let (nodes, workers_per_node) = (shape.nodes.get(), shape.workers_per_node.get());
+    let pool = Some(PoolReport { nodes, workers_per_node, refused_blocks });
+    let capacity = wish.capacity.map(|_| shape.blocks());
+    Ok(Report { pool, live, ..Report::new(options, trace, capacity, outcome) })
+}
+
+impl Report {
+    fn new(options: &Options, trace: &Trace, capacity: Option<u64>, outcome: Outcome) -> Self {
+        Self {
+            policy: options.policy.name(),
+            touch: options.touch.name(),
+            capacity_blocks: capacity,
+            requests: outcome.requests,
+            block_refs: outcome.block_refs,
+            unique_blocks: trace.unique_blocks(),
+            hits: outcome.hits,
+            hit_rate: outcome.hit_rate(),
+            evictions: outcome.evictions,
+            pool: None,
+            live: None,
+        }
+    }
 }
 
 fn read(path: &Path) -> Result<Trace> {
@@ -131,7 +245,8 @@ fn print(report: &Report) {
     match report.capacity_blocks {
         None => println!("  without a limit to what is kept"),
         Some(blocks) => {
-            let share = 100.0 * f64::from(blocks) / f64::from((*unique_blocks).max(1));
+            let blocks_f64 = u32::try_from(blocks).map_or(f64::INFINITY, f64::from);
+            let share = 100.0 * blocks_f64 / f64::from((*unique_blocks).max(1));
             println!(
                 "  with room for {blocks} ({share:.1} % of the different ones), {}, {}",
                 report.policy, report.touch
@@ -140,4 +255,15 @@ fn print(report: &Report) {
     }
     println!("  {hits} hits: {:.2} % of all blocks", 100.0 * report.hit_rate);
     println!("  {evictions} evictions");
+    if let Some(PoolReport { nodes, workers_per_node, refused_blocks }) = report.pool {
+        println!(
+            "  nodes, each with room of its own: {nodes}; processes of each: {workers_per_node}"
+        );
+        if refused_blocks > 0 {
+            println!("  {refused_blocks} blocks not published: all that their node had was in use");
+        }
+    }
+    if let Some(live) = &report.live {
+        live.print();
+    }
 }

@@ -15,6 +15,11 @@ pub(super) fn replaying(requests: usize, policy: PolicyKind, capacity: Option<u3
     bar.with_message(format!("{policy}, {capacity}"))
 }
 
+/// Of a live replay of so many requests.
+pub(super) fn live(requests: usize) -> ProgressBar {
+    styled(requests as u64, "live [{bar:30}] {pos} of {len} requests, {per_sec}, {eta} left")
+}
+
 fn styled(length: u64, template: &str) -> ProgressBar {
     // A template that cannot be parsed leaves the plain bar.
     let style =

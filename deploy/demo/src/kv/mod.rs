@@ -212,16 +212,19 @@ fn expect_length(got: usize, expected: usize) -> Result<(), KvError> {
 mod tests {
     use half::f16;
 
+    use super::geometry::VALUE_BYTES;
     use super::*;
 
-    const SMALL: KvGeometry = KvGeometry { layers: 2, kv_heads: 1, head_dim: 4, block_tokens: 2 };
+    fn small() -> KvGeometry {
+        KvGeometry::with_block_tokens(2, 1, 4, 2).unwrap()
+    }
 
     /// A cache whose values say where they lie: layer, key or value, token, column.
     fn filled(tokens: usize) -> KvCache {
-        let mut kv = KvCache::new(SMALL, 8);
-        for layer in 0..SMALL.layers {
+        let mut kv = KvCache::new(small(), 8);
+        for layer in 0..small().layers {
             let row = |kind: usize| -> Vec<f32> {
-                (0..tokens * SMALL.row_values())
+                (0..tokens * small().row_values())
                     .map(|at| (layer * 1000 + kind * 500 + at) as f32)
                     .collect()
             };
@@ -233,16 +236,17 @@ mod tests {
 
     #[test]
     fn the_geometry_of_the_model() {
-        let geometry = KvGeometry::SMOLLM2_135M;
-        assert_eq!(geometry.token_bytes(), 23_040);
-        assert_eq!(geometry.block_bytes(), 368_640);
+        let geometry = KvGeometry::new(30, 3, 64).unwrap();
+        assert_eq!(geometry.pool().token_bytes(), 23_040);
+        assert_eq!((geometry.block_bytes(), geometry.layer_bytes()), (368_640, 12_288));
+        assert_eq!(geometry.row_values() * 2 * VALUE_BYTES * 16, geometry.layer_bytes());
         assert_eq!(geometry.layer_range(29).end, geometry.block_bytes());
     }
 
     #[test]
     fn a_block_is_laid_out_by_layer_keys_first() {
         let kv = filled(4);
-        let mut payload = vec![0; SMALL.block_bytes()];
+        let mut payload = vec![0; small().block_bytes()];
         kv.export_block(1, &mut payload).unwrap();
         let values: Vec<f32> = payload
             .chunks_exact(2)
@@ -259,14 +263,14 @@ mod tests {
     fn a_block_survives_export_and_import() {
         let kv = filled(5);
         assert_eq!(kv.full_blocks(), 2);
-        let mut copy = KvCache::new(SMALL, 8);
-        let mut payload = vec![0; SMALL.block_bytes()];
+        let mut copy = KvCache::new(small(), 8);
+        let mut payload = vec![0; small().block_bytes()];
         for block in 0..2 {
             kv.export_block(block, &mut payload).unwrap();
             copy.import_block(block, &payload).unwrap();
         }
         assert_eq!(copy.tokens(), 4);
-        for layer in 0..SMALL.layers {
+        for layer in 0..small().layers {
             let (mut got, mut expected) = ([0.0; 16], [0.0; 16]);
             copy.layer(layer).widen_values(0..4, &mut got);
             kv.layer(layer).widen_values(0..4, &mut expected);
@@ -277,13 +281,13 @@ mod tests {
     #[test]
     fn layers_are_imported_one_by_one_in_any_order() {
         let kv = filled(2);
-        let mut payload = vec![0; SMALL.block_bytes()];
+        let mut payload = vec![0; small().block_bytes()];
         kv.export_block(0, &mut payload).unwrap();
-        let mut copy = KvCache::new(SMALL, 8);
-        copy.import_layer(0, 1, &payload[SMALL.layer_range(1)]).unwrap();
+        let mut copy = KvCache::new(small(), 8);
+        copy.import_layer(0, 1, &payload[small().layer_range(1)]).unwrap();
         assert_eq!((copy.tokens(), copy.layer(1).tokens()), (0, 2));
-        copy.import_layer(0, 0, &payload[SMALL.layer_range(0)]).unwrap();
-        let mut again = vec![0; SMALL.block_bytes()];
+        copy.import_layer(0, 0, &payload[small().layer_range(0)]).unwrap();
+        let mut again = vec![0; small().block_bytes()];
         copy.export_block(0, &mut again).unwrap();
         assert_eq!(again, payload);
     }
@@ -291,8 +295,8 @@ mod tests {
     #[test]
     fn wrong_calls_are_refused_and_change_nothing() {
         let mut kv = filled(2);
-        let mut payload = vec![0; SMALL.block_bytes()];
-        let short = KvError::WrongLength { expected: SMALL.block_bytes(), got: 3 };
+        let mut payload = vec![0; small().block_bytes()];
+        let short = KvError::WrongLength { expected: small().block_bytes(), got: 3 };
         assert_eq!(kv.import_block(1, &[0; 3]), Err(short));
         assert_eq!(
             kv.export_block(1, &mut payload),
@@ -301,7 +305,7 @@ mod tests {
         let not_next = KvError::NotNext { block: 0, layer: 0, start: 0, held: 2 };
         assert_eq!(kv.import_block(0, &payload), Err(not_next));
         let no_layer = KvError::NoSuchLayer { layer: 2, layers: 2 };
-        assert_eq!(kv.import_layer(1, 2, &payload[..SMALL.layer_bytes()]), Err(no_layer));
+        assert_eq!(kv.import_layer(1, 2, &payload[..small().layer_bytes()]), Err(no_layer));
         assert!(kv.export_block(usize::MAX, &mut payload).is_err());
         assert!(kv.import_block(usize::MAX, &payload).is_err());
         assert_eq!(kv.tokens(), 2);

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::process::Command;
 
-use demo::{ForwardError, Kernels, KvCache, KvGeometry, LayerSteps, Logits, threads};
+use demo::{ForwardError, Kernels, KvCache, LayerSteps, Logits, threads};
 use sha2::{Digest, Sha256};
 
 use crate::support::{blocks, engine, load, prompt};
@@ -171,7 +171,7 @@ fn layers_may_be_loaded_and_saved_while_the_model_computes() {
     let (full, logits) = prefill(&tokens);
     let expected = blocks(&full);
     let mut kv = engine().model.new_cache(80);
-    let block_bytes = KvGeometry::SMOLLM2_135M.block_bytes();
+    let block_bytes = kv.geometry().block_bytes();
     let mut steps =
         LayerByLayer { from: expected[..3].to_vec(), saved: vec![vec![0; block_bytes]; 5] };
     let got = engine().model.forward_with(&tokens[48..], 48, &mut kv, &mut steps).unwrap();

@@ -11,7 +11,7 @@ use cxl_shm::layout::LockProtocol;
 use cxl_shm::proof::Mutant;
 use rackline_tests::torture::coverage;
 use rackline_tests::torture::storm::{self, Figures, Plan};
-use rackline_tests::torture::{ChildOptions, Memory, WORKERS_MAX, mutant_named, run_child};
+use rackline_tests::torture::{ChildOptions, Memory, WORKERS_MAX, mutant_noticed, run_child};
 
 /// Kills real processes with SIGKILL while they use one region, and checks that nothing that was
 /// acknowledged is lost, half done, doubled or leaked, and that nothing is wedged.
@@ -44,8 +44,10 @@ pub(crate) struct Options {
     declare: bool,
 
     /// Break a rule of the protocols, to show that this notices: it ends well when something that
-    /// must never be has been, in as many seconds.
-    #[arg(long, value_name = "RULE", value_parser = mutant_named, conflicts_with = "points")]
+    /// must never be has been, in as many seconds. Only rules that a storm notices, under
+    /// arbitrated locks; all of them, and the others, are for `prove explore --mutants --long` and
+    /// `prove simulate --mutant`.
+    #[arg(long, value_name = "RULE", value_parser = mutant_noticed, conflicts_with = "points")]
     mutant: Option<Mutant>,
 
     /// Instead of killing at random, have a process die once at each named crash point, on mapped

@@ -1,0 +1,188 @@
+"""The native half of the package."""
+
+from os import PathLike
+from typing import Any
+
+class Error(Exception):
+    """Something is wrong with the pool, or its use."""
+
+class Busy(Error):
+    """A queue is full: go on without, or try again later."""
+
+class Closed(Error):
+    """The pool was closed in this process."""
+
+class Forked(Error):
+    """This process is a forked child of the one that attached: attach again in the child."""
+
+class Model:
+    """Everything that decides what the bytes of a block mean. Two engines share blocks when all of
+    it is equal."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        revision: str,
+        dtype: str,
+        block_tokens: int,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        layout_version: int = 1,
+        tensor_parallel_rank: int = 0,
+        tensor_parallel_size: int = 1,
+    ) -> None: ...
+    name: str
+    revision: str
+    dtype: str
+    layout_version: int
+    block_tokens: int
+    tensor_parallel_rank: int
+    tensor_parallel_size: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    @property
+    def fingerprint(self) -> str:
+        """What stands for all of it, as text."""
+
+class BlockMemory:
+    """Blocks in the memory of this process. Block ``b`` is, for each part ``(address, stride,
+    bytes)`` in order, the ``bytes`` bytes at ``address + b * stride``.
+
+    Whoever makes one vouches that this memory exists for as long as ``owner`` does, and that nothing
+    else writes a block while a transfer of it is under way, nor reads it while it is fetched.
+    Transfers of this memory exclude one another, by block: a second one is an :class:`Error`.
+    """
+
+    def __init__(self, parts: list[tuple[int, int, int]], blocks: int, owner: Any) -> None: ...
+    @property
+    def block_bytes(self) -> int:
+        """Length of a block in bytes."""
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+
+class Pool:
+    """This process, attached to the pool in the memory at ``region``, as one of ``node``.
+
+    Attach once a process, for all its threads. A context manager: it leaves at the end. A child made
+    by ``fork`` is not attached, and is refused (:class:`Forked`).
+    """
+
+    def __init__(
+        self,
+        region: str | PathLike[str],
+        node: int,
+        *,
+        copy_threads: int = 1,
+        queue_depth: int = 256,
+    ) -> None: ...
+    def session(
+        self,
+        model: Model,
+        block_bytes: int,
+        *,
+        tenant: str = "",
+        salt: bytes = b"",
+        chunk_timeout_ms: int = 2000,
+        hold_ms: int = 30000,
+    ) -> Session:
+        """A session for the blocks of one model and namespace (``tenant`` and ``salt``).
+
+        A publish waits at most ``chunk_timeout_ms`` for other hosts when this node needs more
+        memory; what is held stays for ``hold_ms`` at most.
+        """
+    @property
+    def node(self) -> int:
+        """The node that this process belongs to."""
+    def metrics(self) -> dict[str, Any]:
+        """Counters of this process, by their names; ``misses`` counts failed fetches by reason."""
+    def close(self) -> None:
+        """Waits for what was taken up, and leaves the pool."""
+    def __enter__(self) -> Pool: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+class Session:
+    """A way to the blocks of one model and namespace, for any thread. No call waits; when a queue is
+    full it raises :class:`Busy`, and nothing is changed."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Length of every block in bytes."""
+    def lookup(self, hashes: list[bytes], *, hold: bool = False) -> Lookup:
+        """Looks for the longest prefix of ``hashes``, of 32 bytes each, of which every block is in
+        the pool. With ``hold`` its blocks stay until the result is released or dropped."""
+    def publish(
+        self, hashes: list[bytes], first_depth: int, memory: BlockMemory, block_ids: list[int]
+    ) -> Publish:
+        """Publishes blocks that follow one another in a prompt, the first of them behind
+        ``first_depth`` others, from the blocks ``block_ids`` of ``memory``."""
+    def fetch(
+        self, blocks: Prefix | list[bytes], memory: BlockMemory, block_ids: list[int]
+    ) -> Fetch:
+        """Fetches blocks that follow one another, found by this process, or by another
+        (:meth:`Prefix.handles`), into the blocks ``block_ids`` of ``memory``."""
+
+class Lookup:
+    """A lookup under way. Its result is had once."""
+
+    def poll(self) -> Prefix | None:
+        """The prefix, or ``None`` while it is under way."""
+    def wait(self, timeout_ms: int | None = None) -> Prefix | None:
+        """The prefix, or ``None`` when it takes longer than that. Ctrl-C ends it."""
+
+class Prefix:
+    """The blocks that a lookup found, from the first on. A context manager: they are released at its
+    end."""
+
+    def __len__(self) -> int: ...
+    def handles(self) -> list[bytes]:
+        """The blocks, as bytes that any process of the rack can fetch from."""
+    @property
+    def held(self) -> bool:
+        """Whether the blocks are held."""
+    def release(self) -> None:
+        """Lets the blocks go: the pool may evict them again."""
+    def __enter__(self) -> Prefix: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+class Publish:
+    """A publish under way. Its result is had once."""
+
+    def cancel(self) -> bool:
+        """Revokes the publish if nothing of it was begun, and says so; it has no result then."""
+    def poll(self) -> PublishResult | None:
+        """The result, or ``None`` while it is under way."""
+    def wait(self, timeout_ms: int | None = None) -> PublishResult | None:
+        """The result, or ``None`` when it takes longer than that. Ctrl-C ends it."""
+
+class PublishResult:
+    """What became of the blocks of a publish."""
+
+    published: int
+    """Blocks that every host can find now, because of this call."""
+    already_there: int
+    """Blocks that were there already."""
+    outcomes: list[str]
+    """For each block: ``published``, ``already_there``, or why it is not in the pool."""
+
+class Fetch:
+    """A fetch under way. Its result is had once."""
+
+    def poll(self) -> FetchResult | None:
+        """The result, or ``None`` while it is under way."""
+    def wait(self, timeout_ms: int | None = None) -> FetchResult | None:
+        """The result, or ``None`` when it takes longer than that. Ctrl-C ends it."""
+
+class FetchResult:
+    """How much of a fetch is good."""
+
+    valid_blocks: int
+    """Blocks, from the first on, that have their right bytes. What is in the others is undefined."""
+    reason: str | None
+    """Why the next one is not good: a label of the misses of :meth:`Pool.metrics`, or ``copy`` when
+    the bytes could not be copied. ``None`` when all are good."""
+    message: str | None
+    """The same for people."""

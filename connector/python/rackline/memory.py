@@ -1,0 +1,75 @@
+"""Memory of tensors, arrays and buffers, as blocks."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from rackline._native import BlockMemory, Error
+
+
+def block_memory(*arrays: Any) -> BlockMemory:
+    """The blocks of one or more arrays of equal first dimension: block ``b`` is ``array[b]`` of each
+    in turn.
+
+    Takes torch tensors on the CPU, numpy arrays, and anything else with the writable buffer
+    protocol (``bytearray``, ``mmap``, ``array``, of which the first dimension counts). The rest of
+    each array's dimensions must be contiguous. A tensor must not be resized. The arrays are kept alive for as long as transfers
+    need them; that nobody writes a block while it is published, nor touches it while it is fetched,
+    is for the caller to see to.
+    """
+    if not arrays:
+        raise Error("block_memory() needs an array")
+    parts, counts, views = [], set(), []
+    for array in arrays:
+        address, stride, block_bytes, blocks = _first_dimension(array, views)
+        parts.append((address, stride, block_bytes))
+        counts.add(blocks)
+    if len(counts) != 1:
+        raise Error(f"arrays with different numbers of blocks: {sorted(counts)}")
+    return BlockMemory(parts, counts.pop(), (arrays, views))
+
+
+def _first_dimension(array: Any, views: list[Any]) -> tuple[int, int, int, int]:
+    """Address, stride, length in bytes, and number of the blocks of an array. What must be kept so
+    that its memory stays where it is goes into ``views``."""
+    if hasattr(array, "data_ptr") and hasattr(array, "stride"):
+        if array.device.type != "cpu":
+            raise Error(f"a tensor on {array.device}: only those on the CPU can be copied")
+        item = array.element_size()
+        strides = [step * item for step in array.stride()]
+        return _blocks(array.data_ptr(), list(array.shape), strides, item)
+    if hasattr(array, "__array_interface__"):
+        address, read_only = array.__array_interface__["data"]
+        if read_only:
+            raise Error("a read-only array")
+        if array.dtype.hasobject:
+            raise Error("an array of Python objects")
+        return _blocks(address, list(array.shape), list(array.strides), array.itemsize)
+    view = memoryview(array)
+    if view.readonly:
+        raise Error(f"a read-only {type(array).__name__}")
+    if view.strides is None or view.shape is None or not view.contiguous:
+        raise Error(f"a {type(array).__name__} that is not contiguous")
+    first = ctypes.c_char.from_buffer(view)
+    address = ctypes.addressof(first)
+    # As long as it is exported a bytearray does not grow, and a mapping is not closed.
+    views += [view, first]
+    return _blocks(address, list(view.shape), list(view.strides), view.itemsize)
+
+
+def _blocks(
+    address: int, shape: Sequence[int], strides: Sequence[int], item: int
+) -> tuple[int, int, int, int]:
+    if not shape or 0 in shape:
+        raise Error(f"an array of shape {list(shape)} has no blocks")
+    inner = item
+    # One of length 1 may have any stride.
+    for length, stride in zip(reversed(shape[1:]), reversed(strides[1:]), strict=True):
+        if length != 1 and stride != inner:
+            raise Error(f"blocks of shape {list(shape[1:])} that are not contiguous")
+        inner *= length
+    if strides[0] < 0:
+        raise Error("blocks in reverse order")
+    return address, strides[0], inner, shape[0]

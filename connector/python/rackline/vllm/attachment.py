@@ -1,0 +1,39 @@
+"""The attachment of a process, shared by the halves that live in it."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import rackline
+from rackline.vllm.settings import Settings
+
+_lock = threading.Lock()
+_pools: dict[tuple[int, str, int], tuple[rackline.Pool, int]] = {}
+
+
+class Attachment:
+    """A share of this process's attachment to a pool; the last to be closed ends it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._key = (os.getpid(), settings.region, settings.node)
+        with _lock:
+            pool, shares = _pools.get(self._key, (None, 0))
+            if pool is None:
+                pool = rackline.Pool(
+                    settings.region, settings.node, copy_threads=settings.copy_threads
+                )
+            _pools[self._key] = (pool, shares + 1)
+        self.pool = pool
+        self._open = True
+
+    def close(self) -> None:
+        with _lock:
+            if not self._open or self._key[0] != os.getpid():
+                return
+            self._open = False
+            pool, shares = _pools.pop(self._key)
+            if shares > 1:
+                _pools[self._key] = (pool, shares - 1)
+                return
+        pool.close()

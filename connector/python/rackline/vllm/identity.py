@@ -1,0 +1,143 @@
+"""What decides what the bytes of a block mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+import rackline
+from rackline.vllm.digests import digests
+from rackline.vllm.settings import Settings, SettingsError
+
+# The order of the bytes in a block: parts of a layer one after another, layers in the order of their
+# names. Counted up when that changes.
+LAYOUT_VERSION = 1
+
+# Positions of these kinds are the same whatever the longest prompt is that the engine takes. Others
+# may not be: longrope has two sets of factors, and chooses by that.
+_ROPES_OF_ANY_LENGTH = ("default", "linear", "llama3", "yarn", "mrope")
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """The blocks of one rank. Told to the scheduler by each worker, and equal in all engines that
+    share them."""
+
+    model: str
+    engine: str
+    dtype: str
+    block_tokens: int
+    block_bytes: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    rank: int
+    ranks: int
+
+    def model_of_session(self) -> rackline.Model:
+        return rackline.Model(
+            name=self.model,
+            revision=self.engine,
+            dtype=self.dtype,
+            layout_version=LAYOUT_VERSION,
+            block_tokens=self.block_tokens,
+            tensor_parallel_rank=self.rank,
+            tensor_parallel_size=self.ranks,
+            layers=self.layers,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+        )
+
+
+def identity_of(
+    vllm_config: Any, kv_cache_config: Any, settings: Settings, layout: str, block_bytes: int
+) -> Identity:
+    """The identity of this rank's blocks, whose layout in memory is ``layout``."""
+    import vllm
+
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec
+    rank, ranks = storage_rank(vllm_config)
+    dtype = str(spec.dtype).removeprefix("torch.")
+    return Identity(
+        model=settings.model_id or weights_digest(vllm_config),
+        engine=f"vllm {vllm.__version__} {cache.prefix_caching_hash_algo} {_numerics(model)}",
+        dtype=f"{dtype} {model.dtype} {cache.cache_dtype} {layout}",
+        block_tokens=spec.block_size,
+        block_bytes=block_bytes,
+        layers=sum(len(group.layer_names) for group in kv_cache_config.kv_cache_groups),
+        kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_size,
+        rank=rank,
+        ranks=ranks,
+    )
+
+
+def storage_rank(vllm_config: Any) -> tuple[int, int]:
+    """Which part of the KV this rank stores, of how many. With MLA every rank has all of it, and it
+    is stored once."""
+    parallel = vllm_config.parallel_config
+    if vllm_config.model_config.use_mla:
+        return 0, 1
+    return parallel.rank % parallel.tensor_parallel_size, parallel.tensor_parallel_size
+
+
+def _numerics(model: Any) -> str:
+    """Options of the engine that change what it computes from the same weights."""
+    options = [model.quantization, getattr(model, "quantization_config", None)]
+    rope = getattr(model.hf_text_config, "rope_parameters", None) or {}
+    rope = rope or getattr(model.hf_text_config, "rope_scaling", None) or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in _ROPES_OF_ANY_LENGTH:
+        options.append(model.max_model_len)
+    return " ".join(str(option) for option in options)
+
+
+def weights_digest(vllm_config: Any) -> str:
+    """Stands for the weights: a digest of the model's configuration and of the content of its files
+    of weights."""
+    model = vllm_config.model_config
+    load_format = vllm_config.load_config.load_format
+    load_format = str(getattr(load_format, "value", load_format))
+    digest = hashlib.sha256(_text(model.hf_config.to_dict()))
+    if load_format == "dummy":
+        digest.update(f"dummy weights of seed {model.seed}".encode())
+        return f"dummy {digest.hexdigest()[:32]}"
+    folder = _folder(model.model, model.revision)
+    files = [
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.suffix in (".safetensors", ".bin", ".pt", ".gguf") and file.is_file()
+    ]
+    if not files:
+        raise SettingsError(
+            f"there are no files of weights in {folder}: set \"model_id\" to a name that stands for "
+            "these weights on every host"
+        )
+    for file, content in zip(files, digests(files), strict=True):
+        digest.update(f"{file.relative_to(folder)} {content}".encode())
+    return f"weights {digest.hexdigest()[:32]}"
+
+
+def _folder(model: str, revision: str | None) -> pathlib.Path:
+    folder = pathlib.Path(model)
+    if folder.is_dir():
+        return folder
+    try:
+        from huggingface_hub import snapshot_download
+
+        return pathlib.Path(snapshot_download(model, revision=revision, local_files_only=True))
+    except Exception as error:
+        raise SettingsError(
+            f'the files of weights of {model!r} are not on this host ({error}): set "model_id" to a '
+            "name that stands for these weights on every host"
+        ) from error
+
+
+def _text(config: dict[str, Any]) -> bytes:
+    # Where it was loaded from, and by what, is not what it is.
+    left_out = ("_name_or_path", "transformers_version", "_commit_hash")
+    kept = {name: value for name, value in config.items() if name not in left_out}
+    return json.dumps(kept, sort_keys=True, default=str).encode()

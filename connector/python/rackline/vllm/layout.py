@@ -1,0 +1,88 @@
+"""Where the engine's blocks lie in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rackline
+from rackline.vllm.settings import SettingsError
+
+
+def blocks_in_memory(
+    kv_caches: dict[str, Any], blocks: int
+) -> tuple[rackline.BlockMemory, str]:
+    """The memory of the caches of all layers, as ``blocks`` blocks; and its layout in words, which
+    is equal in engines whose blocks have the same bytes for the same KV.
+
+    A block has each layer's part in the order of the layers' names; a layer has one part, or two
+    when K and V lie apart.
+    """
+    parts: list[tuple[int, int, int]] = []
+    words: set[str] = set()
+    seen: set[int] = set()
+    for name in sorted(kv_caches, key=_by_number):
+        cache = kv_caches[name]
+        if cache.device.type != "cpu":
+            raise SettingsError(
+                f"the KV cache of {name} is on {cache.device}: this connector copies with the CPU, "
+                "and only from and to memory of the CPU"
+            )
+        if cache.data_ptr() in seen:
+            continue  # shared by layers
+        seen.add(cache.data_ptr())
+        for part in _halves(name, cache, blocks):
+            stride, length = _block(name, part, blocks)
+            parts.append((part.data_ptr(), stride, length))
+        shape = ["blocks" if size == blocks else str(size) for size in cache.shape]
+        words.add(f"{'x'.join(shape)} {_order(cache)}")
+    return rackline.BlockMemory(parts, blocks, kv_caches), " ".join([*sorted(words), _machine()])
+
+
+def _by_number(name: str) -> list[tuple[int, int, str]]:
+    """``layers.10`` after ``layers.9``."""
+    return [
+        (0, int(word), "") if word.isdigit() else (1, 0, word) for word in name.split(".")
+    ]
+
+
+def _halves(name: str, cache: Any, blocks: int) -> list[Any]:
+    """The tensors whose first dimension is that of the blocks."""
+    if cache.shape[0] % blocks == 0:
+        return [cache]
+    if cache.dim() > 1 and cache.shape[0] == 2 and cache.shape[1] % blocks == 0:
+        return [cache[0], cache[1]]
+    raise SettingsError(
+        f"the KV cache of {name} has the shape {list(cache.shape)}, in which {blocks} blocks are not "
+        "to be found"
+    )
+
+
+def _block(name: str, part: Any, blocks: int) -> tuple[int, int]:
+    """Distance and length of the blocks in bytes."""
+    item = part.element_size()
+    # An engine may divide a block into several of its kernels' own.
+    pieces = part.shape[0] // blocks
+    length = item * part[0].numel()
+    inner = sum((size - 1) * stride for size, stride in zip(part.shape[1:], part.stride()[1:]))
+    if item * (inner + 1) != length or (pieces > 1 and part.stride(0) * item != length):
+        raise SettingsError(
+            f"the blocks of the KV cache of {name} are not contiguous (shape {list(part.shape)}, "
+            f"strides {list(part.stride())})"
+        )
+    return part.stride(0) * item * pieces, length * pieces
+
+
+def _order(cache: Any) -> str:
+    """The dimensions from the outermost in memory."""
+    order = sorted(range(cache.dim()), key=lambda dimension: -cache.stride(dimension))
+    return "".join(str(dimension) for dimension in order)
+
+
+def _machine() -> str:
+    """What the CPU backend orders the elements of a block by."""
+    import platform
+
+    import torch
+
+    amx = torch.cpu._is_amx_tile_supported()
+    return f"cpu {platform.machine()}{' amx' if amx else ''}"

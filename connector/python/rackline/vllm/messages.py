@@ -1,0 +1,100 @@
+"""What the halves tell each other, step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
+
+from rackline.vllm.identity import Identity
+
+
+@dataclasses.dataclass
+class Handshake(KVConnectorHandshakeMetadata):
+    """From each worker, once: what its blocks are."""
+
+    identity: Identity
+
+
+@dataclasses.dataclass
+class LoadJob:
+    """Fetch blocks into the engine's."""
+
+    request_id: str
+    handles: dict[int, list[bytes]]
+    """By rank of storage."""
+    block_ids: list[int]
+
+
+@dataclasses.dataclass
+class SaveJob:
+    """Publish blocks of the engine, once this step's forward is done."""
+
+    job: int
+    request_id: str
+    hashes: list[bytes]
+    first_depth: int
+    block_ids: list[int]
+
+
+@dataclasses.dataclass
+class Step(KVConnectorMetadata):
+    """From the scheduler to the workers, with each step."""
+
+    loads: list[LoadJob] = dataclasses.field(default_factory=list)
+    saves: list[SaveJob] = dataclasses.field(default_factory=list)
+    preempted: list[str] = dataclasses.field(default_factory=list)
+    """Requests whose blocks may be overwritten from this step on."""
+    finished: list[str] = dataclasses.field(default_factory=list)
+    """Requests that ended, whose blocks stay until every rank has saved them."""
+    failures_known: int = 0
+    """How many steps with failed synchronous loads the scheduler knew of when it made this one."""
+
+
+@dataclasses.dataclass
+class Loaded:
+    """What came of a load, over the ranks that reported so far."""
+
+    ranks: int
+    valid_blocks: int
+
+
+@dataclasses.dataclass
+class Saved:
+    """What came of a save, over the ranks that reported so far."""
+
+    ranks: int
+    complete: bool
+    """Whether every block is in the pool."""
+
+
+@dataclasses.dataclass
+class Report(KVConnectorWorkerMetadata):
+    """From the workers to the scheduler, with each step."""
+
+    loaded: dict[str, Loaded] = dataclasses.field(default_factory=dict)
+    saved: dict[int, Saved] = dataclasses.field(default_factory=dict)
+    failures: int = 0
+    """Steps so far with synchronous loads that failed; the same on all ranks."""
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
+        assert isinstance(other, Report)
+        merged = Report(dict(self.loaded), dict(self.saved), self.failures)
+        merged.add(other)
+        return merged
+
+    def add(self, other: Report) -> None:
+        """Takes in what others, or later steps, report."""
+        for request_id, new in other.loaded.items():
+            old = self.loaded.get(request_id, Loaded(0, new.valid_blocks))
+            valid = min(old.valid_blocks, new.valid_blocks)
+            self.loaded[request_id] = Loaded(old.ranks + new.ranks, valid)
+        for job, done in other.saved.items():
+            before = self.saved.get(job, Saved(0, True))
+            complete = before.complete and done.complete
+            self.saved[job] = Saved(before.ranks + done.ranks, complete)
+        self.failures = max(self.failures, other.failures)

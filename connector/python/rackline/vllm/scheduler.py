@@ -1,0 +1,331 @@
+"""The scheduler's half: finds prefixes, holds them, and says what is to be loaded and saved.
+
+V1, V2 and V6 are in `search`.
+
+- **V3** A block is saved when it is full, its tokens are decided, and its forward is done.
+- **V4** Blocks of a request that ended stay with it until every rank has saved them.
+- **V5** Nothing is saved that was computed on a block which a synchronous load left bad: not by the
+  request whose load it was, and not by others that the engine lets share it, until it was computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from typing import Any
+
+from rackline.vllm.attachment import Attachment
+from rackline.vllm.events import stored
+from rackline.vllm.handover import Handovers
+from rackline.vllm.identity import Identity
+from rackline.vllm.messages import LoadJob, Report, SaveJob, Step
+from rackline.vllm.search import Index, Search, hash_bytes
+from rackline.vllm.settings import Settings, SettingsError
+from rackline.vllm.statistics import RacklineStats
+
+logger = logging.getLogger(__name__)
+
+# How long a decode rests between two looks for what its prefill is saving.
+HANDOVER_LOOK_MS = 20
+
+
+@dataclasses.dataclass
+class Progress:
+    """A request that the engine works on."""
+
+    request: Any
+    asked_s: float | None = None
+    """Since when the scheduler asks about it, for as long as there is no answer."""
+    looks_at_s: float = 0.0
+    """Before which there is no use in looking again for what its prefill is saving."""
+    search: Search | None = None
+    loading: Search | None = None
+    """What is being loaded, held until then."""
+    loaded: range = range(0)
+    """Blocks that came from the pool: they need not be saved."""
+    next_save: int = 0
+    saving: set[int] = dataclasses.field(default_factory=set)
+    handover: bool = False
+
+
+class SchedulerHalf:
+    """One in each engine."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
+        transfer = vllm_config.kv_transfer_config
+        self._loads, self._saves = transfer.is_kv_consumer, transfer.is_kv_producer
+        self._settings = settings
+        self._ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._block_tokens = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        events = vllm_config.kv_events_config
+        self._tells_events = events is not None and events.enable_kv_cache_events
+        self._events: list[Any] = []
+        self._attachment = Attachment(settings)
+        self._index = Index(self._attachment.pool, settings)
+        self._handovers = Handovers(self._index, settings.hold_ms)
+        self._requests: dict[str, Progress] = {}
+        self._jobs: dict[int, tuple[SaveJob, Progress]] = {}
+        self._next_job = 0
+        self._step = Step()
+        self._bad_blocks: set[int] = set()
+        """The engine's blocks that synchronous loads left bad, and that nobody has computed yet."""
+        self._reports = Report()
+        self.stats = RacklineStats()
+
+    def sessions_of(self, identities: dict[int, Identity]) -> None:
+        """Opens a session for the blocks of each rank of storage."""
+        expected = set(range(self._ranks))
+        if set(identities) != expected:
+            raise SettingsError(
+                f"ranks {sorted(identities)} said what their blocks are, not {sorted(expected)}"
+            )
+        for identity in identities.values():
+            self._index.open(identity)
+
+    # What is cached
+
+    def on_new_request(self, request: Any) -> None:
+        self._progress(request)
+
+    def _progress(self, request: Any) -> Progress:
+        progress = self._requests.get(request.request_id)
+        if progress is None:
+            given = self._params(request)
+            progress = Progress(request, handover=bool(given.get("handover")))
+            self._requests[request.request_id] = progress
+        return progress
+
+    @staticmethod
+    def _params(request: Any) -> dict[str, Any]:
+        given = (request.kv_transfer_params or {}).get("rackline")
+        return given if isinstance(given, dict) else {}
+
+    def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
+        """Tokens beyond ``computed_tokens`` whose blocks are in the pool, and whether they are
+        loaded while others compute."""
+        if not self._loads:
+            return 0, False
+        progress = self._progress(request)
+        first = computed_tokens // self._block_tokens
+        # The engine needs one token to compute.
+        last = min((request.num_tokens - 1) // self._block_tokens, len(request.block_hashes))
+        if last <= first:
+            return 0, False
+        now_s = time.monotonic()
+        if progress.asked_s is None:
+            progress.asked_s = now_s
+        if now_s < progress.looks_at_s:
+            return None, False
+        search = progress.search
+        if search is not None and (search.first != first or self._is_stale(search, now_s)):
+            search.release()
+            search = None
+        if search is None:
+            search = progress.search = self._index.look(request, first, last, now_s)
+        found = self._index.found(search, now_s)
+        if found is None:
+            if (now_s - search.began_s) * 1000 < self._settings.lookup_timeout_ms:
+                return None, False
+            self.stats.count("lookup_timeouts", 1)
+            found, progress.search = 0, None
+        else:
+            waited_ms = (now_s - progress.asked_s) * 1000
+            expected = min(self._expected_blocks(request), last)
+            if first + found < expected and waited_ms < self._settings.handover_wait_ms:
+                search.release()
+                progress.search = None
+                progress.looks_at_s = now_s + HANDOVER_LOOK_MS / 1000
+                return None, False
+        progress.asked_s = None
+        if not search.counted:
+            # A request that gets no room is asked about again, with the same answer.
+            search.counted = True
+            self.stats.count("lookups", 1)
+            self.stats.count("lookup_blocks", search.looked_for)
+            self.stats.count("lookup_hit_blocks", found)
+        if found == 0:
+            return 0, False
+        return found * self._block_tokens, self._settings.load == "async"
+
+    def _expected_blocks(self, request: Any) -> int:
+        """How many blocks its prefill said it would save."""
+        blocks = self._params(request).get("blocks", 0)
+        return blocks if isinstance(blocks, int) else 0
+
+    def _is_stale(self, search: Search, now_s: float) -> bool:
+        """Whether what was found may not be held any more by the time it is loaded."""
+        return (now_s - search.began_s) * 1000 > self._settings.hold_ms / 2
+
+    def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
+        """The engine has blocks for what was found: they are to be loaded."""
+        progress = self._progress(request)
+        search, progress.search = progress.search, None
+        if search is None:
+            return
+        count = external_tokens // self._block_tokens
+        if count == 0:
+            search.release()
+            return
+        span = range(search.first, search.first + count)
+        ids = blocks.get_block_ids()[0][span.start : span.stop]
+        handles = self._index.handles(search, count)
+        progress.loading, progress.loaded = search, span
+        self._step.loads.append(LoadJob(request.request_id, handles, list(ids)))
+
+    # What is to be done
+
+    def build_step(self, output: Any) -> Step:
+        """What the workers are to do in this step."""
+        step, self._step = self._step, Step()
+        step.failures_known = self._reports.failures
+        self._index.next_step()
+        if output.preempted_req_ids:
+            # By their saves: who was preempted may have been aborted since.
+            for job, progress in self._jobs.values():
+                if job.request_id in output.preempted_req_ids:
+                    step.preempted.append(job.request_id)
+                    # It may be revoked (W3): to be saved when the request has computed it again.
+                    progress.next_save = min(progress.next_save, job.first_depth)
+        if self._bad_blocks:
+            self._computes_bad_blocks(output)
+        if self._saves:
+            for request_id, tokens in output.num_scheduled_tokens.items():
+                if (progress := self._requests.get(request_id)) is not None:
+                    self._save(progress, tokens, output, step)
+        self._handovers.look_after()
+        return step
+
+    def _computes_bad_blocks(self, output: Any) -> None:
+        """Forgets the bad blocks that this step begins to compute: they are saved when they are full,
+        like any other (V3, V5)."""
+        for request_id, tokens in output.num_scheduled_tokens.items():
+            progress = self._requests.get(request_id)
+            ids = output.kv_connector_block_state.get_block_ids(request_id)
+            if progress is None or ids is None:
+                continue
+            computed = progress.request.num_computed_tokens
+            first = -(-computed // self._block_tokens)
+            end = -(-(computed + tokens) // self._block_tokens)
+            self._bad_blocks.difference_update(ids[0][first:end])
+
+    def _save(self, progress: Progress, tokens: int, output: Any, step: Step) -> None:
+        request = progress.request
+        end = (request.num_computed_tokens + tokens) // self._block_tokens
+        # V3: there is a hash for blocks whose tokens are decided.
+        end = min(end, len(request.block_hashes))
+        if not self._settings.save_generated:
+            end = min(end, request.num_prompt_tokens // self._block_tokens)
+        if end <= progress.next_save:
+            return
+        ids = output.kv_connector_block_state.get_block_ids(request.request_id)
+        bad = [depth for depth in range(end) if ids[0][depth] in self._bad_blocks]
+        if bad:
+            end = bad[0]
+        if end <= progress.next_save:
+            return
+        for span in _without(range(progress.next_save, end), progress.loaded):
+            job = SaveJob(
+                self._next_job,
+                request.request_id,
+                [hash_bytes(block) for block in request.block_hashes[span.start : span.stop]],
+                span.start,
+                list(ids[0][span.start : span.stop]),
+            )
+            self._next_job += 1
+            self._jobs[job.job] = (job, progress)
+            progress.saving.add(job.job)
+            step.saves.append(job)
+        progress.next_save = end
+
+    # What was done
+
+    def reported(self, report: Report | None, invalid_blocks: set[int]) -> None:
+        """Takes in what the workers did, and which of the engine's blocks are bad."""
+        if self._settings.load == "sync":
+            self._bad_blocks |= invalid_blocks
+        if report is None:
+            return
+        self._reports.add(report)
+        for request_id, loaded in list(self._reports.loaded.items()):
+            if loaded.ranks == self._ranks:
+                del self._reports.loaded[request_id]
+                self._loaded(request_id, loaded.valid_blocks)
+        for number, saved in list(self._reports.saved.items()):
+            if saved.ranks == self._ranks:
+                del self._reports.saved[number]
+                self._saved(number, saved.complete)
+
+    def _loaded(self, request_id: str, valid_blocks: int) -> None:
+        progress = self._requests.get(request_id)
+        if progress is None or progress.loading is None:
+            return
+        first, count = progress.loaded.start, len(progress.loaded)
+        if valid_blocks < count:
+            self._index.failed(progress.loading, valid_blocks)
+            # What failed is computed here, and may be worth saving.
+            progress.loaded = range(first, first + valid_blocks)
+            progress.next_save = min(progress.next_save, first + valid_blocks)
+        progress.loading.release()
+        progress.loading = None
+
+    def _saved(self, number: int, complete: bool) -> None:
+        job, progress = self._jobs.pop(number)
+        progress.saving.discard(number)
+        if complete and self._tells_events:
+            self._events.append(stored(progress.request, job, self._block_tokens))
+        if progress.handover and not progress.saving and self._ended(progress):
+            self._handovers.begin(progress.request, progress.next_save)
+
+    def _ended(self, progress: Progress) -> bool:
+        return progress.request.request_id not in self._requests
+
+    def request_finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
+        """Whether the request's blocks must stay, and what its client is told."""
+        progress = self._requests.pop(request.request_id, None)
+        if progress is None:
+            return False, None
+        for search in (progress.search, progress.loading):
+            if search is not None:
+                search.release()
+        params = None
+        if progress.handover and self._saves:
+            params = {"rackline": {"blocks": progress.next_save}}
+            if not progress.saving:
+                self._handovers.begin(request, progress.next_save)
+        # While it loads its blocks stay for that, and are freed when that is reported: what is being
+        # saved then are blocks of an earlier life, from before a preemption, which waited (W3).
+        if progress.saving and progress.loading is None:
+            self._step.finished.append(request.request_id)
+            return True, params
+        return False, params
+
+    def reset(self) -> None:
+        """The engine's weights may have been changed: what is in the pool is not theirs any more, nor
+        is what they compute what others expect."""
+        if self._loads or self._saves:
+            logger.warning(
+                "Rackline: the engine's caches were reset, which is how new weights are announced: "
+                "nothing is loaded or saved from now on; start the engine anew to share again"
+            )
+        self._loads = self._saves = False
+
+    def take_events(self) -> list[Any]:
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        for progress in self._requests.values():
+            for search in (progress.search, progress.loading):
+                if search is not None:
+                    search.release()
+        self._attachment.close()
+
+
+def _without(span: range, left_out: range) -> list[range]:
+    """``span`` without ``left_out``, in order."""
+    before = range(span.start, min(span.stop, left_out.start))
+    after = range(max(span.start, left_out.stop), span.stop)
+    if not left_out or left_out.stop <= span.start or left_out.start >= span.stop:
+        return [span]
+    return [part for part in (before, after) if len(part) > 0]

@@ -1,0 +1,76 @@
+"""Counters of the connector, in vLLM's log and on its metrics page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+    KVConnectorPromMetrics,
+    KVConnectorStats,
+)
+
+COUNTERS = {
+    "lookups": "Lookups of the prefix of a request.",
+    "lookup_blocks": "Blocks that were looked up.",
+    "lookup_hit_blocks": "Blocks of those that were found, on every rank.",
+    "lookup_timeouts": "Lookups that were given up because they took too long.",
+    "loaded_blocks": "Blocks that were fetched and valid, over all ranks.",
+    "loaded_bytes": "Their bytes.",
+    "failed_load_blocks": "Blocks that were found and could not be loaded, over all ranks.",
+    "saved_blocks": "Blocks that were published, over all ranks.",
+    "saved_bytes": "Their bytes.",
+    "already_there_blocks": "Blocks that were to be saved and were in the pool, over all ranks.",
+    "unsaved_blocks": "Blocks that could not be published, over all ranks.",
+}
+
+
+class RacklineStats(KVConnectorStats):
+    """Sums since the last report."""
+
+    def count(self, name: str, amount: int) -> None:
+        if amount:
+            assert name in COUNTERS, name
+            self.data[name] = self.data.get(name, 0) + amount
+
+    def reset(self) -> None:
+        self.data = {}
+
+    def aggregate(self, other: KVConnectorStats) -> RacklineStats:
+        for name, amount in other.data.items():
+            self.data[name] = self.data.get(name, 0) + amount
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        return {name: self.data[name] for name in COUNTERS if name in self.data}
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+    def take(self) -> RacklineStats | None:
+        """What was counted, from now on no more; ``None`` when that is nothing."""
+        if self.is_empty():
+            return None
+        taken = RacklineStats(data=self.data)
+        self.reset()
+        return taken
+
+
+class RacklinePromMetrics(KVConnectorPromMetrics):
+    """``vllm:rackline_*`` on the metrics page."""
+
+    def __init__(self, vllm_config, metric_types, labelnames, per_engine_labelvalues) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self._counters: dict[tuple[int, str], Any] = {}
+        for name, documentation in COUNTERS.items():
+            counter = self._counter_cls(
+                name=f"vllm:rackline_{name}",
+                documentation=f"Rackline: {documentation}",
+                labelnames=labelnames,
+            )
+            for engine, values in per_engine_labelvalues.items():
+                self._counters[engine, name] = counter.labels(*values)
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        for name, amount in transfer_stats_data.items():
+            if name in COUNTERS:
+                self._counters[engine_idx, name].inc(amount)

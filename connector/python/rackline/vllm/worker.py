@@ -1,0 +1,266 @@
+"""The worker's half: copies, and says what came of it.
+
+- **W1** Whole blocks only, and only what the pool's checks let pass: what failed is told to the
+  engine as not loaded.
+- **W2** Nothing that was computed on blocks that failed to load is saved. Only synchronous loads can
+  fail under a forward; the ranks agree on what failed before it, since a forward of one runs on the
+  blocks of all, and from then on nothing is saved until a step that the scheduler made knowing of it.
+- **W3** Blocks of a preempted request are not given up while they are copied: a save that was not
+  begun is revoked, the others are waited for. Requests that ended are reported when theirs are saved.
+- **W4** A step whose forward did not come to its end saves nothing. The engine calls on its way out of
+  an error, too, signals among them.
+- **W5** What fails here is a block not loaded, or not saved; never the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from typing import Any
+
+import rackline
+from rackline.vllm.attachment import Attachment
+from rackline.vllm.identity import Identity, identity_of
+from rackline.vllm.layout import blocks_in_memory
+from rackline.vllm.messages import Handshake, Loaded, LoadJob, Report, Saved, SaveJob, Step
+from rackline.vllm.settings import Settings
+from rackline.vllm.statistics import RacklineStats
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class _Saving:
+    job: SaveJob
+    publish: rackline.Publish
+
+
+class WorkerHalf:
+    """One in each rank."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
+        self._vllm_config, self._kv_cache_config = vllm_config, kv_cache_config
+        self._settings = settings
+        self._attachment = Attachment(settings)
+        self._memory: rackline.BlockMemory | None = None
+        self._identity: Identity | None = None
+        self._session: rackline.Session | None = None
+        self._loading: dict[str, tuple[LoadJob, rackline.Fetch]] = {}
+        self._received: set[str] = set()
+        self._failed_blocks: set[int] = set()
+        self._failures = 0
+        self._saving: dict[int, _Saving] = {}
+        self._ended: set[str] = set()
+        self._report = Report()
+        self.stats = RacklineStats()
+
+    def register(self, kv_caches: dict[str, Any]) -> None:
+        """The engine's caches are there."""
+        blocks = self._kv_cache_config.num_blocks
+        self._memory, layout = blocks_in_memory(kv_caches, blocks)
+        self._identity = identity_of(
+            self._vllm_config,
+            self._kv_cache_config,
+            self._settings,
+            layout,
+            self._memory.block_bytes,
+        )
+        self._session = self._attachment.pool.session(
+            self._identity.model_of_session(),
+            self._identity.block_bytes,
+            tenant=self._settings.tenant,
+            hold_ms=self._settings.hold_ms,
+        )
+        logger.info(
+            "Rackline: blocks of %d bytes, rank %d of %d, %s, %s",
+            self._identity.block_bytes,
+            self._identity.rank,
+            self._identity.ranks,
+            self._identity.model,
+            self._identity.dtype,
+        )
+
+    def handshake(self) -> Handshake | None:
+        return None if self._identity is None else Handshake(self._identity)
+
+    def _stores(self) -> bool:
+        """Whether this rank has KV that no other stores."""
+        parallel, identity = self._vllm_config.parallel_config, self._identity
+        return identity.ranks > 1 or parallel.rank % parallel.tensor_parallel_size == 0
+
+    # Loading
+
+    def start_loads(self, step: Step) -> None:
+        """Begins what the step says; with synchronous loads, to the end."""
+        for job in step.loads:
+            try:
+                fetch = self._session.fetch(
+                    job.handles[self._identity.rank], self._memory, job.block_ids
+                )
+            except rackline.Error as error:
+                logger.warning("Rackline: %s is not loaded: %s", job.request_id, error)
+                if self._settings.load == "async":
+                    self._load_ended(job, 0)
+                continue
+            self._loading[job.request_id] = (job, fetch)
+        if self._settings.load == "sync":
+            self._wait_for_loads(step)
+
+    def _wait_for_loads(self, step: Step) -> None:
+        """To the end, and to what all ranks have (W2)."""
+        valid = []
+        for job in step.loads:
+            fetch = self._loading.pop(job.request_id, None)
+            valid.append(0 if fetch is None else self._valid_blocks(job, fetch[1], wait=True))
+        if valid:
+            valid = _least_of_all_ranks(self._vllm_config, valid)
+        for job, valid_blocks in zip(step.loads, valid, strict=True):
+            self._load_ended(job, valid_blocks)
+        if any(valid_blocks < len(job.block_ids) for job, valid_blocks in zip(step.loads, valid)):
+            self._failures += 1
+            self._report.failures = self._failures
+
+    def _poll_loads(self) -> None:
+        for job, fetch in list(self._loading.values()):
+            if (valid_blocks := self._valid_blocks(job, fetch)) is not None:
+                self._load_ended(job, valid_blocks)
+
+    def _valid_blocks(
+        self, job: LoadJob, fetch: rackline.Fetch, wait: bool = False
+    ) -> int | None:
+        """Blocks that are good; ``None`` while that is not known."""
+        try:
+            result = fetch.wait() if wait else fetch.poll()
+        except rackline.Error as error:
+            logger.warning("Rackline: %s is not loaded: %s", job.request_id, error)
+            return 0
+        if result is None:
+            return None
+        if result.message is not None:
+            logger.warning(
+                "Rackline: block %d of %d of %s could not be loaded: %s",
+                result.valid_blocks,
+                len(job.block_ids),
+                job.request_id,
+                result.message,
+            )
+        return result.valid_blocks
+
+    def _load_ended(self, job: LoadJob, valid_blocks: int) -> None:
+        self._loading.pop(job.request_id, None)
+        failed = job.block_ids[valid_blocks:]
+        self._failed_blocks.update(failed)
+        if self._settings.load == "async":
+            self._received.add(job.request_id)
+        self._report.add(Report(loaded={job.request_id: Loaded(1, valid_blocks)}))
+        self.stats.count("loaded_blocks", valid_blocks)
+        self.stats.count("loaded_bytes", valid_blocks * self._identity.block_bytes)
+        self.stats.count("failed_load_blocks", len(failed))
+
+    # Saving
+
+    def start_saves(self, step: Step) -> None:
+        """The step's forward is done: its full blocks are saved while the engine goes on."""
+        broken_off = sys.exc_info()[0] is not None
+        for job in step.saves:
+            if not self._stores():
+                self._save_ended(job, None)
+            elif broken_off:
+                self._save_ended(job, [])
+            elif step.failures_known < self._failures:
+                self._save_ended(job, [])
+            else:
+                self._save(job)
+
+    def _save(self, job: SaveJob) -> None:
+        try:
+            publish = self._session.publish(
+                job.hashes, job.first_depth, self._memory, job.block_ids
+            )
+        except rackline.Error as error:
+            logger.warning("Rackline: %s is not saved: %s", job.request_id, error)
+            self._save_ended(job, [])
+            return
+        self._saving[job.job] = _Saving(job, publish)
+
+    def _poll_saves(self) -> None:
+        for saving in list(self._saving.values()):
+            if (outcomes := self._outcomes(saving)) is not None:
+                self._save_ended(saving.job, outcomes)
+
+    def _outcomes(self, saving: _Saving, wait: bool = False) -> list[str] | None:
+        """What became of the blocks; ``None`` while that is not known."""
+        try:
+            result = saving.publish.wait() if wait else saving.publish.poll()
+        except rackline.Error as error:
+            logger.warning("Rackline: %s is not saved: %s", saving.job.request_id, error)
+            return []
+        return None if result is None else result.outcomes
+
+    def _save_ended(self, job: SaveJob, outcomes: list[str] | None) -> None:
+        """With what became of the blocks; ``None`` when another rank stores them."""
+        self._saving.pop(job.job, None)
+        complete = True
+        if outcomes is not None:
+            published = outcomes.count("published")
+            already_there = outcomes.count("already_there")
+            unsaved = len(job.hashes) - published - already_there
+            complete = unsaved == 0
+            self.stats.count("saved_blocks", published)
+            self.stats.count("saved_bytes", published * self._identity.block_bytes)
+            self.stats.count("already_there_blocks", already_there)
+            self.stats.count("unsaved_blocks", unsaved)
+        self._report.add(Report(saved={job.job: Saved(1, complete)}))
+
+    def keep_preempted(self, step: Step) -> None:
+        """Waits until nothing reads blocks that may be overwritten from now on (W3)."""
+        preempted = set(step.preempted)
+        for saving in list(self._saving.values()):
+            if saving.job.request_id in preempted:
+                cancelled = saving.publish.cancel()
+                outcomes = [] if cancelled else self._outcomes(saving, wait=True)
+                self._save_ended(saving.job, outcomes)
+
+    # What was done
+
+    def finished(self, step: Step) -> tuple[set[str], set[str]]:
+        """Requests of which every block is saved, and requests that were loaded."""
+        self._poll_loads()
+        self._poll_saves()
+        self._ended.update(step.finished)
+        saving = {saving.job.request_id for saving in self._saving.values()}
+        sent = self._ended - saving
+        self._ended -= sent
+        received, self._received = self._received, set()
+        return sent, received
+
+    def take_failed_blocks(self) -> set[int]:
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def take_report(self) -> Report | None:
+        report, self._report = self._report, Report(failures=self._failures)
+        return report if report.loaded or report.saved else None
+
+    def close(self) -> None:
+        """Waits for what was begun, and leaves the pool."""
+        for saving in list(self._saving.values()):
+            self._save_ended(saving.job, self._outcomes(saving, wait=True))
+        for job, fetch in list(self._loading.values()):
+            self._load_ended(job, self._valid_blocks(job, fetch, wait=True))
+        self._attachment.close()
+
+
+def _least_of_all_ranks(vllm_config: Any, numbers: list[int]) -> list[int]:
+    """The least that any rank says, for each number."""
+    if vllm_config.parallel_config.tensor_parallel_size == 1:
+        return numbers
+    import torch
+    from vllm.distributed.parallel_state import get_tp_group
+
+    least = torch.tensor(numbers)
+    torch.distributed.all_reduce(
+        least, op=torch.distributed.ReduceOp.MIN, group=get_tp_group().cpu_group
+    )
+    return least.tolist()

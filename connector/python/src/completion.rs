@@ -1,0 +1,201 @@
+//! Transfers under way, and what came of them.
+
+use std::sync::{Mutex, PoisonError};
+
+use connector::session::{FetchStop, HoldReport, PublishOutcome};
+use connector::transfer::{Completion, Fetched, Published, SubmitError};
+use kv_cache::PrefixMatch;
+use pyo3::prelude::*;
+
+use crate::error::{error, refused};
+use crate::memory::{ReadBlock, WriteBlock};
+use crate::prefix::Prefix;
+
+/// How long a wait goes on before it looks whether somebody pressed Ctrl-C, in milliseconds.
+const SIGNALS_MS: u64 = 100;
+
+/// A result that is taken once, from any thread.
+struct Pending<T> {
+    completion: Mutex<Completion<T>>,
+    /// In which it is under way: a child made by `fork` would wait for ever.
+    process: u32,
+}
+
+impl<T: Send> Pending<T> {
+    fn new(completion: Completion<T>) -> Self {
+        Self { completion: Mutex::new(completion), process: std::process::id() }
+    }
+
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check_process()?;
+        let cancel = || self.completion.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+        Ok(py.detach(cancel))
+    }
+
+    fn check_process(&self) -> PyResult<()> {
+        if std::process::id() == self.process {
+            return Ok(());
+        }
+        Err(refused(SubmitError::Forked(())))
+    }
+
+    /// The result; `None` while there is none, for at most `timeout_ms`, or for ever.
+    fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<T>> {
+        self.check_process()?;
+        let mut left_ms = timeout_ms;
+        loop {
+            let now_ms = left_ms.map_or(SIGNALS_MS, |left_ms| left_ms.min(SIGNALS_MS));
+            let done = py.detach(|| {
+                let completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner);
+                if now_ms == 0 { completion.poll() } else { completion.wait_ms(now_ms) }
+            });
+            if let Some(result) = done.map_err(error)? {
+                return Ok(Some(result));
+            }
+            if let Some(left_ms) = &mut left_ms {
+                *left_ms -= now_ms;
+                if *left_ms == 0 {
+                    return Ok(None);
+                }
+            }
+            py.check_signals()?;
+        }
+    }
+}
+
+/// A lookup under way.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct Lookup(LookupKind);
+
+enum LookupKind {
+    Plain(Pending<PrefixMatch>),
+    Held(Pending<HoldReport>),
+}
+
+impl Lookup {
+    pub(crate) fn plain(completion: Completion<PrefixMatch>) -> Self {
+        Self(LookupKind::Plain(Pending::new(completion)))
+    }
+
+    pub(crate) fn held(completion: Completion<HoldReport>) -> Self {
+        Self(LookupKind::Held(Pending::new(completion)))
+    }
+}
+
+#[pymethods]
+impl Lookup {
+    #[pyo3(signature = (timeout_ms = None))]
+    fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<Prefix>> {
+        Ok(match &self.0 {
+            LookupKind::Plain(pending) => {
+                pending.wait(py, timeout_ms)?.map(|found| Prefix::found(found.blocks()))
+            }
+            LookupKind::Held(pending) => pending.wait(py, timeout_ms)?.map(Prefix::held_by),
+        })
+    }
+
+    fn poll(&self, py: Python<'_>) -> PyResult<Option<Prefix>> {
+        self.wait(py, Some(0))
+    }
+}
+
+/// What became of the blocks of a publish.
+#[pyclass(frozen, get_all, module = "rackline")]
+pub(crate) struct PublishResult {
+    /// Blocks that every host can find now, because of this call.
+    published: usize,
+    /// Blocks that were there already.
+    already_there: usize,
+    /// For each block: `published`, `already_there`, or why it is not in the pool.
+    outcomes: Vec<String>,
+}
+
+/// A publish under way.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct Publish(Pending<Published<ReadBlock>>);
+
+impl Publish {
+    pub(crate) fn new(completion: Completion<Published<ReadBlock>>) -> Self {
+        Self(Pending::new(completion))
+    }
+}
+
+#[pymethods]
+impl Publish {
+    #[pyo3(signature = (timeout_ms = None))]
+    fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<PublishResult>> {
+        let Some(Published { report, blocks }) = self.0.wait(py, timeout_ms)? else {
+            return Ok(None);
+        };
+        drop(blocks);
+        let report = report.map_err(error)?;
+        let outcome = |outcome: &PublishOutcome| match outcome {
+            PublishOutcome::Published => "published".to_owned(),
+            PublishOutcome::AlreadyThere => "already_there".to_owned(),
+            PublishOutcome::Refused(refusal) => refusal.to_string(),
+            PublishOutcome::Failed(failure) => failure.to_string(),
+            PublishOutcome::TakenAway => {
+                "other processes of this host believed this one dead".to_owned()
+            }
+        };
+        Ok(Some(PublishResult {
+            published: report.published(),
+            already_there: report.available() - report.published(),
+            outcomes: report.outcomes().iter().map(outcome).collect(),
+        }))
+    }
+
+    fn poll(&self, py: Python<'_>) -> PyResult<Option<PublishResult>> {
+        self.wait(py, Some(0))
+    }
+
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        self.0.cancel(py)
+    }
+}
+
+/// How much of a fetch is good.
+#[pyclass(frozen, get_all, module = "rackline")]
+pub(crate) struct FetchResult {
+    /// Blocks, from the first on, that have their right bytes. What is in the others is undefined.
+    valid_blocks: usize,
+    /// Why the next one is not good; `None` when all are. A label of the misses of
+    /// `Pool.metrics()`, or `copy` when the bytes could not be copied.
+    reason: Option<String>,
+    /// The same for people.
+    message: Option<String>,
+}
+
+/// A fetch under way.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct Fetch(Pending<Fetched<WriteBlock>>);
+
+impl Fetch {
+    pub(crate) fn new(completion: Completion<Fetched<WriteBlock>>) -> Self {
+        Self(Pending::new(completion))
+    }
+}
+
+#[pymethods]
+impl Fetch {
+    #[pyo3(signature = (timeout_ms = None))]
+    fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<FetchResult>> {
+        let Some(Fetched { report, destinations }) = self.0.wait(py, timeout_ms)? else {
+            return Ok(None);
+        };
+        drop(destinations);
+        let report = report.map_err(error)?;
+        let (reason, message) = match report.stop() {
+            None => (None, None),
+            Some(FetchStop::Miss(miss)) => (Some(miss.label().to_owned()), Some(miss.to_string())),
+            Some(FetchStop::Failed(failure)) => {
+                (Some("copy".to_owned()), Some(failure.to_string()))
+            }
+        };
+        Ok(Some(FetchResult { valid_blocks: report.valid_blocks(), reason, message }))
+    }
+
+    fn poll(&self, py: Python<'_>) -> PyResult<Option<FetchResult>> {
+        self.wait(py, Some(0))
+    }
+}

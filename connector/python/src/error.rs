@@ -1,0 +1,30 @@
+//! Exceptions.
+
+use connector::transfer::SubmitError;
+use pyo3::prelude::*;
+use pyo3::{create_exception, exceptions::PyException};
+
+create_exception!(rackline, Error, PyException, "Something is wrong with the pool, or its use.");
+create_exception!(rackline, Busy, Error, "A queue is full: go on without, or try again later.");
+create_exception!(rackline, Closed, Error, "The pool was closed in this process.");
+create_exception!(
+    rackline,
+    Forked,
+    Error,
+    "This process is a forked child of the one that attached: attach again in the child."
+);
+
+/// The exception for anything that says what is wrong.
+pub(crate) fn error(message: impl ToString) -> PyErr {
+    Error::new_err(message.to_string())
+}
+
+/// The exception for work that was not taken up; what was given is dropped.
+pub(crate) fn refused<T>(refused: SubmitError<T>) -> PyErr {
+    let message = refused.to_string();
+    match refused {
+        SubmitError::Busy(_) => Busy::new_err(message),
+        SubmitError::Forked(_) => Forked::new_err(message),
+        SubmitError::Closed(_) => Closed::new_err(message),
+    }
+}

@@ -1,0 +1,38 @@
+//! The native half of the Python package `rackline`: the session API over addresses and lengths.
+//!
+//! What a caller sees is described in the package's type stubs (`rackline/_native.pyi`).
+//!
+//! - **Y1** No call holds Python's lock while it waits or copies. (Dropping the last reference to a pool
+//!   that was not closed waits for its threads; none of them wants the lock.)
+//! - **Y2** Memory is used in whole blocks, each by one transfer at a time that writes, or several
+//!   that read: [`memory`] refuses the rest.
+//! - **Y3** What owns the memory is kept alive until the last transfer on it is done.
+
+mod completion;
+mod error;
+mod memory;
+mod model;
+mod pool;
+mod prefix;
+mod session;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+#[pyo3(name = "_native")]
+mod rackline_native {
+    #[pymodule_export]
+    use crate::completion::{Fetch, FetchResult, Lookup, Publish, PublishResult};
+    #[pymodule_export]
+    use crate::error::{Busy, Closed, Error, Forked};
+    #[pymodule_export]
+    use crate::memory::BlockMemory;
+    #[pymodule_export]
+    use crate::model::Model;
+    #[pymodule_export]
+    use crate::pool::Pool;
+    #[pymodule_export]
+    use crate::prefix::Prefix;
+    #[pymodule_export]
+    use crate::session::Session;
+}

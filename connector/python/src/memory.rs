@@ -1,0 +1,186 @@
+//! Memory of an engine: blocks at addresses.
+#![expect(unsafe_code, reason = "the memory is known by its addresses")]
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use connector::transfer::{Destination, Source};
+use pyo3::prelude::*;
+
+use crate::error::error;
+
+/// Blocks in the memory of this process. Block `b` is, for each part in order, the `bytes` bytes at
+/// `address + b * stride`.
+///
+/// Whoever makes one vouches that this memory exists for as long as `owner` does, and that nothing
+/// else writes a block while a transfer of it is under way, nor reads it while it is fetched.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct BlockMemory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    parts: Vec<Part>,
+    blocks: u32,
+    block_bytes: u64,
+    /// Which blocks are in use, and by how many that read; 0 is one that writes.
+    in_use: Mutex<HashMap<u32, u32>>,
+    /// Y3.
+    _owner: Py<PyAny>,
+}
+
+#[derive(Clone, Copy)]
+struct Part {
+    address: usize,
+    stride: usize,
+    bytes: usize,
+}
+
+#[pymethods]
+impl BlockMemory {
+    #[new]
+    fn new(parts: Vec<(usize, usize, usize)>, blocks: u32, owner: Py<PyAny>) -> PyResult<Self> {
+        if parts.is_empty() || blocks == 0 {
+            return Err(error("memory without parts or without blocks"));
+        }
+        let mut block_bytes = 0u64;
+        let mut checked = Vec::with_capacity(parts.len());
+        for (address, stride, bytes) in parts {
+            if address == 0 || bytes == 0 {
+                return Err(error("a part of a block has no address or no bytes"));
+            }
+            if blocks > 1 && stride < bytes {
+                return Err(error(format!(
+                    "blocks of {bytes} bytes every {stride} bytes lie one over the other"
+                )));
+            }
+            // The end of the last block.
+            let last =
+                (blocks as usize - 1).checked_mul(stride).and_then(|at| at.checked_add(bytes));
+            let end = last.and_then(|bytes| address.checked_add(bytes));
+            if end.is_none_or(|end| end > isize::MAX.unsigned_abs()) {
+                return Err(error("the blocks reach beyond what can be addressed"));
+            }
+            block_bytes += bytes as u64;
+            checked.push(Part { address, stride, bytes });
+        }
+        let in_use = Mutex::default();
+        let inner = Inner { parts: checked, blocks, block_bytes, in_use, _owner: owner };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Length of a block in bytes.
+    #[getter]
+    fn block_bytes(&self) -> u64 {
+        self.inner.block_bytes
+    }
+
+    /// How many blocks there are.
+    #[getter]
+    fn blocks(&self) -> u32 {
+        self.inner.blocks
+    }
+}
+
+impl BlockMemory {
+    /// Length of a block in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.inner.block_bytes
+    }
+
+    /// The blocks of these numbers, to be published.
+    pub(crate) fn read(&self, numbers: &[u32]) -> PyResult<Vec<ReadBlock>> {
+        let take = |number: &u32| Inner::take(&self.inner, *number, false).map(ReadBlock);
+        numbers.iter().map(take).collect()
+    }
+
+    /// The blocks of these numbers, to be fetched into.
+    pub(crate) fn write(&self, numbers: &[u32]) -> PyResult<Vec<WriteBlock>> {
+        let take = |number: &u32| Inner::take(&self.inner, *number, true).map(WriteBlock);
+        numbers.iter().map(take).collect()
+    }
+}
+
+/// A block that is in use. Given back when dropped.
+struct InUse {
+    memory: Arc<Inner>,
+    number: u32,
+}
+
+/// A block that a transfer reads.
+pub(crate) struct ReadBlock(InUse);
+
+/// A block that a transfer writes.
+pub(crate) struct WriteBlock(InUse);
+
+impl Inner {
+    fn take(memory: &Arc<Self>, number: u32, writes: bool) -> PyResult<InUse> {
+        if number >= memory.blocks {
+            let blocks = memory.blocks;
+            return Err(error(format!("there is no block {number}: the memory has {blocks}")));
+        }
+        let mut in_use = memory.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        match in_use.entry(number) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(u32::from(!writes));
+            }
+            Entry::Occupied(mut readers) if !writes && *readers.get() > 0 => {
+                *readers.get_mut() += 1;
+            }
+            Entry::Occupied(_) => {
+                return Err(error(format!(
+                    "block {number} is in another transfer: wait for that one first"
+                )));
+            }
+        }
+        drop(in_use);
+        Ok(InUse { memory: Arc::clone(memory), number })
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut in_use = self.memory.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut readers) = in_use.entry(self.number) {
+            if *readers.get() > 1 {
+                *readers.get_mut() -= 1;
+            } else {
+                readers.remove();
+            }
+        }
+    }
+}
+
+impl InUse {
+    /// Address and length of each part.
+    fn places(&self) -> impl Iterator<Item = (usize, usize)> {
+        let number = self.number as usize;
+        self.memory.parts.iter().map(move |part| (part.address + number * part.stride, part.bytes))
+    }
+}
+
+impl Source for ReadBlock {
+    fn parts(&self) -> Vec<&[u8]> {
+        let part = |(address, bytes)| {
+            // SAFETY: who made the memory vouches for it while its owner lives, which this block
+            // keeps alive (Y3), and that nobody writes it meanwhile. No transfer of ours does:
+            // while one reads a block none writes it (Y2). The end was checked when it was made.
+            unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), bytes) }
+        };
+        self.0.places().map(part).collect()
+    }
+}
+
+impl Destination for WriteBlock {
+    fn parts_mut(&mut self) -> Vec<&mut [u8]> {
+        let part = |(address, bytes)| {
+            let address = std::ptr::with_exposed_provenance_mut(address);
+            // SAFETY: as above, and nobody else reads or writes it: a block that is written is in no
+            // other transfer (Y2). Parts of one block that lie over one another were made by who
+            // vouched that they do not.
+            unsafe { std::slice::from_raw_parts_mut(address, bytes) }
+        };
+        self.0.places().map(part).collect()
+    }
+}

@@ -1,0 +1,103 @@
+//! The attachment of a process.
+
+use std::path::PathBuf;
+
+use connector::pool::PoolOptions;
+use connector::session::SessionOptions;
+use connector::transfer::{TransferOptions, Transfers};
+use kv_cache::{HOLD_MS, HOLD_MS_MAX, Namespace};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::error;
+use crate::model::Model;
+use crate::session::Session;
+
+/// This process, attached to a pool.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct Pool {
+    transfers: Transfers,
+}
+
+#[pymethods]
+impl Pool {
+    #[new]
+    #[pyo3(signature = (region, node, *, copy_threads = 1, queue_depth = 256))]
+    fn new(
+        py: Python<'_>,
+        region: PathBuf,
+        node: u16,
+        copy_threads: usize,
+        queue_depth: usize,
+    ) -> PyResult<Self> {
+        if copy_threads == 0 || queue_depth == 0 {
+            return Err(error("copy_threads and queue_depth must be 1 at least"));
+        }
+        let options = TransferOptions { pool: PoolOptions::default(), copy_threads, queue_depth };
+        let transfers = py.detach(|| Transfers::attach(&region, node, options)).map_err(error)?;
+        Ok(Self { transfers })
+    }
+
+    #[pyo3(signature = (
+        model, block_bytes, *, tenant = "", salt = b"".as_slice(), chunk_timeout_ms = 2000,
+        hold_ms = HOLD_MS,
+    ))]
+    fn session(
+        &self,
+        model: &Model,
+        block_bytes: u64,
+        tenant: &str,
+        salt: &[u8],
+        chunk_timeout_ms: u64,
+        hold_ms: u64,
+    ) -> PyResult<Session> {
+        if block_bytes == 0 {
+            return Err(error("a block of 0 bytes"));
+        }
+        if hold_ms > HOLD_MS_MAX {
+            return Err(error(format!("hold_ms is {hold_ms}, {HOLD_MS_MAX} at most")));
+        }
+        let options = SessionOptions {
+            model: model.model().fingerprint(),
+            namespace: Namespace::new(tenant, salt),
+            block_bytes,
+            chunk_timeout_ms,
+        };
+        Ok(Session::new(self.transfers.session(options).with_hold_ms(hold_ms)))
+    }
+
+    /// The node that this process belongs to.
+    #[getter]
+    fn node(&self) -> u16 {
+        self.transfers.node().0
+    }
+
+    /// Counters of this process, by their names.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let metrics = self.transfers.metrics();
+        let counters = PyDict::new(py);
+        for (name, value) in metrics.counters() {
+            counters.set_item(name, value)?;
+        }
+        let misses = PyDict::new(py);
+        for (reason, count) in metrics.all_misses() {
+            misses.set_item(reason.label(), count)?;
+        }
+        counters.set_item("misses", misses)?;
+        Ok(counters)
+    }
+
+    /// Waits for what was taken up, and leaves the pool.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.transfers.close());
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+}

@@ -1,0 +1,83 @@
+//! A prefix that was found.
+
+use std::sync::{Mutex, PoisonError};
+
+use connector::session::HoldReport;
+use kv_cache::MatchedBlock;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::error::error;
+
+/// The blocks that a lookup found, from the first on; held, when it was asked for, until this is
+/// released or dropped.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct Prefix {
+    blocks: Vec<MatchedBlock>,
+    held: Mutex<Option<HoldReport>>,
+}
+
+#[pymethods]
+impl Prefix {
+    fn __len__(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The blocks, as bytes that any process of the rack can fetch from.
+    fn handles<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.blocks.iter().map(|block| PyBytes::new(py, &block.to_bytes())).collect()
+    }
+
+    /// Whether the blocks are held.
+    #[getter]
+    fn held(&self) -> bool {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Lets the blocks go: the pool may evict them again.
+    fn release(&self, py: Python<'_>) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(held));
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.release(py);
+    }
+}
+
+impl Prefix {
+    pub(crate) fn found(blocks: &[MatchedBlock]) -> Self {
+        Self { blocks: blocks.to_vec(), held: Mutex::new(None) }
+    }
+
+    pub(crate) fn held_by(held: HoldReport) -> Self {
+        Self { blocks: held.blocks(), held: Mutex::new(Some(held)) }
+    }
+}
+
+/// What a fetch takes: a [`Prefix`], or what its [`handles`](Prefix::handles) gave.
+#[derive(FromPyObject)]
+pub(crate) enum Blocks<'py> {
+    /// Found by this process.
+    Found(PyRef<'py, Prefix>),
+    /// Found by another one.
+    Handles(Vec<Vec<u8>>),
+}
+
+impl Blocks<'_> {
+    pub(crate) fn into_matched(self) -> PyResult<Vec<MatchedBlock>> {
+        let handle = |bytes: Vec<u8>| match bytes.as_slice().try_into() {
+            Ok(bytes) => Ok(MatchedBlock::from_bytes(bytes)),
+            Err(_) => Err(error(format!("a handle of {} bytes: they have 26", bytes.len()))),
+        };
+        match self {
+            Self::Found(prefix) => Ok(prefix.blocks.clone()),
+            Self::Handles(handles) => handles.into_iter().map(handle).collect(),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Sessions.
+
+use connector::transfer::{NewBlock, TransferSession};
+use kv_cache::BlockHash;
+use pyo3::prelude::*;
+
+use crate::completion::{Fetch, Lookup, Publish};
+use crate::error::{error, refused};
+use crate::memory::BlockMemory;
+use crate::prefix::Blocks;
+
+/// A way to the blocks of one model and namespace, for any thread. No call waits.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct Session {
+    session: TransferSession,
+}
+
+impl Session {
+    pub(crate) fn new(session: TransferSession) -> Self {
+        Self { session }
+    }
+
+    /// Refuses memory whose blocks are not those of the session.
+    fn check(&self, memory: &BlockMemory, hashes: usize, numbers: usize) -> PyResult<()> {
+        let (bytes, wanted) = (memory.bytes(), self.session.options().block_bytes);
+        if bytes != wanted {
+            return Err(error(format!(
+                "blocks of {bytes} bytes in memory, and of {wanted} in the session"
+            )));
+        }
+        if hashes != numbers {
+            return Err(error(format!("{hashes} blocks, and {numbers} places in memory")));
+        }
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl Session {
+    /// Length of every block in bytes.
+    #[getter]
+    fn block_bytes(&self) -> u64 {
+        self.session.options().block_bytes
+    }
+
+    #[pyo3(signature = (hashes, *, hold = false))]
+    fn lookup(&self, hashes: Vec<Vec<u8>>, hold: bool) -> PyResult<Lookup> {
+        let hashes = block_hashes(&hashes)?;
+        if hold {
+            Ok(Lookup::held(self.session.lookup_and_hold(hashes).map_err(refused)?))
+        } else {
+            Ok(Lookup::plain(self.session.lookup(hashes).map_err(refused)?))
+        }
+    }
+
+    fn publish(
+        &self,
+        hashes: Vec<Vec<u8>>,
+        first_depth: u32,
+        memory: &BlockMemory,
+        block_ids: Vec<u32>,
+    ) -> PyResult<Publish> {
+        self.check(memory, hashes.len(), block_ids.len())?;
+        let hashes = block_hashes(&hashes)?;
+        if first_depth.checked_add(u32::try_from(hashes.len())?).is_none() {
+            return Err(error("a prompt of more than 4 billion blocks"));
+        }
+        let bytes = memory.read(&block_ids)?;
+        let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
+        let blocks = (first_depth..).zip(hashes).zip(bytes).map(block).collect();
+        Ok(Publish::new(self.session.publish(blocks).map_err(refused)?))
+    }
+
+    fn fetch(
+        &self,
+        blocks: Blocks<'_>,
+        memory: &BlockMemory,
+        block_ids: Vec<u32>,
+    ) -> PyResult<Fetch> {
+        let blocks = blocks.into_matched()?;
+        self.check(memory, blocks.len(), block_ids.len())?;
+        let destinations = memory.write(&block_ids)?;
+        Ok(Fetch::new(self.session.fetch(blocks, destinations).map_err(refused)?))
+    }
+}
+
+fn block_hashes(hashes: &[Vec<u8>]) -> PyResult<Vec<BlockHash>> {
+    let hash = |bytes: &Vec<u8>| match bytes.as_slice().try_into() {
+        Ok(bytes) => Ok(BlockHash::new(bytes)),
+        Err(_) => Err(error(format!("a block hash of {} bytes: they have 32", bytes.len()))),
+    };
+    hashes.iter().map(hash).collect()
+}

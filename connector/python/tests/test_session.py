@@ -1,0 +1,202 @@
+"""The session API on a real region."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import unittest
+import weakref
+
+import rackline
+from region import Region
+
+BLOCK_BYTES = 4096 + 100
+BLOCKS = 16
+
+
+def hashes(count: int) -> list[bytes]:
+    return [bytes([number]) * 32 for number in range(count)]
+
+
+def model(**other) -> rackline.Model:
+    numbers = dict(block_tokens=16, layers=2, kv_heads=1, head_dim=64)
+    return rackline.Model(**{**dict(name="tiny", revision="1", dtype="f16"), **numbers, **other})
+
+
+def buffer(fill: int | None = None) -> memoryview:
+    """16 blocks: block b is full of `b + fill`, or of zeros."""
+    memory = bytearray(BLOCKS * BLOCK_BYTES)
+    if fill is not None:
+        for number in range(BLOCKS):
+            memory[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES] = (
+                bytes([number + fill]) * BLOCK_BYTES
+            )
+    return memoryview(memory).cast("B", (BLOCKS, BLOCK_BYTES))
+
+
+def fetch_elsewhere(path: str, handles: list[bytes], found: multiprocessing.Queue) -> None:
+    with rackline.Pool(path, 1) as pool:
+        session = pool.session(model(), BLOCK_BYTES)
+        target = buffer()
+        memory = rackline.block_memory(target)
+        result = session.fetch(handles, memory, list(range(len(handles)))).wait()
+        found.put((result.valid_blocks, result.reason, target.tobytes()))
+
+
+class Sessions(unittest.TestCase):
+    def setUp(self) -> None:
+        self.region = self.enterContext(Region("16MiB", "4KiB"))
+
+    def attach(self, node: int = 0, **options) -> rackline.Pool:
+        return self.enterContext(rackline.Pool(self.region.path, node, **options))
+
+    def test_another_process_of_another_node_fetches_what_was_published(self) -> None:
+        session = self.attach().session(model(), BLOCK_BYTES)
+        memory = rackline.block_memory(buffer(fill=100))
+        published = session.publish(hashes(5), 0, memory, [1, 2, 3, 4, 5]).wait()
+        self.assertEqual((published.published, published.already_there), (5, 0))
+        self.assertEqual(published.outcomes, ["published"] * 5)
+        again = session.publish(hashes(6), 0, memory, [1, 2, 3, 4, 5, 6]).wait()
+        self.assertEqual((again.published, again.already_there), (1, 5))
+
+        prefix = session.lookup(hashes(9), hold=True).wait()
+        self.assertEqual((len(prefix), prefix.held), (6, True))
+        spawn = multiprocessing.get_context("spawn")
+        found = spawn.Queue()
+        other = spawn.Process(
+            target=fetch_elsewhere, args=(self.region.path, prefix.handles(), found)
+        )
+        other.start()
+        valid, reason, got = found.get(timeout=60)
+        other.join()
+        self.assertEqual((valid, reason), (6, None))
+        expected = b"".join(bytes([100 + number]) * BLOCK_BYTES for number in range(1, 7))
+        self.assertEqual(got[: len(expected)], expected)
+        prefix.release()
+        self.assertFalse(prefix.held)
+
+    def test_models_tenants_and_salts_do_not_meet(self) -> None:
+        pool = self.attach()
+        memory = rackline.block_memory(buffer(fill=1))
+        session = pool.session(model(), BLOCK_BYTES, tenant="a", salt=b"1")
+        session.publish(hashes(1), 0, memory, [0]).wait()
+        for other, found in [
+            (pool.session(model(), BLOCK_BYTES, tenant="a", salt=b"1"), 1),
+            (pool.session(model(), BLOCK_BYTES, tenant="b", salt=b"1"), 0),
+            (pool.session(model(), BLOCK_BYTES, tenant="a", salt=b"2"), 0),
+            (pool.session(model(tensor_parallel_size=2), BLOCK_BYTES, tenant="a", salt=b"1"), 0),
+        ]:
+            self.assertEqual(len(other.lookup(hashes(1)).wait()), found)
+
+    def test_a_foreign_handle_is_a_miss(self) -> None:
+        pool = self.attach()
+        session = pool.session(model(), BLOCK_BYTES)
+        target = buffer()
+        memory = rackline.block_memory(target)
+        for handle in [bytes(26), b"\xff" * 26]:
+            result = session.fetch([handle], memory, [0]).wait()
+            self.assertEqual(result.valid_blocks, 0)
+            self.assertIsNotNone(result.message)
+            self.assertGreaterEqual(pool.metrics()["misses"][result.reason], 1)
+        self.assertEqual(target.tobytes(), bytes(BLOCKS * BLOCK_BYTES))
+
+    def test_a_block_is_in_one_transfer_that_writes(self) -> None:
+        pool = self.attach()
+        session = pool.session(model(), BLOCK_BYTES)
+        memory = rackline.block_memory(buffer(fill=1))
+        session.publish(hashes(2), 0, memory, [0, 1]).wait()
+        prefix = session.lookup(hashes(2)).wait()
+        with self.assertRaisesRegex(rackline.Error, "block 3 is in another transfer"):
+            session.fetch(prefix, memory, [3, 3])
+        # Nothing of the refused call stays taken.
+        self.assertEqual(session.fetch(prefix, memory, [3, 4]).wait().valid_blocks, 2)
+
+    def test_bad_arguments_say_what_is_wrong(self) -> None:
+        pool = self.attach()
+        session = pool.session(model(), BLOCK_BYTES)
+        memory = rackline.block_memory(buffer())
+        small = rackline.block_memory(bytearray(100))
+        for wrong, message in [
+            (lambda: session.lookup([b"short"]), "a block hash of 5 bytes"),
+            (lambda: session.publish(hashes(1), 0, memory, [BLOCKS]), "there is no block 16"),
+            (lambda: session.publish(hashes(2), 0, memory, [1]), "2 blocks, and 1 places"),
+            (lambda: session.publish(hashes(1), 0, small, [1]), "blocks of 1 bytes"),
+            (lambda: session.fetch([b"x"], memory, [1]), "a handle of 1 bytes"),
+            (lambda: rackline.block_memory(b"bytes"), "read-only"),
+            (lambda: rackline.block_memory(), "needs an array"),
+            (lambda: rackline.BlockMemory([(4096, 10, 20)], 2, None), "one over the other"),
+            (lambda: rackline.BlockMemory([(4096, 2**62, 20)], 9, None), "addressed"),
+            (lambda: pool.session(model(), 0), "a block of 0 bytes"),
+            (lambda: pool.session(model(), 1, hold_ms=10**12), "hold_ms"),
+            (lambda: rackline.Pool(self.region.path, 99), "node"),
+            (lambda: rackline.Pool("/nonexistent", 0), "/nonexistent"),
+        ]:
+            with self.subTest(message), self.assertRaisesRegex(rackline.Error, message):
+                wrong()
+
+    def test_memory_outlives_its_transfers(self) -> None:
+        class Owner:
+            pass
+
+        session = self.attach().session(model(), BLOCK_BYTES)
+        target = buffer(fill=1)
+        parts = rackline.block_memory(target)
+        del parts
+        owner = Owner()
+        owner.array = target
+        gone = weakref.ref(owner)
+        import ctypes
+
+        address = ctypes.addressof(ctypes.c_char.from_buffer(target))
+        memory = rackline.BlockMemory([(address, BLOCK_BYTES, BLOCK_BYTES)], BLOCKS, owner)
+        publish = session.publish(hashes(1), 0, memory, [0])
+        del owner, memory
+        gc.collect()
+        self.assertEqual(publish.wait().published, 1)
+        del publish
+        gc.collect()
+        self.assertIsNone(gone(), "nothing keeps it any more")
+
+    def test_a_result_is_had_once(self) -> None:
+        session = self.attach().session(model(), BLOCK_BYTES)
+        lookup = session.lookup(hashes(1))
+        self.assertEqual(len(lookup.wait(60_000)), 0)
+        with self.assertRaisesRegex(rackline.Error, "no result"):
+            lookup.poll()
+
+    def test_a_closed_pool_takes_nothing(self) -> None:
+        pool = self.attach()
+        session = pool.session(model(), BLOCK_BYTES)
+        pool.close()
+        with self.assertRaises(rackline.Closed):
+            session.lookup(hashes(1))
+
+    def test_a_forked_child_is_refused(self) -> None:
+        session = self.attach().session(model(), BLOCK_BYTES)
+        child = os.fork()
+        if child == 0:
+            try:
+                session.lookup(hashes(1))
+            except rackline.Forked:
+                os._exit(0)
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), 0)
+        self.assertEqual(len(session.lookup(hashes(1)).wait()), 0, "the parent goes on")
+
+    def test_a_pool_smaller_than_what_is_published_evicts(self) -> None:
+        pool = self.attach()
+        session = pool.session(model(), BLOCK_BYTES)
+        memory = rackline.block_memory(buffer(fill=1))
+        available = 0
+        for start in range(0, 6000, BLOCKS):
+            names = [number.to_bytes(32, "little") for number in range(start, start + BLOCKS)]
+            result = session.publish(names, start, memory, list(range(BLOCKS))).wait()
+            available += result.published
+        self.assertEqual(available, 6000)
+        self.assertGreater(pool.metrics()["evicted_blocks"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,40 @@
+//! Memory that a transfer owns while it is under way.
+
+/// Bytes that are published: they stay as they are until the transfer gives them back.
+///
+/// The order of the parts is the order of the bytes in the block.
+pub trait Source: Send + 'static {
+    /// The bytes, in pieces that are gathered in this order.
+    fn parts(&self) -> Vec<&[u8]>;
+}
+
+/// Where fetched bytes go. Nobody else reads or writes them until the transfer gives them back.
+pub trait Destination: Send + 'static {
+    /// The memory, in pieces that are filled in this order.
+    fn parts_mut(&mut self) -> Vec<&mut [u8]>;
+}
+
+impl Source for Vec<u8> {
+    fn parts(&self) -> Vec<&[u8]> {
+        vec![self]
+    }
+}
+
+impl Destination for Vec<u8> {
+    fn parts_mut(&mut self) -> Vec<&mut [u8]> {
+        vec![self]
+    }
+}
+
+/// One piece for each layer, say.
+impl Source for Vec<Vec<u8>> {
+    fn parts(&self) -> Vec<&[u8]> {
+        self.iter().map(Vec::as_slice).collect()
+    }
+}
+
+impl Destination for Vec<Vec<u8>> {
+    fn parts_mut(&mut self) -> Vec<&mut [u8]> {
+        self.iter_mut().map(Vec::as_mut_slice).collect()
+    }
+}

@@ -1,0 +1,137 @@
+//! The queues of a process, and the threads that work on them.
+//!
+//! ```text
+//! lookup, hold, release ----> rackline-lookup   (owns the Pool)
+//! fetch   --+
+//!           +-- fetch first -> rackline-copy-0 .. copy_threads - 1
+//! publish --+
+//! ```
+//!
+//! Each thread is a member of the host's tier of its own. A queue ends when nobody can put anything
+//! into it any more; what is in it by then is still done.
+
+use std::panic::AssertUnwindSafe;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select_biased};
+use cxl_shm::clock::SystemClock;
+use cxl_shm::member::LocalMember;
+
+use super::SubmitError;
+use crate::dma::HostDma;
+use crate::pool::{LocalCache, LocalSession, Pool, PoolError};
+use crate::session::{Session, SessionOptions};
+
+/// What a thread of the pool works with.
+pub(super) struct Desk<'p> {
+    cache: &'p LocalCache<'p>,
+    dma: &'p HostDma,
+    clock: &'p SystemClock,
+}
+
+impl<'p> Desk<'p> {
+    pub(super) fn session(&self, options: SessionOptions) -> LocalSession<'p> {
+        Session::new(self.cache, self.dma, self.clock, options)
+    }
+
+    /// Does the work. One that panics, which is printed, has no result; the thread goes on, and with
+    /// it everybody else's work.
+    fn work_on(&self, work: Work) {
+        // What the work shares with others is either locks that a panic poisons, whose users know
+        // what to make of that, or shared memory, whose protocols outlive whole processes.
+        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| work(self)));
+    }
+}
+
+/// One piece of work. Done to its end once it is taken up.
+pub(super) type Work = Box<dyn FnOnce(&Desk<'_>) + Send>;
+
+/// Which queue a piece of work goes into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lane {
+    /// Short, and somebody waits.
+    Lookup,
+    /// A request waits for it.
+    Fetch,
+    /// Nobody waits for it.
+    Publish,
+}
+
+/// The ways into the queues.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    lookup: Sender<Work>,
+    fetch: Sender<Work>,
+    publish: Sender<Work>,
+}
+
+impl Lanes {
+    /// Puts `work` into its queue, unless that is full.
+    pub(super) fn submit(&self, lane: Lane, work: Work) -> Result<(), SubmitError<()>> {
+        let queue = match lane {
+            Lane::Lookup => &self.lookup,
+            Lane::Fetch => &self.fetch,
+            Lane::Publish => &self.publish,
+        };
+        queue.try_send(work).map_err(|error| match error {
+            TrySendError::Full(_) => SubmitError::Busy(()),
+            TrySendError::Disconnected(_) => SubmitError::Closed(()),
+        })
+    }
+}
+
+/// Starts the threads. The one returned ends after all others, and after it the process is not
+/// attached any more.
+pub(super) fn start(
+    pool: Pool,
+    copy_threads: usize,
+    queue_depth: usize,
+) -> Result<(Lanes, JoinHandle<()>), PoolError> {
+    let (lookup, lookups) = bounded::<Work>(queue_depth);
+    let (fetch, fetches) = bounded::<Work>(queue_depth);
+    let (publish, publishes) = bounded::<Work>(queue_depth);
+    let mut copying = Vec::with_capacity(copy_threads);
+    for number in 0..copy_threads {
+        let (fetches, publishes) = (fetches.clone(), publishes.clone());
+        let serve = move |cache: &LocalCache<'_>, dma: &HostDma, clock: &SystemClock| {
+            copy(&Desk { cache, dma, clock }, &fetches, &publishes);
+        };
+        copying.push(pool.start_thread(&format!("rackline-copy-{number}"), serve)?);
+    }
+    // Refused here, where somebody hears of it.
+    pool.cache()?;
+    let keep = move || {
+        // As it was a moment ago: it says no only to a region or host tier of another version.
+        if let Ok(cache) = pool.cache() {
+            let desk = Desk { cache: &cache, dma: pool.dma(), clock: pool.clock() };
+            for work in lookups {
+                desk.work_on(work);
+            }
+        }
+        end(&pool, copying);
+    };
+    let keeper = std::thread::Builder::new().name("rackline-lookup".to_owned());
+    let keeper = keeper.spawn(keep).map_err(PoolError::Thread)?;
+    Ok((Lanes { lookup, fetch, publish }, keeper))
+}
+
+fn end(pool: &Pool, copying: Vec<JoinHandle<LocalMember>>) {
+    // One that panicked has printed why; its place in the registry falls to who reclaims.
+    for member in copying.into_iter().filter_map(|thread| thread.join().ok()) {
+        pool.attachment().leave_thread(member);
+    }
+}
+
+/// Until both queues have ended.
+fn copy(desk: &Desk<'_>, fetches: &Receiver<Work>, publishes: &Receiver<Work>) {
+    loop {
+        let next = select_biased! {
+            recv(fetches) -> work => work.or_else(|_| publishes.recv()),
+            recv(publishes) -> work => work.or_else(|_| fetches.recv()),
+        };
+        match next {
+            Ok(work) => desk.work_on(work),
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Transfers: a pool attached for engines that must not wait.
+//!
+//! A [`Session`](crate::session::Session) does its work on the thread that calls, and belongs to
+//! it. An engine has threads of its own, several at that, and a scheduler that must never be held
+//! up. [`Transfers`] attaches the process once and works on threads of its own; every call of a
+//! [`TransferSession`] returns at once with a [`Completion`].
+//!
+//! Queues are bounded: when one is full the call gives back what it was given
+//! ([`SubmitError::Busy`]). For a publish that is a block fewer in the pool, for a lookup a miss.
+//! Fetches go before publishes.
+
+mod buffers;
+mod completion;
+mod lanes;
+mod session;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use cxl_shm::units::NodeId;
+use kv_cache::{Local, Metrics};
+
+use crate::pool::{Pool, PoolError, PoolOptions};
+use crate::session::SessionOptions;
+use lanes::{Lane, Lanes, Work};
+
+pub use buffers::{Destination, Source};
+pub use completion::{Completion, Lost};
+pub use session::{Fetched, NewBlock, Published, SubmitError, TransferSession};
+
+/// How a process transfers.
+#[derive(Clone, Debug)]
+pub struct TransferOptions {
+    /// How its node's part of the pool is kept.
+    pub pool: PoolOptions,
+    /// Threads that copy. One fills most of what a processor can copy; at least 1.
+    pub copy_threads: usize,
+    /// Transfers that wait in each queue at most; at least 1.
+    pub queue_depth: usize,
+}
+
+impl Default for TransferOptions {
+    /// One thread, queues of 256.
+    fn default() -> Self {
+        Self { pool: PoolOptions::default(), copy_threads: 1, queue_depth: 256 }
+    }
+}
+
+/// A process attached to a pool, for all its threads. Clones are the same attachment.
+///
+/// It ends with [`close`](Self::close), or when the last clone and the last session are dropped:
+/// what waits in the queues is done, and then the process leaves the pool.
+///
+/// A child made by `fork` is not attached: every call in it is refused ([`SubmitError::Forked`]).
+///
+/// # Example
+/// ```no_run
+/// use connector::session::SessionOptions;
+/// use connector::transfer::{NewBlock, TransferOptions, Transfers};
+/// use kv_cache::{BlockHash, Model, Namespace};
+///
+/// let transfers = Transfers::attach("/dev/dax0.0".as_ref(), 3, TransferOptions::default())?;
+/// # let model = Model {
+/// #     name: "SmolLM2-135M-Instruct", revision: "1", dtype: "f16", layout_version: 1,
+/// #     block_tokens: 16, tensor_parallel_rank: 0, tensor_parallel_size: 1, layers: 30,
+/// #     kv_heads: 3, head_dim: 64,
+/// # };
+/// let session = transfers.session(SessionOptions {
+///     model: model.fingerprint(),
+///     namespace: Namespace::default(),
+///     block_bytes: 368_640,
+///     chunk_timeout_ms: 2000,
+/// });
+/// let hash = BlockHash::new([7; 32]);
+/// let publish = session.publish(vec![NewBlock { hash, depth: 0, bytes: vec![1; 368_640] }])?;
+/// // ... the engine goes on ...
+/// assert_eq!(publish.wait()?.report?.available(), 1);
+///
+/// let found = session.lookup_and_hold(vec![hash])?.wait()?;
+/// let fetch = session.fetch(found.blocks(), vec![vec![0; 368_640]])?;
+/// let fetched = fetch.wait()?;
+/// assert_eq!(fetched.report?.valid_blocks(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Transfers {
+    running: Arc<Running>,
+}
+
+/// The threads of an attached process.
+#[derive(Debug)]
+struct Running {
+    /// Where they were started: a child made by `fork` has another number, and no threads.
+    process: u32,
+    node: NodeId,
+    local: Arc<Local>,
+    lanes: Mutex<Option<(Lanes, JoinHandle<()>)>>,
+}
+
+impl Transfers {
+    /// Attaches to the pool at `path` as a process of `node`, and starts its threads.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn attach(path: &Path, node: u16, options: TransferOptions) -> Result<Self, PoolError> {
+        let pool = Pool::attach_with(path, node, &options.pool)?;
+        let (node, local) = (pool.attachment().node(), Arc::clone(pool.local()));
+        let copy_threads = options.copy_threads.max(1);
+        let (lanes, keeper) = lanes::start(pool, copy_threads, options.queue_depth.max(1))?;
+        let lanes = Mutex::new(Some((lanes, keeper)));
+        let running = Running { process: std::process::id(), node, local, lanes };
+        Ok(Self { running: Arc::new(running) })
+    }
+
+    /// A session for the blocks of one model and namespace.
+    #[must_use]
+    pub fn session(&self, options: SessionOptions) -> TransferSession {
+        TransferSession::new(Arc::clone(&self.running), options)
+    }
+
+    /// The node this process belongs to.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.running.node
+    }
+
+    /// What this process did with the pool so far.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.running.local.metrics()
+    }
+
+    /// Takes no more work, waits until what was taken up is done, and leaves the pool. Sessions that
+    /// remain are refused everything ([`SubmitError::Closed`]).
+    pub fn close(&self) {
+        self.running.close();
+    }
+}
+
+impl Running {
+    fn submit(&self, lane: Lane, work: Work) -> Result<(), SubmitError<()>> {
+        if std::process::id() != self.process {
+            return Err(SubmitError::Forked(()));
+        }
+        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((lanes, _)) = &*lanes else { return Err(SubmitError::Closed(())) };
+        lanes.submit(lane, work)
+    }
+
+    fn close(&self) {
+        if std::process::id() != self.process {
+            // The threads are the parent's, and so are the locks of the queues, in whatever state the
+            // fork found them.
+            if let Ok(mut lanes) = self.lanes.try_lock() {
+                std::mem::forget(lanes.take());
+            }
+            return;
+        }
+        let running = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((lanes, keeper)) = running {
+            drop(lanes);
+            // If it panicked, that was printed.
+            let _ = keeper.join();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,249 @@
+//! Transfers on a real region in /dev/shm, with locks that need no lock manager.
+
+use std::sync::mpsc;
+
+use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
+use cxl_shm::region::Region;
+use kv_cache::{BlockHash, CacheGeometry, Model, Namespace};
+
+use super::*;
+
+const BLOCK_BYTES: usize = 8192;
+const NODES: u16 = 2;
+
+fn options() -> SessionOptions {
+    let model = Model {
+        name: "tiny",
+        revision: "1",
+        dtype: "f16",
+        layout_version: 1,
+        block_tokens: 16,
+        tensor_parallel_rank: 0,
+        tensor_parallel_size: 1,
+        layers: 2,
+        kv_heads: 1,
+        head_dim: 64,
+    };
+    SessionOptions {
+        model: model.fingerprint(),
+        namespace: Namespace::default(),
+        block_bytes: BLOCK_BYTES as u64,
+        chunk_timeout_ms: 5000,
+    }
+}
+
+/// A folder with a fresh region, gone when it is dropped.
+fn region() -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = folder.path().join("region");
+    let cache = CacheGeometry::new(256, 64).unwrap();
+    let geometry = Geometry {
+        region_bytes: 16 << 20,
+        nodes: NODES,
+        locks: 8,
+        chunk_bytes: 1 << 20,
+        area_lines: cache.area_lines(NODES),
+        host_words: 0,
+    };
+    let host_words = cache.host_words(&Layout::new(geometry).unwrap()) as u64;
+    // Host tiers are told apart by it: the random name of the folder, in part.
+    let name = folder.path().as_os_str().as_encoded_bytes();
+    let random = name.iter().fold(0, |sum: u64, byte| sum.rotate_left(7) ^ u64::from(*byte));
+    let uuid = [u64::from(std::process::id()), random];
+    let superblock = Superblock::new(uuid, Geometry { host_words, ..geometry }, cache.encode());
+    let superblock = Superblock { lock_protocol: LockProtocol::Bakery, ..superblock };
+    let region = Region::create_file(&path, geometry.region_bytes).unwrap();
+    format_superblock(region.fabric(), &superblock, |_, _| ()).unwrap();
+    (folder, path)
+}
+
+fn attach(path: &Path, node: u16, queue_depth: usize) -> Transfers {
+    let options = TransferOptions { copy_threads: 2, queue_depth, ..TransferOptions::default() };
+    Transfers::attach(path, node, options).unwrap()
+}
+
+fn block(number: u8) -> NewBlock<Vec<Vec<u8>>> {
+    let hash = BlockHash::new([number; 32]);
+    let bytes = vec![vec![number; 100], vec![!number; BLOCK_BYTES - 100]];
+    NewBlock { hash, depth: u32::from(number), bytes }
+}
+
+#[test]
+fn what_one_node_publishes_another_holds_and_fetches() {
+    let (_folder, path) = region();
+    let (prefill, decode) = (attach(&path, 0, 8), attach(&path, 1, 8));
+    let from = prefill.session(options());
+    let published = from.publish((0..20).map(block).collect()).unwrap().wait().unwrap();
+    assert_eq!(published.report.unwrap().published(), 20);
+    assert_eq!(published.blocks, (0..20).map(block).collect::<Vec<_>>(), "buffers come back");
+
+    let to = decode.session(options());
+    let hashes: Vec<_> = (0..25).map(|number| block(number).hash).collect();
+    let found = to.lookup(hashes.clone()).unwrap().wait().unwrap();
+    assert_eq!(found.blocks().len(), 20);
+    let held = to.lookup_and_hold(hashes).unwrap().wait().unwrap();
+    assert_eq!(held.blocks(), found.blocks());
+    assert_eq!(decode.metrics().held_blocks, 20);
+
+    let empty = vec![vec![vec![0; BLOCK_BYTES / 2]; 2]; 20];
+    let fetched = to.fetch(held.blocks(), empty).unwrap().wait().unwrap();
+    assert_eq!(fetched.report.unwrap().valid_blocks(), 20);
+    for (number, parts) in (0..).zip(&fetched.destinations) {
+        assert_eq!(parts.concat(), block(number).bytes.concat());
+    }
+    to.release(held).unwrap().wait().unwrap();
+    assert_eq!(decode.metrics().released_blocks, 20);
+}
+
+#[test]
+fn buffers_of_another_length_are_an_error_and_come_back() {
+    let (_folder, path) = region();
+    let transfers = attach(&path, 0, 8);
+    let session = transfers.session(options());
+    let short = NewBlock { hash: BlockHash::new([1; 32]), depth: 0, bytes: vec![1; 7] };
+    let published = session.publish(vec![short.clone()]).unwrap().wait().unwrap();
+    assert!(published.report.unwrap_err().to_string().contains("7 bytes"));
+    assert_eq!(published.blocks, [short]);
+}
+
+/// Bytes whose thread waits for a word before it goes on.
+#[derive(Debug)]
+struct Gate(Mutex<mpsc::Receiver<()>>, Vec<u8>);
+
+impl Source for Gate {
+    fn parts(&self) -> Vec<&[u8]> {
+        self.0.lock().unwrap().recv().unwrap();
+        vec![&self.1]
+    }
+}
+
+#[test]
+fn a_full_queue_gives_back_what_it_was_given() {
+    let (_folder, path) = region();
+    let transfers = attach(&path, 0, 1);
+    let session = transfers.session(options());
+    let mut gates = Vec::new();
+    let mut under_way = Vec::new();
+    let refused = loop {
+        let (open, gate) = mpsc::channel();
+        let bytes = Gate(Mutex::new(gate), vec![0; BLOCK_BYTES]);
+        let number = u8::try_from(gates.len()).unwrap();
+        let hash = BlockHash::new([number; 32]);
+        match session.publish(vec![NewBlock { hash, depth: 0, bytes }]) {
+            Ok(completion) => {
+                under_way.push(completion);
+                gates.push(open);
+            }
+            Err(refused) => break refused,
+        }
+    };
+    // Two at work and one waiting at most; a thread may not have taken up its first yet.
+    assert!((1..=3).contains(&under_way.len()), "{}", under_way.len());
+    assert!(matches!(refused, SubmitError::Busy(_)));
+    assert_eq!(refused.into_inner()[0].bytes.1.len(), BLOCK_BYTES);
+
+    // Lookups and fetches have queues of their own.
+    assert_eq!(session.lookup(Vec::new()).unwrap().wait().unwrap().blocks().len(), 0);
+    for gate in &gates {
+        gate.send(()).unwrap();
+    }
+    for completion in under_way {
+        assert_eq!(completion.wait().unwrap().report.unwrap().published(), 1);
+    }
+}
+
+#[test]
+fn what_was_not_begun_can_be_cancelled() {
+    let (_folder, path) = region();
+    let transfers = attach(&path, 0, 8);
+    let session = transfers.session(options());
+    let (gates, under_way): (Vec<_>, Vec<_>) = (0..2)
+        .map(|number| {
+            let (open, gate) = mpsc::channel();
+            let bytes = Gate(Mutex::new(gate), vec![0; BLOCK_BYTES]);
+            let hash = BlockHash::new([number; 32]);
+            (open, session.publish(vec![NewBlock { hash, depth: 0, bytes }]).unwrap())
+        })
+        .unzip();
+    let waiting = session.publish(vec![block(9)]).unwrap();
+    // Both threads are at a gate, or will be: whatever waits behind is not begun.
+    assert!(waiting.cancel());
+    assert!(!waiting.cancel(), "once");
+    for gate in &gates {
+        gate.send(()).unwrap();
+    }
+    for completion in under_way {
+        assert!(completion.wait_ms(60_000).unwrap().is_some());
+    }
+    assert_eq!(waiting.wait().unwrap_err(), Lost);
+    let found = session.lookup(vec![block(9).hash]).unwrap().wait().unwrap();
+    assert_eq!(found.blocks().len(), 0);
+}
+
+/// Bytes that are not to be had.
+#[derive(Debug)]
+struct Trap;
+
+impl Source for Trap {
+    fn parts(&self) -> Vec<&[u8]> {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn work_that_panics_takes_nothing_else_with_it() {
+    let (_folder, path) = region();
+    let transfers = attach(&path, 0, 8);
+    let session = transfers.session(options());
+    for _ in 0..3 {
+        let block = NewBlock { hash: BlockHash::new([1; 32]), depth: 0, bytes: Trap };
+        assert_eq!(session.publish(vec![block]).unwrap().wait().unwrap_err(), Lost);
+    }
+    let published = session.publish(vec![block(2)]).unwrap().wait().unwrap();
+    assert_eq!(published.report.unwrap().published(), 1);
+}
+
+#[test]
+fn what_was_taken_up_is_done_before_the_pool_is_left() {
+    let (_folder, path) = region();
+    let transfers = attach(&path, 0, 64);
+    let session = transfers.session(options());
+    let completions: Vec<_> =
+        (0..30).map(|number| session.publish(vec![block(number)]).unwrap()).collect();
+    transfers.close();
+    for completion in completions {
+        assert_eq!(completion.poll().unwrap().unwrap().report.unwrap().published(), 1);
+    }
+    assert!(matches!(session.publish(vec![block(99)]), Err(SubmitError::Closed(_))));
+    drop((session, transfers));
+
+    let again = attach(&path, 0, 8);
+    let hashes = (0..30).map(|number| block(number).hash).collect();
+    let found = again.session(options()).lookup(hashes).unwrap().wait().unwrap();
+    assert_eq!(found.blocks().len(), 30, "they outlive the process's attachment");
+}
+
+#[test]
+fn sessions_serve_many_threads() {
+    let (_folder, path) = region();
+    let transfers = attach(&path, 0, 256);
+    let session = transfers.session(options());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let session = session.clone();
+            scope.spawn(move || {
+                for number in (0..10).map(|number| thread * 10 + number) {
+                    let published = session.publish(vec![block(number)]).unwrap().wait().unwrap();
+                    assert_eq!(published.report.unwrap().published(), 1);
+                    let found = session.lookup(vec![block(number).hash]).unwrap().wait().unwrap();
+                    let fetch = session.fetch(found.blocks().to_vec(), vec![vec![0; BLOCK_BYTES]]);
+                    let fetched = fetch.unwrap().wait().unwrap();
+                    assert_eq!(fetched.report.unwrap().valid_blocks(), 1);
+                    assert_eq!(fetched.destinations[0], block(number).bytes.concat());
+                }
+            });
+        }
+    });
+    assert_eq!(transfers.metrics().published_blocks, 40);
+    assert_eq!(transfers.metrics().fetched_blocks, 40);
+}

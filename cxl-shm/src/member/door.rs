@@ -1,0 +1,217 @@
+//! The door of a node slot: of the hosts that come for one slot in the same moment, one passes at
+//! most.
+//!
+//! Nobody owns the lines of a slot that was left, so no line tells who may write them next. Whoever
+//! comes announces itself in words that are a line each, looks around, and looks again (Lamport's
+//! way into a fast mutex, also known as a splitter):
+//!
+//! ```text
+//! knock := me          publish {token, incarnation}                 one word, of whoever comes
+//! look at the marks    another's beyond the slot's incarnation? --> somebody comes, or is in: closed
+//! mark := me           publish {host, incarnation}                  a word for each host
+//! look at the knock    mine? --> passed
+//!                      another's, or the mark is? --> mark := what it was; overtaken
+//! ```
+//!
+//! - **J1** The knock is the one word that several hosts write (an exception to M1). Its line has
+//!   nothing else in it, so a host that writes it back brings no old word back; each store takes
+//!   effect once, before its publish ends. Only that is relied on: a knock that is overwritten,
+//!   also by a host that slept in front of it for a life of the slot, keeps one out, and lets
+//!   nobody in. A token is used by one process, so a knock that is mine was not overwritten since.
+//! - **J2** A mark has one writing host (M1): that whose name is on it. A host takes the mark of its
+//!   own name, or, when it never came before, the one with the smallest incarnation. Who has passed
+//!   leaves it as it is, so it tells of the life, also when that is over; who has not takes it back.
+//! - **J3** Of two that pass for the same life of the slot one has knocked last. It looked at the marks
+//!   after that, and the other one's was there, as that one saw its own knock after it had marked. So
+//!   it did not pass.
+//! - **J4** A host that dies between its mark and the line of the slot leaves the door closed. Its
+//!   machine passes by, when it comes back: it knows its own mark. For all others it is the life of
+//!   that incarnation which has died: its heart stands still, a lock manager declares it dead, and
+//!   its recovery ends with the line of the slot (R1 to R5).
+//!
+//! What is left to chance: two hosts that come for the first time ever in the same moment, with a
+//! third, and choose the same of sixteen marks. The first to have marked finds its mark gone, or
+//! the second erases it when it is overtaken; then the third finds the door open.
+
+use crc_fast::CrcAlgorithm;
+
+use super::{HostIdentity, ProcessIdentity};
+use crate::crash::{self, CrashPoint};
+use crate::fabric::{Fabric, refresh_all};
+use crate::layout::{DOOR_MARKS, Layout};
+use crate::mutant::{self, Mutant};
+use crate::units::{Incarnation, NodeId};
+
+/// {who, for which incarnation} in one word: a knock, or a mark. Zero is nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Call {
+    who: u32,
+    incarnation: Incarnation,
+}
+
+impl Call {
+    #[expect(clippy::cast_possible_truncation, reason = "takes a word apart into its fields")]
+    fn from_word(word: u64) -> Self {
+        Self { who: (word >> 32) as u32, incarnation: Incarnation(word as u32) }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.who) << 32 | u64::from(self.incarnation.0)
+    }
+}
+
+/// The marks at a door, read at one time.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Marks(Vec<Call>);
+
+impl Marks {
+    /// The marks at the door of `node`, freshly read.
+    pub(crate) fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Self {
+        fabric.refresh(layout.door_marks(node));
+        let mark = |index| Call::from_word(layout.door_mark(node, index).cached(fabric));
+        Self((0..DOOR_MARKS).map(mark).collect())
+    }
+
+    /// The largest incarnation beyond `last` that any host has come for.
+    pub(crate) fn beyond(&self, last: Incarnation) -> Option<Incarnation> {
+        let incarnations = self.0.iter().map(|mark| mark.incarnation);
+        incarnations.filter(|incarnation| *incarnation > last).max()
+    }
+}
+
+/// Whether anybody has come for the slot of `node` since incarnation `last`, as far as the cached
+/// knock tells. A hint: a knock may be that of a host that slept.
+pub(crate) fn was_knocked_at<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    node: NodeId,
+    last: Incarnation,
+) -> bool {
+    Call::from_word(layout.knock(node).cached(fabric)).incarnation > last
+}
+
+/// Why a host did not pass. Nothing is left of its coming but a knock, which means nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Refused {
+    /// Another comes, or is in.
+    Closed,
+    /// Another came in the same moment.
+    Overtaken,
+}
+
+/// A process that comes for a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Visitor {
+    node: NodeId,
+    /// No other process has it.
+    token: u32,
+    /// The machine's name at this door: the same when it comes again.
+    host: u32,
+}
+
+/// What a visitor saw of the door before it knocked.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Outside {
+    /// The present or last life of the slot, as its lines say.
+    said: Incarnation,
+    /// The mark that is ours, and what it is.
+    mark: (u64, Call),
+    /// Another host comes, or is in.
+    closed: bool,
+}
+
+impl Outside {
+    /// The last life of the slot, and whether it is one of this machine that died at the door.
+    pub(crate) fn last(&self) -> (Incarnation, bool) {
+        let own = self.mark.1.incarnation;
+        (own.max(self.said), own > self.said)
+    }
+
+    /// Whether there is no need to knock: another host comes, or is in.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+}
+
+impl Visitor {
+    /// `process` of `host`, which comes for the slot of `node`.
+    pub(crate) fn new(node: NodeId, host: &HostIdentity, process: ProcessIdentity) -> Self {
+        let machine = if host.machine_id == [0; 2] { host.boot_id } else { host.machine_id };
+        let life = [host.boot_id[0], host.boot_id[1], host.pid_namespace, process.word()];
+        let host = name_of(&machine);
+        Self { node, token: name_of(&[&machine[..], &life].concat()), host }
+    }
+
+    /// Looks at the door of the slot, whose lines say that `said` is its last life.
+    pub(crate) fn look<F: Fabric>(
+        &self,
+        layout: &Layout,
+        fabric: &F,
+        said: Incarnation,
+    ) -> Outside {
+        let Marks(marks) = Marks::fresh(layout, fabric, self.node);
+        let first = u64::from(self.host) % DOOR_MARKS;
+        let distance = |place: u64| (place + DOOR_MARKS - first) % DOOR_MARKS;
+        // J2.
+        let own = (0..).zip(&marks).min_by_key(|(place, call)| {
+            (!self.is_mine(**call), call.incarnation, distance(*place))
+        });
+        let mark = own.map_or((first, Call::from_word(0)), |(place, call)| (place, *call));
+        let others = |mark: &Call| !self.is_mine(*mark) && mark.incarnation > said;
+        Outside { said, mark, closed: marks.iter().any(others) }
+    }
+
+    /// Tries to pass the door for life `next` of the slot, after a look at it.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub(crate) fn pass<F: Fabric>(
+        &self,
+        layout: &Layout,
+        fabric: &F,
+        outside: &Outside,
+        next: Incarnation,
+    ) -> Result<(), Refused> {
+        let (place, _) = outside.mark;
+        let knock = Call { who: self.token, incarnation: next }.word();
+        // M1: J1.
+        layout.knock(self.node).claim().publish(fabric, knock);
+        let again = self.look(layout, fabric, outside.said);
+        if again.closed || again.mark != outside.mark {
+            return Err(Refused::Closed);
+        }
+        // M1: J2.
+        let mark = layout.door_mark(self.node, place).claim();
+        let mine = Call { who: self.host, incarnation: next }.word();
+        mark.publish(fabric, mine);
+        crash::reach(CrashPoint::JoinMarked);
+        let door = [layout.knock(self.node), mark.peer()];
+        refresh_all(fabric, door.map(|word| word.range()));
+        let [knocked, marked] = door.map(|word| word.cached(fabric));
+        if (knocked, marked) == (knock, mine) || mutant::is(Mutant::PassesUnseen) {
+            return Ok(());
+        }
+        self.step_back(layout, fabric, outside);
+        Err(Refused::Overtaken)
+    }
+
+    /// Takes the mark back: this process does not come in.
+    pub(crate) fn step_back<F: Fabric>(&self, layout: &Layout, fabric: &F, outside: &Outside) {
+        let (place, before) = outside.mark;
+        let mark = layout.door_mark(self.node, place).claim();
+        if self.is_mine(Call::from_word(mark.own(fabric))) {
+            mark.publish(fabric, before.word());
+        }
+    }
+
+    fn is_mine(&self, call: Call) -> bool {
+        call.incarnation != Incarnation(0) && call.who == self.host
+    }
+}
+
+/// A number of 32 bits for what is told apart by more.
+fn name_of(words: &[u64]) -> u32 {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let crc = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, &bytes);
+    u32::try_from(crc & u64::from(u32::MAX)).unwrap_or(0)
+}

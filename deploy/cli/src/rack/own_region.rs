@@ -1,0 +1,70 @@
+//! A region of one's own.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use cxl_shm::layout::{Layout, Superblock};
+use cxl_shm::member::{HOST_TIER_FOLDER, HostTierFile};
+use cxl_shm::region::Region;
+
+use super::{Interrupt, progress_bar};
+use crate::format::{self, Plan};
+
+/// Touched at a time.
+const PREFAULT_BYTES: u64 = 16 << 20;
+
+/// A region in a file that is removed when this is dropped, with all its host tiers.
+#[derive(Debug)]
+pub(crate) struct OwnRegion {
+    pub(crate) region: Region,
+    pub(crate) superblock: Superblock,
+    pub(crate) layout: Layout,
+}
+
+impl OwnRegion {
+    /// Makes the file and formats it, and touches all of it so that no request pays for that.
+    pub(crate) fn make(
+        path: &Path,
+        bytes: u64,
+        plan: &Plan,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let region = Region::create_file(path, bytes)?;
+        let (superblock, layout) = match format::make(&region, plan, false) {
+            Ok(made) => made,
+            Err(error) => {
+                region.remove_file().context("and the region's file could not be removed")?;
+                return Err(error);
+            }
+        };
+        let own = Self { region, superblock, layout };
+        let bar = progress_bar(bytes, "pre-faulting {bar:40} {bytes}/{total_bytes}");
+        own.region.prefault(PREFAULT_BYTES, |done, _| bar.set_position(done))?;
+        bar.finish_and_clear();
+        interrupt.check()?;
+        Ok(own)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.region.path()
+    }
+
+    /// Takes the file out of its folder, once all have opened it: then nothing is left of it even
+    /// when this process is killed.
+    pub(crate) fn unlink(&self) -> Result<()> {
+        Ok(self.region.remove_file()?)
+    }
+}
+
+impl Drop for OwnRegion {
+    fn drop(&mut self) {
+        if let Err(error) = self.region.remove_file() {
+            eprintln!("rackline: {error}");
+        }
+        // A worker that was killed could not remove the tier of its host.
+        let folder = Path::new(HOST_TIER_FOLDER);
+        if let Err(error) = HostTierFile::remove_all(folder, &self.superblock, &self.layout) {
+            eprintln!("rackline: {error}");
+        }
+    }
+}

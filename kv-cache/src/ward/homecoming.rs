@@ -1,0 +1,47 @@
+//! The next life of a node that somebody looked after (W2).
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::member::Liveness;
+use cxl_shm::units::NodeId;
+
+use super::guardian_of;
+use crate::heap::Heap;
+
+/// How long it waits for a guardian, which stops after a batch of evictions: much longer than that
+/// takes.
+const WAIT_MS: u64 = 10_000;
+
+/// What this node published in its earlier life is still being emptied by another host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "node {guardian} is still at what this node published in its earlier life, and does not stop: \
+     its host is paused, or dead and not fenced yet (`rackline status`); start again once it goes \
+     on, or is recovered"
+)]
+pub struct BeingEmptied {
+    /// Who is at it.
+    pub guardian: NodeId,
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Heap<'_, F, H, L> {
+    /// Waits until nobody else writes what this node published in earlier lives, unless a process of
+    /// this one took it over already. What was written since it joined the caches do not hold: the
+    /// first sweep refreshes them (M8).
+    pub(crate) fn come_home(&self, clock: &impl Clock) -> Result<(), BeingEmptied> {
+        if self.is_built(clock) {
+            return Ok(());
+        }
+        let (member, areas) = (self.member(), self.areas());
+        let until_ms = clock.now_ms().saturating_add(WAIT_MS);
+        let mut tries = 0;
+        while let Some(guardian) = guardian_of(member, areas, member.node()) {
+            if clock.now_ms() >= until_ms {
+                return Err(BeingEmptied { guardian });
+            }
+            clock.pause(tries);
+            tries += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+"""Engines for tests: one after another, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+# Scheduler and worker in this process; nothing is fetched or reported. With more threads than cores
+# the engine crawls on a busy machine.
+os.environ.update(
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    HF_HUB_OFFLINE="1",
+    VLLM_NO_USAGE_STATS="1",
+    DO_NOT_TRACK="1",
+    OMP_NUM_THREADS="1",
+    VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+)
+
+BLOCK_TOKENS = 32
+
+
+@dataclasses.dataclass
+class Answer:
+    """What a request got."""
+
+    tokens: list[int]
+    cached_tokens: int
+    finish_reason: str | None
+
+
+class Engine:
+    """An engine, and what it did with the pool."""
+
+    def __init__(self, llm: Any) -> None:
+        self.llm = llm
+
+    def answers(self, prompts: list[list[int]], tokens: int = 24, salt: str | None = None):
+        from vllm import SamplingParams
+
+        params = SamplingParams(
+            temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False
+        )
+        given = [{"prompt_token_ids": prompt} for prompt in prompts]
+        if salt is not None:
+            given = [{**prompt, "cache_salt": salt} for prompt in given]
+        outputs = self.llm.generate(given, params, use_tqdm=False)
+        return [
+            Answer(
+                list(output.outputs[0].token_ids),
+                output.num_cached_tokens or 0,
+                output.outputs[0].finish_reason,
+            )
+            for output in outputs
+        ]
+
+    def counter(self, name: str) -> int:
+        """One of the connector's counters; the engine tells them after a step."""
+        found = [
+            metric.value
+            for metric in self.llm.get_metrics()
+            if metric.name == f"vllm:rackline_{name}"
+        ]
+        return int(sum(found))
+
+
+@contextlib.contextmanager
+def engine(
+    model: str,
+    settings: dict[str, Any] | None = None,
+    *,
+    role: str = "kv_both",
+    policy: str = "recompute",
+    cache_bytes: int = 64 << 20,
+    **options: Any,
+) -> Iterator[Engine]:
+    """An engine with the connector, or without one when there are no settings."""
+    from vllm import LLM
+    from vllm.config import KVTransferConfig
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    transfer = None
+    if settings is not None:
+        transfer = KVTransferConfig(
+            kv_connector="RacklineConnector",
+            kv_connector_module_path="rackline.vllm",
+            kv_role=role,
+            kv_load_failure_policy=policy,
+            kv_connector_extra_config=settings,
+        )
+    defaults = dict(
+        skip_tokenizer_init=True,
+        dtype="float32",
+        block_size=BLOCK_TOKENS,
+        enforce_eager=True,
+        max_model_len=1024,
+        seed=0,
+        disable_log_stats=False,
+    )
+    llm = LLM(
+        model,
+        kv_transfer_config=transfer,
+        kv_cache_memory_bytes=cache_bytes,
+        **{**defaults, **options},
+    )
+    try:
+        yield Engine(llm)
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+
+def prompts(seed: int, *lengths: int) -> list[list[int]]:
+    """Prompts of the tiny model's tokens."""
+    dice = random.Random(seed)
+    return [[dice.randrange(3, 500) for _ in range(length)] for length in lengths]

@@ -1,0 +1,31 @@
+"""An engine in processes of its own, as a program: what it is to do comes as JSON in the first
+argument, what it did goes out as one line of JSON, after a line `serving` when it begins."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from engine import engine, prompts
+
+
+def main() -> None:
+    told = json.loads(sys.argv[1])
+    options = told.get("options", {})
+    with engine(told["model"], told.get("settings"), **options) as own:
+        print("serving", flush=True)
+        given = [prompt for part in told["prompts"] for prompt in prompts(*part)]
+        tokens = []
+        for start in range(0, len(given), told.get("batch", len(given))):
+            batch = given[start : start + told.get("batch", len(given))]
+            answers = own.answers(batch, tokens=told.get("tokens", 24))
+            tokens += [answer.tokens for answer in answers]
+            print("batch", flush=True)
+        names = ("lookup_hit_blocks", "loaded_blocks", "saved_blocks", "failed_load_blocks")
+        counters = {name: own.counter(name) for name in names}
+    print(json.dumps({"tokens": tokens, **counters}), flush=True)
+
+
+# vLLM starts its workers anew, which read this file.
+if __name__ == "__main__":
+    main()

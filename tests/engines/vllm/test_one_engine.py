@@ -1,0 +1,311 @@
+"""The connector in real engines, one after another, on one pool."""
+
+from __future__ import annotations
+
+import json
+import unittest
+from unittest import mock
+
+from engine import BLOCK_TOKENS, engine, prompts
+from models import tiny
+from pool import damage
+from region import Region
+
+PROMPTS = prompts(1, 200, 300, 170)
+FULL_BLOCKS = sum((len(prompt) - 1) // BLOCK_TOKENS for prompt in PROMPTS)
+
+
+def tokens(answers) -> list[list[int]]:
+    return [answer.tokens for answer in answers]
+
+
+class OneEngine(unittest.TestCase):
+    expected: list[list[int]]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.model = tiny()
+        with engine(cls.model) as plain:
+            cls.expected = tokens(plain.answers(PROMPTS))
+
+    def setUp(self) -> None:
+        self.region = self.enterContext(Region("256MiB", "256KiB", chunk="4MiB"))
+
+    def settings(self, node: int = 0, **more) -> dict:
+        return {"region": self.region.path, "node": node, **more}
+
+    def fill(self, **more) -> None:
+        """An engine of node 0 serves the prompts."""
+        with engine(self.model, self.settings(**more)) as first:
+            self.assertEqual(tokens(first.answers(PROMPTS)), self.expected)
+            self.assertEqual(first.counter("lookup_hit_blocks"), 0)
+            self.assertGreaterEqual(first.counter("saved_blocks"), FULL_BLOCKS)
+
+    def test_another_node_loads_what_one_saved(self) -> None:
+        self.fill()
+        for load in ("async", "sync"):
+            with self.subTest(load), engine(self.model, self.settings(1, load=load)) as second:
+                answers = second.answers(PROMPTS)
+                self.assertEqual(tokens(answers), self.expected)
+                cached = [(len(prompt) - 1) // BLOCK_TOKENS * BLOCK_TOKENS for prompt in PROMPTS]
+                self.assertEqual([answer.cached_tokens for answer in answers], cached)
+                self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
+                self.assertEqual(second.counter("failed_load_blocks"), 0)
+
+    def test_roles(self) -> None:
+        """A producer saves and does not load, a consumer loads and does not save."""
+        with engine(self.model, self.settings(), role="kv_producer") as producer:
+            producer.answers(PROMPTS)
+            self.assertGreaterEqual(producer.counter("saved_blocks"), FULL_BLOCKS)
+        with engine(self.model, self.settings(), role="kv_producer") as producer:
+            producer.answers(PROMPTS)
+            self.assertEqual(producer.counter("loaded_blocks"), 0)
+        with engine(self.model, self.settings(1), role="kv_consumer") as consumer:
+            answers = consumer.answers(PROMPTS + prompts(2, 150))
+            self.assertEqual(tokens(answers)[:3], self.expected)
+            self.assertEqual(consumer.counter("loaded_blocks"), FULL_BLOCKS)
+            self.assertEqual(consumer.counter("saved_blocks"), 0)
+
+    def test_wrong_bytes_would_show_in_the_tokens(self) -> None:
+        """The control of all the others: a block saved in the place of others passes every check of
+        the pool, and gives other tokens. (Blocks that only changed places would not: a key has its
+        position in it.)"""
+        from rackline.vllm.worker import WorkerHalf
+
+        save = WorkerHalf._save
+
+        def repeated(half, job):
+            job.block_ids = job.block_ids[:1] * len(job.block_ids)
+            save(half, job)
+
+        with mock.patch.object(WorkerHalf, "_save", repeated):
+            self.fill()
+        with engine(self.model, self.settings(1)) as second:
+            self.assertNotEqual(tokens(second.answers(PROMPTS)), self.expected)
+
+    def test_damaged_blocks_are_computed_again(self) -> None:
+        for load in ("async", "sync"):
+            self.region = self.enterContext(Region("256MiB", "256KiB", chunk="4MiB"))
+            self.fill()
+            self.assertGreater(damage(self.region), 0)
+            with self.subTest(load), engine(self.model, self.settings(1, load=load)) as second:
+                self.assertEqual(tokens(second.answers(PROMPTS)), self.expected)
+                self.assertEqual(second.counter("loaded_blocks"), 0)
+                self.assertEqual(second.counter("failed_load_blocks"), FULL_BLOCKS)
+
+    def test_damaged_blocks_fail_requests_when_the_engine_is_told_so(self) -> None:
+        for load in ("async", "sync"):
+            self.region = self.enterContext(Region("256MiB", "256KiB", chunk="4MiB"))
+            self.fill()
+            damage(self.region)
+            told = engine(self.model, self.settings(1, load=load), policy="fail")
+            with self.subTest(load), told as second:
+                answers = second.answers(PROMPTS)
+                self.assertEqual([answer.finish_reason for answer in answers], ["error"] * 3)
+                # The engine goes on.
+                other = prompts(3, 100)
+                self.assertEqual(second.answers(other)[0].finish_reason, "length")
+
+    def test_nothing_computed_on_failed_blocks_is_saved(self) -> None:
+        """Synchronous loads fail under the forward of their step: a third engine must not find what
+        that computed."""
+        self.fill(save_generated=False)
+        damage(self.region)
+        longer = [prompt + extra for prompt, extra in zip(PROMPTS, prompts(4, 100, 100, 100))]
+        with engine(self.model) as plain:
+            expected = tokens(plain.answers(longer))
+        with engine(self.model, self.settings(1, load="sync")) as second:
+            self.assertEqual(tokens(second.answers(longer)), expected)
+            self.assertEqual(second.counter("failed_load_blocks"), FULL_BLOCKS)
+        # What is behind the damaged blocks is found when those are there again: their owner's engine
+        # removes them, and saves what the second has not.
+        with engine(self.model, self.settings(0)) as owner:
+            self.assertEqual(tokens(owner.answers(PROMPTS)), self.expected)
+            self.assertGreater(owner.counter("failed_load_blocks"), 0)
+        with engine(self.model, self.settings(1)) as third:
+            self.assertEqual(tokens(third.answers(longer)), expected)
+            self.assertGreaterEqual(third.counter("loaded_blocks"), FULL_BLOCKS)
+
+    def test_a_step_that_is_broken_off_saves_nothing(self) -> None:
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+        forward = GPUModelRunner._model_forward
+
+        def broken(*arguments, **options):
+            forward(*arguments, **options)
+            raise RuntimeError("on purpose")
+
+        with engine(self.model, self.settings()) as first:
+            with mock.patch.object(GPUModelRunner, "_model_forward", broken):
+                with self.assertRaisesRegex(RuntimeError, "on purpose"):
+                    first.answers(PROMPTS)
+        with engine(self.model, self.settings(1)) as second:
+            self.assertEqual(tokens(second.answers(PROMPTS)), self.expected)
+            self.assertEqual(second.counter("lookup_hit_blocks"), 0)
+
+    def test_salts_and_tenants_are_isolated(self) -> None:
+        with engine(self.model, self.settings(tenant="a")) as first:
+            self.assertEqual(tokens(first.answers(PROMPTS, salt="mine")), self.expected)
+        with engine(self.model, self.settings(1, tenant="a")) as second:
+            for salt, hits in [("other", 0), (None, 0), ("mine", FULL_BLOCKS)]:
+                before = second.counter("lookup_hit_blocks")
+                self.assertEqual(tokens(second.answers(PROMPTS, salt=salt)), self.expected)
+                self.assertEqual(second.counter("lookup_hit_blocks") - before, hits, salt)
+        with engine(self.model, self.settings(1, tenant="b")) as third:
+            third.answers(PROMPTS, salt="mine")
+            self.assertEqual(third.counter("lookup_hit_blocks"), 0)
+
+    def test_other_weights_find_nothing(self) -> None:
+        self.fill()
+        with engine(tiny(seed=1), self.settings(1)) as other:
+            self.assertNotEqual(tokens(other.answers(PROMPTS)), self.expected)
+            self.assertEqual(other.counter("lookup_hit_blocks"), 0)
+
+    def test_preemptions_and_chunked_prefill(self) -> None:
+        """Twenty blocks of cache for three requests that need thirty."""
+        long = prompts(5, 250, 260, 270)
+        with engine(self.model) as plain:
+            expected = tokens(plain.answers(long, tokens=60))
+        small = dict(cache_bytes=20 * 131072, max_num_batched_tokens=128, max_model_len=512)
+        for node, load in [(0, "async"), (1, "async"), (1, "sync")]:
+            with self.subTest(node=node, load=load):
+                told = engine(self.model, self.settings(node, load=load), **small)
+                with told as tight:
+                    self.assertEqual(tokens(tight.answers(long, tokens=60)), expected)
+                    preempted = [
+                        metric.value
+                        for metric in tight.llm.get_metrics()
+                        if metric.name == "vllm:num_preemptions"
+                    ]
+                    if node == 0:
+                        self.assertGreater(sum(preempted), 0)
+                    else:
+                        self.assertGreater(tight.counter("loaded_blocks"), 0)
+
+    def test_a_preemption_waits_for_what_is_copied(self) -> None:
+        """Saves that begin late only, some of them when a preemption asks for them."""
+        from rackline.vllm.worker import WorkerHalf
+
+        begun_by = {"poll": 0, "wait": 0}
+
+        class Late:
+            """A publish that begins at its sixtieth poll, or when it is waited for."""
+
+            def __init__(self, begin) -> None:
+                self._begin, self._publish, self._polls = begin, None, 0
+
+            def _begun(self, by: str):
+                if self._publish is None:
+                    self._publish = self._begin()
+                    begun_by[by] += 1
+                return self._publish
+
+            def poll(self):
+                self._polls += 1
+                return self._begun("poll").poll() if self._polls > 60 else None
+
+            def wait(self):
+                return self._begun("wait").wait()
+
+            def cancel(self) -> bool:
+                return False
+
+        class LateSession:
+            def __init__(self, session) -> None:
+                self._session = session
+
+            def publish(self, *arguments):
+                return Late(lambda: self._session.publish(*arguments))
+
+            def fetch(self, *arguments):
+                return self._session.fetch(*arguments)
+
+        register = WorkerHalf.register
+
+        def registered(half, caches) -> None:
+            register(half, caches)
+            half._session = LateSession(half._session)
+
+        long = prompts(5, 250, 260, 270)
+        with engine(self.model) as plain:
+            expected = tokens(plain.answers(long, tokens=150))
+        small = dict(cache_bytes=20 * 131072, max_num_batched_tokens=128, max_model_len=512)
+        with mock.patch.object(WorkerHalf, "register", registered):
+            with engine(self.model, self.settings(), **small) as tight:
+                self.assertEqual(tokens(tight.answers(long, tokens=150)), expected)
+        self.assertGreater(begun_by["wait"], 0, begun_by)
+        with engine(self.model, self.settings(1)) as second:
+            self.assertEqual(tokens(second.answers(long, tokens=150)), expected)
+            self.assertGreater(second.counter("loaded_blocks"), 0)
+
+    def test_a_pool_smaller_than_the_working_set(self) -> None:
+        with Region("16MiB", "128KiB", chunk="1MiB") as small:
+            many = prompts(6, *[200] * 24)
+            with engine(self.model) as plain:
+                expected = tokens(plain.answers(many))
+            with engine(self.model, {"region": small.path, "node": 0}) as full:
+                for _ in range(2):
+                    self.assertEqual(tokens(full.answers(many)), expected)
+                    full.llm.reset_prefix_cache()
+                # More than there is room for: the difference made room.
+                self.assertGreater(full.counter("saved_blocks"), 15 << 20 >> 17)
+
+    def test_after_new_weights_nothing_is_shared(self) -> None:
+        with engine(self.model, self.settings()) as first:
+            first.answers(PROMPTS)
+            first.llm.llm_engine.engine_core.engine_core.scheduler.reset_connector_cache()
+            first.llm.reset_prefix_cache()
+            saved = first.counter("saved_blocks")
+            first.answers(PROMPTS + prompts(7, 100))
+            self.assertEqual(first.counter("loaded_blocks"), 0)
+            self.assertEqual(first.counter("saved_blocks"), saved)
+
+    def test_events_tell_routers_what_is_in_the_pool(self) -> None:
+        import msgspec
+        import zmq
+        from vllm.config import KVEventsConfig
+
+        with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
+            subscriber.setsockopt(zmq.SUBSCRIBE, b"")
+            address = f"ipc://{self.region.path}.events"
+            events = KVEventsConfig(
+                enable_kv_cache_events=True, publisher="zmq", endpoint=address, topic="kv"
+            )
+            with engine(self.model, self.settings(), kv_events_config=events) as first:
+                subscriber.connect(address)
+                while not subscriber.poll(100):
+                    # Until the subscription has reached the publisher.
+                    first.answers(prompts(8, 40))
+                first.answers(PROMPTS)
+                first.answers(prompts(9, 40))
+                stored = []
+                while subscriber.poll(1000):
+                    batch = msgspec.msgpack.decode(subscriber.recv_multipart()[-1])
+                    stored += [event for event in batch[1] if event.get("medium") == "CXL"]
+        hashes = {block for event in stored for block in event["block_hashes"]}
+        self.assertGreaterEqual(len(hashes), FULL_BLOCKS)
+        firsts = [event["token_ids"][:BLOCK_TOKENS] for event in stored]
+        self.assertIn(PROMPTS[1][:BLOCK_TOKENS], firsts)
+
+    def test_what_cannot_work_is_refused_in_words(self) -> None:
+        for settings, options, message in [
+            ({"node": 0}, {}, 'set "region" and "node"'),
+            (self.settings(nod=1), {}, "unknown settings"),
+            (self.settings(load="later"), {}, '"async" or "sync"'),
+            (self.settings(copy_threads="2"), {}, "not of type int"),
+            ({"region": "/nonexistent", "node": 0}, {}, "/nonexistent"),
+            (self.settings(), {"prefix_caching_hash_algo": "xxhash"}, "random seed"),
+            (self.settings(), {"enable_lora": True}, "lora_same_everywhere"),
+        ]:
+            with self.subTest(message), self.assertRaises(Exception) as raised:
+                with engine(self.model, settings, **options):
+                    pass
+            said, error = [], raised.exception
+            while error is not None:
+                said.append(str(error))
+                error = error.__cause__ or error.__context__
+            self.assertIn(message, json.dumps(said, ensure_ascii=False).replace('\\"', '"'))
+
+
+if __name__ == "__main__":
+    unittest.main()

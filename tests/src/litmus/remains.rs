@@ -1,0 +1,135 @@
+//! What processes and hosts leave that die with the chunk table in their hands, or waiting for it.
+
+use cxl_shm::alloc::HEAP_PURPOSE;
+use cxl_shm::fabric::Fabric;
+use cxl_shm::fabric::simulated::{Faults, Report, Schedule};
+use cxl_shm::layout::LockProtocol;
+use cxl_shm::units::{LineRange, WordOffset};
+
+use super::bed::{Scripted, beat_all, cluster, crash};
+use crate::rack::{Cluster, Mutant, RackMember};
+
+const TIMEOUT_MS: u64 = 1000;
+
+/// One process of host 1 does `work` and dies before its operation `step`, if it has so many.
+fn dies_at(
+    cluster: &Cluster,
+    mutant: Mutant,
+    seed: u64,
+    step: u64,
+    work: impl Fn(&RackMember) + Send + Sync + 'static,
+) -> Report {
+    let dies = cluster.join(1, "dies");
+    let schedule = Schedule::builder(&cluster.rack, seed)
+        .faults(Faults::NONE)
+        .steps_max(mutant.steps_max(100_000))
+        .crash_process_at("dies", step)
+        .task(1, "dies", move || work(&dies));
+    let processes = cluster.processes.clone();
+    schedule.on_crash(move |crash| processes.crashed(crash)).run()
+}
+
+/// Takes all chunks that are left, and writes the first line of each.
+fn take_and_write(cluster: &Cluster, member: &RackMember) {
+    let clock = cluster.clock(usize::from(member.node().0));
+    while let Ok(chunk) = member.allocate_chunk(&clock, TIMEOUT_MS, 9) {
+        let at = WordOffset::new(member.layout().chunk(chunk).offset());
+        let at = at.expect("chunks are aligned");
+        member.fabric().store(at, 9);
+        member.fabric().publish(LineRange::one(at.line()));
+    }
+}
+
+/// A process dies at each step of taking a chunk for its host's heap: the chunk is its host's, or
+/// nothing that it wrote there is left in its host's caches (M1).
+///
+/// # Panics
+/// When something is.
+pub fn a_chunk_that_is_not_taken_is_not_written(mutant: Mutant, seed: u64) {
+    for step in 1.. {
+        let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+        let [stays, other] = [1, 2].map(|host| cluster.join(host, "stays"));
+        let clock = cluster.clock(1);
+        let report = dies_at(&cluster, mutant, seed, step, move |member| {
+            let taken = member.allocate_chunk(&clock, TIMEOUT_MS, HEAP_PURPOSE);
+            assert!(taken.is_ok(), "{taken:?}");
+        });
+        beat_all(&[&stays]);
+        take_and_write(&cluster, &other);
+        let (ours, theirs) = (stays.owned_chunks(), other.owned_chunks());
+        assert_eq!(ours.len() + theirs.len(), other.layout().chunks() as usize, "step {step}");
+        cluster.check_writers();
+        if report.process_crashes == 0 {
+            assert_eq!(ours.len(), 1);
+            return;
+        }
+    }
+}
+
+/// A process dies at each step of giving a chunk back, its host goes on, another host takes the chunk,
+/// and the host loses power: what it had given back stays with the other.
+///
+/// # Panics
+/// When the other has lost it.
+pub fn what_was_given_back_stays_given_back(mutant: Mutant, seed: u64) {
+    const LOSSES: u64 = 2;
+    let mut step = 1;
+    while (0..LOSSES).all(|loss| gives_back_at(mutant, seed + loss * 2, step)) {
+        step += 1;
+    }
+}
+
+/// Says whether there was such a step.
+fn gives_back_at(mutant: Mutant, seed: u64, step: u64) -> bool {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let [stays, other] = [1, 2].map(|host| cluster.join(host, "stays"));
+    let clock = cluster.clock(1);
+    let chunk = stays.allocate_chunk(&clock, TIMEOUT_MS, 7).unwrap_or_else(|e| panic!("{e}"));
+    let report = dies_at(&cluster, mutant, seed, step, move |member| {
+        let freed = member.free_chunk(&clock, TIMEOUT_MS, chunk);
+        assert!(freed.is_ok(), "{freed:?}");
+    });
+    beat_all(&[&stays]);
+    take_and_write(&cluster, &other);
+    let taken = other.owned_chunks();
+    crash(&cluster, 1);
+    std::mem::forget(stays);
+    let back = cluster.join(1, "back");
+    assert_eq!(other.owned_chunks(), taken, "step {step}: an update was done again");
+    assert_eq!(back.owned_chunks().len() + taken.len(), back.layout().chunks() as usize);
+    cluster.check_writers();
+    report.process_crashes > 0
+}
+
+/// A host loses power while it asks for a chunk: its next life does not ask any more.
+///
+/// # Panics
+/// When it does.
+pub fn the_dead_ask_for_nothing(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let [asking, holder] = [1, 2].map(|host| cluster.join(host, "asking"));
+    take_and_write(&cluster, &holder);
+    let rack = cluster.rack.clone();
+    let word = holder.layout().chunk_demand(holder.layout().node(1).expect("there are three"));
+    let word = word.range().start().word(0).expect("a line has eight");
+    let processes = cluster.processes.clone();
+    Schedule::builder(&cluster.rack, seed)
+        .faults(Faults::NONE)
+        .steps_max(mutant.steps_max(100_000))
+        .task(1, "asking", move || {
+            let clock = Scripted::new(|_| {
+                if rack.device_word(word) != 0 {
+                    rack.crash(1);
+                }
+            });
+            let chunk = asking.request_chunk(&clock, TIMEOUT_MS, 7);
+            panic!("its request was not published: {chunk:?}");
+        })
+        .on_crash(move |crash| processes.crashed(crash))
+        .run();
+    assert_eq!(holder.chunks_requested(), 1, "a request was not seen at once");
+    let back = cluster.join(1, "back");
+    assert_eq!(holder.chunks_requested(), 0, "a former life still asks");
+    drop(back);
+    cluster.check_writers();
+}

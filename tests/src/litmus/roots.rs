@@ -1,0 +1,78 @@
+//! Named roots that are destroyed, and their entries used again, under the eyes of hosts whose caches
+//! hold the table as it was.
+
+use cxl_shm::layout::LockProtocol;
+use cxl_shm::root::RootKind;
+
+use super::bed::cluster;
+use crate::rack::{Cluster, Mutant, RackMember};
+use crate::stepped::Stepped;
+
+const TIMEOUT_MS: u64 = 1000;
+
+/// Allocates a line and names it.
+fn name(cluster: &Cluster, member: &RackMember, name: &str) {
+    let clock = cluster.clock(usize::from(member.node().0));
+    let object = member.allocate(&clock, TIMEOUT_MS, 64).unwrap_or_else(|e| panic!("{e}"));
+    let put = member.put_root(&clock, TIMEOUT_MS, name, object.offset(), RootKind::Leaf);
+    put.unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn destroy(cluster: &Cluster, member: &RackMember, name: &str) {
+    let clock = cluster.clock(usize::from(member.node().0));
+    let destroyed = member.destroy_root(&clock, TIMEOUT_MS, name);
+    destroyed.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Two hosts destroy roots of a third: its next look frees the objects, whatever it knew of the table.
+///
+/// # Panics
+/// When it does not.
+pub fn destroyed_roots_are_collected_at_once(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let [one, owner, other] = [0, 1, 2].map(|host| cluster.join(host, "worker"));
+    let clock = cluster.clock(1);
+    for round in 0..2 {
+        ["first", "second"].iter().for_each(|it| name(&cluster, &owner, it));
+        // From here on its caches hold a table in which both live.
+        cluster.warm();
+        destroy(&cluster, &one, "first");
+        destroy(&cluster, &other, "second");
+        let served = owner.answer_chunk_requests(&clock, TIMEOUT_MS);
+        served.unwrap_or_else(|error| panic!("{error}"));
+        let left = owner.heap_usage(&clock).map(|usage| usage.objects);
+        assert_eq!(left, Ok(0), "round {round}: objects of destroyed roots are left");
+        cluster.warm();
+    }
+    cluster.check_writers();
+}
+
+/// A root takes the entry of a former one: a host that knows the former finds the new one with its
+/// first look, as it does when it knows the new one already.
+///
+/// # Panics
+/// When it has to look again.
+pub fn a_root_is_found_at_the_first_look(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let [owner, other] = [1, 2].map(|host| cluster.join(host, "worker"));
+    let fabric = Stepped::new(cluster.rack.host(0));
+    let reader = cluster.join_over(fabric.clone(), &cluster.clock(0), 0, 0, "reader");
+    let reader = reader.unwrap_or_else(|error| panic!("{error}"));
+    let steps = || {
+        fabric.interrupt_at(1, || ());
+        assert!(reader.root("name").is_ok_and(|root| root.is_some()), "it was put");
+        fabric.steps()
+    };
+    name(&cluster, &owner, "name");
+    for round in 0..2 {
+        cluster.warm();
+        let known = steps();
+        destroy(&cluster, &owner, "name");
+        // Of another heap, so that the whole line of the name is another's too.
+        name(&cluster, if round == 0 { &other } else { &owner }, "name");
+        assert_eq!(steps(), known, "round {round}: it was looked for more than once");
+        destroy(&cluster, if round == 0 { &other } else { &owner }, "name");
+        name(&cluster, &owner, "name");
+    }
+    cluster.check_writers();
+}

@@ -1,0 +1,63 @@
+//! Broken rules that a storm notices, and what it does so that they matter.
+//!
+//! A storm shows orders that a kernel and a kill bring about. What takes a moment between two
+//! operations of one thread, or two lock managers of which one sleeps in the middle of a round, it
+//! meets once in hours; that is for the explorations.
+
+use cxl_shm::proof::{Mutant, broken};
+
+/// Rules that a storm notices within seconds when they are broken.
+const NOTICED: [Mutant; 5] = [
+    Mutant::ReusesTicket,
+    Mutant::PublishesAfterRelease,
+    Mutant::LastGranteeOnly,
+    Mutant::AcknowledgesNoHolder,
+    Mutant::GrantsUnacknowledged,
+];
+
+/// The broken rule of that name, when a storm notices it.
+///
+/// # Errors
+/// Where it is noticed instead, or which there are.
+pub fn mutant_noticed(name: &str) -> Result<Mutant, String> {
+    let noticed = NOTICED.map(|mutant| format!("{mutant:?}")).join(", ");
+    match Mutant::from_name(name) {
+        Some(mutant) if NOTICED.contains(&mutant) => Ok(mutant),
+        Some(mutant) => {
+            let places = broken();
+            let place = places.iter().find(|it| it.mutant == mutant);
+            let scenario = place.map_or("no scenario", |it| it.scenario);
+            Err(format!(
+                "a storm does not notice it, the exploration of {scenario} does (`prove explore \
+                 --mutants --long`); a storm notices {noticed}"
+            ))
+        }
+        None => Err(format!("there are {noticed}")),
+    }
+}
+
+/// Whether it matters only where a lock is held while one lock manager follows another: then that
+/// is what a storm is about.
+pub(super) fn needs_take_overs(mutant: Mutant) -> bool {
+    matches!(
+        mutant,
+        Mutant::LastGranteeOnly | Mutant::AcknowledgesNoHolder | Mutant::GrantsUnacknowledged
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_noticed_is_refused_with_the_place_where_it_is() {
+        assert_eq!(mutant_noticed("ReusesTicket"), Ok(Mutant::ReusesTicket));
+        let refusal = mutant_noticed("EntersByStore").unwrap_err();
+        assert!(refusal.contains("restart-2x1"), "{refusal}");
+        for mutant in Mutant::ALL {
+            let refusal = mutant_noticed(&format!("{mutant:?}")).err().unwrap_or_default();
+            assert!(!refusal.contains("no scenario"), "{refusal}");
+        }
+        assert!(mutant_noticed("Nothing").is_err());
+    }
+}
