@@ -73,9 +73,44 @@ impl HostDma {
     pub fn with_arrival(fabric: MappedFabric, arrival: Arrival) -> Self {
         Self { fabric, arrival }
     }
+
+    /// The memory it copies to and from.
+    pub(super) fn fabric(&self) -> &MappedFabric {
+        &self.fabric
+    }
+
+    /// The checksum of each payload as the device has it, read past this host's caches. The
+    /// payloads lie in the region, on lines.
+    pub(super) fn checksums(&self, payloads: &[Extent]) -> Vec<Checksum> {
+        let all_blocks = payloads.iter().flat_map(|payload| blocks(*payload));
+        let mut ahead = RefreshAhead::new(&self.fabric, all_blocks);
+        let stream = copy::LineStream::new(self.fabric.mapping());
+        let mut read = copy::Block([0; BLOCK_BYTES]);
+        let checksum_of = |payload: &Extent| {
+            let mut checksum = RunningChecksum::new();
+            for block in blocks(*payload) {
+                stream.load(block, fenced_end_bytes(*payload, block, ahead.admit()), &mut read);
+                checksum.add(&read.0[..length(block)]);
+            }
+            checksum.finish()
+        };
+        payloads.iter().map(checksum_of).collect()
+    }
+}
+
+/// How far from `block` on its payload may be read, when `readable` blocks may.
+fn fenced_end_bytes(payload: Extent, block: Extent, readable: usize) -> u64 {
+    payload.end().min(block.offset() + (readable * BLOCK_BYTES) as u64)
+}
+
+fn length(block: Extent) -> usize {
+    usize::try_from(block.bytes()).expect("a block is short")
 }
 
 impl DmaEngine for HostDma {
+    type Source<'a> = &'a [u8];
+    type Destination<'a> = &'a mut [u8];
+
     fn store(&self, jobs: &[StoreJob<'_>]) -> Vec<Result<Checksum, DmaError>> {
         let checked: Vec<_> = jobs.iter().map(|job| job.check(self.fabric.bytes())).collect();
         let stream = copy::LineStream::new(self.fabric.mapping());
@@ -95,7 +130,7 @@ impl DmaEngine for HostDma {
         results
     }
 
-    fn load(&self, jobs: &mut [LoadJob<'_>]) -> Vec<Result<Checksum, DmaError>> {
+    fn load(&self, jobs: &mut [LoadJob<&mut [u8]>]) -> Vec<Result<Checksum, DmaError>> {
         let checked: Vec<_> = jobs.iter().map(|job| job.check(self.fabric.bytes())).collect();
         let all_blocks = checked.iter().flatten().flat_map(|payload| blocks(*payload));
         let mut ahead = RefreshAhead::new(&self.fabric, all_blocks);
@@ -105,9 +140,7 @@ impl DmaEngine for HostDma {
             results.push(checked.clone().map(|payload| {
                 let mut scatter = Scatter::new(&stream, &mut job.parts);
                 for block in blocks(payload) {
-                    let readable_bytes = (ahead.admit() * BLOCK_BYTES) as u64;
-                    let fenced_end_bytes = payload.end().min(block.offset() + readable_bytes);
-                    scatter.block(block, fenced_end_bytes);
+                    scatter.block(block, fenced_end_bytes(payload, block, ahead.admit()));
                 }
                 scatter.checksum.finish()
             }));
@@ -203,8 +236,7 @@ impl<'s, 'm, 'p, 'a> Scatter<'s, 'm, 'p, 'a> {
     /// the parts get.
     fn block(&mut self, block: Extent, fenced_end_bytes: u64) {
         self.stream.load(block, fenced_end_bytes, &mut self.block);
-        let bytes = usize::try_from(block.bytes()).expect("a block is short");
-        let mut from = &self.block.0[..bytes];
+        let mut from = &self.block.0[..length(block)];
         self.checksum.add(from);
         while !from.is_empty() {
             if self.part.is_empty() {

@@ -2,38 +2,38 @@
 
 use cxl_shm::units::{Extent, LINE_BYTES, LineRange};
 
-use super::DmaError;
+use super::{DmaError, Part};
 
 /// One payload on its way into the pool.
 #[derive(Clone, Copy, Debug)]
-pub struct StoreJob<'a> {
+pub struct StoreJob<'a, S = &'a [u8]> {
     /// Where in the region. Starts on a line (payload slots start on a page, rule M6).
     pub payload: Extent,
     /// The bytes, gathered in this order. Their lengths add up to `payload.bytes()`; each may be
     /// any, also 0.
-    pub parts: &'a [&'a [u8]],
+    pub parts: &'a [S],
 }
 
 /// One payload on its way out of the pool.
 #[derive(Debug)]
-pub struct LoadJob<'a> {
+pub struct LoadJob<D> {
     /// Where in the region. Starts on a line.
     pub payload: Extent,
     /// Where the bytes go, scattered in this order. Their lengths add up to `payload.bytes()`.
-    pub parts: Vec<&'a mut [u8]>,
+    pub parts: Vec<D>,
 }
 
-impl StoreJob<'_> {
+impl<S: Part> StoreJob<'_, S> {
     /// The payload, if it can be stored in a region of `region_bytes` bytes.
     pub(super) fn check(&self, region_bytes: u64) -> Result<Extent, DmaError> {
-        check(self.payload, self.parts.iter().map(|part| part.len()), region_bytes)
+        check(self.payload, self.parts.iter().map(Part::bytes), region_bytes)
     }
 }
 
-impl LoadJob<'_> {
+impl<D: Part> LoadJob<D> {
     /// The payload, if it can be loaded from a region of `region_bytes` bytes.
     pub(super) fn check(&self, region_bytes: u64) -> Result<Extent, DmaError> {
-        check(self.payload, self.parts.iter().map(|part| part.len()), region_bytes)
+        check(self.payload, self.parts.iter().map(Part::bytes), region_bytes)
     }
 }
 

@@ -5,23 +5,29 @@
 //! callers cannot forget half of it: a store returns when the payload is on the device, a load
 //! drops this host's cached lines before it reads the first byte.
 //!
+//! Each engine takes parts in the memory it can reach: slices of this process ([`HostDma`],
+//! [`SimulatedDma`]), or memory of a GPU ([`cuda`]).
+//!
 //! What an engine does not do: decide whether the payload may be written or is still the one that
 //! was looked up. The descriptor says so, before and after (see `kv_cache`); the engine returns
 //! the checksum that goes into the descriptor or is compared with it.
 
 mod checksum;
+pub mod cuda;
 mod host;
 #[cfg(target_arch = "aarch64")]
 mod host_copy_aarch64;
 #[cfg(target_arch = "x86_64")]
 mod host_copy_x86_64;
 mod job;
+mod part;
 mod refresh_ahead;
 mod simulated;
 
 pub use checksum::Checksum;
 pub use host::{Arrival, HostDma};
 pub use job::{LoadJob, StoreJob};
+pub use part::Part;
 pub use simulated::SimulatedDma;
 
 use cxl_shm::units::Extent;
@@ -35,6 +41,11 @@ use cxl_shm::units::Extent;
 /// compares a loaded checksum or looks at the descriptor again before it believes a loaded byte:
 /// another host may rewrite the space during the load.
 pub trait DmaEngine {
+    /// Memory that a payload is gathered from. Nobody writes it during the call.
+    type Source<'a>: Part + Copy;
+    /// Memory that a payload is scattered into. Nobody else touches it during the call.
+    type Destination<'a>: Part;
+
     /// Stores each payload.
     ///
     /// After return every host that refreshes a stored payload (as [`load`](Self::load) does) reads
@@ -48,7 +59,7 @@ pub trait DmaEngine {
     /// # Errors
     /// Per job: [`DmaError::LengthMismatch`], [`DmaError::Misaligned`], [`DmaError::OutOfRange`]
     /// before a byte is written; [`DmaError::Device`] with the payload in an undefined state.
-    fn store(&self, jobs: &[StoreJob<'_>]) -> Vec<Result<Checksum, DmaError>>;
+    fn store(&self, jobs: &[StoreJob<'_, Self::Source<'_>>]) -> Vec<Result<Checksum, DmaError>>;
 
     /// Loads each payload.
     ///
@@ -62,7 +73,7 @@ pub trait DmaEngine {
     /// Per job: [`DmaError::LengthMismatch`], [`DmaError::Misaligned`], [`DmaError::OutOfRange`]
     /// before a byte of the parts is changed; [`DmaError::Device`] with the parts in an undefined
     /// state.
-    fn load(&self, jobs: &mut [LoadJob<'_>]) -> Vec<Result<Checksum, DmaError>>;
+    fn load(&self, jobs: &mut [LoadJob<Self::Destination<'_>>]) -> Vec<Result<Checksum, DmaError>>;
 }
 
 /// Why a payload was not copied.

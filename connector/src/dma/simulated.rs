@@ -78,7 +78,11 @@ impl SimulatedDma {
         }
     }
 
-    fn load_one(&self, payload: Extent, job: &mut LoadJob<'_>) -> Result<Checksum, DmaError> {
+    fn load_one(
+        &self,
+        payload: Extent,
+        job: &mut LoadJob<&mut [u8]>,
+    ) -> Result<Checksum, DmaError> {
         let mut bytes: Vec<u8> = job.parts.iter().flat_map(|part| part.iter().copied()).collect();
         let result = match self.moved(payload) {
             Ok(all) => {
@@ -106,6 +110,9 @@ fn failure(payload: Extent) -> DmaError {
 }
 
 impl DmaEngine for SimulatedDma {
+    type Source<'a> = &'a [u8];
+    type Destination<'a> = &'a mut [u8];
+
     fn store(&self, jobs: &[StoreJob<'_>]) -> Vec<Result<Checksum, DmaError>> {
         let region_bytes = self.host.bytes();
         let results: Vec<_> = jobs
@@ -128,7 +135,7 @@ impl DmaEngine for SimulatedDma {
         results
     }
 
-    fn load(&self, jobs: &mut [LoadJob<'_>]) -> Vec<Result<Checksum, DmaError>> {
+    fn load(&self, jobs: &mut [LoadJob<&mut [u8]>]) -> Vec<Result<Checksum, DmaError>> {
         let checked: Vec<_> = jobs.iter().map(|job| job.check(self.host.bytes())).collect();
         // The engine may read through this host's caches (M9): drop what they hold.
         for payload in checked.iter().flatten() {
@@ -239,7 +246,7 @@ mod tests {
         let bytes = [7; 64];
         let inside = Extent::new(64, 64).unwrap();
         let jobs = [
-            StoreJob { payload: outside, parts: &[&bytes] },
+            StoreJob { payload: outside, parts: &[&bytes[..]] },
             StoreJob { payload: inside, parts: &[&bytes, &bytes] },
             StoreJob { payload: payload().part(0, 64).unwrap(), parts: &[&bytes] },
         ];

@@ -6,7 +6,7 @@ use cxl_shm::member::Liveness;
 use kv_cache::{Handle, MatchedBlock, Miss, Wanted};
 
 use super::{Session, SessionError};
-use crate::dma::{Checksum, DmaEngine, DmaError, LoadJob};
+use crate::dma::{Checksum, DmaEngine, DmaError, LoadJob, Part};
 
 /// Why a fetch ended before the last block.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,14 +60,14 @@ where
     pub fn fetch(
         &self,
         blocks: &[MatchedBlock],
-        destinations: Vec<Vec<&mut [u8]>>,
+        destinations: Vec<Vec<D::Destination<'_>>>,
     ) -> Result<FetchReport, SessionError> {
         if blocks.len() != destinations.len() {
             let (blocks, destinations) = (blocks.len(), destinations.len());
             return Err(SessionError::Destinations { blocks, destinations });
         }
         for (index, parts) in destinations.iter().enumerate() {
-            self.check_length(index, parts.iter().map(|part| part.len()))?;
+            self.check_length(index, parts.iter().map(Part::bytes))?;
         }
         let wanted: Vec<_> = blocks.iter().map(|block| self.wanted(block)).collect();
         let mut stop = None;

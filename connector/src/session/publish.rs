@@ -6,17 +6,17 @@ use cxl_shm::member::Liveness;
 use kv_cache::{BlockHash, BlockSpec, Refusal, Reservation};
 
 use super::{Session, SessionError, SessionOptions};
-use crate::dma::{Checksum, DmaEngine, DmaError, StoreJob};
+use crate::dma::{Checksum, DmaEngine, DmaError, Part, StoreJob};
 
 /// A block to be published.
 #[derive(Clone, Copy, Debug)]
-pub struct PublishBlock<'a> {
+pub struct PublishBlock<'a, S = &'a [u8]> {
     /// The engine's hash of the block and of all before it.
     pub hash: BlockHash,
     /// Blocks before it in its prompt.
     pub depth: u32,
     /// Its bytes, gathered in this order.
-    pub parts: &'a [&'a [u8]],
+    pub parts: &'a [S],
 }
 
 /// What became of one block.
@@ -85,9 +85,12 @@ where
     ///
     /// # Errors
     /// [`SessionError::Length`]; nothing is published then.
-    pub fn publish(&self, blocks: &[PublishBlock<'_>]) -> Result<PublishReport, SessionError> {
+    pub fn publish(
+        &self,
+        blocks: &[PublishBlock<'_, D::Source<'_>>],
+    ) -> Result<PublishReport, SessionError> {
         for (index, block) in blocks.iter().enumerate() {
-            self.check_length(index, block.parts.iter().map(|part| part.len()))?;
+            self.check_length(index, block.parts.iter().map(Part::bytes))?;
         }
         let specs: Vec<_> = blocks.iter().map(|block| self.spec(block)).collect();
         let SessionOptions { namespace, chunk_timeout_ms, .. } = &self.options;
@@ -138,7 +141,7 @@ where
         Ok(PublishReport { outcomes })
     }
 
-    fn spec(&self, block: &PublishBlock<'_>) -> BlockSpec {
+    fn spec<S>(&self, block: &PublishBlock<'_, S>) -> BlockSpec {
         BlockSpec {
             key: self.keys.key(&block.hash),
             fingerprint: self.options.model,

@@ -211,7 +211,7 @@ fn publish_until_refused(pool: &Pool) -> (usize, Option<Refusal>) {
     let payload = vec![7; BLOCK_BYTES];
     for number in 0u8..=255 {
         let block =
-            PublishBlock { hash: BlockHash::new([number; 32]), depth: 0, parts: &[&payload] };
+            PublishBlock { hash: BlockHash::new([number; 32]), depth: 0, parts: &[&payload[..]] };
         let report = session.publish(&[block]).unwrap();
         if let PublishOutcome::Refused(refusal) = &report.outcomes()[0] {
             return (usize::from(number), Some(*refusal));

@@ -17,7 +17,7 @@ fn region() -> File {
     file.set_len(REGION_BYTES).unwrap();
     let dma = engine(&file, Arrival::Fence);
     let old = vec![BEFORE; REGION];
-    let all = StoreJob { payload: Extent::new(0, REGION_BYTES).unwrap(), parts: &[&old] };
+    let all = StoreJob { payload: Extent::new(0, REGION_BYTES).unwrap(), parts: &[&old[..]] };
     assert!(dma.store(&[all])[0].is_ok());
     file
 }
@@ -136,7 +136,7 @@ fn another_mapping_sees_the_bytes() {
         let mut jobs: Vec<_> = slots
             .iter()
             .zip(&mut found)
-            .map(|(payload, bytes)| LoadJob { payload: *payload, parts: vec![bytes] })
+            .map(|(payload, bytes)| LoadJob { payload: *payload, parts: vec![&mut bytes[..]] })
             .collect();
         assert_eq!(reader.load(&mut jobs), stored);
         assert!(found.iter().zip(&parts).all(|(found, part)| found == part[0]));

@@ -1,0 +1,96 @@
+//! The file that stands for the pool, and the GPU.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use connector::dma::cuda::{CudaDma, DeviceDestination, DeviceSource};
+use connector::dma::{Checksum, DmaEngine, DmaError, LoadJob, StoreJob};
+use cudarc::driver::{CudaSlice, CudaStream};
+use cxl_shm::fabric::{MappedFabric, Mapping};
+use cxl_shm::region::free_bytes;
+use cxl_shm::units::Extent;
+
+/// A pool and a GPU that reaches it.
+pub(crate) struct Device {
+    pub(crate) dma: CudaDma,
+    /// On which the checks work, as an engine would.
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    /// Removes the file.
+    _directory: tempfile::TempDir,
+}
+
+impl Device {
+    pub(crate) fn open(directory: &Path, bytes: u64, gpu: usize) -> Result<Self> {
+        if let Some(free) = free_bytes(directory).context("the directory")? {
+            ensure!(
+                free >= bytes,
+                "{} has {free} bytes left, the file takes {bytes}: give a smaller --size, or \
+                 another --directory",
+                directory.display()
+            );
+        }
+        let folder =
+            tempfile::Builder::new().prefix("rackline-gpu-check-").tempdir_in(directory)?;
+        let path = folder.path().join("pool");
+        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        file.set_len(bytes)?;
+        let dma = engine(&file, bytes, gpu)?;
+        let stream = dma.context().new_stream()?;
+        Ok(Self { dma, stream, file, path, bytes, _directory: folder })
+    }
+
+    /// That many bytes of the pool, from the start of its `index`-th part of that length.
+    pub(crate) fn payload(&self, index: u64, bytes: u64) -> Result<Extent> {
+        let payload = index.checked_mul(bytes).and_then(|offset| Extent::new(offset, bytes));
+        payload.filter(|payload| payload.end() <= self.bytes).context("the file is too small")
+    }
+
+    /// Stores the bytes of `from` in equal parts, as work of the stream leaves them.
+    pub(crate) fn store(
+        &self,
+        payload: Extent,
+        from: &[CudaSlice<u8>],
+    ) -> Result<Result<Checksum, DmaError>> {
+        self.dma.after((&*self.stream).into())?;
+        let parts: Vec<_> = from.iter().map(|part| DeviceSource::of(part, &self.stream)).collect();
+        Ok(self.dma.store(&[StoreJob { payload, parts: &parts }]).remove(0))
+    }
+
+    /// Loads into `to`, after what the stream does with it.
+    pub(crate) fn load(
+        &self,
+        payload: Extent,
+        to: &mut [CudaSlice<u8>],
+    ) -> Result<Result<Checksum, DmaError>> {
+        self.dma.after((&*self.stream).into())?;
+        let parts = to.iter_mut().map(|part| DeviceDestination::of(part, &self.stream)).collect();
+        Ok(self.dma.load(&mut [LoadJob { payload, parts }]).remove(0))
+    }
+
+    /// Ends the engine, and sees that nothing of it stays behind: the mapping can be registered
+    /// anew, and is unmapped.
+    pub(crate) fn close(self, gpu: usize) -> Result<String> {
+        let Self { dma, stream, file, bytes, path, _directory } = self;
+        stream.synchronize()?;
+        drop((stream, dma));
+        ensure!(!is_mapped(&path)?, "the mapping is still there after the engine ended");
+        drop(engine(&file, bytes, gpu)?);
+        ensure!(!is_mapped(&path)?, "the mapping is still there after the second engine ended");
+        Ok("registered twice, unmapped twice".into())
+    }
+}
+
+fn engine(file: &File, bytes: u64, gpu: usize) -> Result<CudaDma> {
+    let fabric = MappedFabric::new(Mapping::shared(file, bytes)?)?;
+    Ok(CudaDma::new(fabric, gpu)?)
+}
+
+fn is_mapped(path: &Path) -> Result<bool> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    Ok(maps.lines().any(|line| line.ends_with(&*path.to_string_lossy())))
+}

@@ -1,0 +1,22 @@
+//! How the GPU reaches the pool.
+
+use anyhow::anyhow;
+use bytesize::ByteSize;
+use connector::dma::cuda::PoolReach;
+
+use crate::device::Device;
+use crate::report::Report;
+
+/// A pool that is not reached straight is not an error of the engine, which goes on through its
+/// buffer; but it is what this check is for.
+pub(crate) fn check(report: &mut Report, device: &Device) {
+    let size = ByteSize(device.bytes);
+    let outcome = match device.dma.reach() {
+        PoolReach::Registered => Ok(format!("{size} registered")),
+        PoolReach::RegisteredAsDevice => Ok(format!("{size} registered as memory of a device")),
+        PoolReach::Bounced { reason } => {
+            Err(anyhow!("the driver registers no {size} of this file ({reason}): payload bounces"))
+        }
+    };
+    report.check("registration", outcome);
+}

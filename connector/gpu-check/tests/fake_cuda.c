@@ -1,0 +1,251 @@
+/*
+ * A CUDA driver for machines without a GPU: device memory is memory of the process, and streams do
+ * nothing before somebody waits for them. So a copy that nobody waits for has not happened, and one
+ * that was not ordered after the work before it finds what was there before.
+ *
+ * FAKE_CUDA=no-register   memory is not registered
+ *           corrupt       copies of 1 MiB and more change a byte
+ *           eager-copies  copies happen at once, before the work that they should wait for
+ * -DWITHOUT_BATCH         a driver that has no cuMemcpyBatchAsync
+ */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int CUresult;
+typedef uint64_t CUdeviceptr;
+
+enum { OK = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_SUPPORTED = 801, NO_DEVICE = 101 };
+
+/* Memory that copies may reach. One copy lies within one range on each side. */
+struct range { uint64_t start, bytes; int pinned; struct range *next; };
+struct stream;
+struct event { struct stream *stream; uint64_t position; };
+struct op {
+    enum { COPY, SET, WAIT } kind;
+    uint64_t to, from, bytes;
+    uint8_t value;
+    void *snapshot;
+    struct event until;
+    struct op *next;
+};
+struct stream { struct op *first, *last; uint64_t submitted, done; struct stream *next; };
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct range *ranges;
+static struct stream *streams;
+static struct stream default_stream;
+static int context_cookie;
+static __thread void *current;
+
+static int mode_is(const char *name) {
+    const char *mode = getenv("FAKE_CUDA");
+    return mode && strcmp(mode, name) == 0;
+}
+
+static struct stream *stream_of(void *handle) { return handle ? handle : &default_stream; }
+
+static struct range *range_of(uint64_t address, uint64_t bytes) {
+    for (struct range *range = ranges; range; range = range->next)
+        if (address >= range->start && address + bytes <= range->start + range->bytes) return range;
+    return NULL;
+}
+
+static void add_range(uint64_t start, uint64_t bytes, int pinned) {
+    struct range *range = malloc(sizeof *range);
+    *range = (struct range){start, bytes, pinned, ranges};
+    ranges = range;
+}
+
+static int remove_range(uint64_t start) {
+    for (struct range **at = &ranges; *at; at = &(*at)->next)
+        if ((*at)->start == start) {
+            struct range *found = *at;
+            *at = found->next;
+            free(found);
+            return 1;
+        }
+    return 0;
+}
+
+static void copy(uint64_t to, uint64_t from, uint64_t bytes) {
+    memcpy((void *)to, (void *)from, bytes);
+    if (bytes >= 1 << 20 && mode_is("corrupt")) ((uint8_t *)to)[bytes / 2] += 1;
+}
+
+static void run_until(struct stream *stream, uint64_t position) {
+    while (stream->done < position) {
+        struct op *op = stream->first;
+        stream->first = op->next;
+        if (!stream->first) stream->last = NULL;
+        stream->done++;
+        if (op->kind == COPY) copy(op->to, op->snapshot ? (uint64_t)op->snapshot : op->from, op->bytes);
+        if (op->kind == SET) memset((void *)op->to, op->value, op->bytes);
+        if (op->kind == WAIT) run_until(op->until.stream, op->until.position);
+        free(op->snapshot);
+        free(op);
+    }
+}
+
+static void run_all(void) {
+    run_until(&default_stream, default_stream.submitted);
+    for (struct stream *stream = streams; stream; stream = stream->next)
+        run_until(stream, stream->submitted);
+}
+
+static void submit(struct stream *stream, struct op op) {
+    struct op *queued = malloc(sizeof *queued);
+    *queued = op;
+    queued->next = NULL;
+    if (stream->last) stream->last->next = queued; else stream->first = queued;
+    stream->last = queued;
+    stream->submitted++;
+}
+
+static CUresult submit_copy(uint64_t to, uint64_t from, uint64_t bytes, void *stream) {
+    if (!current) return INVALID_CONTEXT;
+    if (!range_of(to, bytes) || !range_of(from, bytes)) return INVALID_VALUE;
+    if (mode_is("eager-copies")) copy(to, from, bytes);
+    else submit(stream_of(stream), (struct op){.kind = COPY, .to = to, .from = from, .bytes = bytes});
+    return OK;
+}
+
+#define LOCKED(body) do { pthread_mutex_lock(&mutex); body; pthread_mutex_unlock(&mutex); } while (0)
+
+CUresult cuInit(unsigned flags) { (void)flags; return OK; }
+CUresult cuDeviceGetCount(int *count) { *count = mode_is("no-gpu") ? 0 : 1; return OK; }
+CUresult cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? NO_DEVICE : OK; }
+CUresult cuDeviceGetAttribute(int *value, int attribute, int device) {
+    (void)attribute; (void)device; *value = 0; return OK;
+}
+CUresult cuDevicePrimaryCtxRetain(void **context, int device) {
+    (void)device; *context = &context_cookie; return OK;
+}
+CUresult cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return OK; }
+CUresult cuCtxSetCurrent(void *context) { current = context; return OK; }
+CUresult cuCtxGetCurrent(void **context) { *context = current; return OK; }
+CUresult cuCtxSynchronize(void) { LOCKED(run_all()); return OK; }
+CUresult cuGetErrorName(CUresult error, const char **name) {
+    (void)error; *name = "CUDA_ERROR_FAKE"; return OK;
+}
+CUresult cuGetErrorString(CUresult error, const char **text) {
+    (void)error; *text = "the fake driver refuses"; return OK;
+}
+
+CUresult cuStreamCreate(void **handle, unsigned flags) {
+    (void)flags;
+    struct stream *stream = calloc(1, sizeof *stream);
+    LOCKED(stream->next = streams; streams = stream);
+    *handle = stream;
+    return OK;
+}
+/* Events may still name it: it is kept, empty. */
+CUresult cuStreamDestroy_v2(void *handle) {
+    LOCKED(run_until(stream_of(handle), stream_of(handle)->submitted));
+    return OK;
+}
+CUresult cuStreamSynchronize(void *handle) {
+    LOCKED(run_until(stream_of(handle), stream_of(handle)->submitted));
+    return OK;
+}
+CUresult cuStreamWaitEvent(void *handle, struct event *event, unsigned flags) {
+    (void)flags;
+    LOCKED(if (event->stream) submit(stream_of(handle), (struct op){.kind = WAIT, .until = *event}));
+    return OK;
+}
+
+CUresult cuEventCreate(struct event **event, unsigned flags) {
+    (void)flags; *event = calloc(1, sizeof **event); return OK;
+}
+CUresult cuEventDestroy_v2(struct event *event) { free(event); return OK; }
+CUresult cuEventRecord(struct event *event, void *handle) {
+    LOCKED(event->stream = stream_of(handle); event->position = event->stream->submitted);
+    return OK;
+}
+CUresult cuEventSynchronize(struct event *event) {
+    LOCKED(if (event->stream) run_until(event->stream, event->position));
+    return OK;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
+    void *memory = malloc(bytes ? bytes : 1);
+    memset(memory, 0xa5, bytes);
+    *address = (uint64_t)memory;
+    LOCKED(add_range(*address, bytes, 0));
+    return OK;
+}
+CUresult cuMemFree_v2(CUdeviceptr address) {
+    int found;
+    LOCKED(run_all(); found = remove_range(address));
+    if (found) free((void *)address);
+    return found ? OK : INVALID_VALUE;
+}
+CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags) {
+    (void)flags;
+    *address = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    memset(*address, 0x5a, bytes);
+    LOCKED(add_range((uint64_t)*address, bytes, 1));
+    return OK;
+}
+CUresult cuMemFreeHost(void *address) {
+    int found;
+    LOCKED(run_all(); found = remove_range((uint64_t)address));
+    if (found) free(address);
+    return found ? OK : INVALID_VALUE;
+}
+CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags) {
+    (void)flags;
+    if (mode_is("no-register")) return NOT_SUPPORTED;
+    LOCKED(add_range((uint64_t)address, bytes, 1));
+    return OK;
+}
+CUresult cuMemHostUnregister(void *address) {
+    int found;
+    LOCKED(run_all(); found = remove_range((uint64_t)address));
+    return found ? OK : INVALID_VALUE;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, void *stream) {
+    LOCKED(submit(stream_of(stream), (struct op){.kind = SET, .to = to, .bytes = bytes, .value = value}));
+    return OK;
+}
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, void *stream) {
+    CUresult result;
+    LOCKED(result = submit_copy(to, from, bytes, stream));
+    return result;
+}
+#ifndef WITHOUT_BATCH
+CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+                            void *attributes, size_t *indexes, size_t attribute_count,
+                            size_t *failed, void *stream) {
+    (void)attributes;
+    /* What the real one refuses. */
+    if (!stream || !count || attribute_count != 1 || indexes[0] != 0) return INVALID_VALUE;
+    CUresult result = OK;
+    LOCKED(for (size_t i = 0; i < count && result == OK; i++) {
+        result = submit_copy(to[i], from[i], bytes[i], stream);
+        if (result != OK) *failed = i;
+    });
+    return result;
+}
+#endif
+/* Pageable memory: read before the call returns, or written before it does. */
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, void *stream) {
+    struct op op = {.kind = COPY, .to = to, .from = (uint64_t)from, .bytes = bytes};
+    LOCKED(
+        if (!range_of(op.from, bytes)) {
+            op.snapshot = malloc(bytes);
+            memcpy(op.snapshot, from, bytes);
+        }
+        submit(stream_of(stream), op));
+    return OK;
+}
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, void *stream) {
+    struct op op = {.kind = COPY, .to = (uint64_t)to, .from = from, .bytes = bytes};
+    LOCKED(
+        submit(stream_of(stream), op);
+        if (!range_of(op.to, bytes)) run_until(stream_of(stream), stream_of(stream)->submitted));
+    return OK;
+}

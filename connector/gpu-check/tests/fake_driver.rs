@@ -1,0 +1,111 @@
+//! `gpu-check` itself, with a CUDA driver that is none: that it passes when all is well, and tells
+//! what is not.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn build_driver(folder: &Path, flags: &[&str]) {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_cuda.c");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(folder.join("libcuda.so"))
+        .args(flags)
+        .arg(source)
+        .output()
+        .expect("a C compiler (cc) is installed");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+}
+
+/// What it does with the driver built with `flags`, in that mode.
+fn check(mode: &str, flags: &[&str], arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    build_driver(folder.path(), flags);
+    Command::new(env!("CARGO_BIN_EXE_gpu-check"))
+        .args(["--size", "512MiB", "--rounds", "1"])
+        .args(arguments)
+        .env("LD_LIBRARY_PATH", folder.path())
+        .env("FAKE_CUDA", mode)
+        .output()
+        .unwrap()
+}
+
+fn report(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!(
+            "{error}: {} {}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })
+}
+
+fn failed(report: &serde_json::Value) -> Vec<&str> {
+    let checks = report["checks"].as_array().unwrap();
+    let failed = checks.iter().filter(|check| check["passed"] == false);
+    failed.map(|check| check["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn it_passes_where_all_is_well() {
+    for flags in [&[][..], &["-DWITHOUT_BATCH"]] {
+        let output = check("", flags, &["--json"]);
+        let report = report(&output);
+        assert!(output.status.success(), "{report}");
+        assert_eq!(failed(&report), Vec::<&str>::new(), "{report}");
+        assert_eq!(report["checks"].as_array().unwrap().len(), 7);
+        assert_eq!(report["bandwidth"].as_array().unwrap().len(), 8);
+        assert!(report["stored_bytes"].as_u64().unwrap() > 0);
+        assert_eq!(report["bounced_bytes"], 0);
+        assert_eq!(report["failed_payloads"], 0);
+    }
+}
+
+#[test]
+fn a_pool_that_cannot_be_registered_bounces_and_is_said_to() {
+    let output = check("no-register", &[], &["--json"]);
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(failed(&report), ["registration"], "{report}");
+    let bounced = report["bounced_bytes"].as_u64().unwrap();
+    let copied =
+        report["stored_bytes"].as_u64().unwrap() + report["loaded_bytes"].as_u64().unwrap();
+    assert!(bounced > 0 && bounced == copied);
+}
+
+#[test]
+fn a_byte_that_changes_on_the_way_is_noticed() {
+    let output = check("corrupt", &[], &["--json"]);
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(1));
+    let failed = failed(&report);
+    assert!(failed.contains(&"round trips") && failed.contains(&"second process"), "{report}");
+}
+
+#[test]
+fn copies_before_the_work_they_wait_for_are_noticed() {
+    let output = check("eager-copies", &[], &["--json"]);
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(failed(&report).contains(&"several streams"), "{report}");
+}
+
+#[test]
+fn a_machine_without_a_gpu_is_skipped() {
+    let output = check("no-gpu", &[], &[]);
+    assert!(output.status.success());
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed, "skipped: the CUDA driver is here, and no GPU\n");
+}
+
+#[test]
+fn options_that_cannot_work_are_refused() {
+    let told = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let output = check("", &[], &["--gpu", "3"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told(&output).contains("there is no GPU number 3: this machine has 1"), "{output:?}");
+    let output = check("", &[], &["--directory", "/dev/shm/not-there"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told(&output).contains("/dev/shm/not-there"), "{output:?}");
+}

@@ -1,0 +1,118 @@
+//! The CUDA driver of this machine, if it has one.
+#![expect(unsafe_code, reason = "the driver is a C library that is loaded at run time")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+
+/// Why a GPU cannot be used, or did not do what it was asked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CudaError {
+    /// No driver is installed.
+    #[error(
+        "this machine has no CUDA driver (libcuda.so is not found): install the NVIDIA driver, or \
+         go without a GPU"
+    )]
+    Absent,
+    /// The driver lacks what this needs.
+    #[error("the CUDA driver is too old, it has no {symbol}: install one for CUDA 11.2 or newer")]
+    TooOld {
+        /// The function that is missing.
+        symbol: &'static str,
+    },
+    /// No such GPU.
+    #[error("there is no GPU number {gpu}: this machine has {gpus}, numbered from 0")]
+    NoSuchGpu {
+        /// The number asked for.
+        gpu: usize,
+        /// How many there are.
+        gpus: usize,
+    },
+    /// The driver refused.
+    #[error("{what}: the CUDA driver says {reason}")]
+    Driver {
+        /// What was to be done.
+        what: &'static str,
+        /// The driver's reason.
+        reason: String,
+    },
+}
+
+impl CudaError {
+    /// What the driver said of `what`.
+    pub(super) fn of(what: &'static str, error: DriverError) -> Self {
+        Self::Driver { what, reason: reason(error) }
+    }
+}
+
+/// Name and description of an error, in the driver's own words.
+pub(super) fn reason(error: DriverError) -> String {
+    let text = |text: Result<&std::ffi::CStr, _>| {
+        text.map_or_else(|_: DriverError| "?".into(), |text| text.to_string_lossy().into_owned())
+    };
+    format!("{} ({})", text(error.error_string()), text(error.error_name()))
+}
+
+/// What is called without asking again: a function that is missing would be a panic.
+const SYMBOLS: [&str; 22] = [
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuInit",
+    "cuMemFreeHost",
+    "cuMemHostAlloc",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuMemcpyAsync",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
+
+/// How many GPUs this machine has. 0 when the driver is there and no GPU is.
+///
+/// # Errors
+/// [`CudaError`]; `Absent` on a machine without a driver.
+pub fn gpus() -> Result<usize, CudaError> {
+    // SAFETY: it loads the library, as every function of the driver would, and runs its
+    // initialisers: who installed it as libcuda.so vouches for it.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaError::Absent);
+    }
+    if let Some(symbol) = SYMBOLS.into_iter().find(|symbol| !has(symbol)) {
+        return Err(CudaError::TooOld { symbol });
+    }
+    let counted = result::init().and_then(|()| result::device::get_count());
+    match counted {
+        Ok(gpus) => Ok(usize::try_from(gpus).unwrap_or(0)),
+        Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+        Err(error) => Err(CudaError::of("cannot count the GPUs", error)),
+    }
+}
+
+/// Whether the driver, which is there, has a function.
+pub(super) fn has(symbol: &str) -> bool {
+    // SAFETY: the library was found before, and is not unloaded.
+    let library = unsafe { sys::culib() };
+    // SAFETY: only its presence is asked for: it is not called as this type.
+    unsafe { library.get::<*const ()>(symbol.as_bytes()) }.is_ok()
+}
+
+/// The primary context of a GPU, which frameworks in this process share.
+pub(super) fn context(gpu: usize) -> Result<Arc<CudaContext>, CudaError> {
+    let gpus = gpus()?;
+    if gpu >= gpus {
+        return Err(CudaError::NoSuchGpu { gpu, gpus });
+    }
+    CudaContext::new(gpu).map_err(|error| CudaError::of("cannot open the GPU", error))
+}

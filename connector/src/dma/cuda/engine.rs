@@ -1,0 +1,367 @@
+//! The engine.
+#![expect(unsafe_code, reason = "a GPU copies between addresses")]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, sys};
+use cxl_shm::fabric::{Fabric, MappedFabric};
+use cxl_shm::units::Extent;
+
+use super::bounce::Bounce;
+use super::copies::{Copies, Copy};
+use super::driver::{self, CudaError, reason};
+use super::memory::{DeviceDestination, DeviceSource, EngineStream};
+use super::registration::{PoolReach, Registration};
+use crate::dma::{Checksum, DmaEngine, DmaError, HostDma, LoadJob, StoreJob};
+
+/// Copies with the copy engines of one GPU, one stream each way.
+///
+/// Clones are the same engine; threads that copy the same way take turns. It belongs to the process
+/// that made it: a child made by `fork` must not use it, nor drop it (CUDA's own rule).
+///
+/// # Example
+/// ```no_run
+/// use connector::dma::cuda::{CudaDma, DeviceSource, EngineStream};
+/// use connector::dma::{DmaEngine, StoreJob};
+/// use cxl_shm::fabric::{MappedFabric, Mapping};
+/// use cxl_shm::units::Extent;
+///
+/// let file = std::fs::File::options().read(true).write(true).open("/dev/dax0.0")?;
+/// let fabric = MappedFabric::new(Mapping::shared(&file, 64 << 30)?)?;
+/// let dma = CudaDma::new(fabric, 0)?;
+///
+/// let stream = dma.context().new_stream()?;
+/// let layer = stream.clone_htod(&[1u8; 65536])?;
+/// dma.after(EngineStream::from(&*stream))?;
+/// let payload = Extent::new(1 << 30, 65536).unwrap();
+/// let parts = [DeviceSource::of(&layer, &stream)];
+/// let stored = dma.store(&[StoreJob { payload, parts: &parts }]);
+/// # let _ = stored;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CudaDma {
+    inner: Arc<Inner>,
+}
+
+/// What an engine did so far.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CudaFigures {
+    /// Bytes that came into the pool.
+    pub stored_bytes: u64,
+    /// Bytes that came out of it.
+    pub loaded_bytes: u64,
+    /// Those of both that took the way through the buffer.
+    pub bounced_bytes: u64,
+    /// Payloads that the driver failed to copy.
+    pub failed_payloads: u64,
+}
+
+#[derive(Debug)]
+struct Inner {
+    // Dropped in this order, when no copy is under way any more.
+    way: Way,
+    down: Mutex<Arc<CudaStream>>,
+    up: Mutex<Arc<CudaStream>>,
+    context: Arc<CudaContext>,
+    host: HostDma,
+    reach: PoolReach,
+    figures: Mutex<CudaFigures>,
+}
+
+#[derive(Debug)]
+enum Way {
+    Straight(Registration),
+    Bounced { down: Bounce, up: Bounce },
+}
+
+impl CudaDma {
+    /// The engine of GPU number `gpu`, over the memory of `fabric`. Takes seconds for a large pool:
+    /// every page of it is pinned, and has memory behind it afterwards.
+    ///
+    /// # Errors
+    /// [`CudaError`]. That the pool could not be registered is none: [`reach`](Self::reach).
+    pub fn new(fabric: MappedFabric, gpu: usize) -> Result<Self, CudaError> {
+        let context = driver::context(gpu)?;
+        let stream = || {
+            let stream = context.new_stream();
+            stream.map_err(|error| CudaError::of("cannot make a stream for copies", error))
+        };
+        let (down, up) = (Mutex::new(stream()?), Mutex::new(stream()?));
+        let (way, reach) = match Registration::new(&context, fabric.mapping()) {
+            Ok((registration, reach)) => (Way::Straight(registration), reach),
+            Err(reason) => {
+                let (down, up) = (Bounce::new(&context), Bounce::new(&context));
+                (Way::Bounced { down, up }, PoolReach::Bounced { reason })
+            }
+        };
+        let host = HostDma::new(fabric);
+        let figures = Mutex::default();
+        let inner = Inner { way, down, up, context, host, reach, figures };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// How the GPU reaches the pool.
+    #[must_use]
+    pub fn reach(&self) -> &PoolReach {
+        &self.inner.reach
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn figures(&self) -> CudaFigures {
+        *lock(&self.inner.figures)
+    }
+
+    /// The GPU's primary context.
+    #[must_use]
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.inner.context
+    }
+
+    /// Has every later copy wait, on the GPU, for what `stream` was given to do so far: the kernels
+    /// that compute what is stored, or still use the memory that is loaded into. Waits for nothing
+    /// itself.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`]; then nothing may be copied that depends on it.
+    pub fn after(&self, stream: EngineStream<'_>) -> Result<(), CudaError> {
+        let handle = usize::try_from(stream.handle).expect("a handle is an address");
+        let handle: sys::CUstream = std::ptr::with_exposed_provenance_mut(handle);
+        // SAFETY: who named the stream vouches that it lives; it is used here only.
+        let engine = unsafe { self.inner.context.wrap_borrowed_stream(handle) };
+        let ordered = || {
+            let event = engine.record_event(None)?;
+            lock(&self.inner.down).wait(&event)?;
+            lock(&self.inner.up).wait(&event)
+        };
+        ordered().map_err(|error| CudaError::of("cannot wait for the engine's stream", error))
+    }
+
+    fn failed(&self, payload: Extent, error: DriverError) -> DmaError {
+        lock(&self.inner.figures).failed_payloads += 1;
+        DmaError::Device { payload, reason: reason(error) }
+    }
+}
+
+impl DmaEngine for CudaDma {
+    type Source<'a> = DeviceSource<'a>;
+    type Destination<'a> = DeviceDestination<'a>;
+
+    fn store(&self, jobs: &[StoreJob<'_, DeviceSource<'_>>]) -> Vec<Result<Checksum, DmaError>> {
+        let region_bytes = self.inner.host.fabric().bytes();
+        let checked = jobs.iter().map(|job| (job.check(region_bytes), job));
+        let stream = lock(&self.inner.down);
+        let results: Vec<_> = match &self.inner.way {
+            Way::Straight(registration) => {
+                // All are under way before the first is waited for.
+                let submitted: Vec<_> = checked
+                    .map(|(payload, job)| {
+                        let payload = payload?;
+                        let copies = self.inner.down_copies(payload, job, registration);
+                        self.submit(&stream, payload, &copies).map(|done| (payload, done))
+                    })
+                    .collect();
+                let arrived = submitted.into_iter().map(|submitted| {
+                    let (payload, done) = submitted?;
+                    done.synchronize().map_err(|error| self.failed(payload, error))?;
+                    // The refresh of each line flushes what the copy may have left in this host's
+                    // caches, and reading it then tells that it has arrived (M2).
+                    Ok(self.inner.host.checksums(&[payload])[0])
+                });
+                arrived.collect()
+            }
+            Way::Bounced { down, .. } => checked
+                .map(|(payload, job)| self.store_bounced(&stream, payload?, job, down))
+                .collect(),
+        };
+        // Also what failed is over: its space is somebody else's after return.
+        let _ = stream.synchronize();
+        self.count(jobs.iter().map(|job| job.payload), &results, |figures| {
+            &mut figures.stored_bytes
+        });
+        results
+    }
+
+    fn load(&self, jobs: &mut [LoadJob<DeviceDestination<'_>>]) -> Vec<Result<Checksum, DmaError>> {
+        let region_bytes = self.inner.host.fabric().bytes();
+        let checked = jobs.iter().map(|job| (job.check(region_bytes), job));
+        let stream = lock(&self.inner.up);
+        let results: Vec<_> = match &self.inner.way {
+            Way::Straight(registration) => {
+                let submitted: Vec<_> = checked
+                    .map(|(payload, job)| {
+                        let payload = payload?;
+                        // M9: the refresh for the checksum comes before the copy, which may find
+                        // the lines in this host's caches: they are new then.
+                        let checksum = self.inner.host.checksums(&[payload])[0];
+                        let copies = self.inner.up_copies(payload, job, registration);
+                        let done = self.submit(&stream, payload, &copies)?;
+                        Ok((payload, checksum, done))
+                    })
+                    .collect();
+                let arrived = submitted.into_iter().map(|submitted| {
+                    let (payload, checksum, done) = submitted?;
+                    done.synchronize().map_err(|error| self.failed(payload, error))?;
+                    Ok(checksum)
+                });
+                arrived.collect()
+            }
+            Way::Bounced { up, .. } => checked
+                .map(|(payload, job)| self.load_bounced(&stream, payload?, job, up))
+                .collect(),
+        };
+        // Also what failed is over: its memory is the engine's again after return.
+        let _ = stream.synchronize();
+        self.count(jobs.iter().map(|job| job.payload), &results, |figures| {
+            &mut figures.loaded_bytes
+        });
+        results
+    }
+}
+
+impl CudaDma {
+    fn count(
+        &self,
+        payloads: impl Iterator<Item = Extent>,
+        results: &[Result<Checksum, DmaError>],
+        counter: impl FnOnce(&mut CudaFigures) -> &mut u64,
+    ) {
+        let copied = payloads.zip(results).filter(|(_, result)| result.is_ok());
+        let bytes: u64 = copied.map(|(payload, _)| payload.bytes()).sum();
+        let mut figures = lock(&self.inner.figures);
+        *counter(&mut figures) += bytes;
+        if let Way::Bounced { .. } = self.inner.way {
+            figures.bounced_bytes += bytes;
+        }
+    }
+
+    fn submit(
+        &self,
+        stream: &CudaStream,
+        payload: Extent,
+        copies: &Copies,
+    ) -> Result<CudaEvent, DmaError> {
+        // SAFETY: one side lies in the mapping, which is registered; who named the other vouches
+        // for it while the jobs live, and `store` and `load` do not return before the stream has
+        // come to an end.
+        let submitted = unsafe { copies.submit(stream) };
+        let recorded = submitted.and_then(|()| stream.record_event(None));
+        recorded.map_err(|error| self.failed(payload, error))
+    }
+
+    fn store_bounced(
+        &self,
+        stream: &CudaStream,
+        payload: Extent,
+        job: &StoreJob<'_, DeviceSource<'_>>,
+        bounce: &Bounce,
+    ) -> Result<Checksum, DmaError> {
+        let failed = |error| self.failed(payload, error);
+        let mut buffer = bounce.take(length(payload)).map_err(failed)?;
+        let mut copies = Copies::default();
+        let mut to = buffer.address().map_err(failed)?;
+        for part in job.parts {
+            copies.add(Copy { to, from: part.address, bytes: part.bytes });
+            to += part.bytes as u64;
+        }
+        let copied = self.submit(stream, payload, &copies)?;
+        copied.synchronize().map_err(failed)?;
+        let parts = &[&*buffer.bytes().map_err(failed)?];
+        let mut stored = self.inner.host.store(&[StoreJob { payload, parts }]);
+        stored.remove(0)
+    }
+
+    fn load_bounced(
+        &self,
+        stream: &CudaStream,
+        payload: Extent,
+        job: &LoadJob<DeviceDestination<'_>>,
+        bounce: &Bounce,
+    ) -> Result<Checksum, DmaError> {
+        let failed = |error| self.failed(payload, error);
+        let mut buffer = bounce.take(length(payload)).map_err(failed)?;
+        let parts = vec![buffer.bytes().map_err(failed)?];
+        let checksum = self.inner.host.load(&mut [LoadJob { payload, parts }]).remove(0)?;
+        let mut copies = Copies::default();
+        let mut from = buffer.address().map_err(failed)?;
+        for part in &job.parts {
+            copies.add(Copy { to: part.address, from, bytes: part.bytes });
+            from += part.bytes as u64;
+        }
+        let copied = self.submit(stream, payload, &copies)?;
+        copied.synchronize().map_err(failed)?;
+        Ok(checksum)
+    }
+}
+
+impl Inner {
+    fn down_copies(
+        &self,
+        payload: Extent,
+        job: &StoreJob<'_, DeviceSource<'_>>,
+        registration: &Registration,
+    ) -> Copies {
+        let mut copies = Copies::default();
+        let parts = job.parts.iter().map(|part| (part.address, part.bytes));
+        self.runs(payload, parts, registration, |pool, device, bytes| {
+            copies.add(Copy { to: pool, from: device, bytes });
+        });
+        copies
+    }
+
+    fn up_copies(
+        &self,
+        payload: Extent,
+        job: &LoadJob<DeviceDestination<'_>>,
+        registration: &Registration,
+    ) -> Copies {
+        let mut copies = Copies::default();
+        let parts = job.parts.iter().map(|part| (part.address, part.bytes));
+        self.runs(payload, parts, registration, |pool, device, bytes| {
+            copies.add(Copy { to: device, from: pool, bytes });
+        });
+        copies
+    }
+
+    /// Each run of bytes that lies in one part and in one piece of the registration: its address in
+    /// the mapping, on the GPU, and its length.
+    fn runs(
+        &self,
+        payload: Extent,
+        parts: impl Iterator<Item = (u64, usize)>,
+        registration: &Registration,
+        mut each: impl FnMut(u64, u64, usize),
+    ) {
+        let mapping = self.host.fabric().mapping();
+        let start = mapping.address(payload).expect("the job was checked to lie in the mapping");
+        let start = start.expose_provenance() as u64;
+        let mut offset = payload.offset();
+        for (mut device, bytes) in parts {
+            for (at, bytes) in registration.runs(offset, bytes) {
+                each(start + (at - payload.offset()), device, bytes);
+                device += bytes as u64;
+            }
+            offset += bytes as u64;
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for stream in [&self.down, &self.up] {
+            if lock(stream).synchronize().is_err() {
+                // What the GPU may still reach stays mapped.
+                std::mem::forget(Arc::clone(self.host.fabric().mapping()));
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn length(payload: Extent) -> usize {
+    usize::try_from(payload.bytes()).expect("it lies in the mapping")
+}

@@ -1,0 +1,109 @@
+//! Memory and streams of a GPU, as an engine names them.
+#![expect(unsafe_code, reason = "who names the memory vouches for it")]
+
+use std::marker::PhantomData;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
+
+use crate::dma::Part;
+
+/// Memory of a GPU that a payload is gathered from.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceSource<'a> {
+    pub(super) address: u64,
+    pub(super) bytes: usize,
+    memory: PhantomData<&'a u8>,
+}
+
+/// Memory of a GPU that a payload is scattered into.
+#[derive(Debug)]
+pub struct DeviceDestination<'a> {
+    pub(super) address: u64,
+    pub(super) bytes: usize,
+    memory: PhantomData<&'a mut u8>,
+}
+
+impl DeviceSource<'_> {
+    /// Memory at `address`, as `data_ptr()` of a tensor says it.
+    ///
+    /// # Safety
+    /// For the life that the caller gives it, those bytes are memory of the GPU that the
+    /// [`CudaDma`](super::CudaDma) was made for, and nobody writes them, but for work of a stream
+    /// that [`CudaDma::after`](super::CudaDma::after) was called with since.
+    #[must_use]
+    pub unsafe fn new(address: u64, bytes: usize) -> Self {
+        Self { address, bytes, memory: PhantomData }
+    }
+}
+
+impl<'a> DeviceSource<'a> {
+    /// The bytes of `slice`, as work of `stream` leaves them: call
+    /// [`CudaDma::after`](super::CudaDma::after) with it first.
+    #[must_use]
+    pub fn of(slice: &'a CudaSlice<u8>, stream: &'a CudaStream) -> Self {
+        let (address, _recorded) = slice.device_ptr(stream);
+        Self { address, bytes: slice.len(), memory: PhantomData }
+    }
+}
+
+impl DeviceDestination<'_> {
+    /// Memory at `address`, as `data_ptr()` of a tensor says it.
+    ///
+    /// # Safety
+    /// For the life that the caller gives it, those bytes are memory of the GPU that the
+    /// [`CudaDma`](super::CudaDma) was made for, and nobody reads or writes them, but for work of a
+    /// stream that [`CudaDma::after`](super::CudaDma::after) was called with since.
+    #[must_use]
+    pub unsafe fn new(address: u64, bytes: usize) -> Self {
+        Self { address, bytes, memory: PhantomData }
+    }
+}
+
+impl<'a> DeviceDestination<'a> {
+    /// The bytes of `slice`, when work of `stream` is done: call
+    /// [`CudaDma::after`](super::CudaDma::after) with it first.
+    #[must_use]
+    pub fn of(slice: &'a mut CudaSlice<u8>, stream: &'a CudaStream) -> Self {
+        let bytes = slice.len();
+        let (address, _recorded) = slice.device_ptr_mut(stream);
+        Self { address, bytes, memory: PhantomData }
+    }
+}
+
+impl Part for DeviceSource<'_> {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Part for DeviceDestination<'_> {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// A stream on which an engine computes.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineStream<'a> {
+    pub(super) handle: u64,
+    stream: PhantomData<&'a CudaStream>,
+}
+
+impl EngineStream<'_> {
+    /// The stream with this handle (`torch.cuda.current_stream().cuda_stream`; 0 is the default
+    /// stream).
+    ///
+    /// # Safety
+    /// For the life that the caller gives it, it is a stream of the primary context of the GPU that
+    /// the [`CudaDma`](super::CudaDma) was made for.
+    #[must_use]
+    pub unsafe fn new(handle: u64) -> Self {
+        Self { handle, stream: PhantomData }
+    }
+}
+
+impl<'a> From<&'a CudaStream> for EngineStream<'a> {
+    fn from(stream: &'a CudaStream) -> Self {
+        Self { handle: stream.cu_stream().expose_provenance() as u64, stream: PhantomData }
+    }
+}
