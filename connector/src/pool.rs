@@ -11,7 +11,8 @@ use cxl_shm::member::{AttachError, Attachment, LocalMember, ProcLiveness};
 use kv_cache::evict::{Quota, TooManyQuotas, Watermarks};
 use kv_cache::{Cache, Local, Namespace, reclaim_dead_processes};
 
-use crate::dma::HostDma;
+use crate::dma::cuda::{CudaDma, CudaError};
+use crate::dma::{DmaEngine, HostDma};
 use crate::session::{Session, SessionOptions};
 
 /// The cache of a real pool.
@@ -146,7 +147,51 @@ impl Pool {
         cache: &'p LocalCache<'p>,
         options: SessionOptions,
     ) -> LocalSession<'p> {
-        Session::new(cache, &self.dma, &self.clock, options)
+        self.session_over(cache, &self.dma, options)
+    }
+
+    /// A session whose bytes `dma` copies, such as the engine of a GPU ([`cuda`](Self::cuda)).
+    #[must_use]
+    pub fn session_over<'p, D: DmaEngine>(
+        &'p self,
+        cache: &'p LocalCache<'p>,
+        dma: &'p D,
+        options: SessionOptions,
+    ) -> Session<'p, MappedFabric, MappedHostMemory, ProcLiveness, D, SystemClock> {
+        Session::new(cache, dma, &self.clock, options)
+    }
+
+    /// The copy engines of GPU number `gpu`, over the memory of this pool: for a process whose
+    /// blocks are on that GPU. It keeps the pool mapped while it lives.
+    ///
+    /// # Errors
+    /// [`CudaError`]; [`CudaError::Absent`] on a machine without a driver.
+    ///
+    /// # Example
+    /// ```no_run
+    /// use connector::dma::cuda::{DeviceSource, EngineStream};
+    /// use connector::pool::Pool;
+    /// use connector::session::{PublishBlock, SessionOptions};
+    /// use kv_cache::BlockHash;
+    ///
+    /// # fn publish(
+    /// #     options: SessionOptions, hash: BlockHash, address: u64, handle: u64,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = Pool::attach("/dev/dax0.0".as_ref(), 3)?;
+    /// let (cache, dma) = (pool.cache()?, pool.cuda(0)?);
+    /// let session = pool.session_over(&cache, &dma, options);
+    ///
+    /// // SAFETY: a tensor of this engine, on the stream that computes it; both outlive the call.
+    /// let (part, stream) =
+    ///     unsafe { (DeviceSource::new(address, 2 << 20), EngineStream::new(handle)) };
+    /// dma.after(stream)?;
+    /// let report = session.publish(&[PublishBlock { hash, depth: 0, parts: &[part] }])?;
+    /// assert_eq!(report.available(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cuda(&self, gpu: usize) -> Result<CudaDma, CudaError> {
+        CudaDma::new(self.attachment.region().fabric().clone(), gpu)
     }
 
     /// The attachment below.

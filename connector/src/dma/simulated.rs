@@ -22,12 +22,12 @@ use super::{Checksum, DmaEngine, DmaError, LoadJob, StoreJob};
 /// let reader = SimulatedDma::new(rack.host(1), DmaCache::Bypass);
 /// let payload = Extent::new(4096, 5).unwrap();
 /// writer.fail_after(1);
-/// let job = StoreJob { payload, parts: &[b"hello"] };
+/// let job = StoreJob { payload, parts: &[&b"hello"[..]] };
 /// let results = writer.store(&[job, job]);
 /// assert!(results[0].is_ok() && results[1].is_err());
 /// # let stored = writer.store(&[job]);
 /// let mut bytes = [0; 5];
-/// let loaded = reader.load(&mut [LoadJob { payload, parts: vec![&mut bytes] }]);
+/// let loaded = reader.load(&mut [LoadJob { payload, parts: vec![&mut bytes[..]] }]);
 /// assert_eq!((loaded, &bytes), (stored, b"hello"));
 /// ```
 #[derive(Debug)]

@@ -152,6 +152,7 @@ impl DmaEngine for CudaDma {
         let region_bytes = self.inner.host.fabric().bytes();
         let checked = jobs.iter().map(|job| (job.check(region_bytes), job));
         let stream = lock(&self.inner.down);
+        let _settled = Settled(&stream);
         let results: Vec<_> = match &self.inner.way {
             Way::Straight(registration) => {
                 // All are under way before the first is waited for.
@@ -175,8 +176,6 @@ impl DmaEngine for CudaDma {
                 .map(|(payload, job)| self.store_bounced(&stream, payload?, job, down))
                 .collect(),
         };
-        // Also what failed is over: its space is somebody else's after return.
-        let _ = stream.synchronize();
         self.count(jobs.iter().map(|job| job.payload), &results, |figures| {
             &mut figures.stored_bytes
         });
@@ -187,6 +186,7 @@ impl DmaEngine for CudaDma {
         let region_bytes = self.inner.host.fabric().bytes();
         let checked = jobs.iter().map(|job| (job.check(region_bytes), job));
         let stream = lock(&self.inner.up);
+        let _settled = Settled(&stream);
         let results: Vec<_> = match &self.inner.way {
             Way::Straight(registration) => {
                 let submitted: Vec<_> = checked
@@ -211,8 +211,6 @@ impl DmaEngine for CudaDma {
                 .map(|(payload, job)| self.load_bounced(&stream, payload?, job, up))
                 .collect(),
         };
-        // Also what failed is over: its memory is the engine's again after return.
-        let _ = stream.synchronize();
         self.count(jobs.iter().map(|job| job.payload), &results, |figures| {
             &mut figures.loaded_bytes
         });
@@ -243,8 +241,8 @@ impl CudaDma {
         copies: &Copies,
     ) -> Result<CudaEvent, DmaError> {
         // SAFETY: one side lies in the mapping, which is registered; who named the other vouches
-        // for it while the jobs live, and `store` and `load` do not return before the stream has
-        // come to an end.
+        // for it while the jobs live, and `store` and `load` do not end, not by a panic either, before
+        // the stream has come to an end (`Settled`).
         let submitted = unsafe { copies.submit(stream) };
         let recorded = submitted.and_then(|()| stream.record_event(None));
         recorded.map_err(|error| self.failed(payload, error))
@@ -355,6 +353,17 @@ impl Drop for Inner {
                 std::mem::forget(Arc::clone(self.host.fabric().mapping()));
             }
         }
+    }
+}
+
+/// At its end no copy of the stream is under way any more, also none of a job that failed: the
+/// space in the pool may be somebody else's then, and the memory is the engine's again.
+struct Settled<'s>(&'s CudaStream);
+
+impl Drop for Settled<'_> {
+    fn drop(&mut self) {
+        // An error is one of the context, whose work has ended with it. It shows in the next copy.
+        let _ = self.0.synchronize();
     }
 }
 
