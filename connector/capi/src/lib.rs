@@ -1,7 +1,8 @@
-//! The C interface: the paper's `cxl_shm` calls over one region that this process is attached to.
+//! The C interface: sessions of the KV cache (`rackline_*`), and the paper's `cxl_shm` calls over one
+//! region that this process is attached to.
 //!
-//! The header `include/cxl_shm.h` is generated from these sources and checked in; a test fails when
-//! it is not current.
+//! The header `include/cxl_shm.h` is generated from the sources in this folder and checked in; a test
+//! fails when it is not current. Sessions have a folder and a header of their own ([`session`]).
 //!
 //! - **I1** Every call is safe from any thread; a thread that calls becomes a member of the host's
 //!   tier of its own at its first call, and stops being one when it ends.
@@ -19,6 +20,7 @@ mod init;
 mod locks;
 mod memory;
 mod roots;
+pub mod session;
 mod text;
 
 pub use attached::{cxl_shm_attach, cxl_shm_detach};

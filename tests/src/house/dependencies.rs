@@ -8,7 +8,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("cxl-shm", &[]),
     ("kv-cache", &["cxl-shm"]),
     ("connector", &["cxl-shm", "kv-cache"]),
-    ("rackline-capi", &["cxl-shm"]),
+    ("rackline-capi", &["connector", "cxl-shm", "kv-cache"]),
     ("rackline-gpu-check", &["connector", "cxl-shm"]),
     ("rackline-python", &["connector", "kv-cache"]),
     ("lock-manager", &["cxl-shm", "kv-cache"]),

@@ -4,6 +4,7 @@
  *
  * "write" makes an object, fills it, and names it; "read" finds it by its name, mapped at another
  * address, checks it and frees it; "count" adds one to a counter ROUNDS times under a lock. */
+#define _GNU_SOURCE
 #include "cxl_shm.h"
 
 #include <inttypes.h>

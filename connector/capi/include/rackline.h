@@ -1,0 +1,604 @@
+/* Rackline: a KV cache in memory that several hosts share over CXL.
+ *
+ * Generated from connector/capi/src/session by cbindgen: edit the Rust sources, not this file.
+ *
+ * A process attaches to a pool, opens a session for the blocks of one model, and asks it for prefixes
+ * by the block hashes of its engine. No call waits for the pool but rackline_pool_attach and
+ * rackline_pool_close, and those with "wait" or "free" in their names: lookups, publishes and fetches
+ * are transfers, which threads of the library carry out. What a fetch calls valid has been checked;
+ * anything that failed is a miss with a reason.
+ *
+ * Threads. Every function may be called from any thread, with any handle, also while other threads
+ * use or free that. Calls of one thread are not carried out in order: wait for a publish before you
+ * look up what it published. rackline_error_message is of the calling thread.
+ *
+ * Handles. They are numbers: 0 is none, and freeing that does nothing. What is freed twice, used after
+ * it was freed, or of another kind is RACKLINE_ERROR_BAD_HANDLE. Every handle is freed once, also that
+ * of a transfer whose result was had.
+ *
+ * Memory. Addresses that a publish or a fetch was given are lent to it until it is over: a wait or
+ * poll of it returned RACKLINE_ERROR_OK or RACKLINE_ERROR_NO_RESULT, a cancel said that it was
+ * revoked, or a free of it returned. Texts and arrays of other calls are not needed after the call.
+ *
+ * Processes. A child made by fork is not attached: what its parent has open is RACKLINE_ERROR_FORKED
+ * in it, or RACKLINE_ERROR_BAD_HANDLE once it has attached by itself. Call rackline_pool_close before
+ * the process ends; what ends without is taken for dead, and cleaned up after by the other processes
+ * of its host.
+ */
+
+#ifndef RACKLINE_H
+#define RACKLINE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+// A wait that takes as long as it takes, in milliseconds.
+#define RACKLINE_FOREVER_MS UINT64_MAX
+
+// What a call returned. Zero is success; `rackline_error_message` says what was wrong and what to
+// do.
+typedef enum {
+  // Done.
+  RACKLINE_ERROR_OK = 0,
+  // An argument is null, not a text, out of range, or does not fit the others.
+  RACKLINE_ERROR_BAD_ARGUMENT = -1,
+  // A handle is not open in this process (it was freed, or never made), or is one of another kind.
+  RACKLINE_ERROR_BAD_HANDLE = -2,
+  // The pool cannot be opened or joined, or is none.
+  RACKLINE_ERROR_POOL = -3,
+  // The queue is full: as many transfers as it takes are waiting. Nothing is changed. Go on
+  // without, or try again later.
+  RACKLINE_ERROR_BUSY = -4,
+  // The pool was closed in this process.
+  RACKLINE_ERROR_CLOSED = -5,
+  // This process is a child made by `fork`, and only its parent is attached. It may attach by
+  // itself.
+  RACKLINE_ERROR_FORKED = -6,
+  // The transfer is still under way: wait again, or poll later.
+  RACKLINE_ERROR_UNDER_WAY = -7,
+  // The transfer has no result: it was taken already, the transfer was cancelled, or the thread
+  // that worked on it panicked, and said so on standard error.
+  RACKLINE_ERROR_NO_RESULT = -8,
+  // A mistake in this library, which said so on standard error. What the call was to do may be
+  // half done in this process; the pool is as consistent as after the death of a process.
+  RACKLINE_ERROR_PANICKED = -9,
+} RacklineError;
+
+// Why a prefix was not fetched, or held, to its end. Always harmless: the engine computes the rest
+// itself.
+typedef enum {
+  // Nothing is missing.
+  RACKLINE_REASON_NONE = 0,
+  // The block was removed.
+  RACKLINE_REASON_ABSENT = 1,
+  // The block made room for others.
+  RACKLINE_REASON_EVICTED = 2,
+  // The block is still being written, or just being removed.
+  RACKLINE_REASON_NOT_READY = 3,
+  // The block's owner is dead, and the block not in the pool.
+  RACKLINE_REASON_OWNER_DEAD = 4,
+  // The block is on a drive of its owner.
+  RACKLINE_REASON_SPILLED = 5,
+  // This process has failed to read the block before.
+  RACKLINE_REASON_QUARANTINED = 6,
+  // The block was replaced by a later one.
+  RACKLINE_REASON_STALE_GENERATION = 7,
+  // The descriptor is that of another block.
+  RACKLINE_REASON_WRONG_KEY = 8,
+  // The block belongs to another model.
+  RACKLINE_REASON_WRONG_MODEL = 9,
+  // The block has another length.
+  RACKLINE_REASON_WRONG_LENGTH = 10,
+  // The descriptor is torn or damaged.
+  RACKLINE_REASON_TORN = 11,
+  // The descriptor, or the handle, names something outside the region.
+  RACKLINE_REASON_MALFORMED = 12,
+  // The block was removed or replaced while it was read.
+  RACKLINE_REASON_CHANGED = 13,
+  // The payload is damaged: its checksum differs.
+  RACKLINE_REASON_CHECKSUM = 14,
+  // The bytes could not be copied. The block itself may be good.
+  RACKLINE_REASON_COPY = 15,
+  // The processes of this host hold as many blocks as there is room for.
+  RACKLINE_REASON_TOO_MANY_HELD = 16,
+  // This node was declared dead: nothing of it may be written any more.
+  RACKLINE_REASON_DECLARED_DEAD = 17,
+} RacklineReason;
+
+// What became of a block that was published.
+typedef enum {
+  // Every host can find and read it.
+  RACKLINE_OUTCOME_PUBLISHED = 0,
+  // It was in the pool already, or is being written by this host.
+  RACKLINE_OUTCOME_ALREADY_THERE = 1,
+  // Blocks of this length cannot be: they are longer than a chunk of the region.
+  RACKLINE_OUTCOME_WRONG_LENGTH = 2,
+  // The descriptors of this node are used up.
+  RACKLINE_OUTCOME_SEGMENT_FULL = 3,
+  // No memory is free, and no more was to be had from the region.
+  RACKLINE_OUTCOME_NO_CHUNK = 4,
+  // This node was declared dead: nothing of it may be written any more.
+  RACKLINE_OUTCOME_DECLARED_DEAD = 5,
+  // Other processes of this host took the free memory first. Publish it again.
+  RACKLINE_OUTCOME_OUTRUN = 6,
+  // Its bytes could not be copied. Nothing of it is visible.
+  RACKLINE_OUTCOME_COPY = 7,
+  // Other processes of this host believed this one dead and took the block away.
+  RACKLINE_OUTCOME_TAKEN_AWAY = 8,
+} RacklineOutcome;
+
+// How a process transfers. What is zero has its default.
+typedef struct {
+  // Threads that copy, 256 at most. One fills most of what a processor can copy, and is the
+  // default.
+  uint32_t copy_threads;
+  // Transfers that wait in each queue at most, 1048576 at most; by default 256.
+  uint32_t queue_depth;
+} RacklinePoolOptions;
+
+// This process, attached to a pool. Zero is none.
+typedef struct {
+  // Its number.
+  uint64_t handle;
+} RacklinePool;
+
+// Everything that decides what the bytes of a block mean. Two engines share blocks when all of it is
+// equal.
+typedef struct {
+  // Name of the model.
+  const char *name;
+  // Revision of its weights.
+  const char *revision;
+  // Type of the elements, as the engine calls it.
+  const char *dtype;
+  // Version of the order of the bytes in a block, which the engine defines. 0 stands for 1.
+  uint32_t layout_version;
+  // Tokens in a block.
+  uint32_t block_tokens;
+  // Which part of the heads this engine holds, from 0.
+  uint32_t tensor_parallel_rank;
+  // In how many parts the heads are divided. 0 stands for 1.
+  uint32_t tensor_parallel_size;
+  // Layers with KV.
+  uint32_t layers;
+  // KV heads of a layer, over all parts.
+  uint32_t kv_heads;
+  // Elements of a head.
+  uint32_t head_dim;
+} RacklineModel;
+
+// Who shares the blocks of a session, and how long it waits. What is zero has its default.
+typedef struct {
+  // The tenant; null is the one without a name.
+  const char *tenant;
+  // The salt of the tenant's cache: `salt_bytes` bytes.
+  const uint8_t *salt;
+  // Length of the salt in bytes.
+  size_t salt_bytes;
+  // How long a publish waits for other hosts when this node needs more memory, in milliseconds;
+  // by default 2000.
+  uint64_t chunk_timeout_ms;
+  // How long what is held stays at most, in milliseconds; by default 30000, and 2097088 (35
+  // minutes) at most.
+  uint64_t hold_ms;
+} RacklineSessionOptions;
+
+// A way to the blocks of one model and namespace. Zero is none.
+typedef struct {
+  // Its number.
+  uint64_t handle;
+} RacklineSession;
+
+// The engine's hash of a block and of all blocks before it: same prefix, same hash. Engines that
+// have none of their own make them by `rackline_chain_hashes`.
+typedef struct {
+  // Its bytes.
+  uint8_t bytes[32];
+} RacklineBlockHash;
+
+// A lookup under way, or a hold. Zero is none.
+typedef struct {
+  // Its number.
+  uint64_t handle;
+} RacklineLookup;
+
+// A block that was found, for any process of the rack: it may fetch the block, or hold it. Any bytes
+// will do: what they name is checked, and a block that is not there any more is a miss.
+typedef struct {
+  // Its bytes.
+  uint8_t bytes[26];
+} RacklineBlockHandle;
+
+// The blocks that a lookup found, from the first of the prompt on. Zero is none.
+typedef struct {
+  // Its number.
+  uint64_t handle;
+} RacklinePrefix;
+
+// What a lookup found.
+typedef struct {
+  // The blocks that were found, from the first on; also when there are none. To be freed.
+  RacklinePrefix prefix;
+  // How many they are.
+  size_t blocks;
+  // Why the block after those is not held, when blocks were to be held; none when all that were
+  // found are, or the lookup did not hold.
+  RacklineReason reason;
+} RacklineLookupResult;
+
+// A part of a block that is published. It stays as it is until the publish is over.
+typedef struct {
+  // Where it starts.
+  const void *address;
+  // Its length in bytes, at least 1.
+  size_t bytes;
+} RacklineSource;
+
+// A publish under way. Zero is none.
+typedef struct {
+  // Its number.
+  uint64_t handle;
+} RacklinePublish;
+
+// How many blocks of a publish are in the pool. When some are missing `rackline_error_message` says
+// why the first of them is.
+typedef struct {
+  // Blocks that every host can find now, because of this call.
+  size_t published;
+  // Blocks that were there already.
+  size_t already_there;
+} RacklinePublishResult;
+
+// A part of a block that is fetched. Nobody else reads or writes it until the fetch is over.
+typedef struct {
+  // Where it starts.
+  void *address;
+  // Its length in bytes, at least 1.
+  size_t bytes;
+} RacklineDestination;
+
+// A fetch under way. Zero is none.
+typedef struct {
+  // Its number.
+  uint64_t handle;
+} RacklineFetch;
+
+// How much of a fetch is good.
+typedef struct {
+  // Blocks, from the first on, that have their right bytes. What is in the others is undefined.
+  size_t valid_blocks;
+  // Why the next one is not good; none when all are. `rackline_error_message` says it for people.
+  RacklineReason reason;
+} RacklineFetchResult;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// What was wrong in the last call of this thread that returned an error, or whose result says that
+// blocks are missing (`RacklineLookupResult`, `RacklinePublishResult`, `RacklineFetchResult`): a
+// text, empty when there was none. It stays valid until the next such call of the same thread.
+const char *rackline_error_message(void);
+
+// The name of an error code, as in this header: `"RACKLINE_ERROR_BUSY"`, say. A text that stays
+// valid; for a number that is no code `"RACKLINE_ERROR_UNKNOWN"`.
+const char *rackline_error_name(int32_t code);
+
+// Attaches this process to the pool in the memory at `region` (a devdax device or a file) as one of
+// node `node`, and starts its threads. Every host of the rack has a node number of its own, from 0,
+// and its processes share it; a single host is node 0. Without `options` (null) all have their
+// defaults.
+//
+// Attach once a process, for all its threads.
+//
+// # Safety
+// `region` is null or points to a text that ends with a NUL; `options` is null or points to options;
+// `pool` is null or points to a handle that nobody else uses during the call.
+RacklineError rackline_pool_attach(const char *region,
+                                   uint16_t node,
+                                   const RacklinePoolOptions *options,
+                                   RacklinePool *pool);
+
+// Takes no more work, waits for what was taken up, leaves the pool, and frees its handle. Sessions
+// and transfers that remain are still to be freed; sessions are refused everything
+// (`RACKLINE_ERROR_CLOSED`). A pool that is zero is ignored.
+RacklineError rackline_pool_close(RacklinePool pool);
+
+// The node that this process belongs to.
+//
+// # Safety
+// `node` is null or points to a number that nobody else uses during the call.
+RacklineError rackline_pool_node(RacklinePool pool, uint16_t *node);
+
+// The counter `name` of this process since it attached: `"lookup_hits"`, say, or
+// `"misses.evicted"`. `rackline_pool_metrics` lists them all.
+//
+// # Safety
+// `name` is null or points to a text that ends with a NUL; `value` is null or points to a number
+// that nobody else uses during the call.
+RacklineError rackline_pool_metric(RacklinePool pool, const char *name, uint64_t *value);
+
+// All counters of this process since it attached, as a text: a line each, with name and value
+// (`lookup_hits 17`). The length of the text with its final NUL is written to `bytes`; the text to
+// `text`, when the `capacity` bytes there are enough for it, else it is an error and nothing but the
+// length is written. With a capacity of 0 the text may be null, and only the length is asked for.
+//
+// # Safety
+// `text` is null or points to `capacity` bytes, and `bytes` is null or points to a number, that
+// nobody else uses during the call.
+RacklineError rackline_pool_metrics(RacklinePool pool,
+                                    char *text,
+                                    size_t capacity,
+                                    size_t *bytes);
+
+// What stands for all of a model, to be shown or logged: equal for the same model in every process
+// of every host, and in every language.
+//
+// # Safety
+// `model` is null or points to a model whose texts are null or end with a NUL; `fingerprint` is null
+// or points to a number that nobody else uses during the call.
+RacklineError rackline_model_fingerprint(const RacklineModel *model,
+                                         uint64_t *fingerprint);
+
+// Opens a session for the blocks of `model`, of `block_bytes` bytes each. Blocks of other models,
+// lengths, tenants or salts are misses in it. Without `options` (null) all have their defaults.
+//
+// # Safety
+// `model` is null or points to a model whose texts are null or end with a NUL; `options` is null or
+// points to options whose tenant is null or ends with a NUL, and whose salt is null or has its
+// length; `session` is null or points to a handle that nobody else uses during the call.
+RacklineError rackline_session_open(RacklinePool pool,
+                                    const RacklineModel *model,
+                                    uint64_t block_bytes,
+                                    const RacklineSessionOptions *options,
+                                    RacklineSession *session);
+
+// Frees a session. What it has under way goes on. A session that is zero is ignored.
+RacklineError rackline_session_free(RacklineSession session);
+
+// Hashes the full blocks of `block_tokens` tokens that the `token_count` tokens at `tokens` make,
+// each with everything before it; the tokens of a block that is not full are left out. The blocks
+// follow the one with the hash `parent`, or are the first of a prompt when that is null. Whoever
+// hashes with another `seed` (of `seed_bytes` bytes; null with 0) has other hashes for the same
+// tokens; with a parent the seed does not matter.
+//
+// The hashes are SHA-256: of `rackline chain 1` and the seed for what is before the first block, and
+// of the hash before and the tokens, 4 bytes each, little-endian, for each block. They are written
+// to `hashes`, of which there is room for `capacity`, and their number to `count`.
+//
+// # Safety
+// `seed` is null or points to `seed_bytes` bytes, `parent` is null or points to a hash, `tokens` is
+// null or points to `token_count` tokens; `hashes` is null or points to room for `capacity` hashes,
+// and `count` is null or points to a number, that nobody else uses during the call.
+RacklineError rackline_chain_hashes(const uint8_t *seed,
+                                    size_t seed_bytes,
+                                    const RacklineBlockHash *parent,
+                                    uint32_t block_tokens,
+                                    const uint32_t *tokens,
+                                    size_t token_count,
+                                    RacklineBlockHash *hashes,
+                                    size_t capacity,
+                                    size_t *count);
+
+// Looks for the longest prefix of the `count` hashes at `hashes` of which every block is in the pool.
+// Does not wait: `rackline_lookup_wait` has the result.
+//
+// # Safety
+// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that nobody
+// else uses during the call.
+RacklineError rackline_lookup(RacklineSession session,
+                              const RacklineBlockHash *hashes,
+                              size_t count,
+                              RacklineLookup *lookup);
+
+// As `rackline_lookup`, and holds what it finds: it stays in the pool until the prefix is released or
+// freed, for at most as long as the session holds. The prefix ends before the first block that was
+// not to be held.
+//
+// # Safety
+// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that nobody
+// else uses during the call.
+RacklineError rackline_lookup_and_hold(RacklineSession session,
+                                       const RacklineBlockHash *hashes,
+                                       size_t count,
+                                       RacklineLookup *lookup);
+
+// Holds blocks that another process of the rack found (`rackline_prefix_handles`), one after the
+// other in a prompt. Has a result as `rackline_lookup_and_hold` has.
+//
+// # Safety
+// `handles` is null or points to `count` handles; `lookup` is null or points to a handle that nobody
+// else uses during the call.
+RacklineError rackline_hold(RacklineSession session,
+                            const RacklineBlockHandle *handles,
+                            size_t count,
+                            RacklineLookup *lookup);
+
+// The result of a lookup, when it comes within `timeout_ms` milliseconds: 0 only looks, and
+// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`. The result
+// is had once.
+//
+// # Safety
+// `result` is null or points to a result that nobody else uses during the call.
+RacklineError rackline_lookup_wait(RacklineLookup lookup,
+                                   uint64_t timeout_ms,
+                                   RacklineLookupResult *result);
+
+// `rackline_lookup_wait` that only looks.
+//
+// # Safety
+// `result` is null or points to a result that nobody else uses during the call.
+RacklineError rackline_lookup_poll(RacklineLookup lookup, RacklineLookupResult *result);
+
+// Revokes a lookup if nothing of it was begun, and says so in `cancelled`: then it has no result. Else
+// it goes on as if nothing had happened.
+//
+// # Safety
+// `cancelled` is null or points to a value that nobody else uses during the call.
+RacklineError rackline_lookup_cancel(RacklineLookup lookup,
+                                     bool *cancelled);
+
+// Frees a lookup. One that is under way goes on, and what it finds is released. One that is zero is
+// ignored.
+RacklineError rackline_lookup_free(RacklineLookup lookup);
+
+// How many blocks a prefix has.
+//
+// # Safety
+// `blocks` is null or points to a number that nobody else uses during the call.
+RacklineError rackline_prefix_blocks(RacklinePrefix prefix, size_t *blocks);
+
+// Handles of `count` blocks of a prefix, from number `first` on, by which any process of the rack can
+// fetch them.
+//
+// # Safety
+// `handles` is null or points to room for `count` handles that nobody else uses during the call.
+RacklineError rackline_prefix_handles(RacklinePrefix prefix,
+                                      size_t first,
+                                      size_t count,
+                                      RacklineBlockHandle *handles);
+
+// Whether the blocks of a prefix are held by it.
+//
+// # Safety
+// `held` is null or points to a value that nobody else uses during the call.
+RacklineError rackline_prefix_held(RacklinePrefix prefix, bool *held);
+
+// Lets the blocks of a prefix go: the pool may evict them again. They can still be fetched as long
+// as they are there.
+RacklineError rackline_prefix_release(RacklinePrefix prefix);
+
+// Frees a prefix, and lets its blocks go. One that is zero is ignored.
+RacklineError rackline_prefix_free(RacklinePrefix prefix);
+
+// Publishes `count` blocks that follow one another in a prompt, the first of them behind
+// `first_depth` others. Block `b` has the hash `hashes[b]`, and its bytes are those of the
+// `parts_a_block` parts from `parts[b * parts_a_block]` on, gathered in this order; together they are
+// as long as a block of the session. Blocks that are in the pool are not copied; blocks that cannot
+// be published do not stop the others.
+//
+// Does not wait: `rackline_publish_wait` has the result. The arrays are not needed after return; the
+// memory of the parts is lent until the publish is over.
+//
+// # Safety
+// `hashes` is null or points to `count` hashes, `parts` is null or points to `count * parts_a_block`
+// parts. The memory of the parts exists, and nobody writes it, until the publish is over. `publish`
+// is null or points to a handle that nobody else uses during the call.
+RacklineError rackline_publish(RacklineSession session,
+                               const RacklineBlockHash *hashes,
+                               size_t count,
+                               uint32_t first_depth,
+                               const RacklineSource *parts,
+                               size_t parts_a_block,
+                               RacklinePublish *publish);
+
+// The result of a publish, when it comes within `timeout_ms` milliseconds: 0 only looks, and
+// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`; after
+// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the publish is over. The result is had once.
+//
+// What became of each block is written to `outcomes`, of which there is room for `capacity`, at least
+// as many as blocks; null, with a capacity of 0, when it does not matter.
+//
+// # Safety
+// `result` is null or points to a result, and `outcomes` is null or points to room for `capacity`
+// outcomes, that nobody else uses during the call.
+RacklineError rackline_publish_wait(RacklinePublish publish,
+                                    uint64_t timeout_ms,
+                                    RacklinePublishResult *result,
+                                    RacklineOutcome *outcomes,
+                                    size_t capacity);
+
+// `rackline_publish_wait` that only looks, and does not say what became of each block.
+//
+// # Safety
+// `result` is null or points to a result that nobody else uses during the call.
+RacklineError rackline_publish_poll(RacklinePublish publish, RacklinePublishResult *result);
+
+// Revokes a publish if nothing of it was begun, and says so in `cancelled`: then it is over, and has
+// no result. Else it goes on as if nothing had happened.
+//
+// # Safety
+// `cancelled` is null or points to a value that nobody else uses during the call.
+RacklineError rackline_publish_cancel(RacklinePublish publish,
+                                      bool *cancelled);
+
+// Frees a publish. After return it is over: it is cancelled, or waited for when it was begun. One
+// that is zero is ignored.
+RacklineError rackline_publish_free(RacklinePublish publish);
+
+// Fetches `count` blocks of a prefix, from number `first` on. The bytes of the first of them go into
+// the parts `parts[0]` to `parts[parts_a_block - 1]`, filled in this order, those of the next into as
+// many parts behind, and so on; the parts of a block together are as long as a block of the session,
+// and no two parts share bytes.
+//
+// Does not wait: `rackline_fetch_wait` has the result. The array is not needed after return; the
+// memory of the parts is lent until the fetch is over. A prefix that is held is to be kept as long.
+//
+// # Safety
+// `parts` is null or points to `count * parts_a_block` parts. The memory of the parts exists, and
+// nobody reads or writes it, until the fetch is over. `fetch` is null or points to a handle that
+// nobody else uses during the call.
+RacklineError rackline_fetch(RacklineSession session,
+                             RacklinePrefix prefix,
+                             size_t first,
+                             size_t count,
+                             const RacklineDestination *parts,
+                             size_t parts_a_block,
+                             RacklineFetch *fetch);
+
+// As `rackline_fetch`, of blocks that another process of the rack found (`rackline_prefix_handles`),
+// one after the other in a prompt.
+//
+// # Safety
+// As `rackline_fetch`, and `handles` is null or points to `count` handles.
+RacklineError rackline_fetch_handles(RacklineSession session,
+                                     const RacklineBlockHandle *handles,
+                                     size_t count,
+                                     const RacklineDestination *parts,
+                                     size_t parts_a_block,
+                                     RacklineFetch *fetch);
+
+// The result of a fetch, when it comes within `timeout_ms` milliseconds: 0 only looks, and
+// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`; after
+// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the fetch is over. The result is had once.
+//
+// # Safety
+// `result` is null or points to a result that nobody else uses during the call.
+RacklineError rackline_fetch_wait(RacklineFetch fetch,
+                                  uint64_t timeout_ms,
+                                  RacklineFetchResult *result);
+
+// `rackline_fetch_wait` that only looks.
+//
+// # Safety
+// `result` is null or points to a result that nobody else uses during the call.
+RacklineError rackline_fetch_poll(RacklineFetch fetch, RacklineFetchResult *result);
+
+// Revokes a fetch if nothing of it was begun, and says so in `cancelled`: then it is over, and has no
+// result. Else it goes on as if nothing had happened.
+//
+// # Safety
+// `cancelled` is null or points to a value that nobody else uses during the call.
+RacklineError rackline_fetch_cancel(RacklineFetch fetch,
+                                    bool *cancelled);
+
+// Frees a fetch. After return it is over: it is cancelled, or waited for when it was begun. One that
+// is zero is ignored.
+RacklineError rackline_fetch_free(RacklineFetch fetch);
+
+// A short name of a reason, as the counters of `rackline_pool_metrics` have it: `"evicted"`, say. A
+// text that stays valid; for a number that is no reason `"unknown"`.
+const char *rackline_reason_label(int32_t reason);
+
+// A short name of what became of a block: `"already_there"`, say. A text that stays valid; for a
+// number that is no outcome `"unknown"`.
+const char *rackline_outcome_label(int32_t outcome);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* RACKLINE_H */

@@ -1,0 +1,149 @@
+// Rackline for C++17: owners for the handles of rackline.h, to be moved and not copied, and exceptions
+// for its errors. What the calls mean, and which memory is lent to whom for how long, stands there.
+#ifndef RACKLINE_HPP
+#define RACKLINE_HPP
+#include "rackline.h"
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace rackline {
+class Error : public std::runtime_error {
+public:
+    Error(RacklineError code, const char *message) : std::runtime_error(message), code_(code) {}
+    RacklineError code() const noexcept { return code_; }
+
+private:
+    RacklineError code_;
+};
+// A queue is full: go on without, or try again later.
+struct Busy : Error {
+    using Error::Error;
+};
+
+inline void check(RacklineError code) {
+    if (code == RACKLINE_ERROR_BUSY) throw Busy(code, rackline_error_message());
+    if (code != RACKLINE_ERROR_OK) throw Error(code, rackline_error_message());
+}
+
+template <class Handle, RacklineError (*Free)(Handle)> class Owner {
+public:
+    Owner() = default;
+    explicit Owner(Handle handle) noexcept : handle_(handle) {}
+    Owner(Owner &&other) noexcept : handle_(std::exchange(other.handle_, Handle{})) {}
+    Owner &operator=(Owner &&other) noexcept {
+        Owner taken(std::move(other)); // frees what was here
+        std::swap(handle_, taken.handle_);
+        return *this;
+    }
+    ~Owner() { Free(handle_); }
+    Handle get() const noexcept { return handle_; }
+    // Frees it now, and says what was wrong with that.
+    void close() { check(Free(std::exchange(handle_, Handle{}))); }
+
+protected:
+    Handle handle_{};
+};
+
+// What a lookup found. Its blocks are let go at its end.
+struct Prefix : Owner<RacklinePrefix, rackline_prefix_free> {
+    explicit Prefix(const RacklineLookupResult &found)
+        : Owner(found.prefix), blocks(found.blocks), reason(found.reason) {}
+    std::size_t blocks;
+    RacklineReason reason;
+    void release() { check(rackline_prefix_release(get())); }
+    std::vector<RacklineBlockHandle> handles() const {
+        std::vector<RacklineBlockHandle> handles(blocks);
+        return check(rackline_prefix_handles(get(), 0, blocks, handles.data())), handles;
+    }
+};
+
+inline RacklineError publish_wait(RacklinePublish publish, std::uint64_t timeout_ms,
+                                  RacklinePublishResult *result) {
+    return rackline_publish_wait(publish, timeout_ms, result, nullptr, 0);
+}
+
+// A transfer under way. One that lends memory is over when its destructor returns.
+template <class Handle, class Raw, class Result, RacklineError (*Wait)(Handle, std::uint64_t, Raw *),
+          RacklineError (*Cancel)(Handle, bool *), RacklineError (*Free)(Handle)>
+struct Transfer : Owner<Handle, Free> {
+    using Owner<Handle, Free>::Owner;
+    // Nothing when it takes longer than that. The result is had once.
+    std::optional<Result> wait_ms(std::uint64_t timeout_ms) {
+        Raw raw{};
+        RacklineError code = Wait(this->get(), timeout_ms, &raw);
+        if (code == RACKLINE_ERROR_UNDER_WAY) return std::nullopt;
+        return check(code), Result(raw);
+    }
+    std::optional<Result> poll() { return wait_ms(0); }
+    Result wait() { return std::move(*wait_ms(RACKLINE_FOREVER_MS)); }
+    bool cancel() {
+        bool cancelled = false;
+        return check(Cancel(this->get(), &cancelled)), cancelled;
+    }
+};
+using Lookup = Transfer<RacklineLookup, RacklineLookupResult, Prefix, rackline_lookup_wait,
+                        rackline_lookup_cancel, rackline_lookup_free>;
+using Publish = Transfer<RacklinePublish, RacklinePublishResult, RacklinePublishResult, publish_wait,
+                         rackline_publish_cancel, rackline_publish_free>;
+using Fetch = Transfer<RacklineFetch, RacklineFetchResult, RacklineFetchResult, rackline_fetch_wait,
+                       rackline_fetch_cancel, rackline_fetch_free>;
+
+// A way to the blocks of one model and namespace. Every block has as many parts.
+struct Session : Owner<RacklineSession, rackline_session_free> {
+    using Owner::Owner;
+    Lookup lookup(const std::vector<RacklineBlockHash> &hashes, bool hold = false) {
+        RacklineLookup lookup{};
+        auto start = hold ? rackline_lookup_and_hold : rackline_lookup;
+        check(start(get(), hashes.data(), hashes.size(), &lookup));
+        return Lookup(lookup);
+    }
+    Lookup hold(const std::vector<RacklineBlockHandle> &handles) {
+        RacklineLookup lookup{};
+        check(rackline_hold(get(), handles.data(), handles.size(), &lookup));
+        return Lookup(lookup);
+    }
+    Publish publish(const std::vector<RacklineBlockHash> &hashes, std::uint32_t first_depth,
+                    const std::vector<RacklineSource> &parts) {
+        RacklinePublish publish{};
+        check(rackline_publish(get(), hashes.data(), hashes.size(), first_depth, parts.data(),
+                               each(parts.size(), hashes.size()), &publish));
+        return Publish(publish);
+    }
+    Fetch fetch(const std::vector<RacklineBlockHandle> &handles,
+                const std::vector<RacklineDestination> &parts) {
+        RacklineFetch fetch{};
+        check(rackline_fetch_handles(get(), handles.data(), handles.size(), parts.data(),
+                                     each(parts.size(), handles.size()), &fetch));
+        return Fetch(fetch);
+    }
+
+private:
+    static std::size_t each(std::size_t parts, std::size_t blocks) {
+        if (blocks != 0 && parts % blocks == 0) return parts / blocks;
+        if (blocks == 0 && parts == 0) return 0;
+        throw Error(RACKLINE_ERROR_BAD_ARGUMENT, "the blocks have different numbers of parts");
+    }
+};
+
+// This process, attached to a pool, which it leaves at the end.
+struct Pool : Owner<RacklinePool, rackline_pool_close> {
+    explicit Pool(const std::string &region, std::uint16_t node = 0, RacklinePoolOptions options = {}) {
+        check(rackline_pool_attach(region.c_str(), node, &options, &handle_));
+    }
+    Session session(const RacklineModel &model, std::uint64_t block_bytes,
+                    RacklineSessionOptions options = {}) {
+        RacklineSession session{};
+        check(rackline_session_open(get(), &model, block_bytes, &options, &session));
+        return Session(session);
+    }
+    std::uint64_t metric(const char *name) const {
+        std::uint64_t value = 0;
+        return check(rackline_pool_metric(get(), name, &value)), value;
+    }
+};
+
+} // namespace rackline
+#endif

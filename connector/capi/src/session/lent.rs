@@ -1,0 +1,259 @@
+//! Memory that C lends to a transfer (I7).
+#![expect(unsafe_code, reason = "the memory is known by its addresses")]
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::Arc;
+
+use connector::transfer::{Destination, Source};
+
+use super::arguments::values;
+use super::error::Failure;
+
+/// A part of a block that is published. It stays as it is until the publish is over.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklineSource {
+    /// Where it starts.
+    pub address: *const c_void,
+    /// Its length in bytes, at least 1.
+    pub bytes: usize,
+}
+
+/// A part of a block that is fetched. Nobody else reads or writes it until the fetch is over.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklineDestination {
+    /// Where it starts.
+    pub address: *mut c_void,
+    /// Its length in bytes, at least 1.
+    pub bytes: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Part {
+    address: usize,
+    bytes: usize,
+}
+
+impl Part {
+    fn end(self) -> usize {
+        self.address + self.bytes
+    }
+}
+
+/// A block that is published.
+pub(super) struct LentSource(Block);
+
+/// A block that is fetched into.
+pub(super) struct LentDestination(Block);
+
+/// Some parts of those of a transfer.
+struct Block {
+    parts: Arc<[Part]>,
+    mine: Range<usize>,
+}
+
+/// The sources of `blocks` blocks, whose parts follow one another.
+///
+/// # Safety
+/// `parts` is null or points to `blocks * parts_a_block` parts. The memory of each exists, and nobody
+/// writes it, until what is returned is dropped.
+pub(super) unsafe fn sources_at(
+    parts: *const RacklineSource,
+    blocks: usize,
+    parts_a_block: usize,
+    block_bytes: u64,
+) -> Result<Vec<LentSource>, Failure> {
+    let count = part_count(blocks, parts_a_block)?;
+    // SAFETY: by the caller's promise.
+    let parts = unsafe { values(parts, count, "the parts of the blocks") }?;
+    let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
+    let parts = checked(parts, parts_a_block, block_bytes)?;
+    Ok(divided(&parts.into(), parts_a_block).map(LentSource).collect())
+}
+
+/// The destinations of `blocks` blocks, whose parts follow one another.
+///
+/// # Safety
+/// `parts` is null or points to `blocks * parts_a_block` parts. The memory of each exists, and nobody
+/// reads or writes it, until what is returned is dropped.
+pub(super) unsafe fn destinations_at(
+    parts: *const RacklineDestination,
+    blocks: usize,
+    parts_a_block: usize,
+    block_bytes: u64,
+) -> Result<Vec<LentDestination>, Failure> {
+    let count = part_count(blocks, parts_a_block)?;
+    // SAFETY: by the caller's promise.
+    let parts = unsafe { values(parts, count, "the parts of the blocks") }?;
+    let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
+    let parts = checked(parts, parts_a_block, block_bytes)?;
+    check_apart(&parts)?;
+    Ok(divided(&parts.into(), parts_a_block).map(LentDestination).collect())
+}
+
+fn part_count(blocks: usize, parts_a_block: usize) -> Result<usize, Failure> {
+    if blocks > 0 && parts_a_block == 0 {
+        return Err(Failure::bad_argument("blocks of 0 parts"));
+    }
+    blocks.checked_mul(parts_a_block).ok_or_else(|| {
+        let message = format!("{blocks} blocks of {parts_a_block} parts reach beyond all memory");
+        Failure::bad_argument(message)
+    })
+}
+
+/// The parts, if they can be and those of each block are as long as a block.
+fn checked(
+    parts: impl Iterator<Item = (usize, usize)>,
+    parts_a_block: usize,
+    block_bytes: u64,
+) -> Result<Vec<Part>, Failure> {
+    let mut checked = Vec::with_capacity(parts.size_hint().0);
+    for (index, (address, bytes)) in parts.enumerate() {
+        if address == 0 || bytes == 0 {
+            let (block, part) = (index / parts_a_block, index % parts_a_block);
+            let message = format!("part {part} of block {block} has no address or no bytes");
+            return Err(Failure::bad_argument(message));
+        }
+        let end = address.checked_add(bytes);
+        if end.is_none_or(|end| end > isize::MAX.unsigned_abs()) {
+            let message = format!("{bytes} bytes at {address:#x} reach beyond all memory");
+            return Err(Failure::bad_argument(message));
+        }
+        checked.push(Part { address, bytes });
+    }
+    for (block, parts) in checked.chunks(parts_a_block.max(1)).enumerate() {
+        // None is longer than all memory, and there are fewer than 2^63 of them.
+        let bytes: u128 = parts.iter().map(|part| part.bytes as u128).sum();
+        if bytes != u128::from(block_bytes) {
+            let message = format!(
+                "the parts of block {block} have {bytes} bytes, a block of the session {block_bytes}"
+            );
+            return Err(Failure::bad_argument(message));
+        }
+    }
+    Ok(checked)
+}
+
+/// Refuses destinations that lie one over another.
+fn check_apart(parts: &[Part]) -> Result<(), Failure> {
+    if parts.windows(2).all(|pair| pair[0].end() <= pair[1].address) {
+        return Ok(());
+    }
+    let mut sorted = parts.to_vec();
+    sorted.sort_unstable();
+    match sorted.windows(2).find(|pair| pair[0].end() > pair[1].address) {
+        None => Ok(()),
+        Some(pair) => Err(Failure::bad_argument(format!(
+            "two destinations lie one over the other: {} bytes at {:#x} and {} at {:#x}",
+            pair[0].bytes, pair[0].address, pair[1].bytes, pair[1].address
+        ))),
+    }
+}
+
+fn divided(parts: &Arc<[Part]>, parts_a_block: usize) -> impl Iterator<Item = Block> {
+    let starts = (0..parts.len()).step_by(parts_a_block.max(1));
+    starts.map(move |start| Block {
+        parts: Arc::clone(parts),
+        mine: start..start + parts_a_block.max(1),
+    })
+}
+
+impl Block {
+    fn parts(&self) -> &[Part] {
+        &self.parts[self.mine.clone()]
+    }
+}
+
+impl Source for LentSource {
+    fn parts(&self) -> Vec<&[u8]> {
+        let part = |part: &Part| {
+            let address = std::ptr::with_exposed_provenance(part.address);
+            // SAFETY: not null, and of a length that can be (`checked`). Who lent it sees to it that
+            // it exists and stays unchanged until this is dropped (`sources_at`), which is before
+            // the transfer says that it is over.
+            unsafe { std::slice::from_raw_parts(address, part.bytes) }
+        };
+        self.0.parts().iter().map(part).collect()
+    }
+}
+
+impl Destination for LentDestination {
+    fn parts_mut(&mut self) -> Vec<&mut [u8]> {
+        let part = |part: &Part| {
+            let address = std::ptr::with_exposed_provenance_mut(part.address);
+            // SAFETY: as above, and nobody else uses it (`destinations_at`); no other part of the
+            // same transfer does (`check_apart`).
+            unsafe { std::slice::from_raw_parts_mut(address, part.bytes) }
+        };
+        self.0.parts().iter().map(part).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message<T>(outcome: Result<T, Failure>) -> String {
+        let failure = outcome.err().expect("it is refused");
+        failure.message.into_owned().into_string().unwrap()
+    }
+
+    fn apart(parts: &[(usize, usize)]) -> Result<(), Failure> {
+        let part = |(address, bytes): &(usize, usize)| Part { address: *address, bytes: *bytes };
+        check_apart(&parts.iter().map(part).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn destinations_that_touch_pass_and_those_that_overlap_do_not() {
+        apart(&[]).unwrap();
+        apart(&[(100, 10), (110, 10), (200, 1)]).unwrap();
+        apart(&[(200, 1), (110, 10), (100, 10)]).unwrap();
+        for overlapping in [
+            [(100, 11), (110, 10), (300, 1)],
+            [(110, 10), (100, 11), (300, 1)],
+            [(100, 500), (700, 1), (110, 1)],
+            [(100, 10), (300, 1), (100, 10)],
+        ] {
+            assert!(message(apart(&overlapping)).contains("one over the other"));
+        }
+    }
+
+    #[test]
+    fn parts_that_cannot_be_or_do_not_fit_are_refused() {
+        let refused = |parts: &[(usize, usize)]| message(checked(parts.iter().copied(), 2, 64));
+        assert_eq!(
+            checked([(8, 60), (100, 4), (200, 1), (300, 63)].into_iter(), 2, 64).unwrap().len(),
+            4
+        );
+        assert!(refused(&[(8, 60), (0, 4)]).contains("part 1 of block 0 has no address"));
+        assert!(refused(&[(8, 60), (8, 4), (8, 0), (8, 64)]).contains("part 0 of block 1"));
+        assert!(refused(&[(usize::MAX, 60), (8, 4)]).contains("beyond"));
+        assert!(refused(&[(8, 60), (8, 5)]).contains("block 0 have 65 bytes"));
+        assert!(refused(&[(8, usize::MAX / 2), (8, usize::MAX / 2)]).contains("beyond"));
+        assert!(message(part_count(usize::MAX, 2)).contains("beyond"));
+        assert!(message(part_count(1, 0)).contains("0 parts"));
+    }
+
+    #[test]
+    fn blocks_have_their_own_parts() {
+        let mut bytes = [[0u8; 4], [0; 4]];
+        let [first, second] = &mut bytes;
+        let part = |from: &mut [u8]| RacklineDestination {
+            address: from.as_mut_ptr().cast(),
+            bytes: from.len(),
+        };
+        let (low, high) = second.split_at_mut(1);
+        let (all, most) = first.split_at_mut(3);
+        let parts = [part(low), part(high), part(all), part(most)];
+        // SAFETY: four parts of memory that is used again only after they are dropped.
+        let lent = unsafe { destinations_at(parts.as_ptr(), 2, 2, 4) };
+        for (number, mut block) in (1..).zip(lent.unwrap()) {
+            for part in block.parts_mut() {
+                part.fill(number);
+            }
+        }
+        assert_eq!(bytes, [[2; 4], [1; 4]]);
+    }
+}

@@ -1,0 +1,240 @@
+//! Looking for a prefix, and holding it.
+#![expect(unsafe_code, reason = "functions that C calls")]
+
+use connector::session::HoldReport;
+use connector::transfer::{Completion, TransferSession};
+use kv_cache::PrefixMatch;
+
+use super::arguments::place;
+use super::error::{Failure, RacklineError, c_text, code, keep_message};
+use super::handles::{self, Opened};
+use super::hashes::{RacklineBlockHash, hashes_at};
+use super::opening::RacklineSession;
+use super::pending::Pending;
+use super::prefix::{Prefix, RacklineBlockHandle, RacklinePrefix, blocks_at};
+use super::reason::RacklineReason;
+
+/// A lookup under way, or a hold. Zero is none.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklineLookup {
+    /// Its number.
+    pub handle: u64,
+}
+
+/// What a lookup found.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklineLookupResult {
+    /// The blocks that were found, from the first on; also when there are none. To be freed.
+    pub prefix: RacklinePrefix,
+    /// How many they are.
+    pub blocks: usize,
+    /// Why the block after those is not held, when blocks were to be held; none when all that were
+    /// found are, or the lookup did not hold.
+    pub reason: RacklineReason,
+}
+
+pub(super) enum Lookup {
+    Plain(Pending<PrefixMatch>),
+    Held(Pending<HoldReport>),
+}
+
+impl Opened for Lookup {
+    const KIND: &'static str = "a lookup";
+}
+
+impl From<Completion<PrefixMatch>> for Lookup {
+    fn from(completion: Completion<PrefixMatch>) -> Self {
+        Self::Plain(Pending::new(completion))
+    }
+}
+
+impl From<Completion<HoldReport>> for Lookup {
+    fn from(completion: Completion<HoldReport>) -> Self {
+        Self::Held(Pending::new(completion))
+    }
+}
+
+impl Lookup {
+    /// The prefix, and why it is not held to its end.
+    fn wait(&self, timeout_ms: u64) -> Result<(Prefix, usize, RacklineReason), Failure> {
+        Ok(match self {
+            Self::Plain(pending) => {
+                let found = pending.wait(timeout_ms)?;
+                (Prefix::found(found.blocks()), found.blocks().len(), RacklineReason::None)
+            }
+            Self::Held(pending) => {
+                let held = pending.wait(timeout_ms)?;
+                let reason = held.stop().map_or(RacklineReason::None, |stop| {
+                    keep_message(c_text(&stop.to_string()).into());
+                    RacklineReason::from(&stop)
+                });
+                let blocks = held.blocks().len();
+                (Prefix::held(held), blocks, reason)
+            }
+        })
+    }
+}
+
+/// Starts a lookup on the session, whose handle it writes to `lookup`.
+///
+/// # Safety
+/// `lookup` is null or points to a handle that nobody else uses during the call.
+unsafe fn start(
+    session: RacklineSession,
+    lookup: *mut RacklineLookup,
+    submit: impl FnOnce(&TransferSession) -> Result<Lookup, Failure>,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let lookup = unsafe { place(lookup, "the place for the lookup") }?;
+        lookup.write(RacklineLookup { handle: 0 });
+        let session = handles::get::<TransferSession>(session.handle)?;
+        lookup.write(RacklineLookup { handle: handles::open(submit(&session)?) });
+        Ok(())
+    })
+}
+
+/// Looks for the longest prefix of the `count` hashes at `hashes` of which every block is in the pool.
+/// Does not wait: `rackline_lookup_wait` has the result.
+///
+/// # Safety
+/// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that nobody
+/// else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_lookup(
+    session: RacklineSession,
+    hashes: *const RacklineBlockHash,
+    count: usize,
+    lookup: *mut RacklineLookup,
+) -> RacklineError {
+    let submit = |session: &TransferSession| {
+        // SAFETY: by the caller's promise.
+        let hashes = unsafe { hashes_at(hashes, count) }?;
+        Ok(session.lookup(hashes)?.into())
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { start(session, lookup, submit) }
+}
+
+/// As `rackline_lookup`, and holds what it finds: it stays in the pool until the prefix is released or
+/// freed, for at most as long as the session holds. The prefix ends before the first block that was
+/// not to be held.
+///
+/// # Safety
+/// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that nobody
+/// else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_lookup_and_hold(
+    session: RacklineSession,
+    hashes: *const RacklineBlockHash,
+    count: usize,
+    lookup: *mut RacklineLookup,
+) -> RacklineError {
+    let submit = |session: &TransferSession| {
+        // SAFETY: by the caller's promise.
+        let hashes = unsafe { hashes_at(hashes, count) }?;
+        Ok(session.lookup_and_hold(hashes)?.into())
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { start(session, lookup, submit) }
+}
+
+/// Holds blocks that another process of the rack found (`rackline_prefix_handles`), one after the
+/// other in a prompt. Has a result as `rackline_lookup_and_hold` has.
+///
+/// # Safety
+/// `handles` is null or points to `count` handles; `lookup` is null or points to a handle that nobody
+/// else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_hold(
+    session: RacklineSession,
+    handles: *const RacklineBlockHandle,
+    count: usize,
+    lookup: *mut RacklineLookup,
+) -> RacklineError {
+    let submit = |session: &TransferSession| {
+        // SAFETY: by the caller's promise.
+        let blocks = unsafe { blocks_at(handles, count) }?;
+        Ok(session.hold(blocks)?.into())
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { start(session, lookup, submit) }
+}
+
+/// The result of a lookup, when it comes within `timeout_ms` milliseconds: 0 only looks, and
+/// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`. The result
+/// is had once.
+///
+/// # Safety
+/// `result` is null or points to a result that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_lookup_wait(
+    lookup: RacklineLookup,
+    timeout_ms: u64,
+    result: *mut RacklineLookupResult,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let result = unsafe { place(result, "the place for the result") }?;
+        let lookup = handles::get::<Lookup>(lookup.handle)?;
+        let (prefix, blocks, reason) = lookup.wait(timeout_ms)?;
+        let prefix = RacklinePrefix { handle: handles::open(prefix) };
+        result.write(RacklineLookupResult { prefix, blocks, reason });
+        Ok(())
+    })
+}
+
+/// `rackline_lookup_wait` that only looks.
+///
+/// # Safety
+/// `result` is null or points to a result that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_lookup_poll(
+    lookup: RacklineLookup,
+    result: *mut RacklineLookupResult,
+) -> RacklineError {
+    // SAFETY: by the caller's promise.
+    unsafe { rackline_lookup_wait(lookup, 0, result) }
+}
+
+/// Revokes a lookup if nothing of it was begun, and says so in `cancelled`: then it has no result. Else
+/// it goes on as if nothing had happened.
+///
+/// # Safety
+/// `cancelled` is null or points to a value that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_lookup_cancel(
+    lookup: RacklineLookup,
+    cancelled: *mut bool,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let cancelled = unsafe { place(cancelled, "the place for the answer") }?;
+        cancelled.write(match &*handles::get::<Lookup>(lookup.handle)? {
+            Lookup::Plain(pending) => pending.cancel(),
+            Lookup::Held(pending) => pending.cancel(),
+        });
+        Ok(())
+    })
+}
+
+/// Frees a lookup. One that is under way goes on, and what it finds is released. One that is zero is
+/// ignored.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn rackline_lookup_free(lookup: RacklineLookup) -> RacklineError {
+    code(|| {
+        if lookup.handle != 0 {
+            handles::close::<Lookup>(lookup.handle)?;
+        }
+        Ok(())
+    })
+}

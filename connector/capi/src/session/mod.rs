@@ -1,0 +1,59 @@
+//! Sessions for C: the KV cache, over `connector::transfer`.
+//!
+//! The header `include/rackline.h` is generated from this folder and checked in; a test fails when it
+//! is not current. `include/rackline.hpp` is a wrapper for C++, written by hand.
+//!
+//! - **I5** What is open has a number, in a struct of its own type, and never an address. Numbers are
+//!   not used again: one that was freed, or is of another kind, is an error, by whichever thread.
+//! - **I6** Every call is safe from any thread, with any handle, also while others use or free it. What
+//!   a call works with stays until the call returns.
+//! - **I7** Memory is lent to a transfer until that is *over*: a wait for it returned `RACKLINE_ERROR_OK`
+//!   or `RACKLINE_ERROR_NO_RESULT`, a cancel said that it was revoked, or a free of it returned.
+//! - **I8** A child of `fork` is refused everything that its parent has open, without a lock that the
+//!   parent may have held. It may attach by itself.
+//! - **I9** No panic crosses into C: it becomes `RACKLINE_ERROR_PANICKED`.
+
+mod arguments;
+mod error;
+mod fetch;
+mod handles;
+mod hashes;
+mod lent;
+mod lookup;
+mod model;
+mod opening;
+mod pending;
+mod pool;
+mod prefix;
+mod publish;
+mod reason;
+
+pub use error::{RacklineError, rackline_error_message, rackline_error_name};
+pub use fetch::{
+    RacklineFetch, RacklineFetchResult, rackline_fetch, rackline_fetch_cancel, rackline_fetch_free,
+    rackline_fetch_handles, rackline_fetch_poll, rackline_fetch_wait,
+};
+pub use hashes::{RacklineBlockHash, rackline_chain_hashes};
+pub use lent::{RacklineDestination, RacklineSource};
+pub use lookup::{
+    RacklineLookup, RacklineLookupResult, rackline_hold, rackline_lookup, rackline_lookup_and_hold,
+    rackline_lookup_cancel, rackline_lookup_free, rackline_lookup_poll, rackline_lookup_wait,
+};
+pub use model::{RacklineModel, rackline_model_fingerprint};
+pub use opening::{
+    RacklineSession, RacklineSessionOptions, rackline_session_free, rackline_session_open,
+};
+pub use pending::RACKLINE_FOREVER_MS;
+pub use pool::{
+    RacklinePool, RacklinePoolOptions, rackline_pool_attach, rackline_pool_close,
+    rackline_pool_metric, rackline_pool_metrics, rackline_pool_node,
+};
+pub use prefix::{
+    RacklineBlockHandle, RacklinePrefix, rackline_prefix_blocks, rackline_prefix_free,
+    rackline_prefix_handles, rackline_prefix_held, rackline_prefix_release,
+};
+pub use publish::{
+    RacklinePublish, RacklinePublishResult, rackline_publish, rackline_publish_cancel,
+    rackline_publish_free, rackline_publish_poll, rackline_publish_wait,
+};
+pub use reason::{RacklineOutcome, RacklineReason, rackline_outcome_label, rackline_reason_label};

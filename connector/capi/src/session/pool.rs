@@ -1,0 +1,201 @@
+//! The attachment of a process.
+#![expect(unsafe_code, reason = "functions that C calls")]
+
+use std::ffi::c_char;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use connector::pool::PoolOptions;
+use connector::transfer::{TransferOptions, Transfers};
+
+use super::arguments::{optional, place, places, text};
+use super::error::{Failure, RacklineError, c_text, code};
+use super::handles::{self, Opened};
+
+const COPY_THREADS_MAX: u32 = 256;
+const QUEUE_DEPTH_MAX: u32 = 1 << 20;
+
+/// This process, attached to a pool. Zero is none.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklinePool {
+    /// Its number.
+    pub handle: u64,
+}
+
+impl Opened for Transfers {
+    const KIND: &'static str = "a pool";
+}
+
+/// How a process transfers. What is zero has its default.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklinePoolOptions {
+    /// Threads that copy, 256 at most. One fills most of what a processor can copy, and is the
+    /// default.
+    pub copy_threads: u32,
+    /// Transfers that wait in each queue at most, 1048576 at most; by default 256.
+    pub queue_depth: u32,
+}
+
+/// Attaches this process to the pool in the memory at `region` (a devdax device or a file) as one of
+/// node `node`, and starts its threads. Every host of the rack has a node number of its own, from 0,
+/// and its processes share it; a single host is node 0. Without `options` (null) all have their
+/// defaults.
+///
+/// Attach once a process, for all its threads.
+///
+/// # Safety
+/// `region` is null or points to a text that ends with a NUL; `options` is null or points to options;
+/// `pool` is null or points to a handle that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_pool_attach(
+    region: *const c_char,
+    node: u16,
+    options: *const RacklinePoolOptions,
+    pool: *mut RacklinePool,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let pool = unsafe { place(pool, "the place for the pool") }?;
+        pool.write(RacklinePool { handle: 0 });
+        // SAFETY: by the caller's promise.
+        let region = unsafe { text(region, "the path of the region") }?;
+        // SAFETY: by the caller's promise.
+        let options = transfer_options(unsafe { optional(options, "the options") }?)?;
+        let transfers = Transfers::attach(Path::new(region), node, options);
+        let transfers = transfers.map_err(|error| Failure::new(RacklineError::Pool, error))?;
+        pool.write(RacklinePool { handle: handles::open(transfers) });
+        Ok(())
+    })
+}
+
+fn transfer_options(options: Option<&RacklinePoolOptions>) -> Result<TransferOptions, Failure> {
+    let default = TransferOptions::default();
+    let Some(options) = options else { return Ok(default) };
+    let chosen = |value: u32, default: usize, most: u32, name: &str| match value {
+        0 => Ok(default),
+        value if value > most => {
+            Err(Failure::bad_argument(format!("{name} is {value}, {most} at most")))
+        }
+        value => Ok(value as usize),
+    };
+    let RacklinePoolOptions { copy_threads, queue_depth } = *options;
+    Ok(TransferOptions {
+        pool: PoolOptions::default(),
+        copy_threads: chosen(copy_threads, default.copy_threads, COPY_THREADS_MAX, "copy_threads")?,
+        queue_depth: chosen(queue_depth, default.queue_depth, QUEUE_DEPTH_MAX, "queue_depth")?,
+    })
+}
+
+/// Takes no more work, waits for what was taken up, leaves the pool, and frees its handle. Sessions
+/// and transfers that remain are still to be freed; sessions are refused everything
+/// (`RACKLINE_ERROR_CLOSED`). A pool that is zero is ignored.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn rackline_pool_close(pool: RacklinePool) -> RacklineError {
+    code(|| {
+        if pool.handle != 0 {
+            handles::close::<Transfers>(pool.handle)?.close();
+        }
+        Ok(())
+    })
+}
+
+/// The node that this process belongs to.
+///
+/// # Safety
+/// `node` is null or points to a number that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_pool_node(pool: RacklinePool, node: *mut u16) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let node = unsafe { place(node, "the place for the node") }?;
+        node.write(handles::get::<Transfers>(pool.handle)?.node().0);
+        Ok(())
+    })
+}
+
+/// Counters of this process since it attached, by their names; misses as `misses.evicted`, say.
+fn counters(pool: RacklinePool) -> Result<Vec<(String, u64)>, Failure> {
+    let metrics = handles::get::<Transfers>(pool.handle)?.metrics();
+    let counters = metrics.counters().into_iter().map(|(name, value)| (name.to_owned(), value));
+    let misses = metrics.all_misses();
+    let misses = misses.map(|(reason, count)| (format!("misses.{}", reason.label()), count));
+    Ok(counters.chain(misses).collect())
+}
+
+/// The counter `name` of this process since it attached: `"lookup_hits"`, say, or
+/// `"misses.evicted"`. `rackline_pool_metrics` lists them all.
+///
+/// # Safety
+/// `name` is null or points to a text that ends with a NUL; `value` is null or points to a number
+/// that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_pool_metric(
+    pool: RacklinePool,
+    name: *const c_char,
+    value: *mut u64,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let value = unsafe { place(value, "the place for the value") }?;
+        // SAFETY: by the caller's promise.
+        let name = unsafe { text(name, "the name of the counter") }?;
+        let counter = counters(pool)?.into_iter().find(|(known, _)| known == name);
+        let (_, counted) = counter.ok_or_else(|| {
+            Failure::bad_argument(format!(
+                "there is no counter \"{name}\": rackline_pool_metrics lists them"
+            ))
+        })?;
+        value.write(counted);
+        Ok(())
+    })
+}
+
+/// All counters of this process since it attached, as a text: a line each, with name and value
+/// (`lookup_hits 17`). The length of the text with its final NUL is written to `bytes`; the text to
+/// `text`, when the `capacity` bytes there are enough for it, else it is an error and nothing but the
+/// length is written. With a capacity of 0 the text may be null, and only the length is asked for.
+///
+/// # Safety
+/// `text` is null or points to `capacity` bytes, and `bytes` is null or points to a number, that
+/// nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_pool_metrics(
+    pool: RacklinePool,
+    text: *mut c_char,
+    capacity: usize,
+    bytes: *mut usize,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let bytes = unsafe { place(bytes, "the place for the length") }?;
+        // SAFETY: by the caller's promise.
+        let places = unsafe { places(text.cast::<u8>(), capacity, "the place for the text") }?;
+        let mut lines = String::new();
+        for (name, value) in counters(pool)? {
+            // A string takes whatever is written to it.
+            let _ = writeln!(lines, "{name} {value}");
+        }
+        let lines = c_text(&lines);
+        let lines = lines.as_bytes_with_nul();
+        bytes.write(lines.len());
+        if capacity == 0 {
+            return Ok(());
+        }
+        let Some(places) = places.get_mut(..lines.len()) else {
+            let needed = lines.len();
+            let message = format!("the text has {needed} bytes, there is room for {capacity}");
+            return Err(Failure::bad_argument(message));
+        };
+        for (place, byte) in places.iter_mut().zip(lines) {
+            place.write(*byte);
+        }
+        Ok(())
+    })
+}

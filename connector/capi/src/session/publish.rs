@@ -1,0 +1,193 @@
+//! Publishing blocks.
+#![expect(unsafe_code, reason = "functions that C calls")]
+
+use connector::session::PublishOutcome;
+use connector::transfer::{NewBlock, Published, TransferSession};
+
+use super::arguments::{place, places};
+use super::error::{Failure, RacklineError, c_text, code, keep_message};
+use super::handles::{self, Opened};
+use super::hashes::{RacklineBlockHash, hashes_at};
+use super::lent::{LentSource, RacklineSource, sources_at};
+use super::opening::RacklineSession;
+use super::pending::Pending;
+use super::reason::RacklineOutcome;
+
+/// A publish under way. Zero is none.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklinePublish {
+    /// Its number.
+    pub handle: u64,
+}
+
+/// How many blocks of a publish are in the pool. When some are missing `rackline_error_message` says
+/// why the first of them is.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklinePublishResult {
+    /// Blocks that every host can find now, because of this call.
+    pub published: usize,
+    /// Blocks that were there already.
+    pub already_there: usize,
+}
+
+pub(super) struct Publish {
+    blocks: usize,
+    pending: Pending<Published<LentSource>>,
+}
+
+impl Opened for Publish {
+    const KIND: &'static str = "a publish";
+}
+
+/// Publishes `count` blocks that follow one another in a prompt, the first of them behind
+/// `first_depth` others. Block `b` has the hash `hashes[b]`, and its bytes are those of the
+/// `parts_a_block` parts from `parts[b * parts_a_block]` on, gathered in this order; together they are
+/// as long as a block of the session. Blocks that are in the pool are not copied; blocks that cannot
+/// be published do not stop the others.
+///
+/// Does not wait: `rackline_publish_wait` has the result. The arrays are not needed after return; the
+/// memory of the parts is lent until the publish is over.
+///
+/// # Safety
+/// `hashes` is null or points to `count` hashes, `parts` is null or points to `count * parts_a_block`
+/// parts. The memory of the parts exists, and nobody writes it, until the publish is over. `publish`
+/// is null or points to a handle that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_publish(
+    session: RacklineSession,
+    hashes: *const RacklineBlockHash,
+    count: usize,
+    first_depth: u32,
+    parts: *const RacklineSource,
+    parts_a_block: usize,
+    publish: *mut RacklinePublish,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let publish = unsafe { place(publish, "the place for the publish") }?;
+        publish.write(RacklinePublish { handle: 0 });
+        let session = handles::get::<TransferSession>(session.handle)?;
+        // SAFETY: by the caller's promise.
+        let hashes = unsafe { hashes_at(hashes, count) }?;
+        if u32::try_from(count).ok().and_then(|count| first_depth.checked_add(count)).is_none() {
+            return Err(Failure::bad_argument("a prompt of more than 4 billion blocks"));
+        }
+        let block_bytes = session.options().block_bytes;
+        // SAFETY: by the caller's promise. Until the publish is over: its completion comes after the
+        // blocks were used for the last time.
+        let sources = unsafe { sources_at(parts, count, parts_a_block, block_bytes) }?;
+        let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
+        let blocks = (first_depth..).zip(hashes).zip(sources).map(block).collect();
+        let pending = Pending::new(session.publish(blocks)?);
+        let opened = handles::open(Publish { blocks: count, pending });
+        publish.write(RacklinePublish { handle: opened });
+        Ok(())
+    })
+}
+
+/// The result of a publish, when it comes within `timeout_ms` milliseconds: 0 only looks, and
+/// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`; after
+/// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the publish is over. The result is had once.
+///
+/// What became of each block is written to `outcomes`, of which there is room for `capacity`, at least
+/// as many as blocks; null, with a capacity of 0, when it does not matter.
+///
+/// # Safety
+/// `result` is null or points to a result, and `outcomes` is null or points to room for `capacity`
+/// outcomes, that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_publish_wait(
+    publish: RacklinePublish,
+    timeout_ms: u64,
+    result: *mut RacklinePublishResult,
+    outcomes: *mut RacklineOutcome,
+    capacity: usize,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let result = unsafe { place(result, "the place for the result") }?;
+        // SAFETY: by the caller's promise.
+        let places = unsafe { places(outcomes, capacity, "the place for the outcomes") }?;
+        let publish = handles::get::<Publish>(publish.handle)?;
+        // Before the result is taken, which is had once.
+        if capacity != 0 && capacity < publish.blocks {
+            let blocks = publish.blocks;
+            let message = format!("{blocks} blocks, and room for {capacity} outcomes");
+            return Err(Failure::bad_argument(message));
+        }
+        let Published { report, blocks } = publish.pending.wait(timeout_ms)?;
+        drop(blocks);
+        let report = report.map_err(Failure::bad_argument)?;
+        for (place, outcome) in places.iter_mut().zip(report.outcomes()) {
+            place.write(outcome.into());
+        }
+        if let Some(message) = report.outcomes().iter().find_map(why_missing) {
+            keep_message(c_text(&message).into());
+        }
+        let published = report.published();
+        let already_there = report.available() - published;
+        result.write(RacklinePublishResult { published, already_there });
+        Ok(())
+    })
+}
+
+fn why_missing(outcome: &PublishOutcome) -> Option<String> {
+    match outcome {
+        PublishOutcome::Published | PublishOutcome::AlreadyThere => None,
+        PublishOutcome::Refused(refusal) => Some(refusal.to_string()),
+        PublishOutcome::Failed(failure) => Some(failure.to_string()),
+        PublishOutcome::TakenAway => {
+            Some("other processes of this host believed this one dead".to_owned())
+        }
+    }
+}
+
+/// `rackline_publish_wait` that only looks, and does not say what became of each block.
+///
+/// # Safety
+/// `result` is null or points to a result that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_publish_poll(
+    publish: RacklinePublish,
+    result: *mut RacklinePublishResult,
+) -> RacklineError {
+    // SAFETY: by the caller's promise.
+    unsafe { rackline_publish_wait(publish, 0, result, std::ptr::null_mut(), 0) }
+}
+
+/// Revokes a publish if nothing of it was begun, and says so in `cancelled`: then it is over, and has
+/// no result. Else it goes on as if nothing had happened.
+///
+/// # Safety
+/// `cancelled` is null or points to a value that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_publish_cancel(
+    publish: RacklinePublish,
+    cancelled: *mut bool,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let cancelled = unsafe { place(cancelled, "the place for the answer") }?;
+        cancelled.write(handles::get::<Publish>(publish.handle)?.pending.cancel());
+        Ok(())
+    })
+}
+
+/// Frees a publish. After return it is over: it is cancelled, or waited for when it was begun. One
+/// that is zero is ignored.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn rackline_publish_free(publish: RacklinePublish) -> RacklineError {
+    code(|| {
+        if publish.handle != 0 {
+            handles::close::<Publish>(publish.handle)?.pending.finish();
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,244 @@
+//! Why blocks are missing in a result.
+#![expect(unsafe_code, reason = "functions that C calls")]
+
+use std::ffi::{CStr, c_char};
+
+use connector::session::{FetchStop, PublishOutcome};
+use kv_cache::{HoldError, Miss, Refusal};
+
+/// Why a prefix was not fetched, or held, to its end. Always harmless: the engine computes the rest
+/// itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub enum RacklineReason {
+    /// Nothing is missing.
+    None = 0,
+    /// The block was removed.
+    Absent = 1,
+    /// The block made room for others.
+    Evicted = 2,
+    /// The block is still being written, or just being removed.
+    NotReady = 3,
+    /// The block's owner is dead, and the block not in the pool.
+    OwnerDead = 4,
+    /// The block is on a drive of its owner.
+    Spilled = 5,
+    /// This process has failed to read the block before.
+    Quarantined = 6,
+    /// The block was replaced by a later one.
+    StaleGeneration = 7,
+    /// The descriptor is that of another block.
+    WrongKey = 8,
+    /// The block belongs to another model.
+    WrongModel = 9,
+    /// The block has another length.
+    WrongLength = 10,
+    /// The descriptor is torn or damaged.
+    Torn = 11,
+    /// The descriptor, or the handle, names something outside the region.
+    Malformed = 12,
+    /// The block was removed or replaced while it was read.
+    Changed = 13,
+    /// The payload is damaged: its checksum differs.
+    Checksum = 14,
+    /// The bytes could not be copied. The block itself may be good.
+    Copy = 15,
+    /// The processes of this host hold as many blocks as there is room for.
+    TooManyHeld = 16,
+    /// This node was declared dead: nothing of it may be written any more.
+    DeclaredDead = 17,
+}
+
+impl RacklineReason {
+    const ALL: [Self; 18] = [
+        Self::None,
+        Self::Absent,
+        Self::Evicted,
+        Self::NotReady,
+        Self::OwnerDead,
+        Self::Spilled,
+        Self::Quarantined,
+        Self::StaleGeneration,
+        Self::WrongKey,
+        Self::WrongModel,
+        Self::WrongLength,
+        Self::Torn,
+        Self::Malformed,
+        Self::Changed,
+        Self::Checksum,
+        Self::Copy,
+        Self::TooManyHeld,
+        Self::DeclaredDead,
+    ];
+
+    fn label(self) -> &'static CStr {
+        match self {
+            Self::None => c"none",
+            Self::Absent => c"absent",
+            Self::Evicted => c"evicted",
+            Self::NotReady => c"not_ready",
+            Self::OwnerDead => c"owner_dead",
+            Self::Spilled => c"spilled",
+            Self::Quarantined => c"quarantined",
+            Self::StaleGeneration => c"stale_generation",
+            Self::WrongKey => c"wrong_key",
+            Self::WrongModel => c"wrong_model",
+            Self::WrongLength => c"wrong_length",
+            Self::Torn => c"torn",
+            Self::Malformed => c"malformed",
+            Self::Changed => c"changed",
+            Self::Checksum => c"checksum",
+            Self::Copy => c"copy",
+            Self::TooManyHeld => c"too_many_held",
+            Self::DeclaredDead => c"declared_dead",
+        }
+    }
+}
+
+impl From<Miss> for RacklineReason {
+    fn from(miss: Miss) -> Self {
+        match miss {
+            Miss::Absent => Self::Absent,
+            Miss::Evicted => Self::Evicted,
+            Miss::NotReady => Self::NotReady,
+            Miss::OwnerDead => Self::OwnerDead,
+            Miss::Spilled => Self::Spilled,
+            Miss::Quarantined => Self::Quarantined,
+            Miss::StaleGeneration => Self::StaleGeneration,
+            Miss::WrongKey => Self::WrongKey,
+            Miss::WrongModel => Self::WrongModel,
+            Miss::WrongLength => Self::WrongLength,
+            Miss::Torn => Self::Torn,
+            Miss::Malformed => Self::Malformed,
+            Miss::Changed => Self::Changed,
+            Miss::Checksum => Self::Checksum,
+        }
+    }
+}
+
+impl From<&FetchStop> for RacklineReason {
+    fn from(stop: &FetchStop) -> Self {
+        match stop {
+            FetchStop::Miss(miss) => (*miss).into(),
+            FetchStop::Failed(_) => Self::Copy,
+        }
+    }
+}
+
+impl From<&HoldError> for RacklineReason {
+    fn from(error: &HoldError) -> Self {
+        match error {
+            HoldError::Miss(miss) => (*miss).into(),
+            HoldError::TooMany { .. } => Self::TooManyHeld,
+            HoldError::DeclaredDead(_) => Self::DeclaredDead,
+        }
+    }
+}
+
+/// What became of a block that was published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub enum RacklineOutcome {
+    /// Every host can find and read it.
+    Published = 0,
+    /// It was in the pool already, or is being written by this host.
+    AlreadyThere = 1,
+    /// Blocks of this length cannot be: they are longer than a chunk of the region.
+    WrongLength = 2,
+    /// The descriptors of this node are used up.
+    SegmentFull = 3,
+    /// No memory is free, and no more was to be had from the region.
+    NoChunk = 4,
+    /// This node was declared dead: nothing of it may be written any more.
+    DeclaredDead = 5,
+    /// Other processes of this host took the free memory first. Publish it again.
+    Outrun = 6,
+    /// Its bytes could not be copied. Nothing of it is visible.
+    Copy = 7,
+    /// Other processes of this host believed this one dead and took the block away.
+    TakenAway = 8,
+}
+
+impl RacklineOutcome {
+    const ALL: [Self; 9] = [
+        Self::Published,
+        Self::AlreadyThere,
+        Self::WrongLength,
+        Self::SegmentFull,
+        Self::NoChunk,
+        Self::DeclaredDead,
+        Self::Outrun,
+        Self::Copy,
+        Self::TakenAway,
+    ];
+
+    fn label(self) -> &'static CStr {
+        match self {
+            Self::Published => c"published",
+            Self::AlreadyThere => c"already_there",
+            Self::WrongLength => c"wrong_length",
+            Self::SegmentFull => c"segment_full",
+            Self::NoChunk => c"no_chunk",
+            Self::DeclaredDead => c"declared_dead",
+            Self::Outrun => c"outrun",
+            Self::Copy => c"copy",
+            Self::TakenAway => c"taken_away",
+        }
+    }
+}
+
+impl From<&PublishOutcome> for RacklineOutcome {
+    fn from(outcome: &PublishOutcome) -> Self {
+        match outcome {
+            PublishOutcome::Published => Self::Published,
+            PublishOutcome::AlreadyThere => Self::AlreadyThere,
+            PublishOutcome::Refused(Refusal::Length { .. }) => Self::WrongLength,
+            PublishOutcome::Refused(Refusal::SegmentFull { .. }) => Self::SegmentFull,
+            PublishOutcome::Refused(Refusal::NoChunk(_)) => Self::NoChunk,
+            PublishOutcome::Refused(Refusal::DeclaredDead(_)) => Self::DeclaredDead,
+            PublishOutcome::Refused(Refusal::Outrun) => Self::Outrun,
+            PublishOutcome::Failed(_) => Self::Copy,
+            PublishOutcome::TakenAway => Self::TakenAway,
+        }
+    }
+}
+
+/// A short name of a reason, as the counters of `rackline_pool_metrics` have it: `"evicted"`, say. A
+/// text that stays valid; for a number that is no reason `"unknown"`.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn rackline_reason_label(reason: i32) -> *const c_char {
+    let known = RacklineReason::ALL.into_iter().find(|known| *known as i32 == reason);
+    known.map_or(c"unknown", RacklineReason::label).as_ptr()
+}
+
+/// A short name of what became of a block: `"already_there"`, say. A text that stays valid; for a
+/// number that is no outcome `"unknown"`.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn rackline_outcome_label(outcome: i32) -> *const c_char {
+    let known = RacklineOutcome::ALL.into_iter().find(|known| *known as i32 == outcome);
+    known.map_or(c"unknown", RacklineOutcome::label).as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_have_the_labels_of_their_counters() {
+        for miss in Miss::ALL {
+            assert_eq!(RacklineReason::from(miss).label().to_str().unwrap(), miss.label());
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_lists() {
+        for (number, reason) in (0..).zip(RacklineReason::ALL) {
+            assert_eq!(reason as i32, number, "{reason:?}");
+        }
+        for (number, outcome) in (0..).zip(RacklineOutcome::ALL) {
+            assert_eq!(outcome as i32, number, "{outcome:?}");
+        }
+    }
+}

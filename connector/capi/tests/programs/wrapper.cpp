@@ -1,0 +1,80 @@
+// The wrapper for C++: run as
+//
+//     wrapper REGION
+#include "blocks.h"
+#include "rackline.hpp"
+
+#include <type_traits>
+
+static_assert(!std::is_copy_constructible<rackline::Prefix>::value, "owners are not copied");
+static_assert(!std::is_copy_assignable<rackline::Pool>::value, "owners are not copied");
+static_assert(std::is_nothrow_move_constructible<rackline::Fetch>::value, "they are moved");
+
+template <class Call> static void fails(RacklineError code, const char *text, Call call) {
+    try {
+        call();
+    } catch (const rackline::Error &error) {
+        CHECK(error.code() == code);
+        CHECK(std::string(error.what()).find(text) != std::string::npos);
+        return;
+    }
+    CHECK(!"an exception");
+}
+
+static std::uint64_t held(const rackline::Pool &pool) {
+    return pool.metric("held_blocks") - pool.metric("released_blocks");
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) return 2;
+    fails(RACKLINE_ERROR_POOL, "/nonexistent", [] { rackline::Pool("/nonexistent"); });
+
+    constexpr std::uint32_t BLOCKS = 4;
+    std::vector<std::uint8_t> memory(BLOCKS * BLOCK_BYTES);
+    std::vector<RacklineBlockHash> hashes;
+    for (std::uint32_t i = 0; i < BLOCKS; i++) {
+        hashes.push_back(block_hash(i));
+        fill_block(&memory[i * BLOCK_BYTES], i);
+    }
+    std::vector<RacklineSource> sources(BLOCKS * PARTS);
+    scatter_sources(sources.data(), memory.data(), BLOCKS);
+
+    rackline::Pool pool(argv[1]);
+    rackline::Session session = pool.session(tiny_model(), BLOCK_BYTES);
+    rackline::Publish publish = session.publish(hashes, 0, sources);
+    CHECK(publish.wait().published == BLOCKS);
+    fails(RACKLINE_ERROR_NO_RESULT, "no result", [&] { publish.poll(); });
+    CHECK(!publish.cancel());
+    fails(RACKLINE_ERROR_BAD_ARGUMENT, "parts",
+          [&] { session.publish(hashes, 0, {sources[0]}).wait(); });
+
+    rackline::Prefix prefix = session.lookup(hashes, true).wait();
+    CHECK(prefix.blocks == BLOCKS && prefix.reason == RACKLINE_REASON_NONE);
+    CHECK(held(pool) == BLOCKS);
+    std::vector<RacklineBlockHandle> handles = prefix.handles();
+
+    // One that is moved from owns nothing; one that is moved into lets go of what it had.
+    rackline::Prefix moved = std::move(prefix);
+    CHECK(prefix.get().handle == 0 && moved.get().handle != 0);
+    rackline::Prefix other = session.hold(handles).wait();
+    const RacklinePrefix before = other.get();
+    other = std::move(moved);
+    EXPECT(BAD_HANDLE, rackline_prefix_free(before));
+    CHECK(other.handles().size() == BLOCKS);
+
+    std::vector<std::uint8_t> target(BLOCKS * BLOCK_BYTES);
+    std::vector<RacklineDestination> parts(BLOCKS * PARTS);
+    scatter_destinations(parts.data(), target.data(), BLOCKS);
+    rackline::Fetch fetch = session.fetch(handles, parts);
+    std::optional<RacklineFetchResult> fetched;
+    while (!(fetched = fetch.wait_ms(1))) {
+    }
+    CHECK(fetched->valid_blocks == BLOCKS && target == memory);
+
+    other.release();
+    CHECK(!session.lookup({block_hash(77)}).wait().blocks);
+    rackline::Session elsewhere = pool.session(tiny_model(), BLOCK_BYTES / 2);
+    pool.close();
+    fails(RACKLINE_ERROR_CLOSED, "closed", [&] { session.lookup(hashes); });
+    pool.close(); // there is none any more
+}

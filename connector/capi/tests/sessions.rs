@@ -1,0 +1,93 @@
+//! Sessions from C and C++: programs against the generated header, over a real region in /dev/shm.
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod program;
+mod region;
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+
+use kv_cache::ChainHasher;
+
+use program::{compile, finish, start};
+use region::Pool;
+
+const MIB: u64 = 1 << 20;
+
+/// The value of a counter in what a program printed.
+fn counter(said: &str, name: &str) -> u64 {
+    let line = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {said}")).parse().unwrap()
+}
+
+#[test]
+fn what_one_process_publishes_another_finds_holds_and_fetches() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("sessions.c"), folder.path());
+    let pool = Pool::new(16 * MIB);
+    let mut publisher = start(&program, pool.path(), &["publish"]);
+    let mut said = BufReader::new(publisher.stdout.take().unwrap());
+    let mut handles = String::new();
+    said.read_line(&mut handles).unwrap();
+    if handles.is_empty() {
+        finish(publisher);
+        panic!("the publisher said nothing");
+    }
+    let fetched = finish(start(&program, pool.path(), &["fetch", handles.trim()]));
+    assert_eq!(counter(&fetched, "fetched_blocks"), 6 + 4 + 6);
+    assert_eq!(counter(&fetched, "published_blocks"), 0);
+
+    drop(publisher.stdin.take());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    finish(publisher);
+    assert_eq!(counter(&rest, "published_blocks"), 6);
+    assert_eq!(counter(&rest, "released_blocks"), 6);
+    let tokens: Vec<u32> = (0..16).map(|i| i * i).collect();
+    let hash = &ChainHasher::new(b"", 16).chain(&tokens)[0];
+    let hash: String = hash.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(rest.lines().next(), Some(&*hash), "hashes are those of Rust");
+    assert!(pool.host_tiers().is_empty(), "both have left: {:?}", pool.host_tiers());
+}
+
+/// Runs a program of one process on a fresh pool, which it must have left.
+fn run_alone(program: &Path, pool: &Pool, arguments: &[&str]) -> String {
+    let said = finish(start(program, pool.path(), arguments));
+    assert!(pool.host_tiers().is_empty(), "it has left: {:?}", pool.host_tiers());
+    said
+}
+
+#[test]
+fn misuse_is_an_error_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("misuse.c"), folder.path());
+    run_alone(&program, &Pool::new(16 * MIB), &[]);
+}
+
+#[test]
+fn transfers_under_way_are_polled_cancelled_and_freed() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("under_way.c"), folder.path());
+    run_alone(&program, &Pool::new(128 * MIB), &[]);
+}
+
+#[test]
+fn many_threads_share_a_session_and_its_handles() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("contention.c"), folder.path());
+    let said = run_alone(&program, &Pool::new(64 * MIB), &["8", "20"]);
+    assert!(counter(&said, "refused") > 0, "no queue was ever full: {said}");
+}
+
+#[test]
+fn the_wrapper_for_cpp_owns_its_handles() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("wrapper.cpp"), folder.path());
+    run_alone(&program, &Pool::new(16 * MIB), &[]);
+}
+
+#[test]
+fn the_wrapper_for_cpp_is_short() {
+    let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/rackline.hpp");
+    assert!(std::fs::read_to_string(wrapper).unwrap().lines().count() < 150);
+}
