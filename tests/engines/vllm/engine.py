@@ -58,12 +58,10 @@ class Engine:
             for output in outputs
         ]
 
-    def counter(self, name: str) -> int:
+    def counter(self, name: str, prefix: str = "vllm:rackline_") -> int:
         """One of the connector's counters; the engine tells them after a step."""
         found = [
-            metric.value
-            for metric in self.llm.get_metrics()
-            if metric.name == f"vllm:rackline_{name}"
+            metric.value for metric in self.llm.get_metrics() if metric.name == prefix + name
         ]
         return int(sum(found))
 
@@ -76,14 +74,15 @@ def engine(
     role: str = "kv_both",
     policy: str = "recompute",
     cache_bytes: int = 64 << 20,
+    transfer: Any = None,
     **options: Any,
 ) -> Iterator[Engine]:
-    """An engine with the connector, or without one when there are no settings."""
+    """An engine with the connector, or without one when there are no settings, or with what
+    ``transfer`` says."""
     from vllm import LLM
     from vllm.config import KVTransferConfig
     from vllm.distributed import cleanup_dist_env_and_memory
 
-    transfer = None
     if settings is not None:
         transfer = KVTransferConfig(
             kv_connector="RacklineConnector",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import pathlib
 from typing import Any
 
 import rackline
-from rackline.vllm.digests import digests
-from rackline.vllm.settings import Settings, SettingsError
+from rackline.engines.weights import folder_of, update_with_files
+from rackline.vllm.settings import Settings
 
 # The order of the bytes in a block: parts of a layer one after another, layers in the order of their
 # names. Counted up when that changes.
@@ -105,35 +104,8 @@ def weights_digest(vllm_config: Any) -> str:
     if load_format == "dummy":
         digest.update(f"dummy weights of seed {model.seed}".encode())
         return f"dummy {digest.hexdigest()[:32]}"
-    folder = _folder(model.model, model.revision)
-    files = [
-        file
-        for file in sorted(folder.rglob("*"))
-        if file.suffix in (".safetensors", ".bin", ".pt", ".gguf") and file.is_file()
-    ]
-    if not files:
-        raise SettingsError(
-            f"there are no files of weights in {folder}: set \"model_id\" to a name that stands for "
-            "these weights on every host"
-        )
-    for file, content in zip(files, digests(files), strict=True):
-        digest.update(f"{file.relative_to(folder)} {content}".encode())
+    update_with_files(digest, folder_of(model.model, model.revision))
     return f"weights {digest.hexdigest()[:32]}"
-
-
-def _folder(model: str, revision: str | None) -> pathlib.Path:
-    folder = pathlib.Path(model)
-    if folder.is_dir():
-        return folder
-    try:
-        from huggingface_hub import snapshot_download
-
-        return pathlib.Path(snapshot_download(model, revision=revision, local_files_only=True))
-    except Exception as error:
-        raise SettingsError(
-            f'the files of weights of {model!r} are not on this host ({error}): set "model_id" to a '
-            "name that stands for these weights on every host"
-        ) from error
 
 
 def _text(config: dict[str, Any]) -> bytes:

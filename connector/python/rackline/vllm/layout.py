@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import rackline
-from rackline.vllm.settings import SettingsError
+from rackline.engines.settings import SettingsError
 
 
 def blocks_in_memory(
@@ -35,7 +35,7 @@ def blocks_in_memory(
             parts.append((part.data_ptr(), stride, length))
         shape = ["blocks" if size == blocks else str(size) for size in cache.shape]
         words.add(f"{'x'.join(shape)} {_order(cache)}")
-    return rackline.BlockMemory(parts, blocks, kv_caches), " ".join([*sorted(words), _machine()])
+    return rackline.BlockMemory(parts, blocks, kv_caches), " ".join([*sorted(words), machine()])
 
 
 def _by_number(name: str) -> list[tuple[int, int, str]]:
@@ -78,11 +78,14 @@ def _order(cache: Any) -> str:
     return "".join(str(dimension) for dimension in order)
 
 
-def _machine() -> str:
-    """What the CPU backend orders the elements of a block by."""
+def machine() -> str:
+    """What the CPU backend orders the elements of a block by; on other platforms nothing."""
     import platform
 
     import torch
+    from vllm.platforms import current_platform
 
+    if not current_platform.is_cpu():
+        return ""
     amx = torch.cpu._is_amx_tile_supported()
     return f"cpu {platform.machine()}{' amx' if amx else ''}"

@@ -15,13 +15,14 @@ import logging
 import time
 from typing import Any
 
-from rackline.vllm.attachment import Attachment
+from rackline.engines.attachment import Attachment
+from rackline.engines.settings import SettingsError
 from rackline.vllm.events import stored
 from rackline.vllm.handover import Handovers
 from rackline.vllm.identity import Identity
 from rackline.vllm.messages import LoadJob, Report, SaveJob, Step
 from rackline.vllm.search import Index, Search, hash_bytes
-from rackline.vllm.settings import Settings, SettingsError
+from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
 
 logger = logging.getLogger(__name__)

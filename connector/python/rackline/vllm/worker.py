@@ -20,7 +20,7 @@ import sys
 from typing import Any
 
 import rackline
-from rackline.vllm.attachment import Attachment
+from rackline.engines.attachment import Attachment
 from rackline.vllm.identity import Identity, identity_of
 from rackline.vllm.layout import blocks_in_memory
 from rackline.vllm.messages import Handshake, Loaded, LoadJob, Report, Saved, SaveJob, Step

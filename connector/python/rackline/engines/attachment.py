@@ -6,7 +6,7 @@ import os
 import threading
 
 import rackline
-from rackline.vllm.settings import Settings
+from rackline.engines.settings import PoolSettings
 
 _lock = threading.Lock()
 _pools: dict[tuple[int, str, int], tuple[rackline.Pool, int]] = {}
@@ -15,7 +15,7 @@ _pools: dict[tuple[int, str, int], tuple[rackline.Pool, int]] = {}
 class Attachment:
     """A share of this process's attachment to a pool; the last to be closed ends it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PoolSettings) -> None:
         self._key = (os.getpid(), settings.region, settings.node)
         with _lock:
             pool, shares = _pools.get(self._key, (None, 0))

@@ -1,0 +1,1 @@
+"""What the connectors of all engines share: settings, the attachment of a process, names of weights."""

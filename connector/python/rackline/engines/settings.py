@@ -1,0 +1,73 @@
+"""What the user sets for every engine: where the pool is, and with whom blocks are shared."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be, or an engine that cannot be served."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolSettings:
+    """The settings that all engines have. Engines add their own."""
+
+    PLACE: ClassVar[str] = "the settings"
+    """Where the user writes them, in the words of the engine."""
+
+    region: str = ""
+    """The pool's memory, for example ``/dev/dax0.0``. Default: the environment's RACKLINE_REGION."""
+    node: int = -1
+    """This host's number in the pool. Default: the environment's RACKLINE_NODE."""
+    tenant: str = ""
+    """Engines share blocks with those of the same tenant only."""
+    model_id: str = ""
+    """Names the weights, for engines that load them from places with different content. Default: a
+    digest of the files of weights."""
+    hold_ms: int = 30000
+    """How long blocks that were found, or handed over, are held at most."""
+    copy_threads: int = 1
+    """Threads that copy, in each process."""
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Self:
+        """The settings, from what the user gave and the environment."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(given) - set(fields)):
+            raise SettingsError(
+                f"{cls.PLACE} has unknown settings {unknown}; there are {sorted(fields)}"
+            )
+        found = dict(given)
+        if "region" not in found and "RACKLINE_REGION" in os.environ:
+            found["region"] = os.environ["RACKLINE_REGION"]
+        if "node" not in found and "RACKLINE_NODE" in os.environ:
+            try:
+                found["node"] = int(os.environ["RACKLINE_NODE"])
+            except ValueError:
+                raise SettingsError("RACKLINE_NODE is not a number") from None
+        for name, value in found.items():
+            wanted = type(fields[name].default)
+            if type(value) is not wanted:
+                raise SettingsError(
+                    f"the setting {name!r} is {value!r}, not of type {wanted.__name__}"
+                )
+            if wanted is int and (value < 0 or (name == "copy_threads" and value == 0)):
+                raise SettingsError(f"the setting {name!r} is {value}: too small")
+        settings = cls(**found)
+        if not settings.region or settings.node < 0:
+            raise SettingsError(
+                f'set "region" and "node" in {cls.PLACE} (or RACKLINE_REGION and RACKLINE_NODE): the '
+                "memory of the pool, and this host's number in it"
+            )
+        if settings.hold_ms < 1000:
+            raise SettingsError(
+                f'the setting "hold_ms" is {settings.hold_ms}: at least 1000, so that what was found '
+                "is there when it is loaded"
+            )
+        return settings

@@ -1,0 +1,63 @@
+"""What stands for the weights of a model: a digest of their files."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+
+from rackline.engines.digests import digests
+from rackline.engines.settings import SettingsError
+
+SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
+
+
+def model_name(model_id: str, model: str | None) -> str:
+    """The user's name for the weights, else a digest of the configuration and the weights of
+    ``model``: a folder, or a repository that is in the host's cache of them."""
+    if model_id:
+        return model_id
+    folder = folder_of(model or "", None)
+    digest = hashlib.sha256()
+    config = folder / "config.json"
+    if config.is_file():
+        digest.update(config.read_bytes())
+    update_with_files(digest, folder)
+    return f"weights {digest.hexdigest()[:32]}"
+
+
+def folder_of(model: str, revision: str | None) -> pathlib.Path:
+    """Where the files of a model are on this host.
+
+    Raises :class:`SettingsError` when they are not there.
+    """
+    folder = pathlib.Path(model)
+    if model and folder.is_dir():
+        return folder
+    try:
+        from huggingface_hub import snapshot_download
+
+        return pathlib.Path(snapshot_download(model, revision=revision, local_files_only=True))
+    except Exception as error:
+        raise SettingsError(
+            f'the files of weights of {model!r} are not on this host ({error}): set "model_id" to a '
+            "name that stands for these weights on every host"
+        ) from error
+
+
+def update_with_files(digest: hashlib._Hash, folder: pathlib.Path) -> None:
+    """Takes the names and the content of all files of weights into ``digest``.
+
+    Raises :class:`SettingsError` when there are none.
+    """
+    files = [
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.suffix in SUFFIXES and file.is_file()
+    ]
+    if not files:
+        raise SettingsError(
+            f"there are no files of weights in {folder}: set \"model_id\" to a name that stands for "
+            "these weights on every host"
+        )
+    for file, content in zip(files, digests(files), strict=True):
+        digest.update(f"{file.relative_to(folder)} {content}".encode())

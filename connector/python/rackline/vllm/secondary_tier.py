@@ -1,0 +1,219 @@
+"""The pool as a tier behind vLLM's own CPU tier: a ``SecondaryTierManager`` of its
+``OffloadingConnector``. For engines whose KV is on a GPU: vLLM copies between the GPU and its CPU
+tier, and this tier between that and the pool.
+
+- **T1** Nothing here waits for the pool in the scheduler: lookups, loads and stores run in threads,
+  and it asks what is done.
+- **T2** A chunk is looked up and held again when it is loaded: one that went away since the scheduler
+  was told of it was not loaded, and is not found again for that request.
+- **T3** After the engine's cache was reset, which is how new weights are announced, nothing is shared.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import rackline
+from rackline.engines.attachment import Attachment
+from rackline.engines.settings import PoolSettings
+from rackline.engines.weights import model_name
+from rackline.vllm.tier_identity import tier_model
+from rackline.vllm.tier_lookups import TierLookups, block_hash
+from vllm.v1.kv_offload.base import (
+    LookupResult,
+    OffloadKey,
+    ReqContext,
+    RequestOffloadingContext,
+    ScheduleEndContext,
+)
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_offload.base import OffloadingSpec
+    from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
+
+logger = logging.getLogger(__name__)
+
+# Jobs that are waited for at once. Loads do not wait behind stores.
+LOADS_AT_ONCE = 4
+STORES_AT_ONCE = 2
+
+
+class TierSettings(PoolSettings):
+    """The entries of the tier in ``secondary_tiers``, besides ``type`` and ``module_path``."""
+
+    PLACE: ClassVar[str] = 'the tier\'s entry in "secondary_tiers"'
+
+
+class RacklineTier(SecondaryTierManager):
+    """Chunks of vLLM's CPU tier, shared with every engine of the rack."""
+
+    def __init__(
+        self,
+        offloading_spec: OffloadingSpec,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: BackpressureDetector | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        own = TierSettings.of(settings)
+        config = offloading_spec.config
+        self._memory: rackline.BlockMemory | None = rackline.block_memory(primary_kv_view)
+        model = tier_model(
+            config, model_name(own.model_id, config.model.name), self._memory.block_bytes
+        )
+        self._tokens = model.block_tokens
+        self._attachment = Attachment(own)
+        self._session = self._attachment.pool.session(
+            model, self._memory.block_bytes, tenant=own.tenant, hold_ms=own.hold_ms
+        )
+        self._lookups = TierLookups(tier_type, self._session)
+        self._loads = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="rackline_load")
+        self._stores = ThreadPoolExecutor(STORES_AT_ONCE, thread_name_prefix="rackline_store")
+        self._under_way: set[Future[None]] = set()
+        self._changed = threading.Lock()
+        self._finished: queue.SimpleQueue[tuple[TransferJob, JobResult]] = queue.SimpleQueue()
+        self._shares = True
+        logger.info(
+            "Rackline: chunks of %d bytes, %d tokens, %s",
+            self._memory.block_bytes,
+            self._tokens,
+            model.name,
+        )
+
+    # Lookups
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        if not self._shares:
+            return LookupResult.MISS
+        found = self._lookups.lookup(key, req_context)
+        if found is None:
+            return LookupResult.RETRY
+        return LookupResult.HIT if found else LookupResult.MISS
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self._lookups.cleanup(req_context.req_id)
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        self._lookups.flush()
+
+    # Transfers
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        keys = list(job_metadata.keys)
+        ends = [job_metadata.req_context.get_offload_key_position(key) for key in keys]
+        # Chunks of the end of a prompt are evicted before those of its beginning.
+        depth = max(0, min((end for end in ends if end), default=0) // self._tokens - 1)
+        self._begin(self._stores, self._store, job_metadata, depth)
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        self._begin(self._loads, self._load, job_metadata)
+
+    def _begin(
+        self,
+        threads: ThreadPoolExecutor,
+        transfer: Callable[..., int],
+        job: TransferJob,
+        *arguments: Any,
+    ) -> None:
+        if not self._shares:
+            self._finished.put((job, JobResult(job.job_id, success=False)))
+            return
+        future = threads.submit(self._run, transfer, job, *arguments)
+        with self._changed:
+            self._under_way.add(future)
+        future.add_done_callback(self._ended)
+
+    def _ended(self, future: Future[None]) -> None:
+        with self._changed:
+            self._under_way.discard(future)
+
+    def _run(self, transfer: Callable[..., int], job: TransferJob, *arguments: Any) -> None:
+        """In a thread: a job, to its result. What fails is not loaded, or not stored."""
+        began_s = time.monotonic()
+        try:
+            done = transfer(job, *arguments)
+        except Exception as error:
+            # Whatever it is: a job without a result would keep its chunks for ever.
+            what = "loaded" if job.is_promotion else "stored"
+            logger.warning("Rackline: %s: not %s: %s", job.req_context.req_id, what, error)
+            done = 0
+        keys = list(job.keys)
+        result = JobResult(
+            job.job_id,
+            success=done == len(keys),
+            successful_keys=tuple(keys[:done]) if job.is_promotion and done else None,
+            transfer_time=time.monotonic() - began_s,
+            transfer_bytes=done * self._session.block_bytes,
+        )
+        self._finished.put((job, result))
+
+    def _store(self, job: TransferJob, depth: int) -> int:
+        """How many chunks can be found now."""
+        publish = self._session.publish(
+            [block_hash(key) for key in job.keys], depth, self._memory, job.chunk_ids.tolist()
+        )
+        result = publish.wait()
+        return result.published + result.already_there
+
+    def _load(self, job: TransferJob) -> int:
+        """How many chunks, from the first on, are loaded (T2)."""
+        hashes = [block_hash(key) for key in job.keys]
+        with self._session.lookup(hashes, hold=True).wait() as prefix:
+            if len(prefix) == 0:
+                return 0
+            places = job.chunk_ids.tolist()[: len(prefix)]
+            result = self._session.fetch(prefix, self._memory, places).wait()
+        if result.message is not None:
+            logger.warning("Rackline: %s: %s", job.req_context.req_id, result.message)
+        return result.valid_blocks
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        results = []
+        while True:
+            try:
+                job, result = self._finished.get_nowait()
+            except queue.Empty:
+                return results
+            if job.is_promotion and not result.success:
+                loaded = len(result.successful_keys or ())
+                self._lookups.mark_miss(list(job.keys)[loaded:])
+            results.append(result)
+
+    def drain_jobs(self) -> None:
+        """Waits for what was begun. The engine calls this when its cache is reset, so that from then
+        on nothing is shared (T3)."""
+        self._wait()
+        if self._shares:
+            self._shares = False
+            logger.warning(
+                "Rackline: the cache was reset, and its weights may be new: this engine shares "
+                "nothing until it is started anew"
+            )
+
+    def _wait(self) -> None:
+        while True:
+            with self._changed:
+                waited_for = list(self._under_way)
+            if not waited_for:
+                return
+            for future in waited_for:
+                future.exception()
+
+    def shutdown(self) -> None:
+        self._lookups.shutdown()
+        self._loads.shutdown()
+        self._stores.shutdown()
+        # The engine unmaps it next.
+        self._memory = None
+        self._attachment.close()

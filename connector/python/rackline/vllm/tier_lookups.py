@@ -1,0 +1,57 @@
+"""Lookups for a tier, in a thread of vLLM's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import rackline
+from vllm.v1.kv_offload.base import OffloadKey, ReqContext, get_offload_group_idx
+from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
+
+# Lookups that are under way at once.
+LOOKUPS_AT_ONCE = 64
+# After which a chunk is a miss.
+LOOKUP_TIMEOUT_MS = 1000
+
+
+class TierLookups(AsyncLookupManager):
+    """Answers what the scheduler asks in one step, per request."""
+
+    def __init__(self, tier_type: str, session: rackline.Session) -> None:
+        self._session = session
+        super().__init__(tier_type)
+
+    def batch_lookup(self, keys: list[OffloadKey], req_context: ReqContext) -> Iterable[bool]:
+        there: set[OffloadKey] = set()
+        runs = ascending_runs(keys, req_context)
+        for start in range(0, len(runs), LOOKUPS_AT_ONCE):
+            some = runs[start : start + LOOKUPS_AT_ONCE]
+            lookups = [self._session.lookup([block_hash(key) for key in run]) for run in some]
+            for run, lookup in zip(some, lookups, strict=True):
+                prefix = lookup.wait(LOOKUP_TIMEOUT_MS)
+                if prefix is not None:
+                    there.update(run[: len(prefix)])
+        return [key in there for key in keys]
+
+
+def ascending_runs(keys: list[OffloadKey], req_context: ReqContext) -> list[list[OffloadKey]]:
+    """Parts in which each chunk lies behind the one before it in the prompt: where such a chunk is
+    missing, those behind it are of no use. Sliding windows are asked for from the end, one by one."""
+    runs: list[list[OffloadKey]] = []
+    last: tuple[int, int] | None = None
+    for key in keys:
+        position = req_context.get_offload_key_position(key)
+        here = None if position is None else (get_offload_group_idx(key), position)
+        follows = last is not None and here is not None and here[0] == last[0] and here > last
+        if follows:
+            runs[-1].append(key)
+        else:
+            runs.append([key])
+        last = here
+    return runs
+
+
+def block_hash(key: OffloadKey) -> bytes:
+    """The engine's hash and the group of layers, as 32 bytes."""
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,120 @@
+"""The pool as a tier behind vLLM's CPU tier, in real engines."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import unittest
+
+from cpu_tiers import tiers
+from engine import BLOCK_TOKENS, engine, prompts
+from models import tiny
+from pool import damage
+from region import Region
+
+PROMPTS = prompts(1, 200, 300, 170)
+FULL_BLOCKS = sum((len(prompt) - 1) // BLOCK_TOKENS for prompt in PROMPTS)
+TIERING = "vllm:kv_offload_tiering_"
+
+
+def tokens(answers) -> list[list[int]]:
+    return [answer.tokens for answer in answers]
+
+
+def cached(answers) -> int:
+    return sum(answer.cached_tokens for answer in answers)
+
+
+class Interface(unittest.TestCase):
+    def test_it_is_what_vllm_asks_for(self) -> None:
+        from rackline.vllm.secondary_tier import RacklineTier
+        from vllm.v1.kv_offload.tiering.base import SecondaryTierManager
+
+        self.assertEqual(RacklineTier.__abstractmethods__, frozenset())
+        for name, own in vars(RacklineTier).items():
+            theirs = getattr(SecondaryTierManager, name, None)
+            if callable(theirs) and not name.startswith("_"):
+                with self.subTest(name):
+                    wanted = list(inspect.signature(theirs).parameters)
+                    self.assertEqual(list(inspect.signature(own).parameters), wanted)
+
+
+class Tier(unittest.TestCase):
+    expected: list[list[int]]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.model = tiny()
+        with engine(cls.model) as plain:
+            cls.expected = tokens(plain.answers(PROMPTS))
+
+    def setUp(self) -> None:
+        self.region = self.enterContext(Region("256MiB", "256KiB", chunk="4MiB"))
+
+    def settings(self, node: int = 0, **more) -> dict:
+        return {"region": self.region.path, "node": node, **more}
+
+    def fill(self, **more) -> None:
+        """An engine of node 0 serves the prompts."""
+        with engine(self.model, transfer=tiers(self.settings(**more))) as first:
+            answers = first.answers(PROMPTS)
+            self.assertEqual((tokens(answers), cached(answers)), (self.expected, 0))
+            # The engine stops to step when it has answered, and tells what it did when it steps.
+            first.answers(prompts(99, 40))
+            self.assertGreaterEqual(first.counter("write_bytes", TIERING), FULL_BLOCKS << 17)
+
+    def test_another_node_loads_what_one_stored(self) -> None:
+        self.fill()
+        with engine(self.model, transfer=tiers(self.settings(1))) as second:
+            answers = second.answers(PROMPTS)
+            self.assertEqual(tokens(answers), self.expected)
+            self.assertEqual(cached(answers), FULL_BLOCKS * BLOCK_TOKENS)
+            self.assertEqual(second.counter("read_bytes", TIERING), FULL_BLOCKS << 17)
+            self.assertEqual(second.counter("promotion_job_failures", TIERING), 0)
+
+    def test_damaged_chunks_are_computed(self) -> None:
+        self.fill()
+        self.assertGreater(damage(self.region), 0)
+        with engine(self.model, transfer=tiers(self.settings(1))) as second:
+            answers = second.answers(PROMPTS)
+            self.assertEqual((tokens(answers), cached(answers)), (self.expected, 0))
+            self.assertGreater(second.counter("promotion_job_failures", TIERING), 0)
+
+    def test_others_do_not_find_it(self) -> None:
+        self.fill(tenant="a")
+        for what, settings, more in [
+            ("tenant", {"tenant": "b"}, {}),
+            ("model", {"tenant": "a", "model_id": "another"}, {}),
+            ("chunk", {"tenant": "a"}, {"blocks_per_chunk": 2}),
+        ]:
+            transfer = tiers(self.settings(1, **settings), **more)
+            with self.subTest(what), engine(self.model, transfer=transfer) as other:
+                self.assertEqual(cached(other.answers(PROMPTS)), 0)
+        with engine(self.model, transfer=tiers(self.settings(1, tenant="a"))) as same:
+            self.assertGreater(cached(same.answers(PROMPTS)), 0)
+
+    def test_after_new_weights_nothing_is_shared(self) -> None:
+        self.fill()
+        with engine(self.model, transfer=tiers(self.settings(1))) as second:
+            second.llm.llm_engine.engine_core.engine_core.scheduler.reset_connector_cache()
+            answers = second.answers(PROMPTS)
+            self.assertEqual((tokens(answers), cached(answers)), (self.expected, 0))
+
+    def test_what_cannot_work_is_refused_in_words(self) -> None:
+        for settings, more, message in [
+            ({"node": 0}, {}, 'set "region" and "node"'),
+            (self.settings(nod=1), {}, "unknown settings"),
+            (self.settings(), {"canonical_layout": True}, "canonical_layout"),
+        ]:
+            with self.subTest(message), self.assertRaises(Exception) as raised:
+                with engine(self.model, transfer=tiers(settings, **more)):
+                    pass
+            said, error = [], raised.exception
+            while error is not None:
+                said.append(str(error))
+                error = error.__cause__ or error.__context__
+            self.assertIn(message, json.dumps(said, ensure_ascii=False).replace('\\"', '"'))
+
+
+if __name__ == "__main__":
+    unittest.main()
