@@ -11,12 +11,13 @@ from rackline.engines.settings import SettingsError
 SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 
 
-def model_name(model_id: str, model: str | None) -> str:
-    """The user's name for the weights, else a digest of the configuration and the weights of
-    ``model``: a folder, or a repository that is in the host's cache of them."""
-    if model_id:
-        return model_id
-    folder = folder_of(model or "", None)
+def digest_of_model(model: str, revision: str | None = None) -> str:
+    """A digest of the configuration and the weights of ``model``: a folder, or a repository that is
+    in the host's cache of them.
+
+    Raises :class:`SettingsError` when they are not on this host.
+    """
+    folder = folder_of(model, revision)
     digest = hashlib.sha256()
     config = folder / "config.json"
     if config.is_file():

@@ -20,9 +20,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import rackline
-from rackline.engines.attachment import Attachment
+from rackline.engines.blocks import SharedBlocks
 from rackline.engines.settings import PoolSettings
-from rackline.engines.weights import model_name
+from rackline.engines.weights import digest_of_model
 from rackline.vllm.tier_identity import tier_model
 from rackline.vllm.tier_lookups import TierLookups, block_hash
 from vllm.v1.kv_offload.base import (
@@ -66,27 +66,17 @@ class RacklineTier(SecondaryTierManager):
         own = TierSettings.of(settings)
         config = offloading_spec.config
         self._memory: rackline.BlockMemory | None = rackline.block_memory(primary_kv_view)
-        model = tier_model(
-            config, model_name(own.model_id, config.model.name), self._memory.block_bytes
-        )
+        name = own.model_id or digest_of_model(config.model.name)
+        model = tier_model(config, name, self._memory.block_bytes)
         self._tokens = model.block_tokens
-        self._attachment = Attachment(own)
-        self._session = self._attachment.pool.session(
-            model, self._memory.block_bytes, tenant=own.tenant, hold_ms=own.hold_ms
-        )
-        self._lookups = TierLookups(tier_type, self._session)
+        self._blocks = SharedBlocks(own, model, self._memory.block_bytes)
+        self._lookups = TierLookups(tier_type, self._blocks)
         self._loads = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="rackline_load")
         self._stores = ThreadPoolExecutor(STORES_AT_ONCE, thread_name_prefix="rackline_store")
         self._under_way: set[Future[None]] = set()
         self._changed = threading.Lock()
         self._finished: queue.SimpleQueue[tuple[TransferJob, JobResult]] = queue.SimpleQueue()
         self._shares = True
-        logger.info(
-            "Rackline: chunks of %d bytes, %d tokens, %s",
-            self._memory.block_bytes,
-            self._tokens,
-            model.name,
-        )
 
     # Lookups
 
@@ -154,29 +144,19 @@ class RacklineTier(SecondaryTierManager):
             success=done == len(keys),
             successful_keys=tuple(keys[:done]) if job.is_promotion and done else None,
             transfer_time=time.monotonic() - began_s,
-            transfer_bytes=done * self._session.block_bytes,
+            transfer_bytes=done * self._blocks.block_bytes,
         )
         self._finished.put((job, result))
 
     def _store(self, job: TransferJob, depth: int) -> int:
         """How many chunks can be found now."""
-        publish = self._session.publish(
-            [block_hash(key) for key in job.keys], depth, self._memory, job.chunk_ids.tolist()
-        )
-        result = publish.wait()
-        return result.published + result.already_there
+        hashes = [block_hash(key) for key in job.keys]
+        return sum(self._blocks.save(hashes, depth, self._memory, job.chunk_ids.tolist()))
 
     def _load(self, job: TransferJob) -> int:
         """How many chunks, from the first on, are loaded (T2)."""
         hashes = [block_hash(key) for key in job.keys]
-        with self._session.lookup(hashes, hold=True).wait() as prefix:
-            if len(prefix) == 0:
-                return 0
-            places = job.chunk_ids.tolist()[: len(prefix)]
-            result = self._session.fetch(prefix, self._memory, places).wait()
-        if result.message is not None:
-            logger.warning("Rackline: %s: %s", job.req_context.req_id, result.message)
-        return result.valid_blocks
+        return self._blocks.load(hashes, self._memory, job.chunk_ids.tolist())
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         results = []
@@ -216,4 +196,4 @@ class RacklineTier(SecondaryTierManager):
         self._stores.shutdown()
         # The engine unmaps it next.
         self._memory = None
-        self._attachment.close()
+        self._blocks.close()

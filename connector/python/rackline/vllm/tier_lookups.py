@@ -5,33 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-import rackline
+from rackline.engines.blocks import SharedBlocks
 from vllm.v1.kv_offload.base import OffloadKey, ReqContext, get_offload_group_idx
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
-
-# Lookups that are under way at once.
-LOOKUPS_AT_ONCE = 64
-# After which a chunk is a miss.
-LOOKUP_TIMEOUT_MS = 1000
 
 
 class TierLookups(AsyncLookupManager):
     """Answers what the scheduler asks in one step, per request."""
 
-    def __init__(self, tier_type: str, session: rackline.Session) -> None:
-        self._session = session
+    def __init__(self, tier_type: str, blocks: SharedBlocks) -> None:
+        self._blocks = blocks
         super().__init__(tier_type)
 
     def batch_lookup(self, keys: list[OffloadKey], req_context: ReqContext) -> Iterable[bool]:
         there: set[OffloadKey] = set()
-        runs = ascending_runs(keys, req_context)
-        for start in range(0, len(runs), LOOKUPS_AT_ONCE):
-            some = runs[start : start + LOOKUPS_AT_ONCE]
-            lookups = [self._session.lookup([block_hash(key) for key in run]) for run in some]
-            for run, lookup in zip(some, lookups, strict=True):
-                prefix = lookup.wait(LOOKUP_TIMEOUT_MS)
-                if prefix is not None:
-                    there.update(run[: len(prefix)])
+        for run in ascending_runs(keys, req_context):
+            found = self._blocks.find([block_hash(key) for key in run])
+            there.update(run[:found])
         return [key in there for key in keys]
 
 

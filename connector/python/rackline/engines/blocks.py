@@ -1,0 +1,143 @@
+"""Finding, loading and saving blocks for engines that wait for them, each in a thread of its own.
+
+Nothing here raises once it is open: what fails is a miss, or not saved, and counted.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+
+import rackline
+from rackline.engines.attachment import Attachment
+from rackline.engines.settings import PoolSettings
+
+logger = logging.getLogger(__name__)
+
+# Between two lines in the log.
+TELL_EVERY_S = 60.0
+
+
+class SharedBlocks:
+    """The blocks of one model and namespace, in one process. For any thread."""
+
+    def __init__(self, settings: PoolSettings, model: rackline.Model, block_bytes: int) -> None:
+        self._attachment = Attachment(settings)
+        try:
+            self._session = self._attachment.pool.session(
+                model, block_bytes, tenant=settings.tenant, hold_ms=settings.hold_ms
+            )
+        except BaseException:
+            self._attachment.close()
+            raise
+        self._what = f"{model.name}, rank {model.tensor_parallel_rank}"
+        self._shares = True
+        self._changed = threading.Lock()
+        self._counters: collections.Counter[str] = collections.Counter()
+        self._told_s = time.monotonic()
+        logger.info(
+            "Rackline: %s of %d: blocks of %d tokens, %d bytes",
+            self._what,
+            model.tensor_parallel_size,
+            model.block_tokens,
+            block_bytes,
+        )
+
+    @property
+    def block_bytes(self) -> int:
+        """Length of every block in bytes."""
+        return self._session.block_bytes
+
+    def counters(self) -> dict[str, int]:
+        """What was done since the start: ``lookup_blocks`` and ``hit_blocks``, ``loaded_blocks``,
+        ``missed_blocks`` (were to be loaded, and are not) and ``miss_*`` by reason, ``saved_blocks``,
+        ``already_there_blocks``, ``unsaved_blocks``, ``errors``."""
+        with self._changed:
+            return dict(self._counters)
+
+    def find(self, hashes: list[bytes], wait_ms: int = 1000) -> int:
+        """How many blocks from the first on are in the pool; none after ``wait_ms``."""
+        if not self._shares or not hashes:
+            return 0
+        found = 0
+        try:
+            prefix = self._session.lookup(hashes).wait(wait_ms)
+            found = 0 if prefix is None else len(prefix)
+        except rackline.Error as error:
+            self._failed("a lookup", error)
+        self._count(lookup_blocks=len(hashes), hit_blocks=found)
+        return found
+
+    def load(self, hashes: list[bytes], memory: rackline.BlockMemory, places: list[int]) -> int:
+        """Fetches blocks into ``places`` of ``memory``, and returns how many from the first on have
+        their right bytes. What is in the other places is undefined."""
+        if not self._shares or not hashes:
+            return 0
+        valid, reason = 0, "miss_absent"
+        try:
+            with self._session.lookup(hashes, hold=True).wait() as prefix:
+                if len(prefix) > 0:
+                    result = self._session.fetch(prefix, memory, places[: len(prefix)]).wait()
+                    valid = result.valid_blocks
+                    if result.reason is not None:
+                        reason = f"miss_{result.reason}"
+                        logger.warning("Rackline: %s: %s", self._what, result.message)
+        except rackline.Error as error:
+            reason = "miss_error"
+            self._failed("a load", error)
+        missed = len(hashes) - valid
+        self._count(loaded_blocks=valid, missed_blocks=missed, **{reason: missed})
+        return valid
+
+    def save(
+        self,
+        hashes: list[bytes],
+        first_depth: int,
+        memory: rackline.BlockMemory,
+        places: list[int],
+    ) -> list[bool]:
+        """Publishes the blocks in ``places`` of ``memory``, the first of them behind ``first_depth``
+        others in its prompt. Returns for each whether all can find it now."""
+        if not self._shares or not hashes:
+            return [False] * len(hashes)
+        try:
+            outcomes = self._session.publish(hashes, first_depth, memory, places).wait().outcomes
+        except rackline.Error as error:
+            self._failed("a save", error)
+            outcomes = ["error"] * len(hashes)
+        published, there = outcomes.count("published"), outcomes.count("already_there")
+        self._count(
+            saved_blocks=published,
+            already_there_blocks=there,
+            unsaved_blocks=len(outcomes) - published - there,
+        )
+        return [outcome in ("published", "already_there") for outcome in outcomes]
+
+    def stop(self) -> None:
+        """From now on nothing is found, loaded or saved."""
+        self._shares = False
+
+    def close(self) -> None:
+        """Waits for what was begun, and leaves the pool."""
+        self.stop()
+        self._tell(self.counters())
+        self._attachment.close()
+
+    def _count(self, **amounts: int) -> None:
+        now_s, tell = time.monotonic(), None
+        with self._changed:
+            self._counters.update({name: more for name, more in amounts.items() if more})
+            if now_s - self._told_s > TELL_EVERY_S:
+                self._told_s, tell = now_s, dict(self._counters)
+        if tell is not None:
+            self._tell(tell)
+
+    def _tell(self, counters: dict[str, int]) -> None:
+        text = ", ".join(f"{name}={count}" for name, count in sorted(counters.items()))
+        logger.info("Rackline: %s: %s", self._what, text or "nothing done yet")
+
+    def _failed(self, what: str, error: rackline.Error) -> None:
+        logger.warning("Rackline: %s: %s failed: %s", self._what, what, error)
+        self._count(errors=1)
