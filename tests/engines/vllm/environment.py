@@ -1,6 +1,8 @@
 """The Python environment with vLLM for CPUs, and the package under test in it.
 
-    python3 environment.py      makes what is missing, and prints the environment's Python
+    python3 environment.py             makes what is missing, installs the package, and prints the
+                                       environment's Python
+    python3 environment.py --made      prints it only
 
 Kept in ``$RACKLINE_CACHE``, else ``~/.cache/rackline``: about 3 GB, fetched once (1 GB, minutes)."""
 
@@ -57,6 +59,9 @@ def say(what: str) -> None:
 
 def main() -> None:
     folder = environment()
+    if "--made" in sys.argv[1:]:
+        print(folder / "bin" / "python")
+        return
     say("builds and installs the package under test")
     # What a user does; the sources may have changed without the version.
     pip(folder, "install", "--quiet", "--force-reinstall", str(ROOT / "connector" / "python"))
