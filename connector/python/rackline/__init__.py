@@ -17,7 +17,8 @@ for. What a fetch calls valid has been checked; anything that failed is a miss w
     3
     >>> prefix.release()
 
-The connectors of engines are in modules of their own: ``rackline.vllm``.
+What plugs into engines is in modules of their own: ``rackline.vllm``, ``rackline.sglang`` and
+``rackline.lmcache``.
 """
 
 from rackline._native import (

@@ -82,6 +82,7 @@ def engine(
     from vllm import LLM
     from vllm.config import KVTransferConfig
     from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
 
     if settings is not None:
         transfer = KVTransferConfig(
@@ -100,12 +101,18 @@ def engine(
         seed=0,
         disable_log_stats=False,
     )
-    llm = LLM(
-        model,
-        kv_transfer_config=transfer,
-        kv_cache_memory_bytes=cache_bytes,
-        **{**defaults, **options},
-    )
+    try:
+        llm = LLM(
+            model,
+            kv_transfer_config=transfer,
+            kv_cache_memory_bytes=cache_bytes,
+            **{**defaults, **options},
+        )
+    except BaseException:
+        # A worker may have its connector already, and the next engine would find it.
+        ensure_kv_transfer_shutdown()
+        cleanup_dist_env_and_memory()
+        raise
     try:
         yield Engine(llm)
     finally:

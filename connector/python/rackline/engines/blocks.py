@@ -16,6 +16,8 @@ from rackline.engines.settings import PoolSettings
 
 logger = logging.getLogger(__name__)
 
+# Transfers that are under way at once for one call.
+AT_ONCE = 64
 # Between two lines in the log.
 TELL_EVERY_S = 60.0
 
@@ -91,6 +93,73 @@ class SharedBlocks:
         self._count(loaded_blocks=valid, missed_blocks=missed, **{reason: missed})
         return valid
 
+    def hold(self, hashes: list[bytes]) -> rackline.Prefix | None:
+        """The blocks from the first on that are in the pool, held until they are released; ``None``
+        where that is not known."""
+        if not self._shares or not hashes:
+            return None
+        try:
+            prefix = self._session.lookup(hashes, hold=True).wait()
+        except rackline.Error as error:
+            self._failed("a lookup", error)
+            prefix = None
+        self._count(
+            lookup_blocks=len(hashes), hit_blocks=0 if prefix is None else len(prefix)
+        )
+        return prefix
+
+    def load_each(self, handles: list[bytes], memories: list[rackline.BlockMemory]) -> int:
+        """Fetches blocks that were found, each into a memory of its own of one block, and returns how
+        many from the first on have their right bytes. No memory is written to after return."""
+        if not self._shares:
+            return 0
+        valid, reason, sound = 0, "miss_none", True
+        for start in range(0, len(handles), AT_ONCE):
+            fetches = []
+            for handle, memory in zip(
+                handles[start : start + AT_ONCE], memories[start : start + AT_ONCE], strict=True
+            ):
+                try:
+                    fetches.append(self._session.fetch([handle], memory, [0]))
+                except rackline.Error as error:
+                    self._failed("a load", error)
+                    fetches.append(None)
+            # Every one that was begun is waited for, also behind one that failed.
+            for fetch in fetches:
+                good, why = self._fetched(fetch)
+                if sound and good:
+                    valid += 1
+                elif sound:
+                    sound, reason = False, why
+            if not sound:
+                break
+        missed = len(handles) - valid
+        self._count(loaded_blocks=valid, missed_blocks=missed, **{reason: missed})
+        return valid
+
+    def _fetched(self, fetch: rackline.Fetch | None) -> tuple[bool, str]:
+        """Whether a block is good, and else the name of the counter of why it is not."""
+        if fetch is None:
+            return False, "miss_error"
+        try:
+            result = fetch.wait()
+        except rackline.Error as error:
+            self._failed("a load", error)
+            return False, "miss_error"
+        if result.reason is not None:
+            logger.warning("Rackline: %s: %s", self._what, result.message)
+        return result.valid_blocks == 1, f"miss_{result.reason}"
+
+    def save_each(
+        self, hashes: list[bytes], depths: list[int], memories: list[rackline.BlockMemory]
+    ) -> list[bool]:
+        """Publishes blocks, each from a memory of its own of one block. Returns for each whether all
+        can find it now."""
+        saved = []
+        for name, depth, memory in zip(hashes, depths, memories, strict=True):
+            saved += self.save([name], depth, memory, [0])
+        return saved
+
     def save(
         self,
         hashes: list[bytes],
@@ -114,6 +183,10 @@ class SharedBlocks:
             unsaved_blocks=len(outcomes) - published - there,
         )
         return [outcome in ("published", "already_there") for outcome in outcomes]
+
+    def left_out(self, blocks: int) -> None:
+        """Counts blocks that the engine offered and that are not saved."""
+        self._count(unsaved_blocks=blocks)
 
     def stop(self) -> None:
         """From now on nothing is found, loaded or saved."""
