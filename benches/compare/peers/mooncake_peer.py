@@ -6,16 +6,13 @@ read into, memory that is registered with the store already: no copy is counted 
 avoid.
 """
 
-import argparse
 import ctypes
-import json
-import os
 import pathlib
-import random
-import signal
 import subprocess
 import sys
 import time
+
+from orders import arguments, carry_out, content, end_with_parent, listens, since
 
 MASTER_PORT = 51051
 OWNER_PORT = 51052
@@ -62,19 +59,6 @@ def serve(what: str, place: pathlib.Path, round_bytes: int) -> None:
     sys.exit(process.wait())
 
 
-def end_with_parent() -> None:
-    """This process is killed when the comparison ends: its program has to go with it."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-
-
-def listens(port: int) -> bool:
-    import socket
-
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 class Desk:
     """The private memory of a worker, and its orders."""
 
@@ -95,9 +79,6 @@ class Desk:
         ctypes.memset(self.memory, 0x5A, memory_bytes)
         self.round_bytes = round_bytes
         self.next = 0
-
-    def carry_out(self, order: dict) -> dict:
-        return getattr(self, order["op"])(order)
 
     def prepare(self, order: dict) -> dict:
         self.next = (self.next + 1) % SECTIONS
@@ -151,44 +132,16 @@ class Desk:
         return reply | {"blocks": order["count"]}
 
 
-def since(wall_ns: int, cpu_ns: int) -> dict:
-    return {
-        "wall_ns": time.perf_counter_ns() - wall_ns,
-        "cpu_ns": time.process_time_ns() - cpu_ns,
-    }
-
-
 def key(number: int) -> str:
     return f"{number:016x}"
 
 
-def content(number: int, size: int) -> bytes:
-    """The bytes of a block: random ones that its number decides."""
-    return random.Random(number).randbytes(size)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--serve", choices=["master", "owner"])
-    parser.add_argument("--side", choices=["writer", "reader"])
-    parser.add_argument("--place", type=pathlib.Path, required=True)
-    parser.add_argument("--round-bytes", type=int, required=True)
-    parser.add_argument("--run-bytes", type=int)
-    options = parser.parse_args()
+    options = arguments(__doc__, ["master", "owner"])
     if options.serve:
         serve(options.serve, options.place, options.round_bytes)
-        return
-    # The store's own messages go to standard output, which is for replies.
-    replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    desk = Desk(options.round_bytes)
-    print(json.dumps({}), file=replies)
-    for line in sys.stdin:
-        try:
-            reply = desk.carry_out(json.loads(line))
-        except Exception as error:
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(reply), file=replies)
+    else:
+        carry_out(lambda: Desk(options.round_bytes))
 
 
 if __name__ == "__main__":

@@ -19,11 +19,16 @@ pub(crate) enum Contender {
     Redis,
     /// Mooncake store: master, a client that owns the memory, workers that share it.
     Mooncake,
+    /// LMCache: its server, and workers with its connector to it.
+    #[value(name = "lmcache")]
+    #[serde(rename = "lmcache")]
+    LmCache,
 }
 
 impl Contender {
     /// Who takes part when nothing is said.
-    pub(crate) const DEFAULT: [Self; 4] = [Self::Rackline, Self::Lmdb, Self::Redis, Self::Mooncake];
+    pub(crate) const DEFAULT: [Self; 5] =
+        [Self::Rackline, Self::Lmdb, Self::Redis, Self::Mooncake, Self::LmCache];
     /// What the others are measured against.
     pub(crate) const CEILINGS: [Self; 2] = [Self::Memcpy, Self::Stream];
 
@@ -36,13 +41,23 @@ impl Contender {
             Self::Lmdb => "lmdb",
             Self::Redis => "redis",
             Self::Mooncake => "mooncake",
+            Self::LmCache => "lmcache",
+        }
+    }
+
+    /// The program of its servers and workers, and the variable with the Python that runs it.
+    pub(crate) fn peer_program(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Mooncake => Some(("mooncake_peer.py", "RACKLINE_COMPARE_PYTHON")),
+            Self::LmCache => Some(("lmcache_peer.py", "RACKLINE_COMPARE_LMCACHE_PYTHON")),
+            _ => None,
         }
     }
 
     /// Whether its work is done in the worker's process, so that the CPU time of that process is
     /// what a block costs.
     pub(crate) fn works_in_process(self) -> bool {
-        !matches!(self, Self::Redis | Self::Mooncake)
+        !matches!(self, Self::Redis | Self::Mooncake | Self::LmCache)
     }
 }
 

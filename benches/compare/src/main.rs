@@ -30,7 +30,7 @@ use clap::{Args, Parser, Subcommand};
 
 use contender::Contender;
 
-/// Rackline beside plain copies, LMDB, Redis and Mooncake.
+/// Rackline beside plain copies, LMDB, Redis, Mooncake and LMCache.
 ///
 /// A writer and a reader process for each contender publish and fetch the same amount of random
 /// bytes in blocks of several sizes, one by one and in batches, and the reader checks every byte.

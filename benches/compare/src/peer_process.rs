@@ -14,9 +14,7 @@ use crate::protocol::{Order, Reply};
 use crate::rounds::Plan;
 
 /// How long a server may take until it listens.
-const START_MS: u64 = 30_000;
-/// Where `benches/compare/run` says the Python of the peers is.
-const PYTHON_VARIABLE: &str = "RACKLINE_COMPARE_PYTHON";
+const START_MS: u64 = 60_000;
 
 /// A process that ends when this is dropped.
 #[derive(Debug)]
@@ -130,10 +128,8 @@ impl Pair {
 }
 
 fn worker_command(contender: Contender, side: &str, plan: &Plan, place: &Path) -> Result<Command> {
-    let mut command = if contender == Contender::Mooncake {
-        let mut command = Command::new(python()?);
-        command.arg(script("mooncake_peer.py")?);
-        command
+    let mut command = if let Some((program, python)) = contender.peer_program() {
+        peer_command(program, python)?
     } else {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", "--contender", contender.name()]);
@@ -164,7 +160,9 @@ fn start_servers(contender: Contender, plan: &Plan, place: &Path) -> Result<Vec<
             Ok(vec![server])
         }
         Contender::Rackline => rackline_servers(plan, place),
-        Contender::Mooncake => mooncake_servers(plan, place),
+        // The master, and the client that owns the memory which the workers share.
+        Contender::Mooncake => peer_servers(contender, &["master", "owner"], plan, place),
+        Contender::LmCache => peer_servers(contender, &["server"], plan, place),
     }
 }
 
@@ -192,26 +190,37 @@ fn rackline_servers(plan: &Plan, place: &Path) -> Result<Vec<Server>> {
     Ok(vec![Server::start(&mut command, &place.join("server.log"))?])
 }
 
-/// Starts the master, and the client that owns the memory which the workers share.
-fn mooncake_servers(plan: &Plan, place: &Path) -> Result<Vec<Server>> {
+/// Starts the servers of a peer one after the other.
+fn peer_servers(
+    contender: Contender,
+    names: &[&str],
+    plan: &Plan,
+    place: &Path,
+) -> Result<Vec<Server>> {
+    let (program, python) = contender.peer_program().context("it has no servers of its own")?;
     let mut servers = Vec::new();
-    for server in ["master", "owner"] {
-        let mut command = Command::new(python()?);
-        command.arg(script("mooncake_peer.py")?).args(["--serve", server, "--place"]).arg(place);
+    for name in names {
+        let mut command = peer_command(program, python)?;
+        command.args(["--serve", name, "--place"]).arg(place);
         command.args(["--round-bytes", &plan.round_bytes.to_string()]);
-        let mut process = Server::start(&mut command, &place.join(format!("{server}.log")))?;
-        let ready = place.join(format!("{server}.ready"));
-        process.wait_for(&format!("the {server} of Mooncake"), || ready.exists())?;
+        let mut process = Server::start(&mut command, &place.join(format!("{name}.log")))?;
+        let ready = place.join(format!("{name}.ready"));
+        process.wait_for(&format!("the {name} of {contender}"), || ready.exists())?;
         servers.push(process);
     }
     Ok(servers)
 }
 
-fn python() -> Result<PathBuf> {
-    let path = std::env::var_os(PYTHON_VARIABLE).map(PathBuf::from);
-    path.with_context(|| {
-        format!("{PYTHON_VARIABLE} does not name a Python with the peer's package: start benches/compare/run")
-    })
+/// Runs a program of a peer with the Python that the variable names.
+fn peer_command(program: &str, python: &str) -> Result<Command> {
+    let interpreter = std::env::var_os(python).map(PathBuf::from).with_context(|| {
+        format!(
+            "{python} does not name a Python with the peer's package: start benches/compare/run"
+        )
+    })?;
+    let mut command = Command::new(interpreter);
+    command.arg(script(program)?);
+    Ok(command)
 }
 
 /// A worker of another language, beside this package's sources.

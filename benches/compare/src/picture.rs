@@ -100,6 +100,7 @@ fn color(contender: Contender) -> RGBColor {
         Contender::Lmdb => RGBColor(40, 110, 190),
         Contender::Redis => RGBColor(220, 140, 20),
         Contender::Mooncake => RGBColor(50, 150, 70),
+        Contender::LmCache => RGBColor(150, 90, 170),
     }
 }
 

@@ -56,7 +56,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Contender::Stream => desk.serve(&mut PlainStore::open(place, Copying::Stream)?),
         Contender::Lmdb => desk.serve(&mut LmdbStore::open(place, options.run_bytes)?),
         Contender::Redis => desk.serve(&mut RedisStore::connect(place)?),
-        Contender::Mooncake => anyhow::bail!("the workers of Mooncake are Python programs"),
+        Contender::Mooncake | Contender::LmCache => {
+            anyhow::bail!("the workers of {} are Python programs", options.contender)
+        }
         Contender::Rackline => {
             let pool =
                 Pool::attach(&place.join("region"), u16::from(options.side == Side::Reader))?;
