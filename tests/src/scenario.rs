@@ -173,7 +173,9 @@ pub const ALL: &[Scenario] = scenarios! {
         deep::holders_are_redone,
         deep::holders_and_hosts_die,
         deep::profiles_change_hands,
-        deep::profiles_are_settled;
+        deep::profiles_are_settled,
+        deep::a_recovery_passes_on,
+        deep::the_killed_leave_nothing;
     Locks: count_together, count_through_takeovers;
     Chunks: chunks_through_crashes;
     Heaps: heaps_through_crashes, heaps_without_crashes, chunks_on_request;

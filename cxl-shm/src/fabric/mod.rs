@@ -50,7 +50,7 @@ pub use host_memory::HostMemory;
 pub(crate) use line::unseal;
 pub use line::{LineError, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
 pub use mapped::{MapError, MappedFabric, MappedHostMemory, Mapping};
-pub use publish_batch::{PublishBatch, refresh_all};
+pub use publish_batch::{PublishBatch, publish_all, refresh_all};
 pub use shadowed::ShadowedFabric;
 
 use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};

@@ -96,3 +96,21 @@ pub fn refresh_all<F: Fabric>(fabric: &F, lines: impl IntoIterator<Item = LineRa
         fabric.fence();
     }
 }
+
+/// Publishes what this host's caches hold of all `lines`, whoever of the host wrote it, with one
+/// fence (M2). After return nothing of it can reach the device any more: it has, or was published
+/// before.
+#[track_caller]
+pub fn publish_all<F: Fabric>(fabric: &F, lines: impl IntoIterator<Item = LineRange>) {
+    let lines: Vec<LineRange> = lines.into_iter().collect();
+    if lines.is_empty() {
+        return;
+    }
+    for range in &lines {
+        fabric.write_back(*range);
+    }
+    fabric.fence();
+    for range in &lines {
+        fabric.read_back(*range);
+    }
+}

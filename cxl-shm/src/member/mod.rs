@@ -19,6 +19,7 @@ mod node_death;
 mod process;
 mod recovery;
 mod seat;
+mod settle;
 mod slot;
 mod suspicion;
 mod twin;
@@ -40,6 +41,8 @@ pub use node_death::{NodeDeath, confirm_off_here};
 pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
 pub use recovery::RecoveryNews;
 pub(crate) use seat::Seat;
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use settle::{settle_killed, settle_recovery};
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use slot::Slot;
 pub(crate) use slot::{is_freed, is_taken};

@@ -16,6 +16,7 @@ mod ground;
 mod intents;
 mod joining;
 mod lock_task;
+mod passing;
 mod profiles;
 mod racks;
 mod records;

@@ -4,6 +4,7 @@
 use std::cell::OnceCell;
 
 use super::intents::{holders_and_hosts_die, holders_are_redone};
+use super::passing::{a_recovery_passes_on, the_killed_leave_nothing};
 use super::profiles::{profiles_are_settled, profiles_change_hands};
 use super::twins::twins_are_never_forgotten;
 use crate::fabric::simulated::{DeviceImage, Settings, SimulatedRack};
@@ -29,13 +30,15 @@ impl RackScenario {
 
 /// All of them.
 #[must_use]
-pub fn rack_scenarios() -> [RackScenario; 5] {
+pub fn rack_scenarios() -> [RackScenario; 7] {
     [
         RackScenario { name: "twins_are_never_forgotten", run: twins_are_never_forgotten },
         RackScenario { name: "holders_are_redone", run: holders_are_redone },
         RackScenario { name: "holders_and_hosts_die", run: holders_and_hosts_die },
         RackScenario { name: "profiles_change_hands", run: profiles_change_hands },
         RackScenario { name: "profiles_are_settled", run: profiles_are_settled },
+        RackScenario { name: "a_recovery_passes_on", run: a_recovery_passes_on },
+        RackScenario { name: "the_killed_leave_nothing", run: the_killed_leave_nothing },
     ]
 }
 

@@ -36,4 +36,9 @@ scenarios! {
     profiles_change_hands;
     /// A process dies at each operation of replacing the profile.
     profiles_are_settled;
+    /// A recoverer's process dies at each operation, and its host gives the recovery up: the next
+    /// recoverer is the only one that writes.
+    a_recovery_passes_on;
+    /// The processes of a node are killed: nothing that they had stored comes after what others write.
+    the_killed_leave_nothing;
 }

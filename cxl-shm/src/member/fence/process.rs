@@ -7,12 +7,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Fence, FenceOrder, FenceState};
 use crate::clock::SystemClock;
-use crate::fabric::{Fabric, MappedFabric, refresh_all};
-use crate::layout::{Case, ChunkState, Layout, Superblock};
+use crate::fabric::MappedFabric;
+use crate::layout::{Case, Layout, Superblock};
+use crate::member::settle::settle_killed;
 use crate::member::{
     HOST_TIER_FOLDER, HostIdentity, HostTier, HostTierFile, Liveness, ProcLiveness, ProcessIdentity,
 };
-use crate::units::{ChunkId, Incarnation, LineRange, NodeId};
+use crate::units::{Incarnation, NodeId};
 
 /// How long a killed process may take to be gone.
 const GONE_MS: u64 = 30_000;
@@ -20,9 +21,9 @@ const GONE_MS: u64 = 30_000;
 const AGAIN_MS: u64 = 1_000;
 
 /// Kills the processes of a node that run on this machine under this boot, as its host tier
-/// lists them, and waits until they are gone. Then everything of the node that this machine's
-/// caches may still hold is flushed (M8): a dirty line of the dead would otherwise reach the
-/// device long after somebody else has written it.
+/// lists them, and waits until they are gone. Then everything that they may have left in this
+/// machine's caches is published (M8): a dirty line of the dead would otherwise reach the device
+/// long after somebody else has written it.
 #[derive(Debug)]
 pub struct ProcessFence {
     fabric: MappedFabric,
@@ -75,7 +76,7 @@ impl ProcessFence {
         let job = move || {
             let killed = kill_all(&path, &superblock, victim, case.incarnation, namespace);
             if killed.is_ok() {
-                flush_all(&layout, &fabric, victim);
+                settle_killed(&layout, &fabric, victim);
             }
             // Nobody listens when the lock manager has ended meanwhile.
             let _ = sender.send(killed);
@@ -190,24 +191,6 @@ fn kill(process: ProcessIdentity) -> Result<(), String> {
     match pidfd_send_signal(&handle, Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(error) => Err(failed(error)),
-    }
-}
-
-/// M8: drops from this machine's caches whatever the node may have written.
-fn flush_all(layout: &Layout, fabric: &MappedFabric, node: NodeId) {
-    refresh_all(fabric, layout.owned_by(node));
-    // The layer above may have let it write the area of a dead node.
-    refresh_all(fabric, layout.nodes().map(|node| layout.area(node).range()));
-    let tables = [layout.roots().range(), layout.chunk_table()];
-    refresh_all(fabric, tables);
-    for chunk in (0..layout.chunks()).map(ChunkId) {
-        let state = layout.chunk_entry(chunk).cached(fabric).ok().and_then(|entry| entry.state());
-        // Also those whose entry cannot be read.
-        let others = matches!(state, Some(ChunkState::Owned { owner, .. }) if owner != node)
-            || state == Some(ChunkState::Free);
-        if !others {
-            fabric.refresh(LineRange::covering(layout.chunk(chunk)));
-        }
     }
 }
 

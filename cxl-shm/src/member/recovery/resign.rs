@@ -5,9 +5,10 @@
 //! recovery is gone.
 
 use super::twin;
-use crate::fabric::{Fabric, HostMemory, refresh_all};
+use crate::fabric::{Fabric, HostMemory};
 use crate::layout::{RecoveryRecord, RecoveryStep};
 use crate::member::consensus::Ballots;
+use crate::member::settle::settle_recovery;
 use crate::member::slot::Slot;
 use crate::member::{HostLockName, Liveness, Member};
 use crate::units::NodeId;
@@ -46,9 +47,7 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
             // M8: the lines of the dead, and those that its updates concern, pass to the next
             // recoverer (M1). What the process before us wrote there and did not publish must not
             // reach the device after what that one writes.
-            let tables =
-                [layout.roots().range(), layout.lock_table().range(), layout.chunk_table()];
-            refresh_all(fabric, layout.owned_by(victim).chain(tables));
+            settle_recovery(layout, fabric, victim);
         }
         twin.publish(fabric, RecoveryRecord::new(decision.case, mine, next));
         resigned.push(victim);
