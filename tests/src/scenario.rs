@@ -165,6 +165,7 @@ pub const ALL: &[Scenario] = scenarios! {
         remains::a_chunk_that_is_not_taken_is_not_written,
         remains::what_was_given_back_stays_given_back,
         remains::the_dead_ask_for_nothing,
+        remains::who_leaves_takes_nothing_along,
         beats::a_first_look_finds_the_last_beat,
         beats::a_silent_manager_is_noticed,
         rescue::what_the_dead_held_is_granted,

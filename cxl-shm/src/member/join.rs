@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use super::door::Visitor;
+use super::settle::settle_own;
 use super::slot::{Slot, is_over, recoveries_of};
 use super::{DeclaredDead, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
 use crate::clock::Clock;
@@ -233,7 +234,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         for lock in (0..self.layout().locks()).map(LockId) {
             crate::lock::recover(&self, lock);
         }
-        crate::alloc::heap::leave(&self);
+        // The agent's thread has ended, or there was none: the heart goes on from here.
+        settle_own(self.layout(), &self.fabric, self.node(), || {
+            self.agent.borrow_mut().tick(&self.seat, &self.fabric);
+        });
         self.seat.tier().set_member(false);
         crash::reach(CrashPoint::LeaveTierClosed);
         if let Ok(line) = self.seat.node_line().own(&self.fabric) {

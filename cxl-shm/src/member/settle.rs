@@ -9,7 +9,10 @@ use crate::alloc::HEAP_PURPOSE;
 use crate::alloc::heap::header;
 use crate::fabric::{Fabric, publish_all};
 use crate::layout::{ChunkState, Layout};
-use crate::units::{ChunkId, LineRange, NodeId};
+use crate::units::{ChunkId, LINE_BYTES, LineRange, NodeId};
+
+/// Lines that are published in one go while a heart has to beat: 4 MiB, a few milliseconds.
+const PART_LINES: u64 = (4 << 20) / LINE_BYTES;
 
 /// A recovery of `victim` that a process of this host began passes to another host: the lines of the
 /// dead, the tables that its updates are about, and the first line of every chunk, which an update
@@ -37,6 +40,19 @@ pub(crate) fn settle_killed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId
     let written = written.map(|chunk| LineRange::covering(layout.chunk(chunk)));
     let metadata = LineRange::covering(layout.metadata());
     publish_all(fabric, [metadata].into_iter().chain(headers(layout)).chain(written));
+}
+
+/// The last process of this host leaves `node`: its own lines, and those that describe its heap. Words
+/// of the host alone, and what dead processes had not published, must not arrive after another host
+/// has taken the slot. Calls `between` after every few milliseconds' work.
+pub(crate) fn settle_own<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId, between: impl Fn()) {
+    // By the chunk table as our caches have it: what this host wrote in a chunk it wrote after it had
+    // seen there whose the chunk is.
+    let heap = crate::alloc::heap::described_lines(layout, fabric, node);
+    for part in layout.owned_by(node).chain(heap).flat_map(|lines| lines.parts(PART_LINES)) {
+        fabric.publish(part);
+        between();
+    }
 }
 
 /// The first line of every chunk.

@@ -2,8 +2,9 @@
 
 use cxl_shm::alloc::HEAP_PURPOSE;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{Faults, Report, Schedule};
+use cxl_shm::fabric::simulated::{Crash, Faults, Report, Schedule};
 use cxl_shm::layout::LockProtocol;
+use cxl_shm::member::LeaveOutcome;
 use cxl_shm::units::{LineRange, WordOffset};
 
 use super::bed::{Scripted, beat_all, cluster, crash};
@@ -131,5 +132,28 @@ pub fn the_dead_ask_for_nothing(mutant: Mutant, seed: u64) {
     let back = cluster.join(1, "back");
     assert_eq!(holder.chunks_requested(), 0, "a former life still asks");
     drop(back);
+    cluster.check_writers();
+}
+
+/// A process dies with stores in its node's own lines that it had not published, and the last process
+/// of its host leaves: another machine that takes the slot is the only one that writes them (M1).
+///
+/// # Panics
+/// When something of the dead is left in its host's caches.
+pub fn who_leaves_takes_nothing_along(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let [stays, dies] = ["stays", "dies"].map(|name| cluster.join(1, name));
+    let layout = *stays.layout();
+    let lines = [layout.area(stays.node()), layout.recoveries(stays.node())];
+    let words = lines.map(|lines| lines.range().start().word(0).expect("a line has eight"));
+    words.iter().for_each(|word| dies.fabric().store(*word, 5));
+    cluster.processes.crashed(&Crash::Process { host: 1, task: "dies".to_owned() });
+    std::mem::forget(dies);
+    assert_eq!(stays.leave(), LeaveOutcome::NodeLeft);
+    let next = cluster.join_as(2, 1, "next").unwrap_or_else(|error| panic!("{error}"));
+    for word in words {
+        next.fabric().store(word, 6);
+        next.fabric().publish(LineRange::one(word.line()));
+    }
     cluster.check_writers();
 }
