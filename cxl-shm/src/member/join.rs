@@ -5,15 +5,13 @@ use std::os::unix::fs::MetadataExt;
 
 use super::door::Visitor;
 use super::settle::settle_own;
-use super::slot::{Slot, is_over, recoveries_of};
+use super::slot::{Slot, recoverers_at_work};
 use super::{DeclaredDead, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, LineWords, refresh_all};
 use crate::intent::redo_own;
-use crate::layout::{
-    HostName, NodeLine, NodeState, RecoveryStep, SuperblockError, read_superblock,
-};
+use crate::layout::{HostName, NodeLine, NodeState, SuperblockError, read_superblock};
 use crate::lock::arbitrated::obey_newest_term;
 use crate::lock::{Competitor, SharedTier};
 use crate::units::{Incarnation, LockId, NodeId};
@@ -403,14 +401,12 @@ fn arrive<F: Fabric, H: HostMemory>(
     fabric.refresh(layout.arrival(node).range());
     seat.arrival().publish(fabric, u64::from(next.0));
     crash::reach(CrashPoint::JoinArrived);
-    for (recoverer, record) in recoveries_of(layout, fabric, node) {
-        let under_way = record.step().is_some_and(RecoveryStep::is_under_way);
-        if under_way && !is_over(layout, fabric, recoverer, record.recoverer_incarnation()) {
-            // Nothing of the new life was written, so there is none. A recoverer that has yielded
-            // to it meanwhile begins again.
-            seat.arrival().publish(fabric, u64::from(last.0));
-            return Err(JoinError::BeingRecovered { node, recoverer });
-        }
+    // The line of the slot was refreshed when we came.
+    if let Some(recoverer) = recoverers_at_work(layout, fabric, node).first().copied() {
+        // Nothing of the new life was written, so there is none. A recoverer that has yielded
+        // to it meanwhile begins again.
+        seat.arrival().publish(fabric, u64::from(last.0));
+        return Err(JoinError::BeingRecovered { node, recoverer });
     }
     Ok(())
 }

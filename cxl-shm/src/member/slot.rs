@@ -24,21 +24,15 @@ pub(crate) struct Slot {
 impl Slot {
     /// What the caches hold of the slot of `node`; `None` when it was never joined.
     pub(crate) fn cached<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
-        let at = layout.node_line(node);
         let arrival = layout.arrival(node).cached(fabric);
-        let line = match at.cached(fabric) {
-            Err(LineError::Blank { .. }) if arrival == 0 => return None,
-            line => line.ok(),
-        };
-        // Also of a line that is torn: state and incarnation are one word, which never tears. Our
-        // cache may have fetched a newer line since: then what the older one says is past.
-        let first_word = at.at().word(0).map_or(0, |word| fabric.load(word));
-        let line = line.filter(|line| line.first_word() == first_word);
-        let said = u32::try_from(first_word >> 32).unwrap_or(u32::MAX);
+        let Said { last, line, blank } = Said::cached(layout, fabric, node);
+        if blank && arrival == 0 {
+            return None;
+        }
         let arrived = u32::try_from(arrival).unwrap_or(u32::MAX);
-        let vacant =
-            line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant) && arrived <= said;
-        let incarnation = Incarnation(said.max(arrived));
+        let vacant = line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant)
+            && arrived <= last.0;
+        let incarnation = last.max(Incarnation(arrived));
         Some(Self { node, incarnation, line, vacant, at_door: false })
     }
 
@@ -77,6 +71,30 @@ impl Slot {
     }
 }
 
+/// What the line of a slot says, also when it is torn: state and incarnation are one word, which never
+/// tears.
+struct Said {
+    /// The incarnation that it names.
+    last: Incarnation,
+    line: Option<NodeLine>,
+    /// Nobody ever wrote it.
+    blank: bool,
+}
+
+impl Said {
+    /// What the caches hold of the line of `node`.
+    fn cached<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Self {
+        let at = layout.node_line(node);
+        let line = at.cached(fabric);
+        let blank = matches!(line, Err(LineError::Blank { .. }));
+        // Our cache may have fetched a newer line since: then what the older one says is past.
+        let first_word = at.at().word(0).map_or(0, |word| fabric.load(word));
+        let line = line.ok().filter(|line| line.first_word() == first_word);
+        let last = Incarnation(u32::try_from(first_word >> 32).unwrap_or(u32::MAX));
+        Self { last, line, blank }
+    }
+}
+
 fn knock_of(layout: &Layout, node: NodeId) -> [LineRange; 1] {
     [layout.knock(node).range()]
 }
@@ -95,6 +113,36 @@ pub(crate) fn recoveries_of<F: Fabric>(
     let twin = |node| PeerTwin::<RecoveryRecord>::of(layout.recoveries(node), victim);
     refresh_all(fabric, layout.nodes().flat_map(|node| twin(node).ranges()));
     layout.nodes().filter_map(|node| Some((node, twin(node).cached(fabric).ok()??))).collect()
+}
+
+/// The nodes that may be writing the lines of `victim` as its recoverers, freshly read: they say that
+/// they are at it, and live. The caller has refreshed the line of the slot: one that is older than
+/// it should be errs on the side of waiting.
+///
+/// What a recoverer says of a life that the line says is past counts for nothing. Its process may
+/// have died after another had ended the recovery, or it itself had, and before it said so; nobody
+/// is appointed to that life any more, so nobody corrects the record. And it writes nothing: the line
+/// says that a life is past, or names a later one, after the last write of its recovery (R1, R3).
+pub(crate) fn recoverers_at_work<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    victim: NodeId,
+) -> Vec<NodeId> {
+    let records = recoveries_of(layout, fabric, victim).into_iter();
+    let at_work = records.filter(|(node, record)| {
+        record.step().is_some_and(RecoveryStep::is_under_way)
+            && !is_past(layout, fabric, victim, record.case().incarnation)
+            && !is_over(layout, fabric, *node, record.recoverer_incarnation())
+    });
+    at_work.map(|(node, _)| node).collect()
+}
+
+/// Whether the line of `node` says that its life `incarnation` is past, from what the caches hold.
+/// Not its arrival: who comes takes that back when it is refused.
+fn is_past<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId, incarnation: Incarnation) -> bool {
+    let Said { last, line, .. } = Said::cached(layout, fabric, node);
+    let vacant = line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant);
+    last > incarnation || last == incarnation && vacant
 }
 
 /// Whether life `incarnation` of `node` is over for certain: it will never write again.

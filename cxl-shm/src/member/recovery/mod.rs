@@ -15,8 +15,8 @@
 //!   publishes its *arrival*, then looks whether a recovery is under way, and waits for it. A
 //!   recoverer publishes `Fenced`, then looks for an arrival, and yields to it. So one of the two
 //!   sees the other, and never do both write.
-//! - **R4** A recoverer of a later life waits while one of an earlier life is under way. A next
-//!   recoverer is appointed only when the one before is over for certain, or has resigned: the host
+//! - **R4** A recoverer of a later life waits while one of an earlier life is under way; not when the
+//!   slot's line says that the earlier life is past, whatever its recoverer last said. A next recoverer is appointed only when the one before is over for certain, or has resigned: the host
 //!   of a recoverer lives, no lock manager runs on it, and another of its processes says so.
 //! - **R5** Locks come first: a lock manager may wait for them (T4). Chunks are adopted under the
 //!   chunk lock, so after that. The slot may be joined again at the very end: who joins finds
@@ -34,7 +34,7 @@ use crate::intent::redo_of_dead;
 use crate::layout::{Case, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
 use crate::lock::clear_requests_of;
 use crate::member::fence::{Fence, FenceOrder, FenceState};
-use crate::member::slot::{Slot, is_over, recoveries_of};
+use crate::member::slot::{Slot, recoverers_at_work, recoveries_of};
 use crate::member::twin::OwnedTwin;
 use crate::member::{Liveness, Member};
 use crate::units::{ChunkId, NodeId};
@@ -183,13 +183,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         if !slot.is_some_and(|slot| self.is_of(&slot)) {
             return self.reach(member, RecoveryStep::Moot);
         }
-        let in_the_way = recoveries_of(layout, fabric, self.victim).into_iter().any(|it| {
-            let (node, record) = it;
-            node != member.node()
-                && record.step().is_some_and(RecoveryStep::is_under_way)
-                && !is_over(layout, fabric, node, record.recoverer_incarnation())
-        });
-        self.alone = !in_the_way;
+        let at_work = recoverers_at_work(layout, fabric, self.victim);
+        self.alone = at_work.into_iter().all(|node| node == member.node());
         None
     }
 

@@ -5,14 +5,18 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::RecoveryNews;
+use crate::alloc::heap::header;
 use crate::clock::Clock;
+use crate::fabric::Fabric;
 use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
-use crate::layout::{Geometry, LockProtocol, RecoveryStep, Superblock, format_superblock};
+use crate::layout::{
+    Geometry, LockProtocol, RecoveryRecord, RecoveryStep, Superblock, format_superblock,
+};
 use crate::member::{
     DeathNews, Deaths, Fence, FenceOrder, FenceState, HostIdentity, HostTier, Liveness, Manage,
-    Member, NoFence, NodeDeath, ProcessIdentity, RESIGN_BEATS, SUSPECT_MS,
+    Member, NoFence, NodeDeath, ProcessIdentity, RESIGN_BEATS, SUSPECT_MS, Visitor, decided_about,
 };
-use crate::units::NodeId;
+use crate::units::{ChunkId, Incarnation, NodeId};
 
 const VICTIM: NodeId = NodeId(2);
 const MANAGER_PID: u32 = 7;
@@ -118,6 +122,9 @@ fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathN
     drop(deaths);
     std::mem::forget(manage);
     died.0.borrow_mut().insert(MANAGER_PID);
+    // It was redoing an update that gives a chunk to a heap, say.
+    let left = header(first.layout().chunk(ChunkId(1))).at();
+    rack.host(0).store(left.word(0).unwrap(), 1);
 
     let manage = second.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
@@ -137,6 +144,9 @@ fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathN
         second.beat();
     }
     assert!(death().step.is_some_and(RecoveryStep::has_resigned), "{:?}", death().step);
+    // Where it had begun, the lines that it may have written pass on with it.
+    let stays = death().step == Some(RecoveryStep::ResignedUnfenced);
+    assert_eq!(rack.dirty_lines(0).contains(&left), stays);
     let news = watch(&mut deaths, &clock, &[&agent, &second], &mut Off, is_done);
     assert!(news.iter().any(is_done), "{news:?}");
     assert!(death().over && appointed(death()) == NodeId(1));
@@ -194,4 +204,65 @@ fn a_host_with_a_lock_manager_gives_nothing_up() {
     let death = NodeDeath::of(agent.layout(), agent.fabric(), VICTIM).unwrap();
     assert_eq!(death.step, Some(RecoveryStep::Unfenced));
     assert!(watch(&mut deaths, &clock, &[&agent], &mut Off, is_done).iter().any(is_done));
+}
+
+/// A recoverer's process died when the dead was buried, and before it said so; its host lives, and
+/// nobody is appointed to that life any more. What it last said keeps neither the slot's next return
+/// waiting nor its next recovery.
+#[test]
+fn a_record_that_nobody_corrects_keeps_nobody_waiting() {
+    let geometry = Geometry {
+        region_bytes: 8 << 20,
+        nodes: 3,
+        locks: 8,
+        chunk_bytes: 64 << 10,
+        area_lines: 1,
+        host_words: 0,
+    };
+    let rack = SimulatedRack::sticky(3, geometry.region_bytes);
+    let superblock = Superblock {
+        lock_protocol: LockProtocol::Bakery,
+        ..Superblock::new([1, 2], geometry, [0; 6])
+    };
+    format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+    let (died, clock) = (Died::default(), HandClock::default());
+    let join = |host, pid| join(&rack, &geometry, &died, host, pid);
+    let (agent, first, second) = (join(0, 1), join(0, MANAGER_PID), join(1, 2));
+    let dies = |victim: Process| {
+        victim.beat();
+        rack.crash(2);
+        std::mem::forget(victim);
+    };
+
+    dies(join(2, 3));
+    let manage: Manage<'_, _, _, _> = first.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let news = watch(&mut deaths, &clock, &[&agent, &second], &mut Off, is_done);
+    assert!(news.iter().any(is_done), "{news:?}");
+    let case = decided_about(first.layout(), first.fabric(), VICTIM, Incarnation(1)).unwrap().case;
+    let buried = RecoveryRecord::new(case, first.incarnation(), RecoveryStep::Adopted);
+    super::twin(&first, VICTIM).publish(first.fabric(), buried);
+    drop(deaths);
+    std::mem::forget(manage);
+    died.0.borrow_mut().insert(MANAGER_PID);
+
+    let recover = || {
+        let manage = second.manage().unwrap();
+        let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+        let news = watch(&mut deaths, &clock, &[&agent, &second], &mut Off, is_done);
+        assert!(news.iter().any(is_done), "{news:?}");
+    };
+    // The next life dies at the door: of what is past the line says no more than that.
+    let identity = HostIdentity::simulated(1);
+    let visitor = Visitor::new(VICTIM, &identity, ProcessIdentity::new(4, 1));
+    let (layout, fabric) = (second.layout(), rack.host(1));
+    let outside = visitor.look(layout, &fabric, Incarnation(1));
+    assert_eq!(visitor.pass(layout, &fabric, &outside, Incarnation(2)), Ok(()));
+    recover();
+    // The one after it dies, too, and its machine comes back: that looks for recoverers.
+    dies(join(2, 5));
+    let back = join(2, 6);
+    assert_eq!(back.incarnation(), Incarnation(4));
+    dies(back);
+    recover();
 }
