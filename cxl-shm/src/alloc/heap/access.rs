@@ -33,6 +33,8 @@ pub(crate) enum Standing {
 pub(crate) struct Access<'m, F: Fabric, H: HostMemory, L: Liveness> {
     pub(super) member: &'m Member<F, H, L>,
     pub(super) heap: Heap<'m, F, H>,
+    /// It is the thread that beats its host's heart: what takes long is not to keep it from that.
+    beats: bool,
     _guard: HostGuard<'m, H>,
 }
 
@@ -91,20 +93,25 @@ pub(super) fn look_at<F: Fabric>(
 impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
     /// Waits for the heap's host lock, then mends what a dead holder left.
     pub(crate) fn enter(member: &'m Member<F, H, L>, clock: &impl Clock) -> Result<Self, Damaged> {
-        Self::entered(member, member.lock_host(HostLockName::Objects, clock))
+        Self::entered(member, member.lock_host(HostLockName::Objects, clock), false)
     }
 
-    /// As [`enter`](Self::enter), if no living process has the lock.
+    /// As [`enter`](Self::enter), if no living process has the lock. For the host's agent: while it
+    /// mends, which takes a few milliseconds a chunk, it beats.
     pub(crate) fn try_enter(member: &'m Member<F, H, L>) -> Result<Option<Self>, Damaged> {
         let guard = member.try_lock_host(HostLockName::Objects);
-        guard.map(|guard| Self::entered(member, guard)).transpose()
+        guard.map(|guard| Self::entered(member, guard, true)).transpose()
     }
 
-    fn entered(member: &'m Member<F, H, L>, guard: HostGuard<'m, H>) -> Result<Self, Damaged> {
+    fn entered(
+        member: &'m Member<F, H, L>,
+        guard: HostGuard<'m, H>,
+        beats: bool,
+    ) -> Result<Self, Damaged> {
         let recovered = guard.recovered();
         let pages = Pages::new(member.fabric(), member.layout());
         let heap = Heap { pages, words: member.seat().tier().heap_words() };
-        let access = Self { member, heap, _guard: guard };
+        let access = Self { member, heap, beats, _guard: guard };
         if recovered {
             access.mend()?;
         }
@@ -127,7 +134,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
     /// Makes the heap's lists anew.
     pub(super) fn relink(&self) -> Result<(), Damaged> {
         let built = self.built_chunks();
-        self.heap.relink(built.into_iter()).map_err(|Broken| Damaged)
+        let beat = || {
+            if self.beats {
+                self.member.beat();
+            }
+        };
+        self.heap.relink(built.into_iter(), beat).map_err(|Broken| Damaged)
     }
 
     /// Carries `operation` out, once more after mending when the lists are broken.

@@ -260,8 +260,13 @@ impl<'m, F: Fabric, H: HostMemory> Heap<'m, F, H> {
     }
 
     /// Makes lists and ends of runs anew for `chunks`, which are all that this heap has built.
-    /// Publishes what the pages are: a process may have died before it did.
-    pub(super) fn relink(&self, chunks: impl Iterator<Item = ChunkId>) -> Result<(), Broken> {
+    /// Publishes what the pages are: a process may have died before it did. Calls `between` after each
+    /// chunk.
+    pub(super) fn relink(
+        &self,
+        chunks: impl Iterator<Item = ChunkId>,
+        between: impl Fn(),
+    ) -> Result<(), Broken> {
         for list in List::all() {
             self.words.set_head(list, 0);
         }
@@ -301,6 +306,7 @@ impl<'m, F: Fabric, H: HostMemory> Heap<'m, F, H> {
                 self.add_run(start, pages)?;
             }
             self.pages.fabric.publish(self.pages.lines_of(chunk));
+            between();
         }
         Ok(())
     }

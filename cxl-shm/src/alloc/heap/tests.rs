@@ -8,7 +8,7 @@ use super::rig::{Rig, RigMember, TIMEOUT_MS};
 use super::*;
 use crate::alloc::{AllocateError, ChunkError, TakeOverError};
 use crate::layout::ChunkState;
-use crate::member::HostLockName;
+use crate::member::{HostIdentity, HostLockName, HostTier, ProcessIdentity};
 use crate::root::RootKind;
 use crate::units::{ChunkId, LineOffset};
 
@@ -349,4 +349,37 @@ fn an_agent_waits_for_nobody_who_sleeps_in_the_heap() {
     drop(asleep);
     assert_eq!(a.attend(&rig.clock), Ok(true), "a chunk is given back");
     check_usage(&rig, &a, [].into_iter());
+}
+
+/// Processes whose number is odd are dead.
+#[derive(Clone, Copy, Debug)]
+struct EvenLive;
+
+impl Liveness for EvenLive {
+    fn is_alive(&self, process: ProcessIdentity) -> bool {
+        process.pid().is_multiple_of(2)
+    }
+}
+
+#[test]
+fn an_agent_beats_while_it_mends_the_heap() {
+    let rig = Rig::new(8);
+    let process = |pid| {
+        let memory = rig.rack.host_memory(0, HostTier::words_of(&rig.geometry));
+        let (identity, me) = (HostIdentity::simulated(0), ProcessIdentity::new(pid, 1));
+        Member::join(rig.rack.host(0), memory, 0, &identity, me, EvenLive, &rig.clock).unwrap()
+    };
+    let (agent, dies) = (process(2), process(3));
+    let most = dies.object_bytes_max();
+    let objects: Vec<_> =
+        (0..5).map(|_| dies.allocate(&rig.clock, TIMEOUT_MS, most).unwrap()).collect();
+    assert!(agent.beat());
+    // It dies in the heap, where nobody else of its host goes.
+    std::mem::forget(dies.lock_host(HostLockName::Objects, &rig.clock));
+    let heart = agent.layout().heartbeat(agent.node());
+    let before = heart.fresh(agent.fabric());
+    assert_eq!(agent.attend(&rig.clock), Ok(false), "there is nothing to give");
+    let beats = heart.fresh(agent.fabric()) - before;
+    assert!(beats >= objects.len() as u64, "{beats} beats while {} chunks", objects.len());
+    assert_eq!(agent.heap_usage(&rig.clock).unwrap().objects, objects.len() as u64);
 }
