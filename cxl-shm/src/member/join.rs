@@ -332,6 +332,10 @@ fn vacate<F: Fabric, H: HostMemory>(
             }
         } else if let Some(last) = slot.filter(|slot| !slot.vacant) {
             let unreadable = last.line.is_none().then(|| words_of(seat, fabric));
+            if unreadable.is_some() && layout.node_line(node).cached(fabric).is_ok() {
+                // It was written while we read it: whoever did that may live.
+                continue;
+            }
             check_gone(seat, fabric, uuid, host, &last, clock)?;
             if unreadable.is_some_and(|words| words_of(seat, fabric) != words) {
                 // It was being written a moment ago: not torn by a death.
