@@ -422,9 +422,9 @@ impl Layout {
     }
 
     /// Who came last for the slot of a node, and for which incarnation: the one word that several
-    /// hosts write, each before it looks at [`Self::door_mark`].
+    /// hosts write, each before it looks at [`Self::door_marks`].
     #[must_use]
-    pub(crate) fn knock(&self, node: NodeId) -> PeerWord {
+    pub fn knock(&self, node: NodeId) -> PeerWord {
         word(self.node_page(node), LINE_KNOCK * LINE_WORDS as u64)
     }
 
@@ -436,9 +436,10 @@ impl Layout {
         word(self.node_page(node), (LINE_DOOR_MARKS + index) * LINE_WORDS as u64)
     }
 
-    /// All marks at the door of a node's slot, for one refresh.
+    /// All marks at the door of a node's slot, for one refresh: a word a line, which says which host
+    /// comes, or has come, for which incarnation.
     #[must_use]
-    pub(crate) fn door_marks(&self, node: NodeId) -> LineRange {
+    pub fn door_marks(&self, node: NodeId) -> LineRange {
         LineRange::new(self.node_page_line(node, LINE_DOOR_MARKS), DOOR_MARKS)
             .expect("the node page has room for them")
     }

@@ -66,8 +66,13 @@ pub(crate) struct Marks(Vec<Call>);
 
 impl Marks {
     /// The marks at the door of `node`, freshly read.
-    pub(crate) fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Self {
+    fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Self {
         fabric.refresh(layout.door_marks(node));
+        Self::cached(layout, fabric, node)
+    }
+
+    /// What the caches hold of the marks at the door of `node`.
+    pub(crate) fn cached<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Self {
         let mark = |index| Call::from_word(layout.door_mark(node, index).cached(fabric));
         Self((0..DOOR_MARKS).map(mark).collect())
     }
@@ -77,17 +82,6 @@ impl Marks {
         let incarnations = self.0.iter().map(|mark| mark.incarnation);
         incarnations.filter(|incarnation| *incarnation > last).max()
     }
-}
-
-/// Whether anybody has come for the slot of `node` since incarnation `last`, as far as the cached
-/// knock tells. A hint: a knock may be that of a host that slept.
-pub(crate) fn was_knocked_at<F: Fabric>(
-    layout: &Layout,
-    fabric: &F,
-    node: NodeId,
-    last: Incarnation,
-) -> bool {
-    Call::from_word(layout.knock(node).cached(fabric)).incarnation > last
 }
 
 /// Why a host did not pass. Nothing is left of its coming but a knock, which means nothing.

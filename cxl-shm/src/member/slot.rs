@@ -2,7 +2,7 @@
 
 use crate::fabric::{Fabric, LineError, refresh_all};
 use crate::layout::{Layout, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
-use crate::member::door::{Marks, was_knocked_at};
+use crate::member::door::Marks;
 use crate::member::twin::PeerTwin;
 use crate::units::{Incarnation, LineRange, NodeId};
 
@@ -44,30 +44,34 @@ impl Slot {
 
     /// The slot of `node`, freshly read, with the life at its door.
     pub(crate) fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
-        refresh_all(fabric, lines_of(layout, node).into_iter().chain(knock_of(layout, node)));
-        Self::with_door(layout, fabric, node)
+        Self::with_doors(layout, fabric, &[node]).pop()
     }
 
-    /// All slots, freshly read with one fence, with the lives at their doors.
+    /// All slots, freshly read with two fences, with the lives at their doors.
     pub(crate) fn all<F: Fabric>(layout: &Layout, fabric: &F) -> Vec<Self> {
-        let lines = |node| lines_of(layout, node).into_iter().chain(knock_of(layout, node));
-        refresh_all(fabric, layout.nodes().flat_map(lines));
-        layout.nodes().filter_map(|node| Self::with_door(layout, fabric, node)).collect()
+        Self::with_doors(layout, fabric, &layout.nodes().collect::<Vec<_>>())
     }
 
-    /// What the caches hold of the slot, and, when the knock says that somebody came, the marks at
-    /// its door.
-    fn with_door<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
-        let slot = Self::cached(layout, fabric, node);
-        let said = slot.map_or(Incarnation(0), |slot| slot.incarnation);
-        let vacant = slot.is_none_or(|slot| slot.vacant);
-        if !vacant || !was_knocked_at(layout, fabric, node, said) {
-            return slot;
-        }
-        let Some(incarnation) = Marks::fresh(layout, fabric, node).beyond(said) else {
-            return slot;
+    /// The slots of `nodes`, freshly read, and where nobody lives, the marks at the door, whatever the
+    /// knock is: a host that slept may have knocked over that of one that has died there since.
+    fn with_doors<F: Fabric>(layout: &Layout, fabric: &F, nodes: &[NodeId]) -> Vec<Self> {
+        refresh_all(fabric, nodes.iter().flat_map(|node| lines_of(layout, *node)));
+        let slot = |node: &NodeId| (*node, Self::cached(layout, fabric, *node));
+        let slots: Vec<_> = nodes.iter().map(slot).collect();
+        let is_open = |slot: &Option<Self>| slot.is_none_or(|slot| slot.vacant);
+        let open = slots.iter().filter(|(_, slot)| is_open(slot));
+        refresh_all(fabric, open.map(|(node, _)| layout.door_marks(*node)));
+        let with_door = |(node, slot): (NodeId, Option<Self>)| {
+            let said = slot.map_or(Incarnation(0), |slot| slot.incarnation);
+            let marks = is_open(&slot).then(|| Marks::cached(layout, fabric, node));
+            match marks.and_then(|marks| marks.beyond(said)) {
+                Some(incarnation) => {
+                    Some(Self { node, incarnation, line: None, vacant: false, at_door: true })
+                }
+                None => slot,
+            }
         };
-        Some(Self { node, incarnation, line: None, vacant: false, at_door: true })
+        slots.into_iter().filter_map(with_door).collect()
     }
 }
 
@@ -93,10 +97,6 @@ impl Said {
         let last = Incarnation(u32::try_from(first_word >> 32).unwrap_or(u32::MAX));
         Self { last, line, blank }
     }
-}
-
-fn knock_of(layout: &Layout, node: NodeId) -> [LineRange; 1] {
-    [layout.knock(node).range()]
 }
 
 fn lines_of(layout: &Layout, node: NodeId) -> [LineRange; 2] {

@@ -6,15 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::Fabric;
-use cxl_shm::layout::LockProtocol;
+use cxl_shm::fabric::{Fabric, LineError};
+use cxl_shm::layout::{Layout, LockProtocol};
 use cxl_shm::lock::arbitrated::ManagerState;
 use cxl_shm::member::JoinError;
 use cxl_shm::units::{LineRange, LockId, NodeId};
 
-use super::bed::{Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
+use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
 use super::deaths::{IsOff, Watch};
-use crate::rack::Mutant;
+use crate::rack::{Cluster, Mutant};
 use crate::stepped::Stepped;
 
 const LOCK: LockId = LockId(9);
@@ -218,6 +218,13 @@ fn joins_within_at(mutant: Mutant, seed: u64, step: u64) -> bool {
     let act = {
         let (cluster, come, inner) = (cluster.clone(), come.clone(), Rc::clone(&inner));
         move || {
+            let layout = layout(&cluster);
+            let line = layout.node_line(NodeId(1)).fresh(&cluster.rack.host(OBSERVER));
+            if matches!(line, Err(LineError::Corrupt { .. })) {
+                // Who sleeps in the middle of that write is taken for dead: of a torn line nobody
+                // knows the machine, and its heart stands still.
+                return;
+            }
             cluster.warm();
             *inner.borrow_mut() = Some(come(Stepped::new(cluster.rack.host(2)), 2));
             cluster.warm();
@@ -247,9 +254,10 @@ fn impatient() -> impl Clock {
     Scripted::with_pauses_of(800, |_| ())
 }
 
-/// A host dies at any operation of its joining. Its machine gets in when it is back; another one
-/// does at once, when nothing of the dead one is to be seen, or when that one was declared dead,
-/// fenced and recovered.
+/// A host dies at any operation of its joining. Its next process gets in at once; another host does
+/// when nothing of the dead one is to be seen, or when that one was declared dead, fenced and
+/// recovered, also when a host that has slept in front of the door since a former life knocks over
+/// what it had knocked.
 ///
 /// # Panics
 /// When somebody is shut out for ever, or comes into what is not recovered.
@@ -282,6 +290,9 @@ fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> bool {
         Err(reason) => resume_unwind(reason),
     };
     crash(&cluster, 1);
+    if step % 4 < 2 {
+        knock_late(&cluster);
+    }
     cluster.warm();
     let host = if returns { 1 } else { 2 };
     let first = come(Stepped::new(cluster.rack.host(host)), host);
@@ -298,4 +309,15 @@ fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> bool {
         }
     }
     died
+}
+
+fn layout(cluster: &Cluster) -> Layout {
+    Layout::new(cluster.geometry()).expect("the region was formatted by it")
+}
+
+/// What a host does that came for the first life of the slot, and wakes now.
+fn knock_late(cluster: &Cluster) {
+    let (fabric, knock) = (cluster.rack.host(OBSERVER), layout(cluster).knock(NodeId(1)).range());
+    fabric.store(knock.start().word(0).expect("a line has eight"), 7 << 32 | 1);
+    fabric.publish(knock);
 }
