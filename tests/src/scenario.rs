@@ -3,7 +3,7 @@
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{
-    bakery, beats, chunks, deaths, deep, formatting, grants, joining, moving, objects, remains,
+    bakery, beats, chunks, deaths, deep, door, formatting, grants, joining, moving, objects, remains,
     rescue, roots, takeover,
 };
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
@@ -141,6 +141,7 @@ pub const ALL: &[Scenario] = scenarios! {
         joining::a_line_that_cannot_be_read_is_looked_at_again,
         joining::two_hosts_with_one_number,
         joining::a_guest_dies_at_each_step,
+        door::a_life_that_was_declared_dead_is_not_taken,
         chunks::a_host_dies_at_each_step,
         moving::a_slot_moves_and_comes_back,
         moving::a_manager_moves_and_comes_back,

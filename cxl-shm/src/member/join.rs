@@ -6,7 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use super::door::Visitor;
 use super::settle::settle_own;
 use super::slot::{Slot, recoverers_at_work};
-use super::{DeclaredDead, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
+use super::{
+    DeclaredDead, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat, is_declared_dead,
+};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, LineWords, refresh_all};
@@ -321,8 +323,7 @@ fn vacate<F: Fabric, H: HostMemory>(
         let said = slot.map_or(Incarnation(0), |slot| slot.incarnation);
         let outside = visitor.look(layout, fabric, said);
         let (last, died_at_door) = outside.last();
-        let next = last.0.checked_add(1).map(Incarnation);
-        let next = next.ok_or(JoinError::NoIncarnations { node })?;
+        let next = life_after(seat, fabric, last).ok_or(JoinError::NoIncarnations { node })?;
         let vacant = slot.is_none_or(|slot| slot.vacant) && !died_at_door;
         if died_at_door {
             // J4: this machine's own life. No process of this host joins beside us; a heart that
@@ -354,6 +355,23 @@ fn vacate<F: Fabric, H: HostMemory>(
         }
         clock.pause(tries);
         tries += 1;
+    }
+}
+
+/// The first life after `last` that was not declared dead; `None` when there is none left. One may have
+/// been at the door (J4), where its host only slept, and stepped back: whoever took that life would
+/// fence itself.
+fn life_after<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    last: Incarnation,
+) -> Option<Incarnation> {
+    let mut next = last;
+    loop {
+        next = Incarnation(next.0.checked_add(1)?);
+        if !is_declared_dead(seat.layout(), fabric, seat.node(), next) {
+            return Some(next);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod bed;
 pub mod chunks;
 pub mod deaths;
 pub mod deep;
+pub mod door;
 pub mod formatting;
 pub mod grants;
 pub mod joining;

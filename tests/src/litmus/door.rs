@@ -1,0 +1,66 @@
+//! Who comes for a slot and is not what it seems: one that was declared dead at the door and only
+//! slept.
+
+use std::cell::Cell;
+
+use cxl_shm::fabric::Fabric;
+use cxl_shm::layout::{Layout, LockProtocol};
+use cxl_shm::member::NoFence;
+use cxl_shm::units::{Incarnation, NodeId};
+
+use super::bed::{Scripted, beat_all, cluster};
+use super::deaths::Watch;
+use crate::rack::{Cluster, Mutant};
+use crate::stepped::Stepped;
+
+const SLOT: NodeId = NodeId(1);
+
+/// A host sleeps at the door, behind its mark, until it is declared dead there. It wakes, finds that
+/// another has knocked, steps back and comes again: for a life that nobody has declared dead.
+///
+/// # Panics
+/// When it comes for the one that was.
+pub fn a_life_that_was_declared_dead_is_not_taken(mutant: Mutant, seed: u64) {
+    // Which step leaves the mark on the device follows from trying each.
+    assert!((1..200).any(|step| sleeps_at(mutant, seed, step)), "nobody ever stood at the door");
+}
+
+/// Says whether the host was declared dead at the door while it slept before operation `step`.
+fn sleeps_at(mutant: Mutant, seed: u64, step: u64) -> bool {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    cluster.join(1, "before").leave();
+    let watcher = cluster.join(0, "watcher");
+    beat_all(&[&watcher]);
+    cluster.warm();
+    let layout = Layout::new(cluster.geometry()).expect("the region was formatted by it");
+    let marked = Cell::new(false);
+    let fabric = Stepped::new(cluster.rack.host(1));
+    fabric.interrupt_at(step, || {
+        marked.set(is_marked(&cluster, &layout));
+        if marked.get() {
+            let (manage, clock) =
+                (watcher.manage().expect("nobody else manages"), cluster.clock(0));
+            Watch::begin(&cluster, &watcher, &manage, &clock).go_on(true, &mut NoFence, 8);
+            // Another comes, knocks, and finds the mark.
+            let (other, knock) = (cluster.rack.host(2), layout.knock(SLOT).range());
+            other.store(knock.start().word(0).expect("a line has eight"), 7 << 32 | 2);
+            other.publish(knock);
+            cluster.warm();
+        }
+    });
+    let wait = Scripted::with_pauses_of(200, |_| ());
+    let joined = cluster.join_over(fabric.clone(), &wait, 1, 1, "sleeper");
+    let joined = joined.unwrap_or_else(|error| panic!("after a sleep at step {step}: {error}"));
+    if marked.get() {
+        assert_eq!(joined.incarnation(), Incarnation(3), "the second was declared dead");
+        assert!(joined.beat());
+        assert!(joined.check_member().is_ok(), "it took a life that was declared dead");
+    }
+    marked.get()
+}
+
+/// Whether somebody has come for the second life of the slot, as the device says.
+fn is_marked(cluster: &Cluster, layout: &Layout) -> bool {
+    let mut words = layout.door_marks(SLOT).iter().filter_map(|line| line.word(0));
+    words.any(|word| cluster.rack.device_word(word) & u64::from(u32::MAX) == 2)
+}
