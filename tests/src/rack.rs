@@ -273,6 +273,23 @@ impl Cluster {
         node: usize,
         name: &str,
     ) -> Result<Member<F, SimulatedHostMemory, Processes>, JoinError> {
+        let identity = HostIdentity::simulated(host as u64);
+        self.join_known_as(&identity, fabric, clock, host, node, name)
+    }
+
+    /// As [`join_over`](Self::join_over), from a machine that says of itself what `identity` says.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join_known_as<F: Fabric>(
+        &self,
+        identity: &HostIdentity,
+        fabric: F,
+        clock: &impl Clock,
+        host: usize,
+        node: usize,
+        name: &str,
+    ) -> Result<Member<F, SimulatedHostMemory, Processes>, JoinError> {
         let process = self.processes.start(host, name);
         let mut tries = 0;
         while !self.processes.try_lock_tier(host, process) {
@@ -281,9 +298,8 @@ impl Cluster {
         }
         let memory = self.rack.host_memory(host, HostTier::words_of(&self.geometry));
         let node = u16::try_from(node).unwrap_or(u16::MAX);
-        let identity = HostIdentity::simulated(host as u64);
         let liveness = self.processes.clone();
-        let member = Member::join(fabric, memory, node, &identity, process, liveness, clock);
+        let member = Member::join(fabric, memory, node, identity, process, liveness, clock);
         self.processes.unlock_tier(host);
         member
     }

@@ -3,8 +3,8 @@
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{
-    bakery, beats, chunks, deaths, deep, door, formatting, grants, joining, moving, objects, remains,
-    rescue, roots, takeover,
+    bakery, beats, chunks, deaths, deep, door, formatting, grants, joining, moving, objects,
+    remains, rescue, roots, takeover,
 };
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -142,6 +142,7 @@ pub const ALL: &[Scenario] = scenarios! {
         joining::two_hosts_with_one_number,
         joining::a_guest_dies_at_each_step,
         door::a_life_that_was_declared_dead_is_not_taken,
+        door::an_image_of_a_machine_that_lives_is_refused,
         chunks::a_host_dies_at_each_step,
         moving::a_slot_moves_and_comes_back,
         moving::a_manager_moves_and_comes_back,

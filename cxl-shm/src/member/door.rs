@@ -24,14 +24,16 @@
 //! - **J3** Of two that pass for the same life of the slot one has knocked last. It looked at the marks
 //!   after that, and the other one's was there, as that one saw its own knock after it had marked. So
 //!   it did not pass.
-//! - **J4** A host that dies between its mark and the line of the slot leaves the door closed. Its
-//!   machine passes by, when it comes back: it knows its own mark. For all others it is the life of
-//!   that incarnation which has died: its heart stands still, a lock manager declares it dead, and
-//!   its recovery ends with the line of the slot (R1 to R5).
+//! - **J4** Who dies between its mark and the line of the slot leaves the door closed. Another process
+//!   of its host passes by: it knows its own mark. For all others, the same machine after a boot among
+//!   them, it is the life of that incarnation which has died: its heart stands still, a lock manager
+//!   declares it dead, and its recovery ends with the line of the slot (R1 to R5). One that was declared
+//!   dead there, and had only slept, may take its mark back, or go on, and fences itself: nobody comes
+//!   for a life that was declared dead.
 //!
-//! What is left to chance: two hosts that come for the first time ever in the same moment, with a
-//! third, and choose the same of sixteen marks. The first to have marked finds its mark gone, or
-//! the second erases it when it is overtaken; then the third finds the door open.
+//! What is left to chance: two hosts that come for the first time since they booted in the same
+//! moment, with a third, and choose the same of sixteen marks. The first to have marked finds its mark
+//! gone, or the second erases it when it is overtaken; then the third finds the door open.
 
 use crc_fast::CrcAlgorithm;
 
@@ -99,7 +101,8 @@ pub(crate) struct Visitor {
     node: NodeId,
     /// No other process has it.
     token: u32,
-    /// The machine's name at this door: the same when it comes again.
+    /// The host's name at this door: the same when another of its processes comes. Of its present
+    /// boot and its pid namespace, too: images of one installation have one machine id.
     host: u32,
 }
 
@@ -115,7 +118,7 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
-    /// The last life of the slot, and whether it is one of this machine that died at the door.
+    /// The last life of the slot, and whether it is one of this host that died at the door.
     pub(crate) fn last(&self) -> (Incarnation, bool) {
         let own = self.mark.1.incarnation;
         (own.max(self.said), own > self.said)
@@ -130,10 +133,10 @@ impl Outside {
 impl Visitor {
     /// `process` of `host`, which comes for the slot of `node`.
     pub(crate) fn new(node: NodeId, host: &HostIdentity, process: ProcessIdentity) -> Self {
-        let machine = if host.machine_id == [0; 2] { host.boot_id } else { host.machine_id };
-        let life = [host.boot_id[0], host.boot_id[1], host.pid_namespace, process.word()];
-        let host = name_of(&machine);
-        Self { node, token: name_of(&[&machine[..], &life].concat()), host }
+        let HostIdentity { machine_id, boot_id, pid_namespace, .. } = host;
+        let name = [&machine_id[..], &boot_id[..], &[*pid_namespace]].concat();
+        let token = name_of(&[&name[..], &[process.word()]].concat());
+        Self { node, token, host: name_of(&name) }
     }
 
     /// Looks at the door of the slot, whose lines say that `said` is its last life.

@@ -103,8 +103,9 @@ pub enum JoinError {
     /// Another host comes for the slot in this moment, or died while it did (J4).
     #[error(
         "another host joins node {node} in this moment, or died while it did; if it is to have that \
-         number, start Rackline there again, else try again, or give this host another node \
-         number; a running lock manager declares a host dead that died so (`rackline status`)"
+         number, and has not booted since, start Rackline there again, else try again, or give this \
+         host another node number; a running lock manager declares a host dead that died so \
+         (`rackline status`)"
     )]
     Contended {
         /// The node.
@@ -326,7 +327,7 @@ fn vacate<F: Fabric, H: HostMemory>(
         let next = life_after(seat, fabric, last).ok_or(JoinError::NoIncarnations { node })?;
         let vacant = slot.is_none_or(|slot| slot.vacant) && !died_at_door;
         if died_at_door {
-            // J4: this machine's own life. No process of this host joins beside us; a heart that
+            // J4: this host's own life. No process of this host joins beside us; a heart that
             // stands still proves the death on this very machine, as below.
             if heart_beats(seat, fabric, clock) {
                 return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
@@ -399,8 +400,9 @@ fn check_gone<F: Fabric, H: HostMemory>(
     let ours = same_boot
         && seat.tier().pid_namespace() == host.pid_namespace
         && last.line.is_some_and(|line| seat.tier().life(uuid, node) == Some(line.incarnation()));
-    let rebooted = same_machine && !same_boot;
-    if !ours && !rebooted && heart_beats(seat, fabric, clock) {
+    // Also of a machine that seems to have booted since: images of one installation have one id, and
+    // the other may live.
+    if !ours && heart_beats(seat, fabric, clock) {
         return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
     }
     // A heart that stands still proves a death only on this very machine (a time-out is not a

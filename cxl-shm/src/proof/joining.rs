@@ -110,6 +110,22 @@ pub(super) enum Dies {
 /// `guests` hosts come for a slot that somebody left, each `visits` times at most; with `leaves` they
 /// leave it again.
 pub(super) fn come_together(guests: u16, visits: u32, leaves: bool, dies: Dies) -> Model<Guest> {
+    come_as(guests, visits, leaves, dies, HostIdentity::simulated)
+}
+
+/// As [`come_together`], of two hosts that are images of one installation.
+pub(super) fn clones_come_together(visits: u32) -> Model<Guest> {
+    let image = |host| HostIdentity { machine_id: [7, 7], ..HostIdentity::simulated(host) };
+    come_as(2, visits, false, Dies::Nobody, image)
+}
+
+fn come_as(
+    guests: u16,
+    visits: u32,
+    leaves: bool,
+    dies: Dies,
+    identity: fn(u64) -> HostIdentity,
+) -> Model<Guest> {
     let ground = Ground::joined(1, 1, LockProtocol::Bakery);
     let layout = *ground.layout();
     let left = NodeLine::new(NodeState::Left, Incarnation(1), [9, 9], [9, 9]);
@@ -117,11 +133,11 @@ pub(super) fn come_together(guests: u16, visits: u32, leaves: bool, dies: Dies) 
     let mut model = ground.model();
     model.hosts = usize::from(guests);
     let guest = |host: u16, process: u32| {
-        let identity = HostIdentity::simulated(u64::from(host));
+        let identity = identity(u64::from(host));
         Guest {
             layout: Constant::new(layout),
             visitor: Visitor::new(SLOT, &identity, ProcessIdentity::new(process, 1)),
-            id: identity.machine_id,
+            id: identity.boot_id,
             visits,
             leaves,
             stage: Stage::Outside,

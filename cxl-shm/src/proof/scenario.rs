@@ -2,7 +2,7 @@
 
 use super::arbitrated::{Clients, Succession, bakery, follow, serve};
 use super::consensus::agree;
-use super::joining::{Dies, come_together};
+use super::joining::{Dies, clones_come_together, come_together};
 use super::lock_task::Pace;
 use super::records::{read_blocks, read_records};
 use super::recovery::{free_what_the_dead_held, update_through_deaths};
@@ -206,6 +206,12 @@ pub fn scenarios() -> Vec<Scenario> {
             "2 hosts come for one node slot, each twice at most, and stay",
             false,
             come_together(2, 2, false, Dies::Nobody)
+        ),
+        scenario!(
+            "join-2-clones",
+            "as join-2, with two hosts that have one machine id",
+            false,
+            clones_come_together(2)
         ),
         scenario!(
             "join-2-host-dies",

@@ -1,11 +1,11 @@
 //! Who comes for a slot and is not what it seems: one that was declared dead at the door and only
-//! slept.
+//! slept, and the image of a machine that lives.
 
 use std::cell::Cell;
 
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{Layout, LockProtocol};
-use cxl_shm::member::NoFence;
+use cxl_shm::member::{HostIdentity, JoinError, NoFence};
 use cxl_shm::units::{Incarnation, NodeId};
 
 use super::bed::{Scripted, beat_all, cluster};
@@ -63,4 +63,32 @@ fn sleeps_at(mutant: Mutant, seed: u64, step: u64) -> bool {
 fn is_marked(cluster: &Cluster, layout: &Layout) -> bool {
     let mut words = layout.door_marks(SLOT).iter().filter_map(|line| line.word(0));
     words.any(|word| cluster.rack.device_word(word) & u64::from(u32::MAX) == 2)
+}
+
+/// Two machines are images of one installation, and were given one number. While one lives the other
+/// is refused; when its heart stands still the other is let in, as the machine that has booted again.
+///
+/// # Panics
+/// When that is not so.
+pub fn an_image_of_a_machine_that_lives_is_refused(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let image = |boot| HostIdentity { machine_id: [7, 7], ..HostIdentity::simulated(boot) };
+    let come = |host: usize, wait: &dyn Fn()| {
+        let clock = Scripted::with_pauses_of(800, |_| wait());
+        let fabric = cluster.rack.host(host);
+        cluster.join_known_as(&image(host as u64), fabric, &clock, host, 1, "image")
+    };
+    let first = come(1, &|| ()).unwrap_or_else(|error| panic!("{error}"));
+    beat_all(&[&first]);
+    cluster.warm();
+    let beats = || {
+        cluster.warm();
+        assert!(first.beat(), "it is the agent of its host");
+    };
+    match come(2, &beats) {
+        Err(JoinError::NodeInUse { host, .. }) => assert_eq!(host, "host-1"),
+        other => panic!("beside one that lives: {:?}", other.map(drop)),
+    }
+    let second = come(2, &|| cluster.warm());
+    assert!(second.is_ok(), "its heart stands still: {:?}", second.map(drop));
 }
