@@ -104,6 +104,9 @@ def put(own: StorageManager, names: list[CacheEngineKey], seed: int) -> list[byt
         plugin._saves.submit(lambda: None).result()
     while any(plugin.exists_in_put_tasks(name) for name in names):
         time.sleep(0.001)
+    # The objects are given back after that.
+    while any(item.get_ref_count() > 0 for item in objects):
+        time.sleep(0.001)
     return contents
 
 
