@@ -12,18 +12,23 @@ from engine import engine, prompts
 def main() -> None:
     told = json.loads(sys.argv[1])
     options = told.get("options", {})
+    if "tier" in told:
+        from cpu_tiers import tiers
+
+        options["transfer"] = tiers(told["tier"])
     with engine(told["model"], told.get("settings"), **options) as own:
         print("serving", flush=True)
         given = [prompt for part in told["prompts"] for prompt in prompts(*part)]
-        tokens = []
+        tokens, cached = [], 0
         for start in range(0, len(given), told.get("batch", len(given))):
             batch = given[start : start + told.get("batch", len(given))]
             answers = own.answers(batch, tokens=told.get("tokens", 24))
             tokens += [answer.tokens for answer in answers]
+            cached += sum(answer.cached_tokens for answer in answers)
             print("batch", flush=True)
         names = ("lookup_hit_blocks", "loaded_blocks", "saved_blocks", "failed_load_blocks")
         counters = {name: own.counter(name) for name in names}
-    print(json.dumps({"tokens": tokens, **counters}), flush=True)
+    print(json.dumps({"tokens": tokens, "cached_tokens": cached, **counters}), flush=True)
 
 
 # vLLM starts its workers anew, which read this file.

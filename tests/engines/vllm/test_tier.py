@@ -11,6 +11,7 @@ from engine import BLOCK_TOKENS, engine, prompts
 from models import tiny
 from pool import damage
 from region import Region
+from test_processes import run
 
 PROMPTS = prompts(1, 200, 300, 170)
 FULL_BLOCKS = sum((len(prompt) - 1) // BLOCK_TOKENS for prompt in PROMPTS)
@@ -71,6 +72,19 @@ class Tier(unittest.TestCase):
             self.assertEqual(cached(answers), FULL_BLOCKS * BLOCK_TOKENS)
             self.assertEqual(second.counter("read_bytes", TIERING), FULL_BLOCKS << 17)
             self.assertEqual(second.counter("promotion_job_failures", TIERING), 0)
+
+    def test_engines_of_several_processes_and_ranks(self) -> None:
+        """Scheduler and two ranks in a process each: a chunk has the bytes of both."""
+        # What the last steps stored may be cut off by the end.
+        told = dict(model=self.model, prompts=[[1, 200, 300, 170], [99, 40]], batch=3)
+        told["options"] = dict(tensor_parallel_size=2)
+        first = run({**told, "tier": self.settings(0)})
+        self.assertEqual(first["cached_tokens"], 0)
+        second = run({**told, "tier": self.settings(1)})
+        self.assertEqual(second["tokens"], first["tokens"])
+        self.assertGreaterEqual(second["cached_tokens"], FULL_BLOCKS * BLOCK_TOKENS)
+        with engine(self.model, transfer=tiers(self.settings(1))) as alone:
+            self.assertEqual(cached(alone.answers(PROMPTS)), 0, "of another number of ranks")
 
     def test_damaged_chunks_are_computed(self) -> None:
         self.fill()

@@ -26,6 +26,20 @@ def digest_of_model(model: str, revision: str | None = None) -> str:
     return f"weights {digest.hexdigest()[:32]}"
 
 
+def digest_of_folder(model: str) -> str:
+    """The same where it is not known which revision of a repository is in use: of a folder only.
+
+    Raises :class:`SettingsError` when it is none.
+    """
+    if not model or not pathlib.Path(model).is_dir():
+        raise SettingsError(
+            f"{model!r} is no folder on this host, and its revision is not known here: set "
+            '"model_id" to a name that stands for these weights on every host, or start the engine '
+            "with a folder"
+        )
+    return digest_of_model(model)
+
+
 def folder_of(model: str, revision: str | None) -> pathlib.Path:
     """Where the files of a model are on this host.
 

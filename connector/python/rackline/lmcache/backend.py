@@ -22,7 +22,7 @@ from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 from rackline.engines.attachment import Attachment
 from rackline.engines.blocks import SharedBlocks
 from rackline.engines.settings import SettingsError
-from rackline.engines.weights import digest_of_model
+from rackline.engines.weights import digest_of_folder
 from rackline.lmcache.identity import ChunkForm, chunk_form, chunk_hash, chunk_model
 from rackline.lmcache.pins import Pins
 from rackline.lmcache.settings import Settings, check_engine
@@ -58,7 +58,7 @@ class RacklineBackend(StoragePluginInterface):
         self._settings = Settings.of(config.extra_config or {})
         if local_cpu_backend is None:
             raise SettingsError("chunks are fetched into LMCache's memory: set max_local_cpu_size")
-        self._model_name = self._settings.model_id or digest_of_model(metadata.model_name)
+        self._model_name = self._settings.model_id or digest_of_folder(metadata.model_name)
         self._attachment = Attachment(self._settings)
         self._changed = threading.Lock()
         self._open: tuple[SharedBlocks, ChunkForm] | None = None

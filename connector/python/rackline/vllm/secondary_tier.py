@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import rackline
 from rackline.engines.blocks import SharedBlocks
 from rackline.engines.settings import PoolSettings
-from rackline.engines.weights import digest_of_model
+from rackline.engines.weights import digest_of_folder
 from rackline.vllm.tier_identity import tier_model
 from rackline.vllm.tier_lookups import TierLookups, block_hash
 from vllm.v1.kv_offload.base import (
@@ -66,7 +66,7 @@ class RacklineTier(SecondaryTierManager):
         own = TierSettings.of(settings)
         config = offloading_spec.config
         self._memory: rackline.BlockMemory | None = rackline.block_memory(primary_kv_view)
-        name = own.model_id or digest_of_model(config.model.name)
+        name = own.model_id or digest_of_folder(config.model.name)
         model = tier_model(config, name, self._memory.block_bytes)
         self._tokens = model.block_tokens
         self._blocks = SharedBlocks(own, model, self._memory.block_bytes)
