@@ -25,11 +25,13 @@
 //!   after that, and the other one's was there, as that one saw its own knock after it had marked. So
 //!   it did not pass.
 //! - **J4** Who dies between its mark and the line of the slot leaves the door closed. Another process
-//!   of its host passes by: it knows its own mark. For all others, the same machine after a boot among
-//!   them, it is the life of that incarnation which has died: its heart stands still, a lock manager
-//!   declares it dead, and its recovery ends with the line of the slot (R1 to R5). One that was declared
-//!   dead there, and had only slept, may take its mark back, or go on, and fences itself: nobody comes
-//!   for a life that was declared dead.
+//!   of its host passes by: it knows its own mark. So does its machine after a boot, or in another pid
+//!   namespace, when it has seen the heart stand still: images of one installation have one machine id,
+//!   and the mark may be that of another which is just coming. For all others it is the life of that
+//!   incarnation which has died: its heart stands still, a lock manager declares it dead, and its
+//!   recovery ends with the line of the slot (R1 to R5). One that was declared dead there, and had only
+//!   slept, may take its mark back, or go on, and fences itself: nobody comes for a life that was
+//!   declared dead.
 //!
 //! What is left to chance: two hosts that come for the first time since they booted in the same
 //! moment, with a third, and choose the same of sixteen marks. The first to have marked finds its mark
@@ -43,6 +45,9 @@ use crate::fabric::{Fabric, refresh_all};
 use crate::layout::{DOOR_MARKS, Layout};
 use crate::mutant::{self, Mutant};
 use crate::units::{Incarnation, NodeId};
+
+/// The bits of a host's name that are its machine's.
+const MACHINE: u32 = 0xffff_0000;
 
 /// {who, for which incarnation} in one word: a knock, or a mark. Zero is nobody.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -101,8 +106,8 @@ pub(crate) struct Visitor {
     node: NodeId,
     /// No other process has it.
     token: u32,
-    /// The host's name at this door: the same when another of its processes comes. Of its present
-    /// boot and its pid namespace, too: images of one installation have one machine id.
+    /// The host's name at this door: of the machine (upper half), and of its present boot and pid
+    /// namespace (lower half). The same when another process of the host comes.
     host: u32,
 }
 
@@ -113,15 +118,23 @@ pub(crate) struct Outside {
     said: Incarnation,
     /// The mark that is ours, and what it is.
     mark: (u64, Call),
+    /// The largest incarnation of which a mark says that this machine has come for it, be it in another
+    /// boot, or as another image of its installation.
+    machine: Incarnation,
     /// Another host comes, or is in.
     closed: bool,
 }
 
 impl Outside {
-    /// The last life of the slot, and whether it is one of this host that died at the door.
+    /// The last life of the slot, and whether it is one of this machine that died at the door.
     pub(crate) fn last(&self) -> (Incarnation, bool) {
-        let own = self.mark.1.incarnation;
-        (own.max(self.said), own > self.said)
+        (self.machine.max(self.said), self.machine > self.said)
+    }
+
+    /// Whether the life that died at the door, if one did, was this host's: no other image's of the
+    /// machine, which may be coming.
+    pub(crate) fn is_own(&self) -> bool {
+        self.mark.1.incarnation == self.machine
     }
 
     /// Whether there is no need to knock: another host comes, or is in.
@@ -133,10 +146,11 @@ impl Outside {
 impl Visitor {
     /// `process` of `host`, which comes for the slot of `node`.
     pub(crate) fn new(node: NodeId, host: &HostIdentity, process: ProcessIdentity) -> Self {
-        let HostIdentity { machine_id, boot_id, pid_namespace, .. } = host;
-        let name = [&machine_id[..], &boot_id[..], &[*pid_namespace]].concat();
-        let token = name_of(&[&name[..], &[process.word()]].concat());
-        Self { node, token, host: name_of(&name) }
+        let machine = if host.machine_id == [0; 2] { host.boot_id } else { host.machine_id };
+        let life = [host.boot_id[0], host.boot_id[1], host.pid_namespace];
+        let name = name_of(&machine) & MACHINE | name_of(&life) & !MACHINE;
+        let token = name_of(&[&machine[..], &life, &[process.word()]].concat());
+        Self { node, token, host: name }
     }
 
     /// Looks at the door of the slot, whose lines say that `said` is its last life.
@@ -154,8 +168,12 @@ impl Visitor {
             (!self.is_mine(**call), call.incarnation, distance(*place))
         });
         let mark = own.map_or((first, Call::from_word(0)), |(place, call)| (place, *call));
-        let others = |mark: &Call| !self.is_mine(*mark) && mark.incarnation > said;
-        Outside { said, mark, closed: marks.iter().any(others) }
+        let (ours, others): (Vec<Call>, Vec<Call>) =
+            marks.iter().partition(|mark| self.is_of_machine(**mark));
+        let machine = ours.iter().map(|mark| mark.incarnation).max();
+        let machine = machine.unwrap_or(Incarnation(0));
+        let closed = others.iter().any(|mark| mark.incarnation > said);
+        Outside { said, mark, machine, closed }
     }
 
     /// Tries to pass the door for life `next` of the slot, after a look at it.
@@ -174,7 +192,7 @@ impl Visitor {
         // M1: J1.
         layout.knock(self.node).claim().publish(fabric, knock);
         let again = self.look(layout, fabric, outside.said);
-        if again.closed || again.mark != outside.mark {
+        if again != *outside {
             return Err(Refused::Closed);
         }
         // M1: J2.
@@ -201,6 +219,10 @@ impl Visitor {
         }
     }
 
+    fn is_of_machine(&self, call: Call) -> bool {
+        call.incarnation != Incarnation(0) && (call.who ^ self.host) & MACHINE == 0
+    }
+
     fn is_mine(&self, call: Call) -> bool {
         call.incarnation != Incarnation(0) && call.who == self.host
     }
@@ -211,4 +233,70 @@ fn name_of(words: &[u64]) -> u32 {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let crc = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, &bytes);
     u32::try_from(crc & u64::from(u32::MAX)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::fabric::simulated::SimulatedRack;
+    use crate::layout::{Geometry, NodeLine, NodeState, Superblock, format_superblock};
+    use crate::member::{HostTier, JoinError, Member, ProcLiveness};
+
+    const SLOT: NodeId = NodeId(0);
+
+    /// A clock in whose pauses something happens.
+    struct Acting<A> {
+        now_ms: Cell<u64>,
+        act: A,
+    }
+
+    impl<A: Fn(u64)> Clock for Acting<A> {
+        fn now_ms(&self) -> u64 {
+            self.now_ms.get()
+        }
+
+        fn pause(&self, _: u32) {
+            self.now_ms.set(self.now_ms.get() + 100);
+            (self.act)(self.now_ms.get());
+        }
+    }
+
+    #[test]
+    fn an_image_that_sleeps_at_the_door_and_comes_in_is_found_there() {
+        let geometry = Geometry {
+            region_bytes: 8 << 20,
+            nodes: 2,
+            locks: 8,
+            chunk_bytes: 64 << 10,
+            area_lines: 1,
+            host_words: 0,
+        };
+        let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+        let superblock = Superblock::new([1, 2], geometry, [0; 6]);
+        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+        let (layout, first) = (Layout::new(geometry).unwrap(), rack.host(0));
+        let image = |boot| HostIdentity { machine_id: [7, 7], ..HostIdentity::simulated(boot) };
+        let sleeper = Visitor::new(SLOT, &image(0), ProcessIdentity::new(2, 1));
+        let outside = sleeper.look(&layout, &first, Incarnation(0));
+        assert_eq!(sleeper.pass(&layout, &first, &outside, Incarnation(1)), Ok(()));
+        // While the other one watches its heart it wakes, says that it is in, and beats much later.
+        let act = |now_ms| {
+            let host = image(0);
+            let joined = NodeState::Joined;
+            let line = NodeLine::new(joined, Incarnation(1), host.boot_id, host.machine_id);
+            match now_ms {
+                1000 => layout.node_line(SLOT).claim().publish(&first, &line),
+                2500.. => layout.heartbeat(SLOT).claim().publish(&first, now_ms),
+                _ => {}
+            }
+        };
+        let clock = Acting { now_ms: Cell::new(0), act };
+        let memory = rack.host_memory(1, HostTier::words_of(&geometry));
+        let me = ProcessIdentity::new(3, 1);
+        let came = Member::join(rack.host(1), memory, SLOT.0, &image(1), me, ProcLiveness, &clock);
+        assert!(matches!(came, Err(JoinError::NodeInUse { .. })), "{:?}", came.map(drop));
+    }
 }

@@ -103,9 +103,8 @@ pub enum JoinError {
     /// Another host comes for the slot in this moment, or died while it did (J4).
     #[error(
         "another host joins node {node} in this moment, or died while it did; if it is to have that \
-         number, and has not booted since, start Rackline there again, else try again, or give this \
-         host another node number; a running lock manager declares a host dead that died so \
-         (`rackline status`)"
+         number, start Rackline there again, else try again, or give this host another node \
+         number; a running lock manager declares a host dead that died so (`rackline status`)"
     )]
     Contended {
         /// The node.
@@ -327,10 +326,14 @@ fn vacate<F: Fabric, H: HostMemory>(
         let next = life_after(seat, fabric, last).ok_or(JoinError::NoIncarnations { node })?;
         let vacant = slot.is_none_or(|slot| slot.vacant) && !died_at_door;
         if died_at_door {
-            // J4: this host's own life. No process of this host joins beside us; a heart that
+            // J4: this machine's own life. No process of this host joins beside us; a heart that
             // stands still proves the death on this very machine, as below.
             if heart_beats(seat, fabric, clock) {
                 return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
+            }
+            if !outside.is_own() && Slot::inside(layout, fabric, node) != slot {
+                // Another image of the machine was coming, and has come in.
+                continue;
             }
         } else if let Some(last) = slot.filter(|slot| !slot.vacant) {
             let unreadable = last.line.is_none().then(|| words_of(seat, fabric));

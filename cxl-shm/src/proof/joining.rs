@@ -47,8 +47,12 @@ impl Guest {
             return Stage::Outside;
         }
         let outside = self.visitor.look(layout, &fabric, said);
-        let (last, _) = outside.last();
+        let (last, died_at_door) = outside.last();
         let next = Incarnation(last.0 + 1);
+        if died_at_door && !outside.is_own() {
+            // Waits for the heart of another image of its machine.
+            return Stage::Outside;
+        }
         if outside.is_closed() || self.visitor.pass(layout, &fabric, &outside, next).is_err() {
             return Stage::Outside;
         }

@@ -33,7 +33,7 @@ fn check_writers(rack: &SimulatedRack, when: &str) {
     assert!(conflicts.is_empty(), "{when}: lines with two writing hosts (M1): {conflicts:?}");
 }
 
-/// A host loses power within an update that gives chunks to its heap. The process that recovers it
+/// A host loses power within an update that gives chunks to its heap, holding the lock. The process that recovers it
 /// dies at each operation, and its host gives the recovery up: the next recoverer, on another host,
 /// is the only one that writes.
 pub(super) fn a_recovery_passes_on(racks: &Racks<'_>) {
@@ -59,6 +59,8 @@ pub(super) fn a_recovery_passes_on(racks: &Racks<'_>) {
             header(layout.chunk(chunk)).claim().publish(&next, &built);
         }
         check_writers(&rack, &format!("the recoverer dies at {step}"));
+        let request = layout.request(DEAD, CHUNK_LOCK).fresh(&rack.host(0));
+        assert_eq!(request, 0, "the recoverer dies at {step}: the dead still asks for the lock");
         if report.process_crashes == 0 {
             break;
         }
@@ -72,7 +74,12 @@ fn dead_at(racks: &Racks<'_>, step: u64, run: u64) -> SimulatedRack {
     let memory: SimulatedHostMemory = rack.host_memory(0, HostTier::words_of(&layout.geometry()));
     let tier = HostTier::new(memory, layout.locks());
     let (seat, fabric) = (Seat::new(layout, LockProtocol::Bakery, DEAD, tier), rack.host(0));
+    // Whoever recovers it knows its lines from before.
+    [1, OBSERVER]
+        .into_iter()
+        .for_each(|host| rack.warm(host, LineRange::covering(layout.metadata())));
     let update = move || {
+        seat.request(CHUNK_LOCK).publish(&fabric, 1);
         let update = Update::new(&layout, CHUNK_LOCK);
         let given = |update: Update, chunk: ChunkId| {
             update.line(&fabric, layout.chunk_entry(chunk), &entry(DEAD, HEAP_PURPOSE))
