@@ -11,8 +11,8 @@ use cxl_shm::member::{AttachError, Attachment, LocalMember, ProcLiveness};
 use kv_cache::evict::{Quota, TooManyQuotas, Watermarks};
 use kv_cache::{Cache, Local, Namespace, reclaim_dead_processes};
 
+use crate::dma::HostDma;
 use crate::dma::cuda::{CudaDma, CudaError};
-use crate::dma::{DmaEngine, HostDma};
 use crate::session::{Session, SessionOptions};
 
 /// The cache of a real pool.
@@ -147,17 +147,21 @@ impl Pool {
         cache: &'p LocalCache<'p>,
         options: SessionOptions,
     ) -> LocalSession<'p> {
-        self.session_over(cache, &self.dma, options)
+        Session::new(cache, &self.dma, &self.clock, options)
     }
 
-    /// A session whose bytes `dma` copies, such as the engine of a GPU ([`cuda`](Self::cuda)).
+    /// A session whose bytes a GPU copies, with an engine of [`cuda`](Self::cuda).
+    ///
+    /// # Panics
+    /// When the engine is one of another pool.
     #[must_use]
-    pub fn session_over<'p, D: DmaEngine>(
+    pub fn cuda_session<'p>(
         &'p self,
         cache: &'p LocalCache<'p>,
-        dma: &'p D,
+        dma: &'p CudaDma,
         options: SessionOptions,
-    ) -> Session<'p, MappedFabric, MappedHostMemory, ProcLiveness, D, SystemClock> {
+    ) -> Session<'p, MappedFabric, MappedHostMemory, ProcLiveness, CudaDma, SystemClock> {
+        assert!(dma.is_over(self.attachment.region().fabric()), "an engine of another pool");
         Session::new(cache, dma, &self.clock, options)
     }
 
@@ -179,7 +183,7 @@ impl Pool {
     /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let pool = Pool::attach("/dev/dax0.0".as_ref(), 3)?;
     /// let (cache, dma) = (pool.cache()?, pool.cuda(0)?);
-    /// let session = pool.session_over(&cache, &dma, options);
+    /// let session = pool.cuda_session(&cache, &dma, options);
     ///
     /// // SAFETY: a tensor of this engine, on the stream that computes it; both outlive the call.
     /// let (part, stream) =

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use connector::dma::cuda::{DeviceDestination, DeviceSource, pinned_memory};
+use connector::dma::cuda::pinned_memory;
 use connector::dma::{DmaEngine, LoadJob, StoreJob};
 use cudarc::driver::{CudaSlice, PinnedHostSlice};
 use cxl_shm::units::Extent;
@@ -99,8 +99,8 @@ impl Case {
                 let parts: Vec<_> = self
                     .memory
                     .iter()
-                    .map(|memory| [DeviceSource::of(memory, &device.stream)])
-                    .collect();
+                    .map(|memory| Ok([device.dma.source(memory, &device.stream)?]))
+                    .collect::<Result<_>>()?;
                 let jobs = self.payloads.iter().zip(&parts);
                 let jobs: Vec<_> =
                     jobs.map(|(payload, parts)| StoreJob { payload: *payload, parts }).collect();
@@ -111,10 +111,10 @@ impl Case {
                 let jobs = self.payloads.iter().zip(&mut self.memory);
                 let mut jobs: Vec<_> = jobs
                     .map(|(payload, memory)| {
-                        let parts = vec![DeviceDestination::of(memory, &device.stream)];
-                        LoadJob { payload: *payload, parts }
+                        let parts = vec![device.dma.destination(memory, &device.stream)?];
+                        Ok(LoadJob { payload: *payload, parts })
                     })
-                    .collect();
+                    .collect::<Result<_>>()?;
                 started = Instant::now();
                 results = device.dma.load(&mut jobs);
             }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use connector::dma::cuda::{CudaDma, DeviceDestination, DeviceSource};
+use connector::dma::cuda::CudaDma;
 use connector::dma::{Checksum, DmaEngine, DmaError, LoadJob, StoreJob};
 use cudarc::driver::{CudaSlice, CudaStream};
 use cxl_shm::fabric::{MappedFabric, Mapping};
@@ -56,8 +56,8 @@ impl Device {
         payload: Extent,
         from: &[CudaSlice<u8>],
     ) -> Result<Result<Checksum, DmaError>> {
-        self.dma.after((&*self.stream).into())?;
-        let parts: Vec<_> = from.iter().map(|part| DeviceSource::of(part, &self.stream)).collect();
+        let parts = from.iter().map(|part| self.dma.source(part, &self.stream));
+        let parts: Vec<_> = parts.collect::<Result<_, _>>()?;
         Ok(self.dma.store(&[StoreJob { payload, parts: &parts }]).remove(0))
     }
 
@@ -67,8 +67,8 @@ impl Device {
         payload: Extent,
         to: &mut [CudaSlice<u8>],
     ) -> Result<Result<Checksum, DmaError>> {
-        self.dma.after((&*self.stream).into())?;
-        let parts = to.iter_mut().map(|part| DeviceDestination::of(part, &self.stream)).collect();
+        let parts = to.iter_mut().map(|part| self.dma.destination(part, &self.stream));
+        let parts = parts.collect::<Result<_, _>>()?;
         Ok(self.dma.load(&mut [LoadJob { payload, parts }]).remove(0))
     }
 

@@ -34,7 +34,8 @@ use report::Report;
 #[derive(Parser, Debug)]
 #[command(name = "gpu-check", version)]
 struct Options {
-    /// Number of the GPU, as nvidia-smi counts.
+    /// Number of the GPU, as CUDA counts: among those of CUDA_VISIBLE_DEVICES, the fastest first unless
+    /// CUDA_DEVICE_ORDER says otherwise.
     #[arg(long, value_name = "N", default_value_t = 0)]
     gpu: usize,
 

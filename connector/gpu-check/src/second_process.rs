@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use bytesize::ByteSize;
-use connector::dma::cuda::{CudaDma, DeviceDestination};
+use connector::dma::cuda::CudaDma;
 use connector::dma::{Checksum, DmaEngine, LoadJob};
 use cxl_shm::fabric::{MappedFabric, Mapping};
 use cxl_shm::units::Extent;
@@ -56,9 +56,8 @@ pub(crate) fn carry_out(task: &Task, gpu: usize) -> Result<ExitCode> {
     let dma = CudaDma::new(MappedFabric::new(Mapping::shared(&file, task.file_bytes)?)?, gpu)?;
     let stream = dma.context().new_stream()?;
     let mut memory = stream.alloc_zeros::<u8>(BYTES)?;
-    dma.after((&*stream).into())?;
     let payload = Extent::new(task.offset, BYTES as u64).context("the payload")?;
-    let parts = vec![DeviceDestination::of(&mut memory, &stream)];
+    let parts = vec![dma.destination(&mut memory, &stream)?];
     let checksum = dma.load(&mut [LoadJob { payload, parts }]).remove(0)?;
     let (found, expected) = (stream.clone_dtoh(&memory)?, content(SEED, BYTES));
     if let Some(difference) = difference(&found, &expected) {

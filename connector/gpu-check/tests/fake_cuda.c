@@ -3,9 +3,12 @@
  * nothing before somebody waits for them. So a copy that nobody waits for has not happened, and one
  * that was not ordered after the work before it finds what was there before.
  *
- * FAKE_CUDA=no-register   memory is not registered
- *           corrupt       copies of 1 MiB and more change a byte
- *           eager-copies  copies happen at once, before the work that they should wait for
+ * FAKE_CUDA=no-register     memory is not registered
+ *           only-iomemory   memory is registered as that of a device only
+ *           no-gpu          the driver is there, and no GPU
+ *           corrupt         copies of 1 MiB and more change a byte
+ *           eager-copies    copies happen at once, before the work that they should wait for
+ *           fail:NAME:N     the N-th call of that function, and all later ones, fail
  * -DWITHOUT_BATCH         a driver that has no cuMemcpyBatchAsync
  */
 #include <pthread.h>
@@ -17,7 +20,10 @@
 typedef int CUresult;
 typedef uint64_t CUdeviceptr;
 
-enum { OK = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_SUPPORTED = 801, NO_DEVICE = 101 };
+enum {
+    OK = 0, INVALID_VALUE = 1, NO_DEVICE = 101, INVALID_CONTEXT = 201, FAILED = 719,
+    NOT_SUPPORTED = 801
+};
 
 /* Memory that copies may reach. One copy lies within one range on each side. */
 struct range { uint64_t start, bytes; int pinned; struct range *next; };
@@ -43,6 +49,16 @@ static __thread void *current;
 static int mode_is(const char *name) {
     const char *mode = getenv("FAKE_CUDA");
     return mode && strcmp(mode, name) == 0;
+}
+
+/* Whether this call fails. */
+static int fails(const char *name) {
+    static int calls;
+    const char *mode = getenv("FAKE_CUDA");
+    size_t length = strlen(name);
+    if (!mode || strncmp(mode, "fail:", 5) || strncmp(mode + 5, name, length) || mode[5 + length] != ':')
+        return 0;
+    return __sync_add_and_fetch(&calls, 1) >= atoi(mode + 6 + length);
 }
 
 static struct stream *stream_of(void *handle) { return handle ? handle : &default_stream; }
@@ -147,12 +163,22 @@ CUresult cuStreamDestroy_v2(void *handle) {
     return OK;
 }
 CUresult cuStreamSynchronize(void *handle) {
+    if (fails("cuStreamSynchronize")) return FAILED;
     LOCKED(run_until(stream_of(handle), stream_of(handle)->submitted));
     return OK;
 }
 CUresult cuStreamWaitEvent(void *handle, struct event *event, unsigned flags) {
     (void)flags;
     LOCKED(if (event->stream) submit(stream_of(handle), (struct op){.kind = WAIT, .until = *event}));
+    return OK;
+}
+
+CUresult cuStreamIsCapturing(void *handle, int *status) { (void)handle; *status = 0; return OK; }
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+    static __thread int in_force;
+    int before = in_force;
+    in_force = *mode;
+    *mode = before;
     return OK;
 }
 
@@ -165,6 +191,7 @@ CUresult cuEventRecord(struct event *event, void *handle) {
     return OK;
 }
 CUresult cuEventSynchronize(struct event *event) {
+    if (fails("cuEventSynchronize")) return FAILED;
     LOCKED(if (event->stream) run_until(event->stream, event->position));
     return OK;
 }
@@ -196,8 +223,9 @@ CUresult cuMemFreeHost(void *address) {
     return found ? OK : INVALID_VALUE;
 }
 CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags) {
-    (void)flags;
+    const unsigned iomemory = 4;
     if (mode_is("no-register")) return NOT_SUPPORTED;
+    if (mode_is("only-iomemory") && !(flags & iomemory)) return NOT_SUPPORTED;
     LOCKED(add_range((uint64_t)address, bytes, 1));
     return OK;
 }
@@ -211,7 +239,13 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, void
     LOCKED(submit(stream_of(stream), (struct op){.kind = SET, .to = to, .bytes = bytes, .value = value}));
     return OK;
 }
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, void *stream) {
+    LOCKED(submit(stream_of(stream),
+                  (struct op){.kind = COPY, .to = to, .from = from, .bytes = bytes}));
+    return OK;
+}
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, void *stream) {
+    if (fails("cuMemcpyAsync")) return FAILED;
     CUresult result;
     LOCKED(result = submit_copy(to, from, bytes, stream));
     return result;
@@ -223,6 +257,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, s
     (void)attributes;
     /* What the real one refuses. */
     if (!stream || !count || attribute_count != 1 || indexes[0] != 0) return INVALID_VALUE;
+    if (fails("cuMemcpyBatchAsync")) return FAILED;
     CUresult result = OK;
     LOCKED(for (size_t i = 0; i < count && result == OK; i++) {
         result = submit_copy(to[i], from[i], bytes[i], stream);

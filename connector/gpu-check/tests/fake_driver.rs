@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -72,6 +73,37 @@ fn a_pool_that_cannot_be_registered_bounces_and_is_said_to() {
     let copied =
         report["stored_bytes"].as_u64().unwrap() + report["loaded_bytes"].as_u64().unwrap();
     assert!(bounced > 0 && bounced == copied);
+}
+
+#[test]
+fn a_driver_that_registers_memory_of_devices_only_is_served() {
+    let output = check("only-iomemory", &[], &["--json"]);
+    let report = report(&output);
+    assert!(output.status.success(), "{report}");
+    let detail = report["checks"][0]["detail"].as_str().unwrap();
+    assert!(detail.ends_with("registered as memory of a device"), "{detail}");
+}
+
+#[test]
+fn what_the_driver_does_not_copy_is_an_error_with_its_reason() {
+    for call in ["cuMemcpyBatchAsync:1", "cuMemcpyAsync:3", "cuEventSynchronize:3"] {
+        let output = check(&format!("fail:{call}"), &[], &["--json"]);
+        let report = report(&output);
+        assert_eq!(output.status.code(), Some(1), "{call}: {report}");
+        assert!(report["failed_payloads"].as_u64().unwrap() > 0, "{call}: {report}");
+        assert!(failed(&report).contains(&"round trips"), "{call}: {report}");
+        let checks = report["checks"].to_string();
+        assert!(checks.contains("the fake driver refuses (CUDA_ERROR_FAKE)"), "{call}: {checks}");
+    }
+}
+
+#[test]
+fn a_process_whose_gpu_cannot_be_waited_for_ends() {
+    let output = check("fail:cuStreamSynchronize:40", &[], &[]);
+    let sigabrt = 6;
+    assert_eq!(output.status.signal(), Some(sigabrt), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("the GPU cannot be waited for"), "{told}");
 }
 
 #[test]

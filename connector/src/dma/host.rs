@@ -94,7 +94,10 @@ impl HostDma {
             }
             checksum.finish()
         };
-        payloads.iter().map(checksum_of).collect()
+        let checksums = payloads.iter().map(checksum_of).collect();
+        // What is told of these payloads comes after every load above.
+        self.fabric.fence();
+        checksums
     }
 }
 

@@ -38,8 +38,9 @@ use cxl_shm::units::Extent;
 /// one batch do not overlap: which bytes win is not specified.
 ///
 /// The caller owns the space it stores to (its descriptor says WRITING, published: rule H2), and
-/// compares a loaded checksum or looks at the descriptor again before it believes a loaded byte:
-/// another host may rewrite the space during the load.
+/// looks at the descriptor again, and compares the checksum, before it believes a loaded byte: another
+/// host may rewrite the space during the load. (The checksum alone may be that of another read than
+/// the one that filled the parts: a GPU's copy is not the CPU's.)
 pub trait DmaEngine {
     /// Memory that a payload is gathered from. Nobody writes it during the call.
     type Source<'a>: Part + Copy;

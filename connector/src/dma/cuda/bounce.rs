@@ -5,6 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, DriverError, PinnedHostSlice};
 
+use super::turn::Turn;
+
+/// Buffers are multiples of this.
+const GRAIN_BYTES: usize = 2 << 20;
+
 /// Memory that both sides reach, as long as the longest payload so far. One payload is in it at a
 /// time.
 #[derive(Debug)]
@@ -31,10 +36,11 @@ impl Bounce {
     /// The driver's, when it has no memory to pin.
     pub(super) fn take(&self, bytes: usize) -> Result<Bouncing<'_>, DriverError> {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        if buffer.as_ref().is_none_or(|buffer| buffer.len() < bytes) {
+        if buffer.as_ref().is_none_or(|buffer| buffer.len() < bytes.max(1)) {
             // First, so that the two are not there at once.
             *buffer = None;
-            *buffer = Some(pinned_memory(&self.context, bytes.max(1).next_power_of_two())?);
+            *buffer =
+                Some(pinned_memory(&self.context, bytes.max(1).next_multiple_of(GRAIN_BYTES))?);
         }
         Ok(Bouncing { buffer, bytes })
     }
@@ -67,6 +73,7 @@ pub fn pinned_memory(
     context: &Arc<CudaContext>,
     bytes: usize,
 ) -> Result<PinnedHostSlice<u8>, DriverError> {
+    let _turn = Turn::begin(context)?;
     // The processor reads it, which takes long from memory that only combines writes.
     let flags = 0;
     // SAFETY: it is written before it is read, below.

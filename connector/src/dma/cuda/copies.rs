@@ -13,23 +13,16 @@ pub(super) struct Copy {
     pub(super) bytes: usize,
 }
 
-/// The copies of one payload, in order; what lies side by side on both sides is one copy.
+/// The copies of one payload. Runs that lie side by side stay apart: memory of a GPU that does may be
+/// of two allocations, which the driver does not copy as one.
 #[derive(Debug, Default)]
 pub(super) struct Copies(Vec<Copy>);
 
 impl Copies {
     pub(super) fn add(&mut self, copy: Copy) {
-        if copy.bytes == 0 {
-            return;
+        if copy.bytes > 0 {
+            self.0.push(copy);
         }
-        if let Some(last) = self.0.last_mut()
-            && last.to + last.bytes as u64 == copy.to
-            && last.from + last.bytes as u64 == copy.from
-        {
-            last.bytes += copy.bytes;
-            return;
-        }
-        self.0.push(copy);
     }
 
     /// Hands them to `stream`.
@@ -44,7 +37,6 @@ impl Copies {
         if self.0.is_empty() {
             return Ok(());
         }
-        stream.context().bind_to_thread()?;
         if self.0.len() > 1 && driver::has("cuMemcpyBatchAsync") {
             // SAFETY: the caller's.
             return unsafe { self.submit_batch(stream) };
@@ -93,28 +85,5 @@ impl Copies {
             )
         };
         outcome.result()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn neighbours_on_both_sides_are_one_copy() {
-        let mut copies = Copies::default();
-        copies.add(Copy { to: 100, from: 500, bytes: 10 });
-        copies.add(Copy { to: 110, from: 510, bytes: 5 });
-        copies.add(Copy { to: 115, from: 600, bytes: 0 });
-        copies.add(Copy { to: 115, from: 600, bytes: 5 });
-        copies.add(Copy { to: 200, from: 605, bytes: 5 });
-        assert_eq!(
-            copies.0,
-            [
-                Copy { to: 100, from: 500, bytes: 15 },
-                Copy { to: 115, from: 600, bytes: 5 },
-                Copy { to: 200, from: 605, bytes: 5 },
-            ]
-        );
     }
 }

@@ -28,6 +28,9 @@ pub enum CudaError {
         /// How many there are.
         gpus: usize,
     },
+    /// The stream's work is being captured into a graph: it is done who knows when.
+    #[error("the stream is being captured into a CUDA graph: give it after the graph was launched")]
+    Capturing,
     /// The driver refused.
     #[error("{what}: the CUDA driver says {reason}")]
     Driver {
@@ -54,7 +57,7 @@ pub(super) fn reason(error: DriverError) -> String {
 }
 
 /// What is called without asking again: a function that is missing would be a panic.
-const SYMBOLS: [&str; 22] = [
+const SYMBOLS: [&str; 26] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
@@ -67,6 +70,8 @@ const SYMBOLS: [&str; 22] = [
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventSynchronize",
+    "cuGetErrorName",
+    "cuGetErrorString",
     "cuInit",
     "cuMemFreeHost",
     "cuMemHostAlloc",
@@ -75,8 +80,10 @@ const SYMBOLS: [&str; 22] = [
     "cuMemcpyAsync",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
+    "cuStreamIsCapturing",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
+    "cuThreadExchangeStreamCaptureMode",
 ];
 
 /// How many GPUs this machine has. 0 when the driver is there and no GPU is.

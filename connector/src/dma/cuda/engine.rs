@@ -1,9 +1,12 @@
 //! The engine.
 #![expect(unsafe_code, reason = "a GPU copies between addresses")]
 
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, sys};
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DriverError, sys,
+};
 use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::units::Extent;
 
@@ -12,6 +15,7 @@ use super::copies::{Copies, Copy};
 use super::driver::{self, CudaError, reason};
 use super::memory::{DeviceDestination, DeviceSource, EngineStream};
 use super::registration::{PoolReach, Registration};
+use super::turn::{self, Settled, Turn};
 use crate::dma::{Checksum, DmaEngine, DmaError, HostDma, LoadJob, StoreJob};
 
 /// Copies with the copy engines of one GPU, one stream each way.
@@ -21,7 +25,7 @@ use crate::dma::{Checksum, DmaEngine, DmaError, HostDma, LoadJob, StoreJob};
 ///
 /// # Example
 /// ```no_run
-/// use connector::dma::cuda::{CudaDma, DeviceSource, EngineStream};
+/// use connector::dma::cuda::CudaDma;
 /// use connector::dma::{DmaEngine, StoreJob};
 /// use cxl_shm::fabric::{MappedFabric, Mapping};
 /// use cxl_shm::units::Extent;
@@ -32,9 +36,8 @@ use crate::dma::{Checksum, DmaEngine, DmaError, HostDma, LoadJob, StoreJob};
 ///
 /// let stream = dma.context().new_stream()?;
 /// let layer = stream.clone_htod(&[1u8; 65536])?;
-/// dma.after(EngineStream::from(&*stream))?;
 /// let payload = Extent::new(1 << 30, 65536).unwrap();
-/// let parts = [DeviceSource::of(&layer, &stream)];
+/// let parts = [dma.source(&layer, &stream)?];
 /// let stored = dma.store(&[StoreJob { payload, parts: &parts }]);
 /// # let _ = stored;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -63,6 +66,9 @@ struct Inner {
     way: Way,
     down: Mutex<Arc<CudaStream>>,
     up: Mutex<Arc<CudaStream>>,
+    /// Waits for all that an engine's streams were given before a call of `after`, and what was
+    /// recorded on it last. Held for a moment only, whatever is being copied.
+    before: Mutex<(Arc<CudaStream>, Option<Arc<CudaEvent>>)>,
     context: Arc<CudaContext>,
     host: HostDma,
     reach: PoolReach,
@@ -77,17 +83,22 @@ enum Way {
 
 impl CudaDma {
     /// The engine of GPU number `gpu`, over the memory of `fabric`. Takes seconds for a large pool:
-    /// every page of it is pinned, and has memory behind it afterwards.
+    /// every page of it is pinned, and has memory behind it afterwards. A mapping is pinned once: for
+    /// more engines over one pool in a process, of the same GPU or others, map it once more, or they
+    /// bounce.
     ///
     /// # Errors
     /// [`CudaError`]. That the pool could not be registered is none: [`reach`](Self::reach).
     pub fn new(fabric: MappedFabric, gpu: usize) -> Result<Self, CudaError> {
         let context = driver::context(gpu)?;
+        let turn = Turn::begin(&context);
+        let _turn = turn.map_err(|error| CudaError::of("cannot use the GPU", error))?;
         let stream = || {
             let stream = context.new_stream();
             stream.map_err(|error| CudaError::of("cannot make a stream for copies", error))
         };
         let (down, up) = (Mutex::new(stream()?), Mutex::new(stream()?));
+        let before = Mutex::new((stream()?, None));
         let (way, reach) = match Registration::new(&context, fabric.mapping()) {
             Ok((registration, reach)) => (Way::Straight(registration), reach),
             Err(reason) => {
@@ -97,7 +108,7 @@ impl CudaDma {
         };
         let host = HostDma::new(fabric);
         let figures = Mutex::default();
-        let inner = Inner { way, down, up, context, host, reach, figures };
+        let inner = Inner { way, down, up, before, context, host, reach, figures };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -124,18 +135,65 @@ impl CudaDma {
     /// itself.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; then nothing may be copied that depends on it.
+    /// [`CudaError::Driver`], [`CudaError::Capturing`]; then nothing may be copied that depends on it.
     pub fn after(&self, stream: EngineStream<'_>) -> Result<(), CudaError> {
+        let failed = |error| CudaError::of("cannot wait for the engine's stream", error);
         let handle = usize::try_from(stream.handle).expect("a handle is an address");
         let handle: sys::CUstream = std::ptr::with_exposed_provenance_mut(handle);
+        let _turn = Turn::begin(&self.inner.context).map_err(failed)?;
         // SAFETY: who named the stream vouches that it lives; it is used here only.
         let engine = unsafe { self.inner.context.wrap_borrowed_stream(handle) };
-        let ordered = || {
-            let event = engine.record_event(None)?;
-            lock(&self.inner.down).wait(&event)?;
-            lock(&self.inner.up).wait(&event)
+        if turn::is_capturing(&engine).map_err(failed)? {
+            return Err(CudaError::Capturing);
+        }
+        let mut before = lock(&self.inner.before);
+        let ordered = engine.record_event(None).and_then(|event| {
+            before.0.wait(&event)?;
+            before.0.record_event(None)
+        });
+        before.1 = Some(Arc::new(ordered.map_err(failed)?));
+        Ok(())
+    }
+
+    /// The bytes of `slice` as what was given to any stream so far leaves them, `stream` and those that
+    /// `cudarc` knows to have written it.
+    ///
+    /// # Errors
+    /// As [`after`](Self::after).
+    pub fn source<'a>(
+        &self,
+        slice: &'a CudaSlice<u8>,
+        stream: &'a CudaStream,
+    ) -> Result<DeviceSource<'a>, CudaError> {
+        let address = {
+            let (address, _recorded) = slice.device_ptr(stream);
+            address
         };
-        ordered().map_err(|error| CudaError::of("cannot wait for the engine's stream", error))
+        self.after(stream.into())?;
+        Ok(DeviceSource { address, bytes: slice.len(), memory: PhantomData })
+    }
+
+    /// The bytes of `slice`, when what was given to any stream so far is done with them.
+    ///
+    /// # Errors
+    /// As [`after`](Self::after).
+    pub fn destination<'a>(
+        &self,
+        slice: &'a mut CudaSlice<u8>,
+        stream: &'a CudaStream,
+    ) -> Result<DeviceDestination<'a>, CudaError> {
+        let bytes = slice.len();
+        let address = {
+            let (address, _recorded) = slice.device_ptr_mut(stream);
+            address
+        };
+        self.after(stream.into())?;
+        Ok(DeviceDestination { address, bytes, memory: PhantomData })
+    }
+
+    /// Whether it copies to and from the memory of `fabric`.
+    pub(crate) fn is_over(&self, fabric: &MappedFabric) -> bool {
+        Arc::ptr_eq(self.inner.host.fabric().mapping(), fabric.mapping())
     }
 
     fn failed(&self, payload: Extent, error: DriverError) -> DmaError {
@@ -152,6 +210,10 @@ impl DmaEngine for CudaDma {
         let region_bytes = self.inner.host.fabric().bytes();
         let checked = jobs.iter().map(|job| (job.check(region_bytes), job));
         let stream = lock(&self.inner.down);
+        let _turn = match self.begin(&stream) {
+            Ok(turn) => turn,
+            Err(error) => return self.nothing_begun(jobs.iter().map(|job| job.payload), error),
+        };
         let _settled = Settled(&stream);
         let results: Vec<_> = match &self.inner.way {
             Way::Straight(registration) => {
@@ -186,6 +248,10 @@ impl DmaEngine for CudaDma {
         let region_bytes = self.inner.host.fabric().bytes();
         let checked = jobs.iter().map(|job| (job.check(region_bytes), job));
         let stream = lock(&self.inner.up);
+        let _turn = match self.begin(&stream) {
+            Ok(turn) => turn,
+            Err(error) => return self.nothing_begun(jobs.iter().map(|job| job.payload), error),
+        };
         let _settled = Settled(&stream);
         let results: Vec<_> = match &self.inner.way {
             Way::Straight(registration) => {
@@ -232,6 +298,22 @@ impl CudaDma {
         if let Way::Bounced { .. } = self.inner.way {
             figures.bounced_bytes += bytes;
         }
+    }
+
+    /// A turn with the GPU, in which `stream` comes after the work of the engine's streams.
+    fn begin(&self, stream: &CudaStream) -> Result<Turn, DriverError> {
+        let turn = Turn::begin(&self.inner.context)?;
+        let before = lock(&self.inner.before).1.clone();
+        before.map_or(Ok(()), |event| stream.wait(&event))?;
+        Ok(turn)
+    }
+
+    fn nothing_begun(
+        &self,
+        payloads: impl Iterator<Item = Extent>,
+        error: DriverError,
+    ) -> Vec<Result<Checksum, DmaError>> {
+        payloads.map(|payload| Err(self.failed(payload, error))).collect()
     }
 
     fn submit(
@@ -347,23 +429,13 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let turn = Turn::begin(&self.context);
         for stream in [&self.down, &self.up] {
-            if lock(stream).synchronize().is_err() {
+            if turn.is_err() || turn::wait_for(&lock(stream)).is_err() {
                 // What the GPU may still reach stays mapped.
                 std::mem::forget(Arc::clone(self.host.fabric().mapping()));
             }
         }
-    }
-}
-
-/// At its end no copy of the stream is under way any more, also none of a job that failed: the
-/// space in the pool may be somebody else's then, and the memory is the engine's again.
-struct Settled<'s>(&'s CudaStream);
-
-impl Drop for Settled<'_> {
-    fn drop(&mut self) {
-        // An error is one of the context, whose work has ended with it. It shows in the next copy.
-        let _ = self.0.synchronize();
     }
 }
 

@@ -3,24 +3,25 @@
 
 use std::marker::PhantomData;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::driver::CudaStream;
 
 use crate::dma::Part;
 
-/// Memory of a GPU that a payload is gathered from.
+/// Memory of a GPU that a payload is gathered from: [`CudaDma::source`](super::CudaDma::source).
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSource<'a> {
     pub(super) address: u64,
     pub(super) bytes: usize,
-    memory: PhantomData<&'a u8>,
+    pub(super) memory: PhantomData<&'a u8>,
 }
 
-/// Memory of a GPU that a payload is scattered into.
+/// Memory of a GPU that a payload is scattered into:
+/// [`CudaDma::destination`](super::CudaDma::destination).
 #[derive(Debug)]
 pub struct DeviceDestination<'a> {
     pub(super) address: u64,
     pub(super) bytes: usize,
-    memory: PhantomData<&'a mut u8>,
+    pub(super) memory: PhantomData<&'a mut u8>,
 }
 
 impl DeviceSource<'_> {
@@ -36,16 +37,6 @@ impl DeviceSource<'_> {
     }
 }
 
-impl<'a> DeviceSource<'a> {
-    /// The bytes of `slice`, as work of `stream` leaves them: call
-    /// [`CudaDma::after`](super::CudaDma::after) with it first.
-    #[must_use]
-    pub fn of(slice: &'a CudaSlice<u8>, stream: &'a CudaStream) -> Self {
-        let (address, _recorded) = slice.device_ptr(stream);
-        Self { address, bytes: slice.len(), memory: PhantomData }
-    }
-}
-
 impl DeviceDestination<'_> {
     /// Memory at `address`, as `data_ptr()` of a tensor says it.
     ///
@@ -55,17 +46,6 @@ impl DeviceDestination<'_> {
     /// stream that [`CudaDma::after`](super::CudaDma::after) was called with since.
     #[must_use]
     pub unsafe fn new(address: u64, bytes: usize) -> Self {
-        Self { address, bytes, memory: PhantomData }
-    }
-}
-
-impl<'a> DeviceDestination<'a> {
-    /// The bytes of `slice`, when work of `stream` is done: call
-    /// [`CudaDma::after`](super::CudaDma::after) with it first.
-    #[must_use]
-    pub fn of(slice: &'a mut CudaSlice<u8>, stream: &'a CudaStream) -> Self {
-        let bytes = slice.len();
-        let (address, _recorded) = slice.device_ptr_mut(stream);
         Self { address, bytes, memory: PhantomData }
     }
 }

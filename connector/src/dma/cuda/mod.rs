@@ -13,6 +13,10 @@
 //! platform's profile would allow (`PayloadPolicy::FlushBoth`): a line that was read for a checksum
 //! may be in this host's caches, and copies of the GPU may find it there.
 //!
+//! A thread that calls keeps its current context, and its engine's capture of a graph goes on: see
+//! `turn.rs`. Nothing returns before the GPU has come to its end with it; should the driver be unable to
+//! wait, the process ends.
+//!
 //! What a GPU can reach ([`PoolReach`]): the mapping of the pool is registered with the driver in
 //! pieces. Where that is refused, payload goes through a pinned buffer and is copied once more by
 //! the processor; [`CudaDma::figures`] tells how many bytes did.
@@ -23,6 +27,7 @@ mod driver;
 mod engine;
 mod memory;
 mod registration;
+mod turn;
 
 pub use bounce::pinned_memory;
 pub use driver::{CudaError, gpus};

@@ -8,6 +8,7 @@ use cxl_shm::fabric::Mapping;
 use cxl_shm::units::Extent;
 
 use super::driver::reason;
+use super::turn::Turn;
 
 /// Bytes registered at a time: one registration of 512 GiB fails on recent drivers.
 const PIECE_BYTES: u64 = 32 << 30;
@@ -17,8 +18,9 @@ const PIECE_BYTES: u64 = 32 << 30;
 pub enum PoolReach {
     /// Straight: the mapping is registered as memory.
     Registered,
-    /// Straight: the mapping is registered as memory of a device, which some drivers want for
-    /// device DAX.
+    /// Straight: the mapping is registered as memory of a device, which some drivers may want for
+    /// device DAX. The GPU does not look into the caches of processors then, which changes nothing:
+    /// lines are refreshed before a load, and flushed after a store.
     RegisteredAsDevice,
     /// Through a pinned buffer, with a copy more by the processor.
     Bounced {
@@ -76,7 +78,7 @@ impl Registration {
     }
 
     fn register(&mut self, flags: u32) -> Result<(), DriverError> {
-        self.context.bind_to_thread()?;
+        let _turn = Turn::begin(&self.context)?;
         for piece in pieces(self.mapping.bytes(), self.piece_bytes) {
             let address = self.mapping.address(piece).expect("a piece lies in the mapping");
             let bytes = length(piece);
@@ -97,12 +99,13 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let bound = self.context.bind_to_thread().is_ok();
+        // Without it every one of these fails, and the mapping stays.
+        let _turn = Turn::begin(&self.context);
         for piece in std::mem::take(&mut self.pieces) {
             let address = self.mapping.address(piece).expect("a piece lies in the mapping");
             // SAFETY: it was registered at this address, and no copy is under way.
             let outcome = unsafe { sys::cuMemHostUnregister(address.cast()) };
-            if !bound || outcome.result().is_err() {
+            if outcome.result().is_err() {
                 // Pages that the driver may still have pinned stay mapped rather than be given to
                 // somebody else.
                 std::mem::forget(Arc::clone(&self.mapping));
