@@ -1,6 +1,7 @@
 //! Sessions from C and C++: programs against the generated header, over a real region in /dev/shm.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod install;
 mod program;
 mod region;
 

@@ -119,7 +119,8 @@ impl<T> Pending<T> {
         let Poll::Ready(result) = polled else { return None };
         *place = None;
         drop(place);
-        // Others may wait for what is taken here.
+        // Others may wait for what is taken here, and one that is done in the moment in which a waker
+        // takes the place of another wakes nobody.
         self.bell.ring();
         Some(result.map_err(|_| NO_RESULT))
     }

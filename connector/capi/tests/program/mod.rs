@@ -9,32 +9,36 @@ const FLAGS: &[&str] = &["-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-pt
 const C: (&str, &str) = ("cc", "-std=c11");
 const CPP: (&str, &str) = ("c++", "-std=c++17");
 
-/// The program `source`, compiled into `folder`. A path that is not absolute is one of
-/// `tests/programs`.
+/// The program `source`, compiled into `folder` with the headers and the library that were built. A
+/// path that is not absolute is one of `tests/programs`.
 pub(crate) fn compile(source: &Path, folder: &Path) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let source = root.join("tests/programs").join(source);
-    let program = folder.join(source.file_stem().unwrap());
     // The library lies beside the test's own program.
     let test = std::env::current_exe().unwrap();
     let library = test.parent().unwrap().join("librackline_c.a");
     assert!(library.exists(), "{} was not built with the test", library.display());
+    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let program = folder.join(source.file_stem().unwrap());
+    let flags =
+        [OsStr::new("-I"), headers.as_ref(), library.as_ref(), "-ldl".as_ref(), "-lm".as_ref()];
+    compile_with(source, &flags, &program);
+    program
+}
+
+/// Compiles `source` to `program` with these flags for headers and libraries.
+pub(crate) fn compile_with(source: &Path, flags: &[&OsStr], program: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
     let is_c = source.extension() == Some(OsStr::new("c"));
     let (compiler, standard) = if is_c { C } else { CPP };
     let status = Command::new(compiler)
         .arg(standard)
         .args(FLAGS)
-        .arg("-I")
-        .arg(root.join("include"))
         .arg("-o")
-        .arg(&program)
+        .arg(program)
         .arg(&source)
-        .arg(library)
-        .args(["-ldl", "-lm"])
+        .args(flags)
         .status()
         .unwrap_or_else(|error| panic!("a compiler ({compiler}) is needed: {error}"));
     assert!(status.success(), "{} does not compile", source.display());
-    program
 }
 
 /// Starts `program`.

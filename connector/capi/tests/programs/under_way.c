@@ -2,10 +2,15 @@
  *
  *     under_way REGION
  *
- * One thread copies, and one transfer waits behind it. What is asserted holds in any course of things;
+ * One thread copies, and a few transfers wait behind it. What is asserted holds in any course of things;
  * the courses that are wanted are repeated for until they came about. */
+#define _POSIX_C_SOURCE 200809L
 #include "blocks.h"
 
+#include <pthread.h>
+#include <time.h>
+
+#define WAITERS 4
 #define LARGE_BYTES (512 * 1024)
 #define LARGE_BLOCKS 8
 #define TRANSFERS 64
@@ -50,6 +55,10 @@ static size_t found_of(RacklineSession session, uint32_t number) {
 static size_t fill_the_queue(RacklineSession session, started *all) {
     for (size_t made = 0; made < TRANSFERS; made++) {
         RacklineError outcome = try_publish(session, &all[made]);
+        /* What was cancelled keeps its place in the queue until its turn comes. */
+        while (made == 0 && outcome == RACKLINE_ERROR_BUSY) {
+            outcome = try_publish(session, &all[made]);
+        }
         if (outcome == RACKLINE_ERROR_BUSY) {
             CHECK(all[made].publish.handle == 0 && strstr(rackline_error_message(), "full") != NULL);
             return made;
@@ -60,11 +69,49 @@ static size_t fill_the_queue(RacklineSession session, started *all) {
     exit(1);
 }
 
+static void *wait_for(void *argument) {
+    RacklinePublish publish = *(const RacklinePublish *)argument;
+    RacklinePublishResult result;
+    RacklineError outcome =
+        rackline_publish_wait(publish, RACKLINE_FOREVER_MS, &result, NULL, 0);
+    if (outcome == RACKLINE_ERROR_OK) {
+        return argument;
+    }
+    expect(RACKLINE_ERROR_NO_RESULT, outcome, "wait of several", __LINE__);
+    return NULL;
+}
+
+/* Whoever waits is woken, by the end of a transfer and by its cancellation; one has the result. */
+static int several_wait(RacklineSession session) {
+    started all[TRANSFERS];
+    size_t made = fill_the_queue(session, all);
+    RacklinePublish last = all[made - 1].publish;
+    pthread_t waiters[2 * WAITERS];
+    for (size_t i = 0; i < 2 * WAITERS; i++) {
+        RacklinePublish *publish = &all[i < WAITERS ? 0 : made - 1].publish;
+        CHECK(pthread_create(&waiters[i], NULL, wait_for, publish) == 0);
+    }
+    /* Long enough for them to be waiting, as a rule. */
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+    bool revoked = false;
+    MUST(rackline_publish_cancel(last, &revoked));
+    int had = 0;
+    for (size_t i = 0; i < 2 * WAITERS; i++) {
+        void *result = NULL;
+        CHECK(pthread_join(waiters[i], &result) == 0);
+        had += result != NULL;
+    }
+    CHECK(had == (made == 1 ? 1 : 2) - revoked);
+    for (size_t i = 0; i < made; i++) {
+        MUST(rackline_publish_free(all[i].publish));
+    }
+    return revoked;
+}
+
 /* The number of transfers that were seen under way, and that were cancelled. */
 static void full_queues(RacklineSession session, int *under_way, int *cancelled) {
     started all[TRANSFERS];
     size_t made = fill_the_queue(session, all);
-    CHECK(made >= 1);
     /* Lookups have a queue of their own. */
     CHECK(found_of(session, UINT32_MAX) == 0);
     RacklinePublishResult result;
@@ -95,26 +142,39 @@ static void full_queues(RacklineSession session, int *under_way, int *cancelled)
         MUST(outcome);
         CHECK(result.published == LARGE_BLOCKS);
     }
-    for (uint32_t i = 0; *cancelled > 0 && i < LARGE_BLOCKS; i++) {
-        CHECK(!revoked || found_of(session, last->first + i) == 0);
+    for (uint32_t i = 0; revoked && i < LARGE_BLOCKS; i++) {
+        CHECK(found_of(session, last->first + i) == 0);
     }
     for (size_t i = 0; i < made; i++) {
         MUST(rackline_publish_free(all[i].publish));
     }
 }
 
-/* After a free the memory is the caller's again: what came into the pool has the bytes from before. */
-static void freed_while_under_way(RacklineSession session) {
+/* After a free the memory is the caller's again: what came into the pool has the bytes from before.
+ * The number of blocks that never came, because they were not begun. */
+static uint64_t freed_while_under_way(RacklinePool pool, RacklineSession session) {
     started all[TRANSFERS];
+    uint64_t published_before = 0, published = 0;
+    MUST(rackline_pool_metric(pool, "published_blocks", &published_before));
     memset(memory, 0x11, sizeof memory);
     size_t made = fill_the_queue(session, all);
     for (size_t i = made; i-- > 0;) {
         MUST(rackline_publish_free(all[i].publish));
     }
     memset(memory, 0x22, sizeof memory);
+    /* Whatever would still come comes before this one. */
+    started after;
+    RacklineError outcome;
+    while ((outcome = try_publish(session, &after)) == RACKLINE_ERROR_BUSY) {
+    }
+    MUST(outcome);
+    RacklinePublishResult result_after;
+    MUST(rackline_publish_wait(after.publish, RACKLINE_FOREVER_MS, &result_after, NULL, 0));
+    MUST(rackline_publish_free(after.publish));
+    MUST(rackline_pool_metric(pool, "published_blocks", &published));
     static uint8_t block[LARGE_BYTES];
     RacklineDestination part = {block, sizeof block};
-    for (uint32_t number = all[0].first; number < next_number; number++) {
+    for (uint32_t number = all[0].first; number < after.first; number++) {
         RacklineBlockHash hash = block_hash(number);
         RacklineLookup lookup;
         RacklineLookupResult found;
@@ -132,6 +192,7 @@ static void freed_while_under_way(RacklineSession session) {
         MUST(rackline_fetch_free(fetch));
         MUST(rackline_prefix_free(found.prefix));
     }
+    return next_number - all[0].first - (published - published_before);
 }
 
 int main(int argc, char **argv) {
@@ -141,7 +202,7 @@ int main(int argc, char **argv) {
     }
     RacklinePoolOptions options = {0};
     options.copy_threads = 1;
-    options.queue_depth = 1;
+    options.queue_depth = 8;
     RacklinePool pool;
     MUST(rackline_pool_attach(argv[1], 0, &options, &pool));
     RacklineModel model = tiny_model();
@@ -152,7 +213,15 @@ int main(int argc, char **argv) {
         CHECK(round < 1000);
         full_queues(session, &under_way, &cancelled);
     }
-    freed_while_under_way(session);
+    uint64_t never_came = 0;
+    for (int round = 0; never_came == 0; round++) {
+        CHECK(round < 50);
+        never_came = freed_while_under_way(pool, session);
+    }
+    for (int round = 0, woken = 0; woken < 5; round++) {
+        CHECK(round < 1000);
+        woken += several_wait(session);
+    }
     MUST(rackline_session_free(session));
     MUST(rackline_pool_close(pool));
     printf("under way %d, cancelled %d\n", under_way, cancelled);
