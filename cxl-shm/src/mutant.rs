@@ -45,12 +45,16 @@ pub enum Mutant {
     SkipsSecondLook,
     /// M4: a reader of a block refreshes descriptor and payload together.
     RefreshesUpFront,
+    /// W1: a guardian does not look, after it said so, whether it may be one.
+    GuardsUnseen,
+    /// W2: the next life of a ward does not look for a guardian after it said that it joins.
+    ComesHomeUnseen,
 }
 
 #[cfg(any(test, feature = "proof"))]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::SharesLine,
         Self::LastGranteeOnly,
         Self::ReusesTicket,
@@ -67,6 +71,8 @@ impl Mutant {
         Self::PassesUnseen,
         Self::SkipsSecondLook,
         Self::RefreshesUpFront,
+        Self::GuardsUnseen,
+        Self::ComesHomeUnseen,
     ];
 
     /// The mutant of that name.

@@ -1,14 +1,14 @@
 //! Where the cache's parts are in a node's area.
 //!
 //! ```text
-//! line 0                head of the publication log, and whose guardian this node is: a word each
+//! line 0                head of the publication log
 //! line 1 ..             publication log: two entries a line
 //! ..                    descriptor segment: one descriptor a line
 //! ..                    stamp arrays: one of each node's segment, a word a slot
 //! ```
 //!
 //! All of it is written by one host (M1): the node's own, and what comes before the stamps by the
-//! node's guardian while it is dead ([`crate::ward`]). There is no header: sizes are in the superblock,
+//! node's guardian while it is vacant ([`crate::ward`]). There is no header: sizes are in the superblock,
 //! and an area of zeros, as the formatter leaves it, is an empty log and an empty segment.
 
 use cxl_shm::fabric::{OwnedArea, OwnedWord, PeerWord};
@@ -87,16 +87,6 @@ impl Areas {
     /// Word that says how many entries a node's log ever had.
     pub(crate) fn log_head(&self, node: NodeId) -> PeerWord {
         self.layout.area(node).word(0).expect("an area has a line for its log's head")
-    }
-
-    /// Word that says whose guardian the host of a node is.
-    pub(crate) fn guardian(&self, node: NodeId) -> PeerWord {
-        self.layout.area(node).word(1).expect("an area's first line has eight words")
-    }
-
-    /// This node's own word that says so, in its own area.
-    pub(crate) fn own_guardian(&self, area: OwnedArea) -> OwnedWord {
-        area.word(1).expect("an area's first line has eight words")
     }
 
     /// Log and segment of a node: what its guardian may write.

@@ -20,7 +20,7 @@ pub enum AttachError {
     /// The region is not a cache, or one of another version.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// Another host is at what this node published before it died.
+    /// Another host is at what this node published in an earlier life.
     #[error(transparent)]
     BeingEmptied(#[from] BeingEmptied),
     /// The host tier is too small, or another version's.
@@ -99,7 +99,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
         // Whoever had our place in the registry before us left it for good.
         let me = member.process();
         let freed = cache.locked(clock, |heap| {
-            heap.settle_ward();
+            heap.member.settle_ward();
             heap.drop_holds_of(|process| process == me);
             heap.free_writing_of(|process| process == me)
         });

@@ -8,17 +8,19 @@ use crate::area::Areas;
 use crate::geometry::CacheGeometry;
 use crate::heap::Heap;
 use crate::local::Local;
+use crate::ward::settle_ward;
 
 /// Frees what dead processes of this host were writing, and strikes them off the registry. Does
 /// nothing, and costs little, when none has died. Returns how many blocks were freed.
 ///
 /// To be called now and then by every process that stays: a host whose registry fills up with the
-/// dead takes no more processes. Reads nothing of other nodes, and needs no
-/// [`Cache`](crate::Cache).
+/// dead takes no more processes. Waits for no other host, and needs no [`Cache`](crate::Cache).
 pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     clock: &impl Clock,
 ) -> u64 {
+    // Also of one that is not among the dead: who panicked has left.
+    settle_ward(member, clock);
     let dead = member.dead_processes();
     // Whether a chunk that one of them was taking is this node's is known only when its update is
     // redone: taken in before, it would be nobody's. The next call finds them again.
@@ -34,8 +36,9 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
             let areas = Areas::new(layout, geometry);
             let heap = Heap::new(member, areas);
             // A host tier of another version is not ours to touch, and what another host is still
-            // at is not yet.
-            if heap.claim_format(clock) && heap.come_home(clock).is_ok() {
+            // at is not yet: then nobody of this life has had anything of it. Nobody is waited for
+            // here: a lock manager calls this in its loop.
+            if heap.claim_format(clock) && heap.is_home(clock).is_ok() {
                 heap.locked(&Local::new(areas), clock, |heap| {
                     let (freed, _) = heap.reap();
                     (freed, heap.settle_closing())

@@ -7,7 +7,8 @@
 //! |                                                                          |  holder of lock 7
 //! +--------------------------------------------------------------------------+
 //! | node page 0 | node page 1 | ...          identity, heartbeat, host name, |  node i
-//! |                                          manager claim, summary, arrival |
+//! |                                          manager claim, summary, arrival,|
+//! |                                          chunks asked for, guardian       |
 //! |   and its door: a knock, a mark a host                                   |  whoever comes
 //! | intents 0   | intents 1   | ...          redo records, 8 lines per lock  |  node i
 //! | ballots 0   | ballots 1   | ...          two lines per node              |  node i
@@ -107,6 +108,7 @@ const LINE_SUMMARY: u64 = 5;
 const LINE_ARRIVAL: u64 = 6;
 const LINE_CHUNK_DEMAND: u64 = 7;
 const LINE_KNOCK: u64 = 8;
+const LINE_GUARDIAN: u64 = 9;
 const LINE_DOOR_MARKS: u64 = 16;
 /// Marks at the door of a node slot, each for one host.
 pub(crate) const DOOR_MARKS: u64 = 16;
@@ -419,6 +421,13 @@ impl Layout {
     #[must_use]
     pub fn chunk_demand(&self, node: NodeId) -> PeerWord {
         word(self.node_page(node), LINE_CHUNK_DEMAND * LINE_WORDS as u64)
+    }
+
+    /// Whose guardian the host of a node is, if anybody's: a [`Guardian`](crate::member::Guardian) in
+    /// one word.
+    #[must_use]
+    pub fn guardian(&self, node: NodeId) -> PeerWord {
+        word(self.node_page(node), LINE_GUARDIAN * LINE_WORDS as u64)
     }
 
     /// Who came last for the slot of a node, and for which incarnation: the one word that several

@@ -1,26 +1,202 @@
-//! What a dead node leaves to the layer above: its area and its chunks, for whom that layer appoints
-//! until the slot has a new life.
+//! What a node leaves to the layer above when nobody has its slot: its area and its chunks, until the
+//! slot has a new life.
 //!
-//! M1: when a node's line says [`NodeState::Dead`](crate::layout::NodeState::Dead) its host is fenced
-//! and its recovery over, so nobody writes its area. Who may, of the hosts that live, and how a new
-//! life of the slot finds out, are the layer above's rules.
+//! One host that lives may write there meanwhile, the *guardian* of that *ward*. It says so in a word
+//! of its own, in a line that holds nothing else (M1):
+//!
+//! ```text
+//! guardian   word names the ward, published    fresh look: vacant, and no other word in force names it?
+//!            writes what the ward left         word cleared
+//! next life  node's line says that it joins    fresh look: no word in force names it?
+//!            drops what its caches hold of its area, then writes there
+//! ```
+//!
+//! - **W1** A host writes the area of another node only while its word names that node, published, and
+//!   a fresh look after that found that node dead or left, and named by no other word in force. Of
+//!   two that name the same, or of a guardian and the ward's next life, one sees the other. What the
+//!   ward's last life stored is on the device by then: a host that leaves flushes its area, and one
+//!   that is dead was fenced (R1).
+//! - **W2** A new life of a node, once its line says that it lives, waits until no word in force names
+//!   it, before it reads or writes what the guardian may write. A guardian looks before every batch
+//!   whether the ward has come back, and stops then.
+//! - **W3** A word is in force until it is cleared, or until the life that wrote it is over *and none of
+//!   its stores to the ward can still be on the way*: a host that was declared dead may be writing,
+//!   and the caches of one whose processes all died may hold lines of the ward. That is so once that
+//!   life is fenced, which a recovery record of it, or of a later life, says: the host is off, or what
+//!   its caches hold of all areas was flushed. And it is so once the line of the node says that the
+//!   slot is vacant, or has a later life: who leaves, and who joins after a life that did not leave,
+//!   flushes the area that the word names, and clears the word, before its line says so ([`settle`]).
+//!   Over once is over for good. The word is read before the line: a vacant slot is that of its
+//!   life or of a later one, whatever a damaged word says.
+//! - **W4** A host is guardian by one of its processes. When that is dead, the next that looks after
+//!   the dead writes back what it stored and clears the word (M8). A word that names nobody, as after
+//!   damage, is in force for nobody, and cleared by its own host in the same way.
 
-use super::{Liveness, Member};
+use super::slot::recoveries_of;
+use super::{Liveness, Member, ProcessSlot, Seat};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, OwnedArea};
+use crate::fabric::{Fabric, HostMemory, LineError, OwnedArea, OwnedWord, refresh_all};
 use crate::intent::set_chunk;
-use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState};
+use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, Layout, NodeState, RecoveryStep};
 use crate::lock::LockError;
-use crate::units::{ChunkId, NodeId};
+use crate::mutant::{self, Mutant};
+use crate::units::{ChunkId, Incarnation, NodeId};
+
+/// What a host's word says: which ward it is the guardian of, and by which process.
+///
+/// ```text
+/// 1 + ward u16 | process u16 | incarnation of the guardian u32
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Guardian {
+    /// Whose area it writes. Not checked to be a node of the region.
+    pub ward: NodeId,
+    /// By which of its processes.
+    pub process: ProcessSlot,
+    /// In which of its lives.
+    pub incarnation: Incarnation,
+}
+
+impl Guardian {
+    /// The word that says so.
+    #[must_use]
+    pub fn word(self) -> u64 {
+        u64::from(self.incarnation.0) << 32
+            | u64::from(self.process.0) << 16
+            | u64::from(self.ward.0.wrapping_add(1))
+    }
+
+    /// What a word says; `None` when it names nobody.
+    #[must_use]
+    pub fn from_word(word: u64) -> Option<Self> {
+        let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+        let ward = u16::from_le_bytes([a, b]).checked_sub(1)?;
+        Some(Self {
+            ward: NodeId(ward),
+            process: ProcessSlot(u16::from_le_bytes([c, d])),
+            incarnation: Incarnation(u32::from_le_bytes([e, f, g, h])),
+        })
+    }
+}
+
+/// A host other than `me` whose word, freshly read, names `ward` and is in force (W3).
+fn guardian_of<F: Fabric>(layout: &Layout, fabric: &F, me: NodeId, ward: NodeId) -> Option<NodeId> {
+    let others = || layout.nodes().filter(|node| *node != me);
+    refresh_all(fabric, others().map(|node| layout.guardian(node).range()));
+    others().find(|node| {
+        let guardian = Guardian::from_word(layout.guardian(*node).cached(fabric));
+        guardian.is_some_and(|it| it.ward == ward && !has_lapsed(layout, fabric, *node, it))
+    })
+}
+
+/// Whether the word of `node`, which was read before, is not in force any more (W3).
+fn has_lapsed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId, guardian: Guardian) -> bool {
+    let over = match layout.node_line(node).fresh(fabric) {
+        // Nobody ever lived there: damage.
+        Err(LineError::Blank { .. }) => true,
+        Ok(line) => {
+            line.incarnation() > guardian.incarnation
+                || line.state().is_some_and(NodeState::is_vacant)
+        }
+        Err(LineError::Corrupt { .. }) => false,
+    };
+    over || recoveries_of(layout, fabric, node).iter().any(|(_, record)| {
+        record.case().incarnation >= guardian.incarnation
+            && record.step().is_some_and(RecoveryStep::is_fenced)
+    })
+}
+
+/// Whether nobody has the slot of `node`, and its last life is over: it left, or it died and was
+/// recovered. Freshly read.
+#[must_use]
+pub fn is_vacant<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> bool {
+    let line = layout.node_line(node).fresh(fabric);
+    line.is_ok_and(|line| line.state().is_some_and(NodeState::is_vacant))
+}
+
+/// The look of W1: whether `me`, whose word names `ward`, may write its area.
+pub(crate) fn may_write<F: Fabric>(layout: &Layout, fabric: &F, me: NodeId, ward: NodeId) -> bool {
+    mutant::is(Mutant::GuardsUnseen)
+        || is_vacant(layout, fabric, ward) && guardian_of(layout, fabric, me, ward).is_none()
+}
+
+/// The look of W2: who may still be writing the area of `me`, whose line says that it lives.
+pub(crate) fn still_guarded<F: Fabric>(layout: &Layout, fabric: &F, me: NodeId) -> Option<NodeId> {
+    if mutant::is(Mutant::ComesHomeUnseen) {
+        return None;
+    }
+    guardian_of(layout, fabric, me, me)
+}
+
+/// Ends the guardianship of a process that is gone, of this life of the host or of an earlier one
+/// (W3, W4): what it stored has arrived before anybody else writes there.
+pub(crate) fn settle<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
+    let (layout, word) = (seat.layout(), seat.guardian());
+    let found = word.own(fabric);
+    if found == 0 {
+        return;
+    }
+    let ward = Guardian::from_word(found).and_then(|guardian| layout.node(guardian.ward.0));
+    // Of a damaged word nobody knows whom it named.
+    let wards = layout.nodes().filter(|node| ward.is_none_or(|ward| ward == *node));
+    for ward in wards {
+        // M8.
+        fabric.publish(layout.area(ward).range());
+    }
+    word.publish(fabric, 0);
+}
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
-    /// The area of a node that is dead, for the one host that the layer above lets write it.
+    /// The word in which this host says whose guardian it is: a [`Guardian`], or 0. The processes of
+    /// the host agree on who writes it by [`Self::lock_heap`].
+    #[must_use]
+    pub fn guardian_word(&self) -> OwnedWord {
+        self.seat().guardian()
+    }
+
+    /// Makes this host the guardian of `ward`, by this process; its word says nothing yet. False when
+    /// it may not be, which the caller then says by clearing the word: the ward has come back, or
+    /// another host looks after it (W1).
+    ///
+    /// After return of true this host alone may write what the ward left, until it clears its word.
+    #[must_use]
+    pub fn take_ward(&self, ward: NodeId) -> bool {
+        let guardian = Guardian { ward, process: self.process(), incarnation: self.incarnation() };
+        self.guardian_word().publish(self.fabric(), guardian.word());
+        crash::reach(CrashPoint::WardTaken);
+        may_write(self.layout(), self.fabric(), self.node(), ward)
+    }
+
+    /// Ends what a process left of this host that was a guardian, and died, left or panicked (W4).
+    /// Does nothing while it lives and is not this one. Under [`Self::lock_heap`].
+    pub fn settle_ward(&self) {
+        let found = self.guardian_word().own(self.fabric());
+        let guardian = Guardian::from_word(found)
+            .filter(|guardian| self.layout().node(guardian.ward.0).is_some());
+        let lives = guardian.is_some_and(|guardian| {
+            guardian.incarnation == self.incarnation()
+                && guardian.process != self.process()
+                && self.is_process_alive(guardian.process)
+        });
+        if !lives {
+            settle(self.seat(), self.fabric());
+        }
+    }
+
+    /// The host, if there is one, that may still be writing what earlier lives of this node left (W2).
+    #[must_use]
+    pub fn still_guarded(&self) -> Option<NodeId> {
+        still_guarded(self.layout(), self.fabric(), self.node())
+    }
+
+    /// The area of a node that is vacant, for the one host that the layer above lets write it: its
+    /// guardian.
     ///
     /// # Panics
     /// When the region has no such node.
     #[must_use]
-    pub fn area_of_dead(&self, node: NodeId) -> OwnedArea {
+    pub fn area_of_vacant(&self, node: NodeId) -> OwnedArea {
         self.layout().area(node).claim()
     }
 
@@ -30,15 +206,16 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         crate::alloc::owned(self, node)
     }
 
-    /// Gives a chunk of a dead node, in which nothing is in use any more, back to the region.
-    /// Returns false, and changes nothing, when it is not that node's, or its heap of objects has it.
+    /// Gives a chunk of a vacant node, in which nothing is in use any more, back to the region. Only
+    /// its guardian may. Returns false, and changes nothing, when it is not that node's, or its heap
+    /// of objects has it.
     ///
     /// # Errors
     /// When the lock of the chunk table is not to be had; nothing is changed then.
     ///
     /// # Panics
     /// When the region has no such chunk.
-    pub fn free_chunk_of_dead(
+    pub fn free_chunk_of_vacant(
         &self,
         clock: &impl Clock,
         timeout_ms: u64,
@@ -57,5 +234,24 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             crash::reach(CrashPoint::ChunkFreed);
         }
         Ok(is_its)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_says_who_looks_after_whom() {
+        for (ward, process, incarnation) in [(0, 0, 1), (31, 255, u32::MAX), (7, 3, 9)] {
+            let guardian = Guardian {
+                ward: NodeId(ward),
+                process: ProcessSlot(process),
+                incarnation: Incarnation(incarnation),
+            };
+            assert_eq!(Guardian::from_word(guardian.word()), Some(guardian));
+        }
+        assert_eq!(Guardian::from_word(0), None);
+        assert_eq!(Guardian::from_word(5 << 32), None, "nobody's");
     }
 }

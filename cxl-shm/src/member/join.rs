@@ -238,6 +238,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         settle_own(self.layout(), &self.fabric, self.node(), || {
             self.agent.borrow_mut().tick(&self.seat, &self.fabric);
         });
+        // W3.
+        super::estate::settle(&self.seat, &self.fabric);
         self.seat.tier().set_member(false);
         crash::reach(CrashPoint::LeaveTierClosed);
         if let Ok(line) = self.seat.node_line().own(&self.fabric) {
@@ -270,8 +272,8 @@ fn take_slot<F: Fabric, H: HostMemory>(
         layout.ballots(node).range(),
         layout.recoveries(node).range(),
     ];
-    let beats = [layout.heartbeat(node), layout.manager_heartbeat(node)];
-    refresh_all(fabric, areas.into_iter().chain(beats.map(|beat| beat.range())));
+    let words = [layout.heartbeat(node), layout.manager_heartbeat(node), layout.guardian(node)];
+    refresh_all(fabric, areas.into_iter().chain(words.map(|word| word.range())));
     // M5, and before anything is changed.
     let bad = |lock: &LockId| !Competitor::can_resume(seat, fabric, *lock);
     if let Some(lock) = (0..layout.locks()).map(LockId).find(bad) {
@@ -280,6 +282,8 @@ fn take_slot<F: Fabric, H: HostMemory>(
     seat.tier().reset(uuid, node, incarnation, host.pid_namespace);
     crash::reach(CrashPoint::JoinTierReset);
 
+    // W3: before our line says that the life which wrote the word is over.
+    super::estate::settle(seat, fabric);
     // Coming is announced before we look for a manager: a manager that claims a term either sees
     // us, or we see its claim (T4).
     seat.host_name().publish(fabric, &HostName::new(&host.name));

@@ -8,7 +8,7 @@ mod attach;
 pub(crate) mod consensus;
 mod deaths;
 mod door;
-mod estate;
+pub(crate) mod estate;
 mod fence;
 mod hearts;
 mod host_tier;
@@ -31,6 +31,7 @@ pub use consensus::{
 pub use deaths::{DeathNews, Deaths};
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use door::Visitor;
+pub use estate::{Guardian, is_vacant};
 pub use fence::{CommandFence, Fence, FenceOrder, FenceState, NoFence, ProcessFence};
 pub use hearts::{NodeHeart, watch_hearts};
 pub use host_tier::{ApplicationWords, HostLockName, HostTier};

@@ -76,6 +76,12 @@ impl<H: HostMemory> Seat<H> {
         self.layout.arrival(self.node).claim()
     }
 
+    /// Written under the heap lock of the host; also by the process that joins as its first, or leaves
+    /// as its last.
+    pub(crate) fn guardian(&self) -> OwnedWord {
+        self.layout.guardian(self.node).claim()
+    }
+
     pub(crate) fn summary(&self) -> OwnedWord {
         self.layout.summary(self.node).claim()
     }

@@ -34,6 +34,8 @@ pub fn broken() -> Vec<Broken> {
         short(Mutant::SkipsSecondLook, "block", STICKY),
         // Sticky caches do not fetch by themselves, and so hide it.
         short(Mutant::RefreshesUpFront, "block", ADVERSARIAL),
+        short(Mutant::GuardsUnseen, "ward", STICKY),
+        short(Mutant::ComesHomeUnseen, "ward", STICKY),
         short(Mutant::ReleasesBeforeRedo, "holder-dies", STICKY),
         long(Mutant::LastGranteeOnly, "restart-2x1", STICKY),
         long(Mutant::NoTermCheck, "restart-2x1", STICKY),

@@ -25,6 +25,7 @@ mod scenario;
 #[cfg(test)]
 mod tests;
 mod twins;
+mod wards;
 
 pub use crate::mutant::Mutant;
 pub use broken::{Broken, broken};

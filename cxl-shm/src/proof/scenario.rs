@@ -6,6 +6,7 @@ use super::joining::{Dies, clones_come_together, come_together};
 use super::lock_task::Pace;
 use super::records::{read_blocks, read_records};
 use super::recovery::{free_what_the_dead_held, update_through_deaths};
+use super::wards::look_after;
 use crate::fabric::explored::{Exploration, Limits, Memory, Model, Task, explore};
 use crate::fabric::simulated::Site;
 use crate::mutant::{self, Mutant};
@@ -236,6 +237,19 @@ pub fn scenarios() -> Vec<Scenario> {
             "3 hosts come for one node slot; who joins leaves, and another may come after it",
             false,
             come_together(3, 1, true, Dies::Nobody)
+        ),
+        scenario!(
+            "ward",
+            "2 hosts would look after what a third left, which comes back: one at a time",
+            false,
+            look_after(false)
+        ),
+        scenario!(
+            "ward-guardian-dies",
+            "the process of a guardian dies at any point, another of its host joins, and nobody waits \
+             for good",
+            false,
+            look_after(true)
         ),
         scenario!(
             "record",

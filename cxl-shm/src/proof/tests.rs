@@ -78,3 +78,9 @@ fn racks_come_through_deaths() {
         (0..2).for_each(|seed| scenario.run(seed, &|_| ()));
     }
 }
+
+#[test]
+fn one_at_a_time_writes_what_a_node_left() {
+    assert!(states("ward").iter().all(|states| *states > 100));
+    assert!(states("ward-guardian-dies").iter().all(|states| *states > 100));
+}

@@ -86,7 +86,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     ///
     /// Tells the owners what this process used, releases holds of processes that are gone, evicts
     /// above the high watermark down to the low one, and balances chunks over the nodes: a node that
-    /// is full takes one of a dead node first ([`Metrics::inherited_chunks`](crate::Metrics)); one that
+    /// is full takes one of a node that nobody has first ([`Metrics::inherited_chunks`](crate::Metrics)); one that
     /// has less than its share asks for one, a node with more than its share gives the
     /// coldest one to who asks. For chunks, and for nothing else, it waits for other hosts: at most
     /// `chunk_timeout_ms` for each lock.
@@ -107,7 +107,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             let member = heap.member;
             heap.drop_holds_of(|process| !member.is_process_alive(process));
             heap.settle_closing();
-            heap.settle_ward();
+            heap.member.settle_ward();
             local.order().follow(heap);
             (heap.directory.chunk_uses(), heap.directory.blocks(), heap.directory.blocks_max())
         });
@@ -116,7 +116,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         done.evicted_blocks += self.evict_surplus(clock, None, surplus);
         let short = self.sizes_above(&uses, watermarks);
         let full = !short.is_empty() && !self.has_free_chunk();
-        // What dead nodes have, nobody fills any more: the room is for those that live.
+        // What vacant nodes have, nobody fills any more: the room is for those that live.
         let full = full && !self.empty_a_ward(clock, chunk_timeout_ms);
         if full {
             for (size, surplus) in &short {

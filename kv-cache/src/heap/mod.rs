@@ -16,7 +16,7 @@ mod sweep;
 use std::sync::{Mutex, PoisonError};
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory, OwnedWord};
+use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::{ApplicationWords, Liveness, Member};
 use cxl_shm::units::NodeId;
 
@@ -48,8 +48,6 @@ pub(crate) struct LockedHeap<'m, F, H: HostMemory, L> {
     pub(crate) stamps: OwnStamps,
     pub(crate) holds: HoldTable<ApplicationWords<'m, H>>,
     pub(crate) quotas: QuotaTable<ApplicationWords<'m, H>>,
-    /// Whose guardian this host is ([`crate::ward`]).
-    pub(crate) guardian: OwnedWord,
     /// A change could not be completed: the next to take the lock sweeps.
     doubtful: bool,
 }
@@ -108,10 +106,6 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
         self.member
     }
 
-    pub(crate) fn areas(&self) -> &Areas {
-        &self.areas
-    }
-
     /// Whether a process of this life of the node has built the directory.
     pub(crate) fn is_built(&self, clock: &impl Clock) -> bool {
         let _guard = self.member.lock_heap(clock);
@@ -130,7 +124,6 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
             quotas: directory.quotas(areas.all_slots()),
             segment: areas.own_segment(member.node(), member.area()),
             log: areas.own_log(member.area()),
-            guardian: areas.own_guardian(member.area()),
             doubtful: false,
         }
     }

@@ -16,6 +16,7 @@ mod schedule;
 mod stray;
 mod torn;
 mod ward;
+mod ward_words;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -77,9 +78,19 @@ impl Rig {
     }
 
     fn on(rack: SimulatedRack, nodes: u16, slots: u32, log_entries: u32) -> Self {
+        Self::sized(rack, REGION_BYTES, nodes, slots, log_entries)
+    }
+
+    fn sized(
+        rack: SimulatedRack,
+        region_bytes: u64,
+        nodes: u16,
+        slots: u32,
+        log_entries: u32,
+    ) -> Self {
         let cache = CacheGeometry::new(slots, log_entries).unwrap();
         let geometry = Geometry {
-            region_bytes: REGION_BYTES,
+            region_bytes,
             nodes,
             locks: LOCKS,
             chunk_bytes: CHUNK_BYTES,

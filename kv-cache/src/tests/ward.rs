@@ -12,10 +12,10 @@ use crate::AttachError;
 use crate::evict::Watermarks;
 use crate::ward::Ward;
 
-const WARD: NodeId = NodeId(1);
+pub(super) const WARD: NodeId = NodeId(1);
 
 /// The power of the host is off.
-struct Off;
+pub(super) struct Off;
 
 impl Fence for Off {
     fn poll(&mut self, _: &FenceOrder, _: u64) -> FenceState {
@@ -24,7 +24,7 @@ impl Fence for Off {
 }
 
 /// The host of `victim`'s node loses power; it is declared dead and, with a `fence`, recovered.
-fn bury<'m>(
+pub(super) fn bury<'m>(
     rig: &Rig,
     clock: &ServingClock<'m>,
     wall: &'m SimulatedClock,
@@ -46,7 +46,7 @@ fn bury<'m>(
     }
 }
 
-fn is_recovered(death: &NodeDeath) -> bool {
+pub(super) fn is_recovered(death: &NodeDeath) -> bool {
     death.step == Some(RecoveryStep::Done)
 }
 
@@ -55,7 +55,7 @@ fn metadata(rig: &Rig) -> LineRange {
 }
 
 /// Blocks that node `WARD` has according to the device, in whatever state.
-fn blocks_of_ward(reader: &TestCache<'_>) -> Vec<Descriptor> {
+pub(super) fn blocks_of_ward(reader: &TestCache<'_>) -> Vec<Descriptor> {
     let mut blocks = Vec::new();
     reader.segment(WARD).unwrap().scan(reader.member().fabric(), |_, content| {
         if let Ok(SlotContent::Block(block)) = content {
@@ -65,7 +65,7 @@ fn blocks_of_ward(reader: &TestCache<'_>) -> Vec<Descriptor> {
     blocks
 }
 
-fn there(cache: &TestCache<'_>, numbers: impl IntoIterator<Item = u8>) -> Vec<u8> {
+pub(super) fn there(cache: &TestCache<'_>, numbers: impl IntoIterator<Item = u8>) -> Vec<u8> {
     numbers.into_iter().filter(|number| find_and_fetch(cache, *number)).collect()
 }
 

@@ -69,7 +69,7 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
         let (member, areas) = (cache.member(), cache.areas());
         // M8: what the dead wrote last, and guardians before us.
         member.fabric().refresh(areas.published(node));
-        let area = member.area_of_dead(node);
+        let area = member.area_of_vacant(node);
         let (segment, log) = (areas.own_segment(node, area), areas.own_log(area));
         Self { cache, node, segment, log }
     }
@@ -110,7 +110,9 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
             });
             crash::reach(CrashPoint::ChunkVacated);
             return gone
-                && member.free_chunk_of_dead(clock, timeout_ms, self.node, chunk).unwrap_or(false);
+                && member
+                    .free_chunk_of_vacant(clock, timeout_ms, self.node, chunk)
+                    .unwrap_or(false);
         }
         false
     }

@@ -5,7 +5,6 @@ use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::Liveness;
 use cxl_shm::units::NodeId;
 
-use super::guardian_of;
 use crate::heap::Heap;
 
 /// How long it waits for a guardian, which stops after a batch of evictions: much longer than that
@@ -29,19 +28,22 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Heap<'_, F, H, L> {
     /// this one took it over already. What was written since it joined the caches do not hold: the
     /// first sweep refreshes them (M8).
     pub(crate) fn come_home(&self, clock: &impl Clock) -> Result<(), BeingEmptied> {
+        let until_ms = clock.now_ms().saturating_add(WAIT_MS);
+        let mut tries = 0;
+        loop {
+            match self.is_home(clock) {
+                Err(_) if clock.now_ms() < until_ms => clock.pause(tries),
+                outcome => return outcome,
+            }
+            tries += 1;
+        }
+    }
+
+    /// One look whether it is so.
+    pub(crate) fn is_home(&self, clock: &impl Clock) -> Result<(), BeingEmptied> {
         if self.is_built(clock) {
             return Ok(());
         }
-        let (member, areas) = (self.member(), self.areas());
-        let until_ms = clock.now_ms().saturating_add(WAIT_MS);
-        let mut tries = 0;
-        while let Some(guardian) = guardian_of(member, areas, member.node()) {
-            if clock.now_ms() >= until_ms {
-                return Err(BeingEmptied { guardian });
-            }
-            clock.pause(tries);
-            tries += 1;
-        }
-        Ok(())
+        self.member().still_guarded().map_or(Ok(()), |guardian| Err(BeingEmptied { guardian }))
     }
 }

@@ -1,0 +1,220 @@
+//! Words of guardians that are gone, or damaged: they keep nobody out, and nothing is lost.
+
+use std::mem::forget;
+
+use cxl_shm::units::NodeId;
+
+use super::ward::{Off, WARD, blocks_of_ward, bury, is_recovered, there};
+use super::*;
+use crate::reclaim_dead_processes;
+
+/// A clock on which nobody waits.
+struct AtOnce<'c, C>(&'c C);
+
+impl<C: Clock> Clock for AtOnce<'_, C> {
+    fn now_ms(&self) -> u64 {
+        self.0.now_ms()
+    }
+
+    fn pause(&self, _: u32) {
+        panic!("somebody waits");
+    }
+}
+
+fn word_of(rig: &Rig, node: NodeId) -> u64 {
+    let layout = Layout::new(rig.geometry).unwrap();
+    layout.guardian(node).fresh(&rig.rack.host(2))
+}
+
+/// A process of host 0 as the guardian of `WARD`, whose host lost power; it dies in the middle of a
+/// store to what `WARD` published. Others of its host live.
+fn die_as_guardian(rig: &Rig, clock: &ServingClock<'_>, number: u8) {
+    let other = rig.join(0);
+    let cache = Cache::attach(&other, clock).unwrap();
+    assert!(cache.take_ward(clock, WARD));
+    let handle = find(&cache, number).unwrap();
+    let line = cache.areas().segment_of(handle).unwrap().range(handle.slot()).start();
+    other.fabric().write_line(line, &[0; 8]);
+    rig.kill(&other);
+    forget(cache);
+}
+
+/// `WARD` has published blocks 1 to 4 and died.
+fn with_ward(nodes: u16) -> Rig {
+    let rig = Rig::new(nodes, 32, 16);
+    let wall = rig.rack.clock(2);
+    let (second, third) = (rig.join(1), rig.join(2));
+    {
+        let clock = rig.serve(&[&third, &second]);
+        let b = Cache::attach(&second, &clock).unwrap();
+        for number in 1..=4 {
+            publish(&b, &clock, number);
+        }
+    }
+    rig.kill(&second);
+    let clock = rig.serve(&[&third]);
+    bury(&rig, &clock, &wall, WARD, Off, is_recovered);
+    drop(clock);
+    assert_eq!(third.leave(), LeaveOutcome::NodeLeft);
+    rig
+}
+
+#[test]
+fn a_guardians_host_that_comes_back_without_a_cache_keeps_nobody_out() {
+    let rig = with_ward(3);
+    let (first, third) = (rig.join(0), rig.join(2));
+    {
+        let clock = rig.serve(&[&third, &first]);
+        die_as_guardian(&rig, &clock, 2);
+    }
+    // The last of its host: nobody declares it dead, and what its caches hold stays there.
+    rig.kill(&first);
+    drop(first);
+    let first = rig.join(0);
+    assert_eq!(word_of(&rig, first.node()), 0);
+    let again = rig.join(1);
+    let clock = rig.serve(&[&third, &first, &again]);
+    let b = Cache::attach(&again, &clock).unwrap();
+    assert_eq!(b.heap_use(&clock).blocks, 3, "what it wrote has arrived");
+    assert_eq!(there(&b, 1..=4), [1, 3, 4]);
+    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (M1)");
+}
+
+#[test]
+fn a_guardians_host_that_leaves_keeps_nobody_out() {
+    let rig = with_ward(3);
+    let (first, third) = (rig.join(0), rig.join(2));
+    {
+        let clock = rig.serve(&[&third, &first]);
+        die_as_guardian(&rig, &clock, 2);
+    }
+    assert_eq!(first.leave(), LeaveOutcome::NodeLeft);
+    assert_eq!(word_of(&rig, NodeId(0)), 0);
+    let again = rig.join(1);
+    let clock = rig.serve(&[&third, &again]);
+    let b = Cache::attach(&again, &AtOnce(&clock)).unwrap();
+    assert_eq!(b.heap_use(&clock).blocks, 3, "what it wrote has arrived");
+    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (M1)");
+}
+
+#[test]
+fn two_that_looked_after_each_other_both_come_back() {
+    let rig = with_ward(3);
+    let wall = rig.rack.clock(2);
+    let third = rig.join(2);
+    // Each dies as the guardian of the other.
+    for (guardian, ward) in [(0, 1), (1, 0)] {
+        let member = rig.join(guardian);
+        {
+            let clock = rig.serve(&[&third, &member]);
+            let cache = Cache::attach(&member, &clock).unwrap();
+            assert!(cache.take_ward(&clock, NodeId(ward)));
+        }
+        rig.kill(&member);
+        let clock = rig.serve(&[&third]);
+        bury(&rig, &clock, &wall, NodeId(guardian), Off, is_recovered);
+        let node = NodeId(guardian);
+        assert_ne!(word_of(&rig, node), 0, "nobody has cleared it");
+    }
+    let (first, second) = (rig.join(0), rig.join(1));
+    let clock = rig.serve(&[&third, &first, &second]);
+    for member in [&first, &second] {
+        let cache = Cache::attach(member, &AtOnce(&clock)).unwrap();
+        assert_eq!(there(&cache, 1..=4), [1, 2, 3, 4]);
+    }
+    assert_eq!(rig.rack.conflicts(), []);
+}
+
+#[test]
+fn a_dead_guardian_is_fenced_for_good_whatever_becomes_of_its_slot() {
+    let rig = with_ward(3);
+    let wall = rig.rack.clock(2);
+    let (first, third) = (rig.join(0), rig.join(2));
+    {
+        let clock = rig.serve(&[&third, &first]);
+        assert!(Cache::attach(&first, &clock).unwrap().take_ward(&clock, WARD));
+    }
+    rig.kill(&first);
+    let clock = rig.serve(&[&third]);
+    // The recovery goes no further than the fence.
+    let fenced = |death: &cxl_shm::member::NodeDeath| !death.is_quarantined();
+    bury(&rig, &clock, &wall, first.node(), Off, fenced);
+    let again = rig.join(1);
+    assert!(Cache::attach(&again, &AtOnce(&clock)).is_ok());
+}
+
+#[test]
+fn nobody_is_waited_for_where_the_dead_are_reclaimed() {
+    let rig = with_ward(3);
+    let (first, third) = (rig.join(0), rig.join(2));
+    let clock = rig.serve(&[&third, &first]);
+    let a = Cache::attach(&first, &clock).unwrap();
+    assert!(a.take_ward(&clock, WARD));
+    let (again, other) = (rig.join(1), rig.join(1));
+    rig.kill(&other);
+    assert_eq!(again.dead_processes().len(), 1);
+    assert_eq!(reclaim_dead_processes(&again, &AtOnce(&clock)), 0);
+    assert_eq!(again.dead_processes(), [], "it had nothing of the cache");
+    assert_eq!(blocks_of_ward(&a).len(), 4, "nothing was touched");
+}
+
+#[test]
+fn who_left_as_a_guardian_is_settled_without_any_dead() {
+    let rig = with_ward(3);
+    let (first, third) = (rig.join(0), rig.join(2));
+    let clock = rig.serve(&[&third, &first]);
+    let other = rig.join(0);
+    {
+        let cache = Cache::attach(&other, &clock).unwrap();
+        // It panics, and is unwound.
+        assert!(cache.take_ward(&clock, WARD));
+    }
+    assert_eq!(other.leave(), LeaveOutcome::OthersRemain);
+    assert_eq!(first.dead_processes(), []);
+    assert_ne!(word_of(&rig, first.node()), 0);
+    reclaim_dead_processes(&first, &AtOnce(&clock));
+    assert_eq!(word_of(&rig, first.node()), 0);
+    // Not while it lives.
+    let other = rig.join(0);
+    let cache = Cache::attach(&other, &clock).unwrap();
+    assert!(cache.take_ward(&clock, WARD));
+    reclaim_dead_processes(&first, &AtOnce(&clock));
+    assert_ne!(word_of(&rig, first.node()), 0);
+    cache.leave_ward(&clock);
+}
+
+#[test]
+fn a_damaged_word_is_in_force_for_nobody_and_its_own_host_clears_it() {
+    for damaged in [7 << 16, 1 << 32 | 40, u64::from(u16::MAX), u64::MAX] {
+        let rig = with_ward(4);
+        let (first, third) = (rig.join(0), rig.join(2));
+        let clock = rig.serve(&[&third, &first]);
+        let (a, c) =
+            (Cache::attach(&first, &clock).unwrap(), Cache::attach(&third, &clock).unwrap());
+        first.guardian_word().publish(first.fabric(), damaged);
+        assert!(c.take_ward(&clock, WARD), "{damaged:#x}: it names nobody");
+        c.leave_ward(&clock);
+        assert!(a.take_ward(&clock, WARD), "{damaged:#x}: it is cleared on the way");
+        a.leave_ward(&clock);
+        first.guardian_word().publish(first.fabric(), damaged);
+        reclaim_dead_processes(&first, &AtOnce(&clock));
+        assert_eq!(word_of(&rig, first.node()), 0, "{damaged:#x}");
+    }
+}
+
+#[test]
+fn a_word_of_a_slot_that_nobody_ever_had_is_damage() {
+    let rig = with_ward(4);
+    let third = rig.join(2);
+    let clock = rig.serve(&[&third]);
+    let c = Cache::attach(&third, &clock).unwrap();
+    let line = third.layout().guardian(NodeId(3)).range();
+    let fabric = rig.rack.host(3);
+    fabric.store(line.start().word(0).unwrap(), 1 << 32 | u64::from(WARD.0 + 1));
+    fabric.publish(line);
+    assert_ne!(word_of(&rig, NodeId(3)), 0);
+    assert!(c.take_ward(&clock, WARD));
+    c.leave_ward(&clock);
+    let again = rig.join(1);
+    assert!(Cache::attach(&again, &AtOnce(&clock)).is_ok());
+}
