@@ -5,6 +5,7 @@
 //! word 0       format, geometry      1 changing      2 incarnation it was built for
 //! word 3       blocks                4 chunk where payload was taken last
 //! word 5       chunk that is being given back, and by which process: 1 + chunk u32 | process u32
+//! word 6       1 + the first stamp of this node that may say held though nobody holds; 0 when none
 //! word 8 ..    a word per descriptor: generation u32 | state u8 | tag u24
 //! ..           a word per chunk of the region: pages of its slots u32 | free slots u32
 //! ..           a bit per page of the region: the payload slot is taken
@@ -28,7 +29,7 @@ use crate::key::BlockKey;
 use crate::segment::probe_sequence;
 
 /// Version of the directory, so that processes of two versions do not share one.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 
 const WORD_FORMAT: usize = 0;
 const WORD_CHANGING: usize = 1;
@@ -36,6 +37,7 @@ const WORD_INCARNATION: usize = 2;
 const WORD_BLOCKS: usize = 3;
 const WORD_CURSOR: usize = 4;
 const WORD_CLOSING: usize = 5;
+const WORD_UNSETTLED: usize = 6;
 const HEADER_WORDS: usize = 8;
 
 /// What the directory says of a descriptor slot.
@@ -191,6 +193,16 @@ impl<W: HostMemory> Directory<W> {
         let word = closing
             .map_or(0, |(chunk, process)| u64::from(chunk.0 + 1) | u64::from(process.0) << 32);
         self.words.store(WORD_CLOSING, word);
+    }
+
+    /// The first stamp that is not settled, of those of all nodes' slots in turn ([`crate::hold`]).
+    pub(crate) fn unsettled(&self) -> Option<u64> {
+        self.words.load(WORD_UNSETTLED).checked_sub(1)
+    }
+
+    /// Says which stamp is the first that is not settled.
+    pub(crate) fn set_unsettled(&self, first: Option<u64>) {
+        self.words.store(WORD_UNSETTLED, first.map_or(0, |first| first.saturating_add(1)));
     }
 
     /// Says that it was built in this life of the node.

@@ -77,6 +77,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
                 metrics.reclaimed_blocks += freed;
             });
         }
+        heap.settle_stamps();
         let abandoned = take(&local.abandoned);
         let freed = heap.free_writing(abandoned);
         let released = heap.release_holds(&take(&local.released));

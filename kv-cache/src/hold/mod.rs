@@ -23,12 +23,13 @@
 //!   looks after the dead.
 //! - **H5** A hold lasts as long as the stamp says from when the *owner* first saw it, on its own
 //!   clock ([`watch`]): a dead reader blocks nothing for longer. Holds of a node that has left, or
-//!   was declared dead, do not count; a node that joins again begins without any. One that has
-//!   expired costs at most a miss, never a wrong byte.
+//!   was declared dead, do not count; a node that joins again releases what its former life left. One
+//!   that has expired costs at most a miss, never a wrong byte.
 //! - **H6** Only EVICTING back to READY, with the payload untouched, keeps a generation.
 //!
-//! A crash between count and stamp, or stamp and look, leaves a hold that nobody has: the sweep of
-//! the reader's host releases it, and until then it expires.
+//! A crash between count and stamp, or stamp and look, leaves a hold that nobody has. After the sweep of
+//! the reader's host it is released, a bounded number of stamps with each hold of its heap lock, and
+//! until then it expires.
 
 mod guard;
 mod table;

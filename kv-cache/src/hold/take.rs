@@ -21,6 +21,9 @@ use crate::miss::Miss;
 /// just writing: for some 20 ms of a real clock, many times what an attempt takes.
 const LOOKS_MAX: u32 = 600;
 
+/// Stamps that are made to agree with the counts under one hold of the heap lock.
+const SETTLED_MAX: u64 = 4096;
+
 /// Why a block is not held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HoldError {
@@ -188,13 +191,24 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     }
 
     /// Makes counts and stamps agree, after a process died in the middle or when the node has a new
-    /// life: stamps that nobody holds are released.
+    /// life: the counts now, and the stamps, of which there may be millions, by and by.
     pub(crate) fn settle_holds(&mut self) {
         self.holds.recount();
-        let layout = *self.member.layout();
-        let slots = 0..self.directory.slots();
-        let all = layout.nodes().flat_map(|owner| slots.clone().map(move |slot| (owner, slot)));
-        self.unstamp(all);
+        self.directory.set_unsettled(Some(0));
+    }
+
+    /// Releases those of the next stamps that nobody holds. Until their turn comes they expire.
+    pub(crate) fn settle_stamps(&mut self) {
+        let Some(first) = self.directory.unsettled() else { return };
+        let slots = u64::from(self.directory.slots());
+        let all = u64::from(self.member.layout().geometry().nodes) * slots;
+        let end = all.min(first.saturating_add(SETTLED_MAX));
+        let place = |stamp: u64| {
+            let owner = u16::try_from(stamp / slots).ok()?;
+            Some((NodeId(owner), u32::try_from(stamp % slots).ok()?))
+        };
+        self.unstamp((first..end).filter_map(place));
+        self.directory.set_unsettled((end < all).then_some(end));
     }
 
     /// Releases the stamps of those of `slots` that nobody on this host holds.

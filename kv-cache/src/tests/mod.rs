@@ -7,6 +7,7 @@ mod foreign;
 mod give_back;
 mod gone;
 mod hold;
+mod hold_many;
 mod lag;
 mod mutation;
 mod pressure;
