@@ -11,9 +11,10 @@ use crate::area::Areas;
 use crate::block::Claim;
 use crate::descriptor::Handle;
 use crate::evict::Order;
-use crate::hold::{HoldWatch, Release};
+use crate::hold::Release;
 use crate::metrics::Metrics;
 use crate::replica::Replica;
+use crate::ward::WardWatch;
 
 /// This process's own knowledge of the pool. Shared by its threads, each of which works through a
 /// [`Cache`](crate::Cache) of its own.
@@ -26,8 +27,8 @@ pub struct Local {
     pub(crate) released: Mutex<Vec<Release>>,
     pub(crate) touched: Mutex<Vec<Handle>>,
     order: Mutex<Order>,
-    /// Holds on blocks of dead nodes, as this process sees them.
-    pub(crate) wards: Mutex<BTreeMap<NodeId, HoldWatch>>,
+    /// Nodes that nobody has the slot of, as this process sees them.
+    pub(crate) wards: Mutex<BTreeMap<NodeId, WardWatch>>,
 }
 
 impl Local {

@@ -26,7 +26,7 @@ pub(crate) enum Lack {
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// Makes room for at least one block: takes a chunk, which is to be added to the directory; or
-    /// evicts at most a batch; or empties a chunk of a dead node; or turns a chunk of another size
+    /// evicts at most a batch; or empties a chunk of a vacant node; or turns a chunk of another size
     /// into one of this; or asks other nodes for one.
     ///
     /// # Errors

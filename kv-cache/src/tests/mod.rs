@@ -17,6 +17,7 @@ mod schedule;
 mod stray;
 mod torn;
 mod ward;
+mod ward_choice;
 mod ward_words;
 
 use std::cell::{Cell, RefCell};

@@ -1,4 +1,4 @@
-//! What dead nodes published: read on, emptied by who lives when room is short, and taken over by
+//! What vacant nodes published: read on, emptied by who lives when room is short, and taken over by
 //! their next life.
 
 use std::mem::forget;
@@ -10,7 +10,7 @@ use cxl_shm::units::NodeId;
 use super::*;
 use crate::AttachError;
 use crate::evict::Watermarks;
-use crate::ward::Ward;
+use crate::ward::{AGAIN_MS, Ward};
 
 pub(super) const WARD: NodeId = NodeId(1);
 
@@ -149,6 +149,8 @@ pub(super) fn guardians_and_homecomings(rack: SimulatedRack) {
     let again = c.hold(&clock, &[wanted(1, held.handle())], HOLD_MS).remove(0).unwrap();
     assert_eq!(there(&c, 1..=11), [1]);
     c.release(&clock, vec![held, again]);
+    assert!(!a.empty_a_ward(&clock, CHUNK_TIMEOUT_MS), "it was looked at a moment ago");
+    rig.rack.advance_ms(AGAIN_MS);
     assert!(a.empty_a_ward(&clock, CHUNK_TIMEOUT_MS));
     assert_eq!((third.chunks_of(WARD).len(), there(&c, 1..=11).len()), (0, 0));
     assert!(!a.empty_a_ward(&clock, CHUNK_TIMEOUT_MS), "nothing is left");
@@ -256,6 +258,7 @@ fn who_lives_uses_the_room_of_the_dead() {
     assert_eq!(left.len(), 8, "those beside the one that is held");
     assert!(left.iter().all(|block| block.state == BlockState::Ready));
     c.release(&clock, vec![held]);
+    rig.rack.advance_ms(AGAIN_MS);
     assert!(a.empty_a_ward(&clock, CHUNK_TIMEOUT_MS));
     assert_eq!((blocks_of_ward(&c).len(), first.chunks_of(WARD).len()), (0, 0));
 

@@ -7,54 +7,33 @@ use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::layout::CHUNK_LOCK;
-use cxl_shm::member::Liveness;
+use cxl_shm::member::{Liveness, is_vacant};
 use cxl_shm::units::{ChunkId, NodeId};
 
-use super::is_dead;
 use crate::cache::Cache;
 use crate::descriptor::{BlockState, Descriptor, DescriptorLine, SlotContent};
 use crate::evict::{BATCH, Decision, look_at_stamps};
-use crate::heap::SlotSize;
 use crate::log::{LogEntry, LogKind, OwnLog};
 use crate::segment::OwnSegment;
 
 /// Chunks of a ward that are looked at in one go for one in which nobody holds anything.
 const CHUNKS_LOOKED_AT_MAX: usize = 16;
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
-    /// Gives a chunk of a node that is dead, and whose slot nobody has taken, back to the region:
-    /// one of those with the fewest blocks in which nobody holds anything. Returns whether it did.
-    ///
-    /// Waits for the lock of the chunk table, each time for at most `timeout_ms`; evicts nothing
-    /// while that is not to be had.
-    pub(crate) fn empty_a_ward(&self, clock: &impl Clock, timeout_ms: u64) -> bool {
-        let (member, layout) = (self.member(), self.areas().layout());
-        let is_ward = |node: &NodeId| {
-            *node != member.node()
-                && is_dead(member, self.areas(), *node)
-                && !self.payload_chunks_of(*node).is_empty()
-        };
-        let Some(node) = layout.nodes().find(is_ward) else { return false };
-        if !self.take_ward(clock, node) {
-            return false;
-        }
-        let chunks = self.payload_chunks_of(node);
-        let given = Ward::of(self, node).empty_a_chunk(clock, chunks, timeout_ms);
-        self.leave_ward(clock);
-        self.local().count(|metrics| metrics.inherited_chunks += u64::from(given));
-        given
-    }
-
-    fn payload_chunks_of(&self, node: NodeId) -> Vec<ChunkId> {
-        let chunk_bytes = self.areas().layout().geometry().chunk_bytes;
-        let chunks = self.member().chunks_of(node).into_iter();
-        let is_payload =
-            |(_, purpose): &(ChunkId, u64)| SlotSize::from_purpose(*purpose, chunk_bytes).is_some();
-        chunks.filter(is_payload).map(|(chunk, _)| chunk).collect()
-    }
+/// What came of a try to empty a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Emptied {
+    /// One is the region's.
+    Given,
+    /// Somebody holds something in each of those that were looked at, or came to meanwhile; or they
+    /// are not the ward's any more.
+    Held,
+    /// The ward has a new life.
+    CameBack,
+    /// The lock of the chunk table was not to be had.
+    NoLock,
 }
 
-/// What a dead node published, as its guardian may write it (W1).
+/// What a vacant node published, as its guardian may write it (W1).
 #[derive(Debug)]
 pub(crate) struct Ward<'c, 'm, F, H: HostMemory, L> {
     cache: &'c Cache<'m, F, H, L>,
@@ -67,7 +46,7 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
     /// The ward that this host is the guardian of.
     pub(crate) fn of(cache: &'c Cache<'m, F, H, L>, node: NodeId) -> Self {
         let (member, areas) = (cache.member(), cache.areas());
-        // M8: what the dead wrote last, and guardians before us.
+        // M8: what the ward wrote last, and guardians before us.
         member.fabric().refresh(areas.published(node));
         let area = member.area_of_vacant(node);
         let (segment, log) = (areas.own_segment(node, area), areas.own_log(area));
@@ -78,7 +57,12 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
         self.cache.member().fabric()
     }
 
-    fn empty_a_chunk(&self, clock: &impl Clock, chunks: Vec<ChunkId>, timeout_ms: u64) -> bool {
+    pub(super) fn empty_a_chunk(
+        &self,
+        clock: &impl Clock,
+        chunks: Vec<ChunkId>,
+        timeout_ms: u64,
+    ) -> Emptied {
         let member = self.cache.member();
         let mut chunks: BTreeMap<ChunkId, u64> =
             chunks.into_iter().map(|chunk| (chunk, 0)).collect();
@@ -100,21 +84,32 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
             }
             // Nothing is evicted while nobody can give chunks back.
             if !blocks.is_empty() && member.lock_shared(CHUNK_LOCK, clock, timeout_ms).is_err() {
-                return false;
+                return Emptied::NoLock;
             }
-            let gone = blocks.chunks(BATCH).all(|batch| {
+            for batch in blocks.chunks(BATCH) {
                 // W2.
-                let areas = self.cache.areas();
-                let ours = member.check_member().is_ok() && is_dead(member, areas, self.node);
-                ours && self.evict(batch, clock)
-            });
+                if !self.is_ours() {
+                    return Emptied::CameBack;
+                }
+                if !self.evict(batch, clock) {
+                    return Emptied::Held;
+                }
+            }
             crash::reach(CrashPoint::ChunkVacated);
-            return gone
-                && member
-                    .free_chunk_of_vacant(clock, timeout_ms, self.node, chunk)
-                    .unwrap_or(false);
+            return match member.free_chunk_of_vacant(clock, timeout_ms, self.node, chunk) {
+                Ok(true) => Emptied::Given,
+                Ok(false) => Emptied::Held,
+                Err(_) => Emptied::NoLock,
+            };
         }
-        false
+        Emptied::Held
+    }
+
+    /// Whether the ward has no new life, and this host may still write.
+    fn is_ours(&self) -> bool {
+        let member = self.cache.member();
+        member.check_member().is_ok()
+            && is_vacant(self.cache.areas().layout(), self.fabric(), self.node)
     }
 
     /// Ends what somebody was at who died: blocks that say EVICTING are READY again. Others may wait
@@ -142,7 +137,7 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
         decision.stay.is_empty()
     }
 
-    /// Says that blocks are to leave. Of one that the dead was writing nobody has to hear.
+    /// Says that blocks are to leave. Of one that the ward was writing nobody has to hear.
     pub(crate) fn announce(&self, blocks: &[Descriptor]) {
         let readable: Vec<_> = blocks.iter().filter(|it| it.is_readable()).copied().collect();
         // H1: before the look.
@@ -155,11 +150,11 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
         let (member, areas) = (self.cache.member(), self.cache.areas());
         let slots: Vec<u32> = blocks.iter().map(|block| block.handle.slot()).collect();
         let mut watches = self.cache.local().wards.lock().unwrap_or_else(PoisonError::into_inner);
-        let watch = watches.entry(self.node).or_default();
+        let watch = &mut watches.entry(self.node).or_default().holds;
         let seen = look_at_stamps(member, areas, self.node, watch, &slots, clock.now_ms());
         let (mut stay, mut leave) = (Vec::new(), Vec::new());
         for (block, seen) in blocks.iter().zip(seen) {
-            // What the dead was writing nobody completes any more (E3).
+            // What the ward was writing nobody completes any more (E3).
             let stays = seen.held && block.is_readable();
             if stays { &mut stay } else { &mut leave }.push(*block);
         }

@@ -14,28 +14,15 @@
 //! A crash anywhere leaves each block of the ward complete or free, as an eviction does: EVICTING is as
 //! good as READY for who reads (H2), and READY again when the next guardian, or the next life, comes.
 
+mod choose;
 mod empty;
 mod homecoming;
 mod take;
 
 #[cfg(test)]
+pub(crate) use choose::AGAIN_MS;
+pub(crate) use choose::WardWatch;
+#[cfg(test)]
 pub(crate) use empty::Ward;
 pub use homecoming::BeingEmptied;
 pub(crate) use take::settle_ward;
-
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::layout::NodeState;
-use cxl_shm::member::{Liveness, Member};
-use cxl_shm::units::NodeId;
-
-use crate::area::Areas;
-
-/// Whether `node` is dead, recovered, and nobody has its slot; read freshly.
-pub(crate) fn is_dead<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    areas: &Areas,
-    node: NodeId,
-) -> bool {
-    let line = areas.layout().node_line(node).fresh(member.fabric());
-    line.is_ok_and(|line| line.state() == Some(NodeState::Dead))
-}
