@@ -4,7 +4,7 @@ use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, ser
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{
     bakery, beats, chunks, deaths, deep, door, formatting, grants, joining, moving, objects,
-    remains, rescue, roots, takeover,
+    remains, rescue, roots, takeover, wards,
 };
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -15,6 +15,7 @@ use crate::member_scenarios::{
 };
 use crate::pressure_scenarios::{serve_from_too_small_a_pool, share_chunks_through_crashes};
 use crate::rack::Mutant;
+use crate::ward_scenarios::vacant_nodes_make_room;
 
 /// Something that hosts do on a simulated rack.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +47,8 @@ pub enum Family {
     Heaps,
     /// Recoverers that die, hosts that seem dead and wake, or come back, on three to five hosts.
     Recoveries,
+    /// What hosts published that died or left, in a pool that is too small, on three hosts.
+    Wards,
     /// Many waiters on one lock, on three hosts.
     Fairness,
     /// A lock manager and its standby, on two hosts.
@@ -67,6 +70,7 @@ impl Family {
             Self::Deaths => "deaths",
             Self::Heaps => "heaps",
             Self::Recoveries => "recoveries",
+            Self::Wards => "wards",
             Self::Fairness => "fairness",
             Self::Standby => "standby",
             Self::Damage => "damage",
@@ -87,7 +91,7 @@ impl Family {
             Self::Damage => 4,
             Self::Cache | Self::Heaps => 3,
             Self::Recoveries | Self::Fairness | Self::Standby => 2,
-            Self::Pressure => 1,
+            Self::Pressure | Self::Wards => 1,
         }
     }
 
@@ -99,6 +103,7 @@ impl Family {
             Self::Litmus
             | Self::Heaps
             | Self::Recoveries
+            | Self::Wards
             | Self::Fairness
             | Self::Standby
             | Self::Damage => false,
@@ -178,7 +183,10 @@ pub const ALL: &[Scenario] = scenarios! {
         deep::profiles_change_hands,
         deep::profiles_are_settled,
         deep::a_recovery_passes_on,
-        deep::the_killed_leave_nothing;
+        deep::the_killed_leave_nothing,
+        wards::a_guardian_is_seen_at_once,
+        wards::a_guardian_that_is_gone_is_settled,
+        wards::a_fenced_guardian_is_none;
     Locks: count_together, count_through_takeovers;
     Chunks: chunks_through_crashes;
     Heaps: heaps_through_crashes, heaps_without_crashes, chunks_on_request;
@@ -186,6 +194,7 @@ pub const ALL: &[Scenario] = scenarios! {
     Pressure: serve_from_too_small_a_pool, share_chunks_through_crashes;
     Deaths: the_dead_are_replaced;
     Recoveries: recoverers_die, a_paused_host_is_quarantined, the_dead_return;
+    Wards: vacant_nodes_make_room;
     Fairness: overtaking_is_bounded, pass_through_crashes;
     Standby: standby_stands_by;
     Damage: flipped_bits_are_misses;

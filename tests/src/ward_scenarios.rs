@@ -1,14 +1,14 @@
-//! What a dead host published, on simulated racks: it is read on, those who live make room of it when
-//! they run short, they may die over it too, and the host comes back to the rest.
+//! What a host published that died or left, on simulated racks: it is read on, those who live make
+//! room of it when they run short, they may die over it too, and the host comes back to the rest.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use connector::dma::SimulatedDma;
 use connector::session::Session;
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::simulated::{Faults, Schedule, SimulatedRack};
-use cxl_shm::layout::{Layout, NodeState};
-use cxl_shm::member::{Fence, FenceOrder, FenceState, SUSPECT_MS};
+use cxl_shm::fabric::simulated::{Crash, Faults, Schedule, SimulatedRack};
+use cxl_shm::layout::Layout;
+use cxl_shm::member::{Fence, FenceOrder, FenceState, LeaveOutcome, SUSPECT_MS, is_vacant};
 use cxl_shm::units::NodeId;
 use kv_cache::evict::Watermarks;
 use kv_cache::{Cache, reclaim_dead_processes};
@@ -19,9 +19,9 @@ use crate::pressure_scenarios::{audit, cluster, serve};
 use crate::rack::{Cluster, Mutant, pause_idle, run, wait_ms};
 
 const HOSTS: usize = 3;
-/// Who dies first.
+/// Who dies first, or leaves.
 const VICTIM: usize = 1;
-/// Prompts that each host that lives publishes, besides those of the dead one.
+/// Prompts that each host that lives publishes, besides those of the one that is gone.
 const NEW_PROMPTS: u32 = 6;
 const UPKEEP_MS: u64 = 20;
 const CHUNK_TIMEOUT_MS: u64 = 50;
@@ -55,7 +55,7 @@ fn manage(cluster: &Cluster, host: usize, name: &str) {
     }
 }
 
-/// The process of a host that looks after its part of the pool, and counts what it took of the dead.
+/// The process of a host that looks after its part of the pool, and counts what it took of who is gone.
 fn keep_up(cluster: &Cluster, host: usize, name: &str, inherited: &Mutex<u64>) {
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);
@@ -71,7 +71,7 @@ fn keep_up(cluster: &Cluster, host: usize, name: &str, inherited: &Mutex<u64>) {
     }
 }
 
-/// Publishes what nobody has yet, which needs room, reads it, and reads what the dead host published.
+/// Publishes what nobody has yet, which needs room, reads it, and reads what the host published that is gone.
 fn work(cluster: &Cluster, host: usize, name: &str, seed: u64) {
     {
         let member = cluster.join(host, name);
@@ -90,24 +90,38 @@ fn work(cluster: &Cluster, host: usize, name: &str, seed: u64) {
     serve(cluster, host, name, 1, seed, false);
 }
 
-/// The victim's host, once it is declared dead and recovered, and for a while after: it comes back in
-/// the middle of whatever its guardian does.
+/// The victim's host, once it is declared dead and recovered, or has left, and for a while after: it
+/// comes back in the middle of whatever its guardian does.
 fn come_back(cluster: &Cluster, name: &str, seed: u64) {
     let (fabric, clock) = (cluster.rack.host(VICTIM), cluster.clock(VICTIM));
     let layout = Layout::new(cluster.geometry()).unwrap_or_else(|error| panic!("{error}"));
     let victim = NodeId(u16::try_from(VICTIM).unwrap_or(0));
-    let is_dead = || {
-        let line = layout.node_line(victim).fresh(&fabric);
-        line.is_ok_and(|line| line.state() == Some(NodeState::Dead))
-    };
-    while !is_dead() {
+    while !is_vacant(&layout, &fabric, victim) {
         wait_ms(&clock, 5);
     }
     wait_ms(&clock, seed % 23 * 10);
     serve(cluster, VICTIM, name, 1, seed, false);
 }
 
-/// A host publishes and crashes, for good or for a while; two others run short, and use its room. By
+/// The last process of the victim's host leaves, the others of that life being gone.
+fn leave_in_order(cluster: &Cluster) {
+    let last = cluster.join(VICTIM, "last");
+    for task in ["first agent", "first"] {
+        cluster.processes.crashed(&Crash::Process { host: VICTIM, task: task.to_owned() });
+    }
+    assert_eq!(last.leave(), LeaveOutcome::NodeLeft);
+}
+
+/// As [`the_dead_make_room`], for the list of all scenarios.
+///
+/// # Panics
+/// As that one.
+pub fn vacant_nodes_make_room(mutant: Mutant, seed: u64) {
+    the_dead_make_room(mutant, seed);
+}
+
+/// A host publishes and crashes, or a process of it dies and it leaves, for good or for a while; two
+/// others run short, and use its room. By
 /// seed a process of a guardian dies, or its whole host: nothing is lost then either, and no wrong
 /// byte is accepted. Returns how many chunks of the dead were used.
 ///
@@ -115,10 +129,17 @@ fn come_back(cluster: &Cluster, name: &str, seed: u64) {
 /// When that is not so.
 pub fn the_dead_make_room(mutant: Mutant, seed: u64) -> u64 {
     let cluster = cluster(HOSTS, seed, mutant);
+    let leaves = seed % 5 == 4;
     // It lives alone at first, has all the room, and crashes somewhere.
+    let step = 4000 + seed * 997 % 9001;
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(5_000_000));
-    schedule = schedule.faults(Faults::NONE).crash_host_at(VICTIM, 4000 + seed * 997 % 9001);
+    schedule = schedule.faults(Faults::NONE);
+    schedule = if leaves {
+        schedule.crash_process_at("first", step)
+    } else {
+        schedule.crash_host_at(VICTIM, step)
+    };
     let body = cluster.clone();
     schedule = schedule.daemon(VICTIM, "first agent", move |life| {
         if life == 0 {
@@ -137,6 +158,9 @@ pub fn the_dead_make_room(mutant: Mutant, seed: u64) -> u64 {
     });
     let processes = cluster.processes.clone();
     run(schedule.on_crash(move |crash| processes.crashed(crash)));
+    if leaves {
+        leave_in_order(&cluster);
+    }
     cluster.processes.end_all();
 
     let inherited = Arc::new(Mutex::new(0));

@@ -24,3 +24,4 @@ pub mod remains;
 pub mod rescue;
 pub mod roots;
 pub mod takeover;
+pub mod wards;

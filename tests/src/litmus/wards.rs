@@ -1,0 +1,158 @@
+//! Who looks after what a node left: seen at once by others that would, and by the node's next life.
+
+use std::cell::RefCell;
+use std::mem::forget;
+
+use cxl_shm::fabric::Fabric;
+use cxl_shm::fabric::simulated::Crash;
+use cxl_shm::layout::{Layout, LockProtocol, RecoveryStep};
+use cxl_shm::member::{DeathNews, Deaths, RecoveryNews, SUSPECT_MS, is_vacant};
+use cxl_shm::units::NodeId;
+
+use super::bed::{OBSERVER, beat_all, cluster, crash};
+use super::deaths::IsOff;
+use crate::rack::{Cluster, Mutant, RackMember};
+
+const WARD: NodeId = NodeId(1);
+
+fn layout(cluster: &Cluster) -> Layout {
+    Layout::new(cluster.geometry()).expect("the region was formatted by it")
+}
+
+/// Whether `member` may look after `WARD`; it does not after that.
+fn may_look_after(cluster: &Cluster, member: &RackMember) -> bool {
+    let may = member.take_ward(WARD);
+    stop(member);
+    cluster.warm();
+    may
+}
+
+fn stop(member: &RackMember) {
+    member.guardian_word().publish(member.fabric(), 0);
+}
+
+/// What the device has in the first word of the ward's area.
+fn left(cluster: &Cluster) -> u64 {
+    let word = layout(cluster).area(WARD).word(0).expect("an area has a line");
+    word.fresh(&cluster.rack.host(OBSERVER))
+}
+
+/// A guardian is one at a time, and stops when the ward comes back, which waits for it.
+///
+/// # Panics
+/// When one did not see the other at once.
+pub fn a_guardian_is_seen_at_once(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let [one, ward, other] = [0, 1, 2].map(|host| cluster.join(host, "worker"));
+    cluster.warm();
+    assert!(!may_look_after(&cluster, &one), "it lives");
+    ward.leave();
+    // Who comes back is another life, whatever others remember of its slot.
+    one.leave();
+    cluster.warm();
+    let one = cluster.join(0, "worker");
+    assert!(one.take_ward(WARD), "that it left was not seen at once");
+    assert!(!may_look_after(&cluster, &other), "two look after one");
+    let word = one.area_of_vacant(WARD).word(0).expect("an area has a line");
+    word.publish(one.fabric(), 5);
+    stop(&one);
+    assert!(may_look_after(&cluster, &other), "that it stopped was not seen at once");
+    assert_eq!(left(&cluster), 5);
+
+    assert!(one.take_ward(WARD));
+    cluster.warm();
+    let ward = cluster.join(1, "returned");
+    assert!(!is_vacant(one.layout(), one.fabric(), WARD), "that it came was not seen at once");
+    assert_eq!(ward.still_guarded(), Some(one.node()));
+    cluster.warm();
+    stop(&one);
+    assert_eq!(ward.still_guarded(), None, "that it stopped was not seen at once");
+    let own = ward.area().word(0).expect("an area has a line");
+    ward.fabric().refresh(ward.layout().area(WARD).range());
+    assert_eq!(own.own(ward.fabric()), 5);
+    cluster.warm();
+    assert!(!may_look_after(&cluster, &other), "it lives");
+    // The word of a host that is named by nobody's word.
+    assert!(one.guardian_word().own(one.fabric()) == 0);
+    cluster.check_writers();
+}
+
+/// A process dies as a guardian, in the middle of a store. Its host comes back, or leaves: what was
+/// stored has arrived by then, and nobody waits.
+///
+/// # Panics
+/// When that is not so.
+pub fn a_guardian_that_is_gone_is_settled(mutant: Mutant, seed: u64) {
+    for leaves in [false, true] {
+        let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+        let [ward, other] = [1, 2].map(|host| cluster.join(host, "worker"));
+        ward.leave();
+        let [dies, lives] = ["guardian", "beside"].map(|name| cluster.join(0, name));
+        cluster.warm();
+        assert!(dies.take_ward(WARD));
+        cluster.warm();
+        let word = dies.layout().area(WARD).range().start().word(0).expect("a line has words");
+        dies.fabric().store(word, 7);
+        cluster.processes.crashed(&Crash::Process { host: 0, task: "guardian".to_owned() });
+        forget(dies);
+        assert!(!may_look_after(&cluster, &other), "it may still be writing");
+        if leaves {
+            lives.leave();
+        } else {
+            cluster.processes.crashed(&Crash::Process { host: 0, task: "beside".to_owned() });
+            forget(lives);
+            forget(cluster.join(0, "returned"));
+        }
+        assert!(may_look_after(&cluster, &other), "that it is over was not seen at once");
+        assert_eq!(left(&cluster), 7, "what it stored");
+        let word = layout(&cluster).guardian(NodeId(0));
+        assert_eq!(word.fresh(&cluster.rack.host(OBSERVER)), 0);
+        // Nothing is on its way any more.
+        let heir = cluster.join(1, "heir");
+        assert_eq!(heir.still_guarded(), None);
+        heir.area().word(0).expect("an area has a line").publish(heir.fabric(), 9);
+        cluster.warm();
+        assert_eq!(left(&cluster), 9);
+        cluster.check_writers();
+    }
+}
+
+/// The host of a guardian loses power: once it is fenced nobody waits for it, and not before.
+///
+/// # Panics
+/// When that is not so.
+pub fn a_fenced_guardian_is_none(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let clock = cluster.clock(2);
+    let [victim, ward, other] = [0, 1, 2].map(|host| cluster.join(host, "worker"));
+    ward.leave();
+    let manage = RefCell::new(other.manage().expect("nobody else manages"));
+    manage.borrow_mut().claim().expect("there are terms");
+    let mut deaths = Deaths::watch(&manage.borrow(), &clock, SUSPECT_MS);
+    assert_eq!(deaths.step(0, true, &mut IsOff), []);
+    assert!(victim.take_ward(WARD));
+    crash(&cluster, 0);
+    forget(victim);
+    let mut fenced = false;
+    for step in 0..40 {
+        cluster.warm();
+        beat_all(&[&other]);
+        let state = manage.borrow_mut().poll();
+        assert!(state.is_some(), "it was not deposed");
+        let news = deaths.step(SUSPECT_MS + step * 20, true, &mut IsOff);
+        let reached = |wanted: RecoveryStep| {
+            news.iter().any(|(_, news)| {
+                matches!(news, DeathNews::Recovery(RecoveryNews::Reached(step)) if *step == wanted)
+            })
+        };
+        fenced |= reached(RecoveryStep::Fenced);
+        assert_eq!(may_look_after(&cluster, &other), fenced, "fenced or not was not seen at once");
+        if reached(RecoveryStep::Done) {
+            let word = layout(&cluster).guardian(NodeId(0));
+            assert_ne!(word.fresh(&cluster.rack.host(OBSERVER)), 0, "nobody has cleared it");
+            cluster.check_writers();
+            return;
+        }
+    }
+    panic!("no end of the recovery");
+}
