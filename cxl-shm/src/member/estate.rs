@@ -29,7 +29,8 @@
 //!   Over once is over for good. The word is read before the line: a vacant slot is that of its
 //!   life or of a later one, whatever a damaged word says.
 //! - **W4** A host is guardian by one of its processes. When that is dead, the next that looks after
-//!   the dead writes back what it stored and clears the word (M8). A word that names nobody, as after
+//!   the dead writes back what it stored and clears the word (M8), and so does the one that takes its
+//!   place in the host's registry. A word that names nobody, as after
 //!   damage, is in force for nobody, and cleared by its own host in the same way.
 
 use super::slot::recoveries_of;
@@ -181,6 +182,16 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         });
         if !lives {
             settle(self.seat(), self.fabric());
+        }
+    }
+
+    /// W4: ends what a process left that had the place of this one in the registry. From now on it
+    /// would seem to be us.
+    pub(super) fn settle_predecessor(&self, clock: &impl Clock) {
+        let found = Guardian::from_word(self.guardian_word().own(self.fabric()));
+        if found.is_some_and(|guardian| guardian.process == self.process()) {
+            let _guard = self.lock_heap(clock);
+            self.settle_ward();
         }
     }
 

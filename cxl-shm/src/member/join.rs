@@ -205,7 +205,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         };
         crash::reach(CrashPoint::ProcessRegistered);
         let agent = Default::default();
-        Ok(Self {
+        let member = Self {
             fabric,
             superblock,
             seat,
@@ -216,7 +216,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             liveness,
             agent,
             registered: true,
-        })
+        };
+        member.settle_predecessor(clock);
+        Ok(member)
     }
 
     /// Leaves. The last process of a host leaves the node slot too: after return every host sees

@@ -174,6 +174,18 @@ fn who_left_as_a_guardian_is_settled_without_any_dead() {
     assert_ne!(word_of(&rig, first.node()), 0);
     reclaim_dead_processes(&first, &AtOnce(&clock));
     assert_eq!(word_of(&rig, first.node()), 0);
+    // Nor does who takes its place seem to go on with it.
+    for _ in 0..2 {
+        let beside = rig.join(0);
+        let cache = Cache::attach(&beside, &clock).unwrap();
+        assert!(cache.take_ward(&clock, WARD));
+        drop(cache);
+        let place = beside.process();
+        assert_eq!(beside.leave(), LeaveOutcome::OthersRemain);
+        let other = rig.join(0);
+        assert_eq!(other.process(), place);
+        assert_eq!(word_of(&rig, first.node()), 0);
+    }
     // Not while it lives.
     let other = rig.join(0);
     let cache = Cache::attach(&other, &clock).unwrap();
