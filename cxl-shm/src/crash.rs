@@ -167,7 +167,7 @@ crash_points! {
     EvictDecided,
     /// Nothing is in a chunk any more that is being given back, the chunk table does not know.
     ChunkVacated,
-    /// A host says that it looks after what a dead node published, nothing is written there.
+    /// A host says that it looks after what a vacant node left, nothing is written there.
     WardTaken,
     /// A heap's directory is being built anew: nothing is written yet.
     SweepMarked,

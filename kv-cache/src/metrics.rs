@@ -49,7 +49,7 @@ pub struct Metrics {
     pub chunks_added: u64,
     /// Chunks that were given back to the region.
     pub chunks_returned: u64,
-    /// Chunks of dead nodes that were given back to the region.
+    /// Chunks of vacant nodes that were given back to the region.
     pub inherited_chunks: u64,
     /// Times the heap's directory was built anew from the descriptors.
     pub sweeps: u64,

@@ -86,9 +86,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     ///
     /// Tells the owners what this process used, releases holds of processes that are gone, evicts
     /// above the high watermark down to the low one, and balances chunks over the nodes: a node that
-    /// is full takes one of a node that nobody has first ([`Metrics::inherited_chunks`](crate::Metrics)); one that
-    /// has less than its share asks for one, a node with more than its share gives the
-    /// coldest one to who asks. For chunks, and for nothing else, it waits for other hosts: at most
+    /// is full takes one of a vacant node first ([`Metrics::inherited_chunks`](crate::Metrics)); one
+    /// that has less than its share asks for one, a node with more than its share gives the coldest
+    /// one to who asks. For chunks, and for nothing else, it waits for other hosts: at most
     /// `chunk_timeout_ms` for each lock.
     ///
     /// Does nothing on a node that was declared dead.
