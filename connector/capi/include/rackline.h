@@ -132,7 +132,7 @@ typedef enum {
 
 // How a process transfers. What is zero has its default.
 typedef struct {
-  // Threads that copy, 256 at most. One fills most of what a processor can copy, and is the
+  // Threads that copy, 64 at most. One fills most of what a processor can copy, and is the
   // default.
   uint32_t copy_threads;
   // Transfers that wait in each queue at most, 1048576 at most; by default 256.
@@ -279,8 +279,9 @@ extern "C" {
 #endif // __cplusplus
 
 // What was wrong in the last call of this thread that returned an error, or whose result says that
-// blocks are missing (`RacklineLookupResult`, `RacklinePublishResult`, `RacklineFetchResult`): a
-// text, empty when there was none. It stays valid until the next such call of the same thread.
+// blocks could not be had (a hold, `RacklinePublishResult`, `RacklineFetchResult`; not a lookup that
+// finds fewer): a text, empty when there was none. It stays valid until the next such call of the same
+// thread.
 const char *rackline_error_message(void);
 
 // The name of an error code, as in this header: `"RACKLINE_ERROR_BUSY"`, say. A text that stays

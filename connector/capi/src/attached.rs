@@ -78,6 +78,12 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
+        // The end of a thread comes in a child of fork, too: what is held there is the parent's (I4).
+        if self.process.pid != std::process::id() {
+            std::mem::forget(std::mem::take(&mut self.held));
+            self.member = None;
+            return;
+        }
         self.held.clear();
         if let Some(member) = self.member.take() {
             let member = std::ptr::from_ref(member).cast_mut();

@@ -36,6 +36,7 @@ fn two_processes_share_objects_and_locks() {
     let written = place(&finish(start(&program, &region, &["0", "write", ROUNDS])));
     let counters = ["0", "1"].map(|node| start(&program, &region, &[node, "count", ROUNDS]));
     let counted = counters.map(|counter| place(&finish(counter)));
+    finish(start(&program, &region, &["0", "fork", ROUNDS]));
     let said = finish(start(&program, &region, &["1", "read", ROUNDS]));
     let read = place(&said);
 

@@ -90,16 +90,27 @@ pub(super) fn start(
     let (lookup, lookups) = bounded::<Work>(queue_depth);
     let (fetch, fetches) = bounded::<Work>(queue_depth);
     let (publish, publishes) = bounded::<Work>(queue_depth);
-    let mut copying = Vec::with_capacity(copy_threads);
+    let (mut copying, mut refused) = (Vec::with_capacity(copy_threads), None);
     for number in 0..copy_threads {
+        if refused.is_some() {
+            break;
+        }
         let (fetches, publishes) = (fetches.clone(), publishes.clone());
         let serve = move |cache: &LocalCache<'_>, dma: &HostDma, clock: &SystemClock| {
             copy(&Desk { cache, dma, clock }, &fetches, &publishes);
         };
-        copying.push(pool.start_thread(&format!("rackline-copy-{number}"), serve)?);
+        match pool.start_thread(&format!("rackline-copy-{number}"), serve) {
+            Ok(thread) => copying.push(thread),
+            Err(error) => refused = Some(error),
+        }
     }
     // Refused here, where somebody hears of it.
-    pool.cache()?;
+    if let Some(error) = refused.or_else(|| pool.cache().err()) {
+        // Threads that were started end with their queues, and leave before the pool does.
+        drop((fetch, publish));
+        end(&pool, copying);
+        return Err(error);
+    }
     let keep = move || {
         // As it was a moment ago: it says no only to a region or host tier of another version.
         if let Ok(cache) = pool.cache() {

@@ -143,8 +143,9 @@ fn said_by(panic: &(dyn Any + Send)) -> String {
 }
 
 /// What was wrong in the last call of this thread that returned an error, or whose result says that
-/// blocks are missing (`RacklineLookupResult`, `RacklinePublishResult`, `RacklineFetchResult`): a
-/// text, empty when there was none. It stays valid until the next such call of the same thread.
+/// blocks could not be had (a hold, `RacklinePublishResult`, `RacklineFetchResult`; not a lookup that
+/// finds fewer): a text, empty when there was none. It stays valid until the next such call of the same
+/// thread.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_error_message() -> *const c_char {

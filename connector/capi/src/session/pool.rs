@@ -12,7 +12,7 @@ use super::arguments::{optional, place, places, text};
 use super::error::{Failure, RacklineError, c_text, code};
 use super::handles::{self, Opened};
 
-const COPY_THREADS_MAX: u32 = 256;
+const COPY_THREADS_MAX: u32 = 64;
 const QUEUE_DEPTH_MAX: u32 = 1 << 20;
 
 /// This process, attached to a pool. Zero is none.
@@ -31,7 +31,7 @@ impl Opened for Transfers {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklinePoolOptions {
-    /// Threads that copy, 256 at most. One fills most of what a processor can copy, and is the
+    /// Threads that copy, 64 at most. One fills most of what a processor can copy, and is the
     /// default.
     pub copy_threads: u32,
     /// Transfers that wait in each queue at most, 1048576 at most; by default 256.

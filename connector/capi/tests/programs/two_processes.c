@@ -1,17 +1,21 @@
 /* Two processes of two nodes over one region: run as
  *
- *     two_processes REGION NODE write|read|count ROUNDS
+ *     two_processes REGION NODE write|read|count|fork ROUNDS
  *
  * "write" makes an object, fills it, and names it; "read" finds it by its name, mapped at another
- * address, checks it and frees it; "count" adds one to a counter ROUNDS times under a lock. */
+ * address, checks it and frees it; "count" adds one to a counter ROUNDS times under a lock; "fork" holds that
+ * lock while a child that it forked ends. */
 #define _GNU_SOURCE
 #include "cxl_shm.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define WORDS 1000
 
@@ -79,6 +83,33 @@ static void count(uint64_t rounds) {
     say_place("counted", shared);
 }
 
+/* The lock is refused to this thread: another one of the process holds it. */
+static void *want(void *lock) {
+    expect(CXL_SHM_ERROR_LOCK, cxl_shm_acquire_lock_within(*(uint32_t *)lock, 200), "a held lock");
+    return NULL;
+}
+
+static void fork_with_a_lock(void) {
+    board *shared = find();
+    uint32_t lock = shared->lock;
+    must(cxl_shm_acquire_lock(lock), "acquire");
+    pid_t child = fork();
+    if (child == 0) {
+        expect(CXL_SHM_ERROR_NOT_ATTACHED, cxl_shm_release_lock(lock), "release in a child");
+        /* With all that runs at the end of a thread, and of a process. */
+        exit(0);
+    }
+    int status = 0;
+    pthread_t thread;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0
+        || pthread_create(&thread, NULL, want, &lock) != 0 || pthread_join(thread, NULL) != 0) {
+        fprintf(stderr, "the child, or a thread: status %d\n", status);
+        exit(1);
+    }
+    must(cxl_shm_release_lock(lock), "release");
+    say_place("forked", shared);
+}
+
 static void read_board(void) {
     board *found = find();
     for (uint64_t i = 0; i < WORDS; i++) {
@@ -119,7 +150,7 @@ static void read_board(void) {
 
 int main(int argc, char **argv) {
     if (argc != 5) {
-        fprintf(stderr, "usage: two_processes REGION NODE write|read|count ROUNDS\n");
+        fprintf(stderr, "usage: two_processes REGION NODE write|read|count|fork ROUNDS\n");
         return 2;
     }
     int node = atoi(argv[2]);
@@ -137,6 +168,8 @@ int main(int argc, char **argv) {
         write_board();
     } else if (strcmp(argv[3], "count") == 0) {
         count(strtoull(argv[4], NULL, 10));
+    } else if (strcmp(argv[3], "fork") == 0) {
+        fork_with_a_lock();
     } else {
         read_board();
     }
