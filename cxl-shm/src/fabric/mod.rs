@@ -17,8 +17,8 @@
 //! - **M5 Words are aligned 8 bytes**, one width per word, relaxed atomics on the host. Longer
 //!   records carry a version and a CRC and are validated on every read. A reader never trusts an
 //!   offset it has not range-checked.
-//! - **M6 Payload and metadata never share a page**, and the GPU path never loads payload with
-//!   the CPU.
+//! - **M6 Payload and metadata never share a page**, and where a GPU copies, the CPU
+//!   loads payload for its checksum alone, refreshed as for any load.
 //! - **M7 No read-modify-write on shared lines.** [`Fabric`] has none, so it does not compile.
 //!   Words in a host's own DRAM have one: [`HostMemory`].
 //! - **M8 Attach, detach and take-over flush** the metadata this host may hold.
