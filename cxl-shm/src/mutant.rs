@@ -49,12 +49,20 @@ pub enum Mutant {
     GuardsUnseen,
     /// W2: the next life of a ward does not look for a guardian after it said that it joins.
     ComesHomeUnseen,
+    /// H1: the owner of a block does not look at its stamps after it said EVICTING.
+    EvictsUnseen,
+    /// H1: a reader takes a block for held without a look at its descriptor.
+    HoldsUnseen,
+    /// H4: what a dead process held stays held.
+    KeepsDeadHolds,
+    /// H6: a block that its owner died over stays EVICTING.
+    StaysEvicting,
 }
 
 #[cfg(any(test, feature = "proof"))]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 22] = [
         Self::SharesLine,
         Self::LastGranteeOnly,
         Self::ReusesTicket,
@@ -73,7 +81,15 @@ impl Mutant {
         Self::RefreshesUpFront,
         Self::GuardsUnseen,
         Self::ComesHomeUnseen,
+        Self::EvictsUnseen,
+        Self::HoldsUnseen,
+        Self::KeepsDeadHolds,
+        Self::StaysEvicting,
     ];
+
+    /// Rules that are kept by what uses this crate: the cache.
+    pub const OF_CACHE: [Self; 4] =
+        [Self::EvictsUnseen, Self::HoldsUnseen, Self::KeepsDeadHolds, Self::StaysEvicting];
 
     /// The mutant of that name.
     #[must_use]

@@ -108,6 +108,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
         Ok(cache)
     }
 
+    /// The cache through a member of a model, with nothing read and nothing written.
+    #[cfg(any(test, feature = "proof"))]
+    pub(crate) fn carried(member: &'m Member<F, H, L>, areas: Areas) -> Self {
+        Self { member, areas, heap: Heap::new(member, areas), local: Arc::new(Local::new(areas)) }
+    }
+
     /// The member it works through.
     #[must_use]
     pub fn member(&self) -> &'m Member<F, H, L> {

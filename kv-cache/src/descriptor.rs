@@ -182,18 +182,22 @@ pub enum DescriptorError {
     Malformed,
 }
 
+fn value_of(state: BlockState) -> u8 {
+    match state {
+        BlockState::Writing => WRITING,
+        BlockState::Ready => READY,
+        BlockState::Evicting => EVICTING,
+        BlockState::Spilled => SPILLED,
+    }
+}
+
 impl DescriptorLine {
     /// The line of a block.
     pub(crate) fn block(descriptor: &Descriptor) -> Self {
         let Descriptor { handle, payload, .. } = *descriptor;
         Self {
             generation: handle.generation,
-            state: match descriptor.state {
-                BlockState::Writing => WRITING,
-                BlockState::Ready => READY,
-                BlockState::Evicting => EVICTING,
-                BlockState::Spilled => SPILLED,
-            },
+            state: value_of(descriptor.state),
             flags: 0,
             owner: low_byte(handle.owner.0),
             process: low_byte(descriptor.process.0),
@@ -213,6 +217,11 @@ impl DescriptorLine {
     pub(crate) fn free(owner: NodeId, generation: u32, evicted: bool) -> Self {
         let flags = if evicted { EVICTED } else { 0 };
         Self { generation, state: FREE, flags, owner: low_byte(owner.0), ..Self::zeroed() }
+    }
+
+    /// The same line but for the state.
+    pub(crate) fn say(&mut self, state: BlockState) {
+        self.state = value_of(state);
     }
 
     /// The same tombstone, as one where searches end.

@@ -22,6 +22,7 @@
 
 mod area;
 mod block;
+mod broken;
 mod cache;
 mod damage;
 mod descriptor;
@@ -39,6 +40,8 @@ mod lookup;
 mod metrics;
 mod miss;
 mod model;
+#[cfg(any(test, feature = "proof"))]
+pub mod proof;
 mod publish;
 mod reclaim;
 pub mod replay;
@@ -71,5 +74,5 @@ pub use model::{
 pub use publish::{CommitError, Refusal, Reservation};
 pub use reclaim::reclaim_dead_processes;
 pub use segment::{PROBE_SLOTS, PeerSegment, segment_of};
-pub use stamp::HOLD_MS_MAX;
+pub use stamp::{HOLD_MS_MAX, held_by};
 pub use ward::BeingEmptied;

@@ -118,6 +118,12 @@ impl PeerSegment {
         }
     }
 
+    /// All lines of the segment.
+    #[cfg(any(test, feature = "proof"))]
+    pub(crate) fn all(&self) -> LineRange {
+        self.area.range()
+    }
+
     /// The line of a slot, to be refreshed in a batch.
     pub(crate) fn range(&self, slot: u32) -> LineRange {
         self.line(slot).range()
@@ -165,6 +171,21 @@ impl OwnSegment {
         slot: u32,
     ) -> Result<SlotContent, DescriptorError> {
         content(self.line(slot).own(fabric), self.node, slot, &self.layout)
+    }
+
+    /// A block whose writer died while it said that it may leave, or that it stays: of its line the
+    /// state or the seal alone is of that write, and nothing else of the block has changed (H6).
+    pub(crate) fn undecided(&self, fabric: &impl Fabric, slot: u32) -> Option<SlotContent> {
+        let line = self.line(slot);
+        let said = [BlockState::Ready, BlockState::Evicting]
+            .into_iter()
+            .find_map(|state| line.own_mended(fabric, |line| line.say(state)))?;
+        match content(Ok(said), self.node, slot, &self.layout) {
+            Ok(SlotContent::Block(block)) => {
+                Some(SlotContent::Block(Descriptor { state: BlockState::Evicting, ..block }))
+            }
+            Ok(_) | Err(_) => None,
+        }
     }
 
     /// Says of blocks, of which nothing else has changed, that they are in `state`. Every host sees it

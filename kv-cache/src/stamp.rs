@@ -13,9 +13,11 @@
 //! when it used the block: the owner's own count of time, so no two clocks are ever compared.
 
 use cxl_shm::fabric::{Fabric, OwnedArea, OwnedWord, PeerArea, PeerWord};
+use cxl_shm::layout::{Layout, Superblock};
 use cxl_shm::units::NodeId;
 
-use crate::geometry::halves;
+use crate::area::Areas;
+use crate::geometry::{CacheGeometry, GeometryError, halves};
 
 /// Unit of the length of a hold.
 const UNIT_MS: u64 = 64;
@@ -103,6 +105,32 @@ impl PeerStamps {
     pub(crate) fn word(&self, owner: NodeId, slot: u32) -> PeerWord {
         self.array.word(index(self.slots, owner, slot)).expect("every slot has a stamp")
     }
+}
+
+/// The blocks that `reader` says it holds, freshly read: owner and descriptor slot of each. For tools
+/// that are no members.
+///
+/// # Errors
+/// [`GeometryError`] when the region was not formatted for a cache of this version.
+///
+/// # Panics
+/// When the region has no such node.
+pub fn held_by<F: Fabric>(
+    fabric: &F,
+    superblock: &Superblock,
+    layout: &Layout,
+    reader: NodeId,
+) -> Result<Vec<(NodeId, u32)>, GeometryError> {
+    let region = layout.geometry();
+    let geometry = CacheGeometry::decode(superblock.application, region.nodes, region.area_lines)?;
+    let stamps = Areas::new(*layout, geometry).stamps(reader);
+    fabric.refresh(stamps.array.range());
+    let slots = geometry.descriptor_slots();
+    let all = layout.nodes().flat_map(|owner| (0..slots).map(move |slot| (owner, slot)));
+    let is_held = |(owner, slot): &(NodeId, u32)| {
+        Stamp::from_word(stamps.word(*owner, *slot).cached(fabric)).held
+    };
+    Ok(all.filter(is_held).collect())
 }
 
 /// The stamps of this node, written under the heap lock.

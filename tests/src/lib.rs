@@ -1,6 +1,7 @@
 //! Suites that cross crates: simulated racks, process kills, the rules of the house.
 
 pub mod cache_scenarios;
+pub mod exploration;
 pub mod fabric_conformance;
 pub mod heap_scenarios;
 pub mod hostile_scenarios;

@@ -63,6 +63,14 @@ pub enum LineError {
 
 /// Seals `value` as version `version` of the record at `at`.
 pub(crate) fn seal<T: Record>(at: LineOffset, value: &T, version: u32) -> LineWords {
+    let mut words = words_of(value);
+    let crc = crc_of(at, T::KIND, version, &words);
+    words[LINE_WORDS - 1] = u64::from(version) | u64::from(crc) << 32;
+    words
+}
+
+/// A line with `value`, and no seal yet.
+fn words_of<T: Record>(value: &T) -> LineWords {
     const { assert!(size_of::<T>() == RECORD_BYTES, "a record fills its line but for the seal") };
     let mut words = [0; LINE_WORDS];
     for (word, bytes) in words.iter_mut().zip(bytemuck::bytes_of(value).chunks_exact(8)) {
@@ -70,9 +78,16 @@ pub(crate) fn seal<T: Record>(at: LineOffset, value: &T, version: u32) -> LineWo
         eight.copy_from_slice(bytes);
         *word = u64::from_le_bytes(eight);
     }
-    let crc = crc_of(at, T::KIND, version, &words);
-    words[LINE_WORDS - 1] = u64::from(version) | u64::from(crc) << 32;
     words
+}
+
+/// What `words` say, whatever their seal.
+fn value_of<T: Record>(words: &LineWords) -> T {
+    let mut bytes = [0; RECORD_BYTES];
+    for (eight, word) in bytes.chunks_exact_mut(8).zip(words) {
+        eight.copy_from_slice(&word.to_le_bytes());
+    }
+    bytemuck::pod_read_unaligned(&bytes)
 }
 
 /// The record in `words`, read at `at`, and its version.
@@ -85,11 +100,7 @@ pub(crate) fn unseal<T: Record>(at: LineOffset, words: &LineWords) -> Result<(T,
     if found != expected {
         return Err(LineError::Corrupt { at, found, expected });
     }
-    let mut bytes = [0; RECORD_BYTES];
-    for (eight, word) in bytes.chunks_exact_mut(8).zip(words) {
-        eight.copy_from_slice(&word.to_le_bytes());
-    }
-    Ok((bytemuck::pod_read_unaligned(&bytes), version))
+    Ok((value_of(words), version))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "takes the word apart into its halves")]
@@ -143,6 +154,17 @@ impl<T: Record> OwnedLine<T> {
     /// [`LineError`] when none was written, or the line is damaged.
     pub fn own(&self, fabric: &impl Fabric) -> Result<T, LineError> {
         unseal(self.at, &fabric.read_line(self.at)).map(|(value, _)| value)
+    }
+
+    /// A value of ours within whose write somebody died: what the line says, once `mend` has put it
+    /// right, if that is what its seal was made for. For writes that change little: who reads tries the
+    /// few values that there can be.
+    pub fn own_mended(&self, fabric: &impl Fabric, mend: impl FnOnce(&mut T)) -> Option<T> {
+        let mut words = fabric.read_line(self.at);
+        let mut value = value_of(&words);
+        mend(&mut value);
+        words[..LINE_WORDS - 1].copy_from_slice(&words_of(&value)[..LINE_WORDS - 1]);
+        unseal(self.at, &words).ok().map(|(value, _)| value)
     }
 
     /// The line as its readers see it.

@@ -5,6 +5,8 @@
 //! *agent*, beats the host's heart and follows the lock managers.
 
 mod attach;
+#[cfg(any(test, feature = "proof"))]
+mod carried;
 pub(crate) mod consensus;
 mod deaths;
 mod door;

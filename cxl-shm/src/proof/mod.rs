@@ -30,7 +30,7 @@ mod wards;
 pub use crate::mutant::Mutant;
 pub use broken::{Broken, broken};
 pub use racks::{RackScenario, rack_scenarios};
-pub use scenario::{Scenario, scenarios};
+pub use scenario::{Scenario, Variant, scenarios};
 
 /// Runs `act`, on this thread, with one rule of the protocols broken, or with all of them kept: for
 /// suites that are to show that they notice.

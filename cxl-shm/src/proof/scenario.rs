@@ -25,19 +25,32 @@ pub struct Scenario {
 
 /// What is explored: on which memory, with what left out, how far.
 #[derive(Clone, Copy, Debug)]
-struct Variant {
+pub struct Variant {
     memory: Memory,
     removed: Option<Site>,
     limits: Limits,
 }
 
 impl Variant {
-    fn explore<T: Task>(self, model: &Model<T>) -> Exploration {
+    /// Explores `model` so.
+    #[must_use]
+    pub fn explore<T: Task>(self, model: &Model<T>) -> Exploration {
         explore(model, self.memory, self.removed, self.limits)
     }
 }
 
 impl Scenario {
+    /// A scenario of what uses this crate; `run` makes its model and explores it.
+    #[must_use]
+    pub fn new(
+        name: &'static str,
+        about: &'static str,
+        long: bool,
+        run: fn(Variant) -> Exploration,
+    ) -> Self {
+        Self { name, about, long, run }
+    }
+
     /// Explores it on `memory`, with a flush or fence `removed`, or a rule broken.
     #[must_use]
     pub fn explore(

@@ -40,7 +40,8 @@ fn proposers_agree() {
 
 #[test]
 fn every_mutant_has_its_place_and_every_place_a_scenario() {
-    for mutant in Mutant::ALL {
+    // Where those of the cache are noticed is known there.
+    for mutant in Mutant::ALL.into_iter().filter(|mutant| !Mutant::OF_CACHE.contains(mutant)) {
         assert_eq!(broken().iter().filter(|it| it.mutant == mutant).count(), 1, "{mutant:?}");
     }
     assert!(broken().iter().all(|it| scenario(it.scenario).long <= it.long));

@@ -8,6 +8,7 @@ use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::Liveness;
 
 use super::{BATCH, LOOKED_AT_MAX, Order};
+use crate::broken::{Rule, is_broken};
 use crate::cache::Cache;
 use crate::descriptor::{BlockState, Descriptor, SlotContent};
 use crate::heap::{LockedHeap, SlotSize, SlotWord};
@@ -192,6 +193,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         blocks: &[Descriptor],
         now_ms: u64,
     ) -> Decision {
+        if is_broken(Rule::OwnerLooksAgain) {
+            return Decision { stay: Vec::new(), leave: blocks.to_vec() };
+        }
         let slots: Vec<u32> = blocks.iter().map(|block| block.handle.slot()).collect();
         let seen = self.look_at_stamps(watch, &slots, now_ms);
         let (mut stay, mut leave) = (Vec::new(), Vec::new());

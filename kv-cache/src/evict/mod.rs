@@ -30,7 +30,7 @@
 //!   what the dead left there is redone.
 //!
 //! A crash anywhere leaves each block complete or free: EVICTING goes back to READY in the sweep,
-//! since somebody may hold it (H6), and the log is skipped over, so that nobody goes on believing in
+//! since somebody may hold it (H6), also where the line that says so is torn, and the log is skipped over, so that nobody goes on believing in
 //! what is gone (G3).
 //!
 //! [`Cache::upkeep`]: crate::Cache::upkeep

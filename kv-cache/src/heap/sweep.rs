@@ -5,6 +5,7 @@ use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::member::Liveness;
 
 use super::{LockedHeap, SlotWord, tag};
+use crate::broken::{Rule, is_broken};
 use crate::descriptor::{BlockState, Descriptor, DescriptorLine, SlotContent};
 
 /// How many more blocks than any other slot of its node a slot may have held whose generation is
@@ -30,7 +31,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         let mut newest = 0;
         let mut used = false;
         for slot in 0..self.directory.slots() {
-            let content = self.segment.own(self.fabric(), slot);
+            let content = self.segment.own(self.fabric(), slot).or_else(|error| {
+                let undecided = || self.segment.undecided(self.fabric(), slot);
+                // Nobody ever wrote there, or its writer died within a line.
+                undecided().ok_or(error)
+            });
             used |= content != Ok(SlotContent::Blank);
             let word = match content {
                 Ok(SlotContent::Blank) => continue,
@@ -41,7 +46,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
                     let generation = block.handle.generation();
                     match self.keep(&block) {
                         Some(word) => {
-                            if block.state == BlockState::Evicting {
+                            if block.state == BlockState::Evicting
+                                && !is_broken(Rule::EvictingComesBack)
+                            {
                                 kept.push(Descriptor { state: BlockState::Ready, ..block });
                             }
                             word

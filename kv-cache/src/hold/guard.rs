@@ -31,7 +31,7 @@ pub struct HeldBlock {
 }
 
 impl HeldBlock {
-    pub(super) fn new(block: MatchedBlock, process: ProcessSlot, local: Arc<Local>) -> Self {
+    pub(crate) fn new(block: MatchedBlock, process: ProcessSlot, local: Arc<Local>) -> Self {
         Self { block, process, local }
     }
 

@@ -26,6 +26,8 @@
 //!   was declared dead, do not count; a node that joins again releases what its former life left. One
 //!   that has expired costs at most a miss, never a wrong byte.
 //! - **H6** Only EVICTING back to READY, with the payload untouched, keeps a generation.
+//!   Who dies within a line that says either leaves it torn, and the block as it was: of the line the
+//!   state or the seal alone is new, so the sweep finds out by trying both states.
 //!
 //! A crash between count and stamp, or stamp and look, leaves a hold that nobody has. After the sweep of
 //! the reader's host it is released, a bounded number of stamps with each hold of its heap lock, and
@@ -40,6 +42,8 @@ pub use guard::HeldBlock;
 pub(crate) use guard::Release;
 pub(crate) use table::{HoldTable, words_needed};
 pub use take::HoldError;
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use take::Look;
 pub(crate) use watch::HoldWatch;
 
 /// How long a hold lasts unless the holder says otherwise, in milliseconds.

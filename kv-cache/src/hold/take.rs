@@ -9,6 +9,7 @@ use cxl_shm::member::{DeclaredDead, Liveness, ProcessSlot};
 use cxl_shm::units::NodeId;
 
 use super::{HeldBlock, Release};
+use crate::broken::{Rule, is_broken};
 use crate::cache::Cache;
 use crate::descriptor::{BlockState, Handle};
 use crate::fetch::{Wanted, accept};
@@ -42,6 +43,17 @@ pub enum HoldError {
     /// This node was declared dead: nothing of it may be written any more.
     #[error(transparent)]
     DeclaredDead(#[from] DeclaredDead),
+}
+
+/// What one look at a block says of its hold (H1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// It is held.
+    Held,
+    /// Its owner has not decided yet.
+    Open,
+    /// It is not held.
+    Missed(Miss),
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
@@ -113,27 +125,18 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             (0..outcomes.len()).filter(|index| outcomes[*index].is_ok()).collect();
         let mut misses = Vec::new();
         for tries in 0..LOOKS_MAX {
-            let line = |index: &usize| {
-                let handle = wanted[*index].handle;
-                self.areas().segment_of(handle).map(|segment| segment.range(handle.slot()))
-            };
-            refresh_all(self.member().fabric(), open.iter().filter_map(line));
-            open.retain(|index| {
-                let looked = self.look(wanted[*index].handle);
-                let verdict =
-                    looked.and_then(|block| accept(&block, &wanted[*index]).map(|()| block));
-                match verdict {
-                    Ok(block) if block.state == BlockState::Evicting => true,
-                    Ok(_) => false,
-                    // H2: a held block passes through EVICTING, and its line is torn meanwhile.
-                    Err(Miss::Torn) if tries + 1 < LOOKS_MAX => true,
-                    Err(miss) => {
-                        outcomes[*index] = Err(miss.into());
-                        misses.push((wanted[*index].handle, miss));
-                        false
+            let looked = self.look_at_open(wanted, &open, tries + 1 == LOOKS_MAX);
+            open.clear();
+            for (index, look) in looked {
+                match look {
+                    Look::Held => {}
+                    Look::Open => open.push(index),
+                    Look::Missed(miss) => {
+                        outcomes[index] = Err(miss.into());
+                        misses.push((wanted[index].handle, miss));
                     }
                 }
-            });
+            }
             if open.is_empty() {
                 break;
             }
@@ -146,11 +149,45 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         }
         self.note_misses(&misses);
     }
+
+    /// One look at those of `wanted` that are `open`, all at once.
+    pub(crate) fn look_at_open(
+        &self,
+        wanted: &[Wanted],
+        open: &[usize],
+        is_last: bool,
+    ) -> Vec<(usize, Look)> {
+        if is_broken(Rule::ReaderLooksAgain) {
+            return open.iter().map(|index| (*index, Look::Held)).collect();
+        }
+        let line = |index: &usize| {
+            let handle = wanted[*index].handle;
+            self.areas().segment_of(handle).map(|segment| segment.range(handle.slot()))
+        };
+        refresh_all(self.member().fabric(), open.iter().filter_map(line));
+        let look = |index: &usize| {
+            let looked = self.look(wanted[*index].handle);
+            let verdict = looked.and_then(|block| accept(&block, &wanted[*index]).map(|()| block));
+            let look = match verdict {
+                Ok(block) if block.state == BlockState::Evicting => Look::Open,
+                Ok(_) => Look::Held,
+                // H2: a held block passes through EVICTING, and its line is torn meanwhile.
+                Err(Miss::Torn) if !is_last => Look::Open,
+                Err(miss) => Look::Missed(miss),
+            };
+            (*index, look)
+        };
+        open.iter().map(look).collect()
+    }
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Counts holds of this process and publishes their stamps (H4).
-    fn stamp_holds(&mut self, handles: &[Handle], hold_ms: u64) -> Vec<Result<(), HoldError>> {
+    pub(crate) fn stamp_holds(
+        &mut self,
+        handles: &[Handle],
+        hold_ms: u64,
+    ) -> Vec<Result<(), HoldError>> {
         let process = self.member.process();
         let mut batch = PublishBatch::new(self.fabric());
         let stamp = |handle: &Handle| {
@@ -185,6 +222,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
 
     /// Drops the holds of processes that are gone (H4). Returns how many.
     pub(crate) fn drop_holds_of(&mut self, is_gone: impl Fn(ProcessSlot) -> bool) -> u64 {
+        if is_broken(Rule::DeadLetGo) {
+            return 0;
+        }
         let dropped = self.holds.drop_of(once_each(is_gone));
         self.unstamp(dropped.iter().copied());
         dropped.len() as u64
@@ -200,6 +240,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Releases those of the next stamps that nobody holds. Until their turn comes they expire.
     pub(crate) fn settle_stamps(&mut self) {
         let Some(first) = self.directory.unsettled() else { return };
+        if is_broken(Rule::DeadLetGo) {
+            return;
+        }
         let slots = u64::from(self.directory.slots());
         let all = u64::from(self.member.layout().geometry().nodes) * slots;
         let end = all.min(first.saturating_add(SETTLED_MAX));

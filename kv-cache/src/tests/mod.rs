@@ -16,6 +16,7 @@ mod room;
 mod schedule;
 mod stray;
 mod torn;
+mod undecided;
 mod ward;
 mod ward_choice;
 mod ward_words;

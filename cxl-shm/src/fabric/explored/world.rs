@@ -56,6 +56,14 @@ impl World {
     }
 }
 
+impl ExploredFabric {
+    /// The shared memory of whichever step runs when it is used.
+    #[must_use]
+    pub fn of_present_step() -> Self {
+        Self(())
+    }
+}
+
 impl ExploredHostMemory {
     /// The memory, of `words` words, of whichever host a step runs on.
     #[must_use]

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use cxl_shm::fabric::explored::{Exploration, Limits, Memory, Verdict};
-use cxl_shm::proof::{Scenario, broken, scenarios};
+use cxl_shm::proof::Scenario;
+use rackline_tests::exploration::{broken, scenarios};
 
 /// Explores small configurations of the protocols exhaustively.
 ///

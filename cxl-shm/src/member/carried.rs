@@ -1,0 +1,30 @@
+//! Members of a model: they joined on a rack, and go on in memory that is explored.
+
+use super::{HostTier, Liveness, Member, Seat};
+use crate::fabric::HostMemory;
+
+impl<F, H: HostMemory, L> Member<F, H, L> {
+    /// This member on other memory, which is to hold what this one's does, with other means to tell
+    /// who lives. Nothing is read or written; dropped, it leaves the host's registry alone.
+    pub fn carried_to<G, M: HostMemory, K: Liveness>(
+        &self,
+        fabric: G,
+        memory: M,
+        liveness: K,
+    ) -> Member<G, M, K> {
+        let layout = *self.seat.layout();
+        let tier = HostTier::new(memory, layout.locks());
+        Member {
+            fabric,
+            superblock: self.superblock,
+            seat: Seat::new(layout, self.seat.lock_protocol(), self.seat.node(), tier),
+            incarnation: self.incarnation,
+            process: self.process,
+            identity: self.identity,
+            token: self.token,
+            liveness,
+            agent: Default::default(),
+            registered: false,
+        }
+    }
+}

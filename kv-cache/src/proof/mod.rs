@@ -1,0 +1,68 @@
+//! Holds and evictions in small configurations, explored exhaustively: the cache's part of
+//! `prove explore`.
+//!
+//! As the models of `cxl_shm::proof`, each starts from what the real sources wrote on a simulated rack
+//! ([`ground`]) and then runs in all ways there are. Time stands still: no hold expires.
+
+mod ground;
+mod holder;
+mod holds;
+mod owner;
+#[cfg(test)]
+mod tests;
+
+use cxl_shm::fabric::explored::Memory;
+use cxl_shm::fabric::simulated::CacheMode;
+use cxl_shm::proof::{Broken, Mutant, Scenario};
+
+use holds::{Dies, hold_while_evicted};
+
+macro_rules! scenario {
+    ($name:literal, $about:literal, $long:literal, $model:expr) => {
+        Scenario::new($name, $about, $long, |variant| variant.explore(&$model))
+    };
+}
+
+/// All scenarios of the cache.
+#[must_use]
+pub fn scenarios() -> Vec<Scenario> {
+    vec![
+        scenario!(
+            "hold",
+            "a host holds a block while its owner evicts it, twice at most, and reuses its place",
+            false,
+            hold_while_evicted(2, Dies::Nobody)
+        ),
+        scenario!(
+            "hold-holder-dies",
+            "as hold, once; the holder's process dies and another of its host looks after it",
+            false,
+            hold_while_evicted(1, Dies::Holder)
+        ),
+        scenario!(
+            "hold-owner-dies",
+            "as hold, once; the owner's process dies and another of its host goes on",
+            false,
+            hold_while_evicted(1, Dies::Owner)
+        ),
+        scenario!(
+            "hold-host-dies",
+            "as hold, once; the host of either loses power",
+            false,
+            hold_while_evicted(1, Dies::Host)
+        ),
+    ]
+}
+
+/// Every broken rule of the cache, with the exploration that is to refute it.
+#[must_use]
+pub fn broken() -> Vec<Broken> {
+    let memory = Memory { caches: CacheMode::Sticky, posted_writes: false };
+    let short = |mutant, scenario| Broken { mutant, scenario, memory, long: false };
+    vec![
+        short(Mutant::EvictsUnseen, "hold"),
+        short(Mutant::HoldsUnseen, "hold"),
+        short(Mutant::KeepsDeadHolds, "hold-holder-dies"),
+        short(Mutant::StaysEvicting, "hold-owner-dies"),
+    ]
+}

@@ -1,0 +1,33 @@
+//! Holds hold, and what is broken on purpose is noticed.
+
+use cxl_shm::fabric::explored::{Limits, Memory, Verdict};
+use cxl_shm::proof::{Mutant, Scenario};
+
+use super::{broken, scenarios};
+
+const LIMITS: Limits = Limits { states: 2_000_000, ms: u64::MAX };
+
+fn scenario(name: &str) -> Scenario {
+    scenarios().into_iter().find(|scenario| scenario.name == name).unwrap()
+}
+
+#[test]
+fn who_holds_a_block_reads_it() {
+    // Deaths have more states: on all memories they are for `prove explore`.
+    for memory in Memory::ALL {
+        let exploration = scenario("hold").explore(memory, None, None, LIMITS);
+        assert_eq!(exploration.verdict, Verdict::Holds, "on {memory}");
+    }
+}
+
+#[test]
+fn every_broken_rule_of_the_cache_is_noticed() {
+    for mutant in Mutant::OF_CACHE {
+        assert_eq!(broken().iter().filter(|it| it.mutant == mutant).count(), 1, "{mutant:?}");
+    }
+    for it in broken() {
+        let found = scenario(it.scenario).explore(it.memory, None, Some(it.mutant), LIMITS);
+        let Verdict::Refuted(refutation) = found.verdict else { panic!("{it:?}") };
+        assert!(!refutation.trace.is_empty(), "{it:?}");
+    }
+}
