@@ -8,7 +8,7 @@ use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedHostMemory};
 use cxl_shm::member::ProcLiveness;
 use cxl_shm::units::LineRange;
-use kv_cache::{BlockSpec, Cache, Miss, Refusal, Reservation, Wanted};
+use kv_cache::{BlockSpec, Cache, HeldBlock, Miss, Refusal, Reservation, Wanted};
 
 use connector::dma::Checksum;
 
@@ -25,6 +25,8 @@ pub(super) type ChildCache<'m, F> = Cache<'m, F, MappedHostMemory, ProcLiveness>
 const WINDOW: usize = 24;
 /// Longer than any run waits: a hold ends by its release, or with its process.
 const HOLD_MS: u64 = 120_000;
+/// Most blocks that a worker holds at a time.
+const KEPT_MAX: usize = 6;
 /// More blocks than a chunk has room for.
 const TOO_MANY: u64 = 12;
 /// How long a publish waits for a chunk.
@@ -38,6 +40,15 @@ pub(super) struct Blocks<'m, F> {
     next: u64,
     /// Published, not removed.
     there: BTreeSet<u64>,
+    /// What it holds for some time.
+    kept: Vec<Kept>,
+}
+
+/// A block that a worker holds for some time: its own, or another's.
+struct Kept {
+    held: HeldBlock,
+    worker: u32,
+    number: u64,
 }
 
 /// What came of a fetch.
@@ -52,19 +63,29 @@ pub(super) enum Fetched {
 
 impl<'m, F: Fabric> Blocks<'m, F> {
     /// The blocks of this worker, all looked at: those of its earlier lives that were acknowledged
-    /// are there, the others are whole or not there, and removed.
+    /// are there, the others are whole or not there.
     pub(super) fn take_over(options: &ChildOptions, member: &'m ChildMember<F>) -> Result<Self> {
         let clock = SystemClock::start();
         let cache = Cache::attach(member, &clock)?;
         let there = options.blocks.iter().copied().collect();
-        let mut blocks =
-            Self { cache, clock, worker: options.index, next: options.next_block, there };
+        let mut blocks = Self {
+            cache,
+            clock,
+            worker: options.index,
+            next: options.next_block,
+            there,
+            kept: vec![],
+        };
         for number in blocks.there.clone() {
             blocks.check_own(number)?;
         }
         for number in &options.doubtful_blocks {
             match fetch(&blocks.cache, blocks.worker, *number) {
-                Fetched::Right => drop(blocks.remove(*number)),
+                // Others may hold it: it is as good as any.
+                Fetched::Right => {
+                    blocks.there.insert(*number);
+                    tell(&Event::Adopted(*number))?;
+                }
                 Fetched::Missed(_) => {}
                 Fetched::Wrong(what) => tell(&Event::Fault(what))?,
             }
@@ -172,34 +193,99 @@ impl<'m, F: Fabric> Blocks<'m, F> {
     pub(super) fn hold_any(&mut self, draw: impl FnOnce(usize) -> Option<usize>) -> Result<()> {
         let drawn = draw(self.there.len()).and_then(|index| self.there.iter().nth(index).copied());
         let Some(number) = drawn else { return Ok(()) };
-        let key = key(self.worker, number);
+        self.keep(self.worker, number)?;
+        self.let_go(KEPT_MAX)
+    }
+
+    /// Holds a block of `worker` from now on, if it is there.
+    fn keep(&mut self, worker: u32, number: u64) -> Result<()> {
+        let key = key(worker, number);
         let found = self.cache.lookup(&[key]);
-        let Some(block) = found.blocks().first() else { return self.check_own(number) };
+        let Some(block) = found.blocks().first() else {
+            return if worker == self.worker { self.check_own(number) } else { Ok(()) };
+        };
         let bytes = block_bytes(number);
         let wanted = Wanted { handle: block.handle, key, fingerprint: model(), bytes };
-        let held = match self.cache.hold(&self.clock, &[wanted], HOLD_MS).pop() {
-            Some(Ok(held)) => held,
+        match self.cache.hold(&self.clock, &[wanted], HOLD_MS).pop() {
+            Some(Ok(held)) => self.kept.push(Kept { held, worker, number }),
             // Evicted since it was found, or as many are held as can be.
             _ => return tell(&Event::Busy),
-        };
-        match fetch(&self.cache, self.worker, number) {
-            Fetched::Right => tell(&Event::Verified)?,
-            Fetched::Missed(why) => {
-                let text = format!("block {number} of worker {} was held: {why:?}", self.worker);
-                tell(&Event::Fault(text))?;
-            }
-            Fetched::Wrong(what) => tell(&Event::Fault(what))?,
         }
-        self.cache.release(&self.clock, vec![held]);
+        tell(&Event::Held)?;
+        self.check_kept()
+    }
+
+    /// Holds one more block for some time: one of its own, drawn by `draw`, or, of `other` if there is
+    /// one, the one `age` before its last.
+    pub(super) fn keep_one(
+        &mut self,
+        other: Option<(u32, u64)>,
+        draw: impl FnOnce(usize) -> Option<usize>,
+    ) -> Result<()> {
+        if self.kept.len() >= KEPT_MAX {
+            return self.let_go(1);
+        }
+        if let Some((other, age)) = other {
+            return match self.last_of(other).checked_sub(age) {
+                Some(number) => self.keep(other, number),
+                None => Ok(()),
+            };
+        }
+        let drawn = draw(self.there.len()).and_then(|index| self.there.iter().nth(index).copied());
+        drawn.map_or(Ok(()), |number| self.keep(self.worker, number))
+    }
+
+    /// What it holds is there, and is what it was: nobody removes blocks that may be held.
+    pub(super) fn check_kept(&self) -> Result<()> {
+        for Kept { worker, number, .. } in &self.kept {
+            match fetch(&self.cache, *worker, *number) {
+                Fetched::Right => tell(&Event::Verified)?,
+                // Of a host that was declared dead nobody regards the holds.
+                Fetched::Missed(_) if self.cache.member().check_member().is_err() => {}
+                Fetched::Missed(why) => {
+                    let text = format!("block {number} of worker {worker} was held: {why:?}");
+                    tell(&Event::Fault(text))?;
+                }
+                Fetched::Wrong(what) => tell(&Event::Fault(what))?,
+            }
+        }
         Ok(())
+    }
+
+    /// Lets the oldest `count` of what it holds go, which are there until then.
+    pub(super) fn let_go(&mut self, count: usize) -> Result<()> {
+        self.check_kept()?;
+        let released = self.kept.drain(..count.min(self.kept.len())).map(|kept| kept.held);
+        self.cache.release(&self.clock, released.collect());
+        Ok(())
+    }
+
+    /// Lets everything go.
+    pub(super) fn let_all_go(&mut self) -> Result<()> {
+        self.let_go(usize::MAX)
+    }
+
+    /// Looks for every block of its own.
+    pub(super) fn check_all(&mut self) -> Result<()> {
+        self.there.clone().into_iter().try_for_each(|number| self.check_own(number))
+    }
+
+    /// Looks for the oldest of its own blocks, which is the next to be evicted.
+    pub(super) fn check_oldest(&mut self) -> Result<()> {
+        self.there.first().copied().map_or(Ok(()), |number| self.check_own(number))
+    }
+
+    /// The number of the block that `other` published last.
+    fn last_of(&self, other: u32) -> u64 {
+        let member = self.cache.member();
+        let at = last_published(member.layout(), other);
+        member.fabric().refresh(LineRange::one(at.line()));
+        member.fabric().load(at)
     }
 
     /// Reads a block of another worker, `age` before its last, which may be gone.
     pub(super) fn check_other(&self, other: u32, age: u64) -> Result<()> {
-        let member = self.cache.member();
-        let at = last_published(member.layout(), other);
-        member.fabric().refresh(LineRange::one(at.line()));
-        let Some(number) = member.fabric().load(at).checked_sub(age) else {
+        let Some(number) = self.last_of(other).checked_sub(age) else {
             return Ok(());
         };
         match fetch(&self.cache, other, number) {

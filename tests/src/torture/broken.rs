@@ -4,15 +4,20 @@
 //! operations of one thread, or two lock managers of which one sleeps in the middle of a round, it
 //! meets once in hours; that is for the explorations.
 
-use cxl_shm::proof::{Mutant, broken};
+use cxl_shm::crash::CrashPoint;
+use cxl_shm::proof::Mutant;
+
+use crate::exploration::broken;
 
 /// Rules that a storm notices within seconds when they are broken.
-const NOTICED: [Mutant; 5] = [
+const NOTICED: [Mutant; 7] = [
     Mutant::ReusesTicket,
     Mutant::PublishesAfterRelease,
     Mutant::LastGranteeOnly,
     Mutant::AcknowledgesNoHolder,
     Mutant::GrantsUnacknowledged,
+    Mutant::KeepsDeadHolds,
+    Mutant::StaysEvicting,
 ];
 
 /// The broken rule of that name, when a storm notices it.
@@ -43,6 +48,20 @@ pub(super) fn needs_take_overs(mutant: Mutant) -> bool {
         mutant,
         Mutant::LastGranteeOnly | Mutant::AcknowledgesNoHolder | Mutant::GrantsUnacknowledged
     )
+}
+
+/// Whether it matters only where blocks are held, and make room for others: then chunks are scarce.
+#[must_use]
+pub fn needs_scarce_chunks(mutant: Mutant) -> bool {
+    matches!(mutant, Mutant::KeepsDeadHolds | Mutant::StaysEvicting)
+}
+
+/// Where a process has to die for it to matter; anywhere when there are none.
+pub(super) fn points_of(mutant: Mutant) -> &'static [CrashPoint] {
+    match mutant {
+        Mutant::StaysEvicting => &[CrashPoint::EvictAnnounced],
+        _ => &[],
+    }
 }
 
 #[cfg(test)]

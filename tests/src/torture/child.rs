@@ -2,8 +2,7 @@
 
 use std::io::Read;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -130,8 +129,62 @@ pub(super) enum Part {
     Manager,
 }
 
-/// Set when the parent wants this child to end.
-pub(super) type Stop = Arc<AtomicBool>;
+/// What the parent wants of this child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Order {
+    /// To go on with its work.
+    #[default]
+    Work,
+    /// To let everything go, and do nothing.
+    Rest,
+    /// To look whether its blocks are there: everybody rests.
+    Census,
+    /// To end in order.
+    Stop,
+}
+
+impl Order {
+    const ALL: [Self; 4] = [Self::Work, Self::Rest, Self::Census, Self::Stop];
+
+    /// On the standard input, whose end means to stop.
+    pub(super) fn byte(self) -> u8 {
+        match self {
+            Self::Work => 0,
+            Self::Rest => 1,
+            Self::Census => 2,
+            Self::Stop => 3,
+        }
+    }
+
+    fn from_byte(byte: u8) -> Self {
+        Self::ALL.into_iter().find(|order| order.byte() == byte).unwrap_or(Self::Stop)
+    }
+}
+
+/// The last order of the parent, and how often it was to rest: who looks now and then may miss that it
+/// was to work in between.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Orders(Arc<Mutex<(Order, u64)>>);
+
+impl Orders {
+    pub(super) fn last(&self) -> Order {
+        self.last_and_rests().0
+    }
+
+    /// The last order, and how many were to rest.
+    pub(super) fn last_and_rests(&self) -> (Order, u64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give(&self, order: Order) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = (order, last.1 + u64::from(order == Order::Rest));
+    }
+
+    pub(super) fn stops(&self) -> bool {
+        self.last() == Order::Stop
+    }
+}
 
 /// Runs a child until it is told to end, or killed.
 ///
@@ -144,17 +197,21 @@ pub fn run_child(options: &ChildOptions) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .context("cannot ask to die with the parent")?;
     anyhow::ensure!(rustix::process::getppid() == parent, "the parent has ended already");
-    let stop = Stop::default();
-    let told = Arc::clone(&stop);
+    let orders = Orders::default();
+    let told = orders.clone();
     std::thread::Builder::new()
         .name("standard-input".to_owned())
         .spawn(move || {
-            // Whatever ends it, an error too: the parent does not hold it any more.
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            told.store(true, Ordering::Relaxed);
+            let mut stdin = std::io::stdin();
+            let mut byte = [0];
+            while let Ok(1) = stdin.read(&mut byte) {
+                told.give(Order::from_byte(byte[0]));
+            }
+            // Whatever ended it, an error too: the parent does not hold it any more.
+            told.give(Order::Stop);
         })
         .context("cannot start a thread")?;
-    as_mutant(options.mutant, || live(options, &stop))?;
+    as_mutant(options.mutant, || live(options, &orders))?;
     for (point, count) in crash::visits() {
         if count > 0 {
             tell(&Event::Visited(point.name().to_owned(), count))?;
@@ -169,11 +226,11 @@ pub(super) fn work<F: Fabric>(
     options: &ChildOptions,
     member: &ChildMember<F>,
     fence: &mut impl Fence,
-    stop: &Stop,
+    orders: &Orders,
 ) -> Result<()> {
     let outcome = match options.part {
-        Part::Worker => worker::run(options, member, stop),
-        Part::Manager => manager::run(member, options.declare, fence, stop),
+        Part::Worker => worker::run(options, member, orders),
+        Part::Manager => manager::run(member, options.declare, fence, orders),
     };
     if member.check_member().is_err() { tell(&Event::Fenced) } else { outcome }
 }

@@ -41,6 +41,14 @@ pub(super) enum Event {
     Evicted(u64),
     /// A block of its own that was there is not any more: evicted, or lost.
     Missing(u64),
+    /// A block that an earlier life was at when it died is there, whole.
+    Adopted(u64),
+    /// It holds a block from now on.
+    Held,
+    /// It holds nothing, and does nothing.
+    Rests,
+    /// It has looked whether its blocks are there, while everybody rested.
+    Looked,
     /// It is about to remove a block.
     Retiring(u64),
     /// It has removed a block.

@@ -40,7 +40,7 @@ const LARGE_ONE_IN: u64 = 16;
 
 const CHUNK_BYTES: u64 = 64 << 10;
 const REGION_BYTES: u64 = 24 << 20;
-/// Chunks of a region in which they run out, one of them the ground.
+/// Chunks, at least, of a region in which they run out, one of them the ground.
 const CHUNKS_SCARCE: u64 = 32;
 const DESCRIPTOR_SLOTS: u32 = 512;
 /// Short, so that readers are overrun now and then.
@@ -89,7 +89,8 @@ pub(super) fn lock(index: u32) -> LockId {
 
 /// Whether chunks run out.
 pub(super) fn is_scarce(layout: &Layout) -> bool {
-    u64::from(layout.chunks()) <= CHUNKS_SCARCE
+    // The table of fewer chunks leaves room for some more.
+    u64::from(layout.chunks()) < 2 * CHUNKS_SCARCE
 }
 
 /// A profile to store in the superblock, as `rackline qualify` does; of every third number none.

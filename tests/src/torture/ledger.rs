@@ -14,7 +14,7 @@ pub(super) struct Ledger {
     taking: bool,
     giving: Option<u32>,
     counting: Option<u32>,
-    publishing: bool,
+    publishing: Option<u64>,
     /// Blocks that are there unless they were evicted.
     pub(super) blocks: BTreeSet<u64>,
     /// Blocks that may be there.
@@ -42,9 +42,9 @@ impl Ledger {
         self.counting.take()
     }
 
-    /// Whether its life ended while it published: what it evicted meanwhile nobody knows.
-    pub(super) fn died_publishing(&mut self) -> bool {
-        std::mem::take(&mut self.publishing)
+    /// How many blocks it published when its life ended: what it evicted for them nobody knows.
+    pub(super) fn died_publishing(&mut self) -> Option<u64> {
+        self.publishing.take()
     }
 
     /// Takes note of what the worker said.
@@ -84,15 +84,19 @@ impl Ledger {
                 self.chunks.remove(chunk);
             }
             Event::Publishing(first, count) => {
-                self.publishing = true;
+                self.publishing = Some(*count);
                 self.next_block = first + count;
                 self.doubtful_blocks.extend(*first..first + count);
             }
             Event::Missing(number) => {
                 self.blocks.remove(number);
             }
+            Event::Adopted(number) => {
+                self.doubtful_blocks.remove(number);
+                self.blocks.insert(*number);
+            }
             Event::Published(numbers) => {
-                self.publishing = false;
+                self.publishing = None;
                 self.blocks_published += numbers.len() as u64;
                 // Those that are missing were refused, and are not there.
                 self.doubtful_blocks.clear();
@@ -108,6 +112,9 @@ impl Ledger {
             Event::Verified => self.verified += 1,
             // Said of others, of roots, or of nothing that lasts.
             Event::Evicted(_)
+            | Event::Held
+            | Event::Rests
+            | Event::Looked
             | Event::Repaired(..)
             | Event::Naming(_)
             | Event::Named(_)

@@ -17,7 +17,7 @@ use cxl_shm::proof::as_mutant;
 use cxl_shm::region::{Region, RegionUse};
 
 use super::bed;
-use super::child::{ChildMember, ChildOptions, Stop, work};
+use super::child::{ChildMember, ChildOptions, Orders, work};
 use super::event::{Event, tell};
 use super::fence::ParentsWord;
 use super::ground::Memory;
@@ -26,7 +26,7 @@ use super::ground::Memory;
 const AGAIN_MS: u64 = 20;
 
 /// Attaches, works, leaves.
-pub(super) fn live(options: &ChildOptions, stop: &Stop) -> Result<()> {
+pub(super) fn live(options: &ChildOptions, orders: &Orders) -> Result<()> {
     let path = bed::region_path(&options.folder);
     let cache = match options.memory {
         Memory::Mapped => {
@@ -38,7 +38,7 @@ pub(super) fn live(options: &ChildOptions, stop: &Stop) -> Result<()> {
             } else {
                 Box::new(NoFence)
             };
-            return work(options, member, &mut fence, stop);
+            return work(options, member, &mut fence, orders);
         }
         Memory::Shadowed => CacheMode::Adversarial,
         Memory::Sticky => CacheMode::Sticky,
@@ -60,7 +60,7 @@ pub(super) fn live(options: &ChildOptions, stop: &Stop) -> Result<()> {
     let agent = Agent::start(agent, move |agent| {
         as_mutant(mutant, || agent.beat());
     })?;
-    let outcome = work(options, &member, &mut ParentsWord::in_folder(&options.folder), stop);
+    let outcome = work(options, &member, &mut ParentsWord::in_folder(&options.folder), orders);
     leave(agent.stop()?, &options.folder)?;
     leave(member, &options.folder)?;
     outcome

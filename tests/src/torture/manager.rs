@@ -1,7 +1,5 @@
 //! A lock manager, active or standing by.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use anyhow::Result;
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::Fabric;
@@ -10,7 +8,7 @@ use cxl_shm::member::{DeathNews, Fence, RecoveryNews, SUSPECT_MS};
 use kv_cache::reclaim_dead_processes;
 use lock_manager::{Duty, DutyChange, Patience};
 
-use super::child::ChildMember;
+use super::child::{ChildMember, Orders};
 use super::event::{Event, tell};
 
 /// A standby takes over soon.
@@ -18,13 +16,13 @@ const TAKEOVER_MS: u64 = 100;
 /// How often it looks whether processes of its host have died.
 const RECLAIM_MS: u64 = 200;
 
-/// Manages until `stop`. With `declares` a host whose heart stands still is declared dead and, once
+/// Manages until `orders` say to stop. With `declares` a host whose heart stands still is declared dead and, once
 /// `fence` holds, recovered; without, each of the dead lives again and completes what it left.
 pub(super) fn run<F: Fabric>(
     member: &ChildMember<F>,
     declares: bool,
     fence: &mut impl Fence,
-    stop: &AtomicBool,
+    orders: &Orders,
 ) -> Result<()> {
     let clock = SystemClock::start();
     let declare_ms = if declares { SUSPECT_MS } else { u64::MAX };
@@ -32,7 +30,7 @@ pub(super) fn run<F: Fabric>(
     let mut duty = Duty::new(member, &clock, patience)?;
     tell(&Event::Up)?;
     let (mut tries, mut reclaim_at_ms) = (0, 0);
-    while !stop.load(Ordering::Relaxed) {
+    while !orders.stops() {
         let now_ms = clock.now_ms();
         if now_ms >= reclaim_at_ms {
             reclaim_dead_processes(member, &clock);

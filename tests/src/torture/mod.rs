@@ -24,7 +24,8 @@
 //! | `worker`, `blocks`, `objects`, `manager` | what children do |
 //! | `named`, `fence` | names and contents of objects; the fence of hosts that are processes |
 //! | `bed`, `process`, `ledger`, `roots`, `rack` | the parent: the file, processes, what must be, all together |
-//! | `audit`, `conservation` | what must be in the region at the end: blocks and counters, every byte |
+//! | `audit`, `conservation`, `usable` | what must be in the region at the end: blocks and counters, every byte, and that what is free can be used |
+//! | `rest`, `evictions` | what must be in the pool whenever everybody rests; which blocks may be missing |
 //! | `storm`, `broken` | kills at random, with a broken rule too; `prove torture` |
 //! | `coverage`, `scene` | a death at every crash point |
 
@@ -36,6 +37,7 @@ mod child;
 mod conservation;
 pub mod coverage;
 mod event;
+mod evictions;
 mod fence;
 mod ground;
 mod ledger;
@@ -45,12 +47,14 @@ mod named;
 mod objects;
 mod process;
 mod rack;
+mod rest;
 mod roots;
 mod scene;
 pub mod storm;
+mod usable;
 mod worker;
 
-pub use broken::mutant_noticed;
+pub use broken::{mutant_noticed, needs_scarce_chunks};
 pub use child::{ChildOptions, run_child};
 pub use ground::{Memory, WORKERS_MAX};
 pub use rack::Rack;

@@ -1,6 +1,6 @@
 //! A child process as its parent has it.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use cxl_shm::crash::{ARM_VARIABLE, Armed};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::child::Order;
 use super::event::{Event, hear};
 
 /// What comes from a child.
@@ -79,6 +80,14 @@ impl Process {
         let pid = Pid::from_child(&self.child);
         // Our own child, not waited for yet: nobody else has its number.
         kill_process(pid, signal).context("cannot stop a child, or let it go on")
+    }
+
+    /// Tells it what to do.
+    pub(super) fn order(&mut self, order: Order) {
+        if let Some(stdin) = &mut self.stdin {
+            // It may have died, which is heard of elsewhere.
+            let _ = stdin.write_all(&[order.byte()]).and_then(|()| stdin.flush());
+        }
     }
 
     /// Tells it to end in order.

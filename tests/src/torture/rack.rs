@@ -13,11 +13,11 @@ use cxl_shm::crash::{Armed, CrashPoint};
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::member::NodeDeath;
 use cxl_shm::proof::Mutant;
-use kv_cache::evict::BATCH;
 
 use super::bed::Bed;
-use super::child::{ChildOptions, Part};
+use super::child::{ChildOptions, Order, Part};
 use super::event::Event;
+use super::evictions::Evictions;
 use super::fence::ParentsWord;
 use super::ground::{COUNTERS, Memory};
 use super::ledger::{Count, Ledger};
@@ -84,6 +84,10 @@ pub struct Figures {
     pub blocks_published: u64,
     /// Blocks that made room for others, and were missed.
     pub evicted: u64,
+    /// Blocks held over some time.
+    pub held: u64,
+    /// Times that everybody rested, and all that was in the pool was compared with what they said.
+    pub rests: u64,
     /// Blocks, roots and chunks read, whole and right.
     pub verified: u64,
     /// Objects allocated.
@@ -106,15 +110,6 @@ pub struct Figures {
     pub audited_bytes: u64,
 }
 
-/// Blocks that made room for others on one node.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Evictions {
-    /// As many at most: what the dead evicted last is not known.
-    pub(super) evicted: u64,
-    /// Blocks that were there, and were found missing.
-    pub(super) missing: u64,
-}
-
 /// A place in the rack that one process after the other takes.
 #[derive(Debug)]
 pub(super) struct Player {
@@ -133,6 +128,11 @@ pub(super) struct Player {
     /// Number of its life among those of all processes.
     life: u64,
     progress_at_ms: u64,
+    /// What it said last.
+    said: Option<Event>,
+    /// What it was told last, and whether it has said that it does so.
+    pub(super) order: Order,
+    pub(super) obeys: bool,
     /// How often its last life visited crash points, if it ended in order.
     visits: Vec<(String, u64)>,
 }
@@ -166,7 +166,7 @@ pub struct Rack {
     pub figures: Figures,
     /// Lives of all processes so far.
     pub(super) lives: u64,
-    plan: Plan,
+    pub(super) plan: Plan,
     program: PathBuf,
     clock: SystemClock,
     sender: Sender<(usize, Heard)>,
@@ -201,6 +201,9 @@ impl Rack {
             lives: 0,
             life: 0,
             progress_at_ms: 0,
+            said: None,
+            order: Order::Work,
+            obeys: false,
             visits: Vec::new(),
         };
         // On private memory managers live on nodes of their own.
@@ -285,6 +288,7 @@ impl Rack {
         player.life = *lives;
         (player.killed, player.stopped, player.fenced) = (false, false, false);
         player.progress_at_ms = now_ms;
+        (player.order, player.obeys) = (Order::Work, false);
         player.visits.clear();
         self.figures.restarts += u64::from(player.lives > 1);
         Ok(())
@@ -330,6 +334,17 @@ impl Rack {
     pub(super) fn death_of(&self, node: u16) -> Option<NodeDeath> {
         let node = self.bed.layout.node(node)?;
         NodeDeath::of(&self.bed.layout, self.bed.region.fabric(), node)
+    }
+
+    /// Tells a player what to do.
+    pub(super) fn order(&mut self, place: usize, order: Order) {
+        let player = &mut self.players[place];
+        if let Some(process) = &mut player.process
+            && player.order != order
+        {
+            (player.order, player.obeys) = (order, false);
+            process.order(order);
+        }
     }
 
     /// Tells a player to end in order.
@@ -378,9 +393,14 @@ impl Rack {
         };
         match self.players.iter().find(wedged) {
             Some(player) => bail!(
-                "wedged: worker {} on node {} got nothing done for {PATIENCE_MS} ms",
+                "wedged: worker {} on node {} got nothing done for {PATIENCE_MS} ms: it was told to \
+                 {:?} and said {:?} last; up: {}; the last death of its host: {:?}",
                 player.index,
-                player.node
+                player.node,
+                player.order,
+                player.said,
+                player.ledger.is_up(),
+                self.death_of(player.node)
             ),
             None => Ok(()),
         }
@@ -394,6 +414,7 @@ impl Rack {
             player.progress_at_ms = now_ms;
         }
         player.ledger.note(&event).map_err(|what| anyhow::anyhow!("{name}: {what}"))?;
+        player.said = Some(event.clone());
         self.roots.note(player.index, &event);
         match event {
             Event::Counted(counter, value) => {
@@ -401,8 +422,11 @@ impl Rack {
                 count.counted(value).map_err(|what| anyhow::anyhow!("{name}: {what}"))?;
             }
             Event::Repaired(..) => self.figures.repairs += 1,
-            Event::Evicted(blocks) => self.evictions[usize::from(player.node)].evicted += blocks,
-            Event::Missing(_) => self.evictions[usize::from(player.node)].missing += 1,
+            Event::Evicted(blocks) => self.evictions[usize::from(player.node)].count(blocks),
+            Event::Missing(_) => self.evictions[usize::from(player.node)].miss(),
+            Event::Held => self.figures.held += 1,
+            Event::Rests => player.obeys = player.order == Order::Rest,
+            Event::Looked => player.obeys = player.order == Order::Census,
             Event::Serving(term) => {
                 self.figures.takeovers += u64::from(self.newest_term != 0);
                 self.newest_term = self.newest_term.max(term);
@@ -443,8 +467,8 @@ impl Rack {
             bail!("{name} ended by itself ({status})");
         }
         player.stopped = false;
-        if player.ledger.died_publishing() {
-            self.evictions[usize::from(player.node)].evicted += BATCH as u64;
+        if let Some(blocks) = player.ledger.died_publishing() {
+            self.evictions[usize::from(player.node)].died_publishing(blocks);
         }
         if let Some(counter) = player.ledger.end_of_life() {
             self.counts[counter as usize].died_counting();

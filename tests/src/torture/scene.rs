@@ -18,6 +18,9 @@ const ROUNDS: u32 = 3;
 /// Locks that a process which is to rescue what a dead one left takes before it ends.
 const LOCKS: u64 = 30;
 
+/// Blocks of a host that dies for others to make room of them.
+const WARD_BLOCKS: u64 = 24;
+
 /// How long a dead host may stay unrecovered: far more than it takes on a busy machine.
 const RECOVERED_MS: u64 = 90_000;
 
@@ -40,11 +43,13 @@ pub(super) enum Scene {
     Recoverer(LockProtocol),
     /// A worker whose host stood still, and was declared dead meanwhile.
     Paused,
+    /// A worker where chunks have run out, and a dead host has some that nobody came back to.
+    Guardian,
 }
 
 impl Scene {
     /// All of them: the first that reaches a point is where it is died at.
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Worker(LockProtocol::Arbitrated),
         Self::Manager,
         Self::Returning(LockProtocol::Arbitrated),
@@ -56,6 +61,7 @@ impl Scene {
         Self::Recoverer(LockProtocol::Arbitrated),
         Self::Recoverer(LockProtocol::Bakery),
         Self::Paused,
+        Self::Guardian,
     ];
 
     /// Whether it can be played on that memory.
@@ -78,6 +84,7 @@ impl Scene {
             Self::Dry => &[CrashPoint::ChunkAsked, CrashPoint::ChunkVacated],
             Self::Recoverer(_) => &[CrashPoint::RecoveryBuried],
             Self::Paused => &[CrashPoint::SelfFenced],
+            Self::Guardian => &[CrashPoint::WardTaken],
             Self::Worker(_) | Self::Manager | Self::Returning(_) => &[],
         }
     }
@@ -85,14 +92,17 @@ impl Scene {
     fn locks(self) -> LockProtocol {
         match self {
             Self::Worker(locks) | Self::Returning(locks) | Self::Recoverer(locks) => locks,
-            Self::Manager | Self::Heir | Self::Rescuer | Self::Dry | Self::Paused => {
-                LockProtocol::Arbitrated
-            }
+            Self::Manager
+            | Self::Heir
+            | Self::Rescuer
+            | Self::Dry
+            | Self::Paused
+            | Self::Guardian => LockProtocol::Arbitrated,
         }
     }
 
     fn declares(self) -> bool {
-        matches!(self, Self::Recoverer(_) | Self::Paused)
+        matches!(self, Self::Recoverer(_) | Self::Paused | Self::Guardian)
     }
 }
 
@@ -132,7 +142,7 @@ impl Play<'_> {
             locks: scene.locks(),
             seed: self.number,
             declare: scene.declares(),
-            scarce: scene == Scene::Dry,
+            scarce: matches!(scene, Scene::Dry | Scene::Guardian),
             mutant: None,
         };
         let rack = Rack::new(plan, self.program, self.number, self.interrupted)?;
@@ -145,6 +155,7 @@ impl Play<'_> {
         match scene {
             Scene::Recoverer(_) => recoverer(cast, armed),
             Scene::Paused => paused(cast, armed),
+            Scene::Guardian => guardian(cast, armed),
             _ => alone(cast, scene, armed),
         }
     }
@@ -204,6 +215,7 @@ fn alone(cast: Cast, scene: Scene, armed: Option<Armed>) -> Result<Vec<CrashPoin
         }
     }
     let visited = rack.visited_by(lead);
+    rack.rest()?;
     rack.stop()?;
     rack.audit()?;
     Ok(visited)
@@ -266,6 +278,38 @@ fn paused(cast: Cast, armed: Option<Armed>) -> Result<Vec<CrashPoint>> {
             }
         }
     }
+    rack.stop()?;
+    rack.audit()?;
+    Ok(visited)
+}
+
+/// The host of a worker dies, and stays away after it was recovered. Another runs short of chunks.
+fn guardian(cast: Cast, armed: Option<Armed>) -> Result<Vec<CrashPoint>> {
+    let Cast { mut rack, manager, dies, witness, beside } = cast;
+    // Alone on its host, on either memory; the manager is on another.
+    let ward = witness;
+    rack.start(manager.context("a scene of deaths has a lock manager")?, None, None)?;
+    rack.start(ward, None, None)?;
+    wait_until_up(&mut rack, ward)?;
+    while rack.players[ward].ledger.blocks_published < WARD_BLOCKS {
+        rack.listen(1)?;
+    }
+    let node = rack.players[ward].node;
+    rack.kill_host(node);
+    let until_ms = rack.now_ms() + RECOVERED_MS;
+    while rack.death_of(node).is_none_or(|death| !death.over) {
+        rack.listen(5)?;
+        if rack.now_ms() > until_ms {
+            bail!("node {node} was not recovered: {:?}", rack.death_of(node));
+        }
+    }
+    rack.start(dies, armed, Some(ROUNDS))?;
+    while rack.players[dies].lives() {
+        rack.listen(1)?;
+    }
+    let visited = rack.visited_by(dies);
+    rack.start(beside, None, None)?;
+    rack.rest()?;
     rack.stop()?;
     rack.audit()?;
     Ok(visited)

@@ -8,7 +8,7 @@ use anyhow::Result;
 use cxl_shm::crash::{Armed, CrashPoint};
 use cxl_shm::fabric::simulated::Random;
 
-use super::broken::needs_take_overs;
+use super::broken::{needs_take_overs, points_of};
 use super::child::Part;
 use super::rack::Rack;
 pub use super::rack::{Figures, Plan};
@@ -42,6 +42,27 @@ const MANAGERS_GAP_MS: u64 = 3500;
 const MANAGERS_AWAY_MS_MAX: u64 = 100;
 /// How long a dead host stays away at most: it was not recovered, and comes back by itself.
 const HOST_AWAY_MS_MAX: u64 = 8000;
+/// Least and most milliseconds between two rests of everybody.
+const REST_GAP_MS: u64 = 1200;
+const REST_GAP_MS_MAX: u64 = 3000;
+/// Where processes die where chunks are scarce: three of four that die at a point at all.
+const IN_THE_CACHE: [CrashPoint; 15] = [
+    CrashPoint::PublishReserved,
+    CrashPoint::PublishCopied,
+    CrashPoint::PublishReady,
+    CrashPoint::PublishLogged,
+    CrashPoint::PublishAnnounced,
+    CrashPoint::RetireFreed,
+    CrashPoint::TombstonesCleaned,
+    CrashPoint::HoldCounted,
+    CrashPoint::HoldStamped,
+    CrashPoint::HoldReleased,
+    CrashPoint::EvictAnnounced,
+    CrashPoint::EvictDecided,
+    CrashPoint::ChunkVacated,
+    CrashPoint::WardTaken,
+    CrashPoint::SweepMarked,
+];
 /// One life in this many is armed to die at a crash point.
 const ARMED_ONE_IN: u32 = 3;
 /// Most visits of that point.
@@ -64,9 +85,12 @@ pub fn run(
         restarts: Vec::new(),
         declare: plan.declare,
         takes_over: plan.mutant.is_some_and(needs_take_overs),
+        scarce: plan.scarce,
+        points: plan.mutant.map_or(&[], points_of),
         host_away: None,
     };
     storm.rage(seconds * 1000)?;
+    storm.rack.rest()?;
     storm.rack.stop()?;
     storm.rack.audit()?;
     Ok(storm.rack.figures)
@@ -80,6 +104,10 @@ struct Storm {
     declare: bool,
     /// Nobody but lock managers dies.
     takes_over: bool,
+    /// Chunks run out.
+    scarce: bool,
+    /// Where a process has to die for a broken rule to matter; anywhere when there are none.
+    points: &'static [CrashPoint],
     /// A dead host that is to be recovered by others, and since when it has been dead.
     host_away: Option<(u16, u64)>,
 }
@@ -93,6 +121,7 @@ impl Storm {
         let end_ms = self.rack.now_ms() + ms;
         let mut kill_at_ms = self.rack.now_ms() + KILL_GAP_MS_MAX;
         let mut host_dies_at_ms = self.rack.now_ms() + 2 * KILL_GAP_MS_MAX;
+        let mut rests_at_ms = self.rack.now_ms() + REST_GAP_MS;
         loop {
             let now_ms = self.rack.now_ms();
             if now_ms >= end_ms {
@@ -107,6 +136,13 @@ impl Storm {
             if self.is_back(now_ms) {
                 self.host_away = None;
                 host_dies_at_ms = now_ms + self.random.magnitude(HOST_GAP_MS_MAX);
+            }
+            if now_ms >= rests_at_ms && self.host_away.is_none() && !self.takes_over {
+                // The dead live again for it.
+                self.restarts.clear();
+                self.rack.rest()?;
+                rests_at_ms = self.rack.now_ms() + REST_GAP_MS + self.random.below(REST_GAP_MS_MAX);
+                continue;
             }
             let away = self.host_away.map(|(node, _)| node);
             let players = &self.rack.players;
@@ -183,8 +219,13 @@ impl Storm {
         if self.takes_over || !self.random.one_in(ARMED_ONE_IN) {
             return None;
         }
-        let index = self.random.index(CrashPoint::ALL.len())?;
+        let points = match self.points {
+            [] if self.scarce && !self.random.one_in(4) => &IN_THE_CACHE,
+            [] => CrashPoint::ALL,
+            points => points,
+        };
+        let index = self.random.index(points.len())?;
         let nth = 1 + self.random.magnitude(NTH_MAX);
-        Some(Armed { point: CrashPoint::ALL[index], nth })
+        Some(Armed { point: points[index], nth })
     }
 }

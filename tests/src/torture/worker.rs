@@ -1,8 +1,6 @@
 //! A worker: counts under locks, takes chunks and gives them back, publishes blocks, removes them
 //! and reads those of others, names objects and frees them.
 
-use std::sync::atomic::Ordering;
-
 use anyhow::{Result, bail};
 use cxl_shm::alloc::{AllocateError, ChunkError};
 use cxl_shm::clock::{Clock, SystemClock};
@@ -17,7 +15,7 @@ use kv_cache::reclaim_dead_processes;
 
 use super::blocks::Blocks;
 use super::broken::needs_take_overs;
-use super::child::{ChildMember, ChildOptions, Stop};
+use super::child::{ChildMember, ChildOptions, Order, Orders};
 use super::event::{Event, tell};
 use super::ground::{COUNTERS, Pair, is_scarce, lock, profile, purpose};
 use super::objects::Objects;
@@ -58,16 +56,11 @@ struct Worker<'m, F> {
 pub(super) fn run<F: Fabric>(
     options: &ChildOptions,
     member: &ChildMember<F>,
-    stop: &Stop,
+    orders: &Orders,
 ) -> Result<()> {
     let clock = SystemClock::start();
-    let mut tries = 0;
     // Our former life among them: what it left half done is settled before we look.
-    while !member.dead_processes().is_empty() {
-        reclaim_dead_processes(member, &clock);
-        clock.pause(tries);
-        tries += 1;
-    }
+    look_after_the_dead(member, &clock);
     let mut worker = Worker {
         member,
         clock,
@@ -86,8 +79,15 @@ pub(super) fn run<F: Fabric>(
         Some(rounds) => (0..rounds).try_for_each(|round| worker.round(round))?,
         None => {
             let mut turn = 0;
-            while !stop.load(Ordering::Relaxed) {
-                worker.turn(turn)?;
+            let is_scarce = is_scarce(member.layout());
+            while !orders.stops() {
+                if orders.last() != Order::Work {
+                    worker.rest(orders)?;
+                } else if is_scarce && turn % 4 != 0 {
+                    worker.press()?;
+                } else {
+                    worker.turn(turn)?;
+                }
                 turn += 1;
             }
         }
@@ -105,7 +105,10 @@ impl<F: Fabric> Worker<'_, F> {
         self.blocks.check_any(|count| count.checked_sub(1))?;
         self.blocks.hold_any(|count| count.checked_sub(1))?;
         self.blocks.check_other((self.index + 1) % self.workers, 0)?;
-        self.blocks.retire_one(1)?;
+        // Where chunks are scarce others may hold them.
+        if !is_scarce(self.member.layout()) {
+            self.blocks.retire_one(1)?;
+        }
         self.check_chunk()?;
         self.give_chunk()?;
         self.objects.round()?;
@@ -148,6 +151,7 @@ impl<F: Fabric> Worker<'_, F> {
             }
             14..22 => self.objects.turn(&mut self.random),
             22 if self.random.one_in(8) => self.store_profile(turn),
+            _ if is_scarce(self.member.layout()) => Ok(()),
             _ => {
                 // Twice in a row after a large batch; seldom all of them.
                 let keep = if self.random.one_in(50) { 0 } else { usize::MAX };
@@ -157,8 +161,49 @@ impl<F: Fabric> Worker<'_, F> {
         }
     }
 
+    /// Publishes more than there is room for, and holds some of it.
+    fn press(&mut self) -> Result<()> {
+        self.member.check_member()?;
+        self.blocks.check_oldest()?;
+        let random = &mut self.random;
+        match random.below(12) {
+            0..6 => self.blocks.publish(1 + random.below(3)),
+            6 if random.one_in(4) => self.blocks.publish_large(),
+            6..10 => {
+                let other = u32::try_from(random.below(u64::from(self.workers))).unwrap_or(0);
+                let is_other = other != self.index && random.one_in(2);
+                let other = is_other.then(|| (other, random.below(AGE_MAX)));
+                self.blocks.keep_one(other, |count| random.index(count))
+            }
+            10 => self.blocks.let_go(1),
+            _ => self.blocks.check_kept(),
+        }
+    }
+
+    /// Holds nothing, looks for its blocks once everybody rests, and does nothing else.
+    fn rest(&mut self, orders: &Orders) -> Result<()> {
+        let (_, number) = orders.last_and_rests();
+        self.blocks.let_all_go()?;
+        look_after_the_dead(self.member, &self.clock);
+        tell(&Event::Rests)?;
+        let mut has_looked = false;
+        while let (order @ (Order::Rest | Order::Census), rests) = orders.last_and_rests()
+            && rests == number
+        {
+            self.member.check_member()?;
+            if order == Order::Census && !has_looked {
+                self.blocks.check_all()?;
+                tell(&Event::Looked)?;
+                has_looked = true;
+            }
+            self.clock.sleep_ms(1);
+        }
+        Ok(())
+    }
+
     /// Leaves nothing of its own but its blocks, and no count half done.
     fn end(mut self) -> Result<()> {
+        self.blocks.let_all_go()?;
         self.objects.end()?;
         for counter in 0..COUNTERS {
             let mut tries = 0;
@@ -365,6 +410,16 @@ impl<F: Fabric> Worker<'_, F> {
     fn mark_at(&self, chunk: ChunkId) -> WordOffset {
         let start = self.member.layout().chunk(chunk).offset();
         WordOffset::new(start).expect("chunks start on a line")
+    }
+}
+
+/// Returns once nothing is left of processes of this host that died.
+fn look_after_the_dead<F: Fabric>(member: &ChildMember<F>, clock: &SystemClock) {
+    let mut tries = 0;
+    while !member.dead_processes().is_empty() {
+        reclaim_dead_processes(member, clock);
+        clock.pause(tries);
+        tries += 1;
     }
 }
 

@@ -11,7 +11,9 @@ use cxl_shm::layout::LockProtocol;
 use cxl_shm::proof::Mutant;
 use rackline_tests::torture::coverage;
 use rackline_tests::torture::storm::{self, Figures, Plan};
-use rackline_tests::torture::{ChildOptions, Memory, WORKERS_MAX, mutant_noticed, run_child};
+use rackline_tests::torture::{
+    ChildOptions, Memory, WORKERS_MAX, mutant_noticed, needs_scarce_chunks, run_child,
+};
 
 /// Kills real processes with SIGKILL while they use one region, and checks that nothing that was
 /// acknowledged is lost, half done, doubled or leaked, and that nothing is wedged.
@@ -42,6 +44,11 @@ pub(crate) struct Options {
     /// Whole hosts die too, and stay away: the lock managers declare them dead and recover them.
     #[arg(long)]
     declare: bool,
+
+    /// Chunks run out: blocks make room for others all the time, some of them are held meanwhile, and
+    /// processes die there more often than anywhere else.
+    #[arg(long)]
+    scarce: bool,
 
     /// Break a rule of the protocols, to show that this notices: it ends well when something that
     /// must never be has been, in as many seconds. Only rules that a storm notices, under
@@ -89,7 +96,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         (Err(error), None) => {
             eprintln!("prove torture: {error:#}");
             eprintln!(
-                "again: prove torture --seconds {} --seed {} --processes {} --fabric {} --lock {}{} \
+                "again: prove torture --seconds {} --seed {} --processes {} --fabric {} --lock {}{}{} \
                  (the kills are the same; how the kernel runs the processes is not)",
                 options.seconds,
                 options.seed,
@@ -97,6 +104,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
                 name(options.fabric),
                 name(options.lock),
                 if options.declare { " --declare" } else { "" },
+                if options.scarce { " --scarce" } else { "" },
             );
             ExitCode::FAILURE
         }
@@ -181,7 +189,7 @@ fn torture(options: &Options) -> Result<Figures> {
         locks,
         seed: options.seed,
         declare: options.declare,
-        scarce: false,
+        scarce: options.scarce || options.mutant.is_some_and(needs_scarce_chunks),
         mutant: options.mutant,
     };
     let program = std::env::current_exe().context("cannot find this program's file")?;
@@ -195,7 +203,7 @@ fn print(options: &Options, figures: &Figures) {
     }
     let Figures { kills, kills_at_points, restarts, locks, counts, repairs, .. } = figures;
     let Figures { takeovers, declared_dead, recovered, fenced, .. } = figures;
-    let Figures { chunks, blocks_published, evicted, .. } = figures;
+    let Figures { chunks, blocks_published, evicted, held, rests, .. } = figures;
     let Figures { objects, frees, foreign_frees, .. } = figures;
     let Figures { roots_named, roots_destroyed, verified, audited_bytes, .. } = figures;
     println!(
@@ -203,9 +211,9 @@ fn print(options: &Options, figures: &Figures) {
          acquisitions, {counts} counts ({repairs} completed for the dead), {takeovers} take-overs, \
          {declared_dead} hosts declared dead, {recovered} recovered by others, {fenced} processes \
          fenced themselves, {chunks} chunks taken or given back, {blocks_published} blocks \
-         published, {evicted} of them made room for others, {objects} objects allocated, {frees} freed ({foreign_frees} by another \
+         published, {evicted} of them made room for others, {held} held, {objects} objects allocated, {frees} freed ({foreign_frees} by another \
          worker), {roots_named} roots named, {roots_destroyed} destroyed, {verified} blocks, roots \
-         and chunks verified, {audited_bytes} bytes accounted for"
+         and chunks verified, {rests} rests, {audited_bytes} bytes accounted for"
     );
 }
 
