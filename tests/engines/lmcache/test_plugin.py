@@ -9,6 +9,8 @@ import json
 import pathlib
 import subprocess
 import sys
+import threading
+import time
 import unittest
 from unittest import mock
 
@@ -108,6 +110,8 @@ class Plugin(unittest.TestCase):
 
         found, items = asyncio.run(wanted())
         self.assertEqual((found, [content(item) for item in items]), (3, contents))
+        # LMCache does not unpin what it loads so.
+        self.assertFalse(any(plugin.unpin(name) for name in keys(3)))
         one = plugin.get_non_blocking(keys(1)[0]).result()
         self.assertEqual(content(one), contents[0])
         for item in [*items, one]:
@@ -201,6 +205,131 @@ class Plugin(unittest.TestCase):
         self.assertEqual(own.batched_contains(keys(1))[0], 0)
         self.assertEqual(short.get_ref_count(), 0, "given back")
 
+    def test_lmcache_closes_its_memory_when_nothing_uses_it(self) -> None:
+        """It closes that before the plugin. Each call of a kind waits in the middle until the end has
+        begun: with its memory gone by then, it would be copied from and into."""
+        put(self.manager(), keys(2), 11)
+        with manager(self.settings(1)) as own:
+            plugin, memory = own.storage_backends[PLUGIN], own.storage_backends["LocalCPUBackend"]
+            told, order, begun = own.metadata, [], threading.Barrier(5)
+            blocks = plugin._opened()[0]
+            counted = threading.Lock()
+            in_the_middle = 0
+
+            def slowly(name, method):
+                def call(*arguments):
+                    nonlocal in_the_middle
+                    with counted:
+                        in_the_middle += 1
+                        first = in_the_middle <= 4
+                    if first:
+                        begun.wait()
+                        while blocks._shares:
+                            time.sleep(0.001)
+                    order.append(name)
+                    return method(*arguments)
+
+                return call
+
+            def closed():
+                order.append("memory closed")
+                close()
+
+            close = memory.memory_allocator.close
+            self.enterContext(mock.patch.object(memory.memory_allocator, "close", closed))
+            for name in ("save", "load_each"):
+                method = slowly(name, getattr(blocks, name))
+                self.enterContext(mock.patch.object(blocks, name, method))
+            objects = [own.allocate(told.get_shapes(), told.get_dtypes()) for _ in range(6)]
+            for number, item in enumerate(objects):
+                own.batched_put(keys(1, seed=100 + number), [item])
+            # One in LMCache's own thread, one in the plugin's.
+            loads = [threading.Thread(target=plugin.get_blocking, args=keys(1))]
+            loads[0].start()
+            plugin.get_non_blocking(keys(2)[1])
+            begun.wait()
+        loads[0].join()
+        self.assertEqual(order[-1], "memory closed", order)
+        self.assertEqual(order.count("load_each"), 2, order)
+        self.assertEqual([item.get_ref_count() for item in objects], [0] * 6, "given back")
+        self.assertEqual(
+            plugin.counters().get("saved_blocks", 0), 0, "what began after that is not saved"
+        )
+
+    def test_what_is_loaded_for_nobody_is_given_back(self) -> None:
+        contents = put(self.manager(), keys(2), 12)
+        own = self.manager(1)
+        plugin, given = own.storage_backends[PLUGIN], self.all_that_is_allocated(own)
+        load, goes_on = plugin._opened()[0].load_each, threading.Event()
+
+        def later(*arguments):
+            goes_on.wait()
+            return load(*arguments)
+
+        async def cancelled() -> None:
+            waits = asyncio.ensure_future(plugin.batched_get_non_blocking("request", keys(2)))
+            while len(given) < 2:
+                await asyncio.sleep(0.001)
+            waits.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waits
+
+        with mock.patch.object(plugin._opened()[0], "load_each", later):
+            asyncio.run(cancelled())
+            goes_on.set()
+            # What is asked next of all threads comes behind it.
+            plugin._loads.shutdown()
+        self.assertEqual(plugin.counters()["loaded_blocks"], 2)
+        self.assertEqual([item.get_ref_count() for item in given], [0] * 2)
+        self.assertEqual(self.got(own, keys(2)), contents)
+
+    def test_what_lmcache_raises_is_a_miss(self) -> None:
+        contents = put(self.manager(), keys(3), 13)
+        own = self.manager(1)
+        plugin, given = own.storage_backends[PLUGIN], self.all_that_is_allocated(own)
+        memory = own.storage_backends["LocalCPUBackend"]
+        allocate = memory.allocate
+
+        def fails_at_the_third(*arguments, **options):
+            if len(given) == 2:
+                raise RuntimeError("no more")
+            return allocate(*arguments, **options)
+
+        with mock.patch.object(memory, "allocate", fails_at_the_third):
+            with self.assertLogs("rackline.lmcache", "WARNING"):
+                self.assertEqual(self.got(own, keys(3)), [None] * 3)
+        self.assertEqual([item.get_ref_count() for item in given], [0] * 2, "given back")
+        with mock.patch.object(plugin, "_get", side_effect=RuntimeError("broken")):
+            with self.assertLogs("rackline.lmcache", "WARNING") as said:
+                waits = plugin.batched_get_non_blocking("request", keys(1))
+                self.assertEqual(asyncio.run(waits), [])
+        self.assertIn("broken", said.output[0])
+        self.assertEqual(self.got(own, keys(3)), contents)
+        other = self.manager(1)
+        with mock.patch("rackline.lmcache.backend.chunk_form", side_effect=TypeError("no form")):
+            with self.assertLogs("rackline.lmcache", "ERROR"):
+                self.assertEqual(other.batched_contains(keys(3))[0], 0)
+        self.assertEqual(other.batched_contains(keys(3))[0], 0, "nor later")
+
+    def test_a_lookup_that_takes_too_long_found_nothing(self) -> None:
+        """Also one that pins; what it finds after all is let go."""
+        put(self.manager(), keys(2), 14)
+        plugin = self.manager(1, given={"lookup_timeout_ms": 1}).storage_backends[PLUGIN]
+        waits = []
+
+        class Late:
+            def lookup(self, hashes, hold=False):
+                return self
+
+            def wait(self, timeout_ms=None):
+                waits.append(timeout_ms)
+
+        with mock.patch.object(plugin._opened()[0], "_session", Late()):
+            self.assertEqual(plugin.batched_contains(keys(2), pin=True), 0)
+            self.assertEqual(plugin.batched_contains(keys(2)), 0)
+            self.assertIsNone(plugin.get_blocking(keys(1)[0]))
+        self.assertEqual(waits, [1, 1, 1])
+
     def test_a_closed_plugin_finds_nothing(self) -> None:
         with manager(self.settings()) as own:
             put(own, keys(2), 9)
@@ -223,6 +352,7 @@ class Plugin(unittest.TestCase):
             ({**good, "region": "/nonexistent"}, metadata(), {}, "/nonexistent"),
             ({**good, "model_id": ""}, metadata(), {}, 'set "model_id"'),
             (good, metadata(role="scheduler"), {}, "enable_scheduler_bypass_lookup"),
+            (good, metadata(), {"enable_pd": True}, "enable_pd"),
             (good, metadata(), {"use_layerwise": True}, "use_layerwise"),
             (good, metadata(), {"enable_blending": True}, "enable_blending"),
             (good, metadata(), {"pre_caching_hash_algorithm": "builtin"}, "PYTHONHASHSEED"),

@@ -28,6 +28,8 @@ class Attachment:
         self._open = True
 
     def close(self) -> None:
+        """Ends this share. Waits for nothing but where it is the last: then for all that was begun in
+        the pool, by any share."""
         with _lock:
             if not self._open or self._key[0] != os.getpid():
                 return
@@ -36,4 +38,5 @@ class Attachment:
             if shares > 1:
                 _pools[self._key] = (pool, shares - 1)
                 return
-        pool.close()
+            # Not beside the next one: a process attaches once.
+            pool.close()

@@ -93,13 +93,14 @@ class SharedBlocks:
         self._count(loaded_blocks=valid, missed_blocks=missed, **{reason: missed})
         return valid
 
-    def hold(self, hashes: list[bytes]) -> rackline.Prefix | None:
+    def hold(self, hashes: list[bytes], wait_ms: int = 1000) -> rackline.Prefix | None:
         """The blocks from the first on that are in the pool, held until they are released; ``None``
-        where that is not known."""
+        where that is not known, or not within ``wait_ms``: what is found later is released."""
         if not self._shares or not hashes:
             return None
         try:
-            prefix = self._session.lookup(hashes, hold=True).wait()
+            # A lookup that nobody waits for any more lets go of what it finds.
+            prefix = self._session.lookup(hashes, hold=True).wait(wait_ms)
         except rackline.Error as error:
             self._failed("a lookup", error)
             prefix = None
@@ -115,6 +116,8 @@ class SharedBlocks:
             return 0
         valid, reason, sound = 0, "miss_none", True
         for start in range(0, len(handles), AT_ONCE):
+            if not self._shares:
+                break
             fetches = []
             for handle, memory in zip(
                 handles[start : start + AT_ONCE], memories[start : start + AT_ONCE], strict=True
@@ -189,11 +192,12 @@ class SharedBlocks:
         self._count(unsaved_blocks=blocks)
 
     def stop(self) -> None:
-        """From now on nothing is found, loaded or saved."""
+        """From now on nothing is found, loaded or saved; what was begun goes on."""
         self._shares = False
 
     def close(self) -> None:
-        """Waits for what was begun, and leaves the pool."""
+        """Ends this share of the process's attachment: the last one waits for what was begun, and
+        leaves the pool. Who uses the memory of a transfer waits for it before."""
         self.stop()
         self._tell(self.counters())
         self._attachment.close()

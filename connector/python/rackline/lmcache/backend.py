@@ -5,6 +5,8 @@
 - **C2** Saving never waits in the engine's thread: LMCache's objects are kept while threads copy them,
   and what is too much is not saved.
 - **C3** Nothing is raised once it is made: what fails is a miss, or not saved.
+- **C4** Nothing is copied from or into LMCache's memory once LMCache closes that, which it does before
+  it closes this: what has not begun then is dropped, and what has is waited for.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from rackline.engines.weights import digest_of_folder
 from rackline.lmcache.identity import ChunkForm, chunk_form, chunk_hash, chunk_model
 from rackline.lmcache.pins import Pins
 from rackline.lmcache.settings import Settings, check_engine
+from rackline.lmcache.under_way import UnderWay
 
 if TYPE_CHECKING:
     from lmcache.utils import CacheEngineKey
@@ -67,6 +70,8 @@ class RacklineBackend(StoragePluginInterface):
         self._pins = Pins(self._settings.hold_ms)
         self._loads = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="rackline_load")
         self._saves = ThreadPoolExecutor(SAVES_AT_ONCE, thread_name_prefix="rackline_save")
+        self._under_way = UnderWay()
+        self._drain_before_close_of(local_cpu_backend)
 
     def __str__(self) -> str:
         return "RacklineBackend"
@@ -76,13 +81,14 @@ class RacklineBackend(StoragePluginInterface):
         it of its KV. ``None`` when they are not to be had."""
         with self._changed:
             if self._open is None and not self._ended:
-                form = chunk_form(self.metadata)
-                model = chunk_model(self.config, self.metadata, self._model_name, form)
                 try:
+                    form = chunk_form(self.metadata)
+                    model = chunk_model(self.config, self.metadata, self._model_name, form)
                     self._open = SharedBlocks(self._settings, model, form.bytes), form
-                except rackline.Error as error:
+                except Exception as error:
+                    # Also what LMCache's own description of a chunk raises (C3).
                     self._ended = True
-                    logger.error("Rackline: nothing is shared: %s", error)
+                    logger.error("Rackline: nothing is shared: %r", error)
             return None if self._ended else self._open
 
     # Lookups
@@ -96,7 +102,7 @@ class RacklineBackend(StoragePluginInterface):
         hashes = [chunk_hash(key) for key in keys]
         if not pin:
             return opened[0].find(hashes, self._settings.lookup_timeout_ms)
-        prefix = opened[0].hold(hashes)
+        prefix = opened[0].hold(hashes, self._settings.lookup_timeout_ms)
         if prefix is None:
             return 0
         self._pins.add(hashes[: len(prefix)], prefix)
@@ -105,7 +111,8 @@ class RacklineBackend(StoragePluginInterface):
     async def batched_async_contains(
         self, lookup_id: str, keys: list[CacheEngineKey], pin: bool = False
     ) -> int:
-        return await self._in_thread(0, self.batched_contains, keys, pin)
+        found = await self._in_thread(self.batched_contains, keys, pin)
+        return 0 if found is None else found
 
     def pin(self, key: CacheEngineKey) -> bool:
         return self.contains(key, pin=True)
@@ -126,35 +133,46 @@ class RacklineBackend(StoragePluginInterface):
     def get_non_blocking(
         self, key: CacheEngineKey, location: str | None = None
     ) -> Future | None:
-        return None if self._ended else self._loads.submit(self.get_blocking, key)
+        return self._submit(self._loads, self.get_blocking, key)
 
     async def batched_get_non_blocking(
         self, lookup_id: str, keys: list[CacheEngineKey], transfer_spec: Any = None
     ) -> list[MemoryObj]:
-        return await self._in_thread([], self._get, keys)
+        try:
+            return await self._in_thread(self._get, keys, unwanted=_give_back) or []
+        finally:
+            # What LMCache has pinned to load it so, it does not unpin.
+            for key in keys:
+                self.unpin(key)
 
     def _get(self, keys: list[CacheEngineKey]) -> list[MemoryObj]:
         """The chunks from the first on that are good, in LMCache's memory."""
-        if (opened := self._opened()) is None:
-            return []
-        blocks, form = opened
-        prefix = blocks.hold([chunk_hash(key) for key in keys])
+        with self._under_way as may_use:
+            if not may_use or (opened := self._opened()) is None:
+                return []
+            return self._get_with(opened[0], opened[1], [chunk_hash(key) for key in keys])
+
+    def _get_with(
+        self, blocks: SharedBlocks, form: ChunkForm, hashes: list[bytes]
+    ) -> list[MemoryObj]:
+        prefix = blocks.hold(hashes, self._settings.lookup_timeout_ms)
         if prefix is None or len(prefix) == 0:
             return []
+        objects: list[MemoryObj] = []
+        valid = 0
         with prefix:
-            objects = self._allocate(len(prefix), form)
-            valid = 0
             try:
+                self._allocate(objects, len(prefix), form)
                 memories = [_memory(item, form.bytes) for item in objects]
                 valid = blocks.load_each(prefix.handles()[: len(objects)], memories)
+            except Exception as error:
+                logger.warning("Rackline: %d chunks are not loaded: %r", len(objects), error)
             finally:
-                for item in objects[valid:]:
-                    item.ref_count_down()
+                _give_back(objects[valid:])
         return objects[:valid]
 
-    def _allocate(self, count: int, form: ChunkForm) -> list[MemoryObj]:
-        """As many objects as LMCache has room for."""
-        objects: list[MemoryObj] = []
+    def _allocate(self, objects: list[MemoryObj], count: int, form: ChunkForm) -> None:
+        """Fills ``objects`` with as many as LMCache has room for."""
         while len(objects) < count:
             # What waits for others to give room may wait for ever.
             item = self.local_cpu_backend.allocate(
@@ -168,7 +186,6 @@ class RacklineBackend(StoragePluginInterface):
                 )
                 break
             objects.append(item)
-        return objects
 
     # Saves
 
@@ -183,9 +200,20 @@ class RacklineBackend(StoragePluginInterface):
         transfer_spec: Any = None,
         on_complete_callback: Callable[[CacheEngineKey], None] | None = None,
     ) -> list[Future] | None:
-        if (opened := self._opened()) is None:
-            return None
-        blocks, form = opened
+        with self._under_way as may_use:
+            if not may_use or (opened := self._opened()) is None:
+                return None
+            begun = self._begin_to_save(*opened, keys, objs, on_complete_callback)
+        return None if begun is None else [begun]
+
+    def _begin_to_save(
+        self,
+        blocks: SharedBlocks,
+        form: ChunkForm,
+        keys: Sequence[CacheEngineKey],
+        objs: list[MemoryObj],
+        on_complete_callback: Callable[[CacheEngineKey], None] | None,
+    ) -> Future | None:
         taken: list[tuple[int, CacheEngineKey, MemoryObj]] = []
         with self._changed:
             for depth, (key, item) in enumerate(zip(keys, objs)):
@@ -199,12 +227,10 @@ class RacklineBackend(StoragePluginInterface):
             blocks.left_out(len(keys) - len(taken))
         if not taken:
             return None
-        try:
-            return [self._saves.submit(self._save, blocks, form, taken, on_complete_callback)]
-        except RuntimeError:
-            # It is being closed.
+        begun = self._submit(self._saves, self._save, blocks, form, taken, on_complete_callback)
+        if begun is None:
             self._let_go(taken)
-            return None
+        return begun
 
     def _save(
         self,
@@ -214,14 +240,17 @@ class RacklineBackend(StoragePluginInterface):
         on_complete_callback: Callable[[CacheEngineKey], None] | None,
     ) -> None:
         """In a thread: saves chunks, and gives their objects back."""
-        try:
-            saved = blocks.save_each(
-                [chunk_hash(key) for _, key, _ in taken],
-                [depth for depth, _, _ in taken],
-                [_memory(item, form.bytes) for _, _, item in taken],
-            )
-        finally:
-            self._let_go(taken)
+        with self._under_way as may_use:
+            saved = [False] * len(taken)
+            try:
+                if may_use:
+                    saved = blocks.save_each(
+                        [chunk_hash(key) for _, key, _ in taken],
+                        [depth for depth, _, _ in taken],
+                        [_memory(item, form.bytes) for _, _, item in taken],
+                    )
+            finally:
+                self._let_go(taken)
         for (_, key, _), good in zip(taken, saved, strict=True):
             if good and on_complete_callback is not None:
                 try:
@@ -232,8 +261,7 @@ class RacklineBackend(StoragePluginInterface):
     def _let_go(self, taken: list[tuple[int, CacheEngineKey, MemoryObj]]) -> None:
         with self._changed:
             self._saving.difference_update(key for _, key, _ in taken)
-        for _, _, item in taken:
-            item.ref_count_down()
+        _give_back([item for _, _, item in taken])
 
     # The rest
 
@@ -251,22 +279,84 @@ class RacklineBackend(StoragePluginInterface):
         """What was done since the start, by name."""
         return {} if self._open is None else self._open[0].counters()
 
-    def close(self) -> None:
+    # The end
+
+    def _drain_before_close_of(self, memory: LocalCPUBackend) -> None:
+        """LMCache closes its backends in the order in which it made them: its memory on the CPU
+        first, while this one still copies from and into it (C4)."""
+        close = memory.close
+
+        def drain_and_close() -> None:
+            self._drain()
+            close()
+
+        self._drains_before = (memory, drain_and_close)
+        memory.close = drain_and_close
+
+    def _drain(self) -> None:
+        """From now on LMCache's memory is not used: drops what has not begun, waits for the rest."""
+        self._under_way.end()
         with self._changed:
             self._ended = True
+        if self._open is not None:
+            self._open[0].stop()
         self._loads.shutdown()
         self._saves.shutdown()
+        self._under_way.wait()
+
+    def close(self) -> None:
+        self._drain()
+        memory, drain_and_close = self._drains_before
+        # Another one may have been made since for the same memory.
+        if vars(memory).get("close") is drain_and_close:
+            del memory.close
         self._pins.clear()
         if self._open is not None:
             self._open[0].close()
         self._attachment.close()
 
-    async def _in_thread(self, else_: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    # Threads
+
+    def _submit(
+        self, threads: ThreadPoolExecutor, call: Callable[..., Any], *arguments: Any
+    ) -> Future | None:
+        """Begins a call in a thread; ``None`` when this is being closed."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._loads, call, *arguments)
+            return threads.submit(call, *arguments)
         except RuntimeError:
-            # It is being closed.
-            return else_
+            return None
+
+    async def _in_thread(
+        self,
+        call: Callable[..., Any],
+        *arguments: Any,
+        unwanted: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """What a call returns; ``None`` when this is being closed, or it failed. Who is cancelled
+        while it waits leaves the result to ``unwanted``."""
+        begun = self._submit(self._loads, call, *arguments)
+        if begun is None:
+            return None
+        try:
+            return await asyncio.wrap_future(begun)
+        except asyncio.CancelledError:
+            if unwanted is not None:
+                begun.add_done_callback(lambda ended: _leave(ended, unwanted))
+            raise
+        except Exception as error:
+            logger.warning("Rackline: what LMCache waited for failed: %r", error)
+            return None
+
+
+def _leave(ended: Future, unwanted: Callable[[Any], None]) -> None:
+    """Hands the result of a call that nobody waits for any more to ``unwanted``."""
+    if not ended.cancelled() and ended.exception() is None:
+        unwanted(ended.result())
+
+
+def _give_back(objects: list[MemoryObj]) -> None:
+    for item in objects:
+        item.ref_count_down()
 
 
 def _memory(item: MemoryObj, chunk_bytes: int) -> rackline.BlockMemory:

@@ -40,6 +40,11 @@ def check_engine(config: Any, metadata: Any) -> None:
         raise SettingsError(
             "lookups are answered by the workers: leave enable_scheduler_bypass_lookup out"
         )
+    if config.enable_pd:
+        raise SettingsError(
+            "with enable_pd LMCache's chunks lie in a buffer for the other engine, and are sent to it "
+            "alone: leave enable_pd out"
+        )
     if config.use_layerwise:
         raise SettingsError("chunks are stored whole: leave use_layerwise out")
     if config.enable_blending:
