@@ -11,8 +11,10 @@ import json
 import pathlib
 import subprocess
 import sys
+import threading
 import types
 import unittest
+from unittest import mock
 
 import torch
 from pool import damage
@@ -22,7 +24,12 @@ from sglang.srt.mem_cache.hicache_storage import (
     HiCacheStorage,
     HiCacheStorageConfig,
     HiCacheStorageExtraInfo,
+    PoolName,
+    PoolTransfer,
+    PoolTransferResult,
+    count_pool_hits,
 )
+from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
 from sglang.srt.mem_cache.storage import StorageBackendFactory
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -81,7 +88,8 @@ class Interface(unittest.TestCase):
         self.assertTrue(issubclass(RacklineStorage, HiCacheStorage))
         self.assertEqual(RacklineStorage.__abstractmethods__, frozenset())
         shared = [name for name in vars(RacklineStorage) if hasattr(HiCacheStorage, name)]
-        for name in ("batch_get_v1", "batch_set_v1", "batch_exists", "get", "set", "clear"):
+        named = ("batch_get_v1", "batch_set_v1", "batch_exists", "get", "set", "clear")
+        for name in (*named, "batch_get_v2", "batch_set_v2", "batch_exists_v2"):
             self.assertIn(name, shared)
         for name in shared:
             theirs = getattr(HiCacheStorage, name)
@@ -95,6 +103,9 @@ class Interface(unittest.TestCase):
 class Storage(unittest.TestCase):
     def setUp(self) -> None:
         self.region = self.enterContext(Region("64MiB", "16KiB"))
+        # As in a process of its own.
+        fresh = mock.patch("rackline.sglang.storage._cleared", threading.Event())
+        self.enterContext(fresh)
 
     def settings(self, node: int = 0, **more) -> dict:
         return {"region": self.region.path, "node": node, "model_id": "tiny", **more}
@@ -256,7 +267,36 @@ class Storage(unittest.TestCase):
         self.assertTrue(own.clear())
         self.assert_not_found(own, names)
         self.assertFalse(any(own.batch_set_v1(keys(2, 5), indices(own.mem_pool_host, [0, 1]))))
-        self.assertEqual(self.storage(mha(), 1).batch_exists(names), 2, "it is the others' too")
+        # Detached and attached it is another backend, of a process that may have new weights.
+        own.close()
+        with self.assertRaisesRegex(Exception, "start the engine anew"):
+            self.storage(mha(), 1)
+        with mock.patch("rackline.sglang.storage._cleared", threading.Event()):
+            self.assertEqual(self.storage(mha(), 1).batch_exists(names), 2, "it is the others' too")
+
+    def test_what_runs_on_after_a_refused_pool_misses(self) -> None:
+        """SGLang registers its pools when its threads run, and a refusal at run time stops none."""
+        names = self.fill(mha(seed=13), [0, 1])
+        own = self.storage(mha(), 1)
+        with self.assertRaisesRegex(ValueError, "hybrid models"):
+            own.register_mem_host_pool_v2(mha(), PoolName.MAMBA)
+        moved = [PoolTransfer(PoolName.MAMBA, keys=names), PoolTransfer(PoolName.SWA)]
+        operation = types.SimpleNamespace(
+            token_ids=list(range(32)), last_hash=None, assume_stored=False, prefix_keys=None,
+            pool_transfers=moved, pool_storage_result=PoolTransferResult.empty(),
+        )
+        told = types.SimpleNamespace(storage_backend=own, page_size=16)
+        # Their hash is compiled where it runs.
+        with mock.patch(f"{HybridCacheController.__module__}.get_storage_hash_str") as hashes:
+            hashes.return_value = names
+            found = HybridCacheController._storage_hit_query(told, operation)
+        self.assertEqual(found, ([], 0))
+        self.assertIsNone(operation.pool_storage_result.restorable_prefix_pages)
+        for call in (own.batch_get_v2, own.batch_set_v2):
+            got = call(moved, HiCacheStorageExtraInfo())
+            self.assertEqual(got, {PoolName.MAMBA: [False, False], PoolName.SWA: []})
+            self.assertEqual(count_pool_hits(got), {PoolName.MAMBA: 0, PoolName.SWA: 0})
+        self.assert_not_found(own, names)
 
     def test_a_full_pool_makes_room(self) -> None:
         small = self.enterContext(Region("4MiB", "16KiB"))

@@ -9,6 +9,10 @@ from rackline.engines.digests import digests
 from rackline.engines.settings import SettingsError
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
+# How these are computed with, where the model brings that along.
+BESIDE_WEIGHTS = ("hf_quant_config.json", "modeling_*.py", "configuration_*.py")
+# Of a training: no engine loads them.
+NO_WEIGHTS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scheduler.bin")
 
 
 def digest_of_model(model: str, revision: str | None = None) -> str:
@@ -60,19 +64,22 @@ def folder_of(model: str, revision: str | None) -> pathlib.Path:
 
 
 def update_with_files(digest: hashlib._Hash, folder: pathlib.Path) -> None:
-    """Takes the names and the content of all files of weights into ``digest``.
+    """Takes the names and the content of all files of weights, and of what a model brings along to be
+    computed with, into ``digest``.
 
     Raises :class:`SettingsError` when there are none.
     """
     files = [
         file
         for file in sorted(folder.rglob("*"))
-        if file.suffix in SUFFIXES and file.is_file()
+        if file.suffix in SUFFIXES and file.name not in NO_WEIGHTS and file.is_file()
     ]
     if not files:
         raise SettingsError(
             f"there are no files of weights in {folder}: set \"model_id\" to a name that stands for "
             "these weights on every host"
         )
+    beside = {file for name in BESIDE_WEIGHTS for file in folder.glob(name) if file.is_file()}
+    files += sorted(beside)
     for file, content in zip(files, digests(files), strict=True):
         digest.update(f"{file.relative_to(folder)} {content}".encode())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from typing import Any
 
 import rackline
+from rackline.engines.digests import digests
 from rackline.engines.settings import SettingsError
 from rackline.engines.weights import digest_of_model
 
@@ -23,7 +25,23 @@ _OF_COMPUTING = (
     # Layers of a draft may lie in the same pool.
     "speculative_algorithm",
     "speculative_draft_model_path",
+    "speculative_draft_model_revision",
+    "speculative_draft_model_quantization",
+    # What the files of weights are loaded as.
+    "model_impl",
+    "model_loader_extra_config",
+    "custom_weight_loader",
+    "modelopt_quant",
+    "quantize_and_serve",
 )
+# Arguments that name a file whose content does: scales of the KV, profiles of quantization.
+_OF_COMPUTING_IN_FILES = (
+    "quantization_param_path",
+    "rl_quant_profile",
+    "modelopt_checkpoint_restore_path",
+)
+# With these the weights are not those of the files.
+_NOT_OF_FILES = ("dummy", "remote_instance")
 
 
 def server_arguments() -> Any | None:
@@ -45,7 +63,7 @@ def page_model(
 
     rank, ranks = storage_rank(config)
     told = {
-        "computing": {name: str(getattr(arguments, name, None)) for name in _OF_COMPUTING},
+        "computing": _computing(arguments),
         "pool": type(pool).__name__,
         "layout": pool.layout,
         "format": pool.storage_format_tag,
@@ -70,6 +88,16 @@ def page_model(
     )
 
 
+def _computing(arguments: Any | None) -> dict[str, str]:
+    told = {name: str(getattr(arguments, name, None)) for name in _OF_COMPUTING}
+    for name in _OF_COMPUTING_IN_FILES:
+        path = getattr(arguments, name, None)
+        # What is no file is taken by its name: SGLang decides whether that will do.
+        there = path is not None and pathlib.Path(path).is_file()
+        told[name] = digests([pathlib.Path(path)])[0] if there else str(path)
+    return told
+
+
 def storage_rank(config: Any) -> tuple[int, int]:
     """Which part of the KV this rank stores, of how many. With MLA every rank has all of it, and it
     is stored once."""
@@ -83,6 +111,10 @@ def _name(model_id: str, arguments: Any | None) -> str:
         raise SettingsError(
             'outside of an engine it is not known which weights these are: set "model_id"'
         )
-    if str(getattr(arguments, "load_format", None)) == "dummy":
-        raise SettingsError('dummy weights differ from engine to engine: set "model_id"')
+    load_format = str(getattr(arguments, "load_format", None))
+    if load_format in _NOT_OF_FILES:
+        raise SettingsError(
+            f"weights of --load-format {load_format} are not those of the model's files: set "
+            '"model_id" to a name that stands for them'
+        )
     return digest_of_model(arguments.model_path, getattr(arguments, "revision", None))

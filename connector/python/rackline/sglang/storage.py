@@ -6,6 +6,8 @@
   what fails is a miss, or not stored.
 - **S3** A page as it lies in the host pool and a page that the pool made flat may have their bytes in
   another order: they are never taken for each other.
+- **S4** Once the storage was cleared, which is how new weights are announced, this process shares nothing
+  any more, also with a backend that is attached later.
 """
 
 from __future__ import annotations
@@ -27,15 +29,25 @@ from sglang.srt.mem_cache.hicache_storage import (
     HiCacheStorage,
     HiCacheStorageConfig,
     HiCacheStorageExtraInfo,
+    PoolTransfer,
+    PoolTransferResult,
 )
 
 logger = logging.getLogger(__name__)
+
+# Set when the storage of this process was cleared (S4): a backend that is attached later is another one.
+_cleared = threading.Event()
 
 
 class RacklineStorage(HiCacheStorage):
     """A storage backend of HiCache."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict | None = None) -> None:
+        if _cleared.is_set():
+            raise SettingsError(
+                "the storage of this process was cleared, and its weights may be new: start the engine "
+                "anew to share again"
+            )
         given = storage_config.extra_config or {}
         self._settings = Settings.of(given)
         self._config, self._arguments = storage_config, server_arguments()
@@ -69,9 +81,31 @@ class RacklineStorage(HiCacheStorage):
                 "sparse attention with an indexer, and draft models are not supported"
             )
 
+    # SGLang registers its host pools when its threads run: what it asks of more than one after that was
+    # refused is not there, and is not stored.
+
+    def batch_exists_v2(
+        self,
+        keys: list[str],
+        pool_transfers: list[PoolTransfer] | None = None,
+        extra_info: HiCacheStorageExtraInfo | None = None,
+    ) -> PoolTransferResult:
+        return PoolTransferResult.empty()
+
+    def batch_get_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        return {transfer.name: [False] * len(transfer.keys or []) for transfer in transfers}
+
+    def batch_set_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        return {transfer.name: [False] * len(transfer.keys or []) for transfer in transfers}
+
     def clear(self) -> bool:
         """What is in the pool is other engines' too, and stays; from now on this engine does not
-        find it, and shares nothing."""
+        find it, and shares nothing (S4)."""
+        _cleared.set()
         if self._blocks is not None:
             self._blocks.stop()
         logger.warning(
