@@ -283,6 +283,36 @@ class Plugin(unittest.TestCase):
         self.assertEqual([item.get_ref_count() for item in given], [0] * 2)
         self.assertEqual(self.got(own, keys(2)), contents)
 
+    def test_an_interrupt_waits_for_what_is_written(self) -> None:
+        """LMCache's memory is given back after that."""
+        put(self.manager(), keys(3), 15)
+        own = self.manager(1)
+        blocks, given = own.storage_backends[PLUGIN]._opened()[0], self.all_that_is_allocated(own)
+        session, waits, written = blocks._session, [], []
+
+        class Interrupted:
+            def lookup(self, hashes, hold):
+                return session.lookup(hashes, hold=hold)
+
+            def fetch(self, handles, memory, places):
+                fetch = session.fetch(handles, memory, places)
+
+                def wait():
+                    waits.append(None)
+                    if len(waits) == 1:
+                        raise KeyboardInterrupt
+                    result = fetch.wait()
+                    written.append([item.get_ref_count() for item in given])
+                    return result
+
+                return mock.Mock(wait=wait)
+
+        with mock.patch.object(blocks, "_session", Interrupted()):
+            with self.assertRaises(KeyboardInterrupt):
+                own.storage_backends[PLUGIN].batched_get_blocking(keys(3))
+        self.assertEqual(written, [[1] * 3] * 3)
+        self.assertEqual([item.get_ref_count() for item in given], [0] * 3)
+
     def test_what_lmcache_raises_is_a_miss(self) -> None:
         contents = put(self.manager(), keys(3), 13)
         own = self.manager(1)

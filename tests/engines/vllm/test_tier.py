@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import types
 import unittest
+from unittest import mock
 
+import numpy
 from cpu_tiers import tiers
 from engine import BLOCK_TOKENS, engine, prompts
 from models import tiny
 from pool import damage
+from rackline.vllm.tier_lookups import TierLookups
 from region import Region
 from test_processes import run
+from vllm.v1.kv_offload.base import Locality, make_offload_key
+from vllm.v1.kv_offload.tiering.base import TransferJob
 
 PROMPTS = prompts(1, 200, 300, 170)
 FULL_BLOCKS = sum((len(prompt) - 1) // BLOCK_TOKENS for prompt in PROMPTS)
@@ -40,6 +47,56 @@ class Interface(unittest.TestCase):
                     self.assertEqual(list(inspect.signature(own).parameters), wanted)
 
 
+def request(positions: dict[bytes, int]):
+    """As much of a request as lookups look at."""
+    return types.SimpleNamespace(req_id="request", get_offload_key_position=positions.get)
+
+
+class Lookups(unittest.TestCase):
+    """Those of one step for a request, without a pool."""
+
+    def lookups(self, blocks) -> TierLookups:
+        made = TierLookups("tier", blocks)
+        self.addCleanup(made.shutdown)
+        return made
+
+    def test_they_end_in_time_together(self) -> None:
+        """Each takes longer than it may: with a second each, ten would take ten."""
+        now_s, waits = 1000.0, []
+
+        class Blocks:
+            def find(self, hashes, wait_ms=1000):
+                nonlocal now_s
+                waits.append(wait_ms)
+                now_s += 0.4
+                return len(hashes)
+
+        keys = [make_offload_key(bytes([number]) * 32, 0) for number in range(10)]
+        clock = mock.Mock(monotonic=lambda: now_s)
+        with mock.patch("rackline.vllm.tier_lookups.time", clock):
+            # From the end of a window, so that each is a lookup of its own.
+            asked = request({key: -number for number, key in enumerate(keys)})
+            found = self.lookups(Blocks()).batch_lookup(keys, asked)
+        self.assertEqual(found, [True] * 3 + [False] * 7)
+        self.assertEqual(len(waits), 3)
+        self.assertEqual(sorted(waits, reverse=True), waits)
+        self.assertLessEqual(waits[-1], 200)
+
+    def test_a_hash_with_a_random_seed_is_told(self) -> None:
+        for digest_bytes, seed, told in [(16, None, 1), (16, "0", 0), (32, None, 0)]:
+            with self.subTest((digest_bytes, seed)):
+                environment = {} if seed is None else {"PYTHONHASHSEED": seed}
+                keys = [make_offload_key(bytes(digest_bytes), 0)]
+                own = self.lookups(mock.Mock(find=lambda hashes, wait_ms: 0))
+                with mock.patch.dict("os.environ", environment):
+                    if seed is None:
+                        os.environ.pop("PYTHONHASHSEED", None)
+                    with mock.patch("rackline.vllm.tier_lookups.logger.warning") as warned:
+                        own.batch_lookup(keys, request({}))
+                        own.batch_lookup(keys, request({}))
+                self.assertEqual(warned.call_count, told)
+
+
 class Tier(unittest.TestCase):
     expected: list[list[int]]
 
@@ -53,7 +110,7 @@ class Tier(unittest.TestCase):
         self.region = self.enterContext(Region("256MiB", "256KiB", chunk="4MiB"))
 
     def settings(self, node: int = 0, **more) -> dict:
-        return {"region": self.region.path, "node": node, **more}
+        return {"region": self.region.path, "node": node, "model_id": "tiny", **more}
 
     def fill(self, **more) -> None:
         """An engine of node 0 serves the prompts."""
@@ -107,6 +164,18 @@ class Tier(unittest.TestCase):
         with engine(self.model, transfer=tiers(self.settings(1, tenant="a"))) as same:
             self.assertGreater(cached(same.answers(PROMPTS)), 0)
 
+    def test_what_vllm_asks_of_a_tier_that_was_shut_down_fails(self) -> None:
+        with engine(self.model, transfer=tiers(self.settings(1, locality="LOCAL"))) as own:
+            connector = own.llm.llm_engine.engine_core.engine_core.scheduler.connector
+            tier = connector.scheduler.manager.secondary_tiers[0]
+            self.assertIs(tier.locality, Locality.LOCAL)
+        key = make_offload_key(bytes(32), 0)
+        job = TransferJob(7, [key], numpy.zeros(1, dtype=numpy.int64), True, request({key: 16}))
+        tier.submit_load(job)
+        tier.submit_store(job)
+        told = [(result.job_id, result.success) for result in tier.get_finished_jobs()]
+        self.assertEqual(told, [(7, False)] * 2)
+
     def test_after_new_weights_nothing_is_shared(self) -> None:
         self.fill()
         with engine(self.model, transfer=tiers(self.settings(1))) as second:
@@ -118,6 +187,8 @@ class Tier(unittest.TestCase):
         for settings, more, message in [
             ({"node": 0}, {}, 'set "region" and "node"'),
             (self.settings(nod=1), {}, "unknown settings"),
+            (self.settings(model_id=""), {}, 'set "model_id"'),
+            (self.settings(locality="NEAR"), {}, '"LOCAL" or "REMOTE"'),
             (self.settings(), {"canonical_layout": True}, "canonical_layout"),
         ]:
             with self.subTest(message), self.assertRaises(Exception) as raised:

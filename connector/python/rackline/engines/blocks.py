@@ -6,6 +6,7 @@ Nothing here raises once it is open: what fails is a miss, or not saved, and cou
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import threading
 import time
@@ -128,8 +129,14 @@ class SharedBlocks:
                     self._failed("a load", error)
                     fetches.append(None)
             # Every one that was begun is waited for, also behind one that failed.
-            for fetch in fetches:
-                good, why = self._fetched(fetch)
+            try:
+                outcomes = [self._fetched(fetch) for fetch in fetches]
+            except BaseException:
+                # Ctrl-C while it waits: who gets the memory back must not have it written to.
+                for fetch in fetches:
+                    _wait_quietly(fetch)
+                raise
+            for good, why in outcomes:
                 if sound and good:
                     valid += 1
                 elif sound:
@@ -218,3 +225,11 @@ class SharedBlocks:
     def _failed(self, what: str, error: rackline.Error) -> None:
         logger.warning("Rackline: %s: %s failed: %s", self._what, what, error)
         self._count(errors=1)
+
+
+def _wait_quietly(fetch: rackline.Fetch | None) -> None:
+    """Waits until nothing of a fetch is written any more."""
+    # One whose result was had already says so.
+    with contextlib.suppress(rackline.Error):
+        if fetch is not None:
+            fetch.wait()

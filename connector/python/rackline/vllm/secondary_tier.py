@@ -11,6 +11,8 @@ tier, and this tier between that and the pool.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
 import queue
 import threading
@@ -21,11 +23,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import rackline
 from rackline.engines.blocks import SharedBlocks
-from rackline.engines.settings import PoolSettings
-from rackline.engines.weights import digest_of_folder
+from rackline.engines.settings import PoolSettings, SettingsError
 from rackline.vllm.tier_identity import tier_model
 from rackline.vllm.tier_lookups import TierLookups, block_hash
 from vllm.v1.kv_offload.base import (
+    Locality,
     LookupResult,
     OffloadKey,
     ReqContext,
@@ -35,6 +37,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
     from vllm.v1.kv_offload.base import OffloadingSpec
     from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
 
@@ -45,10 +48,30 @@ LOADS_AT_ONCE = 4
 STORES_AT_ONCE = 2
 
 
+@dataclasses.dataclass(frozen=True)
 class TierSettings(PoolSettings):
     """The entries of the tier in ``secondary_tiers``, besides ``type`` and ``module_path``."""
 
     PLACE: ClassVar[str] = 'the tier\'s entry in "secondary_tiers"'
+
+    locality: str = ""
+    """What vLLM takes the tier for where requests choose among tiers: ``LOCAL`` or ``REMOTE``; either
+    when it is not set."""
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Self:
+        settings = super().of(given)
+        if settings.locality and settings.locality not in {known.value for known in Locality}:
+            raise SettingsError(
+                f'the setting "locality" is {settings.locality!r}: "LOCAL" or "REMOTE"'
+            )
+        if not settings.model_id:
+            raise SettingsError(
+                "vLLM does not tell a tier of all that decides what KV is computed: set \"model_id\" to "
+                "a name that stands for the weights, and for --quantization, --hf-overrides, the scales "
+                "of the KV and LoRA adapters, the same on every host where these are the same"
+            )
+        return settings
 
 
 class RacklineTier(SecondaryTierManager):
@@ -66,8 +89,8 @@ class RacklineTier(SecondaryTierManager):
         own = TierSettings.of(settings)
         config = offloading_spec.config
         self._memory: rackline.BlockMemory | None = rackline.block_memory(primary_kv_view)
-        name = own.model_id or digest_of_folder(config.model.name)
-        model = tier_model(config, name, self._memory.block_bytes)
+        self.locality = Locality(own.locality) if own.locality else None
+        model = tier_model(config, own.model_id, self._memory.block_bytes)
         self._tokens = model.block_tokens
         self._blocks = SharedBlocks(own, model, self._memory.block_bytes)
         self._lookups = TierLookups(tier_type, self._blocks)
@@ -116,10 +139,14 @@ class RacklineTier(SecondaryTierManager):
         job: TransferJob,
         *arguments: Any,
     ) -> None:
-        if not self._shares:
+        future = None
+        if self._shares:
+            # Refused after the tier was shut down.
+            with contextlib.suppress(RuntimeError):
+                future = threads.submit(self._run, transfer, job, *arguments)
+        if future is None:
             self._finished.put((job, JobResult(job.job_id, success=False)))
             return
-        future = threads.submit(self._run, transfer, job, *arguments)
         with self._changed:
             self._under_way.add(future)
         future.add_done_callback(self._ended)

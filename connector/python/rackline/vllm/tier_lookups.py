@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
+import time
 from collections.abc import Iterable
 
 from rackline.engines.blocks import SharedBlocks
-from vllm.v1.kv_offload.base import OffloadKey, ReqContext, get_offload_group_idx
+from vllm.v1.kv_offload.base import (
+    OffloadKey,
+    ReqContext,
+    get_offload_block_hash,
+    get_offload_group_idx,
+)
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
+
+
+logger = logging.getLogger(__name__)
+
+# After which a step's lookups for a request found nothing more.
+BATCH_MS = 1000
+SHA256_BYTES = 32
 
 
 class TierLookups(AsyncLookupManager):
@@ -15,14 +30,33 @@ class TierLookups(AsyncLookupManager):
 
     def __init__(self, tier_type: str, blocks: SharedBlocks) -> None:
         self._blocks = blocks
+        self._hash_checked = False
         super().__init__(tier_type)
 
     def batch_lookup(self, keys: list[OffloadKey], req_context: ReqContext) -> Iterable[bool]:
+        if keys and not self._hash_checked:
+            self._hash_checked = True
+            check_hash(keys[0])
         there: set[OffloadKey] = set()
+        ends_s = time.monotonic() + BATCH_MS / 1000
         for run in ascending_runs(keys, req_context):
-            found = self._blocks.find([block_hash(key) for key in run])
+            left_ms = int((ends_s - time.monotonic()) * 1000)
+            if left_ms <= 0:
+                break
+            found = self._blocks.find([block_hash(key) for key in run], left_ms)
             there.update(run[:found])
         return [key in there for key in keys]
+
+
+def check_hash(key: OffloadKey) -> None:
+    """Says so where the engine's block hashes begin with something random. vLLM does not tell a tier
+    which hash it uses: those that it seeds are shorter than SHA-256."""
+    if len(get_offload_block_hash(key)) < SHA256_BYTES and "PYTHONHASHSEED" not in os.environ:
+        logger.warning(
+            "Rackline: the engine's block hash has a random seed in every process, so nothing of other "
+            "engines is ever found: use --prefix-caching-hash-algo sha256_cbor, or set PYTHONHASHSEED "
+            "to the same number everywhere"
+        )
 
 
 def ascending_runs(keys: list[OffloadKey], req_context: ReqContext) -> list[list[OffloadKey]]:
