@@ -5,6 +5,7 @@
 //! - **E2** The descriptors are the only truth. The directory says when a change begins and when
 //!   it is complete; whoever takes the lock and finds a change that was never completed (its
 //!   process died, or panicked) builds the directory anew from the descriptors: mark and sweep.
+//!   What its caches alone hold of them is written back first.
 //! - **E3** A block that was being written belongs to its process. When that is dead, or from an
 //!   earlier life of the node, the block is freed. Complete blocks stay, whoever wrote them.
 

@@ -22,10 +22,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         let known = self.known_generations();
         self.directory.clear();
         self.find_chunks();
-        if !self.directory.is_built_in(self.member.incarnation()) {
-            // M8: while nobody had this slot others may have written what it published (W2).
-            self.fabric().refresh(self.areas.published(self.node()));
-        }
+        // M8: while nobody had this slot others may have written what it published (W2).
+        // D2: what is read here as free is free for everybody, also what a process stored that died
+        // before it had published it. It is written back, and each line is read from the device.
+        self.fabric().refresh(self.areas.published(self.node()));
         let mut victims = Vec::new();
         let mut kept = Vec::new();
         let mut newest = 0;

@@ -17,6 +17,7 @@ mod schedule;
 mod stray;
 mod torn;
 mod undecided;
+mod unpublished;
 mod ward;
 mod ward_choice;
 mod ward_words;

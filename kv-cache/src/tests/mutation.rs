@@ -9,19 +9,21 @@ use cxl_shm::fabric::simulated::Site;
 use super::pressure::{held_and_evicted, nobody_looks_at_what_was};
 use super::recovery::death_under_the_lock;
 use super::torn::scanned_while_it_is_written;
+use super::unpublished::freed_by_the_dead;
 use super::ward::guardians_and_homecomings;
 use super::*;
 
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 6] = [
+const SCENARIOS: [fn(SimulatedRack); 7] = [
     exchange_and_lag,
     death_under_the_lock,
     nobody_looks_at_what_was,
     held_and_evicted,
     guardians_and_homecomings,
     scanned_while_it_is_written,
+    freed_by_the_dead,
 ];
 
 /// Everything a cache does while nobody dies, checked with what a reader can see.
