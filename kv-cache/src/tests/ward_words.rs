@@ -7,6 +7,7 @@ use cxl_shm::units::NodeId;
 use super::ward::{Off, WARD, blocks_of_ward, bury, is_recovered, there};
 use super::*;
 use crate::reclaim_dead_processes;
+use crate::ward::{AGAIN_MS, Ward};
 
 /// A clock on which nobody waits.
 struct AtOnce<'c, C>(&'c C);
@@ -229,4 +230,37 @@ fn a_word_of_a_slot_that_nobody_ever_had_is_damage() {
     c.leave_ward(&clock);
     let again = rig.join(1);
     assert!(Cache::attach(&again, &AtOnce(&clock)).is_ok());
+}
+
+#[test]
+fn a_block_that_a_guardian_died_over_is_decided_on_by_the_next() {
+    let rig = with_ward(3);
+    let (first, third) = (rig.join(0), rig.join(2));
+    let clock = rig.serve(&[&third, &first]);
+    let c = Cache::attach(&third, &clock).unwrap();
+    let held = hold(&c, &clock, 2).unwrap();
+    // Of the line that says EVICTING the state alone has arrived.
+    let other = rig.join(0);
+    let cache = Cache::attach(&other, &clock).unwrap();
+    assert!(cache.take_ward(&clock, WARD));
+    let line = cache.areas().segment_of(held.handle()).unwrap().range(held.handle().slot()).start();
+    let whole = other.fabric().read_line(line);
+    let block: Vec<_> = blocks_of_ward(&cache).into_iter().filter(|it| it.key == key(2)).collect();
+    Ward::of(&cache, WARD).announce(&block);
+    let [arrived, ..] = other.fabric().read_line(line);
+    assert_ne!(arrived, whole[0]);
+    other.fabric().write_line(line, &[&[arrived], &whole[1..]].concat().try_into().unwrap());
+    rig.kill(&other);
+    forget(cache);
+    let a = Cache::attach(&first, &clock).unwrap();
+    reclaim_dead_processes(&first, &AtOnce(&clock));
+    assert_eq!(blocks_of_ward(&c).len(), 3, "nobody can read it");
+
+    assert!(!a.empty_a_ward(&clock, CHUNK_TIMEOUT_MS), "somebody holds a block in its chunk");
+    assert_eq!(fetch(&c, 2, held.handle()), Ok(()));
+    c.release(&clock, vec![held]);
+    rig.rack.advance_ms(AGAIN_MS);
+    assert!(a.empty_a_ward(&clock, CHUNK_TIMEOUT_MS));
+    assert_eq!(blocks_of_ward(&c), []);
+    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (M1)");
 }

@@ -118,13 +118,17 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
         self.segment.publish_as(self.fabric(), undecided, BlockState::Ready);
     }
 
-    /// Its blocks, with the chunk that each is in. What cannot be read nobody else can read either,
-    /// and it is its next life's to remove.
+    /// Its blocks, with the chunk that each is in. One that a guardian, or the ward, died over within
+    /// its line is EVICTING (H6). What else cannot be read nobody else can read either, and it is its next
+    /// life's to remove.
     fn blocks(&self) -> impl Iterator<Item = (ChunkId, Descriptor)> + '_ {
         let layout = self.cache.areas().layout();
-        let block = |slot| match self.segment.own(self.fabric(), slot) {
-            Ok(SlotContent::Block(block)) => Some((layout.chunk_of(block.payload)?, block)),
-            Ok(_) | Err(_) => None,
+        let block = |slot| {
+            let content = self.segment.own(self.fabric(), slot).ok();
+            match content.or_else(|| self.segment.undecided(self.fabric(), slot)) {
+                Some(SlotContent::Block(block)) => Some((layout.chunk_of(block.payload)?, block)),
+                Some(_) | None => None,
+            }
         };
         (0..self.cache.geometry().descriptor_slots()).filter_map(block)
     }
