@@ -219,9 +219,11 @@ impl DescriptorLine {
         Self { generation, state: FREE, flags, owner: low_byte(owner.0), ..Self::zeroed() }
     }
 
-    /// The same line but for the state.
-    pub(crate) fn say(&mut self, state: BlockState) {
-        self.state = value_of(state);
+    /// The same line but for the state, if it says that the block stays or that it may leave.
+    pub(crate) fn decide(&mut self, state: BlockState) {
+        if matches!(self.state, READY | EVICTING) {
+            self.state = value_of(state);
+        }
     }
 
     /// The same tombstone, as one where searches end.

@@ -174,12 +174,13 @@ impl OwnSegment {
     }
 
     /// A block whose writer died while it said that it may leave, or that it stays: of its line the
-    /// state or the seal alone is of that write, and nothing else of the block has changed (H6).
+    /// state or the seal alone is of that write, and nothing else of the block has changed (H6). A line
+    /// that says something else, a tombstone that has begun for instance, is none.
     pub(crate) fn undecided(&self, fabric: &impl Fabric, slot: u32) -> Option<SlotContent> {
         let line = self.line(slot);
         let said = [BlockState::Ready, BlockState::Evicting]
             .into_iter()
-            .find_map(|state| line.own_mended(fabric, |line| line.say(state)))?;
+            .find_map(|state| line.own_mended(fabric, |line| line.decide(state)))?;
         match content(Ok(said), self.node, slot, &self.layout) {
             Ok(SlotContent::Block(block)) => {
                 Some(SlotContent::Block(Descriptor { state: BlockState::Evicting, ..block }))

@@ -27,7 +27,8 @@
 //!   that has expired costs at most a miss, never a wrong byte.
 //! - **H6** Only EVICTING back to READY, with the payload untouched, keeps a generation.
 //!   Who dies within a line that says either leaves it torn, and the block as it was: of the line the
-//!   state or the seal alone is new, so the sweep finds out by trying both states.
+//!   state or the seal alone is new, so who comes after it, a sweep or a guardian, finds out by trying
+//!   both states. A line that says neither is not tried: its block was about to go, or not there yet.
 //!
 //! A crash between count and stamp, or stamp and look, leaves a hold that nobody has. After the sweep of
 //! the reader's host it is released, a bounded number of stamps with each hold of its heap lock, and

@@ -5,8 +5,13 @@ use cxl_shm::units::LINE_WORDS;
 use super::*;
 
 /// A process of the owner dies when of its write of the descriptor, which said `from` before and was to
-/// say `to`, word `arrived` alone is in the line. What another process of the host makes of it.
-fn died_within(from: BlockState, to: BlockState, arrived: usize) -> Option<BlockState> {
+/// say `to`, or that the block is gone, word `arrived` alone is in the line. What another process of the
+/// host makes of it.
+fn died_within(
+    from: BlockState,
+    to: impl Into<Option<BlockState>>,
+    arrived: usize,
+) -> Option<BlockState> {
     let rig = Rig::new(2, 32, 16);
     let (dies, next, reader) = (rig.join(0), rig.join(0), rig.join(1));
     let clock = rig.serve(&[&next, &reader]);
@@ -17,8 +22,15 @@ fn died_within(from: BlockState, to: BlockState, arrived: usize) -> Option<Block
 
     let (host, segment) = (dies.fabric(), cache.segment(handle.owner()).unwrap());
     let line = segment.range(handle.slot());
-    let [before, after] = [from, to].map(|state| {
-        rewrite(&cache, handle, |block| Descriptor { state, ..block });
+    let [before, after] = [Some(from), to.into()].map(|state| {
+        match state {
+            Some(state) => rewrite(&cache, handle, |block| Descriptor { state, ..block }),
+            None => {
+                let tombstone = DescriptorLine::free(dies.node(), handle.generation(), false);
+                let own = cache.areas().own_segment(dies.node(), dies.area());
+                own.line(handle.slot()).publish(host, &tombstone);
+            }
+        }
         host.read_line(line.start())
     });
     let mut torn = before;
@@ -48,9 +60,16 @@ fn a_block_that_is_not_decided_on_is_there_wherever_its_owner_died() {
 }
 
 #[test]
-fn a_block_that_was_being_written_is_there_only_when_its_seal_says_so() {
-    let died_at = |arrived| died_within(BlockState::Writing, BlockState::Ready, arrived);
-    assert_eq!(died_at(0), None);
-    // Its payload was on the device before (B2).
-    assert_eq!(died_at(LINE_WORDS - 1), Some(BlockState::Ready));
+fn a_block_that_was_being_written_is_not_there() {
+    for arrived in [0, LINE_WORDS - 1] {
+        assert_eq!(died_within(BlockState::Writing, BlockState::Ready, arrived), None);
+    }
+}
+
+#[test]
+fn a_block_whose_tombstone_has_begun_does_not_come_back() {
+    for from in [BlockState::Ready, BlockState::Evicting] {
+        // Where its first word is all that tells: of the process whose number a tombstone has, too.
+        assert_eq!(died_within(from, None, 0), None, "{from:?}");
+    }
 }
