@@ -17,6 +17,7 @@ use crate::gone::once_each;
 use crate::heap::LockedHeap;
 use crate::lookup::MatchedBlock;
 use crate::miss::Miss;
+use crate::stamp::Stamp;
 
 /// How often a hold looks again at a block that its owner considers evicting, or whose line it is
 /// just writing: for some 20 ms of a real clock, many times what an attempt takes.
@@ -259,7 +260,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         let mut batch = PublishBatch::new(self.fabric());
         for (owner, slot) in slots {
             let stamp = self.stamps.own(self.fabric(), owner, slot);
-            if stamp.held && !self.holds.is_held(owner, slot) {
+            // Also one that says so: who stored that may have died before it had published it.
+            if stamp != Stamp::default() && !self.holds.is_held(owner, slot) {
                 batch.word(self.stamps.word(owner, slot), stamp.release().word());
             }
         }

@@ -5,6 +5,7 @@ use std::mem::forget;
 use cxl_shm::fabric::PublishBatch;
 
 use super::*;
+use crate::stamp::Stamp;
 
 /// A process of host 0 stores a tombstone over block 1 and dies, with the heap locked, before it has
 /// published it. Also run with flushes and fences removed.
@@ -37,4 +38,34 @@ pub(super) fn freed_by_the_dead(rack: SimulatedRack) {
 #[test]
 fn what_the_dead_freed_is_gone_for_everybody_before_its_payload_is_taken() {
     freed_by_the_dead(SimulatedRack::sticky(2, REGION_BYTES));
+}
+
+#[test]
+fn a_release_of_the_dead_arrives() {
+    let rig = Rig::new(2, 32, 16);
+    on_two_hosts(&rig, |a, b, clock| {
+        let handle = publish(a, clock, 1);
+        let word = a.areas().stamps(b.member().node()).word(handle.owner(), handle.slot());
+        let says_held = || Stamp::from_word(word.fresh(a.member().fabric())).held;
+        for is_counted in [true, false] {
+            let other = rig.join(1);
+            let cache = Cache::attach(&other, clock).unwrap();
+            let held = hold(&cache, clock, 1).unwrap();
+            assert!(says_held());
+            if !is_counted {
+                // The last to hold it has let it go, as far as the host's own memory says.
+                cache.locked(clock, |heap| heap.holds.remove(other.process(), handle));
+            }
+            forget(other.lock_heap(clock));
+            let stamps = cache.areas().own_stamps(other.area());
+            let stamp = stamps.own(other.fabric(), handle.owner(), handle.slot());
+            let at = stamps.word(handle.owner(), handle.slot()).at();
+            other.fabric().store(at, stamp.release().word());
+            forget(held);
+            rig.kill(&other);
+            assert!(says_held());
+            b.reap(clock);
+            assert!(!says_held(), "counted: {is_counted}");
+        }
+    });
 }
