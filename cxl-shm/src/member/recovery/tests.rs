@@ -56,6 +56,25 @@ impl Fence for Off {
 type Process = Member<SimulatedHost, SimulatedHostMemory, Died>;
 type Watch<'m> = Deaths<'m, SimulatedHost, SimulatedHostMemory, Died>;
 
+/// Three hosts over a region whose locks need no manager.
+fn rack_of_three() -> (SimulatedRack, Geometry) {
+    let geometry = Geometry {
+        region_bytes: 8 << 20,
+        nodes: 3,
+        locks: 8,
+        chunk_bytes: 64 << 10,
+        area_lines: 1,
+        host_words: 0,
+    };
+    let rack = SimulatedRack::sticky(3, geometry.region_bytes);
+    let superblock = Superblock {
+        lock_protocol: LockProtocol::Bakery,
+        ..Superblock::new([1, 2], geometry, [0; 6])
+    };
+    format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+    (rack, geometry)
+}
+
 fn join(rack: &SimulatedRack, geometry: &Geometry, died: &Died, host: u16, pid: u32) -> Process {
     let memory = rack.host_memory(usize::from(host), HostTier::words_of(geometry));
     let identity = HostIdentity::simulated(u64::from(host));
@@ -94,20 +113,7 @@ fn is_done(news: &DeathNews) -> bool {
 /// The first manager is appointed and comes as far as `first_fence` lets it, then dies; the other
 /// host's manager ends the recovery once the first host has given it up, and not before.
 fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathNews) -> bool) {
-    let geometry = Geometry {
-        region_bytes: 8 << 20,
-        nodes: 3,
-        locks: 8,
-        chunk_bytes: 64 << 10,
-        area_lines: 1,
-        host_words: 0,
-    };
-    let rack = SimulatedRack::sticky(3, geometry.region_bytes);
-    let superblock = Superblock {
-        lock_protocol: LockProtocol::Bakery,
-        ..Superblock::new([1, 2], geometry, [0; 6])
-    };
-    format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+    let (rack, geometry) = rack_of_three();
     let (died, clock) = (Died::default(), HandClock::default());
     let join = |host, pid| join(&rack, &geometry, &died, host, pid);
     let (agent, first, second) = (join(0, 1), join(0, MANAGER_PID), join(1, 2));
@@ -211,20 +217,7 @@ fn a_host_with_a_lock_manager_gives_nothing_up() {
 /// waiting nor its next recovery.
 #[test]
 fn a_record_that_nobody_corrects_keeps_nobody_waiting() {
-    let geometry = Geometry {
-        region_bytes: 8 << 20,
-        nodes: 3,
-        locks: 8,
-        chunk_bytes: 64 << 10,
-        area_lines: 1,
-        host_words: 0,
-    };
-    let rack = SimulatedRack::sticky(3, geometry.region_bytes);
-    let superblock = Superblock {
-        lock_protocol: LockProtocol::Bakery,
-        ..Superblock::new([1, 2], geometry, [0; 6])
-    };
-    format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+    let (rack, geometry) = rack_of_three();
     let (died, clock) = (Died::default(), HandClock::default());
     let join = |host, pid| join(&rack, &geometry, &died, host, pid);
     let (agent, first, second) = (join(0, 1), join(0, MANAGER_PID), join(1, 2));
