@@ -12,7 +12,7 @@ use crate::layout::{ChunkState, Layout};
 use crate::units::{ChunkId, LINE_BYTES, LineRange, NodeId};
 
 /// Lines that are published in one go while a heart has to beat: 4 MiB, a few milliseconds.
-const PART_LINES: u64 = (4 << 20) / LINE_BYTES;
+pub(crate) const PART_LINES: u64 = (4 << 20) / LINE_BYTES;
 
 /// A recovery of `victim` that a process of this host began passes to another host: the lines of the
 /// dead, the tables that its updates are about, and the first line of every chunk, which an update
@@ -28,31 +28,59 @@ pub(crate) fn settle_recovery<F: Fabric>(layout: &Layout, fabric: &F, victim: No
 /// and the heaps of all nodes, in which objects pass from host to host.
 pub(crate) fn settle_killed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
     fabric.refresh(layout.chunk_table());
-    let chunks = (0..layout.chunks()).map(ChunkId);
-    let written = chunks.filter(|chunk| {
+    let written = written_chunks(layout, fabric, node);
+    let metadata = LineRange::covering(layout.metadata());
+    publish_all(fabric, [metadata].into_iter().chain(headers(layout)).chain(written));
+}
+
+/// The last process of this host leaves `node`: its own lines, its chunks, and the heaps of all nodes.
+/// Words of the host alone, and what dead processes had not published, payload too, must not arrive
+/// after another host has taken the slot, or what was in it. Calls `between` after every few
+/// milliseconds' work.
+pub(crate) fn settle_own<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId, between: impl Fn()) {
+    // By the chunk table as our caches have it: what this host wrote in a chunk it wrote after it had
+    // seen there whose the chunk is.
+    let written = written_chunks(layout, fabric, node);
+    publish_in_parts(fabric, layout.owned_by(node).chain(written), between);
+}
+
+/// Publishes `lines` in parts, and calls `between` after each.
+#[track_caller]
+fn publish_in_parts<F: Fabric>(
+    fabric: &F,
+    lines: impl Iterator<Item = LineRange>,
+    between: impl Fn(),
+) {
+    let mut ranges = lines.flat_map(|range| range.parts(PART_LINES)).peekable();
+    while ranges.peek().is_some() {
+        let mut room = PART_LINES;
+        let mut part = Vec::new();
+        while let Some(range) = ranges.next_if(|range| range.lines() <= room) {
+            room -= range.lines();
+            part.push(range);
+        }
+        publish_all(fabric, part);
+        between();
+    }
+}
+
+/// The chunks in which processes of `node` may have written, by what the caches hold of the chunk
+/// table: its own, and the heaps of all nodes, in which objects pass from host to host.
+fn written_chunks<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    node: NodeId,
+) -> impl Iterator<Item = LineRange> {
+    let is_written = move |chunk: &ChunkId| {
         let entry = layout.chunk_entry(*chunk).cached(fabric).ok();
         // Also those whose entry cannot be read.
         entry.and_then(|entry| entry.state()).is_none_or(|state| match state {
             ChunkState::Owned { owner, purpose, .. } => owner == node || purpose == HEAP_PURPOSE,
             ChunkState::Free => false,
         })
-    });
-    let written = written.map(|chunk| LineRange::covering(layout.chunk(chunk)));
-    let metadata = LineRange::covering(layout.metadata());
-    publish_all(fabric, [metadata].into_iter().chain(headers(layout)).chain(written));
-}
-
-/// The last process of this host leaves `node`: its own lines, and those that describe its heap. Words
-/// of the host alone, and what dead processes had not published, must not arrive after another host
-/// has taken the slot. Calls `between` after every few milliseconds' work.
-pub(crate) fn settle_own<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId, between: impl Fn()) {
-    // By the chunk table as our caches have it: what this host wrote in a chunk it wrote after it had
-    // seen there whose the chunk is.
-    let heap = crate::alloc::heap::described_lines(layout, fabric, node);
-    for part in layout.owned_by(node).chain(heap).flat_map(|lines| lines.parts(PART_LINES)) {
-        fabric.publish(part);
-        between();
-    }
+    };
+    let chunks = (0..layout.chunks()).map(ChunkId).filter(is_written);
+    chunks.map(|chunk| LineRange::covering(layout.chunk(chunk)))
 }
 
 /// The first line of every chunk.

@@ -135,17 +135,29 @@ pub fn the_dead_ask_for_nothing(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A process dies with stores in its node's own lines that it had not published, and the last process
-/// of its host leaves: another machine that takes the slot is the only one that writes them (M1).
+/// A process dies with stores that it had not published, in its node's own lines, in a chunk for
+/// payload, in an object of its node's heap, and in one that it took over in another's; and the last
+/// process of its host leaves: another machine that takes the slot is the only one that writes them
+/// (M1).
 ///
 /// # Panics
 /// When something of the dead is left in its host's caches.
 pub fn who_leaves_takes_nothing_along(mutant: Mutant, seed: u64) {
     let cluster = cluster(LockProtocol::Bakery, mutant, seed);
     let [stays, dies] = ["stays", "dies"].map(|name| cluster.join(1, name));
+    let giver = cluster.join(0, "giver");
     let layout = *stays.layout();
+    let clock = cluster.clock(1);
+    let payload = dies.allocate_chunk(&clock, TIMEOUT_MS, 7).unwrap_or_else(|e| panic!("{e}"));
+    let own = dies.allocate(&clock, TIMEOUT_MS, 64).unwrap_or_else(|e| panic!("{e}"));
+    let given = giver.allocate(&cluster.clock(0), TIMEOUT_MS, 64);
+    let given = given.unwrap_or_else(|error| panic!("{error}")).offset();
+    let taken = dies.take_over(given).unwrap_or_else(|error| panic!("{error}"));
+    let written = [layout.chunk(payload), own.extent(), taken.extent()];
+    let written = written.map(|extent| WordOffset::new(extent.offset()));
     let lines = [layout.area(stays.node()), layout.recoveries(stays.node())];
-    let words = lines.map(|lines| lines.range().start().word(0).expect("a line has eight"));
+    let words = lines.map(|lines| lines.range().start().word(0)).into_iter().chain(written);
+    let words: Vec<WordOffset> = words.map(|word| word.expect("all start on lines")).collect();
     words.iter().for_each(|word| dies.fabric().store(*word, 5));
     cluster.processes.crashed(&Crash::Process { host: 1, task: "dies".to_owned() });
     std::mem::forget(dies);

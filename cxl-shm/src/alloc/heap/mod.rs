@@ -57,9 +57,9 @@ use size::Room;
 use super::demand;
 use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory};
-use crate::layout::{ChunkState, Layout};
+use crate::layout::Layout;
 use crate::member::{Liveness, Member};
-use crate::units::{ChunkId, Extent, Incarnation, LINE_BYTES, LineRange, NodeId, PAGE_BYTES};
+use crate::units::{Extent, Incarnation, LINE_BYTES, NodeId, PAGE_BYTES};
 
 /// "OBJ" in the upper half of a chunk's purpose word: what it is to the chunk table.
 pub const HEAP_PURPOSE: u64 = (u32::from_le_bytes(*b"OBJ\0") as u64) << 32;
@@ -146,22 +146,6 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
         }
     }
     Err(FreeError::Foreign { offset })
-}
-
-/// The lines that describe the pages of the heap of `node`, chunk by chunk, by what the caches hold of
-/// the chunk table.
-pub(crate) fn described_lines<F: Fabric>(
-    layout: &Layout,
-    fabric: &F,
-    node: NodeId,
-) -> impl Iterator<Item = LineRange> {
-    let pages = page::Pages::new(fabric, layout);
-    let is_its = move |chunk: &ChunkId| {
-        let state = layout.chunk_entry(*chunk).cached(fabric).ok().and_then(|it| it.state());
-        matches!(state, Some(ChunkState::Owned { owner, purpose: HEAP_PURPOSE, .. })
-            if owner == node)
-    };
-    (0..layout.chunks()).map(ChunkId).filter(is_its).map(move |chunk| pages.lines_of(chunk))
 }
 
 /// The object that starts at `offset`, in whatever heap; `None` when none does. Whether it is
