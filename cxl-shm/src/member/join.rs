@@ -237,9 +237,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             crate::lock::recover(&self, lock);
         }
         // The agent's thread has ended, or there was none: the heart goes on from here.
-        settle_own(self.layout(), &self.fabric, self.node(), || {
-            self.agent.borrow_mut().tick(&self.seat, &self.fabric);
-        });
+        settle_own(self.layout(), &self.fabric, self.node(), || self.tick());
         // W3.
         super::estate::settle(&self.seat, &self.fabric);
         self.seat.tier().set_member(false);

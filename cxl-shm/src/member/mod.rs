@@ -379,7 +379,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         if self.seat.tier().is_declared_dead() {
             return true;
         }
-        self.agent.borrow_mut().tick(&self.seat, &self.fabric);
+        self.tick();
         crate::lock::end_abandoned(self);
         crate::alloc::end_abandoned_request(self);
         self.resign_unless_managed();
@@ -390,13 +390,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// long, gives up the recoveries that this node was appointed to, so that another host's can go
     /// on with them.
     fn resign_unless_managed(&self) {
-        let mut agent = self.agent.borrow_mut();
-        if !agent.is_time_for_managers() {
+        if !self.agent.borrow().is_time_for_managers() {
             return;
         }
         let manager = self.seat.tier().host_lock(HostLockName::Manager).holder();
         let lives = manager.is_some_and(|manager| self.holds(manager));
-        if agent.has_missed_managers(lives) {
+        let is_missed = self.agent.borrow_mut().has_missed_managers(lives);
+        if is_missed {
             for victim in recovery::resign(self) {
                 tracing::warn!(
                     node = %self.node(), %victim,
@@ -404,6 +404,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
                 );
             }
         }
+    }
+
+    /// The heart goes on. Only of the agent, and of the last process of the host.
+    fn tick(&self) {
+        self.agent.borrow_mut().tick(&self.seat, &self.fabric);
     }
 
     pub(crate) fn seat(&self) -> &Seat<H> {

@@ -16,10 +16,16 @@ pub(crate) const PART_LINES: u64 = (4 << 20) / LINE_BYTES;
 
 /// A recovery of `victim` that a process of this host began passes to another host: the lines of the
 /// dead, the tables that its updates are about, and the first line of every chunk, which an update
-/// that gives the chunk to a heap writes.
-pub(crate) fn settle_recovery<F: Fabric>(layout: &Layout, fabric: &F, victim: NodeId) {
+/// that gives the chunk to a heap writes. Calls `between` after every few milliseconds' work.
+pub(crate) fn settle_recovery<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    victim: NodeId,
+    between: impl Fn(),
+) {
     let tables = [layout.roots().range(), layout.lock_table().range(), layout.chunk_table()];
-    publish_all(fabric, layout.owned_by(victim).chain(tables).chain(headers(layout)));
+    let lines = layout.owned_by(victim).chain(tables).chain(headers(layout));
+    publish_in_parts(fabric, lines, between);
 }
 
 /// The processes of `node` ran on this machine, and were killed: whatever they may have written. That

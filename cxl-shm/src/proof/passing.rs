@@ -50,7 +50,7 @@ pub(super) fn a_recovery_passes_on(racks: &Racks<'_>) {
             })
             .crash_process_at("recoverer", step)
             .run();
-        settle_recovery(&layout, &rack.host(1), DEAD);
+        settle_recovery(&layout, &rack.host(1), DEAD, || ());
         let next = rack.host(OBSERVER);
         redo_of_dead(&layout, &next, DEAD);
         clear_requests_of(LockProtocol::Bakery, &layout, &next, DEAD);

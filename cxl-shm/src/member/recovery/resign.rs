@@ -14,7 +14,7 @@ use crate::member::{HostLockName, Liveness, Member};
 use crate::units::NodeId;
 
 /// Gives up every recovery that this node was appointed to and has not finished, unless a lock
-/// manager runs on this host. Returns whose.
+/// manager runs on this host. Returns whose. Called by the agent: the heart beats meanwhile.
 pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
 ) -> Vec<NodeId> {
@@ -46,8 +46,8 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
         if next == RecoveryStep::ResignedFenced {
             // M8: the lines of the dead, and those that its updates concern, pass to the next
             // recoverer (M1). What the process before us wrote there and did not publish must not
-            // reach the device after what that one writes.
-            settle_recovery(layout, fabric, victim);
+            // reach the device after what that one writes. It may be a lot, and the agent is here.
+            settle_recovery(layout, fabric, victim, || member.tick());
         }
         twin.publish(fabric, RecoveryRecord::new(decision.case, mine, next));
         resigned.push(victim);

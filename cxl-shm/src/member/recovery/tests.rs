@@ -12,6 +12,7 @@ use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack
 use crate::layout::{
     Geometry, LockProtocol, RecoveryRecord, RecoveryStep, Superblock, format_superblock,
 };
+use crate::member::settle::PART_LINES;
 use crate::member::{
     DeathNews, Deaths, Fence, FenceOrder, FenceState, HostIdentity, HostTier, Liveness, Manage,
     Member, NoFence, NodeDeath, ProcessIdentity, RESIGN_BEATS, SUSPECT_MS, Visitor, decided_about,
@@ -20,6 +21,8 @@ use crate::units::{ChunkId, Incarnation, NodeId};
 
 const VICTIM: NodeId = NodeId(2);
 const MANAGER_PID: u32 = 7;
+/// As long as each area is, in parts that are published at once.
+const AREA_PARTS: u64 = 3;
 
 /// Processes that have died, by their numbers.
 #[derive(Clone, Debug, Default)]
@@ -57,13 +60,13 @@ type Process = Member<SimulatedHost, SimulatedHostMemory, Died>;
 type Watch<'m> = Deaths<'m, SimulatedHost, SimulatedHostMemory, Died>;
 
 /// Three hosts over a region whose locks need no manager.
-fn rack_of_three() -> (SimulatedRack, Geometry) {
+fn rack_of_three(area_lines: u64) -> (SimulatedRack, Geometry) {
     let geometry = Geometry {
-        region_bytes: 8 << 20,
+        region_bytes: 64 << 20,
         nodes: 3,
         locks: 8,
         chunk_bytes: 64 << 10,
-        area_lines: 1,
+        area_lines,
         host_words: 0,
     };
     let rack = SimulatedRack::sticky(3, geometry.region_bytes);
@@ -113,7 +116,7 @@ fn is_done(news: &DeathNews) -> bool {
 /// The first manager is appointed and comes as far as `first_fence` lets it, then dies; the other
 /// host's manager ends the recovery once the first host has given it up, and not before.
 fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathNews) -> bool) {
-    let (rack, geometry) = rack_of_three();
+    let (rack, geometry) = rack_of_three(AREA_PARTS * PART_LINES);
     let (died, clock) = (Died::default(), HandClock::default());
     let join = |host, pid| join(&rack, &geometry, &died, host, pid);
     let (agent, first, second) = (join(0, 1), join(0, MANAGER_PID), join(1, 2));
@@ -145,14 +148,19 @@ fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathN
         assert!(news.iter().all(|(node, _)| *node != VICTIM), "{news:?}");
     }
     assert_eq!(appointed(death()), NodeId(0));
+    let heart = || agent.layout().heartbeat(NodeId(0)).fresh(second.fabric());
+    let before = heart();
     for _ in 0..=RESIGN_BEATS + 64 {
         agent.beat();
         second.beat();
     }
+    let between = heart() - before - (RESIGN_BEATS + 64 + 1);
     assert!(death().step.is_some_and(RecoveryStep::has_resigned), "{:?}", death().step);
     // Where it had begun, the lines that it may have written pass on with it.
     let stays = death().step == Some(RecoveryStep::ResignedUnfenced);
     assert_eq!(rack.dirty_lines(0).contains(&left), stays);
+    // That takes longer than others wait for a heart, when the lines are many.
+    assert_eq!(between >= AREA_PARTS, !stays, "the heart beat {between} times in between");
     let news = watch(&mut deaths, &clock, &[&agent, &second], &mut Off, is_done);
     assert!(news.iter().any(is_done), "{news:?}");
     assert!(death().over && appointed(death()) == NodeId(1));
@@ -217,7 +225,7 @@ fn a_host_with_a_lock_manager_gives_nothing_up() {
 /// waiting nor its next recovery.
 #[test]
 fn a_record_that_nobody_corrects_keeps_nobody_waiting() {
-    let (rack, geometry) = rack_of_three();
+    let (rack, geometry) = rack_of_three(1);
     let (died, clock) = (Died::default(), HandClock::default());
     let join = |host, pid| join(&rack, &geometry, &died, host, pid);
     let (agent, first, second) = (join(0, 1), join(0, MANAGER_PID), join(1, 2));
