@@ -242,8 +242,11 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::fabric::simulated::SimulatedRack;
-    use crate::layout::{Geometry, NodeLine, NodeState, Superblock, format_superblock};
+    use crate::layout::{
+        Geometry, LockProtocol, NodeLine, NodeState, Superblock, format_superblock,
+    };
     use crate::member::{HostTier, JoinError, Member, ProcLiveness};
+    use crate::units::LockId;
 
     const SLOT: NodeId = NodeId(0);
 
@@ -298,5 +301,50 @@ mod tests {
         let me = ProcessIdentity::new(3, 1);
         let came = Member::join(rack.host(1), memory, SLOT.0, &image(1), me, ProcLiveness, &clock);
         assert!(matches!(came, Err(JoinError::NodeInUse { .. })), "{:?}", came.map(drop));
+    }
+
+    #[test]
+    fn who_finds_a_damaged_ticket_inside_leaves_the_door_as_it_was() {
+        let geometry = Geometry {
+            region_bytes: 8 << 20,
+            nodes: 2,
+            locks: 8,
+            chunk_bytes: 64 << 10,
+            area_lines: 1,
+            host_words: 0,
+        };
+        for leaves in [true, false] {
+            let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+            let lock_protocol = LockProtocol::Arbitrated;
+            let superblock =
+                Superblock { lock_protocol, ..Superblock::new([1, 2], geometry, [0; 6]) };
+            format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+            let (layout, looks_on) = (Layout::new(geometry).unwrap(), rack.host(1));
+            let clock = Acting { now_ms: Cell::new(0), act: |_| () };
+            let join = || {
+                let memory = rack.host_memory(0, HostTier::words_of(&geometry));
+                let (host, me) = (HostIdentity::simulated(0), ProcessIdentity::new(u32::MAX, 1));
+                Member::join(rack.host(0), memory, SLOT.0, &host, me, ProcLiveness, &clock)
+            };
+            let first = join().unwrap();
+            if leaves {
+                first.leave();
+            } else {
+                drop(first);
+            }
+            let ticket = layout.request(SLOT, LockId(3)).claim();
+            ticket.publish(&rack.host(0), u64::MAX);
+            let door = || {
+                let marks = Marks::fresh(&layout, &looks_on, SLOT);
+                (marks, layout.arrival(SLOT).fresh(&looks_on))
+            };
+            let (before, _) = door();
+            let came = join();
+            assert!(matches!(came, Err(JoinError::BadTicket { .. })), "{:?}", came.map(drop));
+            let (marks, arrival) = door();
+            assert_eq!(marks, before);
+            // None beyond the last life.
+            assert!(arrival <= 1, "an arrival of life {arrival}");
+        }
     }
 }

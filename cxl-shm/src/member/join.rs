@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use super::door::Visitor;
+use super::door::{Outside, Visitor};
 use super::settle::settle_own;
 use super::slot::{Slot, recoverers_at_work};
 use super::{
@@ -260,7 +260,8 @@ fn take_slot<F: Fabric, H: HostMemory>(
     clock: &impl Clock,
 ) -> Result<Incarnation, JoinError> {
     let (layout, node) = (seat.layout(), seat.node());
-    let incarnation = vacate(seat, fabric, uuid, host, process, clock)?;
+    let passed = vacate(seat, fabric, uuid, host, process, clock)?;
+    let incarnation = passed.next;
 
     // M8: what an earlier life of this host left in its caches is gone before we write, and what
     // a recoverer wrote meanwhile is there. Beats go on from the last one: a count that went back
@@ -274,9 +275,10 @@ fn take_slot<F: Fabric, H: HostMemory>(
     ];
     let words = [layout.heartbeat(node), layout.manager_heartbeat(node), layout.guardian(node)];
     refresh_all(fabric, areas.into_iter().chain(words.map(|word| word.range())));
-    // M5, and before anything is changed.
+    // M5, and before anything is changed that cannot be taken back.
     let bad = |lock: &LockId| !Competitor::can_resume(seat, fabric, *lock);
     if let Some(lock) = (0..layout.locks()).map(LockId).find(bad) {
+        passed.step_back(seat, fabric);
         return Err(JoinError::BadTicket { node, lock });
     }
     seat.tier().reset(uuid, node, incarnation, host.pid_namespace);
@@ -308,8 +310,27 @@ fn take_slot<F: Fabric, H: HostMemory>(
     Ok(incarnation)
 }
 
-/// Makes sure that nobody else lives in the slot, and that nobody else comes for it; the incarnation
-/// that is next, which is ours.
+/// A host that has passed the door.
+struct Passed {
+    visitor: Visitor,
+    outside: Outside,
+    /// The incarnation that is next, which is ours.
+    next: Incarnation,
+    /// The life before, when it did not leave: our arrival says that it is over.
+    arrived_after: Option<Incarnation>,
+}
+
+impl Passed {
+    /// Nothing of the new life was written, so there is none: what says that it comes is taken back.
+    fn step_back<F: Fabric, H: HostMemory>(&self, seat: &Seat<H>, fabric: &F) {
+        if let Some(last) = self.arrived_after {
+            seat.arrival().publish(fabric, u64::from(last.0));
+        }
+        self.visitor.step_back(seat.layout(), fabric, &self.outside);
+    }
+}
+
+/// Makes sure that nobody else lives in the slot, and that nobody else comes for it.
 fn vacate<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
@@ -317,7 +338,7 @@ fn vacate<F: Fabric, H: HostMemory>(
     host: &HostIdentity,
     process: ProcessIdentity,
     clock: &impl Clock,
-) -> Result<Incarnation, JoinError> {
+) -> Result<Passed, JoinError> {
     let (layout, node) = (seat.layout(), seat.node());
     let visitor = Visitor::new(node, host, process);
     let until_ms = clock.now_ms().saturating_add(SUSPECT_MS);
@@ -352,11 +373,13 @@ fn vacate<F: Fabric, H: HostMemory>(
             }
         }
         if !outside.is_closed() && visitor.pass(layout, fabric, &outside, next).is_ok() {
-            if !vacant && let Err(error) = arrive(seat, fabric, last, next) {
-                visitor.step_back(layout, fabric, &outside);
+            let arrived_after = (!vacant).then_some(last);
+            let passed = Passed { visitor, outside, next, arrived_after };
+            if !vacant && let Err(error) = arrive(seat, fabric, next) {
+                passed.step_back(seat, fabric);
                 return Err(error);
             }
-            return Ok(next);
+            return Ok(passed);
         }
         if clock.now_ms() >= until_ms {
             return Err(JoinError::Contended { node });
@@ -425,7 +448,6 @@ fn check_gone<F: Fabric, H: HostMemory>(
 fn arrive<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
-    last: Incarnation,
     next: Incarnation,
 ) -> Result<(), JoinError> {
     let (layout, node) = (seat.layout(), seat.node());
@@ -434,9 +456,8 @@ fn arrive<F: Fabric, H: HostMemory>(
     crash::reach(CrashPoint::JoinArrived);
     // The line of the slot was refreshed when we came.
     if let Some(recoverer) = recoverers_at_work(layout, fabric, node).first().copied() {
-        // Nothing of the new life was written, so there is none. A recoverer that has yielded
-        // to it meanwhile begins again.
-        seat.arrival().publish(fabric, u64::from(last.0));
+        // The caller takes the arrival back. A recoverer that has yielded to it meanwhile begins
+        // again.
         return Err(JoinError::BeingRecovered { node, recoverer });
     }
     Ok(())
