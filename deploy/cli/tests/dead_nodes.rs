@@ -2,6 +2,8 @@
 //! recovered, and its slot is joined again.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod leftovers;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -73,6 +75,12 @@ impl Rack {
             SystemClock::start().sleep_ms(20);
         }
         panic!("no lock manager serves on node {node}: {}", self.status());
+    }
+}
+
+impl Drop for Rack {
+    fn drop(&mut self) {
+        leftovers::remove(&self.region);
     }
 }
 

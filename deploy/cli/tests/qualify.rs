@@ -1,6 +1,8 @@
 //! `rackline qualify` with real processes: alone, as a pair, and what becomes of the profile.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod leftovers;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -71,6 +73,7 @@ impl Drop for Rack {
     fn drop(&mut self) {
         let _ = self.manager.kill();
         let _ = self.manager.wait();
+        leftovers::remove(&self.region());
     }
 }
 
