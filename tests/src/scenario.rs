@@ -165,6 +165,7 @@ pub const ALL: &[Scenario] = scenarios! {
         objects::a_free_of_a_former_life_frees_nothing,
         objects::an_idle_host_gives_back,
         objects::a_heap_moves,
+        objects::an_object_is_handed_over,
         objects::a_heap_survives_a_loss_of_power,
         objects::a_used_chunk_becomes_a_heap,
         roots::destroyed_roots_are_collected_at_once,

@@ -329,6 +329,24 @@ pub fn a_heap_moves(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
+/// A host that is given an object goes on from what the giver wrote, whatever its caches held there.
+///
+/// # Panics
+/// When it does not.
+pub fn an_object_is_handed_over(mutant: Mutant, seed: u64) {
+    let cluster = bakery(mutant, seed);
+    let [giver, taker] = [1, 2].map(|host| cluster.join(host, "worker"));
+    let given = allocate(&cluster, &giver, 64);
+    assert!(given.write(giver.fabric(), 0, &[1; 8]));
+    let taken = taker.take_over(given.offset()).unwrap_or_else(|error| panic!("{error}"));
+    // Of the word that this is in, the rest stays.
+    assert!(taken.write(taker.fabric(), 0, &[2]));
+    let mut seen = [0; 8];
+    assert!(taken.peer().read(giver.fabric(), 0, &mut seen));
+    assert_eq!(seen, [2, 1, 1, 1, 1, 1, 1, 1], "what the giver wrote is gone");
+    cluster.check_writers();
+}
+
 /// A host loses power right after an object was named, and right after pages were used again: the
 /// object is there, and no address inside it passes for another.
 ///
