@@ -44,6 +44,7 @@ pub use node_death::{NodeDeath, confirm_off_here};
 pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
 pub use recovery::RecoveryNews;
 pub(crate) use seat::Seat;
+pub(crate) use settle::PART_LINES;
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use settle::{settle_killed, settle_recovery};
 #[cfg(any(test, feature = "proof"))]

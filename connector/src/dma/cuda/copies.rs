@@ -48,7 +48,7 @@ impl Copies {
         Ok(())
     }
 
-    /// With one call of the driver, which cost as much as a copy of some 24 KiB.
+    /// With one call of the driver: for short copies a call each takes longer than the copy.
     ///
     /// # Safety
     /// As in `submit`, and the driver has `cuMemcpyBatchAsync` (CUDA 12.8).

@@ -209,20 +209,15 @@ impl DmaEngine for CudaDma {
     fn store(&self, jobs: &[StoreJob<'_, DeviceSource<'_>>]) -> Vec<Result<Checksum, DmaError>> {
         let region_bytes = self.inner.host.fabric().bytes();
         let checked = jobs.iter().map(|job| (job.check(region_bytes), job));
-        let stream = lock(&self.inner.down);
-        let _turn = match self.begin(&stream) {
-            Ok(turn) => turn,
-            Err(error) => return self.nothing_begun(jobs.iter().map(|job| job.payload), error),
-        };
-        let _settled = Settled(&stream);
-        let results: Vec<_> = match &self.inner.way {
+        let payloads: Vec<_> = jobs.iter().map(|job| job.payload).collect();
+        let copy = |stream: &CudaStream| match &self.inner.way {
             Way::Straight(registration) => {
                 // All are under way before the first is waited for.
                 let submitted: Vec<_> = checked
                     .map(|(payload, job)| {
                         let payload = payload?;
                         let copies = self.inner.down_copies(payload, job, registration);
-                        self.submit(&stream, payload, &copies).map(|done| (payload, done))
+                        self.submit(stream, payload, &copies).map(|done| (payload, done))
                     })
                     .collect();
                 let arrived = submitted.into_iter().map(|submitted| {
@@ -235,25 +230,17 @@ impl DmaEngine for CudaDma {
                 arrived.collect()
             }
             Way::Bounced { down, .. } => checked
-                .map(|(payload, job)| self.store_bounced(&stream, payload?, job, down))
+                .map(|(payload, job)| self.store_bounced(stream, payload?, job, down))
                 .collect(),
         };
-        self.count(jobs.iter().map(|job| job.payload), &results, |figures| {
-            &mut figures.stored_bytes
-        });
-        results
+        self.in_turn(&self.inner.down, &payloads, |figures| &mut figures.stored_bytes, copy)
     }
 
     fn load(&self, jobs: &mut [LoadJob<DeviceDestination<'_>>]) -> Vec<Result<Checksum, DmaError>> {
         let region_bytes = self.inner.host.fabric().bytes();
         let checked = jobs.iter().map(|job| (job.check(region_bytes), job));
-        let stream = lock(&self.inner.up);
-        let _turn = match self.begin(&stream) {
-            Ok(turn) => turn,
-            Err(error) => return self.nothing_begun(jobs.iter().map(|job| job.payload), error),
-        };
-        let _settled = Settled(&stream);
-        let results: Vec<_> = match &self.inner.way {
+        let payloads: Vec<_> = jobs.iter().map(|job| job.payload).collect();
+        let copy = |stream: &CudaStream| match &self.inner.way {
             Way::Straight(registration) => {
                 let submitted: Vec<_> = checked
                     .map(|(payload, job)| {
@@ -262,7 +249,7 @@ impl DmaEngine for CudaDma {
                         // the lines in this host's caches: they are new then.
                         let checksum = self.inner.host.checksums(&[payload])[0];
                         let copies = self.inner.up_copies(payload, job, registration);
-                        let done = self.submit(&stream, payload, &copies)?;
+                        let done = self.submit(stream, payload, &copies)?;
                         Ok((payload, checksum, done))
                     })
                     .collect();
@@ -273,31 +260,44 @@ impl DmaEngine for CudaDma {
                 });
                 arrived.collect()
             }
-            Way::Bounced { up, .. } => checked
-                .map(|(payload, job)| self.load_bounced(&stream, payload?, job, up))
-                .collect(),
+            Way::Bounced { up, .. } => {
+                checked.map(|(payload, job)| self.load_bounced(stream, payload?, job, up)).collect()
+            }
         };
-        self.count(jobs.iter().map(|job| job.payload), &results, |figures| {
-            &mut figures.loaded_bytes
-        });
-        results
+        self.in_turn(&self.inner.up, &payloads, |figures| &mut figures.loaded_bytes, copy)
     }
 }
 
 impl CudaDma {
-    fn count(
+    /// Has `copy` copy `payloads` when it is this thread's turn, after the work of the engine's
+    /// streams. At the end nothing of it is under way any more, and what was copied is counted.
+    fn in_turn(
         &self,
-        payloads: impl Iterator<Item = Extent>,
-        results: &[Result<Checksum, DmaError>],
+        stream: &Mutex<Arc<CudaStream>>,
+        payloads: &[Extent],
         counter: impl FnOnce(&mut CudaFigures) -> &mut u64,
-    ) {
-        let copied = payloads.zip(results).filter(|(_, result)| result.is_ok());
+        copy: impl FnOnce(&CudaStream) -> Vec<Result<Checksum, DmaError>>,
+    ) -> Vec<Result<Checksum, DmaError>> {
+        let stream = lock(stream);
+        let _turn = match self.begin(&stream) {
+            Ok(turn) => turn,
+            Err(error) => {
+                return payloads.iter().map(|payload| Err(self.failed(*payload, error))).collect();
+            }
+        };
+        let results = {
+            let _settled = Settled(&stream);
+            copy(&stream)
+        };
+        let copied = payloads.iter().zip(&results).filter(|(_, result)| result.is_ok());
         let bytes: u64 = copied.map(|(payload, _)| payload.bytes()).sum();
         let mut figures = lock(&self.inner.figures);
         *counter(&mut figures) += bytes;
         if let Way::Bounced { .. } = self.inner.way {
             figures.bounced_bytes += bytes;
         }
+        drop(figures);
+        results
     }
 
     /// A turn with the GPU, in which `stream` comes after the work of the engine's streams.
@@ -306,14 +306,6 @@ impl CudaDma {
         let before = lock(&self.inner.before).1.clone();
         before.map_or(Ok(()), |event| stream.wait(&event))?;
         Ok(turn)
-    }
-
-    fn nothing_begun(
-        &self,
-        payloads: impl Iterator<Item = Extent>,
-        error: DriverError,
-    ) -> Vec<Result<Checksum, DmaError>> {
-        payloads.map(|payload| Err(self.failed(payload, error))).collect()
     }
 
     fn submit(
@@ -339,6 +331,8 @@ impl CudaDma {
     ) -> Result<Checksum, DmaError> {
         let failed = |error| self.failed(payload, error);
         let mut buffer = bounce.take(length(payload)).map_err(failed)?;
+        // Also when a copy fails, before somebody else has the buffer.
+        let _settled = Settled(stream);
         let mut copies = Copies::default();
         let mut to = buffer.address().map_err(failed)?;
         for part in job.parts {
@@ -361,6 +355,8 @@ impl CudaDma {
     ) -> Result<Checksum, DmaError> {
         let failed = |error| self.failed(payload, error);
         let mut buffer = bounce.take(length(payload)).map_err(failed)?;
+        // Also when a copy fails, before somebody else has the buffer.
+        let _settled = Settled(stream);
         let parts = vec![buffer.bytes().map_err(failed)?];
         let checksum = self.inner.host.load(&mut [LoadJob { payload, parts }]).remove(0)?;
         let mut copies = Copies::default();

@@ -8,13 +8,11 @@ use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::layout::{CHUNK_LOCK, HeapHeader};
-use crate::member::{Liveness, Member};
-use crate::units::{ChunkId, LINE_BYTES, LineRange};
+use crate::member::{Liveness, Member, PART_LINES};
+use crate::units::{ChunkId, LineRange};
 
 /// High-water mark: chunks without objects that a heap keeps for itself while nobody asks.
 pub(crate) const IDLE_CHUNKS_MAX: u64 = 1;
-/// Lines of a chunk that are flushed in one go: 4 MiB, a few milliseconds.
-const FLUSH_LINES: u64 = (4 << 20) / LINE_BYTES;
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
     /// Takes a chunk into the heap that nobody has used since it was taken from the region. Does
@@ -138,7 +136,7 @@ fn give_back_one<F: Fabric, H: HostMemory, L: Liveness>(
     let Some(idle) = idle else { return Ok(false) };
     // M1: the chunk passes on only after all that we wrote there has arrived.
     let lines = LineRange::covering(member.layout().chunk(idle));
-    for part in lines.parts(FLUSH_LINES) {
+    for part in lines.parts(PART_LINES) {
         member.fabric().publish(part);
         between();
     }
