@@ -1,0 +1,35 @@
+"""What builds the wheel: maturin, with the home of whoever builds kept out of it.
+
+A panic names the source file that it is in. For our own files that is a path within the repository; for
+those of dependencies it begins with Cargo's home, so that every user's wheel would have other bytes. The
+compiler is told to call that place ``/cargo``. A user's own ``RUSTFLAGS`` go before this.
+"""
+
+import os
+import pathlib
+
+from maturin import (
+    build_editable,
+    build_sdist,
+    build_wheel,
+    get_requires_for_build_editable,
+    get_requires_for_build_sdist,
+    get_requires_for_build_wheel,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
+)
+
+__all__ = [
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
+
+home = os.environ.get("CARGO_HOME") or pathlib.Path.home() / ".cargo"
+flags = os.environ.get("CARGO_BUILD_RUSTFLAGS", "").split()
+os.environ["CARGO_BUILD_RUSTFLAGS"] = " ".join([*flags, f"--remap-path-prefix={home}=/cargo"])
