@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Scheduler and worker in this process; nothing is fetched or reported. With more threads than cores
@@ -39,16 +39,18 @@ class Engine:
     def __init__(self, llm: Any) -> None:
         self.llm = llm
 
-    def answers(self, prompts: list[list[int]], tokens: int = 24, salt: str | None = None):
-        from vllm import SamplingParams
-
-        params = SamplingParams(
-            temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False
-        )
+    def answers(
+        self,
+        prompts: list[list[int]],
+        tokens: int = 24,
+        salt: str | None = None,
+        lora: Any = None,
+    ) -> list[Answer]:
+        params = greedy(max_tokens=tokens)
         given = [{"prompt_token_ids": prompt} for prompt in prompts]
         if salt is not None:
             given = [{**prompt, "cache_salt": salt} for prompt in given]
-        outputs = self.llm.generate(given, params, use_tqdm=False)
+        outputs = self.llm.generate(given, params, use_tqdm=False, lora_request=lora)
         return [
             Answer(
                 list(output.outputs[0].token_ids),
@@ -58,12 +60,64 @@ class Engine:
             for output in outputs
         ]
 
+    def serve(
+        self,
+        given: dict[str, list[int]],
+        after_step: Callable[[int], None] = lambda step: None,
+        **params: Any,
+    ) -> dict[str, Any]:
+        """The outputs of requests by their names, those aside that are aborted. ``after_step`` is
+        called with the number of steps so far."""
+        for name, prompt in given.items():
+            self.begin(name, prompt, greedy(**params))
+        outputs, steps = {}, 0
+        while self.llm.llm_engine.has_unfinished_requests():
+            for output in self.llm.llm_engine.step():
+                if output.finished:
+                    outputs[output.request_id] = output
+            steps += 1
+            after_step(steps)
+        return outputs
+
+    def begin(self, name: str, prompt: list[int], params: Any, **more: Any) -> None:
+        self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params, **more)
+
+    def abort(self, name: str) -> None:
+        self.llm.llm_engine.abort_request([name])
+
+    @property
+    def scheduler(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core.scheduler
+
+    def settle(self, steps: int = 2000) -> None:
+        """Steps until nothing of a request that ended is kept any more."""
+        while self.scheduler.has_requests():
+            self.llm.llm_engine.step()
+            steps -= 1
+            assert steps > 0, f"still kept: {list(self.scheduler.requests)}"
+
+    def forget(self) -> None:
+        """Empties the engine's own cache."""
+        self.settle()
+        assert self.llm.reset_prefix_cache()
+
+    def free_blocks(self) -> int:
+        return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
     def counter(self, name: str, prefix: str = "vllm:rackline_") -> int:
         """One of the connector's counters; the engine tells them after a step."""
         found = [
             metric.value for metric in self.llm.get_metrics() if metric.name == prefix + name
         ]
         return int(sum(found))
+
+
+def greedy(**params: Any) -> Any:
+    """Parameters under which equal KV gives equal tokens."""
+    from vllm import SamplingParams
+
+    told = dict(temperature=0, max_tokens=24, ignore_eos=True, detokenize=False)
+    return SamplingParams(**{**told, **params})
 
 
 @contextlib.contextmanager
@@ -75,10 +129,11 @@ def engine(
     policy: str = "recompute",
     cache_bytes: int = 64 << 20,
     transfer: Any = None,
+    module: str = "rackline.vllm",
     **options: Any,
 ) -> Iterator[Engine]:
     """An engine with the connector, or without one when there are no settings, or with what
-    ``transfer`` says."""
+    ``transfer`` says. ``module`` is where the class of the connector is."""
     from vllm import LLM
     from vllm.config import KVTransferConfig
     from vllm.distributed import cleanup_dist_env_and_memory
@@ -87,7 +142,7 @@ def engine(
     if settings is not None:
         transfer = KVTransferConfig(
             kv_connector="RacklineConnector",
-            kv_connector_module_path="rackline.vllm",
+            kv_connector_module_path=module,
             kv_role=role,
             kv_load_failure_policy=policy,
             kv_connector_extra_config=settings,

@@ -1,4 +1,4 @@
-"""The models under test: a tiny one of random weights, and SmolLM2.
+"""The models under test: tiny ones of random weights, and SmolLM2.
 
 Weights are of a fixed seed, and large enough that every token depends on the whole context: a wrong
 block shows in the tokens."""
@@ -10,6 +10,8 @@ import pathlib
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
+from typing import Any
 
 from environment import cache_folder
 
@@ -34,45 +36,135 @@ TINY = dict(
 )
 
 
+# With multi-head latent attention, of the only shape that vLLM's kernels for CPUs take.
+LATENT = dict(
+    TINY,
+    architectures=["DeepseekV2ForCausalLM"],
+    model_type="deepseek_v2",
+    num_hidden_layers=2,
+    num_key_value_heads=4,
+    kv_lora_rank=512,
+    q_lora_rank=None,
+    qk_nope_head_dim=64,
+    qk_rope_head_dim=64,
+    v_head_dim=64,
+    # No layer has experts.
+    first_k_dense_replace=2,
+    n_routed_experts=4,
+    n_shared_experts=1,
+    num_experts_per_tok=1,
+    moe_intermediate_size=64,
+)
+ADAPTED = ("q_proj", "v_proj")
+
+
+class Dice:
+    """Weights of a seed."""
+
+    def __init__(self, seed: int) -> None:
+        import torch
+
+        self._torch, self._generator = torch, torch.Generator().manual_seed(seed)
+
+    def random(self, *shape: int, std: float) -> Any:
+        drawn = self._torch.randn(*shape, generator=self._generator) * std
+        return drawn.to(self._torch.bfloat16)
+
+    def ones(self, length: int) -> Any:
+        return self._torch.ones(length, dtype=self._torch.bfloat16)
+
+
 def tiny(seed: int = 0) -> str:
     """The folder of a model of 2.6 million parameters without a tokenizer."""
-    folder = cache_folder() / f"tiny-llama-{seed}"
-    if not (folder / "model.safetensors").exists():
-        import torch
+    q = TINY["num_attention_heads"] * TINY["head_dim"]
+    kv = TINY["num_key_value_heads"] * TINY["head_dim"]
+    hidden = TINY["hidden_size"]
+
+    def attention(dice: Dice) -> dict[str, Any]:
+        return {
+            "q_proj": dice.random(q, hidden, std=0.15),
+            "k_proj": dice.random(kv, hidden, std=0.15),
+            "v_proj": dice.random(kv, hidden, std=0.15),
+            "o_proj": dice.random(hidden, q, std=0.3),
+        }
+
+    return _made(f"tiny-llama-{seed}", TINY, lambda: _weights(TINY, Dice(seed), attention))
+
+
+def latent() -> str:
+    """The folder of a tiny model with multi-head latent attention."""
+    hidden, heads, rank = LATENT["hidden_size"], 4, LATENT["kv_lora_rank"]
+
+    def attention(dice: Dice) -> dict[str, Any]:
+        return {
+            "q_proj": dice.random(heads * 128, hidden, std=0.15),
+            "kv_a_proj_with_mqa": dice.random(rank + 64, hidden, std=0.1),
+            "kv_a_layernorm": dice.ones(rank),
+            "kv_b_proj": dice.random(heads * 128, rank, std=0.05),
+            "o_proj": dice.random(hidden, heads * 64, std=0.3),
+        }
+
+    return _made("tiny-latent", LATENT, lambda: _weights(LATENT, Dice(0), attention))
+
+
+def adapter(seed: int) -> str:
+    """The folder of a LoRA adapter of the tiny model."""
+    config = dict(
+        peft_type="LORA", r=8, lora_alpha=16, target_modules=ADAPTED, bias="none",
+        task_type="CAUSAL_LM", base_model_name_or_path="tiny",
+    )  # fmt: skip
+
+    def weights() -> dict[str, Any]:
+        dice, found = Dice(seed), {}
+        for layer in range(TINY["num_hidden_layers"]):
+            for name, rows in zip(ADAPTED, (256, 128), strict=True):
+                place = f"base_model.model.model.layers.{layer}.self_attn.{name}."
+                found[place + "lora_A.weight"] = dice.random(8, TINY["hidden_size"], std=0.1)
+                found[place + "lora_B.weight"] = dice.random(rows, 8, std=0.1)
+        return found
+
+    return _made(f"tiny-adapter-{seed}", config, weights, "adapter_config", "adapter_model")
+
+
+def _weights(config: dict[str, Any], dice: Dice, attention: Any) -> dict[str, Any]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    weights = {
+        "model.embed_tokens.weight": dice.random(config["vocab_size"], hidden, std=1.0),
+        "lm_head.weight": dice.random(config["vocab_size"], hidden, std=0.3),
+        "model.norm.weight": dice.ones(hidden),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        for name, weight in attention(dice).items():
+            weights[f"{prefix}self_attn.{name}.weight"] = weight
+        weights |= {
+            prefix + "mlp.gate_proj.weight": dice.random(inner, hidden, std=0.06),
+            prefix + "mlp.up_proj.weight": dice.random(inner, hidden, std=0.06),
+            prefix + "mlp.down_proj.weight": dice.random(hidden, inner, std=0.06),
+            prefix + "input_layernorm.weight": dice.ones(hidden),
+            prefix + "post_attention_layernorm.weight": dice.ones(hidden),
+        }
+    return weights
+
+
+def _made(
+    name: str,
+    config: dict[str, Any],
+    weights: Callable[[], dict[str, Any]],
+    config_name: str = "config",
+    weights_name: str = "model",
+) -> str:
+    """The folder of a model, made when it is not there."""
+    folder = cache_folder() / name
+    made = folder / f"{weights_name}.safetensors"
+    if not made.exists():
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(TINY))
-        generator = torch.Generator().manual_seed(seed)
-
-        def random(*shape: int, std: float) -> torch.Tensor:
-            return (torch.randn(*shape, generator=generator) * std).to(torch.bfloat16)
-
-        hidden, inner = TINY["hidden_size"], TINY["intermediate_size"]
-        q = TINY["num_attention_heads"] * TINY["head_dim"]
-        kv = TINY["num_key_value_heads"] * TINY["head_dim"]
-        ones = torch.ones(hidden, dtype=torch.bfloat16)
-        weights = {
-            "model.embed_tokens.weight": random(TINY["vocab_size"], hidden, std=1.0),
-            "lm_head.weight": random(TINY["vocab_size"], hidden, std=0.3),
-            "model.norm.weight": ones.clone(),
-        }
-        for layer in range(TINY["num_hidden_layers"]):
-            prefix = f"model.layers.{layer}."
-            weights |= {
-                prefix + "self_attn.q_proj.weight": random(q, hidden, std=0.15),
-                prefix + "self_attn.k_proj.weight": random(kv, hidden, std=0.15),
-                prefix + "self_attn.v_proj.weight": random(kv, hidden, std=0.15),
-                prefix + "self_attn.o_proj.weight": random(hidden, q, std=0.3),
-                prefix + "mlp.gate_proj.weight": random(inner, hidden, std=0.06),
-                prefix + "mlp.up_proj.weight": random(inner, hidden, std=0.06),
-                prefix + "mlp.down_proj.weight": random(hidden, inner, std=0.06),
-                prefix + "input_layernorm.weight": ones.clone(),
-                prefix + "post_attention_layernorm.weight": ones.clone(),
-            }
-        partial = folder / "model.partial"
-        save_file(weights, partial, metadata={"format": "pt"})
-        partial.rename(folder / "model.safetensors")
+        (folder / f"{config_name}.json").write_text(json.dumps(config))
+        partial = folder / "weights.partial"
+        save_file(weights(), partial, metadata={"format": "pt"})
+        partial.rename(made)
     return str(folder)
 
 

@@ -19,7 +19,7 @@ from rackline.vllm.worker import WorkerHalf
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
@@ -108,6 +108,10 @@ class RacklineConnector(KVConnectorBase_V1):
 
     # Scheduler
 
+    def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self.scheduler.engine_blocks = kv_cache_manager
+
     def set_xfer_handshake_metadata(self, metadata: dict[int, Handshake]) -> None:
         self.scheduler.sessions_of({rank: told.identity for rank, told in metadata.items()})
 
@@ -128,9 +132,7 @@ class RacklineConnector(KVConnectorBase_V1):
         return self.scheduler.build_step(scheduler_output)
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        self.scheduler.reported(
-            connector_output.kv_connector_worker_meta, connector_output.invalid_block_ids
-        )
+        self.scheduler.reported(connector_output.kv_connector_worker_meta)
 
     def request_finished(
         self, request: Request, block_ids: list[int]

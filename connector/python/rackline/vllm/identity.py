@@ -105,6 +105,12 @@ def weights_digest(vllm_config: Any) -> str:
         digest.update(f"dummy weights of seed {model.seed}".encode())
         return f"dummy {digest.hexdigest()[:32]}"
     update_with_files(digest, folder_of(model.model, model.revision))
+    # The KV of a draft model lies in the same blocks.
+    drafts = vllm_config.speculative_config
+    if drafts is not None and (drafts.use_eagle() or drafts.uses_draft_model()):
+        draft = drafts.draft_model_config
+        digest.update(_text(draft.hf_config.to_dict()))
+        update_with_files(digest, folder_of(draft.model, draft.revision))
     return f"weights {digest.hexdigest()[:32]}"
 
 

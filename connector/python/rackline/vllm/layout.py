@@ -38,6 +38,15 @@ def blocks_in_memory(
     return rackline.BlockMemory(parts, blocks, kv_caches), " ".join([*sorted(words), machine()])
 
 
+def clear_blocks(kv_caches: dict[str, Any], blocks: int, block_ids: list[int]) -> None:
+    """Zeroes blocks of the caches, of which there are ``blocks``."""
+    for name, cache in kv_caches.items():
+        for part in _halves(name, cache, blocks):
+            pieces = part.shape[0] // blocks
+            for block in block_ids:
+                part[block * pieces : (block + 1) * pieces].zero_()
+
+
 def _by_number(name: str) -> list[tuple[int, int, str]]:
     """``layers.10`` after ``layers.9``."""
     return [

@@ -4,8 +4,8 @@ V1, V2 and V6 are in `search`.
 
 - **V3** A block is saved when it is full, its tokens are decided, and its forward is done.
 - **V4** Blocks of a request that ended stay with it until every rank has saved them.
-- **V5** Nothing is saved that was computed on a block which a synchronous load left bad: not by the
-  request whose load it was, and not by others that the engine lets share it, until it was computed.
+
+V5 is in `sync_loads`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rackline.vllm.messages import LoadJob, Report, SaveJob, Step
 from rackline.vllm.search import Index, Search, hash_bytes
 from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
+from rackline.vllm.sync_loads import SyncLoads
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +70,10 @@ class SchedulerHalf:
         self._jobs: dict[int, tuple[SaveJob, Progress]] = {}
         self._next_job = 0
         self._step = Step()
-        self._bad_blocks: set[int] = set()
-        """The engine's blocks that synchronous loads left bad, and that nobody has computed yet."""
+        self._sync_loads = SyncLoads()
         self._reports = Report()
+        self.engine_blocks: Any = None
+        """The engine's manager of its blocks, which it gives to the connector when it has made it."""
         self.stats = RacklineStats()
 
     def sessions_of(self, identities: dict[int, Identity]) -> None:
@@ -105,10 +107,13 @@ class SchedulerHalf:
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens beyond ``computed_tokens`` whose blocks are in the pool, and whether they are
         loaded while others compute."""
-        if not self._loads:
+        first = computed_tokens // self._block_tokens
+        if self._sync_loads.fill(request, first):
+            return None, False
+        # The engine loads nothing for a request that needs every prompt token computed.
+        if not self._loads or request.skip_reading_prefix_cache:
             return 0, False
         progress = self._progress(request)
-        first = computed_tokens // self._block_tokens
         # The engine needs one token to compute.
         last = min((request.num_tokens - 1) // self._block_tokens, len(request.block_hashes))
         if last <= first:
@@ -169,10 +174,13 @@ class SchedulerHalf:
             search.release()
             return
         span = range(search.first, search.first + count)
-        ids = blocks.get_block_ids()[0][span.start : span.stop]
+        ids = list(blocks.get_block_ids()[0][span.start :])
         handles = self._index.handles(search, count)
         progress.loading, progress.loaded = search, span
-        self._step.loads.append(LoadJob(request.request_id, handles, list(ids)))
+        self._step.loads.append(LoadJob(request.request_id, handles, ids[:count]))
+        if self._settings.load == "sync":
+            hashes = request.block_hashes[span.start : span.stop]
+            self._sync_loads.begin(request.request_id, hashes, ids)
 
     # What is to be done
 
@@ -188,27 +196,12 @@ class SchedulerHalf:
                     step.preempted.append(job.request_id)
                     # It may be revoked (W3): to be saved when the request has computed it again.
                     progress.next_save = min(progress.next_save, job.first_depth)
-        if self._bad_blocks:
-            self._computes_bad_blocks(output)
         if self._saves:
             for request_id, tokens in output.num_scheduled_tokens.items():
                 if (progress := self._requests.get(request_id)) is not None:
                     self._save(progress, tokens, output, step)
         self._handovers.look_after()
         return step
-
-    def _computes_bad_blocks(self, output: Any) -> None:
-        """Forgets the bad blocks that this step begins to compute: they are saved when they are full,
-        like any other (V3, V5)."""
-        for request_id, tokens in output.num_scheduled_tokens.items():
-            progress = self._requests.get(request_id)
-            ids = output.kv_connector_block_state.get_block_ids(request_id)
-            if progress is None or ids is None:
-                continue
-            computed = progress.request.num_computed_tokens
-            first = -(-computed // self._block_tokens)
-            end = -(-(computed + tokens) // self._block_tokens)
-            self._bad_blocks.difference_update(ids[0][first:end])
 
     def _save(self, progress: Progress, tokens: int, output: Any, step: Step) -> None:
         request = progress.request
@@ -220,11 +213,6 @@ class SchedulerHalf:
         if end <= progress.next_save:
             return
         ids = output.kv_connector_block_state.get_block_ids(request.request_id)
-        bad = [depth for depth in range(end) if ids[0][depth] in self._bad_blocks]
-        if bad:
-            end = bad[0]
-        if end <= progress.next_save:
-            return
         for span in _without(range(progress.next_save, end), progress.loaded):
             job = SaveJob(
                 self._next_job,
@@ -241,10 +229,8 @@ class SchedulerHalf:
 
     # What was done
 
-    def reported(self, report: Report | None, invalid_blocks: set[int]) -> None:
-        """Takes in what the workers did, and which of the engine's blocks are bad."""
-        if self._settings.load == "sync":
-            self._bad_blocks |= invalid_blocks
+    def reported(self, report: Report | None) -> None:
+        """Takes in what the workers did."""
         if report is None:
             return
         self._reports.add(report)
@@ -258,6 +244,9 @@ class SchedulerHalf:
                 self._saved(number, saved.complete)
 
     def _loaded(self, request_id: str, valid_blocks: int) -> None:
+        # Also of a request that was aborted meanwhile.
+        if bad_blocks := self._sync_loads.end(request_id, valid_blocks):
+            self.engine_blocks.evict_blocks(bad_blocks)
         progress = self._requests.get(request_id)
         if progress is None or progress.loading is None:
             return

@@ -49,6 +49,12 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     ]:
         if getattr(parallel, name, 1) > 1:
             raise SettingsError(f"{what} is not supported: set {name} to 1")
+    loads = vllm_config.kv_transfer_config.is_kv_consumer
+    if settings.load == "sync" and loads and vllm_config.max_concurrent_batches > 1:
+        raise SettingsError(
+            'the setting "load" is "sync", and the engine schedules steps ahead: it would go on with a '
+            'request whose load failed. Set "load" to "async", or start with --no-async-scheduling'
+        )
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         raise SettingsError(
@@ -61,6 +67,12 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     if not isinstance(spec, FullAttentionSpec) or getattr(spec, "sliding_window", None):
         raise SettingsError(
             f"{type(spec).__name__}: only models whose layers all have full attention are supported"
+        )
+    cache, model = vllm_config.cache_config, vllm_config.model_config
+    if model.use_mla and not cache.enable_prefix_caching and _on_cpu():
+        raise SettingsError(
+            "this engine's MLA attention cannot go on behind cached blocks (vLLM has turned prefix "
+            "caching off): on a CPU it can with AMX, --dtype bfloat16 and without --attention-backend"
         )
     algorithm = vllm_config.cache_config.prefix_caching_hash_algo
     if not algorithm.startswith("sha256") and not os.environ.get("PYTHONHASHSEED"):
@@ -80,3 +92,9 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
             "blocks of LoRA adapters are told apart by the adapter's name and path only: set "
             '"lora_same_everywhere": true when these name the same adapter on every host'
         )
+
+
+def _on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return current_platform.is_cpu()

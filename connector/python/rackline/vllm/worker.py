@@ -9,7 +9,9 @@
   begun is revoked, the others are waited for. Requests that ended are reported when theirs are saved.
 - **W4** A step whose forward did not come to its end saves nothing. The engine calls on its way out of
   an error, too, signals among them.
-- **W5** What fails here is a block not loaded, or not saved; never the engine.
+- **W5** A block that was not loaded is zeroed: what a failed fetch left may be no number at all, and an
+  engine that uses the block next multiplies what it masks by zero.
+- **W6** What fails here is a block not loaded, or not saved; never the engine.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 import rackline
 from rackline.engines.attachment import Attachment
 from rackline.vllm.identity import Identity, identity_of
-from rackline.vllm.layout import blocks_in_memory
+from rackline.vllm.layout import blocks_in_memory, clear_blocks
 from rackline.vllm.messages import Handshake, Loaded, LoadJob, Report, Saved, SaveJob, Step
 from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
@@ -43,6 +45,7 @@ class WorkerHalf:
         self._vllm_config, self._kv_cache_config = vllm_config, kv_cache_config
         self._settings = settings
         self._attachment = Attachment(settings)
+        self._caches: dict[str, Any] = {}
         self._memory: rackline.BlockMemory | None = None
         self._identity: Identity | None = None
         self._session: rackline.Session | None = None
@@ -58,6 +61,7 @@ class WorkerHalf:
     def register(self, kv_caches: dict[str, Any]) -> None:
         """The engine's caches are there."""
         blocks = self._kv_cache_config.num_blocks
+        self._caches = kv_caches
         self._memory, layout = blocks_in_memory(kv_caches, blocks)
         self._identity = identity_of(
             self._vllm_config,
@@ -150,6 +154,7 @@ class WorkerHalf:
     def _load_ended(self, job: LoadJob, valid_blocks: int) -> None:
         self._loading.pop(job.request_id, None)
         failed = job.block_ids[valid_blocks:]
+        clear_blocks(self._caches, self._kv_cache_config.num_blocks, failed)
         self._failed_blocks.update(failed)
         if self._settings.load == "async":
             self._received.add(job.request_id)
