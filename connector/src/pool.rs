@@ -20,6 +20,9 @@ pub type LocalCache<'p> = Cache<'p, MappedFabric, MappedHostMemory, ProcLiveness
 /// A session on a real pool, whose bytes the CPU copies.
 pub type LocalSession<'p> =
     Session<'p, MappedFabric, MappedHostMemory, ProcLiveness, HostDma, SystemClock>;
+/// A session on a real pool, whose bytes a GPU copies.
+pub type CudaSession<'p> =
+    Session<'p, MappedFabric, MappedHostMemory, ProcLiveness, CudaDma, SystemClock>;
 
 /// How often a process looks whether others of its host have died.
 const RECLAIM_MS: u64 = 500;
@@ -160,7 +163,7 @@ impl Pool {
         cache: &'p LocalCache<'p>,
         dma: &'p CudaDma,
         options: SessionOptions,
-    ) -> Session<'p, MappedFabric, MappedHostMemory, ProcLiveness, CudaDma, SystemClock> {
+    ) -> CudaSession<'p> {
         assert!(dma.is_over(self.attachment.region().fabric()), "an engine of another pool");
         Session::new(cache, dma, &self.clock, options)
     }

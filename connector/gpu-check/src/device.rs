@@ -90,7 +90,8 @@ fn engine(file: &File, bytes: u64, gpu: usize) -> Result<CudaDma> {
     Ok(CudaDma::new(fabric, gpu)?)
 }
 
-fn is_mapped(path: &Path) -> Result<bool> {
+/// Whether this process maps the file.
+pub(crate) fn is_mapped(path: &Path) -> Result<bool> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     Ok(maps.lines().any(|line| line.ends_with(&*path.to_string_lossy())))
 }

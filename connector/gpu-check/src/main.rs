@@ -12,6 +12,7 @@ mod report;
 mod round_trips;
 mod second_process;
 mod streams;
+mod transfers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ use report::Report;
 ///
 /// Makes a file of its own in DIRECTORY, registers it with the CUDA driver as a pool is, stores and
 /// loads payloads of many sizes, from several streams and from a second process, provokes errors,
-/// and compares the speed with plain copies to pinned memory in the same run. The file is removed
+/// publishes and fetches blocks of its memory through a pool of its own, and compares the speed with plain copies to pinned memory in the same run. The file is removed
 /// again. Exit status: 0 when all is well, also on a machine without a GPU ("skipped"); 1 when a
 /// check failed; 2 for a wrong option.
 #[derive(Parser, Debug)]
@@ -96,6 +97,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     report.check("several streams", streams::check(&device));
     report.check("second process", second_process::check(&device, options.gpu, options.size));
     report.check("errors", errors::check(&device));
+    report.check("transfers", transfers::check(&device, &options.directory, options.gpu));
     report.bandwidth(bandwidth::measure(&device, options.rounds));
     let figures = device.dma.figures();
     report.check("shutdown", device.close(options.gpu));

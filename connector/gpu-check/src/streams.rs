@@ -43,7 +43,7 @@ fn late_work(device: &Device) -> Result<()> {
     let (first, second) = (content(1, BYTES), content(2, BYTES));
     let written = [engine.clone_htod(&first)?, engine.clone_htod(&second)?];
     let mut memory = engine.alloc_zeros::<u8>(BYTES)?;
-    let mut scratch = engine.alloc_zeros::<u8>(WORK_BYTES)?;
+    let mut scratch = scratch(&engine)?;
     engine.synchronize()?;
 
     write_late(&engine, &mut scratch, &written[0], &mut memory)?;
@@ -64,13 +64,23 @@ fn late_work(device: &Device) -> Result<()> {
     }
 }
 
+/// Memory that a stream is kept busy with.
+pub(crate) fn scratch(stream: &Arc<CudaStream>) -> Result<CudaSlice<u8>> {
+    Ok(stream.alloc_zeros::<u8>(WORK_BYTES)?)
+}
+
+/// Gives `stream` much to do.
+pub(crate) fn keep_busy(stream: &Arc<CudaStream>, scratch: &mut CudaSlice<u8>) -> Result<()> {
+    Ok((0..WORK_TIMES).try_for_each(|_| stream.memset_zeros(scratch))?)
+}
+
 fn write_late(
     stream: &Arc<CudaStream>,
     scratch: &mut CudaSlice<u8>,
     from: &CudaSlice<u8>,
     to: &mut CudaSlice<u8>,
 ) -> Result<()> {
-    (0..WORK_TIMES).try_for_each(|_| stream.memset_zeros(scratch))?;
+    keep_busy(stream, scratch)?;
     Ok(stream.memcpy_dtod(from, to)?)
 }
 

@@ -37,7 +37,9 @@ struct op {
     struct event until;
     struct op *next;
 };
-struct stream { struct op *first, *last; uint64_t submitted, done; struct stream *next; };
+struct stream {
+    struct op *first, *last; uint64_t submitted, done; int capturing; struct stream *next;
+};
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct range *ranges;
@@ -173,7 +175,21 @@ CUresult cuStreamWaitEvent(void *handle, struct event *event, unsigned flags) {
     return OK;
 }
 
-CUresult cuStreamIsCapturing(void *handle, int *status) { (void)handle; *status = 0; return OK; }
+CUresult cuStreamIsCapturing(void *handle, int *status) {
+    LOCKED(*status = stream_of(handle)->capturing);
+    return OK;
+}
+CUresult cuStreamBeginCapture_v2(void *handle, int mode) {
+    (void)mode;
+    LOCKED(stream_of(handle)->capturing = 1);
+    return OK;
+}
+/* Graphs are always empty. */
+CUresult cuStreamEndCapture(void *handle, void **graph) {
+    LOCKED(stream_of(handle)->capturing = 0);
+    *graph = NULL;
+    return OK;
+}
 CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
     static __thread int in_force;
     int before = in_force;
@@ -194,6 +210,11 @@ CUresult cuEventSynchronize(struct event *event) {
     if (fails("cuEventSynchronize")) return FAILED;
     LOCKED(if (event->stream) run_until(event->stream, event->position));
     return OK;
+}
+
+/* Not of the driver: has memory of the process count as that of the GPU, from now on. */
+void fake_device_memory(void *address, size_t bytes) {
+    LOCKED(add_range((uint64_t)address, bytes, 0));
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {

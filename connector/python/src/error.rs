@@ -1,6 +1,6 @@
 //! Exceptions.
 
-use connector::transfer::SubmitError;
+use connector::transfer::{GpuSubmitError, SubmitError};
 use pyo3::prelude::*;
 use pyo3::{create_exception, exceptions::PyException};
 
@@ -26,5 +26,17 @@ pub(crate) fn refused<T>(refused: SubmitError<T>) -> PyErr {
         SubmitError::Busy(_) => Busy::new_err(message),
         SubmitError::Forked(_) => Forked::new_err(message),
         SubmitError::Closed(_) => Closed::new_err(message),
+    }
+}
+
+/// The same for memory of a GPU.
+pub(crate) fn refused_by_gpu<T>(refusal: GpuSubmitError<T>) -> PyErr {
+    match refusal {
+        GpuSubmitError::Refused(refusal) => refused(refusal),
+        GpuSubmitError::NotOpen { gpu, .. } => error(format!(
+            "GPU {gpu} is not open in this pool: call Pool.gpu({gpu}) once, before the first \
+             transfer of its memory"
+        )),
+        refusal @ GpuSubmitError::Stream { .. } => error(refusal.to_string()),
     }
 }

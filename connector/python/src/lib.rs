@@ -10,6 +10,7 @@
 
 mod completion;
 mod error;
+mod gpu;
 mod memory;
 mod model;
 mod pool;
@@ -25,6 +26,8 @@ mod rackline_native {
     use crate::completion::{Fetch, FetchResult, Lookup, Publish, PublishResult};
     #[pymodule_export]
     use crate::error::{Busy, Closed, Error, Forked};
+    #[pymodule_export]
+    use crate::gpu::Gpu;
     #[pymodule_export]
     use crate::memory::BlockMemory;
     #[pymodule_export]

@@ -1,17 +1,18 @@
-//! Memory of an engine: blocks at addresses.
+//! Memory of an engine: blocks at addresses, of this process or of a GPU.
 #![expect(unsafe_code, reason = "the memory is known by its addresses")]
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use connector::transfer::{Destination, Source};
+use connector::dma::cuda::{DeviceDestination, DeviceSource};
+use connector::transfer::{Destination, GpuDestination, GpuSource, Source};
 use pyo3::prelude::*;
 
 use crate::error::error;
 
-/// Blocks in the memory of this process. Block `b` is, for each part in order, the `bytes` bytes at
-/// `address + b * stride`.
+/// Blocks in the memory of this process, or of GPU number `gpu`. Block `b` is, for each part in
+/// order, the `bytes` bytes at `address + b * stride`.
 ///
 /// Whoever makes one vouches that this memory exists for as long as `owner` does, and that nothing
 /// else writes a block while a transfer of it is under way, nor reads it while it is fetched.
@@ -24,6 +25,8 @@ struct Inner {
     parts: Vec<Part>,
     blocks: u32,
     block_bytes: u64,
+    /// The GPU whose memory it is; none for memory that the processor reads and writes.
+    gpu: Option<usize>,
     /// Which blocks are in use, and by how many that read; 0 is one that writes.
     in_use: Mutex<HashMap<u32, u32>>,
     /// Y3.
@@ -40,7 +43,13 @@ struct Part {
 #[pymethods]
 impl BlockMemory {
     #[new]
-    fn new(parts: Vec<(usize, usize, usize)>, blocks: u32, owner: Py<PyAny>) -> PyResult<Self> {
+    #[pyo3(signature = (parts, blocks, owner, *, gpu = None))]
+    fn new(
+        parts: Vec<(usize, usize, usize)>,
+        blocks: u32,
+        owner: Py<PyAny>,
+        gpu: Option<usize>,
+    ) -> PyResult<Self> {
         if parts.is_empty() || blocks == 0 {
             return Err(error("memory without parts or without blocks"));
         }
@@ -66,7 +75,7 @@ impl BlockMemory {
             checked.push(Part { address, stride, bytes });
         }
         let in_use = Mutex::default();
-        let inner = Inner { parts: checked, blocks, block_bytes, in_use, _owner: owner };
+        let inner = Inner { parts: checked, blocks, block_bytes, gpu, in_use, _owner: owner };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -81,12 +90,23 @@ impl BlockMemory {
     fn blocks(&self) -> u32 {
         self.inner.blocks
     }
+
+    /// The number of the GPU whose memory it is.
+    #[getter]
+    fn gpu(&self) -> Option<usize> {
+        self.inner.gpu
+    }
 }
 
 impl BlockMemory {
     /// Length of a block in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.inner.block_bytes
+    }
+
+    /// The GPU whose memory it is.
+    pub(crate) fn of_gpu(&self) -> Option<usize> {
+        self.inner.gpu
     }
 
     /// The blocks of these numbers, to be published.
@@ -153,6 +173,12 @@ impl Drop for InUse {
 }
 
 impl InUse {
+    /// That it is memory of this process. A block of a GPU has other addresses, and is never given to
+    /// a transfer that the processor copies.
+    fn check_memory_of_process(&self) {
+        assert!(self.memory.gpu.is_none(), "the processor cannot copy memory of a GPU");
+    }
+
     /// Address and length of each part.
     fn places(&self) -> impl Iterator<Item = (usize, usize)> {
         let number = self.number as usize;
@@ -162,9 +188,10 @@ impl InUse {
 
 impl Source for ReadBlock {
     fn parts(&self) -> Vec<&[u8]> {
+        self.0.check_memory_of_process();
         let part = |(address, bytes)| {
-            // SAFETY: who made the memory vouches for it while its owner lives, which this block
-            // keeps alive (Y3), and that nobody writes it meanwhile. No transfer of ours does:
+            // SAFETY: it is memory of this process, checked above. Who made it vouches for it while
+            // its owner lives, which this block keeps alive (Y3), and that nobody writes it meanwhile. No transfer of ours does:
             // while one reads a block none writes it (Y2). The end was checked when it was made.
             unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), bytes) }
         };
@@ -174,12 +201,35 @@ impl Source for ReadBlock {
 
 impl Destination for WriteBlock {
     fn parts_mut(&mut self) -> Vec<&mut [u8]> {
+        self.0.check_memory_of_process();
         let part = |(address, bytes)| {
             let address = std::ptr::with_exposed_provenance_mut(address);
             // SAFETY: as above, and nobody else reads or writes it: a block that is written is in no
             // other transfer (Y2). Parts of one block that lie over one another were made by who
             // vouched that they do not.
             unsafe { std::slice::from_raw_parts_mut(address, bytes) }
+        };
+        self.0.places().map(part).collect()
+    }
+}
+
+impl GpuSource for ReadBlock {
+    fn parts(&self) -> Vec<DeviceSource<'_>> {
+        let part = |(address, bytes)| {
+            // SAFETY: as above, of the GPU that the memory was made for; the session gives it to no
+            // other. What the engine's stream still writes is what the transfer comes after.
+            unsafe { DeviceSource::new(address as u64, bytes) }
+        };
+        self.0.places().map(part).collect()
+    }
+}
+
+impl GpuDestination for WriteBlock {
+    fn parts_mut(&mut self) -> Vec<DeviceDestination<'_>> {
+        let part = |(address, bytes)| {
+            // SAFETY: as above, and nobody else reads or writes it (Y2) but what the engine's stream
+            // was given before, which the transfer comes after.
+            unsafe { DeviceDestination::new(address as u64, bytes) }
         };
         self.0.places().map(part).collect()
     }

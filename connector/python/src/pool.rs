@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::error;
+use crate::gpu::{Gpu, not_opened};
 use crate::model::Model;
 use crate::session::Session;
 
@@ -22,18 +23,20 @@ pub(crate) struct Pool {
 #[pymethods]
 impl Pool {
     #[new]
-    #[pyo3(signature = (region, node, *, copy_threads = 1, queue_depth = 256))]
+    #[pyo3(signature = (region, node, *, copy_threads = 1, fetch_threads = 0, queue_depth = 256))]
     fn new(
         py: Python<'_>,
         region: PathBuf,
         node: u16,
         copy_threads: usize,
+        fetch_threads: usize,
         queue_depth: usize,
     ) -> PyResult<Self> {
         if copy_threads == 0 || queue_depth == 0 {
             return Err(error("copy_threads and queue_depth must be 1 at least"));
         }
-        let options = TransferOptions { pool: PoolOptions::default(), copy_threads, queue_depth };
+        let pool = PoolOptions::default();
+        let options = TransferOptions { pool, copy_threads, fetch_threads, queue_depth };
         let transfers = py.detach(|| Transfers::attach(&region, node, options)).map_err(error)?;
         Ok(Self { transfers })
     }
@@ -64,6 +67,12 @@ impl Pool {
             chunk_timeout_ms,
         };
         Ok(Session::new(self.transfers.session(options).with_hold_ms(hold_ms)))
+    }
+
+    /// Opens a GPU, or finds it open.
+    fn gpu(&self, py: Python<'_>, number: usize) -> PyResult<Gpu> {
+        let opened = py.detach(|| self.transfers.gpu(number));
+        opened.map(Gpu::new).map_err(|error| not_opened(&error))
     }
 
     /// The node that this process belongs to.

@@ -5,7 +5,8 @@ use kv_cache::BlockHash;
 use pyo3::prelude::*;
 
 use crate::completion::{Fetch, Lookup, Publish};
-use crate::error::{error, refused};
+use crate::error::{error, refused, refused_by_gpu};
+use crate::gpu::gpu_and_stream;
 use crate::memory::BlockMemory;
 use crate::prefix::Blocks;
 
@@ -53,13 +54,17 @@ impl Session {
         }
     }
 
+    #[pyo3(signature = (hashes, first_depth, memory, block_ids, *, stream = None))]
     fn publish(
         &self,
+        py: Python<'_>,
         hashes: Vec<Vec<u8>>,
         first_depth: u32,
         memory: &BlockMemory,
         block_ids: Vec<u32>,
+        stream: Option<u64>,
     ) -> PyResult<Publish> {
+        let gpu = gpu_and_stream(memory, stream)?;
         self.check(memory, hashes.len(), block_ids.len())?;
         let hashes = block_hashes(&hashes)?;
         if first_depth.checked_add(u32::try_from(hashes.len())?).is_none() {
@@ -68,19 +73,35 @@ impl Session {
         let bytes = memory.read(&block_ids)?;
         let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
         let blocks = (first_depth..).zip(hashes).zip(bytes).map(block).collect();
-        Ok(Publish::new(self.session.publish(blocks).map_err(refused)?))
+        let publish = match gpu {
+            None => self.session.publish(blocks).map_err(refused),
+            Some((gpu, stream)) => py
+                .detach(|| self.session.publish_from_gpu(gpu, stream, blocks))
+                .map_err(refused_by_gpu),
+        };
+        Ok(Publish::new(publish?))
     }
 
+    #[pyo3(signature = (blocks, memory, block_ids, *, stream = None))]
     fn fetch(
         &self,
+        py: Python<'_>,
         blocks: Blocks<'_>,
         memory: &BlockMemory,
         block_ids: Vec<u32>,
+        stream: Option<u64>,
     ) -> PyResult<Fetch> {
+        let gpu = gpu_and_stream(memory, stream)?;
         let blocks = blocks.into_matched()?;
         self.check(memory, blocks.len(), block_ids.len())?;
         let destinations = memory.write(&block_ids)?;
-        Ok(Fetch::new(self.session.fetch(blocks, destinations).map_err(refused)?))
+        let fetch = match gpu {
+            None => self.session.fetch(blocks, destinations).map_err(refused),
+            Some((gpu, stream)) => py
+                .detach(|| self.session.fetch_into_gpu(gpu, stream, blocks, destinations))
+                .map_err(refused_by_gpu),
+        };
+        Ok(Fetch::new(fetch?))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! lookup, hold, release ----> rackline-lookup   (owns the Pool)
-//! fetch   --+
+//! fetch   --+---------------> rackline-fetch-0 .. fetch_threads - 1
 //!           +-- fetch first -> rackline-copy-0 .. copy_threads - 1
 //! publish --+
 //! ```
@@ -17,9 +17,10 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select_biased};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::member::LocalMember;
 
-use super::SubmitError;
+use super::{SubmitError, TransferOptions};
 use crate::dma::HostDma;
-use crate::pool::{LocalCache, LocalSession, Pool, PoolError};
+use crate::dma::cuda::CudaDma;
+use crate::pool::{CudaSession, LocalCache, LocalSession, Pool, PoolError};
 use crate::session::{Session, SessionOptions};
 
 /// What a thread of the pool works with.
@@ -32,6 +33,15 @@ pub(super) struct Desk<'p> {
 impl<'p> Desk<'p> {
     pub(super) fn session(&self, options: SessionOptions) -> LocalSession<'p> {
         Session::new(self.cache, self.dma, self.clock, options)
+    }
+
+    /// A session whose bytes a GPU copies, with an engine over the memory of this pool.
+    pub(super) fn cuda_session<'s>(
+        &'s self,
+        dma: &'s CudaDma,
+        options: SessionOptions,
+    ) -> CudaSession<'s> {
+        Session::new(self.cache, dma, self.clock, options)
     }
 
     /// Does the work. One that panics, which is printed, has no result; the thread goes on, and with
@@ -84,22 +94,26 @@ impl Lanes {
 /// attached any more.
 pub(super) fn start(
     pool: Pool,
-    copy_threads: usize,
-    queue_depth: usize,
+    options: &TransferOptions,
 ) -> Result<(Lanes, JoinHandle<()>), PoolError> {
+    let queue_depth = options.queue_depth.max(1);
+    let of_copies = (0..options.copy_threads.max(1)).map(|number| (format!("copy-{number}"), true));
+    let of_fetches = (0..options.fetch_threads).map(|number| (format!("fetch-{number}"), false));
     let (lookup, lookups) = bounded::<Work>(queue_depth);
     let (fetch, fetches) = bounded::<Work>(queue_depth);
     let (publish, publishes) = bounded::<Work>(queue_depth);
-    let (mut copying, mut refused) = (Vec::with_capacity(copy_threads), None);
-    for number in 0..copy_threads {
+    let (mut copying, mut refused) = (Vec::new(), None);
+    for (name, publishes_too) in of_copies.chain(of_fetches) {
         if refused.is_some() {
             break;
         }
-        let (fetches, publishes) = (fetches.clone(), publishes.clone());
+        let fetches = fetches.clone();
+        // One that nobody can put anything into.
+        let publishes = if publishes_too { publishes.clone() } else { bounded(1).1 };
         let serve = move |cache: &LocalCache<'_>, dma: &HostDma, clock: &SystemClock| {
             copy(&Desk { cache, dma, clock }, &fetches, &publishes);
         };
-        match pool.start_thread(&format!("rackline-copy-{number}"), serve) {
+        match pool.start_thread(&format!("rackline-{name}"), serve) {
             Ok(thread) => copying.push(thread),
             Err(error) => refused = Some(error),
         }

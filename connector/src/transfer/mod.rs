@@ -11,6 +11,7 @@
 
 mod buffers;
 mod completion;
+mod gpu;
 mod lanes;
 mod session;
 
@@ -18,7 +19,7 @@ mod session;
 mod tests;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use cxl_shm::units::NodeId;
@@ -26,10 +27,12 @@ use kv_cache::{Local, Metrics};
 
 use crate::pool::{Pool, PoolError, PoolOptions};
 use crate::session::SessionOptions;
+use gpu::Gpus;
 use lanes::{Lane, Lanes, Work};
 
 pub use buffers::{Destination, Source};
 pub use completion::{Completion, Lost};
+pub use gpu::{Gpu, GpuDestination, GpuError, GpuSource, GpuSubmitError};
 pub use session::{Fetched, NewBlock, Published, SubmitError, TransferSession};
 
 /// How a process transfers.
@@ -39,14 +42,17 @@ pub struct TransferOptions {
     pub pool: PoolOptions,
     /// Threads that copy. One fills most of what a processor can copy; at least 1.
     pub copy_threads: usize,
+    /// Threads beside them that take fetches only. For processes that publish from a GPU: such a
+    /// publish waits for the work of the engine's stream, and fetches should not wait behind it.
+    pub fetch_threads: usize,
     /// Transfers that wait in each queue at most; at least 1.
     pub queue_depth: usize,
 }
 
 impl Default for TransferOptions {
-    /// One thread, queues of 256.
+    /// One thread, none for fetches only, queues of 256.
     fn default() -> Self {
-        Self { pool: PoolOptions::default(), copy_threads: 1, queue_depth: 256 }
+        Self { pool: PoolOptions::default(), copy_threads: 1, fetch_threads: 0, queue_depth: 256 }
     }
 }
 
@@ -99,6 +105,7 @@ struct Running {
     node: NodeId,
     local: Arc<Local>,
     lanes: Mutex<Option<(Lanes, JoinHandle<()>)>>,
+    gpus: Gpus,
 }
 
 impl Transfers {
@@ -109,10 +116,10 @@ impl Transfers {
     pub fn attach(path: &Path, node: u16, options: TransferOptions) -> Result<Self, PoolError> {
         let pool = Pool::attach_with(path, node, &options.pool)?;
         let (node, local) = (pool.attachment().node(), Arc::clone(pool.local()));
-        let copy_threads = options.copy_threads.max(1);
-        let (lanes, keeper) = lanes::start(pool, copy_threads, options.queue_depth.max(1))?;
-        let lanes = Mutex::new(Some((lanes, keeper)));
-        let running = Running { process: std::process::id(), node, local, lanes };
+        let fabric = pool.attachment().region().fabric().clone();
+        let (lanes, keeper) = lanes::start(pool, &options)?;
+        let (lanes, gpus) = (Mutex::new(Some((lanes, keeper))), Gpus::new(fabric));
+        let running = Running { process: std::process::id(), node, local, lanes, gpus };
         Ok(Self { running: Arc::new(running) })
     }
 
@@ -120,6 +127,16 @@ impl Transfers {
     #[must_use]
     pub fn session(&self, options: SessionOptions) -> TransferSession {
         TransferSession::new(Arc::clone(&self.running), options)
+    }
+
+    /// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory; or finds
+    /// it open. The first time takes seconds for a large pool: all of it is registered with the
+    /// driver. Where that is refused the GPU reaches the pool through a buffer: [`Gpu::reach`].
+    ///
+    /// # Errors
+    /// [`GpuError`]; `GpuError::Cuda(CudaError::Absent)` on a machine without a driver.
+    pub fn gpu(&self, number: usize) -> Result<Gpu, GpuError> {
+        self.running.gpu(number)
     }
 
     /// The node this process belongs to.
@@ -146,9 +163,18 @@ impl Running {
         if std::process::id() != self.process {
             return Err(SubmitError::Forked(()));
         }
-        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let lanes = self.lanes();
         let Some((lanes, _)) = &*lanes else { return Err(SubmitError::Closed(())) };
         lanes.submit(lane, work)
+    }
+
+    /// Whether no work is taken up any more.
+    fn is_closed(&self) -> bool {
+        self.lanes().is_none()
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Option<(Lanes, JoinHandle<()>)>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn close(&self) {
@@ -160,12 +186,13 @@ impl Running {
             }
             return;
         }
-        let running = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let running = self.lanes().take();
         if let Some((lanes, keeper)) = running {
             drop(lanes);
             // If it panicked, that was printed.
             let _ = keeper.join();
         }
+        self.gpus.close();
     }
 }
 

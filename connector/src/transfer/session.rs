@@ -64,7 +64,7 @@ impl<T> SubmitError<T> {
         }
     }
 
-    fn map<U>(self, f: impl FnOnce(T) -> U) -> SubmitError<U> {
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> SubmitError<U> {
         match self {
             Self::Busy(inner) => SubmitError::Busy(f(inner)),
             Self::Forked(inner) => SubmitError::Forked(f(inner)),
@@ -101,6 +101,14 @@ impl TransferSession {
     #[must_use]
     pub fn options(&self) -> &SessionOptions {
         &self.options
+    }
+
+    pub(super) fn hold_ms(&self) -> u64 {
+        self.hold_ms
+    }
+
+    pub(super) fn running(&self) -> &Running {
+        &self.running
     }
 
     /// What this process did with the pool so far, in all its sessions.
@@ -196,15 +204,26 @@ impl TransferSession {
         work: impl FnOnce(&LocalSession<'_>, G) -> T + Send + 'static,
     ) -> Result<Completion<T>, SubmitError<G>> {
         let (options, hold_ms) = (self.options, self.hold_ms);
+        self.submit_to(lane, given, move |desk, given| {
+            work(&desk.session(options).with_hold_ms(hold_ms), given)
+        })
+    }
+
+    /// Has `work` done with `given`, by a thread of the lane with what that works with.
+    pub(super) fn submit_to<G: Send + 'static, T: Send + 'static>(
+        &self,
+        lane: Lane,
+        given: G,
+        work: impl FnOnce(&Desk<'_>, G) -> T + Send + 'static,
+    ) -> Result<Completion<T>, SubmitError<G>> {
         // Given back when it is not taken up, so that the caller has its buffers.
         let parcel = Arc::new(Parcel(Mutex::new(Some(given))));
         let taken = Arc::clone(&parcel);
         let (done, completion) = Completion::new(Arc::<Parcel<G>>::clone(&parcel));
         let work: Work = Box::new(move |desk: &Desk<'_>| {
             if let Some(given) = taken.open() {
-                let session = desk.session(options).with_hold_ms(hold_ms);
                 // Nobody may be waiting any more.
-                let _ = done.send(work(&session, given));
+                let _ = done.send(work(desk, given));
             }
         });
         self.running.submit(lane, work).map_err(|error| {

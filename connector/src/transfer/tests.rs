@@ -153,6 +153,37 @@ fn a_full_queue_gives_back_what_it_was_given() {
 }
 
 #[test]
+fn fetches_do_not_wait_for_publishes_where_a_thread_takes_nothing_else() {
+    let (_folder, path) = region();
+    let options_of_threads =
+        TransferOptions { copy_threads: 1, fetch_threads: 1, ..TransferOptions::default() };
+    let transfers = Transfers::attach(&path, 0, options_of_threads).unwrap();
+    let session = transfers.session(options());
+    assert_eq!(
+        session.publish(vec![block(1)]).unwrap().wait().unwrap().report.unwrap().published(),
+        1
+    );
+    let found = session.lookup(vec![block(1).hash]).unwrap().wait().unwrap();
+    let (gates, under_way): (Vec<_>, Vec<_>) = (10..14)
+        .map(|number| {
+            let (open, gate) = mpsc::channel();
+            let bytes = Gate(Mutex::new(gate), vec![0; BLOCK_BYTES]);
+            let hash = BlockHash::new([number; 32]);
+            (open, session.publish(vec![NewBlock { hash, depth: 0, bytes }]).unwrap())
+        })
+        .unzip();
+    for _ in 0..3 {
+        let fetch = session.fetch(found.blocks().to_vec(), vec![vec![0; BLOCK_BYTES]]).unwrap();
+        let fetched = fetch.wait_ms(60_000).unwrap().expect("no fetch while publishes wait");
+        assert_eq!(fetched.report.unwrap().valid_blocks(), 1);
+    }
+    gates.iter().for_each(|gate| gate.send(()).unwrap());
+    for completion in under_way {
+        assert_eq!(completion.wait().unwrap().report.unwrap().published(), 1);
+    }
+}
+
+#[test]
 fn what_was_not_begun_can_be_cancelled() {
     let (_folder, path) = region();
     let transfers = attach(&path, 0, 8);

@@ -9,7 +9,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("kv-cache", &["cxl-shm"]),
     ("connector", &["cxl-shm", "kv-cache"]),
     ("rackline-capi", &["connector", "cxl-shm", "kv-cache"]),
-    ("rackline-gpu-check", &["connector", "cxl-shm"]),
+    ("rackline-gpu-check", &["connector", "cxl-shm", "kv-cache"]),
     ("rackline-python", &["connector", "kv-cache"]),
     ("lock-manager", &["cxl-shm", "kv-cache"]),
     ("demo", &["connector", "cxl-shm", "kv-cache"]),

@@ -26,6 +26,8 @@ pub const ALLOWED: &[&str] = &[
     "connector/capi/src/session/reason.rs",
     "connector/capi/src/text.rs",
     "connector/capi/tests/c_program.rs",
+    "connector/gpu-check/src/transfers.rs",
+    "connector/python/src/gpu.rs",
     "connector/python/src/memory.rs",
     "connector/src/dma/cuda/bounce.rs",
     "connector/src/dma/cuda/copies.rs",

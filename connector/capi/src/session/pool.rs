@@ -85,6 +85,7 @@ fn transfer_options(options: Option<&RacklinePoolOptions>) -> Result<TransferOpt
     Ok(TransferOptions {
         pool: PoolOptions::default(),
         copy_threads: chosen(copy_threads, default.copy_threads, COPY_THREADS_MAX, "copy_threads")?,
+        fetch_threads: default.fetch_threads,
         queue_depth: chosen(queue_depth, default.queue_depth, QUEUE_DEPTH_MAX, "queue_depth")?,
     })
 }

@@ -72,7 +72,8 @@ struct Inner {
     context: Arc<CudaContext>,
     host: HostDma,
     reach: PoolReach,
-    figures: Mutex<CudaFigures>,
+    /// What it did so far, known also after it ended.
+    figures: Arc<Mutex<CudaFigures>>,
 }
 
 #[derive(Debug)]
@@ -107,7 +108,7 @@ impl CudaDma {
             }
         };
         let host = HostDma::new(fabric);
-        let figures = Mutex::default();
+        let figures = Arc::default();
         let inner = Inner { way, down, up, before, context, host, reach, figures };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -122,6 +123,10 @@ impl CudaDma {
     #[must_use]
     pub fn figures(&self) -> CudaFigures {
         *lock(&self.inner.figures)
+    }
+
+    pub(crate) fn shared_figures(&self) -> &Arc<Mutex<CudaFigures>> {
+        &self.inner.figures
     }
 
     /// The GPU's primary context.

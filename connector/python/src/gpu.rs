@@ -1,0 +1,90 @@
+//! GPUs, and streams of engines.
+#![expect(unsafe_code, reason = "a stream is known by its handle")]
+
+use connector::dma::cuda::{EngineStream, PoolReach};
+use connector::transfer::{GpuError, SubmitError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::{error, refused};
+use crate::memory::BlockMemory;
+
+/// A GPU that reaches the pool.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct Gpu {
+    gpu: connector::transfer::Gpu,
+}
+
+impl Gpu {
+    pub(crate) fn new(gpu: connector::transfer::Gpu) -> Self {
+        Self { gpu }
+    }
+}
+
+#[pymethods]
+impl Gpu {
+    /// Its number.
+    #[getter]
+    fn number(&self) -> usize {
+        self.gpu.number()
+    }
+
+    /// How it reaches the pool.
+    #[getter]
+    fn reach(&self) -> &'static str {
+        match self.gpu.reach() {
+            PoolReach::Registered => "registered",
+            PoolReach::RegisteredAsDevice => "registered as memory of a device",
+            PoolReach::Bounced { .. } => "bounced",
+        }
+    }
+
+    /// Why it reaches the pool only through a buffer; `None` where it does not.
+    #[getter]
+    fn bounced_because(&self) -> Option<&str> {
+        match self.gpu.reach() {
+            PoolReach::Bounced { reason } => Some(reason),
+            PoolReach::Registered | PoolReach::RegisteredAsDevice => None,
+        }
+    }
+
+    /// What was copied so far, by names.
+    fn figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let figures = self.gpu.figures();
+        let counters = PyDict::new(py);
+        counters.set_item("stored_bytes", figures.stored_bytes)?;
+        counters.set_item("loaded_bytes", figures.loaded_bytes)?;
+        counters.set_item("bounced_bytes", figures.bounced_bytes)?;
+        counters.set_item("failed_payloads", figures.failed_payloads)?;
+        Ok(counters)
+    }
+}
+
+/// The exception for a GPU that was not opened.
+pub(crate) fn not_opened(why: &GpuError) -> PyErr {
+    match why {
+        GpuError::Forked => refused(SubmitError::Forked(())),
+        GpuError::Closed => refused(SubmitError::Closed(())),
+        GpuError::Cuda(_) => error(why),
+    }
+}
+
+/// The GPU of a transfer, and the stream that it comes after; `None` when the processor copies.
+pub(crate) fn gpu_and_stream(
+    memory: &BlockMemory,
+    stream: Option<u64>,
+) -> PyResult<Option<(usize, EngineStream<'static>)>> {
+    match (memory.of_gpu(), stream) {
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(error("a stream is for memory of a GPU, and this is not")),
+        (Some(gpu), None) => Err(error(format!(
+            "memory of GPU {gpu} is used by a stream: give its handle, \
+             stream=torch.cuda.current_stream({gpu}).cuda_stream"
+        ))),
+        (Some(gpu), Some(handle)) => {
+            // SAFETY: who calls vouches that this is a stream of that GPU, and it is used during the
+            // call only.
+            Ok(Some((gpu, unsafe { EngineStream::new(handle) })))
+        }
+    }
+}
