@@ -48,21 +48,51 @@ class Model:
         """What stands for all of it, as text."""
 
 class BlockMemory:
-    """Blocks in the memory of this process. Block ``b`` is, for each part ``(address, stride,
-    bytes)`` in order, the ``bytes`` bytes at ``address + b * stride``.
+    """Blocks in the memory of this process, or of GPU number ``gpu``, as CUDA counts in this process
+    (the index of a torch device). Block ``b`` is, for each part ``(address, stride, bytes)`` in
+    order, the ``bytes`` bytes at ``address + b * stride``.
 
     Whoever makes one vouches that this memory exists for as long as ``owner`` does, and that nothing
-    else writes a block while a transfer of it is under way, nor reads it while it is fetched.
+    else writes a block while a transfer of it is under way, nor reads it while it is fetched; but for
+    what the stream was given before that a transfer of a GPU's memory is told.
     Transfers of this memory exclude one another, by block: a second one is an :class:`Error`.
     """
 
-    def __init__(self, parts: list[tuple[int, int, int]], blocks: int, owner: Any) -> None: ...
+    def __init__(
+        self,
+        parts: list[tuple[int, int, int]],
+        blocks: int,
+        owner: Any,
+        *,
+        gpu: int | None = None,
+    ) -> None: ...
     @property
     def block_bytes(self) -> int:
         """Length of a block in bytes."""
     @property
     def blocks(self) -> int:
         """How many blocks there are."""
+    @property
+    def gpu(self) -> int | None:
+        """The number of the GPU whose memory it is; ``None`` for memory of this process."""
+
+class Gpu:
+    """A GPU that reaches the pool (:meth:`Pool.gpu`)."""
+
+    @property
+    def number(self) -> int:
+        """Its number, as CUDA counts in this process."""
+    @property
+    def reach(self) -> str:
+        """``registered``, ``registered as memory of a device``, or ``bounced``: through a buffer, with
+        a copy more by the processor."""
+    @property
+    def bounced_because(self) -> str | None:
+        """Why it does not reach the pool straight, in the driver's words; ``None`` where it does."""
+    def figures(self) -> dict[str, int]:
+        """What it copied so far for this process: ``stored_bytes``, ``loaded_bytes``,
+        ``bounced_bytes`` (those of both that went through the buffer), ``failed_payloads``. Also after
+        the pool was closed; zeros in a forked child."""
 
 class Pool:
     """This process, attached to the pool in the memory at ``region``, as one of ``node``.
@@ -77,8 +107,11 @@ class Pool:
         node: int,
         *,
         copy_threads: int = 1,
+        fetch_threads: int = 0,
         queue_depth: int = 256,
-    ) -> None: ...
+    ) -> None:
+        """``copy_threads`` copy both ways; give ``fetch_threads=1`` where blocks of a GPU are
+        published: that waits for its stream, and fetches should not wait behind it."""
     def session(
         self,
         model: Model,
@@ -94,6 +127,10 @@ class Pool:
         A publish waits at most ``chunk_timeout_ms`` for other hosts when this node needs more
         memory; what is held stays for ``hold_ms`` at most.
         """
+    def gpu(self, number: int) -> Gpu:
+        """Opens a GPU for blocks in its memory, or finds it open. Once, before the first transfer: it
+        takes seconds for a large pool, all of which is registered with the driver. Where that is
+        refused transfers take the way through a buffer, and :attr:`Gpu.bounced_because` says why."""
     @property
     def node(self) -> int:
         """The node that this process belongs to."""
@@ -115,15 +152,35 @@ class Session:
         """Looks for the longest prefix of ``hashes``, of 32 bytes each, of which every block is in
         the pool. With ``hold`` its blocks stay until the result is released or dropped."""
     def publish(
-        self, hashes: list[bytes], first_depth: int, memory: BlockMemory, block_ids: list[int]
+        self,
+        hashes: list[bytes],
+        first_depth: int,
+        memory: BlockMemory,
+        block_ids: list[int],
+        *,
+        stream: int | None = None,
     ) -> Publish:
         """Publishes blocks that follow one another in a prompt, the first of them behind
-        ``first_depth`` others, from the blocks ``block_ids`` of ``memory``."""
+        ``first_depth`` others, from the blocks ``block_ids`` of ``memory``.
+
+        Memory of a GPU needs ``stream``: the handle of the stream that writes it
+        (``torch.cuda.current_stream().cuda_stream``; 0 is the default stream). What it was given before
+        this call is in what is published, although the call does not wait for it. An :class:`Error`,
+        and nothing is changed, while the stream is being captured into a graph."""
     def fetch(
-        self, blocks: Prefix | list[bytes], memory: BlockMemory, block_ids: list[int]
+        self,
+        blocks: Prefix | list[bytes],
+        memory: BlockMemory,
+        block_ids: list[int],
+        *,
+        stream: int | None = None,
     ) -> Fetch:
         """Fetches blocks that follow one another, found by this process, or by another
-        (:meth:`Prefix.handles`), into the blocks ``block_ids`` of ``memory``."""
+        (:meth:`Prefix.handles`), into the blocks ``block_ids`` of ``memory``.
+
+        Memory of a GPU needs ``stream``, as in :meth:`publish`: what it was given before this call is
+        done with the blocks before they are written. What is launched after the fetch came to its end
+        finds them, on any stream."""
 
 class Lookup:
     """A lookup under way. Its result is had once."""

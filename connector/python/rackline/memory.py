@@ -13,30 +13,46 @@ def block_memory(*arrays: Any) -> BlockMemory:
     """The blocks of one or more arrays of equal first dimension: block ``b`` is ``array[b]`` of each
     in turn.
 
-    Takes torch tensors on the CPU, numpy arrays, and anything else with the writable buffer
-    protocol (``bytearray``, ``mmap``, ``array``, of which the first dimension counts). The rest of
-    each array's dimensions must be contiguous. A tensor must not be resized. The arrays are kept alive for as long as transfers
+    Takes torch tensors on the CPU or on one NVIDIA GPU, numpy arrays, and anything else with the
+    writable buffer protocol (``bytearray``, ``mmap``, ``array``, of which the first dimension counts).
+    The rest of each array's dimensions must be contiguous. A tensor must not be resized. The arrays are kept alive for as long as transfers
     need them; that nobody writes a block while it is published, nor touches it while it is fetched,
     is for the caller to see to.
     """
     if not arrays:
         raise Error("block_memory() needs an array")
-    parts, counts, views = [], set(), []
+    parts, counts, views, gpus = [], set(), [], set()
     for array in arrays:
+        gpus.add(_gpu_of(array))
         address, stride, block_bytes, blocks = _first_dimension(array, views)
         parts.append((address, stride, block_bytes))
         counts.add(blocks)
     if len(counts) != 1:
         raise Error(f"arrays with different numbers of blocks: {sorted(counts)}")
-    return BlockMemory(parts, counts.pop(), (arrays, views))
+    if len(gpus) != 1:
+        raise Error("arrays that are not on one device")
+    return BlockMemory(parts, counts.pop(), (arrays, views), gpu=gpus.pop())
+
+
+def _is_tensor(array: Any) -> bool:
+    return hasattr(array, "data_ptr") and hasattr(array, "stride")
+
+
+def _gpu_of(array: Any) -> int | None:
+    """The number of the GPU that an array is on."""
+    if not _is_tensor(array) or array.device.type == "cpu":
+        return None
+    import torch
+
+    if array.device.type != "cuda" or torch.version.hip is not None:
+        raise Error(f"a tensor on {array.device}: only those on a CPU or an NVIDIA GPU can be copied")
+    return array.get_device()
 
 
 def _first_dimension(array: Any, views: list[Any]) -> tuple[int, int, int, int]:
     """Address, stride, length in bytes, and number of the blocks of an array. What must be kept so
     that its memory stays where it is goes into ``views``."""
-    if hasattr(array, "data_ptr") and hasattr(array, "stride"):
-        if array.device.type != "cpu":
-            raise Error(f"a tensor on {array.device}: only those on the CPU can be copied")
+    if _is_tensor(array):
         item = array.element_size()
         strides = [step * item for step in array.stride()]
         return _blocks(array.data_ptr(), list(array.shape), strides, item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -61,11 +62,13 @@ class Gate:
             def __init__(self, session: Any) -> None:
                 self._session = session
 
-            def publish(self, *arguments: Any) -> _Waiting:
-                return gate._ask("publish", lambda: self._session.publish(*arguments))
+            def publish(self, *arguments: Any, **options: Any) -> _Waiting:
+                begin = functools.partial(self._session.publish, *arguments, **options)
+                return gate._ask("publish", begin)
 
-            def fetch(self, *arguments: Any) -> _Waiting:
-                return gate._ask("fetch", lambda: self._session.fetch(*arguments))
+            def fetch(self, *arguments: Any, **options: Any) -> _Waiting:
+                begin = functools.partial(self._session.fetch, *arguments, **options)
+                return gate._ask("fetch", begin)
 
         def registered(half: WorkerHalf, caches: Any) -> None:
             register(half, caches)

@@ -191,11 +191,11 @@ class OneEngine(TinyCase):
             def __init__(self, session) -> None:
                 self._session = session
 
-            def publish(self, *arguments):
-                return Late(lambda: self._session.publish(*arguments))
+            def publish(self, *arguments, **options):
+                return Late(lambda: self._session.publish(*arguments, **options))
 
-            def fetch(self, *arguments):
-                return self._session.fetch(*arguments)
+            def fetch(self, *arguments, **options):
+                return self._session.fetch(*arguments, **options)
 
         register = WorkerHalf.register
 

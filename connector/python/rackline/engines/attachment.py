@@ -15,13 +15,16 @@ _pools: dict[tuple[int, str, int], tuple[rackline.Pool, int]] = {}
 class Attachment:
     """A share of this process's attachment to a pool; the last to be closed ends it."""
 
-    def __init__(self, settings: PoolSettings) -> None:
+    def __init__(self, settings: PoolSettings, fetch_threads: int = 0) -> None:
         self._key = (os.getpid(), settings.region, settings.node)
         with _lock:
             pool, shares = _pools.get(self._key, (None, 0))
             if pool is None:
                 pool = rackline.Pool(
-                    settings.region, settings.node, copy_threads=settings.copy_threads
+                    settings.region,
+                    settings.node,
+                    copy_threads=settings.copy_threads,
+                    fetch_threads=fetch_threads,
                 )
             _pools[self._key] = (pool, shares + 1)
         self.pool = pool

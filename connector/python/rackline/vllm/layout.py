@@ -9,10 +9,11 @@ from rackline.engines.settings import SettingsError
 
 
 def blocks_in_memory(
-    kv_caches: dict[str, Any], blocks: int
+    kv_caches: dict[str, Any], blocks: int, gpu: int | None = None
 ) -> tuple[rackline.BlockMemory, str]:
-    """The memory of the caches of all layers, as ``blocks`` blocks; and its layout in words, which
-    is equal in engines whose blocks have the same bytes for the same KV.
+    """The memory of the caches of all layers, on that GPU or on the CPU, as ``blocks`` blocks; and its
+    layout in words. Engines have the same bytes for the same KV when that is equal, and what their
+    device says of its kernels.
 
     A block has each layer's part in the order of the layers' names; a layer has one part, or two
     when K and V lie apart.
@@ -22,11 +23,6 @@ def blocks_in_memory(
     seen: set[int] = set()
     for name in sorted(kv_caches, key=_by_number):
         cache = kv_caches[name]
-        if cache.device.type != "cpu":
-            raise SettingsError(
-                f"the KV cache of {name} is on {cache.device}: this connector copies with the CPU, "
-                "and only from and to memory of the CPU"
-            )
         if cache.data_ptr() in seen:
             continue  # shared by layers
         seen.add(cache.data_ptr())
@@ -35,7 +31,8 @@ def blocks_in_memory(
             parts.append((part.data_ptr(), stride, length))
         shape = ["blocks" if size == blocks else str(size) for size in cache.shape]
         words.add(f"{'x'.join(shape)} {_order(cache)}")
-    return rackline.BlockMemory(parts, blocks, kv_caches), " ".join([*sorted(words), machine()])
+    memory = rackline.BlockMemory(parts, blocks, kv_caches, gpu=gpu)
+    return memory, " ".join(sorted(words))
 
 
 def clear_blocks(kv_caches: dict[str, Any], blocks: int, block_ids: list[int]) -> None:

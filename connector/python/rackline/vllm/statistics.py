@@ -21,6 +21,9 @@ COUNTERS = {
     "saved_bytes": "Their bytes.",
     "already_there_blocks": "Blocks that were to be saved and were in the pool, over all ranks.",
     "unsaved_blocks": "Blocks that could not be published, over all ranks.",
+    "gpu_bytes": "Bytes that GPUs copied, both ways, over all ranks.",
+    "gpu_bounced_bytes": "Those of them that went through a buffer, as the pool was not reached.",
+    "gpu_failed_blocks": "Blocks that a GPU failed to copy, over all ranks.",
 }
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import rackline
 from rackline.engines.attachment import Attachment
+from rackline.vllm.device import Device, device_of, fetch_threads
 from rackline.vllm.identity import Identity, identity_of
 from rackline.vllm.layout import blocks_in_memory, clear_blocks
 from rackline.vllm.messages import Handshake, Loaded, LoadJob, Report, Saved, SaveJob, Step
@@ -44,9 +45,10 @@ class WorkerHalf:
     def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
         self._vllm_config, self._kv_cache_config = vllm_config, kv_cache_config
         self._settings = settings
-        self._attachment = Attachment(settings)
+        self._attachment = Attachment(settings, fetch_threads(vllm_config))
         self._caches: dict[str, Any] = {}
         self._memory: rackline.BlockMemory | None = None
+        self._device: Device | None = None
         self._identity: Identity | None = None
         self._session: rackline.Session | None = None
         self._loading: dict[str, tuple[LoadJob, rackline.Fetch]] = {}
@@ -61,15 +63,16 @@ class WorkerHalf:
     def register(self, kv_caches: dict[str, Any]) -> None:
         """The engine's caches are there."""
         blocks = self._kv_cache_config.num_blocks
-        self._caches = kv_caches
-        self._memory, layout = blocks_in_memory(kv_caches, blocks)
+        self._caches, self._device = kv_caches, device_of(kv_caches)
+        self._memory, layout = blocks_in_memory(kv_caches, blocks, self._device.gpu)
         self._identity = identity_of(
             self._vllm_config,
             self._kv_cache_config,
             self._settings,
-            layout,
+            f"{layout} {self._device.kernels(self._vllm_config, kv_caches)}",
             self._memory.block_bytes,
         )
+        self._device.open(self._attachment.pool)
         self._session = self._attachment.pool.session(
             self._identity.model_of_session(),
             self._identity.block_bytes,
@@ -100,7 +103,10 @@ class WorkerHalf:
         for job in step.loads:
             try:
                 fetch = self._session.fetch(
-                    job.handles[self._identity.rank], self._memory, job.block_ids
+                    job.handles[self._identity.rank],
+                    self._memory,
+                    job.block_ids,
+                    stream=self._device.stream(),
                 )
             except rackline.Error as error:
                 logger.warning("Rackline: %s is not loaded: %s", job.request_id, error)
@@ -166,7 +172,8 @@ class WorkerHalf:
     # Saving
 
     def start_saves(self, step: Step) -> None:
-        """The step's forward is done: its full blocks are saved while the engine goes on."""
+        """The step's forward is done, or launched on a GPU: its full blocks are saved while the engine
+        goes on."""
         broken_off = sys.exc_info()[0] is not None
         for job in step.saves:
             if not self._stores():
@@ -181,7 +188,11 @@ class WorkerHalf:
     def _save(self, job: SaveJob) -> None:
         try:
             publish = self._session.publish(
-                job.hashes, job.first_depth, self._memory, job.block_ids
+                job.hashes,
+                job.first_depth,
+                self._memory,
+                job.block_ids,
+                stream=self._device.stream(),
             )
         except rackline.Error as error:
             logger.warning("Rackline: %s is not saved: %s", job.request_id, error)
@@ -233,6 +244,7 @@ class WorkerHalf:
         """Requests of which every block is saved, and requests that were loaded."""
         self._poll_loads()
         self._poll_saves()
+        self._device.count(self.stats)
         self._ended.update(step.finished)
         saving = {saving.job.request_id for saving in self._saving.values()}
         sent = self._ended - saving

@@ -1,0 +1,116 @@
+"""Where the engine's KV is, and how copies come after what the engine does with it.
+
+On a GPU the engine's kernels are launched, not finished, when it asks for a copy: what a copy must come
+after is told by the stream that they were given to."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+import rackline
+from rackline.engines.settings import SettingsError
+from rackline.vllm.layout import machine
+from rackline.vllm.statistics import RacklineStats
+
+logger = logging.getLogger(__name__)
+
+
+class Device(Protocol):
+    gpu: int | None
+    """Number of the GPU, as CUDA counts in this process; ``None`` for the CPU."""
+
+    def open(self, pool: rackline.Pool) -> None:
+        """Makes it ready for copies to and from the pool."""
+
+    def kernels(self, vllm_config: Any, kv_caches: dict[str, Any]) -> str:
+        """In words, what decides besides shape and order where the elements of a block are."""
+
+    def stream(self) -> int | None:
+        """The stream that the engine gives its work to now; ``None`` on a CPU, which has done it."""
+
+    def count(self, stats: RacklineStats) -> None:
+        """Adds what was copied since the last time."""
+
+
+class Cpu:
+    gpu: int | None = None
+
+    def open(self, pool: rackline.Pool) -> None:
+        pass
+
+    def kernels(self, vllm_config: Any, kv_caches: dict[str, Any]) -> str:
+        return machine()
+
+    def stream(self) -> int | None:
+        return None
+
+    def count(self, stats: RacklineStats) -> None:
+        pass
+
+
+class Gpu:
+    """An NVIDIA GPU."""
+
+    def __init__(self, number: int) -> None:
+        self.gpu: int | None = number
+        self._opened: rackline.Gpu | None = None
+        self._counted: dict[str, int] = {}
+
+    def open(self, pool: rackline.Pool) -> None:
+        """Registers the pool with the driver: seconds for a large one."""
+        self._opened = opened = pool.gpu(self.gpu)
+        self._counted = opened.figures()
+        if opened.bounced_because is None:
+            logger.info("Rackline: GPU %d copies: the pool is %s", self.gpu, opened.reach)
+        else:
+            logger.warning(
+                "Rackline: GPU %d does not reach the pool itself: every block takes the way through a "
+                "buffer, with a copy more by the CPU. The driver's reason: %s",
+                self.gpu,
+                opened.bounced_because,
+            )
+
+    def kernels(self, vllm_config: Any, kv_caches: dict[str, Any]) -> str:
+        # They agree on more than tensors say, such as which half of an element is K.
+        layers = vllm_config.compilation_config.static_forward_context
+        backends = {layers[name].get_attn_backend().get_name() for name in kv_caches}
+        return " ".join(["cuda", *sorted(backends)])
+
+    def stream(self) -> int | None:
+        import torch
+
+        return torch.cuda.current_stream(self.gpu).cuda_stream
+
+    def count(self, stats: RacklineStats) -> None:
+        figures = self._opened.figures()
+        more = {name: figures[name] - self._counted[name] for name in figures}
+        self._counted = figures
+        stats.count("gpu_bytes", more["stored_bytes"] + more["loaded_bytes"])
+        stats.count("gpu_bounced_bytes", more["bounced_bytes"])
+        stats.count("gpu_failed_blocks", more["failed_payloads"])
+
+
+def device_of(kv_caches: dict[str, Any]) -> Device:
+    """The one device of the caches of all layers."""
+    devices = {cache.device for cache in kv_caches.values()}
+    if len(devices) != 1:
+        names = ", ".join(sorted(str(device) for device in devices)) or "none"
+        raise SettingsError(f"the KV caches of the layers are not on one device, but on {names}")
+    device = devices.pop()
+    if device.type == "cpu":
+        return Cpu()
+    import torch
+
+    if device.type != "cuda" or torch.version.hip is not None:
+        raise SettingsError(
+            f"the KV cache is on {device}{' (ROCm)' if device.type == 'cuda' else ''}: this connector "
+            "copies from and to memory of the CPU and of NVIDIA GPUs only"
+        )
+    return Gpu(torch.cuda.current_device() if device.index is None else device.index)
+
+
+def fetch_threads(vllm_config: Any) -> int:
+    """Threads of this process that copy out of the pool only. On a GPU a save waits for the forward
+    that it was launched behind, and loads do not wait for saves."""
+    return 1 if vllm_config.device_config.device_type == "cuda" else 0

@@ -1,0 +1,192 @@
+"""Engines whose KV is on a GPU, with a stand-in for its driver (`late_gpu.py`)."""
+
+from __future__ import annotations
+
+import types
+import unittest
+
+import torch
+from cases import FULL_BLOCKS, PROMPTS, TinyCase, cached, computed, tokens
+from cuda_driver import driver, mode
+from engine import BLOCK_TOKENS, engine, prompts
+from region import Region
+
+import rackline
+from rackline.engines.settings import SettingsError
+from rackline.vllm.device import Cpu, Gpu, device_of
+from rackline.vllm.layout import blocks_in_memory
+
+
+class KvOnGpu(TinyCase):
+    def on_gpu(self, node: int = 0, connector: str = "LateGpu", load: str = "async", **options):
+        from vllm.config import KVTransferConfig
+
+        transfer = KVTransferConfig(
+            kv_connector=connector,
+            kv_connector_module_path="late_gpu",
+            kv_role="kv_both",
+            kv_load_failure_policy="recompute",
+            kv_connector_extra_config={"region": self.region.path, "node": node, "load": load},
+        )
+        return engine(self.model, transfer=transfer, **options)
+
+    def check_figures(self, own, bounced: bool = False) -> None:
+        """Every byte went through the GPU."""
+        for _ in range(100):
+            moved = own.counter("loaded_bytes") + own.counter("saved_bytes")
+            if own.counter("gpu_bytes") == moved:
+                break
+            # What was copied is counted a step later, where it is the last thing that was.
+            own.answers(prompts(8, 10), tokens=1)
+        self.assertGreater(moved, 0)
+        self.assertEqual(own.counter("gpu_bytes"), moved)
+        self.assertEqual(own.counter("gpu_bounced_bytes"), moved if bounced else 0)
+
+    def fill(self, **options) -> None:
+        with self.on_gpu(**options) as first:
+            self.assertEqual(tokens(first.answers(PROMPTS)), self.expected)
+            self.assertGreaterEqual(first.counter("saved_blocks"), FULL_BLOCKS)
+            self.check_figures(first)
+
+    def test_another_node_loads_what_one_saved(self) -> None:
+        self.fill()
+        for load in ("async", "sync"):
+            with self.subTest(load), self.on_gpu(1, load=load) as second:
+                answers = second.answers(PROMPTS)
+                self.assertEqual(tokens(answers), self.expected)
+                self.assertEqual(cached(answers), FULL_BLOCKS * BLOCK_TOKENS)
+                self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
+                self.check_figures(second)
+
+    def test_a_save_that_does_not_wait_for_the_stream_would_show(self) -> None:
+        with self.on_gpu(connector="WrongStream") as first:
+            self.assertEqual(tokens(first.answers(PROMPTS)), self.expected)
+        with self.on_gpu(1) as second:
+            self.assertNotEqual(tokens(second.answers(PROMPTS)), self.expected)
+            self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
+
+    def test_a_load_that_does_not_wait_for_the_stream_would_show(self) -> None:
+        self.fill()
+        for load in ("async", "sync"):
+            wrong = self.on_gpu(1, connector="WrongStream", load=load)
+            with self.subTest(load), wrong as second:
+                self.assertNotEqual(tokens(second.answers(PROMPTS)), self.expected)
+                self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
+
+    def test_a_pool_that_cannot_be_registered_is_used_and_told_of(self) -> None:
+        with mode("no-register"), self.assertLogs("rackline.vllm.device", "WARNING") as told:
+            with self.on_gpu() as first:
+                self.assertEqual(tokens(first.answers(PROMPTS)), self.expected)
+                self.check_figures(first, bounced=True)
+        self.assertIn("through a buffer", told.output[0])
+        self.assertIn("the fake driver refuses", told.output[0])
+        with self.on_gpu(1) as second:
+            self.assertEqual(tokens(second.answers(PROMPTS)), self.expected)
+            self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
+
+    def test_blocks_that_a_gpu_fails_to_copy_are_computed(self) -> None:
+        self.fill()
+        with self.on_gpu(1) as second:
+            with mode("fail:cuMemcpyBatchAsync:1"):
+                self.assertEqual(tokens(second.answers(PROMPTS)), self.expected)
+            self.assertEqual(second.counter("loaded_blocks"), 0)
+            self.assertEqual(second.counter("failed_load_blocks"), FULL_BLOCKS)
+            self.assertGreater(second.counter("gpu_failed_blocks"), 0)
+
+    def test_preemptions_and_chunked_prefill(self) -> None:
+        """Twenty blocks of cache for three requests that need thirty."""
+        long = prompts(5, 250, 260, 270)
+        expected = computed(long, 60)
+        small = dict(cache_bytes=20 * 131072, max_num_batched_tokens=128, max_model_len=512)
+        for node, load in [(0, "async"), (1, "async"), (1, "sync")]:
+            with self.subTest(node=node, load=load):
+                with self.on_gpu(node, load=load, **small) as tight:
+                    self.assertEqual(tokens(tight.answers(long, tokens=60)), expected)
+                    if node == 1:
+                        self.assertGreater(tight.counter("loaded_blocks"), 0)
+                    self.check_figures(tight)
+
+
+class Devices(unittest.TestCase):
+    """Where an engine's KV may be, and how it may lie there."""
+
+    @staticmethod
+    def caches(*devices: str) -> dict:
+        return {
+            f"layers.{number}": types.SimpleNamespace(device=torch.device(device))
+            for number, device in enumerate(devices)
+        }
+
+    def test_caches_are_on_one_device_that_copies(self) -> None:
+        self.assertIsInstance(device_of(self.caches("cpu", "cpu")), Cpu)
+        device = device_of(self.caches("cuda:3", "cuda:3"))
+        self.assertIsInstance(device, Gpu)
+        self.assertEqual(device.gpu, 3)
+        for devices, message in [
+            (("cuda:0", "cuda:1"), "not on one device, but on cuda:0, cuda:1"),
+            (("cpu", "cuda:1"), "not on one device"),
+            (("xpu:0",), "on xpu:0: this connector copies"),
+            (("meta",), "NVIDIA GPUs only"),
+            ((), "not on one device"),
+        ]:
+            with self.subTest(devices), self.assertRaisesRegex(SettingsError, message):
+                device_of(self.caches(*devices))
+
+    def test_every_layout_of_blocks_comes_back(self) -> None:
+        """All layers, blocks, heads, tokens in a block and elements; by the order in memory that
+        vLLM knows, and with K and V apart."""
+        layers, blocks, heads, slots, width = 2, 4, 2, 8, 64
+        sizes = dict(L=layers, B=blocks, H=heads, N=slots, C=width)
+        dice = torch.Generator().manual_seed(1)
+
+        def cache(order: str, random: bool) -> dict[str, torch.Tensor]:
+            shape = [sizes[dimension] for dimension in order]
+            memory = torch.rand(shape, generator=dice) if random else torch.zeros(shape)
+            driver().has(memory.data_ptr(), memory.numel() * 4)
+            seen = memory.permute([order.index(dimension) for dimension in "LBHNC"])
+            return {f"layers.{layer}.attn": seen[layer] for layer in range(layers)}
+
+        def apart(random: bool) -> dict[str, torch.Tensor]:
+            shape = [layers, 2, blocks, slots, heads, width // 2]
+            memory = torch.rand(shape, generator=dice) if random else torch.zeros(shape)
+            driver().has(memory.data_ptr(), memory.numel() * 4)
+            return {f"layers.{layer}.attn": memory[layer] for layer in range(layers)}
+
+        orders = ["LBHNC", "LBNHC", "BLHNC", "BLNHC"]
+        kinds = {order: (lambda random, order=order: cache(order, random)) for order in orders}
+        words = set()
+        for name, make in {**kinds, "K and V apart": apart}.items():
+            with self.subTest(name), Region("16MiB", "32KiB") as region:
+                source, target = make(True), make(False)
+                memory, said = blocks_in_memory(source, blocks, 0)
+                words.add(said)
+                into, _ = blocks_in_memory(target, blocks, 0)
+                self.assertEqual((memory.gpu, memory.blocks), (0, blocks))
+                hashes = [bytes([number]) * 32 for number in range(blocks)]
+                with rackline.Pool(region.path, 0) as pool:
+                    pool.gpu(0)
+                    session = pool.session(tiny_blocks(), memory.block_bytes)
+                    session.publish(hashes, 0, memory, [0, 1, 2, 3], stream=0).wait()
+                    with session.lookup(hashes, hold=True).wait() as prefix:
+                        fetch = session.fetch(prefix, into, [3, 2, 1, 0], stream=0)
+                        self.assertEqual(fetch.wait().valid_blocks, blocks)
+                dimension = 1 if name == "K and V apart" else 0
+                for layer, cache_of_layer in source.items():
+                    self.assertTrue(torch.equal(target[layer].flip(dimension), cache_of_layer))
+        # Whether blocks or layers are outermost makes no difference inside a block.
+        self.assertEqual(len(words), 3, words)
+
+    def test_blocks_whose_heads_lie_apart_are_refused(self) -> None:
+        memory = torch.zeros(2, 4, 8, 64).permute(1, 0, 2, 3)
+        with self.assertRaisesRegex(SettingsError, "not contiguous"):
+            blocks_in_memory({"layers.0": memory}, 4, 0)
+
+
+def tiny_blocks() -> rackline.Model:
+    return rackline.Model(
+        name="tiny", revision="1", dtype="f32", block_tokens=8, layers=2, kv_heads=2, head_dim=32
+    )
+
+
+if __name__ == "__main__":
+    unittest.main()
