@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef int CUresult;
 typedef uint64_t CUdeviceptr;
@@ -132,7 +133,11 @@ static CUresult submit_copy(uint64_t to, uint64_t from, uint64_t bytes, void *st
 
 #define LOCKED(body) do { pthread_mutex_lock(&mutex); body; pthread_mutex_unlock(&mutex); } while (0)
 
-CUresult cuInit(unsigned flags) { (void)flags; return OK; }
+/* A child made by fork has nothing to call here: it ends. */
+static pid_t process;
+static void check_process(void) { if (process && process != getpid()) abort(); }
+
+CUresult cuInit(unsigned flags) { (void)flags; process = getpid(); return OK; }
 CUresult cuDeviceGetCount(int *count) { *count = mode_is("no-gpu") ? 0 : 1; return OK; }
 CUresult cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? NO_DEVICE : OK; }
 CUresult cuDeviceGetAttribute(int *value, int attribute, int device) {
@@ -142,8 +147,8 @@ CUresult cuDevicePrimaryCtxRetain(void **context, int device) {
     (void)device; *context = &context_cookie; return OK;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return OK; }
-CUresult cuCtxSetCurrent(void *context) { current = context; return OK; }
-CUresult cuCtxGetCurrent(void **context) { *context = current; return OK; }
+CUresult cuCtxSetCurrent(void *context) { check_process(); current = context; return OK; }
+CUresult cuCtxGetCurrent(void **context) { check_process(); *context = current; return OK; }
 CUresult cuCtxSynchronize(void) { LOCKED(run_all()); return OK; }
 CUresult cuGetErrorName(CUresult error, const char **name) {
     (void)error; *name = "CUDA_ERROR_FAKE"; return OK;
