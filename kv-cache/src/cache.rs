@@ -12,7 +12,7 @@ use crate::geometry::{CacheGeometry, GeometryError};
 use crate::heap::{Heap, LockedHeap};
 use crate::local::Local;
 use crate::segment::PeerSegment;
-use crate::ward::BeingEmptied;
+use crate::ward::{BeingEmptied, settle_ward};
 
 /// Why a member cannot use the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -97,9 +97,9 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
         heap.come_home(clock)?;
         let cache = Self { member, areas, heap, local };
         // Whoever had our place in the registry before us left it for good.
+        settle_ward(member, clock);
         let me = member.process();
         let freed = cache.locked(clock, |heap| {
-            heap.member.settle_ward();
             heap.drop_holds_of(|process| process == me);
             heap.free_writing_of(|process| process == me)
         });
@@ -153,6 +153,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
     /// ([`Member::forget_process`]); [`reclaim_dead_processes`](crate::reclaim_dead_processes) does
     /// both. Returns how many blocks were freed.
     pub fn reap(&self, clock: &impl Clock) -> u64 {
+        settle_ward(self.member, clock);
         let (freed, released) = self.locked(clock, |heap| heap.reap());
         self.local.count(|metrics| {
             metrics.reclaimed_blocks += freed;

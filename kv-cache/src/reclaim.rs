@@ -19,9 +19,9 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     clock: &impl Clock,
 ) -> u64 {
+    let dead = member.dead_processes();
     // Also of one that is not among the dead: who panicked has left.
     settle_ward(member, clock);
-    let dead = member.dead_processes();
     // Whether a chunk that one of them was taking is this node's is known only when its update is
     // redone: taken in before, it would be nobody's. The next call finds them again.
     if dead.is_empty() || !member.recover_locks() {

@@ -119,20 +119,30 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
     let (layout, fabric) = (*member.layout(), member.fabric());
     let chunks = layout.chunks();
     let chunk = layout.chunk_id(chunk.0).ok_or(ChunkError::Unknown { chunk, chunks })?;
+    // A chunk of ours stays ours while we do not give it away.
+    check_ours(member, chunk)?;
+    // M1: the chunk passes on only after all that we wrote there has arrived. Nothing is written
+    // there any more, so not under the lock: all hosts would wait for it.
+    fabric.publish(LineRange::covering(layout.chunk(chunk)));
+    crash::reach(CrashPoint::ChunkFlushed);
     let _guard = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
-    // L1.
-    let entry = layout.chunk_entry(chunk).fresh(fabric);
+    // L1. Given back twice at a time, it is ours no more.
+    check_ours(member, chunk)?;
+    set_free(member, chunk);
+    Ok(())
+}
+
+/// Whether `chunk` is one of this node's, and not of its heap: freshly read.
+fn check_ours<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    chunk: ChunkId,
+) -> Result<(), ChunkError> {
+    let entry = member.layout().chunk_entry(chunk).fresh(member.fabric());
     match entry.ok().and_then(|entry| entry.state()) {
-        Some(ChunkState::Owned { owner, purpose: HEAP_PURPOSE, .. }) if owner == member.node() => {
-            Err(ChunkError::InHeap { chunk })
-        }
-        Some(ChunkState::Owned { owner, .. }) if owner == member.node() => {
-            // M1: the chunk passes on only after all that we wrote there has arrived.
-            fabric.publish(LineRange::covering(layout.chunk(chunk)));
-            crash::reach(CrashPoint::ChunkFlushed);
-            set_free(member, chunk);
-            Ok(())
-        }
+        Some(ChunkState::Owned { owner, purpose, .. }) if owner == member.node() => match purpose {
+            HEAP_PURPOSE => Err(ChunkError::InHeap { chunk }),
+            _ => Ok(()),
+        },
         _ => Err(ChunkError::NotOurs { chunk }),
     }
 }

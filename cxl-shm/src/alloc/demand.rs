@@ -129,8 +129,11 @@ pub(crate) fn of_others<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F
 mod tests {
     use super::super::heap::rig::{Rig, RigMember, TIMEOUT_MS};
     use super::*;
+    use crate::alloc::ChunkError;
     use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory};
+    use crate::layout::CHUNK_LOCK;
     use crate::member::{HostIdentity, HostTier, ProcessIdentity};
+    use crate::units::LineRange;
 
     /// Processes whose number is odd are dead.
     #[derive(Clone, Copy, Debug)]
@@ -174,6 +177,26 @@ mod tests {
         assert_eq!(far.chunks_requested(), 1, "the other goes on asking");
         drop(second);
         assert_eq!(far.chunks_requested(), 0);
+    }
+
+    #[test]
+    fn a_chunk_is_written_back_before_the_lock_of_all_hosts_is_taken() {
+        let rig = Rig::new(1);
+        let (owner, far): (RigMember, RigMember) = (rig.join(0), rig.join(1));
+        let chunk = owner.allocate_chunk(&rig.clock, TIMEOUT_MS, 7).unwrap();
+        let line = LineRange::covering(owner.layout().chunk(chunk)).start();
+        owner.fabric().store(line.word(0).unwrap(), 5);
+        let held = far.lock_shared(CHUNK_LOCK, &rig.clock, TIMEOUT_MS).unwrap();
+        assert!(owner.free_chunk(&rig.clock, 1, chunk).is_err(), "others have the lock");
+        assert!(!rig.rack.dirty_lines(0).contains(&line), "and would wait for all of the chunk");
+        assert_eq!(owner.owned_chunks(), [(chunk, 7)]);
+        drop(held);
+        owner.free_chunk(&rig.clock, TIMEOUT_MS, chunk).unwrap();
+        assert_eq!(owner.owned_chunks(), []);
+        assert_eq!(
+            far.free_chunk(&rig.clock, TIMEOUT_MS, chunk),
+            Err(ChunkError::NotOurs { chunk })
+        );
     }
 
     #[test]

@@ -66,17 +66,32 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     }
 
     /// Polls until the lock is held, waiting at most `timeout_ms`.
-    pub(crate) fn wait(mut self, timeout_ms: u64) -> Result<SharedGuard<'m, F, H, L>, LockError> {
+    pub(crate) fn wait(self, timeout_ms: u64) -> Result<SharedGuard<'m, F, H, L>, LockError> {
+        let lock = self.lock;
+        let guard = self.wait_while(timeout_ms, || true)?;
+        guard.ok_or(LockError::TimedOut { lock, timeout_ms })
+    }
+
+    /// As [`wait`](Self::wait), and gives up with `None` when `goes_on`, asked between two looks,
+    /// says no.
+    pub(crate) fn wait_while(
+        mut self,
+        timeout_ms: u64,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
         let deadline_ms = self.clock.now_ms().saturating_add(timeout_ms);
         let mut tries = 0;
         loop {
             if let Some(guard) = self.poll()? {
-                return Ok(guard);
+                return Ok(Some(guard));
             }
             if self.clock.now_ms() >= deadline_ms {
                 // The dead do not keep a lock from anybody, however short the time-out.
                 let guard = self.step(true)?;
-                return guard.ok_or(LockError::TimedOut { lock: self.lock, timeout_ms });
+                return guard.map(Some).ok_or(LockError::TimedOut { lock: self.lock, timeout_ms });
+            }
+            if !goes_on() {
+                return Ok(None);
             }
             self.clock.pause(tries);
             tries += 1;

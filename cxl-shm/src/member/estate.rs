@@ -17,8 +17,8 @@
 //!   ward's last life stored is on the device by then: a host that leaves flushes its area, and one
 //!   that is dead was fenced (R1).
 //! - **W2** A new life of a node, once its line says that it lives, waits until no word in force names
-//!   it, before it reads or writes what the guardian may write. A guardian looks before every batch
-//!   whether the ward has come back, and stops then.
+//!   it, before it reads or writes what the guardian may write. A guardian looks before every batch,
+//!   and while it waits for a lock, whether the ward has come back, and stops then.
 //! - **W3** A word is in force until it is cleared, or until the life that wrote it is over *and none of
 //!   its stores to the ward can still be on the way*: a host that was declared dead may be writing,
 //!   and the caches of one whose processes all died may hold lines of the ward. That is so once that
@@ -33,14 +33,16 @@
 //!   place in the host's registry. A word that names nobody, as after
 //!   damage, is in force for nobody, and cleared by its own host in the same way.
 
+use super::settle::publish_in_parts;
 use super::slot::recoveries_of;
-use super::{Liveness, Member, ProcessSlot, Seat};
+use super::{HostGuard, HostLockName, Liveness, Member, ProcessSlot, Seat};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, LineError, OwnedArea, OwnedWord, refresh_all};
 use crate::intent::set_chunk;
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, Layout, NodeState, RecoveryStep};
 use crate::lock::LockError;
+use crate::lock::arbitrated::beat_heart;
 use crate::mutant::{self, Mutant};
 use crate::units::{ChunkId, Incarnation, NodeId};
 
@@ -131,8 +133,17 @@ pub(crate) fn still_guarded<F: Fabric>(layout: &Layout, fabric: &F, me: NodeId) 
 }
 
 /// Ends the guardianship of a process that is gone, of this life of the host or of an earlier one
-/// (W3, W4): what it stored has arrived before anybody else writes there.
+/// (W3, W4): what it stored has arrived before anybody else writes there. The caller is alone on its
+/// host, as who joins or is the last to leave, and no agent beats: an area, or all of them, may take
+/// longer than others wait for a heart, so that beats meanwhile.
 pub(crate) fn settle<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
+    settle_in_parts(seat, fabric, || {
+        beat_heart(seat, fabric);
+    });
+}
+
+/// As [`settle`], and calls `between` after every few milliseconds' work.
+fn settle_in_parts<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, between: impl Fn()) {
     let (layout, word) = (seat.layout(), seat.guardian());
     let found = word.own(fabric);
     if found == 0 {
@@ -141,19 +152,24 @@ pub(crate) fn settle<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
     let ward = Guardian::from_word(found).and_then(|guardian| layout.node(guardian.ward.0));
     // Of a damaged word nobody knows whom it named.
     let wards = layout.nodes().filter(|node| ward.is_none_or(|ward| ward == *node));
-    for ward in wards {
-        // M8.
-        fabric.publish(layout.area(ward).range());
-    }
+    // M8.
+    publish_in_parts(fabric, wards.map(|ward| layout.area(ward).range()), between);
     word.publish(fabric, 0);
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// The word in which this host says whose guardian it is: a [`Guardian`], or 0. The processes of
-    /// the host agree on who writes it by [`Self::lock_heap`].
+    /// the host agree on who writes it by [`Self::lock_ward`].
     #[must_use]
     pub fn guardian_word(&self) -> OwnedWord {
         self.seat().guardian()
+    }
+
+    /// The host lock of the word in which this host says whose guardian it is. Waits for other threads
+    /// and processes of this host only, which may be moving an area to the device: never taken
+    /// where others wait for the heap, nor for a heart.
+    pub fn lock_ward(&self, clock: &impl Clock) -> HostGuard<'_, H> {
+        self.lock_host(HostLockName::Ward, clock)
     }
 
     /// Makes this host the guardian of `ward`, by this process; its word says nothing yet. False when
@@ -170,7 +186,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     }
 
     /// Ends what a process left of this host that was a guardian, and died, left or panicked (W4).
-    /// Does nothing while it lives and is not this one. Under [`Self::lock_heap`].
+    /// Does nothing while it lives and is not this one. Under [`Self::lock_ward`].
     pub fn settle_ward(&self) {
         let found = self.guardian_word().own(self.fabric());
         let guardian = Guardian::from_word(found)
@@ -181,7 +197,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
                 && self.is_process_alive(guardian.process)
         });
         if !lives {
-            settle(self.seat(), self.fabric());
+            // The agent beats.
+            settle_in_parts(self.seat(), self.fabric(), || ());
         }
     }
 
@@ -190,7 +207,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     pub(super) fn settle_predecessor(&self, clock: &impl Clock) {
         let found = Guardian::from_word(self.guardian_word().own(self.fabric()));
         if found.is_some_and(|guardian| guardian.process == self.process()) {
-            let _guard = self.lock_heap(clock);
+            let _guard = self.lock_ward(clock);
             self.settle_ward();
         }
     }
@@ -219,7 +236,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 
     /// Gives a chunk of a vacant node, in which nothing is in use any more, back to the region. Only
     /// its guardian may. Returns false, and changes nothing, when it is not that node's, or its heap
-    /// of objects has it.
+    /// of objects has it, or the node's next life came while this waited for the lock (W2).
     ///
     /// # Errors
     /// When the lock of the chunk table is not to be had; nothing is changed then.
@@ -234,7 +251,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         chunk: ChunkId,
     ) -> Result<bool, LockError> {
         let (layout, fabric) = (*self.layout(), self.fabric());
-        let _guard = self.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
+        let vacant = || is_vacant(&layout, fabric, node);
+        let guard = self.lock_shared_while(CHUNK_LOCK, clock, timeout_ms, vacant)?;
+        let Some(_guard) = guard else { return Ok(false) };
         // L1.
         let entry = layout.chunk_entry(chunk).fresh(fabric);
         let state = entry.ok().and_then(|entry| entry.state());
@@ -250,7 +269,86 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::*;
+    use crate::clock::SystemClock;
+    use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+    use crate::layout::{Geometry, LockProtocol, Superblock, format_superblock};
+    use crate::member::{HostIdentity, HostTier, LeaveOutcome, PART_LINES, ProcessIdentity};
+
+    const WARD: NodeId = NodeId(1);
+    /// As long as each area is, in parts that are published at once.
+    const AREA_PARTS: u64 = 3;
+
+    /// Processes up to this number are dead.
+    #[derive(Clone)]
+    struct DeadUpTo(Rc<Cell<u32>>);
+
+    impl Liveness for DeadUpTo {
+        fn is_alive(&self, process: ProcessIdentity) -> bool {
+            process.pid() > self.0.get()
+        }
+    }
+
+    /// How often the heart of node 0 beats while its last process leaves, or its machine comes back
+    /// after all of them died, when its guardian's word is `word`.
+    fn beats(word: u64, leaves: bool) -> u64 {
+        let geometry = Geometry {
+            region_bytes: 64 << 20,
+            nodes: 3,
+            locks: 8,
+            chunk_bytes: 64 << 10,
+            area_lines: AREA_PARTS * PART_LINES,
+            host_words: 0,
+        };
+        let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+        let superblock = Superblock {
+            lock_protocol: LockProtocol::Bakery,
+            ..Superblock::new([1, 2], geometry, [0; 6])
+        };
+        let layout = format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+        let dead = DeadUpTo(Rc::default());
+        let join = |pid| -> Member<SimulatedHost, SimulatedHostMemory, DeadUpTo> {
+            let memory = rack.host_memory(0, HostTier::words_of(&geometry));
+            let (identity, me) = (HostIdentity::simulated(0), ProcessIdentity::new(pid, 1));
+            let clock = SystemClock::start();
+            Member::join(rack.host(0), memory, 0, &identity, me, dead.clone(), &clock).unwrap()
+        };
+        let [guardian, beside] = [1, 2].map(join);
+        guardian.guardian_word().publish(guardian.fabric(), word);
+        let left = layout.area(WARD).range().start().word(0).unwrap();
+        guardian.fabric().store(left, 5);
+        dead.0.set(1);
+        std::mem::forget(guardian);
+        let heart = || layout.heartbeat(NodeId(0)).fresh(&rack.host(1));
+        let before = heart();
+        if leaves {
+            assert_eq!(beside.leave(), LeaveOutcome::NodeLeft);
+        } else {
+            dead.0.set(2);
+            std::mem::forget(beside);
+            std::mem::forget(join(3));
+        }
+        if word != 0 {
+            assert_eq!(rack.device_word(left), 5, "what the guardian stored");
+            assert_eq!(layout.guardian(NodeId(0)).fresh(&rack.host(1)), 0);
+        }
+        heart() - before
+    }
+
+    #[test]
+    fn a_heart_beats_while_what_a_guardian_left_is_written_back() {
+        let (process, incarnation) = (ProcessSlot(0), Incarnation(1));
+        let named = Guardian { ward: WARD, process, incarnation }.word();
+        let damaged = 7 << 16;
+        for leaves in [true, false] {
+            let without = beats(0, leaves);
+            assert_eq!(beats(named, leaves) - without, AREA_PARTS, "leaves: {leaves}");
+            assert_eq!(beats(damaged, leaves) - without, 3 * AREA_PARTS, "leaves: {leaves}");
+        }
+    }
 
     #[test]
     fn a_word_says_who_looks_after_whom() {

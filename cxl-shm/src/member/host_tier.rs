@@ -4,7 +4,7 @@
 //! word 0  magic    1..3 uuid    3 node    4 incarnation    5 state    6 term obeyed    7 requests
 //! 8       pid namespace of the processes    9 places of the registry ever in use
 //! 10      ticket counter of the queues
-//! 11      host locks: agent, manager, heap, objects, chunk demand
+//! 11      host locks: agent, manager, heap, objects, chunk demand, ward
 //! ...     owner words, one per lock of the region (rule Q1)
 //! ...     process registry: {identity, generation} x 256
 //! ...     waiters' words: {lock, ticket} x 256 (rule Q2)
@@ -32,7 +32,7 @@ const STATE: usize = 5;
 const STATE_MEMBER: u64 = 1;
 const STATE_DECLARED_DEAD: u64 = 2;
 /// Host locks: those of [`HostLockName`].
-const OWN_LOCKS: usize = 5;
+const OWN_LOCKS: usize = 6;
 
 /// Who holds a host lock, for the recovery of what a dead process left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +47,8 @@ pub enum HostLockName {
     Objects,
     /// Held by who asks other nodes for a chunk, for as long as it does.
     ChunkDemand,
+    /// Guards the word that says whose guardian the host is, among its processes.
+    Ward,
 }
 
 /// The shared words of one host, laid out.
@@ -173,6 +175,7 @@ impl<H: HostMemory> HostTier<H> {
             HostLockName::Heap => 2,
             HostLockName::Objects => 3,
             HostLockName::ChunkDemand => 4,
+            HostLockName::Ward => 5,
         };
         HostLock::new(&self.memory, HEADER_WORDS + index)
     }

@@ -264,6 +264,27 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         self.begin_shared(lock, clock).wait(timeout_ms)
     }
 
+    /// As [`Self::lock_shared`], and gives up when `goes_on`, asked between two looks, says no: `None`
+    /// then. For whom others wait, however long the time-out.
+    ///
+    /// # Errors
+    /// [`LockError`]; nothing is held then.
+    ///
+    /// # Panics
+    /// When the region has no such lock.
+    pub fn lock_shared_while<'m>(
+        &'m self,
+        lock: LockId,
+        clock: &'m impl Clock,
+        timeout_ms: u64,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+        if timeout_ms == 0 {
+            return self.lock_shared(lock, clock, 0).map(Some);
+        }
+        self.begin_shared(lock, clock).wait_while(timeout_ms, goes_on)
+    }
+
     /// Takes a lock between hosts if nobody else wants or holds it: waits for no other holder. It
     /// may also say no when two try at the same moment.
     ///

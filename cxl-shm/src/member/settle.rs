@@ -32,6 +32,8 @@ pub(crate) fn settle_recovery<F: Fabric>(
 /// is anything before the chunks, also for other nodes, which they may have been recovering, or may
 /// have been the guardians of; the first line of every chunk, for the same reason; their own chunks;
 /// and the heaps of all nodes, in which objects pass from host to host.
+///
+/// In one go, which takes long where the pool is large: for a thread that nobody waits for.
 pub(crate) fn settle_killed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
     fabric.refresh(layout.chunk_table());
     let written = written_chunks(layout, fabric, node);
@@ -52,7 +54,7 @@ pub(crate) fn settle_own<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId, b
 
 /// Publishes `lines` in parts, and calls `between` after each.
 #[track_caller]
-fn publish_in_parts<F: Fabric>(
+pub(super) fn publish_in_parts<F: Fabric>(
     fabric: &F,
     lines: impl Iterator<Item = LineRange>,
     between: impl Fn(),

@@ -12,6 +12,7 @@ use super::quota::{Quota, TooManyQuotas};
 use crate::cache::Cache;
 use crate::heap::{ChunkUse, SlotSize};
 use crate::key::Namespace;
+use crate::ward::settle_ward;
 
 /// Batches of one call, so that it comes to its end.
 const BATCHES_MAX: usize = 16;
@@ -103,11 +104,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         }
         let local = self.local();
         while self.locked(clock, |heap| heap.flush_touches(local)) {}
+        settle_ward(self.member(), clock);
         let (uses, blocks, blocks_max) = self.locked(clock, |heap| {
             let member = heap.member;
             heap.drop_holds_of(|process| !member.is_process_alive(process));
             heap.settle_closing();
-            heap.member.settle_ward();
             local.order().follow(heap);
             (heap.directory.chunk_uses(), heap.directory.blocks(), heap.directory.blocks_max())
         });

@@ -74,7 +74,6 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Returns how many blocks were freed, and how many holds.
     pub(crate) fn reap(&mut self) -> (u64, u64) {
         self.settle_closing();
-        self.member.settle_ward();
         self.find_chunks();
         let member = self.member;
         let is_gone = once_each(|process| !member.is_process_alive(process));

@@ -8,6 +8,7 @@ mod give_back;
 mod gone;
 mod hold;
 mod hold_many;
+mod homecoming;
 mod lag;
 mod mutation;
 mod pressure;

@@ -7,7 +7,7 @@ use cxl_shm::units::NodeId;
 use super::ward::{Off, WARD, blocks_of_ward, bury, is_recovered, there};
 use super::*;
 use crate::reclaim_dead_processes;
-use crate::ward::{AGAIN_MS, Ward};
+use crate::ward::{AGAIN_MS, Ward, settle_ward};
 
 /// A clock on which nobody waits.
 struct AtOnce<'c, C>(&'c C);
@@ -96,6 +96,22 @@ fn a_guardians_host_that_leaves_keeps_nobody_out() {
     let b = Cache::attach(&again, &AtOnce(&clock)).unwrap();
     assert_eq!(b.heap_use(&clock).blocks, 3, "what it wrote has arrived");
     assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (M1)");
+}
+
+#[test]
+fn what_a_guardian_left_is_settled_beside_who_is_in_the_heap() {
+    let rig = with_ward(3);
+    let (first, third) = (rig.join(0), rig.join(2));
+    let clock = rig.serve(&[&third, &first]);
+    let beside = rig.join(0);
+    die_as_guardian(&rig, &clock, 2);
+    let inside = beside.lock_heap(&clock);
+    settle_ward(&first, &AtOnce(&clock));
+    assert_eq!(word_of(&rig, first.node()), 0);
+    drop(inside);
+    let again = rig.join(1);
+    let b = Cache::attach(&again, &AtOnce(&clock)).unwrap();
+    assert_eq!(there(&b, 1..=4), [1, 3, 4], "what it wrote has arrived");
 }
 
 #[test]

@@ -77,14 +77,24 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
         let mut chunks: Vec<_> = chunks.into_iter().collect();
         chunks.sort_by_key(|(_, blocks)| *blocks);
         for (chunk, _) in chunks.into_iter().take(CHUNKS_LOOKED_AT_MAX) {
+            // W2: there may be millions to look at.
+            if !self.is_ours() {
+                return Emptied::CameBack;
+            }
             let inside = self.blocks().filter(|(other, _)| *other == chunk);
             let blocks: Vec<Descriptor> = inside.map(|(_, block)| block).collect();
             if blocks.chunks(BATCH).any(|batch| !self.decide(batch, clock).stay.is_empty()) {
                 continue;
             }
-            // Nothing is evicted while nobody can give chunks back.
-            if !blocks.is_empty() && member.lock_shared(CHUNK_LOCK, clock, timeout_ms).is_err() {
-                return Emptied::NoLock;
+            // Nothing is evicted while nobody can give chunks back. The ward, should it come back,
+            // does not wait for as long as a publish here waits for that.
+            if !blocks.is_empty() {
+                let ours = || self.is_ours();
+                match member.lock_shared_while(CHUNK_LOCK, clock, timeout_ms, ours) {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Emptied::CameBack,
+                    Err(_) => return Emptied::NoLock,
+                }
             }
             for batch in blocks.chunks(BATCH) {
                 // W2.

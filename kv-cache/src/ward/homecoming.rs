@@ -7,8 +7,10 @@ use cxl_shm::units::NodeId;
 
 use crate::heap::Heap;
 
-/// How long it waits for a guardian, which stops after a batch of evictions: much longer than that
-/// takes.
+/// How long it waits for a guardian. One that runs looks before every batch of evictions, before it looks
+/// at all that the ward published, and while it waits for a lock, however long that may take (W2): this
+/// is much longer than what lies between two of these looks. What a process left that died, the
+/// others of its host end twice a second; a host that is dead or paused nobody can wait for.
 const WAIT_MS: u64 = 10_000;
 
 /// What this node published in its earlier life is still being emptied by another host.

@@ -9,6 +9,7 @@ use super::size::{Room, SizeClass};
 use super::words::{HeapWords, List};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
+use crate::member::PART_LINES;
 use crate::units::{ChunkId, LINE_BYTES};
 
 /// Lists or ends of runs that contradict each other: [`Heap::relink`] makes them anew.
@@ -260,8 +261,8 @@ impl<'m, F: Fabric, H: HostMemory> Heap<'m, F, H> {
     }
 
     /// Makes lists and ends of runs anew for `chunks`, which are all that this heap has built.
-    /// Publishes what the pages are: a process may have died before it did. Calls `between` after each
-    /// chunk.
+    /// Publishes what the pages are: a process may have died before it did. Calls `between` after every
+    /// few milliseconds' work.
     pub(super) fn relink(
         &self,
         chunks: impl Iterator<Item = ChunkId>,
@@ -273,7 +274,11 @@ impl<'m, F: Fabric, H: HostMemory> Heap<'m, F, H> {
         for chunk in chunks {
             self.words.learn(chunk);
             let mut run: Option<(PageNumber, u64)> = None;
-            for piece in self.pieces(chunk) {
+            for (number, piece) in (1..).zip(self.pieces(chunk)) {
+                // A line of the header describes a page.
+                if number % PART_LINES == 0 {
+                    between();
+                }
                 let free = match piece {
                     Piece::Free { page } | Piece::Slots { page, allocated: 0, .. } => {
                         self.pages.set_usage(page, PageUse::Free);
@@ -305,8 +310,10 @@ impl<'m, F: Fabric, H: HostMemory> Heap<'m, F, H> {
             if let Some((start, pages)) = run {
                 self.add_run(start, pages)?;
             }
-            self.pages.fabric.publish(self.pages.lines_of(chunk));
-            between();
+            for part in self.pages.lines_of(chunk).parts(PART_LINES) {
+                self.pages.fabric.publish(part);
+                between();
+            }
         }
         Ok(())
     }

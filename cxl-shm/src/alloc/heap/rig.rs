@@ -18,11 +18,16 @@ pub(crate) struct Rig {
 impl Rig {
     /// Two hosts and `chunks` chunks of 64 KiB, or a few more.
     pub(crate) fn new(chunks: u64) -> Self {
+        Self::with_chunks_of(64 << 10, (1 << 20) + (chunks << 16))
+    }
+
+    /// Two hosts over `region_bytes`.
+    pub(crate) fn with_chunks_of(chunk_bytes: u64, region_bytes: u64) -> Self {
         let geometry = Geometry {
-            region_bytes: (1 << 20) + (chunks << 16),
+            region_bytes,
             nodes: 2,
             locks: 8,
-            chunk_bytes: 64 << 10,
+            chunk_bytes,
             area_lines: 1,
             host_words: 8,
         };

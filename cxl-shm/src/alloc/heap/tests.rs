@@ -361,9 +361,9 @@ impl Liveness for EvenLive {
     }
 }
 
-#[test]
-fn an_agent_beats_while_it_mends_the_heap() {
-    let rig = Rig::new(8);
+/// How often the agent beats while it mends the heap, in which `chunks` objects of a chunk each are
+/// allocated, and a process died.
+fn beats_while_mended(rig: &Rig, chunks: u64) -> u64 {
     let process = |pid| {
         let memory = rig.rack.host_memory(0, HostTier::words_of(&rig.geometry));
         let (identity, me) = (HostIdentity::simulated(0), ProcessIdentity::new(pid, 1));
@@ -371,8 +371,9 @@ fn an_agent_beats_while_it_mends_the_heap() {
     };
     let (agent, dies) = (process(2), process(3));
     let most = dies.object_bytes_max();
-    let objects: Vec<_> =
-        (0..5).map(|_| dies.allocate(&rig.clock, TIMEOUT_MS, most).unwrap()).collect();
+    for _ in 0..chunks {
+        dies.allocate(&rig.clock, TIMEOUT_MS, most).unwrap();
+    }
     assert!(agent.beat());
     // It dies in the heap, where nobody else of its host goes.
     std::mem::forget(dies.lock_host(HostLockName::Objects, &rig.clock));
@@ -380,6 +381,20 @@ fn an_agent_beats_while_it_mends_the_heap() {
     let before = heart.fresh(agent.fabric());
     assert_eq!(agent.attend(&rig.clock), Ok(false), "there is nothing to give");
     let beats = heart.fresh(agent.fabric()) - before;
-    assert!(beats >= objects.len() as u64, "{beats} beats while {} chunks", objects.len());
-    assert_eq!(agent.heap_usage(&rig.clock).unwrap().objects, objects.len() as u64);
+    assert_eq!(agent.heap_usage(&rig.clock).unwrap().objects, chunks);
+    beats
+}
+
+#[test]
+fn an_agent_beats_while_it_mends_the_heap() {
+    let beats = beats_while_mended(&Rig::new(8), 5);
+    assert!(beats >= 5, "{beats} beats while 5 chunks");
+}
+
+#[test]
+fn an_agent_beats_while_it_mends_a_long_chunk() {
+    // Its header alone is two parts.
+    let rig = Rig::with_chunks_of(512 << 20, 2 << 30);
+    let beats = beats_while_mended(&rig, 1);
+    assert!(beats >= 2, "{beats} beats while a chunk of {} pages", (512 << 20) / 4096);
 }

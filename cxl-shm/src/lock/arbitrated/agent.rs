@@ -24,10 +24,7 @@ const MANAGER_LOOK_BEATS: u64 = 64;
 impl Agent {
     /// One heartbeat, and one look for a newer term.
     pub(crate) fn tick<F: Fabric, H: HostMemory>(&mut self, seat: &Seat<H>, fabric: &F) {
-        let heartbeat = seat.heartbeat();
-        // From the published word, not from our own count: another process may have been agent.
-        self.beats = heartbeat.own(fabric).wrapping_add(1);
-        heartbeat.publish(fabric, self.beats);
+        self.beats = beat_heart(seat, fabric);
         obey_newest_term(seat, fabric);
     }
 
@@ -45,6 +42,16 @@ impl Agent {
         }
         for_long
     }
+}
+
+/// The heart of this host beats once; how often it has by now. Only of the agent, and of a process that
+/// is alone on its host.
+pub(crate) fn beat_heart<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> u64 {
+    let heartbeat = seat.heartbeat();
+    // From the published word, not from our own count: another process may have been agent.
+    let beats = heartbeat.own(fabric).wrapping_add(1);
+    heartbeat.publish(fabric, beats);
+    beats
 }
 
 /// Moves every lock of this host to the newest term that any manager has claimed (T2).

@@ -33,7 +33,7 @@ mod client;
 mod manager;
 mod summary;
 
-pub(crate) use agent::{Agent, newest_claim, obey_newest_term};
+pub(crate) use agent::{Agent, beat_heart, newest_claim, obey_newest_term};
 pub(crate) use client::{Acquire, clear_requests};
 pub(crate) use manager::Manager;
 pub use manager::{ManagerState, NodeReport};

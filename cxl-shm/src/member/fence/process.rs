@@ -1,13 +1,13 @@
 //! The fence `process`: the victim's processes run on this very machine, and are killed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Fence, FenceOrder, FenceState};
 use crate::clock::SystemClock;
-use crate::fabric::MappedFabric;
+use crate::fabric::{Fabric, MappedFabric};
 use crate::layout::{Case, Layout, Superblock};
 use crate::member::settle::settle_killed;
 use crate::member::{
@@ -24,9 +24,14 @@ const AGAIN_MS: u64 = 1_000;
 /// lists them, and waits until they are gone. Then everything that they may have left in this
 /// machine's caches is published (M8): a dirty line of the dead would otherwise reach the device
 /// long after somebody else has written it.
+///
+/// Both on a thread of its own: a process may take long to end, and there may be much to publish.
+/// Whoever asks grants locks meanwhile.
 #[derive(Debug)]
-pub struct ProcessFence {
-    fabric: MappedFabric,
+pub struct ProcessFence<F = MappedFabric> {
+    fabric: F,
+    /// Where host tiers are.
+    tiers: PathBuf,
     superblock: Superblock,
     layout: Layout,
     host: HostIdentity,
@@ -47,18 +52,14 @@ enum Stage {
     Over(Result<(), String>),
 }
 
-impl ProcessFence {
+impl<F: Fabric + Clone + Send + 'static> ProcessFence<F> {
     /// A fence for the region on `fabric`, for processes of this machine.
     ///
     /// # Errors
     /// When the operating system does not say which machine this is.
-    pub fn new(
-        fabric: MappedFabric,
-        superblock: Superblock,
-        layout: Layout,
-    ) -> std::io::Result<Self> {
-        let host = HostIdentity::current()?;
-        Ok(Self { fabric, superblock, layout, host, jobs: Vec::new() })
+    pub fn new(fabric: F, superblock: Superblock, layout: Layout) -> std::io::Result<Self> {
+        let (host, tiers) = (HostIdentity::current()?, PathBuf::from(HOST_TIER_FOLDER));
+        Ok(Self { fabric, tiers, superblock, layout, host, jobs: Vec::new() })
     }
 
     fn start(&self, order: &FenceOrder) -> Stage {
@@ -68,8 +69,7 @@ impl ProcessFence {
             let host = &order.host;
             return Stage::Over(Err(format!("its host \"{host}\" is another machine than this")));
         }
-        let path =
-            HostTierFile::path_in(Path::new(HOST_TIER_FOLDER), &self.superblock, order.victim);
+        let path = HostTierFile::path_in(&self.tiers, &self.superblock, order.victim);
         let (sender, receiver) = channel();
         let (fabric, layout, superblock) = (self.fabric.clone(), self.layout, self.superblock);
         let (victim, case, namespace) = (order.victim, order.case, self.host.pid_namespace);
@@ -89,7 +89,7 @@ impl ProcessFence {
     }
 }
 
-impl Fence for ProcessFence {
+impl<F: Fabric + Clone + Send + 'static> Fence for ProcessFence<F> {
     fn poll(&mut self, order: &FenceOrder, now_ms: u64) -> FenceState {
         let (victim, case) = (order.victim, order.case);
         let at = self.jobs.iter().position(|job| (job.victim, job.case) == (victim, case));
@@ -197,8 +197,13 @@ fn kill(process: ProcessIdentity) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Geometry;
+    use crate::fabric::simulated::{SimulatedHost, SimulatedRack};
+    use crate::fabric::{LineWords, OwnedLine};
+    use crate::layout::{ChunkEntry, ChunkState, Geometry, format_superblock};
+    use crate::units::{ChunkId, LineOffset, LineRange, WordOffset};
     use std::process::{Child, Command};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     const NODE: NodeId = NodeId(1);
     const LIFE: Incarnation = Incarnation(4);
@@ -219,7 +224,7 @@ mod tests {
     /// A tier of `life` in pid namespace `namespace`, in which a child of this process is a member.
     fn with_member(life: Incarnation, namespace: u64, test: impl FnOnce(&Path, &mut Child)) {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("tier");
+        let path = HostTierFile::path_in(folder.path(), &superblock(), NODE);
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let start = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap();
@@ -265,6 +270,109 @@ mod tests {
             let refused = kill_all(path, &superblock(), NODE, LIFE, HERE).unwrap_err();
             assert!(refused.contains("incarnation 5"), "{refused}");
             assert!(is_running(child));
+        });
+    }
+
+    /// This machine's memory as its caches hold it; what is written back waits until it may go on.
+    #[derive(Clone)]
+    struct Held {
+        host: SimulatedHost,
+        asked: Arc<AtomicBool>,
+        goes_on: Arc<AtomicBool>,
+    }
+
+    impl Fabric for Held {
+        fn bytes(&self) -> u64 {
+            self.host.bytes()
+        }
+
+        fn load(&self, at: WordOffset) -> u64 {
+            self.host.load(at)
+        }
+
+        fn store(&self, at: WordOffset, value: u64) {
+            self.host.store(at, value);
+        }
+
+        fn read_line(&self, at: LineOffset) -> LineWords {
+            self.host.read_line(at)
+        }
+
+        fn write_line(&self, at: LineOffset, words: &LineWords) {
+            self.host.write_line(at, words);
+        }
+
+        fn write_back(&self, lines: LineRange) {
+            self.asked.store(true, Ordering::Relaxed);
+            while !self.goes_on.load(Ordering::Relaxed) {
+                SystemClock::start().sleep_ms(1);
+            }
+            self.host.write_back(lines);
+        }
+
+        fn invalidate(&self, lines: LineRange) {
+            self.host.invalidate(lines);
+        }
+
+        fn fence(&self) {
+            self.host.fence();
+        }
+
+        fn read_back(&self, lines: LineRange) {
+            self.host.read_back(lines);
+        }
+    }
+
+    /// A process is killed, whose machine's caches hold what it had stored and not published: in its
+    /// node's area, in another's, in a chunk of its node, in another's heap, and in the first line of a
+    /// chunk that it was giving to a heap.
+    #[test]
+    fn what_the_killed_left_in_the_caches_is_on_the_device_before_the_fence_holds() {
+        let this = HostIdentity::current().unwrap();
+        with_member(LIFE, this.pid_namespace, |path, child| {
+            let superblock = superblock();
+            let rack = SimulatedRack::sticky(1, superblock.geometry.region_bytes);
+            let host = rack.host(0);
+            let layout = format_superblock(&host, &superblock, |_, _| ()).unwrap();
+            let first = |chunk| LineRange::covering(layout.chunk(ChunkId(chunk))).start();
+            for (chunk, owner, purpose) in
+                [(1, NODE, 7), (2, NodeId(0), crate::alloc::HEAP_PURPOSE)]
+            {
+                let state = ChunkState::Owned { owner, incarnation: LIFE, purpose };
+                let entry = layout.chunk_entry(ChunkId(chunk));
+                OwnedLine::new(entry.at()).publish(&host, &ChunkEntry::new(state));
+            }
+            let after = |line: LineOffset| LineOffset::new(line.bytes() + (128 << 10)).unwrap();
+            let areas = layout.nodes().map(|node| layout.area(node).range().start());
+            let left: Vec<WordOffset> = areas
+                .chain([after(first(1)), after(first(2)), first(3)])
+                .map(|line| line.word(0).unwrap())
+                .collect();
+            left.iter().for_each(|word| host.store(*word, 5));
+
+            let [asked, goes_on] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+            let held = Held { host, asked: Arc::clone(&asked), goes_on: Arc::clone(&goes_on) };
+            let mut fence = ProcessFence::new(held, superblock, layout).unwrap();
+            fence.tiers = path.parent().unwrap().to_owned();
+            let order = FenceOrder {
+                victim: NODE,
+                case: Case { incarnation: LIFE, appointment: 1 },
+                host: this.name.clone(),
+                machine: Some((this.boot_id, this.machine_id)),
+            };
+            // Who asks is not kept waiting, and told nothing that is not so yet.
+            while is_running(child) || !asked.load(Ordering::Relaxed) {
+                assert_eq!(fence.poll(&order, 0), FenceState::Running);
+                SystemClock::start().sleep_ms(1);
+            }
+            assert_eq!(fence.poll(&order, 0), FenceState::Running);
+            goes_on.store(true, Ordering::Relaxed);
+            while fence.poll(&order, 0) == FenceState::Running {
+                SystemClock::start().sleep_ms(1);
+            }
+            assert_eq!(fence.poll(&order, 0), FenceState::Fenced);
+            let arrived: Vec<u64> = left.iter().map(|word| rack.device_word(*word)).collect();
+            assert_eq!(arrived, [5; 5]);
         });
     }
 

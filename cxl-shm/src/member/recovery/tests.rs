@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::RecoveryNews;
+use super::adopt::ADOPTED_MAX;
 use crate::alloc::heap::header;
 use crate::clock::Clock;
 use crate::fabric::Fabric;
@@ -266,4 +267,39 @@ fn a_record_that_nobody_corrects_keeps_nobody_waiting() {
     assert_eq!(back.incarnation(), Incarnation(4));
     dies(back);
     recover();
+}
+
+/// A dead host had more chunks in its heap than are adopted in one step: between two steps whoever
+/// recovers it can grant and beat, and others can have the lock of the chunks.
+#[test]
+fn many_chunks_are_adopted_a_few_at_a_time() {
+    const CHUNKS: usize = 2 * ADOPTED_MAX + 1;
+    let (rack, geometry) = rack_of_three(1);
+    let (died, clock) = (Died::default(), HandClock::default());
+    let join = |host, pid| join(&rack, &geometry, &died, host, pid);
+    let (recoverer, victim) = (join(0, MANAGER_PID), join(2, 3));
+    let most = victim.object_bytes_max();
+    for _ in 0..CHUNKS {
+        victim.allocate(&clock, 1000, most).unwrap();
+    }
+    rack.crash(2);
+    std::mem::forget(victim);
+
+    let manage: Manage<'_, _, _, _> = recoverer.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let (mut before, mut news) = (0, Vec::new());
+    while !news.iter().any(is_done) {
+        recoverer.beat();
+        clock.pause(0);
+        let step = deaths.step(clock.now_ms(), true, &mut Off);
+        news.extend(step.into_iter().map(|(_, news)| news));
+        let now = recoverer.chunks_of(recoverer.node()).len();
+        assert!(now - before <= ADOPTED_MAX, "{} in one step", now - before);
+        before = now;
+    }
+    let adopted = news.iter().find_map(|news| match news {
+        DeathNews::Recovery(RecoveryNews::Adopted(chunks)) => Some(chunks.len()),
+        _ => None,
+    });
+    assert_eq!((before, adopted), (CHUNKS, Some(CHUNKS)), "{news:?}");
 }
