@@ -86,8 +86,12 @@ class Engine:
         self.llm.llm_engine.abort_request([name])
 
     @property
+    def core(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core
+
+    @property
     def scheduler(self) -> Any:
-        return self.llm.llm_engine.engine_core.engine_core.scheduler
+        return self.core.scheduler
 
     def settle(self, steps: int = 2000) -> None:
         """Steps until nothing of a request that ended is kept any more."""

@@ -107,6 +107,28 @@ def latent() -> str:
     return _made("tiny-latent", LATENT, lambda: _weights(LATENT, Dice(0), attention))
 
 
+def eagle() -> str:
+    """The folder of an EAGLE layer that drafts for the tiny model, badly."""
+    hidden, inner = TINY["hidden_size"], TINY["intermediate_size"]
+    config = dict(TINY, num_hidden_layers=1)
+
+    def weights() -> dict[str, Any]:
+        dice, prefix = Dice(0), "layers.0."
+        heads = {"q_proj": 256, "k_proj": 128, "v_proj": 128, "o_proj": hidden}
+        return {
+            "fc.weight": dice.random(hidden, 2 * hidden, std=0.05),
+            prefix + "mlp.gate_proj.weight": dice.random(inner, hidden, std=0.06),
+            prefix + "mlp.up_proj.weight": dice.random(inner, hidden, std=0.06),
+            prefix + "mlp.down_proj.weight": dice.random(hidden, inner, std=0.06),
+            prefix + "post_attention_layernorm.weight": dice.ones(hidden),
+        } | {
+            f"{prefix}self_attn.{name}.weight": dice.random(rows, 256, std=0.15)
+            for name, rows in heads.items()
+        }
+
+    return _made("tiny-eagle", config, weights)
+
+
 def adapter(seed: int) -> str:
     """The folder of a LoRA adapter of the tiny model."""
     config = dict(

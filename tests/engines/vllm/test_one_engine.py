@@ -84,6 +84,8 @@ class OneEngine(TinyCase):
                 # The engine goes on.
                 other = prompts(3, 100)
                 self.assertEqual(second.answers(other)[0].finish_reason, "length")
+                # What failed is not found again.
+                self.assertEqual(tokens(second.answers(PROMPTS)), self.expected)
 
     def test_nothing_computed_on_failed_blocks_is_saved(self) -> None:
         """Synchronous loads fail under the forward of their step: a third engine must not find what
@@ -228,7 +230,7 @@ class OneEngine(TinyCase):
     def test_after_new_weights_nothing_is_shared(self) -> None:
         with engine(self.model, self.settings()) as first:
             first.answers(PROMPTS)
-            first.llm.llm_engine.engine_core.engine_core.scheduler.reset_connector_cache()
+            first.scheduler.reset_connector_cache()
             first.llm.reset_prefix_cache()
             saved = first.counter("saved_blocks")
             first.answers(PROMPTS + prompts(7, 100))

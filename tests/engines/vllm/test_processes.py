@@ -16,6 +16,7 @@ import unittest
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 from engine import engine, prompts
 from models import smollm2, tiny
@@ -42,9 +43,9 @@ TEXT = (
 ) * 4
 
 
-def start(told: dict) -> subprocess.Popen:
+def start(told: dict, program: str = "engine_process.py") -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, HERE / "engine_process.py", json.dumps(told)],
+        [sys.executable, HERE / program, json.dumps(told)],
         stdout=subprocess.PIPE,
         text=True,
         # Its workers are in its group.
@@ -60,9 +61,9 @@ def end(process: subprocess.Popen) -> None:
     process.stdout.close()
 
 
-def run(told: dict) -> dict:
+def run(told: dict, program: str = "engine_process.py") -> Any:
     """What a whole engine did."""
-    process = start(told)
+    process = start(told, program)
     try:
         output, _ = process.communicate(timeout=LIMIT_S)
         if process.returncode != 0:

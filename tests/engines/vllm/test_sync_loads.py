@@ -5,7 +5,8 @@ from __future__ import annotations
 import unittest
 
 from cases import TinyCase, computed
-from engine import engine, prompts
+from engine import engine, greedy, prompts
+from gate import Gate
 from pool import damage
 
 
@@ -68,6 +69,31 @@ class SyncLoads(TinyCase):
             self.assertEqual(list(served["other"].outputs[0].token_ids), expected)
             self.assertEqual(own.counter("loaded_blocks"), 6)
             self.assertEqual(own.counter("failed_load_blocks"), 0)
+
+    def test_an_abort_in_the_step_that_loads(self) -> None:
+        """What it saves of that step stays until it is saved (V4)."""
+        first = prompts(16, 130)[0]
+        longer = first + prompts(17, 90)[0]
+        expected = computed([longer])[0]
+        with Gate() as gate, engine(self.model, self.settings(**SYNC)) as own:
+            own.answers([first])
+            own.forget()
+            all_blocks = own.free_blocks()
+            gate.close()
+            own.begin("gone", longer, greedy())
+            # As a server takes them, between the forward and its outcome.
+            own.core.aborts_queue.put(list(own.scheduler.requests))
+            own.llm.llm_engine.step()
+            own.abort("gone")
+            self.assertEqual(gate.waiting("publish"), 1)
+            self.assertLess(own.free_blocks(), all_blocks)
+            gate.open()
+            own.settle()
+            self.assertEqual(own.free_blocks(), all_blocks)
+            self.assertEqual(gate.held_prefixes(), 0)
+            own.forget()
+            answer = own.answers([longer])[0]
+            self.assertEqual((answer.tokens, answer.cached_tokens), (expected, 6 * 32))
 
 
 if __name__ == "__main__":

@@ -43,8 +43,6 @@ class Progress:
     looks_at_s: float = 0.0
     """Before which there is no use in looking again for what its prefill is saving."""
     search: Search | None = None
-    loading: Search | None = None
-    """What is being loaded, held until then."""
     loaded: range = range(0)
     """Blocks that came from the pool: they need not be saved."""
     next_save: int = 0
@@ -68,6 +66,8 @@ class SchedulerHalf:
         self._index = Index(self._attachment.pool, settings)
         self._handovers = Handovers(self._index, settings.hold_ms)
         self._requests: dict[str, Progress] = {}
+        self._loading: dict[str, tuple[Search, range]] = {}
+        """What is being loaded for requests, also for those that ended, and held until then."""
         self._jobs: dict[int, tuple[SaveJob, Progress]] = {}
         self._next_job = 0
         self._step = Step()
@@ -177,7 +177,8 @@ class SchedulerHalf:
         span = range(search.first, search.first + count)
         ids = list(blocks.get_block_ids()[0][span.start :])
         handles = self._index.handles(search, count)
-        progress.loading, progress.loaded = search, span
+        self._loading[request.request_id] = (search, span)
+        progress.loaded = span
         self._step.loads.append(LoadJob(request.request_id, handles, ids[:count]))
         if self._settings.load == "sync":
             hashes = request.block_hashes[span.start : span.stop]
@@ -245,20 +246,17 @@ class SchedulerHalf:
                 self._saved(number, saved.complete)
 
     def _loaded(self, request_id: str, valid_blocks: int) -> None:
-        # Also of a request that was aborted meanwhile.
+        # Also of a request that was aborted meanwhile, or that the failure ended.
         if bad_blocks := self._sync_loads.end(request_id, valid_blocks):
             self.engine_blocks.evict_blocks(bad_blocks)
-        progress = self._requests.get(request_id)
-        if progress is None or progress.loading is None:
-            return
-        first, count = progress.loaded.start, len(progress.loaded)
-        if valid_blocks < count:
-            self._index.failed(progress.loading, valid_blocks)
-            # What failed is computed here, and may be worth saving.
-            progress.loaded = range(first, first + valid_blocks)
-            progress.next_save = min(progress.next_save, first + valid_blocks)
-        progress.loading.release()
-        progress.loading = None
+        search, span = self._loading.pop(request_id)
+        if valid_blocks < len(span):
+            self._index.failed(search, valid_blocks)
+            if (progress := self._requests.get(request_id)) is not None:
+                # What failed is computed here, and may be worth saving.
+                progress.loaded = range(span.start, span.start + valid_blocks)
+                progress.next_save = min(progress.next_save, progress.loaded.stop)
+        search.release()
 
     def _saved(self, number: int, complete: bool) -> None:
         job, progress = self._jobs.pop(number)
@@ -276,17 +274,18 @@ class SchedulerHalf:
         progress = self._requests.pop(request.request_id, None)
         if progress is None:
             return False, None
-        for search in (progress.search, progress.loading):
-            if search is not None:
-                search.release()
+        if progress.search is not None:
+            progress.search.release()
         params = None
         if progress.handover and self._saves:
             params = {"rackline": {"blocks": progress.next_save}}
             if not progress.saving:
                 self._handovers.begin(request, progress.next_save)
-        # While it loads its blocks stay for that, and are freed when that is reported: what is being
-        # saved then are blocks of an earlier life, from before a preemption, which waited (W3).
-        if progress.saving and progress.loading is None:
+        # While others compute the blocks of one that loads stay for that, and are freed when that is
+        # reported: what is being saved then is of an earlier life, from before a preemption, which
+        # waited (W3). A synchronous load is in one step with the saves of what it computes.
+        waits = self._settings.load == "async" and request.request_id in self._loading
+        if progress.saving and not waits:
             self._step.finished.append(request.request_id)
             return True, params
         return False, params
@@ -306,10 +305,11 @@ class SchedulerHalf:
         return events
 
     def close(self) -> None:
-        for progress in self._requests.values():
-            for search in (progress.search, progress.loading):
-                if search is not None:
-                    search.release()
+        searches = [progress.search for progress in self._requests.values()]
+        searches += [search for search, _ in self._loading.values()]
+        for search in searches:
+            if search is not None:
+                search.release()
         self._attachment.close()
 
 
