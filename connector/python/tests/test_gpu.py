@@ -51,7 +51,7 @@ class OnGpu(unittest.TestCase):
         )
 
     def test_transfers_come_after_the_work_of_the_stream(self) -> None:
-        pool = self.attach()
+        pool = self.attach(fetch_threads=1)
         gpu = pool.gpu(GPU)
         self.assertEqual((gpu.number, gpu.reach, gpu.bounced_because), (0, "registered", None))
         session = pool.session(model(), BLOCK_BYTES)
