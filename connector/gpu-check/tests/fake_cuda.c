@@ -72,6 +72,12 @@ static struct range *range_of(uint64_t address, uint64_t bytes) {
     return NULL;
 }
 
+/* Not any range: memory that tests gave to the GPU and then freed may be the process's again. */
+static int is_pinned(uint64_t address, uint64_t bytes) {
+    struct range *range = range_of(address, bytes);
+    return range && range->pinned;
+}
+
 static void add_range(uint64_t start, uint64_t bytes, int pinned) {
     struct range *range = malloc(sizeof *range);
     *range = (struct range){start, bytes, pinned, ranges};
@@ -296,7 +302,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, s
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, void *stream) {
     struct op op = {.kind = COPY, .to = to, .from = (uint64_t)from, .bytes = bytes};
     LOCKED(
-        if (!range_of(op.from, bytes)) {
+        if (!is_pinned(op.from, bytes)) {
             op.snapshot = malloc(bytes);
             memcpy(op.snapshot, from, bytes);
         }
@@ -307,6 +313,6 @@ CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, void *st
     struct op op = {.kind = COPY, .to = (uint64_t)to, .from = from, .bytes = bytes};
     LOCKED(
         submit(stream_of(stream), op);
-        if (!range_of(op.to, bytes)) run_until(stream_of(stream), stream_of(stream)->submitted));
+        if (!is_pinned(op.to, bytes)) run_until(stream_of(stream), stream_of(stream)->submitted));
     return OK;
 }
