@@ -55,6 +55,9 @@ pub enum PoolError {
     /// More namespaces with quotas than there is room for.
     #[error(transparent)]
     Quotas(#[from] TooManyQuotas),
+    /// Options that cannot be.
+    #[error(transparent)]
+    Options(#[from] crate::transfer::OptionsError),
     /// No thread for the upkeep, or for transfers.
     #[error("cannot start a thread that looks after the pool or copies: {0}")]
     Thread(std::io::Error),

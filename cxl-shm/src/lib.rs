@@ -13,6 +13,7 @@ pub mod alloc;
 pub mod clock;
 pub mod crash;
 pub mod fabric;
+mod fork;
 mod intent;
 pub mod layout;
 pub mod lock;

@@ -65,6 +65,9 @@ typedef enum {
   // A mistake in this library, which said so on standard error. What the call was to do may be
   // half done in this process; the pool is as consistent as after the death of a process.
   RACKLINE_ERROR_PANICKED = -9,
+  // Memory of this transfer is lent to another, and one of the two writes it. Nothing is changed.
+  // Wait for the other one, or free it.
+  RACKLINE_ERROR_LENT = -10,
 } RacklineError;
 
 // Why a prefix was not fetched, or held, to its end. Always harmless: the engine computes the rest
@@ -130,13 +133,37 @@ typedef enum {
   RACKLINE_OUTCOME_TAKEN_AWAY = 8,
 } RacklineOutcome;
 
-// How a process transfers. What is zero has its default.
+// How much of this node's payload a namespace may keep when room is short. While there is room nobody
+// is kept from using it. For all processes of the host, until another one says otherwise.
+typedef struct {
+  // The tenant; null is the one without a name.
+  const char *tenant;
+  // The salt of the tenant's cache: `salt_bytes` bytes.
+  const uint8_t *salt;
+  // Length of the salt in bytes.
+  size_t salt_bytes;
+  // So many bytes, below 2^63, when `per_mille` is 0; else 0.
+  uint64_t bytes;
+  // So many thousandths of the node's payload, 1000 at most.
+  uint16_t per_mille;
+} RacklineQuota;
+
+// How a process transfers, and keeps its node's part of the pool. What is zero has its default.
 typedef struct {
   // Threads that copy, 64 at most. One fills most of what a processor can copy, and is the
   // default.
   uint32_t copy_threads;
   // Transfers that wait in each queue at most, 1048576 at most; by default 256.
   uint32_t queue_depth;
+  // Above how many thousandths of use this process begins to evict in the background; by default
+  // 950, 1000 at most. Of payload only when the region has no free memory left.
+  uint16_t high_watermark_per_mille;
+  // Down to how many thousandths it evicts then; by default 900, below the high one.
+  uint16_t low_watermark_per_mille;
+  // Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
+  const RacklineQuota *quotas;
+  // How many there are.
+  size_t quota_count;
 } RacklinePoolOptions;
 
 // This process, attached to a pool. Zero is none.
@@ -296,8 +323,10 @@ const char *rackline_error_name(int32_t code);
 // Attach once a process, for all its threads.
 //
 // # Safety
-// `region` is null or points to a text that ends with a NUL; `options` is null or points to options;
-// `pool` is null or points to a handle that nobody else uses during the call.
+// `region` is null or points to a text that ends with a NUL; `options` is null or points to options,
+// whose quotas are null or as many as they say, each with a tenant that is null or ends with a NUL, and
+// a salt that is null or has its length; `pool` is null or points to a handle that nobody else uses
+// during the call.
 RacklineError rackline_pool_attach(const char *region,
                                    uint16_t node,
                                    const RacklinePoolOptions *options,

@@ -8,7 +8,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_char;
 use std::path::Path;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{MappedFabric, MappedHostMemory};
@@ -16,13 +17,33 @@ use cxl_shm::lock::SharedGuard;
 use cxl_shm::member::{Attachment, LocalMember, ProcLiveness};
 
 use crate::error::{CxlShmError, Failure, code};
+use crate::per_process::PerProcess;
 use crate::text::text_at;
 
 /// A lock that a thread holds.
 pub(crate) type Guard = SharedGuard<'static, MappedFabric, MappedHostMemory, ProcLiveness>;
 
-/// The attachment of the process, by the process id that made it (I4).
-static ATTACHED: Mutex<Option<Arc<Process>>> = Mutex::new(None);
+/// The attachment of the process (I4).
+static ATTACHED: PerProcess<Attached> = PerProcess::new();
+
+/// Whether and how a process is attached.
+#[derive(Default)]
+struct Attached {
+    /// It is, or is about to be. For its children, to which the lock may stay closed (I10).
+    is_begun: AtomicBool,
+    process: Mutex<Option<Arc<Process>>>,
+}
+
+impl Attached {
+    fn process(&self) -> MutexGuard<'_, Option<Arc<Process>>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a process is attached of which this one is a child.
+fn is_child_of_attached() -> bool {
+    ATTACHED.of_ancestors().any(|attached| attached.is_begun.load(Ordering::Acquire))
+}
 
 /// This process, attached.
 pub(crate) struct Process {
@@ -47,7 +68,10 @@ pub(crate) struct Thread {
 }
 
 /// The one clock of the process: what a lock's holder measures with must outlive it.
-pub(crate) static CLOCK: LazyLock<SystemClock> = LazyLock::new(SystemClock::start);
+pub(crate) fn clock() -> &'static SystemClock {
+    static CLOCK: PerProcess<SystemClock> = PerProcess::new();
+    CLOCK.made(SystemClock::start)
+}
 
 thread_local! {
     static THREAD: RefCell<Option<Thread>> = const { RefCell::new(None) };
@@ -99,20 +123,16 @@ impl Drop for Thread {
 pub(crate) fn with_thread<T>(
     f: impl FnOnce(&mut Thread) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let process = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let process = ATTACHED.get().and_then(|attached| attached.process().clone());
     let process = process.ok_or_else(|| {
-        Failure::new(
-            CxlShmError::NotAttached,
-            "this process is not attached to a region: call cxl_shm_attach first",
-        )
-    })?;
-    if process.pid != std::process::id() {
-        return Err(Failure::new(
-            CxlShmError::NotAttached,
+        let message = if is_child_of_attached() {
             "this process is a child of fork, and only its parent is attached: call exec, or \
-             attach before anything else in a process of its own",
-        ));
-    }
+             attach before anything else in a process of its own"
+        } else {
+            "this process is not attached to a region: call cxl_shm_attach first"
+        };
+        Failure::new(CxlShmError::NotAttached, message)
+    })?;
     THREAD.with_borrow_mut(|thread| {
         // One that was attached to another region before.
         if thread.as_ref().is_some_and(|thread| !Arc::ptr_eq(&thread.process, &process)) {
@@ -139,20 +159,25 @@ pub unsafe extern "C" fn cxl_shm_attach(region: *const c_char, node: u16) -> Cxl
 }
 
 fn attach(region: &Path, node: u16) -> Result<(), Failure> {
-    let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
-    let pid = std::process::id();
-    if let Some(process) = &*attached {
-        let message = if process.pid == pid {
-            "this process is attached already: call cxl_shm_detach first"
-        } else {
-            "this process is a child of fork of an attached one: attach in a process of its own"
-        };
-        return Err(Failure::new(CxlShmError::BadArgument, message));
+    let refused = |message: &str| Err(Failure::new(CxlShmError::BadArgument, message));
+    if is_child_of_attached() {
+        return refused(
+            "this process is a child of fork of an attached one: attach in a process of its own",
+        );
     }
-    let attachment = Attachment::attach(region, node)
-        .map_err(|error| Failure::new(CxlShmError::Region, error))?;
+    let attached = ATTACHED.made(Attached::default);
+    let mut process = attached.process();
+    if process.is_some() {
+        return refused("this process is attached already: call cxl_shm_detach first");
+    }
+    attached.is_begun.store(true, Ordering::Release);
+    let attachment = Attachment::attach(region, node).map_err(|error| {
+        attached.is_begun.store(false, Ordering::Release);
+        Failure::new(CxlShmError::Region, error)
+    })?;
     let fabric = attachment.region().fabric().clone();
-    *attached = Some(Arc::new(Process { attachment: Mutex::new(attachment), fabric, pid }));
+    let pid = std::process::id();
+    *process = Some(Arc::new(Process { attachment: Mutex::new(attachment), fabric, pid }));
     Ok(())
 }
 
@@ -164,6 +189,10 @@ fn attach(region: &Path, node: u16) -> Result<(), Failure> {
 pub extern "C" fn cxl_shm_detach() -> CxlShmError {
     code(with_thread(|_| Ok(())).map(|()| {
         THREAD.take();
-        ATTACHED.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(attached) = ATTACHED.get() {
+            let mut process = attached.process();
+            attached.is_begun.store(false, Ordering::Release);
+            process.take();
+        }
     }))
 }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use cxl_shm::alloc::{FreeError, ObjectError, SharedOffset};
 
-use crate::attached::{CLOCK, with_thread};
+use crate::attached::{clock, with_thread};
 use crate::error::{CxlShmError, Failure, code};
 use crate::locks::OWN_LOCK_MS;
 use crate::memory::{address_of, extent_at};
@@ -19,7 +19,7 @@ use crate::memory::{address_of, extent_at};
 #[unsafe(no_mangle)]
 pub extern "C" fn shmalloc(bytes: usize) -> *mut c_void {
     let address = with_thread(|thread| {
-        let object = thread.member().allocate(&*CLOCK, OWN_LOCK_MS, bytes as u64);
+        let object = thread.member().allocate(clock(), OWN_LOCK_MS, bytes as u64);
         let object = object.map_err(|error| {
             let code = match error {
                 ObjectError::TooLarge { .. } | ObjectError::Exhausted { .. } => {
@@ -46,7 +46,7 @@ pub extern "C" fn shfree(object: *mut c_void) -> CxlShmError {
             return Ok(());
         }
         let offset = offset_of(thread.fabric(), object)?;
-        thread.member().free(&*CLOCK, OWN_LOCK_MS, offset).map_err(|error| {
+        thread.member().free(clock(), OWN_LOCK_MS, offset).map_err(|error| {
             let code = match error {
                 FreeError::Foreign { .. }
                 | FreeError::NotAnObject { .. }

@@ -19,6 +19,7 @@ mod heap;
 mod init;
 mod locks;
 mod memory;
+mod per_process;
 mod roots;
 pub mod session;
 mod text;

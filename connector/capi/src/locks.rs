@@ -7,7 +7,7 @@ use cxl_shm::layout::FIRST_FREE_LOCK;
 use cxl_shm::lock::{AllocateLockError, FreeLockError, LockError};
 use cxl_shm::units::LockId;
 
-use crate::attached::{CLOCK, Thread, with_thread};
+use crate::attached::{Thread, clock, with_thread};
 use crate::error::{CxlShmError, Failure, code};
 
 /// How long a call waits for a lock of the region's own.
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn cxl_shm_allocate_lock(lock: *mut u32) -> CxlShmError {
             let message = "the place for the lock's number is a null pointer";
             return Err(Failure::new(CxlShmError::BadArgument, message));
         }
-        let allocated = thread.member().allocate_lock(&*CLOCK, OWN_LOCK_MS);
+        let allocated = thread.member().allocate_lock(clock(), OWN_LOCK_MS);
         let allocated = allocated.map_err(|error| match error {
             AllocateLockError::Exhausted { .. } => Failure::new(CxlShmError::Exhausted, error),
             AllocateLockError::Lock(_) => Failure::new(CxlShmError::Lock, error),
@@ -52,7 +52,7 @@ pub extern "C" fn cxl_shm_free_lock(lock: u32) -> CxlShmError {
             let message = format!("lock {lock} is held by this thread: release it first");
             return Err(Failure::new(CxlShmError::BadArgument, message));
         }
-        let freed = thread.member().free_lock(&*CLOCK, OWN_LOCK_MS, LockId(lock));
+        let freed = thread.member().free_lock(clock(), OWN_LOCK_MS, LockId(lock));
         freed.map_err(|error| match error {
             FreeLockError::NotInUse { .. } => Failure::new(CxlShmError::NotFound, error),
             FreeLockError::Damaged(_) => Failure::new(CxlShmError::Damaged, error),
@@ -119,7 +119,7 @@ fn acquire(
             Err(Failure::new(CxlShmError::NotHeld, message))
         }
         Entry::Vacant(free) => {
-            let guard = member.lock_shared(LockId(lock), &*CLOCK, timeout_ms);
+            let guard = member.lock_shared(LockId(lock), clock(), timeout_ms);
             Ok(guard.map(|guard| {
                 free.insert(guard);
             }))

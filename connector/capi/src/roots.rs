@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 
 use cxl_shm::root::{DestroyRootError, GetRootError, PutRootError, RootKind};
 
-use crate::attached::{CLOCK, with_thread};
+use crate::attached::{clock, with_thread};
 use crate::error::{CxlShmError, Failure, code};
 use crate::heap::offset_of;
 use crate::locks::OWN_LOCK_MS;
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn cxl_shm_put(name: *const c_char, object: *const c_void)
     let name = unsafe { text_at(name, "the name") };
     code(with_thread(|thread| {
         let offset = offset_of(thread.fabric(), object)?;
-        let put = thread.member().put_root(&*CLOCK, OWN_LOCK_MS, name?, offset, RootKind::Linked);
+        let put = thread.member().put_root(clock(), OWN_LOCK_MS, name?, offset, RootKind::Linked);
         put.map_err(|error| {
             let code = match error {
                 PutRootError::BadName { .. }
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn cxl_shm_destroy(name: *const c_char) -> CxlShmError {
     // SAFETY: by the caller's promise.
     let name = unsafe { text_at(name, "the name") };
     code(with_thread(|thread| {
-        thread.member().destroy_root(&*CLOCK, OWN_LOCK_MS, name?).map_err(|error| {
+        thread.member().destroy_root(clock(), OWN_LOCK_MS, name?).map_err(|error| {
             let code = match error {
                 DestroyRootError::NotFound { .. } => CxlShmError::NotFound,
                 DestroyRootError::Lock(_) => CxlShmError::Lock,

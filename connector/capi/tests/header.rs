@@ -6,11 +6,12 @@ use std::path::Path;
 
 /// The sources with calls of shared memory, in the order of the header.
 const SHARED_MEMORY: &[&str] =
-    &["attached", "error", "heap", "init", "locks", "memory", "roots", "text"];
+    &["attached", "error", "heap", "init", "locks", "memory", "per_process", "roots", "text"];
 
 /// The sources of sessions, in the order of the header.
 const SESSIONS: &[&str] = &[
     "error",
+    "options",
     "pool",
     "model",
     "opening",
@@ -19,6 +20,7 @@ const SESSIONS: &[&str] = &[
     "lookup",
     "prefix",
     "lent",
+    "lending",
     "publish",
     "fetch",
     "reason",

@@ -66,6 +66,39 @@ fn misuse_is_an_error_and_changes_nothing() {
 }
 
 #[test]
+fn calls_with_arbitrary_arguments_are_errors_at_worst() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("arbitrary.c"), folder.path());
+    for seed in 0..8 {
+        let said = run_alone(&program, &Pool::new(32 * MIB), &[&seed.to_string(), "4000"]);
+        assert!(counter(&said, "succeeded") > 100 && counter(&said, "refused") > 1000, "{said}");
+    }
+}
+
+#[test]
+fn memory_is_lent_to_one_that_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("lent.c"), folder.path());
+    run_alone(&program, &Pool::new(16 * MIB), &[]);
+}
+
+#[test]
+fn watermarks_and_quotas_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("pool_options.c"), folder.path());
+    run_alone(&program, &Pool::new(16 * MIB), &[]);
+}
+
+#[test]
+fn a_child_of_fork_never_waits_for_its_parent() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("forked.c"), folder.path());
+    for when in ["attached", "attaching", "shared"] {
+        run_alone(&program, &Pool::new(16 * MIB), &[when]);
+    }
+}
+
+#[test]
 fn transfers_under_way_are_polled_cancelled_and_freed() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile(Path::new("under_way.c"), folder.path());

@@ -1,7 +1,7 @@
 """The native half of the package."""
 
 from os import PathLike
-from typing import Any
+from typing import Any, TypedDict
 
 class Error(Exception):
     """Something is wrong with the pool, or its use."""
@@ -94,11 +94,39 @@ class Gpu:
         ``bounced_bytes`` (those of both that went through the buffer), ``failed_payloads``. Also after
         the pool was closed; zeros in a forked child."""
 
+class Quota(TypedDict, total=False):
+    """How much of this node's payload a namespace may keep when room is short, for all processes of the
+    host, until another one says otherwise: ``{"tenant": "a", "per_mille": 250}``."""
+
+    tenant: str
+    """The tenant; by default the one without a name."""
+    salt: bytes
+    """The salt of the tenant's cache; by default none."""
+    bytes: int
+    """So many bytes, below 2**63."""
+    per_mille: int
+    """Or so many thousandths of the node's payload, 1000 at most."""
+
+def check_pool_options(
+    *,
+    copy_threads: int | None = None,
+    fetch_threads: int | None = None,
+    queue_depth: int | None = None,
+    high_watermark_per_mille: int | None = None,
+    low_watermark_per_mille: int | None = None,
+    quotas: list[Quota] = ...,
+) -> None:
+    """Raises :class:`Error` for options that :class:`Pool` would refuse."""
+
 class Pool:
     """This process, attached to the pool in the memory at ``region``, as one of ``node``.
 
     Attach once a process, for all its threads. A context manager: it leaves at the end. A child made
     by ``fork`` is not attached, and is refused (:class:`Forked`).
+
+    ``copy_threads`` copy, 64 at most; ``queue_depth`` transfers wait in each queue at most, by default
+    256. In the background this process evicts above ``high_watermark_per_mille`` thousandths of use, by
+    default 950, down to ``low_watermark_per_mille``, by default 900, and first what is over its quota.
     """
 
     def __init__(
@@ -106,12 +134,16 @@ class Pool:
         region: str | PathLike[str],
         node: int,
         *,
-        copy_threads: int = 1,
-        fetch_threads: int = 0,
-        queue_depth: int = 256,
+        copy_threads: int | None = None,
+        fetch_threads: int | None = None,
+        queue_depth: int | None = None,
+        high_watermark_per_mille: int | None = None,
+        low_watermark_per_mille: int | None = None,
+        quotas: list[Quota] = ...,
     ) -> None:
         """``copy_threads`` copy both ways; give ``fetch_threads=1`` where blocks of a GPU are
         published: that waits for its stream, and fetches should not wait behind it."""
+
     def session(
         self,
         model: Model,

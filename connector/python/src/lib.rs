@@ -13,6 +13,7 @@ mod error;
 mod gpu;
 mod memory;
 mod model;
+mod options;
 mod pool;
 mod prefix;
 mod session;
@@ -32,6 +33,8 @@ mod rackline_native {
     use crate::memory::BlockMemory;
     #[pymodule_export]
     use crate::model::Model;
+    #[pymodule_export]
+    use crate::options::check_pool_options;
     #[pymodule_export]
     use crate::pool::Pool;
     #[pymodule_export]

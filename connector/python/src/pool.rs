@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use connector::pool::PoolOptions;
 use connector::session::SessionOptions;
-use connector::transfer::{TransferOptions, Transfers};
+use connector::transfer::Transfers;
 use kv_cache::{HOLD_MS, HOLD_MS_MAX, Namespace};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -12,6 +11,7 @@ use pyo3::types::PyDict;
 use crate::error::error;
 use crate::gpu::{Gpu, not_opened};
 use crate::model::Model;
+use crate::options::Given;
 use crate::session::Session;
 
 /// This process, attached to a pool.
@@ -23,20 +23,31 @@ pub(crate) struct Pool {
 #[pymethods]
 impl Pool {
     #[new]
-    #[pyo3(signature = (region, node, *, copy_threads = 1, fetch_threads = 0, queue_depth = 256))]
+    #[pyo3(signature = (
+        region, node, *, copy_threads = None, fetch_threads = None, queue_depth = None,
+        high_watermark_per_mille = None, low_watermark_per_mille = None, quotas = Vec::new(),
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn new(
         py: Python<'_>,
         region: PathBuf,
         node: u16,
-        copy_threads: usize,
-        fetch_threads: usize,
-        queue_depth: usize,
+        copy_threads: Option<i64>,
+        fetch_threads: Option<i64>,
+        queue_depth: Option<i64>,
+        high_watermark_per_mille: Option<i64>,
+        low_watermark_per_mille: Option<i64>,
+        quotas: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        if copy_threads == 0 || queue_depth == 0 {
-            return Err(error("copy_threads and queue_depth must be 1 at least"));
-        }
-        let pool = PoolOptions::default();
-        let options = TransferOptions { pool, copy_threads, fetch_threads, queue_depth };
+        let given = Given {
+            copy_threads,
+            fetch_threads,
+            queue_depth,
+            high_watermark_per_mille,
+            low_watermark_per_mille,
+            quotas,
+        };
+        let options = given.checked()?;
         let transfers = py.detach(|| Transfers::attach(&region, node, options)).map_err(error)?;
         Ok(Self { transfers })
     }

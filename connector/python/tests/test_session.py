@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import time
 import unittest
 import weakref
 
 import rackline
+from rackline._native import check_pool_options
+from rackline.engines.settings import PoolSettings, SettingsError
 from region import Region
 
 BLOCK_BYTES = 4096 + 100
@@ -50,6 +53,52 @@ class Sessions(unittest.TestCase):
 
     def attach(self, node: int = 0, **options) -> rackline.Pool:
         return self.enterContext(rackline.Pool(self.region.path, node, **options))
+
+    def refused(self, **options) -> None:
+        """Options that are refused alike with a pool and without."""
+        with self.assertRaises(rackline.Error) as alone:
+            check_pool_options(**options)
+        with self.assertRaises(rackline.Error) as attaching:
+            rackline.Pool(self.region.path, 0, **options)
+        self.assertEqual(str(alone.exception), str(attaching.exception))
+        raise attaching.exception
+
+    def test_settings_of_engines_are_checked_as_options_are(self) -> None:
+        given = {"region": self.region.path, "node": 0}
+        quotas = [{"tenant": "a", "bytes": 4096}]
+        settings = PoolSettings.of({**given, "copy_threads": 2, "quotas": quotas})
+        self.attach(**settings.pool_options())
+        for wrong, message in [
+            ({"copy_threads": 65}, "the settings: copy_threads is 65: it must be from 1 to 64"),
+            ({"copy_threads": 0}, "copy_threads is 0"),
+            ({"queue_depth": 1 << 21}, "queue_depth is 2097152"),
+            ({"high_watermark_per_mille": 100}, "watermarks of 100 and 900"),
+            ({"quotas": [{"per_mille": 1001}]}, "per_mille 1001: 1000 at most"),
+            ({"quotas": [7]}, "7"),
+            ({"quotas": {"a": 1}}, "not of type list"),
+        ]:
+            with self.subTest(message), self.assertRaisesRegex(SettingsError, message):
+                PoolSettings.of({**given, **wrong})
+
+    def test_watermarks_and_quotas_are_kept(self) -> None:
+        pool = self.attach(
+            copy_threads=64,
+            high_watermark_per_mille=2,
+            low_watermark_per_mille=1,
+            quotas=[{"tenant": "modest", "per_mille": 0}],
+        )
+        usual = pool.session(model(), BLOCK_BYTES)
+        modest = pool.session(model(), BLOCK_BYTES, tenant="modest")
+        memory = rackline.block_memory(buffer(fill=1))
+        usual.publish(hashes(2), 0, memory, [0, 1]).wait()
+        # What is being written cannot be evicted.
+        for number in range(250):
+            modest.publish([bytes([number, 1]) * 16], number, memory, [2]).wait()
+        deadline_s = time.monotonic() + 60
+        while pool.metrics()["evicted_blocks"] < 200:
+            self.assertLess(time.monotonic(), deadline_s, pool.metrics())
+            time.sleep(0.001)
+        self.assertEqual(len(usual.lookup(hashes(2)).wait()), 2, "the older, but within their room")
 
     def test_another_process_of_another_node_fetches_what_was_published(self) -> None:
         session = self.attach().session(model(), BLOCK_BYTES)
@@ -130,6 +179,21 @@ class Sessions(unittest.TestCase):
             (lambda: pool.session(model(), 0), "a block of 0 bytes"),
             (lambda: pool.session(model(), 1, hold_ms=10**12), "hold_ms"),
             (lambda: rackline.Pool(self.region.path, 99), "node"),
+            (lambda: self.refused(copy_threads=0), "copy_threads is 0: it must be from 1 to 64"),
+            (lambda: self.refused(copy_threads=65), "copy_threads is 65: it must be from 1 to 64"),
+            (lambda: self.refused(copy_threads=-1), "copy_threads is -1: out of range"),
+            (lambda: self.refused(fetch_threads=65), "fetch_threads is 65: 64 at most"),
+            (lambda: self.refused(queue_depth=0), "queue_depth is 0: it must be from 1 to 1048576"),
+            (lambda: self.refused(high_watermark_per_mille=1001), "watermarks of 1001 and 900"),
+            (lambda: self.refused(low_watermark_per_mille=950), "watermarks of 950 and 950"),
+            (lambda: self.refused(low_watermark_per_mille=70000), "is 70000: out of range"),
+            (lambda: self.refused(quotas=[{"tenant": "a"}]), 'of "a" must have bytes, or per_mille'),
+            (lambda: self.refused(quotas=[{"bytes": 1, "per_mille": 1}]), "bytes, or per_mille"),
+            (lambda: self.refused(quotas=[{"per_mille": 1001}]), "per_mille 1001: 1000 at most"),
+            (lambda: self.refused(quotas=[{"bytes": 2**63}]), "9223372036854775807 at most"),
+            (lambda: self.refused(quotas=[{"bytes": -1}]), "bytes of a quota is -1"),
+            (lambda: self.refused(quotas=[{"share": 1}]), "a quota has no share"),
+            (lambda: self.refused(quotas=[{"bytes": 1}] * 2), "has one already"),
             (lambda: rackline.Pool("/nonexistent", 0), "/nonexistent"),
         ]:
             with self.subTest(message), self.assertRaisesRegex(rackline.Error, message):

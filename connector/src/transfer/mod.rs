@@ -13,6 +13,7 @@ mod buffers;
 mod completion;
 mod gpu;
 mod lanes;
+mod options;
 mod session;
 
 #[cfg(test)]
@@ -25,7 +26,7 @@ use std::thread::JoinHandle;
 use cxl_shm::units::NodeId;
 use kv_cache::{Local, Metrics};
 
-use crate::pool::{Pool, PoolError, PoolOptions};
+use crate::pool::{Pool, PoolError};
 use crate::session::SessionOptions;
 use gpu::Gpus;
 use lanes::{Lane, Lanes, Work};
@@ -33,28 +34,10 @@ use lanes::{Lane, Lanes, Work};
 pub use buffers::{Destination, Source};
 pub use completion::{Completion, Lost};
 pub use gpu::{Gpu, GpuDestination, GpuError, GpuSource, GpuSubmitError};
+pub use options::{
+    COPY_THREADS_MAX, OptionsError, QUEUE_DEPTH_MAX, QUOTA_BYTES_MAX, TransferOptions,
+};
 pub use session::{Fetched, NewBlock, Published, SubmitError, TransferSession};
-
-/// How a process transfers.
-#[derive(Clone, Debug)]
-pub struct TransferOptions {
-    /// How its node's part of the pool is kept.
-    pub pool: PoolOptions,
-    /// Threads that copy. One fills most of what a processor can copy; at least 1.
-    pub copy_threads: usize,
-    /// Threads beside them that take fetches only. For processes that publish from a GPU: such a
-    /// publish waits for the work of the engine's stream, and fetches should not wait behind it.
-    pub fetch_threads: usize,
-    /// Transfers that wait in each queue at most; at least 1.
-    pub queue_depth: usize,
-}
-
-impl Default for TransferOptions {
-    /// One thread, none for fetches only, queues of 256.
-    fn default() -> Self {
-        Self { pool: PoolOptions::default(), copy_threads: 1, fetch_threads: 0, queue_depth: 256 }
-    }
-}
 
 /// A process attached to a pool, for all its threads. Clones are the same attachment.
 ///
@@ -114,6 +97,7 @@ impl Transfers {
     /// # Errors
     /// [`PoolError`].
     pub fn attach(path: &Path, node: u16, options: TransferOptions) -> Result<Self, PoolError> {
+        options.check()?;
         let pool = Pool::attach_with(path, node, &options.pool)?;
         let (node, local) = (pool.attachment().node(), Arc::clone(pool.local()));
         let fabric = pool.attachment().region().fabric().clone();

@@ -94,6 +94,7 @@ impl RegionPath {
 
     /// Maps `file`, which is what this path names.
     pub(super) fn map(self, file: File) -> Result<Region, (Self, MapError)> {
+        crate::fork::prepare();
         match Mapping::shared(&file, self.bytes).and_then(MappedFabric::new) {
             Ok(fabric) => Ok(Region { path: self, file, fabric }),
             Err(error) => Err((self, error)),

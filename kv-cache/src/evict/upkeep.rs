@@ -61,6 +61,21 @@ impl Watermarks {
         Ok(Self { high_per_mille, low_per_mille })
     }
 
+    /// Checked watermarks, in thousandths; what is not chosen is as in the default ones.
+    ///
+    /// # Errors
+    /// [`WatermarkError`].
+    pub fn of_chosen(
+        high_per_mille: Option<u16>,
+        low_per_mille: Option<u16>,
+    ) -> Result<Self, WatermarkError> {
+        let usual = Self::default();
+        Self::new(
+            high_per_mille.unwrap_or(usual.high_per_mille),
+            low_per_mille.unwrap_or(usual.low_per_mille),
+        )
+    }
+
     /// How many of `used` out of `most` are to go.
     fn surplus(self, used: u64, most: u64) -> u64 {
         if used * 1000 <= u64::from(self.high_per_mille) * most {

@@ -11,6 +11,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/capi/src/init.rs",
     "connector/capi/src/locks.rs",
     "connector/capi/src/memory.rs",
+    "connector/capi/src/per_process.rs",
     "connector/capi/src/roots.rs",
     "connector/capi/src/session/arguments.rs",
     "connector/capi/src/session/error.rs",
@@ -20,6 +21,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/capi/src/session/lookup.rs",
     "connector/capi/src/session/model.rs",
     "connector/capi/src/session/opening.rs",
+    "connector/capi/src/session/options.rs",
     "connector/capi/src/session/pool.rs",
     "connector/capi/src/session/prefix.rs",
     "connector/capi/src/session/publish.rs",
@@ -43,6 +45,7 @@ pub const ALLOWED: &[&str] = &[
     "cxl-shm/src/fabric/flush_aarch64.rs",
     "cxl-shm/src/fabric/flush_x86_64.rs",
     "cxl-shm/src/fabric/mapped.rs",
+    "cxl-shm/src/fork.rs",
 ];
 
 /// Unsafe code outside `allowed`, unsafe code without its argument, and files that are in

@@ -38,10 +38,13 @@ pub enum RacklineError {
     /// A mistake in this library, which said so on standard error. What the call was to do may be
     /// half done in this process; the pool is as consistent as after the death of a process.
     Panicked = -9,
+    /// Memory of this transfer is lent to another, and one of the two writes it. Nothing is changed.
+    /// Wait for the other one, or free it.
+    Lent = -10,
 }
 
 impl RacklineError {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Ok,
         Self::BadArgument,
         Self::BadHandle,
@@ -52,6 +55,7 @@ impl RacklineError {
         Self::UnderWay,
         Self::NoResult,
         Self::Panicked,
+        Self::Lent,
     ];
 
     /// Its name in the header.
@@ -67,6 +71,7 @@ impl RacklineError {
             Self::UnderWay => c"RACKLINE_ERROR_UNDER_WAY",
             Self::NoResult => c"RACKLINE_ERROR_NO_RESULT",
             Self::Panicked => c"RACKLINE_ERROR_PANICKED",
+            Self::Lent => c"RACKLINE_ERROR_LENT",
         }
     }
 }

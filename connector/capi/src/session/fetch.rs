@@ -58,7 +58,9 @@ unsafe fn start(
         let (count, block_bytes) = (blocks.len(), session.options().block_bytes);
         // SAFETY: by the caller's promise. Until the fetch is over: its completion comes after the
         // blocks were used for the last time.
-        let destinations = unsafe { destinations_at(parts, count, parts_a_block, block_bytes) }?;
+        let destinations = unsafe {
+            destinations_at(parts, count, parts_a_block, block_bytes, handles::lending()?)
+        }?;
         let pending = Pending::new(session.fetch(blocks, destinations)?);
         fetch.write(RacklineFetch { handle: handles::open(Fetch(pending)) });
         Ok(())

@@ -4,14 +4,16 @@
 //! closed is found out, however often and by whichever thread it is closed or used; and what a call
 //! works with stays alive until the call returns, also when another thread closes it meanwhile.
 //!
-//! A child made by `fork` has a table of its own, made when it attaches: the parent's may be locked
-//! for good, by a thread that the child does not have, and is never touched.
+//! A child made by `fork` has a table of its own, made when it attaches: the parent's is never touched
+//! (I10).
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::{Failure, RacklineError};
+use super::lending::Lending;
+use crate::per_process::PerProcess;
 
 /// Something that C has open.
 pub(super) trait Opened: Any + Send + Sync {
@@ -24,11 +26,10 @@ struct Entry {
     opened: Arc<dyn Any + Send + Sync>,
 }
 
+/// What a process has open, and what memory it has lent.
 struct Table {
-    process: u32,
     open: Mutex<Open>,
-    /// That of a child, in the child.
-    next: OnceLock<Box<Self>>,
+    lending: Lending,
 }
 
 struct Open {
@@ -36,52 +37,28 @@ struct Open {
     last: u64,
 }
 
-/// That of the first process.
-static FIRST: OnceLock<Box<Table>> = OnceLock::new();
+static TABLE: PerProcess<Table> = PerProcess::new();
 
 impl Table {
-    fn new(process: u32) -> Box<Self> {
+    fn new() -> Self {
         // A child does not give the numbers of its parent to something else.
-        let last = u64::from(process) << 40;
+        let last = u64::from(std::process::id()) << 40;
         let open = Open { entries: HashMap::new(), last };
-        Box::new(Self { process, open: Mutex::new(open), next: OnceLock::new() })
+        Self { open: Mutex::new(open), lending: Lending::default() }
     }
 
     /// That of this process, if it has one.
     fn of_this_process() -> Result<&'static Self, Failure> {
-        let process = std::process::id();
-        let mut place = &FIRST;
-        let mut of_ancestors = 0;
-        while let Some(table) = place.get() {
-            if table.process == process {
-                return Ok(table);
-            }
-            of_ancestors += 1;
-            place = &table.next;
-        }
-        Err(if of_ancestors == 0 {
-            Failure::new(
+        TABLE.get().ok_or_else(|| match TABLE.of_ancestors().next() {
+            None => Failure::new(
                 RacklineError::BadHandle,
                 "nothing is open: call rackline_pool_attach first",
-            )
-        } else {
-            Failure::new(
+            ),
+            Some(_) => Failure::new(
                 RacklineError::Forked,
                 "this process is a forked child of the one that attached: attach again in the child",
-            )
+            ),
         })
-    }
-
-    fn made_for_this_process() -> &'static Self {
-        let process = std::process::id();
-        let mut place = &FIRST;
-        loop {
-            let table = place.get_or_init(|| Self::new(process));
-            if table.process == process {
-                return table;
-            }
-            place = &table.next;
-        }
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -89,9 +66,14 @@ impl Table {
     }
 }
 
+/// The memory that this process has lent.
+pub(super) fn lending() -> Result<&'static Lending, Failure> {
+    Table::of_this_process().map(|table| &table.lending)
+}
+
 /// Opens something. Its number is never 0.
 pub(super) fn open<T: Opened>(opened: T) -> u64 {
-    let mut open = Table::made_for_this_process().open();
+    let mut open = TABLE.made(Table::new).open();
     open.last += 1;
     let number = open.last;
     open.entries.insert(number, Entry { kind: T::KIND, opened: Arc::new(opened) });

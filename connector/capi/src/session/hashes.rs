@@ -65,6 +65,8 @@ pub unsafe extern "C" fn rackline_chain_hashes(
         let parent = unsafe { optional(parent, "the hash before the first block") }?;
         // SAFETY: by the caller's promise.
         let tokens = unsafe { values(tokens, token_count, "the tokens") }?;
+        // SAFETY: by the caller's promise.
+        let places = unsafe { places(hashes, capacity, "the place for the hashes") }?;
         let block_tokens = block_tokens as usize;
         if block_tokens == 0 {
             return Err(Failure::bad_argument("blocks of 0 tokens"));
@@ -74,8 +76,6 @@ pub unsafe extern "C" fn rackline_chain_hashes(
             let message = format!("{blocks} full blocks, and room for {capacity} hashes");
             return Err(Failure::bad_argument(message));
         }
-        // SAFETY: by the caller's promise: no more than `capacity`.
-        let places = unsafe { places(hashes, blocks, "the place for the hashes") }?;
         let hasher = ChainHasher::new(seed, block_tokens);
         let mut before = parent.map(|hash| BlockHash::new(hash.bytes));
         for (place, block) in places.iter_mut().zip(tokens.chunks_exact(block_tokens)) {

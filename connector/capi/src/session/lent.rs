@@ -9,6 +9,7 @@ use connector::transfer::{Destination, Source};
 
 use super::arguments::values;
 use super::error::Failure;
+use super::lending::{Lending, Loan, Span};
 
 /// A part of a block that is published. It stays as it is until the publish is over.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,10 @@ impl Part {
     fn end(self) -> usize {
         self.address + self.bytes
     }
+
+    fn span(self) -> Span {
+        self.address..self.end()
+    }
 }
 
 /// A block that is published.
@@ -50,8 +55,21 @@ pub(super) struct LentDestination(Block);
 
 /// Some parts of those of a transfer.
 struct Block {
-    parts: Arc<[Part]>,
+    lent: Arc<Lent>,
     mine: Range<usize>,
+}
+
+/// The memory of a transfer, lent until its last block is dropped.
+struct Lent {
+    parts: Vec<Part>,
+    _loan: Loan,
+}
+
+impl Lent {
+    fn of(parts: Vec<Part>, lending: &'static Lending, writes: bool) -> Result<Arc<Self>, Failure> {
+        let loan = lending.lend(parts.iter().map(|part| part.span()).collect(), writes)?;
+        Ok(Arc::new(Self { parts, _loan: loan }))
+    }
 }
 
 /// The sources of `blocks` blocks, whose parts follow one another.
@@ -64,13 +82,15 @@ pub(super) unsafe fn sources_at(
     blocks: usize,
     parts_a_block: usize,
     block_bytes: u64,
+    lending: &'static Lending,
 ) -> Result<Vec<LentSource>, Failure> {
     let count = part_count(blocks, parts_a_block)?;
     // SAFETY: by the caller's promise.
     let parts = unsafe { values(parts, count, "the parts of the blocks") }?;
     let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
     let parts = checked(parts, parts_a_block, block_bytes)?;
-    Ok(divided(&parts.into(), parts_a_block).map(LentSource).collect())
+    let lent = Lent::of(parts, lending, false)?;
+    Ok(divided(&lent, parts_a_block).map(LentSource).collect())
 }
 
 /// The destinations of `blocks` blocks, whose parts follow one another.
@@ -83,6 +103,7 @@ pub(super) unsafe fn destinations_at(
     blocks: usize,
     parts_a_block: usize,
     block_bytes: u64,
+    lending: &'static Lending,
 ) -> Result<Vec<LentDestination>, Failure> {
     let count = part_count(blocks, parts_a_block)?;
     // SAFETY: by the caller's promise.
@@ -90,7 +111,8 @@ pub(super) unsafe fn destinations_at(
     let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
     let parts = checked(parts, parts_a_block, block_bytes)?;
     check_apart(&parts)?;
-    Ok(divided(&parts.into(), parts_a_block).map(LentDestination).collect())
+    let lent = Lent::of(parts, lending, true)?;
+    Ok(divided(&lent, parts_a_block).map(LentDestination).collect())
 }
 
 fn part_count(blocks: usize, parts_a_block: usize) -> Result<usize, Failure> {
@@ -152,17 +174,17 @@ fn check_apart(parts: &[Part]) -> Result<(), Failure> {
     }
 }
 
-fn divided(parts: &Arc<[Part]>, parts_a_block: usize) -> impl Iterator<Item = Block> {
-    let starts = (0..parts.len()).step_by(parts_a_block.max(1));
+fn divided(lent: &Arc<Lent>, parts_a_block: usize) -> impl Iterator<Item = Block> {
+    let starts = (0..lent.parts.len()).step_by(parts_a_block.max(1));
     starts.map(move |start| Block {
-        parts: Arc::clone(parts),
+        lent: Arc::clone(lent),
         mine: start..start + parts_a_block.max(1),
     })
 }
 
 impl Block {
     fn parts(&self) -> &[Part] {
-        &self.parts[self.mine.clone()]
+        &self.lent.parts[self.mine.clone()]
     }
 }
 
@@ -172,7 +194,7 @@ impl Source for LentSource {
             let address = std::ptr::with_exposed_provenance(part.address);
             // SAFETY: not null, and of a length that can be (`checked`). Who lent it sees to it that
             // it exists and stays unchanged until this is dropped (`sources_at`), which is before
-            // the transfer says that it is over.
+            // the transfer says that it is over; no other transfer writes it (`Lending`).
             unsafe { std::slice::from_raw_parts(address, part.bytes) }
         };
         self.0.parts().iter().map(part).collect()
@@ -183,8 +205,8 @@ impl Destination for LentDestination {
     fn parts_mut(&mut self) -> Vec<&mut [u8]> {
         let part = |part: &Part| {
             let address = std::ptr::with_exposed_provenance_mut(part.address);
-            // SAFETY: as above, and nobody else uses it (`destinations_at`); no other part of the
-            // same transfer does (`check_apart`).
+            // SAFETY: as above, and nobody else uses it (`destinations_at`): no other transfer does
+            // (`Lending`), and no other part of the same one (`check_apart`).
             unsafe { std::slice::from_raw_parts_mut(address, part.bytes) }
         };
         self.0.parts().iter().map(part).collect()
@@ -247,8 +269,9 @@ mod tests {
         let (low, high) = second.split_at_mut(1);
         let (all, most) = first.split_at_mut(3);
         let parts = [part(low), part(high), part(all), part(most)];
+        let lending = Box::leak(Box::default());
         // SAFETY: four parts of memory that is used again only after they are dropped.
-        let lent = unsafe { destinations_at(parts.as_ptr(), 2, 2, 4) };
+        let lent = unsafe { destinations_at(parts.as_ptr(), 2, 2, 4, lending) };
         for (number, mut block) in (1..).zip(lent.unwrap()) {
             for part in block.parts_mut() {
                 part.fill(number);

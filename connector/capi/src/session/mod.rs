@@ -8,7 +8,8 @@
 //! - **I6** Every call is safe from any thread, with any handle, also while others use or free it. What
 //!   a call works with stays until the call returns.
 //! - **I7** Memory is lent to a transfer until that is *over*: a wait for it returned `RACKLINE_ERROR_OK`
-//!   or `RACKLINE_ERROR_NO_RESULT`, a cancel said that it was revoked, or a free of it returned.
+//!   or `RACKLINE_ERROR_NO_RESULT`, a cancel said that it was revoked, or a free of it returned. What one transfer writes is lent to no other:
+//!   [`lending`] refuses it.
 //! - **I8** A child of `fork` is refused everything that its parent has open, without a lock that the
 //!   parent may have held. It may attach by itself.
 //! - **I9** No panic crosses into C: it becomes `RACKLINE_ERROR_PANICKED`.
@@ -18,10 +19,12 @@ mod error;
 mod fetch;
 mod handles;
 mod hashes;
+mod lending;
 mod lent;
 mod lookup;
 mod model;
 mod opening;
+mod options;
 mod pending;
 mod pool;
 mod prefix;
@@ -43,10 +46,11 @@ pub use model::{RacklineModel, rackline_model_fingerprint};
 pub use opening::{
     RacklineSession, RacklineSessionOptions, rackline_session_free, rackline_session_open,
 };
+pub use options::{RacklinePoolOptions, RacklineQuota};
 pub use pending::RACKLINE_FOREVER_MS;
 pub use pool::{
-    RacklinePool, RacklinePoolOptions, rackline_pool_attach, rackline_pool_close,
-    rackline_pool_metric, rackline_pool_metrics, rackline_pool_node,
+    RacklinePool, rackline_pool_attach, rackline_pool_close, rackline_pool_metric,
+    rackline_pool_metrics, rackline_pool_node,
 };
 pub use prefix::{
     RacklineBlockHandle, RacklinePrefix, rackline_prefix_blocks, rackline_prefix_free,

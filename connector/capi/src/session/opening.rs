@@ -7,10 +7,11 @@ use connector::session::SessionOptions;
 use connector::transfer::{TransferSession, Transfers};
 use kv_cache::{HOLD_MS, HOLD_MS_MAX, Namespace};
 
-use super::arguments::{optional, place, text, values};
+use super::arguments::{optional, place};
 use super::error::{Failure, RacklineError, code};
 use super::handles::{self, Opened};
 use super::model::{RacklineModel, model_at};
+use super::options::namespace_at;
 use super::pool::RacklinePool;
 
 const CHUNK_TIMEOUT_MS: u64 = 2000;
@@ -77,7 +78,7 @@ pub unsafe extern "C" fn rackline_session_open(
             None => (Namespace::new("", b""), CHUNK_TIMEOUT_MS, HOLD_MS),
             Some(options) => (
                 // SAFETY: by the caller's promise.
-                unsafe { namespace(options) }?,
+                unsafe { namespace_at(options.tenant, options.salt, options.salt_bytes) }?,
                 or_default(options.chunk_timeout_ms, CHUNK_TIMEOUT_MS),
                 or_default(options.hold_ms, HOLD_MS),
             ),
@@ -91,22 +92,6 @@ pub unsafe extern "C" fn rackline_session_open(
         session.write(RacklineSession { handle: handles::open(opened) });
         Ok(())
     })
-}
-
-/// The namespace that C names.
-///
-/// # Safety
-/// The tenant is null or ends with a NUL, and the salt is null or has its length.
-unsafe fn namespace(options: &RacklineSessionOptions) -> Result<Namespace, Failure> {
-    let tenant = if options.tenant.is_null() {
-        ""
-    } else {
-        // SAFETY: by the caller's promise.
-        unsafe { text(options.tenant, "the tenant") }?
-    };
-    // SAFETY: by the caller's promise.
-    let salt = unsafe { values(options.salt, options.salt_bytes, "the salt") }?;
-    Ok(Namespace::new(tenant, salt))
 }
 
 /// Frees a session. What it has under way goes on. A session that is zero is ignored.

@@ -5,10 +5,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use connector::transfer::Completion;
-use cxl_shm::clock::Clock;
+use cxl_shm::clock::{Clock as _, SystemClock};
 
 use super::error::{Failure, RacklineError};
-use crate::attached::CLOCK;
 
 /// A wait that takes as long as it takes, in milliseconds.
 pub const RACKLINE_FOREVER_MS: u64 = u64::MAX;
@@ -66,7 +65,7 @@ impl<T> Pending<T> {
     pub(super) fn wait(&self, timeout_ms: u64) -> Result<T, Failure> {
         const UNDER_WAY: Failure =
             Failure::usual(RacklineError::UnderWay, c"the transfer is still under way");
-        let started_ms = CLOCK.now_ms();
+        let clock = SystemClock::start();
         loop {
             let heard = self.bell.rings();
             if let Some(result) = self.advance() {
@@ -76,7 +75,7 @@ impl<T> Pending<T> {
                 self.bell.wait(heard, None);
                 continue;
             }
-            let left_ms = timeout_ms.saturating_sub(CLOCK.now_ms().saturating_sub(started_ms));
+            let left_ms = timeout_ms.saturating_sub(clock.now_ms());
             if left_ms == 0 {
                 return Err(UNDER_WAY);
             }

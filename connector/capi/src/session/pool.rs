@@ -5,15 +5,12 @@ use std::ffi::c_char;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use connector::pool::PoolOptions;
-use connector::transfer::{TransferOptions, Transfers};
+use connector::transfer::Transfers;
 
-use super::arguments::{optional, place, places, text};
+use super::arguments::{place, places, text};
 use super::error::{Failure, RacklineError, c_text, code};
 use super::handles::{self, Opened};
-
-const COPY_THREADS_MAX: u32 = 64;
-const QUEUE_DEPTH_MAX: u32 = 1 << 20;
+use super::options::{RacklinePoolOptions, options_at};
 
 /// This process, attached to a pool. Zero is none.
 #[derive(Clone, Copy, Debug)]
@@ -27,17 +24,6 @@ impl Opened for Transfers {
     const KIND: &'static str = "a pool";
 }
 
-/// How a process transfers. What is zero has its default.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct RacklinePoolOptions {
-    /// Threads that copy, 64 at most. One fills most of what a processor can copy, and is the
-    /// default.
-    pub copy_threads: u32,
-    /// Transfers that wait in each queue at most, 1048576 at most; by default 256.
-    pub queue_depth: u32,
-}
-
 /// Attaches this process to the pool in the memory at `region` (a devdax device or a file) as one of
 /// node `node`, and starts its threads. Every host of the rack has a node number of its own, from 0,
 /// and its processes share it; a single host is node 0. Without `options` (null) all have their
@@ -46,8 +32,10 @@ pub struct RacklinePoolOptions {
 /// Attach once a process, for all its threads.
 ///
 /// # Safety
-/// `region` is null or points to a text that ends with a NUL; `options` is null or points to options;
-/// `pool` is null or points to a handle that nobody else uses during the call.
+/// `region` is null or points to a text that ends with a NUL; `options` is null or points to options,
+/// whose quotas are null or as many as they say, each with a tenant that is null or ends with a NUL, and
+/// a salt that is null or has its length; `pool` is null or points to a handle that nobody else uses
+/// during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_pool_attach(
@@ -63,30 +51,11 @@ pub unsafe extern "C" fn rackline_pool_attach(
         // SAFETY: by the caller's promise.
         let region = unsafe { text(region, "the path of the region") }?;
         // SAFETY: by the caller's promise.
-        let options = transfer_options(unsafe { optional(options, "the options") }?)?;
+        let options = unsafe { options_at(options) }?;
         let transfers = Transfers::attach(Path::new(region), node, options);
         let transfers = transfers.map_err(|error| Failure::new(RacklineError::Pool, error))?;
         pool.write(RacklinePool { handle: handles::open(transfers) });
         Ok(())
-    })
-}
-
-fn transfer_options(options: Option<&RacklinePoolOptions>) -> Result<TransferOptions, Failure> {
-    let default = TransferOptions::default();
-    let Some(options) = options else { return Ok(default) };
-    let chosen = |value: u32, default: usize, most: u32, name: &str| match value {
-        0 => Ok(default),
-        value if value > most => {
-            Err(Failure::bad_argument(format!("{name} is {value}, {most} at most")))
-        }
-        value => Ok(value as usize),
-    };
-    let RacklinePoolOptions { copy_threads, queue_depth } = *options;
-    Ok(TransferOptions {
-        pool: PoolOptions::default(),
-        copy_threads: chosen(copy_threads, default.copy_threads, COPY_THREADS_MAX, "copy_threads")?,
-        fetch_threads: default.fetch_threads,
-        queue_depth: chosen(queue_depth, default.queue_depth, QUEUE_DEPTH_MAX, "queue_depth")?,
     })
 }
 

@@ -78,7 +78,8 @@ pub unsafe extern "C" fn rackline_publish(
         let block_bytes = session.options().block_bytes;
         // SAFETY: by the caller's promise. Until the publish is over: its completion comes after the
         // blocks were used for the last time.
-        let sources = unsafe { sources_at(parts, count, parts_a_block, block_bytes) }?;
+        let sources =
+            unsafe { sources_at(parts, count, parts_a_block, block_bytes, handles::lending()?) }?;
         let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
         let blocks = (first_depth..).zip(hashes).zip(sources).map(block).collect();
         let pending = Pending::new(session.publish(blocks)?);

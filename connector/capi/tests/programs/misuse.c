@@ -1,11 +1,7 @@
 /* What cannot work is an error with a code and a message, and changes nothing: run as
  *
  *     misuse REGION */
-#define _POSIX_C_SOURCE 200809L
 #include "blocks.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 static const RacklinePool NO_POOL = {0};
 static const RacklineSession NO_SESSION = {0};
@@ -156,51 +152,6 @@ static void nothing_is_freed(void) {
     MUST(rackline_fetch_free(NO_FETCH));
 }
 
-/* A child is refused what its parent has open, attaches by itself, and finds what is in the pool. */
-static void in_a_child(const char *region, RacklinePool pool, RacklineSession session,
-                       RacklineLookup lookup) {
-    RacklineBlockHash hash = block_hash(0);
-    RacklineLookup other;
-    RacklineLookupResult found;
-    EXPECT(FORKED, rackline_lookup(session, &hash, 1, &other));
-    EXPECT(FORKED, rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
-    EXPECT(FORKED, rackline_lookup_free(lookup));
-    EXPECT(FORKED, rackline_pool_close(pool));
-    RacklinePool own;
-    RacklineModel model = tiny_model();
-    RacklineSession own_session;
-    MUST(rackline_pool_attach(region, 0, NULL, &own));
-    CHECK(own.handle != pool.handle);
-    MUST(rackline_session_open(own, &model, BLOCK_BYTES, NULL, &own_session));
-    MUST(rackline_lookup(own_session, &hash, 1, &other));
-    MUST(rackline_lookup_wait(other, RACKLINE_FOREVER_MS, &found));
-    CHECK(found.blocks == 1);
-    EXPECT(BAD_HANDLE, rackline_lookup_free(lookup));
-    EXPECT(BAD_HANDLE, rackline_pool_close(pool));
-    MUST(rackline_pool_close(own));
-}
-
-static void forked(const char *region, RacklinePool pool, RacklineSession session) {
-    RacklineBlockHash hash = block_hash(0);
-    RacklineLookup lookup;
-    MUST(rackline_lookup(session, &hash, 1, &lookup));
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        in_a_child(region, pool, session, lookup);
-        _exit(0);
-    }
-    int status = 0;
-    CHECK(waitpid(child, &status, 0) == child);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    /* The parent goes on. */
-    RacklineLookupResult found;
-    MUST(rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
-    CHECK(found.blocks == 1);
-    MUST(rackline_prefix_free(found.prefix));
-    MUST(rackline_lookup_free(lookup));
-}
-
 static void closed(RacklinePool pool, RacklineSession session) {
     RacklineBlockHash hash = block_hash(0);
     RacklineLookup before, after;
@@ -234,7 +185,6 @@ int main(int argc, char **argv) {
     MUST(rackline_session_open(pool, &model, BLOCK_BYTES, NULL, &session));
     wrong_publishes(session);
     wrong_fetches(session);
-    forked(argv[1], pool, session);
     nothing_is_freed();
     closed(pool, session);
     return 0;

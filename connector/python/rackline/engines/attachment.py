@@ -23,8 +23,8 @@ class Attachment:
                 pool = rackline.Pool(
                     settings.region,
                     settings.node,
-                    copy_threads=settings.copy_threads,
                     fetch_threads=fetch_threads,
+                    **settings.pool_options(),
                 )
             _pools[self._key] = (pool, shares + 1)
         self.pool = pool

@@ -6,8 +6,20 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import rackline
+from rackline._native import check_pool_options
+
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+_OPTIONS = (
+    "copy_threads",
+    "queue_depth",
+    "high_watermark_per_mille",
+    "low_watermark_per_mille",
+    "quotas",
+)
 
 
 class SettingsError(ValueError):
@@ -33,7 +45,20 @@ class PoolSettings:
     hold_ms: int = 30000
     """How long blocks that were found, or handed over, are held at most."""
     copy_threads: int = 1
-    """Threads that copy, in each process."""
+    """Threads that copy, in each process; 64 at most."""
+    queue_depth: int = 256
+    """Transfers that wait in each queue of a process at most."""
+    high_watermark_per_mille: int = 950
+    """Above how many thousandths of use a process begins to evict in the background."""
+    low_watermark_per_mille: int = 900
+    """Down to how many thousandths it evicts then."""
+    quotas: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """What tenants may keep of this host's part of the pool when room is short: for each ``tenant``
+    ``bytes``, or ``per_mille`` of it."""
+
+    def pool_options(self) -> dict[str, Any]:
+        """Those of :class:`rackline.Pool`."""
+        return {name: getattr(self, name) for name in _OPTIONS}
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Self:
@@ -52,14 +77,20 @@ class PoolSettings:
             except ValueError:
                 raise SettingsError("RACKLINE_NODE is not a number") from None
         for name, value in found.items():
-            wanted = type(fields[name].default)
+            field = fields[name]
+            usual = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            wanted = type(usual)
             if type(value) is not wanted:
                 raise SettingsError(
                     f"the setting {name!r} is {value!r}, not of type {wanted.__name__}"
                 )
-            if wanted is int and (value < 0 or (name == "copy_threads" and value == 0)):
+            if wanted is int and value < 0:
                 raise SettingsError(f"the setting {name!r} is {value}: too small")
         settings = cls(**found)
+        try:
+            check_pool_options(**settings.pool_options())
+        except rackline.Error as error:
+            raise SettingsError(f"{cls.PLACE}: {error}") from None
         if not settings.region or settings.node < 0:
             raise SettingsError(
                 f'set "region" and "node" in {cls.PLACE} (or RACKLINE_REGION and RACKLINE_NODE): the '

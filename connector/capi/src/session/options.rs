@@ -1,0 +1,122 @@
+//! How the process of a pool works.
+#![expect(unsafe_code, reason = "options that C passes")]
+
+use std::ffi::c_char;
+
+use connector::pool::PoolOptions;
+use connector::transfer::TransferOptions;
+use kv_cache::Namespace;
+use kv_cache::evict::{Quota, Watermarks};
+
+use super::arguments::{optional, text, values};
+use super::error::Failure;
+
+/// How much of this node's payload a namespace may keep when room is short. While there is room nobody
+/// is kept from using it. For all processes of the host, until another one says otherwise.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklineQuota {
+    /// The tenant; null is the one without a name.
+    pub tenant: *const c_char,
+    /// The salt of the tenant's cache: `salt_bytes` bytes.
+    pub salt: *const u8,
+    /// Length of the salt in bytes.
+    pub salt_bytes: usize,
+    /// So many bytes, below 2^63, when `per_mille` is 0; else 0.
+    pub bytes: u64,
+    /// So many thousandths of the node's payload, 1000 at most.
+    pub per_mille: u16,
+}
+
+/// How a process transfers, and keeps its node's part of the pool. What is zero has its default.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklinePoolOptions {
+    /// Threads that copy, 64 at most. One fills most of what a processor can copy, and is the
+    /// default.
+    pub copy_threads: u32,
+    /// Transfers that wait in each queue at most, 1048576 at most; by default 256.
+    pub queue_depth: u32,
+    /// Above how many thousandths of use this process begins to evict in the background; by default
+    /// 950, 1000 at most. Of payload only when the region has no free memory left.
+    pub high_watermark_per_mille: u16,
+    /// Down to how many thousandths it evicts then; by default 900, below the high one.
+    pub low_watermark_per_mille: u16,
+    /// Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
+    pub quotas: *const RacklineQuota,
+    /// How many there are.
+    pub quota_count: usize,
+}
+
+/// The options that C chose at `options`, or the default ones.
+///
+/// # Safety
+/// `options` is null or points to options, whose quotas are null or `quota_count`, each with a tenant
+/// that is null or ends with a NUL, and a salt that is null or has its length. All stay unchanged during
+/// the call.
+pub(super) unsafe fn options_at(
+    options: *const RacklinePoolOptions,
+) -> Result<TransferOptions, Failure> {
+    let default = TransferOptions::default();
+    // SAFETY: by the caller's promise.
+    let Some(options) = unsafe { optional(options, "the options") }? else { return Ok(default) };
+    let or_default = |chosen: u32, default| if chosen == 0 { default } else { chosen as usize };
+    // SAFETY: by the caller's promise.
+    let quotas = unsafe { values(options.quotas, options.quota_count, "the quotas") }?;
+    let quotas = quotas.iter().map(|quota| {
+        // SAFETY: by the caller's promise.
+        unsafe { quota_of(quota) }
+    });
+    let (high, low) = (options.high_watermark_per_mille, options.low_watermark_per_mille);
+    let chosen = TransferOptions {
+        pool: PoolOptions {
+            watermarks: Watermarks::of_chosen(
+                (high != 0).then_some(high),
+                (low != 0).then_some(low),
+            )
+            .map_err(Failure::bad_argument)?,
+            quotas: quotas.collect::<Result<_, _>>()?,
+        },
+        copy_threads: or_default(options.copy_threads, default.copy_threads),
+        fetch_threads: default.fetch_threads,
+        queue_depth: or_default(options.queue_depth, default.queue_depth),
+    };
+    chosen.check().map_err(Failure::bad_argument)?;
+    Ok(chosen)
+}
+
+/// A quota, and whose.
+///
+/// # Safety
+/// The tenant is null or ends with a NUL, and the salt is null or has its length.
+unsafe fn quota_of(quota: &RacklineQuota) -> Result<(Namespace, Quota), Failure> {
+    // SAFETY: by the caller's promise.
+    let namespace = unsafe { namespace_at(quota.tenant, quota.salt, quota.salt_bytes) }?;
+    match (quota.bytes, quota.per_mille) {
+        (bytes, 0) => Ok((namespace, Quota::Bytes(bytes))),
+        (0, per_mille) => Ok((namespace, Quota::PerMille(per_mille))),
+        (bytes, per_mille) => Err(Failure::bad_argument(format!(
+            "a quota of {bytes} bytes and of {per_mille} thousandths: set one, and the other to 0"
+        ))),
+    }
+}
+
+/// The namespace that C names by tenant and salt.
+///
+/// # Safety
+/// `tenant` is null or ends with a NUL, and `salt` is null or has `salt_bytes` bytes.
+pub(super) unsafe fn namespace_at(
+    tenant: *const c_char,
+    salt: *const u8,
+    salt_bytes: usize,
+) -> Result<Namespace, Failure> {
+    let tenant = if tenant.is_null() {
+        ""
+    } else {
+        // SAFETY: by the caller's promise.
+        unsafe { text(tenant, "the tenant") }?
+    };
+    // SAFETY: by the caller's promise.
+    let salt = unsafe { values(salt, salt_bytes, "the salt") }?;
+    Ok(Namespace::new(tenant, salt))
+}

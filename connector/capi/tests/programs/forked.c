@@ -1,0 +1,168 @@
+/* Children made by fork, at any moment: run as
+ *
+ *     forked REGION attached    of a process that is attached to a pool
+ *     forked REGION attaching   of one that attaches to a pool for the first time, in another thread
+ *     forked REGION shared      of one that attaches to the shared memory and detaches, in another thread */
+#define _POSIX_C_SOURCE 200809L
+#include "blocks.h"
+#include "cxl_shm.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Far more than any of it takes. */
+#define LIMIT_S 20
+#define ROUNDS 40
+
+static const char *region;
+
+static void pause_us(long us) { nanosleep(&(struct timespec){0, us * 1000}, NULL); }
+
+/* A child is refused what its parent has open, attaches by itself, and finds what is in the pool. */
+static void in_a_child(RacklinePool pool, RacklineSession session, RacklineLookup lookup) {
+    RacklineBlockHash hash = block_hash(0);
+    RacklineLookup other;
+    RacklineLookupResult found;
+    EXPECT(FORKED, rackline_lookup(session, &hash, 1, &other));
+    EXPECT(FORKED, rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
+    EXPECT(FORKED, rackline_lookup_free(lookup));
+    EXPECT(FORKED, rackline_pool_close(pool));
+    RacklinePool own;
+    RacklineModel model = tiny_model();
+    RacklineSession own_session;
+    MUST(rackline_pool_attach(region, 0, NULL, &own));
+    CHECK(own.handle != pool.handle);
+    MUST(rackline_session_open(own, &model, BLOCK_BYTES, NULL, &own_session));
+    MUST(rackline_lookup(own_session, &hash, 1, &other));
+    MUST(rackline_lookup_wait(other, RACKLINE_FOREVER_MS, &found));
+    CHECK(found.blocks == 1);
+    EXPECT(BAD_HANDLE, rackline_lookup_free(lookup));
+    EXPECT(BAD_HANDLE, rackline_pool_close(pool));
+    MUST(rackline_pool_close(own));
+}
+
+/* How a child ended, which has a time to its end: what hangs is killed. */
+static void must_end_well(pid_t child) {
+    int status = 0;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    if (WIFSIGNALED(status)) {
+        fprintf(stderr, "a child hung, or crashed: signal %d\n", WTERMSIG(status));
+    }
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void of_an_attached_process(void) {
+    RacklinePool pool;
+    RacklineSession session;
+    RacklineModel model = tiny_model();
+    MUST(rackline_pool_attach(region, 0, NULL, &pool));
+    MUST(rackline_session_open(pool, &model, BLOCK_BYTES, NULL, &session));
+    uint8_t block[BLOCK_BYTES] = {0};
+    RacklineSource part = {block, BLOCK_BYTES};
+    RacklineBlockHash hash = block_hash(0);
+    RacklinePublish publish;
+    RacklinePublishResult result;
+    MUST(rackline_publish(session, &hash, 1, 0, &part, 1, &publish));
+    MUST(rackline_publish_wait(publish, RACKLINE_FOREVER_MS, &result, NULL, 0));
+    MUST(rackline_publish_free(publish));
+    RacklineLookup lookup;
+    MUST(rackline_lookup(session, &hash, 1, &lookup));
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(LIMIT_S);
+        in_a_child(pool, session, lookup);
+        _exit(0);
+    }
+    must_end_well(child);
+    /* The parent goes on. */
+    RacklineLookupResult found;
+    MUST(rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
+    CHECK(found.blocks == 1);
+    MUST(rackline_prefix_free(found.prefix));
+    MUST(rackline_lookup_free(lookup));
+    MUST(rackline_session_free(session));
+    MUST(rackline_pool_close(pool));
+}
+
+static void *attach(void *argument) {
+    RacklinePool pool;
+    MUST(rackline_pool_attach(region, 0, NULL, &pool));
+    MUST(rackline_pool_close(pool));
+    return argument;
+}
+
+/* Nothing of its parent keeps the child from being refused, and from attaching by itself. */
+static void child_of_one_that_attaches(void) {
+    RacklineError outcome = rackline_session_free((RacklineSession){7});
+    CHECK(outcome == RACKLINE_ERROR_BAD_HANDLE || outcome == RACKLINE_ERROR_FORKED);
+    attach(NULL);
+}
+
+static void of_one_that_attaches(void) {
+    for (long round = 0; round < ROUNDS; round++) {
+        pid_t parent = fork();
+        if (parent == 0) {
+            alarm(2 * LIMIT_S);
+            pthread_t thread;
+            CHECK(pthread_create(&thread, NULL, attach, NULL) == 0);
+            pause_us(round * 50);
+            pid_t child = fork();
+            if (child == 0) {
+                alarm(LIMIT_S);
+                child_of_one_that_attaches();
+                _exit(0);
+            }
+            must_end_well(child);
+            CHECK(pthread_join(thread, NULL) == 0);
+            _exit(0);
+        }
+        must_end_well(parent);
+    }
+}
+
+static atomic_bool is_over;
+
+static void *attach_and_detach(void *argument) {
+    while (!is_over) {
+        CHECK(cxl_shm_attach(region, 0) == CXL_SHM_ERROR_OK);
+        CHECK(cxl_shm_detach() == CXL_SHM_ERROR_OK);
+    }
+    return argument;
+}
+
+static void of_one_with_shared_memory(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, attach_and_detach, NULL) == 0);
+    for (long round = 0; round < ROUNDS; round++) {
+        pause_us(round * 25);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(LIMIT_S);
+            CHECK(cxl_shm_acquire_lock(0) == CXL_SHM_ERROR_NOT_ATTACHED);
+            CHECK(cxl_shm_detach() == CXL_SHM_ERROR_NOT_ATTACHED);
+            _exit(0);
+        }
+        must_end_well(child);
+    }
+    is_over = true;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3) {
+        fprintf(stderr, "usage: forked REGION attached|attaching|shared\n");
+        return 2;
+    }
+    region = argv[1];
+    if (strcmp(argv[2], "attached") == 0) {
+        of_an_attached_process();
+    } else if (strcmp(argv[2], "attaching") == 0) {
+        of_one_that_attaches();
+    } else {
+        of_one_with_shared_memory();
+    }
+    return 0;
+}

@@ -1,0 +1,138 @@
+/* Watermarks and quotas: run as
+ *
+ *     pool_options REGION
+ *
+ * A node of the region has room for 768 blocks. */
+#define _POSIX_C_SOURCE 200809L
+#include "blocks.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define KEPT 100
+#define OTHERS 400
+#define BATCH 20
+
+static void refused(const char *region) {
+    RacklineQuota quotas[65] = {0};
+    RacklinePool pool;
+    const struct {
+        RacklinePoolOptions options;
+        RacklineQuota quota;
+        const char *said;
+    } wrong[] = {
+        {{.copy_threads = 65}, {0}, "copy_threads is 65"},
+        {{.queue_depth = 1048577}, {0}, "queue_depth is 1048577"},
+        {{.high_watermark_per_mille = 1001}, {0}, "watermarks of 1001 and 900"},
+        {{.low_watermark_per_mille = 960}, {0}, "watermarks of 950 and 960"},
+        {{.high_watermark_per_mille = 900}, {0}, "watermarks of 900 and 900"},
+        {{.quota_count = 1}, {.bytes = 1, .per_mille = 1}, "set one"},
+        {{.quota_count = 1}, {.per_mille = 1001}, "per_mille 1001"},
+        {{.quota_count = 1}, {.bytes = UINT64_MAX}, "quota 0 has 18446744073709551615 bytes"},
+        {{.quota_count = 1}, {.tenant = "\xff"}, "the tenant"},
+        {{.quota_count = 1}, {.salt_bytes = 1}, "the salt"},
+        {{.quota_count = 2}, {.bytes = 1}, "one already"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        RacklinePoolOptions options = wrong[i].options;
+        quotas[0] = quotas[1] = wrong[i].quota;
+        options.quotas = quotas;
+        pool.handle = 7;
+        EXPECT(BAD_ARGUMENT, rackline_pool_attach(region, 0, &options, &pool));
+        CHECK(pool.handle == 0);
+        if (strstr(rackline_error_message(), wrong[i].said) == NULL) {
+            fprintf(stderr, "not \"%s\": %s\n", wrong[i].said, rackline_error_message());
+            exit(1);
+        }
+    }
+    RacklinePoolOptions options = {0};
+    options.quota_count = 1;
+    EXPECT(BAD_ARGUMENT, rackline_pool_attach(region, 0, &options, &pool));
+    CHECK(strstr(rackline_error_message(), "the quotas") != NULL);
+    uint8_t salts[65];
+    for (uint8_t i = 0; i < 65; i++) {
+        salts[i] = i;
+        quotas[i] = (RacklineQuota){.salt = &salts[i], .salt_bytes = 1, .per_mille = 10};
+    }
+    options.quotas = quotas;
+    options.quota_count = 65;
+    EXPECT(BAD_ARGUMENT, rackline_pool_attach(region, 0, &options, &pool));
+    CHECK(strstr(rackline_error_message(), "64 at most") != NULL);
+}
+
+static RacklineSession session_of(RacklinePool pool, const char *tenant) {
+    RacklineModel model = tiny_model();
+    RacklineSessionOptions options = {.tenant = tenant};
+    RacklineSession session;
+    MUST(rackline_session_open(pool, &model, BLOCK_BYTES, &options, &session));
+    return session;
+}
+
+/* A few at a time: what is being written cannot be evicted. */
+static void publish(RacklineSession session, uint32_t count) {
+    static uint8_t memory[BLOCK_BYTES];
+    for (uint32_t first = 0; first < count; first += BATCH) {
+        RacklineBlockHash hashes[BATCH] = {0};
+        RacklineSource parts[BATCH] = {0};
+        for (uint32_t i = 0; i < BATCH; i++) {
+            hashes[i] = block_hash(first + i);
+            parts[i] = (RacklineSource){memory, BLOCK_BYTES};
+        }
+        RacklinePublish publish;
+        RacklinePublishResult result;
+        MUST(rackline_publish(session, hashes, BATCH, first, parts, 1, &publish));
+        MUST(rackline_publish_wait(publish, RACKLINE_FOREVER_MS, &result, NULL, 0));
+        CHECK(result.published == BATCH);
+        MUST(rackline_publish_free(publish));
+    }
+}
+
+static size_t found(RacklineSession session, uint32_t count) {
+    static RacklineBlockHash hashes[OTHERS];
+    for (uint32_t i = 0; i < count; i++) {
+        hashes[i] = block_hash(i);
+    }
+    RacklineLookup lookup;
+    RacklineLookupResult found;
+    MUST(rackline_lookup(session, hashes, count, &lookup));
+    MUST(rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
+    MUST(rackline_lookup_free(lookup));
+    MUST(rackline_prefix_free(found.prefix));
+    return found.blocks;
+}
+
+/* Above the high watermark goes what is over its quota, though it is the younger, down to the low one. */
+static void kept(const char *region) {
+    RacklineQuota quota = {.tenant = "modest", .bytes = 10 * BLOCK_BYTES};
+    RacklinePoolOptions options = {.high_watermark_per_mille = 500,
+                                   .low_watermark_per_mille = 250,
+                                   .quotas = &quota,
+                                   .quota_count = 1};
+    RacklinePool pool;
+    MUST(rackline_pool_attach(region, 0, &options, &pool));
+    RacklineSession usual = session_of(pool, NULL), modest = session_of(pool, "modest");
+    publish(usual, KEPT);
+    publish(modest, OTHERS);
+    uint64_t evicted = 0;
+    while (evicted < 384 - 192) {
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+        MUST(rackline_pool_metric(pool, "evicted_blocks", &evicted));
+    }
+    CHECK(found(usual, KEPT) == KEPT);
+    CHECK(found(modest, OTHERS) < OTHERS);
+    MUST(rackline_session_free(usual));
+    MUST(rackline_session_free(modest));
+    MUST(rackline_pool_close(pool));
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) {
+        fprintf(stderr, "usage: pool_options REGION\n");
+        return 2;
+    }
+    /* It waits for evictions. */
+    alarm(120);
+    refused(argv[1]);
+    kept(argv[1]);
+    return 0;
+}
