@@ -78,8 +78,8 @@ class PoolSettings:
                 raise SettingsError("RACKLINE_NODE is not a number") from None
         for name, value in found.items():
             field = fields[name]
-            usual = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            wanted = type(usual)
+            made = field.default_factory
+            wanted = type(field.default if made is dataclasses.MISSING else made())
             if type(value) is not wanted:
                 raise SettingsError(
                     f"the setting {name!r} is {value!r}, not of type {wanted.__name__}"

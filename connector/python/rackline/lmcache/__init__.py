@@ -9,6 +9,8 @@ Turn it on in LMCache's configuration with
       rackline.region: /dev/dax0.0
       rackline.node: 1
 
+LMCache's server loads ``rackline.lmcache.l2_adapter`` instead.
+
 ``docs/lmcache.md`` in the source of this package lists all settings, what is stored, what is isolated,
 and how to see that it works.
 """
