@@ -5,7 +5,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn build_driver(folder: &Path, flags: &[&str]) {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_cuda.c");
@@ -25,14 +25,31 @@ fn check(mode: &str, flags: &[&str], arguments: &[&str]) -> Output {
     build_driver(folder.path(), flags);
     // Removed also when the check does not come to its end.
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
-    Command::new(env!("CARGO_BIN_EXE_gpu-check"))
+    let child = Command::new(env!("CARGO_BIN_EXE_gpu-check"))
         .args(["--size", "512MiB", "--rounds", "1", "--directory"])
         .arg(memory.path())
         .args(arguments)
         .env("LD_LIBRARY_PATH", folder.path())
         .env("FAKE_CUDA", mode)
-        .output()
-        .unwrap()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let process = child.id();
+    let output = child.wait_with_output().unwrap();
+    remove_tier(process);
+    output
+}
+
+/// What a check that was killed leaves of its pool in this host: the region's number begins with that
+/// of the process.
+fn remove_tier(process: u32) {
+    let prefix = format!("rackline-00000000-{:04x}-{:04x}-", process >> 16, process & 0xffff);
+    for file in std::fs::read_dir("/dev/shm").unwrap().flatten() {
+        if file.file_name().to_string_lossy().starts_with(&prefix) {
+            std::fs::remove_file(file.path()).unwrap();
+        }
+    }
 }
 
 fn report(output: &Output) -> serde_json::Value {
