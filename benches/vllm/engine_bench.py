@@ -1,7 +1,7 @@
 """What the pool is worth to vLLM, and what it costs, on this machine in one run.
 
 - Time to the first token of a prompt of 1,009 tokens, of which 992 are cached: computed anew, through
-  the pool (both ways to load), and through vLLM's own ExampleConnector, which keeps files. Its
+  the pool (both ways to load, and layer by layer), and through vLLM's own ExampleConnector, which keeps files. Its
   OffloadingConnector does not run on CPUs. The engine's own prefix cache is off.
 - The share of the connector in the time of a step when nothing is found and nothing saved.
 """
@@ -97,10 +97,12 @@ def main() -> None:
     with engine(model, **SIZES) as own:
         results["computed anew"] = time_to_first_token(own)
     with Region("512MiB", "1536KiB", chunk="8MiB") as region:
-        for load in ("async", "sync"):
-            settings = {"region": region.path, "node": 0, "load": load}
+        for load, layerwise in [("async", "off"), ("sync", "off"), ("sync", "both")] * 2:
+            settings = {"region": region.path, "node": 0, "load": load, "layerwise": layerwise}
             with engine(model, settings, **SIZES) as own:
-                results[f"pool, {load}"] = time_to_first_token(own)
+                name = f"pool, {load}, layerwise {layerwise}"
+                results.setdefault(name, []).append(time_to_first_token(own))
+                assert (own.counter("loaded_layers") > 0) == (layerwise == "both")
                 assert own.counter("loaded_blocks") >= 31 * ROUNDS
                 assert own.counter("failed_load_blocks") == 0
         settings = {"region": region.path, "node": 0}

@@ -7,6 +7,7 @@ mod bandwidth;
 mod content;
 mod device;
 mod errors;
+mod layers;
 mod registration;
 mod report;
 mod round_trips;
@@ -94,6 +95,7 @@ fn run(options: &Options) -> Result<ExitCode> {
         .context("cannot set up the check")?;
     registration::check(&mut report, &device);
     report.check("round trips", round_trips::check(&device));
+    report.check("layers", layers::check(&device));
     report.check("several streams", streams::check(&device));
     report.check("second process", second_process::check(&device, options.gpu, options.size));
     report.check("errors", errors::check(&device));

@@ -23,7 +23,7 @@ typedef uint64_t CUdeviceptr;
 
 enum {
     OK = 0, INVALID_VALUE = 1, NO_DEVICE = 101, INVALID_CONTEXT = 201, FAILED = 719,
-    NOT_SUPPORTED = 801
+    NOT_READY = 600, NOT_SUPPORTED = 801
 };
 
 /* Memory that copies may reach. One copy lies within one range on each side. */
@@ -216,6 +216,15 @@ CUresult cuEventDestroy_v2(struct event *event) { free(event); return OK; }
 CUresult cuEventRecord(struct event *event, void *handle) {
     LOCKED(event->stream = stream_of(handle); event->position = event->stream->submitted);
     return OK;
+}
+/* Whoever asks lets the stream do one thing more. */
+CUresult cuEventQuery(struct event *event) {
+    int done = 1;
+    LOCKED(if (event->stream && event->stream->done < event->position) {
+        run_until(event->stream, event->stream->done + 1);
+        done = event->stream->done >= event->position;
+    });
+    return done ? OK : NOT_READY;
 }
 CUresult cuEventSynchronize(struct event *event) {
     if (fails("cuEventSynchronize")) return FAILED;

@@ -75,7 +75,7 @@ fn it_passes_where_all_is_well() {
         let report = report(&output);
         assert!(output.status.success(), "{report}");
         assert_eq!(failed(&report), Vec::<&str>::new(), "{report}");
-        assert_eq!(report["checks"].as_array().unwrap().len(), 8);
+        assert_eq!(report["checks"].as_array().unwrap().len(), 9);
         assert_eq!(report["bandwidth"].as_array().unwrap().len(), 8);
         assert!(report["stored_bytes"].as_u64().unwrap() > 0);
         assert_eq!(report["bounced_bytes"], 0);

@@ -52,9 +52,12 @@ class BlockMemory:
     (the index of a torch device). Block ``b`` is, for each part ``(address, stride, bytes)`` in
     order, the ``bytes`` bytes at ``address + b * stride``.
 
+    ``layers`` says how many parts each layer has; without it a block is one layer.
+
     Whoever makes one vouches that this memory exists for as long as ``owner`` does, and that nothing
     else writes a block while a transfer of it is under way, nor reads it while it is fetched; but for
-    what the stream was given before that a transfer of a GPU's memory is told.
+    what the stream was given before that a transfer of a GPU's memory is told; and of a transfer by
+    layers, a layer that is ready, or that has not arrived.
     Transfers of this memory exclude one another, by block: a second one is an :class:`Error`.
     """
 
@@ -65,7 +68,11 @@ class BlockMemory:
         owner: Any,
         *,
         gpu: int | None = None,
+        layers: list[int] | None = None,
     ) -> None: ...
+    @property
+    def layers(self) -> int:
+        """How many layers a block has."""
     @property
     def block_bytes(self) -> int:
         """Length of a block in bytes."""
@@ -140,9 +147,11 @@ class Pool:
         high_watermark_per_mille: int | None = None,
         low_watermark_per_mille: int | None = None,
         quotas: list[Quota] = ...,
+        publishes_by_layers: bool = False,
     ) -> None:
         """``copy_threads`` copy both ways; give ``fetch_threads=1`` where blocks of a GPU are
-        published: that waits for its stream, and fetches should not wait behind it."""
+        published: that waits for its stream, and fetches should not wait behind it.
+        ``publishes_by_layers`` starts the thread for :meth:`Session.publish_by_layers`."""
 
     def session(
         self,
@@ -214,6 +223,18 @@ class Session:
         done with the blocks before they are written. What is launched after the fetch came to its end
         finds them, on any stream."""
 
+    def fetch_by_layers(
+        self, blocks: Prefix | list[bytes], memory: BlockMemory, block_ids: list[int]
+    ) -> LayeredFetch:
+        """Fetches as :meth:`fetch`, the first layer of all blocks before the second. Not into memory
+        of a GPU."""
+    def publish_by_layers(
+        self, hashes: list[bytes], depths: list[int], memory: BlockMemory, block_ids: list[int]
+    ) -> LayeredPublish:
+        """Publishes blocks, each behind as many others in its prompt as ``depths`` says, as their
+        layers become ready. The pool was attached with ``publishes_by_layers``. Not from memory of a
+        GPU."""
+
 class Lookup:
     """A lookup under way. Its result is had once."""
 
@@ -275,3 +296,31 @@ class FetchResult:
     the bytes could not be copied. ``None`` when all are good."""
     message: str | None
     """The same for people."""
+
+class LayeredFetch:
+    """A fetch by layers under way."""
+
+    def wait_layer(self, layer: int, timeout_ms: int | None = None) -> bool:
+        """Waits until a layer is in all blocks of memory, where it may be used from then on; ``False``
+        when it takes longer than that. Whether it is good is known when the whole fetch is done.
+        :class:`Error` when the fetch ended without that layer. Ctrl-C ends it."""
+    def poll(self) -> FetchResult | None:
+        """The result, or ``None`` while it is under way. It is had once."""
+    def wait(self, timeout_ms: int | None = None) -> FetchResult | None:
+        """The result, or ``None`` when it takes longer than that. Ctrl-C ends it."""
+
+class LayeredPublish:
+    """A publish by layers under way. Dropping it aborts it, and so does closing the pool."""
+
+    def layer_ready(self, layer: int) -> None:
+        """Says that a layer is ready in all blocks, and stays as it is. In any order."""
+    def finish(self) -> None:
+        """Says that all layers are ready, and that the blocks are to be found from now on."""
+    def abort(self) -> None:
+        """Says that nothing is to be published. Its result says when the memory is not read any
+        more."""
+    def poll(self) -> PublishResult | None:
+        """The result, or ``None`` while it is under way. It is had once, after :meth:`finish` or
+        :meth:`abort`."""
+    def wait(self, timeout_ms: int | None = None) -> PublishResult | None:
+        """The result, or ``None`` when it takes longer than that. Ctrl-C ends it."""

@@ -9,9 +9,9 @@ from typing import Any
 from rackline._native import BlockMemory, Error
 
 
-def block_memory(*arrays: Any) -> BlockMemory:
+def block_memory(*arrays: Any, layers: list[int] | None = None) -> BlockMemory:
     """The blocks of one or more arrays of equal first dimension: block ``b`` is ``array[b]`` of each
-    in turn.
+    in turn. ``layers`` says how many arrays each layer has, for transfers by layers.
 
     Takes torch tensors on the CPU or on one NVIDIA GPU, numpy arrays, and anything else with the
     writable buffer protocol (``bytearray``, ``mmap``, ``array``, of which the first dimension counts).
@@ -31,7 +31,7 @@ def block_memory(*arrays: Any) -> BlockMemory:
         raise Error(f"arrays with different numbers of blocks: {sorted(counts)}")
     if len(gpus) != 1:
         raise Error("arrays that are not on one device")
-    return BlockMemory(parts, counts.pop(), (arrays, views), gpu=gpus.pop())
+    return BlockMemory(parts, counts.pop(), (arrays, views), gpu=gpus.pop(), layers=layers)
 
 
 def _is_tensor(array: Any) -> bool:

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use connector::session::{FetchStop, HoldReport, PublishOutcome};
+use connector::session::{FetchStop, HoldReport, PublishOutcome, PublishReport};
 use connector::transfer::{Completion, Fetched, Published, SubmitError};
 use kv_cache::PrefixMatch;
 use pyo3::prelude::*;
@@ -15,14 +15,14 @@ use crate::prefix::Prefix;
 const SIGNALS_MS: u64 = 100;
 
 /// A result that is taken once, from any thread.
-struct Pending<T> {
+pub(crate) struct Pending<T> {
     completion: Mutex<Completion<T>>,
     /// In which it is under way: a child made by `fork` would wait for ever.
     process: u32,
 }
 
 impl<T: Send> Pending<T> {
-    fn new(completion: Completion<T>) -> Self {
+    pub(crate) fn new(completion: Completion<T>) -> Self {
         Self { completion: Mutex::new(completion), process: std::process::id() }
     }
 
@@ -32,7 +32,7 @@ impl<T: Send> Pending<T> {
         Ok(py.detach(cancel))
     }
 
-    fn check_process(&self) -> PyResult<()> {
+    pub(crate) fn check_process(&self) -> PyResult<()> {
         if std::process::id() == self.process {
             return Ok(());
         }
@@ -40,26 +40,35 @@ impl<T: Send> Pending<T> {
     }
 
     /// The result; `None` while there is none, for at most `timeout_ms`, or for ever.
-    fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<T>> {
+    pub(crate) fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<T>> {
         self.check_process()?;
-        let mut left_ms = timeout_ms;
-        loop {
-            let now_ms = left_ms.map_or(SIGNALS_MS, |left_ms| left_ms.min(SIGNALS_MS));
-            let done = py.detach(|| {
-                let completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner);
-                if now_ms == 0 { completion.poll() } else { completion.wait_ms(now_ms) }
-            });
-            if let Some(result) = done.map_err(error)? {
-                return Ok(Some(result));
-            }
-            if let Some(left_ms) = &mut left_ms {
-                *left_ms -= now_ms;
-                if *left_ms == 0 {
-                    return Ok(None);
-                }
-            }
-            py.check_signals()?;
+        wait_in_pieces(py, timeout_ms, |now_ms| {
+            let completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner);
+            if now_ms == 0 { completion.poll() } else { completion.wait_ms(now_ms) }.map_err(error)
+        })
+    }
+}
+
+/// What `wait` waits for, for so many milliseconds at a time; `None` when it takes longer than
+/// `timeout_ms`. Ctrl-C ends it.
+pub(crate) fn wait_in_pieces<T: Send>(
+    py: Python<'_>,
+    timeout_ms: Option<u64>,
+    wait: impl Fn(u64) -> PyResult<Option<T>> + Sync,
+) -> PyResult<Option<T>> {
+    let mut left_ms = timeout_ms;
+    loop {
+        let now_ms = left_ms.map_or(SIGNALS_MS, |left_ms| left_ms.min(SIGNALS_MS));
+        if let Some(result) = py.detach(|| wait(now_ms))? {
+            return Ok(Some(result));
         }
+        if let Some(left_ms) = &mut left_ms {
+            *left_ms -= now_ms;
+            if *left_ms == 0 {
+                return Ok(None);
+            }
+        }
+        py.check_signals()?;
     }
 }
 
@@ -110,6 +119,31 @@ pub(crate) struct PublishResult {
     outcomes: Vec<String>,
 }
 
+impl PublishResult {
+    pub(crate) fn of(report: &PublishReport) -> Self {
+        let outcome = |outcome: &PublishOutcome| match outcome {
+            PublishOutcome::Published => "published".to_owned(),
+            PublishOutcome::AlreadyThere => "already_there".to_owned(),
+            PublishOutcome::Refused(refusal) => refusal.to_string(),
+            PublishOutcome::Failed(failure) => failure.to_string(),
+            PublishOutcome::TakenAway => {
+                "other processes of this host believed this one dead".to_owned()
+            }
+        };
+        Self {
+            published: report.published(),
+            already_there: report.available() - report.published(),
+            outcomes: report.outcomes().iter().map(outcome).collect(),
+        }
+    }
+
+    /// Nothing of `blocks` blocks was published.
+    pub(crate) fn aborted(blocks: usize) -> Self {
+        let outcomes = vec!["aborted".to_owned(); blocks];
+        Self { published: 0, already_there: 0, outcomes }
+    }
+}
+
 /// A publish under way.
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Publish(Pending<Published<ReadBlock>>);
@@ -128,21 +162,7 @@ impl Publish {
             return Ok(None);
         };
         drop(blocks);
-        let report = report.map_err(error)?;
-        let outcome = |outcome: &PublishOutcome| match outcome {
-            PublishOutcome::Published => "published".to_owned(),
-            PublishOutcome::AlreadyThere => "already_there".to_owned(),
-            PublishOutcome::Refused(refusal) => refusal.to_string(),
-            PublishOutcome::Failed(failure) => failure.to_string(),
-            PublishOutcome::TakenAway => {
-                "other processes of this host believed this one dead".to_owned()
-            }
-        };
-        Ok(Some(PublishResult {
-            published: report.published(),
-            already_there: report.available() - report.published(),
-            outcomes: report.outcomes().iter().map(outcome).collect(),
-        }))
+        Ok(Some(PublishResult::of(&report.map_err(error)?)))
     }
 
     fn poll(&self, py: Python<'_>) -> PyResult<Option<PublishResult>> {
@@ -166,6 +186,22 @@ pub(crate) struct FetchResult {
     message: Option<String>,
 }
 
+impl FetchResult {
+    pub(crate) fn of(fetched: Fetched<WriteBlock>) -> PyResult<Self> {
+        let Fetched { report, destinations } = fetched;
+        drop(destinations);
+        let report = report.map_err(error)?;
+        let (reason, message) = match report.stop() {
+            None => (None, None),
+            Some(FetchStop::Miss(miss)) => (Some(miss.label().to_owned()), Some(miss.to_string())),
+            Some(FetchStop::Failed(failure)) => {
+                (Some("copy".to_owned()), Some(failure.to_string()))
+            }
+        };
+        Ok(Self { valid_blocks: report.valid_blocks(), reason, message })
+    }
+}
+
 /// A fetch under way.
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Fetch(Pending<Fetched<WriteBlock>>);
@@ -180,19 +216,7 @@ impl Fetch {
 impl Fetch {
     #[pyo3(signature = (timeout_ms = None))]
     fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<FetchResult>> {
-        let Some(Fetched { report, destinations }) = self.0.wait(py, timeout_ms)? else {
-            return Ok(None);
-        };
-        drop(destinations);
-        let report = report.map_err(error)?;
-        let (reason, message) = match report.stop() {
-            None => (None, None),
-            Some(FetchStop::Miss(miss)) => (Some(miss.label().to_owned()), Some(miss.to_string())),
-            Some(FetchStop::Failed(failure)) => {
-                (Some("copy".to_owned()), Some(failure.to_string()))
-            }
-        };
-        Ok(Some(FetchResult { valid_blocks: report.valid_blocks(), reason, message }))
+        self.0.wait(py, timeout_ms)?.map(FetchResult::of).transpose()
     }
 
     fn poll(&self, py: Python<'_>) -> PyResult<Option<FetchResult>> {

@@ -5,12 +5,14 @@
 //! - **Y1** No call holds Python's lock while it waits or copies. (Dropping the last reference to a pool
 //!   that was not closed waits for its threads; none of them wants the lock.)
 //! - **Y2** Memory is used in whole blocks, each by one transfer at a time that writes, or several
-//!   that read: [`memory`] refuses the rest.
+//!   that read: [`memory`] refuses the rest. A transfer by layers uses the block for its whole time,
+//!   and leaves the layers that did not become ready yet, or that have arrived, to who lent it.
 //! - **Y3** What owns the memory is kept alive until the last transfer on it is done.
 
 mod completion;
 mod error;
 mod gpu;
+mod layered;
 mod memory;
 mod model;
 mod options;
@@ -29,6 +31,8 @@ mod rackline_native {
     use crate::error::{Busy, Closed, Error, Forked};
     #[pymodule_export]
     use crate::gpu::Gpu;
+    #[pymodule_export]
+    use crate::layered::{LayeredFetch, LayeredPublish};
     #[pymodule_export]
     use crate::memory::BlockMemory;
     #[pymodule_export]

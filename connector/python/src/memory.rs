@@ -3,10 +3,12 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use connector::dma::Layers;
 use connector::dma::cuda::{DeviceDestination, DeviceSource};
-use connector::transfer::{Destination, GpuDestination, GpuSource, Source};
+use connector::transfer::{Destination, GpuDestination, GpuSource, LayerSource, Source};
 use pyo3::prelude::*;
 
 use crate::error::error;
@@ -15,7 +17,8 @@ use crate::error::error;
 /// order, the `bytes` bytes at `address + b * stride`.
 ///
 /// Whoever makes one vouches that this memory exists for as long as `owner` does, and that nothing
-/// else writes a block while a transfer of it is under way, nor reads it while it is fetched.
+/// else writes a block while a transfer of it is under way, nor reads it while it is fetched; of a
+/// transfer by layers, a layer that is ready, or that has not arrived.
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct BlockMemory {
     inner: Arc<Inner>,
@@ -23,6 +26,8 @@ pub(crate) struct BlockMemory {
 
 struct Inner {
     parts: Vec<Part>,
+    /// For each layer, which of the parts are its own.
+    layers: Vec<Range<usize>>,
     blocks: u32,
     block_bytes: u64,
     /// The GPU whose memory it is; none for memory that the processor reads and writes.
@@ -43,13 +48,15 @@ struct Part {
 #[pymethods]
 impl BlockMemory {
     #[new]
-    #[pyo3(signature = (parts, blocks, owner, *, gpu = None))]
+    #[pyo3(signature = (parts, blocks, owner, *, gpu = None, layers = None))]
     fn new(
         parts: Vec<(usize, usize, usize)>,
         blocks: u32,
         owner: Py<PyAny>,
         gpu: Option<usize>,
+        layers: Option<Vec<usize>>,
     ) -> PyResult<Self> {
+        let layers = layers_of(layers, parts.len())?;
         if parts.is_empty() || blocks == 0 {
             return Err(error("memory without parts or without blocks"));
         }
@@ -75,7 +82,8 @@ impl BlockMemory {
             checked.push(Part { address, stride, bytes });
         }
         let in_use = Mutex::default();
-        let inner = Inner { parts: checked, blocks, block_bytes, gpu, in_use, _owner: owner };
+        let inner =
+            Inner { parts: checked, layers, blocks, block_bytes, gpu, in_use, _owner: owner };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -83,6 +91,13 @@ impl BlockMemory {
     #[getter]
     fn block_bytes(&self) -> u64 {
         self.inner.block_bytes
+    }
+
+    /// How many layers a block has.
+    #[getter]
+    #[pyo3(name = "layers")]
+    fn layer_count(&self) -> usize {
+        self.inner.layers.len()
     }
 
     /// How many blocks there are.
@@ -107,6 +122,14 @@ impl BlockMemory {
     /// The GPU whose memory it is.
     pub(crate) fn of_gpu(&self) -> Option<usize> {
         self.inner.gpu
+    }
+
+    /// How a block is cut into layers.
+    pub(crate) fn layers(&self) -> Layers {
+        let bytes = |parts: &Range<usize>| {
+            self.inner.parts[parts.clone()].iter().map(|part| part.bytes as u64).sum()
+        };
+        Layers::new(self.inner.layers.iter().map(bytes))
     }
 
     /// The blocks of these numbers, to be published.
@@ -181,9 +204,27 @@ impl InUse {
 
     /// Address and length of each part.
     fn places(&self) -> impl Iterator<Item = (usize, usize)> {
-        let number = self.number as usize;
-        self.memory.parts.iter().map(move |part| (part.address + number * part.stride, part.bytes))
+        self.places_of(&self.memory.parts)
     }
+
+    fn places_of<'p>(&self, parts: &'p [Part]) -> impl Iterator<Item = (usize, usize)> + use<'p> {
+        let number = self.number as usize;
+        parts.iter().map(move |part| (part.address + number * part.stride, part.bytes))
+    }
+}
+
+/// Which parts are those of each layer, of which `counts` says how many it has: one layer of them all
+/// when it does not.
+fn layers_of(counts: Option<Vec<usize>>, parts: usize) -> PyResult<Vec<Range<usize>>> {
+    let counts = counts.unwrap_or_else(|| vec![parts]);
+    let sum = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
+    if counts.contains(&0) || sum != Some(parts) {
+        return Err(error(format!(
+            "the layers must have one part at least each, and {parts} in all"
+        )));
+    }
+    let starts = counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count)));
+    Ok(starts.zip(&counts).map(|(start, count)| start..start + count).collect())
 }
 
 impl Source for ReadBlock {
@@ -196,6 +237,18 @@ impl Source for ReadBlock {
             unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), bytes) }
         };
         self.0.places().map(part).collect()
+    }
+}
+
+impl LayerSource for ReadBlock {
+    fn layer(&self, layer: usize) -> Vec<&[u8]> {
+        self.0.check_memory_of_process();
+        let part = |(address, bytes)| {
+            // SAFETY: as above, of a layer that is ready: who said so vouches that nobody writes it.
+            unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), bytes) }
+        };
+        let parts = &self.0.memory.parts[self.0.memory.layers[layer].clone()];
+        self.0.places_of(parts).map(part).collect()
     }
 }
 

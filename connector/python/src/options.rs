@@ -35,6 +35,7 @@ impl Given<'_> {
             fetch_threads: within("fetch_threads", self.fetch_threads)?
                 .unwrap_or(usual.fetch_threads),
             queue_depth: within("queue_depth", self.queue_depth)?.unwrap_or(usual.queue_depth),
+            ..usual
         };
         options.check().map_err(error)?;
         Ok(options)

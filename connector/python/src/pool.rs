@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use connector::session::SessionOptions;
-use connector::transfer::Transfers;
+use connector::transfer::{TransferOptions, Transfers};
 use kv_cache::{HOLD_MS, HOLD_MS_MAX, Namespace};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -18,6 +18,7 @@ use crate::session::Session;
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Pool {
     transfers: Transfers,
+    publishes_by_layers: bool,
 }
 
 #[pymethods]
@@ -26,6 +27,7 @@ impl Pool {
     #[pyo3(signature = (
         region, node, *, copy_threads = None, fetch_threads = None, queue_depth = None,
         high_watermark_per_mille = None, low_watermark_per_mille = None, quotas = Vec::new(),
+        publishes_by_layers = false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn new(
@@ -38,6 +40,7 @@ impl Pool {
         high_watermark_per_mille: Option<i64>,
         low_watermark_per_mille: Option<i64>,
         quotas: Vec<Bound<'_, PyAny>>,
+        publishes_by_layers: bool,
     ) -> PyResult<Self> {
         let given = Given {
             copy_threads,
@@ -47,9 +50,9 @@ impl Pool {
             low_watermark_per_mille,
             quotas,
         };
-        let options = given.checked()?;
+        let options = TransferOptions { publishes_by_layers, ..given.checked()? };
         let transfers = py.detach(|| Transfers::attach(&region, node, options)).map_err(error)?;
-        Ok(Self { transfers })
+        Ok(Self { transfers, publishes_by_layers })
     }
 
     #[pyo3(signature = (
@@ -77,7 +80,8 @@ impl Pool {
             block_bytes,
             chunk_timeout_ms,
         };
-        Ok(Session::new(self.transfers.session(options).with_hold_ms(hold_ms)))
+        let session = self.transfers.session(options).with_hold_ms(hold_ms);
+        Ok(Session::new(session, self.publishes_by_layers))
     }
 
     /// Opens a GPU, or finds it open.

@@ -1,5 +1,7 @@
 //! Sessions.
 
+use std::sync::Arc;
+
 use connector::transfer::{NewBlock, TransferSession};
 use kv_cache::BlockHash;
 use pyo3::prelude::*;
@@ -7,6 +9,7 @@ use pyo3::prelude::*;
 use crate::completion::{Fetch, Lookup, Publish};
 use crate::error::{error, refused, refused_by_gpu};
 use crate::gpu::gpu_and_stream;
+use crate::layered::{LayeredFetch, LayeredPublish};
 use crate::memory::BlockMemory;
 use crate::prefix::Blocks;
 
@@ -14,11 +17,12 @@ use crate::prefix::Blocks;
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Session {
     session: TransferSession,
+    publishes_by_layers: bool,
 }
 
 impl Session {
-    pub(crate) fn new(session: TransferSession) -> Self {
-        Self { session }
+    pub(crate) fn new(session: TransferSession, publishes_by_layers: bool) -> Self {
+        Self { session, publishes_by_layers }
     }
 
     /// Refuses memory whose blocks are not those of the session.
@@ -102,6 +106,58 @@ impl Session {
                 .map_err(refused_by_gpu),
         };
         Ok(Fetch::new(fetch?))
+    }
+
+    fn fetch_by_layers(
+        &self,
+        blocks: Blocks<'_>,
+        memory: &BlockMemory,
+        block_ids: Vec<u32>,
+    ) -> PyResult<LayeredFetch> {
+        refuse_gpu(memory)?;
+        let blocks = blocks.into_matched()?;
+        self.check(memory, blocks.len(), block_ids.len())?;
+        let destinations = memory.write(&block_ids)?;
+        let layers = Arc::new(memory.layers());
+        let fetch = self.session.fetch_by_layers(blocks, destinations, layers);
+        Ok(LayeredFetch::new(fetch.map_err(refused)?))
+    }
+
+    fn publish_by_layers(
+        &self,
+        hashes: Vec<Vec<u8>>,
+        depths: Vec<u32>,
+        memory: &BlockMemory,
+        block_ids: Vec<u32>,
+    ) -> PyResult<LayeredPublish> {
+        if !self.publishes_by_layers {
+            return Err(error(
+                "the pool was attached without publishes_by_layers: attach it with \
+                 publishes_by_layers=True",
+            ));
+        }
+        refuse_gpu(memory)?;
+        self.check(memory, hashes.len(), block_ids.len())?;
+        if depths.len() != hashes.len() {
+            return Err(error(format!("{} blocks, and {} depths", hashes.len(), depths.len())));
+        }
+        let (hashes, bytes) = (block_hashes(&hashes)?, memory.read(&block_ids)?);
+        let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
+        let blocks = depths.into_iter().zip(hashes).zip(bytes).map(block).collect();
+        let layers = memory.layers();
+        let count = layers.count();
+        let publish = self.session.publish_by_layers(blocks, Arc::new(layers));
+        Ok(LayeredPublish::new(publish.map_err(refused)?, count))
+    }
+}
+
+/// Transfers by layers are those of the processor.
+fn refuse_gpu(memory: &BlockMemory) -> PyResult<()> {
+    match memory.of_gpu() {
+        None => Ok(()),
+        Some(gpu) => Err(error(format!(
+            "the memory is that of GPU {gpu}: its blocks are transferred whole, by fetch() and publish()"
+        ))),
     }
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 import unittest
 import weakref
@@ -124,6 +126,98 @@ class Sessions(unittest.TestCase):
         self.assertEqual(got[: len(expected)], expected)
         prefix.release()
         self.assertFalse(prefix.held)
+
+    def layered(self, pool: rackline.Pool) -> tuple[rackline.Session, list[bytearray]]:
+        """A session for blocks of three layers, the second of two parts, and the arrays of them."""
+        lengths = [1000, 1500, 96, 1600]
+        arrays = [bytearray(BLOCKS * length) for length in lengths]
+        return pool.session(model(), sum(lengths)), arrays
+
+    @staticmethod
+    def layered_memory(arrays: list[bytearray]) -> rackline.BlockMemory:
+        parts = [
+            memoryview(array).cast("B", (BLOCKS, len(array) // BLOCKS)) for array in arrays
+        ]
+        return rackline.block_memory(*parts, layers=[1, 2, 1])
+
+    def test_layers_are_published_as_they_are_ready_and_fetched_one_by_one(self) -> None:
+        session, source = self.layered(self.attach(publishes_by_layers=True))
+        memory = self.layered_memory(source)
+        self.assertEqual((memory.layers, memory.block_bytes), (3, BLOCK_BYTES))
+        publish = session.publish_by_layers(hashes(3), [0, 1, 2], memory, [1, 2, 3])
+        # What is written before a layer is ready is what is published.
+        for layer, arrays in [(0, source[:1]), (1, source[1:3]), (2, source[3:])]:
+            for array in arrays:
+                array[:] = os.urandom(len(array))
+            publish.layer_ready(layer)
+        with self.assertRaisesRegex(rackline.Error, "finish"):
+            publish.poll()
+        with self.assertRaisesRegex(rackline.Error, "no layer 3: a block has 3"):
+            publish.layer_ready(3)
+        self.assertEqual(len(session.lookup(hashes(3)).wait()), 0)
+        publish.finish()
+        publish.finish()
+        self.assertEqual(publish.wait().outcomes, ["published"] * 3)
+
+        other, target = self.layered(self.attach(1))
+        prefix = other.lookup(hashes(3)).wait()
+        fetch = other.fetch_by_layers(prefix, self.layered_memory(target), [1, 2, 3])
+        for layer, arrays in [(0, [0]), (1, [1, 2]), (2, [3])]:
+            self.assertTrue(fetch.wait_layer(layer))
+            for number in arrays:
+                block = len(source[number]) // BLOCKS
+                got = target[number][block : 4 * block]
+                self.assertEqual(got, source[number][block : 4 * block])
+        with self.assertRaisesRegex(rackline.Error, "ended"):
+            fetch.wait_layer(3)
+        result = fetch.wait()
+        self.assertEqual((result.valid_blocks, result.reason), (3, None))
+        # The same bytes as whole blocks.
+        whole = [bytearray(len(array)) for array in source]
+        prefix = other.lookup(hashes(3)).wait()
+        other.fetch(prefix, self.layered_memory(whole), [1, 2, 3]).wait()
+        self.assertEqual(whole, target)
+
+    def test_what_is_aborted_dropped_or_closed_is_not_published(self) -> None:
+        pool = self.attach(publishes_by_layers=True)
+        session, source = self.layered(pool)
+        memory = self.layered_memory(source)
+        publish = session.publish_by_layers(hashes(2), [0, 1], memory, [1, 2])
+        publish.layer_ready(0)
+        publish.abort()
+        publish.finish()
+        self.assertEqual(publish.wait().outcomes, ["aborted"] * 2)
+        dropped = session.publish_by_layers(hashes(2), [0, 1], memory, [1, 2])
+        dropped.layer_ready(0)
+        del dropped
+        waiting = session.publish_by_layers(hashes(2), [0, 1], memory, [1, 2])
+        pool.close()
+        waiting.finish()
+        self.assertEqual(waiting.wait().published, 0)
+        # Not even when nobody closes or drops anything: the interpreter ends all the same.
+        again, source = self.layered(pool := self.attach(publishes_by_layers=True))
+        self.assertEqual(len(again.lookup(hashes(2)).wait()), 0)
+        left_over = (
+            "import rackline, sys\n"
+            "from test_session import BLOCK_BYTES, buffer, hashes, model\n"
+            "pool = rackline.Pool(sys.argv[1], 1, publishes_by_layers=True)\n"
+            "session = pool.session(model(), BLOCK_BYTES)\n"
+            "memory = rackline.block_memory(buffer())\n"
+            "publish = session.publish_by_layers(hashes(2), [0, 1], memory, [1, 2])\n"
+        )
+        done = subprocess.run([sys.executable, "-c", left_over, self.region.path], timeout=120)
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(len(again.lookup(hashes(2)).wait()), 0)
+
+    def test_layers_that_do_not_fit_are_refused(self) -> None:
+        array = memoryview(bytearray(BLOCKS * BLOCK_BYTES)).cast("B", (BLOCKS, BLOCK_BYTES))
+        for layers in ([], [0, 1], [2], [1, 1]):
+            with self.assertRaisesRegex(rackline.Error, "1 in all"):
+                rackline.block_memory(array, layers=layers)
+        session = self.attach().session(model(), BLOCK_BYTES)
+        memory = rackline.block_memory(array)
+        with self.assertRaisesRegex(rackline.Error, "publishes_by_layers=True"):
+            session.publish_by_layers(hashes(1), [0], memory, [1])
 
     def test_models_tenants_and_salts_do_not_meet(self) -> None:
         pool = self.attach()

@@ -4,8 +4,9 @@ use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::units::{Extent, LINE_BYTES, LineRange};
 
 use super::checksum::RunningChecksum;
+use super::job::{check_layer, check_layers};
 use super::refresh_ahead::{BLOCK_BYTES, RefreshAhead, blocks};
-use super::{Checksum, DmaEngine, DmaError, LoadJob, StoreJob};
+use super::{Checksum, DmaEngine, DmaError, LayeredSource, Layers, LoadJob, StoreJob};
 
 #[cfg(target_arch = "aarch64")]
 use super::host_copy_aarch64 as copy;
@@ -79,25 +80,45 @@ impl HostDma {
         &self.fabric
     }
 
-    /// The checksum of each payload as the device has it, read past this host's caches. The
-    /// payloads lie in the region, on lines.
-    pub(super) fn checksums(&self, payloads: &[Extent]) -> Vec<Checksum> {
-        let all_blocks = payloads.iter().flat_map(|payload| blocks(*payload));
-        let mut ahead = RefreshAhead::new(&self.fabric, all_blocks);
+    /// Has what was stored to `payloads` arrive at the device (M9, M2).
+    fn make_arrive<'p>(&self, payloads: impl Iterator<Item = &'p Extent> + Clone) {
+        let stored = || payloads.clone().map(|payload| LineRange::covering(*payload));
+        if !copy::STORES_BYPASS_CACHES {
+            stored().for_each(|lines| self.fabric.write_back(lines));
+        }
+        self.fabric.fence();
+        if self.arrival == Arrival::ReadBack {
+            stored().for_each(|lines| self.fabric.read_back(lines));
+        }
+    }
+
+    /// The checksum of a payload as the device has it, read past this host's caches. The payload
+    /// lies in the region, on lines.
+    pub(super) fn checksum(&self, payload: Extent) -> Checksum {
+        let mut checksum = RunningChecksum::new();
+        self.read(payload, &mut checksum, |_| ());
+        checksum.finish()
+    }
+
+    /// Reads the next lines of a payload as the device has them, past this host's caches, and adds
+    /// them to its checksum; `bytes` gets them piece by piece.
+    pub(super) fn read(
+        &self,
+        lines: Extent,
+        checksum: &mut RunningChecksum,
+        mut bytes: impl FnMut(&[u8]),
+    ) {
+        let mut ahead = RefreshAhead::new(&self.fabric, blocks(lines));
         let stream = copy::LineStream::new(self.fabric.mapping());
         let mut read = copy::Block([0; BLOCK_BYTES]);
-        let checksum_of = |payload: &Extent| {
-            let mut checksum = RunningChecksum::new();
-            for block in blocks(*payload) {
-                stream.load(block, fenced_end_bytes(*payload, block, ahead.admit()), &mut read);
-                checksum.add(&read.0[..length(block)]);
-            }
-            checksum.finish()
-        };
-        let checksums = payloads.iter().map(checksum_of).collect();
-        // What is told of these payloads comes after every load above.
+        for block in blocks(lines) {
+            stream.load(block, fenced_end_bytes(lines, block, ahead.admit()), &mut read);
+            checksum.add(&read.0[..length(block)]);
+            bytes(&read.0[..length(block)]);
+        }
+        drop(stream);
+        // What is told of these lines comes after every load above.
         self.fabric.fence();
-        checksums
     }
 }
 
@@ -118,18 +139,14 @@ impl DmaEngine for HostDma {
         let checked: Vec<_> = jobs.iter().map(|job| job.check(self.fabric.bytes())).collect();
         let stream = copy::LineStream::new(self.fabric.mapping());
         let each = checked.iter().zip(jobs);
-        let results =
-            each.map(|(checked, job)| Ok(gather(&stream, checked.clone()?, job.parts))).collect();
+        let gather = |payload: Extent, parts: &[&[u8]]| {
+            let mut gather = Gather::new(payload);
+            parts.iter().for_each(|part| gather.part(&stream, part));
+            gather.finish(&stream)
+        };
+        let results = each.map(|(checked, job)| Ok(gather(checked.clone()?, job.parts))).collect();
         drop(stream);
-
-        let stored = || checked.iter().flatten().map(|payload| LineRange::covering(*payload));
-        if !copy::STORES_BYPASS_CACHES {
-            stored().for_each(|lines| self.fabric.write_back(lines));
-        }
-        self.fabric.fence();
-        if self.arrival == Arrival::ReadBack {
-            stored().for_each(|lines| self.fabric.read_back(lines));
-        }
+        self.make_arrive(checked.iter().flatten());
         results
     }
 
@@ -138,12 +155,15 @@ impl DmaEngine for HostDma {
         let all_blocks = checked.iter().flatten().flat_map(|payload| blocks(*payload));
         let mut ahead = RefreshAhead::new(&self.fabric, all_blocks);
         let stream = copy::LineStream::new(self.fabric.mapping());
+        let mut read = copy::Block([0; BLOCK_BYTES]);
         let mut results = Vec::with_capacity(jobs.len());
         for (checked, job) in checked.iter().zip(jobs) {
             results.push(checked.clone().map(|payload| {
-                let mut scatter = Scatter::new(&stream, &mut job.parts);
+                let mut scatter = Scatter::new(&mut job.parts);
                 for block in blocks(payload) {
-                    scatter.block(block, fenced_end_bytes(payload, block, ahead.admit()));
+                    let fenced_end_bytes = fenced_end_bytes(payload, block, ahead.admit());
+                    stream.load(block, fenced_end_bytes, &mut read);
+                    scatter.bytes(&stream, &read.0[..length(block)]);
                 }
                 scatter.checksum.finish()
             }));
@@ -153,35 +173,142 @@ impl DmaEngine for HostDma {
         self.fabric.fence();
         results
     }
+
+    fn load_by_layers(
+        &self,
+        jobs: &mut [LoadJob<&mut [u8]>],
+        layers: &Layers,
+        arrived: &mut dyn FnMut(usize),
+    ) -> Vec<Result<Checksum, DmaError>> {
+        let region_bytes = self.fabric.bytes();
+        let mut loading: Vec<_> = jobs
+            .iter_mut()
+            .map(|job| {
+                let payload = job.check_layers(layers, region_bytes)?;
+                Ok((payload, Scatter::new(&mut job.parts)))
+            })
+            .collect();
+        let payloads: Vec<_> = loading.iter().flatten().map(|(payload, _)| *payload).collect();
+        let payloads = payloads.as_slice();
+        let all_blocks = (0..layers.count()).flat_map(|layer| {
+            payloads.iter().flat_map(move |payload| blocks(layers.read_with(*payload, layer)))
+        });
+        let mut ahead = RefreshAhead::new(&self.fabric, all_blocks);
+        let stream = copy::LineStream::new(self.fabric.mapping());
+        let mut read = copy::Block([0; BLOCK_BYTES]);
+        for layer in 0..layers.count() {
+            for (payload, scatter) in loading.iter_mut().flatten() {
+                let part = layers.read_with(*payload, layer);
+                for block in blocks(part) {
+                    stream.load(block, fenced_end_bytes(part, block, ahead.admit()), &mut read);
+                    scatter.bytes(&stream, &read.0[..length(block)]);
+                }
+            }
+            // Before other threads hear of it.
+            stream.order();
+            arrived(layer);
+        }
+        drop(stream);
+        // The second look at the descriptor comes after every load above.
+        self.fabric.fence();
+        let loaded = loading.into_iter();
+        loaded.map(|loaded| loaded.map(|(_, scatter)| scatter.checksum.finish())).collect()
+    }
+
+    fn store_by_layers(
+        &self,
+        payloads: &[Extent],
+        layers: &Layers,
+        source: &mut dyn LayeredSource<Self>,
+    ) -> Option<Vec<Result<Checksum, DmaError>>> {
+        let mut storing = self.begin_layers(payloads, layers);
+        for layer in 0..layers.count() {
+            if !source.layer(layer, &mut |parts| storing.store(layer, parts)) {
+                return None;
+            }
+        }
+        Some(storing.finish())
+    }
 }
 
-/// Stores `parts` to `payload`, one after another.
-fn gather(stream: &copy::LineStream<'_>, payload: Extent, parts: &[&[u8]]) -> Checksum {
-    let mut checksum = RunningChecksum::new();
-    let mut gather = Gather { stream, at_bytes: payload.offset(), line: [0; LINE], filled: 0 };
-    for part in parts {
-        for block in part.chunks(STORE_BLOCK_BYTES) {
-            gather.add(block);
-            checksum.add(block);
+/// Payloads of which one layer after the other is stored.
+pub(super) struct LayeredStore<'d> {
+    dma: &'d HostDma,
+    layers: &'d Layers,
+    stream: copy::LineStream<'d>,
+    storing: Vec<Result<(Extent, Gather), DmaError>>,
+}
+
+impl HostDma {
+    /// Nothing is stored yet.
+    pub(super) fn begin_layers<'d>(
+        &'d self,
+        payloads: &[Extent],
+        layers: &'d Layers,
+    ) -> LayeredStore<'d> {
+        let storing = payloads.iter().map(|payload| {
+            let payload = check_layers(*payload, layers, self.fabric.bytes())?;
+            Ok((payload, Gather::new(payload)))
+        });
+        let stream = copy::LineStream::new(self.fabric.mapping());
+        LayeredStore { dma: self, layers, storing: storing.collect(), stream }
+    }
+}
+
+impl LayeredStore<'_> {
+    /// Stores the next layer, of which `parts` has the bytes for each payload.
+    pub(super) fn store(&mut self, layer: usize, parts: &[Vec<&[u8]>]) {
+        for (storing, parts) in self.storing.iter_mut().zip(parts) {
+            let Ok((payload, gather)) = storing else { continue };
+            match check_layer(*payload, self.layers.layer_bytes(layer), parts) {
+                Ok(()) => parts.iter().for_each(|part| gather.part(&self.stream, part)),
+                Err(error) => *storing = Err(error),
+            }
         }
     }
-    gather.finish();
-    checksum.finish()
+
+    /// All layers were stored.
+    pub(super) fn finish(self) -> Vec<Result<Checksum, DmaError>> {
+        let Self { dma, stream, storing, .. } = self;
+        let mut stored = Vec::with_capacity(storing.len());
+        let results = storing.into_iter().map(|storing| {
+            let (payload, gather) = storing?;
+            stored.push(payload);
+            Ok(gather.finish(&stream))
+        });
+        let results = results.collect();
+        drop(stream);
+        dma.make_arrive(stored.iter());
+        results
+    }
 }
 
 /// Bytes on their way into consecutive lines. A line is stored whole or not at all, so one that
 /// spans parts waits until it is complete.
-struct Gather<'s, 'm> {
-    stream: &'s copy::LineStream<'m>,
+struct Gather {
     /// Where the next line goes.
     at_bytes: u64,
     line: [u8; LINE],
     /// Bytes of `line` that are there.
     filled: usize,
+    checksum: RunningChecksum,
 }
 
-impl Gather<'_, '_> {
-    fn add(&mut self, mut bytes: &[u8]) {
+impl Gather {
+    /// From the start of `payload` on.
+    fn new(payload: Extent) -> Self {
+        let checksum = RunningChecksum::new();
+        Self { at_bytes: payload.offset(), line: [0; LINE], filled: 0, checksum }
+    }
+
+    fn part(&mut self, stream: &copy::LineStream<'_>, part: &[u8]) {
+        for block in part.chunks(STORE_BLOCK_BYTES) {
+            self.bytes(stream, block);
+            self.checksum.add(block);
+        }
+    }
+
+    fn bytes(&mut self, stream: &copy::LineStream<'_>, mut bytes: &[u8]) {
         if self.filled > 0 {
             let (fill, rest) = bytes.split_at(bytes.len().min(LINE - self.filled));
             self.line[self.filled..self.filled + fill.len()].copy_from_slice(fill);
@@ -189,57 +316,48 @@ impl Gather<'_, '_> {
             if self.filled < LINE {
                 return;
             }
-            self.store_line();
+            self.store_line(stream);
             bytes = rest;
         }
         let (lines, rest) = bytes.split_at(bytes.len() - bytes.len() % LINE);
-        self.stream.store(self.at_bytes, lines);
+        stream.store(self.at_bytes, lines);
         self.at_bytes += lines.len() as u64;
         self.line[..rest.len()].copy_from_slice(rest);
         self.filled = rest.len();
     }
 
     /// The last line is completed with zeros.
-    fn finish(mut self) {
+    fn finish(mut self, stream: &copy::LineStream<'_>) -> Checksum {
         if self.filled > 0 {
             self.line[self.filled..].fill(0);
-            self.store_line();
+            self.store_line(stream);
         }
+        self.checksum.finish()
     }
 
-    fn store_line(&mut self) {
-        self.stream.store(self.at_bytes, &self.line);
+    fn store_line(&mut self, stream: &copy::LineStream<'_>) {
+        stream.store(self.at_bytes, &self.line);
         self.at_bytes += LINE_BYTES;
         self.filled = 0;
     }
 }
 
-/// Bytes on their way from consecutive blocks into parts.
-struct Scatter<'s, 'm, 'p, 'a> {
-    stream: &'s copy::LineStream<'m>,
+/// Bytes on their way from a payload into parts.
+struct Scatter<'p, 'a> {
     parts: std::slice::IterMut<'p, &'a mut [u8]>,
     /// What is left of the part at hand.
     part: &'p mut [u8],
-    block: copy::Block,
     checksum: RunningChecksum,
 }
 
-impl<'s, 'm, 'p, 'a> Scatter<'s, 'm, 'p, 'a> {
-    fn new(stream: &'s copy::LineStream<'m>, parts: &'p mut [&'a mut [u8]]) -> Self {
-        Self {
-            stream,
-            parts: parts.iter_mut(),
-            part: &mut [],
-            block: copy::Block([0; BLOCK_BYTES]),
-            checksum: RunningChecksum::new(),
-        }
+impl<'p, 'a> Scatter<'p, 'a> {
+    fn new(parts: &'p mut [&'a mut [u8]]) -> Self {
+        Self { parts: parts.iter_mut(), part: &mut [], checksum: RunningChecksum::new() }
     }
 
-    /// The next block of the payload. It is read from shared memory once: what is checked is what
-    /// the parts get.
-    fn block(&mut self, block: Extent, fenced_end_bytes: u64) {
-        self.stream.load(block, fenced_end_bytes, &mut self.block);
-        let mut from = &self.block.0[..length(block)];
+    /// The next bytes of the payload, which were read from shared memory once: what is checked is
+    /// what the parts get.
+    fn bytes(&mut self, stream: &copy::LineStream<'_>, mut from: &[u8]) {
         self.checksum.add(from);
         while !from.is_empty() {
             if self.part.is_empty() {
@@ -248,7 +366,7 @@ impl<'s, 'm, 'p, 'a> Scatter<'s, 'm, 'p, 'a> {
             }
             let now = from.len().min(self.part.len());
             let (part, rest) = std::mem::take(&mut self.part).split_at_mut(now);
-            self.stream.spill(&from[..now], part);
+            stream.spill(&from[..now], part);
             self.part = rest;
             from = &from[now..];
         }

@@ -115,6 +115,14 @@ impl<'m> LineStream<'m> {
         }
     }
 
+    /// What was copied so far is complete, and in order with what this thread does next.
+    pub(super) fn order(&self) {
+        // Non-temporal stores pass later stores, such as the one that hands a buffer to another
+        // thread.
+        // SAFETY: every x86-64 has it; it touches no memory of its own.
+        unsafe { _mm_sfence() };
+    }
+
     /// Address of `bytes` bytes of whole lines in the mapping.
     fn lines_at(&self, at_bytes: u64, bytes: usize) -> *mut u8 {
         let extent = Extent::new(at_bytes, bytes as u64);
@@ -128,10 +136,7 @@ impl<'m> LineStream<'m> {
 
 impl Drop for LineStream<'_> {
     fn drop(&mut self) {
-        // Non-temporal stores pass later stores, such as the one that hands a buffer to another
-        // thread.
-        // SAFETY: every x86-64 has it; it touches no memory of its own.
-        unsafe { _mm_sfence() };
+        self.order();
     }
 }
 

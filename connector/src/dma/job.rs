@@ -2,7 +2,7 @@
 
 use cxl_shm::units::{Extent, LINE_BYTES, LineRange};
 
-use super::{DmaError, Part};
+use super::{DmaError, Layers, Part};
 
 /// One payload on its way into the pool.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,35 @@ impl<D: Part> LoadJob<D> {
     pub(super) fn check(&self, region_bytes: u64) -> Result<Extent, DmaError> {
         check(self.payload, self.parts.iter().map(Part::bytes), region_bytes)
     }
+
+    /// The payload, if it can be loaded by these layers.
+    pub(super) fn check_layers(
+        &self,
+        layers: &Layers,
+        region_bytes: u64,
+    ) -> Result<Extent, DmaError> {
+        check_layers(self.payload, layers, region_bytes).and_then(|_| self.check(region_bytes))
+    }
+}
+
+/// The payload, if it is as long as the layers and lies in a region of `region_bytes` bytes.
+pub(super) fn check_layers(
+    payload: Extent,
+    layers: &Layers,
+    region_bytes: u64,
+) -> Result<Extent, DmaError> {
+    check_place(payload, region_bytes)?;
+    check_length(payload, layers.bytes())
+}
+
+/// Whether these are parts of one layer of `payload`.
+pub(super) fn check_layer<S: Part>(
+    payload: Extent,
+    layer_bytes: u64,
+    parts: &[S],
+) -> Result<(), DmaError> {
+    let layer = payload.part(0, layer_bytes).expect("a layer is not longer than its payload");
+    check_length(layer, sum(parts.iter().map(Part::bytes))).map(|_| ())
 }
 
 fn check(
@@ -42,6 +71,11 @@ fn check(
     part_lengths: impl Iterator<Item = usize>,
     region_bytes: u64,
 ) -> Result<Extent, DmaError> {
+    check_place(payload, region_bytes)?;
+    check_length(payload, sum(part_lengths))
+}
+
+fn check_place(payload: Extent, region_bytes: u64) -> Result<Extent, DmaError> {
     if !payload.offset().is_multiple_of(LINE_BYTES) {
         return Err(DmaError::Misaligned { payload });
     }
@@ -49,7 +83,14 @@ fn check(
     if LineRange::covering(payload).end_bytes() > region_bytes {
         return Err(DmaError::OutOfRange { payload, region_bytes });
     }
-    let parts_bytes = part_lengths.map(|bytes| bytes as u64).fold(0, u64::saturating_add);
+    Ok(payload)
+}
+
+fn sum(part_lengths: impl Iterator<Item = usize>) -> u64 {
+    part_lengths.map(|bytes| bytes as u64).fold(0, u64::saturating_add)
+}
+
+fn check_length(payload: Extent, parts_bytes: u64) -> Result<Extent, DmaError> {
     if parts_bytes != payload.bytes() {
         return Err(DmaError::LengthMismatch { payload_bytes: payload.bytes(), parts_bytes });
     }

@@ -8,6 +8,11 @@
 //! Each engine takes parts in the memory it can reach: slices of this process ([`HostDma`],
 //! [`SimulatedDma`]), or memory of a GPU ([`cuda`]).
 //!
+//! Both go by layers, too, for engines that compute one layer while the next is copied: a load says
+//! when a layer of all its payloads is there ([`DmaEngine::load_by_layers`]), a store takes each as it
+//! becomes ready ([`DmaEngine::store_by_layers`]). The checksum is the same: over the whole payload, in
+//! its order. So what a layered load has said to be there is not checked before its end.
+//!
 //! What an engine does not do: decide whether the payload may be written or is still the one that
 //! was looked up. The descriptor says so, before and after (see `kv_cache`); the engine returns
 //! the checksum that goes into the descriptor or is compared with it.
@@ -20,6 +25,7 @@ mod host_copy_aarch64;
 #[cfg(target_arch = "x86_64")]
 mod host_copy_x86_64;
 mod job;
+mod layers;
 mod part;
 mod refresh_ahead;
 mod simulated;
@@ -27,6 +33,7 @@ mod simulated;
 pub use checksum::Checksum;
 pub use host::{Arrival, HostDma};
 pub use job::{LoadJob, StoreJob};
+pub use layers::{CopyLayer, LayeredSource, Layers};
 pub use part::Part;
 pub use simulated::SimulatedDma;
 
@@ -41,7 +48,7 @@ use cxl_shm::units::Extent;
 /// looks at the descriptor again, and compares the checksum, before it believes a loaded byte: another
 /// host may rewrite the space during the load. (The checksum alone may be that of another read than
 /// the one that filled the parts: a GPU's copy is not the CPU's.)
-pub trait DmaEngine {
+pub trait DmaEngine: 'static {
     /// Memory that a payload is gathered from. Nobody writes it during the call.
     type Source<'a>: Part + Copy;
     /// Memory that a payload is scattered into. Nobody else touches it during the call.
@@ -75,6 +82,37 @@ pub trait DmaEngine {
     /// before a byte of the parts is changed; [`DmaError::Device`] with the parts in an undefined
     /// state.
     fn load(&self, jobs: &mut [LoadJob<Self::Destination<'_>>]) -> Vec<Result<Checksum, DmaError>>;
+
+    /// Loads each payload as [`load`](Self::load) does, layer by layer: the first of all payloads,
+    /// then the next.
+    ///
+    /// `arrived` is called once for each layer, in order, when the parts that lie in it have the bytes
+    /// of it, of every payload that did not fail: other threads of this process (on a GPU: other
+    /// streams) may use that layer from then on, and the engine does not touch it any more. Bytes of
+    /// later layers may be there, too. Whether they are the right ones is known at the end.
+    ///
+    /// # Errors
+    /// As for `load`; [`DmaError::LengthMismatch`], too, when the layers are not as long as a payload.
+    fn load_by_layers(
+        &self,
+        jobs: &mut [LoadJob<Self::Destination<'_>>],
+        layers: &Layers,
+        arrived: &mut dyn FnMut(usize),
+    ) -> Vec<Result<Checksum, DmaError>>;
+
+    /// Stores each payload as [`store`](Self::store) does, layer by layer, each as soon as `source` says
+    /// that it is ready. `None` when it broke off: what is in the space of the payloads is undefined
+    /// then.
+    ///
+    /// # Errors
+    /// As for `store`; [`DmaError::LengthMismatch`], too, when the layers are not as long as a payload,
+    /// or parts not as long as their layer (then the payload is in an undefined state).
+    fn store_by_layers(
+        &self,
+        payloads: &[Extent],
+        layers: &Layers,
+        source: &mut dyn LayeredSource<Self>,
+    ) -> Option<Vec<Result<Checksum, DmaError>>>;
 }
 
 /// Why a payload was not copied.
@@ -98,7 +136,7 @@ pub enum DmaError {
         /// The payload asked for.
         payload: Extent,
     },
-    /// The parts are longer or shorter than the payload.
+    /// The parts, or the layers, are longer or shorter than the payload (or the layer).
     #[error("the parts hold {parts_bytes} bytes, the payload {payload_bytes}: they must be equal")]
     LengthMismatch {
         /// Length of the payload in bytes.

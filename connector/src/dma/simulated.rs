@@ -6,7 +6,9 @@ use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::{DmaCache, SimulatedHost};
 use cxl_shm::units::{Extent, LineRange};
 
-use super::{Checksum, DmaEngine, DmaError, LoadJob, StoreJob};
+use super::checksum::RunningChecksum;
+use super::job::{check_layer, check_layers};
+use super::{Checksum, DmaEngine, DmaError, LayeredSource, Layers, LoadJob, StoreJob};
 
 /// The engine of a simulated host: bytes move as `cache` says, the flushes are this engine's, and
 /// suppressing one of them is a mutation that some schedule has to notice.
@@ -64,6 +66,20 @@ impl SimulatedDma {
         Err(payload.part(0, payload.bytes() / 2).expect("half of a payload lies in it"))
     }
 
+    /// Has what was stored to `payloads` arrive at the device.
+    fn make_arrive(&self, payloads: impl Iterator<Item = Extent> + Clone) {
+        let stored = || payloads.clone().map(LineRange::covering);
+        // The engine may have left the payload in this host's caches (M9), and a fence need not
+        // wait for the device (M2).
+        for lines in stored() {
+            self.host.write_back(lines);
+        }
+        self.host.fence();
+        for lines in stored() {
+            self.host.read_back(lines);
+        }
+    }
+
     fn store_one(&self, payload: Extent, parts: &[&[u8]]) -> Result<Checksum, DmaError> {
         let bytes = parts.concat();
         match self.moved(payload) {
@@ -119,19 +135,8 @@ impl DmaEngine for SimulatedDma {
             .iter()
             .map(|job| job.check(region_bytes).and_then(|at| self.store_one(at, job.parts)))
             .collect();
-        let stored = || {
-            let done = jobs.iter().zip(&results).filter(|(_, result)| result.is_ok());
-            done.map(|(job, _)| LineRange::covering(job.payload))
-        };
-        // The engine may have left the payload in this host's caches (M9), and a fence need not
-        // wait for the device (M2).
-        for lines in stored() {
-            self.host.write_back(lines);
-        }
-        self.host.fence();
-        for lines in stored() {
-            self.host.read_back(lines);
-        }
+        let stored = jobs.iter().map(|job| job.payload).zip(&results);
+        self.make_arrive(stored.filter(|(_, result)| result.is_ok()).map(|(payload, _)| payload));
         results
     }
 
@@ -145,6 +150,99 @@ impl DmaEngine for SimulatedDma {
         let each = checked.into_iter().zip(jobs);
         each.map(|(checked, job)| checked.and_then(|at| self.load_one(at, job))).collect()
     }
+
+    fn load_by_layers(
+        &self,
+        jobs: &mut [LoadJob<&mut [u8]>],
+        layers: &Layers,
+        arrived: &mut dyn FnMut(usize),
+    ) -> Vec<Result<Checksum, DmaError>> {
+        let mut loading: Vec<_> = jobs
+            .iter()
+            .map(|job| {
+                let payload = job.check_layers(layers, self.host.bytes())?;
+                Ok((payload, RunningChecksum::new(), self.moved(payload).is_err()))
+            })
+            .collect();
+        for layer in 0..layers.count() {
+            // Lines may have come back since the layer before (M9): each is dropped when its layer is
+            // read.
+            for (payload, ..) in loading.iter().flatten() {
+                self.host.invalidate(LineRange::covering(layers.read_with(*payload, layer)));
+            }
+            self.host.fence();
+            for (loading, job) in loading.iter_mut().zip(jobs.iter_mut()) {
+                let Ok((payload, checksum, fails)) = loading else { continue };
+                let lines = layers.read_with(*payload, layer);
+                let mut bytes = vec![0; length(lines.bytes())];
+                self.host.dma_read(lines, &mut bytes, self.cache);
+                checksum.add(&bytes);
+                scatter(&bytes, length(lines.offset() - payload.offset()), &mut job.parts);
+                if *fails && layer == layers.count() / 2 {
+                    *loading = Err(failure(*payload));
+                }
+            }
+            arrived(layer);
+        }
+        let loaded = loading.into_iter();
+        loaded.map(|loaded| loaded.map(|(_, checksum, _)| checksum.finish())).collect()
+    }
+
+    fn store_by_layers(
+        &self,
+        payloads: &[Extent],
+        layers: &Layers,
+        source: &mut dyn LayeredSource<Self>,
+    ) -> Option<Vec<Result<Checksum, DmaError>>> {
+        let mut storing: Vec<_> = payloads
+            .iter()
+            .map(|payload| {
+                let payload = check_layers(*payload, layers, self.host.bytes())?;
+                Ok((payload, RunningChecksum::new(), self.moved(payload).is_err()))
+            })
+            .collect();
+        for layer in 0..layers.count() {
+            let (start, end) = layers.range(layer);
+            let mut store = |parts: &[Vec<&[u8]>]| {
+                for (storing, parts) in storing.iter_mut().zip(parts) {
+                    let Ok((payload, checksum, fails)) = storing else { continue };
+                    if let Err(error) = check_layer(*payload, end - start, parts) {
+                        *storing = Err(error);
+                        continue;
+                    }
+                    let bytes = parts.concat();
+                    let at = payload.part(start, end - start).expect("layers lie in their payload");
+                    self.host.dma_write(at, &bytes, self.cache);
+                    checksum.add(&bytes);
+                    if *fails && layer == layers.count() / 2 {
+                        *storing = Err(failure(*payload));
+                    }
+                }
+            };
+            if !source.layer(layer, &mut store) {
+                return None;
+            }
+        }
+        self.make_arrive(storing.iter().flatten().map(|(payload, ..)| *payload));
+        let stored = storing.into_iter();
+        Some(stored.map(|stored| stored.map(|(_, checksum, _)| checksum.finish())).collect())
+    }
+}
+
+/// Puts `bytes`, which are those of a payload from `start` on, into its parts.
+fn scatter(mut bytes: &[u8], start: usize, parts: &mut [&mut [u8]]) {
+    let mut skip = start;
+    for part in parts {
+        let from = skip.min(part.len());
+        skip -= from;
+        let now = bytes.len().min(part.len() - from);
+        part[from..from + now].copy_from_slice(&bytes[..now]);
+        bytes = &bytes[now..];
+    }
+}
+
+fn length(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("it lies in memory")
 }
 
 #[cfg(test)]
@@ -153,6 +251,7 @@ mod tests {
     use cxl_shm::units::LineOffset;
 
     use super::*;
+    use crate::dma::CopyLayer;
 
     const LINES: usize = 5;
     const BYTES: usize = LINES * 64 - 3;
@@ -174,9 +273,43 @@ mod tests {
         dma.load(&mut [LoadJob { payload: payload(), parts: vec![a, b] }]).remove(0)
     }
 
+    /// Layers that share lines.
+    fn layers() -> Layers {
+        Layers::new([100, 90, BYTES as u64 - 190])
+    }
+
+    struct Ready<'a>(&'a [u8]);
+
+    impl LayeredSource<SimulatedDma> for Ready<'_> {
+        fn layer(&mut self, layer: usize, copy: &mut CopyLayer<'_, SimulatedDma>) -> bool {
+            let (start, end) = layers().range(layer);
+            let (start, end) = (length(start), length(end));
+            copy(&[vec![&self.0[start..start + 1], &self.0[start + 1..end]]]);
+            true
+        }
+    }
+
+    fn store_by_layers(dma: &SimulatedDma, bytes: &[u8]) -> Result<Checksum, DmaError> {
+        dma.store_by_layers(&[payload()], &layers(), &mut Ready(bytes)).unwrap().remove(0)
+    }
+
+    fn load_by_layers(dma: &SimulatedDma, bytes: &mut [u8]) -> Result<Checksum, DmaError> {
+        let (a, b) = bytes.split_at_mut(77);
+        let mut told = Vec::new();
+        let jobs = &mut [LoadJob { payload: payload(), parts: vec![a, b] }];
+        let loaded = dma.load_by_layers(jobs, &layers(), &mut |layer| told.push(layer)).remove(0);
+        assert_eq!(told, [0, 1, 2]);
+        loaded
+    }
+
+    type Store = fn(&SimulatedDma, &[u8]) -> Result<Checksum, DmaError>;
+    type Load = fn(&SimulatedDma, &mut [u8]) -> Result<Checksum, DmaError>;
+    /// Whole payloads, and layer by layer.
+    const WAYS: [(Store, Load); 2] = [(store, load), (store_by_layers, load_by_layers)];
+
     /// A payload is stored over an older one that the reader still has in its caches. Says whether
     /// the reader gets the new one.
-    fn arrives(rack: &SimulatedRack, cache: DmaCache) -> bool {
+    fn arrives(rack: &SimulatedRack, cache: DmaCache, (store, load): (Store, Load)) -> bool {
         let (writer, reader) = (engine(rack, 0, cache), engine(rack, 1, cache));
         for line in 0..LINES as u64 {
             rack.host(1).read_line(LineOffset::new(4096 + line * 64).unwrap());
@@ -192,22 +325,24 @@ mod tests {
 
     #[test]
     fn every_flush_and_fence_is_needed() {
-        let caches = [DmaCache::Bypass, DmaCache::Allocate];
-        let racks = caches.map(|cache| {
-            let rack = SimulatedRack::sticky(2, 8192);
-            assert!(arrives(&rack, cache), "{cache:?}");
-            rack
-        });
-        let sites = racks[1].sites();
-        assert_eq!(sites.len(), 5, "{sites:?}");
-        assert_eq!(racks[0].sites(), sites);
-        for site in sites {
-            let noticed = caches.iter().any(|cache| {
+        for way in WAYS {
+            let caches = [DmaCache::Bypass, DmaCache::Allocate];
+            let racks = caches.map(|cache| {
                 let rack = SimulatedRack::sticky(2, 8192);
-                rack.suppress(site);
-                !arrives(&rack, *cache)
+                assert!(arrives(&rack, cache, way), "{cache:?}");
+                rack
             });
-            assert!(noticed, "nothing went wrong without {site}");
+            let sites = racks[1].sites();
+            assert_eq!(sites.len(), 5, "{sites:?}");
+            assert_eq!(racks[0].sites(), sites);
+            for site in sites {
+                let noticed = caches.iter().any(|cache| {
+                    let rack = SimulatedRack::sticky(2, 8192);
+                    rack.suppress(site);
+                    !arrives(&rack, *cache, way)
+                });
+                assert!(noticed, "nothing went wrong without {site}");
+            }
         }
     }
 
@@ -215,10 +350,27 @@ mod tests {
     fn busy_caches_and_reordering_engines_do_no_harm() {
         for seed in 0..200 {
             for cache in [DmaCache::Bypass, DmaCache::Allocate] {
-                let rack = SimulatedRack::adversarial(2, 8192, seed);
-                assert!(arrives(&rack, cache), "seed {seed}, {cache:?}");
+                for way in WAYS {
+                    let rack = SimulatedRack::adversarial(2, 8192, seed);
+                    assert!(arrives(&rack, cache, way), "seed {seed}, {cache:?}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn a_layered_job_that_is_asked_to_fail_fails_half_done() {
+        let rack = SimulatedRack::sticky(1, 8192);
+        let dma = engine(&rack, 0, DmaCache::Bypass);
+        store_by_layers(&dma, &[9; BYTES]).unwrap();
+        dma.fail_after(0);
+        assert!(matches!(store_by_layers(&dma, &[8; BYTES]), Err(DmaError::Device { .. })));
+        let found = rack.device_bytes(payload());
+        assert!(found.contains(&8) && found.contains(&9), "some bytes are new, some old");
+        dma.fail_after(0);
+        let mut loaded = [7; BYTES];
+        assert!(matches!(load_by_layers(&dma, &mut loaded), Err(DmaError::Device { .. })));
+        assert!(loaded.contains(&8) && loaded.contains(&7), "some bytes were loaded");
     }
 
     #[test]

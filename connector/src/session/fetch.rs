@@ -6,7 +6,7 @@ use cxl_shm::member::Liveness;
 use kv_cache::{Handle, MatchedBlock, Miss, Wanted};
 
 use super::{Session, SessionError};
-use crate::dma::{Checksum, DmaEngine, DmaError, LoadJob, Part};
+use crate::dma::{Checksum, DmaEngine, DmaError, Layers, LoadJob, Part};
 
 /// Why a fetch ended before the last block.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,6 +62,35 @@ where
         blocks: &[MatchedBlock],
         destinations: Vec<Vec<D::Destination<'_>>>,
     ) -> Result<FetchReport, SessionError> {
+        self.fetch_with(blocks, destinations, |dma, jobs| dma.load(jobs))
+    }
+
+    /// Fetches `blocks` as [`fetch`](Self::fetch) does, layer by layer: `arrived` is called once for
+    /// each layer, in order, when the bytes of that layer are in the destinations of all blocks that
+    /// can be had, and may be used ([`DmaEngine::load_by_layers`]).
+    ///
+    /// A layer that arrived is not checked before the end, since a block's checksum is that of all its
+    /// layers: what is computed from it is worth nothing if its block turns out not to be valid.
+    ///
+    /// # Errors
+    /// [`SessionError`]; nothing is changed then, and `arrived` is not called.
+    pub fn fetch_by_layers(
+        &self,
+        blocks: &[MatchedBlock],
+        destinations: Vec<Vec<D::Destination<'_>>>,
+        layers: &Layers,
+        arrived: &mut dyn FnMut(usize),
+    ) -> Result<FetchReport, SessionError> {
+        self.check_layers(layers)?;
+        self.fetch_with(blocks, destinations, |dma, jobs| dma.load_by_layers(jobs, layers, arrived))
+    }
+
+    fn fetch_with<'d>(
+        &self,
+        blocks: &[MatchedBlock],
+        destinations: Vec<Vec<D::Destination<'d>>>,
+        load: impl FnOnce(&D, &mut [LoadJob<D::Destination<'d>>]) -> Vec<Result<Checksum, DmaError>>,
+    ) -> Result<FetchReport, SessionError> {
         if blocks.len() != destinations.len() {
             let (blocks, destinations) = (blocks.len(), destinations.len());
             return Err(SessionError::Destinations { blocks, destinations });
@@ -86,7 +115,7 @@ where
 
         let jobs = tickets.iter().zip(destinations);
         let jobs = jobs.map(|(ticket, parts)| LoadJob { payload: ticket.payload(), parts });
-        let loaded = self.dma.load(&mut jobs.collect::<Vec<_>>());
+        let loaded = load(self.dma, &mut jobs.collect::<Vec<_>>());
         let mut copied = Vec::with_capacity(tickets.len());
         for (ticket, result) in tickets.into_iter().zip(loaded) {
             match result {

@@ -5,6 +5,9 @@
 //! WRITING before the first byte is stored and READY after the last, bytes are loaded between the
 //! two looks at a descriptor.
 //!
+//! Fetches and publishes also go by layers, while the engine computes: nothing of a block is visible
+//! before its last layer is stored, and what was fetched is known to be right when its last layer is.
+//!
 //! Nothing an engine gets from a session needs to be checked again: a block that failed in any way
 //! is a miss.
 
@@ -22,11 +25,11 @@ use kv_cache::{
     BlockHash, BlockKey, Cache, KeySpace, Metrics, ModelFingerprint, Namespace, PrefixMatch,
 };
 
-use crate::dma::DmaEngine;
+use crate::dma::{DmaEngine, Layers};
 
 pub use fetch::{FetchReport, FetchStop};
 pub use hold::HoldReport;
-pub use publish::{PublishBlock, PublishOutcome, PublishReport};
+pub use publish::{LayeredBlock, LayeredBlocks, PublishBlock, PublishOutcome, PublishReport};
 
 /// What the blocks of a session are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +55,14 @@ pub enum SessionError {
         index: usize,
         /// Length of its parts in bytes.
         parts_bytes: u64,
+        /// Length of a block in bytes.
+        block_bytes: u64,
+    },
+    /// The layers are not as long as a block.
+    #[error("the layers have {layers_bytes} bytes, a block has {block_bytes}")]
+    Layers {
+        /// Sum of their lengths in bytes.
+        layers_bytes: u64,
         /// Length of a block in bytes.
         block_bytes: u64,
     },
@@ -188,6 +199,16 @@ where
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.cache.local().metrics()
+    }
+
+    /// Checks that these are the layers of a block.
+    fn check_layers(&self, layers: &Layers) -> Result<(), SessionError> {
+        let (layers_bytes, block_bytes) = (layers.bytes(), self.options.block_bytes);
+        if layers_bytes == block_bytes {
+            Ok(())
+        } else {
+            Err(SessionError::Layers { layers_bytes, block_bytes })
+        }
     }
 
     /// Checks that parts of these lengths make a block.

@@ -3,10 +3,11 @@
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::Liveness;
+use cxl_shm::units::Extent;
 use kv_cache::{BlockHash, BlockSpec, Refusal, Reservation};
 
 use super::{Session, SessionError, SessionOptions};
-use crate::dma::{Checksum, DmaEngine, DmaError, Part, StoreJob};
+use crate::dma::{Checksum, CopyLayer, DmaEngine, DmaError, LayeredSource, Layers, Part, StoreJob};
 
 /// A block to be published.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +68,39 @@ impl PublishReport {
     }
 }
 
+/// A block to be published by layers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LayeredBlock {
+    /// The engine's hash of the block and of all before it.
+    pub hash: BlockHash,
+    /// Blocks before it in its prompt.
+    pub depth: u32,
+}
+
+/// Who has blocks whose layers become ready one after the other.
+pub trait LayeredBlocks<D: DmaEngine> {
+    /// Waits until `layer` is ready in all blocks, and has `copy` copy it: the parts of that layer
+    /// of the blocks with these numbers, in this order. They are borrowed for the time of that call
+    /// only. `false`, without calling it, breaks off.
+    fn layer(&mut self, layer: usize, blocks: &[usize], copy: &mut CopyLayer<'_, D>) -> bool;
+
+    /// Waits until it is known whether the blocks are worth publishing, once all layers are stored:
+    /// `false` breaks off.
+    fn complete(&mut self) -> bool;
+}
+
+/// The blocks of those that are being written.
+struct Writing<'b, B: ?Sized> {
+    blocks: &'b mut B,
+    numbers: &'b [usize],
+}
+
+impl<D: DmaEngine, B: LayeredBlocks<D> + ?Sized> LayeredSource<D> for Writing<'_, B> {
+    fn layer(&mut self, layer: usize, copy: &mut CopyLayer<'_, D>) -> bool {
+        self.blocks.layer(layer, self.numbers, copy)
+    }
+}
+
 impl<F, H, L, D, C> Session<'_, F, H, L, D, C>
 where
     F: Fabric,
@@ -92,11 +126,53 @@ where
         for (index, block) in blocks.iter().enumerate() {
             self.check_length(index, block.parts.iter().map(Part::bytes))?;
         }
-        let specs: Vec<_> = blocks.iter().map(|block| self.spec(block)).collect();
-        let SessionOptions { namespace, chunk_timeout_ms, .. } = &self.options;
-        let reserved = self.cache.reserve_for(self.clock, namespace, &specs, *chunk_timeout_ms);
+        let specs: Vec<_> = blocks.iter().map(|block| self.spec(block.hash, block.depth)).collect();
+        let report = self.publish_with(&specs, |dma, writing| {
+            let jobs = writing.iter().map(|(index, payload)| StoreJob {
+                payload: *payload,
+                parts: blocks[*index].parts,
+            });
+            Some(dma.store(&jobs.collect::<Vec<_>>()))
+        });
+        Ok(report.expect("a store of whole blocks does not break off"))
+    }
 
-        let mut outcomes = Vec::with_capacity(blocks.len());
+    /// Publishes those of `blocks` that are not in the pool, layer by layer, each layer as soon as
+    /// `ready` says that it is: by the rules of [`publish`](Self::publish), so no other host sees
+    /// anything of a block before its last layer is stored and `ready` said that it is complete. When
+    /// `ready` breaks off nothing is published, and the answer is `None`.
+    ///
+    /// It waits for as long as `ready` does.
+    ///
+    /// # Errors
+    /// [`SessionError::Layers`]; nothing is published then.
+    pub fn publish_by_layers(
+        &self,
+        blocks: &[LayeredBlock],
+        layers: &Layers,
+        ready: &mut dyn LayeredBlocks<D>,
+    ) -> Result<Option<PublishReport>, SessionError> {
+        self.check_layers(layers)?;
+        let specs: Vec<_> = blocks.iter().map(|block| self.spec(block.hash, block.depth)).collect();
+        Ok(self.publish_with(&specs, |dma, writing| {
+            let (numbers, payloads): (Vec<_>, Vec<_>) = writing.iter().copied().unzip();
+            let mut source = Writing { blocks: &mut *ready, numbers: &numbers };
+            let stored = dma.store_by_layers(&payloads, layers, &mut source)?;
+            ready.complete().then_some(stored)
+        }))
+    }
+
+    /// Publishes the blocks that can be reserved: `store` stores them, given their numbers and where
+    /// they go, or breaks off: `None`.
+    fn publish_with(
+        &self,
+        specs: &[BlockSpec],
+        store: impl FnOnce(&D, &[(usize, Extent)]) -> Option<Vec<Result<Checksum, DmaError>>>,
+    ) -> Option<PublishReport> {
+        let SessionOptions { namespace, chunk_timeout_ms, .. } = &self.options;
+        let reserved = self.cache.reserve_for(self.clock, namespace, specs, *chunk_timeout_ms);
+
+        let mut outcomes = Vec::with_capacity(specs.len());
         let mut writing = Vec::new();
         for (index, reservation) in reserved.into_iter().enumerate() {
             outcomes.push(match reservation {
@@ -109,13 +185,15 @@ where
                 Reservation::Refused(refusal) => PublishOutcome::Refused(refusal),
             });
         }
-        let jobs = writing.iter().map(|(index, block)| StoreJob {
-            payload: block.payload(),
-            parts: blocks[*index].parts,
-        });
-        let stored = self.dma.store(&jobs.collect::<Vec<_>>());
+        let places: Vec<_> =
+            writing.iter().map(|(index, block)| (*index, block.payload())).collect();
+        let stored = store(self.dma, &places);
 
         let (mut stored_at, mut complete, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        let Some(stored) = stored else {
+            self.cache.abort(self.clock, writing.into_iter().map(|(_, block)| block).collect());
+            return None;
+        };
         for ((index, block), result) in writing.into_iter().zip(stored) {
             match result {
                 Ok(Checksum(checksum)) => {
@@ -138,15 +216,15 @@ where
         if !failed.is_empty() {
             self.cache.abort(self.clock, failed);
         }
-        Ok(PublishReport { outcomes })
+        Some(PublishReport { outcomes })
     }
 
-    fn spec<S>(&self, block: &PublishBlock<'_, S>) -> BlockSpec {
+    fn spec(&self, hash: BlockHash, depth: u32) -> BlockSpec {
         BlockSpec {
-            key: self.keys.key(&block.hash),
+            key: self.keys.key(&hash),
             fingerprint: self.options.model,
             bytes: self.options.block_bytes,
-            depth: block.depth,
+            depth,
         }
     }
 }

@@ -10,7 +10,7 @@ use cxl_shm::member::{HostIdentity, HostTier, Manage, Member, ProcLiveness, Proc
 use kv_cache::{CacheGeometry, Handle, Miss, Model};
 
 use super::*;
-use crate::dma::{DmaError, SimulatedDma};
+use crate::dma::{CopyLayer, DmaError, Layers, SimulatedDma};
 
 const BLOCK_BYTES: usize = 5000;
 const MODEL: Model<'_> = Model {
@@ -188,6 +188,132 @@ fn what_one_engine_publishes_another_fetches() {
         assert_eq!((metrics.published_blocks, metrics.fetched_blocks), (2, 10));
         assert_eq!((metrics.already_there, metrics.rescans), (10, 0));
         assert_eq!(pair.rack.conflicts(), []);
+    });
+}
+
+/// Layers that share lines.
+fn layers() -> Layers {
+    Layers::new([1000, 1500, 2500])
+}
+
+/// Blocks whose layers become ready up to one of them, and then `end` runs.
+struct Ready<E> {
+    contents: Vec<Vec<u8>>,
+    layers: usize,
+    complete: bool,
+    end: E,
+}
+
+impl<E: FnMut()> LayeredBlocks<SimulatedDma> for Ready<E> {
+    fn layer(
+        &mut self,
+        layer: usize,
+        blocks: &[usize],
+        copy: &mut CopyLayer<'_, SimulatedDma>,
+    ) -> bool {
+        if layer == self.layers {
+            return false;
+        }
+        let (start, end) = [(0, 1000), (1000, 2500), (2500, 5000)][layer];
+        let part = |number: &usize| vec![&self.contents[*number][start..end]];
+        copy(&blocks.iter().map(part).collect::<Vec<_>>());
+        true
+    }
+
+    fn complete(&mut self) -> bool {
+        (self.end)();
+        self.complete
+    }
+}
+
+fn layered(numbers: std::ops::RangeInclusive<u8>) -> (Vec<LayeredBlock>, Vec<Vec<u8>>) {
+    let hash = |number| BlockHash::new([number; 32]);
+    let block = |(depth, number)| LayeredBlock { hash: hash(number), depth };
+    let blocks = (0..).zip(numbers.clone()).map(block).collect();
+    (blocks, numbers.map(content).collect())
+}
+
+#[test]
+fn what_is_published_by_layers_is_seen_when_it_is_complete() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        assert_eq!(publish(&a, 2..=2).published(), 1);
+        let (blocks, contents) = layered(1..=4);
+        let end = || assert_eq!(fetch(&b, 1..=4).valid_blocks(), 0, "not yet");
+        let mut ready = Ready { contents, layers: usize::MAX, complete: true, end };
+        let report = a.publish_by_layers(&blocks, &layers(), &mut ready).unwrap().unwrap();
+        assert_eq!((report.published(), report.available()), (3, 4));
+        assert_eq!(fetch(&b, 1..=4).valid_blocks(), 4, "the same bytes, the same checksums");
+        assert_eq!(pair.rack.conflicts(), []);
+    });
+}
+
+#[test]
+fn a_publish_by_layers_that_is_broken_off_leaves_nothing() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        for (layers_ready, complete) in [(0, true), (1, true), (2, true), (usize::MAX, false)] {
+            let (blocks, contents) = layered(1..=4);
+            let mut ready = Ready { contents, layers: layers_ready, complete, end: || () };
+            let report = a.publish_by_layers(&blocks, &layers(), &mut ready).unwrap();
+            assert_eq!(report, None);
+            assert_eq!(fetch(&b, 1..=4).valid_blocks(), 0);
+            assert_eq!(pair.caches[0].heap_use(pair.clock).blocks, 0, "its space is free again");
+        }
+        assert_eq!(publish(&b, 1..=4).published(), 4, "others may have them");
+    });
+}
+
+#[test]
+fn a_fetch_by_layers_tells_of_each_and_believes_the_same() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        assert_eq!(publish(&a, 1..=5).published(), 5);
+        let fetch = |found: &[kv_cache::MatchedBlock]| {
+            let mut buffers = vec![vec![0; BLOCK_BYTES]; found.len()];
+            let destinations = buffers.iter_mut().map(|buffer| {
+                let (first, second) = buffer.split_at_mut(3000);
+                vec![first, second]
+            });
+            let (destinations, mut told) = (destinations.collect(), Vec::new());
+            let arrived = &mut |layer| told.push(layer);
+            let report = b.fetch_by_layers(found, destinations, &layers(), arrived).unwrap();
+            assert_eq!(told, [0, 1, 2]);
+            for (number, buffer) in (1..).zip(&buffers).take(report.valid_blocks()) {
+                assert_eq!(*buffer, content(number), "block {number}");
+            }
+            report
+        };
+        let found = b.lookup(&hashes(1..=5));
+        assert_eq!(fetch(found.blocks()).valid_blocks(), 5);
+        pair.engines[1].fail_after(3);
+        let report = fetch(found.blocks());
+        assert_eq!(report.valid_blocks(), 3);
+        assert!(matches!(report.stop(), Some(FetchStop::Failed(_))));
+        // What is wrong with a block is known at the end.
+        damage(pair, 3);
+        let report = fetch(found.blocks());
+        assert_eq!(report.valid_blocks(), 2);
+        assert_eq!(report.stop(), Some(&FetchStop::Miss(Miss::Checksum)));
+    });
+}
+
+#[test]
+fn layers_that_do_not_fit_are_refused_before_anything_happens() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        let (layers, block_bytes) = (Layers::new([1, 2]), BLOCK_BYTES as u64);
+        let expected = SessionError::Layers { layers_bytes: 3, block_bytes };
+        let (blocks, contents) = layered(1..=1);
+        let mut ready = Ready { contents, layers: 3, complete: true, end: || () };
+        assert_eq!(a.publish_by_layers(&blocks, &layers, &mut ready), Err(expected));
+        assert_eq!(publish(&a, 1..=1).published(), 1);
+        let found = b.lookup(&hashes([1]));
+        let mut buffer = [0; BLOCK_BYTES];
+        let destinations = vec![vec![&mut buffer[..]]];
+        let arrived = &mut |_| panic!("nothing arrives");
+        let refused = b.fetch_by_layers(found.blocks(), destinations, &layers, arrived);
+        assert_eq!(refused, Err(expected));
     });
 }
 

@@ -14,6 +14,14 @@ pub trait Destination: Send + 'static {
     fn parts_mut(&mut self) -> Vec<&mut [u8]>;
 }
 
+/// Bytes that are published by layers: a layer stays as it is from when it is said to be ready until the
+/// transfer gives it back.
+pub trait LayerSource: Send + 'static {
+    /// The bytes of a layer that is ready, in pieces that are gathered in this order. The other layers
+    /// may be written meanwhile.
+    fn layer(&self, layer: usize) -> Vec<&[u8]>;
+}
+
 impl Source for Vec<u8> {
     fn parts(&self) -> Vec<&[u8]> {
         vec![self]
@@ -36,5 +44,12 @@ impl Source for Vec<Vec<u8>> {
 impl Destination for Vec<Vec<u8>> {
     fn parts_mut(&mut self) -> Vec<&mut [u8]> {
         self.iter_mut().map(Vec::as_mut_slice).collect()
+    }
+}
+
+/// A piece is a layer.
+impl LayerSource for Vec<Vec<u8>> {
+    fn layer(&self, layer: usize) -> Vec<&[u8]> {
+        vec![&self[layer]]
     }
 }

@@ -5,7 +5,11 @@
 //! fetch   --+---------------> rackline-fetch-0 .. fetch_threads - 1
 //!           +-- fetch first -> rackline-copy-0 .. copy_threads - 1
 //! publish --+
+//! publish by layers -------> rackline-layers   (if it was asked for)
 //! ```
+//!
+//! A publish by layers waits for the engine, in the middle of its forward, and that may be waiting for a
+//! fetch: so it has a thread of its own, which nothing else waits behind.
 //!
 //! Each thread is a member of the host's tier of its own. A queue ends when nobody can put anything
 //! into it any more; what is in it by then is still done.
@@ -65,6 +69,8 @@ pub(super) enum Lane {
     Fetch,
     /// Nobody waits for it.
     Publish,
+    /// It waits for the engine.
+    Layers,
 }
 
 /// The ways into the queues.
@@ -73,6 +79,7 @@ pub(super) struct Lanes {
     lookup: Sender<Work>,
     fetch: Sender<Work>,
     publish: Sender<Work>,
+    layers: Option<Sender<Work>>,
 }
 
 impl Lanes {
@@ -82,6 +89,10 @@ impl Lanes {
             Lane::Lookup => &self.lookup,
             Lane::Fetch => &self.fetch,
             Lane::Publish => &self.publish,
+            Lane::Layers => {
+                let layers = self.layers.as_ref();
+                layers.expect("publishing by layers was asked for (TransferOptions)")
+            }
         };
         queue.try_send(work).map_err(|error| match error {
             TrySendError::Full(_) => SubmitError::Busy(()),
@@ -118,10 +129,21 @@ pub(super) fn start(
             Err(error) => refused = Some(error),
         }
     }
+    let (layers, layered) = bounded::<Work>(queue_depth);
+    if options.publishes_by_layers && refused.is_none() {
+        let serve = move |cache: &LocalCache<'_>, dma: &HostDma, clock: &SystemClock| {
+            let desk = Desk { cache, dma, clock };
+            layered.iter().for_each(|work| desk.work_on(work));
+        };
+        match pool.start_thread("rackline-layers", serve) {
+            Ok(thread) => copying.push(thread),
+            Err(error) => refused = Some(error),
+        }
+    }
     // Refused here, where somebody hears of it.
     if let Some(error) = refused.or_else(|| pool.cache().err()) {
         // Threads that were started end with their queues, and leave before the pool does.
-        drop((fetch, publish));
+        drop((fetch, publish, layers));
         end(&pool, copying);
         return Err(error);
     }
@@ -137,7 +159,8 @@ pub(super) fn start(
     };
     let keeper = std::thread::Builder::new().name("rackline-lookup".to_owned());
     let keeper = keeper.spawn(keep).map_err(PoolError::Thread)?;
-    Ok((Lanes { lookup, fetch, publish }, keeper))
+    let layers = options.publishes_by_layers.then_some(layers);
+    Ok((Lanes { lookup, fetch, publish, layers }, keeper))
 }
 
 fn end(pool: &Pool, copying: Vec<JoinHandle<LocalMember>>) {

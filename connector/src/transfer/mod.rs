@@ -8,14 +8,24 @@
 //! Queues are bounded: when one is full the call gives back what it was given
 //! ([`SubmitError::Busy`]). For a publish that is a block fewer in the pool, for a lookup a miss.
 //! Fetches go before publishes.
+//!
+//! An engine that computes layer by layer fetches and publishes so
+//! ([`fetch_by_layers`](TransferSession::fetch_by_layers),
+//! [`publish_by_layers`](TransferSession::publish_by_layers)): it waits for each layer of what it fetches
+//! when it needs it, and says of each layer of what it publishes when it is there. No wait of either side
+//! outlasts the other.
 
+mod arrivals;
 mod buffers;
 mod completion;
 mod gpu;
 mod lanes;
 mod options;
+mod readiness;
 mod session;
 
+#[cfg(test)]
+mod layered_tests;
 #[cfg(test)]
 mod tests;
 
@@ -30,13 +40,16 @@ use crate::pool::{Pool, PoolError};
 use crate::session::SessionOptions;
 use gpu::Gpus;
 use lanes::{Lane, Lanes, Work};
+use readiness::Waiting;
 
-pub use buffers::{Destination, Source};
+pub use arrivals::{Arrivals, LayeredFetch, Stopped};
+pub use buffers::{Destination, LayerSource, Source};
 pub use completion::{Completion, Lost};
 pub use gpu::{Gpu, GpuDestination, GpuError, GpuSource, GpuSubmitError};
 pub use options::{
     COPY_THREADS_MAX, OptionsError, QUEUE_DEPTH_MAX, QUOTA_BYTES_MAX, TransferOptions,
 };
+pub use readiness::{LayeredPublish, LayeredPublished};
 pub use session::{Fetched, NewBlock, Published, SubmitError, TransferSession};
 
 /// A process attached to a pool, for all its threads. Clones are the same attachment.
@@ -89,6 +102,7 @@ struct Running {
     local: Arc<Local>,
     lanes: Mutex<Option<(Lanes, JoinHandle<()>)>>,
     gpus: Gpus,
+    waiting: Waiting,
 }
 
 impl Transfers {
@@ -103,7 +117,8 @@ impl Transfers {
         let fabric = pool.attachment().region().fabric().clone();
         let (lanes, keeper) = lanes::start(pool, &options)?;
         let (lanes, gpus) = (Mutex::new(Some((lanes, keeper))), Gpus::new(fabric));
-        let running = Running { process: std::process::id(), node, local, lanes, gpus };
+        let (process, waiting) = (std::process::id(), Waiting::default());
+        let running = Running { process, node, local, lanes, gpus, waiting };
         Ok(Self { running: Arc::new(running) })
     }
 
@@ -135,7 +150,8 @@ impl Transfers {
         self.running.local.metrics()
     }
 
-    /// Takes no more work, waits until what was taken up is done, and leaves the pool. Sessions that
+    /// Takes no more work, waits until what was taken up is done, and leaves the pool. Publishes by
+    /// layers that were not finished are aborted. Sessions that
     /// remain are refused everything ([`SubmitError::Closed`]).
     pub fn close(&self) {
         self.running.close();
@@ -173,6 +189,7 @@ impl Running {
         let running = self.lanes().take();
         if let Some((lanes, keeper)) = running {
             drop(lanes);
+            self.waiting.abort_all();
             // If it panicked, that was printed.
             let _ = keeper.join();
         }

@@ -25,12 +25,20 @@ pub struct TransferOptions {
     pub fetch_threads: usize,
     /// Transfers that wait in each queue at most, from 1 to [`QUEUE_DEPTH_MAX`].
     pub queue_depth: usize,
+    /// Whether blocks are published by layers: that takes a thread more.
+    pub publishes_by_layers: bool,
 }
 
 impl Default for TransferOptions {
-    /// One thread, none for fetches only, queues of 256.
+    /// One thread, none for fetches only, queues of 256, nothing published by layers.
     fn default() -> Self {
-        Self { pool: PoolOptions::default(), copy_threads: 1, fetch_threads: 0, queue_depth: 256 }
+        Self {
+            pool: PoolOptions::default(),
+            copy_threads: 1,
+            fetch_threads: 0,
+            queue_depth: 256,
+            publishes_by_layers: false,
+        }
     }
 }
 

@@ -4,12 +4,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kv_cache::{BlockHash, MatchedBlock, Metrics, PrefixMatch};
 
+use super::arrivals::{Arrivals, Herald};
 use super::completion::Revoke;
 use super::lanes::{Desk, Lane, Work};
-use super::{Completion, Destination, Running, Source};
+use super::readiness::{Opener, Readiness};
+use super::{
+    Completion, Destination, LayerSource, LayeredFetch, LayeredPublish, LayeredPublished, Running,
+    Source,
+};
+use crate::dma::{CopyLayer, HostDma, Layers};
 use crate::pool::LocalSession;
 use crate::session::{
-    FetchReport, HoldReport, PublishBlock, PublishReport, SessionError, SessionOptions,
+    FetchReport, HoldReport, LayeredBlock, LayeredBlocks, PublishBlock, PublishReport,
+    SessionError, SessionOptions,
 };
 
 /// A block to be published, with its bytes.
@@ -196,6 +203,62 @@ impl TransferSession {
         submitted.map_err(|error| error.map(|(_, destinations)| destinations))
     }
 
+    /// Fetches `blocks` by layers:
+    /// [`Session::fetch_by_layers`](crate::session::Session::fetch_by_layers).
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn fetch_by_layers<D: Destination>(
+        &self,
+        blocks: Vec<MatchedBlock>,
+        destinations: Vec<D>,
+        layers: Arc<Layers>,
+    ) -> Result<LayeredFetch<D>, SubmitError<Vec<D>>> {
+        let arrivals = Arrivals::default();
+        let given = (blocks, destinations, Herald(arrivals.clone()));
+        let fetch = move |session: &LocalSession<'_>, given| {
+            let (blocks, mut destinations, herald): (Vec<_>, Vec<D>, Herald) = given;
+            let parts = destinations.iter_mut().map(Destination::parts_mut).collect();
+            let mut arrived = |layer| herald.arrived(layer);
+            let report = session.fetch_by_layers(&blocks, parts, &layers, &mut arrived);
+            Fetched { report, destinations }
+        };
+        let submitted = self.submit(Lane::Fetch, given, fetch);
+        let completion =
+            submitted.map_err(|error| error.map(|(_, destinations, _)| destinations))?;
+        Ok(LayeredFetch { arrivals, completion })
+    }
+
+    /// Publishes `blocks` by layers:
+    /// [`Session::publish_by_layers`](crate::session::Session::publish_by_layers). Needs
+    /// [`TransferOptions::publishes_by_layers`](super::TransferOptions::publishes_by_layers).
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    ///
+    /// # Panics
+    /// When the process was attached without.
+    pub fn publish_by_layers<S: LayerSource>(
+        &self,
+        blocks: Vec<NewBlock<S>>,
+        layers: Arc<Layers>,
+    ) -> Result<LayeredPublish<S>, SubmitError<Vec<NewBlock<S>>>> {
+        let readiness = Arc::new(Readiness::new(layers.count()));
+        // Before it can begin to wait: closing ends the wait.
+        self.running.waiting.add(&readiness);
+        let opener = Opener::new(Arc::clone(&readiness));
+        let completion = self.submit(Lane::Layers, blocks, move |session, blocks| {
+            let hashes = blocks
+                .iter()
+                .map(|NewBlock { hash, depth, .. }| LayeredBlock { hash: *hash, depth: *depth });
+            let hashes: Vec<_> = hashes.collect();
+            let mut ready = WhenReady { blocks: &blocks, readiness: &readiness };
+            let report = session.publish_by_layers(&hashes, &layers, &mut ready);
+            LayeredPublished { report, blocks }
+        })?;
+        Ok(LayeredPublish { opener, completion })
+    }
+
     /// Has `work` done with `given` by a thread of the lane.
     fn submit<G: Send + 'static, T: Send + 'static>(
         &self,
@@ -231,6 +294,27 @@ impl TransferSession {
             error.map(|()| given())
         })?;
         Ok(completion)
+    }
+}
+
+/// Blocks whose layers are copied when they are ready.
+struct WhenReady<'b, S> {
+    blocks: &'b [NewBlock<S>],
+    readiness: &'b Readiness,
+}
+
+impl<S: LayerSource> LayeredBlocks<HostDma> for WhenReady<'_, S> {
+    fn layer(&mut self, layer: usize, blocks: &[usize], copy: &mut CopyLayer<'_, HostDma>) -> bool {
+        let ready = self.readiness.wait_layer(layer);
+        if ready {
+            let parts = blocks.iter().map(|number| self.blocks[*number].bytes.layer(layer));
+            copy(&parts.collect::<Vec<_>>());
+        }
+        ready
+    }
+
+    fn complete(&mut self) -> bool {
+        self.readiness.wait_finished()
     }
 }
 

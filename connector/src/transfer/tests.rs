@@ -8,10 +8,10 @@ use kv_cache::{BlockHash, CacheGeometry, Model, Namespace};
 
 use super::*;
 
-const BLOCK_BYTES: usize = 8192;
+pub(super) const BLOCK_BYTES: usize = 8192;
 const NODES: u16 = 2;
 
-fn options() -> SessionOptions {
+pub(super) fn options() -> SessionOptions {
     let model = Model {
         name: "tiny",
         revision: "1",
@@ -33,7 +33,7 @@ fn options() -> SessionOptions {
 }
 
 /// A folder with a fresh region, gone when it is dropped.
-fn region() -> (tempfile::TempDir, std::path::PathBuf) {
+pub(super) fn region() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = folder.path().join("region");
     let cache = CacheGeometry::new(256, 64).unwrap();
@@ -57,12 +57,17 @@ fn region() -> (tempfile::TempDir, std::path::PathBuf) {
     (folder, path)
 }
 
-fn attach(path: &Path, node: u16, queue_depth: usize) -> Transfers {
-    let options = TransferOptions { copy_threads: 2, queue_depth, ..TransferOptions::default() };
+pub(super) fn attach(path: &Path, node: u16, queue_depth: usize) -> Transfers {
+    let options = TransferOptions {
+        copy_threads: 2,
+        queue_depth,
+        publishes_by_layers: true,
+        ..TransferOptions::default()
+    };
     Transfers::attach(path, node, options).unwrap()
 }
 
-fn block(number: u8) -> NewBlock<Vec<Vec<u8>>> {
+pub(super) fn block(number: u8) -> NewBlock<Vec<Vec<u8>>> {
     let hash = BlockHash::new([number; 32]);
     let bytes = vec![vec![number; 100], vec![!number; BLOCK_BYTES - 100]];
     NewBlock { hash, depth: u32::from(number), bytes }

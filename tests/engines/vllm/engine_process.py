@@ -26,7 +26,8 @@ def main() -> None:
             tokens += [answer.tokens for answer in answers]
             cached += sum(answer.cached_tokens for answer in answers)
             print("batch", flush=True)
-        names = ("lookup_hit_blocks", "loaded_blocks", "saved_blocks", "failed_load_blocks")
+        names = ["lookup_hit_blocks", "loaded_blocks", "saved_blocks", "failed_load_blocks"]
+        names += ["loaded_layers", "saved_layers"]
         counters = {name: own.counter(name) for name in names}
     print(json.dumps({"tokens": tokens, "cached_tokens": cached, **counters}), flush=True)
 

@@ -99,6 +99,21 @@ class Processes(unittest.TestCase):
             alone.answers(prompts(*PROMPTS[0]))
             self.assertEqual(alone.counter("lookup_hit_blocks"), 0, "other parts of the heads")
 
+    def test_tensor_parallel_engines_go_layer_by_layer(self) -> None:
+        """The ranks agree behind the forward."""
+        told = dict(model=tiny(), prompts=PROMPTS, options=dict(tensor_parallel_size=2))
+        by_layers = dict(load="sync", layerwise="both")
+        computed = run({**told, "settings": self.settings(0, **by_layers)})
+        self.assertGreater(computed["saved_layers"], 0)
+        loaded = run({**told, "settings": self.settings(1, **by_layers)})
+        self.assertEqual(loaded["tokens"], computed["tokens"])
+        self.assertEqual((loaded["loaded_blocks"], loaded["failed_load_blocks"]), (40, 0))
+        self.assertGreater(loaded["loaded_layers"], 0)
+        damage(self.region)
+        again = run({**told, "settings": self.settings(1, **by_layers)})
+        self.assertEqual(again["tokens"], computed["tokens"])
+        self.assertEqual((again["loaded_blocks"], again["failed_load_blocks"]), (0, 40))
+
     def test_an_engine_that_dies_while_it_saves(self) -> None:
         told = dict(model=tiny(), prompts=MANY, tokens=8, batch=8, settings=self.settings())
         given = [prompt for part in MANY for prompt in prompts(*part)]

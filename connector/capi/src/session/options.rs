@@ -80,6 +80,7 @@ pub(super) unsafe fn options_at(
         copy_threads: or_default(options.copy_threads, default.copy_threads),
         fetch_threads: default.fetch_threads,
         queue_depth: or_default(options.queue_depth, default.queue_depth),
+        publishes_by_layers: false,
     };
     chosen.check().map_err(Failure::bad_argument)?;
     Ok(chosen)

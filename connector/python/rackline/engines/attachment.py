@@ -6,10 +6,13 @@ import os
 import threading
 
 import rackline
-from rackline.engines.settings import PoolSettings
+from rackline.engines.settings import PoolSettings, SettingsError
 
 _lock = threading.Lock()
-_pools: dict[tuple[int, str, int], tuple[rackline.Pool, int]] = {}
+_Key = tuple[int, str, int]
+_pools: dict[_Key, tuple[rackline.Pool, int]] = {}
+_by_layers: dict[_Key, bool] = {}
+"""Whether the pool of that key publishes by layers."""
 
 
 class Attachment:
@@ -25,6 +28,13 @@ class Attachment:
                     settings.node,
                     fetch_threads=fetch_threads,
                     **settings.pool_options(),
+                    publishes_by_layers=settings.publishes_by_layers,
+                )
+                _by_layers[self._key] = settings.publishes_by_layers
+            elif settings.publishes_by_layers and not _by_layers[self._key]:
+                raise SettingsError(
+                    "something else in this process is attached to the pool and does not save layer "
+                    "by layer: set it to do so, too, or this one not to"
                 )
             _pools[self._key] = (pool, shares + 1)
         self.pool = pool

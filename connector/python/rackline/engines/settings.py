@@ -60,6 +60,11 @@ class PoolSettings:
         """Those of :class:`rackline.Pool`."""
         return {name: getattr(self, name) for name in _OPTIONS}
 
+    @property
+    def publishes_by_layers(self) -> bool:
+        """Whether blocks are published layer by layer."""
+        return False
+
     @classmethod
     def of(cls, given: dict[str, Any]) -> Self:
         """The settings, from what the user gave and the environment."""

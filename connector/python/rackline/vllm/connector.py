@@ -66,6 +66,11 @@ class RacklineConnector(KVConnectorBase_V1):
         """A cache: a block that is not saved is a miss."""
         return False
 
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """In a graph of the whole forward nobody would be asked about layers."""
+        return extra_config.get("layerwise", "off") != "off"
+
     def shutdown(self) -> None:
         for half in (self._scheduler, self._worker):
             if half is not None:
@@ -86,13 +91,12 @@ class RacklineConnector(KVConnectorBase_V1):
         self.worker.start_loads(self.step)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing to wait for: a block is good when all its layers are, which the engine waits for
-        before the step (sync), or before the request runs (async)."""
+        self.worker.begin_layer(self.step, layer_name)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Nothing to do yet: a block is published whole, after the step."""
+        self.worker.end_layer(layer_name)
 
     def wait_for_save(self) -> None:
         self.worker.start_saves(self.step)

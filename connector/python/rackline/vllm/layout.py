@@ -10,29 +10,34 @@ from rackline.engines.settings import SettingsError
 
 def blocks_in_memory(
     kv_caches: dict[str, Any], blocks: int, gpu: int | None = None
-) -> tuple[rackline.BlockMemory, str]:
-    """The memory of the caches of all layers, on that GPU or on the CPU, as ``blocks`` blocks; and its
-    layout in words. Engines have the same bytes for the same KV when that is equal, and what their
-    device says of its kernels.
+) -> tuple[rackline.BlockMemory, str, dict[str, int]]:
+    """The memory of the caches of all layers, on that GPU or on the CPU, as ``blocks`` blocks; its
+    layout in words; and which layer of the memory each layer of the engine is: those that share a cache
+    are one. Engines have the same bytes for the same KV when the layout is equal, and what their device
+    says of its kernels.
 
     A block has each layer's part in the order of the layers' names; a layer has one part, or two
     when K and V lie apart.
     """
     parts: list[tuple[int, int, int]] = []
     words: set[str] = set()
-    seen: set[int] = set()
+    counts: list[int] = []
+    layers: dict[str, int] = {}
+    seen: dict[int, int] = {}
     for name in sorted(kv_caches, key=_by_number):
         cache = kv_caches[name]
-        if cache.data_ptr() in seen:
+        layers[name] = seen.setdefault(cache.data_ptr(), len(counts))
+        if layers[name] < len(counts):
             continue  # shared by layers
-        seen.add(cache.data_ptr())
+        before = len(parts)
         for part in _halves(name, cache, blocks):
             stride, length = _block(name, part, blocks)
             parts.append((part.data_ptr(), stride, length))
+        counts.append(len(parts) - before)
         shape = ["blocks" if size == blocks else str(size) for size in cache.shape]
         words.add(f"{'x'.join(shape)} {_order(cache)}")
-    memory = rackline.BlockMemory(parts, blocks, kv_caches, gpu=gpu)
-    return memory, " ".join(sorted(words))
+    memory = rackline.BlockMemory(parts, blocks, kv_caches, gpu=gpu, layers=counts)
+    return memory, " ".join(sorted(words)), layers
 
 
 def clear_blocks(kv_caches: dict[str, Any], blocks: int, block_ids: list[int]) -> None:

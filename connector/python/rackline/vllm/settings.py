@@ -20,6 +20,9 @@ class Settings(PoolSettings):
 
     load: str = "async"
     """``async``: a request waits for its blocks while others compute; ``sync``: the step waits."""
+    layerwise: str = "off"
+    """``load``: the layers of a synchronous load are waited for one by one, by the layers of the
+    forward; ``save``: a layer is saved while the forward goes on with the next; ``both``; ``off``."""
     save_generated: bool = True
     """Whether blocks of generated tokens are saved, or those of the prompt only."""
     lora_same_everywhere: bool = False
@@ -36,7 +39,25 @@ class Settings(PoolSettings):
         settings = super().of(given)
         if settings.load not in ("async", "sync"):
             raise SettingsError(f'the setting "load" is {settings.load!r}: "async" or "sync"')
+        if settings.layerwise not in ("off", "load", "save", "both"):
+            raise SettingsError(
+                f'the setting "layerwise" is {settings.layerwise!r}: "off", "load", "save" or "both"'
+            )
+        if settings.loads_by_layers and settings.load != "sync":
+            raise SettingsError(
+                f'the setting "layerwise" is {settings.layerwise!r}, and "load" is '
+                f'{settings.load!r}: an asynchronous load is done before the forward, so set "load" to '
+                '"sync", or "layerwise" to "save" or "off"'
+            )
         return settings
+
+    @property
+    def loads_by_layers(self) -> bool:
+        return self.layerwise in ("load", "both")
+
+    @property
+    def publishes_by_layers(self) -> bool:
+        return self.layerwise in ("save", "both")
 
 
 def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
@@ -54,6 +75,23 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
         raise SettingsError(
             'the setting "load" is "sync", and the engine schedules steps ahead: it would go on with a '
             'request whose load failed. Set "load" to "async", or start with --no-async-scheduling'
+        )
+    if settings.layerwise != "off" and vllm_config.speculative_config is not None:
+        raise SettingsError(
+            "layers are not loaded or saved one by one with speculative decoding, whose draft computes "
+            'its layers several times, and behind the step: set "layerwise" to "off"'
+        )
+    if settings.loads_by_layers and vllm_config.model_config.quantization is not None:
+        # What is damaged is computed on before that is known, and may be no numbers.
+        raise SettingsError(
+            "layers are not loaded one by one with a quantized model: it may scale all tokens of a step "
+            'together, those of a request whose blocks turn out to be damaged among them. Set "layerwise" '
+            'to "save" or "off"'
+        )
+    if settings.publishes_by_layers and getattr(parallel, "use_ubatching", False):
+        raise SettingsError(
+            "layers are not saved one by one with micro-batches, each of which computes a part of them: "
+            'set "layerwise" to "load" or "off"'
         )
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:

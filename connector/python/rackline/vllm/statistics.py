@@ -17,6 +17,8 @@ COUNTERS = {
     "loaded_blocks": "Blocks that were fetched and valid, over all ranks.",
     "loaded_bytes": "Their bytes.",
     "failed_load_blocks": "Blocks that were found and could not be loaded, over all ranks.",
+    "loaded_layers": "Layers that forwards waited for one by one while blocks were loaded.",
+    "saved_layers": "Layers that were saved while the forward went on.",
     "saved_blocks": "Blocks that were published, over all ranks.",
     "saved_bytes": "Their bytes.",
     "already_there_blocks": "Blocks that were to be saved and were in the pool, over all ranks.",

@@ -3,8 +3,10 @@
 - **W1** Whole blocks only, and only what the pool's checks let pass: what failed is told to the
   engine as not loaded.
 - **W2** Nothing that was computed on blocks that failed to load is saved. Only synchronous loads can
-  fail under a forward; the ranks agree on what failed before it, since a forward of one runs on the
-  blocks of all, and from then on nothing is saved until a step that the scheduler made knowing of it.
+  fail under a forward; the ranks agree on what failed, since a forward of one runs on the blocks of
+  all, and from then on nothing is saved until a step that the scheduler made knowing of it. They agree
+  before the forward, or behind it where it waits layer by layer: before anything of the step becomes
+  visible in either case.
 - **W3** Blocks of a preempted request are not given up while they are copied: a save that was not
   begun is revoked, the others are waited for. Requests that ended are reported when theirs are saved.
 - **W4** A step whose forward did not come to its end saves nothing. The engine calls on its way out of
@@ -12,6 +14,8 @@
 - **W5** A block that was not loaded is zeroed: what a failed fetch left may be no number at all, and an
   engine that uses the block next multiplies what it masks by zero.
 - **W6** What fails here is a block not loaded, or not saved; never the engine.
+- **W7** A forward that waits layer by layer is one of which every layer asked. The blocks that it ran
+  on are bad if one did not, whatever their checksums say; later loads are whole then.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ from typing import Any
 
 import rackline
 from rackline.engines.attachment import Attachment
+from rackline.engines.settings import SettingsError
 from rackline.vllm.device import Device, device_of, fetch_threads
 from rackline.vllm.identity import Identity, identity_of
+from rackline.vllm.layerwise import EngineLayers, LayeredSave, Share
 from rackline.vllm.layout import blocks_in_memory, clear_blocks
 from rackline.vllm.messages import Handshake, Loaded, LoadJob, Report, Saved, SaveJob, Step
 from rackline.vllm.settings import Settings
@@ -36,7 +42,7 @@ logger = logging.getLogger(__name__)
 @dataclasses.dataclass
 class _Saving:
     job: SaveJob
-    publish: rackline.Publish
+    publish: rackline.Publish | Share
 
 
 class WorkerHalf:
@@ -51,11 +57,22 @@ class WorkerHalf:
         self._device: Device | None = None
         self._identity: Identity | None = None
         self._session: rackline.Session | None = None
-        self._loading: dict[str, tuple[LoadJob, rackline.Fetch]] = {}
+        self._loading: dict[str, tuple[LoadJob, rackline.Fetch | rackline.LayeredFetch]] = {}
+        self._forward_waits: list[rackline.LayeredFetch] = []
+        """What the forward waits for layer by layer."""
+        self._asked: set[str] = set()
+        """Layers of the forward that asked."""
+        self._all_ask = True
+        self._loads_open = False
+        """Whether it is not agreed yet what came of the step's loads."""
         self._received: set[str] = set()
         self._failed_blocks: set[int] = set()
         self._failures = 0
         self._saving: dict[int, _Saving] = {}
+        self._layers = EngineLayers({})
+        self._layered_save: LayeredSave | None = None
+        self._forward: Step | None = None
+        """The step whose forward is under way, as far as its layers said so."""
         self._ended: set[str] = set()
         self._report = Report()
         self.stats = RacklineStats()
@@ -64,7 +81,13 @@ class WorkerHalf:
         """The engine's caches are there."""
         blocks = self._kv_cache_config.num_blocks
         self._caches, self._device = kv_caches, device_of(kv_caches)
-        self._memory, layout = blocks_in_memory(kv_caches, blocks, self._device.gpu)
+        if self._settings.layerwise != "off" and self._device.gpu is not None:
+            raise SettingsError(
+                "layers of KV on a GPU are not loaded or saved one by one by this connector: set "
+                '"layerwise" to "off"'
+            )
+        self._memory, layout, layers = blocks_in_memory(kv_caches, blocks, self._device.gpu)
+        self._layers = EngineLayers(layers)
         self._identity = identity_of(
             self._vllm_config,
             self._kv_cache_config,
@@ -99,15 +122,19 @@ class WorkerHalf:
     # Loading
 
     def start_loads(self, step: Step) -> None:
-        """Begins what the step says; with synchronous loads, to the end."""
+        """Begins what the step says; with synchronous loads, to the end, unless the forward waits."""
+        by_layers = self._settings.loads_by_layers
+        self._forward_waits, self._asked = [], set()
         for job in step.loads:
+            handles = job.handles[self._identity.rank]
             try:
-                fetch = self._session.fetch(
-                    job.handles[self._identity.rank],
-                    self._memory,
-                    job.block_ids,
-                    stream=self._device.stream(),
-                )
+                if by_layers:
+                    fetch = self._session.fetch_by_layers(handles, self._memory, job.block_ids)
+                    self._forward_waits.append(fetch)
+                else:
+                    fetch = self._session.fetch(
+                        handles, self._memory, job.block_ids, stream=self._device.stream()
+                    )
             except rackline.Error as error:
                 logger.warning("Rackline: %s is not loaded: %s", job.request_id, error)
                 if self._settings.load == "async":
@@ -115,15 +142,50 @@ class WorkerHalf:
                 continue
             self._loading[job.request_id] = (job, fetch)
         if self._settings.load == "sync":
-            self._wait_for_loads(step)
+            self._loads_open = True
+            if not by_layers:
+                self._end_loads(step)
+            elif not self._all_ask:
+                self._wait_for_layer(self._layers.last())
 
-    def _wait_for_loads(self, step: Step) -> None:
-        """To the end, and to what all ranks have (W2)."""
+    def begin_layer(self, step: Step, name: str) -> None:
+        """A layer of the forward waits for that layer of what is loaded. Whether it is good is known
+        at the end; if it is not, the engine throws away what the forward makes of it (W2)."""
+        self._begin_layered_save(step)
+        if self._forward_waits and (layer := self._layers.layer(name)) is not None:
+            self._asked.add(name)
+            self._wait_for_layer(layer)
+            self.stats.count("loaded_layers", 1)
+
+    def _wait_for_layer(self, layer: int) -> None:
+        for fetch in self._forward_waits:
+            try:
+                fetch.wait_layer(layer)
+            except rackline.Error:
+                pass  # It ended without: so says its result, which is asked for at the end.
+
+    def _end_loads(self, step: Step, broken_off: bool = False) -> None:
+        """To the end of the synchronous loads, and to what all ranks have (W2)."""
+        if not self._loads_open:
+            return
+        unasked = self._layers.missing(self._asked) if self._forward_waits else []
+        self._loads_open, self._forward_waits = False, []
         valid = []
         for job in step.loads:
             fetch = self._loading.pop(job.request_id, None)
             valid.append(0 if fetch is None else self._valid_blocks(job, fetch[1], wait=True))
-        if valid:
+        if unasked and not broken_off and self._all_ask:
+            self._all_ask = False
+            valid = [0] * len(valid)
+            logger.warning(
+                "Rackline: the engine computes %d layers without asking for their blocks (%s, ...): what "
+                "it computed now is thrown away, and blocks are loaded whole from now on",
+                len(unasked),
+                unasked[0],
+            )
+        if broken_off:
+            valid = [0] * len(valid)  # The other ranks may never come to where they agree.
+        elif valid:
             valid = _least_of_all_ranks(self._vllm_config, valid)
         for job, valid_blocks in zip(step.loads, valid, strict=True):
             self._load_ended(job, valid_blocks)
@@ -137,7 +199,10 @@ class WorkerHalf:
                 self._load_ended(job, valid_blocks)
 
     def _valid_blocks(
-        self, job: LoadJob, fetch: rackline.Fetch, wait: bool = False
+        self,
+        job: LoadJob,
+        fetch: rackline.Fetch | rackline.LayeredFetch,
+        wait: bool = False,
     ) -> int | None:
         """Blocks that are good; ``None`` while that is not known."""
         try:
@@ -171,16 +236,50 @@ class WorkerHalf:
 
     # Saving
 
+    def _begin_layered_save(self, step: Step) -> None:
+        """Once a forward, with its first layer."""
+        if self._forward is step or not self._settings.publishes_by_layers:
+            return
+        # Of a forward that never ended (W4).
+        self._end_layered_save(worth_saving=False)
+        self._forward = step
+        if not step.saves or not self._stores() or step.failures_known < self._failures:
+            return
+        try:
+            self._layered_save = LayeredSave(
+                self._session, self._memory, self._layers, step.saves
+            )
+        except rackline.Error as error:
+            # They are saved whole behind the forward, if there is room then.
+            logger.warning("Rackline: a step is not saved layer by layer: %s", error)
+
+    def _end_layered_save(self, worth_saving: bool) -> bool:
+        """Whether there was one."""
+        layered, self._layered_save, self._forward = self._layered_save, None, None
+        if layered is None:
+            return False
+        for share in layered.end(worth_saving):
+            self._saving[share.job.job] = _Saving(share.job, share)
+        return True
+
+    def end_layer(self, name: str) -> None:
+        """A layer of the forward is computed."""
+        if self._layered_save is not None and self._layered_save.layer_ends(name):
+            self.stats.count("saved_layers", 1)
+
     def start_saves(self, step: Step) -> None:
         """The step's forward is done, or launched on a GPU: its full blocks are saved while the engine
         goes on."""
         broken_off = sys.exc_info()[0] is not None
+        self._end_loads(step, broken_off)
+        worth_saving = not broken_off and step.failures_known >= self._failures
+        own = self._forward is step
+        if self._end_layered_save(worth_saving and own) and own:
+            return
         for job in step.saves:
             if not self._stores():
                 self._save_ended(job, None)
-            elif broken_off:
-                self._save_ended(job, [])
-            elif step.failures_known < self._failures:
+            elif not worth_saving:
                 self._save_ended(job, [])
             else:
                 self._save(job)
@@ -242,6 +341,8 @@ class WorkerHalf:
 
     def finished(self, step: Step) -> tuple[set[str], set[str]]:
         """Requests of which every block is saved, and requests that were loaded."""
+        # The engine may ask before it says that all is computed.
+        self._end_loads(step, sys.exc_info()[0] is not None)
         self._poll_loads()
         self._poll_saves()
         self._device.count(self.stats)
@@ -262,6 +363,7 @@ class WorkerHalf:
 
     def close(self) -> None:
         """Waits for what was begun, and leaves the pool."""
+        self._end_layered_save(worth_saving=False)
         for saving in list(self._saving.values()):
             self._save_ended(saving.job, self._outcomes(saving, wait=True))
         for job, fetch in list(self._loading.values()):

@@ -57,7 +57,7 @@ pub(super) fn reason(error: DriverError) -> String {
 }
 
 /// What is called without asking again: a function that is missing would be a panic.
-const SYMBOLS: [&str; 26] = [
+const SYMBOLS: [&str; 27] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
@@ -68,6 +68,7 @@ const SYMBOLS: [&str; 26] = [
     "cuDevicePrimaryCtxRetain",
     "cuEventCreate",
     "cuEventDestroy_v2",
+    "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",
     "cuGetErrorName",

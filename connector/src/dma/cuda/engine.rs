@@ -16,7 +16,9 @@ use super::driver::{self, CudaError, reason};
 use super::memory::{DeviceDestination, DeviceSource, EngineStream};
 use super::registration::{PoolReach, Registration};
 use super::turn::{self, Settled, Turn};
-use crate::dma::{Checksum, DmaEngine, DmaError, HostDma, LoadJob, StoreJob};
+use crate::dma::{
+    Checksum, DmaEngine, DmaError, HostDma, LayeredSource, Layers, LoadJob, StoreJob,
+};
 
 /// Copies with the copy engines of one GPU, one stream each way.
 ///
@@ -44,7 +46,7 @@ use crate::dma::{Checksum, DmaEngine, DmaError, HostDma, LoadJob, StoreJob};
 /// ```
 #[derive(Clone, Debug)]
 pub struct CudaDma {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 /// What an engine did so far.
@@ -61,23 +63,23 @@ pub struct CudaFigures {
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     // Dropped in this order, when no copy is under way any more.
-    way: Way,
-    down: Mutex<Arc<CudaStream>>,
-    up: Mutex<Arc<CudaStream>>,
+    pub(super) way: Way,
+    pub(super) down: Mutex<Arc<CudaStream>>,
+    pub(super) up: Mutex<Arc<CudaStream>>,
     /// Waits for all that an engine's streams were given before a call of `after`, and what was
     /// recorded on it last. Held for a moment only, whatever is being copied.
     before: Mutex<(Arc<CudaStream>, Option<Arc<CudaEvent>>)>,
     context: Arc<CudaContext>,
-    host: HostDma,
+    pub(super) host: HostDma,
     reach: PoolReach,
     /// What it did so far, known also after it ended.
     figures: Arc<Mutex<CudaFigures>>,
 }
 
 #[derive(Debug)]
-enum Way {
+pub(super) enum Way {
     Straight(Registration),
     Bounced { down: Bounce, up: Bounce },
 }
@@ -201,7 +203,7 @@ impl CudaDma {
         Arc::ptr_eq(self.inner.host.fabric().mapping(), fabric.mapping())
     }
 
-    fn failed(&self, payload: Extent, error: DriverError) -> DmaError {
+    pub(super) fn failed(&self, payload: Extent, error: DriverError) -> DmaError {
         lock(&self.inner.figures).failed_payloads += 1;
         DmaError::Device { payload, reason: reason(error) }
     }
@@ -230,7 +232,7 @@ impl DmaEngine for CudaDma {
                     done.synchronize().map_err(|error| self.failed(payload, error))?;
                     // The refresh of each line flushes what the copy may have left in this host's
                     // caches, and reading it then tells that it has arrived (M2).
-                    Ok(self.inner.host.checksums(&[payload])[0])
+                    Ok(self.inner.host.checksum(payload))
                 });
                 arrived.collect()
             }
@@ -252,7 +254,7 @@ impl DmaEngine for CudaDma {
                         let payload = payload?;
                         // M9: the refresh for the checksum comes before the copy, which may find
                         // the lines in this host's caches: they are new then.
-                        let checksum = self.inner.host.checksums(&[payload])[0];
+                        let checksum = self.inner.host.checksum(payload);
                         let copies = self.inner.up_copies(payload, job, registration);
                         let done = self.submit(stream, payload, &copies)?;
                         Ok((payload, checksum, done))
@@ -271,12 +273,30 @@ impl DmaEngine for CudaDma {
         };
         self.in_turn(&self.inner.up, &payloads, |figures| &mut figures.loaded_bytes, copy)
     }
+
+    fn load_by_layers(
+        &self,
+        jobs: &mut [LoadJob<DeviceDestination<'_>>],
+        layers: &Layers,
+        arrived: &mut dyn FnMut(usize),
+    ) -> Vec<Result<Checksum, DmaError>> {
+        self.load_layers(jobs, layers, arrived)
+    }
+
+    fn store_by_layers(
+        &self,
+        payloads: &[Extent],
+        layers: &Layers,
+        source: &mut dyn LayeredSource<Self>,
+    ) -> Option<Vec<Result<Checksum, DmaError>>> {
+        self.store_layers(payloads, layers, source)
+    }
 }
 
 impl CudaDma {
     /// Has `copy` copy `payloads` when it is this thread's turn, after the work of the engine's
     /// streams. At the end nothing of it is under way any more, and what was copied is counted.
-    fn in_turn(
+    pub(super) fn in_turn(
         &self,
         stream: &Mutex<Arc<CudaStream>>,
         payloads: &[Extent],
@@ -294,19 +314,28 @@ impl CudaDma {
             let _settled = Settled(&stream);
             copy(&stream)
         };
-        let copied = payloads.iter().zip(&results).filter(|(_, result)| result.is_ok());
+        self.count(payloads, &results, counter);
+        results
+    }
+
+    /// Counts what was copied.
+    pub(super) fn count(
+        &self,
+        payloads: &[Extent],
+        results: &[Result<Checksum, DmaError>],
+        counter: impl FnOnce(&mut CudaFigures) -> &mut u64,
+    ) {
+        let copied = payloads.iter().zip(results).filter(|(_, result)| result.is_ok());
         let bytes: u64 = copied.map(|(payload, _)| payload.bytes()).sum();
         let mut figures = lock(&self.inner.figures);
         *counter(&mut figures) += bytes;
         if let Way::Bounced { .. } = self.inner.way {
             figures.bounced_bytes += bytes;
         }
-        drop(figures);
-        results
     }
 
     /// A turn with the GPU, in which `stream` comes after the work of the engine's streams.
-    fn begin(&self, stream: &CudaStream) -> Result<Turn, DriverError> {
+    pub(super) fn begin(&self, stream: &CudaStream) -> Result<Turn, DriverError> {
         let turn = Turn::begin(&self.inner.context)?;
         let before = lock(&self.inner.before).1.clone();
         before.map_or(Ok(()), |event| stream.wait(&event))?;
@@ -319,12 +348,20 @@ impl CudaDma {
         payload: Extent,
         copies: &Copies,
     ) -> Result<CudaEvent, DmaError> {
-        // SAFETY: one side lies in the mapping, which is registered; who named the other vouches
-        // for it while the jobs live, and `store` and `load` do not end, not by a panic either, before
-        // the stream has come to an end (`Settled`).
-        let submitted = unsafe { copies.submit(stream) };
-        let recorded = submitted.and_then(|()| stream.record_event(None));
-        recorded.map_err(|error| self.failed(payload, error))
+        self.hand_over(stream, copies).map_err(|error| self.failed(payload, error))
+    }
+
+    /// Hands copies to `stream`; the event is recorded behind them.
+    pub(super) fn hand_over(
+        &self,
+        stream: &CudaStream,
+        copies: &Copies,
+    ) -> Result<CudaEvent, DriverError> {
+        // SAFETY: one side lies in the mapping, which is registered, or in the pinned buffer; who named
+        // the other vouches for it while the jobs live, and no call of the engine ends, not by a panic
+        // either, before the stream has come to an end (`Settled`).
+        unsafe { copies.submit(stream) }?;
+        stream.record_event(None)
     }
 
     fn store_bounced(
@@ -385,9 +422,7 @@ impl Inner {
     ) -> Copies {
         let mut copies = Copies::default();
         let parts = job.parts.iter().map(|part| (part.address, part.bytes));
-        self.runs(payload, parts, registration, |pool, device, bytes| {
-            copies.add(Copy { to: pool, from: device, bytes });
-        });
+        self.add_down(&mut copies, payload, parts, registration);
         copies
     }
 
@@ -399,10 +434,34 @@ impl Inner {
     ) -> Copies {
         let mut copies = Copies::default();
         let parts = job.parts.iter().map(|part| (part.address, part.bytes));
-        self.runs(payload, parts, registration, |pool, device, bytes| {
+        self.add_up(&mut copies, payload, parts, registration);
+        copies
+    }
+
+    /// Adds the copies to `to`, in the pool, from these parts in order (address and length).
+    pub(super) fn add_down(
+        &self,
+        copies: &mut Copies,
+        to: Extent,
+        parts: impl Iterator<Item = (u64, usize)>,
+        registration: &Registration,
+    ) {
+        self.runs(to, parts, registration, |pool, device, bytes| {
+            copies.add(Copy { to: pool, from: device, bytes });
+        });
+    }
+
+    /// Adds the copies from `from`, in the pool, to these parts in order (address and length).
+    pub(super) fn add_up(
+        &self,
+        copies: &mut Copies,
+        from: Extent,
+        parts: impl Iterator<Item = (u64, usize)>,
+        registration: &Registration,
+    ) {
+        self.runs(from, parts, registration, |pool, device, bytes| {
             copies.add(Copy { to: device, from: pool, bytes });
         });
-        copies
     }
 
     /// Each run of bytes that lies in one part and in one piece of the registration: its address in
@@ -440,10 +499,10 @@ impl Drop for Inner {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn length(payload: Extent) -> usize {
+pub(super) fn length(payload: Extent) -> usize {
     usize::try_from(payload.bytes()).expect("it lies in the mapping")
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! store   engine's stream --event--> copies down, one event a payload --> flush, checksum by CPU
 //! load    refresh (M9), fence --> copies up, while the CPU computes the checksums --> fence
+//! by layers: the same, layer by layer; a layer of all payloads is one call of the driver, and an event
 //! ```
 //!
 //! The driver is loaded when the first [`CudaDma`] is made. A machine without one is a normal state:
@@ -25,6 +26,7 @@ mod bounce;
 mod copies;
 mod driver;
 mod engine;
+mod layers;
 mod memory;
 mod registration;
 mod turn;

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
+use crate::dma::CopyLayer;
 
 const REGION: usize = 2 * 1024 * 1024;
 const REGION_BYTES: u64 = REGION as u64;
@@ -115,6 +116,174 @@ proptest! {
         prop_assert!(found == source);
         prop_assert_eq!(loaded, stored);
     }
+}
+
+/// A source whose layers are all ready but those from `ready` on.
+struct Ready<'a> {
+    /// For each payload, the parts of each layer.
+    payloads: &'a [Vec<Vec<&'a [u8]>>],
+    ready: usize,
+}
+
+impl LayeredSource<HostDma> for Ready<'_> {
+    fn layer(&mut self, layer: usize, copy: &mut CopyLayer<'_, HostDma>) -> bool {
+        if layer < self.ready {
+            let parts: Vec<_> = self.payloads.iter().map(|layers| layers[layer].clone()).collect();
+            copy(&parts);
+        }
+        layer < self.ready
+    }
+}
+
+/// `bytes` cut into parts of these lengths.
+fn parts<'b>(bytes: &'b [u8], lengths: &[usize]) -> Vec<&'b [u8]> {
+    let mut rest = bytes;
+    let mut parts = Vec::new();
+    for length in lengths {
+        let (part, later) = rest.split_at(*length);
+        parts.push(part);
+        rest = later;
+    }
+    parts
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn layers_come_back_and_are_read_one_after_the_other(
+        bytes in payload_bytes(),
+        layer_cuts in prop::collection::vec(any::<Index>(), 0..6),
+        part_cuts in prop::collection::vec(any::<Index>(), 0..6),
+        payloads in 1..4usize,
+    ) {
+        let file = region();
+        let dma = engine(&file, Arrival::ReadBack);
+        let lengths = cut(bytes, &layer_cuts);
+        let layers = Layers::new(lengths.iter().map(|length| *length as u64));
+        let at: Vec<_> = (0..payloads as u64)
+            .map(|number| Extent::new(64 + number * 610_048, bytes as u64).unwrap())
+            .collect();
+        let sources: Vec<_> = (0..payloads).map(|n| pattern(n * 8 + bytes)).collect();
+        let sources: Vec<_> = sources.iter().map(|source| &source[source.len() - bytes..]).collect();
+
+        // Each layer in two parts.
+        let in_layers: Vec<Vec<_>> = sources
+            .iter()
+            .map(|source| {
+                let halves = |layer: &'_ [u8]| layer.len() / 3;
+                let layers = parts(source, &lengths).into_iter();
+                layers.map(|layer| {
+                    let (a, b) = layer.split_at(halves(layer));
+                    vec![a, b]
+                }).collect()
+            })
+            .collect();
+        let mut source = Ready { payloads: &in_layers, ready: usize::MAX };
+        let stored = dma.store_by_layers(&at, &layers, &mut source).unwrap();
+        let all = contents(&file);
+        let mut end = 0;
+        for ((at, source), stored) in at.iter().zip(&sources).zip(&stored) {
+            prop_assert_eq!(stored, &Ok(Checksum::of(&[source])), "that of the whole payload");
+            let start = usize::try_from(at.offset()).unwrap();
+            prop_assert!(all[start..start + bytes] == **source);
+            prop_assert!(all[end..start].iter().all(|byte| *byte == BEFORE));
+            end = (start + bytes).next_multiple_of(64);
+        }
+        prop_assert!(all[end..].iter().all(|byte| *byte == BEFORE));
+
+        // What is in the region changes as soon as a layer is said to have been read, and what was
+        // read did not. Later layers are as they are then.
+        let writer = engine(&file, Arrival::Fence);
+        let mut found = vec![vec![0; bytes]; payloads];
+        let mut told = Vec::new();
+        let mut jobs: Vec<_> = at.iter().zip(&mut found).map(|(at, found)| {
+            let mut rest = found.as_mut_slice();
+            let mut parts = Vec::new();
+            for length in cut(bytes, &part_cuts) {
+                let (part, later) = rest.split_at_mut(length);
+                parts.push(part);
+                rest = later;
+            }
+            LoadJob { payload: *at, parts }
+        }).collect();
+        let loaded = dma.load_by_layers(&mut jobs, &layers, &mut |layer| {
+            let new = vec![u8::try_from(layer).unwrap(); bytes];
+            // The last of the lines that were read, and all after it.
+            let read_bytes = layers.read_with(at[0], layer).end() - at[0].offset();
+            let from = read_bytes.saturating_sub(64) / 64 * 64;
+            for at in &at {
+                let payload = at.part(from, at.bytes() - from).unwrap();
+                let parts = &[&new[..usize::try_from(payload.bytes()).unwrap()]];
+                assert!(writer.store(&[StoreJob { payload, parts }])[0].is_ok());
+            }
+            told.push(layer);
+        });
+        prop_assert_eq!(told, (0..lengths.len()).collect::<Vec<_>>());
+        for ((found, loaded), source) in found.iter().zip(&loaded).zip(&sources) {
+            prop_assert_eq!(loaded, &Ok(Checksum::of(&[found])), "of what was loaded");
+            for layer in 0..lengths.len() {
+                let lines = layers.read_with(at[0], layer);
+                let start = usize::try_from(lines.offset() - at[0].offset()).unwrap();
+                let lines = start..start + usize::try_from(lines.bytes()).unwrap();
+                match layer.checked_sub(1) {
+                    None => prop_assert!(found[lines.clone()] == source[lines]),
+                    Some(before) => {
+                        let new = u8::try_from(before).unwrap();
+                        prop_assert!(found[lines].iter().all(|byte| *byte == new), "layer {layer}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_by_layers_that_is_broken_off_says_so() {
+    let file = region();
+    let dma = engine(&file, Arrival::ReadBack);
+    let (a, b) = (pattern(100), pattern(156));
+    let payloads = [vec![vec![&a[..]], vec![&b[..]]]];
+    let at = [Extent::new(4096, 256).unwrap()];
+    let layers = Layers::new([100, 156]);
+    for (ready, stored) in [(0, false), (1, false), (2, true)] {
+        let mut source = Ready { payloads: &payloads, ready };
+        assert_eq!(dma.store_by_layers(&at, &layers, &mut source).is_some(), stored);
+    }
+}
+
+#[test]
+fn layers_of_other_lengths_are_refused() {
+    let file = region();
+    let dma = engine(&file, Arrival::ReadBack);
+    let at = |offset| Extent::new(offset, 128).unwrap();
+    let bytes = pattern(128);
+    let layers = Layers::new([64, 64]);
+    let (whole, short) = (bytes.split_at(64), bytes.split_at(63));
+    let payloads = [
+        vec![vec![whole.0], vec![whole.1]],
+        vec![vec![short.0], vec![short.1]],
+        vec![vec![whole.0], vec![whole.1]],
+    ];
+    let mut source = Ready { payloads: &payloads, ready: 2 };
+    let places = [at(64), at(256), at(REGION_BYTES)];
+    let stored = dma.store_by_layers(&places, &layers, &mut source).unwrap();
+    assert_eq!(stored[0], Ok(Checksum::of(&[&bytes])));
+    assert!(matches!(stored[1], Err(DmaError::LengthMismatch { parts_bytes: 63, .. })));
+    assert!(matches!(stored[2], Err(DmaError::OutOfRange { .. })));
+
+    let mut buffers = [[1; 128], [2; 128]];
+    let [a, b] = &mut buffers;
+    let mut jobs = [
+        LoadJob { payload: at(REGION_BYTES), parts: vec![&mut a[..]] },
+        LoadJob { payload: at(64), parts: vec![&mut b[..]] },
+    ];
+    let loaded = dma.load_by_layers(&mut jobs, &layers, &mut |_| ());
+    assert!(matches!(loaded[0], Err(DmaError::OutOfRange { .. })));
+    assert_eq!(loaded[1], Ok(Checksum::of(&[&bytes])));
+    let loaded = dma.load_by_layers(&mut jobs[1..], &Layers::new([128, 1]), &mut |_| ());
+    assert!(matches!(loaded[0], Err(DmaError::LengthMismatch { parts_bytes: 129, .. })));
+    assert_eq!(buffers[0], [1; 128]);
 }
 
 #[test]

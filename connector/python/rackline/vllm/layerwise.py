@@ -1,0 +1,119 @@
+"""Saving a step layer by layer, while its forward goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import rackline
+from rackline.vllm.messages import SaveJob
+
+
+class EngineLayers:
+    """Which layer of the blocks each layer of the engine is; some share one."""
+
+    def __init__(self, layers: dict[str, int]) -> None:
+        self._layers = layers
+        self._sharers: dict[int, set[str]] = {}
+        for name, layer in layers.items():
+            self._sharers.setdefault(layer, set()).add(name)
+
+    def layer(self, name: str) -> int | None:
+        """``None`` for one that has no cache."""
+        return self._layers.get(name)
+
+    def last(self) -> int:
+        """The last layer of the blocks."""
+        return max(self._sharers)
+
+    def missing(self, names: set[str]) -> list[str]:
+        """Layers of the engine that are not among these."""
+        return sorted(set(self._layers) - names)
+
+    def complete(self, done: set[str], name: str) -> int | None:
+        """The layer of the blocks that is complete with ``name``, after those that are done."""
+        layer = self._layers.get(name)
+        if layer is None or name in done:
+            return None
+        done.add(name)
+        return layer if self._sharers[layer] <= done else None
+
+
+class LayeredSave:
+    """The blocks that a step saves, of all its requests."""
+
+    def __init__(
+        self,
+        session: rackline.Session,
+        memory: rackline.BlockMemory,
+        layers: EngineLayers,
+        jobs: list[SaveJob],
+    ) -> None:
+        """Begins it. :class:`rackline.Error` when that cannot be."""
+        self.jobs = jobs
+        self._layers = layers
+        self._done: set[str] = set()
+        self._result: rackline.PublishResult | rackline.Error | None = None
+        self._publish = session.publish_by_layers(
+            [block for job in jobs for block in job.hashes],
+            [job.first_depth + number for job in jobs for number in range(len(job.hashes))],
+            memory,
+            [block for job in jobs for block in job.block_ids],
+        )
+
+    def layer_ends(self, name: str) -> bool:
+        """The engine's layer was computed. Whether a layer of the blocks is ready by that."""
+        layer = self._layers.complete(self._done, name)
+        if layer is None:
+            return False
+        # On a device that computes on its own the layer is launched here, and not done: the order of
+        # the copy behind the stream is to be recorded before this.
+        self._publish.layer_ready(layer)
+        return True
+
+    def end(self, worth_saving: bool) -> list[Share]:
+        """The forward is done; layers that nobody told of are ready, too."""
+        if worth_saving:
+            self._publish.finish()
+        else:
+            self._publish.abort()
+        shares, start = [], 0
+        for job in self.jobs:
+            shares.append(Share(self, job, slice(start, start + len(job.hashes))))
+            start += len(job.hashes)
+        return shares
+
+    def result(self, wait: bool) -> rackline.PublishResult | None:
+        if self._result is None:
+            try:
+                self._result = self._publish.wait() if wait else self._publish.poll()
+            except rackline.Error as error:
+                self._result = error
+        if isinstance(self._result, rackline.Error):
+            raise self._result
+        return self._result
+
+
+@dataclasses.dataclass
+class Outcomes:
+    outcomes: list[str]
+
+
+@dataclasses.dataclass
+class Share:
+    """What one request has of a step's blocks: it is asked like a publish of its own."""
+
+    save: LayeredSave
+    job: SaveJob
+    blocks: slice
+
+    def cancel(self) -> bool:
+        return False
+
+    def poll(self) -> Outcomes | None:
+        return self._of(self.save.result(wait=False))
+
+    def wait(self) -> Outcomes | None:
+        return self._of(self.save.result(wait=True))
+
+    def _of(self, result: rackline.PublishResult | None) -> Outcomes | None:
+        return None if result is None else Outcomes(result.outcomes[self.blocks])

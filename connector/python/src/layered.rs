@@ -1,0 +1,132 @@
+//! Transfers by layers under way.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use connector::transfer::{self, Arrivals, Fetched, LayeredPublished};
+use pyo3::prelude::*;
+
+use crate::completion::{FetchResult, Pending, PublishResult, wait_in_pieces};
+use crate::error::error;
+use crate::memory::{ReadBlock, WriteBlock};
+
+/// A fetch by layers under way.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct LayeredFetch {
+    arrivals: Arrivals,
+    whole: Pending<Fetched<WriteBlock>>,
+}
+
+impl LayeredFetch {
+    pub(crate) fn new(fetch: transfer::LayeredFetch<WriteBlock>) -> Self {
+        Self { arrivals: fetch.arrivals, whole: Pending::new(fetch.completion) }
+    }
+}
+
+#[pymethods]
+impl LayeredFetch {
+    #[pyo3(signature = (layer, timeout_ms = None))]
+    fn wait_layer(&self, py: Python<'_>, layer: usize, timeout_ms: Option<u64>) -> PyResult<bool> {
+        self.whole.check_process()?;
+        let arrived = wait_in_pieces(py, timeout_ms, |now_ms| {
+            let arrived = self.arrivals.wait_ms(layer, now_ms).map_err(error)?;
+            Ok(arrived.then_some(()))
+        })?;
+        Ok(arrived.is_some())
+    }
+
+    #[pyo3(signature = (timeout_ms = None))]
+    fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<FetchResult>> {
+        self.whole.wait(py, timeout_ms)?.map(FetchResult::of).transpose()
+    }
+
+    fn poll(&self, py: Python<'_>) -> PyResult<Option<FetchResult>> {
+        self.wait(py, Some(0))
+    }
+}
+
+/// A publish by layers under way.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct LayeredPublish {
+    stage: Mutex<Stage>,
+    layers: usize,
+    process: u32,
+}
+
+enum Stage {
+    Open(transfer::LayeredPublish<ReadBlock>),
+    Ended(Arc<Pending<LayeredPublished<ReadBlock>>>),
+    /// While one becomes the other.
+    Between,
+}
+
+impl LayeredPublish {
+    pub(crate) fn new(publish: transfer::LayeredPublish<ReadBlock>, layers: usize) -> Self {
+        Self { stage: Mutex::new(Stage::Open(publish)), layers, process: std::process::id() }
+    }
+
+    /// The stage: held for a moment only.
+    fn stage(&self) -> PyResult<MutexGuard<'_, Stage>> {
+        if std::process::id() != self.process {
+            return Err(crate::error::refused(transfer::SubmitError::Forked(())));
+        }
+        Ok(self.stage.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends it, if it was not ended before.
+    fn end(
+        &self,
+        how: impl FnOnce(
+            transfer::LayeredPublish<ReadBlock>,
+        ) -> transfer::Completion<LayeredPublished<ReadBlock>>,
+    ) -> PyResult<()> {
+        let mut stage = self.stage()?;
+        *stage = match std::mem::replace(&mut *stage, Stage::Between) {
+            Stage::Open(publish) => Stage::Ended(Arc::new(Pending::new(how(publish)))),
+            ended => ended,
+        };
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl LayeredPublish {
+    fn layer_ready(&self, layer: usize) -> PyResult<()> {
+        if layer >= self.layers {
+            return Err(error(format!("there is no layer {layer}: a block has {}", self.layers)));
+        }
+        if let Stage::Open(publish) = &*self.stage()? {
+            publish.layer_ready(layer);
+        }
+        Ok(())
+    }
+
+    fn finish(&self) -> PyResult<()> {
+        self.end(transfer::LayeredPublish::finish)
+    }
+
+    fn abort(&self) -> PyResult<()> {
+        self.end(transfer::LayeredPublish::abort)
+    }
+
+    #[pyo3(signature = (timeout_ms = None))]
+    fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<PublishResult>> {
+        let stage = self.stage()?;
+        let Stage::Ended(pending) = &*stage else {
+            return Err(error("the publish was not ended: call finish() or abort() first"));
+        };
+        let pending = Arc::clone(pending);
+        drop(stage);
+        let Some(LayeredPublished { report, blocks }) = pending.wait(py, timeout_ms)? else {
+            return Ok(None);
+        };
+        let result = match report.map_err(error)? {
+            Some(report) => PublishResult::of(&report),
+            None => PublishResult::aborted(blocks.len()),
+        };
+        Ok(Some(result))
+    }
+
+    fn poll(&self, py: Python<'_>) -> PyResult<Option<PublishResult>> {
+        self.wait(py, Some(0))
+    }
+}

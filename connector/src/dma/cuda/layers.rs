@@ -1,0 +1,330 @@
+//! Copies of one layer after the other.
+
+use std::collections::VecDeque;
+
+use cudarc::driver::{CudaEvent, CudaStream, DriverError};
+use cxl_shm::fabric::Fabric;
+use cxl_shm::units::Extent;
+
+use super::bounce::Bounce;
+use super::copies::{Copies, Copy};
+use super::engine::{CudaDma, Way, length, lock};
+use super::memory::{DeviceDestination, DeviceSource};
+use super::registration::Registration;
+use super::turn::Settled;
+use crate::dma::checksum::RunningChecksum;
+use crate::dma::host::LayeredStore;
+use crate::dma::job::{check_layer, check_layers};
+use crate::dma::{Checksum, DmaError, LayeredSource, Layers, LoadJob};
+
+/// The way of the layers of a store.
+enum Down<'d> {
+    Straight(&'d Registration),
+    Bounced(&'d Bounce, LayeredStore<'d>),
+}
+
+/// A payload, and the checksum of what was copied of it.
+type UnderWay = Result<(Extent, RunningChecksum), DmaError>;
+
+impl CudaDma {
+    /// [`DmaEngine::load_by_layers`](crate::dma::DmaEngine::load_by_layers).
+    pub(super) fn load_layers(
+        &self,
+        jobs: &[LoadJob<DeviceDestination<'_>>],
+        layers: &Layers,
+        arrived: &mut dyn FnMut(usize),
+    ) -> Vec<Result<Checksum, DmaError>> {
+        let payloads: Vec<_> = jobs.iter().map(|job| job.payload).collect();
+        let region_bytes = self.inner.host.fabric().bytes();
+        let loading = jobs.iter().map(|job| {
+            let payload = job.check_layers(layers, region_bytes)?;
+            Ok((payload, RunningChecksum::new()))
+        });
+        let mut loading: Vec<UnderWay> = loading.collect();
+        let mut told = Told { next: 0, arrived };
+        let results = self.in_turn(
+            &self.inner.up,
+            &payloads,
+            |figures| &mut figures.loaded_bytes,
+            |stream| {
+                match &self.inner.way {
+                    Way::Straight(pool) => {
+                        self.load_straight(stream, jobs, &mut loading, layers, pool, &mut told);
+                    }
+                    Way::Bounced { up, .. } => {
+                        self.load_layers_bounced(stream, jobs, &mut loading, layers, up, &mut told);
+                    }
+                }
+                loading.into_iter().map(finished).collect()
+            },
+        );
+        // Those of payloads that failed, all of them.
+        told.up_to(layers.count());
+        results
+    }
+
+    fn load_straight(
+        &self,
+        stream: &CudaStream,
+        jobs: &[LoadJob<DeviceDestination<'_>>],
+        loading: &mut [UnderWay],
+        layers: &Layers,
+        pool: &Registration,
+        told: &mut Told<'_>,
+    ) {
+        let mut under_way = VecDeque::with_capacity(layers.count());
+        for layer in 0..layers.count() {
+            let mut copies = Copies::default();
+            for (loading, job) in loading.iter_mut().zip(jobs) {
+                let Ok((payload, checksum)) = loading else { continue };
+                let lines = layers.read_with(*payload, layer);
+                // M9: the refresh for the checksum comes before the copy, which may find the lines
+                // in this host's caches: they are new then.
+                self.inner.host.read(lines, checksum, |_| ());
+                self.inner.add_up(&mut copies, lines, parts_of(job, lines), pool);
+                tell_done(&mut under_way, told);
+            }
+            match self.hand_over(stream, &copies) {
+                Ok(done) => under_way.push_back(done),
+                Err(error) => self.fail_all(loading, error),
+            }
+        }
+        for done in under_way {
+            if let Err(error) = done.synchronize() {
+                return self.fail_all(loading, error);
+            }
+            told.one_more();
+        }
+    }
+
+    fn load_layers_bounced(
+        &self,
+        stream: &CudaStream,
+        jobs: &[LoadJob<DeviceDestination<'_>>],
+        loading: &mut [UnderWay],
+        layers: &Layers,
+        bounce: &Bounce,
+        told: &mut Told<'_>,
+    ) {
+        for layer in 0..layers.count() {
+            for (loading, job) in loading.iter_mut().zip(jobs) {
+                let Ok((payload, checksum)) = loading else { continue };
+                let lines = layers.read_with(*payload, layer);
+                if let Err(error) = self.load_lines_bounced(stream, job, lines, checksum, bounce) {
+                    *loading = Err(error);
+                }
+            }
+            told.one_more();
+        }
+    }
+
+    fn load_lines_bounced(
+        &self,
+        stream: &CudaStream,
+        job: &LoadJob<DeviceDestination<'_>>,
+        lines: Extent,
+        checksum: &mut RunningChecksum,
+        bounce: &Bounce,
+    ) -> Result<(), DmaError> {
+        let failed = |error| self.failed(job.payload, error);
+        let mut buffer = bounce.take(length(lines)).map_err(failed)?;
+        // Also when a copy fails, before somebody else has the buffer.
+        let _settled = Settled(stream);
+        let mut rest = buffer.bytes().map_err(failed)?;
+        self.inner.host.read(lines, checksum, |bytes| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+            now.copy_from_slice(bytes);
+            rest = later;
+        });
+        let mut copies = Copies::default();
+        let mut from = buffer.address().map_err(failed)?;
+        for (to, bytes) in parts_of(job, lines) {
+            copies.add(Copy { to, from, bytes });
+            from += bytes as u64;
+        }
+        self.hand_over(stream, &copies).and_then(|done| done.synchronize()).map_err(failed)
+    }
+
+    /// [`DmaEngine::store_by_layers`](crate::dma::DmaEngine::store_by_layers). Nobody else's copies
+    /// wait while a layer is waited for.
+    pub(super) fn store_layers(
+        &self,
+        payloads: &[Extent],
+        layers: &Layers,
+        source: &mut dyn LayeredSource<Self>,
+    ) -> Option<Vec<Result<Checksum, DmaError>>> {
+        let region_bytes = self.inner.host.fabric().bytes();
+        let storing = payloads.iter().map(|payload| {
+            let payload = check_layers(*payload, layers, region_bytes)?;
+            Ok((payload, RunningChecksum::new()))
+        });
+        let mut storing: Vec<UnderWay> = storing.collect();
+        let mut way = match &self.inner.way {
+            Way::Straight(pool) => Down::Straight(pool),
+            Way::Bounced { down, .. } => {
+                Down::Bounced(down, self.inner.host.begin_layers(payloads, layers))
+            }
+        };
+        for layer in 0..layers.count() {
+            let mut store = |parts: &[Vec<DeviceSource<'_>>]| {
+                for (storing, parts) in storing.iter_mut().zip(parts) {
+                    if let Ok((payload, _)) = storing
+                        && let Err(error) = check_layer(*payload, layers.layer_bytes(layer), parts)
+                    {
+                        *storing = Err(error);
+                    }
+                }
+                match &mut way {
+                    Down::Straight(pool) => {
+                        self.store_straight(&mut storing, layers, layer, parts, pool);
+                    }
+                    Down::Bounced(bounce, into) => {
+                        let done = self.with_layer_bounced(&storing, parts, bounce, |bytes| {
+                            into.store(layer, bytes);
+                        });
+                        if let Err(error) = done {
+                            self.fail_all(&mut storing, error);
+                        }
+                    }
+                }
+            };
+            if !source.layer(layer, &mut store) {
+                return None;
+            }
+        }
+        let results: Vec<_> = match way {
+            Down::Straight(_) => storing.into_iter().map(finished).collect(),
+            Down::Bounced(_, into) => {
+                let each = storing.into_iter().zip(into.finish());
+                each.map(|(storing, stored)| storing.and(stored)).collect()
+            }
+        };
+        self.count(payloads, &results, |figures| &mut figures.stored_bytes);
+        Some(results)
+    }
+
+    fn store_straight(
+        &self,
+        storing: &mut [UnderWay],
+        layers: &Layers,
+        layer: usize,
+        parts: &[Vec<DeviceSource<'_>>],
+        pool: &Registration,
+    ) {
+        let mut copies = Copies::default();
+        let (start, end) = layers.range(layer);
+        for (storing, parts) in storing.iter().zip(parts) {
+            let Ok((payload, _)) = storing else { continue };
+            let at = payload.part(start, end - start).expect("a layer lies in its payload");
+            let parts = parts.iter().map(|part| (part.address, part.bytes));
+            self.inner.add_down(&mut copies, at, parts, pool);
+        }
+        if let Err(error) = self.copy_down(&copies) {
+            self.fail_all(storing, error);
+        }
+        for (payload, checksum) in storing.iter_mut().flatten() {
+            // The refresh of each line flushes what the copy may have left in this host's caches, and
+            // reading it then tells that it has arrived (M2).
+            self.inner.host.read(layers.complete_with(*payload, layer), checksum, |_| ());
+        }
+    }
+
+    /// One layer of all payloads, by way of the buffer: `store` gets it from there.
+    fn with_layer_bounced(
+        &self,
+        storing: &[UnderWay],
+        parts: &[Vec<DeviceSource<'_>>],
+        bounce: &Bounce,
+        store: impl FnOnce(&[Vec<&[u8]>]),
+    ) -> Result<(), DriverError> {
+        let wanted = || storing.iter().zip(parts).filter(|(storing, _)| storing.is_ok());
+        let lengths = wanted().flat_map(|(_, parts)| parts.iter().map(|part| part.bytes));
+        let mut buffer = bounce.take(lengths.sum())?;
+        let mut copies = Copies::default();
+        let mut to = buffer.address()?;
+        for part in wanted().flat_map(|(_, parts)| parts) {
+            copies.add(Copy { to, from: part.address, bytes: part.bytes });
+            to += part.bytes as u64;
+        }
+        self.copy_down(&copies)?;
+        let mut rest = &*buffer.bytes()?;
+        let bytes: Vec<_> = storing
+            .iter()
+            .zip(parts)
+            .map(|(storing, parts)| {
+                // Of what failed nothing is stored any more.
+                let length = storing.iter().flat_map(|_| parts).map(|part| part.bytes).sum();
+                let (now, later) = rest.split_at(length);
+                rest = later;
+                vec![now]
+            })
+            .collect();
+        store(&bytes);
+        Ok(())
+    }
+
+    /// Copies, in a turn of their own, after the work of the engine's streams.
+    fn copy_down(&self, copies: &Copies) -> Result<(), DriverError> {
+        let stream = lock(&self.inner.down);
+        let _turn = self.begin(&stream)?;
+        let _settled = Settled(&stream);
+        self.hand_over(&stream, copies)?.synchronize()
+    }
+
+    fn fail_all(&self, under_way: &mut [UnderWay], error: DriverError) {
+        for payload in under_way {
+            if let Ok((extent, _)) = payload {
+                *payload = Err(self.failed(*extent, error));
+            }
+        }
+    }
+}
+
+/// Which layers the caller was told of.
+struct Told<'t> {
+    next: usize,
+    arrived: &'t mut dyn FnMut(usize),
+}
+
+impl Told<'_> {
+    fn one_more(&mut self) {
+        (self.arrived)(self.next);
+        self.next += 1;
+    }
+
+    fn up_to(&mut self, count: usize) {
+        while self.next < count {
+            self.one_more();
+        }
+    }
+}
+
+/// Tells of layers whose copies are done, without waiting.
+fn tell_done(under_way: &mut VecDeque<CudaEvent>, told: &mut Told<'_>) {
+    // One that failed says so again when it is waited for.
+    while under_way.front().is_some_and(CudaEvent::is_complete) {
+        under_way.pop_front();
+        told.one_more();
+    }
+}
+
+fn finished(under_way: UnderWay) -> Result<Checksum, DmaError> {
+    under_way.map(|(_, checksum)| checksum.finish())
+}
+
+/// Address and length of what is to be filled from `lines` of the payload of `job`.
+fn parts_of(
+    job: &LoadJob<DeviceDestination<'_>>,
+    lines: Extent,
+) -> impl Iterator<Item = (u64, usize)> {
+    let start = lines.offset() - job.payload.offset();
+    let end = start + lines.bytes();
+    let mut at = 0;
+    job.parts.iter().filter_map(move |part| {
+        let (from, to) = (at, at + part.bytes as u64);
+        at = to;
+        let (first, last) = (from.max(start), to.min(end));
+        let bytes = last.checked_sub(first).filter(|bytes| *bytes > 0)?;
+        Some((part.address + (first - from), usize::try_from(bytes).expect("a part is memory")))
+    })
+}

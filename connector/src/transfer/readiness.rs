@@ -1,0 +1,157 @@
+//! How far the layers of a publish are ready.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{Completion, NewBlock};
+use crate::session::{PublishReport, SessionError};
+
+/// A publish by layers that came to its end.
+#[derive(Debug)]
+pub struct LayeredPublished<S> {
+    /// What became of each block; `None` when it was aborted, and nothing is published.
+    pub report: Result<Option<PublishReport>, SessionError>,
+    /// The blocks, given back.
+    pub blocks: Vec<NewBlock<S>>,
+}
+
+/// A publish by layers under way: it goes on as its layers become ready. Dropping it aborts it.
+#[derive(Debug)]
+#[must_use = "dropping it aborts the publish"]
+pub struct LayeredPublish<S> {
+    pub(super) opener: Opener,
+    pub(super) completion: Completion<LayeredPublished<S>>,
+}
+
+impl<S> LayeredPublish<S> {
+    /// Says that `layer` is ready in all blocks: its bytes stay as they are from now on. Layers may
+    /// become ready in any order.
+    ///
+    /// # Panics
+    /// When there is no such layer.
+    pub fn layer_ready(&self, layer: usize) {
+        self.opener.readiness.set(|state| state.ready[layer] = true);
+    }
+
+    /// Says that all layers are ready, and that the blocks are worth publishing.
+    pub fn finish(self) -> Completion<LayeredPublished<S>> {
+        self.opener.readiness.set(|state| state.end = state.end.or(Some(End::Finished)));
+        self.completion
+    }
+
+    /// Says that the blocks are not to be published. When it is completed nobody reads them any more.
+    pub fn abort(self) -> Completion<LayeredPublished<S>> {
+        self.opener.readiness.abort();
+        self.completion
+    }
+
+    /// Whether it was aborted, which closing the pool does, too.
+    #[must_use]
+    pub fn is_aborted(&self) -> bool {
+        self.opener.readiness.lock().end == Some(End::Aborted)
+    }
+}
+
+/// Which layers are ready.
+#[derive(Debug)]
+pub(super) struct Readiness {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    ready: Vec<bool>,
+    /// What came first stays.
+    end: Option<End>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Finished,
+    Aborted,
+}
+
+impl Readiness {
+    pub(super) fn new(layers: usize) -> Self {
+        let state = State { ready: vec![false; layers], end: None };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits until `layer` is ready; `false` when that is of no use any more.
+    pub(super) fn wait_layer(&self, layer: usize) -> bool {
+        self.wait(|state| state.ready[layer])
+    }
+
+    /// Waits until the blocks are known to be worth publishing.
+    pub(super) fn wait_finished(&self) -> bool {
+        self.wait(|_| false)
+    }
+
+    /// Waits for one of the two ends, or for what is enough before.
+    fn wait(&self, enough: impl Fn(&State) -> bool) -> bool {
+        let mut state = self.lock();
+        loop {
+            match state.end {
+                Some(end) => return end == End::Finished,
+                None if enough(&state) => return true,
+                None => {}
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn abort(&self) {
+        self.set(|state| state.end = state.end.or(Some(End::Aborted)));
+    }
+
+    fn set(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says what is ready. Its end is the end of the waiting.
+#[derive(Debug)]
+pub(super) struct Opener {
+    readiness: Arc<Readiness>,
+    /// Where it was made.
+    process: u32,
+}
+
+impl Opener {
+    pub(super) fn new(readiness: Arc<Readiness>) -> Self {
+        Self { readiness, process: std::process::id() }
+    }
+}
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        // In a child made by `fork` nobody waits, and a lock may be in whatever state the fork found it.
+        if std::process::id() == self.process {
+            self.readiness.abort();
+        }
+    }
+}
+
+/// The publishes by layers of a process that may be waiting: nobody says that their layers are ready
+/// once the process leaves the pool.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Mutex<Vec<Weak<Readiness>>>);
+
+impl Waiting {
+    pub(super) fn add(&self, readiness: &Arc<Readiness>) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.retain(|readiness| readiness.strong_count() > 0);
+        waiting.push(Arc::downgrade(readiness));
+    }
+
+    /// Aborts those that are not finished.
+    pub(super) fn abort_all(&self) {
+        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.iter().filter_map(Weak::upgrade).for_each(|readiness| readiness.abort());
+    }
+}
