@@ -25,7 +25,7 @@ struct PowerOff(SimulatedRack);
 impl Fence for PowerOff {
     fn poll(&mut self, order: &FenceOrder, _: u64) -> FenceState {
         // What a simulated host gives as its boot id. Of a torn line: the node's own host.
-        let host = order.machine.map_or(u64::from(order.victim.0), |(boot_id, _)| boot_id[0] - 1);
+        let host = order.machine.map_or(u64::from(order.victim.0), |it| it.boot_id[0] - 1);
         self.0.crash(usize::try_from(host).unwrap_or(usize::MAX));
         FenceState::Fenced
     }

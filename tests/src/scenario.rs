@@ -143,7 +143,7 @@ pub const ALL: &[Scenario] = scenarios! {
         chunks::a_chunk_takes_no_stores_along,
         chunks::an_open_intent_in_old_caches_is_not_redone,
         joining::a_slot_that_is_not_left_is_refused,
-        joining::a_line_that_cannot_be_read_is_looked_at_again,
+        joining::a_line_that_cannot_be_read_is_still_somebodys,
         joining::two_hosts_with_one_number,
         joining::a_guest_dies_at_each_step,
         door::a_life_that_was_declared_dead_is_not_taken,

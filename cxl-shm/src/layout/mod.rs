@@ -49,7 +49,8 @@ pub use heap_records::HeapHeader;
 pub use intent_record::{INTENT_IMAGES, IntentRecord};
 pub use lock_set::LockSet;
 pub use profile::{FenceEvidence, PayloadPolicy, Platform, PlatformProfile};
-pub use records::{ChunkEntry, ChunkState, HostName, ManagerClaim, NodeLine, NodeState};
+pub(crate) use records::DoorHost;
+pub use records::{ChunkEntry, ChunkState, HostName, Machine, ManagerClaim, NodeLine, NodeState};
 pub use root_records::{ROOT_NAME_BYTES_MAX, RootHead, RootName, RootState, root_name_hash};
 pub use superblock::{
     FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
@@ -110,9 +111,10 @@ const LINE_CHUNK_DEMAND: u64 = 7;
 const LINE_KNOCK: u64 = 8;
 const LINE_GUARDIAN: u64 = 9;
 const LINE_DOOR_MARKS: u64 = 16;
+const LINE_DOOR_HOSTS: u64 = LINE_DOOR_MARKS + DOOR_MARKS;
 /// Marks at the door of a node slot, each for one host.
 pub(crate) const DOOR_MARKS: u64 = 16;
-const _: () = assert!((LINE_DOOR_MARKS + DOOR_MARKS) * LINE_BYTES <= PAGE_BYTES, "fits the page");
+const _: () = assert!((LINE_DOOR_HOSTS + DOOR_MARKS) * LINE_BYTES <= PAGE_BYTES, "fits the page");
 /// Lines of a record that is written in turn, so that one of them is always whole.
 pub(crate) const TWIN_LINES: u64 = 2;
 const INTENTS_STRIDE: u64 = INTENTS * INTENT_LINES * LINE_BYTES;
@@ -445,11 +447,19 @@ impl Layout {
         word(self.node_page(node), (LINE_DOOR_MARKS + index) * LINE_WORDS as u64)
     }
 
-    /// All marks at the door of a node's slot, for one refresh: a word a line, which says which host
-    /// comes, or has come, for which incarnation.
+    /// Whose mark number `index` at the door of a node's slot is, in full.
     #[must_use]
-    pub fn door_marks(&self, node: NodeId) -> LineRange {
-        LineRange::new(self.node_page_line(node, LINE_DOOR_MARKS), DOOR_MARKS)
+    pub(crate) fn door_host(&self, node: NodeId, index: u64) -> PeerLine<DoorHost> {
+        assert!(index < DOOR_MARKS, "mark {index} of {DOOR_MARKS}");
+        let line = self.node_page(node).line(LINE_DOOR_HOSTS + index);
+        line.expect("the node page has room for them")
+    }
+
+    /// All marks at the door of a node's slot, a word a line, which says which host comes, or has
+    /// come, for which incarnation; and after them, as many lines, each host in full. For one refresh.
+    #[must_use]
+    pub fn door(&self, node: NodeId) -> LineRange {
+        LineRange::new(self.node_page_line(node, LINE_DOOR_MARKS), 2 * DOOR_MARKS)
             .expect("the node page has room for them")
     }
 

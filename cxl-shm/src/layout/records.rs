@@ -102,6 +102,21 @@ impl NodeLine {
     pub fn boot_id(&self) -> [u64; 2] {
         self.boot_id
     }
+
+    /// The machine it is.
+    #[must_use]
+    pub fn machine(&self) -> Machine {
+        Machine { boot_id: self.boot_id, machine_id: self.machine_id }
+    }
+}
+
+/// Which machine, and which boot of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Machine {
+    /// The kernel's id of the boot.
+    pub boot_id: [u64; 2],
+    /// The installation's id: the same over reboots. Zeros when it has none.
+    pub machine_id: [u64; 2],
 }
 
 /// Name of a node's host, for people.
@@ -134,6 +149,36 @@ impl std::fmt::Display for HostName {
             write!(f, "{}", if c.is_control() { '?' } else { c })?;
         }
         Ok(())
+    }
+}
+
+/// A host that comes for a node slot, or has come: what its mark at the door has no room for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct DoorHost {
+    boot_id: [u64; 2],
+    machine_id: [u64; 2],
+    pid_namespace: u64,
+    reserved: [u64; 2],
+}
+
+impl Record for DoorHost {
+    const KIND: u32 = u32::from_le_bytes(*b"DOOR");
+}
+
+impl DoorHost {
+    pub(crate) fn new(boot_id: [u64; 2], machine_id: [u64; 2], pid_namespace: u64) -> Self {
+        Self { boot_id, machine_id, pid_namespace, reserved: [0; 2] }
+    }
+
+    pub(crate) fn machine(&self) -> Machine {
+        Machine { boot_id: self.boot_id, machine_id: self.machine_id }
+    }
+
+    /// All of it, for a name of fewer bits.
+    pub(crate) fn words(&self) -> [u64; 5] {
+        let [boot, machine] = [self.boot_id, self.machine_id];
+        [boot[0], boot[1], machine[0], machine[1], self.pid_namespace]
     }
 }
 
@@ -224,4 +269,5 @@ impl ChunkEntry {
 // A record fills its line but for the seal.
 assert_eq_size!(NodeLine, [u8; 56]);
 assert_eq_size!(HostName, [u8; 56]);
+assert_eq_size!(DoorHost, [u8; 56]);
 assert_eq_size!(ChunkEntry, [u8; 56]);

@@ -125,7 +125,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
             slots.iter().filter(|slot| slot.node != me && !slot.vacant).collect();
         let lives = |node: NodeId, proposal: &Proposal| {
             let incarnation = proposal.case().incarnation;
-            others.iter().any(|slot| slot.node == node && slot.incarnation == incarnation)
+            others.iter().any(|slot| slot.node == node && slot.incarnation <= incarnation)
         };
         // A recovery finds out for itself, and says so.
         self.cares.retain(|(node, care)| match care {
@@ -157,21 +157,22 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         let (layout, fabric) = (self.member.layout(), self.member.fabric());
         let (me, mine) = (self.member.node(), self.member.incarnation());
         let (victim, incarnation) = (slot.node, slot.incarnation);
-        let propose = |appointment| {
-            let case = Case { incarnation, appointment };
+        let propose = |case| {
             let proposal = Proposal::begin(me, mine, victim, case);
             Care::Proposing { proposal, not_before_ms: 0, outbid: 0, unreadable: None }
         };
-        let last = ballots.last_case(victim).filter(|case| case.incarnation == incarnation);
+        // C2: perhaps the case of a life that was given up at the door since.
+        let last = ballots.last_case(victim).filter(|case| case.incarnation >= incarnation);
         let Some(last) = last else {
-            return declares.then(|| propose(1));
+            return declares.then(|| propose(Case { incarnation, appointment: 1 }));
         };
         let Some(decision) = ballots.decision(victim, last) else {
             // Somebody has opened it and, as far as we see, not brought it to an end.
-            return declares.then(|| propose(last.appointment));
+            return declares.then(|| propose(last));
         };
         let appointed = decision.appointment;
         let next = last.appointment.checked_add(1);
+        let next = next.map(|appointment| Case { appointment, ..last });
         let has_resigned = recoveries_of(layout, fabric, victim).iter().any(|(node, record)| {
             *node == appointed.recoverer
                 && record.case() == last

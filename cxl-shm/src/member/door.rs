@@ -18,20 +18,22 @@
 //!   effect once, before its publish ends. Only that is relied on: a knock that is overwritten,
 //!   also by a host that slept in front of it for a life of the slot, keeps one out, and lets
 //!   nobody in. A token is used by one process, so a knock that is mine was not overwritten since.
-//! - **J2** A mark has one writing host (M1): that whose name is on it. A host takes the mark of its
-//!   own name, or, when it never came before, the one with the smallest incarnation. Who has passed
-//!   leaves it as it is, so it tells of the life, also when that is over; who has not takes it back.
+//! - **J2** A mark has one writing host (M1): that whose name is on it. The name is one of 32 bits; the
+//!   line of the mark's host, published before it, says the same in full, and a mark whose line does not
+//!   fit is of a host that nobody knows. A host takes the mark of its own name, or, when it never came
+//!   before, the one with the smallest incarnation. Who has passed leaves it as it is, so it tells of
+//!   the life, also when that is over; who has not takes it back.
 //! - **J3** Of two that pass for the same life of the slot one has knocked last. It looked at the marks
 //!   after that, and the other one's was there, as that one saw its own knock after it had marked. So
 //!   it did not pass.
 //! - **J4** Who dies between its mark and the line of the slot leaves the door closed. Another process
-//!   of its host passes by: it knows its own mark. So does its machine after a boot, or in another pid
-//!   namespace, when it has seen the heart stand still: images of one installation have one machine id,
-//!   and the mark may be that of another which is just coming. For all others it is the life of that
-//!   incarnation which has died: its heart stands still, a lock manager declares it dead, and its
-//!   recovery ends with the line of the slot (R1 to R5). One that was declared dead there, and had only
-//!   slept, may take its mark back, or go on, and fences itself: nobody comes for a life that was
-//!   declared dead.
+//!   of its host passes by: it knows its own mark, and nobody of its host comes beside it. Nobody else
+//!   does, not the machine after a boot either: at the door no heart beats yet, and images of one
+//!   installation have one machine id, so the mark may be that of another which is just coming. For all
+//!   others it is the life of that incarnation which has died: its heart stands still, a lock manager
+//!   declares it dead and has the host fenced whose mark it is, and its recovery ends with the line of
+//!   the slot (R1 to R5). One that was declared dead there, and had only slept, may take its mark
+//!   back, or go on, and fences itself: nobody comes for a life that was declared dead.
 //!
 //! What is left to chance: two hosts that come for the first time since they booted in the same
 //! moment, with a third, and choose the same of sixteen marks. The first to have marked finds its mark
@@ -42,12 +44,9 @@ use crc_fast::CrcAlgorithm;
 use super::{HostIdentity, ProcessIdentity};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, refresh_all};
-use crate::layout::{DOOR_MARKS, Layout};
+use crate::layout::{DOOR_MARKS, DoorHost, Layout, Machine};
 use crate::mutant::{self, Mutant};
 use crate::units::{Incarnation, NodeId};
-
-/// The bits of a host's name that are its machine's.
-const MACHINE: u32 = 0xffff_0000;
 
 /// {who, for which incarnation} in one word: a knock, or a mark. Zero is nobody.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -67,27 +66,45 @@ impl Call {
     }
 }
 
+/// A mark, and whose it is in full: `None` when that cannot be told.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Mark {
+    call: Call,
+    host: Option<DoorHost>,
+}
+
 /// The marks at a door, read at one time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Marks(Vec<Call>);
+pub(crate) struct Marks(Vec<Mark>);
 
 impl Marks {
     /// The marks at the door of `node`, freshly read.
     fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Self {
-        fabric.refresh(layout.door_marks(node));
+        fabric.refresh(layout.door(node));
         Self::cached(layout, fabric, node)
     }
 
     /// What the caches hold of the marks at the door of `node`.
     pub(crate) fn cached<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Self {
-        let mark = |index| Call::from_word(layout.door_mark(node, index).cached(fabric));
+        let mark = |index| {
+            let call = Call::from_word(layout.door_mark(node, index).cached(fabric));
+            let host = layout.door_host(node, index).cached(fabric).ok();
+            Mark { call, host: host.filter(|host| name_of(&host.words()) == call.who) }
+        };
         Self((0..DOOR_MARKS).map(mark).collect())
     }
 
     /// The largest incarnation beyond `last` that any host has come for.
     pub(crate) fn beyond(&self, last: Incarnation) -> Option<Incarnation> {
-        let incarnations = self.0.iter().map(|mark| mark.incarnation);
+        let incarnations = self.0.iter().map(|mark| mark.call.incarnation);
         incarnations.filter(|incarnation| *incarnation > last).max()
+    }
+
+    /// The machine that came for life `incarnation`, when the marks still say so, and of one only.
+    pub(crate) fn machine_of(&self, incarnation: Incarnation) -> Option<Machine> {
+        let mut marks = self.0.iter().filter(|mark| mark.call.incarnation == incarnation);
+        let first = marks.next()?;
+        marks.next().is_none().then_some(first.host?.machine())
     }
 }
 
@@ -106,35 +123,29 @@ pub(crate) struct Visitor {
     node: NodeId,
     /// No other process has it.
     token: u32,
-    /// The host's name at this door: of the machine (upper half), and of its present boot and pid
-    /// namespace (lower half). The same when another process of the host comes.
-    host: u32,
+    /// Its host: the same when another process of it comes, in the same pid namespace.
+    host: DoorHost,
+    /// The host's name at this door.
+    name: u32,
 }
 
 /// What a visitor saw of the door before it knocked.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Outside {
-    /// The present or last life of the slot, as its lines say.
+    /// The last life of the slot, as its line says.
     said: Incarnation,
-    /// The mark that is ours, and what it is.
-    mark: (u64, Call),
-    /// The largest incarnation of which a mark says that this machine has come for it, be it in another
-    /// boot, or as another image of its installation.
-    machine: Incarnation,
+    /// The place of the mark that is ours, and what it is.
+    mark: (u64, Mark),
+    /// The incarnation for which this very host has come last.
+    own: Incarnation,
     /// Another host comes, or is in.
     closed: bool,
 }
 
 impl Outside {
-    /// The last life of the slot, and whether it is one of this machine that died at the door.
+    /// The last life of the slot, and whether it is one of this very host that died at the door.
     pub(crate) fn last(&self) -> (Incarnation, bool) {
-        (self.machine.max(self.said), self.machine > self.said)
-    }
-
-    /// Whether the life that died at the door, if one did, was this host's: no other image's of the
-    /// machine, which may be coming.
-    pub(crate) fn is_own(&self) -> bool {
-        self.mark.1.incarnation == self.machine
+        (self.own.max(self.said), self.own > self.said)
     }
 
     /// Whether there is no need to knock: another host comes, or is in.
@@ -146,14 +157,12 @@ impl Outside {
 impl Visitor {
     /// `process` of `host`, which comes for the slot of `node`.
     pub(crate) fn new(node: NodeId, host: &HostIdentity, process: ProcessIdentity) -> Self {
-        let machine = if host.machine_id == [0; 2] { host.boot_id } else { host.machine_id };
-        let life = [host.boot_id[0], host.boot_id[1], host.pid_namespace];
-        let name = name_of(&machine) & MACHINE | name_of(&life) & !MACHINE;
-        let token = name_of(&[&machine[..], &life, &[process.word()]].concat());
-        Self { node, token, host: name }
+        let host = DoorHost::new(host.boot_id, host.machine_id, host.pid_namespace);
+        let token = name_of(&[&host.words()[..], &[process.word()]].concat());
+        Self { node, token, host, name: name_of(&host.words()) }
     }
 
-    /// Looks at the door of the slot, whose lines say that `said` is its last life.
+    /// Looks at the door of the slot, whose line says that `said` is its last life.
     pub(crate) fn look<F: Fabric>(
         &self,
         layout: &Layout,
@@ -161,19 +170,18 @@ impl Visitor {
         said: Incarnation,
     ) -> Outside {
         let Marks(marks) = Marks::fresh(layout, fabric, self.node);
-        let first = u64::from(self.host) % DOOR_MARKS;
+        let first = u64::from(self.name) % DOOR_MARKS;
         let distance = |place: u64| (place + DOOR_MARKS - first) % DOOR_MARKS;
         // J2.
-        let own = (0..).zip(&marks).min_by_key(|(place, call)| {
-            (!self.is_mine(**call), call.incarnation, distance(*place))
+        let own = (0..).zip(&marks).min_by_key(|(place, mark)| {
+            (!self.is_mine(mark), mark.call.incarnation, distance(*place))
         });
-        let mark = own.map_or((first, Call::from_word(0)), |(place, call)| (place, *call));
-        let (ours, others): (Vec<Call>, Vec<Call>) =
-            marks.iter().partition(|mark| self.is_of_machine(**mark));
-        let machine = ours.iter().map(|mark| mark.incarnation).max();
-        let machine = machine.unwrap_or(Incarnation(0));
-        let closed = others.iter().any(|mark| mark.incarnation > said);
-        Outside { said, mark, machine, closed }
+        let (place, mark) = own.expect("a door has marks");
+        let (ours, others): (Vec<&Mark>, Vec<&Mark>) =
+            marks.iter().partition(|mark| self.is_mine(mark));
+        let own = ours.iter().map(|mark| mark.call.incarnation).max();
+        let closed = others.iter().any(|mark| mark.call.incarnation > said);
+        Outside { said, mark: (place, *mark), own: own.unwrap_or(Incarnation(0)), closed }
     }
 
     /// Tries to pass the door for life `next` of the slot, after a look at it.
@@ -187,7 +195,7 @@ impl Visitor {
         outside: &Outside,
         next: Incarnation,
     ) -> Result<(), Refused> {
-        let (place, _) = outside.mark;
+        let (place, before) = outside.mark;
         let knock = Call { who: self.token, incarnation: next }.word();
         // M1: J1.
         layout.knock(self.node).claim().publish(fabric, knock);
@@ -195,15 +203,21 @@ impl Visitor {
         if again != *outside {
             return Err(Refused::Closed);
         }
-        // M1: J2.
+        // M1: J2, both.
+        if before.host != Some(self.host) {
+            layout.door_host(self.node, place).claim().publish(fabric, &self.host);
+        }
         let mark = layout.door_mark(self.node, place).claim();
-        let mine = Call { who: self.host, incarnation: next }.word();
-        mark.publish(fabric, mine);
+        let mine = Call { who: self.name, incarnation: next };
+        mark.publish(fabric, mine.word());
         crash::reach(CrashPoint::JoinMarked);
-        let door = [layout.knock(self.node), mark.peer()];
-        refresh_all(fabric, door.map(|word| word.range()));
-        let [knocked, marked] = door.map(|word| word.cached(fabric));
-        if (knocked, marked) == (knock, mine) || mutant::is(Mutant::PassesUnseen) {
+        let host = layout.door_host(self.node, place);
+        let knocked = layout.knock(self.node);
+        refresh_all(fabric, [knocked.range(), mark.peer().range(), host.range()]);
+        let marked = Call::from_word(mark.own(fabric));
+        let still = knocked.cached(fabric) == knock && marked == mine;
+        let known = host.cached(fabric).is_ok_and(|host| host == self.host);
+        if still && known || mutant::is(Mutant::PassesUnseen) {
             return Ok(());
         }
         self.step_back(layout, fabric, outside);
@@ -214,17 +228,13 @@ impl Visitor {
     pub(crate) fn step_back<F: Fabric>(&self, layout: &Layout, fabric: &F, outside: &Outside) {
         let (place, before) = outside.mark;
         let mark = layout.door_mark(self.node, place).claim();
-        if self.is_mine(Call::from_word(mark.own(fabric))) {
-            mark.publish(fabric, before.word());
+        if Call::from_word(mark.own(fabric)).who == self.name {
+            mark.publish(fabric, before.call.word());
         }
     }
 
-    fn is_of_machine(&self, call: Call) -> bool {
-        call.incarnation != Incarnation(0) && (call.who ^ self.host) & MACHINE == 0
-    }
-
-    fn is_mine(&self, call: Call) -> bool {
-        call.incarnation != Incarnation(0) && call.who == self.host
+    fn is_mine(&self, mark: &Mark) -> bool {
+        mark.call.incarnation != Incarnation(0) && mark.host == Some(self.host)
     }
 }
 
@@ -268,39 +278,47 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_sleeps_at_the_door_and_comes_in_is_found_there() {
-        let geometry = Geometry {
-            region_bytes: 8 << 20,
-            nodes: 2,
-            locks: 8,
-            chunk_bytes: 64 << 10,
-            area_lines: 1,
-            host_words: 0,
+    fn nobody_comes_in_beside_an_image_of_its_machine_that_sleeps_at_the_door() {
+        let comes_in = |wakes: bool| {
+            let geometry = Geometry {
+                region_bytes: 8 << 20,
+                nodes: 2,
+                locks: 8,
+                chunk_bytes: 64 << 10,
+                area_lines: 1,
+                host_words: 0,
+            };
+            let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+            let superblock = Superblock::new([1, 2], geometry, [0; 6]);
+            format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+            let (layout, first) = (Layout::new(geometry).unwrap(), rack.host(0));
+            let image = |boot| HostIdentity { machine_id: [7, 7], ..HostIdentity::simulated(boot) };
+            let sleeper = Visitor::new(SLOT, &image(0), ProcessIdentity::new(2, 1));
+            let outside = sleeper.look(&layout, &first, Incarnation(0));
+            assert_eq!(sleeper.pass(&layout, &first, &outside, Incarnation(1)), Ok(()));
+            // While the other one watches its heart it wakes, says that it is in, and beats much later.
+            let act = |now_ms| {
+                let host = image(0);
+                let joined = NodeState::Joined;
+                let line = NodeLine::new(joined, Incarnation(1), host.boot_id, host.machine_id);
+                match now_ms {
+                    _ if !wakes => {}
+                    1000 => layout.node_line(SLOT).claim().publish(&first, &line),
+                    2000.. => layout.heartbeat(SLOT).claim().publish(&first, now_ms),
+                    _ => {}
+                }
+            };
+            let clock = Acting { now_ms: Cell::new(0), act };
+            let memory = rack.host_memory(1, HostTier::words_of(&geometry));
+            let me = ProcessIdentity::new(3, 1);
+            Member::join(rack.host(1), memory, SLOT.0, &image(1), me, ProcLiveness, &clock)
+                .map(drop)
         };
-        let rack = SimulatedRack::sticky(2, geometry.region_bytes);
-        let superblock = Superblock::new([1, 2], geometry, [0; 6]);
-        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
-        let (layout, first) = (Layout::new(geometry).unwrap(), rack.host(0));
-        let image = |boot| HostIdentity { machine_id: [7, 7], ..HostIdentity::simulated(boot) };
-        let sleeper = Visitor::new(SLOT, &image(0), ProcessIdentity::new(2, 1));
-        let outside = sleeper.look(&layout, &first, Incarnation(0));
-        assert_eq!(sleeper.pass(&layout, &first, &outside, Incarnation(1)), Ok(()));
-        // While the other one watches its heart it wakes, says that it is in, and beats much later.
-        let act = |now_ms| {
-            let host = image(0);
-            let joined = NodeState::Joined;
-            let line = NodeLine::new(joined, Incarnation(1), host.boot_id, host.machine_id);
-            match now_ms {
-                1000 => layout.node_line(SLOT).claim().publish(&first, &line),
-                2500.. => layout.heartbeat(SLOT).claim().publish(&first, now_ms),
-                _ => {}
-            }
-        };
-        let clock = Acting { now_ms: Cell::new(0), act };
-        let memory = rack.host_memory(1, HostTier::words_of(&geometry));
-        let me = ProcessIdentity::new(3, 1);
-        let came = Member::join(rack.host(1), memory, SLOT.0, &image(1), me, ProcLiveness, &clock);
-        assert!(matches!(came, Err(JoinError::NodeInUse { .. })), "{:?}", came.map(drop));
+        let came = comes_in(true);
+        assert!(matches!(came, Err(JoinError::NodeInUse { .. })), "{came:?}");
+        // It may be the machine before its last boot, or another that sleeps.
+        let came = comes_in(false);
+        assert!(matches!(came, Err(JoinError::Contended { .. })), "{came:?}");
     }
 
     #[test]

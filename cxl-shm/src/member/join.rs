@@ -3,15 +3,14 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use super::door::{Outside, Visitor};
+use super::consensus::Ballots;
+use super::door::{Marks, Outside, Visitor};
 use super::settle::settle_own;
 use super::slot::{Slot, recoverers_at_work};
-use super::{
-    DeclaredDead, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat, is_declared_dead,
-};
+use super::{DeclaredDead, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, LineWords, refresh_all};
+use crate::fabric::{Fabric, HostMemory, refresh_all};
 use crate::intent::redo_own;
 use crate::layout::{HostName, NodeLine, NodeState, SuperblockError, read_superblock};
 use crate::lock::arbitrated::obey_newest_term;
@@ -102,9 +101,11 @@ pub enum JoinError {
     },
     /// Another host comes for the slot in this moment, or died while it did (J4).
     #[error(
-        "another host joins node {node} in this moment, or died while it did; if it is to have that \
-         number, start Rackline there again, else try again, or give this host another node \
-         number; a running lock manager declares a host dead that died so (`rackline status`)"
+        "another host joins node {node} in this moment, or died while it did (this one before its last \
+         boot, perhaps); if it is another that is to have that number, start Rackline there again, else \
+         try again, or give this host another node number; a running lock manager declares a host \
+         dead that died so, and frees the number once it is fenced (`rackline status`, `rackline \
+         fence --help`)"
     )]
     Contended {
         /// The node.
@@ -345,34 +346,29 @@ fn vacate<F: Fabric, H: HostMemory>(
     let mut tries = 0;
     loop {
         let slot = Slot::inside(layout, fabric, node);
-        let said = slot.map_or(Incarnation(0), |slot| slot.incarnation);
+        let said = slot.map_or(Incarnation(0), |slot| slot.said);
         let outside = visitor.look(layout, fabric, said);
         let (last, died_at_door) = outside.last();
+        let arrived = slot.filter(|slot| slot.at_door).map_or(last, |slot| slot.incarnation);
+        // R3: of whoever came to a slot that was not left, and whose mark is ours or nobody's any more.
+        let closed = outside.is_closed() || arrived > last;
         let next = life_after(seat, fabric, last).ok_or(JoinError::NoIncarnations { node })?;
         let vacant = slot.is_none_or(|slot| slot.vacant) && !died_at_door;
-        if died_at_door {
-            // J4: this machine's own life. No process of this host joins beside us; a heart that
-            // stands still proves the death on this very machine, as below.
+        if closed || vacant {
+            // Nobody to make sure of, or no use in it.
+        } else if died_at_door {
+            // J4: this host's own life. None of its processes joins beside us; a heart that stands
+            // still proves the death on this very machine, as below.
             if heart_beats(seat, fabric, clock) {
                 return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
             }
-            if !outside.is_own() && Slot::inside(layout, fabric, node) != slot {
-                // Another image of the machine was coming, and has come in.
-                continue;
-            }
-        } else if let Some(last) = slot.filter(|slot| !slot.vacant) {
-            let unreadable = last.line.is_none().then(|| words_of(seat, fabric));
-            if unreadable.is_some() && layout.node_line(node).cached(fabric).is_ok() {
-                // It was written while we read it: whoever did that may live.
-                continue;
-            }
-            check_gone(seat, fabric, uuid, host, &last, clock)?;
-            if unreadable.is_some_and(|words| words_of(seat, fabric) != words) {
-                // It was being written a moment ago: not torn by a death.
-                continue;
-            }
+        } else if let Some(last) = slot {
+            // Of a line that cannot be read the mark still tells the machine.
+            let marks = Marks::cached(layout, fabric, node);
+            let machine = last.machine.or_else(|| marks.machine_of(last.incarnation));
+            check_gone(seat, fabric, uuid, host, &Slot { machine, ..last }, clock)?;
         }
-        if !outside.is_closed() && visitor.pass(layout, fabric, &outside, next).is_ok() {
+        if !closed && visitor.pass(layout, fabric, &outside, next).is_ok() {
             let arrived_after = (!vacant).then_some(last);
             let passed = Passed { visitor, outside, next, arrived_after };
             if !vacant && let Err(error) = arrive(seat, fabric, next) {
@@ -389,28 +385,18 @@ fn vacate<F: Fabric, H: HostMemory>(
     }
 }
 
-/// The first life after `last` that was not declared dead; `None` when there is none left. One may have
-/// been at the door (J4), where its host only slept, and stepped back: whoever took that life would
-/// fence itself.
+/// The first life after `last` of which nobody has opened a case (C2); `None` when there is none left. One
+/// may have been at the door (J4), where its host only slept, and stepped back: whoever took that life
+/// would fence itself, at once or later.
 fn life_after<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
     last: Incarnation,
 ) -> Option<Incarnation> {
-    let mut next = last;
-    loop {
-        next = Incarnation(next.0.checked_add(1)?);
-        if !is_declared_dead(seat.layout(), fabric, seat.node(), next) {
-            return Some(next);
-        }
-    }
-}
-
-/// The line of the slot as it is, sealed or not.
-fn words_of<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> LineWords {
-    let line = seat.layout().node_line(seat.node());
-    fabric.refresh(line.range());
-    fabric.read_line(line.at())
+    let node = seat.node();
+    let opened = Ballots::fresh(seat.layout(), fabric, [node]).last_case(node);
+    let after = opened.map_or(last, |case| case.incarnation.max(last));
+    after.0.checked_add(1).map(Incarnation)
 }
 
 /// Makes sure that the last inhabitant of the slot, which did not leave it, is gone.
@@ -423,9 +409,9 @@ fn check_gone<F: Fabric, H: HostMemory>(
     clock: &impl Clock,
 ) -> Result<(), JoinError> {
     let node = seat.node();
-    let same_boot = last.line.is_some_and(|line| line.boot_id() == host.boot_id);
+    let same_boot = last.machine.is_some_and(|machine| machine.boot_id == host.boot_id);
     let same_machine = host.machine_id != [0; 2]
-        && last.line.is_some_and(|line| line.machine_id() == host.machine_id);
+        && last.machine.is_some_and(|machine| machine.machine_id == host.machine_id);
     // Our own tier of an earlier life, in which nobody lives.
     let ours = same_boot
         && seat.tier().pid_namespace() == host.pid_namespace
@@ -436,8 +422,8 @@ fn check_gone<F: Fabric, H: HostMemory>(
         return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
     }
     // A heart that stands still proves a death only on this very machine (a time-out is not a
-    // fence). Of a line that cannot be read we know no machine.
-    if last.line.is_some() && !same_boot && !same_machine {
+    // fence).
+    if !same_boot && !same_machine {
         return Err(JoinError::NotLeft { node, host: host_of(seat, fabric) });
     }
     Ok(())

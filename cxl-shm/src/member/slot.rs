@@ -1,7 +1,7 @@
 //! Who lives in each node slot, as far as its lines say.
 
 use crate::fabric::{Fabric, LineError, refresh_all};
-use crate::layout::{Layout, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
+use crate::layout::{Layout, Machine, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
 use crate::member::door::Marks;
 use crate::member::twin::PeerTwin;
 use crate::units::{Incarnation, LineRange, NodeId};
@@ -12,12 +12,17 @@ pub(crate) struct Slot {
     pub(crate) node: NodeId,
     /// Its present life, or its last one.
     pub(crate) incarnation: Incarnation,
+    /// The last life that its line names. There may be one after it, which its line says nothing of yet.
+    pub(crate) said: Incarnation,
     /// What its line says of that life; `None` when the line cannot be read (torn by a death, or
-    /// damaged), or says nothing of it yet.
+    /// damaged), or says nothing of it yet: then it may speak of another host.
     pub(crate) line: Option<NodeLine>,
+    /// The machine of that life, by the line or by the mark at the door; `None` when neither says so,
+    /// or when nobody lives there.
+    pub(crate) machine: Option<Machine>,
     /// It holds nothing, and nobody lives in it.
     pub(crate) vacant: bool,
-    /// A host came for it, and is still at the door or has died there (J4).
+    /// A host came for it, and is still at the door or has died there (J4, R3).
     pub(crate) at_door: bool,
 }
 
@@ -25,15 +30,23 @@ impl Slot {
     /// What the caches hold of the slot of `node`; `None` when it was never joined.
     pub(crate) fn cached<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
         let arrival = layout.arrival(node).cached(fabric);
-        let Said { last, line, blank } = Said::cached(layout, fabric, node);
+        let Said { last: said, line, blank } = Said::cached(layout, fabric, node);
         if blank && arrival == 0 {
             return None;
         }
-        let arrived = u32::try_from(arrival).unwrap_or(u32::MAX);
-        let vacant = line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant)
-            && arrived <= last.0;
-        let incarnation = last.max(Incarnation(arrived));
-        Some(Self { node, incarnation, line, vacant, at_door: false })
+        let arrived = Incarnation(u32::try_from(arrival).unwrap_or(u32::MAX));
+        if arrived > said {
+            return Some(Self::at_door(node, arrived, said));
+        }
+        let vacant = line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant);
+        let machine = line.filter(|_| !vacant).map(|line| line.machine());
+        Some(Self { node, incarnation: said, said, line, machine, vacant, at_door: false })
+    }
+
+    /// Life `incarnation` of `node`, which has not come further than the door.
+    fn at_door(node: NodeId, incarnation: Incarnation, said: Incarnation) -> Self {
+        let (line, machine) = (None, None);
+        Self { node, incarnation, said, line, machine, vacant: false, at_door: true }
     }
 
     /// What the lines of the slot of `node` say, freshly read, whoever stands at its door.
@@ -52,24 +65,29 @@ impl Slot {
         Self::with_doors(layout, fabric, &layout.nodes().collect::<Vec<_>>())
     }
 
-    /// The slots of `nodes`, freshly read, and where nobody lives, the marks at the door, whatever the
-    /// knock is: a host that slept may have knocked over that of one that has died there since.
+    /// The slots of `nodes`, freshly read, and of those whose line does not say who lives there, the
+    /// marks at the door, whatever the knock is: a host that slept may have knocked over that of one
+    /// that has died there since.
     fn with_doors<F: Fabric>(layout: &Layout, fabric: &F, nodes: &[NodeId]) -> Vec<Self> {
         refresh_all(fabric, nodes.iter().flat_map(|node| lines_of(layout, *node)));
         let slot = |node: &NodeId| (*node, Self::cached(layout, fabric, *node));
         let slots: Vec<_> = nodes.iter().map(slot).collect();
-        let is_open = |slot: &Option<Self>| slot.is_none_or(|slot| slot.vacant);
-        let open = slots.iter().filter(|(_, slot)| is_open(slot));
-        refresh_all(fabric, open.map(|(node, _)| layout.door_marks(*node)));
+        let asks = |slot: &Option<Self>| slot.is_none_or(|slot| slot.machine.is_none());
+        let asked = slots.iter().filter(|(_, slot)| asks(slot));
+        refresh_all(fabric, asked.map(|(node, _)| layout.door(*node)));
         let with_door = |(node, slot): (NodeId, Option<Self>)| {
-            let said = slot.map_or(Incarnation(0), |slot| slot.incarnation);
-            let marks = is_open(&slot).then(|| Marks::cached(layout, fabric, node));
-            match marks.and_then(|marks| marks.beyond(said)) {
-                Some(incarnation) => {
-                    Some(Self { node, incarnation, line: None, vacant: false, at_door: true })
-                }
-                None => slot,
+            if !asks(&slot) {
+                return slot;
             }
+            let marks = Marks::cached(layout, fabric, node);
+            let said = slot.map_or(Incarnation(0), |slot| slot.said);
+            let arrived = slot.filter(|slot| slot.at_door).map(|slot| slot.incarnation);
+            let here = match marks.beyond(said).max(arrived) {
+                Some(incarnation) => Self::at_door(node, incarnation, said),
+                None => slot?,
+            };
+            let machine = (!here.vacant).then(|| marks.machine_of(here.incarnation)).flatten();
+            Some(Self { machine, ..here })
         };
         slots.into_iter().filter_map(with_door).collect()
     }
@@ -155,7 +173,7 @@ pub(crate) fn is_over<F: Fabric>(
     let slot = Slot::fresh(layout, fabric, node);
     let gone = slot.is_some_and(|slot| slot.vacant || slot.incarnation > incarnation);
     gone || recoveries_of(layout, fabric, node).iter().any(|(_, record)| {
-        record.case().incarnation == incarnation
+        record.case().incarnation >= incarnation
             && record.step().is_some_and(RecoveryStep::is_fenced)
     })
 }
@@ -176,7 +194,7 @@ pub(crate) fn is_freed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> 
     let Some(slot) = Slot::cached(layout, fabric, node) else { return false };
     let freed = RecoveryStep::Freed..=RecoveryStep::Done;
     recoveries_of(layout, fabric, node).iter().any(|(_, record)| {
-        record.case().incarnation == slot.incarnation
+        record.case().incarnation >= slot.incarnation
             && record.step().is_some_and(|step| freed.contains(&step))
     })
 }

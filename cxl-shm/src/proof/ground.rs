@@ -119,7 +119,7 @@ impl Ground {
         for node in layout.nodes() {
             name(layout.node_line(node).range(), format!("node line {node}"));
             name(layout.knock(node).range(), format!("knock {node}"));
-            name(layout.door_marks(node), format!("marks {node}"));
+            name(layout.door(node), format!("door {node}"));
             name(layout.manager_claim(node).range(), format!("claim {node}"));
             name(layout.summary(node).range(), format!("summary {node}"));
             name(layout.requests(node).range(), format!("requests {node}"));

@@ -42,17 +42,13 @@ impl Guest {
         let (layout, fabric) = (&*self.layout, world.fabric());
         self.visits -= 1;
         let slot = Slot::inside(layout, &fabric, SLOT);
-        let said = slot.map_or(Incarnation(0), |slot| slot.incarnation);
+        let said = slot.map_or(Incarnation(0), |slot| slot.said);
         if slot.is_some_and(|slot| !slot.vacant) {
             return Stage::Outside;
         }
         let outside = self.visitor.look(layout, &fabric, said);
-        let (last, died_at_door) = outside.last();
+        let (last, _) = outside.last();
         let next = Incarnation(last.0 + 1);
-        if died_at_door && !outside.is_own() {
-            // Waits for the heart of another image of its machine.
-            return Stage::Outside;
-        }
         if outside.is_closed() || self.visitor.pass(layout, &fabric, &outside, next).is_err() {
             return Stage::Outside;
         }

@@ -61,8 +61,12 @@ fn sleeps_at(mutant: Mutant, seed: u64, step: u64) -> bool {
 
 /// Whether somebody has come for the second life of the slot, as the device says.
 fn is_marked(cluster: &Cluster, layout: &Layout) -> bool {
-    let mut words = layout.door_marks(SLOT).iter().filter_map(|line| line.word(0));
-    words.any(|word| cluster.rack.device_word(word) & u64::from(u32::MAX) == 2)
+    let door = layout.door(SLOT);
+    // The marks, and after them as many hosts in full.
+    let marks = door.iter().take(usize::try_from(door.lines() / 2).unwrap_or(0));
+    marks
+        .filter_map(|line| line.word(0))
+        .any(|word| cluster.rack.device_word(word) & u64::from(u32::MAX) == 2)
 }
 
 /// Two machines are images of one installation, and were given one number. While one lives the other

@@ -6,14 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, LineError};
-use cxl_shm::layout::{Layout, LockProtocol};
+use cxl_shm::fabric::Fabric;
+use cxl_shm::layout::{Layout, LockProtocol, Machine};
 use cxl_shm::lock::arbitrated::ManagerState;
-use cxl_shm::member::JoinError;
+use cxl_shm::member::{Fence, FenceOrder, FenceState, HostIdentity, JoinError};
 use cxl_shm::units::{LineRange, LockId, NodeId};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
-use super::deaths::{IsOff, Watch};
+use super::deaths::Watch;
 use crate::rack::{Cluster, Mutant};
 use crate::stepped::Stepped;
 
@@ -154,38 +154,33 @@ pub fn a_slot_that_is_not_left_is_refused(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A line that cannot be read may be torn by a death, and may be one that is being written: it is
-/// looked at again when its node's heart was watched.
+/// A line that cannot be read may be torn by a death, and may be one that is being written by a host
+/// that sleeps. Who lived there the mark at the door still says: a stranger is refused, and its own
+/// machine let in.
 ///
 /// # Panics
-/// When the slot is given away while somebody writes the line, or is closed for ever.
-pub fn a_line_that_cannot_be_read_is_looked_at_again(mutant: Mutant, seed: u64) {
-    for is_being_written in [true, false] {
-        let cluster = cluster(LockProtocol::Bakery, mutant, seed);
-        let inhabitant = cluster.join(1, "inhabitant");
-        let (fabric, line) = (cluster.rack.host(1), inhabitant.layout().node_line(NodeId(1)));
-        let whole = fabric.read_line(line.at());
-        let torn = [&whole[..2], &[0; 6][..]].concat();
-        let write = |words: &[u64]| {
-            let words = words.try_into().expect("a line has eight words");
-            fabric.write_line(line.at(), words);
-            fabric.publish(LineRange::one(line.at()));
-        };
-        write(&torn);
+/// When that is not so.
+pub fn a_line_that_cannot_be_read_is_still_somebodys(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let inhabitant = cluster.join(1, "inhabitant");
+    let (fabric, line) = (cluster.rack.host(1), inhabitant.layout().node_line(NodeId(1)));
+    let whole = fabric.read_line(line.at());
+    let torn = [&whole[..2], &[0; 6][..]].concat();
+    fabric.write_line(line.at(), torn.as_slice().try_into().expect("a line has eight words"));
+    fabric.publish(LineRange::one(line.at()));
+    let come = |host: usize| {
         cluster.warm();
-        let clock = Scripted::with_pauses_of(800, |pause| {
-            if pause == 0 && is_being_written {
-                write(&whole);
-            }
-            cluster.warm();
-        });
-        let joined = cluster.join_over(cluster.rack.host(2), &clock, 2, 1, "stranger").map(drop);
-        match joined {
-            Err(JoinError::NotLeft { .. }) => assert!(is_being_written),
-            Ok(()) => assert!(!is_being_written, "a line was taken for torn that is not"),
-            Err(error) => panic!("{error}"),
-        }
+        let clock = Scripted::with_pauses_of(800, |_| ());
+        cluster.join_over(cluster.rack.host(host), &clock, host, 1, "comer").map(drop)
+    };
+    match come(2) {
+        Err(JoinError::NotLeft { host, .. }) => assert_eq!(host, "host-1"),
+        other => panic!("a stranger: {other:?}"),
     }
+    crash(&cluster, 1);
+    std::mem::forget(inhabitant);
+    let own = come(1);
+    assert!(own.is_ok(), "its own machine: {own:?}");
 }
 
 /// Two hosts were given one number, and one of them joins between any two operations of the other:
@@ -218,13 +213,7 @@ fn joins_within_at(mutant: Mutant, seed: u64, step: u64) -> bool {
     let act = {
         let (cluster, come, inner) = (cluster.clone(), come.clone(), Rc::clone(&inner));
         move || {
-            let layout = layout(&cluster);
-            let line = layout.node_line(NodeId(1)).fresh(&cluster.rack.host(OBSERVER));
-            if matches!(line, Err(LineError::Corrupt { .. })) {
-                // Who sleeps in the middle of that write is taken for dead: of a torn line nobody
-                // knows the machine, and its heart stands still.
-                return;
-            }
+            // Also in the middle of a line.
             cluster.warm();
             *inner.borrow_mut() = Some(come(Stepped::new(cluster.rack.host(2)), 2));
             cluster.warm();
@@ -255,27 +244,49 @@ fn impatient() -> impl Clock {
 }
 
 /// A host dies at any operation of its joining. Its next process gets in at once; another host does
-/// when nothing of the dead one is to be seen, or when that one was declared dead, fenced and
-/// recovered, also when a host that has slept in front of the door since a former life knocks over
+/// when nothing of the dead one is to be seen, or when that one was declared dead, fenced, and no other
+/// in its place, and recovered, also when a host that has slept in front of the door since a former life knocks over
 /// what it had knocked.
 ///
 /// # Panics
 /// When somebody is shut out for ever, or comes into what is not recovered.
 pub fn a_guest_dies_at_each_step(mutant: Mutant, seed: u64) {
-    let mut step = 1;
-    while guest_dies_at(mutant, seed, step, step % 4 == 3) {
+    let (mut step, mut nameless) = (1, 0);
+    while let Some(fenced) = guest_dies_at(mutant, seed, step, step % 4 == 3) {
+        nameless += fenced;
         // At the door each step is another case.
         step += if step < 160 { 1 } else { 11 + seed % 7 };
+    }
+    assert!(nameless > 0, "nobody died at the door");
+}
+
+/// For a host that is off: whoever is to be fenced has to be that one, and known.
+struct Guest {
+    host: u64,
+    /// How often it was to be fenced before it had given its name.
+    nameless: u32,
+}
+
+impl Fence for Guest {
+    fn poll(&mut self, order: &FenceOrder, _: u64) -> FenceState {
+        let HostIdentity { name, boot_id, machine_id, .. } = HostIdentity::simulated(self.host);
+        assert_eq!(order.machine, Some(Machine { boot_id, machine_id }), "{order:?}");
+        match &order.host {
+            Some(host) => assert_eq!(*host, name, "{order:?}"),
+            None => self.nameless += 1,
+        }
+        FenceState::Fenced
     }
 }
 
 /// Why a join was broken off.
 struct Died;
 
-/// Says whether the join had such a step.
-fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> bool {
+/// How often the guest was fenced before it had given its name; nothing when the join had no such step.
+fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> Option<u32> {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
-    cluster.join(1, "before").leave();
+    // It lives on, elsewhere.
+    cluster.join_as(2, 1, "before").unwrap_or_else(|error| panic!("{error}")).leave();
     let watcher = cluster.join(0, "watcher");
     beat_all(&[&watcher]);
     cluster.warm();
@@ -295,6 +306,7 @@ fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> bool {
     }
     cluster.warm();
     let host = if returns { 1 } else { 2 };
+    let mut fence = Guest { host: 1, nameless: 0 };
     let first = come(Stepped::new(cluster.rack.host(host)), host);
     match first {
         Ok(()) => {}
@@ -302,13 +314,13 @@ fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> bool {
         Err(_) => {
             let manage = watcher.manage().expect("nobody else manages");
             let clock = cluster.clock(0);
-            Watch::begin(&cluster, &watcher, &manage, &clock).go_on(true, &mut IsOff, 12);
+            Watch::begin(&cluster, &watcher, &manage, &clock).go_on(true, &mut fence, 12);
             cluster.warm();
             let again = come(Stepped::new(cluster.rack.host(host)), host);
             assert!(again.is_ok(), "after a death at step {step}, recovered: {again:?}");
         }
     }
-    died
+    died.then_some(fence.nameless)
 }
 
 fn layout(cluster: &Cluster) -> Layout {

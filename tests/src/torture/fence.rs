@@ -33,9 +33,10 @@ impl ParentsWord {
 impl Fence for ParentsWord {
     fn poll(&mut self, order: &FenceOrder, _: u64) -> FenceState {
         // A life of a host is a boot of its machine.
-        let Some(([life, _], _)) = order.machine else {
+        let Some(machine) = order.machine else {
             return FenceState::NotFenced("which life of the host it is nobody knows".to_owned());
         };
+        let [life, _] = machine.boot_id;
         if self.path(order.victim.0, life).exists() {
             FenceState::Fenced
         } else {

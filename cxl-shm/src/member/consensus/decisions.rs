@@ -80,12 +80,12 @@ impl Ballots {
         Some(Decision { victim, case, appointment })
     }
 
-    /// Whether life `incarnation` of `victim` was declared dead.
+    /// Whether life `incarnation` of `victim` was declared dead, or a later one was (C2).
     pub(crate) fn is_dead(&self, victim: NodeId, incarnation: Incarnation) -> bool {
         self.about(victim).any(|record| {
             // A further recoverer is sought only after the first was appointed.
             let further = record.case().appointment > 1;
-            record.case().incarnation == incarnation && (further || record.decided().is_some())
+            record.case().incarnation >= incarnation && (further || record.decided().is_some())
         })
     }
 
@@ -100,7 +100,8 @@ impl Ballots {
     }
 }
 
-/// The last decision about the life `incarnation` of `victim`, freshly read. Needs no membership.
+/// The last decision about the life `incarnation` of `victim`, or about a later one, which says the same
+/// of it (C2), freshly read. Needs no membership.
 #[must_use]
 pub fn decided_about<F: Fabric>(
     layout: &Layout,
@@ -109,7 +110,8 @@ pub fn decided_about<F: Fabric>(
     incarnation: Incarnation,
 ) -> Option<Decision> {
     let ballots = Ballots::fresh(layout, fabric, [victim]);
-    let last = ballots.last_case(victim).filter(|case| case.incarnation == incarnation)?;
+    let last = ballots.last_case(victim).filter(|case| case.incarnation >= incarnation)?;
+    let incarnation = last.incarnation;
     // The last case may still be open: then the one before it was decided.
     let cases = (1..=last.appointment).rev().map(|appointment| Case { incarnation, appointment });
     cases.take(2).find_map(|case| ballots.decision(victim, case))
@@ -123,8 +125,8 @@ pub fn membership_epoch<F: Fabric>(layout: &Layout, fabric: &F) -> u64 {
     layout.nodes().map(|node| ballots.epoch(node)).fold(0, u64::saturating_add)
 }
 
-/// Whether the life `incarnation` of `victim` was declared dead, freshly read. Needs no
-/// membership.
+/// Whether the life `incarnation` of `victim` was declared dead, or a later one, which says the same of it
+/// (C2), freshly read. Needs no membership.
 #[must_use]
 pub fn is_declared_dead<F: Fabric>(
     layout: &Layout,

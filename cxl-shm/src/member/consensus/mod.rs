@@ -14,7 +14,10 @@
 //! - **C2** A later case makes an earlier one moot. The life after this one comes only when this
 //!   one is over, and the next appointment only when this one was decided and its recoverer is
 //!   over. A record of an earlier case counts as blank in a later one: its writer never took part
-//!   there, as its cases only grow.
+//!   there, as its cases only grow. So a life is declared dead with all before it. One that was given
+//!   up at the door after its case was opened leaves the life before it, which is over too, in the
+//!   slot: the case goes on, as nothing can be decided in an earlier one any more. And who comes next
+//!   comes for a life of which nobody has opened a case.
 //! - **C3** A decision is never changed: [`Progress::Decided`] of all proposers of a case agree.
 //! - **C4** A death is a fact about a *life*: that somebody declared it does not stop the host. It
 //!   stops itself when it sees the decision; a fence stops it for certain.

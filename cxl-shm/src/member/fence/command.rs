@@ -7,12 +7,18 @@ use super::{Fence, FenceOrder, FenceState};
 use crate::layout::Case;
 use crate::units::NodeId;
 
+/// Argument in place of what is not known.
+const UNKNOWN: &str = "-";
 /// After a failure, how long until the program is run again.
 const AGAIN_MS: u64 = 10_000;
 
-/// Runs a program with the node number and the host name as arguments. It must return only when
+/// Runs a program with the node number, the host's name, its machine-id(5) and its boot id as arguments,
+/// the ids in hexadecimal without dashes, and a dash for what is not known. It must return only when
 /// no access of that host can arrive any more (power off, port of the fabric closed), with exit
 /// status 0. Any other status, a signal, or a time-out means that the host is not fenced.
+///
+/// A host that died on its way into the slot has not given its name yet. When nothing at all says which
+/// host it was the program is not run: it could only guess, and cut off one that lives.
 #[derive(Debug)]
 pub struct CommandFence {
     program: PathBuf,
@@ -43,13 +49,26 @@ impl CommandFence {
     }
 
     fn start(&self, order: &FenceOrder) -> Stage {
+        if order.host.is_none() && order.machine.is_none() {
+            let unknown =
+                "nothing says which host it was, so it cannot be told to the fence's program";
+            return Stage::Failed(unknown.to_owned());
+        }
+        let ids = order.machine.map(|machine| [machine.machine_id, machine.boot_id].map(hex_of));
+        let [machine_id, boot_id] = ids.unwrap_or_else(|| [UNKNOWN.to_owned(), UNKNOWN.to_owned()]);
         let mut command = Command::new(&self.program);
-        command.arg(order.victim.to_string()).arg(&order.host).stdin(Stdio::null());
+        command.arg(order.victim.to_string()).arg(order.host.as_deref().unwrap_or(UNKNOWN));
+        command.args([machine_id, boot_id]).stdin(Stdio::null());
         match command.spawn() {
             Ok(child) => Stage::Running(child),
             Err(error) => Stage::Failed(format!("cannot run {}: {error}", self.program.display())),
         }
     }
+}
+
+/// An id as machine-id(5) writes it; a dash for one of zeros, which is none.
+fn hex_of([high, low]: [u64; 2]) -> String {
+    if [high, low] == [0; 2] { UNKNOWN.to_owned() } else { format!("{high:016x}{low:016x}") }
 }
 
 impl Fence for CommandFence {
@@ -122,23 +141,27 @@ fn end(child: &mut Child) {
 mod tests {
     use super::*;
     use crate::clock::{Clock, SystemClock};
+    use crate::layout::Machine;
     use crate::units::Incarnation;
     use std::os::unix::fs::PermissionsExt;
 
-    fn outcome(script: &str, timeout_ms: u64) -> FenceState {
+    fn order(host: Option<&str>, machine: Option<Machine>) -> FenceOrder {
+        FenceOrder {
+            victim: NodeId(3),
+            case: Case { incarnation: Incarnation(1), appointment: 1 },
+            host: host.map(str::to_owned),
+            machine,
+        }
+    }
+
+    fn outcome(script: &str, order: &FenceOrder, timeout_ms: u64) -> FenceState {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("fence");
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let order = FenceOrder {
-            victim: NodeId(3),
-            case: Case { incarnation: Incarnation(1), appointment: 1 },
-            host: "rack-4".to_owned(),
-            machine: None,
-        };
         let (mut fence, clock) = (CommandFence::new(program, timeout_ms), SystemClock::start());
         loop {
-            match fence.poll(&order, clock.now_ms()) {
+            match fence.poll(order, clock.now_ms()) {
                 FenceState::Running => clock.sleep_ms(1),
                 end => return end,
             }
@@ -147,17 +170,33 @@ mod tests {
 
     #[test]
     fn only_success_is_a_fence() {
-        let sound = "test \"$1\" = 3 && test \"$2\" = rack-4";
-        assert_eq!(outcome(sound, 60_000), FenceState::Fenced, "it is told whom to fence");
+        let named = order(Some("rack-4"), None);
         for (script, timeout_ms) in [("exit 1", 60_000), ("kill -9 $$", 60_000), ("sleep 60", 50)] {
-            assert!(matches!(outcome(script, timeout_ms), FenceState::NotFenced(_)), "{script}");
+            let outcome = outcome(script, &named, timeout_ms);
+            assert!(matches!(outcome, FenceState::NotFenced(_)), "{script}");
         }
-        let none = CommandFence::new("/nowhere/fence".into(), 1).start(&FenceOrder {
-            victim: NodeId(0),
-            case: Case { incarnation: Incarnation(1), appointment: 1 },
-            host: String::new(),
-            machine: None,
-        });
+        let none = CommandFence::new("/nowhere/fence".into(), 1).start(&named);
         assert!(matches!(none, Stage::Failed(_)));
+    }
+
+    #[test]
+    fn the_program_is_told_whom_to_fence_as_far_as_anybody_knows() {
+        let machine = Machine { boot_id: [0xb, 1], machine_id: [0xa, 2] };
+        let (machine_id, boot_id) =
+            ("000000000000000a0000000000000002", "000000000000000b0000000000000001");
+        for (order, told) in [
+            (order(Some("rack-4"), None), "3 rack-4 - -".to_owned()),
+            (order(Some("rack-4"), Some(machine)), format!("3 rack-4 {machine_id} {boot_id}")),
+            (order(None, Some(machine)), format!("3 - {machine_id} {boot_id}")),
+            (
+                order(None, Some(Machine { machine_id: [0; 2], ..machine })),
+                format!("3 - - {boot_id}"),
+            ),
+        ] {
+            let script = format!("test \"$*\" = \"{told}\"");
+            assert_eq!(outcome(&script, &order, 60_000), FenceState::Fenced, "{told}");
+        }
+        let unknown = outcome("exit 0", &order(None, None), 60_000);
+        assert!(matches!(unknown, FenceState::NotFenced(_)), "a host that lives may be cut off");
     }
 }

@@ -10,7 +10,7 @@ mod process;
 pub use command::CommandFence;
 pub use process::ProcessFence;
 
-use crate::layout::Case;
+use crate::layout::{Case, Machine};
 use crate::units::NodeId;
 
 /// Whom to fence.
@@ -20,10 +20,10 @@ pub struct FenceOrder {
     pub victim: NodeId,
     /// Which life of it.
     pub case: Case,
-    /// The name of its host, as it gave it.
-    pub host: String,
-    /// The boot id and the machine id that it gave; `None` when its line cannot be read.
-    pub machine: Option<([u64; 2], [u64; 2])>,
+    /// The name of its host, as it gave it; `None` when it cannot be read, or had not been given yet.
+    pub host: Option<String>,
+    /// The machine that it said it is; `None` when that cannot be read.
+    pub machine: Option<Machine>,
 }
 
 /// How a fence stands.

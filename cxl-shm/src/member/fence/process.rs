@@ -65,9 +65,10 @@ impl<F: Fabric + Clone + Send + 'static> ProcessFence<F> {
     fn start(&self, order: &FenceOrder) -> Stage {
         // The same kernel: its processes are ours to see and to kill. The machine id alone does
         // not tell, as images of one installation share it.
-        if order.machine.map(|(boot_id, _)| boot_id) != Some(self.host.boot_id) {
-            let host = &order.host;
-            return Stage::Over(Err(format!("its host \"{host}\" is another machine than this")));
+        if order.machine.map(|machine| machine.boot_id) != Some(self.host.boot_id) {
+            let host = order.host.as_ref().map(|host| format!(" \"{host}\""));
+            let host = host.unwrap_or_default();
+            return Stage::Over(Err(format!("its host{host} is another machine than this")));
         }
         let path = HostTierFile::path_in(&self.tiers, &self.superblock, order.victim);
         let (sender, receiver) = channel();

@@ -150,15 +150,16 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         let order = FenceOrder {
             victim: self.victim,
             case: self.case,
-            host: host.map_or_else(|| "unknown".to_owned(), |name| name.to_string()),
-            machine: slot.line.map(|line| (line.boot_id(), line.machine_id())),
+            host: host.map(|name| name.to_string()),
+            machine: slot.machine,
         };
         // A fence is a fact about the life, whoever brought it about.
         let fenced_before = |(_, record): &(NodeId, RecoveryRecord)| {
             record.case().incarnation == self.case.incarnation
                 && record.step().is_some_and(RecoveryStep::is_fenced)
         };
-        let fenced = member.is_confirmed_off(self.victim, self.case.incarnation)
+        let is_off = |incarnation| member.is_confirmed_off(self.victim, incarnation);
+        let fenced = [self.case.incarnation, slot.incarnation].into_iter().any(is_off)
             || recoveries_of(layout, fabric, self.victim).iter().any(fenced_before);
         let state = if fenced { FenceState::Fenced } else { fence.poll(&order, now_ms) };
         match state {
@@ -204,9 +205,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         crash::reach(CrashPoint::RecoveryBuried);
     }
 
-    /// Whether the slot is still that of the life to recover.
+    /// Whether the slot is still that of the life to recover, or of the one before, when that life was
+    /// given up at the door (C2).
     fn is_of(&self, slot: &Slot) -> bool {
-        !slot.vacant && slot.incarnation == self.case.incarnation
+        !slot.vacant && slot.incarnation <= self.case.incarnation
     }
 
     fn reach(&mut self, member: &Member<F, H, L>, step: RecoveryStep) -> Option<RecoveryNews> {

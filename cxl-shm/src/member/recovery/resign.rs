@@ -26,7 +26,7 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
     let ballots = Ballots::fresh(layout, fabric, lived_in.iter().map(|slot| slot.node));
     let mut resigned = Vec::new();
     for Slot { node: victim, incarnation, .. } in lived_in.into_iter().copied() {
-        let last = ballots.last_case(victim).filter(|case| case.incarnation == incarnation);
+        let last = ballots.last_case(victim).filter(|case| case.incarnation >= incarnation);
         let decision = last.and_then(|case| ballots.decision(victim, case));
         let Some(decision) = decision
             .filter(|it| (it.appointment.recoverer, it.appointment.incarnation) == (me, mine))

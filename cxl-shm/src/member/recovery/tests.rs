@@ -303,3 +303,86 @@ fn many_chunks_are_adopted_a_few_at_a_time() {
     });
     assert_eq!((before, adopted), (CHUNKS, Some(CHUNKS)), "{news:?}");
 }
+
+/// The machine of a dead host comes back, and sleeps between its arrival and its first line until a case
+/// of its life is opened; then it is refused, and takes its arrival back. The life before it, which the
+/// slot has still, is declared dead all the same, with the one that was given up.
+#[test]
+fn a_life_that_is_given_up_at_the_door_keeps_none_before_it_from_being_declared_dead() {
+    for declared in [false, true] {
+        let (rack, geometry) = rack_of_three(1);
+        let (died, clock) = (Died::default(), HandClock::default());
+        let join = |host, pid| join(&rack, &geometry, &died, host, pid);
+        let (first, second, paused) = (join(0, 1), join(1, 2), join(2, 3));
+        paused.beat();
+        let arrival = first.layout().arrival(VICTIM).claim();
+        arrival.publish(&rack.host(2), 2);
+        let manage = first.manage().unwrap();
+        let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+        let until = |news: &DeathNews| match news {
+            DeathNews::Suspected => !declared,
+            DeathNews::Declared(_) => declared,
+            _ => false,
+        };
+        let news = watch(&mut deaths, &clock, &[&first, &second], &mut NoFence, until);
+        assert!(news.iter().any(until), "{news:?}");
+        let opened = decided_about(second.layout(), second.fabric(), VICTIM, Incarnation(2));
+        assert_eq!(opened.is_some(), declared);
+        // Whoever goes on reads what everybody said.
+        drop(deaths);
+        drop(manage);
+        arrival.publish(&rack.host(2), 1);
+
+        let manage = second.manage().unwrap();
+        let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+        let by_first = |news: &DeathNews| matches!(news, DeathNews::Declared(decision) if decision.case.incarnation.0 == 2);
+        // Appointed is who declared it: then the first host has to give it up.
+        if declared {
+            for _ in 0..=RESIGN_BEATS + 64 {
+                first.beat();
+            }
+        }
+        let news = watch(&mut deaths, &clock, &[&first, &second], &mut Off, is_done);
+        assert!(news.iter().any(by_first) && news.iter().any(is_done), "{news:?}");
+        let death = NodeDeath::of(second.layout(), second.fabric(), VICTIM).unwrap();
+        assert!(death.over, "{death:?}");
+        // It only slept, and stops itself.
+        paused.beat();
+        assert!(paused.check_member().is_err());
+        std::mem::forget(paused);
+        died.0.borrow_mut().insert(3);
+        assert_eq!(join(2, 4).incarnation(), Incarnation(3));
+    }
+}
+
+/// Between a machine's return to a slot and its first line there, the line is of the host before.
+#[test]
+fn who_comes_back_and_dies_before_its_first_line_is_not_taken_for_the_host_before() {
+    let (rack, geometry) = rack_of_three(1);
+    let (died, clock) = (Died::default(), HandClock::default());
+    let join = |host, pid| join(&rack, &geometry, &died, host, pid);
+    let (first, before) = (join(0, 1), join(2, 3));
+    before.beat();
+    // No mark says whose it is.
+    first.layout().arrival(VICTIM).claim().publish(&rack.host(1), 2);
+    let mut told = Vec::new();
+    let manage = first.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let fenced = |news: &DeathNews| matches!(news, DeathNews::Recovery(_));
+    let mut fence = Told(&mut told);
+    let news = watch(&mut deaths, &clock, &[&first], &mut fence, fenced);
+    assert!(news.iter().any(fenced), "{news:?}");
+    assert!(
+        !told.is_empty() && told.iter().all(|order| (&order.host, order.machine) == (&None, None))
+    );
+}
+
+/// A fence that never holds, and keeps what it was told.
+struct Told<'t>(&'t mut Vec<FenceOrder>);
+
+impl Fence for Told<'_> {
+    fn poll(&mut self, order: &FenceOrder, _: u64) -> FenceState {
+        self.0.push(order.clone());
+        FenceState::NotFenced("nobody is".to_owned())
+    }
+}
