@@ -343,7 +343,8 @@ fn a_life_that_is_given_up_at_the_door_keeps_none_before_it_from_being_declared_
             }
         }
         let news = watch(&mut deaths, &clock, &[&first, &second], &mut Off, is_done);
-        assert!(news.iter().any(by_first) && news.iter().any(is_done), "{news:?}");
+        let (declares, ends) = (news.iter().any(by_first), news.iter().any(is_done));
+        assert!(declares && ends, "of {} news, the last is {:?}", news.len(), news.last());
         let death = NodeDeath::of(second.layout(), second.fabric(), VICTIM).unwrap();
         assert!(death.over, "{death:?}");
         // It only slept, and stops itself.
