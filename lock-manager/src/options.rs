@@ -50,7 +50,7 @@ pub struct Options {
     /// With --fence command: the program that cuts a host off (power, fabric port). It is run with
     /// the node number, the host's name, its machine-id and its boot id ("-" for what is not known,
     /// as the name of a host that died while it joined), and must return 0 only when no access of
-    /// that host can arrive any more. Any other status, or no end within --fence-timeout-ms, leaves
+    /// that host can arrive any more, as when the machine runs under another boot id. Any other status, or no end within --fence-timeout-ms, leaves
     /// the host quarantined, and it is run again later.
     #[arg(long, value_name = "PROGRAM", required_if_eq("fence", "command"))]
     pub fence_command: Option<PathBuf>,

@@ -433,7 +433,7 @@ impl Layout {
     }
 
     /// Who came last for the slot of a node, and for which incarnation: the one word that several
-    /// hosts write, each before it looks at [`Self::door_marks`].
+    /// hosts write, each before it looks at [`Self::door`].
     #[must_use]
     pub fn knock(&self, node: NodeId) -> PeerWord {
         word(self.node_page(node), LINE_KNOCK * LINE_WORDS as u64)

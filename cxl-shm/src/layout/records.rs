@@ -158,7 +158,7 @@ impl std::fmt::Display for HostName {
 pub(crate) struct DoorHost {
     boot_id: [u64; 2],
     machine_id: [u64; 2],
-    pid_namespace: u64,
+    tier_device: u64,
     reserved: [u64; 2],
 }
 
@@ -167,8 +167,8 @@ impl Record for DoorHost {
 }
 
 impl DoorHost {
-    pub(crate) fn new(boot_id: [u64; 2], machine_id: [u64; 2], pid_namespace: u64) -> Self {
-        Self { boot_id, machine_id, pid_namespace, reserved: [0; 2] }
+    pub(crate) fn new(boot_id: [u64; 2], machine_id: [u64; 2], tier_device: u64) -> Self {
+        Self { boot_id, machine_id, tier_device, reserved: [0; 2] }
     }
 
     pub(crate) fn machine(&self) -> Machine {
@@ -178,7 +178,7 @@ impl DoorHost {
     /// All of it, for a name of fewer bits.
     pub(crate) fn words(&self) -> [u64; 5] {
         let [boot, machine] = [self.boot_id, self.machine_id];
-        [boot[0], boot[1], machine[0], machine[1], self.pid_namespace]
+        [boot[0], boot[1], machine[0], machine[1], self.tier_device]
     }
 }
 

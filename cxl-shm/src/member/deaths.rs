@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::consensus::{Ballots, Decision, Progress, Proposal};
 use super::fence::Fence;
-use super::recovery::{Recovery, RecoveryNews};
+use super::recovery::{Recovery, RecoveryNews, give_up_earlier};
 use super::slot::{Slot, is_over, recoveries_of};
 use super::suspicion::Suspicion;
 use super::{Liveness, Manage, Member};
@@ -127,9 +127,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
             let incarnation = proposal.case().incarnation;
             others.iter().any(|slot| slot.node == node && slot.incarnation <= incarnation)
         };
+        let still = |node| self.suspicion.stands_still(node, now_ms, self.declare_ms);
         // A recovery finds out for itself, and says so.
         self.cares.retain(|(node, care)| match care {
-            Care::Proposing { proposal, .. } => lives(*node, proposal),
+            Care::Proposing { proposal, .. } => lives(*node, proposal) && still(*node),
             Care::Recovering(_) | Care::Over => true,
         });
         let uncared: Vec<&Slot> = others
@@ -163,6 +164,11 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         };
         // C2: perhaps the case of a life that was given up at the door since.
         let last = ballots.last_case(victim).filter(|case| case.incarnation >= incarnation);
+        // What a process before this one was at, in a case that is over, is given up. The heart is beaten
+        // by the agent.
+        if let Some(last) = last {
+            give_up_earlier(self.member, victim, last, || ());
+        }
         let Some(last) = last else {
             return declares.then(|| propose(Case { incarnation, appointment: 1 }));
         };

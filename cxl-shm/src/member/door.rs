@@ -27,8 +27,9 @@
 //!   after that, and the other one's was there, as that one saw its own knock after it had marked. So
 //!   it did not pass.
 //! - **J4** Who dies between its mark and the line of the slot leaves the door closed. Another process
-//!   of its host passes by: it knows its own mark, and nobody of its host comes beside it. Nobody else
-//!   does, not the machine after a boot either: at the door no heart beats yet, and images of one
+//!   of its host passes by: it knows its own mark, and nobody of its host comes beside it, as who comes
+//!   holds the lock of the host's tier (over another file system with tiers it is another host here).
+//!   Nobody else does, not the machine after a boot either: at the door no heart beats yet, and images of one
 //!   installation have one machine id, so the mark may be that of another which is just coming. For all
 //!   others it is the life of that incarnation which has died: its heart stands still, a lock manager
 //!   declares it dead and has the host fenced whose mark it is, and its recovery ends with the line of
@@ -123,7 +124,7 @@ pub(crate) struct Visitor {
     node: NodeId,
     /// No other process has it.
     token: u32,
-    /// Its host: the same when another process of it comes, in the same pid namespace.
+    /// Its host: the same when another process of it comes, over the same tiers.
     host: DoorHost,
     /// The host's name at this door.
     name: u32,
@@ -157,8 +158,9 @@ impl Outside {
 impl Visitor {
     /// `process` of `host`, which comes for the slot of `node`.
     pub(crate) fn new(node: NodeId, host: &HostIdentity, process: ProcessIdentity) -> Self {
-        let host = DoorHost::new(host.boot_id, host.machine_id, host.pid_namespace);
-        let token = name_of(&[&host.words()[..], &[process.word()]].concat());
+        let namespace = host.pid_namespace;
+        let host = DoorHost::new(host.boot_id, host.machine_id, host.tier_device);
+        let token = name_of(&[&host.words()[..], &[namespace, process.word()]].concat());
         Self { node, token, host, name: name_of(&host.words()) }
     }
 

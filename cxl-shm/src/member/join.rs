@@ -7,7 +7,9 @@ use super::consensus::Ballots;
 use super::door::{Marks, Outside, Visitor};
 use super::settle::settle_own;
 use super::slot::{Slot, recoverers_at_work};
-use super::{DeclaredDead, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat};
+use super::{
+    DeclaredDead, HOST_TIER_FOLDER, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat,
+};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, refresh_all};
@@ -28,28 +30,33 @@ pub struct HostIdentity {
     pub machine_id: [u64; 2],
     /// The pid namespace that this process is in.
     pub pid_namespace: u64,
+    /// The number of the file system that host tiers lie in: where it is the same, in one boot, their
+    /// locks keep processes from joining beside each other, in whatever pid namespaces.
+    pub tier_device: u64,
 }
 
 impl HostIdentity {
     /// The host this process runs on.
     ///
     /// # Errors
-    /// When `/proc` cannot be read.
+    /// When `/proc` or the folder of host tiers cannot be read.
     pub fn current() -> std::io::Result<Self> {
         let boot_id = id_of(&fs::read_to_string("/proc/sys/kernel/random/boot_id")?)
             .ok_or_else(|| std::io::Error::other("the kernel's boot id is malformed"))?;
         let machine_id = fs::read_to_string("/etc/machine-id").ok();
         let machine_id = machine_id.and_then(|text| id_of(&text)).unwrap_or([0; 2]);
         let pid_namespace = fs::metadata("/proc/self/ns/pid")?.ino();
+        let tier_device = fs::metadata(HOST_TIER_FOLDER)?.dev();
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Ok(Self { name, boot_id, machine_id, pid_namespace })
+        Ok(Self { name, boot_id, machine_id, pid_namespace, tier_device })
     }
 
     /// Host `index` of a simulated rack.
     #[must_use]
     pub fn simulated(index: u64) -> Self {
         let id = [index + 1, 0];
-        Self { name: format!("host-{index}"), boot_id: id, machine_id: id, pid_namespace: 1 }
+        let name = format!("host-{index}");
+        Self { name, boot_id: id, machine_id: id, pid_namespace: 1, tier_device: 1 }
     }
 }
 
@@ -371,6 +378,11 @@ fn vacate<F: Fabric, H: HostMemory>(
         if !closed && visitor.pass(layout, fabric, &outside, next).is_ok() {
             let arrived_after = (!vacant).then_some(last);
             let passed = Passed { visitor, outside, next, arrived_after };
+            if life_after(seat, fabric, last) != Some(next) {
+                // C2: another came for that life while we watched a heart, or slept, and gave up.
+                visitor.step_back(layout, fabric, &passed.outside);
+                continue;
+            }
             if !vacant && let Err(error) = arrive(seat, fabric, next) {
                 passed.step_back(seat, fabric);
                 return Err(error);
@@ -412,10 +424,10 @@ fn check_gone<F: Fabric, H: HostMemory>(
     let same_boot = last.machine.is_some_and(|machine| machine.boot_id == host.boot_id);
     let same_machine = host.machine_id != [0; 2]
         && last.machine.is_some_and(|machine| machine.machine_id == host.machine_id);
-    // Our own tier of an earlier life, in which nobody lives.
-    let ours = same_boot
+    // Our own tier of that life, in which nobody lives: it tells the machine, too.
+    let ours = last.machine.is_none_or(|_| same_boot)
         && seat.tier().pid_namespace() == host.pid_namespace
-        && last.line.is_some_and(|line| seat.tier().life(uuid, node) == Some(line.incarnation()));
+        && seat.tier().life(uuid, node) == Some(last.incarnation);
     // Also of a machine that seems to have booted since: images of one installation have one id, and
     // the other may live.
     if !ours && heart_beats(seat, fabric, clock) {
@@ -423,7 +435,7 @@ fn check_gone<F: Fabric, H: HostMemory>(
     }
     // A heart that stands still proves a death only on this very machine (a time-out is not a
     // fence).
-    if !same_boot && !same_machine {
+    if !ours && !same_boot && !same_machine {
         return Err(JoinError::NotLeft { node, host: host_of(seat, fabric) });
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use super::{Fence, FenceOrder, FenceState};
-use crate::layout::Case;
+use crate::layout::{Case, Machine};
 use crate::units::NodeId;
 
 /// Argument in place of what is not known.
@@ -30,6 +30,7 @@ pub struct CommandFence {
 struct Run {
     victim: NodeId,
     case: Case,
+    machine: Option<Machine>,
     since_ms: u64,
     stage: Stage,
 }
@@ -73,12 +74,13 @@ fn hex_of([high, low]: [u64; 2]) -> String {
 
 impl Fence for CommandFence {
     fn poll(&mut self, order: &FenceOrder, now_ms: u64) -> FenceState {
-        let (victim, case) = (order.victim, order.case);
-        let at = self.runs.iter().position(|run| (run.victim, run.case) == (victim, case));
+        let FenceOrder { victim, case, machine, .. } = *order;
+        let asked = (victim, case, machine);
+        let at = self.runs.iter().position(|run| (run.victim, run.case, run.machine) == asked);
         let index = at.unwrap_or_else(|| {
             let stage = self.start(order);
             self.runs.retain(|run| run.victim != victim);
-            self.runs.push(Run { victim, case, since_ms: now_ms, stage });
+            self.runs.push(Run { victim, case, machine, since_ms: now_ms, stage });
             self.runs.len() - 1
         });
         let again = now_ms.saturating_sub(self.runs[index].since_ms) >= AGAIN_MS;
@@ -141,7 +143,6 @@ fn end(child: &mut Child) {
 mod tests {
     use super::*;
     use crate::clock::{Clock, SystemClock};
-    use crate::layout::Machine;
     use crate::units::Incarnation;
     use std::os::unix::fs::PermissionsExt;
 
@@ -149,6 +150,7 @@ mod tests {
         FenceOrder {
             victim: NodeId(3),
             case: Case { incarnation: Incarnation(1), appointment: 1 },
+            incarnation: Incarnation(1),
             host: host.map(str::to_owned),
             machine,
         }

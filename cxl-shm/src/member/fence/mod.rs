@@ -11,15 +11,17 @@ pub use command::CommandFence;
 pub use process::ProcessFence;
 
 use crate::layout::{Case, Machine};
-use crate::units::NodeId;
+use crate::units::{Incarnation, NodeId};
 
 /// Whom to fence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FenceOrder {
     /// The node.
     pub victim: NodeId,
-    /// Which life of it.
+    /// In which case of its death.
     pub case: Case,
+    /// Which life of it the slot has: that of the case, or one before it (C2).
+    pub incarnation: Incarnation,
     /// The name of its host, as it gave it; `None` when it cannot be read, or had not been given yet.
     pub host: Option<String>,
     /// The machine that it said it is; `None` when that cannot be read.
@@ -39,7 +41,7 @@ pub enum FenceState {
 
 /// A way to make certain that a host writes no more.
 pub trait Fence {
-    /// Begins to fence, at the first call for a victim and case, and says how far it is. Returns
+    /// Begins to fence, at the first call for a victim, case and machine, and says how far it is. Returns
     /// at once: what blocks runs elsewhere.
     ///
     /// [`FenceState::Fenced`] is a promise on which other hosts' data depends: it is given only

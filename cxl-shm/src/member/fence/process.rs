@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::{Fence, FenceOrder, FenceState};
 use crate::clock::SystemClock;
 use crate::fabric::{Fabric, MappedFabric};
-use crate::layout::{Case, Layout, Superblock};
+use crate::layout::{Case, Layout, Machine, Superblock};
 use crate::member::settle::settle_killed;
 use crate::member::{
     HOST_TIER_FOLDER, HostIdentity, HostTier, HostTierFile, Liveness, ProcLiveness, ProcessIdentity,
@@ -42,6 +42,7 @@ pub struct ProcessFence<F = MappedFabric> {
 struct Job {
     victim: NodeId,
     case: Case,
+    machine: Option<Machine>,
     since_ms: u64,
     stage: Stage,
 }
@@ -73,9 +74,9 @@ impl<F: Fabric + Clone + Send + 'static> ProcessFence<F> {
         let path = HostTierFile::path_in(&self.tiers, &self.superblock, order.victim);
         let (sender, receiver) = channel();
         let (fabric, layout, superblock) = (self.fabric.clone(), self.layout, self.superblock);
-        let (victim, case, namespace) = (order.victim, order.case, self.host.pid_namespace);
+        let (victim, life, namespace) = (order.victim, order.incarnation, self.host.pid_namespace);
         let job = move || {
-            let killed = kill_all(&path, &superblock, victim, case.incarnation, namespace);
+            let killed = kill_all(&path, &superblock, victim, life, namespace);
             if killed.is_ok() {
                 settle_killed(&layout, &fabric, victim);
             }
@@ -92,12 +93,13 @@ impl<F: Fabric + Clone + Send + 'static> ProcessFence<F> {
 
 impl<F: Fabric + Clone + Send + 'static> Fence for ProcessFence<F> {
     fn poll(&mut self, order: &FenceOrder, now_ms: u64) -> FenceState {
-        let (victim, case) = (order.victim, order.case);
-        let at = self.jobs.iter().position(|job| (job.victim, job.case) == (victim, case));
+        let FenceOrder { victim, case, machine, .. } = *order;
+        let asked = (victim, case, machine);
+        let at = self.jobs.iter().position(|job| (job.victim, job.case, job.machine) == asked);
         let index = at.unwrap_or_else(|| {
             let stage = self.start(order);
             self.jobs.retain(|job| job.victim != victim);
-            self.jobs.push(Job { victim, case, since_ms: now_ms, stage });
+            self.jobs.push(Job { victim, case, machine, since_ms: now_ms, stage });
             self.jobs.len() - 1
         });
         let again = now_ms.saturating_sub(self.jobs[index].since_ms) >= AGAIN_MS;

@@ -16,7 +16,8 @@
 //!   recoverer publishes `Fenced`, then looks for an arrival, and yields to it. So one of the two
 //!   sees the other, and never do both write.
 //! - **R4** A recoverer of a later life waits while one of an earlier life is under way; not when the
-//!   slot's line says that the earlier life is past, whatever its recoverer last said. A next recoverer is appointed only when the one before is over for certain, or has resigned: the host
+//!   slot's line says that the earlier life is past, whatever its recoverer last said. One of an earlier
+//!   life that has not begun yields. A next recoverer is appointed only when the one before is over for certain, or has resigned: the host
 //!   of a recoverer lives, no lock manager runs on it, and another of its processes says so.
 //! - **R5** Locks come first: a lock manager may wait for them (T4). Chunks are adopted under the
 //!   chunk lock, so after that. The slot may be joined again at the very end: who joins finds
@@ -33,6 +34,7 @@ use crate::fabric::{Fabric, HostMemory};
 use crate::intent::redo_of_dead;
 use crate::layout::{Case, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
 use crate::lock::clear_requests_of;
+use crate::member::consensus::Ballots;
 use crate::member::fence::{Fence, FenceOrder, FenceState};
 use crate::member::slot::{Slot, recoverers_at_work, recoveries_of};
 use crate::member::twin::OwnedTwin;
@@ -40,7 +42,7 @@ use crate::member::{Liveness, Member};
 use crate::units::{ChunkId, NodeId};
 
 use adopt::Adoption;
-pub(crate) use resign::resign;
+pub(crate) use resign::{give_up_earlier, resign};
 
 /// What changed by a step of a recovery.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -150,12 +152,13 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         let order = FenceOrder {
             victim: self.victim,
             case: self.case,
+            incarnation: slot.incarnation,
             host: host.map(|name| name.to_string()),
             machine: slot.machine,
         };
         // A fence is a fact about the life, whoever brought it about.
         let fenced_before = |(_, record): &(NodeId, RecoveryRecord)| {
-            record.case().incarnation == self.case.incarnation
+            record.case().incarnation >= slot.incarnation
                 && record.step().is_some_and(RecoveryStep::is_fenced)
         };
         let is_off = |incarnation| member.is_confirmed_off(self.victim, incarnation);
@@ -181,7 +184,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
     fn look_around(&mut self, member: &Member<F, H, L>) -> Option<RecoveryNews> {
         let (layout, fabric) = (member.layout(), member.fabric());
         let slot = Slot::fresh(layout, fabric, self.victim);
-        if !slot.is_some_and(|slot| self.is_of(&slot)) {
+        // C2: whoever is appointed in a later case does it all, and waits for us if we have begun.
+        let last = Ballots::fresh(layout, fabric, [self.victim]).last_case(self.victim);
+        let is_later = last.is_some_and(|last| last.incarnation > self.case.incarnation);
+        if is_later || !slot.is_some_and(|slot| self.is_of(&slot)) {
             return self.reach(member, RecoveryStep::Moot);
         }
         let at_work = recoverers_at_work(layout, fabric, self.victim);

@@ -6,7 +6,7 @@
 
 use super::twin;
 use crate::fabric::{Fabric, HostMemory};
-use crate::layout::{RecoveryRecord, RecoveryStep};
+use crate::layout::{Case, RecoveryRecord, RecoveryStep};
 use crate::member::consensus::Ballots;
 use crate::member::settle::settle_recovery;
 use crate::member::slot::Slot;
@@ -26,6 +26,11 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
     let ballots = Ballots::fresh(layout, fabric, lived_in.iter().map(|slot| slot.node));
     let mut resigned = Vec::new();
     for Slot { node: victim, incarnation, .. } in lived_in.into_iter().copied() {
+        let opened = ballots.last_case(victim);
+        if opened.is_some_and(|last| give_up_earlier(member, victim, last, || member.tick())) {
+            resigned.push(victim);
+            continue;
+        }
         let last = ballots.last_case(victim).filter(|case| case.incarnation >= incarnation);
         let decision = last.and_then(|case| ballots.decision(victim, case));
         let Some(decision) = decision
@@ -53,4 +58,29 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
         resigned.push(victim);
     }
     resigned
+}
+
+/// Gives up the recovery of `victim` that this node is at in a case before `last`, if it is: a process of
+/// it died there, and nobody is appointed in that case any more (C2), while who is in `last` waits for it
+/// (R4). Says whether it was. The caller has the right to manage. Calls `between` after every few
+/// milliseconds' work.
+pub(crate) fn give_up_earlier<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    victim: NodeId,
+    last: Case,
+    between: impl Fn(),
+) -> bool {
+    let (layout, fabric) = (member.layout(), member.fabric());
+    let twin = twin(member, victim);
+    // What the process before us wrote may still be in our caches only.
+    twin.settle(fabric);
+    let own =
+        twin.own(fabric).ok().flatten().filter(|own| own.case().incarnation < last.incarnation);
+    let under_way = |own: &RecoveryRecord| own.step().is_some_and(RecoveryStep::is_under_way);
+    let Some(own) = own.filter(under_way) else { return false };
+    // M8, as above.
+    settle_recovery(layout, fabric, victim, between);
+    let resigned = RecoveryStep::ResignedFenced;
+    twin.publish(fabric, RecoveryRecord::new(own.case(), own.recoverer_incarnation(), resigned));
+    true
 }

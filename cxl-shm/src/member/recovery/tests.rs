@@ -387,3 +387,77 @@ impl Fence for Told<'_> {
         FenceState::NotFenced("nobody is".to_owned())
     }
 }
+
+/// A recoverer is about to begin, and one of a later case, whose life was given up at the door, too: the
+/// one of the earlier case yields, and neither waits for the other for ever.
+#[test]
+fn of_two_that_are_about_to_recover_one_slot_the_earlier_yields() {
+    let (rack, geometry) = rack_of_three(1);
+    let (died, clock) = (Died::default(), HandClock::default());
+    let join = |host, pid| join(&rack, &geometry, &died, host, pid);
+    let (first, second) = (join(0, 1), join(1, 2));
+    let victim = join(2, 3);
+    victim.beat();
+    rack.crash(2);
+    std::mem::forget(victim);
+    let unfenced = |it: &DeathNews| matches!(it, DeathNews::Recovery(RecoveryNews::NotFenced(_)));
+    let alive = [&first, &second];
+    let arrival = first.layout().arrival(VICTIM).claim();
+
+    let manages = [first.manage().unwrap(), second.manage().unwrap()];
+    let [mut by_first, mut by_second] =
+        manages.each_ref().map(|manage| Deaths::watch(manage, &clock, SUSPECT_MS));
+    assert!(watch(&mut by_first, &clock, &alive, &mut NoFence, unfenced).iter().any(unfenced));
+    arrival.publish(&rack.host(2), 2);
+    assert!(watch(&mut by_second, &clock, &alive, &mut NoFence, unfenced).iter().any(unfenced));
+    arrival.publish(&rack.host(2), 1);
+
+    let mut all = Vec::new();
+    for _ in 0..100 {
+        for deaths in [&mut by_first, &mut by_second] {
+            alive.iter().for_each(|process| {
+                process.beat();
+            });
+            clock.pause(0);
+            let news = deaths.step(clock.now_ms(), true, &mut Off);
+            all.extend(news.into_iter().map(|(_, news)| news));
+        }
+    }
+    assert!(all.iter().any(is_done), "{all:?}");
+}
+
+/// A manager dies in the middle of a recovery, and before its host gives that up another case is opened
+/// for the slot: nobody waits for the dead one's record for ever.
+#[test]
+fn a_recovery_that_broke_off_in_an_earlier_case_is_given_up() {
+    let (rack, geometry) = rack_of_three(1);
+    let (died, clock) = (Died::default(), HandClock::default());
+    let join = |host, pid| join(&rack, &geometry, &died, host, pid);
+    let (agent, first, second) = (join(0, 1), join(0, MANAGER_PID), join(1, 2));
+    let victim = join(2, 3);
+    victim.beat();
+    rack.crash(2);
+    std::mem::forget(victim);
+    let manage = first.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let redone = |news: &DeathNews| {
+        *news == DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Redone))
+    };
+    let news = watch(&mut deaths, &clock, &[&agent, &second], &mut Off, redone);
+    assert!(news.iter().any(redone), "{news:?}");
+    drop(deaths);
+    std::mem::forget(manage);
+    died.0.borrow_mut().insert(MANAGER_PID);
+    let left = header(first.layout().chunk(ChunkId(1))).at();
+    rack.host(0).store(left.word(0).unwrap(), 1);
+
+    // Of a life that never came further than its arrival.
+    let arrival = second.layout().arrival(VICTIM).claim();
+    arrival.publish(&rack.host(2), 2);
+    let manage = second.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let news = watch(&mut deaths, &clock, &[&agent, &second], &mut Off, is_done);
+    assert!(news.iter().any(is_done), "of {} news, the last is {:?}", news.len(), news.last());
+    assert!(!rack.dirty_lines(0).contains(&left), "it would arrive after what came later");
+    assert!(NodeDeath::of(second.layout(), second.fabric(), VICTIM).unwrap().over);
+}
