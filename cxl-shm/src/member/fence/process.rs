@@ -359,9 +359,11 @@ mod tests {
             fence.tiers = path.parent().unwrap().to_owned();
             let order = FenceOrder {
                 victim: NODE,
-                case: Case { incarnation: LIFE, appointment: 1 },
-                host: this.name.clone(),
-                machine: Some((this.boot_id, this.machine_id)),
+                // Of a life that was given up at the door since: the slot has the one before it.
+                case: Case { incarnation: Incarnation(LIFE.0 + 1), appointment: 1 },
+                incarnation: LIFE,
+                host: Some(this.name.clone()),
+                machine: Some(Machine { boot_id: this.boot_id, machine_id: this.machine_id }),
             };
             // Who asks is not kept waiting, and told nothing that is not so yet.
             while is_running(child) || !asked.load(Ordering::Relaxed) {
