@@ -48,7 +48,9 @@ pub(super) fn live(options: &ChildOptions, orders: &Orders) -> Result<()> {
     // The next life of the host has other habits.
     let seed = options.seed ^ options.life << 20;
     let fabric = ShadowedFabric::new(region.fabric().clone(), cache, seed);
-    let host = own_host(options.node, options.life)?;
+    // Where nobody is declared dead, nobody could help a machine that dies at the door and boots (J4).
+    let boot = if options.declare { options.life } else { 1 };
+    let host = own_host(options.node, boot)?;
     let member = loop {
         match join(fabric.clone(), &options.folder, options.node, &host) {
             Err(JoinFailed::Refused(error)) if will_pass(options, &error) => wait()?,
@@ -75,9 +77,13 @@ fn attach(options: &ChildOptions, path: &Path) -> Result<Attachment> {
     }
 }
 
-/// Whether joining is refused because the host was declared dead, and is being recovered.
+/// Whether joining is refused because the host was declared dead, and is being recovered, or will be: its
+/// life before, in another boot, died at the door (J4).
 fn will_pass(options: &ChildOptions, error: &JoinError) -> bool {
-    let dead = matches!(error, JoinError::DeclaredDead(_) | JoinError::BeingRecovered { .. });
+    let dead = matches!(
+        error,
+        JoinError::DeclaredDead(_) | JoinError::BeingRecovered { .. } | JoinError::Contended { .. }
+    );
     options.declare && dead
 }
 
@@ -121,11 +127,11 @@ impl<F: Fabric + Send + 'static> Agent<F> {
     }
 }
 
-/// A host that only this life of a process has: the machine of its node, in another boot.
-pub(super) fn own_host(node: u16, life: u64) -> Result<HostIdentity> {
+/// The host of a process alone: the machine of its node, in boot number `boot`.
+pub(super) fn own_host(node: u16, boot: u64) -> Result<HostIdentity> {
     let host = HostIdentity::current().context("cannot read who we are from /proc")?;
     let name = format!("host-{node}");
-    Ok(HostIdentity { name, boot_id: [life, 1], machine_id: [u64::from(node) + 1, 7], ..host })
+    Ok(HostIdentity { name, boot_id: [boot, 1], machine_id: [u64::from(node) + 1, 7], ..host })
 }
 
 /// Why a process did not join.
