@@ -3,9 +3,9 @@
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result, ensure};
-use connector::dma::cuda::CudaDma;
-use connector::dma::{Checksum, CopyLayer, DmaEngine, LayeredSource, Layers, LoadJob};
-use cudarc::driver::CudaSlice;
+use connector::dma::cuda::{CudaDma, DeviceSource};
+use connector::dma::{Checksum, CopyLayer, DmaEngine, LayeredSource, Layers, LoadJob, StoreJob};
+use cudarc::driver::{CudaSlice, result};
 use cxl_shm::units::Extent;
 
 use crate::content::{content, difference};
@@ -15,6 +15,10 @@ use crate::device::Device;
 const LAYERS: [usize; 4] = [65_636, 3, 4096, (8 << 20) - 7];
 const PAYLOADS: u64 = 3;
 const PAYLOAD_DISTANCE_BYTES: u64 = 16 << 20;
+/// Of two threads, one of which stores by layers.
+const ROUNDS: u32 = 20;
+const LAYERS_OF_ROUND: usize = 4;
+const LAYER_OF_ROUND_BYTES: usize = 64 << 10;
 
 /// Stores and loads payloads layer by layer, and breaks a store off.
 pub(crate) fn check(device: &Device) -> Result<String> {
@@ -37,6 +41,7 @@ pub(crate) fn check(device: &Device) -> Result<String> {
     let mut source = Computed { layers: 2, ..Computed::new(device, &contents)? };
     let stored = device.dma.store_by_layers(&payloads, &layers, &mut source);
     ensure!(stored.is_none(), "a store went on that was broken off");
+    beside_whole_payloads(device)?;
     Ok(format!("{PAYLOADS} payloads of {} layers, each way", layers.count()))
 }
 
@@ -55,10 +60,10 @@ fn load(device: &Device, payloads: &[Extent], layers: &Layers, contents: &[Vec<u
         let parts = memory.iter_mut().map(|part| device.dma.destination(part, &device.stream));
         Ok(LoadJob { payload: *payload, parts: parts.collect::<Result<_, _>>()? })
     });
-    let mut jobs: Vec<_> = jobs.collect::<Result<_>>()?;
+    let jobs: Vec<_> = jobs.collect::<Result<_>>()?;
     let mut told = Vec::new();
     let mut written = Ok(());
-    let loaded = device.dma.load_by_layers(&mut jobs, layers, &mut |layer| {
+    let loaded = device.dma.load_by_layers(jobs, layers, &mut |layer| {
         let start: usize = LAYERS[..layer].iter().sum();
         // Too late to be loaded. The line in which the layer ends is the next one's, too.
         let gone = vec![0; LAYERS[layer] / 64 * 64];
@@ -69,7 +74,6 @@ fn load(device: &Device, payloads: &[Extent], layers: &Layers, contents: &[Vec<u
         }
         told.push(layer);
     });
-    drop(jobs);
     written?;
     ensure!(told == [0, 1, 2, 3], "layers arrived in the order {told:?}");
     for ((loaded, memory), content) in loaded.into_iter().zip(&memory).zip(contents) {
@@ -81,6 +85,52 @@ fn load(device: &Device, payloads: &[Extent], layers: &Layers, contents: &[Vec<u
         ensure!(loaded? == Checksum::of(&[content]), "another checksum on the way back");
     }
     Ok(())
+}
+
+/// One thread stores by layers, another one whole payloads of the same memory: neither waits for the
+/// other for ever, and both have as little to do with the GPU afterwards as before.
+fn beside_whole_payloads(device: &Device) -> Result<()> {
+    let bytes = content(990, LAYERS_OF_ROUND * LAYER_OF_ROUND_BYTES);
+    let memory = bytes.chunks(LAYER_OF_ROUND_BYTES).map(|layer| device.stream.clone_htod(layer));
+    let memory = memory.collect::<Result<Vec<_>, _>>()?;
+    let parts = memory.iter().map(|layer| device.dma.source(layer, &device.stream));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    let payload = |number| device.payload(number, bytes.len() as u64);
+    let (first, others) = (payload(0)?, [payload(1)?, payload(2)?, payload(3)?]);
+    let expected = Checksum::of(&[&bytes]);
+    let rounds = |store: &dyn Fn() -> Result<Vec<Checksum>>| -> Result<()> {
+        for _ in 0..ROUNDS {
+            let as_expected = store()?.into_iter().all(|stored| stored == expected);
+            ensure!(as_expected, "beside another thread: what was stored is not");
+        }
+        ensure!(result::ctx::get_current()?.is_none(), "a thread was left with a current context");
+        Ok(())
+    };
+    let by_layers = || {
+        let layers = Layers::new([LAYER_OF_ROUND_BYTES as u64; LAYERS_OF_ROUND]);
+        let stored = device.dma.store_by_layers(&[first], &layers, &mut Prepared(&parts));
+        Ok(stored.context("the store broke off")?.into_iter().collect::<Result<_, _>>()?)
+    };
+    let whole = || {
+        let jobs = others.map(|payload| StoreJob { payload, parts: &parts });
+        Ok(device.dma.store(&jobs).into_iter().collect::<Result<_, _>>()?)
+    };
+    std::thread::scope(|scope| {
+        let threads = [scope.spawn(|| rounds(&by_layers)), scope.spawn(|| rounds(&whole))];
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
+        })
+    })
+}
+
+/// A payload that is ready, a part for each layer.
+struct Prepared<'a>(&'a [DeviceSource<'a>]);
+
+impl LayeredSource<CudaDma> for Prepared<'_> {
+    fn layer(&mut self, layer: usize, copy: &mut CopyLayer<'_, CudaDma>) -> bool {
+        copy(&[vec![self.0[layer]]]);
+        true
+    }
 }
 
 /// Payloads whose layers a stream is about to compute when they are said to be ready.

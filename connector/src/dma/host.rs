@@ -5,6 +5,7 @@ use cxl_shm::units::{Extent, LINE_BYTES, LineRange};
 
 use super::checksum::RunningChecksum;
 use super::job::{check_layer, check_layers};
+use super::layers::store_each;
 use super::refresh_ahead::{BLOCK_BYTES, RefreshAhead, blocks};
 use super::{Checksum, DmaEngine, DmaError, LayeredSource, Layers, LoadJob, StoreJob};
 
@@ -159,7 +160,7 @@ impl DmaEngine for HostDma {
         let mut results = Vec::with_capacity(jobs.len());
         for (checked, job) in checked.iter().zip(jobs) {
             results.push(checked.clone().map(|payload| {
-                let mut scatter = Scatter::new(&mut job.parts);
+                let mut scatter = Scatter::new(job.parts.iter_mut().map(|part| &mut **part));
                 for block in blocks(payload) {
                     let fenced_end_bytes = fenced_end_bytes(payload, block, ahead.admit());
                     stream.load(block, fenced_end_bytes, &mut read);
@@ -176,16 +177,16 @@ impl DmaEngine for HostDma {
 
     fn load_by_layers(
         &self,
-        jobs: &mut [LoadJob<&mut [u8]>],
+        jobs: Vec<LoadJob<&mut [u8]>>,
         layers: &Layers,
         arrived: &mut dyn FnMut(usize),
     ) -> Vec<Result<Checksum, DmaError>> {
         let region_bytes = self.fabric.bytes();
         let mut loading: Vec<_> = jobs
-            .iter_mut()
+            .into_iter()
             .map(|job| {
                 let payload = job.check_layers(layers, region_bytes)?;
-                Ok((payload, Scatter::new(&mut job.parts)))
+                Ok((payload, Scatter::new(job.parts.into_iter())))
             })
             .collect();
         let payloads: Vec<_> = loading.iter().flatten().map(|(payload, _)| *payload).collect();
@@ -222,12 +223,10 @@ impl DmaEngine for HostDma {
         source: &mut dyn LayeredSource<Self>,
     ) -> Option<Vec<Result<Checksum, DmaError>>> {
         let mut storing = self.begin_layers(payloads, layers);
-        for layer in 0..layers.count() {
-            if !source.layer(layer, &mut |parts| storing.store(layer, parts)) {
-                return None;
-            }
-        }
-        Some(storing.finish())
+        let stored = store_each(layers, payloads.len(), source, &mut |layer, parts| {
+            storing.store(layer, parts);
+        });
+        stored.then(|| storing.finish())
     }
 }
 
@@ -342,17 +341,18 @@ impl Gather {
     }
 }
 
-/// Bytes on their way from a payload into parts.
-struct Scatter<'p, 'a> {
-    parts: std::slice::IterMut<'p, &'a mut [u8]>,
+/// Bytes on their way from a payload into parts. It borrows what is not filled yet, and nothing else:
+/// a layer that was said to be there is read by others.
+struct Scatter<'a, P> {
+    parts: P,
     /// What is left of the part at hand.
-    part: &'p mut [u8],
+    part: &'a mut [u8],
     checksum: RunningChecksum,
 }
 
-impl<'p, 'a> Scatter<'p, 'a> {
-    fn new(parts: &'p mut [&'a mut [u8]]) -> Self {
-        Self { parts: parts.iter_mut(), part: &mut [], checksum: RunningChecksum::new() }
+impl<'a, P: Iterator<Item = &'a mut [u8]>> Scatter<'a, P> {
+    fn new(parts: P) -> Self {
+        Self { parts, part: &mut [], checksum: RunningChecksum::new() }
     }
 
     /// The next bytes of the payload, which were read from shared memory once: what is checked is

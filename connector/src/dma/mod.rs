@@ -37,6 +37,8 @@ pub use layers::{CopyLayer, LayeredSource, Layers};
 pub use part::Part;
 pub use simulated::SimulatedDma;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use cxl_shm::units::Extent;
 
 /// Copies payload into and out of the pool, in batches.
@@ -88,14 +90,15 @@ pub trait DmaEngine: 'static {
     ///
     /// `arrived` is called once for each layer, in order, when the parts that lie in it have the bytes
     /// of it, of every payload that did not fail: other threads of this process (on a GPU: other
-    /// streams) may use that layer from then on, and the engine does not touch it any more. Bytes of
-    /// later layers may be there, too. Whether they are the right ones is known at the end.
+    /// streams) may use that layer from then on, and the engine neither touches it any more nor
+    /// borrows it. Bytes of later layers may be there, too. Whether they are the right ones is known
+    /// at the end. `arrived` must not load with this engine: others that do may wait for this load.
     ///
     /// # Errors
     /// As for `load`; [`DmaError::LengthMismatch`], too, when the layers are not as long as a payload.
     fn load_by_layers(
         &self,
-        jobs: &mut [LoadJob<Self::Destination<'_>>],
+        jobs: Vec<LoadJob<Self::Destination<'_>>>,
         layers: &Layers,
         arrived: &mut dyn FnMut(usize),
     ) -> Vec<Result<Checksum, DmaError>>;
@@ -103,6 +106,10 @@ pub trait DmaEngine: 'static {
     /// Stores each payload as [`store`](Self::store) does, layer by layer, each as soon as `source` says
     /// that it is ready. `None` when it broke off: what is in the space of the payloads is undefined
     /// then.
+    ///
+    /// # Panics
+    /// When `source` says that it goes on and did not have the layer copied, once and with an entry for
+    /// each payload. What is in the space of the payloads is undefined then, too.
     ///
     /// # Errors
     /// As for `store`; [`DmaError::LengthMismatch`], too, when the layers are not as long as a payload,
@@ -152,4 +159,9 @@ pub enum DmaError {
         /// What the device said.
         reason: String,
     },
+}
+
+/// A lock that somebody who panicked had is as good as before.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

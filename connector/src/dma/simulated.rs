@@ -8,6 +8,7 @@ use cxl_shm::units::{Extent, LineRange};
 
 use super::checksum::RunningChecksum;
 use super::job::{check_layer, check_layers};
+use super::layers::store_each;
 use super::{Checksum, DmaEngine, DmaError, LayeredSource, Layers, LoadJob, StoreJob};
 
 /// The engine of a simulated host: bytes move as `cache` says, the flushes are this engine's, and
@@ -153,7 +154,7 @@ impl DmaEngine for SimulatedDma {
 
     fn load_by_layers(
         &self,
-        jobs: &mut [LoadJob<&mut [u8]>],
+        mut jobs: Vec<LoadJob<&mut [u8]>>,
         layers: &Layers,
         arrived: &mut dyn FnMut(usize),
     ) -> Vec<Result<Checksum, DmaError>> {
@@ -177,7 +178,7 @@ impl DmaEngine for SimulatedDma {
                 let mut bytes = vec![0; length(lines.bytes())];
                 self.host.dma_read(lines, &mut bytes, self.cache);
                 checksum.add(&bytes);
-                scatter(&bytes, length(lines.offset() - payload.offset()), &mut job.parts);
+                scatter(&bytes, &mut job.parts);
                 if *fails && layer == layers.count() / 2 {
                     *loading = Err(failure(*payload));
                 }
@@ -201,27 +202,23 @@ impl DmaEngine for SimulatedDma {
                 Ok((payload, RunningChecksum::new(), self.moved(payload).is_err()))
             })
             .collect();
-        for layer in 0..layers.count() {
-            let (start, end) = layers.range(layer);
-            let mut store = |parts: &[Vec<&[u8]>]| {
-                for (storing, parts) in storing.iter_mut().zip(parts) {
-                    let Ok((payload, checksum, fails)) = storing else { continue };
-                    if let Err(error) = check_layer(*payload, end - start, parts) {
-                        *storing = Err(error);
-                        continue;
-                    }
-                    let bytes = parts.concat();
-                    let at = payload.part(start, end - start).expect("layers lie in their payload");
-                    self.host.dma_write(at, &bytes, self.cache);
-                    checksum.add(&bytes);
-                    if *fails && layer == layers.count() / 2 {
-                        *storing = Err(failure(*payload));
-                    }
+        let stored = store_each(layers, payloads.len(), source, &mut |layer, parts| {
+            for (storing, parts) in storing.iter_mut().zip(parts) {
+                let Ok((payload, checksum, fails)) = storing else { continue };
+                if let Err(error) = check_layer(*payload, layers.layer_bytes(layer), parts) {
+                    *storing = Err(error);
+                    continue;
                 }
-            };
-            if !source.layer(layer, &mut store) {
-                return None;
+                let bytes = parts.concat();
+                self.host.dma_write(layers.of(*payload, layer), &bytes, self.cache);
+                checksum.add(&bytes);
+                if *fails && layer == layers.count() / 2 {
+                    *storing = Err(failure(*payload));
+                }
             }
+        });
+        if !stored {
+            return None;
         }
         self.make_arrive(storing.iter().flatten().map(|(payload, ..)| *payload));
         let stored = storing.into_iter();
@@ -229,15 +226,14 @@ impl DmaEngine for SimulatedDma {
     }
 }
 
-/// Puts `bytes`, which are those of a payload from `start` on, into its parts.
-fn scatter(mut bytes: &[u8], start: usize, parts: &mut [&mut [u8]]) {
-    let mut skip = start;
+/// Puts `bytes` at the start of `parts`, which is borrowed no more then.
+fn scatter(mut bytes: &[u8], parts: &mut [&mut [u8]]) {
     for part in parts {
-        let from = skip.min(part.len());
-        skip -= from;
-        let now = bytes.len().min(part.len() - from);
-        part[from..from + now].copy_from_slice(&bytes[..now]);
-        bytes = &bytes[now..];
+        let (now, later) = bytes.split_at(bytes.len().min(part.len()));
+        let (filled, rest) = std::mem::take(part).split_at_mut(now.len());
+        filled.copy_from_slice(now);
+        *part = rest;
+        bytes = later;
     }
 }
 
@@ -282,8 +278,9 @@ mod tests {
 
     impl LayeredSource<SimulatedDma> for Ready<'_> {
         fn layer(&mut self, layer: usize, copy: &mut CopyLayer<'_, SimulatedDma>) -> bool {
-            let (start, end) = layers().range(layer);
-            let (start, end) = (length(start), length(end));
+            let at = layers().of(payload(), layer);
+            let start = length(at.offset() - payload().offset());
+            let end = start + length(at.bytes());
             copy(&[vec![&self.0[start..start + 1], &self.0[start + 1..end]]]);
             true
         }
@@ -296,7 +293,7 @@ mod tests {
     fn load_by_layers(dma: &SimulatedDma, bytes: &mut [u8]) -> Result<Checksum, DmaError> {
         let (a, b) = bytes.split_at_mut(77);
         let mut told = Vec::new();
-        let jobs = &mut [LoadJob { payload: payload(), parts: vec![a, b] }];
+        let jobs = vec![LoadJob { payload: payload(), parts: vec![a, b] }];
         let loaded = dma.load_by_layers(jobs, &layers(), &mut |layer| told.push(layer)).remove(0);
         assert_eq!(told, [0, 1, 2]);
         loaded

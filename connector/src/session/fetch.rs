@@ -62,12 +62,13 @@ where
         blocks: &[MatchedBlock],
         destinations: Vec<Vec<D::Destination<'_>>>,
     ) -> Result<FetchReport, SessionError> {
-        self.fetch_with(blocks, destinations, |dma, jobs| dma.load(jobs))
+        self.fetch_with(blocks, destinations, |dma, mut jobs| dma.load(&mut jobs))
     }
 
     /// Fetches `blocks` as [`fetch`](Self::fetch) does, layer by layer: `arrived` is called once for
     /// each layer, in order, when the bytes of that layer are in the destinations of all blocks that
-    /// can be had, and may be used ([`DmaEngine::load_by_layers`]).
+    /// can be had, and may be used: they are borrowed no more ([`DmaEngine::load_by_layers`], which says
+    /// what `arrived` must not do).
     ///
     /// A layer that arrived is not checked before the end, since a block's checksum is that of all its
     /// layers: what is computed from it is worth nothing if its block turns out not to be valid.
@@ -89,7 +90,7 @@ where
         &self,
         blocks: &[MatchedBlock],
         destinations: Vec<Vec<D::Destination<'d>>>,
-        load: impl FnOnce(&D, &mut [LoadJob<D::Destination<'d>>]) -> Vec<Result<Checksum, DmaError>>,
+        load: impl FnOnce(&D, Vec<LoadJob<D::Destination<'d>>>) -> Vec<Result<Checksum, DmaError>>,
     ) -> Result<FetchReport, SessionError> {
         if blocks.len() != destinations.len() {
             let (blocks, destinations) = (blocks.len(), destinations.len());
@@ -115,7 +116,7 @@ where
 
         let jobs = tickets.iter().zip(destinations);
         let jobs = jobs.map(|(ticket, parts)| LoadJob { payload: ticket.payload(), parts });
-        let loaded = load(self.dma, &mut jobs.collect::<Vec<_>>());
+        let loaded = load(self.dma, jobs.collect());
         let mut copied = Vec::with_capacity(tickets.len());
         for (ticket, result) in tickets.into_iter().zip(loaded) {
             match result {

@@ -25,7 +25,8 @@ pub struct PublishBlock<'a, S = &'a [u8]> {
 pub enum PublishOutcome {
     /// Every host can find and read it.
     Published,
-    /// It was in the pool already, or is being written by this host.
+    /// It was in the pool already, or is being written by another publish of this host, which may yet
+    /// fail or be aborted: then nobody finds it.
     AlreadyThere,
     /// There is no room for it.
     Refused(Refusal),
@@ -81,7 +82,8 @@ pub struct LayeredBlock {
 pub trait LayeredBlocks<D: DmaEngine> {
     /// Waits until `layer` is ready in all blocks, and has `copy` copy it: the parts of that layer
     /// of the blocks with these numbers, in this order. They are borrowed for the time of that call
-    /// only. `false`, without calling it, breaks off.
+    /// only. `false`, without calling it, breaks off. After `true` it was called once, with an entry for
+    /// each of these blocks, or the publish panics, and publishes nothing.
     fn layer(&mut self, layer: usize, blocks: &[usize], copy: &mut CopyLayer<'_, D>) -> bool;
 
     /// Waits until it is known whether the blocks are worth publishing, once all layers are stored:

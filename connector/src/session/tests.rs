@@ -162,14 +162,19 @@ fn handle(session: &TestSession<'_, '_>, number: u8) -> Option<Handle> {
     session.lookup(&hashes([number])).blocks().first().map(|block| block.handle)
 }
 
-/// Damages the payload of a block on the device.
-fn damage(pair: &Pair<'_, '_>, number: u8) {
+/// Where a block lies.
+fn place(pair: &Pair<'_, '_>, number: u8) -> u64 {
     let handle = handle(&pair.session(0, options()), number).unwrap();
     let keys = KeySpace::new(options().model, options().namespace);
     let segment = pair.caches[0].segment(handle.owner()).unwrap();
     let key = keys.key(&BlockHash::new([number; 32]));
     let block = segment.probe(pair.caches[0].member().fabric(), key).unwrap();
-    pair.rack.flip_bit(block.payload.offset() + 777, 6);
+    block.payload.offset()
+}
+
+/// Damages the payload of a block on the device.
+fn damage(pair: &Pair<'_, '_>, number: u8) {
+    pair.rack.flip_bit(place(pair, number) + 777, 6);
 }
 
 #[test]
@@ -252,6 +257,7 @@ fn what_is_published_by_layers_is_seen_when_it_is_complete() {
 fn a_publish_by_layers_that_is_broken_off_leaves_nothing() {
     on_two_hosts(|pair| {
         let [a, b] = pair.sessions();
+        let places = publish_and_remove(pair);
         for (layers_ready, complete) in [(0, true), (1, true), (2, true), (usize::MAX, false)] {
             let (blocks, contents) = layered(1..=4);
             let mut ready = Ready { contents, layers: layers_ready, complete, end: || () };
@@ -260,7 +266,62 @@ fn a_publish_by_layers_that_is_broken_off_leaves_nothing() {
             assert_eq!(fetch(&b, 1..=4).valid_blocks(), 0);
             assert_eq!(pair.caches[0].heap_use(pair.clock).blocks, 0, "its space is free again");
         }
-        assert_eq!(publish(&b, 1..=4).published(), 4, "others may have them");
+        assert_eq!(publish(&b, 1..=2).published(), 2, "others may have them");
+        // What was half written is written anew.
+        assert_eq!(publish(&a, 3..=4).published(), 2);
+        assert!((3..=4).all(|number| places.contains(&place(pair, number))));
+        assert_eq!(fetch(&b, 1..=4).valid_blocks(), 4);
+        assert_eq!(fetch(&a, 1..=4).valid_blocks(), 4);
+        assert_eq!(pair.rack.conflicts(), []);
+    });
+}
+
+/// Where the first host's blocks lie when it has no others.
+fn publish_and_remove(pair: &Pair<'_, '_>) -> Vec<u64> {
+    let session = pair.session(0, options());
+    assert_eq!(publish(&session, 1..=4).published(), 4);
+    let places = (1..=4).map(|number| place(pair, number)).collect();
+    let handles: Vec<_> = (1..=4).map(|number| handle(&session, number).unwrap()).collect();
+    assert_eq!(pair.caches[0].retire(pair.clock, &handles), 4);
+    places
+}
+
+/// Gives the bytes of fewer blocks than it is asked for.
+struct Fewer(Vec<u8>);
+
+impl LayeredBlocks<SimulatedDma> for Fewer {
+    fn layer(
+        &mut self,
+        _: usize,
+        blocks: &[usize],
+        copy: &mut CopyLayer<'_, SimulatedDma>,
+    ) -> bool {
+        copy(&vec![vec![self.0.as_slice()]; blocks.len() - 1]);
+        true
+    }
+
+    fn complete(&mut self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_publish_by_layers_that_panics_leaves_nothing() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        let (blocks, mut contents) = layered(1..=4);
+        let mut fewer = Fewer(contents.remove(0));
+        let layers = Layers::new([BLOCK_BYTES as u64]);
+        let publish_fewer = || a.publish_by_layers(&blocks, &layers, &mut fewer);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(publish_fewer));
+        assert!(outcome.is_err(), "{outcome:?}");
+        assert_eq!(fetch(&b, 1..=4).valid_blocks(), 0);
+        // Freed by who takes the lock next.
+        assert_eq!(publish(&a, 5..=5).published(), 1);
+        assert_eq!(pair.caches[0].heap_use(pair.clock).blocks, 1, "its space is free again");
+        assert_eq!(publish(&a, 1..=4).published(), 4);
+        assert_eq!(fetch(&b, 1..=5).valid_blocks(), 5);
+        assert_eq!(pair.rack.conflicts(), []);
     });
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Copy {
     pub(super) bytes: usize,
 }
 
-/// The copies of one payload. Runs that lie side by side stay apart: memory of a GPU that does may be
+/// The copies of one payload, or of one layer of several. Runs that lie side by side stay apart: memory of a GPU that does may be
 /// of two allocations, which the driver does not copy as one.
 #[derive(Debug, Default)]
 pub(super) struct Copies(Vec<Copy>);

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "a GPU copies between addresses")]
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DriverError, sys,
@@ -17,7 +17,7 @@ use super::memory::{DeviceDestination, DeviceSource, EngineStream};
 use super::registration::{PoolReach, Registration};
 use super::turn::{self, Settled, Turn};
 use crate::dma::{
-    Checksum, DmaEngine, DmaError, HostDma, LayeredSource, Layers, LoadJob, StoreJob,
+    Checksum, DmaEngine, DmaError, HostDma, LayeredSource, Layers, LoadJob, StoreJob, lock,
 };
 
 /// Copies with the copy engines of one GPU, one stream each way.
@@ -276,11 +276,11 @@ impl DmaEngine for CudaDma {
 
     fn load_by_layers(
         &self,
-        jobs: &mut [LoadJob<DeviceDestination<'_>>],
+        jobs: Vec<LoadJob<DeviceDestination<'_>>>,
         layers: &Layers,
         arrived: &mut dyn FnMut(usize),
     ) -> Vec<Result<Checksum, DmaError>> {
-        self.load_layers(jobs, layers, arrived)
+        self.load_layers(&jobs, layers, arrived)
     }
 
     fn store_by_layers(
@@ -497,10 +497,6 @@ impl Drop for Inner {
             }
         }
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(super) fn length(payload: Extent) -> usize {

@@ -8,14 +8,15 @@ use cxl_shm::units::Extent;
 
 use super::bounce::Bounce;
 use super::copies::{Copies, Copy};
-use super::engine::{CudaDma, Way, length, lock};
+use super::engine::{CudaDma, Way, length};
 use super::memory::{DeviceDestination, DeviceSource};
 use super::registration::Registration;
 use super::turn::Settled;
 use crate::dma::checksum::RunningChecksum;
 use crate::dma::host::LayeredStore;
 use crate::dma::job::{check_layer, check_layers};
-use crate::dma::{Checksum, DmaError, LayeredSource, Layers, LoadJob};
+use crate::dma::layers::store_each;
+use crate::dma::{Checksum, DmaError, LayeredSource, Layers, LoadJob, lock};
 
 /// The way of the layers of a store.
 enum Down<'d> {
@@ -165,32 +166,30 @@ impl CudaDma {
                 Down::Bounced(down, self.inner.host.begin_layers(payloads, layers))
             }
         };
-        for layer in 0..layers.count() {
-            let mut store = |parts: &[Vec<DeviceSource<'_>>]| {
-                for (storing, parts) in storing.iter_mut().zip(parts) {
-                    if let Ok((payload, _)) = storing
-                        && let Err(error) = check_layer(*payload, layers.layer_bytes(layer), parts)
-                    {
-                        *storing = Err(error);
-                    }
+        let stored = store_each(layers, payloads.len(), source, &mut |layer, parts| {
+            for (storing, parts) in storing.iter_mut().zip(parts) {
+                if let Ok((payload, _)) = storing
+                    && let Err(error) = check_layer(*payload, layers.layer_bytes(layer), parts)
+                {
+                    *storing = Err(error);
                 }
-                match &mut way {
-                    Down::Straight(pool) => {
-                        self.store_straight(&mut storing, layers, layer, parts, pool);
-                    }
-                    Down::Bounced(bounce, into) => {
-                        let done = self.with_layer_bounced(&storing, parts, bounce, |bytes| {
-                            into.store(layer, bytes);
-                        });
-                        if let Err(error) = done {
-                            self.fail_all(&mut storing, error);
-                        }
-                    }
-                }
-            };
-            if !source.layer(layer, &mut store) {
-                return None;
             }
+            match &mut way {
+                Down::Straight(pool) => {
+                    self.store_straight(&mut storing, layers, layer, parts, pool);
+                }
+                Down::Bounced(bounce, into) => {
+                    let done = self.with_layer_bounced(&storing, parts, bounce, |bytes| {
+                        into.store(layer, bytes);
+                    });
+                    if let Err(error) = done {
+                        self.fail_all(&mut storing, error);
+                    }
+                }
+            }
+        });
+        if !stored {
+            return None;
         }
         let results: Vec<_> = match way {
             Down::Straight(_) => storing.into_iter().map(finished).collect(),
@@ -212,14 +211,12 @@ impl CudaDma {
         pool: &Registration,
     ) {
         let mut copies = Copies::default();
-        let (start, end) = layers.range(layer);
         for (storing, parts) in storing.iter().zip(parts) {
             let Ok((payload, _)) = storing else { continue };
-            let at = payload.part(start, end - start).expect("a layer lies in its payload");
             let parts = parts.iter().map(|part| (part.address, part.bytes));
-            self.inner.add_down(&mut copies, at, parts, pool);
+            self.inner.add_down(&mut copies, layers.of(*payload, layer), parts, pool);
         }
-        if let Err(error) = self.copy_down(&copies) {
+        if let Err(error) = self.copy_down(|stream| self.copied(stream, &copies)) {
             self.fail_all(storing, error);
         }
         for (payload, checksum) in storing.iter_mut().flatten() {
@@ -239,15 +236,19 @@ impl CudaDma {
     ) -> Result<(), DriverError> {
         let wanted = || storing.iter().zip(parts).filter(|(storing, _)| storing.is_ok());
         let lengths = wanted().flat_map(|(_, parts)| parts.iter().map(|part| part.bytes));
-        let mut buffer = bounce.take(lengths.sum())?;
-        let mut copies = Copies::default();
-        let mut to = buffer.address()?;
-        for part in wanted().flat_map(|(_, parts)| parts) {
-            copies.add(Copy { to, from: part.address, bytes: part.bytes });
-            to += part.bytes as u64;
-        }
-        self.copy_down(&copies)?;
-        let mut rest = &*buffer.bytes()?;
+        let mut buffer = None;
+        // The buffer is taken inside of the turn: whole stores have the stream first, too.
+        let mut rest = self.copy_down(|stream| {
+            let buffer = buffer.insert(bounce.take(lengths.sum())?);
+            let mut copies = Copies::default();
+            let mut to = buffer.address()?;
+            for part in wanted().flat_map(|(_, parts)| parts) {
+                copies.add(Copy { to, from: part.address, bytes: part.bytes });
+                to += part.bytes as u64;
+            }
+            self.copied(stream, &copies)?;
+            Ok(&*buffer.bytes()?)
+        })?;
         let bytes: Vec<_> = storing
             .iter()
             .zip(parts)
@@ -263,12 +264,20 @@ impl CudaDma {
         Ok(())
     }
 
-    /// Copies, in a turn of their own, after the work of the engine's streams.
-    fn copy_down(&self, copies: &Copies) -> Result<(), DriverError> {
+    /// Has `copy` copy in a turn of its own, after the work of the engine's streams.
+    fn copy_down<T>(
+        &self,
+        copy: impl FnOnce(&CudaStream) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
         let stream = lock(&self.inner.down);
         let _turn = self.begin(&stream)?;
-        let _settled = Settled(&stream);
-        self.hand_over(&stream, copies)?.synchronize()
+        copy(&stream)
+    }
+
+    /// Copies, and waits for it.
+    fn copied(&self, stream: &CudaStream, copies: &Copies) -> Result<(), DriverError> {
+        let _settled = Settled(stream);
+        self.hand_over(stream, copies)?.synchronize()
     }
 
     fn fail_all(&self, under_way: &mut [UnderWay], error: DriverError) {
