@@ -58,7 +58,8 @@ class BlockMemory:
     else writes a block while a transfer of it is under way, nor reads it while it is fetched; but for
     what the stream was given before that a transfer of a GPU's memory is told; and of a transfer by
     layers, a layer that is ready, or that has not arrived.
-    Transfers of this memory exclude one another, by block: a second one is an :class:`Error`.
+    Transfers of this memory exclude one another, by block: a second one is an :class:`Error`. It is of
+    the process that made it: a child made by ``fork`` is refused (:class:`Forked`), and makes its own.
     """
 
     def __init__(
@@ -207,7 +208,10 @@ class Session:
         Memory of a GPU needs ``stream``: the handle of the stream that writes it
         (``torch.cuda.current_stream().cuda_stream``; 0 is the default stream). What it was given before
         this call is in what is published, although the call does not wait for it. An :class:`Error`,
-        and nothing is changed, while the stream is being captured into a graph."""
+        and nothing is changed, while the stream is being captured into a graph.
+
+        Every copy of a GPU comes after what the streams of all calls so far were given: a transfer that
+        waits in a queue may wait for the stream of a later one, too."""
     def fetch(
         self,
         blocks: Prefix | list[bytes],
@@ -233,7 +237,8 @@ class Session:
     ) -> LayeredPublish:
         """Publishes blocks, each behind as many others in its prompt as ``depths`` says, as their
         layers become ready. The pool was attached with ``publishes_by_layers``. Not from memory of a
-        GPU."""
+        GPU. A process works on one such publish at a time: nothing of the next is copied before this
+        one has ended, whichever of its layers are ready."""
 
 class Lookup:
     """A lookup under way. Its result is had once."""
@@ -274,9 +279,11 @@ class PublishResult:
     published: int
     """Blocks that every host can find now, because of this call."""
     already_there: int
-    """Blocks that were there already."""
+    """Blocks that were there already, or are being written by another publish of this host, which may
+    yet fail or be aborted."""
     outcomes: list[str]
-    """For each block: ``published``, ``already_there``, or why it is not in the pool."""
+    """For each block: ``published``, ``already_there``, ``aborted`` (of a publish by layers, all of its
+    blocks), or why it is not in the pool."""
 
 class Fetch:
     """A fetch under way. Its result is had once."""
@@ -321,6 +328,6 @@ class LayeredPublish:
         more."""
     def poll(self) -> PublishResult | None:
         """The result, or ``None`` while it is under way. It is had once, after :meth:`finish` or
-        :meth:`abort`."""
+        :meth:`abort`, or when closing the pool has aborted it."""
     def wait(self, timeout_ms: int | None = None) -> PublishResult | None:
         """The result, or ``None`` when it takes longer than that. Ctrl-C ends it."""

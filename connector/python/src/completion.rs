@@ -115,7 +115,8 @@ pub(crate) struct PublishResult {
     published: usize,
     /// Blocks that were there already.
     already_there: usize,
-    /// For each block: `published`, `already_there`, or why it is not in the pool.
+    /// For each block: `published`, `already_there`, `aborted` (all of a publish by layers), or why it is
+    /// not in the pool.
     outcomes: Vec<String>,
 }
 

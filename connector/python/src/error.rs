@@ -1,6 +1,6 @@
 //! Exceptions.
 
-use connector::transfer::{GpuSubmitError, SubmitError};
+use connector::transfer::{GpuSubmitError, LayeredSubmitError, SubmitError};
 use pyo3::prelude::*;
 use pyo3::{create_exception, exceptions::PyException};
 
@@ -26,6 +26,17 @@ pub(crate) fn refused<T>(refused: SubmitError<T>) -> PyErr {
         SubmitError::Busy(_) => Busy::new_err(message),
         SubmitError::Forked(_) => Forked::new_err(message),
         SubmitError::Closed(_) => Closed::new_err(message),
+    }
+}
+
+/// The same for a publish by layers.
+pub(crate) fn refused_by_layers<T>(refusal: LayeredSubmitError<T>) -> PyErr {
+    match refusal {
+        LayeredSubmitError::Refused(refusal) => refused(refusal),
+        LayeredSubmitError::NotAskedFor(_) => error(
+            "the pool was attached without publishes_by_layers: attach it with \
+             publishes_by_layers=True",
+        ),
     }
 }
 

@@ -110,6 +110,10 @@ impl LayeredPublish {
 
     #[pyo3(signature = (timeout_ms = None))]
     fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<PublishResult>> {
+        if matches!(&*self.stage()?, Stage::Open(publish) if publish.is_aborted()) {
+            // By closing the pool.
+            self.abort()?;
+        }
         let stage = self.stage()?;
         let Stage::Ended(pending) = &*stage else {
             return Err(error("the publish was not ended: call finish() or abort() first"));

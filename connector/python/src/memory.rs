@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use connector::dma::Layers;
 use connector::dma::cuda::{DeviceDestination, DeviceSource};
 use connector::transfer::{Destination, GpuDestination, GpuSource, LayerSource, Source};
 use pyo3::prelude::*;
 
-use crate::error::error;
+use crate::error::{Forked, error};
 
 /// Blocks in the memory of this process, or of GPU number `gpu`. Block `b` is, for each part in
 /// order, the `bytes` bytes at `address + b * stride`.
@@ -34,6 +34,8 @@ struct Inner {
     gpu: Option<usize>,
     /// Which blocks are in use, and by how many that read; 0 is one that writes.
     in_use: Mutex<HashMap<u32, u32>>,
+    /// In which it was made: a child made by `fork` finds `in_use` in whatever state.
+    process: u32,
     /// Y3.
     _owner: Py<PyAny>,
 }
@@ -81,9 +83,10 @@ impl BlockMemory {
             block_bytes += bytes as u64;
             checked.push(Part { address, stride, bytes });
         }
-        let in_use = Mutex::default();
+        let (in_use, process) = (Mutex::default(), std::process::id());
+        let parts = checked;
         let inner =
-            Inner { parts: checked, layers, blocks, block_bytes, gpu, in_use, _owner: owner };
+            Inner { parts, layers, blocks, block_bytes, gpu, in_use, process, _owner: owner };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -163,7 +166,12 @@ impl Inner {
             let blocks = memory.blocks;
             return Err(error(format!("there is no block {number}: the memory has {blocks}")));
         }
-        let mut in_use = memory.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut in_use) = memory.in_use() else {
+            return Err(Forked::new_err(
+                "this process is a forked child of the one that made this memory: attach again in the \
+                 child, and make it anew",
+            ));
+        };
         match in_use.entry(number) {
             Entry::Vacant(vacant) => {
                 vacant.insert(u32::from(!writes));
@@ -180,11 +188,17 @@ impl Inner {
         drop(in_use);
         Ok(InUse { memory: Arc::clone(memory), number })
     }
+
+    /// None in a child made by `fork`.
+    fn in_use(&self) -> Option<MutexGuard<'_, HashMap<u32, u32>>> {
+        let lock = || self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        (std::process::id() == self.process).then(lock)
+    }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        let mut in_use = self.memory.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut in_use) = self.memory.in_use() else { return };
         if let Entry::Occupied(mut readers) = in_use.entry(self.number) {
             if *readers.get() > 1 {
                 *readers.get_mut() -= 1;
@@ -258,8 +272,9 @@ impl Destination for WriteBlock {
         let part = |(address, bytes)| {
             let address = std::ptr::with_exposed_provenance_mut(address);
             // SAFETY: as above, and nobody else reads or writes it: a block that is written is in no
-            // other transfer (Y2). Parts of one block that lie over one another were made by who
-            // vouched that they do not.
+            // other transfer (Y2), and its user reads a layer when it has arrived, which is when the
+            // transfer has let go of the bytes of it (`Destination`). Parts of one block that lie over
+            // one another were made by who vouched that they do not.
             unsafe { std::slice::from_raw_parts_mut(address, bytes) }
         };
         self.0.places().map(part).collect()

@@ -18,7 +18,6 @@ use crate::session::Session;
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Pool {
     transfers: Transfers,
-    publishes_by_layers: bool,
 }
 
 #[pymethods]
@@ -52,7 +51,7 @@ impl Pool {
         };
         let options = TransferOptions { publishes_by_layers, ..given.checked()? };
         let transfers = py.detach(|| Transfers::attach(&region, node, options)).map_err(error)?;
-        Ok(Self { transfers, publishes_by_layers })
+        Ok(Self { transfers })
     }
 
     #[pyo3(signature = (
@@ -80,8 +79,7 @@ impl Pool {
             block_bytes,
             chunk_timeout_ms,
         };
-        let session = self.transfers.session(options).with_hold_ms(hold_ms);
-        Ok(Session::new(session, self.publishes_by_layers))
+        Ok(Session::new(self.transfers.session(options).with_hold_ms(hold_ms)))
     }
 
     /// Opens a GPU, or finds it open.

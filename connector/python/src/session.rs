@@ -7,7 +7,7 @@ use kv_cache::BlockHash;
 use pyo3::prelude::*;
 
 use crate::completion::{Fetch, Lookup, Publish};
-use crate::error::{error, refused, refused_by_gpu};
+use crate::error::{error, refused, refused_by_gpu, refused_by_layers};
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish};
 use crate::memory::BlockMemory;
@@ -17,12 +17,11 @@ use crate::prefix::Blocks;
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Session {
     session: TransferSession,
-    publishes_by_layers: bool,
 }
 
 impl Session {
-    pub(crate) fn new(session: TransferSession, publishes_by_layers: bool) -> Self {
-        Self { session, publishes_by_layers }
+    pub(crate) fn new(session: TransferSession) -> Self {
+        Self { session }
     }
 
     /// Refuses memory whose blocks are not those of the session.
@@ -130,12 +129,6 @@ impl Session {
         memory: &BlockMemory,
         block_ids: Vec<u32>,
     ) -> PyResult<LayeredPublish> {
-        if !self.publishes_by_layers {
-            return Err(error(
-                "the pool was attached without publishes_by_layers: attach it with \
-                 publishes_by_layers=True",
-            ));
-        }
         refuse_gpu(memory)?;
         self.check(memory, hashes.len(), block_ids.len())?;
         if depths.len() != hashes.len() {
@@ -147,7 +140,7 @@ impl Session {
         let layers = memory.layers();
         let count = layers.count();
         let publish = self.session.publish_by_layers(blocks, Arc::new(layers));
-        Ok(LayeredPublish::new(publish.map_err(refused)?, count))
+        Ok(LayeredPublish::new(publish.map_err(refused_by_layers)?, count))
     }
 }
 

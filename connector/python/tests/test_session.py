@@ -191,9 +191,12 @@ class Sessions(unittest.TestCase):
         dropped.layer_ready(0)
         del dropped
         waiting = session.publish_by_layers(hashes(2), [0, 1], memory, [1, 2])
+        also = session.publish_by_layers(hashes(2), [0, 1], memory, [1, 2])
         pool.close()
+        # Closing aborted it, whatever is said to it afterwards, or not.
+        self.assertEqual(also.wait().outcomes, ["aborted"] * 2)
         waiting.finish()
-        self.assertEqual(waiting.wait().published, 0)
+        self.assertEqual(waiting.wait().outcomes, ["aborted"] * 2)
         # Not even when nobody closes or drops anything: the interpreter ends all the same.
         again, source = self.layered(pool := self.attach(publishes_by_layers=True))
         self.assertEqual(len(again.lookup(hashes(2)).wait()), 0)
@@ -331,16 +334,34 @@ class Sessions(unittest.TestCase):
             session.lookup(hashes(1))
 
     def test_a_forked_child_is_refused(self) -> None:
-        session = self.attach().session(model(), BLOCK_BYTES)
+        session = self.attach(publishes_by_layers=True).session(model(), BLOCK_BYTES)
+        memory = rackline.block_memory(buffer())
+        layered = session.publish_by_layers(hashes(1), [0], memory, [0])
         child = os.fork()
         if child == 0:
-            try:
-                session.lookup(hashes(1))
-            except rackline.Forked:
-                os._exit(0)
-            os._exit(1)
+            own = rackline.block_memory(buffer())
+            attached_again = rackline.Pool(self.region.path, 1).session(model(), BLOCK_BYTES)
+            refused = 0
+            for call in (
+                lambda: session.lookup(hashes(1)),
+                # Whether a block of the parent's memory is in use is not asked.
+                lambda: session.publish(hashes(1), 0, memory, [0]),
+                lambda: attached_again.publish(hashes(1), 0, memory, [1]),
+                lambda: session.publish_by_layers(hashes(1), [0], memory, [0]),
+                lambda: session.publish_by_layers(hashes(1), [0], own, [0]),
+                lambda: session.fetch_by_layers([], memory, []),
+                lambda: layered.layer_ready(0),
+                layered.finish,
+            ):
+                try:
+                    call()
+                except rackline.Forked:
+                    refused += 1
+            os._exit(refused)
         _, status = os.waitpid(child, 0)
-        self.assertEqual(os.waitstatus_to_exitcode(status), 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), 8)
+        layered.abort()
+        layered.wait()
         self.assertEqual(len(session.lookup(hashes(1)).wait()), 0, "the parent goes on")
 
     def test_a_pool_smaller_than_what_is_published_evicts(self) -> None:

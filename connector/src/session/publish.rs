@@ -56,7 +56,7 @@ impl PublishReport {
         self.count(|outcome| *outcome == PublishOutcome::Published)
     }
 
-    /// Blocks that can be found now: published by this call, or there already.
+    /// Blocks that were published by this call, or that were [there already](PublishOutcome::AlreadyThere).
     #[must_use]
     pub fn available(&self) -> usize {
         self.count(|outcome| {

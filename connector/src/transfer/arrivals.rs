@@ -5,11 +5,17 @@ use std::time::Duration;
 
 use super::{Completion, Fetched};
 
-/// The layer will not arrive: the fetch ended before, or its work was revoked, or the thread that worked
-/// on it panicked. The completion says what came of it.
+/// Why a layer will not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the fetch ended before this layer had arrived")]
-pub struct Stopped;
+pub enum Stopped {
+    /// The fetch ended before, or its work was revoked, or the thread that worked on it panicked. The
+    /// completion says what came of it.
+    #[error("the fetch ended before this layer had arrived")]
+    Ended,
+    /// This process is a child of the one that fetches, made by `fork`: nothing arrives in it.
+    #[error("this process is a forked child of the one that fetches: attach again in the child")]
+    Forked,
+}
 
 /// A fetch by layers under way. Dropping it does not stop the fetch.
 #[derive(Debug)]
@@ -22,9 +28,11 @@ pub struct LayeredFetch<D> {
 }
 
 /// The layers of a fetch that have arrived. Clones are of the same fetch.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Arrivals {
     inner: Arc<Inner>,
+    /// In which they arrive.
+    process: u32,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +48,10 @@ struct State {
 }
 
 impl Arrivals {
+    pub(super) fn new() -> Self {
+        Self { inner: Arc::default(), process: std::process::id() }
+    }
+
     /// Waits until `layer` is in all destinations, where this thread may read it from then on. It is not
     /// checked before the completion of the fetch says so.
     ///
@@ -57,14 +69,23 @@ impl Arrivals {
         self.wait_for(layer, Some(Duration::from_millis(timeout_ms)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// None in a child made by `fork`, whatever state that found the lock in.
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        let lock = || self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (std::process::id() == self.process).then(lock)
+    }
+
+    fn set(&self, change: impl FnOnce(&mut State)) {
+        if let Some(mut state) = self.lock() {
+            change(&mut state);
+            self.inner.changed.notify_all();
+        }
     }
 
     /// Whether `layer` arrived, within `timeout` if there is one.
     fn wait_for(&self, layer: usize, timeout: Option<Duration>) -> Result<bool, Stopped> {
         let waits = |state: &mut State| state.layers <= layer && !state.ended;
-        let (state, changed) = (self.lock(), &self.inner.changed);
+        let (state, changed) = (self.lock().ok_or(Stopped::Forked)?, &self.inner.changed);
         let state = match timeout {
             None => changed.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner),
             Some(timeout) => {
@@ -74,7 +95,7 @@ impl Arrivals {
         };
         match (state.layers > layer, state.ended) {
             (true, _) => Ok(true),
-            (false, true) => Err(Stopped),
+            (false, true) => Err(Stopped::Ended),
             (false, false) => Ok(false),
         }
     }
@@ -86,14 +107,29 @@ pub(super) struct Herald(pub(super) Arrivals);
 
 impl Herald {
     pub(super) fn arrived(&self, layer: usize) {
-        self.0.lock().layers = layer + 1;
-        self.0.inner.changed.notify_all();
+        self.0.set(|state| state.layers = layer + 1);
     }
 }
 
 impl Drop for Herald {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
-        self.0.inner.changed.notify_all();
+        self.0.set(|state| state.ended = true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_waits_for_no_lock_of_its_parent() {
+        let arrivals = Arrivals::new();
+        // As if a fork were in between.
+        let in_child = Arrivals { process: 0, ..arrivals.clone() };
+        let held = arrivals.lock().unwrap();
+        assert_eq!(in_child.wait(0), Err(Stopped::Forked));
+        assert_eq!(in_child.wait_ms(0, 1), Err(Stopped::Forked));
+        drop(Herald(in_child));
+        assert!(!held.ended);
     }
 }

@@ -8,7 +8,9 @@ pub trait Source: Send + 'static {
     fn parts(&self) -> Vec<&[u8]>;
 }
 
-/// Where fetched bytes go. Nobody else reads or writes them until the transfer gives them back.
+/// Where fetched bytes go. Nobody else reads or writes them until the transfer gives them back; of a
+/// fetch by layers, a layer until it has arrived: what is borrowed here is let go of by then, byte by
+/// byte, and not touched again ([`DmaEngine::load_by_layers`](crate::dma::DmaEngine::load_by_layers)).
 pub trait Destination: Send + 'static {
     /// The memory, in pieces that are filled in this order.
     fn parts_mut(&mut self) -> Vec<&mut [u8]>;

@@ -3,23 +3,24 @@
 //! A process opens a GPU once ([`Transfers::gpu`](super::Transfers::gpu)): the pool is registered with
 //! its driver. After that a [`TransferSession`] publishes from its memory and fetches into it, on the
 //! same threads and queues as all other transfers. The engine's stream is given to the call, which
-//! records how far it is and does not wait: the copy comes after what the stream was given by then.
+//! records how far it is and does not wait: the copy comes after what the stream was given by then. Each
+//! copy comes after the streams of all calls before it begins, so one that waits in a queue may wait for
+//! the stream of a later call, too: [`CudaDma::after`].
 
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cxl_shm::fabric::MappedFabric;
 use kv_cache::MatchedBlock;
 
 use super::lanes::{Desk, Lane};
-use super::session::{Fetched, NewBlock, Published, SubmitError, TransferSession};
+use super::session::{Fetched, NewBlock, Published, SubmitError, TransferSession, publish};
 use super::{Completion, Running};
 use crate::dma::cuda::{
     CudaDma, CudaError, CudaFigures, DeviceDestination, DeviceSource, EngineStream, PoolReach,
 };
-use crate::pool::CudaSession;
-use crate::session::{PublishBlock, PublishReport, SessionError};
+use crate::dma::lock;
 
 /// Blocks in the memory of a GPU that are published: they stay as the engine's stream leaves them
 /// until the transfer gives them back.
@@ -186,7 +187,7 @@ impl Gpus {
 impl Running {
     /// Opens a GPU, or finds it open.
     pub(super) fn gpu(&self, number: usize) -> Result<Gpu, GpuError> {
-        if std::process::id() != self.process {
+        if self.is_forked() {
             return Err(GpuError::Forked);
         }
         let engine = self.gpus.open(number)?;
@@ -203,7 +204,7 @@ impl Running {
         given: G,
     ) -> Result<(CudaDma, G), GpuSubmitError<G>> {
         // Before anything of the driver is called, which a forked child may not.
-        if std::process::id() != self.process {
+        if self.is_forked() {
             return Err(GpuSubmitError::Refused(SubmitError::Forked(given)));
         }
         if self.is_closed() {
@@ -235,7 +236,7 @@ impl TransferSession {
         let (options, hold_ms) = (*self.options(), self.hold_ms());
         let work = move |desk: &Desk<'_>, blocks: Vec<NewBlock<S>>| {
             let session = desk.cuda_session(&engine, options).with_hold_ms(hold_ms);
-            let report = publish(&session, &blocks);
+            let report = publish(&session, &blocks, GpuSource::parts);
             Published { report, blocks }
         };
         self.submit_to(Lane::Publish, blocks, work).map_err(GpuSubmitError::Refused)
@@ -267,21 +268,4 @@ impl TransferSession {
         let submitted = self.submit_to(Lane::Fetch, given, work).map_err(GpuSubmitError::Refused);
         submitted.map_err(|error| error.map(|(_, destinations)| destinations))
     }
-}
-
-fn publish<S: GpuSource>(
-    session: &CudaSession<'_>,
-    blocks: &[NewBlock<S>],
-) -> Result<PublishReport, SessionError> {
-    let parts: Vec<_> = blocks.iter().map(|block| block.bytes.parts()).collect();
-    let blocks: Vec<_> = blocks
-        .iter()
-        .zip(&parts)
-        .map(|(block, parts)| PublishBlock { hash: block.hash, depth: block.depth, parts })
-        .collect();
-    session.publish(&blocks)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -91,7 +91,7 @@ impl Lanes {
             Lane::Publish => &self.publish,
             Lane::Layers => {
                 let layers = self.layers.as_ref();
-                layers.expect("publishing by layers was asked for (TransferOptions)")
+                layers.expect("`publish_by_layers` refuses where it was not asked for")
             }
         };
         queue.try_send(work).map_err(|error| match error {

@@ -44,7 +44,7 @@ fn what_goes_by_layers_is_what_goes_whole() {
     let fetch = to.fetch_by_layers(found.clone(), vec![empty(); 10], layers()).unwrap();
     fetch.arrivals.wait(0).unwrap();
     fetch.arrivals.wait(1).unwrap();
-    assert_eq!(fetch.arrivals.wait(2), Err(Stopped), "there are two");
+    assert_eq!(fetch.arrivals.wait(2), Err(Stopped::Ended), "there are two");
     let fetched = fetch.completion.wait().unwrap();
     assert_eq!(fetched.report.unwrap().valid_blocks(), 10);
     let whole = to.fetch(found, vec![empty(); 10]).unwrap().wait().unwrap();
@@ -118,9 +118,37 @@ fn closing_ends_the_wait_for_layers_that_nobody_will_say_are_ready() {
     }
     assert_eq!(finished.wait().unwrap().report.unwrap().unwrap().published(), 1);
     let refused = session.publish_by_layers(vec![block(1)], layers()).unwrap_err();
-    assert_eq!(refused, SubmitError::Closed(vec![block(1)]));
+    assert_eq!(refused, LayeredSubmitError::Refused(SubmitError::Closed(vec![block(1)])));
     drop((session, transfers));
-    assert_eq!(find(&attach(&path, 0, 8).session(options()), 1..4).len(), 0, "a gap");
+    let session = attach(&path, 0, 8).session(options());
+    // Each alone: nothing is found behind a gap.
+    for (number, blocks) in [(1, 0), (2, 0), (3, 1)] {
+        assert_eq!(find(&session, number..number + 1).len(), blocks, "block {number}");
+    }
+}
+
+#[test]
+fn who_did_not_ask_for_publishes_by_layers_gets_the_blocks_back() {
+    let (_folder, path) = region();
+    let transfers = Transfers::attach(&path, 0, TransferOptions::default()).unwrap();
+    let session = transfers.session(options());
+    let refused = session.publish_by_layers(vec![block(1)], layers()).unwrap_err();
+    assert_eq!(refused, LayeredSubmitError::NotAskedFor(vec![block(1)]));
+    assert_eq!(refused.into_inner(), [block(1)]);
+}
+
+#[test]
+fn a_forked_child_is_refused_a_publish_before_any_lock() {
+    let (_folder, path) = region();
+    let mut transfers = attach(&path, 0, 8);
+    // As if a fork were in between, while another thread publishes.
+    let process = std::mem::replace(&mut Arc::get_mut(&mut transfers.running).unwrap().process, 0);
+    let held = transfers.running.waiting.0.lock();
+    let session = transfers.session(options());
+    let refused = session.publish_by_layers(vec![block(1)], layers()).unwrap_err();
+    assert_eq!(refused, LayeredSubmitError::Refused(SubmitError::Forked(vec![block(1)])));
+    drop((held, session));
+    Arc::get_mut(&mut transfers.running).unwrap().process = process;
 }
 
 /// Memory that says when a thread of the pool comes to it, and makes it wait, or panic.
@@ -155,13 +183,13 @@ fn a_wait_for_a_layer_ends_when_the_fetch_does() {
         let arrivals = fetch.arrivals.clone();
         let waiting = thread::spawn(move || arrivals.wait(1));
         open.send(goes_on).unwrap();
-        assert_eq!(waiting.join().unwrap(), if goes_on { Ok(()) } else { Err(Stopped) });
+        assert_eq!(waiting.join().unwrap(), if goes_on { Ok(()) } else { Err(Stopped::Ended) });
         assert_eq!(fetch.completion.wait().is_ok(), goes_on);
     }
     // Layers that are not those of the blocks: nothing is fetched.
     let wrong = Arc::new(Layers::new([1]));
     let fetch = session.fetch_by_layers(found.clone(), vec![empty()], wrong).unwrap();
-    assert_eq!(fetch.arrivals.wait(0), Err(Stopped));
+    assert_eq!(fetch.arrivals.wait(0), Err(Stopped::Ended));
     assert!(fetch.completion.wait().unwrap().report.is_err());
     // Revoked before it was begun: both threads are at a gate, or will be.
     let (gates, under_way): (Vec<_>, Vec<_>) = (0..2)
@@ -173,7 +201,7 @@ fn a_wait_for_a_layer_ends_when_the_fetch_does() {
         .unzip();
     let behind = session.fetch_by_layers(found, vec![empty()], layers()).unwrap();
     assert!(behind.completion.cancel());
-    assert_eq!(behind.arrivals.wait(0), Err(Stopped));
+    assert_eq!(behind.arrivals.wait(0), Err(Stopped::Ended));
     gates.iter().for_each(|gate| gate.send(true).unwrap());
     for fetch in under_way {
         assert_eq!(fetch.arrivals.wait(1), Ok(()));

@@ -12,8 +12,10 @@
 //! An engine that computes layer by layer fetches and publishes so
 //! ([`fetch_by_layers`](TransferSession::fetch_by_layers),
 //! [`publish_by_layers`](TransferSession::publish_by_layers)): it waits for each layer of what it fetches
-//! when it needs it, and says of each layer of what it publishes when it is there. No wait of either side
-//! outlasts the other.
+//! when it needs it, and says of each layer of what it publishes when it is there. When a fetch ends, so
+//! does every wait for its layers; when a publish is finished, aborted or dropped, or the pool is closed,
+//! so does the wait of the thread that copies it. Until then publishes by layers behind it wait, and
+//! nothing else does.
 
 mod arrivals;
 mod buffers;
@@ -50,7 +52,7 @@ pub use options::{
     COPY_THREADS_MAX, OptionsError, QUEUE_DEPTH_MAX, QUOTA_BYTES_MAX, TransferOptions,
 };
 pub use readiness::{LayeredPublish, LayeredPublished};
-pub use session::{Fetched, NewBlock, Published, SubmitError, TransferSession};
+pub use session::{Fetched, LayeredSubmitError, NewBlock, Published, SubmitError, TransferSession};
 
 /// A process attached to a pool, for all its threads. Clones are the same attachment.
 ///
@@ -102,6 +104,7 @@ struct Running {
     local: Arc<Local>,
     lanes: Mutex<Option<(Lanes, JoinHandle<()>)>>,
     gpus: Gpus,
+    publishes_by_layers: bool,
     waiting: Waiting,
 }
 
@@ -118,7 +121,8 @@ impl Transfers {
         let (lanes, keeper) = lanes::start(pool, &options)?;
         let (lanes, gpus) = (Mutex::new(Some((lanes, keeper))), Gpus::new(fabric));
         let (process, waiting) = (std::process::id(), Waiting::default());
-        let running = Running { process, node, local, lanes, gpus, waiting };
+        let publishes_by_layers = options.publishes_by_layers;
+        let running = Running { process, node, local, lanes, gpus, publishes_by_layers, waiting };
         Ok(Self { running: Arc::new(running) })
     }
 
@@ -159,8 +163,13 @@ impl Transfers {
 }
 
 impl Running {
+    /// Whether this is a child of the process that attached.
+    fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
     fn submit(&self, lane: Lane, work: Work) -> Result<(), SubmitError<()>> {
-        if std::process::id() != self.process {
+        if self.is_forked() {
             return Err(SubmitError::Forked(()));
         }
         let lanes = self.lanes();
@@ -178,7 +187,7 @@ impl Running {
     }
 
     fn close(&self) {
-        if std::process::id() != self.process {
+        if self.is_forked() {
             // The threads are the parent's, and so are the locks of the queues, in whatever state the
             // fork found them.
             if let Ok(mut lanes) = self.lanes.try_lock() {

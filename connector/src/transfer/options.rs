@@ -25,7 +25,8 @@ pub struct TransferOptions {
     pub fetch_threads: usize,
     /// Transfers that wait in each queue at most, from 1 to [`QUEUE_DEPTH_MAX`].
     pub queue_depth: usize,
-    /// Whether blocks are published by layers: that takes a thread more.
+    /// Whether blocks are published by layers: that takes a thread more, which works on one such publish
+    /// at a time.
     pub publishes_by_layers: bool,
 }
 

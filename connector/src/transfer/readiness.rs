@@ -15,6 +15,8 @@ pub struct LayeredPublished<S> {
 }
 
 /// A publish by layers under way: it goes on as its layers become ready. Dropping it aborts it.
+///
+/// In a child made by `fork` nothing that is said to it has any effect: the publish is the parent's.
 #[derive(Debug)]
 #[must_use = "dropping it aborts the publish"]
 pub struct LayeredPublish<S> {
@@ -29,25 +31,33 @@ impl<S> LayeredPublish<S> {
     /// # Panics
     /// When there is no such layer.
     pub fn layer_ready(&self, layer: usize) {
-        self.opener.readiness.set(|state| state.ready[layer] = true);
+        if let Some(readiness) = self.opener.readiness() {
+            readiness.set(|state| state.ready[layer] = true);
+        }
     }
 
-    /// Says that all layers are ready, and that the blocks are worth publishing.
+    /// Says that all layers are ready, and that the blocks are worth publishing. They are not when it was
+    /// aborted before.
     pub fn finish(self) -> Completion<LayeredPublished<S>> {
-        self.opener.readiness.set(|state| state.end = state.end.or(Some(End::Finished)));
+        if let Some(readiness) = self.opener.readiness() {
+            readiness.set(|state| state.end = state.end.or(Some(End::Finished)));
+        }
         self.completion
     }
 
     /// Says that the blocks are not to be published. When it is completed nobody reads them any more.
     pub fn abort(self) -> Completion<LayeredPublished<S>> {
-        self.opener.readiness.abort();
+        if let Some(readiness) = self.opener.readiness() {
+            readiness.abort();
+        }
         self.completion
     }
 
-    /// Whether it was aborted, which closing the pool does, too.
+    /// Whether it was aborted, which closing the pool does, too. For a child made by `fork` it is.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
-        self.opener.readiness.lock().end == Some(End::Aborted)
+        let readiness = self.opener.readiness();
+        readiness.is_none_or(|readiness| readiness.lock().end == Some(End::Aborted))
     }
 }
 
@@ -126,13 +136,18 @@ impl Opener {
     pub(super) fn new(readiness: Arc<Readiness>) -> Self {
         Self { readiness, process: std::process::id() }
     }
+
+    /// None in a child made by `fork`: nobody waits there, and a lock may be in whatever state the fork
+    /// found it.
+    fn readiness(&self) -> Option<&Readiness> {
+        (std::process::id() == self.process).then_some(&*self.readiness)
+    }
 }
 
 impl Drop for Opener {
     fn drop(&mut self) {
-        // In a child made by `fork` nobody waits, and a lock may be in whatever state the fork found it.
-        if std::process::id() == self.process {
-            self.readiness.abort();
+        if let Some(readiness) = self.readiness() {
+            readiness.abort();
         }
     }
 }
@@ -140,7 +155,7 @@ impl Drop for Opener {
 /// The publishes by layers of a process that may be waiting: nobody says that their layers are ready
 /// once the process leaves the pool.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(Mutex<Vec<Weak<Readiness>>>);
+pub(super) struct Waiting(pub(super) Mutex<Vec<Weak<Readiness>>>);
 
 impl Waiting {
     pub(super) fn add(&self, readiness: &Arc<Readiness>) {
@@ -153,5 +168,36 @@ impl Waiting {
     pub(super) fn abort_all(&self) {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.iter().filter_map(Weak::upgrade).for_each(|readiness| readiness.abort());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::completion::Revoke;
+    use super::*;
+
+    /// Work that nobody takes up.
+    struct Nothing;
+
+    impl Revoke for Nothing {
+        fn revoke(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_forked_child_waits_for_no_lock_of_its_parent() {
+        let readiness = Arc::new(Readiness::new(1));
+        let publish = || {
+            // As if a fork were in between.
+            let opener = Opener { readiness: Arc::clone(&readiness), process: 0 };
+            let (_done, completion) = Completion::new(Arc::new(Nothing));
+            LayeredPublish::<()> { opener, completion }
+        };
+        let held = readiness.lock();
+        publish().layer_ready(0);
+        assert!(publish().is_aborted());
+        drop((publish().finish(), publish().abort(), publish()));
+        assert_eq!((held.ready[0], held.end), (false, None));
     }
 }

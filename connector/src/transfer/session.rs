@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::member::Liveness;
 use kv_cache::{BlockHash, MatchedBlock, Metrics, PrefixMatch};
 
 use super::arrivals::{Arrivals, Herald};
@@ -12,10 +15,10 @@ use super::{
     Completion, Destination, LayerSource, LayeredFetch, LayeredPublish, LayeredPublished, Running,
     Source,
 };
-use crate::dma::{CopyLayer, HostDma, Layers};
+use crate::dma::{CopyLayer, DmaEngine, HostDma, Layers};
 use crate::pool::LocalSession;
 use crate::session::{
-    FetchReport, HoldReport, LayeredBlock, LayeredBlocks, PublishBlock, PublishReport,
+    FetchReport, HoldReport, LayeredBlock, LayeredBlocks, PublishBlock, PublishReport, Session,
     SessionError, SessionOptions,
 };
 
@@ -76,6 +79,27 @@ impl<T> SubmitError<T> {
             Self::Busy(inner) => SubmitError::Busy(f(inner)),
             Self::Forked(inner) => SubmitError::Forked(f(inner)),
             Self::Closed(inner) => SubmitError::Closed(f(inner)),
+        }
+    }
+}
+
+/// A publish by layers that was not taken up; its blocks, given back. Nothing is changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LayeredSubmitError<T> {
+    /// As for any transfer.
+    #[error("{0}")]
+    Refused(SubmitError<T>),
+    /// The process was attached without the thread for it.
+    #[error("the pool was attached without publishes_by_layers: attach it with that option")]
+    NotAskedFor(T),
+}
+
+impl<T> LayeredSubmitError<T> {
+    /// What was given back.
+    pub fn into_inner(self) -> T {
+        match self {
+            Self::Refused(refused) => refused.into_inner(),
+            Self::NotAskedFor(given) => given,
         }
     }
 }
@@ -179,7 +203,7 @@ impl TransferSession {
         blocks: Vec<NewBlock<S>>,
     ) -> Result<Completion<Published<S>>, SubmitError<Vec<NewBlock<S>>>> {
         self.submit(Lane::Publish, blocks, |session, blocks| {
-            let report = publish(session, &blocks);
+            let report = publish(session, &blocks, Source::parts);
             Published { report, blocks }
         })
     }
@@ -214,7 +238,7 @@ impl TransferSession {
         destinations: Vec<D>,
         layers: Arc<Layers>,
     ) -> Result<LayeredFetch<D>, SubmitError<Vec<D>>> {
-        let arrivals = Arrivals::default();
+        let arrivals = Arrivals::new();
         let given = (blocks, destinations, Herald(arrivals.clone()));
         let fetch = move |session: &LocalSession<'_>, given| {
             let (blocks, mut destinations, herald): (Vec<_>, Vec<D>, Herald) = given;
@@ -233,21 +257,28 @@ impl TransferSession {
     /// [`Session::publish_by_layers`](crate::session::Session::publish_by_layers). Needs
     /// [`TransferOptions::publishes_by_layers`](super::TransferOptions::publishes_by_layers).
     ///
-    /// # Errors
-    /// [`SubmitError`].
+    /// A process works on one at a time: nothing of the next is copied before this one has ended,
+    /// whichever layers of it are ready.
     ///
-    /// # Panics
-    /// When the process was attached without.
+    /// # Errors
+    /// [`LayeredSubmitError`].
     pub fn publish_by_layers<S: LayerSource>(
         &self,
         blocks: Vec<NewBlock<S>>,
         layers: Arc<Layers>,
-    ) -> Result<LayeredPublish<S>, SubmitError<Vec<NewBlock<S>>>> {
+    ) -> Result<LayeredPublish<S>, LayeredSubmitError<Vec<NewBlock<S>>>> {
+        // Before any lock, which a fork may have found held by another thread.
+        if self.running.is_forked() {
+            return Err(LayeredSubmitError::Refused(SubmitError::Forked(blocks)));
+        }
+        if !self.running.publishes_by_layers {
+            return Err(LayeredSubmitError::NotAskedFor(blocks));
+        }
         let readiness = Arc::new(Readiness::new(layers.count()));
         // Before it can begin to wait: closing ends the wait.
         self.running.waiting.add(&readiness);
         let opener = Opener::new(Arc::clone(&readiness));
-        let completion = self.submit(Lane::Layers, blocks, move |session, blocks| {
+        let submitted = self.submit(Lane::Layers, blocks, move |session, blocks| {
             let hashes = blocks
                 .iter()
                 .map(|NewBlock { hash, depth, .. }| LayeredBlock { hash: *hash, depth: *depth });
@@ -255,7 +286,8 @@ impl TransferSession {
             let mut ready = WhenReady { blocks: &blocks, readiness: &readiness };
             let report = session.publish_by_layers(&hashes, &layers, &mut ready);
             LayeredPublished { report, blocks }
-        })?;
+        });
+        let completion = submitted.map_err(LayeredSubmitError::Refused)?;
         Ok(LayeredPublish { opener, completion })
     }
 
@@ -333,11 +365,20 @@ impl<G: Send> Revoke for Parcel<G> {
     }
 }
 
-fn publish<S: Source>(
-    session: &LocalSession<'_>,
-    blocks: &[NewBlock<S>],
-) -> Result<PublishReport, SessionError> {
-    let parts: Vec<_> = blocks.iter().map(|block| block.bytes.parts()).collect();
+/// Publishes blocks whose bytes are in the parts that `parts` says.
+pub(super) fn publish<'b, S, F, H, L, D, C>(
+    session: &Session<'_, F, H, L, D, C>,
+    blocks: &'b [NewBlock<S>],
+    parts: impl Fn(&'b S) -> Vec<D::Source<'b>>,
+) -> Result<PublishReport, SessionError>
+where
+    F: Fabric,
+    H: HostMemory,
+    L: Liveness,
+    D: DmaEngine,
+    C: Clock,
+{
+    let parts: Vec<_> = blocks.iter().map(|block| parts(&block.bytes)).collect();
     let blocks: Vec<_> = blocks
         .iter()
         .zip(&parts)
