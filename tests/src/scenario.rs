@@ -156,6 +156,7 @@ pub const ALL: &[Scenario] = scenarios! {
         joining::a_claim_meets_a_join,
         formatting::a_formatter_dies,
         deaths::a_death_is_seen_step_by_step,
+        deaths::a_chunk_is_adopted_once,
         deaths::two_declare_one_death,
         deaths::a_return_meets_a_recovery,
         objects::frees_arrive,

@@ -127,10 +127,16 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
             let incarnation = proposal.case().incarnation;
             others.iter().any(|slot| slot.node == node && slot.incarnation <= incarnation)
         };
-        let still = |node| self.suspicion.stands_still(node, now_ms, self.declare_ms);
+        // A case that is of a life after the slot's is brought to an end: it stands for what was decided
+        // about the one before (C2).
+        let still = |node: NodeId, proposal: &Proposal| {
+            let before = |slot: &&Slot| slot.incarnation < proposal.case().incarnation;
+            self.suspicion.stands_still(node, now_ms, self.declare_ms)
+                || others.iter().any(|slot| slot.node == node && before(slot))
+        };
         // A recovery finds out for itself, and says so.
         self.cares.retain(|(node, care)| match care {
-            Care::Proposing { proposal, .. } => lives(*node, proposal) && still(*node),
+            Care::Proposing { proposal, .. } => lives(*node, proposal) && still(*node, proposal),
             Care::Recovering(_) | Care::Over => true,
         });
         let uncared: Vec<&Slot> = others

@@ -29,7 +29,7 @@
 //! - **J4** Who dies between its mark and the line of the slot leaves the door closed. Another process
 //!   of its host passes by: it knows its own mark, and nobody of its host comes beside it, as who comes
 //!   holds the lock of the host's tier (over another file system with tiers it is another host here).
-//!   Nobody else does, not the machine after a boot either: at the door no heart beats yet, and images of one
+//!   Nobody else does, not the machine after a boot either: at the door no heart need beat yet, and images of one
 //!   installation have one machine id, so the mark may be that of another which is just coming. For all
 //!   others it is the life of that incarnation which has died: its heart stands still, a lock manager
 //!   declares it dead and has the host fenced whose mark it is, and its recovery ends with the line of
@@ -37,8 +37,9 @@
 //!   back, or go on, and fences itself: nobody comes for a life that was declared dead.
 //!
 //! What is left to chance: two hosts that come for the first time since they booted in the same
-//! moment, with a third, and choose the same of sixteen marks. The first to have marked finds its mark
-//! gone, or the second erases it when it is overtaken; then the third finds the door open.
+//! moment, and choose the same of sixteen marks. The first to have marked finds its mark gone, or the
+//! second, which slept in front of it, erases it when it is overtaken; then that one, when it tries
+//! again, or a third finds the door open until the first has its line.
 
 use crc_fast::CrcAlgorithm;
 
@@ -95,10 +96,10 @@ impl Marks {
         Self((0..DOOR_MARKS).map(mark).collect())
     }
 
-    /// The largest incarnation beyond `last` that any host has come for.
-    pub(crate) fn beyond(&self, last: Incarnation) -> Option<Incarnation> {
+    /// The largest incarnation beyond `last`, and not beyond `up_to`, that any host has come for.
+    pub(crate) fn beyond(&self, last: Incarnation, up_to: Incarnation) -> Option<Incarnation> {
         let incarnations = self.0.iter().map(|mark| mark.call.incarnation);
-        incarnations.filter(|incarnation| *incarnation > last).max()
+        incarnations.filter(|incarnation| *incarnation > last && *incarnation <= up_to).max()
     }
 
     /// The machine that came for life `incarnation`, when the marks still say so, and of one only.

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::consensus::Ballots;
 use super::door::{Marks, Outside, Visitor};
-use super::settle::settle_own;
+use super::settle::{settle_own, settle_recoveries};
 use super::slot::{Slot, recoverers_at_work};
 use super::{
     DeclaredDead, HOST_TIER_FOLDER, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat,
@@ -244,7 +244,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         for lock in (0..self.layout().locks()).map(LockId) {
             crate::lock::recover(&self, lock);
         }
-        // The agent's thread has ended, or there was none: the heart goes on from here.
+        // The agent's thread has ended, or there was none: the heart goes on from here. What a lock manager
+        // of this host was at when it died passes on now (R4).
+        super::recovery::resign(&self);
         settle_own(self.layout(), &self.fabric, self.node(), || self.tick());
         // W3.
         super::estate::settle(&self.seat, &self.fabric);
@@ -382,6 +384,9 @@ fn vacate<F: Fabric, H: HostMemory>(
                 // C2: another came for that life while we watched a heart, or slept, and gave up.
                 visitor.step_back(layout, fabric, &passed.outside);
                 continue;
+            }
+            if !vacant {
+                settle_recoveries(layout, fabric, node);
             }
             if !vacant && let Err(error) = arrive(seat, fabric, next) {
                 passed.step_back(seat, fabric);

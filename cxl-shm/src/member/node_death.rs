@@ -27,6 +27,11 @@ impl NodeDeath {
     pub fn of<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
         let slot = Slot::fresh(layout, fabric, node)?;
         let decision = decided_about(layout, fabric, node, slot.incarnation)?;
+        let left = slot.line.is_some_and(|line| line.state() == Some(NodeState::Left));
+        if left && decision.case.incarnation > slot.incarnation {
+            // Somebody came after it had left, and gave up.
+            return None;
+        }
         let of_recoverer = |it: &&(NodeId, crate::layout::RecoveryRecord)| {
             it.0 == decision.appointment.recoverer && it.1.case() == decision.case
         };

@@ -8,7 +8,8 @@
 use crate::alloc::HEAP_PURPOSE;
 use crate::alloc::heap::header;
 use crate::fabric::{Fabric, publish_all};
-use crate::layout::{ChunkState, Layout};
+use crate::layout::{ChunkState, Layout, RecoveryRecord, RecoveryStep};
+use crate::member::twin::OwnedTwin;
 use crate::units::{ChunkId, LINE_BYTES, LineRange, NodeId};
 
 /// Lines that are published in one go while a heart has to beat: 4 MiB, a few milliseconds.
@@ -26,6 +27,21 @@ pub(crate) fn settle_recovery<F: Fabric>(
     let tables = [layout.roots().range(), layout.lock_table().range(), layout.chunk_table()];
     let lines = layout.owned_by(victim).chain(tables).chain(headers(layout));
     publish_in_parts(fabric, lines, between);
+}
+
+/// The host of `node`, in whose name nobody acts any more, comes for a new life of it: what a process of
+/// its last life wrote as a recoverer and did not publish. To be called before anybody may take that
+/// life for over, and appoint another recoverer.
+pub(crate) fn settle_recoveries<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
+    for victim in layout.nodes().filter(|victim| *victim != node) {
+        // M1: whoever comes is alone (J3), and the word of the life before is its host's.
+        let twin = OwnedTwin::<RecoveryRecord>::of(layout.recoveries(node).claim(), victim);
+        twin.settle(fabric);
+        let own = twin.own(fabric).ok().flatten();
+        if own.and_then(|own| own.step()).is_some_and(RecoveryStep::is_under_way) {
+            settle_recovery(layout, fabric, victim, || ());
+        }
+    }
 }
 
 /// The processes of `node` ran on this machine, and were killed: whatever they may have written. That

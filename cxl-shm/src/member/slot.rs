@@ -57,22 +57,40 @@ impl Slot {
 
     /// The slot of `node`, freshly read, with the life at its door.
     pub(crate) fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
-        Self::with_doors(layout, fabric, &[node]).pop()
+        Self::with_doors(layout, fabric, &[node], None).pop()
+    }
+
+    /// The slot of `node`, freshly read, with a life at its door up to `last`, also where somebody lives:
+    /// one that came after a case of `last` was opened finds that, and steps back (C2).
+    pub(crate) fn up_to<F: Fabric>(
+        layout: &Layout,
+        fabric: &F,
+        node: NodeId,
+        last: Incarnation,
+    ) -> Option<Self> {
+        Self::with_doors(layout, fabric, &[node], Some(last)).pop()
     }
 
     /// All slots, freshly read with two fences, with the lives at their doors.
     pub(crate) fn all<F: Fabric>(layout: &Layout, fabric: &F) -> Vec<Self> {
-        Self::with_doors(layout, fabric, &layout.nodes().collect::<Vec<_>>())
+        Self::with_doors(layout, fabric, &layout.nodes().collect::<Vec<_>>(), None)
     }
 
     /// The slots of `nodes`, freshly read, and of those whose line does not say who lives there, the
     /// marks at the door, whatever the knock is: a host that slept may have knocked over that of one
-    /// that has died there since.
-    fn with_doors<F: Fabric>(layout: &Layout, fabric: &F, nodes: &[NodeId]) -> Vec<Self> {
+    /// that has died there since. With `up_to` also those of others, for lives up to that one.
+    fn with_doors<F: Fabric>(
+        layout: &Layout,
+        fabric: &F,
+        nodes: &[NodeId],
+        up_to: Option<Incarnation>,
+    ) -> Vec<Self> {
         refresh_all(fabric, nodes.iter().flat_map(|node| lines_of(layout, *node)));
         let slot = |node: &NodeId| (*node, Self::cached(layout, fabric, *node));
         let slots: Vec<_> = nodes.iter().map(slot).collect();
-        let asks = |slot: &Option<Self>| slot.is_none_or(|slot| slot.machine.is_none());
+        let asks = |slot: &Option<Self>| {
+            slot.is_none_or(|it| it.machine.is_none() || up_to.is_some_and(|last| it.said < last))
+        };
         let asked = slots.iter().filter(|(_, slot)| asks(slot));
         refresh_all(fabric, asked.map(|(node, _)| layout.door(*node)));
         let with_door = |(node, slot): (NodeId, Option<Self>)| {
@@ -82,12 +100,13 @@ impl Slot {
             let marks = Marks::cached(layout, fabric, node);
             let said = slot.map_or(Incarnation(0), |slot| slot.said);
             let arrived = slot.filter(|slot| slot.at_door).map(|slot| slot.incarnation);
-            let here = match marks.beyond(said).max(arrived) {
+            let beyond = marks.beyond(said, up_to.unwrap_or(Incarnation(u32::MAX)));
+            let here = match beyond.max(arrived) {
                 Some(incarnation) => Self::at_door(node, incarnation, said),
                 None => slot?,
             };
-            let machine = (!here.vacant).then(|| marks.machine_of(here.incarnation)).flatten();
-            Some(Self { machine, ..here })
+            let by_mark = || marks.machine_of(here.incarnation).filter(|_| !here.vacant);
+            Some(Self { machine: here.machine.or_else(by_mark), ..here })
         };
         slots.into_iter().filter_map(with_door).collect()
     }

@@ -4,13 +4,14 @@
 use std::cell::RefCell;
 
 use cxl_shm::alloc::HEAP_PURPOSE;
+use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::{SimulatedClock, SimulatedHost, SimulatedHostMemory};
-use cxl_shm::layout::{Layout, LockProtocol, NodeState, RecoveryStep};
+use cxl_shm::layout::{CHUNK_LOCK, ChunkState, Layout, LockProtocol, NodeState, RecoveryStep};
 use cxl_shm::member::{
     DeathNews, Deaths, Fence, FenceOrder, FenceState, JoinError, Manage, NoFence, NodeDeath,
     RecoveryNews, SUSPECT_MS, membership_epoch,
 };
-use cxl_shm::units::{Incarnation, LockId, NodeId};
+use cxl_shm::units::{Incarnation, LineRange, LockId, NodeId};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants};
 use crate::rack::{Cluster, Mutant, Processes, RackMember};
@@ -121,6 +122,68 @@ pub fn a_death_is_seen_step_by_step(mutant: Mutant, seed: u64) {
     assert_eq!(heir.incarnation(), Incarnation(2));
     assert_eq!(heir.owned_chunks().iter().map(|(_, purpose)| *purpose).collect::<Vec<_>>(), [42]);
     cluster.check_writers();
+}
+
+/// A chunk of a dead host goes to another while its recoverer waits for the lock of the chunks: one that
+/// recovered it before had begun that, and died with the lock. It is not given away twice.
+///
+/// # Panics
+/// When it is.
+pub fn a_chunk_is_adopted_once(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let clocks = [0, 1, 2].map(|host| cluster.clock(host));
+    let [recoverer, victim, other] = [0, 1, 2].map(|host| cluster.join(host, "worker"));
+    beat_all(&[&recoverer, &victim, &other]);
+    let take = |member: &RackMember, host: usize, purpose| {
+        cluster.warm();
+        let taken = member.allocate_chunk(&clocks[host], 1000, purpose);
+        taken.unwrap_or_else(|error| panic!("{error}"))
+    };
+    let give_back = |member: &RackMember, host: usize, chunk| {
+        let given = member.free_chunk(&clocks[host], 1000, chunk);
+        given.unwrap_or_else(|error| panic!("{error}"));
+    };
+    // What the table says of the victim's chunk when it is the other's.
+    let chunk = take(&victim, 1, 42);
+    give_back(&victim, 1, chunk);
+    let entry = layout(&cluster).chunk_entry(chunk);
+    let mut taken = vec![take(&other, 2, 42)];
+    while !taken.contains(&chunk) {
+        taken.push(take(&other, 2, 42));
+    }
+    let of_other = cluster.rack.host(2).read_line(entry.at());
+    taken.into_iter().for_each(|chunk| give_back(&other, 2, chunk));
+    assert_eq!(take(&victim, 1, HEAP_PURPOSE), chunk);
+    crash(&cluster, 1);
+    std::mem::forget(victim);
+    cluster.warm();
+    let mut pending = other.begin_shared(CHUNK_LOCK, &clocks[2]);
+    let held = (0..100).find_map(|_| {
+        cluster.warm();
+        pending.poll().unwrap_or_else(|error| panic!("{error}"))
+    });
+    let held = held.expect("nobody else wants the lock");
+    let manage = recoverer.manage().expect("nobody else manages");
+    let mut watch = Watch::begin(&cluster, &recoverer, &manage, &clocks[0]);
+    let mut go_on = || {
+        for _ in 0..20 {
+            beat_all(&[&other]);
+            watch.go_on(true, &mut IsOff, 1);
+        }
+    };
+    go_on();
+    let freed = Some(RecoveryStep::Freed);
+    assert_eq!(seen(&cluster, OBSERVER).and_then(|death| death.step), freed, "it waits");
+    let (owner, incarnation) = (other.node(), other.incarnation());
+    let state = ChunkState::Owned { owner, incarnation, purpose: 42 };
+    let of_host = cluster.rack.host(2);
+    of_host.write_line(entry.at(), &of_other);
+    of_host.publish(LineRange::one(entry.at()));
+    drop(held);
+    go_on();
+    assert!(seen(&cluster, OBSERVER).is_some_and(|death| death.over), "it got the lock");
+    let now = entry.fresh(&cluster.rack.host(OBSERVER)).ok().and_then(|entry| entry.state());
+    assert_eq!(now, Some(state));
 }
 
 fn poll_any<F, H, L>(manage: &RefCell<cxl_shm::member::Manage<'_, F, H, L>>)

@@ -4,7 +4,7 @@
 
 use crate::alloc::HEAP_PURPOSE;
 use crate::clock::Clock;
-use crate::fabric::{Fabric, HostMemory};
+use crate::fabric::{Fabric, HostMemory, refresh_all};
 use crate::intent::set_chunk;
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState};
 use crate::lock::PendingLock;
@@ -21,13 +21,15 @@ pub(super) const ADOPTED_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Adoption<'m, F: Fabric, H: HostMemory, L: Liveness> {
     waiting: Option<PendingLock<'m, F, H, L>>,
+    /// What is to be adopted under the lock that is waited for.
+    next: Vec<ChunkId>,
     /// So far.
     adopted: Vec<ChunkId>,
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Default for Adoption<'_, F, H, L> {
     fn default() -> Self {
-        Self { waiting: None, adopted: Vec::new() }
+        Self { waiting: None, next: Vec::new(), adopted: Vec::new() }
     }
 }
 
@@ -45,12 +47,13 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Adoption<'m, F, H, L> {
             matches!(state, Some(ChunkState::Owned { owner, purpose, .. })
                 if owner == victim && purpose == HEAP_PURPOSE)
         };
-        let chunks = || (0..layout.chunks()).map(ChunkId).filter(heap_of_victim);
         if self.waiting.is_none() {
             // Mostly there is none, and no lock is needed to see it: only the victim took chunks
             // for itself, and it is fenced.
             fabric.refresh(layout.chunk_table());
-            if chunks().next().is_none() {
+            let chunks = (0..layout.chunks()).map(ChunkId).filter(heap_of_victim);
+            self.next = chunks.take(ADOPTED_MAX).collect();
+            if self.next.is_empty() {
                 return Some(std::mem::take(&mut self.adopted));
             }
         }
@@ -58,15 +61,16 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Adoption<'m, F, H, L> {
             self.waiting.get_or_insert_with(|| PendingLock::begin(member, CHUNK_LOCK, clock));
         // Without a lock manager it waits on.
         let _guard = waiting.poll().ok().flatten()?;
-        // L1 is kept by the look above: the entries of the victim's chunks are changed by the victim,
-        // which is fenced, or by its recoverer, which we are.
-        let now: Vec<ChunkId> = chunks().take(ADOPTED_MAX).collect();
-        for chunk in &now {
+        // L1. A recoverer before us may have died with the lock, having begun to adopt one: whoever freed
+        // the lock has redone that.
+        refresh_all(fabric, self.next.iter().map(|chunk| layout.chunk_entry(*chunk).range()));
+        self.next.retain(heap_of_victim);
+        for chunk in &self.next {
             let (owner, incarnation) = (member.node(), member.incarnation());
             let state = ChunkState::Owned { owner, incarnation, purpose: HEAP_PURPOSE };
             set_chunk(member.seat(), fabric, *chunk, &ChunkEntry::new(state));
         }
-        self.adopted.extend(now);
+        self.adopted.append(&mut self.next);
         self.waiting = None;
         // The next step looks whether there are more.
         None

@@ -143,7 +143,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         fence: &mut impl Fence,
     ) -> Option<RecoveryNews> {
         let (layout, fabric) = (member.layout(), member.fabric());
-        let slot = Slot::fresh(layout, fabric, self.victim);
+        // Who marked the door without knowing of this case did so before it was opened: it is seen here.
+        let slot = Slot::up_to(layout, fabric, self.victim, self.case.incarnation);
         let Some(slot) = slot.filter(|slot| self.is_of(slot)) else {
             return self.reach(member, RecoveryStep::Moot);
         };

@@ -424,6 +424,11 @@ fn of_two_that_are_about_to_recover_one_slot_the_earlier_yields() {
         }
     }
     assert!(all.iter().any(is_done), "{all:?}");
+    assert!(
+        all.contains(&DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Moot))),
+        "{all:?}"
+    );
+    assert_eq!(rack.conflicts(), []);
 }
 
 /// A manager dies in the middle of a recovery, and before its host gives that up another case is opened
@@ -460,4 +465,76 @@ fn a_recovery_that_broke_off_in_an_earlier_case_is_given_up() {
     assert!(news.iter().any(is_done), "of {} news, the last is {:?}", news.len(), news.last());
     assert!(!rack.dirty_lines(0).contains(&left), "it would arrive after what came later");
     assert!(NodeDeath::of(second.layout(), second.fabric(), VICTIM).unwrap().over);
+}
+
+/// A process stands at the door behind a slot that was not left, and has not said that it arrives: it came
+/// before the case of its life was opened, which was for another that gave up. It is the one to be fenced.
+#[test]
+fn who_came_before_its_case_was_opened_is_fenced_behind_a_line_of_the_life_before() {
+    let (rack, geometry) = rack_of_three(1);
+    let (died, clock) = (Died::default(), HandClock::default());
+    let join = |host, pid| join(&rack, &geometry, &died, host, pid);
+    let (first, second, before) = (join(0, 1), join(1, 2), join(2, 3));
+    before.beat();
+    rack.crash(2);
+    std::mem::forget(before);
+    let layout = first.layout();
+    let again = HostIdentity { boot_id: [99, 0], ..HostIdentity::simulated(2) };
+    let visitor = Visitor::new(VICTIM, &again, ProcessIdentity::new(4, 1));
+    let outside = visitor.look(layout, &rack.host(2), Incarnation(1));
+    assert_eq!(visitor.pass(layout, &rack.host(2), &outside, Incarnation(2)), Ok(()));
+    let arrival = layout.arrival(VICTIM).claim();
+    arrival.publish(&rack.host(2), 2);
+    let manage = first.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let suspected = |news: &DeathNews| *news == DeathNews::Suspected;
+    let news = watch(&mut deaths, &clock, &[&first, &second], &mut NoFence, suspected);
+    assert!(news.iter().any(suspected), "{news:?}");
+    drop(deaths);
+    arrival.publish(&rack.host(2), 1);
+
+    let manage = second.manage().unwrap();
+    let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+    let mut told = Vec::new();
+    let fenced = |news: &DeathNews| matches!(news, DeathNews::Recovery(_));
+    let news = watch(&mut deaths, &clock, &[&first, &second], &mut Told(&mut told), fenced);
+    assert!(news.iter().any(fenced), "{news:?}");
+    let order = told.first().unwrap();
+    assert_eq!(order.machine.map(|machine| machine.boot_id), Some(again.boot_id), "{order:?}");
+    assert_eq!((order.incarnation, &order.host), (Incarnation(2), &None));
+}
+
+/// A manager dies in the middle of a recovery, and its host leaves, or comes back, before it gives that up:
+/// what is in its caches of the lines of the dead does not outlast its life.
+#[test]
+fn what_a_recoverer_had_not_published_arrives_before_its_life_is_over() {
+    for leaves in [true, false] {
+        let (rack, geometry) = rack_of_three(1);
+        let (died, clock) = (Died::default(), HandClock::default());
+        let join = |host, pid| join(&rack, &geometry, &died, host, pid);
+        let (agent, first, victim) = (join(0, 1), join(0, MANAGER_PID), join(2, 3));
+        victim.beat();
+        rack.crash(2);
+        std::mem::forget(victim);
+        let manage = first.manage().unwrap();
+        let mut deaths = Deaths::watch(&manage, &clock, SUSPECT_MS);
+        let redone = |news: &DeathNews| {
+            *news == DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Redone))
+        };
+        let news = watch(&mut deaths, &clock, &[&agent], &mut Off, redone);
+        assert!(news.iter().any(redone), "{news:?}");
+        drop(deaths);
+        std::mem::forget(manage);
+        died.0.borrow_mut().insert(MANAGER_PID);
+        let left = first.layout().requests(VICTIM).range().start();
+        rack.host(0).store(left.word(0).unwrap(), 1);
+        if leaves {
+            assert_eq!(agent.leave(), crate::member::LeaveOutcome::NodeLeft);
+        } else {
+            std::mem::forget(agent);
+            died.0.borrow_mut().insert(1);
+            std::mem::forget(join(0, 5));
+        }
+        assert!(!rack.dirty_lines(0).contains(&left), "leaves: {leaves}");
+    }
 }
