@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::member::{AttachError, Attachment, DeathNews, ManageError, RecoveryNews};
+use cxl_shm::member::{AttachError, Attachment, DeathNews, LocalMember, ManageError, RecoveryNews};
 use cxl_shm::units::NodeId;
 
 use kv_cache::reclaim_dead_processes;
@@ -15,6 +16,8 @@ use crate::options::Options;
 
 /// How often it looks whether processes of its host have died.
 const RECLAIM_MS: u64 = 500;
+/// How often the thread that does so looks whether it is to end.
+const STOP_LOOK_MS: u64 = 20;
 
 /// Why the lock manager ended otherwise than by a signal.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +34,9 @@ pub enum RunError {
     /// The fence cannot be set up.
     #[error("cannot set up the fence: {0}")]
     Fence(std::io::Error),
+    /// No thread for what dead processes left.
+    #[error("cannot start a thread that looks after dead processes of this host: {0}")]
+    Thread(std::io::Error),
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),
@@ -55,16 +61,17 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let Options { takeover_ms, declare_ms, .. } = *options;
     let mut fence = fence_of(options, &attachment).map_err(RunError::Fence)?;
     let mut duty = Duty::new(attachment.member(), &clock, Patience { takeover_ms, declare_ms })?;
+    let reclaimer = Reclaimer::start(&attachment)?;
     let mut tries = 0;
-    let mut reclaim_at_ms = 0;
-    while !stop.load(Ordering::Relaxed) {
-        let now_ms = clock.now_ms();
-        if now_ms >= reclaim_at_ms {
-            // A host may run nothing but lock managers: their dead are reclaimed too.
-            reclaim_dead_processes(attachment.member(), &clock);
-            reclaim_at_ms = now_ms + RECLAIM_MS;
+    let outcome = loop {
+        if stop.load(Ordering::Relaxed) {
+            tracing::info!(region, "stops");
+            break Ok(());
         }
-        let stepped = duty.step(now_ms, &mut fence)?;
+        let stepped = match duty.step(clock.now_ms(), &mut fence) {
+            Ok(stepped) => stepped,
+            Err(error) => break Err(error.into()),
+        };
         if let Some(change) = stepped.change {
             tell(&region, change);
         }
@@ -73,9 +80,52 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         }
         tries = if stepped.busy { 0 } else { tries + 1 };
         clock.pause(tries);
+    };
+    // Others are to take over at once, whatever the thread is at.
+    drop(duty);
+    reclaimer.end(&attachment);
+    outcome
+}
+
+/// A thread that looks after the dead processes of this host: there may be much to sweep, and other
+/// processes of the host to wait for, while all hosts wait for this one's grants.
+struct Reclaimer {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<LocalMember>,
+}
+
+impl Reclaimer {
+    fn start(attachment: &Attachment) -> Result<Self, RunError> {
+        let member = attachment.join_thread()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let body = move || {
+            let clock = SystemClock::start();
+            // A host may run nothing but lock managers: their dead are reclaimed too.
+            for turn in 0u64.. {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                if turn % (RECLAIM_MS / STOP_LOOK_MS) == 0 {
+                    reclaim_dead_processes(&member, &clock);
+                }
+                clock.sleep_ms(STOP_LOOK_MS);
+            }
+            member
+        };
+        let name = "rackline-reclaim".to_owned();
+        let thread = std::thread::Builder::new().name(name).spawn(body);
+        Ok(Self { stop, thread: thread.map_err(RunError::Thread)? })
     }
-    tracing::info!(region, "stops");
-    Ok(())
+
+    fn end(self, attachment: &Attachment) {
+        self.stop.store(true, Ordering::Relaxed);
+        // If it panicked, that was printed, and its place in the registry falls to the next
+        // process that reclaims.
+        if let Ok(member) = self.thread.join() {
+            attachment.leave_thread(member);
+        }
+    }
 }
 
 fn tell(region: &str, change: DutyChange) {

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use cxl_shm::clock::SystemClock;
+use cxl_shm::member::{Attachment, Guardian, ProcessSlot};
+use cxl_shm::units::NodeId;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -145,6 +147,42 @@ fn a_stopped_node_is_killed_before_it_is_recovered() {
     victim.signal(Signal::STOP);
     rack.wait_for_state(1, "dead");
     assert_eq!(victim.killed_by(), Some(Signal::KILL.as_raw()));
+}
+
+#[test]
+fn a_lock_manager_waits_for_no_other_process_of_its_host() {
+    let rack = Rack::new();
+    let _manager = rack.manager("0", &[]);
+    rack.wait_until_served_by(0);
+    let attachment = Attachment::attach(&rack.region, 0).unwrap();
+    let (member, clock) = (attachment.member(), SystemClock::start());
+    // What a guardian left that died is being written back, and there is no end of it.
+    let busy = member.lock_ward(&clock);
+    let gone =
+        Guardian { ward: NodeId(1), process: ProcessSlot(200), incarnation: member.incarnation() };
+    member.guardian_word().publish(member.fabric(), gone.word());
+    let beat = || member.manager_seen().unwrap().heartbeat;
+    // Far longer than it is between two looks after the dead.
+    for _ in 0..20 {
+        let before = beat();
+        clock.sleep_ms(100);
+        assert!(
+            (0..LOOKS).any(|_| {
+                clock.sleep_ms(10);
+                beat() != before
+            }),
+            "it grants nothing any more"
+        );
+    }
+    assert_eq!(member.guardian_word().own(member.fabric()), gone.word());
+    drop(busy);
+    assert!(
+        (0..LOOKS).any(|_| {
+            clock.sleep_ms(20);
+            member.guardian_word().own(member.fabric()) == 0
+        }),
+        "it does not look after the dead of its host"
+    );
 }
 
 #[test]
