@@ -198,7 +198,7 @@ impl Visitor {
         outside: &Outside,
         next: Incarnation,
     ) -> Result<(), Refused> {
-        let (place, before) = outside.mark;
+        let (place, _) = outside.mark;
         let knock = Call { who: self.token, incarnation: next }.word();
         // M1: J1.
         layout.knock(self.node).claim().publish(fabric, knock);
@@ -206,10 +206,8 @@ impl Visitor {
         if again != *outside {
             return Err(Refused::Closed);
         }
-        // M1: J2, both.
-        if before.host != Some(self.host) {
-            layout.door_host(self.node, place).claim().publish(fabric, &self.host);
-        }
+        self.sign(layout, fabric, outside);
+        // M1: J2.
         let mark = layout.door_mark(self.node, place).claim();
         let mine = Call { who: self.name, incarnation: next };
         mark.publish(fabric, mine.word());
@@ -225,6 +223,15 @@ impl Visitor {
         }
         self.step_back(layout, fabric, outside);
         Err(Refused::Overtaken)
+    }
+
+    /// Says beside the mark that is ours who we are, unless that stands there.
+    pub(crate) fn sign<F: Fabric>(&self, layout: &Layout, fabric: &F, outside: &Outside) {
+        let line = layout.door_host(self.node, outside.mark.0);
+        if !line.cached(fabric).is_ok_and(|host| host == self.host) {
+            // M1: J2.
+            line.claim().publish(fabric, &self.host);
+        }
     }
 
     /// Takes the mark back: this process does not come in.

@@ -130,8 +130,6 @@ fn come_as(
     let layout = *ground.layout();
     let left = NodeLine::new(NodeState::Left, Incarnation(1), [9, 9], [9, 9]);
     layout.node_line(SLOT).claim().publish(&ground.fabric(SLOT), &left);
-    let mut model = ground.model();
-    model.hosts = usize::from(guests);
     let guest = |host: u16, process: u32| {
         let identity = identity(u64::from(host));
         Guest {
@@ -143,6 +141,17 @@ fn come_as(
             stage: Stage::Outside,
         }
     };
+    for host in 0..guests {
+        // Of many, each has been there before, as long ago as the slot's last life: what they are stands
+        // beside the marks that they will make. Of two, the first writing of that is explored.
+        if guests > 2 {
+            let (visitor, fabric) = (guest(host, 1).visitor, ground.fabric(SLOT));
+            let outside = visitor.look(&layout, &fabric, Incarnation(1));
+            visitor.sign(&layout, &fabric, &outside);
+        }
+    }
+    let mut model = ground.model();
+    model.hosts = usize::from(guests);
     for host in 0..guests {
         model.run(format!("guest {host}"), usize::from(host), guest(host, 1));
     }
