@@ -142,9 +142,9 @@ typedef struct {
   const uint8_t *salt;
   // Length of the salt in bytes.
   size_t salt_bytes;
-  // So many bytes, below 2^63, when `per_mille` is 0; else 0.
+  // So many bytes, from 1 to 2^63 - 1, when `per_mille` is 0; else 0.
   uint64_t bytes;
-  // So many thousandths of the node's payload, 1000 at most.
+  // So many thousandths of the node's payload, from 1 to 1000, when `bytes` is 0; else 0.
   uint16_t per_mille;
 } RacklineQuota;
 

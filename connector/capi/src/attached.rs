@@ -106,6 +106,8 @@ impl Drop for Thread {
         if self.process.pid != std::process::id() {
             std::mem::forget(std::mem::take(&mut self.held));
             self.member = None;
+            // The last one would leave for the parent, and wait for a thread that is not here.
+            std::mem::forget(Arc::clone(&self.process));
             return;
         }
         self.held.clear();

@@ -93,7 +93,7 @@ fn watermarks_and_quotas_are_kept() {
 fn a_child_of_fork_never_waits_for_its_parent() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile(Path::new("forked.c"), folder.path());
-    for when in ["attached", "attaching", "shared"] {
+    for when in ["attached", "attaching", "shared", "last"] {
         run_alone(&program, &Pool::new(16 * MIB), &[when]);
     }
 }

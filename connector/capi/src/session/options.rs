@@ -22,9 +22,9 @@ pub struct RacklineQuota {
     pub salt: *const u8,
     /// Length of the salt in bytes.
     pub salt_bytes: usize,
-    /// So many bytes, below 2^63, when `per_mille` is 0; else 0.
+    /// So many bytes, from 1 to 2^63 - 1, when `per_mille` is 0; else 0.
     pub bytes: u64,
-    /// So many thousandths of the node's payload, 1000 at most.
+    /// So many thousandths of the node's payload, from 1 to 1000, when `bytes` is 0; else 0.
     pub per_mille: u16,
 }
 
@@ -94,6 +94,10 @@ unsafe fn quota_of(quota: &RacklineQuota) -> Result<(Namespace, Quota), Failure>
     // SAFETY: by the caller's promise.
     let namespace = unsafe { namespace_at(quota.tenant, quota.salt, quota.salt_bytes) }?;
     match (quota.bytes, quota.per_mille) {
+        // One that is not filled in would have all of the tenant's blocks evicted first.
+        (0, 0) => Err(Failure::bad_argument(
+            "a quota has neither bytes nor thousandths: set bytes, or per_mille, to at least 1",
+        )),
         (bytes, 0) => Ok((namespace, Quota::Bytes(bytes))),
         (0, per_mille) => Ok((namespace, Quota::PerMille(per_mille))),
         (bytes, per_mille) => Err(Failure::bad_argument(format!(

@@ -2,7 +2,8 @@
  *
  *     forked REGION attached    of a process that is attached to a pool
  *     forked REGION attaching   of one that attaches to a pool for the first time, in another thread
- *     forked REGION shared      of one that attaches to the shared memory and detaches, in another thread */
+ *     forked REGION shared      of one that attaches to the shared memory and detaches, in another thread
+ *     forked REGION last        of a thread that is a member still when its process has detached */
 #define _POSIX_C_SOURCE 200809L
 #include "blocks.h"
 #include "cxl_shm.h"
@@ -151,9 +152,45 @@ static void of_one_with_shared_memory(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
+static atomic_bool is_member;
+static atomic_bool is_detached;
+
+/* The child has this thread alone, and with it all that is left of the attachment. */
+static void *fork_as_the_last(void *argument) {
+    /* Who calls is a member. */
+    CHECK(cxl_shm_release_lock(0) == CXL_SHM_ERROR_NOT_HELD);
+    is_member = true;
+    while (!is_detached) {
+        pause_us(100);
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(LIMIT_S);
+        /* The end of the thread, which is that of the process. */
+        exit(0);
+    }
+    must_end_well(child);
+    return argument;
+}
+
+static void of_the_last_thread(void) {
+    CHECK(cxl_shm_attach(region, 0) == CXL_SHM_ERROR_OK);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, fork_as_the_last, NULL) == 0);
+    while (!is_member) {
+        pause_us(100);
+    }
+    CHECK(cxl_shm_detach() == CXL_SHM_ERROR_OK);
+    is_detached = true;
+    CHECK(pthread_join(thread, NULL) == 0);
+    /* It left, once, and comes again. */
+    CHECK(cxl_shm_attach(region, 0) == CXL_SHM_ERROR_OK);
+    CHECK(cxl_shm_detach() == CXL_SHM_ERROR_OK);
+}
+
 int main(int argc, char **argv) {
     if (argc != 3) {
-        fprintf(stderr, "usage: forked REGION attached|attaching|shared\n");
+        fprintf(stderr, "usage: forked REGION attached|attaching|shared|last\n");
         return 2;
     }
     region = argv[1];
@@ -161,8 +198,10 @@ int main(int argc, char **argv) {
         of_an_attached_process();
     } else if (strcmp(argv[2], "attaching") == 0) {
         of_one_that_attaches();
-    } else {
+    } else if (strcmp(argv[2], "shared") == 0) {
         of_one_with_shared_memory();
+    } else {
+        of_the_last_thread();
     }
     return 0;
 }

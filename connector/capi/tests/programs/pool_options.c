@@ -26,6 +26,7 @@ static void refused(const char *region) {
         {{.high_watermark_per_mille = 1001}, {0}, "watermarks of 1001 and 900"},
         {{.low_watermark_per_mille = 960}, {0}, "watermarks of 950 and 960"},
         {{.high_watermark_per_mille = 900}, {0}, "watermarks of 900 and 900"},
+        {{.quota_count = 1}, {0}, "neither bytes nor thousandths"},
         {{.quota_count = 1}, {.bytes = 1, .per_mille = 1}, "set one"},
         {{.quota_count = 1}, {.per_mille = 1001}, "per_mille 1001"},
         {{.quota_count = 1}, {.bytes = UINT64_MAX}, "quota 0 has 18446744073709551615 bytes"},
