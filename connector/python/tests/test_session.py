@@ -13,6 +13,7 @@ import weakref
 
 import rackline
 from rackline._native import check_pool_options
+from rackline.engines.attachment import Attachment
 from rackline.engines.settings import PoolSettings, SettingsError
 from region import Region
 
@@ -81,6 +82,22 @@ class Sessions(unittest.TestCase):
         ]:
             with self.subTest(message), self.assertRaisesRegex(SettingsError, message):
                 PoolSettings.of({**given, **wrong})
+
+    def test_a_process_has_one_attachment_with_one_set_of_options(self) -> None:
+        given = {"region": self.region.path, "node": 0}
+        first = Attachment(PoolSettings.of({**given, "queue_depth": 64}))
+        second = Attachment(PoolSettings.of({**given, "queue_depth": 64, "tenant": "other"}))
+        self.assertIs(first.pool, second.pool)
+        for other, message in [
+            ({}, "with queue_depth 64 and not 256: .* set the same for both"),
+            ({"queue_depth": 64, "copy_threads": 2}, "copy_threads 1 and not 2"),
+            ({"queue_depth": 64, "quotas": [{"per_mille": 1}]}, "quotas"),
+        ]:
+            with self.subTest(message), self.assertRaisesRegex(SettingsError, message):
+                Attachment(PoolSettings.of({**given, **other}))
+        first.close()
+        second.close()
+        Attachment(PoolSettings.of(given)).close()
 
     def test_watermarks_and_quotas_are_kept(self) -> None:
         pool = self.attach(

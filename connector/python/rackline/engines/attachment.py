@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Any
 
 import rackline
 from rackline.engines.settings import PoolSettings, SettingsError
@@ -11,26 +12,36 @@ from rackline.engines.settings import PoolSettings, SettingsError
 _lock = threading.Lock()
 _Key = tuple[int, str, int]
 _pools: dict[_Key, tuple[rackline.Pool, int]] = {}
+_options: dict[_Key, dict[str, Any]] = {}
+"""What the user set for the pool of that key."""
 _by_layers: dict[_Key, bool] = {}
-"""Whether the pool of that key publishes by layers."""
+"""Whether it publishes by layers."""
 
 
 class Attachment:
     """A share of this process's attachment to a pool; the last to be closed ends it."""
 
     def __init__(self, settings: PoolSettings, fetch_threads: int = 0) -> None:
+        """``fetch_threads`` are those of the first share.
+
+        Raises :class:`SettingsError` when the process is attached with other options, which hold for
+        all that is in it."""
         self._key = (os.getpid(), settings.region, settings.node)
         with _lock:
             pool, shares = _pools.get(self._key, (None, 0))
+            options = settings.pool_options()
             if pool is None:
                 pool = rackline.Pool(
                     settings.region,
                     settings.node,
                     fetch_threads=fetch_threads,
-                    **settings.pool_options(),
+                    **options,
                     publishes_by_layers=settings.publishes_by_layers,
                 )
+                _options[self._key] = options
                 _by_layers[self._key] = settings.publishes_by_layers
+            elif options != _options[self._key]:
+                raise SettingsError(_difference(options, _options[self._key]))
             elif settings.publishes_by_layers and not _by_layers[self._key]:
                 raise SettingsError(
                     "something else in this process is attached to the pool and does not save layer "
@@ -53,3 +64,12 @@ class Attachment:
                 return
             # Not beside the next one: a process attaches once.
             pool.close()
+
+
+def _difference(asked: dict[str, Any], found: dict[str, Any]) -> str:
+    differ = [name for name in asked if asked[name] != found[name]]
+    said = ", ".join(f"{name} {found[name]!r} and not {asked[name]!r}" for name in differ)
+    return (
+        f"something else in this process is attached to the pool with {said}: a process has one "
+        "attachment, so set the same for both"
+    )
