@@ -237,7 +237,7 @@ class Plugin(unittest.TestCase):
 
             close = memory.memory_allocator.close
             self.enterContext(mock.patch.object(memory.memory_allocator, "close", closed))
-            for name in ("save", "load_each"):
+            for name in ("save_each", "load_each"):
                 method = slowly(name, getattr(blocks, name))
                 self.enterContext(mock.patch.object(blocks, name, method))
             objects = [own.allocate(told.get_shapes(), told.get_dtypes()) for _ in range(6)]

@@ -17,6 +17,8 @@ from rackline.engines.settings import PoolSettings
 
 logger = logging.getLogger(__name__)
 
+# Outcomes of a publish after which all can find the block.
+SAVED = ("published", "already_there")
 # Transfers that are under way at once for one call.
 AT_ONCE = 64
 # Between two lines in the log.
@@ -165,10 +167,16 @@ class SharedBlocks:
     ) -> list[bool]:
         """Publishes blocks, each from a memory of its own of one block. Returns for each whether all
         can find it now."""
-        saved = []
+        return [outcome in SAVED for outcome in self.publish_each(hashes, depths, memories)]
+
+    def publish_each(
+        self, hashes: list[bytes], depths: list[int], memories: list[rackline.BlockMemory]
+    ) -> list[str]:
+        """The same, and returns for each the outcome: one of ``SAVED``, or why it is not there."""
+        outcomes = []
         for name, depth, memory in zip(hashes, depths, memories, strict=True):
-            saved += self.save([name], depth, memory, [0])
-        return saved
+            outcomes += self._publish([name], depth, memory, [0])
+        return outcomes
 
     def save(
         self,
@@ -179,8 +187,19 @@ class SharedBlocks:
     ) -> list[bool]:
         """Publishes the blocks in ``places`` of ``memory``, the first of them behind ``first_depth``
         others in its prompt. Returns for each whether all can find it now."""
+        return [
+            outcome in SAVED for outcome in self._publish(hashes, first_depth, memory, places)
+        ]
+
+    def _publish(
+        self,
+        hashes: list[bytes],
+        first_depth: int,
+        memory: rackline.BlockMemory,
+        places: list[int],
+    ) -> list[str]:
         if not self._shares or not hashes:
-            return [False] * len(hashes)
+            return ["stopped"] * len(hashes)
         try:
             outcomes = self._session.publish(hashes, first_depth, memory, places).wait().outcomes
         except rackline.Error as error:
@@ -192,7 +211,7 @@ class SharedBlocks:
             already_there_blocks=there,
             unsaved_blocks=len(outcomes) - published - there,
         )
-        return [outcome in ("published", "already_there") for outcome in outcomes]
+        return outcomes
 
     def left_out(self, blocks: int) -> None:
         """Counts blocks that the engine offered and that are not saved."""

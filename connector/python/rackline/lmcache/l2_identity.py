@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import rackline
+from rackline.engines.processor import processor
 
 # The order of the bytes in an object is LMCache's. Counted up when what is taken of it changes.
 LAYOUT_VERSION = 1
@@ -48,10 +49,11 @@ def object_model(form: ObjectForm, weights: str) -> rackline.Model:
     from importlib.metadata import version
 
     told = json.dumps(dataclasses.asdict(form), sort_keys=True)
-    # The form says all of it: what a model has beside is told apart by that.
+    # The form says all of it: what a model has beside is told apart by that. Whether the engines behind
+    # the server compute on its CPU is not known: hosts of different ones share nothing.
     return rackline.Model(
         name=weights,
-        revision=f"lmcache {version('lmcache')} server {told}",
+        revision=f"lmcache {version('lmcache')} server {processor()} {told}",
         dtype=",".join(form.dtypes),
         layout_version=LAYOUT_VERSION,
         block_tokens=1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import rackline
+from rackline.engines.processor import processor
 from rackline.engines.settings import SettingsError
 
 
@@ -42,11 +43,16 @@ def blocks_in_memory(
 
 def clear_blocks(kv_caches: dict[str, Any], blocks: int, block_ids: list[int]) -> None:
     """Zeroes blocks of the caches, of which there are ``blocks``."""
+    if not block_ids:
+        return
+    import torch
+
+    ids = torch.tensor(block_ids)
     for name, cache in kv_caches.items():
+        ids = ids.to(cache.device)
         for part in _halves(name, cache, blocks):
-            pieces = part.shape[0] // blocks
-            for block in block_ids:
-                part[block * pieces : (block + 1) * pieces].zero_()
+            # On a GPU it is a launch for each part, not for each block.
+            part.unflatten(0, (blocks, -1))[ids] = 0
 
 
 def _by_number(name: str) -> list[tuple[int, int, str]]:
@@ -91,12 +97,6 @@ def _order(cache: Any) -> str:
 
 def machine() -> str:
     """What the CPU backend orders the elements of a block by; on other platforms nothing."""
-    import platform
-
-    import torch
     from vllm.platforms import current_platform
 
-    if not current_platform.is_cpu():
-        return ""
-    amx = torch.cpu._is_amx_tile_supported()
-    return f"cpu {platform.machine()}{' amx' if amx else ''}"
+    return processor() if current_platform.is_cpu() else ""
