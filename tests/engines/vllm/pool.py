@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from region import Region
 
 PAGE_BYTES = 4096
-# The highest byte of a 32-bit float, little-endian.
-EXPONENT_AT = 79
+# A 32-bit float, little-endian: its highest byte is the last.
+NUMBER_AT, NUMBER_BYTES = 76, 4
 
 
 def damage(region: Region) -> int:
     """Flips a bit in every page of every block, and returns in how many pages. It is one of the
-    exponent of a number, so that whoever computes with it computes nonsense. Nothing else lies behind
-    the metadata when all that was ever allocated is blocks."""
+    exponent of a number, so that whoever computes with it computes nonsense."""
+    return _change(region, lambda number: number[:-1] + bytes([number[-1] ^ 0x40]))
+
+
+def damage_to_nan(region: Region) -> int:
+    """Puts bytes of ones, which are no number of any type, into every page of every block, and returns
+    into how many."""
+    return _change(region, lambda number: b"\xff" * NUMBER_BYTES)
+
+
+def _change(region: Region, change: Callable[[bytes], bytes]) -> int:
+    """Nothing else lies behind the metadata when all that was ever allocated is blocks."""
     pages = 0
     with open(region.path, "r+b", buffering=0) as memory:
         for page in range(region.payload_offset, region.bytes, PAGE_BYTES):
-            memory.seek(page + EXPONENT_AT)
-            byte = memory.read(1)[0]
-            if byte != 0:
-                memory.seek(page + EXPONENT_AT)
-                memory.write(bytes([byte ^ 0x40]))
+            memory.seek(page + NUMBER_AT)
+            number = memory.read(NUMBER_BYTES)
+            if number[-1] != 0:
+                memory.seek(page + NUMBER_AT)
+                memory.write(change(number))
                 pages += 1
     return pages

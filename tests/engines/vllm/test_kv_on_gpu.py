@@ -92,6 +92,10 @@ class KvOnGpu(TinyCase):
             self.assertEqual(second.counter("loaded_blocks"), 0)
             self.assertEqual(second.counter("failed_load_blocks"), FULL_BLOCKS)
             self.assertGreater(second.counter("gpu_failed_blocks"), 0)
+            # The blocks are good, and found by others.
+            second.forget()
+            self.assertEqual(tokens(second.answers(PROMPTS)), self.expected)
+            self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
 
     def test_preemptions_and_chunked_prefill(self) -> None:
         """Twenty blocks of cache for three requests that need thirty."""
@@ -158,9 +162,9 @@ class Devices(unittest.TestCase):
         for name, make in {**kinds, "K and V apart": apart}.items():
             with self.subTest(name), Region("16MiB", "32KiB") as region:
                 source, target = make(True), make(False)
-                memory, said = blocks_in_memory(source, blocks, 0)
+                memory, said, _ = blocks_in_memory(source, blocks, 0)
                 words.add(said)
-                into, _ = blocks_in_memory(target, blocks, 0)
+                into, _, _ = blocks_in_memory(target, blocks, 0)
                 self.assertEqual((memory.gpu, memory.blocks), (0, blocks))
                 hashes = [bytes([number]) * 32 for number in range(blocks)]
                 with rackline.Pool(region.path, 0) as pool:

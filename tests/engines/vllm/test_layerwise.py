@@ -7,7 +7,7 @@ from unittest import mock
 
 from cases import FULL_BLOCKS, PROMPTS, TinyCase, computed, tokens
 from engine import BLOCK_TOKENS, engine, prompts
-from pool import damage
+from pool import damage, damage_to_nan
 
 
 @contextlib.contextmanager
@@ -112,6 +112,25 @@ class Layerwise(TinyCase):
             self.assertEqual(second.counter("failed_load_blocks"), FULL_BLOCKS)
             self.assertGreater(second.counter("loaded_layers"), 0)
 
+    def test_what_was_computed_on_no_numbers_stays_nowhere(self) -> None:
+        """An engine multiplies what it masks by zero: also in the blocks behind those that failed."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        self.fill()
+        self.assertGreater(damage_to_nan(self.region), 0)
+        with engine(self.model, self.settings(1)) as second:
+            caches = get_kv_transfer_group().worker._caches
+
+            def look(step: int) -> None:
+                left = [name for name, cache in caches.items() if cache.isnan().any()]
+                self.assertEqual(left, [], f"after step {step}")
+
+            named = {str(number): prompt for number, prompt in enumerate(PROMPTS)}
+            served = second.serve(named, look)
+            got = [list(served[name].outputs[0].token_ids) for name in named]
+            self.assertEqual(got, self.expected)
+            self.assertEqual(second.counter("failed_load_blocks"), FULL_BLOCKS)
+
     def test_what_is_damaged_fails_requests_when_the_engine_is_told_so(self) -> None:
         self.fill()
         damage(self.region)
@@ -181,6 +200,10 @@ class Layerwise(TinyCase):
                 self.assertEqual(tokens(second.answers(rest)), self.expected[1:])
                 self.assertEqual(second.counter("failed_load_blocks"), failed)
                 self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS - failed)
+                # Those of the first step are as good as the others.
+                second.forget()
+                self.assertEqual(tokens(second.answers(first)), self.expected[:1])
+                self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
 
     def test_layers_that_nobody_told_of_are_saved_at_the_end(self) -> None:
         from rackline.vllm import RacklineConnector

@@ -111,6 +111,7 @@ def device_of(kv_caches: dict[str, Any]) -> Device:
 
 
 def fetch_threads(vllm_config: Any) -> int:
-    """Threads of this process that copy out of the pool only. On a GPU a save waits for the forward
-    that it was launched behind, and loads do not wait for saves."""
+    """Threads of this process that copy out of the pool only. On a GPU a transfer waits for the forward
+    that it was asked for behind: a load for that of its step, which vLLM 0.32 launches before it asks for
+    asynchronous loads. It does not wait for saves, in whose queue it would be behind later ones, too."""
     return 1 if vllm_config.device_config.device_type == "cuda" else 0

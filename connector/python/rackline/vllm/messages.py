@@ -28,6 +28,8 @@ class LoadJob:
     handles: dict[int, list[bytes]]
     """By rank of storage."""
     block_ids: list[int]
+    behind_ids: list[int]
+    """The request's blocks behind these, into which it computes."""
 
 
 @dataclasses.dataclass
@@ -61,6 +63,9 @@ class Loaded:
 
     ranks: int
     valid_blocks: int
+    missed: bool
+    """Whether the pool did not give the block behind the valid ones to a rank. If not, and it is not
+    there, it was not asked for, or could not be copied: it may be good."""
 
 
 @dataclasses.dataclass
@@ -90,9 +95,11 @@ class Report(KVConnectorWorkerMetadata):
     def add(self, other: Report) -> None:
         """Takes in what others, or later steps, report."""
         for request_id, new in other.loaded.items():
-            old = self.loaded.get(request_id, Loaded(0, new.valid_blocks))
+            old = self.loaded.get(request_id, Loaded(0, new.valid_blocks, False))
             valid = min(old.valid_blocks, new.valid_blocks)
-            self.loaded[request_id] = Loaded(old.ranks + new.ranks, valid)
+            # What one missed behind the first that another has not is not known to be missing.
+            missed = any(told.missed and told.valid_blocks == valid for told in (old, new))
+            self.loaded[request_id] = Loaded(old.ranks + new.ranks, valid, missed)
         for job, done in other.saved.items():
             before = self.saved.get(job, Saved(0, True))
             complete = before.complete and done.complete

@@ -43,6 +43,8 @@ class Progress:
     looks_at_s: float = 0.0
     """Before which there is no use in looking again for what its prefill is saving."""
     search: Search | None = None
+    looks: bool = True
+    """Whether it is looked for; not after a load that failed for no reason of the pool's (V6)."""
     loaded: range = range(0)
     """Blocks that came from the pool: they need not be saved."""
     next_save: int = 0
@@ -115,6 +117,8 @@ class SchedulerHalf:
         if not self._loads or request.skip_reading_prefix_cache:
             return 0, False
         progress = self._progress(request)
+        if not progress.looks:
+            return 0, False
         # The engine needs one token to compute.
         last = min((request.num_tokens - 1) // self._block_tokens, len(request.block_hashes))
         if last <= first:
@@ -179,7 +183,9 @@ class SchedulerHalf:
         handles = self._index.handles(search, count)
         self._loading[request.request_id] = (search, span)
         progress.loaded = span
-        self._step.loads.append(LoadJob(request.request_id, handles, ids[:count]))
+        self._step.loads.append(
+            LoadJob(request.request_id, handles, ids[:count], ids[count:])
+        )
         if self._settings.load == "sync":
             hashes = request.block_hashes[span.start : span.stop]
             self._sync_loads.begin(request.request_id, hashes, ids)
@@ -239,20 +245,24 @@ class SchedulerHalf:
         for request_id, loaded in list(self._reports.loaded.items()):
             if loaded.ranks == self._ranks:
                 del self._reports.loaded[request_id]
-                self._loaded(request_id, loaded.valid_blocks)
+                self._loaded(request_id, loaded.valid_blocks, loaded.missed)
         for number, saved in list(self._reports.saved.items()):
             if saved.ranks == self._ranks:
                 del self._reports.saved[number]
                 self._saved(number, saved.complete)
 
-    def _loaded(self, request_id: str, valid_blocks: int) -> None:
+    def _loaded(self, request_id: str, valid_blocks: int, missed: bool) -> None:
         # Also of a request that was aborted meanwhile, or that the failure ended.
         if bad_blocks := self._sync_loads.end(request_id, valid_blocks):
             self.engine_blocks.evict_blocks(bad_blocks)
-        search, span = self._loading.pop(request_id)
+        search, span = self._loading.pop(request_id, (None, None))
+        if search is None:
+            return
         if valid_blocks < len(span):
-            self._index.failed(search, valid_blocks)
+            if missed:
+                self._index.missed(search, valid_blocks)
             if (progress := self._requests.get(request_id)) is not None:
+                progress.looks = missed
                 # What failed is computed here, and may be worth saving.
                 progress.loaded = range(span.start, span.start + valid_blocks)
                 progress.next_save = min(progress.next_save, progress.loaded.stop)

@@ -3,8 +3,9 @@
 - **V1** Nothing here waits for the pool, but for lookups: ``lookup_wait_ms`` a step at most, for all of
   them; who has no answer by then is asked about again.
 - **V2** What the scheduler is told is there is held on every rank until it is loaded.
-- **V6** A block that could not be loaded is not found again by this engine: asked once more, it would
-  not be loaded once more.
+- **V6** A block that the pool did not give is not found again by this engine: asked once more, it would
+  not be loaded once more. Where a load failed for another reason, a queue that is full or a copy that
+  went wrong, its blocks may be good: others find them, and the request looks no more, and computes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from rackline.vllm.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# Blocks that could not be loaded, of which the scheduler knows at most.
-FAILED_HANDLES_MAX = 65536
+# Blocks that were missed, of which the scheduler knows at most.
+MISSED_HANDLES_MAX = 65536
 
 
 @dataclasses.dataclass
@@ -69,7 +70,7 @@ class Index:
         self._sessions: dict[int, rackline.Session] = {}
         self._wait_ends_s: float | None = None
         """When this step has waited for lookups for long enough; ``None`` before the first."""
-        self._failed_handles: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+        self._missed_handles: collections.OrderedDict[bytes, None] = collections.OrderedDict()
 
     def open(self, identity: Identity) -> None:
         """Opens a session for the blocks of a rank of storage."""
@@ -102,21 +103,21 @@ class Index:
         if self._wait_ends_s is None:
             self._wait_ends_s = now_s + self._settings.lookup_wait_ms / 1000
         found = search.found(max(0, int((self._wait_ends_s - now_s) * 1000)))
-        if found and self._failed_handles:
+        if found and self._missed_handles:
             for prefix in search.prefixes:
                 for depth, handle in enumerate(prefix.handles()[:found]):
-                    if handle in self._failed_handles:
+                    if handle in self._missed_handles:
                         found = depth
                         break
         return found
 
-    def failed(self, search: Search, depth: int) -> None:
-        """A block that was found could not be loaded (V6). On which rank that was is not known: a
-        prefix counts when every rank has it."""
+    def missed(self, search: Search, depth: int) -> None:
+        """A block that was found was not there to be loaded, or was no good (V6). On which rank that
+        was is not known: a prefix counts when every rank has it."""
         for prefix in search.prefixes:
-            self._failed_handles[prefix.handles()[depth]] = None
-        while len(self._failed_handles) > FAILED_HANDLES_MAX:
-            self._failed_handles.popitem(last=False)
+            self._missed_handles[prefix.handles()[depth]] = None
+        while len(self._missed_handles) > MISSED_HANDLES_MAX:
+            self._missed_handles.popitem(last=False)
 
     def handles(self, search: Search, count: int) -> dict[int, list[bytes]]:
         """The first blocks that were found, by rank of storage."""

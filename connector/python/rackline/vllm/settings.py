@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+LAYERS_ON_A_GPU = (
+    "layers of KV on a GPU are not loaded or saved one by one by this connector: set \"layerwise\" to "
+    '"off"'
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings(PoolSettings):
     """How the connector works in this engine."""
@@ -70,6 +76,8 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     ]:
         if getattr(parallel, name, 1) > 1:
             raise SettingsError(f"{what} is not supported: set {name} to 1")
+    if settings.layerwise != "off" and vllm_config.device_config.device_type != "cpu":
+        raise SettingsError(LAYERS_ON_A_GPU)
     loads = vllm_config.kv_transfer_config.is_kv_consumer
     if settings.load == "sync" and loads and vllm_config.max_concurrent_batches > 1:
         raise SettingsError(

@@ -12,7 +12,8 @@
 - **W4** A step whose forward did not come to its end saves nothing. The engine calls on its way out of
   an error, too, signals among them.
 - **W5** A block that was not loaded is zeroed: what a failed fetch left may be no number at all, and an
-  engine that uses the block next multiplies what it masks by zero.
+  engine that uses the block next multiplies what it masks by zero. So is what a forward that waited
+  layer by layer computed on such blocks, behind them.
 - **W6** What fails here is a block not loaded, or not saved; never the engine.
 - **W7** A forward that waits layer by layer is one of which every layer asked. The blocks that it ran
   on are bad if one did not, whatever their checksums say; later loads are whole then.
@@ -33,10 +34,15 @@ from rackline.vllm.identity import Identity, identity_of
 from rackline.vllm.layerwise import EngineLayers, LayeredSave, Share
 from rackline.vllm.layout import blocks_in_memory, clear_blocks
 from rackline.vllm.messages import Handshake, Loaded, LoadJob, Report, Saved, SaveJob, Step
-from rackline.vllm.settings import Settings
+from rackline.vllm.settings import LAYERS_ON_A_GPU, Settings
 from rackline.vllm.statistics import RacklineStats
 
 logger = logging.getLogger(__name__)
+
+# A fetch that was refused, or broke off: of no block it is known that the pool has it not.
+NOT_TRIED = Loaded(1, 0, missed=False)
+# The reason of a fetch whose copy failed, and not the block.
+NOT_COPIED = "copy"
 
 
 @dataclasses.dataclass
@@ -82,10 +88,7 @@ class WorkerHalf:
         blocks = self._kv_cache_config.num_blocks
         self._caches, self._device = kv_caches, device_of(kv_caches)
         if self._settings.layerwise != "off" and self._device.gpu is not None:
-            raise SettingsError(
-                "layers of KV on a GPU are not loaded or saved one by one by this connector: set "
-                '"layerwise" to "off"'
-            )
+            raise SettingsError(LAYERS_ON_A_GPU)
         self._memory, layout, layers = blocks_in_memory(kv_caches, blocks, self._device.gpu)
         self._layers = EngineLayers(layers)
         self._identity = identity_of(
@@ -138,7 +141,7 @@ class WorkerHalf:
             except rackline.Error as error:
                 logger.warning("Rackline: %s is not loaded: %s", job.request_id, error)
                 if self._settings.load == "async":
-                    self._load_ended(job, 0)
+                    self._load_ended(job, NOT_TRIED)
                 continue
             self._loading[job.request_id] = (job, fetch)
         if self._settings.load == "sync":
@@ -170,10 +173,11 @@ class WorkerHalf:
             return
         unasked = self._layers.missing(self._asked) if self._forward_waits else []
         self._loads_open, self._forward_waits = False, []
-        valid = []
+        own = []
         for job in step.loads:
             fetch = self._loading.pop(job.request_id, None)
-            valid.append(0 if fetch is None else self._valid_blocks(job, fetch[1], wait=True))
+            own.append(NOT_TRIED if fetch is None else self._came_of(job, fetch[1], wait=True))
+        valid = [loaded.valid_blocks for loaded in own]
         if unasked and not broken_off and self._all_ask:
             self._all_ask = False
             valid = [0] * len(valid)
@@ -187,29 +191,30 @@ class WorkerHalf:
             valid = [0] * len(valid)  # The other ranks may never come to where they agree.
         elif valid:
             valid = _least_of_all_ranks(self._vllm_config, valid)
-        for job, valid_blocks in zip(step.loads, valid, strict=True):
-            self._load_ended(job, valid_blocks)
+        for job, loaded, valid_blocks in zip(step.loads, own, valid, strict=True):
+            missed = loaded.missed and loaded.valid_blocks == valid_blocks
+            self._load_ended(job, Loaded(1, valid_blocks, missed))
         if any(valid_blocks < len(job.block_ids) for job, valid_blocks in zip(step.loads, valid)):
             self._failures += 1
             self._report.failures = self._failures
 
     def _poll_loads(self) -> None:
         for job, fetch in list(self._loading.values()):
-            if (valid_blocks := self._valid_blocks(job, fetch)) is not None:
-                self._load_ended(job, valid_blocks)
+            if (loaded := self._came_of(job, fetch)) is not None:
+                self._load_ended(job, loaded)
 
-    def _valid_blocks(
+    def _came_of(
         self,
         job: LoadJob,
         fetch: rackline.Fetch | rackline.LayeredFetch,
         wait: bool = False,
-    ) -> int | None:
-        """Blocks that are good; ``None`` while that is not known."""
+    ) -> Loaded | None:
+        """What this rank has; ``None`` while that is not known."""
         try:
             result = fetch.wait() if wait else fetch.poll()
         except rackline.Error as error:
             logger.warning("Rackline: %s is not loaded: %s", job.request_id, error)
-            return 0
+            return NOT_TRIED
         if result is None:
             return None
         if result.message is not None:
@@ -220,16 +225,20 @@ class WorkerHalf:
                 job.request_id,
                 result.message,
             )
-        return result.valid_blocks
+        return Loaded(1, result.valid_blocks, result.reason not in (None, NOT_COPIED))
 
-    def _load_ended(self, job: LoadJob, valid_blocks: int) -> None:
+    def _load_ended(self, job: LoadJob, loaded: Loaded) -> None:
         self._loading.pop(job.request_id, None)
+        valid_blocks = loaded.valid_blocks
         failed = job.block_ids[valid_blocks:]
-        clear_blocks(self._caches, self._kv_cache_config.num_blocks, failed)
+        computed_on_them = job.behind_ids if failed and self._settings.loads_by_layers else []
+        clear_blocks(
+            self._caches, self._kv_cache_config.num_blocks, [*failed, *computed_on_them]
+        )
         self._failed_blocks.update(failed)
         if self._settings.load == "async":
             self._received.add(job.request_id)
-        self._report.add(Report(loaded={job.request_id: Loaded(1, valid_blocks)}))
+        self._report.add(Report(loaded={job.request_id: loaded}))
         self.stats.count("loaded_blocks", valid_blocks)
         self.stats.count("loaded_bytes", valid_blocks * self._identity.block_bytes)
         self.stats.count("failed_load_blocks", len(failed))
@@ -367,7 +376,7 @@ class WorkerHalf:
         for saving in list(self._saving.values()):
             self._save_ended(saving.job, self._outcomes(saving, wait=True))
         for job, fetch in list(self._loading.values()):
-            self._load_ended(job, self._valid_blocks(job, fetch, wait=True))
+            self._load_ended(job, self._came_of(job, fetch, wait=True))
         self._attachment.close()
 
 

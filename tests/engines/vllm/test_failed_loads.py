@@ -1,0 +1,221 @@
+"""What the connector's halves make of loads that fail, with stand-ins for the pool and the engine."""
+
+from __future__ import annotations
+
+import types
+import unittest
+from typing import Any
+from unittest import mock
+
+import rackline
+import torch
+from rackline.engines.settings import SettingsError
+from rackline.vllm.layout import clear_blocks
+from rackline.vllm.messages import Loaded, LoadJob, Report, Step
+from rackline.vllm.scheduler import SchedulerHalf
+from rackline.vllm.settings import Settings, check_engine
+from rackline.vllm.worker import WorkerHalf
+
+BLOCKS = 8
+GIVEN = {"region": "/dev/null", "node": 0}
+ENGINE = types.SimpleNamespace(
+    parallel_config=types.SimpleNamespace(tensor_parallel_size=1, rank=0),
+    device_config=types.SimpleNamespace(device_type="cpu"),
+    kv_transfer_config=types.SimpleNamespace(is_kv_consumer=True, is_kv_producer=True),
+    kv_events_config=None,
+)
+
+
+class Fetch:
+    """One that comes to this, or is broken off by an error."""
+
+    def __init__(self, valid_blocks: int, reason: str | None) -> None:
+        self._valid_blocks, self._reason = valid_blocks, reason
+
+    def wait(self) -> Any:
+        if self._reason == "error":
+            raise rackline.Error("broken off")
+        return types.SimpleNamespace(
+            valid_blocks=self._valid_blocks, reason=self._reason, message=self._reason
+        )
+
+    poll = wait
+
+    def wait_layer(self, layer: int) -> bool:
+        return True
+
+
+def refused(*arguments: Any, **options: Any) -> Fetch:
+    raise rackline.Error("the queue is full")
+
+
+def worker(fetch: Any, **settings: Any) -> WorkerHalf:
+    """A rank with two layers of ones, whose fetches are these."""
+    session = types.SimpleNamespace(fetch=fetch, fetch_by_layers=fetch)
+    identity = mock.Mock(rank=0, ranks=1, block_bytes=2 * 64)
+    caches = {f"layers.{number}": torch.ones(BLOCKS, 4, 4) for number in range(2)}
+    with (
+        mock.patch("rackline.vllm.worker.Attachment") as attachment,
+        mock.patch("rackline.vllm.worker.identity_of", return_value=identity),
+    ):
+        attachment.return_value.pool.session.return_value = session
+        half = WorkerHalf(
+            ENGINE, types.SimpleNamespace(num_blocks=BLOCKS), Settings.of({**GIVEN, **settings})
+        )
+        half.register(caches)
+    return half
+
+
+def step() -> Step:
+    """One that loads two blocks, and computes on them into two more."""
+    return Step(loads=[LoadJob("one", {0: [b"a", b"b"]}, [1, 2], [3, 4])])
+
+
+class Workers(unittest.TestCase):
+    def forward(self, half: WorkerHalf, asks: bool = True) -> dict[str, Loaded]:
+        """A step whose forward computes no numbers, and what the worker tells of it."""
+        told = step()
+        half.start_loads(told)
+        for name, cache in half._caches.items():
+            if asks:
+                half.begin_layer(told, name)
+            cache[3:5] = torch.nan
+        half.start_saves(told)
+        half.finished(told)
+        return half.take_report().loaded
+
+    def test_what_was_computed_on_blocks_that_failed_by_layers_is_cleared(self) -> None:
+        for layerwise, spoilt in [("load", {2, 3, 4}), ("both", {2, 3, 4}), ("off", {2})]:
+            with self.subTest(layerwise):
+                half = worker(lambda *_, **__: Fetch(1, "checksum"), load="sync", layerwise=layerwise)
+                self.forward(half)
+                for cache in half._caches.values():
+                    zeroed = {block for block in range(BLOCKS) if not cache[block].any()}
+                    self.assertEqual(zeroed, spoilt)
+                self.assertEqual(half.take_failed_blocks(), {2})
+
+    def test_nothing_is_cleared_behind_blocks_that_are_good(self) -> None:
+        half = worker(lambda *_, **__: Fetch(2, None), load="sync", layerwise="load")
+        self.assertEqual(self.forward(half), {"one": Loaded(1, 2, False)})
+        for cache in half._caches.values():
+            self.assertTrue(cache.isnan()[3:5].all())
+
+    def test_only_what_the_pool_did_not_give_is_missed(self) -> None:
+        for load, layerwise in [("async", "off"), ("sync", "off"), ("sync", "load")]:
+            for fetch, loaded in [
+                (lambda *_, **__: Fetch(1, "evicted"), Loaded(1, 1, True)),
+                (lambda *_, **__: Fetch(0, "checksum"), Loaded(1, 0, True)),
+                (lambda *_, **__: Fetch(1, "copy"), Loaded(1, 1, False)),
+                (lambda *_, **__: Fetch(0, "error"), Loaded(1, 0, False)),
+                (refused, Loaded(1, 0, False)),
+            ]:
+                with self.subTest(load=load, layerwise=layerwise, loaded=loaded):
+                    half = worker(fetch, load=load, layerwise=layerwise)
+                    self.assertEqual(self.forward(half), {"one": loaded})
+
+    def test_nothing_is_missed_where_the_forward_did_not_ask(self) -> None:
+        half = worker(lambda *_, **__: Fetch(2, None), load="sync", layerwise="load")
+        self.assertEqual(self.forward(half, asks=False), {"one": Loaded(1, 0, False)})
+        for cache in half._caches.values():
+            self.assertFalse(cache[1:5].any())
+
+    def test_a_rank_that_missed_behind_what_all_have_missed_nothing(self) -> None:
+        """Synchronous loads: the ranks agree on the least."""
+        half = worker(lambda *_, **__: Fetch(1, "evicted"), load="sync")
+        with mock.patch("rackline.vllm.worker._least_of_all_ranks", lambda config, own: [0]):
+            self.assertEqual(self.forward(half), {"one": Loaded(1, 0, False)})
+
+
+class Reports(unittest.TestCase):
+    def test_ranks_missed_what_the_first_to_fail_missed(self) -> None:
+        for one, other, both in [
+            (Loaded(1, 2, False), Loaded(1, 1, True), Loaded(2, 1, True)),
+            (Loaded(1, 0, False), Loaded(1, 1, True), Loaded(2, 0, False)),
+            (Loaded(1, 1, False), Loaded(1, 1, True), Loaded(2, 1, True)),
+            (Loaded(1, 1, False), Loaded(1, 0, False), Loaded(2, 0, False)),
+        ]:
+            for order in [(one, other), (other, one)]:
+                report = Report()
+                for told in order:
+                    report.add(Report(loaded={"one": told}))
+                self.assertEqual(report.loaded, {"one": both})
+
+
+class Schedulers(unittest.TestCase):
+    def setUp(self) -> None:
+        spec = types.SimpleNamespace(block_size=4)
+        groups = [types.SimpleNamespace(kv_cache_spec=spec)]
+        with mock.patch("rackline.vllm.scheduler.Attachment"):
+            self.half = SchedulerHalf(
+                ENGINE, types.SimpleNamespace(kv_cache_groups=groups), Settings.of(GIVEN)
+            )
+        self.half._index = self.index = mock.Mock()
+        self.index.found.return_value = 2
+        self.index.look.return_value = mock.Mock(first=0, began_s=float("inf"), looked_for=2)
+        self.request = mock.Mock(
+            request_id="one",
+            num_tokens=12,
+            block_hashes=[bytes([number]) * 32 for number in range(3)],
+            skip_reading_prefix_cache=False,
+            kv_transfer_params=None,
+        )
+
+    def load(self, loaded: Loaded) -> None:
+        self.assertEqual(self.half.matched_tokens(self.request, 0), (8, True))
+        blocks = types.SimpleNamespace(get_block_ids=lambda: [[5, 6, 7]])
+        self.half.allocated(self.request, blocks, 8)
+        (job,) = self.half._step.loads
+        self.assertEqual((job.block_ids, job.behind_ids), ([5, 6], [7]))
+        self.half.reported(Report(loaded={"one": loaded}))
+
+    def test_a_block_that_was_missed_is_not_found_again(self) -> None:
+        self.load(Loaded(1, 1, True))
+        self.index.missed.assert_called_once_with(self.index.look.return_value, 1)
+        self.assertEqual(self.half.matched_tokens(self.request, 0), (8, True))
+
+    def test_a_load_that_was_not_tried_says_nothing_of_its_blocks(self) -> None:
+        """The request looks no more: it would be told of the same blocks again and again."""
+        self.load(Loaded(1, 0, False))
+        self.index.missed.assert_not_called()
+        self.assertEqual(self.half.matched_tokens(self.request, 0), (0, False))
+        self.assertEqual(self.index.look.call_count, 1)
+        self.request.request_id = "two"
+        self.assertEqual(self.half.matched_tokens(self.request, 0), (8, True))
+
+    def test_a_load_that_nobody_knows_of_is_passed_over(self) -> None:
+        self.half.reported(Report(loaded={"gone": Loaded(1, 0, True)}))
+        self.index.missed.assert_not_called()
+
+
+class Clearing(unittest.TestCase):
+    def test_blocks_are_zeroed_in_every_layout(self) -> None:
+        for name, cache, dimension in [
+            ("blocks first", torch.ones(BLOCKS, 2, 4, 8), 0),
+            ("K and V apart", torch.ones(2, BLOCKS, 4, 8), 1),
+            ("blocks of the engine's in pieces", torch.ones(4 * BLOCKS, 4, 8), 0),
+            ("other order in memory", torch.ones(BLOCKS, 8, 4, 2).permute(0, 3, 2, 1), 0),
+            ("8 bits", torch.ones(BLOCKS, 4, 8).to(torch.float8_e4m3fn), 0),
+        ]:
+            with self.subTest(name):
+                clear_blocks({"layers.0": cache}, BLOCKS, [6, 1])
+                seen = cache.float().movedim(dimension, 0).reshape(BLOCKS, -1)
+                self.assertFalse(seen[[1, 6]].any())
+                self.assertTrue(bool((seen[[0, 2, 3, 4, 5, 7]] == 1).all()))
+
+    def test_nothing_to_clear_touches_no_cache(self) -> None:
+        clear_blocks({"layers.0": None}, BLOCKS, [])
+
+
+class Refusals(unittest.TestCase):
+    def test_layers_on_a_gpu(self) -> None:
+        engine = types.SimpleNamespace(
+            **{**vars(ENGINE), "device_config": types.SimpleNamespace(device_type="cuda")}
+        )
+        for layerwise, load in [("load", "sync"), ("save", "async"), ("both", "sync")]:
+            settings = Settings.of({**GIVEN, "layerwise": layerwise, "load": load})
+            with self.assertRaisesRegex(SettingsError, 'GPU .* set "layerwise" to "off"'):
+                check_engine(engine, None, settings)
+
+
+if __name__ == "__main__":
+    unittest.main()
