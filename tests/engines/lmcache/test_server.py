@@ -59,7 +59,8 @@ class Server:
             "type": "plugin",
             "module_path": "rackline.lmcache.l2_adapter",
             "class_name": "RacklineL2Adapter",
-            "adapter_params": {"region": region.path, "node": node},
+            # The first stores are waited for: until a model is opened nothing of it is stored.
+            "adapter_params": {"region": region.path, "node": node, "lookup_timeout_ms": 60_000},
         }
         command = [sys.executable, str(HERE / "server_process.py")]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--disable-metrics"]
