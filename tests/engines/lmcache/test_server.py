@@ -59,8 +59,7 @@ class Server:
             "type": "plugin",
             "module_path": "rackline.lmcache.l2_adapter",
             "class_name": "RacklineL2Adapter",
-            # The first stores are waited for: until a model is opened nothing of it is stored.
-            "adapter_params": {"region": region.path, "node": node, "lookup_timeout_ms": 60_000},
+            "adapter_params": {"region": region.path, "node": node},
         }
         command = [sys.executable, str(HERE / "server_process.py")]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--disable-metrics"]

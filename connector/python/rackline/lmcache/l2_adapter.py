@@ -3,9 +3,7 @@ the rack.
 
 - **D1** Whole objects only, copied between LMCache's memory and that of the pool, and only what the pool's
   checks let pass: an object that failed, and those behind it in its task, are not there.
-- **D2** No call waits: threads carry out the tasks, and an event says when one is done. Nor does a task
-  wait for longer than for a lookup until a model is opened, whose weights may have to be read first: until
-  then nothing of it is there, and nothing is stored.
+- **D2** No call waits: threads carry out the tasks, and an event says when one is done.
 - **D3** Nothing is raised once it is made: what fails is a miss, or not stored.
 - **D4** LMCache keeps the memory of a task until it is done; when this is closed all are.
 """
@@ -13,12 +11,11 @@ the rack.
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import dataclasses
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import rackline
@@ -27,7 +24,7 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform.event_notifier import create_event_notifier
 from rackline.engines.attachment import Attachment
-from rackline.engines.blocks import SAVED, SharedBlocks
+from rackline.engines.blocks import SharedBlocks
 from rackline.engines.settings import PoolSettings
 from rackline.engines.weights import digest_of_folder
 from rackline.lmcache.l2_identity import ObjectForm, object_form, object_hash, object_model
@@ -90,19 +87,12 @@ class RacklineL2Adapter(L2AdapterInterface):
         self._stores, self._lookups, self._loads = _Tasks(), _Tasks(), _Tasks()
         self._changed = threading.Lock()
         self._tasks = 0
-        self._opened: dict[ObjectForm, Future[SharedBlocks | None]] = {}
-        self._refused: dict[str, str] = {}
-        """Models that cannot be shared, and why."""
-        self._opening = threading.Lock()
-        """Held while a session is opened, and not while weights are read."""
-        self._shared: list[SharedBlocks] = []
-        self._closing = False
+        self._opened: dict[ObjectForm, SharedBlocks | None] = {}
         self._pins = Pins(self._settings.hold_ms)
         self._load_threads = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="rackline_load")
         self._store_threads = ThreadPoolExecutor(
             STORES_AT_ONCE, thread_name_prefix="rackline_store"
         )
-        self._open_thread = ThreadPoolExecutor(1, thread_name_prefix="rackline_open")
 
     def get_store_event_fd(self) -> int:
         return self._stores.event.fileno()
@@ -124,22 +114,16 @@ class RacklineL2Adapter(L2AdapterInterface):
 
     def _store(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> L2StoreResult:
         stored: list[int] = []
-        new: list[int] = []
         for form, places in _by_form(keys, [_form_of(*pair) for pair in zip(keys, objects)]):
             if (blocks := self._blocks(form)) is None:
                 continue
             hashes = [object_hash(keys[place]) for place in places]
             memories = [_memory(objects[place], form.bytes) for place in places]
-            outcomes = blocks.publish_each(hashes, list(range(len(places))), memories)
-            for place, outcome in zip(places, outcomes, strict=True):
-                if outcome in SAVED:
-                    stored.append(place)
-                if outcome == "published":
-                    new.append(place)
-        # What was there already was counted when it came.
-        sizes = [objects[place].get_size() for place in new]
-        if new:
-            self._notify_keys_stored([keys[place] for place in new], sizes)
+            saved = blocks.save_each(hashes, list(range(len(places))), memories)
+            stored += [place for place, good in zip(places, saved, strict=True) if good]
+        sizes = [objects[place].get_size() for place in stored]
+        if stored:
+            self._notify_keys_stored([keys[place] for place in stored], sizes)
         return L2StoreResult(len(stored) == len(keys), sum(sizes))
 
     # Lookups
@@ -211,32 +195,17 @@ class RacklineL2Adapter(L2AdapterInterface):
     # The rest
 
     def _blocks(self, form: ObjectForm) -> SharedBlocks | None:
-        """The blocks of objects of a form; ``None`` when they cannot be shared, or not yet (D2)."""
-        if self._closing:
-            return None
+        """The blocks of objects of a form; ``None`` when they cannot be shared."""
         with self._changed:
             if form not in self._opened:
-                self._opened[form] = self._open_thread.submit(self._open, form)
-            opened = self._opened[form]
-        try:
-            return opened.result(self._settings.lookup_timeout_ms / 1000)
-        except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
-            return None
-
-    def _open(self, form: ObjectForm) -> SharedBlocks | None:
-        try:
-            weights = self._settings.model_id or digest_of_folder(form.model_name)
-            with self._opening:
-                if self._closing:
-                    return None
-                blocks = SharedBlocks(self._settings, object_model(form, weights), form.bytes)
-                self._shared.append(blocks)
-                return blocks
-        except Exception as error:
-            logger.error("Rackline: %s is not shared: %r", form.model_name, error)
-            with self._opening:
-                self._refused[form.model_name] = str(error)
-            return None
+                try:
+                    weights = self._settings.model_id or digest_of_folder(form.model_name)
+                    model = object_model(form, weights)
+                    self._opened[form] = SharedBlocks(self._settings, model, form.bytes)
+                except Exception as error:
+                    self._opened[form] = None
+                    logger.error("Rackline: %s is not shared: %r", form.model_name, error)
+            return self._opened[form]
 
     def _submit(
         self,
@@ -268,31 +237,22 @@ class RacklineL2Adapter(L2AdapterInterface):
 
     def counters(self) -> dict[str, int]:
         """What was done since the start, by name."""
-        with self._opening:
-            opened = list(self._shared)
+        with self._changed:
+            opened = [blocks for blocks in self._opened.values() if blocks is not None]
         total: collections.Counter[str] = collections.Counter()
         for blocks in opened:
             total.update(blocks.counters())
         return dict(total)
 
     def report_status(self) -> dict[str, Any]:
-        """Healthy while every model that was asked for can be shared; ``refused`` says which cannot,
-        and why."""
-        with self._opening:
-            refused = dict(self._refused)
-        kind = type(self).__name__
-        return {"is_healthy": not refused, "type": kind, "refused": refused, **self.counters()}
+        return {"is_healthy": True, "type": type(self).__name__, **self.counters()}
 
     def close(self) -> None:
         """Waits for what has begun; nothing of LMCache's memory is used after return (D4)."""
-        with self._opening:
-            # What is opened from now on nobody would close.
-            self._closing = True
-            opened = list(self._shared)
+        with self._changed:
+            opened = [blocks for blocks in self._opened.values() if blocks is not None]
         for blocks in opened:
             blocks.stop()
-        # Not for weights that are being read.
-        self._open_thread.shutdown(wait=False, cancel_futures=True)
         self._load_threads.shutdown()
         self._store_threads.shutdown()
         self._pins.clear()

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import rackline
-from rackline.engines.processor import processor
 
 # The order of the bytes in an object is LMCache's. Counted up when what is taken of it changes.
 LAYOUT_VERSION = 1
@@ -49,11 +48,10 @@ def object_model(form: ObjectForm, weights: str) -> rackline.Model:
     from importlib.metadata import version
 
     told = json.dumps(dataclasses.asdict(form), sort_keys=True)
-    # The form says all of it: what a model has beside is told apart by that. Whether the engines behind
-    # the server compute on its CPU is not known: hosts of different ones share nothing.
+    # The form says all of it: what a model has beside is told apart by that.
     return rackline.Model(
         name=weights,
-        revision=f"lmcache {version('lmcache')} server {processor()} {told}",
+        revision=f"lmcache {version('lmcache')} server {told}",
         dtype=",".join(form.dtypes),
         layout_version=LAYOUT_VERSION,
         block_tokens=1,
