@@ -265,10 +265,18 @@ mod tests {
     use crate::layout::{
         Geometry, LockProtocol, NodeLine, NodeState, Superblock, format_superblock,
     };
-    use crate::member::{HostTier, JoinError, Member, ProcLiveness};
+    use crate::member::{HostTier, JoinError, Member, ProcLiveness, watch_hearts};
     use crate::units::LockId;
 
     const SLOT: NodeId = NodeId(0);
+    const GEOMETRY: Geometry = Geometry {
+        region_bytes: 8 << 20,
+        nodes: 2,
+        locks: 8,
+        chunk_bytes: 64 << 10,
+        area_lines: 1,
+        host_words: 0,
+    };
 
     /// A clock in whose pauses something happens.
     struct Acting<A> {
@@ -290,22 +298,19 @@ mod tests {
     #[test]
     fn nobody_comes_in_beside_an_image_of_its_machine_that_sleeps_at_the_door() {
         let comes_in = |wakes: bool| {
-            let geometry = Geometry {
-                region_bytes: 8 << 20,
-                nodes: 2,
-                locks: 8,
-                chunk_bytes: 64 << 10,
-                area_lines: 1,
-                host_words: 0,
-            };
-            let rack = SimulatedRack::sticky(2, geometry.region_bytes);
-            let superblock = Superblock::new([1, 2], geometry, [0; 6]);
+            let rack = SimulatedRack::sticky(2, GEOMETRY.region_bytes);
+            let superblock = Superblock::new([1, 2], GEOMETRY, [0; 6]);
             format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
-            let (layout, first) = (Layout::new(geometry).unwrap(), rack.host(0));
+            let (layout, first) = (Layout::new(GEOMETRY).unwrap(), rack.host(0));
             let image = |boot| HostIdentity { machine_id: [7, 7], ..HostIdentity::simulated(boot) };
             let sleeper = Visitor::new(SLOT, &image(0), ProcessIdentity::new(2, 1));
             let outside = sleeper.look(&layout, &first, Incarnation(0));
             assert_eq!(sleeper.pass(&layout, &first, &outside, Incarnation(1)), Ok(()));
+            let still = Acting { now_ms: Cell::new(0), act: |_| () };
+            let hearts = watch_hearts(&layout, &rack.host(1), &still);
+            let seen = hearts.iter().map(|it| (it.node, it.at_door, it.state, it.beats));
+            assert_eq!(seen.collect::<Vec<_>>(), [(SLOT, true, None, false)]);
+            assert_eq!(hearts[0].host, "unknown");
             // While the other one watches its heart it wakes, says that it is in, and beats much later.
             let act = |now_ms| {
                 let host = image(0);
@@ -319,7 +324,7 @@ mod tests {
                 }
             };
             let clock = Acting { now_ms: Cell::new(0), act };
-            let memory = rack.host_memory(1, HostTier::words_of(&geometry));
+            let memory = rack.host_memory(1, HostTier::words_of(&GEOMETRY));
             let me = ProcessIdentity::new(3, 1);
             Member::join(rack.host(1), memory, SLOT.0, &image(1), me, ProcLiveness, &clock)
                 .map(drop)
@@ -333,24 +338,16 @@ mod tests {
 
     #[test]
     fn who_finds_a_damaged_ticket_inside_leaves_the_door_as_it_was() {
-        let geometry = Geometry {
-            region_bytes: 8 << 20,
-            nodes: 2,
-            locks: 8,
-            chunk_bytes: 64 << 10,
-            area_lines: 1,
-            host_words: 0,
-        };
         for leaves in [true, false] {
-            let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+            let rack = SimulatedRack::sticky(2, GEOMETRY.region_bytes);
             let lock_protocol = LockProtocol::Arbitrated;
             let superblock =
-                Superblock { lock_protocol, ..Superblock::new([1, 2], geometry, [0; 6]) };
+                Superblock { lock_protocol, ..Superblock::new([1, 2], GEOMETRY, [0; 6]) };
             format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
-            let (layout, looks_on) = (Layout::new(geometry).unwrap(), rack.host(1));
+            let (layout, looks_on) = (Layout::new(GEOMETRY).unwrap(), rack.host(1));
             let clock = Acting { now_ms: Cell::new(0), act: |_| () };
             let join = || {
-                let memory = rack.host_memory(0, HostTier::words_of(&geometry));
+                let memory = rack.host_memory(0, HostTier::words_of(&GEOMETRY));
                 let (host, me) = (HostIdentity::simulated(0), ProcessIdentity::new(u32::MAX, 1));
                 Member::join(rack.host(0), memory, SLOT.0, &host, me, ProcLiveness, &clock)
             };

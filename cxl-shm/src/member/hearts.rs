@@ -1,48 +1,48 @@
 //! Which nodes live, as far as one can see: their hearts watched on our own clock.
 
 use super::SUSPECT_MS;
+use super::slot::Slot;
 use crate::clock::Clock;
-use crate::fabric::{Fabric, LineError, refresh_all};
+use crate::fabric::Fabric;
 use crate::layout::{Layout, NodeState};
 use crate::units::{Incarnation, NodeId};
 
-/// A node slot that was ever joined.
+/// A node slot that was ever joined, or that a host has come for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeHeart {
     /// The node.
     pub node: NodeId,
-    /// What it says of itself; `None` when its line cannot be read.
+    /// What it says of itself; `None` when its line cannot be read, or says nothing of its present life
+    /// yet.
     pub state: Option<NodeState>,
     /// How many times the slot was joined.
     pub incarnation: Incarnation,
     /// The host's name.
     pub host: String,
+    /// A host came for the slot, and is still at its door or has died there. Its heart does not beat yet.
+    pub at_door: bool,
     /// Whether its heart was seen to beat. A suspicion when not, never a proof of death.
     pub beats: bool,
 }
 
-/// Watches the hearts of all nodes that say they take part, until each has beaten or
-/// [`SUSPECT_MS`] have passed. Writes nothing, and needs no membership.
+/// Watches the hearts of all nodes that take part, until each has beaten or [`SUSPECT_MS`] have
+/// passed. Writes nothing, and needs no membership.
 pub fn watch_hearts<F: Fabric>(layout: &Layout, fabric: &F, clock: &impl Clock) -> Vec<NodeHeart> {
-    refresh_all(fabric, layout.nodes().map(|node| layout.node_line(node).range()));
-    let mut watched: Vec<(NodeHeart, u64)> = layout
-        .nodes()
-        .filter_map(|node| {
-            let line = match layout.node_line(node).cached(fabric) {
-                Err(LineError::Blank { .. }) => return None,
-                line => line.ok(),
-            };
-            let host = layout.host_name(node).fresh(fabric);
-            let heart = NodeHeart {
-                node,
-                state: line.and_then(|line| line.state()),
-                incarnation: line.map_or(Incarnation(0), |line| line.incarnation()),
-                host: host.map_or_else(|_| "unknown".to_owned(), |name| name.to_string()),
-                beats: false,
-            };
-            Some((heart, layout.heartbeat(node).fresh(fabric)))
-        })
-        .collect();
+    let slots = Slot::all(layout, fabric);
+    let heart = |slot: &Slot| {
+        // Who is at the door has not said its name: that on the line is the name before it.
+        let host = layout.host_name(slot.node).fresh(fabric).ok().filter(|_| !slot.at_door);
+        NodeHeart {
+            node: slot.node,
+            state: slot.line.and_then(|line| line.state()),
+            incarnation: slot.incarnation,
+            host: host.map_or_else(|| "unknown".to_owned(), |name| name.to_string()),
+            at_door: slot.at_door,
+            beats: false,
+        }
+    };
+    let mut watched: Vec<_> =
+        slots.iter().map(|slot| (heart(slot), layout.heartbeat(slot.node).fresh(fabric))).collect();
     let until_ms = clock.now_ms().saturating_add(SUSPECT_MS);
     let mut tries = 0;
     loop {

@@ -183,6 +183,7 @@ fn state_of(heart: &NodeHeart, death: Option<&NodeDeath>) -> &'static str {
         (Some(state), _) if state.is_vacant() => state.in_words(),
         (_, Some(death)) if death.is_quarantined() => "quarantined",
         (_, Some(_)) => "recovering",
+        (_, None) if heart.at_door => "at the door",
         (Some(_), None) if !heart.beats => "suspected",
         (Some(state), None) => state.in_words(),
         (None, None) => "unreadable",
