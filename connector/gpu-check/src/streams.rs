@@ -38,7 +38,9 @@ pub(crate) fn check(device: &Device) -> Result<String> {
 /// What is stored is written on the GPU by a stream that has much to do before that; then the same
 /// memory is loaded into, which that stream is still to fill.
 fn late_work(device: &Device) -> Result<()> {
-    let (dma, payload) = (&device.dma, device.payload(7, BYTES as u64)?);
+    let (dma, payload) = (device.dma.with_own_order(), device.payload(7, BYTES as u64)?);
+    // What a clone is told holds for the handle.
+    let told = dma.clone();
     let (engine, other) = (dma.context().new_stream()?, dma.context().new_stream()?);
     let (first, second) = (content(1, BYTES), content(2, BYTES));
     let written = [engine.clone_htod(&first)?, engine.clone_htod(&second)?];
@@ -48,12 +50,12 @@ fn late_work(device: &Device) -> Result<()> {
 
     write_late(&engine, &mut scratch, &written[0], &mut memory)?;
     // Named by another stream: what is known to have written it counts too.
-    let parts = [dma.source(&memory, &other)?];
+    let parts = [told.source(&memory, &other)?];
     let stored = dma.store(&[StoreJob { payload, parts: &parts }]).remove(0)?;
     ensure!(stored == Checksum::of(&[&first]), "a store did not wait for the work before it");
 
     write_late(&engine, &mut scratch, &written[1], &mut memory)?;
-    let parts = vec![dma.destination(&mut memory, &other)?];
+    let parts = vec![told.destination(&mut memory, &other)?];
     dma.load(&mut [LoadJob { payload, parts }]).remove(0)?;
     engine.synchronize()?;
     match difference(&other.clone_dtoh(&memory)?, &first) {

@@ -208,10 +208,8 @@ class Session:
         Memory of a GPU needs ``stream``: the handle of the stream that writes it
         (``torch.cuda.current_stream().cuda_stream``; 0 is the default stream). What it was given before
         this call is in what is published, although the call does not wait for it. An :class:`Error`,
-        and nothing is changed, while the stream is being captured into a graph.
-
-        Every copy of a GPU comes after what the streams of all calls so far were given: a transfer that
-        waits in a queue may wait for the stream of a later one, too."""
+        and nothing is changed, while the stream is being captured into a graph. It does not wait for
+        what the stream is given later; but transfers that go the same way take turns."""
     def fetch(
         self,
         blocks: Prefix | list[bytes],

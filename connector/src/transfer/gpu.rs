@@ -3,9 +3,10 @@
 //! A process opens a GPU once ([`Transfers::gpu`](super::Transfers::gpu)): the pool is registered with
 //! its driver. After that a [`TransferSession`] publishes from its memory and fetches into it, on the
 //! same threads and queues as all other transfers. The engine's stream is given to the call, which
-//! records how far it is and does not wait: the copy comes after what the stream was given by then. Each
-//! copy comes after the streams of all calls before it begins, so one that waits in a queue may wait for
-//! the stream of a later call, too: [`CudaDma::after`].
+//! records how far it is and does not wait: the copy comes after what the stream was given by then, and
+//! does not wait for what a stream is given later, nor for what other calls were told: each has a handle
+//! of the engine of its own ([`CudaDma::with_own_order`]). Copies that go the same way take turns, though:
+//! behind one that was begun before, and waits, it waits too.
 
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
@@ -172,9 +173,10 @@ impl Gpus {
         }
     }
 
-    /// The engine of a GPU, when it was opened. Does not wait for one that is being opened.
+    /// The engine of a GPU, when it was opened, for the copies of one call: they come after nothing yet.
+    /// Does not wait for one that is being opened.
     fn engine(&self, gpu: usize) -> Option<CudaDma> {
-        lock(&self.open).as_ref()?.engines.get(&gpu).cloned()
+        lock(&self.open).as_ref()?.engines.get(&gpu).map(CudaDma::with_own_order)
     }
 
     /// Ends the engines; no transfer is under way any more.
@@ -195,7 +197,7 @@ impl Running {
         Ok(Gpu { number, reach, figures, process: self.process })
     }
 
-    /// The engine of a GPU, for copies that come after what `stream` was given so far; or `given`
+    /// A handle of a GPU's engine, for copies that come after what `stream` was given so far; or `given`
     /// back.
     fn after<G>(
         &self,

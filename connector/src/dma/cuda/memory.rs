@@ -2,8 +2,9 @@
 #![expect(unsafe_code, reason = "who names the memory vouches for it")]
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaContext, CudaStream, sys};
 
 use crate::dma::Part;
 
@@ -29,8 +30,8 @@ impl DeviceSource<'_> {
     ///
     /// # Safety
     /// For the life that the caller gives it, those bytes are memory of the GPU that the
-    /// [`CudaDma`](super::CudaDma) was made for, and nobody writes them, but for work of a stream
-    /// that [`CudaDma::after`](super::CudaDma::after) was called with since.
+    /// [`CudaDma`](super::CudaDma) that copies was made for, and nobody writes them, but for work of a
+    /// stream that [`after`](super::CudaDma::after) of that handle was called with since.
     #[must_use]
     pub unsafe fn new(address: u64, bytes: usize) -> Self {
         Self { address, bytes, memory: PhantomData }
@@ -42,8 +43,8 @@ impl DeviceDestination<'_> {
     ///
     /// # Safety
     /// For the life that the caller gives it, those bytes are memory of the GPU that the
-    /// [`CudaDma`](super::CudaDma) was made for, and nobody reads or writes them, but for work of a
-    /// stream that [`CudaDma::after`](super::CudaDma::after) was called with since.
+    /// [`CudaDma`](super::CudaDma) that copies was made for, and nobody reads or writes them, but for
+    /// work of a stream that [`after`](super::CudaDma::after) of that handle was called with since.
     #[must_use]
     pub unsafe fn new(address: u64, bytes: usize) -> Self {
         Self { address, bytes, memory: PhantomData }
@@ -65,7 +66,7 @@ impl Part for DeviceDestination<'_> {
 /// A stream on which an engine computes.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineStream<'a> {
-    pub(super) handle: u64,
+    handle: u64,
     stream: PhantomData<&'a CudaStream>,
 }
 
@@ -79,6 +80,14 @@ impl EngineStream<'_> {
     #[must_use]
     pub unsafe fn new(handle: u64) -> Self {
         Self { handle, stream: PhantomData }
+    }
+
+    /// The stream, of the GPU with this context, for calls of the driver.
+    pub(super) fn borrowed(self, context: &Arc<CudaContext>) -> Arc<CudaStream> {
+        let handle = usize::try_from(self.handle).expect("a handle is an address");
+        let handle: sys::CUstream = std::ptr::with_exposed_provenance_mut(handle);
+        // SAFETY: who named the stream vouches that it lives, for the time of the name.
+        unsafe { context.wrap_borrowed_stream(handle) }
     }
 }
 

@@ -18,6 +18,9 @@
 //! `turn.rs`. Nothing returns before the GPU has come to its end with it; should the driver be unable to
 //! wait, the process ends.
 //!
+//! What copies come after is told to the handle that makes them ([`CudaDma::after`]): handles of one engine
+//! share its streams, and no others' waits.
+//!
 //! What a GPU can reach ([`PoolReach`]): the mapping of the pool is registered with the driver in
 //! pieces. Where that is refused, payload goes through a pinned buffer and is copied once more by
 //! the processor; [`CudaDma::figures`] tells how many bytes did.
@@ -28,8 +31,11 @@ mod driver;
 mod engine;
 mod layers;
 mod memory;
+mod order;
 mod registration;
+mod runs;
 mod turn;
+mod whole;
 
 pub use bounce::pinned_memory;
 pub use driver::{CudaError, gpus};

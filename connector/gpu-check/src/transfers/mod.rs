@@ -1,0 +1,105 @@
+//! Blocks of a GPU's memory through a pool, as engines move them: without waiting, behind the work of
+//! their streams, and with nothing left behind.
+
+mod on_gpu;
+mod order;
+mod pool;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use connector::dma::cuda::{CudaError, CudaFigures, PoolReach};
+use connector::transfer::{
+    GpuError, GpuSubmitError, NewBlock, SubmitError, TransferOptions, Transfers,
+};
+use cudarc::driver::CudaStream;
+use kv_cache::BlockHash;
+
+use crate::device::{Device, is_mapped};
+use on_gpu::OnGpu;
+use order::{a_capture_is_refused, behind_late_work, not_behind_later_work};
+use pool::{make_region, options};
+
+const BLOCKS: u8 = 6;
+const BLOCK_BYTES: usize = 2 << 20;
+
+/// Publishes and fetches on a pool of its own in `directory`.
+pub(crate) fn check(device: &Device, directory: &Path, gpu: usize) -> Result<String> {
+    let folder = tempfile::Builder::new().prefix("rackline-gpu-check-").tempdir_in(directory)?;
+    let path = folder.path().join("region");
+    make_region(&path)?;
+    let transfers = Transfers::attach(&path, 0, TransferOptions::default())?;
+    let session = transfers.session(options());
+    let engine = device.dma.context().new_stream()?;
+
+    let refused = session.publish_from_gpu(gpu, (&*engine).into(), blocks(&engine)?);
+    given_back(refused, |error| matches!(error, GpuSubmitError::NotOpen { .. }))?;
+    let nobody = transfers.gpu(usize::from(u16::MAX));
+    ensure!(
+        matches!(nobody, Err(GpuError::Cuda(CudaError::NoSuchGpu { .. }))),
+        "GPU 65535 was opened"
+    );
+    let opened = transfers.gpu(gpu)?;
+    let again = transfers.gpu(gpu)?;
+    ensure!(again.reach() == opened.reach(), "a GPU that is open was opened anew");
+    ensure!(
+        matches!(opened.reach(), PoolReach::Bounced { .. })
+            == matches!(device.dma.reach(), PoolReach::Bounced { .. }),
+        "a pool is reached in another way than a file of this size: {:?}",
+        opened.reach()
+    );
+
+    a_capture_is_refused(&session, &engine, gpu)?;
+    behind_late_work(&session, &engine, gpu)?;
+    let figures = opened.figures();
+    let bytes = u64::from(BLOCKS) * BLOCK_BYTES as u64;
+    let bounced = matches!(opened.reach(), PoolReach::Bounced { .. });
+    let bounced_bytes = if bounced { 2 * bytes } else { 0 };
+    let expected =
+        CudaFigures { stored_bytes: bytes, loaded_bytes: bytes, bounced_bytes, failed_payloads: 0 };
+    ensure!(figures == expected, "counted {figures:?} instead of {expected:?}");
+
+    not_behind_later_work(&session, &engine, gpu)?;
+    let before_closing = opened.figures().stored_bytes;
+
+    // What is under way when the pool is closed is done; then nothing of it is left.
+    let mut others = blocks(&engine)?;
+    others.iter_mut().for_each(|block| block.hash = hash(block.depth + 100));
+    let under_way = taken_up(session.publish_from_gpu(gpu, (&*engine).into(), others))?;
+    transfers.close();
+    let published = under_way.poll()?.context("what was taken up is done when a pool is closed")?;
+    ensure!(published.report?.published() == usize::from(BLOCKS), "it was done, and failed");
+    ensure!(!is_mapped(&path)?, "the pool is mapped after it was closed: the GPU has it still");
+    let refused = session.publish_from_gpu(gpu, (&*engine).into(), blocks(&engine)?);
+    given_back(refused, |error| matches!(error, GpuSubmitError::Refused(SubmitError::Closed(_))))?;
+    ensure!(matches!(transfers.gpu(gpu), Err(GpuError::Closed)), "a closed pool opens a GPU");
+    ensure!(opened.figures().stored_bytes == before_closing + bytes, "figures of a closed pool");
+    Ok(format!("{BLOCKS} blocks behind late work of a stream, both ways; closed and unmapped"))
+}
+
+/// Refused for the right reason, with all that was given.
+fn given_back<T>(
+    refused: Result<T, GpuSubmitError<Vec<NewBlock<OnGpu>>>>,
+    expected: impl FnOnce(&GpuSubmitError<Vec<NewBlock<OnGpu>>>) -> bool,
+) -> Result<()> {
+    let Err(error) = refused else { anyhow::bail!("a transfer that cannot be was taken up") };
+    ensure!(expected(&error), "refused for another reason: {error}");
+    ensure!(error.into_inner().len() == usize::from(BLOCKS), "blocks were not given back");
+    Ok(())
+}
+
+fn taken_up<T, G>(submitted: Result<T, GpuSubmitError<G>>) -> Result<T> {
+    submitted.map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+fn blocks(stream: &Arc<CudaStream>) -> Result<Vec<NewBlock<OnGpu>>> {
+    let block = |depth| Ok(NewBlock { hash: hash(depth), depth, bytes: OnGpu::new(stream)? });
+    (0..u32::from(BLOCKS)).map(block).collect()
+}
+
+fn hash(depth: u32) -> BlockHash {
+    let mut hash = [0; 32];
+    hash[..4].copy_from_slice(&depth.to_le_bytes());
+    BlockHash::new(hash)
+}
