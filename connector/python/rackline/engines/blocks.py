@@ -164,15 +164,9 @@ class SharedBlocks:
 
     def save_each(
         self, hashes: list[bytes], depths: list[int], memories: list[rackline.BlockMemory]
-    ) -> list[bool]:
-        """Publishes blocks, each from a memory of its own of one block. Returns for each whether all
-        can find it now."""
-        return [outcome in SAVED for outcome in self.publish_each(hashes, depths, memories)]
-
-    def publish_each(
-        self, hashes: list[bytes], depths: list[int], memories: list[rackline.BlockMemory]
     ) -> list[str]:
-        """The same, and returns for each the outcome: one of ``SAVED``, or why it is not there."""
+        """Publishes blocks, each from a memory of its own of one block. Returns for each the outcome:
+        one of ``SAVED`` when all can find it now, or why not."""
         outcomes = []
         for name, depth, memory in zip(hashes, depths, memories, strict=True):
             outcomes += self._publish([name], depth, memory, [0])

@@ -22,7 +22,7 @@ import rackline
 from lmcache import torch_device_type
 from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 from rackline.engines.attachment import Attachment
-from rackline.engines.blocks import SharedBlocks
+from rackline.engines.blocks import SAVED, SharedBlocks
 from rackline.engines.settings import SettingsError
 from rackline.engines.weights import digest_of_folder
 from rackline.lmcache.identity import ChunkForm, chunk_form, chunk_hash, chunk_model
@@ -241,18 +241,18 @@ class RacklineBackend(StoragePluginInterface):
     ) -> None:
         """In a thread: saves chunks, and gives their objects back."""
         with self._under_way as may_use:
-            saved = [False] * len(taken)
+            outcomes = ["stopped"] * len(taken)
             try:
                 if may_use:
-                    saved = blocks.save_each(
+                    outcomes = blocks.save_each(
                         [chunk_hash(key) for _, key, _ in taken],
                         [depth for depth, _, _ in taken],
                         [_memory(item, form.bytes) for _, _, item in taken],
                     )
             finally:
                 self._let_go(taken)
-        for (_, key, _), good in zip(taken, saved, strict=True):
-            if good and on_complete_callback is not None:
+        for (_, key, _), outcome in zip(taken, outcomes, strict=True):
+            if outcome in SAVED and on_complete_callback is not None:
                 try:
                     on_complete_callback(key)
                 except Exception as error:

@@ -3,7 +3,9 @@ the rack.
 
 - **D1** Whole objects only, copied between LMCache's memory and that of the pool, and only what the pool's
   checks let pass: an object that failed, and those behind it in its task, are not there.
-- **D2** No call waits: threads carry out the tasks, and an event says when one is done.
+- **D2** No call waits: threads carry out the tasks, and an event says when one is done. Nor does a thread
+  wait for a model that is being opened: what LMCache stores, and offers only once, is put off until it is
+  open; a lookup is put off for so long, and finds nothing then.
 - **D3** Nothing is raised once it is made: what fails is a miss, or not stored.
 - **D4** LMCache keeps the memory of a task until it is done; when this is closed all are.
 """
@@ -12,22 +14,22 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import logging
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import rackline
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
-from lmcache.v1.platform.event_notifier import create_event_notifier
 from rackline.engines.attachment import Attachment
-from rackline.engines.blocks import SharedBlocks
+from rackline.engines.blocks import SAVED
 from rackline.engines.settings import PoolSettings
-from rackline.engines.weights import digest_of_folder
-from rackline.lmcache.l2_identity import ObjectForm, object_form, object_hash, object_model
+from rackline.lmcache.l2_identity import ObjectForm, object_form, object_hash
+from rackline.lmcache.l2_openings import Opening, Openings
+from rackline.lmcache.l2_tasks import Tasks
 from rackline.lmcache.pins import Pins
 
 if TYPE_CHECKING:
@@ -50,29 +52,17 @@ class L2Settings(PoolSettings):
 
     lookup_timeout_ms: int = 1000
     """After which nothing was found."""
+    engines_on_gpu: bool = False
+    """The engines compute on GPUs: the order of their bytes does not depend on the host's CPU."""
 
 
-class _Tasks:
-    """Results of one kind of tasks, and the event that tells of them."""
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """The objects of one form in a task."""
 
-    def __init__(self) -> None:
-        self.event = create_event_notifier()
-        self._changed = threading.Lock()
-        self._done: dict[int, Any] = {}
-
-    def done(self, number: int, result: Any) -> None:
-        with self._changed:
-            self._done[number] = result
-        self.event.notify()
-
-    def take(self, number: int) -> Any:
-        with self._changed:
-            return self._done.pop(number, None)
-
-    def take_all(self) -> dict[int, Any]:
-        with self._changed:
-            done, self._done = self._done, {}
-        return done
+    form: ObjectForm
+    places: list[int]
+    opening: Opening
 
 
 class RacklineL2Adapter(L2AdapterInterface):
@@ -81,80 +71,108 @@ class RacklineL2Adapter(L2AdapterInterface):
     def __init__(
         self, adapter_params: dict[str, Any], l1_memory_desc: L1MemoryDesc | None = None
     ) -> None:
+        # The server's class has attributes of its own, which begin with an underscore, too.
         super().__init__()
         self._settings = L2Settings.of(adapter_params)
         self._attachment = Attachment(self._settings)
-        self._stores, self._lookups, self._loads = _Tasks(), _Tasks(), _Tasks()
-        self._changed = threading.Lock()
-        self._tasks = 0
-        self._opened: dict[ObjectForm, SharedBlocks | None] = {}
+        self._openings = Openings(self._settings)
         self._pins = Pins(self._settings.hold_ms)
         self._load_threads = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="rackline_load")
         self._store_threads = ThreadPoolExecutor(
             STORES_AT_ONCE, thread_name_prefix="rackline_store"
         )
+        self._stores = Tasks(self._store_threads)
+        self._lookups, self._loads = Tasks(self._load_threads), Tasks(self._load_threads)
+        self._numbers = itertools.count(1)
 
     def get_store_event_fd(self) -> int:
-        return self._stores.event.fileno()
+        return self._stores.fileno()
 
     def get_lookup_and_lock_event_fd(self) -> int:
-        return self._lookups.event.fileno()
+        return self._lookups.fileno()
 
     def get_load_event_fd(self) -> int:
-        return self._loads.event.fileno()
+        return self._loads.fileno()
 
     # Stores
 
     def submit_store_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
+        number = next(self._numbers)
         nothing = L2StoreResult(False, 0)
-        return self._submit(self._store_threads, self._stores, nothing, self._store, keys, objects)
+        self._stores.begin(number, nothing, lambda _: self._store(keys, objects))
+        return number
 
     def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
         return self._stores.take_all()
 
-    def _store(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> L2StoreResult:
-        stored: list[int] = []
-        for form, places in _by_form(keys, [_form_of(*pair) for pair in zip(keys, objects)]):
-            if (blocks := self._blocks(form)) is None:
+    def _store(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> L2StoreResult | Future:
+        parts = self._parts([_form_of(*pair) for pair in zip(keys, objects, strict=True)])
+        for part in parts:
+            if not part.opening.opened.done():
+                return part.opening.opened
+        there, new = 0, []
+        for part in parts:
+            if (blocks := part.opening.blocks) is None:
                 continue
-            hashes = [object_hash(keys[place]) for place in places]
-            memories = [_memory(objects[place], form.bytes) for place in places]
-            saved = blocks.save_each(hashes, list(range(len(places))), memories)
-            stored += [place for place, good in zip(places, saved, strict=True) if good]
-        sizes = [objects[place].get_size() for place in stored]
-        if stored:
-            self._notify_keys_stored([keys[place] for place in stored], sizes)
-        return L2StoreResult(len(stored) == len(keys), sum(sizes))
+            outcomes = blocks.save_each(
+                [object_hash(keys[place]) for place in part.places],
+                list(range(len(part.places))),
+                [_memory(objects[place], part.form.bytes) for place in part.places],
+            )
+            there += sum(outcome in SAVED for outcome in outcomes)
+            new += [
+                place
+                for place, outcome in zip(part.places, outcomes, strict=True)
+                if outcome == "published"
+            ]
+        # What was there already was counted by whoever stored it.
+        sizes = [objects[place].get_size() for place in new]
+        if new:
+            self._notify_keys_stored([keys[place] for place in new], sizes)
+        return L2StoreResult(there == len(keys), sum(sizes))
 
     # Lookups
 
     def submit_lookup_and_lock_task(
         self, keys: list[ObjectKey], group_layout_descs: dict[int, MemoryLayoutDesc]
     ) -> int:
-        nothing = Bitmap(len(keys))
-        arguments = (self._lookup, keys, group_layout_descs)
-        return self._submit(self._load_threads, self._lookups, nothing, *arguments)
+        number = next(self._numbers)
+        self._lookups.begin(
+            number,
+            Bitmap(len(keys)),
+            lambda began_s: self._lookup(keys, group_layout_descs, began_s),
+        )
+        return number
 
     def query_lookup_and_lock_result(self, task_id: int) -> Bitmap | None:
         return self._lookups.take(task_id)
 
     def _lookup(
-        self, keys: list[ObjectKey], group_layout_descs: dict[int, MemoryLayoutDesc]
-    ) -> Bitmap:
-        found = Bitmap(len(keys))
+        self,
+        keys: list[ObjectKey],
+        group_layout_descs: dict[int, MemoryLayoutDesc],
+        began_s: float,
+    ) -> Bitmap | Future:
         layouts = [group_layout_descs.get(key.object_group_id) for key in keys]
-        forms = [
-            None if layout is None else object_form(key, layout.shapes, layout.dtypes)
-            for key, layout in zip(keys, layouts, strict=True)
-        ]
-        for form, places in _by_form(keys, forms):
-            if (blocks := self._blocks(form)) is None:
+        parts = self._parts(
+            [
+                None if layout is None else object_form(key, layout.shapes, layout.dtypes)
+                for key, layout in zip(keys, layouts, strict=True)
+            ]
+        )
+        for part in parts:
+            if not part.opening.waited.done():
+                return part.opening.waited
+        found = Bitmap(len(keys))
+        for part in parts:
+            if (blocks := part.opening.blocks) is None:
                 continue
-            hashes = [object_hash(keys[place]) for place in places]
-            prefix = blocks.hold(hashes, self._settings.lookup_timeout_ms)
+            hashes = [object_hash(keys[place]) for place in part.places]
+            waited_ms = int((time.monotonic() - began_s) * 1000)
+            prefix = blocks.hold(hashes, max(0, self._settings.lookup_timeout_ms - waited_ms))
             if prefix is not None and len(prefix) > 0:
                 self._pins.add(hashes[: len(prefix)], prefix)
-                found.batched_set(places[: len(prefix)])
+                found.batched_set(part.places[: len(prefix)])
         return found
 
     def submit_unlock(self, keys: list[ObjectKey]) -> None:
@@ -168,23 +186,29 @@ class RacklineL2Adapter(L2AdapterInterface):
     # Loads
 
     def submit_load_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
-        nothing = Bitmap(len(keys))
-        return self._submit(self._load_threads, self._loads, nothing, self._load, keys, objects)
+        number = next(self._numbers)
+        self._loads.begin(number, Bitmap(len(keys)), lambda _: self._load(keys, objects))
+        return number
 
     def query_load_result(self, task_id: int) -> Bitmap | None:
         return self._loads.take(task_id)
 
-    def _load(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> Bitmap:
+    def _load(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> Bitmap | Future:
+        parts = self._parts([_form_of(*pair) for pair in zip(keys, objects, strict=True)])
+        for part in parts:
+            if not part.opening.waited.done():
+                return part.opening.waited
         loaded, good = Bitmap(len(keys)), []
-        for form, places in _by_form(keys, [_form_of(*pair) for pair in zip(keys, objects)]):
-            if (blocks := self._blocks(form)) is None:
+        for part in parts:
+            if (blocks := part.opening.blocks) is None:
                 continue
-            hashes = [object_hash(keys[place]) for place in places]
+            hashes = [object_hash(keys[place]) for place in part.places]
             prefix = blocks.hold(hashes, self._settings.lookup_timeout_ms)
             if prefix is None:
                 continue
             with prefix:
-                memories = [_memory(objects[place], form.bytes) for place in places[: len(prefix)]]
+                places = part.places[: len(prefix)]
+                memories = [_memory(objects[place], part.form.bytes) for place in places]
                 valid = blocks.load_each(prefix.handles(), memories)
             loaded.batched_set(places[:valid])
             good += [keys[place] for place in places[:valid]]
@@ -194,84 +218,44 @@ class RacklineL2Adapter(L2AdapterInterface):
 
     # The rest
 
-    def _blocks(self, form: ObjectForm) -> SharedBlocks | None:
-        """The blocks of objects of a form; ``None`` when they cannot be shared."""
-        with self._changed:
-            if form not in self._opened:
-                try:
-                    weights = self._settings.model_id or digest_of_folder(form.model_name)
-                    model = object_model(form, weights)
-                    self._opened[form] = SharedBlocks(self._settings, model, form.bytes)
-                except Exception as error:
-                    self._opened[form] = None
-                    logger.error("Rackline: %s is not shared: %r", form.model_name, error)
-            return self._opened[form]
-
-    def _submit(
-        self,
-        threads: ThreadPoolExecutor,
-        tasks: _Tasks,
-        nothing: Any,
-        work: Callable[..., Any],
-        *arguments: Any,
-    ) -> int:
-        """Begins a task, whose result is ``nothing`` when it fails, or when this is being closed."""
-        with self._changed:
-            self._tasks += 1
-            number = self._tasks
-
-        def carry_out() -> None:
-            result = nothing
-            try:
-                result = work(*arguments)
-            except Exception as error:
-                logger.warning("Rackline: a task of LMCache failed: %r", error)
-            finally:
-                tasks.done(number, result)
-
-        try:
-            threads.submit(carry_out)
-        except RuntimeError:
-            tasks.done(number, nothing)
-        return number
+    def _parts(self, forms: list[ObjectForm | None]) -> list[_Part]:
+        """The objects of each form, in their order, of which this begins to open what is not open. What
+        has no form is left out."""
+        places: dict[ObjectForm, list[int]] = collections.defaultdict(list)
+        for place, form in enumerate(forms):
+            if form is not None:
+                places[form].append(place)
+        return [_Part(form, found, self._openings.of(form)) for form, found in places.items()]
 
     def counters(self) -> dict[str, int]:
         """What was done since the start, by name."""
-        with self._changed:
-            opened = [blocks for blocks in self._opened.values() if blocks is not None]
         total: collections.Counter[str] = collections.Counter()
-        for blocks in opened:
+        for blocks in self._openings.shared():
             total.update(blocks.counters())
         return dict(total)
 
     def report_status(self) -> dict[str, Any]:
-        return {"is_healthy": True, "type": type(self).__name__, **self.counters()}
+        """Healthy while every model that was asked for can be shared. ``not_shared`` says which cannot,
+        and why, and ``opening`` which is not open yet."""
+        refused = self._openings.refused()
+        return {
+            "is_healthy": not refused,
+            "type": type(self).__name__,
+            "not_shared": refused,
+            "opening": self._openings.opening(),
+            **self.counters(),
+        }
 
     def close(self) -> None:
         """Waits for what has begun; nothing of LMCache's memory is used after return (D4)."""
-        with self._changed:
-            opened = [blocks for blocks in self._opened.values() if blocks is not None]
-        for blocks in opened:
-            blocks.stop()
+        self._openings.stop()
         self._load_threads.shutdown()
         self._store_threads.shutdown()
         self._pins.clear()
-        for blocks in opened:
-            blocks.close()
+        self._openings.close()
         self._attachment.close()
         for tasks in (self._stores, self._lookups, self._loads):
-            tasks.event.close()
-
-
-def _by_form(
-    keys: list[ObjectKey], forms: list[ObjectForm | None]
-) -> list[tuple[ObjectForm, list[int]]]:
-    """The places of the keys of each form, in their order. What has none is left out."""
-    places: dict[ObjectForm, list[int]] = collections.defaultdict(list)
-    for place, form in enumerate(forms):
-        if form is not None:
-            places[form].append(place)
-    return list(places.items())
+            tasks.close()
 
 
 def _form_of(key: ObjectKey, item: MemoryObj) -> ObjectForm | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import rackline
+from rackline.engines.processor import processor
 
 # The order of the bytes in an object is LMCache's. Counted up when what is taken of it changes.
 LAYOUT_VERSION = 1
@@ -43,15 +44,18 @@ def object_form(key: Any, shapes: Iterable[Any], dtypes: Iterable[Any]) -> Objec
     )
 
 
-def object_model(form: ObjectForm, weights: str) -> rackline.Model:
-    """The identity of objects of a form, of the weights that ``weights`` stands for."""
+def object_model(form: ObjectForm, weights: str, on_gpu: bool) -> rackline.Model:
+    """The identity of objects of a form, of the weights that ``weights`` stands for, that engines have
+    computed on GPUs, or maybe not."""
     from importlib.metadata import version
 
     told = json.dumps(dataclasses.asdict(form), sort_keys=True)
+    # LMCache does not say whose KV it is: without a word of the user it may be that of this host's CPU.
+    device = "gpu" if on_gpu else processor()
     # The form says all of it: what a model has beside is told apart by that.
     return rackline.Model(
         name=weights,
-        revision=f"lmcache {version('lmcache')} server {told}",
+        revision=f"lmcache {version('lmcache')} server {device} {told}",
         dtype=",".join(form.dtypes),
         layout_version=LAYOUT_VERSION,
         block_tokens=1,
