@@ -3,10 +3,10 @@
  * Generated from connector/capi/src/session by cbindgen: edit the Rust sources, not this file.
  *
  * A process attaches to a pool, opens a session for the blocks of one model, and asks it for prefixes
- * by the block hashes of its engine. No call waits for the pool but rackline_pool_attach and
- * rackline_pool_close, and those with "wait" or "free" in their names: lookups, publishes and fetches
- * are transfers, which threads of the library carry out. What a fetch calls valid has been checked;
- * anything that failed is a miss with a reason.
+ * by the block hashes of its engine. No call waits for the pool but rackline_pool_attach,
+ * rackline_pool_close and rackline_gpu_open, and those with "wait" or "free" in their names: lookups,
+ * publishes and fetches are transfers, which threads of the library carry out. What a fetch calls
+ * valid has been checked; anything that failed is a miss with a reason.
  *
  * Threads. Every function may be called from any thread, with any handle, also while other threads
  * use or free that. Calls of one thread are not carried out in order: wait for a publish before you
@@ -19,6 +19,10 @@
  * Memory. Addresses that a publish or a fetch was given are lent to it until it is over: a wait or
  * poll of it returned RACKLINE_ERROR_OK or RACKLINE_ERROR_NO_RESULT, a cancel said that it was
  * revoked, or a free of it returned. Texts and arrays of other calls are not needed after the call.
+ *
+ * GPUs. Blocks are also published from the memory of an NVIDIA GPU, and fetched into it, in the order of
+ * the engine's stream: rackline_gpu_open, and the calls with "gpu" in their names. What such a call starts
+ * is waited for, polled, cancelled and freed like any other publish or fetch.
  *
  * Processes. A child made by fork is not attached: what its parent has open is RACKLINE_ERROR_FORKED
  * in it, or RACKLINE_ERROR_BAD_HANDLE once it has attached by itself. Call rackline_pool_close before
@@ -68,6 +72,9 @@ typedef enum {
   // Memory of this transfer is lent to another, and one of the two writes it. Nothing is changed.
   // Wait for the other one, or free it.
   RACKLINE_ERROR_LENT = -10,
+  // The GPU cannot be used, or is not open in the pool of the session; or the copy cannot come after
+  // the work of the stream, which is being captured into a graph, say. Nothing is changed.
+  RACKLINE_ERROR_GPU = -11,
 } RacklineError;
 
 // Why a prefix was not fetched, or held, to its end. Always harmless: the engine computes the rest
@@ -111,6 +118,16 @@ typedef enum {
   RACKLINE_REASON_DECLARED_DEAD = 17,
 } RacklineReason;
 
+// How a GPU reaches the pool.
+typedef enum {
+  // Straight: the pool is registered with the driver as memory.
+  RACKLINE_GPU_REACH_REGISTERED = 0,
+  // Straight: it is registered as memory of a device.
+  RACKLINE_GPU_REACH_REGISTERED_AS_DEVICE = 1,
+  // Through a pinned buffer, with a copy more by the processor: it could not be registered.
+  RACKLINE_GPU_REACH_BOUNCED = 2,
+} RacklineGpuReach;
+
 // What became of a block that was published.
 typedef enum {
   // Every host can find and read it.
@@ -153,6 +170,10 @@ typedef struct {
   // Threads that copy, 64 at most. One fills most of what a processor can copy, and is the
   // default.
   uint32_t copy_threads;
+  // Threads beside them that take fetches only, 64 at most; by default none. For processes that
+  // publish from a GPU: a publish waits for the work of the engine's stream, and fetches need not wait
+  // behind it.
+  uint32_t fetch_threads;
   // Transfers that wait in each queue at most, 1048576 at most; by default 256.
   uint32_t queue_depth;
   // Above how many thousandths of use this process begins to evict in the background; by default
@@ -256,9 +277,27 @@ typedef struct {
   RacklineReason reason;
 } RacklineLookupResult;
 
+// A GPU that is open in a pool. Zero is none.
+typedef struct {
+  // Its number, which is not that of the GPU.
+  uint64_t handle;
+} RacklineGpu;
+
+// What a GPU copied so far, in all sessions of the pool.
+typedef struct {
+  // Bytes that came into the pool.
+  uint64_t stored_bytes;
+  // Bytes that came out of it.
+  uint64_t loaded_bytes;
+  // Those of both that took the way through the buffer.
+  uint64_t bounced_bytes;
+  // Blocks that the driver failed to copy.
+  uint64_t failed_payloads;
+} RacklineGpuFigures;
+
 // A part of a block that is published. It stays as it is until the publish is over.
 typedef struct {
-  // Where it starts.
+  // Where it starts: in memory of this process, or of the GPU that it is published from.
   const void *address;
   // Its length in bytes, at least 1.
   size_t bytes;
@@ -281,7 +320,7 @@ typedef struct {
 
 // A part of a block that is fetched. Nobody else reads or writes it until the fetch is over.
 typedef struct {
-  // Where it starts.
+  // Where it starts: in memory of this process, or of the GPU that it is fetched into.
   void *address;
   // Its length in bytes, at least 1.
   size_t bytes;
@@ -307,8 +346,8 @@ extern "C" {
 
 // What was wrong in the last call of this thread that returned an error, or whose result says that
 // blocks could not be had (a hold, `RacklinePublishResult`, `RacklineFetchResult`; not a lookup that
-// finds fewer): a text, empty when there was none. It stays valid until the next such call of the same
-// thread.
+// finds fewer), or that a GPU bounces (`rackline_gpu_reach`): a text, empty when there was none. It
+// stays valid until the next such call of the same thread.
 const char *rackline_error_message(void);
 
 // The name of an error code, as in this header: `"RACKLINE_ERROR_BUSY"`, say. A text that stays
@@ -504,6 +543,35 @@ RacklineError rackline_prefix_release(RacklinePrefix prefix);
 // Frees a prefix, and lets its blocks go. One that is zero is ignored.
 RacklineError rackline_prefix_free(RacklinePrefix prefix);
 
+// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory; or finds it
+// open. Open it once, for all sessions of the pool. Takes seconds for a large pool, all of which is
+// registered with the driver. The GPU stays open until the pool is closed.
+//
+// The CUDA driver (libcuda.so) is loaded by the first call. On a machine without one, as without that
+// GPU, the error is `RACKLINE_ERROR_GPU`.
+//
+// # Safety
+// `gpu` is null or points to a handle that nobody else uses during the call.
+RacklineError rackline_gpu_open(RacklinePool pool,
+                                uint32_t number,
+                                RacklineGpu *gpu);
+
+// How the GPU reaches the pool. When it does through a buffer, `rackline_error_message` says why.
+//
+// # Safety
+// `reach` is null or points to a value that nobody else uses during the call.
+RacklineError rackline_gpu_reach(RacklineGpu gpu, RacklineGpuReach *reach);
+
+// What the GPU copied so far; also after the pool was closed.
+//
+// # Safety
+// `figures` is null or points to figures that nobody else uses during the call.
+RacklineError rackline_gpu_figures(RacklineGpu gpu, RacklineGpuFigures *figures);
+
+// Frees the handle of a GPU. What it has under way goes on, and it stays open. One that is zero is
+// ignored.
+RacklineError rackline_gpu_free(RacklineGpu gpu);
+
 // Publishes `count` blocks that follow one another in a prompt, the first of them behind
 // `first_depth` others. Block `b` has the hash `hashes[b]`, and its bytes are those of the
 // `parts_a_block` parts from `parts[b * parts_a_block]` on, gathered in this order; together they are
@@ -524,6 +592,24 @@ RacklineError rackline_publish(RacklineSession session,
                                const RacklineSource *parts,
                                size_t parts_a_block,
                                RacklinePublish *publish);
+
+// As `rackline_publish`, of blocks in the memory of `gpu`, whose copy engines copy them. They are
+// published as `stream` leaves them with what it was given before this call: a `CUstream` or
+// `cudaStream_t` of the GPU's primary context, or one of CUDA's own (0 or 1 the default stream, 2 that of
+// the calling thread). The call records how far the stream is, and does not wait for it.
+//
+// # Safety
+// As `rackline_publish`, with parts in the memory of the GPU, which what the stream was given before may
+// write still. The stream exists during the call.
+RacklineError rackline_publish_from_gpu(RacklineSession session,
+                                        RacklineGpu gpu,
+                                        void *stream,
+                                        const RacklineBlockHash *hashes,
+                                        size_t count,
+                                        uint32_t first_depth,
+                                        const RacklineSource *parts,
+                                        size_t parts_a_block,
+                                        RacklinePublish *publish);
 
 // The result of a publish, when it comes within `timeout_ms` milliseconds: 0 only looks, and
 // `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`; after
@@ -590,6 +676,37 @@ RacklineError rackline_fetch_handles(RacklineSession session,
                                      const RacklineDestination *parts,
                                      size_t parts_a_block,
                                      RacklineFetch *fetch);
+
+// As `rackline_fetch`, into the memory of `gpu`, whose copy engines copy the blocks when `stream` (as in
+// `rackline_publish_from_gpu`) is done with what it was given before this call. What is launched after
+// the fetch is over finds the bytes.
+//
+// # Safety
+// As `rackline_fetch`, with parts in the memory of the GPU, which what the stream was given before may
+// read and write still. The stream exists during the call.
+RacklineError rackline_fetch_into_gpu(RacklineSession session,
+                                      RacklineGpu gpu,
+                                      void *stream,
+                                      RacklinePrefix prefix,
+                                      size_t first,
+                                      size_t count,
+                                      const RacklineDestination *parts,
+                                      size_t parts_a_block,
+                                      RacklineFetch *fetch);
+
+// As `rackline_fetch_into_gpu`, of blocks that another process of the rack found
+// (`rackline_prefix_handles`), one after the other in a prompt.
+//
+// # Safety
+// As `rackline_fetch_into_gpu`, and `handles` is null or points to `count` handles.
+RacklineError rackline_fetch_handles_into_gpu(RacklineSession session,
+                                              RacklineGpu gpu,
+                                              void *stream,
+                                              const RacklineBlockHandle *handles,
+                                              size_t count,
+                                              const RacklineDestination *parts,
+                                              size_t parts_a_block,
+                                              RacklineFetch *fetch);
 
 // The result of a fetch, when it comes within `timeout_ms` milliseconds: 0 only looks, and
 // `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`; after

@@ -1,5 +1,6 @@
 // Rackline for C++17: owners for the handles of rackline.h, to be moved and not copied, and exceptions
-// for its errors. What the calls mean, and which memory is lent to whom for how long, stands there.
+// for its errors. What the calls mean, and which memory is lent to whom for how long, stands there. The
+// memory of a GPU is for the functions of rackline.h: Publish and Fetch own what those start as well.
 #ifndef RACKLINE_HPP
 #define RACKLINE_HPP
 #include "rackline.h"
@@ -14,7 +15,6 @@ class Error : public std::runtime_error {
 public:
     Error(RacklineError code, const char *message) : std::runtime_error(message), code_(code) {}
     RacklineError code() const noexcept { return code_; }
-
 private:
     RacklineError code_;
 };

@@ -21,6 +21,7 @@ const SESSIONS: &[&str] = &[
     "prefix",
     "lent",
     "lending",
+    "gpu",
     "publish",
     "fetch",
     "reason",

@@ -1,15 +1,18 @@
 //! Sessions from C and C++: programs against the generated header, over a real region in /dev/shm.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod driver;
 mod install;
 mod program;
 mod region;
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
+use std::process::Command;
 
 use kv_cache::ChainHasher;
 
+use driver::compile_with_driver;
 use program::{compile, finish, start};
 use region::Pool;
 
@@ -68,11 +71,14 @@ fn misuse_is_an_error_and_changes_nothing() {
 #[test]
 fn calls_with_arbitrary_arguments_are_errors_at_worst() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compile(Path::new("arbitrary.c"), folder.path());
+    let program = compile_with_driver(Path::new("arbitrary.c"), folder.path());
+    let mut on_gpu = 0;
     for seed in 0..8 {
         let said = run_alone(&program, &Pool::new(32 * MIB), &[&seed.to_string(), "4000"]);
         assert!(counter(&said, "succeeded") > 100 && counter(&said, "refused") > 1000, "{said}");
+        on_gpu += counter(&said, "on_gpu");
     }
+    assert!(on_gpu > 20, "{on_gpu} transfers with a GPU were taken up");
 }
 
 #[test]
@@ -111,6 +117,37 @@ fn many_threads_share_a_session_and_its_handles() {
     let program = compile(Path::new("contention.c"), folder.path());
     let said = run_alone(&program, &Pool::new(64 * MIB), &["8", "20"]);
     assert!(counter(&said, "refused") > 0, "no queue was ever full: {said}");
+}
+
+#[test]
+fn blocks_of_a_gpu_follow_its_stream_and_are_lent_like_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_with_driver(Path::new("gpu.c"), folder.path());
+    for driver in ["straight", "bounced", "failing"] {
+        run_alone(&program, &Pool::new(16 * MIB), &[driver]);
+    }
+}
+
+#[test]
+fn a_machine_without_a_driver_has_one_clear_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("no_gpu.c"), folder.path());
+    // Also where there is one: what cannot be loaded is found first.
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::fs::write(folder.path().join(name), "no library").unwrap();
+    }
+    let pool = Pool::new(16 * MIB);
+    let mut command = Command::new(program);
+    let output = command.arg(pool.path()).env("LD_LIBRARY_PATH", folder.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(pool.host_tiers().is_empty(), "it has left: {:?}", pool.host_tiers());
+}
+
+#[test]
+fn a_child_of_fork_leaves_the_gpu_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_with_driver(Path::new("forked_gpu.c"), folder.path());
+    run_alone(&program, &Pool::new(16 * MIB), &[]);
 }
 
 #[test]

@@ -64,7 +64,18 @@ static int fails(const char *name) {
     return __sync_add_and_fetch(&calls, 1) >= atoi(mode + 6 + length);
 }
 
-static struct stream *stream_of(void *handle) { return handle ? handle : &default_stream; }
+/* Also by the handles that CUDA has for the default stream (0, 1) and for that of each thread (2). */
+static struct stream *stream_of(void *handle) {
+    static __thread struct stream *of_thread;
+    if ((uint64_t)handle > 2) return handle;
+    if ((uint64_t)handle < 2) return &default_stream;
+    if (!of_thread) {
+        of_thread = calloc(1, sizeof *of_thread);
+        of_thread->next = streams;
+        streams = of_thread;
+    }
+    return of_thread;
+}
 
 static struct range *range_of(uint64_t address, uint64_t bytes) {
     for (struct range *range = ranges; range; range = range->next)

@@ -16,6 +16,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/capi/src/session/arguments.rs",
     "connector/capi/src/session/error.rs",
     "connector/capi/src/session/fetch.rs",
+    "connector/capi/src/session/gpu.rs",
     "connector/capi/src/session/hashes.rs",
     "connector/capi/src/session/lent.rs",
     "connector/capi/src/session/lookup.rs",

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::AssertUnwindSafe;
 
-use connector::transfer::SubmitError;
+use connector::transfer::{GpuError, GpuSubmitError, SubmitError};
 
 /// What a call returned. Zero is success; `rackline_error_message` says what was wrong and what to
 /// do.
@@ -41,10 +41,13 @@ pub enum RacklineError {
     /// Memory of this transfer is lent to another, and one of the two writes it. Nothing is changed.
     /// Wait for the other one, or free it.
     Lent = -10,
+    /// The GPU cannot be used, or is not open in the pool of the session; or the copy cannot come after
+    /// the work of the stream, which is being captured into a graph, say. Nothing is changed.
+    Gpu = -11,
 }
 
 impl RacklineError {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Ok,
         Self::BadArgument,
         Self::BadHandle,
@@ -56,6 +59,7 @@ impl RacklineError {
         Self::NoResult,
         Self::Panicked,
         Self::Lent,
+        Self::Gpu,
     ];
 
     /// Its name in the header.
@@ -72,6 +76,7 @@ impl RacklineError {
             Self::NoResult => c"RACKLINE_ERROR_NO_RESULT",
             Self::Panicked => c"RACKLINE_ERROR_PANICKED",
             Self::Lent => c"RACKLINE_ERROR_LENT",
+            Self::Gpu => c"RACKLINE_ERROR_GPU",
         }
     }
 }
@@ -115,6 +120,35 @@ impl<T> From<SubmitError<T>> for Failure {
     }
 }
 
+/// Work for a GPU that was not taken up; what was given is dropped.
+impl<T> From<GpuSubmitError<T>> for Failure {
+    fn from(refused: GpuSubmitError<T>) -> Self {
+        match refused {
+            GpuSubmitError::Refused(refused) => refused.into(),
+            GpuSubmitError::NotOpen { gpu, .. } => Self::new(
+                RacklineError::Gpu,
+                format!(
+                    "GPU {gpu} is not open in the pool of this session: it was opened in another, call \
+                     rackline_gpu_open with this one"
+                ),
+            ),
+            GpuSubmitError::Stream { .. } => Self::new(RacklineError::Gpu, refused),
+        }
+    }
+}
+
+/// A GPU that was not opened.
+impl From<GpuError> for Failure {
+    fn from(refused: GpuError) -> Self {
+        let code = match refused {
+            GpuError::Cuda(_) => RacklineError::Gpu,
+            GpuError::Forked => RacklineError::Forked,
+            GpuError::Closed => RacklineError::Closed,
+        };
+        Self::new(code, refused)
+    }
+}
+
 /// A text for C. No message of ours has a NUL, at most a name in one.
 pub(super) fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "?")).unwrap_or_default()
@@ -149,8 +183,8 @@ fn said_by(panic: &(dyn Any + Send)) -> String {
 
 /// What was wrong in the last call of this thread that returned an error, or whose result says that
 /// blocks could not be had (a hold, `RacklinePublishResult`, `RacklineFetchResult`; not a lookup that
-/// finds fewer): a text, empty when there was none. It stays valid until the next such call of the same
-/// thread.
+/// finds fewer), or that a GPU bounces (`rackline_gpu_reach`): a text, empty when there was none. It
+/// stays valid until the next such call of the same thread.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_error_message() -> *const c_char {

@@ -1,14 +1,17 @@
 //! Fetching blocks.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
+use std::ffi::c_void;
+
 use connector::session::FetchStop;
 use connector::transfer::{Fetched, TransferSession};
 use kv_cache::MatchedBlock;
 
 use super::arguments::place;
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
+use super::gpu::{GpuStream, RacklineGpu};
 use super::handles::{self, Opened};
-use super::lent::{LentDestination, RacklineDestination, destinations_at};
+use super::lent::{LentDestination, MemoryOf, RacklineDestination, destinations_at};
 use super::opening::RacklineSession;
 use super::pending::Pending;
 use super::prefix::{Prefix, RacklineBlockHandle, RacklinePrefix, blocks_at};
@@ -38,12 +41,14 @@ impl Opened for Fetch {
     const KIND: &'static str = "a fetch";
 }
 
-/// Starts a fetch of `blocks` on the session, whose handle it writes to `fetch`.
+/// Starts a fetch of `blocks` on the session, whose handle it writes to `fetch`; into the GPU of
+/// `stream`, if there is one.
 ///
 /// # Safety
-/// As [`rackline_fetch`], with as many parts as `blocks` wants.
+/// As [`rackline_fetch`], or [`rackline_fetch_into_gpu`], with as many parts as `blocks` wants.
 unsafe fn start(
     session: RacklineSession,
+    stream: Option<GpuStream>,
     blocks: impl FnOnce() -> Result<Vec<MatchedBlock>, Failure>,
     parts: *const RacklineDestination,
     parts_a_block: usize,
@@ -54,17 +59,33 @@ unsafe fn start(
         let fetch = unsafe { place(fetch, "the place for the fetch") }?;
         fetch.write(RacklineFetch { handle: 0 });
         let session = handles::get::<TransferSession>(session.handle)?;
+        // SAFETY: by the caller's promise.
+        let stream = stream.map(|stream| unsafe { stream.found() }).transpose()?;
         let blocks = blocks()?;
         let (count, block_bytes) = (blocks.len(), session.options().block_bytes);
+        let of = if stream.is_some() { MemoryOf::Gpu } else { MemoryOf::Process };
+        let lending = handles::lending()?;
         // SAFETY: by the caller's promise. Until the fetch is over: its completion comes after the
         // blocks were used for the last time.
-        let destinations = unsafe {
-            destinations_at(parts, count, parts_a_block, block_bytes, handles::lending()?)
-        }?;
-        let pending = Pending::new(session.fetch(blocks, destinations)?);
-        fetch.write(RacklineFetch { handle: handles::open(Fetch(pending)) });
+        let destinations =
+            unsafe { destinations_at(parts, count, parts_a_block, block_bytes, of, lending) }?;
+        let submitted = match stream {
+            None => session.fetch(blocks, destinations)?,
+            Some((gpu, stream)) => session.fetch_into_gpu(gpu, stream, blocks, destinations)?,
+        };
+        fetch.write(RacklineFetch { handle: handles::open(Fetch(Pending::new(submitted))) });
         Ok(())
     })
+}
+
+/// `count` blocks of a prefix, from number `first` on.
+fn of_prefix(
+    prefix: RacklinePrefix,
+    first: usize,
+    count: usize,
+) -> Result<Vec<MatchedBlock>, Failure> {
+    let prefix = handles::get::<Prefix>(prefix.handle)?;
+    Ok(prefix.part(first, count)?.to_vec())
 }
 
 /// Fetches `count` blocks of a prefix, from number `first` on. The bytes of the first of them go into
@@ -90,12 +111,9 @@ pub unsafe extern "C" fn rackline_fetch(
     parts_a_block: usize,
     fetch: *mut RacklineFetch,
 ) -> RacklineError {
-    let blocks = || {
-        let prefix = handles::get::<Prefix>(prefix.handle)?;
-        Ok(prefix.part(first, count)?.to_vec())
-    };
+    let blocks = || of_prefix(prefix, first, count);
     // SAFETY: by the caller's promise.
-    unsafe { start(session, blocks, parts, parts_a_block, fetch) }
+    unsafe { start(session, None, blocks, parts, parts_a_block, fetch) }
 }
 
 /// As `rackline_fetch`, of blocks that another process of the rack found (`rackline_prefix_handles`),
@@ -116,7 +134,55 @@ pub unsafe extern "C" fn rackline_fetch_handles(
     // SAFETY: by the caller's promise.
     let blocks = || unsafe { blocks_at(handles, count) };
     // SAFETY: by the caller's promise.
-    unsafe { start(session, blocks, parts, parts_a_block, fetch) }
+    unsafe { start(session, None, blocks, parts, parts_a_block, fetch) }
+}
+
+/// As `rackline_fetch`, into the memory of `gpu`, whose copy engines copy the blocks when `stream` (as in
+/// `rackline_publish_from_gpu`) is done with what it was given before this call. What is launched after
+/// the fetch is over finds the bytes.
+///
+/// # Safety
+/// As `rackline_fetch`, with parts in the memory of the GPU, which what the stream was given before may
+/// read and write still. The stream exists during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_fetch_into_gpu(
+    session: RacklineSession,
+    gpu: RacklineGpu,
+    stream: *mut c_void,
+    prefix: RacklinePrefix,
+    first: usize,
+    count: usize,
+    parts: *const RacklineDestination,
+    parts_a_block: usize,
+    fetch: *mut RacklineFetch,
+) -> RacklineError {
+    let blocks = || of_prefix(prefix, first, count);
+    // SAFETY: by the caller's promise.
+    unsafe { start(session, Some(GpuStream { gpu, stream }), blocks, parts, parts_a_block, fetch) }
+}
+
+/// As `rackline_fetch_into_gpu`, of blocks that another process of the rack found
+/// (`rackline_prefix_handles`), one after the other in a prompt.
+///
+/// # Safety
+/// As `rackline_fetch_into_gpu`, and `handles` is null or points to `count` handles.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_fetch_handles_into_gpu(
+    session: RacklineSession,
+    gpu: RacklineGpu,
+    stream: *mut c_void,
+    handles: *const RacklineBlockHandle,
+    count: usize,
+    parts: *const RacklineDestination,
+    parts_a_block: usize,
+    fetch: *mut RacklineFetch,
+) -> RacklineError {
+    // SAFETY: by the caller's promise.
+    let blocks = || unsafe { blocks_at(handles, count) };
+    // SAFETY: by the caller's promise.
+    unsafe { start(session, Some(GpuStream { gpu, stream }), blocks, parts, parts_a_block, fetch) }
 }
 
 /// The result of a fetch, when it comes within `timeout_ms` milliseconds: 0 only looks, and

@@ -1,7 +1,11 @@
-//! What memory of this process is lent to transfers (I7).
+//! What memory is lent to transfers (I7).
 //!
 //! Addresses in segments that lie apart, each with the number of transfers that read it; one that is
 //! written is lent to that transfer alone.
+//!
+//! Memory of GPUs has no list of its own: a process has one range of addresses for its own memory and that
+//! of all its GPUs (CUDA's unified addressing, which every driver for 64-bit Linux has). So what has the
+//! same address is the same memory, whoever copies it: managed memory, say, or memory that was pinned.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

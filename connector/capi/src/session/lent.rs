@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
 
-use connector::transfer::{Destination, Source};
+use connector::dma::cuda::{DeviceDestination, DeviceSource};
+use connector::transfer::{Destination, GpuDestination, GpuSource, Source};
 
 use super::arguments::values;
 use super::error::Failure;
@@ -15,7 +16,7 @@ use super::lending::{Lending, Loan, Span};
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklineSource {
-    /// Where it starts.
+    /// Where it starts: in memory of this process, or of the GPU that it is published from.
     pub address: *const c_void,
     /// Its length in bytes, at least 1.
     pub bytes: usize,
@@ -25,10 +26,19 @@ pub struct RacklineSource {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklineDestination {
-    /// Where it starts.
+    /// Where it starts: in memory of this process, or of the GPU that it is fetched into.
     pub address: *mut c_void,
     /// Its length in bytes, at least 1.
     pub bytes: usize,
+}
+
+/// Whose memory the parts of a transfer are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum MemoryOf {
+    /// This process's: the processor copies.
+    Process,
+    /// That of the GPU which copies.
+    Gpu,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -62,26 +72,34 @@ struct Block {
 /// The memory of a transfer, lent until its last block is dropped.
 struct Lent {
     parts: Vec<Part>,
+    of: MemoryOf,
     _loan: Loan,
 }
 
 impl Lent {
-    fn of(parts: Vec<Part>, lending: &'static Lending, writes: bool) -> Result<Arc<Self>, Failure> {
+    fn new(
+        parts: Vec<Part>,
+        of: MemoryOf,
+        lending: &'static Lending,
+        writes: bool,
+    ) -> Result<Arc<Self>, Failure> {
         let loan = lending.lend(parts.iter().map(|part| part.span()).collect(), writes)?;
-        Ok(Arc::new(Self { parts, _loan: loan }))
+        Ok(Arc::new(Self { parts, of, _loan: loan }))
     }
 }
 
 /// The sources of `blocks` blocks, whose parts follow one another.
 ///
 /// # Safety
-/// `parts` is null or points to `blocks * parts_a_block` parts. The memory of each exists, and nobody
-/// writes it, until what is returned is dropped.
+/// `parts` is null or points to `blocks * parts_a_block` parts. The memory of each exists, as that `of`
+/// whom it is said to be, and nobody writes it, until what is returned is dropped. Blocks of a GPU's
+/// memory are given to no other, and a stream that their transfer comes after may write it still.
 pub(super) unsafe fn sources_at(
     parts: *const RacklineSource,
     blocks: usize,
     parts_a_block: usize,
     block_bytes: u64,
+    of: MemoryOf,
     lending: &'static Lending,
 ) -> Result<Vec<LentSource>, Failure> {
     let count = part_count(blocks, parts_a_block)?;
@@ -89,20 +107,20 @@ pub(super) unsafe fn sources_at(
     let parts = unsafe { values(parts, count, "the parts of the blocks") }?;
     let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
     let parts = checked(parts, parts_a_block, block_bytes)?;
-    let lent = Lent::of(parts, lending, false)?;
+    let lent = Lent::new(parts, of, lending, false)?;
     Ok(divided(&lent, parts_a_block).map(LentSource).collect())
 }
 
 /// The destinations of `blocks` blocks, whose parts follow one another.
 ///
 /// # Safety
-/// `parts` is null or points to `blocks * parts_a_block` parts. The memory of each exists, and nobody
-/// reads or writes it, until what is returned is dropped.
+/// As [`sources_at`], and nobody but such a stream reads the memory either.
 pub(super) unsafe fn destinations_at(
     parts: *const RacklineDestination,
     blocks: usize,
     parts_a_block: usize,
     block_bytes: u64,
+    of: MemoryOf,
     lending: &'static Lending,
 ) -> Result<Vec<LentDestination>, Failure> {
     let count = part_count(blocks, parts_a_block)?;
@@ -111,7 +129,7 @@ pub(super) unsafe fn destinations_at(
     let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
     let parts = checked(parts, parts_a_block, block_bytes)?;
     check_apart(&parts)?;
-    let lent = Lent::of(parts, lending, true)?;
+    let lent = Lent::new(parts, of, lending, true)?;
     Ok(divided(&lent, parts_a_block).map(LentDestination).collect())
 }
 
@@ -183,7 +201,10 @@ fn divided(lent: &Arc<Lent>, parts_a_block: usize) -> impl Iterator<Item = Block
 }
 
 impl Block {
-    fn parts(&self) -> &[Part] {
+    /// Its parts, which are memory of `whose`: the processor copies none of a GPU, and the other way
+    /// round.
+    fn parts_of(&self, whose: MemoryOf) -> &[Part] {
+        assert_eq!(self.lent.of, whose, "a block is copied by whom it was lent to");
         &self.lent.parts[self.mine.clone()]
     }
 }
@@ -192,12 +213,12 @@ impl Source for LentSource {
     fn parts(&self) -> Vec<&[u8]> {
         let part = |part: &Part| {
             let address = std::ptr::with_exposed_provenance(part.address);
-            // SAFETY: not null, and of a length that can be (`checked`). Who lent it sees to it that
-            // it exists and stays unchanged until this is dropped (`sources_at`), which is before
+            // SAFETY: memory of this process (`parts_of`), not null, and of a length that can be
+            // (`checked`). Who lent it sees to it that it exists and stays unchanged until this is dropped (`sources_at`), which is before
             // the transfer says that it is over; no other transfer writes it (`Lending`).
             unsafe { std::slice::from_raw_parts(address, part.bytes) }
         };
-        self.0.parts().iter().map(part).collect()
+        self.0.parts_of(MemoryOf::Process).iter().map(part).collect()
     }
 }
 
@@ -209,7 +230,28 @@ impl Destination for LentDestination {
             // (`Lending`), and no other part of the same one (`check_apart`).
             unsafe { std::slice::from_raw_parts_mut(address, part.bytes) }
         };
-        self.0.parts().iter().map(part).collect()
+        self.0.parts_of(MemoryOf::Process).iter().map(part).collect()
+    }
+}
+
+impl GpuSource for LentSource {
+    fn parts(&self) -> Vec<DeviceSource<'_>> {
+        let part = |part: &Part| {
+            // SAFETY: as above, of the GPU that it was lent to (`parts_of`), which is the one of the
+            // transfer. What its stream still writes is what the transfer comes after.
+            unsafe { DeviceSource::new(part.address as u64, part.bytes) }
+        };
+        self.0.parts_of(MemoryOf::Gpu).iter().map(part).collect()
+    }
+}
+
+impl GpuDestination for LentDestination {
+    fn parts_mut(&mut self) -> Vec<DeviceDestination<'_>> {
+        let part = |part: &Part| {
+            // SAFETY: as above, and nobody else uses it: no other transfer, and no other part.
+            unsafe { DeviceDestination::new(part.address as u64, part.bytes) }
+        };
+        self.0.parts_of(MemoryOf::Gpu).iter().map(part).collect()
     }
 }
 
@@ -271,9 +313,9 @@ mod tests {
         let parts = [part(low), part(high), part(all), part(most)];
         let lending = Box::leak(Box::default());
         // SAFETY: four parts of memory that is used again only after they are dropped.
-        let lent = unsafe { destinations_at(parts.as_ptr(), 2, 2, 4, lending) };
+        let lent = unsafe { destinations_at(parts.as_ptr(), 2, 2, 4, MemoryOf::Process, lending) };
         for (number, mut block) in (1..).zip(lent.unwrap()) {
-            for part in block.parts_mut() {
+            for part in Destination::parts_mut(&mut block) {
                 part.fill(number);
             }
         }

@@ -9,7 +9,7 @@
 //!   a call works with stays until the call returns.
 //! - **I7** Memory is lent to a transfer until that is *over*: a wait for it returned `RACKLINE_ERROR_OK`
 //!   or `RACKLINE_ERROR_NO_RESULT`, a cancel said that it was revoked, or a free of it returned. What one transfer writes is lent to no other:
-//!   [`lending`] refuses it.
+//!   [`lending`] refuses it. Memory of a GPU is lent like any other.
 //! - **I8** A child of `fork` is refused everything that its parent has open, without a lock that the
 //!   parent may have held. It may attach by itself.
 //! - **I9** No panic crosses into C: it becomes `RACKLINE_ERROR_PANICKED`.
@@ -17,6 +17,7 @@
 mod arguments;
 mod error;
 mod fetch;
+mod gpu;
 mod handles;
 mod hashes;
 mod lending;
@@ -34,7 +35,12 @@ mod reason;
 pub use error::{RacklineError, rackline_error_message, rackline_error_name};
 pub use fetch::{
     RacklineFetch, RacklineFetchResult, rackline_fetch, rackline_fetch_cancel, rackline_fetch_free,
-    rackline_fetch_handles, rackline_fetch_poll, rackline_fetch_wait,
+    rackline_fetch_handles, rackline_fetch_handles_into_gpu, rackline_fetch_into_gpu,
+    rackline_fetch_poll, rackline_fetch_wait,
+};
+pub use gpu::{
+    RacklineGpu, RacklineGpuFigures, RacklineGpuReach, rackline_gpu_figures, rackline_gpu_free,
+    rackline_gpu_open, rackline_gpu_reach,
 };
 pub use hashes::{RacklineBlockHash, rackline_chain_hashes};
 pub use lent::{RacklineDestination, RacklineSource};
@@ -58,6 +64,6 @@ pub use prefix::{
 };
 pub use publish::{
     RacklinePublish, RacklinePublishResult, rackline_publish, rackline_publish_cancel,
-    rackline_publish_free, rackline_publish_poll, rackline_publish_wait,
+    rackline_publish_free, rackline_publish_from_gpu, rackline_publish_poll, rackline_publish_wait,
 };
 pub use reason::{RacklineOutcome, RacklineReason, rackline_outcome_label, rackline_reason_label};

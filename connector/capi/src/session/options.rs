@@ -35,6 +35,10 @@ pub struct RacklinePoolOptions {
     /// Threads that copy, 64 at most. One fills most of what a processor can copy, and is the
     /// default.
     pub copy_threads: u32,
+    /// Threads beside them that take fetches only, 64 at most; by default none. For processes that
+    /// publish from a GPU: a publish waits for the work of the engine's stream, and fetches need not wait
+    /// behind it.
+    pub fetch_threads: u32,
     /// Transfers that wait in each queue at most, 1048576 at most; by default 256.
     pub queue_depth: u32,
     /// Above how many thousandths of use this process begins to evict in the background; by default
@@ -78,7 +82,7 @@ pub(super) unsafe fn options_at(
             quotas: quotas.collect::<Result<_, _>>()?,
         },
         copy_threads: or_default(options.copy_threads, default.copy_threads),
-        fetch_threads: default.fetch_threads,
+        fetch_threads: or_default(options.fetch_threads, default.fetch_threads),
         queue_depth: or_default(options.queue_depth, default.queue_depth),
         publishes_by_layers: false,
     };

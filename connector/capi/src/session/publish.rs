@@ -1,14 +1,17 @@
 //! Publishing blocks.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
+use std::ffi::c_void;
+
 use connector::session::PublishOutcome;
 use connector::transfer::{NewBlock, Published, TransferSession};
 
 use super::arguments::{place, places};
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
+use super::gpu::{GpuStream, RacklineGpu};
 use super::handles::{self, Opened};
 use super::hashes::{RacklineBlockHash, hashes_at};
-use super::lent::{LentSource, RacklineSource, sources_at};
+use super::lent::{LentSource, MemoryOf, RacklineSource, sources_at};
 use super::opening::RacklineSession;
 use super::pending::Pending;
 use super::reason::RacklineOutcome;
@@ -41,6 +44,77 @@ impl Opened for Publish {
     const KIND: &'static str = "a publish";
 }
 
+/// The blocks of a publish, as C names them.
+struct Blocks {
+    hashes: *const RacklineBlockHash,
+    count: usize,
+    first_depth: u32,
+    parts: *const RacklineSource,
+    parts_a_block: usize,
+}
+
+impl Blocks {
+    /// They, with their memory.
+    ///
+    /// # Safety
+    /// As [`rackline_publish`], of memory that is `of` whom it is said to be.
+    unsafe fn lent(
+        self,
+        block_bytes: u64,
+        of: MemoryOf,
+    ) -> Result<Vec<NewBlock<LentSource>>, Failure> {
+        let Self { hashes, count, first_depth, parts, parts_a_block } = self;
+        // SAFETY: by the caller's promise.
+        let hashes = unsafe { hashes_at(hashes, count) }?;
+        if u32::try_from(count).ok().and_then(|count| first_depth.checked_add(count)).is_none() {
+            return Err(Failure::bad_argument("a prompt of more than 4 billion blocks"));
+        }
+        let lending = handles::lending()?;
+        // SAFETY: by the caller's promise. Until the publish is over: its completion comes after the
+        // blocks were used for the last time.
+        let sources = unsafe { sources_at(parts, count, parts_a_block, block_bytes, of, lending) }?;
+        let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
+        Ok((first_depth..).zip(hashes).zip(sources).map(block).collect())
+    }
+}
+
+/// Starts a publish on the session, whose handle it writes to `publish`; from the GPU of `stream`, if
+/// there is one.
+///
+/// # Safety
+/// As [`rackline_publish`], or [`rackline_publish_from_gpu`].
+unsafe fn start(
+    session: RacklineSession,
+    stream: Option<GpuStream>,
+    blocks: Blocks,
+    publish: *mut RacklinePublish,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let publish = unsafe { place(publish, "the place for the publish") }?;
+        publish.write(RacklinePublish { handle: 0 });
+        let session = handles::get::<TransferSession>(session.handle)?;
+        let (count, block_bytes) = (blocks.count, session.options().block_bytes);
+        let submitted = match stream {
+            None => {
+                // SAFETY: by the caller's promise.
+                let blocks = unsafe { blocks.lent(block_bytes, MemoryOf::Process) }?;
+                session.publish(blocks)?
+            }
+            Some(stream) => {
+                // SAFETY: by the caller's promise.
+                let (gpu, stream) = unsafe { stream.found() }?;
+                // SAFETY: by the caller's promise.
+                let blocks = unsafe { blocks.lent(block_bytes, MemoryOf::Gpu) }?;
+                session.publish_from_gpu(gpu, stream, blocks)?
+            }
+        };
+        let opened = handles::open(Publish { blocks: count, pending: Pending::new(submitted) });
+        publish.write(RacklinePublish { handle: opened });
+        Ok(())
+    })
+}
+
 /// Publishes `count` blocks that follow one another in a prompt, the first of them behind
 /// `first_depth` others. Block `b` has the hash `hashes[b]`, and its bytes are those of the
 /// `parts_a_block` parts from `parts[b * parts_a_block]` on, gathered in this order; together they are
@@ -65,28 +139,35 @@ pub unsafe extern "C" fn rackline_publish(
     parts_a_block: usize,
     publish: *mut RacklinePublish,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let publish = unsafe { place(publish, "the place for the publish") }?;
-        publish.write(RacklinePublish { handle: 0 });
-        let session = handles::get::<TransferSession>(session.handle)?;
-        // SAFETY: by the caller's promise.
-        let hashes = unsafe { hashes_at(hashes, count) }?;
-        if u32::try_from(count).ok().and_then(|count| first_depth.checked_add(count)).is_none() {
-            return Err(Failure::bad_argument("a prompt of more than 4 billion blocks"));
-        }
-        let block_bytes = session.options().block_bytes;
-        // SAFETY: by the caller's promise. Until the publish is over: its completion comes after the
-        // blocks were used for the last time.
-        let sources =
-            unsafe { sources_at(parts, count, parts_a_block, block_bytes, handles::lending()?) }?;
-        let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
-        let blocks = (first_depth..).zip(hashes).zip(sources).map(block).collect();
-        let pending = Pending::new(session.publish(blocks)?);
-        let opened = handles::open(Publish { blocks: count, pending });
-        publish.write(RacklinePublish { handle: opened });
-        Ok(())
-    })
+    let blocks = Blocks { hashes, count, first_depth, parts, parts_a_block };
+    // SAFETY: by the caller's promise.
+    unsafe { start(session, None, blocks, publish) }
+}
+
+/// As `rackline_publish`, of blocks in the memory of `gpu`, whose copy engines copy them. They are
+/// published as `stream` leaves them with what it was given before this call: a `CUstream` or
+/// `cudaStream_t` of the GPU's primary context, or one of CUDA's own (0 or 1 the default stream, 2 that of
+/// the calling thread). The call records how far the stream is, and does not wait for it.
+///
+/// # Safety
+/// As `rackline_publish`, with parts in the memory of the GPU, which what the stream was given before may
+/// write still. The stream exists during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_publish_from_gpu(
+    session: RacklineSession,
+    gpu: RacklineGpu,
+    stream: *mut c_void,
+    hashes: *const RacklineBlockHash,
+    count: usize,
+    first_depth: u32,
+    parts: *const RacklineSource,
+    parts_a_block: usize,
+    publish: *mut RacklinePublish,
+) -> RacklineError {
+    let blocks = Blocks { hashes, count, first_depth, parts, parts_a_block };
+    // SAFETY: by the caller's promise.
+    unsafe { start(session, Some(GpuStream { gpu, stream }), blocks, publish) }
 }
 
 /// The result of a publish, when it comes within `timeout_ms` milliseconds: 0 only looks, and

@@ -37,6 +37,11 @@ static CAN_SANITIZE: LazyLock<bool> = LazyLock::new(|| {
 /// One that forks is compiled without: that of addresses has locks in its allocator, which a child may
 /// find closed for good.
 pub(crate) fn compile(source: &Path, folder: &Path) -> PathBuf {
+    compile_linked(source, folder, &[])
+}
+
+/// As [`compile`], with flags of its own.
+pub(crate) fn compile_linked(source: &Path, folder: &Path, with: &[&OsStr]) -> PathBuf {
     let text = std::fs::read_to_string(path_of(source)).unwrap();
     let sanitizers = if text.contains("fork()") || !*CAN_SANITIZE { &[] } else { SANITIZERS };
     // The library lies beside the test's own program.
@@ -46,6 +51,7 @@ pub(crate) fn compile(source: &Path, folder: &Path) -> PathBuf {
     let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let mut flags =
         vec![OsStr::new("-I"), headers.as_ref(), library.as_ref(), "-ldl".as_ref(), "-lm".as_ref()];
+    flags.extend(with);
     flags.extend(sanitizers.iter().map(OsStr::new));
     let program = folder.join(source.file_stem().unwrap());
     compile_with(source, &flags, &program);

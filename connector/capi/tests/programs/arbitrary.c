@@ -4,9 +4,9 @@
  *     arbitrary REGION SEED CALLS
  *
  * What C promises is kept: a pointer that is not null points to what the call says, lengths are those of
- * what is there, or beyond all memory, and memory that is lent is left alone. */
+ * what is there, or beyond all memory, streams are streams, and memory that is lent is left alone. */
 #define _POSIX_C_SOURCE 200809L
-#include "blocks.h"
+#include "gpu.h"
 
 #include <unistd.h>
 
@@ -16,8 +16,12 @@
 static uint64_t dice;
 static const char *region;
 static uint64_t handles[HANDLES];
-static size_t succeeded, refused;
+static size_t succeeded, refused, on_gpu;
+static RacklineGpu last_gpu;
+static RacklineSession last_session;
+/* Pinned: the GPU has it under the same addresses. */
 static uint8_t memory[SLOTS * BLOCK_BYTES];
+static CUstream stream;
 
 static uint64_t roll(uint64_t sides) {
     dice ^= dice << 13;
@@ -47,7 +51,7 @@ static void keep(uint64_t handle) {
 }
 
 static void note(RacklineError outcome) {
-    CHECK(outcome <= 0 && outcome >= RACKLINE_ERROR_LENT && outcome != RACKLINE_ERROR_PANICKED);
+    CHECK(outcome <= 0 && outcome >= RACKLINE_ERROR_GPU && outcome != RACKLINE_ERROR_PANICKED);
     CHECK(strcmp(rackline_error_name(outcome), "RACKLINE_ERROR_UNKNOWN") != 0);
     CHECK(outcome == RACKLINE_ERROR_OK || rackline_error_message()[0] != '\0');
     *(outcome == RACKLINE_ERROR_OK ? &succeeded : &refused) += 1;
@@ -71,6 +75,7 @@ static void attach(void) {
     RacklineQuota quotas[2] = {{.tenant = a_text(), .bytes = roll(3) * 5000, .per_mille = roll(2000) * roll(2)},
                                {.tenant = a_text(), .salt = MAYBE(memory), .salt_bytes = roll(9)}};
     RacklinePoolOptions options = {.copy_threads = roll(2) * roll(70),
+                                   .fetch_threads = roll(2) * roll(70),
                                    .queue_depth = roll(2) * roll(9),
                                    .high_watermark_per_mille = roll(2) * roll(1100),
                                    .low_watermark_per_mille = roll(2) * roll(1100),
@@ -80,6 +85,24 @@ static void attach(void) {
     uint16_t node = roll(4) == 0 ? (uint16_t)roll(UINT16_MAX) : (uint16_t)0;
     note(rackline_pool_attach(MAYBE(region), node, MAYBE(&options), MAYBE(&pool)));
     keep(pool.handle);
+}
+
+static void open_gpu(void) {
+    RacklineGpu gpu = {0};
+    uint32_t number = roll(6) == 0 ? (uint32_t)roll(UINT32_MAX) : 0;
+    note(rackline_gpu_open((RacklinePool){handle()}, number, MAYBE(&gpu)));
+    keep(gpu.handle);
+    last_gpu = gpu.handle == 0 ? last_gpu : gpu;
+}
+
+/* More often one of the right kind: of several handles all are seldom right. */
+static RacklineGpu a_gpu(void) { return roll(2) == 0 ? last_gpu : (RacklineGpu){handle()}; }
+
+static RacklineSession a_session(void) { return roll(2) == 0 ? last_session : (RacklineSession){handle()}; }
+
+static CUstream a_stream(void) {
+    const CUstream streams[] = {stream, NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+    return streams[roll(4)];
 }
 
 static void open_session(void) {
@@ -96,6 +119,7 @@ static void open_session(void) {
     note(rackline_session_open((RacklinePool){handle()}, MAYBE(&model), block_bytes,
                                roll(2) == 0 ? NULL : &options, MAYBE(&session)));
     keep(session.handle);
+    last_session = session.handle == 0 ? last_session : session;
 }
 
 static void start_lookup(void) {
@@ -108,7 +132,7 @@ static void start_lookup(void) {
         }
     }
     size_t count = length(8);
-    RacklineSession session = {handle()};
+    RacklineSession session = a_session();
     RacklineLookup lookup = {0};
     switch (roll(3)) {
     case 0:
@@ -135,8 +159,17 @@ static void start_publish(void) {
         parts[roll(4 * PARTS)].bytes = length(3);
     }
     RacklinePublish publish = {0};
-    note(rackline_publish((RacklineSession){handle()}, MAYBE(hashes), length(4), (uint32_t)roll(5),
-                          MAYBE(parts), roll(8) == 0 ? length(3) : PARTS, MAYBE(&publish)));
+    RacklineSession session = a_session();
+    uint32_t first_depth = (uint32_t)roll(5);
+    size_t count = length(4), parts_a_block = roll(8) == 0 ? length(3) : PARTS;
+    if (roll(2) == 0) {
+        note(rackline_publish(session, MAYBE(hashes), count, first_depth, MAYBE(parts), parts_a_block,
+                              MAYBE(&publish)));
+    } else {
+        note(rackline_publish_from_gpu(session, a_gpu(), a_stream(), MAYBE(hashes), count, first_depth,
+                                       MAYBE(parts), parts_a_block, MAYBE(&publish)));
+        on_gpu += publish.handle != 0;
+    }
     keep(publish.handle);
 }
 
@@ -148,16 +181,30 @@ static void start_fetch(void) {
     }
     RacklineFetch fetch = {0};
     size_t parts_a_block = roll(8) == 0 ? length(3) : PARTS;
-    if (roll(2) == 0) {
-        note(rackline_fetch((RacklineSession){handle()}, (RacklinePrefix){handle()}, length(2), length(4),
-                            MAYBE(parts), parts_a_block, MAYBE(&fetch)));
-    } else {
-        RacklineBlockHandle blocks[4];
-        memset(blocks, (int)roll(256), sizeof blocks);
-        /* As many as there are, of another process or out of thin air. */
-        (void)rackline_prefix_handles((RacklinePrefix){handle()}, 0, 4, blocks);
-        note(rackline_fetch_handles((RacklineSession){handle()}, MAYBE(blocks), length(4), MAYBE(parts),
-                                    parts_a_block, MAYBE(&fetch)));
+    RacklineSession session = a_session();
+    RacklinePrefix prefix = {handle()};
+    RacklineBlockHandle blocks[4];
+    memset(blocks, (int)roll(256), sizeof blocks);
+    /* As many as there are, of another process or out of thin air. */
+    (void)rackline_prefix_handles(prefix, 0, 4, blocks);
+    switch (roll(4)) {
+    case 0:
+        note(rackline_fetch(session, prefix, length(2), length(4), MAYBE(parts), parts_a_block,
+                            MAYBE(&fetch)));
+        break;
+    case 1:
+        note(rackline_fetch_into_gpu(session, a_gpu(), a_stream(), prefix, length(2), length(4),
+                                     MAYBE(parts), parts_a_block, MAYBE(&fetch)));
+        on_gpu += fetch.handle != 0;
+        break;
+    case 2:
+        note(rackline_fetch_handles(session, MAYBE(blocks), length(4), MAYBE(parts), parts_a_block,
+                                    MAYBE(&fetch)));
+        break;
+    default:
+        note(rackline_fetch_handles_into_gpu(session, a_gpu(), a_stream(), MAYBE(blocks), length(4),
+                                             MAYBE(parts), parts_a_block, MAYBE(&fetch)));
+        on_gpu += fetch.handle != 0;
     }
     keep(fetch.handle);
 }
@@ -202,7 +249,9 @@ static void ask(void) {
     RacklineBlockHash hashes[4];
     uint32_t tokens[16] = {0};
     RacklineModel model = tiny_model();
-    switch (roll(9)) {
+    RacklineGpuReach reach;
+    RacklineGpuFigures figures;
+    switch (roll(11)) {
     case 0:
         note(rackline_pool_node((RacklinePool){handle()}, MAYBE(&node)));
         break;
@@ -228,6 +277,12 @@ static void ask(void) {
     case 7:
         note(rackline_model_fingerprint(MAYBE(&model), MAYBE(&number)));
         break;
+    case 8:
+        note(rackline_gpu_reach((RacklineGpu){handle()}, MAYBE(&reach)));
+        break;
+    case 9:
+        note(rackline_gpu_figures((RacklineGpu){handle()}, MAYBE(&figures)));
+        break;
     default:
         note(rackline_chain_hashes(MAYBE(memory), length(9), MAYBE(hashes), (uint32_t)roll(9),
                                    MAYBE(tokens), length(16), MAYBE(hashes + 1), length(3), MAYBE(&size)));
@@ -235,7 +290,7 @@ static void ask(void) {
 }
 
 static void free_one(uint64_t handle) {
-    switch (roll(7)) {
+    switch (roll(8)) {
     case 0:
         /* Not often: without a pool there is not much to call. */
         note(roll(8) == 0 ? rackline_pool_close((RacklinePool){handle}) : RACKLINE_ERROR_OK);
@@ -252,6 +307,9 @@ static void free_one(uint64_t handle) {
     case 4:
         note(rackline_fetch_free((RacklineFetch){handle}));
         break;
+    case 5:
+        note(rackline_gpu_free((RacklineGpu){handle}));
+        break;
     default:
         note(rackline_prefix_free((RacklinePrefix){handle}));
     }
@@ -265,6 +323,7 @@ static void free_all(uint64_t first, uint64_t last) {
         (void)rackline_publish_free((RacklinePublish){handle});
         (void)rackline_fetch_free((RacklineFetch){handle});
         (void)rackline_prefix_free((RacklinePrefix){handle});
+        (void)rackline_gpu_free((RacklineGpu){handle});
         (void)rackline_pool_close((RacklinePool){handle});
     }
 }
@@ -275,8 +334,10 @@ static void all_works(void) {
     RacklineSession session;
     RacklineModel model = tiny_model();
     RacklineSessionOptions options = {.tenant = "another"};
+    RacklineGpu gpu;
     MUST(rackline_pool_attach(region, 0, NULL, &pool));
     MUST(rackline_session_open(pool, &model, BLOCK_BYTES, &options, &session));
+    MUST(rackline_gpu_open(pool, 0, &gpu));
     RacklineBlockHash hash = block_hash(0);
     fill_block(memory, 7);
     RacklineSource from = {memory, BLOCK_BYTES};
@@ -295,12 +356,17 @@ static void all_works(void) {
         RacklineDestination to = {memory + slot * BLOCK_BYTES, BLOCK_BYTES};
         RacklineFetch fetch;
         RacklineFetchResult fetched;
-        MUST(rackline_fetch(session, found.prefix, 0, 1, &to, 1, &fetch));
+        if (slot % 2 == 0) {
+            MUST(rackline_fetch(session, found.prefix, 0, 1, &to, 1, &fetch));
+        } else {
+            MUST(rackline_fetch_into_gpu(session, gpu, stream, found.prefix, 0, 1, &to, 1, &fetch));
+        }
         MUST(rackline_fetch_wait(fetch, RACKLINE_FOREVER_MS, &fetched));
         MUST(rackline_fetch_free(fetch));
         CHECK(fetched.valid_blocks == 1 && is_block(memory + slot * BLOCK_BYTES, 7));
     }
     MUST(rackline_prefix_free(found.prefix));
+    MUST(rackline_gpu_free(gpu));
     MUST(rackline_session_free(session));
     MUST(rackline_pool_close(pool));
 }
@@ -315,12 +381,15 @@ int main(int argc, char **argv) {
     region = argv[1];
     dice = (strtoull(argv[2], NULL, 10) + 1) * 0x9e3779b97f4a7c15;
     size_t calls = strtoull(argv[3], NULL, 10);
+    use_gpu();
+    CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUDA(cuMemHostRegister(memory, sizeof memory, 0));
     RacklinePool pool;
     MUST(rackline_pool_attach(region, 0, NULL, &pool));
     uint64_t first = pool.handle;
     keep(first);
-    static void (*const any[])(void) = {open_session,  start_lookup, start_publish, start_fetch,
-                                        wait_or_poll, wait_or_poll, wait_or_poll,  ask};
+    static void (*const any[])(void) = {open_session, start_lookup, start_publish, start_fetch, ask,
+                                        wait_or_poll, wait_or_poll, wait_or_poll,  open_gpu};
     for (size_t call = 0; call < calls; call++) {
         if (roll(200) == 0) {
             attach();
@@ -335,6 +404,6 @@ int main(int argc, char **argv) {
     }
     free_all(first, first + 2 * calls);
     all_works();
-    printf("succeeded %zu\nrefused %zu\n", succeeded, refused);
+    printf("succeeded %zu\nrefused %zu\non_gpu %zu\n", succeeded, refused, on_gpu);
     return 0;
 }

@@ -71,6 +71,12 @@ int main(int argc, char **argv) {
     }
     CHECK(fetched->valid_blocks == BLOCKS && target == memory);
 
+    // What the functions of rackline.h started.
+    RacklineFetch started{};
+    MUST(rackline_fetch_handles(session.get(), handles.data(), BLOCKS, parts.data(), PARTS, &started));
+    CHECK(rackline::Fetch(started).wait().valid_blocks == BLOCKS);
+    EXPECT(BAD_HANDLE, rackline_fetch_free(started));
+
     other.release();
     CHECK(!session.lookup({block_hash(77)}).wait().blocks);
     rackline::Session elsewhere = pool.session(tiny_model(), BLOCK_BYTES / 2);

@@ -1,0 +1,157 @@
+//! GPUs whose memory blocks are published from, and fetched into.
+#![expect(unsafe_code, reason = "functions that C calls, and streams known by their handles")]
+
+use std::ffi::c_void;
+
+use connector::dma::cuda::{EngineStream, PoolReach};
+use connector::transfer::{Gpu, Transfers};
+
+use super::arguments::place;
+use super::error::{Failure, RacklineError, c_text, code, keep_message};
+use super::handles::{self, Opened};
+use super::pool::RacklinePool;
+
+/// A GPU that is open in a pool. Zero is none.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklineGpu {
+    /// Its number, which is not that of the GPU.
+    pub handle: u64,
+}
+
+impl Opened for Gpu {
+    const KIND: &'static str = "a GPU";
+}
+
+/// How a GPU reaches the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub enum RacklineGpuReach {
+    /// Straight: the pool is registered with the driver as memory.
+    Registered = 0,
+    /// Straight: it is registered as memory of a device.
+    RegisteredAsDevice = 1,
+    /// Through a pinned buffer, with a copy more by the processor: it could not be registered.
+    Bounced = 2,
+}
+
+/// What a GPU copied so far, in all sessions of the pool.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklineGpuFigures {
+    /// Bytes that came into the pool.
+    pub stored_bytes: u64,
+    /// Bytes that came out of it.
+    pub loaded_bytes: u64,
+    /// Those of both that took the way through the buffer.
+    pub bounced_bytes: u64,
+    /// Blocks that the driver failed to copy.
+    pub failed_payloads: u64,
+}
+
+/// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory; or finds it
+/// open. Open it once, for all sessions of the pool. Takes seconds for a large pool, all of which is
+/// registered with the driver. The GPU stays open until the pool is closed.
+///
+/// The CUDA driver (libcuda.so) is loaded by the first call. On a machine without one, as without that
+/// GPU, the error is `RACKLINE_ERROR_GPU`.
+///
+/// # Safety
+/// `gpu` is null or points to a handle that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_gpu_open(
+    pool: RacklinePool,
+    number: u32,
+    gpu: *mut RacklineGpu,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let gpu = unsafe { place(gpu, "the place for the GPU") }?;
+        gpu.write(RacklineGpu { handle: 0 });
+        let opened = handles::get::<Transfers>(pool.handle)?.gpu(number as usize)?;
+        gpu.write(RacklineGpu { handle: handles::open(opened) });
+        Ok(())
+    })
+}
+
+/// How the GPU reaches the pool. When it does through a buffer, `rackline_error_message` says why.
+///
+/// # Safety
+/// `reach` is null or points to a value that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_gpu_reach(
+    gpu: RacklineGpu,
+    reach: *mut RacklineGpuReach,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let reach = unsafe { place(reach, "the place for the reach") }?;
+        reach.write(match handles::get::<Gpu>(gpu.handle)?.reach() {
+            PoolReach::Registered => RacklineGpuReach::Registered,
+            PoolReach::RegisteredAsDevice => RacklineGpuReach::RegisteredAsDevice,
+            PoolReach::Bounced { reason } => {
+                keep_message(c_text(reason).into());
+                RacklineGpuReach::Bounced
+            }
+        });
+        Ok(())
+    })
+}
+
+/// What the GPU copied so far; also after the pool was closed.
+///
+/// # Safety
+/// `figures` is null or points to figures that nobody else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_gpu_figures(
+    gpu: RacklineGpu,
+    figures: *mut RacklineGpuFigures,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let figures = unsafe { place(figures, "the place for the figures") }?;
+        let copied = handles::get::<Gpu>(gpu.handle)?.figures();
+        figures.write(RacklineGpuFigures {
+            stored_bytes: copied.stored_bytes,
+            loaded_bytes: copied.loaded_bytes,
+            bounced_bytes: copied.bounced_bytes,
+            failed_payloads: copied.failed_payloads,
+        });
+        Ok(())
+    })
+}
+
+/// Frees the handle of a GPU. What it has under way goes on, and it stays open. One that is zero is
+/// ignored.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn rackline_gpu_free(gpu: RacklineGpu) -> RacklineError {
+    code(|| {
+        if gpu.handle != 0 {
+            handles::close::<Gpu>(gpu.handle)?;
+        }
+        Ok(())
+    })
+}
+
+/// A stream of a GPU, as C names them.
+pub(super) struct GpuStream {
+    pub(super) gpu: RacklineGpu,
+    pub(super) stream: *mut c_void,
+}
+
+impl GpuStream {
+    /// Number of the GPU, and its stream.
+    ///
+    /// # Safety
+    /// It is a stream of the GPU's primary context during the call that takes what is returned.
+    pub(super) unsafe fn found(self) -> Result<(usize, EngineStream<'static>), Failure> {
+        let gpu = handles::get::<Gpu>(self.gpu.handle)?.number();
+        // SAFETY: by the caller's promise; nobody uses it after that call.
+        let stream = unsafe { EngineStream::new(self.stream.expose_provenance() as u64) };
+        Ok((gpu, stream))
+    }
+}
