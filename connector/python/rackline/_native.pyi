@@ -226,17 +226,21 @@ class Session:
         finds them, on any stream."""
 
     def fetch_by_layers(
-        self, blocks: Prefix | list[bytes], memory: BlockMemory, block_ids: list[int]
+        self,
+        blocks: Prefix | list[bytes],
+        memory: BlockMemory,
+        block_ids: list[int],
+        *,
+        stream: int | None = None,
     ) -> LayeredFetch:
-        """Fetches as :meth:`fetch`, the first layer of all blocks before the second. Not into memory
-        of a GPU."""
+        """Fetches as :meth:`fetch`, the first layer of all blocks before the second."""
     def publish_by_layers(
         self, hashes: list[bytes], depths: list[int], memory: BlockMemory, block_ids: list[int]
     ) -> LayeredPublish:
         """Publishes blocks, each behind as many others in its prompt as ``depths`` says, as their
-        layers become ready. The pool was attached with ``publishes_by_layers``. Not from memory of a
-        GPU. A process works on one such publish at a time: nothing of the next is copied before this
-        one has ended, whichever of its layers are ready."""
+        layers become ready. The pool was attached with ``publishes_by_layers``. A process works on one
+        such publish at a time: nothing of the next is copied before this one has ended, whichever of
+        its layers are ready."""
 
 class Lookup:
     """A lookup under way. Its result is had once."""
@@ -306,8 +310,8 @@ class LayeredFetch:
     """A fetch by layers under way."""
 
     def wait_layer(self, layer: int, timeout_ms: int | None = None) -> bool:
-        """Waits until a layer is in all blocks of memory, where it may be used from then on; ``False``
-        when it takes longer than that. Whether it is good is known when the whole fetch is done.
+        """Waits until a layer is in all blocks of memory, where it may be used from then on, on a GPU by
+        what is launched from then on; ``False`` when it takes longer than that. Whether it is good is known when the whole fetch is done.
         :class:`Error` when the fetch ended without that layer. Ctrl-C ends it."""
     def poll(self) -> FetchResult | None:
         """The result, or ``None`` while it is under way. It is had once."""
@@ -317,10 +321,15 @@ class LayeredFetch:
 class LayeredPublish:
     """A publish by layers under way. Dropping it aborts it, and so does closing the pool."""
 
-    def layer_ready(self, layer: int) -> None:
-        """Says that a layer is ready in all blocks, and stays as it is. In any order."""
+    def layer_ready(self, layer: int, *, stream: int | None = None) -> None:
+        """Says that a layer is ready in all blocks, and stays as it is. In any order.
+
+        Memory of a GPU needs ``stream``, as in :meth:`Session.publish`: the layer is ready when the
+        stream has done what it was given before this call, which does not wait for it. While the stream
+        is being captured into a graph it is an :class:`Error`, and the publish is aborted."""
     def finish(self) -> None:
-        """Says that all layers are ready, and that the blocks are to be found from now on."""
+        """Says that all layers are ready, and that the blocks are to be found from now on. Where a layer
+        of a GPU's memory was not said to be ready, with its stream, the publish is aborted."""
     def abort(self) -> None:
         """Says that nothing is to be published. Its result says when the memory is not read any
         more."""

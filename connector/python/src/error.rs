@@ -1,6 +1,6 @@
 //! Exceptions.
 
-use connector::transfer::{GpuSubmitError, LayeredSubmitError, SubmitError};
+use connector::transfer::{GpuLayeredSubmitError, GpuSubmitError, LayeredSubmitError, SubmitError};
 use pyo3::prelude::*;
 use pyo3::{create_exception, exceptions::PyException};
 
@@ -33,14 +33,25 @@ pub(crate) fn refused<T>(refused: SubmitError<T>) -> PyErr {
 pub(crate) fn refused_by_layers<T>(refusal: LayeredSubmitError<T>) -> PyErr {
     match refusal {
         LayeredSubmitError::Refused(refusal) => refused(refusal),
-        LayeredSubmitError::NotAskedFor(_) => error(
-            "the pool was attached without publishes_by_layers: attach it with \
-             publishes_by_layers=True",
-        ),
+        LayeredSubmitError::NotAskedFor(_) => not_asked_for(),
     }
 }
 
 /// The same for memory of a GPU.
+pub(crate) fn refused_by_gpu_layers<T>(refusal: GpuLayeredSubmitError<T>) -> PyErr {
+    match refusal {
+        GpuLayeredSubmitError::Gpu(refusal) => refused_by_gpu(refusal),
+        GpuLayeredSubmitError::NotAskedFor(_) => not_asked_for(),
+    }
+}
+
+fn not_asked_for() -> PyErr {
+    error(
+        "the pool was attached without publishes_by_layers: attach it with publishes_by_layers=True",
+    )
+}
+
+/// The exception for a transfer of a GPU's memory that was not taken up.
 pub(crate) fn refused_by_gpu<T>(refusal: GpuSubmitError<T>) -> PyErr {
     match refusal {
         GpuSubmitError::Refused(refusal) => refused(refusal),

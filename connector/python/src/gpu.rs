@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::{error, refused};
-use crate::memory::BlockMemory;
 
 /// A GPU that reaches the pool.
 #[pyclass(frozen, module = "rackline")]
@@ -69,12 +68,13 @@ pub(crate) fn not_opened(why: &GpuError) -> PyErr {
     }
 }
 
-/// The GPU of a transfer, and the stream that it comes after; `None` when the processor copies.
+/// The GPU whose memory is transferred, and the stream that the copy comes after; `None` when the
+/// processor copies.
 pub(crate) fn gpu_and_stream(
-    memory: &BlockMemory,
+    gpu: Option<usize>,
     stream: Option<u64>,
 ) -> PyResult<Option<(usize, EngineStream<'static>)>> {
-    match (memory.of_gpu(), stream) {
+    match (gpu, stream) {
         (None, None) => Ok(None),
         (None, Some(_)) => Err(error("a stream is for memory of a GPU, and this is not")),
         (Some(gpu), None) => Err(error(format!(

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use connector::transfer::{self, Arrivals, Fetched, LayeredPublished};
+use connector::transfer::{self, Arrivals, Completion, Fetched, LayeredPublished};
 use pyo3::prelude::*;
 
 use crate::completion::{FetchResult, Pending, PublishResult, wait_in_pieces};
 use crate::error::error;
+use crate::gpu::gpu_and_stream;
 use crate::memory::{ReadBlock, WriteBlock};
 
 /// A fetch by layers under way.
@@ -53,14 +54,59 @@ pub(crate) struct LayeredPublish {
 }
 
 enum Stage {
-    Open(transfer::LayeredPublish<ReadBlock>),
+    Open(Open),
     Ended(Arc<Pending<LayeredPublished<ReadBlock>>>),
     /// While one becomes the other.
     Between,
 }
 
+/// One that was not ended, of memory of this process or of the GPU with that number.
+pub(crate) enum Open {
+    Processor(transfer::LayeredPublish<ReadBlock>),
+    Gpu(usize, transfer::GpuLayeredPublish<ReadBlock>),
+}
+
+impl Open {
+    /// Says that a layer is ready, with the stream that computes it where that is a GPU's.
+    fn layer_ready(&self, layer: usize, stream: Option<u64>) -> PyResult<()> {
+        match self {
+            Self::Processor(publish) => {
+                gpu_and_stream(None, stream)?;
+                publish.layer_ready(layer);
+            }
+            Self::Gpu(gpu, publish) => {
+                if let Some((_, stream)) = gpu_and_stream(Some(*gpu), stream)? {
+                    publish.layer_ready(layer, stream).map_err(error)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Completion<LayeredPublished<ReadBlock>> {
+        match self {
+            Self::Processor(publish) => publish.finish(),
+            Self::Gpu(_, publish) => publish.finish(),
+        }
+    }
+
+    fn abort(self) -> Completion<LayeredPublished<ReadBlock>> {
+        match self {
+            Self::Processor(publish) => publish.abort(),
+            Self::Gpu(_, publish) => publish.abort(),
+        }
+    }
+
+    fn is_aborted(&self) -> bool {
+        match self {
+            Self::Processor(publish) => publish.is_aborted(),
+            Self::Gpu(_, publish) => publish.is_aborted(),
+        }
+    }
+}
+
 impl LayeredPublish {
-    pub(crate) fn new(publish: transfer::LayeredPublish<ReadBlock>, layers: usize) -> Self {
+    pub(crate) fn new(publish: Open, layers: usize) -> Self {
         Self { stage: Mutex::new(Stage::Open(publish)), layers, process: std::process::id() }
     }
 
@@ -75,9 +121,7 @@ impl LayeredPublish {
     /// Ends it, if it was not ended before.
     fn end(
         &self,
-        how: impl FnOnce(
-            transfer::LayeredPublish<ReadBlock>,
-        ) -> transfer::Completion<LayeredPublished<ReadBlock>>,
+        how: impl FnOnce(Open) -> Completion<LayeredPublished<ReadBlock>>,
     ) -> PyResult<()> {
         let mut stage = self.stage()?;
         *stage = match std::mem::replace(&mut *stage, Stage::Between) {
@@ -90,22 +134,23 @@ impl LayeredPublish {
 
 #[pymethods]
 impl LayeredPublish {
-    fn layer_ready(&self, layer: usize) -> PyResult<()> {
+    #[pyo3(signature = (layer, *, stream = None))]
+    fn layer_ready(&self, py: Python<'_>, layer: usize, stream: Option<u64>) -> PyResult<()> {
         if layer >= self.layers {
             return Err(error(format!("there is no layer {layer}: a block has {}", self.layers)));
         }
-        if let Stage::Open(publish) = &*self.stage()? {
-            publish.layer_ready(layer);
-        }
-        Ok(())
+        py.detach(|| match &*self.stage()? {
+            Stage::Open(publish) => publish.layer_ready(layer, stream),
+            Stage::Ended(_) | Stage::Between => Ok(()),
+        })
     }
 
     fn finish(&self) -> PyResult<()> {
-        self.end(transfer::LayeredPublish::finish)
+        self.end(Open::finish)
     }
 
     fn abort(&self) -> PyResult<()> {
-        self.end(transfer::LayeredPublish::abort)
+        self.end(Open::abort)
     }
 
     #[pyo3(signature = (timeout_ms = None))]

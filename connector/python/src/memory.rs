@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use connector::dma::Layers;
 use connector::dma::cuda::{DeviceDestination, DeviceSource};
-use connector::transfer::{Destination, GpuDestination, GpuSource, LayerSource, Source};
+use connector::transfer::{
+    Destination, GpuDestination, GpuLayerSource, GpuSource, LayerSource, Source,
+};
 use pyo3::prelude::*;
 
 use crate::error::{Forked, error};
@@ -221,6 +223,10 @@ impl InUse {
         self.places_of(&self.memory.parts)
     }
 
+    fn parts_of_layer(&self, layer: usize) -> &[Part] {
+        &self.memory.parts[self.memory.layers[layer].clone()]
+    }
+
     fn places_of<'p>(&self, parts: &'p [Part]) -> impl Iterator<Item = (usize, usize)> + use<'p> {
         let number = self.number as usize;
         parts.iter().map(move |part| (part.address + number * part.stride, part.bytes))
@@ -261,8 +267,7 @@ impl LayerSource for ReadBlock {
             // SAFETY: as above, of a layer that is ready: who said so vouches that nobody writes it.
             unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), bytes) }
         };
-        let parts = &self.0.memory.parts[self.0.memory.layers[layer].clone()];
-        self.0.places_of(parts).map(part).collect()
+        self.0.places_of(self.0.parts_of_layer(layer)).map(part).collect()
     }
 }
 
@@ -292,11 +297,23 @@ impl GpuSource for ReadBlock {
     }
 }
 
+impl GpuLayerSource for ReadBlock {
+    fn layer(&self, layer: usize) -> Vec<DeviceSource<'_>> {
+        let part = |(address, bytes)| {
+            // SAFETY: as above, of a layer that is ready: what the stream still writes that it was said
+            // with is what the copy comes after, and who said so vouches that nobody else does.
+            unsafe { DeviceSource::new(address as u64, bytes) }
+        };
+        self.0.places_of(self.0.parts_of_layer(layer)).map(part).collect()
+    }
+}
+
 impl GpuDestination for WriteBlock {
     fn parts_mut(&mut self) -> Vec<DeviceDestination<'_>> {
         let part = |(address, bytes)| {
             // SAFETY: as above, and nobody else reads or writes it (Y2) but what the engine's stream
-            // was given before, which the transfer comes after.
+            // was given before, which the transfer comes after; of a transfer by layers, until a layer has
+            // arrived, whose copy is over by then.
             unsafe { DeviceDestination::new(address as u64, bytes) }
         };
         self.0.places().map(part).collect()

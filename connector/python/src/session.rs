@@ -7,9 +7,9 @@ use kv_cache::BlockHash;
 use pyo3::prelude::*;
 
 use crate::completion::{Fetch, Lookup, Publish};
-use crate::error::{error, refused, refused_by_gpu, refused_by_layers};
+use crate::error::{error, refused, refused_by_gpu, refused_by_gpu_layers, refused_by_layers};
 use crate::gpu::gpu_and_stream;
-use crate::layered::{LayeredFetch, LayeredPublish};
+use crate::layered::{LayeredFetch, LayeredPublish, Open};
 use crate::memory::BlockMemory;
 use crate::prefix::Blocks;
 
@@ -67,7 +67,7 @@ impl Session {
         block_ids: Vec<u32>,
         stream: Option<u64>,
     ) -> PyResult<Publish> {
-        let gpu = gpu_and_stream(memory, stream)?;
+        let gpu = gpu_and_stream(memory.of_gpu(), stream)?;
         self.check(memory, hashes.len(), block_ids.len())?;
         let hashes = block_hashes(&hashes)?;
         if first_depth.checked_add(u32::try_from(hashes.len())?).is_none() {
@@ -94,7 +94,7 @@ impl Session {
         block_ids: Vec<u32>,
         stream: Option<u64>,
     ) -> PyResult<Fetch> {
-        let gpu = gpu_and_stream(memory, stream)?;
+        let gpu = gpu_and_stream(memory.of_gpu(), stream)?;
         let blocks = blocks.into_matched()?;
         self.check(memory, blocks.len(), block_ids.len())?;
         let destinations = memory.write(&block_ids)?;
@@ -107,19 +107,27 @@ impl Session {
         Ok(Fetch::new(fetch?))
     }
 
+    #[pyo3(signature = (blocks, memory, block_ids, *, stream = None))]
     fn fetch_by_layers(
         &self,
+        py: Python<'_>,
         blocks: Blocks<'_>,
         memory: &BlockMemory,
         block_ids: Vec<u32>,
+        stream: Option<u64>,
     ) -> PyResult<LayeredFetch> {
-        refuse_gpu(memory)?;
+        let gpu = gpu_and_stream(memory.of_gpu(), stream)?;
         let blocks = blocks.into_matched()?;
         self.check(memory, blocks.len(), block_ids.len())?;
-        let destinations = memory.write(&block_ids)?;
+        let (session, to) = (&self.session, memory.write(&block_ids)?);
         let layers = Arc::new(memory.layers());
-        let fetch = self.session.fetch_by_layers(blocks, destinations, layers);
-        Ok(LayeredFetch::new(fetch.map_err(refused)?))
+        let fetch = match gpu {
+            None => session.fetch_by_layers(blocks, to, layers).map_err(refused),
+            Some((gpu, stream)) => py
+                .detach(|| session.fetch_into_gpu_by_layers(gpu, stream, blocks, to, layers))
+                .map_err(refused_by_gpu),
+        };
+        Ok(LayeredFetch::new(fetch?))
     }
 
     fn publish_by_layers(
@@ -129,7 +137,6 @@ impl Session {
         memory: &BlockMemory,
         block_ids: Vec<u32>,
     ) -> PyResult<LayeredPublish> {
-        refuse_gpu(memory)?;
         self.check(memory, hashes.len(), block_ids.len())?;
         if depths.len() != hashes.len() {
             return Err(error(format!("{} blocks, and {} depths", hashes.len(), depths.len())));
@@ -137,20 +144,19 @@ impl Session {
         let (hashes, bytes) = (block_hashes(&hashes)?, memory.read(&block_ids)?);
         let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
         let blocks = depths.into_iter().zip(hashes).zip(bytes).map(block).collect();
-        let layers = memory.layers();
+        let layers = Arc::new(memory.layers());
         let count = layers.count();
-        let publish = self.session.publish_by_layers(blocks, Arc::new(layers));
-        Ok(LayeredPublish::new(publish.map_err(refused_by_layers)?, count))
-    }
-}
-
-/// Transfers by layers are those of the processor.
-fn refuse_gpu(memory: &BlockMemory) -> PyResult<()> {
-    match memory.of_gpu() {
-        None => Ok(()),
-        Some(gpu) => Err(error(format!(
-            "the memory is that of GPU {gpu}: its blocks are transferred whole, by fetch() and publish()"
-        ))),
+        let publish = match memory.of_gpu() {
+            None => {
+                let publish = self.session.publish_by_layers(blocks, layers);
+                Open::Processor(publish.map_err(refused_by_layers)?)
+            }
+            Some(gpu) => {
+                let publish = self.session.publish_from_gpu_by_layers(gpu, blocks, layers);
+                Open::Gpu(gpu, publish.map_err(refused_by_gpu_layers)?)
+            }
+        };
+        Ok(LayeredPublish::new(publish, count))
     }
 }
 

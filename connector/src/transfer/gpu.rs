@@ -173,10 +173,9 @@ impl Gpus {
         }
     }
 
-    /// The engine of a GPU, when it was opened, for the copies of one call: they come after nothing yet.
-    /// Does not wait for one that is being opened.
+    /// The engine of a GPU, when it was opened. Does not wait for one that is being opened.
     fn engine(&self, gpu: usize) -> Option<CudaDma> {
-        lock(&self.open).as_ref()?.engines.get(&gpu).map(CudaDma::with_own_order)
+        lock(&self.open).as_ref()?.engines.get(&gpu).cloned()
     }
 
     /// Ends the engines; no transfer is under way any more.
@@ -197,12 +196,11 @@ impl Running {
         Ok(Gpu { number, reach, figures, process: self.process })
     }
 
-    /// A handle of a GPU's engine, for copies that come after what `stream` was given so far; or `given`
+    /// A handle of a GPU's engine, for the copies of one call, which come after nothing yet; or `given`
     /// back.
-    fn after<G>(
+    pub(super) fn handle<G>(
         &self,
         gpu: usize,
-        stream: EngineStream<'_>,
         given: G,
     ) -> Result<(CudaDma, G), GpuSubmitError<G>> {
         // Before anything of the driver is called, which a forked child may not.
@@ -212,9 +210,20 @@ impl Running {
         if self.is_closed() {
             return Err(GpuSubmitError::Refused(SubmitError::Closed(given)));
         }
-        let Some(engine) = self.gpus.engine(gpu) else {
-            return Err(GpuSubmitError::NotOpen { gpu, given });
-        };
+        match self.gpus.engine(gpu) {
+            Some(engine) => Ok((engine.with_own_order(), given)),
+            None => Err(GpuSubmitError::NotOpen { gpu, given }),
+        }
+    }
+
+    /// The same for copies that come after what `stream` was given so far.
+    pub(super) fn after<G>(
+        &self,
+        gpu: usize,
+        stream: EngineStream<'_>,
+        given: G,
+    ) -> Result<(CudaDma, G), GpuSubmitError<G>> {
+        let (engine, given) = self.handle(gpu, given)?;
         match engine.after(stream) {
             Ok(()) => Ok((engine, given)),
             Err(error) => Err(GpuSubmitError::Stream { error, given }),

@@ -15,13 +15,15 @@
 //! when it needs it, and says of each layer of what it publishes when it is there. When a fetch ends, so
 //! does every wait for its layers; when a publish is finished, aborted or dropped, or the pool is closed,
 //! so does the wait of the thread that copies it. Until then publishes by layers behind it wait, and
-//! nothing else does.
+//! nothing else does. For memory of a GPU: `gpu_layers.rs`.
 
 mod arrivals;
 mod buffers;
 mod completion;
 mod gpu;
+mod gpu_layers;
 mod lanes;
+mod layered;
 mod options;
 mod readiness;
 mod session;
@@ -48,11 +50,13 @@ pub use arrivals::{Arrivals, LayeredFetch, Stopped};
 pub use buffers::{Destination, LayerSource, Source};
 pub use completion::{Completion, Lost};
 pub use gpu::{Gpu, GpuDestination, GpuError, GpuSource, GpuSubmitError};
+pub use gpu_layers::{GpuLayerSource, GpuLayeredPublish, GpuLayeredSubmitError};
+pub use layered::LayeredSubmitError;
 pub use options::{
     COPY_THREADS_MAX, OptionsError, QUEUE_DEPTH_MAX, QUOTA_BYTES_MAX, TransferOptions,
 };
 pub use readiness::{LayeredPublish, LayeredPublished};
-pub use session::{Fetched, LayeredSubmitError, NewBlock, Published, SubmitError, TransferSession};
+pub use session::{Fetched, NewBlock, Published, SubmitError, TransferSession};
 
 /// A process attached to a pool, for all its threads. Clones are the same attachment.
 ///

@@ -32,7 +32,7 @@ impl<S> LayeredPublish<S> {
     /// When there is no such layer.
     pub fn layer_ready(&self, layer: usize) {
         if let Some(readiness) = self.opener.readiness() {
-            readiness.set(|state| state.ready[layer] = true);
+            readiness.layer_ready(layer);
         }
     }
 
@@ -40,7 +40,7 @@ impl<S> LayeredPublish<S> {
     /// aborted before.
     pub fn finish(self) -> Completion<LayeredPublished<S>> {
         if let Some(readiness) = self.opener.readiness() {
-            readiness.set(|state| state.end = state.end.or(Some(End::Finished)));
+            readiness.finish();
         }
         self.completion
     }
@@ -56,8 +56,7 @@ impl<S> LayeredPublish<S> {
     /// Whether it was aborted, which closing the pool does, too. For a child made by `fork` it is.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
-        let readiness = self.opener.readiness();
-        readiness.is_none_or(|readiness| readiness.lock().end == Some(End::Aborted))
+        self.opener.readiness().is_none_or(Readiness::is_aborted)
     }
 }
 
@@ -110,8 +109,25 @@ impl Readiness {
         }
     }
 
-    fn abort(&self) {
+    pub(super) fn layer_ready(&self, layer: usize) {
+        self.set(|state| state.ready[layer] = true);
+    }
+
+    fn finish(&self) {
+        self.set(|state| state.end = state.end.or(Some(End::Finished)));
+    }
+
+    pub(super) fn abort(&self) {
         self.set(|state| state.end = state.end.or(Some(End::Aborted)));
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.lock().end == Some(End::Aborted)
+    }
+
+    /// Whether every layer was said to be ready.
+    pub(super) fn is_all_ready(&self) -> bool {
+        self.lock().ready.iter().all(|ready| *ready)
     }
 
     fn set(&self, change: impl FnOnce(&mut State)) {
@@ -139,7 +155,7 @@ impl Opener {
 
     /// None in a child made by `fork`: nobody waits there, and a lock may be in whatever state the fork
     /// found it.
-    fn readiness(&self) -> Option<&Readiness> {
+    pub(super) fn readiness(&self) -> Option<&Readiness> {
         (std::process::id() == self.process).then_some(&*self.readiness)
     }
 }

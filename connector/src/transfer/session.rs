@@ -7,19 +7,13 @@ use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::Liveness;
 use kv_cache::{BlockHash, MatchedBlock, Metrics, PrefixMatch};
 
-use super::arrivals::{Arrivals, Herald};
 use super::completion::Revoke;
 use super::lanes::{Desk, Lane, Work};
-use super::readiness::{Opener, Readiness};
-use super::{
-    Completion, Destination, LayerSource, LayeredFetch, LayeredPublish, LayeredPublished, Running,
-    Source,
-};
-use crate::dma::{CopyLayer, DmaEngine, HostDma, Layers};
+use super::{Completion, Destination, Running, Source};
+use crate::dma::DmaEngine;
 use crate::pool::LocalSession;
 use crate::session::{
-    FetchReport, HoldReport, LayeredBlock, LayeredBlocks, PublishBlock, PublishReport, Session,
-    SessionError, SessionOptions,
+    FetchReport, HoldReport, PublishBlock, PublishReport, Session, SessionError, SessionOptions,
 };
 
 /// A block to be published, with its bytes.
@@ -79,27 +73,6 @@ impl<T> SubmitError<T> {
             Self::Busy(inner) => SubmitError::Busy(f(inner)),
             Self::Forked(inner) => SubmitError::Forked(f(inner)),
             Self::Closed(inner) => SubmitError::Closed(f(inner)),
-        }
-    }
-}
-
-/// A publish by layers that was not taken up; its blocks, given back. Nothing is changed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum LayeredSubmitError<T> {
-    /// As for any transfer.
-    #[error("{0}")]
-    Refused(SubmitError<T>),
-    /// The process was attached without the thread for it.
-    #[error("the pool was attached without publishes_by_layers: attach it with that option")]
-    NotAskedFor(T),
-}
-
-impl<T> LayeredSubmitError<T> {
-    /// What was given back.
-    pub fn into_inner(self) -> T {
-        match self {
-            Self::Refused(refused) => refused.into_inner(),
-            Self::NotAskedFor(given) => given,
         }
     }
 }
@@ -227,70 +200,6 @@ impl TransferSession {
         submitted.map_err(|error| error.map(|(_, destinations)| destinations))
     }
 
-    /// Fetches `blocks` by layers:
-    /// [`Session::fetch_by_layers`](crate::session::Session::fetch_by_layers).
-    ///
-    /// # Errors
-    /// [`SubmitError`].
-    pub fn fetch_by_layers<D: Destination>(
-        &self,
-        blocks: Vec<MatchedBlock>,
-        destinations: Vec<D>,
-        layers: Arc<Layers>,
-    ) -> Result<LayeredFetch<D>, SubmitError<Vec<D>>> {
-        let arrivals = Arrivals::new();
-        let given = (blocks, destinations, Herald(arrivals.clone()));
-        let fetch = move |session: &LocalSession<'_>, given| {
-            let (blocks, mut destinations, herald): (Vec<_>, Vec<D>, Herald) = given;
-            let parts = destinations.iter_mut().map(Destination::parts_mut).collect();
-            let mut arrived = |layer| herald.arrived(layer);
-            let report = session.fetch_by_layers(&blocks, parts, &layers, &mut arrived);
-            Fetched { report, destinations }
-        };
-        let submitted = self.submit(Lane::Fetch, given, fetch);
-        let completion =
-            submitted.map_err(|error| error.map(|(_, destinations, _)| destinations))?;
-        Ok(LayeredFetch { arrivals, completion })
-    }
-
-    /// Publishes `blocks` by layers:
-    /// [`Session::publish_by_layers`](crate::session::Session::publish_by_layers). Needs
-    /// [`TransferOptions::publishes_by_layers`](super::TransferOptions::publishes_by_layers).
-    ///
-    /// A process works on one at a time: nothing of the next is copied before this one has ended,
-    /// whichever layers of it are ready.
-    ///
-    /// # Errors
-    /// [`LayeredSubmitError`].
-    pub fn publish_by_layers<S: LayerSource>(
-        &self,
-        blocks: Vec<NewBlock<S>>,
-        layers: Arc<Layers>,
-    ) -> Result<LayeredPublish<S>, LayeredSubmitError<Vec<NewBlock<S>>>> {
-        // Before any lock, which a fork may have found held by another thread.
-        if self.running.is_forked() {
-            return Err(LayeredSubmitError::Refused(SubmitError::Forked(blocks)));
-        }
-        if !self.running.publishes_by_layers {
-            return Err(LayeredSubmitError::NotAskedFor(blocks));
-        }
-        let readiness = Arc::new(Readiness::new(layers.count()));
-        // Before it can begin to wait: closing ends the wait.
-        self.running.waiting.add(&readiness);
-        let opener = Opener::new(Arc::clone(&readiness));
-        let submitted = self.submit(Lane::Layers, blocks, move |session, blocks| {
-            let hashes = blocks
-                .iter()
-                .map(|NewBlock { hash, depth, .. }| LayeredBlock { hash: *hash, depth: *depth });
-            let hashes: Vec<_> = hashes.collect();
-            let mut ready = WhenReady { blocks: &blocks, readiness: &readiness };
-            let report = session.publish_by_layers(&hashes, &layers, &mut ready);
-            LayeredPublished { report, blocks }
-        });
-        let completion = submitted.map_err(LayeredSubmitError::Refused)?;
-        Ok(LayeredPublish { opener, completion })
-    }
-
     /// Has `work` done with `given` by a thread of the lane.
     fn submit<G: Send + 'static, T: Send + 'static>(
         &self,
@@ -326,27 +235,6 @@ impl TransferSession {
             error.map(|()| given())
         })?;
         Ok(completion)
-    }
-}
-
-/// Blocks whose layers are copied when they are ready.
-struct WhenReady<'b, S> {
-    blocks: &'b [NewBlock<S>],
-    readiness: &'b Readiness,
-}
-
-impl<S: LayerSource> LayeredBlocks<HostDma> for WhenReady<'_, S> {
-    fn layer(&mut self, layer: usize, blocks: &[usize], copy: &mut CopyLayer<'_, HostDma>) -> bool {
-        let ready = self.readiness.wait_layer(layer);
-        if ready {
-            let parts = blocks.iter().map(|number| self.blocks[*number].bytes.layer(layer));
-            copy(&parts.collect::<Vec<_>>());
-        }
-        ready
-    }
-
-    fn complete(&mut self) -> bool {
-        self.readiness.wait_finished()
     }
 }
 

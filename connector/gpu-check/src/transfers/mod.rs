@@ -1,6 +1,7 @@
 //! Blocks of a GPU's memory through a pool, as engines move them: without waiting, behind the work of
 //! their streams, and with nothing left behind.
 
+mod layered;
 mod on_gpu;
 mod order;
 mod pool;
@@ -17,6 +18,7 @@ use cudarc::driver::CudaStream;
 use kv_cache::BlockHash;
 
 use crate::device::{Device, is_mapped};
+use layered::Engine;
 use on_gpu::OnGpu;
 use order::{a_capture_is_refused, behind_late_work, not_behind_later_work};
 use pool::{make_region, options};
@@ -29,12 +31,15 @@ pub(crate) fn check(device: &Device, directory: &Path, gpu: usize) -> Result<Str
     let folder = tempfile::Builder::new().prefix("rackline-gpu-check-").tempdir_in(directory)?;
     let path = folder.path().join("region");
     make_region(&path)?;
-    let transfers = Transfers::attach(&path, 0, TransferOptions::default())?;
+    let asked = TransferOptions { publishes_by_layers: true, ..TransferOptions::default() };
+    let transfers = Transfers::attach(&path, 0, asked)?;
     let session = transfers.session(options());
     let engine = device.dma.context().new_stream()?;
 
     let refused = session.publish_from_gpu(gpu, (&*engine).into(), blocks(&engine)?);
     given_back(refused, |error| matches!(error, GpuSubmitError::NotOpen { .. }))?;
+    let computing = Engine { session: &session, stream: &engine, gpu };
+    computing.check_not_open()?;
     let nobody = transfers.gpu(usize::from(u16::MAX));
     ensure!(
         matches!(nobody, Err(GpuError::Cuda(CudaError::NoSuchGpu { .. }))),
@@ -61,21 +66,30 @@ pub(crate) fn check(device: &Device, directory: &Path, gpu: usize) -> Result<Str
     ensure!(figures == expected, "counted {figures:?} instead of {expected:?}");
 
     not_behind_later_work(&session, &engine, gpu)?;
+    computing.check_layers()?;
     let before_closing = opened.figures().stored_bytes;
 
     // What is under way when the pool is closed is done; then nothing of it is left.
     let mut others = blocks(&engine)?;
     others.iter_mut().for_each(|block| block.hash = hash(block.depth + 100));
     let under_way = taken_up(session.publish_from_gpu(gpu, (&*engine).into(), others))?;
+    let (layered, _memory) = computing.begin()?;
     transfers.close();
     let published = under_way.poll()?.context("what was taken up is done when a pool is closed")?;
     ensure!(published.report?.published() == usize::from(BLOCKS), "it was done, and failed");
     ensure!(!is_mapped(&path)?, "the pool is mapped after it was closed: the GPU has it still");
+    layered.layer_ready(0, (&*engine).into())?;
+    ensure!(
+        layered.finish().wait()?.report?.is_none(),
+        "published by layers after the pool was closed"
+    );
     let refused = session.publish_from_gpu(gpu, (&*engine).into(), blocks(&engine)?);
     given_back(refused, |error| matches!(error, GpuSubmitError::Refused(SubmitError::Closed(_))))?;
     ensure!(matches!(transfers.gpu(gpu), Err(GpuError::Closed)), "a closed pool opens a GPU");
     ensure!(opened.figures().stored_bytes == before_closing + bytes, "figures of a closed pool");
-    Ok(format!("{BLOCKS} blocks behind late work of a stream, both ways; closed and unmapped"))
+    Ok(format!(
+        "{BLOCKS} blocks behind late work of a stream, both ways, whole and by layers; closed and unmapped"
+    ))
 }
 
 /// Refused for the right reason, with all that was given.

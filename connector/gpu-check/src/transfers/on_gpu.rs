@@ -1,11 +1,11 @@
 //! Blocks of the GPU's memory, as transfers know them.
 #![expect(unsafe_code, reason = "a transfer knows memory of a GPU by its address")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
 use connector::dma::cuda::{DeviceDestination, DeviceSource};
-use connector::transfer::{GpuDestination, GpuSource};
+use connector::transfer::{GpuDestination, GpuLayerSource, GpuSource};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 
 use super::BLOCK_BYTES;
@@ -50,5 +50,56 @@ impl GpuDestination for OnGpu {
             unsafe { DeviceDestination::new(address, bytes) }
         };
         self.halves().map(part).into()
+    }
+}
+
+/// A block of the GPU's memory of which each layer lies apart. Clones are of the same memory: who has one
+/// gives streams work with it while a transfer has another.
+#[derive(Clone)]
+pub(super) struct InLayers(Vec<Layer>);
+
+#[derive(Clone)]
+pub(super) struct Layer {
+    pub(super) memory: Arc<Mutex<CudaSlice<u8>>>,
+    address: u64,
+    bytes: usize,
+}
+
+impl InLayers {
+    /// Layers of those lengths.
+    pub(super) fn new(stream: &Arc<CudaStream>, lengths_bytes: &[usize]) -> Result<Self> {
+        let layer = |bytes: &usize| {
+            let memory = stream.alloc_zeros::<u8>(*bytes)?;
+            let address = {
+                let (address, _recorded) = memory.device_ptr(stream);
+                address
+            };
+            Ok(Layer { memory: Arc::new(Mutex::new(memory)), address, bytes: *bytes })
+        };
+        Ok(Self(lengths_bytes.iter().map(layer).collect::<Result<_>>()?))
+    }
+
+    pub(super) fn layers(&self) -> &[Layer] {
+        &self.0
+    }
+}
+
+impl GpuLayerSource for InLayers {
+    fn layer(&self, layer: usize) -> Vec<DeviceSource<'_>> {
+        let Layer { address, bytes, .. } = self.0[layer];
+        // SAFETY: it is memory of the GPU that the check is given, kept by this, and the check says that
+        // it is ready with the one stream that writes it.
+        vec![unsafe { DeviceSource::new(address, bytes) }]
+    }
+}
+
+impl GpuDestination for InLayers {
+    fn parts_mut(&mut self) -> Vec<DeviceDestination<'_>> {
+        let part = |layer: &Layer| {
+            // SAFETY: as above, and the check touches a layer only when it has arrived, but for what it
+            // gave to the stream before that the transfer comes after.
+            unsafe { DeviceDestination::new(layer.address, layer.bytes) }
+        };
+        self.0.iter().map(part).collect()
     }
 }

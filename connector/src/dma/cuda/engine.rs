@@ -154,6 +154,11 @@ impl CudaDma {
         self.order.after(stream)
     }
 
+    /// What its copies come after. It does not keep the engine.
+    pub(crate) fn order(&self) -> &Arc<Order> {
+        &self.order
+    }
+
     /// The bytes of `slice` as what was given to any stream so far leaves them, `stream` and those that
     /// `cudarc` knows to have written it.
     ///

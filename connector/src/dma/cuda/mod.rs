@@ -41,4 +41,5 @@ pub use bounce::pinned_memory;
 pub use driver::{CudaError, gpus};
 pub use engine::{CudaDma, CudaFigures};
 pub use memory::{DeviceDestination, DeviceSource, EngineStream};
+pub(crate) use order::Order;
 pub use registration::PoolReach;
