@@ -2,11 +2,15 @@
 
 A panic names the source file that it is in. For our own files that is a path within the repository; for
 those of dependencies it begins with Cargo's home, so that every user's wheel would have other bytes. The
-compiler is told to call that place ``/cargo``. A user's own ``RUSTFLAGS`` go before this.
+compiler is told to call that place ``/cargo``: by Cargo's configuration, whose lists are joined and whose
+items may have spaces in them, as homes may. A user's own ``RUSTFLAGS``, or build arguments in pip's
+``--config-settings``, go before this.
 """
 
+import json
 import os
 import pathlib
+import shlex
 
 from maturin import (
     build_editable,
@@ -31,5 +35,6 @@ __all__ = [
 ]
 
 home = os.environ.get("CARGO_HOME") or pathlib.Path.home() / ".cargo"
-flags = os.environ.get("CARGO_BUILD_RUSTFLAGS", "").split()
-os.environ["CARGO_BUILD_RUSTFLAGS"] = " ".join([*flags, f"--remap-path-prefix={home}=/cargo"])
+flags = json.dumps([f"--remap-path-prefix={home}=/cargo"], ensure_ascii=False)
+arguments = shlex.split(os.environ.get("MATURIN_PEP517_ARGS", ""))
+os.environ["MATURIN_PEP517_ARGS"] = shlex.join([*arguments, "--config", f"build.rustflags={flags}"])

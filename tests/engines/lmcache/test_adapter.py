@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -22,6 +24,15 @@ from region import Region
 
 SHAPE = torch.Size([2, 3, 16, 64])
 LIMIT_S = 60
+# A process that reads weights in a thread like those that open models, for much longer, and ends.
+ENDS_WHILE_IT_READS = f"""
+import pathlib, threading, time
+from rackline.engines import digests
+reads = threading.Event()
+digests._digest = lambda file: reads.set() or time.sleep({2 * LIMIT_S})
+threading.Thread(target=digests.digests, args=([pathlib.Path()],), daemon=True).start()
+reads.wait()
+"""
 
 
 def item(fill: int, dtype: torch.dtype = torch.float16) -> TensorMemoryObj:
@@ -223,6 +234,9 @@ class Adapter(unittest.TestCase):
         # Nothing keeps the process attached, which may attach with other options.
         self.adapter(queue_depth=16)
 
+    def test_the_server_ends_while_weights_are_read(self) -> None:
+        subprocess.run([sys.executable, "-c", ENDS_WHILE_IT_READS], check=True, timeout=LIMIT_S)
+
     def test_what_is_being_opened_when_it_is_closed_is_closed(self) -> None:
         opened = self.gate("SharedBlocks", SharedBlocks)
         own = self.adapter()
@@ -276,6 +290,14 @@ class Adapter(unittest.TestCase):
         self.assertEqual(self.lookup(own, keys(1)), [])
         self.assertEqual(self.lookup(own, keys(1, kv_rank=1)), [])
 
+    def test_a_model_without_a_thread_to_open_it_is_not_waited_for(self) -> None:
+        own = self.adapter()
+        no_more = mock.Mock(side_effect=RuntimeError("no more threads"))
+        threads = mock.Mock(wraps=threading, Thread=lambda **_: mock.Mock(start=no_more))
+        with mock.patch("rackline.lmcache.l2_openings.threading", threads):
+            self.assertFalse(self.store(own, keys(1), [item(1)]).is_successful())
+        self.assertEqual(own.report_status()["not_shared"], {"tiny": "no more threads"})
+
     def test_what_cannot_be_is_refused_in_words(self) -> None:
         with self.assertRaisesRegex(SettingsError, 'set "region" and "node" in adapter_params'):
             RacklineL2Adapter({})
@@ -287,7 +309,9 @@ class Adapter(unittest.TestCase):
             def __init__(self) -> None:
                 L2AdapterInterface.__init__(self)
 
-        theirs, own = vars(Nothing()), vars(self.adapter())
+        made = RacklineL2Adapter({"region": self.region.path, "node": 0})
+        self.addCleanup(made.close)
+        theirs, own = vars(Nothing()), vars(made)
         for name, value in theirs.items():
             self.assertIs(type(own[name]), type(value), name)
 

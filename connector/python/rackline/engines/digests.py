@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import hashlib
 import json
 import os
 import pathlib
 import tempfile
+from multiprocessing.pool import ThreadPool
 
 THREADS = 8
 READ_BYTES = 8 << 20
@@ -17,8 +17,9 @@ READ_BYTES = 8 << 20
 def digests(files: list[pathlib.Path]) -> list[str]:
     """The SHA-256 of the content of each file, side by side. Kept for files that do not change in
     ``$RACKLINE_CACHE/weights``, else ``~/.cache/rackline/weights``."""
-    with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
-        return list(threads.map(_digest, files))
+    # A process that ends meanwhile does not wait for these threads: large weights take minutes.
+    with ThreadPool(THREADS) as threads:
+        return threads.map(_digest, files)
 
 
 def _digest(file: pathlib.Path) -> str:

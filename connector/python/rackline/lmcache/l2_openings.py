@@ -74,11 +74,17 @@ class Openings:
             ended = self._ended
         if ended:
             opening.end(None)
-        else:
-            # A process that ends does not wait for it.
-            threading.Thread(
-                target=self._open, args=(form, opening), name="rackline_open", daemon=True
-            ).start()
+            return opening
+        # A process that ends does not wait for it.
+        thread = threading.Thread(
+            target=self._open, args=(form, opening), name="rackline_open", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The system has no more threads. Who waits for this would wait for ever.
+            self._refuse(form, error)
+            opening.end(None)
         return opening
 
     def shared(self) -> list[SharedBlocks]:
@@ -125,11 +131,15 @@ class Openings:
                     with self._changed:
                         self._shared.append(blocks)
         except Exception as error:
-            logger.error("Rackline: %s is not shared: %s", form.model_name, error)
-            with self._changed:
-                self._refused[form.model_name] = str(error) or repr(error)
+            self._refuse(form, error)
         finally:
             opening.end(blocks)
+
+    def _refuse(self, form: ObjectForm, error: Exception) -> None:
+        why = str(error) or repr(error)
+        logger.error("Rackline: %s is not shared: %s", form.model_name, why)
+        with self._changed:
+            self._refused[form.model_name] = why
 
     def _weights_of(self, model_name: str) -> str:
         """What stands for the weights of a model, read once for all of its forms."""
