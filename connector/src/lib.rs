@@ -1,5 +1,7 @@
 //! Between engines and the pool: sessions and DMA engines.
 
+pub use cxl_shm::fork::ProcessMark;
+
 pub mod dma;
 pub mod pool;
 pub mod session;

@@ -4,7 +4,8 @@
 //! Bottom up: [`units`] (addresses as types), [`fabric`] (load, store, publish, refresh, over real
 //! and simulated memory), [`region`] (files and devices), [`layout`] (where things are in a
 //! region), [`lock`] (two tiers), [`member`] (node slots, processes), [`alloc`] (chunks and
-//! objects), [`root`] (names for objects), [`qualify`] (what this platform's memory does).
+//! objects), [`root`] (names for objects), [`qualify`] (what this platform's memory does); and [`fork`]
+//! (which process is which).
 //!
 //! Nothing here knows about KV blocks. [`guide`] has the region drawn, the rules by number, the
 //! state machines, and what was explored exhaustively.
@@ -13,7 +14,7 @@ pub mod alloc;
 pub mod clock;
 pub mod crash;
 pub mod fabric;
-mod fork;
+pub mod fork;
 mod intent;
 pub mod layout;
 pub mod lock;

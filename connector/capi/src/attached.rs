@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{MappedFabric, MappedHostMemory};
+use cxl_shm::fork::ProcessMark;
 use cxl_shm::lock::SharedGuard;
 use cxl_shm::member::{Attachment, LocalMember, ProcLiveness};
 
@@ -50,7 +51,7 @@ pub(crate) struct Process {
     /// Asked when a thread comes or goes.
     attachment: Mutex<Attachment>,
     fabric: MappedFabric,
-    pid: u32,
+    mark: ProcessMark,
 }
 
 impl Process {
@@ -103,7 +104,7 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         // The end of a thread comes in a child of fork, too: what is held there is the parent's (I4).
-        if self.process.pid != std::process::id() {
+        if !self.process.mark.is_of_this() {
             std::mem::forget(std::mem::take(&mut self.held));
             self.member = None;
             // The last one would leave for the parent, and wait for a thread that is not here.
@@ -178,8 +179,8 @@ fn attach(region: &Path, node: u16) -> Result<(), Failure> {
         Failure::new(CxlShmError::Region, error)
     })?;
     let fabric = attachment.region().fabric().clone();
-    let pid = std::process::id();
-    *process = Some(Arc::new(Process { attachment: Mutex::new(attachment), fabric, pid }));
+    let (attachment, mark) = (Mutex::new(attachment), ProcessMark::of_this());
+    *process = Some(Arc::new(Process { attachment, fabric, mark }));
     Ok(())
 }
 

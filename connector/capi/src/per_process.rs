@@ -4,11 +4,13 @@
 //!   that another thread of the parent held at that moment is held for good in the child.
 //!
 //! So who looks for the value of this process takes no lock, nor waits for who makes one: the values are a
-//! list that only grows, each with the number of the process that made it. They are never freed.
+//! list that only grows, each with the mark of the process that made it. They are never freed.
 #![expect(unsafe_code, reason = "values that live as long as the program, by their address")]
 #![expect(clippy::disallowed_types, reason = "an address in private memory")]
 
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+use cxl_shm::fork::ProcessMark;
 
 /// A place for a value of each process.
 #[derive(Debug)]
@@ -18,7 +20,7 @@ pub(crate) struct PerProcess<T: Send + Sync + 'static> {
 
 #[derive(Debug)]
 struct Node<T: 'static> {
-    process: u32,
+    process: ProcessMark,
     value: T,
     older: Option<&'static Self>,
 }
@@ -41,13 +43,13 @@ impl<T: Send + Sync> PerProcess<T> {
 
     /// That of this process, if it has one.
     pub(crate) fn get(&self) -> Option<&'static T> {
-        let process = std::process::id();
+        let process = ProcessMark::of_this();
         self.nodes().find(|node| node.process == process).map(|node| &node.value)
     }
 
     /// Those of the processes of which this one is a child, of the nearest first.
     pub(crate) fn of_ancestors(&self) -> impl Iterator<Item = &'static T> {
-        let process = std::process::id();
+        let process = ProcessMark::of_this();
         self.nodes().filter(move |node| node.process != process).map(|node| &node.value)
     }
 
@@ -58,7 +60,7 @@ impl<T: Send + Sync> PerProcess<T> {
             if let Some(value) = self.get() {
                 return value;
             }
-            let node = Box::new(Node { process: std::process::id(), value: make(), older });
+            let node = Box::new(Node { process: ProcessMark::of_this(), value: make(), older });
             let current =
                 older.map_or(std::ptr::null_mut(), |node| std::ptr::from_ref(node).cast_mut());
             let node = Box::into_raw(node);

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use connector::ProcessMark;
 use connector::session::{FetchStop, HoldReport, PublishOutcome, PublishReport};
 use connector::transfer::{Completion, Fetched, Published, SubmitError};
 use kv_cache::PrefixMatch;
@@ -18,12 +19,12 @@ const SIGNALS_MS: u64 = 100;
 pub(crate) struct Pending<T> {
     completion: Mutex<Completion<T>>,
     /// In which it is under way: a child made by `fork` would wait for ever.
-    process: u32,
+    process: ProcessMark,
 }
 
 impl<T: Send> Pending<T> {
     pub(crate) fn new(completion: Completion<T>) -> Self {
-        Self { completion: Mutex::new(completion), process: std::process::id() }
+        Self { completion: Mutex::new(completion), process: ProcessMark::of_this() }
     }
 
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
@@ -33,7 +34,7 @@ impl<T: Send> Pending<T> {
     }
 
     pub(crate) fn check_process(&self) -> PyResult<()> {
-        if std::process::id() == self.process {
+        if self.process.is_of_this() {
             return Ok(());
         }
         Err(refused(SubmitError::Forked(())))

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use connector::ProcessMark;
 use connector::transfer::{self, Arrivals, Completion, Fetched, LayeredPublished};
 use pyo3::prelude::*;
 
@@ -50,7 +51,7 @@ impl LayeredFetch {
 pub(crate) struct LayeredPublish {
     stage: Mutex<Stage>,
     layers: usize,
-    process: u32,
+    process: ProcessMark,
 }
 
 enum Stage {
@@ -107,12 +108,12 @@ impl Open {
 
 impl LayeredPublish {
     pub(crate) fn new(publish: Open, layers: usize) -> Self {
-        Self { stage: Mutex::new(Stage::Open(publish)), layers, process: std::process::id() }
+        Self { stage: Mutex::new(Stage::Open(publish)), layers, process: ProcessMark::of_this() }
     }
 
     /// The stage: held for a moment only.
     fn stage(&self) -> PyResult<MutexGuard<'_, Stage>> {
-        if std::process::id() != self.process {
+        if !self.process.is_of_this() {
             return Err(crate::error::refused(transfer::SubmitError::Forked(())));
         }
         Ok(self.stage.lock().unwrap_or_else(PoisonError::into_inner))

@@ -6,6 +6,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use connector::ProcessMark;
 use connector::dma::Layers;
 use connector::dma::cuda::{DeviceDestination, DeviceSource};
 use connector::transfer::{
@@ -37,7 +38,7 @@ struct Inner {
     /// Which blocks are in use, and by how many that read; 0 is one that writes.
     in_use: Mutex<HashMap<u32, u32>>,
     /// In which it was made: a child made by `fork` finds `in_use` in whatever state.
-    process: u32,
+    process: ProcessMark,
     /// Y3.
     _owner: Py<PyAny>,
 }
@@ -85,7 +86,7 @@ impl BlockMemory {
             block_bytes += bytes as u64;
             checked.push(Part { address, stride, bytes });
         }
-        let (in_use, process) = (Mutex::default(), std::process::id());
+        let (in_use, process) = (Mutex::default(), ProcessMark::of_this());
         let parts = checked;
         let inner =
             Inner { parts, layers, blocks, block_bytes, gpu, in_use, process, _owner: owner };
@@ -194,7 +195,7 @@ impl Inner {
     /// None in a child made by `fork`.
     fn in_use(&self) -> Option<MutexGuard<'_, HashMap<u32, u32>>> {
         let lock = || self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
-        (std::process::id() == self.process).then(lock)
+        self.process.is_of_this().then(lock)
     }
 }
 

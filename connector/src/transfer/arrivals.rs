@@ -3,6 +3,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cxl_shm::fork::ProcessMark;
+
 use super::{Completion, Fetched};
 
 /// Why a layer will not arrive.
@@ -32,7 +34,7 @@ pub struct LayeredFetch<D> {
 pub struct Arrivals {
     inner: Arc<Inner>,
     /// In which they arrive.
-    process: u32,
+    process: ProcessMark,
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +51,7 @@ struct State {
 
 impl Arrivals {
     pub(super) fn new() -> Self {
-        Self { inner: Arc::default(), process: std::process::id() }
+        Self { inner: Arc::default(), process: ProcessMark::of_this() }
     }
 
     /// Waits until `layer` is in all destinations, where this thread may read it from then on. It is not
@@ -72,7 +74,7 @@ impl Arrivals {
     /// None in a child made by `fork`, whatever state that found the lock in.
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
         let lock = || self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
-        (std::process::id() == self.process).then(lock)
+        self.process.is_of_this().then(lock)
     }
 
     fn set(&self, change: impl FnOnce(&mut State)) {
@@ -125,7 +127,7 @@ mod tests {
     fn a_forked_child_waits_for_no_lock_of_its_parent() {
         let arrivals = Arrivals::new();
         // As if a fork were in between.
-        let in_child = Arrivals { process: 0, ..arrivals.clone() };
+        let in_child = Arrivals { process: ProcessMark::default(), ..arrivals.clone() };
         let held = arrivals.lock().unwrap();
         assert_eq!(in_child.wait(0), Err(Stopped::Forked));
         assert_eq!(in_child.wait_ms(0, 1), Err(Stopped::Forked));

@@ -13,6 +13,7 @@ use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
 use cxl_shm::fabric::MappedFabric;
+use cxl_shm::fork::ProcessMark;
 use kv_cache::MatchedBlock;
 
 use super::lanes::{Desk, Lane};
@@ -45,7 +46,7 @@ pub struct Gpu {
     number: usize,
     reach: PoolReach,
     figures: Arc<Mutex<CudaFigures>>,
-    process: u32,
+    process: ProcessMark,
 }
 
 impl Gpu {
@@ -64,7 +65,7 @@ impl Gpu {
     /// What was copied so far, in all sessions of this process. Nothing in a child made by `fork`.
     #[must_use]
     pub fn figures(&self) -> CudaFigures {
-        if std::process::id() != self.process {
+        if !self.process.is_of_this() {
             return CudaFigures::default();
         }
         *lock(&self.figures)

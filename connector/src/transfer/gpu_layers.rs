@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use cxl_shm::fork::ProcessMark;
 use kv_cache::MatchedBlock;
 
 use super::layered::publish_when_ready;
@@ -107,12 +108,12 @@ impl<S> GpuLayeredPublish<S> {
 struct OrderOfProcess {
     /// There until it is dropped.
     order: Option<Arc<Order>>,
-    process: u32,
+    process: ProcessMark,
 }
 
 impl Drop for OrderOfProcess {
     fn drop(&mut self) {
-        if std::process::id() != self.process {
+        if !self.process.is_of_this() {
             std::mem::forget(self.order.take());
         }
     }
@@ -172,7 +173,7 @@ impl TransferSession {
             }
             LayeredSubmitError::NotAskedFor(given) => GpuLayeredSubmitError::NotAskedFor(given),
         })?;
-        let order = OrderOfProcess { order, process: std::process::id() };
+        let order = OrderOfProcess { order, process: ProcessMark::of_this() };
         Ok(GpuLayeredPublish { publish, order })
     }
 }

@@ -142,7 +142,7 @@ fn a_forked_child_is_refused_a_publish_before_any_lock() {
     let (_folder, path) = region();
     let mut transfers = attach(&path, 0, 8);
     // As if a fork were in between, while another thread publishes.
-    let process = std::mem::replace(&mut Arc::get_mut(&mut transfers.running).unwrap().process, 0);
+    let process = std::mem::take(&mut Arc::get_mut(&mut transfers.running).unwrap().process);
     let held = transfers.running.waiting.0.lock();
     let session = transfers.session(options());
     let refused = session.publish_by_layers(vec![block(1)], layers()).unwrap_err();

@@ -37,6 +37,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use cxl_shm::fork::ProcessMark;
 use cxl_shm::units::NodeId;
 use kv_cache::{Local, Metrics};
 
@@ -102,8 +103,8 @@ pub struct Transfers {
 /// The threads of an attached process.
 #[derive(Debug)]
 struct Running {
-    /// Where they were started: a child made by `fork` has another number, and no threads.
-    process: u32,
+    /// Where they were started: a child made by `fork` has no threads.
+    process: ProcessMark,
     node: NodeId,
     local: Arc<Local>,
     lanes: Mutex<Option<(Lanes, JoinHandle<()>)>>,
@@ -124,7 +125,7 @@ impl Transfers {
         let fabric = pool.attachment().region().fabric().clone();
         let (lanes, keeper) = lanes::start(pool, &options)?;
         let (lanes, gpus) = (Mutex::new(Some((lanes, keeper))), Gpus::new(fabric));
-        let (process, waiting) = (std::process::id(), Waiting::default());
+        let (process, waiting) = (ProcessMark::of_this(), Waiting::default());
         let publishes_by_layers = options.publishes_by_layers;
         let running = Running { process, node, local, lanes, gpus, publishes_by_layers, waiting };
         Ok(Self { running: Arc::new(running) })
@@ -169,7 +170,7 @@ impl Transfers {
 impl Running {
     /// Whether this is a child of the process that attached.
     fn is_forked(&self) -> bool {
-        std::process::id() != self.process
+        !self.process.is_of_this()
     }
 
     fn submit(&self, lane: Lane, work: Work) -> Result<(), SubmitError<()>> {

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
+use cxl_shm::fork::ProcessMark;
+
 use super::{Completion, NewBlock};
 use crate::session::{PublishReport, SessionError};
 
@@ -145,18 +147,18 @@ impl Readiness {
 pub(super) struct Opener {
     readiness: Arc<Readiness>,
     /// Where it was made.
-    process: u32,
+    process: ProcessMark,
 }
 
 impl Opener {
     pub(super) fn new(readiness: Arc<Readiness>) -> Self {
-        Self { readiness, process: std::process::id() }
+        Self { readiness, process: ProcessMark::of_this() }
     }
 
     /// None in a child made by `fork`: nobody waits there, and a lock may be in whatever state the fork
     /// found it.
     pub(super) fn readiness(&self) -> Option<&Readiness> {
-        (std::process::id() == self.process).then_some(&*self.readiness)
+        self.process.is_of_this().then_some(&*self.readiness)
     }
 }
 
@@ -206,7 +208,8 @@ mod tests {
         let readiness = Arc::new(Readiness::new(1));
         let publish = || {
             // As if a fork were in between.
-            let opener = Opener { readiness: Arc::clone(&readiness), process: 0 };
+            let opener =
+                Opener { readiness: Arc::clone(&readiness), process: ProcessMark::default() };
             let (_done, completion) = Completion::new(Arc::new(Nothing));
             LayeredPublish::<()> { opener, completion }
         };

@@ -5,10 +5,12 @@
 //! works with stays alive until the call returns, also when another thread closes it meanwhile.
 //!
 //! A child made by `fork` has a table of its own, made when it attaches: the parent's is never touched
-//! (I10).
+//! (I10), but for the last number that it had given, behind which those of the child begin.
+#![expect(clippy::disallowed_types, reason = "a number in private memory")]
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::{Failure, RacklineError};
@@ -28,13 +30,10 @@ struct Entry {
 
 /// What a process has open, and what memory it has lent.
 struct Table {
-    open: Mutex<Open>,
+    open: Mutex<HashMap<u64, Entry>>,
+    /// The last number that was given.
+    last: AtomicU64,
     lending: Lending,
-}
-
-struct Open {
-    entries: HashMap<u64, Entry>,
-    last: u64,
 }
 
 static TABLE: PerProcess<Table> = PerProcess::new();
@@ -42,9 +41,9 @@ static TABLE: PerProcess<Table> = PerProcess::new();
 impl Table {
     fn new() -> Self {
         // A child does not give the numbers of its parent to something else.
-        let last = u64::from(std::process::id()) << 40;
-        let open = Open { entries: HashMap::new(), last };
-        Self { open: Mutex::new(open), lending: Lending::default() }
+        let of_ancestors = TABLE.of_ancestors().map(|table| table.last.load(Ordering::Relaxed));
+        let last = of_ancestors.max().unwrap_or_else(|| u64::from(std::process::id()) << 40);
+        Self { open: Mutex::default(), last: last.into(), lending: Lending::default() }
     }
 
     /// That of this process, if it has one.
@@ -61,7 +60,7 @@ impl Table {
         })
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -73,17 +72,16 @@ pub(super) fn lending() -> Result<&'static Lending, Failure> {
 
 /// Opens something. Its number is never 0.
 pub(super) fn open<T: Opened>(opened: T) -> u64 {
-    let mut open = TABLE.made(Table::new).open();
-    open.last += 1;
-    let number = open.last;
-    open.entries.insert(number, Entry { kind: T::KIND, opened: Arc::new(opened) });
+    let table = TABLE.made(Table::new);
+    let number = table.last.fetch_add(1, Ordering::Relaxed) + 1;
+    table.open().insert(number, Entry { kind: T::KIND, opened: Arc::new(opened) });
     number
 }
 
 /// What `number` stands for.
 pub(super) fn get<T: Opened>(number: u64) -> Result<Arc<T>, Failure> {
     let open = Table::of_this_process()?.open();
-    let entry = open.entries.get(&number).ok_or_else(|| not_open::<T>(number))?;
+    let entry = open.get(&number).ok_or_else(|| not_open::<T>(number))?;
     let (kind, opened) = (entry.kind, Arc::clone(&entry.opened));
     drop(open);
     opened.downcast().map_err(|_| other_kind::<T>(number, kind))
@@ -92,11 +90,11 @@ pub(super) fn get<T: Opened>(number: u64) -> Result<Arc<T>, Failure> {
 /// Closes `number`, and says what it stood for. One number is closed once.
 pub(super) fn close<T: Opened>(number: u64) -> Result<Arc<T>, Failure> {
     let mut open = Table::of_this_process()?.open();
-    let kind = open.entries.get(&number).ok_or_else(|| not_open::<T>(number))?.kind;
+    let kind = open.get(&number).ok_or_else(|| not_open::<T>(number))?.kind;
     if kind != T::KIND {
         return Err(other_kind::<T>(number, kind));
     }
-    let entry = open.entries.remove(&number).ok_or_else(|| not_open::<T>(number))?;
+    let entry = open.remove(&number).ok_or_else(|| not_open::<T>(number))?;
     drop(open);
     entry.opened.downcast().map_err(|_| other_kind::<T>(number, kind))
 }

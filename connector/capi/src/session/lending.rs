@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cxl_shm::fork::ProcessMark;
+
 use super::error::{Failure, RacklineError};
 
 /// A piece of memory.
@@ -36,7 +38,7 @@ struct Segment {
 pub(super) struct Loan {
     lending: &'static Lending,
     /// In a child of `fork` it is the parent's, and so is the lock (I10).
-    process: u32,
+    process: ProcessMark,
     spans: Vec<Span>,
 }
 
@@ -64,7 +66,7 @@ impl Lending {
             }
         }
         drop(segments);
-        Ok(Loan { lending: self, process: std::process::id(), spans })
+        Ok(Loan { lending: self, process: ProcessMark::of_this(), spans })
     }
 
     fn segments(&self) -> MutexGuard<'_, Segments> {
@@ -74,7 +76,7 @@ impl Lending {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
+        if !self.process.is_of_this() {
             return;
         }
         let mut segments = self.lending.segments();

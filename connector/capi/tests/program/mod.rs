@@ -23,13 +23,17 @@ static CAN_SANITIZE: LazyLock<bool> = LazyLock::new(|| {
     let can = compiled.is_ok_and(|compiled| compiled.status.success())
         && Command::new(&program).status().is_ok_and(|status| status.success());
     if !can {
-        // Past the harness of the tests, which keeps what a test that passes says.
-        let warning = "!!! the C compiler has no address and undefined-behaviour sanitizers: programs \
-                       run without\n";
-        let _ = std::io::stderr().write_all(warning.as_bytes());
+        warn(
+            "the C compiler has no address and undefined-behaviour sanitizers: programs run without",
+        );
     }
     can
 });
+
+/// Says what was not tried, past the harness of the tests, which keeps what a test that passes says.
+pub(crate) fn warn(what: &str) {
+    let _ = std::io::stderr().write_all(format!("!!! {what}\n").as_bytes());
+}
 
 /// The program `source`, compiled into `folder` with the headers, the library that was built, and the
 /// sanitizers where there are some. A path that is not absolute is one of `tests/programs`.

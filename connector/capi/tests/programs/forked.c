@@ -3,12 +3,14 @@
  *     forked REGION attached    of a process that is attached to a pool
  *     forked REGION attaching   of one that attaches to a pool for the first time, in another thread
  *     forked REGION shared      of one that attaches to the shared memory and detaches, in another thread
- *     forked REGION last        of a thread that is a member still when its process has detached */
-#define _POSIX_C_SOURCE 200809L
+ *     forked REGION last        of a thread that is a member still when its process has detached
+ *     forked REGION number      of one whose number they have */
+#define _GNU_SOURCE
 #include "blocks.h"
 #include "cxl_shm.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -23,7 +25,8 @@ static const char *region;
 static void pause_us(long us) { nanosleep(&(struct timespec){0, us * 1000}, NULL); }
 
 /* A child is refused what its parent has open, attaches by itself, and finds what is in the pool. */
-static void in_a_child(RacklinePool pool, RacklineSession session, RacklineLookup lookup) {
+static void in_a_child(uint16_t node, RacklinePool pool, RacklineSession session,
+                       RacklineLookup lookup) {
     RacklineBlockHash hash = block_hash(0);
     RacklineLookup other;
     RacklineLookupResult found;
@@ -34,7 +37,7 @@ static void in_a_child(RacklinePool pool, RacklineSession session, RacklineLooku
     RacklinePool own;
     RacklineModel model = tiny_model();
     RacklineSession own_session;
-    MUST(rackline_pool_attach(region, 0, NULL, &own));
+    MUST(rackline_pool_attach(region, node, NULL, &own));
     CHECK(own.handle != pool.handle);
     MUST(rackline_session_open(own, &model, BLOCK_BYTES, NULL, &own_session));
     MUST(rackline_lookup(own_session, &hash, 1, &other));
@@ -55,7 +58,8 @@ static void must_end_well(pid_t child) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static void of_an_attached_process(void) {
+/* What comes before the fork may be more. */
+static void of_an_attached_process(uint16_t child_node, void (*before_fork)(void)) {
     RacklinePool pool;
     RacklineSession session;
     RacklineModel model = tiny_model();
@@ -71,10 +75,13 @@ static void of_an_attached_process(void) {
     MUST(rackline_publish_free(publish));
     RacklineLookup lookup;
     MUST(rackline_lookup(session, &hash, 1, &lookup));
+    before_fork();
+    pid_t number = getpid();
     pid_t child = fork();
     if (child == 0) {
         alarm(LIMIT_S);
-        in_a_child(pool, session, lookup);
+        CHECK((getpid() == number) == (child_node != 0));
+        in_a_child(child_node, pool, session, lookup);
         _exit(0);
     }
     must_end_well(child);
@@ -86,6 +93,27 @@ static void of_an_attached_process(void) {
     MUST(rackline_lookup_free(lookup));
     MUST(rackline_session_free(session));
     MUST(rackline_pool_close(pool));
+}
+
+static void nothing(void) {}
+
+static void in_a_namespace_of_its_own(void) { CHECK(unshare(CLONE_NEWPID) == 0); }
+
+/* The first process of a namespace has number 1, and so has the first of one in there. (When numbers come
+ * around, a descendant of a process that is dead may have its number.) It cannot see its parent, so it
+ * is of another node. */
+static void of_one_with_the_same_number(void) {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) {
+        puts("cannot");
+        return;
+    }
+    pid_t parent = fork();
+    if (parent == 0) {
+        alarm(2 * LIMIT_S);
+        of_an_attached_process(1, in_a_namespace_of_its_own);
+        _exit(0);
+    }
+    must_end_well(parent);
 }
 
 static void *attach(void *argument) {
@@ -190,12 +218,14 @@ static void of_the_last_thread(void) {
 
 int main(int argc, char **argv) {
     if (argc != 3) {
-        fprintf(stderr, "usage: forked REGION attached|attaching|shared|last\n");
+        fprintf(stderr, "usage: forked REGION attached|attaching|shared|last|number\n");
         return 2;
     }
     region = argv[1];
     if (strcmp(argv[2], "attached") == 0) {
-        of_an_attached_process();
+        of_an_attached_process(0, nothing);
+    } else if (strcmp(argv[2], "number") == 0) {
+        of_one_with_the_same_number();
     } else if (strcmp(argv[2], "attaching") == 0) {
         of_one_that_attaches();
     } else if (strcmp(argv[2], "shared") == 0) {
