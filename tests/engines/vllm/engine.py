@@ -93,6 +93,11 @@ class Engine:
     def scheduler(self) -> Any:
         return self.core.scheduler
 
+    @property
+    def connector(self) -> Any:
+        """Its half in the scheduler."""
+        return self.scheduler.connector.scheduler
+
     def settle(self, steps: int = 2000) -> None:
         """Steps until nothing of a request that ended is kept any more."""
         while self.scheduler.has_requests():

@@ -74,9 +74,10 @@ class Gate:
             register(half, caches)
             half._session = Session(half._session)
 
-        def looked(index: Index, *arguments: Any) -> Any:
-            search = look(index, *arguments)
-            gate._searches.append(search)
+        def looked(index: Index, *arguments: Any, hold: bool = True) -> Any:
+            search = look(index, *arguments, hold=hold)
+            if search is not None:
+                gate._searches.append(search)
             return search
 
         self._patches = [

@@ -21,7 +21,9 @@ GIVEN = {"region": "/dev/null", "node": 0}
 ENGINE = types.SimpleNamespace(
     parallel_config=types.SimpleNamespace(tensor_parallel_size=1, rank=0),
     device_config=types.SimpleNamespace(device_type="cpu"),
-    kv_transfer_config=types.SimpleNamespace(is_kv_consumer=True, is_kv_producer=True),
+    kv_transfer_config=types.SimpleNamespace(
+        is_kv_consumer=True, is_kv_producer=True, kv_load_failure_policy="recompute"
+    ),
     kv_events_config=None,
 )
 

@@ -81,10 +81,10 @@ class Drafts(TinyCase):
             self.assertGreater(other.counter("loaded_blocks"), FULL_BLOCKS + 3)
 
     def test_identity_has_the_drafting_model(self) -> None:
-        from rackline.vllm.identity import weights_digest
+        from rackline.vllm.identity import configuration_digest, weights_digest
         from vllm.engine.arg_utils import EngineArgs
 
-        digests = set()
+        weights, configurations = set(), set()
         for drafts in (None, tiny(), tiny(1)):
             told = dict(method="draft_model", model=drafts, num_speculative_tokens=3)
             arguments = EngineArgs(
@@ -92,8 +92,30 @@ class Drafts(TinyCase):
                 skip_tokenizer_init=True,
                 speculative_config=None if drafts is None else told,
             )
-            digests.add(weights_digest(arguments.create_engine_config()))
-        self.assertEqual(len(digests), 3)
+            told = arguments.create_engine_config()
+            weights.add(weights_digest(told))
+            configurations.add(configuration_digest(told))
+        self.assertEqual(len(weights), 3)
+        # The same one for both models; none without.
+        self.assertEqual(len(configurations), 2)
+
+
+class Windows(TinyCase):
+    def test_layers_that_look_at_a_window_keep_all_tokens(self) -> None:
+        kinds = ["sliding_attention", "full_attention"] * 2
+        windows = dict(hf_overrides=dict(layer_types=kinds, sliding_window=64))
+        with engine(self.model, **windows) as plain:
+            expected = tokens(plain.answers(PROMPTS))
+        self.assertNotEqual(expected, self.expected)
+        for node, load, loaded in [(0, "async", 0), (1, "async", FULL_BLOCKS), (1, "sync", FULL_BLOCKS)]:
+            # Whatever it is called, it is another model with windows than without.
+            settings = self.settings(node, load=load, model_id="tiny")
+            with self.subTest(node=node, load=load), engine(self.model, settings, **windows) as own:
+                self.assertEqual(tokens(own.answers(PROMPTS)), expected)
+                self.assertEqual(own.counter("loaded_blocks"), loaded)
+        with engine(self.model, self.settings(1, model_id="tiny")) as without:
+            self.assertEqual(tokens(without.answers(PROMPTS)), self.expected)
+            self.assertEqual(without.counter("lookup_hit_blocks"), 0)
 
 
 class Latent(TinyCase):

@@ -123,6 +123,20 @@ class OneEngine(TinyCase):
             self.assertEqual(tokens(second.answers(PROMPTS)), self.expected)
             self.assertEqual(second.counter("lookup_hit_blocks"), 0)
 
+    def test_an_error_that_the_caller_handles_is_none_of_the_step(self) -> None:
+        for load in ("async", "sync"):
+            self.renew_pool()
+            with self.subTest(load=load):
+                try:
+                    raise ValueError("of the caller")
+                except ValueError:
+                    with engine(self.model, self.settings(0, load=load)) as own:
+                        self.assertEqual(tokens(own.answers(PROMPTS)), self.expected)
+                        own.forget()
+                        self.assertEqual(tokens(own.answers(PROMPTS)), self.expected)
+                        self.assertEqual(own.counter("loaded_blocks"), FULL_BLOCKS)
+                        self.assertEqual(own.counter("failed_load_blocks"), 0)
+
     def test_salts_and_tenants_are_isolated(self) -> None:
         with engine(self.model, self.settings(tenant="a")) as first:
             self.assertEqual(tokens(first.answers(PROMPTS, salt="mine")), self.expected)

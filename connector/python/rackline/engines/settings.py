@@ -101,6 +101,8 @@ class PoolSettings:
                 f'set "region" and "node" in {cls.PLACE} (or RACKLINE_REGION and RACKLINE_NODE): the '
                 "memory of the pool, and this host's number in it"
             )
+        if settings.node > 65535:
+            raise SettingsError(f'the setting "node" is {settings.node}: there are 65536 at most, from 0')
         if settings.hold_ms < 1000:
             raise SettingsError(
                 f'the setting "hold_ms" is {settings.hold_ms}: at least 1000, so that what was found '

@@ -9,8 +9,14 @@ from rackline.engines.digests import digests
 from rackline.engines.settings import SettingsError
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
-# How these are computed with, where the model brings that along.
-BESIDE_WEIGHTS = ("hf_quant_config.json", "modeling_*.py", "configuration_*.py")
+# How these are computed with, where the model brings that along, and what becomes of images.
+BESIDE_WEIGHTS = (
+    "hf_quant_config.json",
+    "modeling_*.py",
+    "configuration_*.py",
+    "*processor_config.json",
+    "*processing_*.py",
+)
 # Of a training: no engine loads them.
 NO_WEIGHTS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scheduler.bin")
 

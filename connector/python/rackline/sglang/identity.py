@@ -9,7 +9,7 @@ from typing import Any
 import rackline
 from rackline.engines.digests import digests
 from rackline.engines.settings import SettingsError
-from rackline.engines.weights import digest_of_model
+from rackline.engines.weights import digest_of_model, folder_of
 
 # The order of the bytes in a page is the host pool's. Counted up when what is taken of it changes.
 LAYOUT_VERSION = 1
@@ -64,6 +64,7 @@ def page_model(
     rank, ranks = storage_rank(config)
     told = {
         "computing": _computing(arguments),
+        "configuration": _configuration(arguments),
         "pool": type(pool).__name__,
         "layout": pool.layout,
         "format": pool.storage_format_tag,
@@ -96,6 +97,19 @@ def _computing(arguments: Any | None) -> dict[str, str]:
         there = path is not None and pathlib.Path(path).is_file()
         told[name] = digests([pathlib.Path(path)])[0] if there else str(path)
     return told
+
+
+def _configuration(arguments: Any | None) -> str | None:
+    """A digest of the model's configuration, whatever its weights are called; ``None`` when it is not on
+    this host."""
+    try:
+        folder = folder_of(
+            getattr(arguments, "model_path", ""), getattr(arguments, "revision", None)
+        )
+    except SettingsError:
+        return None
+    file = folder / "config.json"
+    return digests([file])[0] if file.is_file() else None
 
 
 def storage_rank(config: Any) -> tuple[int, int]:

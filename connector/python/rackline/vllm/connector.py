@@ -9,6 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
 )
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from rackline.vllm.messages import Handshake, Report, Step
 from rackline.vllm.scheduler import SchedulerHalf
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 class RacklineConnector(KVConnectorBase_V1):
     """Shares KV blocks with every engine of the rack, through its pool."""
+
+    # In vLLM's count of prompt tokens by where they came from.
+    _cache_hit_source = CacheHitSource.HOST
 
     def __init__(
         self,
@@ -86,6 +90,10 @@ class RacklineConnector(KVConnectorBase_V1):
 
     def handle_preemptions(self, kv_connector_metadata: Step) -> None:
         self.worker.keep_preempted(kv_connector_metadata)
+
+    def bind_connector_metadata(self, connector_metadata: Step) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        self.worker.begin_step()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         self.worker.start_loads(self.step)

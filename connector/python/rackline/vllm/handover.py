@@ -3,11 +3,70 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import logging
 import time
 from typing import Any
 
 import rackline
 from rackline.vllm.search import Index, Search
+
+logger = logging.getLogger(__name__)
+
+# How long a decode rests between two looks for what its prefill is saving.
+LOOK_MS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What a router told about a request, in its ``kv_transfer_params``."""
+
+    handover: bool = False
+    """Its blocks are for a decode engine."""
+    blocks: int = 0
+    """As many of them a prefill engine saves."""
+
+    @classmethod
+    def of(cls, request: Any) -> Told:
+        """What is not of its type is told in the log, and left out."""
+        given = (request.kv_transfer_params or {}).get("rackline", {})
+        fields = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        if not isinstance(given, dict):
+            given = {"rackline": given}
+        good = {name: told for name, told in given.items() if type(told) is fields.get(name)}
+        if len(good) < len(given):
+            logger.warning(
+                'Rackline: kv_transfer_params of %s: of {"rackline": %r} only %r is understood',
+                request.request_id,
+                given,
+                good,
+            )
+        return cls(**good)
+
+
+@dataclasses.dataclass
+class Awaited:
+    """Blocks that a prefill is still saving, in the decode that waits for them."""
+
+    blocks: int
+    since_s: float
+    looks_at_s: float = 0.0
+    """Before which there is no use in looking again."""
+    search: Search | None = None
+
+    def has_come(self, index: Index, request: Any, now_s: float) -> bool:
+        """Whether the last of them is there: they are saved in their order."""
+        if now_s < self.looks_at_s:
+            return False
+        if self.search is None:
+            last = self.blocks
+            self.search = index.look(request, last - 1, last, now_s, hold=False)
+        found = None if self.search is None else index.found(self.search, now_s)
+        if found is None:
+            return False
+        self.search = None
+        self.looks_at_s = now_s + LOOK_MS / 1000
+        return found > 0
 
 
 class Handovers:
@@ -15,16 +74,28 @@ class Handovers:
 
     def __init__(self, index: Index, hold_ms: int) -> None:
         self._index, self._hold_ms = index, hold_ms
+        self._to_be_held: list[tuple[Any, int]] = []
         self._searches: list[Search] = []
         self._held: collections.deque[tuple[float, list[rackline.Prefix]]] = collections.deque()
 
     def begin(self, request: Any, blocks: int) -> None:
         """Holds the first blocks of a request, all of which are saved."""
         if blocks > 0:
-            self._searches.append(self._index.look(request, 0, blocks, time.monotonic()))
+            self._to_be_held.append((request, blocks))
+            self._look()
+
+    def _look(self) -> None:
+        waiting, self._to_be_held = self._to_be_held, []
+        for request, blocks in waiting:
+            search = self._index.look(request, 0, blocks, time.monotonic())
+            if search is None:
+                self._to_be_held.append((request, blocks))
+            else:
+                self._searches.append(search)
 
     def look_after(self) -> None:
         """Every step: takes in what was found, and lets go what was held for long enough."""
+        self._look()
         now_s = time.monotonic()
         under_way = []
         for search in self._searches:

@@ -18,6 +18,9 @@ LAYOUT_VERSION = 1
 # Positions of these kinds are the same whatever the longest prompt is that the engine takes. Others
 # may not be: longrope has two sets of factors, and chooses by that.
 _ROPES_OF_ANY_LENGTH = ("default", "linear", "llama3", "yarn", "mrope")
+# Options that change what becomes of an image, whose hash is of the image alone.
+_OF_IMAGES = ("mm_processor_kwargs", "video_pruning_rate", "video_pruning_method")
+
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
@@ -60,9 +63,10 @@ def identity_of(
     spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec
     rank, ranks = storage_rank(vllm_config)
     dtype = str(spec.dtype).removeprefix("torch.")
+    configuration = configuration_digest(vllm_config)
     return Identity(
         model=settings.model_id or weights_digest(vllm_config),
-        engine=f"vllm {vllm.__version__} {cache.prefix_caching_hash_algo} {_numerics(model)}",
+        engine=f"vllm {vllm.__version__} {cache.prefix_caching_hash_algo} {configuration}",
         dtype=f"{dtype} {model.dtype} {cache.cache_dtype} {layout}",
         block_tokens=spec.block_size,
         block_bytes=block_bytes,
@@ -83,39 +87,56 @@ def storage_rank(vllm_config: Any) -> tuple[int, int]:
     return parallel.rank % parallel.tensor_parallel_size, parallel.tensor_parallel_size
 
 
-def _numerics(model: Any) -> str:
-    """Options of the engine that change what it computes from the same weights."""
-    options = [model.quantization, getattr(model, "quantization_config", None)]
+def configuration_digest(vllm_config: Any) -> str:
+    """Stands for what the engine makes of its weights, whatever they are called: the model's
+    configuration with the user's overrides, how its files are read, and what becomes of images."""
+    model, load = vllm_config.model_config, vllm_config.load_config
+    told: list[Any] = [
+        _kept(model.hf_config.to_dict()),
+        model.quantization,
+        getattr(model, "quantization_config", None),
+        _load_format(vllm_config),
+        load.model_loader_extra_config,
+        model.seed if _load_format(vllm_config) == "dummy" else None,
+        *(getattr(model.multimodal_config, name, None) for name in _OF_IMAGES),
+    ]
     rope = getattr(model.hf_text_config, "rope_parameters", None) or {}
     rope = rope or getattr(model.hf_text_config, "rope_scaling", None) or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in _ROPES_OF_ANY_LENGTH:
-        options.append(model.max_model_len)
-    return " ".join(str(option) for option in options)
+        told.append(model.max_model_len)
+    if (draft := _draft_in_blocks(vllm_config)) is not None:
+        told.append(_kept(draft.hf_config.to_dict()))
+    text = json.dumps(told, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def weights_digest(vllm_config: Any) -> str:
-    """Stands for the weights: a digest of the model's configuration and of the content of its files
-    of weights."""
+    """Stands for the weights: a digest of the content of their files."""
     model = vllm_config.model_config
-    load_format = vllm_config.load_config.load_format
-    load_format = str(getattr(load_format, "value", load_format))
-    digest = hashlib.sha256(_text(model.hf_config.to_dict()))
-    if load_format == "dummy":
-        digest.update(f"dummy weights of seed {model.seed}".encode())
-        return f"dummy {digest.hexdigest()[:32]}"
+    if _load_format(vllm_config) == "dummy":
+        return "dummy weights"
+    digest = hashlib.sha256()
     update_with_files(digest, folder_of(model.model, model.revision))
-    # The KV of a draft model lies in the same blocks.
-    drafts = vllm_config.speculative_config
-    if drafts is not None and (drafts.use_eagle() or drafts.uses_draft_model()):
-        draft = drafts.draft_model_config
-        digest.update(_text(draft.hf_config.to_dict()))
+    if (draft := _draft_in_blocks(vllm_config)) is not None:
         update_with_files(digest, folder_of(draft.model, draft.revision))
     return f"weights {digest.hexdigest()[:32]}"
 
 
-def _text(config: dict[str, Any]) -> bytes:
+def _load_format(vllm_config: Any) -> str:
+    load_format = vllm_config.load_config.load_format
+    return str(getattr(load_format, "value", load_format))
+
+
+def _draft_in_blocks(vllm_config: Any) -> Any | None:
+    """A draft model whose KV lies in the same blocks."""
+    drafts = vllm_config.speculative_config
+    if drafts is not None and (drafts.use_eagle() or drafts.uses_draft_model()):
+        return drafts.draft_model_config
+    return None
+
+
+def _kept(config: dict[str, Any]) -> dict[str, Any]:
     # Where it was loaded from, and by what, is not what it is.
     left_out = ("_name_or_path", "transformers_version", "_commit_hash")
-    kept = {name: value for name, value in config.items() if name not in left_out}
-    return json.dumps(kept, sort_keys=True, default=str).encode()
+    return {name: value for name, value in config.items() if name not in left_out}

@@ -19,7 +19,7 @@ from rackline.engines.attachment import Attachment
 from rackline.engines.settings import SettingsError
 from rackline.vllm.device import fetch_threads
 from rackline.vllm.events import stored
-from rackline.vllm.handover import Handovers
+from rackline.vllm.handover import Awaited, Handovers, Told
 from rackline.vllm.identity import Identity
 from rackline.vllm.messages import LoadJob, Report, SaveJob, Step
 from rackline.vllm.search import Index, Search, hash_bytes
@@ -29,19 +29,19 @@ from rackline.vllm.sync_loads import SyncLoads
 
 logger = logging.getLogger(__name__)
 
-# How long a decode rests between two looks for what its prefill is saving.
-HANDOVER_LOOK_MS = 20
-
 
 @dataclasses.dataclass
 class Progress:
     """A request that the engine works on."""
 
     request: Any
-    asked_s: float | None = None
-    """Since when the scheduler asks about it, for as long as there is no answer."""
-    looks_at_s: float = 0.0
-    """Before which there is no use in looking again for what its prefill is saving."""
+    told: Told
+    awaited: Awaited | None = None
+    """What its prefill is still saving."""
+    waited: bool = False
+    """It does not wait for that any more."""
+    put_off_s: float | None = None
+    """Since when there is no room for its lookup."""
     search: Search | None = None
     looks: bool = True
     """Whether it is looked for; not after a load that failed for no reason of the pool's (V6)."""
@@ -49,7 +49,6 @@ class Progress:
     """Blocks that came from the pool: they need not be saved."""
     next_save: int = 0
     saving: set[int] = dataclasses.field(default_factory=set)
-    handover: bool = False
 
 
 class SchedulerHalf:
@@ -58,6 +57,12 @@ class SchedulerHalf:
     def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
         transfer = vllm_config.kv_transfer_config
         self._loads, self._saves = transfer.is_kv_consumer, transfer.is_kv_producer
+        if self._loads and transfer.kv_load_failure_policy == "fail":
+            logger.warning(
+                "Rackline: a block that is found and then cannot be loaded ends its request with an error, "
+                'which is vLLM\'s default: set "kv_load_failure_policy" to "recompute" in the KV transfer '
+                "configuration, and it is computed"
+            )
         self._settings = settings
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
         self._block_tokens = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
@@ -97,15 +102,8 @@ class SchedulerHalf:
     def _progress(self, request: Any) -> Progress:
         progress = self._requests.get(request.request_id)
         if progress is None:
-            given = self._params(request)
-            progress = Progress(request, handover=bool(given.get("handover")))
-            self._requests[request.request_id] = progress
+            progress = self._requests[request.request_id] = Progress(request, Told.of(request))
         return progress
-
-    @staticmethod
-    def _params(request: Any) -> dict[str, Any]:
-        given = (request.kv_transfer_params or {}).get("rackline")
-        return given if isinstance(given, dict) else {}
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens beyond ``computed_tokens`` whose blocks are in the pool, and whether they are
@@ -124,31 +122,29 @@ class SchedulerHalf:
         if last <= first:
             return 0, False
         now_s = time.monotonic()
-        if progress.asked_s is None:
-            progress.asked_s = now_s
-        if now_s < progress.looks_at_s:
+        if self._waits_for_prefill(progress, first, last, now_s):
             return None, False
         search = progress.search
         if search is not None and (search.first != first or self._is_stale(search, now_s)):
             search.release()
-            search = None
+            search = progress.search = None
         if search is None:
-            search = progress.search = self._index.look(request, first, last, now_s)
+            search = progress.search = self._look(progress, first, last, now_s)
+            if search is None:
+                return None, False
         found = self._index.found(search, now_s)
         if found is None:
             if (now_s - search.began_s) * 1000 < self._settings.lookup_timeout_ms:
                 return None, False
             self.stats.count("lookup_timeouts", 1)
-            found, progress.search = 0, None
-        else:
-            waited_ms = (now_s - progress.asked_s) * 1000
-            expected = min(self._expected_blocks(request), last)
-            if first + found < expected and waited_ms < self._settings.handover_wait_ms:
-                search.release()
-                progress.search = None
-                progress.looks_at_s = now_s + HANDOVER_LOOK_MS / 1000
-                return None, False
-        progress.asked_s = None
+            search.give_up()
+            found = 0
+        if progress.awaited is not None and first + found < progress.awaited.blocks:
+            # The last is there, and one before it is not.
+            search.release()
+            progress.search = None
+            return None, False
+        progress.awaited, progress.waited = None, True
         if not search.counted:
             # A request that gets no room is asked about again, with the same answer.
             search.counted = True
@@ -159,10 +155,36 @@ class SchedulerHalf:
             return 0, False
         return found * self._block_tokens, self._settings.load == "async"
 
-    def _expected_blocks(self, request: Any) -> int:
-        """How many blocks its prefill said it would save."""
-        blocks = self._params(request).get("blocks", 0)
-        return blocks if isinstance(blocks, int) else 0
+    def _waits_for_prefill(self, progress: Progress, first: int, last: int, now_s: float) -> bool:
+        """Whether blocks that its prefill said it would save are still to come; not for longer than
+        ``handover_wait_ms``, once in the life of a request."""
+        blocks = min(progress.told.blocks, last)
+        if progress.waited or blocks <= first or progress.search is not None:
+            return False
+        if progress.awaited is None:
+            progress.awaited = Awaited(blocks, now_s)
+        if (now_s - progress.awaited.since_s) * 1000 < self._settings.handover_wait_ms:
+            return not progress.awaited.has_come(self._index, progress.request, now_s)
+        progress.awaited, progress.waited = None, True
+        return False
+
+    def _look(self, progress: Progress, first: int, last: int, now_s: float) -> Search | None:
+        """Begins to look; ``None`` when there is no room for that. After ``lookup_timeout_ms`` nothing
+        was found."""
+        search = self._index.look(progress.request, first, last, now_s)
+        if search is not None:
+            progress.put_off_s = None
+            return search
+        if progress.put_off_s is None:
+            progress.put_off_s = now_s
+            self.stats.count("lookups_put_off", 1)
+        if (now_s - progress.put_off_s) * 1000 < self._settings.lookup_timeout_ms:
+            return None
+        self.stats.count("lookup_timeouts", 1)
+        progress.put_off_s = None
+        search = Search(first, last - first, now_s)
+        search.give_up()
+        return search
 
     def _is_stale(self, search: Search, now_s: float) -> bool:
         """Whether what was found may not be held any more by the time it is loaded."""
@@ -273,7 +295,7 @@ class SchedulerHalf:
         progress.saving.discard(number)
         if complete and self._tells_events:
             self._events.append(stored(progress.request, job, self._block_tokens))
-        if progress.handover and not progress.saving and self._ended(progress):
+        if progress.told.handover and not progress.saving and self._ended(progress):
             self._handovers.begin(progress.request, progress.next_save)
 
     def _ended(self, progress: Progress) -> bool:
@@ -287,7 +309,7 @@ class SchedulerHalf:
         if progress.search is not None:
             progress.search.release()
         params = None
-        if progress.handover and self._saves:
+        if progress.told.handover and self._saves:
             params = {"rackline": {"blocks": progress.next_save}}
             if not progress.saving:
                 self._handovers.begin(request, progress.next_save)
@@ -308,6 +330,7 @@ class SchedulerHalf:
                 "Rackline: the engine's caches were reset, which is how new weights are announced: "
                 "nothing is loaded or saved from now on; start the engine anew to share again"
             )
+            self.stats.count("resets", 1)
         self._loads = self._saves = False
 
     def take_events(self) -> list[Any]:

@@ -36,6 +36,12 @@ class Search:
     began_s: float
     lookups: list[rackline.Lookup] = dataclasses.field(default_factory=list)
     prefixes: list[rackline.Prefix] = dataclasses.field(default_factory=list)
+    handles: list[list[bytes]] = dataclasses.field(default_factory=list)
+    """Those of the prefixes, when they were asked for."""
+    answer: int | None = None
+    """Blocks that may be loaded, when that is known."""
+    misses_known: int = 0
+    """How many misses were known when it was answered."""
     counted: bool = False
     """Whether it is in the statistics."""
 
@@ -57,6 +63,18 @@ class Search:
             self.prefixes.append(prefix)
         return min((len(prefix) for prefix in self.prefixes), default=0)
 
+    def handles_of_ranks(self) -> list[list[bytes]]:
+        if not self.handles:
+            self.handles = [prefix.handles() for prefix in self.prefixes]
+        return self.handles
+
+    def give_up(self) -> None:
+        """It has found nothing, as far as its request is concerned."""
+        self.lookups.clear()
+        self.release()
+        self.prefixes.clear()
+        self.answer = 0
+
     def release(self) -> None:
         for prefix in self.prefixes:
             prefix.release()
@@ -71,6 +89,7 @@ class Index:
         self._wait_ends_s: float | None = None
         """When this step has waited for lookups for long enough; ``None`` before the first."""
         self._missed_handles: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+        self._misses = 0
 
     def open(self, identity: Identity) -> None:
         """Opens a session for the blocks of a rank of storage."""
@@ -86,44 +105,50 @@ class Index:
         """There is time to wait again (V1)."""
         self._wait_ends_s = None
 
-    def look(self, request: Any, first: int, last: int, now_s: float) -> Search:
-        """Begins to look for the blocks ``first`` to ``last`` of a request, to be held."""
+    def look(
+        self, request: Any, first: int, last: int, now_s: float, *, hold: bool = True
+    ) -> Search | None:
+        """Begins to look for the blocks ``first`` to ``last`` of a request, to be held. ``None`` when
+        as many lookups are waiting as there is room for."""
         hashes = [hash_bytes(block) for block in request.block_hashes[first:last]]
         search = Search(first, last - first, now_s)
         try:
             for session in self._sessions.values():
-                search.lookups.append(session.lookup(hashes, hold=True))
+                search.lookups.append(session.lookup(hashes, hold=hold))
+        except rackline.Busy:
+            return None
         except rackline.Error as error:
             logger.warning("Rackline: a lookup was refused: %s", error)
-            search.lookups.clear()
+            search.give_up()
         return search
 
     def found(self, search: Search, now_s: float) -> int | None:
         """Blocks that may be loaded on every rank; ``None`` when that is not known yet."""
-        if self._wait_ends_s is None:
-            self._wait_ends_s = now_s + self._settings.lookup_wait_ms / 1000
-        found = search.found(max(0, int((self._wait_ends_s - now_s) * 1000)))
-        if found and self._missed_handles:
-            for prefix in search.prefixes:
-                for depth, handle in enumerate(prefix.handles()[:found]):
-                    if handle in self._missed_handles:
-                        found = depth
-                        break
-        return found
+        if search.answer is None:
+            if self._wait_ends_s is None:
+                self._wait_ends_s = now_s + self._settings.lookup_wait_ms / 1000
+            search.answer = search.found(max(0, int((self._wait_ends_s - now_s) * 1000)))
+        if search.answer and search.misses_known != self._misses:
+            search.misses_known = self._misses
+            for handles in search.handles_of_ranks():
+                missed = (at for at, it in enumerate(handles) if it in self._missed_handles)
+                search.answer = min(search.answer, next(missed, search.answer))
+        return search.answer
 
     def missed(self, search: Search, depth: int) -> None:
         """A block that was found was not there to be loaded, or was no good (V6). On which rank that
         was is not known: a prefix counts when every rank has it."""
-        for prefix in search.prefixes:
-            self._missed_handles[prefix.handles()[depth]] = None
+        for handles in search.handles_of_ranks():
+            self._missed_handles[handles[depth]] = None
+        self._misses += 1
         while len(self._missed_handles) > MISSED_HANDLES_MAX:
             self._missed_handles.popitem(last=False)
 
     def handles(self, search: Search, count: int) -> dict[int, list[bytes]]:
         """The first blocks that were found, by rank of storage."""
         return {
-            rank: prefix.handles()[:count]
-            for rank, prefix in zip(self._sessions, search.prefixes, strict=True)
+            rank: handles[:count]
+            for rank, handles in zip(self._sessions, search.handles_of_ranks(), strict=True)
         }
 
 

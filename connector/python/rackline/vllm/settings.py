@@ -104,21 +104,22 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         raise SettingsError(
-            f"the model has {len(groups)} groups of KV caches (hybrid attention): only models whose "
-            "layers all have full attention are supported"
+            f"the model has {len(groups)} groups of KV caches (hybrid attention): only models are "
+            "supported that keep all tokens in every layer"
         )
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
-
-    spec = groups[0].kv_cache_spec
-    if not isinstance(spec, FullAttentionSpec) or getattr(spec, "sliding_window", None):
-        raise SettingsError(
-            f"{type(spec).__name__}: only models whose layers all have full attention are supported"
-        )
+    _check_reuse(vllm_config, groups[0].kv_cache_spec)
     cache, model = vllm_config.cache_config, vllm_config.model_config
-    if model.use_mla and not cache.enable_prefix_caching and _on_cpu():
+    images = model.multimodal_config
+    if images is not None and images.mm_processor_cache_gb == 0 and not cache.enable_prefix_caching:
         raise SettingsError(
-            "this engine's MLA attention cannot go on behind cached blocks (vLLM has turned prefix "
-            "caching off): on a CPU it can with AMX, --dtype bfloat16 and without --attention-backend"
+            "with --mm-processor-cache-gb 0 and without prefix caching vLLM tells images apart by a "
+            "number that every process counts from one: blocks of other images would be found. Leave one "
+            "of the two on"
+        )
+    if vllm_config.weight_transfer_config is not None:
+        raise SettingsError(
+            "the engine's weights are to be changed while it runs (--weight-transfer-config): what it "
+            "computes would be shared as that of the first ones"
         )
     algorithm = vllm_config.cache_config.prefix_caching_hash_algo
     if not algorithm.startswith("sha256") and not os.environ.get("PYTHONHASHSEED"):
@@ -127,16 +128,48 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
             "be found: use --prefix-caching-hash-algo sha256_cbor, or set PYTHONHASHSEED to the same "
             "number everywhere"
         )
-    if getattr(vllm_config.model_config, "calculate_kv_scales", False) or getattr(
-        vllm_config.cache_config, "calculate_kv_scales", False
-    ):
-        raise SettingsError(
-            "calculate_kv_scales gives every engine scales of its own: blocks cannot be shared"
-        )
     if vllm_config.lora_config is not None and not settings.lora_same_everywhere:
         raise SettingsError(
             "blocks of LoRA adapters are told apart by the adapter's name and path only: set "
             '"lora_same_everywhere": true when these name the same adapter on every host'
+        )
+
+
+def _check_reuse(vllm_config: Any, spec: Any) -> None:
+    """Refuses models whose KV of a token depends on more than the tokens before it, and engines that
+    cannot go on behind KV that is there."""
+    import vllm.envs
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
+
+    # Of these classes alone: what is derived from them is kept otherwise. Where some layers look at a
+    # window only, vLLM keeps all tokens for them, too, as this connector takes no groups.
+    if type(spec) not in (FullAttentionSpec, MLAAttentionSpec):
+        raise SettingsError(
+            f"{type(spec).__name__}: only models are supported that keep all tokens in every layer"
+        )
+    if spec.non_causal:
+        raise SettingsError(
+            "the model's attention looks at tokens to come: what it keeps of a prefix is not the same "
+            "before another text"
+        )
+    cache, model = vllm_config.cache_config, vllm_config.model_config
+    if not model.is_prefix_caching_supported:
+        raise SettingsError(
+            "this model cannot go on behind cached blocks, as it needs all tokens in one step (vLLM has "
+            "no prefix caching for it either)"
+        )
+    if cache.enable_prefix_caching:
+        return
+    if model.use_mla and _on_cpu():
+        raise SettingsError(
+            "this engine's MLA attention cannot go on behind cached blocks (vLLM has turned prefix "
+            "caching off): on a CPU it can with AMX, --dtype bfloat16 and without --attention-backend"
+        )
+    if vllm.envs.VLLM_BATCH_INVARIANT:
+        raise SettingsError(
+            "with VLLM_BATCH_INVARIANT and this attention backend answers would depend on what is cached "
+            "(vLLM turns prefix caching off there): choose another with --attention-backend, and leave "
+            "prefix caching on"
         )
 
 

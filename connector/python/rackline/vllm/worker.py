@@ -79,6 +79,8 @@ class WorkerHalf:
         self._layered_save: LayeredSave | None = None
         self._forward: Step | None = None
         """The step whose forward is under way, as far as its layers said so."""
+        self._error_before: BaseException | None = None
+        """What the caller of the step is handling already."""
         self._ended: set[str] = set()
         self._report = Report()
         self.stats = RacklineStats()
@@ -121,6 +123,10 @@ class WorkerHalf:
         """Whether this rank has KV that no other stores."""
         parallel, identity = self._vllm_config.parallel_config, self._identity
         return identity.ranks > 1 or parallel.rank % parallel.tensor_parallel_size == 0
+
+    def begin_step(self) -> None:
+        """The engine begins a step. It may ask for the step's loads when that has been broken off."""
+        self._error_before = sys.exc_info()[1]
 
     # Loading
 
@@ -276,10 +282,15 @@ class WorkerHalf:
         if self._layered_save is not None and self._layered_save.layer_ends(name):
             self.stats.count("saved_layers", 1)
 
+    def _is_broken_off(self) -> bool:
+        """Whether an error ends the step, that of its caller aside."""
+        error = sys.exc_info()[1]
+        return error is not None and error is not self._error_before
+
     def start_saves(self, step: Step) -> None:
         """The step's forward is done, or launched on a GPU: its full blocks are saved while the engine
         goes on."""
-        broken_off = sys.exc_info()[0] is not None
+        broken_off = self._is_broken_off()
         self._end_loads(step, broken_off)
         worth_saving = not broken_off and step.failures_known >= self._failures
         own = self._forward is step
@@ -351,7 +362,7 @@ class WorkerHalf:
     def finished(self, step: Step) -> tuple[set[str], set[str]]:
         """Requests of which every block is saved, and requests that were loaded."""
         # The engine may ask before it says that all is computed.
-        self._end_loads(step, sys.exc_info()[0] is not None)
+        self._end_loads(step, self._is_broken_off())
         self._poll_loads()
         self._poll_saves()
         self._device.count(self.stats)
