@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import inspect
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -94,8 +95,12 @@ class Plugin(unittest.TestCase):
             [sys.executable, HERE / "chunk_process.py", json.dumps(told)],
             check=True,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, "LMCACHE_LOG_LEVEL": "INFO"},
         )
+        # In LMCache's log, to which nobody has pointed it.
+        self.assertRegex(ran.stderr, "LMCache INFO:.* Rackline: .*loaded_blocks=3")
         expected = [hashlib.sha256(chunk).hexdigest() for chunk in contents]
         self.assertEqual(json.loads(ran.stdout.splitlines()[-1]), [*expected, None])
 

@@ -50,7 +50,9 @@ def make_llvm_findable() -> None:
 class Server:
     """A running server of LMCache on a host of its own."""
 
-    def __init__(self, region: Region, node: int, log: pathlib.Path) -> None:
+    def __init__(
+        self, region: Region, node: int, log: pathlib.Path, opens_when: pathlib.Path | None = None
+    ) -> None:
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self.port = found.getsockname()[1]
@@ -67,7 +69,16 @@ class Server:
         command += ["--l1-size-gb", "0.05", "--no-l1-use-lazy", "--eviction-policy", "LRU"]
         command += ["--l2-adapter", json.dumps(plugin)]
         with log.open("w") as out:
-            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={
+                    **os.environ,
+                    "LMCACHE_LOG_LEVEL": "INFO",
+                    "RACKLINE_OPENS_WHEN": str(opens_when or ""),
+                },
+            )
         while not self._listens():
             if self._process.poll() is not None:
                 raise AssertionError(f"the server has ended: {self.said()}")
@@ -85,7 +96,7 @@ class Server:
         finally:
             self._process.kill()
             self._process.wait()
-        told = re.findall(r"^Rackline: .*: ((?:\w+=\d+(?:, )?)+)$", self._log.read_text(), re.MULTILINE)
+        told = re.findall(r"LMCache INFO:.* Rackline: .*: (\w+=\d+.*) ", self._log.read_text())
         counters: dict[str, int] = {}
         for line in told:
             for name, count in re.findall(r"(\w+)=(\d+)", line):
@@ -106,11 +117,14 @@ class ServedEngine(unittest.TestCase):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.region = self.enterContext(Region("64MiB", "64KiB"))
 
-    def served(self, node: int, name: str) -> tuple[list[Answer], dict[str, int]]:
-        """What an engine answers that a server of ``node`` serves, and what the server did."""
+    def served(
+        self, node: int, name: str, opens_when: pathlib.Path | None = None
+    ) -> tuple[list[Answer], dict[str, int]]:
+        """What an engine answers that a server of ``node`` serves, and what the server did. With
+        ``opens_when`` it opens the model when the engine has its answers."""
         from vllm.config import KVTransferConfig
 
-        server = Server(self.region, node, self.folder / name)
+        server = Server(self.region, node, self.folder / name, opens_when)
         counters: dict[str, int] = {}
         try:
             transfer = KVTransferConfig(
@@ -124,6 +138,8 @@ class ServedEngine(unittest.TestCase):
             )
             with engine(self.model, transfer=transfer) as own:
                 answers = own.answers(PROMPTS, tokens=8)
+                if opens_when is not None:
+                    opens_when.touch()
                 # The server stores when the engine has its answers already.
                 self.wait_until_stored()
         finally:
@@ -149,7 +165,8 @@ class ServedEngine(unittest.TestCase):
         with engine(self.model) as own:
             alone = [answer.tokens for answer in own.answers(PROMPTS, tokens=8)]
 
-        answers, counters = self.served(0, "first")
+        # What is to be stored while the model is opened is stored then.
+        answers, counters = self.served(0, "first", self.folder / "opens")
         self.assertEqual([answer.tokens for answer in answers], alone)
         self.assertEqual([answer.cached_tokens for answer in answers], [0, 0])
         self.assertGreaterEqual(counters.get("saved_blocks", 0), CHUNKS, counters)

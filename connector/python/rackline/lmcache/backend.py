@@ -26,6 +26,7 @@ from rackline.engines.blocks import SAVED, SharedBlocks
 from rackline.engines.settings import SettingsError
 from rackline.engines.weights import digest_of_folder
 from rackline.lmcache.identity import ChunkForm, chunk_form, chunk_hash, chunk_model
+from rackline.lmcache.log import use_log_of_lmcache
 from rackline.lmcache.pins import Pins
 from rackline.lmcache.settings import Settings, check_engine
 from rackline.lmcache.under_way import UnderWay
@@ -57,6 +58,7 @@ class RacklineBackend(StoragePluginInterface):
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(dst_device, config, metadata, local_cpu_backend, loop)
+        use_log_of_lmcache()
         check_engine(config, metadata)
         self._settings = Settings.of(config.extra_config or {})
         if local_cpu_backend is None:

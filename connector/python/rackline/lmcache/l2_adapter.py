@@ -30,6 +30,7 @@ from rackline.engines.settings import PoolSettings
 from rackline.lmcache.l2_identity import ObjectForm, object_form, object_hash
 from rackline.lmcache.l2_openings import Opening, Openings
 from rackline.lmcache.l2_tasks import Tasks
+from rackline.lmcache.log import use_log_of_lmcache
 from rackline.lmcache.pins import Pins
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class RacklineL2Adapter(L2AdapterInterface):
     ) -> None:
         # The server's class has attributes of its own, which begin with an underscore, too.
         super().__init__()
+        use_log_of_lmcache()
         self._settings = L2Settings.of(adapter_params)
         self._attachment = Attachment(self._settings)
         self._openings = Openings(self._settings)
