@@ -59,6 +59,13 @@ class Identity(unittest.TestCase):
             self.assertNotIn(other, seen, (name, seen.get(other)))
             seen[other] = name
 
+    def test_the_configuration_counts_whatever_the_weights_are_called(self) -> None:
+        before = self.fingerprint(model_id="the same")
+        (self.model / "config.json").write_text('{"rope_theta": 1}')
+        self.assertNotEqual(self.fingerprint(model_id="the same"), before)
+        # Weights that are somewhere else only.
+        self.fingerprint(model_id="the same", model_path="s3://elsewhere/model")
+
     def test_files_of_scales_count_by_their_content(self) -> None:
         for name in (
             "quantization_param_path",

@@ -35,6 +35,7 @@ from vllm.v1.kv_offload.base import (
     ScheduleEndContext,
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -76,6 +77,9 @@ class TierSettings(PoolSettings):
 
 class RacklineTier(SecondaryTierManager):
     """Chunks of vLLM's CPU tier, shared with every engine of the rack."""
+
+    # In vLLM's count of prompt tokens by where they came from.
+    cache_hit_source = CacheHitSource.HOST
 
     def __init__(
         self,
