@@ -3,8 +3,9 @@ memory of the stand-in's GPU 0.
 
 The engine computes on the CPU, at once; the work of a GPU is done later than it is launched. So what a
 step has computed into blocks that are saved is taken out again, and given to the engine's stream to be
-written; and into blocks that are loaded that stream has something else to write. It is done with both
-before the next forward. A copy that does not come after the stream's work gets, or leaves behind, wrong
+written: behind the forward, or where it is saved layer by layer behind each layer. And into blocks that
+are loaded that stream has something else to write. It is done with that before the forward, and with the
+other before the next one. A copy that does not come after the stream's work gets, or leaves behind, wrong
 bytes.
 
 No option of the connector leads here: the class is loaded by its name from this file."""
@@ -21,6 +22,7 @@ from unittest import mock
 from cuda_driver import driver
 from rackline.vllm import RacklineConnector
 from rackline.vllm.device import Gpu
+from rackline.vllm.layout import clear_blocks
 
 # The bytes of numbers that any model makes nonsense of.
 NONSENSE = 0x41
@@ -36,11 +38,13 @@ class LateGpu(RacklineConnector):
         super().__init__(*arguments, **options)
         self._stream = driver().new_stream()
         self._told_stream = self._stream if self.tells_the_right_stream else driver().new_stream()
-        self._caches: list[Any] = []
+        self._caches: dict[str, Any] = {}
+        self._late: set[str] = set()
+        """Layers of the step whose work is with the stream."""
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        self._caches = list(kv_caches.values())
-        for storage in {cache.untyped_storage() for cache in self._caches}:
+        self._caches = kv_caches
+        for storage in {cache.untyped_storage() for cache in kv_caches.values()}:
             driver().has(storage.data_ptr(), storage.nbytes())
         with mock.patch("rackline.vllm.worker.device_of", lambda caches: Gpu(0)):
             super().register_kv_caches(kv_caches)
@@ -51,41 +55,75 @@ class LateGpu(RacklineConnector):
             # Copies that do not wait for the stream are over before it does anything.
             self._wait_for_transfers()
         driver().wait_for(self._stream)
+        self._late.clear()
         super().bind_connector_metadata(connector_metadata)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         for job in self.step.loads:
-            for address, length in self._places(job.block_ids):
+            for _, address, length in self._places(job.block_ids):
                 driver().write_later(self._stream, address, bytes([NONSENSE]) * length)
         with self._current_stream():
             super().start_load_kv(forward_context, **kwargs)
         if self.worker._settings.load == "sync":
+            if not self.tells_the_right_stream:
+                self.worker._wait_for_layer(self.worker._layers.last())
             # Before the forward, which comes now.
             driver().wait_for(self._stream)
 
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        if self.worker._settings.publishes_by_layers:
+            self._compute_late([layer_name])
+        with self._current_stream():
+            super().save_kv_layer(layer_name, kv_layer, attn_metadata, **kwargs)
+
     def wait_for_save(self) -> None:
-        for job in self.step.saves:
-            for address, length in self._places(job.block_ids):
-                computed = ctypes.string_at(address, length)
-                ctypes.memset(address, NONSENSE, length)
-                driver().write_later(self._stream, address, computed)
+        self._compute_late([name for name in self._caches if name not in self._late])
         with self._current_stream():
             super().wait_for_save()
 
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
+        with self._current_stream():
+            return super().get_finished(finished_req_ids)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        # The engine's memory is not written to when it is somebody else's.
+        driver().wait_for(self._stream)
+
+    def _compute_late(self, names: list[str]) -> None:
+        """What these layers have computed of what the step saves is computed later."""
+        self._late.update(names)
+        for job in self.step.saves:
+            for name, address, length in self._places(job.block_ids):
+                if name in names:
+                    computed = ctypes.string_at(address, length)
+                    ctypes.memset(address, NONSENSE, length)
+                    driver().write_later(self._stream, address, computed)
+
     @contextlib.contextmanager
     def _current_stream(self) -> Iterator[None]:
-        """What torch says on a GPU."""
+        """What torch says on a GPU, where it clears blocks behind what the stream has to do."""
         stream = types.SimpleNamespace(cuda_stream=self._told_stream)
-        with mock.patch("torch.cuda.current_stream", lambda device: stream):
+
+        def clear(*arguments: Any) -> None:
+            driver().wait_for(self._stream)
+            clear_blocks(*arguments)
+
+        with (
+            mock.patch("torch.cuda.current_stream", lambda device: stream),
+            mock.patch("rackline.vllm.worker.clear_blocks", clear),
+        ):
             yield
 
-    def _places(self, block_ids: list[int]) -> Iterator[tuple[int, int]]:
-        """Address and length of each layer's part of the blocks."""
+    def _places(self, block_ids: list[int]) -> Iterator[tuple[str, int, int]]:
+        """Address and length of each layer's part of the blocks, and the layer."""
         for block in block_ids:
-            for cache in self._caches:
+            for name, cache in self._caches.items():
                 part = cache[block]
                 assert part.is_contiguous()
-                yield part.data_ptr(), part.numel() * part.element_size()
+                yield name, part.data_ptr(), part.numel() * part.element_size()
 
     def _wait_for_transfers(self) -> None:
         worker = self.worker
@@ -98,3 +136,14 @@ class WrongStream(LateGpu):
     """The same, when the copies are put behind a stream that has nothing to do."""
 
     tells_the_right_stream = False
+
+
+class CapturedStream(LateGpu):
+    """The same, when the stream is captured while the second layer says that it is computed."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        captured = ".1." in layer_name
+        with driver().capturing(self._stream) if captured else contextlib.nullcontext():
+            super().save_kv_layer(layer_name, kv_layer, attn_metadata, **kwargs)

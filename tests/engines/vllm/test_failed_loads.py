@@ -9,11 +9,10 @@ from unittest import mock
 
 import rackline
 import torch
-from rackline.engines.settings import SettingsError
 from rackline.vllm.layout import clear_blocks
 from rackline.vllm.messages import Loaded, LoadJob, Report, Step
 from rackline.vllm.scheduler import SchedulerHalf
-from rackline.vllm.settings import Settings, check_engine
+from rackline.vllm.settings import Settings
 from rackline.vllm.worker import WorkerHalf
 
 BLOCKS = 8
@@ -206,17 +205,6 @@ class Clearing(unittest.TestCase):
 
     def test_nothing_to_clear_touches_no_cache(self) -> None:
         clear_blocks({"layers.0": None}, BLOCKS, [])
-
-
-class Refusals(unittest.TestCase):
-    def test_layers_on_a_gpu(self) -> None:
-        engine = types.SimpleNamespace(
-            **{**vars(ENGINE), "device_config": types.SimpleNamespace(device_type="cuda")}
-        )
-        for layerwise, load in [("load", "sync"), ("save", "async"), ("both", "sync")]:
-            settings = Settings.of({**GIVEN, "layerwise": layerwise, "load": load})
-            with self.assertRaisesRegex(SettingsError, 'GPU .* set "layerwise" to "off"'):
-                check_engine(engine, None, settings)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ import types
 import unittest
 
 import torch
-from cases import FULL_BLOCKS, PROMPTS, TinyCase, cached, computed, tokens
+from cases import FULL_BLOCKS, PROMPTS, cached, computed, tokens
 from cuda_driver import driver, mode
-from engine import BLOCK_TOKENS, engine, prompts
+from engine import BLOCK_TOKENS, prompts
+from gpu_case import GpuCase
 from region import Region
 
 import rackline
@@ -17,37 +18,7 @@ from rackline.vllm.device import Cpu, Gpu, device_of
 from rackline.vllm.layout import blocks_in_memory
 
 
-class KvOnGpu(TinyCase):
-    def on_gpu(self, node: int = 0, connector: str = "LateGpu", load: str = "async", **options):
-        from vllm.config import KVTransferConfig
-
-        transfer = KVTransferConfig(
-            kv_connector=connector,
-            kv_connector_module_path="late_gpu",
-            kv_role="kv_both",
-            kv_load_failure_policy="recompute",
-            kv_connector_extra_config={"region": self.region.path, "node": node, "load": load},
-        )
-        return engine(self.model, transfer=transfer, **options)
-
-    def check_figures(self, own, bounced: bool = False) -> None:
-        """Every byte went through the GPU."""
-        for _ in range(100):
-            moved = own.counter("loaded_bytes") + own.counter("saved_bytes")
-            if own.counter("gpu_bytes") == moved:
-                break
-            # What was copied is counted a step later, where it is the last thing that was.
-            own.answers(prompts(8, 10), tokens=1)
-        self.assertGreater(moved, 0)
-        self.assertEqual(own.counter("gpu_bytes"), moved)
-        self.assertEqual(own.counter("gpu_bounced_bytes"), moved if bounced else 0)
-
-    def fill(self, **options) -> None:
-        with self.on_gpu(**options) as first:
-            self.assertEqual(tokens(first.answers(PROMPTS)), self.expected)
-            self.assertGreaterEqual(first.counter("saved_blocks"), FULL_BLOCKS)
-            self.check_figures(first)
-
+class KvOnGpu(GpuCase):
     def test_another_node_loads_what_one_saved(self) -> None:
         self.fill()
         for load in ("async", "sync"):

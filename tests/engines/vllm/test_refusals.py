@@ -16,6 +16,7 @@ from rackline.engines.settings import SettingsError
 from rackline.vllm.identity import configuration_digest, identity_of
 from rackline.vllm.settings import Settings, check_engine
 from vllm.config import KVTransferConfig
+from vllm.config.compilation import CUDAGraphMode
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 
@@ -82,6 +83,17 @@ class Refusals(unittest.TestCase):
         quantized.model_config.quantization = "fp8"
         self.assert_refused("quantized", quantized, **by_layers)
         self.check(quantized, load="sync", layerwise="save")
+        for graphs, cut in [("FULL", False), ("FULL_AND_PIECEWISE", False), ("PIECEWISE", True)]:
+            on_gpu = configured()
+            on_gpu.device_config.device_type = "cuda"
+            on_gpu.compilation_config.cudagraph_mode = CUDAGraphMode[graphs]
+            self.check(on_gpu)
+            for layerwise, load in [("load", "sync"), ("save", "async"), ("both", "sync")]:
+                by_each = dict(layerwise=layerwise, load=load)
+                if cut:
+                    self.check(on_gpu, **by_each)
+                else:
+                    self.assert_refused("set cudagraph_mode to PIECEWISE", on_gpu, **by_each)
         ahead = types.SimpleNamespace(**vars(configured()), max_concurrent_batches=2)
         self.assert_refused("schedules steps ahead", ahead, load="sync")
         self.check(ahead)

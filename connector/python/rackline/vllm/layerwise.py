@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 import rackline
+from rackline.vllm.device import Device
 from rackline.vllm.messages import SaveJob
+
+logger = logging.getLogger(__name__)
 
 
 class EngineLayers:
@@ -24,6 +28,10 @@ class EngineLayers:
     def last(self) -> int:
         """The last layer of the blocks."""
         return max(self._sharers)
+
+    def of_blocks(self) -> set[int]:
+        """The layers of the blocks."""
+        return set(self._sharers)
 
     def missing(self, names: set[str]) -> list[str]:
         """Layers of the engine that are not among these."""
@@ -46,12 +54,16 @@ class LayeredSave:
         session: rackline.Session,
         memory: rackline.BlockMemory,
         layers: EngineLayers,
+        device: Device,
         jobs: list[SaveJob],
     ) -> None:
         """Begins it. :class:`rackline.Error` when that cannot be."""
         self.jobs = jobs
-        self._layers = layers
+        self._layers, self._device = layers, device
         self._done: set[str] = set()
+        self._untold = layers.of_blocks()
+        """Layers of the blocks that were not said to be ready."""
+        self._broken_off = False
         self._result: rackline.PublishResult | rackline.Error | None = None
         self._publish = session.publish_by_layers(
             [block for job in jobs for block in job.hashes],
@@ -61,18 +73,28 @@ class LayeredSave:
         )
 
     def layer_ends(self, name: str) -> bool:
-        """The engine's layer was computed. Whether a layer of the blocks is ready by that."""
+        """The engine's layer was computed, or launched on a GPU. Whether a layer of the blocks is ready
+        by that."""
         layer = self._layers.complete(self._done, name)
-        if layer is None:
+        return layer is not None and self._tell(layer)
+
+    def _tell(self, layer: int) -> bool:
+        """Has the layer copied behind what the engine's stream was given so far."""
+        if self._broken_off:
             return False
-        # On a device that computes on its own the layer is launched here, and not done: the order of
-        # the copy behind the stream is to be recorded before this.
-        self._publish.layer_ready(layer)
+        try:
+            self._publish.layer_ready(layer, stream=self._device.stream())
+        except rackline.Error as error:
+            # Of a stream whose work is done who knows when: nothing of the step is saved.
+            self._broken_off = True
+            logger.warning("Rackline: a step is not saved: %s", error)
+            return False
+        self._untold.discard(layer)
         return True
 
     def end(self, worth_saving: bool) -> list[Share]:
-        """The forward is done; layers that nobody told of are ready, too."""
-        if worth_saving:
+        """The forward is done, or launched; layers that nobody told of are ready by that, too."""
+        if worth_saving and all(self._tell(layer) for layer in sorted(self._untold)):
             self._publish.finish()
         else:
             self._publish.abort()

@@ -12,12 +12,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-LAYERS_ON_A_GPU = (
-    "layers of KV on a GPU are not loaded or saved one by one by this connector: set \"layerwise\" to "
-    '"off"'
-)
-
-
 @dataclasses.dataclass(frozen=True)
 class Settings(PoolSettings):
     """How the connector works in this engine."""
@@ -76,8 +70,13 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     ]:
         if getattr(parallel, name, 1) > 1:
             raise SettingsError(f"{what} is not supported: set {name} to 1")
-    if settings.layerwise != "off" and vllm_config.device_config.device_type != "cpu":
-        raise SettingsError(LAYERS_ON_A_GPU)
+    graphs = vllm_config.compilation_config.cudagraph_mode
+    if settings.layerwise != "off" and graphs.has_full_cudagraphs():
+        # vLLM itself leaves them for this connector, but not where another setting wants them.
+        raise SettingsError(
+            f"layers are not loaded or saved one by one in CUDA graphs of the whole forward ({graphs}), in "
+            'which no layer asks: set cudagraph_mode to PIECEWISE, or "layerwise" to "off"'
+        )
     loads = vllm_config.kv_transfer_config.is_kv_consumer
     if settings.load == "sync" and loads and vllm_config.max_concurrent_batches > 1:
         raise SettingsError(

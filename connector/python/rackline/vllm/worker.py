@@ -28,13 +28,12 @@ from typing import Any
 
 import rackline
 from rackline.engines.attachment import Attachment
-from rackline.engines.settings import SettingsError
 from rackline.vllm.device import Device, device_of, fetch_threads
 from rackline.vllm.identity import Identity, identity_of
 from rackline.vllm.layerwise import EngineLayers, LayeredSave, Share
 from rackline.vllm.layout import blocks_in_memory, clear_blocks
 from rackline.vllm.messages import Handshake, Loaded, LoadJob, Report, Saved, SaveJob, Step
-from rackline.vllm.settings import LAYERS_ON_A_GPU, Settings
+from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
 
 logger = logging.getLogger(__name__)
@@ -89,8 +88,6 @@ class WorkerHalf:
         """The engine's caches are there."""
         blocks = self._kv_cache_config.num_blocks
         self._caches, self._device = kv_caches, device_of(kv_caches)
-        if self._settings.layerwise != "off" and self._device.gpu is not None:
-            raise SettingsError(LAYERS_ON_A_GPU)
         self._memory, layout, layers = blocks_in_memory(kv_caches, blocks, self._device.gpu)
         self._layers = EngineLayers(layers)
         self._identity = identity_of(
@@ -137,13 +134,13 @@ class WorkerHalf:
         for job in step.loads:
             handles = job.handles[self._identity.rank]
             try:
+                # The engine still uses the blocks until its stream comes to here.
+                stream, into = self._device.stream(), (self._memory, job.block_ids)
                 if by_layers:
-                    fetch = self._session.fetch_by_layers(handles, self._memory, job.block_ids)
+                    fetch = self._session.fetch_by_layers(handles, *into, stream=stream)
                     self._forward_waits.append(fetch)
                 else:
-                    fetch = self._session.fetch(
-                        handles, self._memory, job.block_ids, stream=self._device.stream()
-                    )
+                    fetch = self._session.fetch(handles, *into, stream=stream)
             except rackline.Error as error:
                 logger.warning("Rackline: %s is not loaded: %s", job.request_id, error)
                 if self._settings.load == "async":
@@ -262,7 +259,7 @@ class WorkerHalf:
             return
         try:
             self._layered_save = LayeredSave(
-                self._session, self._memory, self._layers, step.saves
+                self._session, self._memory, self._layers, self._device, step.saves
             )
         except rackline.Error as error:
             # They are saved whole behind the forward, if there is room then.
@@ -278,7 +275,7 @@ class WorkerHalf:
         return True
 
     def end_layer(self, name: str) -> None:
-        """A layer of the forward is computed."""
+        """A layer of the forward is computed, or launched on a GPU."""
         if self._layered_save is not None and self._layered_save.layer_ends(name):
             self.stats.count("saved_layers", 1)
 
