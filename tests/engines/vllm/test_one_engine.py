@@ -268,15 +268,24 @@ class OneEngine(TinyCase):
                     # Until the subscription has reached the publisher.
                     first.answers(prompts(8, 40))
                 first.answers(PROMPTS)
-                first.answers(prompts(9, 40))
-                stored = []
+                first.answers(prompts(9, 40), salt="mine")
+                stored, of_engine = [], {}
                 while subscriber.poll(1000):
                     batch = msgspec.msgpack.decode(subscriber.recv_multipart()[-1])
                     stored += [event for event in batch[1] if event.get("medium") == "CXL"]
+                    told = [event for event in batch[1] if event.get("medium") == "GPU"]
+                    of_engine |= {event["block_hashes"][0]: event for event in told}
         hashes = {block for event in stored for block in event["block_hashes"]}
         self.assertGreaterEqual(len(hashes), FULL_BLOCKS)
         firsts = [event["token_ids"][:BLOCK_TOKENS] for event in stored]
         self.assertIn(PROMPTS[1][:BLOCK_TOKENS], firsts)
+        # Told as the engine itself tells of the same blocks.
+        for event in stored:
+            told = of_engine[event["block_hashes"][0]]
+            for name in ("parent_block_hash", "block_size", "lora_name", "group_idx", "session_id"):
+                self.assertEqual(event.get(name), told.get(name), name)
+            self.assertEqual(event["extra_keys"], told["extra_keys"][: len(event["extra_keys"])])
+        self.assertIn([["mine"]], [event["extra_keys"] for event in stored])
 
     def test_what_cannot_work_is_refused_in_words(self) -> None:
         for settings, options, message in [
