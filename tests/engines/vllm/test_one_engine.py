@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import unittest
 from unittest import mock
 
@@ -122,6 +123,14 @@ class OneEngine(TinyCase):
         with engine(self.model, self.settings(1)) as second:
             self.assertEqual(tokens(second.answers(PROMPTS)), self.expected)
             self.assertEqual(second.counter("lookup_hit_blocks"), 0)
+
+    def test_lines_go_to_the_log_of_the_engine(self) -> None:
+        """To which nobody else has pointed them."""
+        own, its = logging.getLogger("rackline"), logging.getLogger("vllm")
+        own.handlers.clear()
+        with engine(self.model, self.settings()):
+            self.assertEqual((own.handlers, own.level), (its.handlers, its.level))
+            self.assertNotEqual(its.handlers, [])
 
     def test_an_error_that_the_caller_handles_is_none_of_the_step(self) -> None:
         for load in ("async", "sync"):

@@ -11,6 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from rackline.vllm.log import use_log_of_vllm
 from rackline.vllm.messages import Handshake, Report, Step
 from rackline.vllm.scheduler import SchedulerHalf
 from rackline.vllm.settings import Settings, check_engine
@@ -40,6 +41,7 @@ class RacklineConnector(KVConnectorBase_V1):
         kv_cache_config: KVCacheConfig,
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        use_log_of_vllm()
         settings = Settings.of(self._kv_transfer_config.kv_connector_extra_config)
         check_engine(vllm_config, kv_cache_config, settings)
         self._scheduler: SchedulerHalf | None = None

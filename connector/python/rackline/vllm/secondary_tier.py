@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import rackline
 from rackline.engines.blocks import SharedBlocks
 from rackline.engines.settings import PoolSettings, SettingsError
+from rackline.vllm.log import use_log_of_vllm
 from rackline.vllm.tier_identity import tier_model
 from rackline.vllm.tier_lookups import TierLookups, block_hash
 from vllm.v1.kv_offload.base import (
@@ -90,6 +91,7 @@ class RacklineTier(SecondaryTierManager):
         **settings: Any,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        use_log_of_vllm()
         own = TierSettings.of(settings)
         config = offloading_spec.config
         self._memory: rackline.BlockMemory | None = rackline.block_memory(primary_kv_view)
