@@ -13,6 +13,11 @@ from region import Region
 
 PROMPTS = prompts(1, 200, 300, 170)
 
+# Three requests that need thirty blocks, and a cache of twenty: they are preempted, and their prompts
+# are computed in parts.
+LONG = prompts(5, 250, 260, 270)
+SMALL = dict(cache_bytes=20 * 131072, max_num_batched_tokens=128, max_model_len=512)
+
 
 def full_blocks(given: list[list[int]]) -> int:
     """Blocks of prompts that can be found: one token is always computed."""

@@ -6,9 +6,9 @@ import types
 import unittest
 
 import torch
-from cases import FULL_BLOCKS, PROMPTS, cached, computed, tokens
+from cases import FULL_BLOCKS, LONG, PROMPTS, SMALL, cached, computed, tokens
 from cuda_driver import driver, mode
-from engine import BLOCK_TOKENS, prompts
+from engine import BLOCK_TOKENS
 from gpu_case import GpuCase
 from region import Region
 
@@ -69,14 +69,11 @@ class KvOnGpu(GpuCase):
             self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
 
     def test_preemptions_and_chunked_prefill(self) -> None:
-        """Twenty blocks of cache for three requests that need thirty."""
-        long = prompts(5, 250, 260, 270)
-        expected = computed(long, 60)
-        small = dict(cache_bytes=20 * 131072, max_num_batched_tokens=128, max_model_len=512)
+        expected = computed(LONG, 60)
         for node, load in [(0, "async"), (1, "async"), (1, "sync")]:
             with self.subTest(node=node, load=load):
-                with self.on_gpu(node, load=load, **small) as tight:
-                    self.assertEqual(tokens(tight.answers(long, tokens=60)), expected)
+                with self.on_gpu(node, load=load, **SMALL) as tight:
+                    self.assertEqual(tokens(tight.answers(LONG, tokens=60)), expected)
                     if node == 1:
                         self.assertGreater(tight.counter("loaded_blocks"), 0)
                     self.check_figures(tight)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import unittest
 from unittest import mock
 
-from cases import FULL_BLOCKS, PROMPTS, computed, tokens
+from cases import FULL_BLOCKS, LONG, PROMPTS, SMALL, computed, tokens
 from cuda_driver import mode
 from engine import prompts
 from gpu_case import GpuCase
@@ -111,13 +111,10 @@ class LayersOnGpu(GpuCase):
             self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
 
     def test_preemptions_and_chunked_prefill(self) -> None:
-        """Twenty blocks of cache for three requests that need thirty."""
-        long = prompts(5, 250, 260, 270)
-        expected = computed(long, 60)
-        small = dict(cache_bytes=20 * 131072, max_num_batched_tokens=128, max_model_len=512)
+        expected = computed(LONG, 60)
         for node in (0, 1):
-            with self.by_layers("both", node, **small) as tight:
-                self.assertEqual(tokens(tight.answers(long, tokens=60)), expected)
+            with self.by_layers("both", node, **SMALL) as tight:
+                self.assertEqual(tokens(tight.answers(LONG, tokens=60)), expected)
                 name = "saved_layers" if node == 0 else "loaded_layers"
                 self.assertGreater(tight.counter(name), 0)
                 self.assertGreater(tight.counter("num_preemptions", "vllm:"), 0)

@@ -6,7 +6,7 @@ import logging
 import unittest
 from unittest import mock
 
-from cases import FULL_BLOCKS, PROMPTS, TinyCase, computed, tokens
+from cases import FULL_BLOCKS, LONG, PROMPTS, SMALL, TinyCase, computed, tokens
 from engine import BLOCK_TOKENS, engine, prompts
 from models import tiny
 from pool import damage
@@ -165,15 +165,12 @@ class OneEngine(TinyCase):
             self.assertEqual(other.counter("lookup_hit_blocks"), 0)
 
     def test_preemptions_and_chunked_prefill(self) -> None:
-        """Twenty blocks of cache for three requests that need thirty."""
-        long = prompts(5, 250, 260, 270)
-        expected = computed(long, 60)
-        small = dict(cache_bytes=20 * 131072, max_num_batched_tokens=128, max_model_len=512)
+        expected = computed(LONG, 60)
         for node, load in [(0, "async"), (1, "async"), (1, "sync")]:
             with self.subTest(node=node, load=load):
-                told = engine(self.model, self.settings(node, load=load), **small)
+                told = engine(self.model, self.settings(node, load=load), **SMALL)
                 with told as tight:
-                    self.assertEqual(tokens(tight.answers(long, tokens=60)), expected)
+                    self.assertEqual(tokens(tight.answers(LONG, tokens=60)), expected)
                     preempted = [
                         metric.value
                         for metric in tight.llm.get_metrics()
@@ -228,15 +225,13 @@ class OneEngine(TinyCase):
             register(half, caches)
             half._session = LateSession(half._session)
 
-        long = prompts(5, 250, 260, 270)
-        expected = computed(long, 150)
-        small = dict(cache_bytes=20 * 131072, max_num_batched_tokens=128, max_model_len=512)
+        expected = computed(LONG, 150)
         with mock.patch.object(WorkerHalf, "register", registered):
-            with engine(self.model, self.settings(), **small) as tight:
-                self.assertEqual(tokens(tight.answers(long, tokens=150)), expected)
+            with engine(self.model, self.settings(), **SMALL) as tight:
+                self.assertEqual(tokens(tight.answers(LONG, tokens=150)), expected)
         self.assertGreater(begun_by["wait"], 0, begun_by)
         with engine(self.model, self.settings(1)) as second:
-            self.assertEqual(tokens(second.answers(long, tokens=150)), expected)
+            self.assertEqual(tokens(second.answers(LONG, tokens=150)), expected)
             self.assertGreater(second.counter("loaded_blocks"), 0)
 
     def test_a_pool_smaller_than_the_working_set(self) -> None:

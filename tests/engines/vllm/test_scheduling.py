@@ -8,14 +8,11 @@ import unittest
 from collections.abc import Iterator
 from unittest import mock
 
-from cases import FULL_BLOCKS, PROMPTS, TinyCase, cached, computed, tokens
+from cases import FULL_BLOCKS, LONG, PROMPTS, SMALL, TinyCase, cached, computed, tokens
 from engine import engine, greedy, prompts
 from gate import Gate
 from pool import damage
 
-# Twenty blocks of cache, for three requests that need thirty.
-LONG = prompts(5, 250, 260, 270)
-SMALL = dict(cache_bytes=20 * 131072, max_num_batched_tokens=128, max_model_len=512)
 
 
 @contextlib.contextmanager
