@@ -179,6 +179,8 @@ pub const ALL: &[Scenario] = scenarios! {
         beats::a_silent_manager_is_noticed,
         rescue::what_the_dead_held_is_granted,
         rescue::the_fence_is_told_who_lives_there,
+        rescue::who_died_at_its_arrival_keeps_no_manager_waiting,
+        rescue::a_recovery_that_broke_off_is_given_up,
         deep::twins_are_never_forgotten,
         deep::holders_are_redone,
         deep::holders_and_hosts_die,

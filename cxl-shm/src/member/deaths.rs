@@ -12,6 +12,7 @@ use super::{Liveness, Manage, Member};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory};
 use crate::layout::{Case, RecoveryStep};
+use crate::lock::arbitrated::beat_as_manager;
 use crate::units::NodeId;
 
 /// How often it looks at all hearts.
@@ -171,9 +172,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         // C2: perhaps the case of a life that was given up at the door since.
         let last = ballots.last_case(victim).filter(|case| case.incarnation >= incarnation);
         // What a process before this one was at, in a case that is over, is given up. The heart is beaten
-        // by the agent.
+        // by the agent, and the manager's here: nobody is granted anything meanwhile.
         if let Some(last) = last {
-            give_up_earlier(self.member, victim, last, || ());
+            let beat = || beat_as_manager(self.member.seat(), fabric);
+            give_up_earlier(self.member, victim, last, beat);
         }
         let Some(last) = last else {
             return declares.then(|| propose(Case { incarnation, appointment: 1 }));

@@ -6,7 +6,7 @@ use super::consensus::{Decision, decided_about};
 use super::slot::{Slot, recoveries_of};
 use super::{HostTier, HostTierError, HostTierFile};
 use crate::fabric::Fabric;
-use crate::layout::{Layout, NodeState, RecoveryStep, Superblock};
+use crate::layout::{Layout, Machine, NodeState, RecoveryStep, Superblock};
 use crate::units::{Incarnation, NodeId};
 
 /// The last life of a node slot was declared dead.
@@ -18,6 +18,11 @@ pub struct NodeDeath {
     pub step: Option<RecoveryStep>,
     /// The slot may be joined again.
     pub over: bool,
+    /// It is the death of a host that came for the slot, at its door (J4): the line of the slot, and the
+    /// name there, are of the host before.
+    pub at_door: bool,
+    /// Which machine is dead, as far as line and door say.
+    pub machine: Option<Machine>,
 }
 
 impl NodeDeath {
@@ -37,15 +42,40 @@ impl NodeDeath {
         };
         let recoveries = recoveries_of(layout, fabric, node);
         let step = recoveries.iter().find(of_recoverer).and_then(|(_, record)| record.step());
-        Some(Self { decision, step, over: slot.vacant })
+        // As its recoverer sees it: also one that is at the door of a slot that was not left.
+        let slot = Slot::up_to(layout, fabric, node, decision.case.incarnation)?;
+        let Slot { vacant: over, at_door, machine, .. } = slot;
+        Some(Self { decision, step, over, at_door, machine })
+    }
+
+    /// Who is dead, for people; `host` is the name that the slot has.
+    #[must_use]
+    pub fn whom_in_words(&self, host: &str) -> String {
+        if !self.at_door {
+            return format!("host \"{host}\"");
+        }
+        let id = |[high, low]: [u64; 2]| match (high, low) {
+            (0, 0) => "unknown".to_owned(),
+            _ => format!("{high:016x}{low:016x}"),
+        };
+        let which = self.machine.map_or_else(
+            || "nothing says which".to_owned(),
+            |it| format!("machine-id {}, boot {}", id(it.machine_id), id(it.boot_id)),
+        );
+        format!("a host that came for the slot and died at its door ({which})")
     }
 
     /// Whether nothing of it is touched, because nothing keeps it from writing.
     #[must_use]
     pub fn is_quarantined(&self) -> bool {
         !self.over && {
-            let unfenced =
-                |step| matches!(step, RecoveryStep::Unfenced | RecoveryStep::ResignedUnfenced);
+            // One that yielded to a new life, which did not come in the end, begins again.
+            let unfenced = |step| {
+                matches!(
+                    step,
+                    RecoveryStep::Unfenced | RecoveryStep::Moot | RecoveryStep::ResignedUnfenced
+                )
+            };
             self.step.is_none_or(unfenced)
         }
     }
@@ -56,7 +86,9 @@ impl NodeDeath {
         let by = self.decision.appointment.recoverer;
         match self.step {
             _ if self.over => "recovered, any host may join the slot".to_owned(),
-            None => format!("declared dead, waits for the lock manager on node {by}"),
+            None | Some(RecoveryStep::Moot) => {
+                format!("declared dead, waits for the lock manager on node {by}")
+            }
             Some(RecoveryStep::Unfenced) => {
                 format!("quarantined, node {by} waits for a fence (`rackline fence --help`)")
             }
@@ -65,7 +97,6 @@ impl NodeDeath {
             Some(RecoveryStep::Freed) => format!("being recovered by node {by}: locks are free"),
             Some(RecoveryStep::Adopted) => format!("being recovered by node {by}: heap adopted"),
             Some(RecoveryStep::Done) => "recovered".to_owned(),
-            Some(RecoveryStep::Moot) => "recovered by its own host".to_owned(),
             Some(RecoveryStep::ResignedUnfenced | RecoveryStep::ResignedFenced) => {
                 format!("declared dead; node {by} has no lock manager any more, waits for another")
             }

@@ -15,6 +15,25 @@ use crate::units::{ChunkId, LINE_BYTES, LineRange, NodeId};
 /// Lines that are published in one go while a heart has to beat: 4 MiB, a few milliseconds.
 pub(crate) const PART_LINES: u64 = (4 << 20) / LINE_BYTES;
 
+/// What a process of this host said as a recoverer of `victim`, and may not have published: published, and
+/// given back when `concerns` it. Then, if it had begun, what it may have written, too: it passes on. Calls
+/// `between` after every few milliseconds' work.
+pub(crate) fn settle_recoverer<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    twin: &OwnedTwin<RecoveryRecord>,
+    victim: NodeId,
+    concerns: impl Fn(&RecoveryRecord) -> bool,
+    between: impl Fn(),
+) -> Option<RecoveryRecord> {
+    twin.settle(fabric);
+    let own = twin.own(fabric).ok().flatten().filter(concerns)?;
+    if own.step().is_some_and(RecoveryStep::is_under_way) {
+        settle_recovery(layout, fabric, victim, between);
+    }
+    Some(own)
+}
+
 /// A recovery of `victim` that a process of this host began passes to another host: the lines of the
 /// dead, the tables that its updates are about, and the first line of every chunk, which an update
 /// that gives the chunk to a heap writes. Calls `between` after every few milliseconds' work.
@@ -36,11 +55,7 @@ pub(crate) fn settle_recoveries<F: Fabric>(layout: &Layout, fabric: &F, node: No
     for victim in layout.nodes().filter(|victim| *victim != node) {
         // M1: whoever comes is alone (J3), and the word of the life before is its host's.
         let twin = OwnedTwin::<RecoveryRecord>::of(layout.recoveries(node).claim(), victim);
-        twin.settle(fabric);
-        let own = twin.own(fabric).ok().flatten();
-        if own.and_then(|own| own.step()).is_some_and(RecoveryStep::is_under_way) {
-            settle_recovery(layout, fabric, victim, || ());
-        }
+        settle_recoverer(layout, fabric, &twin, victim, |_| true, || ());
     }
 }
 

@@ -197,23 +197,32 @@ pub(crate) fn is_over<F: Fabric>(
     })
 }
 
-/// Whether a host takes part as `node`, or did and has not left: from what the caches hold of the
-/// node's line, its arrival and its summary.
+/// Whether a host takes part as `node`, or did and has not left, as a lock manager asks (T4): from what
+/// the caches hold of the node's line and its summary.
+///
+/// Not of its arrival. A life at the door (J4) has asked for no lock and acknowledged no term, and it
+/// publishes its line before it looks for a manager to obey: when a manager has claimed its term, and then
+/// reads a line that does not name that life, that life sees the claim, and acknowledges it. What the life
+/// before it held stays with the slot, whose line names that one still: it is waited for as if nobody had
+/// come, until a recoverer has freed it ([`is_freed`]), or a new line names who acknowledges in its place. Were it asked
+/// of the arrival, one that died between its arrival and its line would keep two managers waiting for each
+/// other: the one at the recovery of the life before for the lock of the chunks, and the other, which must
+/// not recover beside it (R4), for an acknowledgement.
 pub(crate) fn is_taken<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> bool {
-    match Slot::cached(layout, fabric, node) {
-        Some(slot) => !slot.vacant,
+    let Said { line, blank, .. } = Said::cached(layout, fabric, node);
+    if blank {
         // Never joined, unless it has asked for something all the same.
-        None => layout.summary(node).cached(fabric) != 0,
+        return layout.summary(node).cached(fabric) != 0;
     }
+    !line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant)
 }
 
-/// Whether `node` is dead, fenced, and all that it held of the locks was freed: nobody needs to
-/// wait for it any more (T4). Its slot from the caches, the recoveries freshly.
+/// Whether the life of `node` that its line names is dead, fenced, and all that it held of the locks was
+/// freed: nobody needs to wait for it any more (T4). Nor for one at the door behind it ([`is_taken`]). The line from the caches, the recoveries freshly.
 pub(crate) fn is_freed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> bool {
-    let Some(slot) = Slot::cached(layout, fabric, node) else { return false };
+    let Said { last: said, .. } = Said::cached(layout, fabric, node);
     let freed = RecoveryStep::Freed..=RecoveryStep::Done;
     recoveries_of(layout, fabric, node).iter().any(|(_, record)| {
-        record.case().incarnation >= slot.incarnation
-            && record.step().is_some_and(|step| freed.contains(&step))
+        record.case().incarnation >= said && record.step().is_some_and(|step| freed.contains(&step))
     })
 }

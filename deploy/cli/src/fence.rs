@@ -15,6 +15,9 @@ use cxl_shm::region::Region;
 /// know that it is off, or cut off from the memory, say so here: its locks are freed and its node
 /// number can be used by another machine. If it is not so, data is overwritten.
 ///
+/// Look at `rackline status` first: it says which host is meant. That may be another than the one that
+/// had the node before: one that came for the node number, and died before it had given its name.
+///
 /// Run it on the host that was appointed to recover it (`rackline status` names it): its lock
 /// manager hears it.
 #[derive(Args, Debug)]
@@ -48,17 +51,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         );
     };
     let recoverer = death.decision.appointment.recoverer;
+    let name = layout.host_name(node).fresh(region.fabric());
+    let name = name.map_or_else(|_| "unknown".to_owned(), |name| name.to_string());
+    let whom = death.whom_in_words(&name);
     if !death.is_quarantined() {
-        bail!("node {node} needs no confirmation: {}", death.in_words());
+        bail!("node {node}, {whom}, needs no confirmation: {}", death.in_words());
     }
     let known = layout.node(recoverer.0).context("the appointed recoverer is no node")?;
     let folder = Path::new(HOST_TIER_FOLDER);
     if !confirm_off_here(folder, &superblock, known, node, death.decision.case.incarnation)? {
         bail!(
-            "node {recoverer} was appointed to recover node {node}, and it is not on this machine; \
-             run this command there"
+            "node {recoverer} was appointed to recover node {node}, {whom}, and it is not on this \
+             machine; run this command there"
         );
     }
-    println!("node {node} is confirmed to be off; node {recoverer} recovers what it left");
+    println!("node {node}, {whom}, is confirmed to be off; node {recoverer} recovers what it left");
     Ok(())
 }

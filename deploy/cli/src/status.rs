@@ -30,6 +30,9 @@ pub(crate) struct Options {
     json: bool,
 }
 
+/// In place of a host's name.
+const UNKNOWN: &str = "unknown";
+
 #[derive(Debug, Serialize)]
 struct Status {
     uuid: String,
@@ -88,6 +91,10 @@ struct DeathStatus {
     quarantined: bool,
     /// It was recovered; the slot may be joined.
     over: bool,
+    /// It is that of a host which came for the slot and died at its door: the host's name is not known.
+    at_door: bool,
+    /// Who is dead, as far as anybody knows.
+    whom: String,
     /// How far the recovery is.
     progress: String,
 }
@@ -157,9 +164,12 @@ fn node_status(
 ) -> Result<NodeStatus> {
     let blocks = blocks_of(heart.node, superblock, layout, fabric)?;
     let death = NodeDeath::of(layout, fabric, heart.node);
+    // The name that the slot has is of the host before who died at the door.
+    let is_named = death.is_none_or(|death| !death.at_door);
+    let host = if is_named { &heart.host } else { UNKNOWN };
     Ok(NodeStatus {
         node: heart.node.0,
-        host: heart.host.clone(),
+        host: host.to_owned(),
         state: state_of(heart, death.as_ref()),
         incarnation: heart.incarnation.0,
         heart_beats: heart.beats,
@@ -168,6 +178,8 @@ fn node_status(
             epoch: death.decision.appointment.epoch,
             quarantined: death.is_quarantined(),
             over: death.over,
+            at_door: death.at_door,
+            whom: death.whom_in_words(host),
             progress: death.in_words(),
         }),
         chunks,
@@ -257,8 +269,12 @@ fn print(status: &Status) {
         );
     }
     for node in &status.nodes {
-        if let Some(DeathStatus { progress, .. }) = &node.death {
-            println!("node {}: {progress}", node.node);
+        match &node.death {
+            Some(DeathStatus { progress, at_door: true, whom, .. }) => {
+                println!("node {}: {whom}: {progress}", node.node);
+            }
+            Some(DeathStatus { progress, .. }) => println!("node {}: {progress}", node.node),
+            None => {}
         }
     }
 }

@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use cxl_shm::clock::SystemClock;
+use cxl_shm::fabric::Fabric;
+use cxl_shm::layout::read_superblock;
 use cxl_shm::member::{Attachment, Guardian, ProcessSlot};
+use cxl_shm::region::Region;
 use cxl_shm::units::NodeId;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -218,4 +221,38 @@ fn without_a_fence_an_operator_confirms() {
     let confirmed = fence("2");
     assert!(confirmed.status.success(), "{}", String::from_utf8_lossy(&confirmed.stderr));
     rack.wait_for_state(2, "dead");
+}
+
+/// An operator is told who is meant: a host that came for a number and died before it had given its name,
+/// and not the one that had the number before, which may be off.
+#[test]
+fn who_died_at_the_door_is_not_called_by_the_name_of_the_one_before() {
+    let rack = Rack::new();
+    let _manager = rack.manager("0", &["--fence", "none"]);
+    rack.wait_until_served_by(0);
+    let before = rack.manager("1", &["--fence", "none"]);
+    let name = rack.wait_for_state(1, "joined")["host"].as_str().unwrap().to_owned();
+    drop(before);
+    rack.wait_for_state(1, "left");
+    // A mark for the second life, of a host that nobody knows.
+    let region = Region::open(&rack.region, None).unwrap();
+    let (_, layout) = read_superblock(region.fabric()).unwrap();
+    let door = layout.door(NodeId(1));
+    region.fabric().store(door.start().word(0).unwrap(), 7 << 32 | 2);
+    region.fabric().publish(door);
+
+    let quarantined = rack.wait_for_state(1, "quarantined");
+    assert_eq!((&quarantined["host"], &quarantined["incarnation"]), (&"unknown".into(), &2.into()));
+    let lines = rackline(&["status"], &rack.region).output().unwrap();
+    let lines = String::from_utf8_lossy(&lines.stdout).into_owned();
+    let told = lines.lines().find(|line| line.starts_with("node 1:")).unwrap().to_owned();
+    let fence =
+        rackline(&["fence", "--confirm-off", "--node", "1"], &rack.region).output().unwrap();
+    let confirmed = String::from_utf8_lossy(&fence.stdout).into_owned();
+    assert!(fence.status.success(), "{}", String::from_utf8_lossy(&fence.stderr));
+    for text in [told, confirmed] {
+        let whom = "came for the slot and died at its door (nothing says which)";
+        assert!(text.contains(whom) && !text.contains(&format!("\"{name}\"")), "{text}");
+    }
+    rack.wait_for_state(1, "dead");
 }

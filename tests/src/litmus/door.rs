@@ -1,7 +1,7 @@
 //! Who comes for a slot and is not what it seems: one that was declared dead at the door and only
 //! slept, and the image of a machine that lives.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{Layout, LockProtocol};
@@ -15,48 +15,87 @@ use crate::stepped::Stepped;
 
 const SLOT: NodeId = NodeId(1);
 
-/// A host sleeps at the door, behind its mark, until it is declared dead there. It wakes, finds that
-/// another has knocked, steps back and comes again: for a life that nobody has declared dead.
+/// A host sleeps at the door, behind its mark, until it is declared dead there, and wakes; perhaps another
+/// has knocked meanwhile. It finds that out, steps back and comes again for a life that nobody has declared
+/// dead; or it had looked already, goes on, and stops itself.
 ///
 /// # Panics
-/// When it comes for the one that was.
+/// When it goes on in the life that was.
 pub fn a_life_that_was_declared_dead_is_not_taken(mutant: Mutant, seed: u64) {
-    // Which step leaves the mark on the device follows from trying each.
-    assert!((1..200).any(|step| sleeps_at(mutant, seed, step)), "nobody ever stood at the door");
+    for knocks in [false, true] {
+        // Which steps leave the mark on the device, and not yet the line, follows from trying each.
+        let mut gave_up = 0;
+        for step in 1.. {
+            match sleeps_at(mutant, seed, step, knocks) {
+                Slept::Outside => {}
+                Slept::GaveUp => gave_up += 1,
+                Slept::WentOn => {}
+                Slept::Inside => break,
+            }
+        }
+        assert!(gave_up > 0, "who was declared dead at the door does not look (knocks: {knocks})");
+    }
 }
 
-/// Says whether the host was declared dead at the door while it slept before operation `step`.
-fn sleeps_at(mutant: Mutant, seed: u64, step: u64) -> bool {
+/// What became of a host that slept before one of its operations.
+enum Slept {
+    /// It had no mark yet.
+    Outside,
+    /// It took its mark back, and came for a life that was not declared dead.
+    GaveUp,
+    /// It had looked, took the life, and stopped itself.
+    WentOn,
+    /// It had said who it is.
+    Inside,
+}
+
+/// What becomes of a host that is declared dead at the door while it sleeps before operation `step`.
+fn sleeps_at(mutant: Mutant, seed: u64, step: u64, knocks: bool) -> Slept {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
     cluster.join(1, "before").leave();
     let watcher = cluster.join(0, "watcher");
     beat_all(&[&watcher]);
     cluster.warm();
     let layout = Layout::new(cluster.geometry()).expect("the region was formatted by it");
-    let marked = Cell::new(false);
+    let slept = RefCell::new(Slept::Inside);
     let fabric = Stepped::new(cluster.rack.host(1));
     fabric.interrupt_at(step, || {
-        marked.set(is_marked(&cluster, &layout));
-        if marked.get() {
-            let (manage, clock) =
-                (watcher.manage().expect("nobody else manages"), cluster.clock(0));
-            Watch::begin(&cluster, &watcher, &manage, &clock).go_on(true, &mut NoFence, 8);
+        if is_inside(&cluster, &layout) {
+            return;
+        }
+        slept.replace(Slept::Outside);
+        if !is_marked(&cluster, &layout) {
+            return;
+        }
+        slept.replace(Slept::WentOn);
+        let (manage, clock) = (watcher.manage().expect("nobody else manages"), cluster.clock(0));
+        Watch::begin(&cluster, &watcher, &manage, &clock).go_on(true, &mut NoFence, 8);
+        if knocks {
             // Another comes, knocks, and finds the mark.
             let (other, knock) = (cluster.rack.host(2), layout.knock(SLOT).range());
             other.store(knock.start().word(0).expect("a line has eight"), 7 << 32 | 2);
             other.publish(knock);
-            cluster.warm();
         }
+        cluster.warm();
     });
     let wait = Scripted::with_pauses_of(200, |_| ());
     let joined = cluster.join_over(fabric.clone(), &wait, 1, 1, "sleeper");
     let joined = joined.unwrap_or_else(|error| panic!("after a sleep at step {step}: {error}"));
-    if marked.get() {
-        assert_eq!(joined.incarnation(), Incarnation(3), "the second was declared dead");
+    let slept = slept.replace(Slept::Inside);
+    if matches!(slept, Slept::WentOn) {
         assert!(joined.beat());
-        assert!(joined.check_member().is_ok(), "it took a life that was declared dead");
+        let is_member = joined.check_member().is_ok();
+        let is_next = joined.incarnation() == Incarnation(3);
+        assert_eq!(is_member, is_next, "at step {step}: the second was declared dead");
+        return if is_next { Slept::GaveUp } else { slept };
     }
-    marked.get()
+    slept
+}
+
+/// Whether the line of the slot names the second life, as the device says.
+fn is_inside(cluster: &Cluster, layout: &Layout) -> bool {
+    let word = layout.node_line(SLOT).at().word(0).expect("a line has eight");
+    cluster.rack.device_word(word) >> 32 == 2
 }
 
 /// Whether somebody has come for the second life of the slot, as the device says.

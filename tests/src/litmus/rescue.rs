@@ -2,12 +2,19 @@
 
 use std::cell::RefCell;
 
+use cxl_shm::alloc::HEAP_PURPOSE;
+use cxl_shm::fabric::Fabric;
+use cxl_shm::fabric::simulated::Crash;
 use cxl_shm::layout::{LockProtocol, RecoveryStep};
-use cxl_shm::member::{DeathNews, Deaths, Fence, FenceOrder, FenceState, RecoveryNews, SUSPECT_MS};
+use cxl_shm::member::{
+    DeathNews, Deaths, Fence, FenceOrder, FenceState, NoFence, NodeDeath, RESIGN_BEATS,
+    RecoveryNews, SUSPECT_MS,
+};
 use cxl_shm::units::{LockId, NodeId};
 
-use super::bed::{acquire, beat_all, cluster, crash, poll_grants, request};
-use crate::rack::Mutant;
+use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
+use super::deaths::Watch;
+use crate::rack::{Cluster, Mutant, RackMember};
 
 const LOCK: LockId = LockId(9);
 const VICTIM: NodeId = NodeId(1);
@@ -101,5 +108,136 @@ pub fn the_fence_is_told_who_lives_there(mutant: Mutant, seed: u64) {
     }
     let told: Vec<_> = fence.0.iter().map(|order| order.host.as_deref()).collect();
     assert_eq!(told, [Some("host-2")], "the fence is asked once");
+    cluster.check_writers();
+}
+
+/// What an observer sees of the victim's death.
+fn seen(cluster: &Cluster, member: &RackMember) -> Option<NodeDeath> {
+    NodeDeath::of(member.layout(), &cluster.rack.host(OBSERVER), VICTIM)
+}
+
+/// A process of the victim's machine says that it comes for the next life, and dies there: it reads nothing,
+/// and takes nothing back.
+fn dies_at_its_arrival(cluster: &Cluster, member: &RackMember) {
+    let (fabric, arrival) = (cluster.rack.host(1), member.layout().arrival(VICTIM).range());
+    fabric.store(arrival.start().word(0).expect("a line has eight"), 2);
+    fabric.publish(arrival);
+    cluster.warm();
+}
+
+/// A host is at the recovery of another, and waits for the lock of the chunks, when the next process of
+/// the dead one dies at its arrival. The next lock manager grants it that lock, and waits for neither
+/// life's acknowledgement: it is not to recover beside it.
+///
+/// # Panics
+/// When the two wait for each other.
+pub fn who_died_at_its_arrival_keeps_no_manager_waiting(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let clock = cluster.clock(0);
+    let [rescuer, victim, next] = [0, 1, 2].map(|host| cluster.join(host, "worker"));
+    let manage = RefCell::new(rescuer.manage().expect("nobody else manages"));
+    manage.borrow_mut().claim().expect("there are terms");
+    beat_all(&[&rescuer, &victim, &next]);
+    cluster.warm();
+    poll_grants(&mut manage.borrow_mut(), 0);
+    let granting = Scripted::new(|pause| {
+        cluster.warm();
+        poll_grants(&mut manage.borrow_mut(), u32::from(pause == 0));
+    });
+    let taken = victim.allocate_chunk(&granting, 50, HEAP_PURPOSE);
+    taken.unwrap_or_else(|error| panic!("{error}"));
+    crash(&cluster, 1);
+    std::mem::forget(victim);
+    let mut watch = Watch::begin(&cluster, &rescuer, &manage.borrow(), &clock);
+    let mut go_on = |until: &dyn Fn(&NodeDeath) -> bool| {
+        (0..120).any(|_| {
+            beat_all(&[&next]);
+            watch.go_on(true, &mut IsOff::default(), 1);
+            seen(&cluster, &rescuer).is_some_and(|death| until(&death))
+        })
+    };
+    assert!(go_on(&|death| death.step == Some(RecoveryStep::Freed)), "its locks are not freed");
+    dies_at_its_arrival(&cluster, &rescuer);
+
+    let mut takes_over = next.manage().expect("one a host");
+    takes_over.claim().expect("there are terms");
+    cluster.warm();
+    beat_all(&[&rescuer, &next]);
+    // It asks for the lock.
+    go_on(&|_| true);
+    cluster.warm();
+    poll_grants(&mut takes_over, 1);
+    // The one that died at the door is recovered after it.
+    let second = |death: &NodeDeath| death.over && death.decision.case.incarnation.0 == 2;
+    assert!(go_on(&second), "{:?}", seen(&cluster, &rescuer));
+    cluster.check_writers();
+}
+
+/// A lock manager dies at a recovery, before its fence, in the middle, or in the middle while a case of
+/// a later life is opened. Its host lives, and gives that up: what was written and not published is
+/// on the device by then, and the next recoverer sees at once that it may go on.
+///
+/// # Panics
+/// When it is not, or does not.
+pub fn a_recovery_that_broke_off_is_given_up(mutant: Mutant, seed: u64) {
+    broke_off(mutant, seed, false, false);
+    broke_off(mutant, seed, true, false);
+    broke_off(mutant, seed, true, true);
+}
+
+fn broke_off(mutant: Mutant, seed: u64, fenced: bool, later_case: bool) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let clocks = [0, 2].map(|host| cluster.clock(host));
+    let [agent, victim, second] = [0, 1, 2].map(|host| cluster.join(host, "worker"));
+    let first = cluster.join(0, "manager");
+    beat_all(&[&agent, &victim, &second]);
+    crash(&cluster, 1);
+    std::mem::forget(victim);
+    let manage = first.manage().expect("nobody else manages");
+    let mut watch = Watch::begin(&cluster, &agent, &manage, &clocks[0]);
+    let wanted = if fenced { RecoveryStep::Redone } else { RecoveryStep::Unfenced };
+    let reached = (0..20).any(|_| {
+        beat_all(&[&second]);
+        if fenced {
+            watch.go_on(true, &mut IsOff::default(), 1);
+        } else {
+            watch.go_on(true, &mut NoFence, 1);
+        }
+        seen(&cluster, &second).and_then(|death| death.step) == Some(wanted)
+    });
+    assert!(reached, "it does not come as far as {wanted:?}");
+    // It dies as it is, with something stored that it was to publish.
+    cluster.processes.crashed(&Crash::Process { host: 0, task: "manager".to_owned() });
+    drop(watch);
+    std::mem::forget(manage);
+    std::mem::forget(first);
+    let left = second.layout().requests(VICTIM).range().start().word(1).expect("a line has eight");
+    if fenced {
+        cluster.rack.host(0).store(left, 2);
+    }
+
+    let manage = second.manage().expect("one a host");
+    if later_case {
+        dies_at_its_arrival(&cluster, &second);
+    }
+    let mut watch = Watch::begin(&cluster, &second, &manage, &clocks[1]);
+    let mut go_on = |steps| {
+        for _ in 0..steps {
+            beat_all(&[&agent]);
+            watch.go_on(true, &mut IsOff::default(), 1);
+        }
+    };
+    go_on(20);
+    let waits = seen(&cluster, &second).and_then(|death| death.step);
+    let expected = if later_case { RecoveryStep::Fenced } else { wanted };
+    assert_eq!(waits, Some(expected), "R4: the host of the first one lives, and has not given up");
+    for _ in 0..RESIGN_BEATS + 64 {
+        beat_all(&[&agent, &second]);
+    }
+    if fenced {
+        assert_eq!(cluster.rack.device_word(left), 2, "it would arrive after what comes later");
+    }
+    go_on(20);
+    assert!(seen(&cluster, &second).is_some_and(|death| death.over), "the next goes on");
     cluster.check_writers();
 }

@@ -174,9 +174,7 @@ impl Manager {
                 self.look_who_is_there(index, seat, fabric);
             }
         }
-        // From the published word, not from our own count: another process may have been manager.
-        let heartbeat = seat.manager_heartbeat();
-        heartbeat.publish(fabric, heartbeat.own(fabric).wrapping_add(1));
+        beat_as_manager(seat, fabric);
         state
     }
 
@@ -220,10 +218,10 @@ impl Manager {
     /// for, which is part of it.
     fn refresh<F: Fabric>(&self, round: Round, layout: &Layout, fabric: &F) -> Vec<(usize, u32)> {
         let held: Vec<_> = self.held_and_wanted().collect();
-        let whole = layout.nodes().filter(|_| round == Round::Whole).flat_map(|node| {
-            let claim = layout.manager_claim(node).range();
-            [claim, layout.node_line(node).range(), layout.arrival(node).range()]
-        });
+        let whole = layout
+            .nodes()
+            .filter(|_| round == Round::Whole)
+            .flat_map(|node| [layout.manager_claim(node).range(), layout.node_line(node).range()]);
         let summaries = layout.nodes().map(|node| layout.summary(node).range());
         refresh_all(fabric, whole.chain(summaries).chain(self.requests_of(&held, layout)));
         held
@@ -393,6 +391,14 @@ impl Manager {
         }
         count
     }
+}
+
+/// Shows those who wait for a grant that the manager of this host lives. Only of the process that has the
+/// right to be it.
+pub(crate) fn beat_as_manager<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
+    // From the published word, not from our own count: another process may have been manager.
+    let heartbeat = seat.manager_heartbeat();
+    heartbeat.publish(fabric, heartbeat.own(fabric).wrapping_add(1));
 }
 
 fn granted(term: u64, ticket: u64) -> u64 {

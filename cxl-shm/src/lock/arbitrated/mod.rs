@@ -35,7 +35,7 @@ mod summary;
 
 pub(crate) use agent::{Agent, beat_heart, newest_claim, obey_newest_term};
 pub(crate) use client::{Acquire, clear_requests};
-pub(crate) use manager::Manager;
+pub(crate) use manager::{Manager, beat_as_manager};
 pub use manager::{ManagerState, NodeReport};
 
 use crate::layout::Layout;

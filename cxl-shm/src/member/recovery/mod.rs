@@ -14,7 +14,8 @@
 //! - **R3** The former life may end otherwise too: a process that finds it gone on its own machine
 //!   publishes its *arrival*, then looks whether a recovery is under way, and waits for it. A
 //!   recoverer publishes `Fenced`, then looks for an arrival, and yields to it. So one of the two
-//!   sees the other, and never do both write.
+//!   sees the other, and never do both write. Both may step back: then the arrival is taken back, and the
+//!   recoverer begins again, or is replaced like any other that has not begun.
 //! - **R4** A recoverer of a later life waits while one of an earlier life is under way; not when the
 //!   slot's line says that the earlier life is past, whatever its recoverer last said. One of an earlier
 //!   life that has not begun yields. A next recoverer is appointed only when the one before is over for certain, or has resigned: the host
@@ -143,6 +144,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         fence: &mut impl Fence,
     ) -> Option<RecoveryNews> {
         let (layout, fabric) = (member.layout(), member.fabric());
+        // R4: it may be quarantined for long, and whoever has a case of its own takes part in no later one.
+        if self.is_past(member) {
+            return self.reach(member, RecoveryStep::Moot);
+        }
         // Who marked the door without knowing of this case did so before it was opened: it is seen here.
         let slot = Slot::up_to(layout, fabric, self.victim, self.case.incarnation);
         let Some(slot) = slot.filter(|slot| self.is_of(slot)) else {
@@ -185,10 +190,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
     fn look_around(&mut self, member: &Member<F, H, L>) -> Option<RecoveryNews> {
         let (layout, fabric) = (member.layout(), member.fabric());
         let slot = Slot::fresh(layout, fabric, self.victim);
-        // C2: whoever is appointed in a later case does it all, and waits for us if we have begun.
-        let last = Ballots::fresh(layout, fabric, [self.victim]).last_case(self.victim);
-        let is_later = last.is_some_and(|last| last.incarnation > self.case.incarnation);
-        if is_later || !slot.is_some_and(|slot| self.is_of(&slot)) {
+        if self.is_past(member) || !slot.is_some_and(|slot| self.is_of(&slot)) {
             return self.reach(member, RecoveryStep::Moot);
         }
         let at_work = recoverers_at_work(layout, fabric, self.victim);
@@ -210,6 +212,14 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         let dead = NodeLine::new(NodeState::Dead, incarnation, boot_id, machine_id);
         line.publish(fabric, &dead);
         crash::reach(CrashPoint::RecoveryBuried);
+    }
+
+    /// Whether a case of a later life is open (C2): whoever is appointed in that one does it all, and
+    /// waits for us if we have begun.
+    fn is_past(&self, member: &Member<F, H, L>) -> bool {
+        let ballots = Ballots::fresh(member.layout(), member.fabric(), [self.victim]);
+        let last = ballots.last_case(self.victim);
+        last.is_some_and(|last| last.incarnation > self.case.incarnation)
     }
 
     /// Whether the slot is still that of the life to recover, or of the one before, when that life was

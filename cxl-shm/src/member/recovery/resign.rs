@@ -8,7 +8,7 @@ use super::twin;
 use crate::fabric::{Fabric, HostMemory};
 use crate::layout::{Case, RecoveryRecord, RecoveryStep};
 use crate::member::consensus::Ballots;
-use crate::member::settle::settle_recovery;
+use crate::member::settle::settle_recoverer;
 use crate::member::slot::Slot;
 use crate::member::{HostLockName, Liveness, Member};
 use crate::units::NodeId;
@@ -39,21 +39,19 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
             continue;
         };
         let twin = twin(member, victim);
-        // What the process before us wrote may still be in our caches only.
-        twin.settle(fabric);
-        let own = twin.own(fabric).ok().flatten().filter(|own| own.case() == decision.case);
+        // M8: the lines of the dead, and those that its updates concern, pass to the next recoverer (M1).
+        // What the process before us wrote there and did not publish must not reach the device after
+        // what that one writes. It may be a lot, and the agent is here.
+        let of_case = |own: &RecoveryRecord| own.case() == decision.case;
+        let own = settle_recoverer(layout, fabric, &twin, victim, of_case, || member.tick());
         let step = own.and_then(|own| own.step()).unwrap_or(RecoveryStep::Unfenced);
         let next = match step {
-            RecoveryStep::Unfenced => RecoveryStep::ResignedUnfenced,
+            // Whom it yielded to did not come, or was refused: the slot has the life of the case still, or
+            // one before it. It had written nothing.
+            RecoveryStep::Unfenced | RecoveryStep::Moot => RecoveryStep::ResignedUnfenced,
             _ if step.is_under_way() => RecoveryStep::ResignedFenced,
             _ => continue,
         };
-        if next == RecoveryStep::ResignedFenced {
-            // M8: the lines of the dead, and those that its updates concern, pass to the next
-            // recoverer (M1). What the process before us wrote there and did not publish must not
-            // reach the device after what that one writes. It may be a lot, and the agent is here.
-            settle_recovery(layout, fabric, victim, || member.tick());
-        }
         twin.publish(fabric, RecoveryRecord::new(decision.case, mine, next));
         resigned.push(victim);
     }
@@ -72,14 +70,14 @@ pub(crate) fn give_up_earlier<F: Fabric, H: HostMemory, L: Liveness>(
 ) -> bool {
     let (layout, fabric) = (member.layout(), member.fabric());
     let twin = twin(member, victim);
-    // What the process before us wrote may still be in our caches only.
-    twin.settle(fabric);
-    let own =
-        twin.own(fabric).ok().flatten().filter(|own| own.case().incarnation < last.incarnation);
-    let under_way = |own: &RecoveryRecord| own.step().is_some_and(RecoveryStep::is_under_way);
-    let Some(own) = own.filter(under_way) else { return false };
+    let broke_off = |own: &RecoveryRecord| {
+        own.case().incarnation < last.incarnation
+            && own.step().is_some_and(RecoveryStep::is_under_way)
+    };
     // M8, as above.
-    settle_recovery(layout, fabric, victim, between);
+    let Some(own) = settle_recoverer(layout, fabric, &twin, victim, broke_off, between) else {
+        return false;
+    };
     let resigned = RecoveryStep::ResignedFenced;
     twin.publish(fabric, RecoveryRecord::new(own.case(), own.recoverer_incarnation(), resigned));
     true
