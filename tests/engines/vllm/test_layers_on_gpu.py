@@ -8,7 +8,6 @@ from unittest import mock
 
 from cases import FULL_BLOCKS, LONG, PROMPTS, SMALL, computed, tokens
 from cuda_driver import mode
-from engine import prompts
 from gpu_case import GpuCase
 from pool import damage, damage_to_nan
 
