@@ -2,15 +2,15 @@
 //!
 //! A layer that is fetched has arrived when its copy is over: what is launched from then on, on any stream,
 //! finds it. A layer that is published is ready when the stream that computes it says so: how far the stream
-//! is is recorded for the copies of this publish before any thread may begin with the layer, and there is no
-//! way to say that a layer is ready without its stream.
+//! is is recorded for the copies of this layer before any thread may begin with it, and there is no way to
+//! say that a layer is ready without its stream.
 
 use std::sync::Arc;
 
 use cxl_shm::fork::ProcessMark;
 use kv_cache::MatchedBlock;
 
-use super::layered::publish_when_ready;
+use super::layered::{Ready, publish_when_ready};
 use super::{
     Completion, GpuDestination, GpuSubmitError, LayeredFetch, LayeredPublish, LayeredPublished,
     LayeredSubmitError, NewBlock, TransferSession,
@@ -72,7 +72,7 @@ impl<S> GpuLayeredPublish<S> {
         let readiness = self.publish.opener.readiness();
         let (Some(readiness), Some(order)) = (readiness, &self.order.order) else { return Ok(()) };
         // Before anybody may begin with the layer.
-        let recorded = order.after(stream);
+        let recorded = order.layer_after(layer, stream);
         match recorded {
             Ok(()) => readiness.layer_ready(layer),
             Err(_) => readiness.abort(),
@@ -165,7 +165,9 @@ impl TransferSession {
         let (options, hold_ms) = (*self.options(), self.hold_ms());
         let publish = self.await_layers(blocks, layers.count(), move |desk, blocks, readiness| {
             let session = desk.cuda_session(&engine, options).with_hold_ms(hold_ms);
-            publish_when_ready(&session, blocks, &layers, readiness, GpuLayerSource::layer)
+            let take_up = |layer| engine.order().take_up(layer);
+            let ready = Ready { readiness, take_up, parts: GpuLayerSource::layer };
+            publish_when_ready(&session, blocks, &layers, ready)
         });
         let publish = publish.map_err(|refused| match refused {
             LayeredSubmitError::Refused(refused) => {

@@ -77,7 +77,8 @@ impl TransferSession {
         let (options, hold_ms) = (*self.options(), self.hold_ms());
         self.await_layers(blocks, layers.count(), move |desk, blocks, readiness| {
             let session = desk.session(options).with_hold_ms(hold_ms);
-            publish_when_ready(&session, blocks, &layers, readiness, LayerSource::layer)
+            let ready = Ready { readiness, take_up: |_| (), parts: LayerSource::layer };
+            publish_when_ready(&session, blocks, &layers, ready)
         })
     }
 
@@ -139,13 +140,21 @@ impl TransferSession {
     }
 }
 
-/// Publishes blocks each of whose layers is in the parts that `parts` says, when it is ready.
+/// How the layers of blocks become ready.
+pub(super) struct Ready<'r, T, P> {
+    pub(super) readiness: &'r Readiness,
+    /// What is done once, when a layer is ready and before it is copied.
+    pub(super) take_up: T,
+    /// Where a layer of a block is.
+    pub(super) parts: P,
+}
+
+/// Publishes blocks, each layer when it is ready.
 pub(super) fn publish_when_ready<'b, S, F, H, L, D, C>(
     session: &Session<'_, F, H, L, D, C>,
     blocks: &'b [NewBlock<S>],
     layers: &Layers,
-    readiness: &'b Readiness,
-    parts: impl Fn(&'b S, usize) -> Vec<D::Source<'b>>,
+    ready: Ready<'_, impl FnMut(usize), impl Fn(&'b S, usize) -> Vec<D::Source<'b>>>,
 ) -> Result<Option<PublishReport>, SessionError>
 where
     F: Fabric,
@@ -158,33 +167,33 @@ where
         .iter()
         .map(|NewBlock { hash, depth, .. }| LayeredBlock { hash: *hash, depth: *depth });
     let hashes: Vec<_> = hashes.collect();
-    session.publish_by_layers(&hashes, layers, &mut WhenReady { blocks, readiness, parts })
+    session.publish_by_layers(&hashes, layers, &mut WhenReady { blocks, ready })
 }
 
 /// Blocks whose layers are copied when they are ready.
-struct WhenReady<'b, S, P> {
+struct WhenReady<'b, 'r, S, T, P> {
     blocks: &'b [NewBlock<S>],
-    readiness: &'b Readiness,
-    /// Where a layer of one is.
-    parts: P,
+    ready: Ready<'r, T, P>,
 }
 
-impl<'b, E, S, P> LayeredBlocks<E> for WhenReady<'b, S, P>
+impl<'b, E, S, T, P> LayeredBlocks<E> for WhenReady<'b, '_, S, T, P>
 where
     E: DmaEngine,
+    T: FnMut(usize),
     P: Fn(&'b S, usize) -> Vec<E::Source<'b>>,
 {
     fn layer(&mut self, layer: usize, blocks: &[usize], copy: &mut CopyLayer<'_, E>) -> bool {
-        let ready = self.readiness.wait_layer(layer);
+        let ready = self.ready.readiness.wait_layer(layer);
         if ready {
-            let parts =
-                blocks.iter().map(|number| (self.parts)(&self.blocks[*number].bytes, layer));
+            (self.ready.take_up)(layer);
+            let block = |number: &usize| &self.blocks[*number].bytes;
+            let parts = blocks.iter().map(|number| (self.ready.parts)(block(number), layer));
             copy(&parts.collect::<Vec<_>>());
         }
         ready
     }
 
     fn complete(&mut self) -> bool {
-        self.readiness.wait_finished()
+        self.ready.readiness.wait_finished()
     }
 }

@@ -1,13 +1,15 @@
 //! Layer by layer: each is published behind the work of the stream it was said to be ready with, and is
 //! there when it is said to have arrived.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use connector::dma::Layers;
-use connector::dma::cuda::CudaError;
+use connector::dma::cuda::{CudaError, DeviceSource};
 use connector::transfer::{
-    GpuLayeredPublish, GpuLayeredSubmitError, GpuSubmitError, NewBlock, TransferSession,
+    GpuLayerSource, GpuLayeredPublish, GpuLayeredSubmitError, GpuSubmitError, NewBlock,
+    TransferSession,
 };
 use cudarc::driver::{CudaSlice, CudaStream, sys};
 
@@ -45,6 +47,7 @@ impl Engine<'_> {
         let report = published.report?.context("a publish by layers was aborted")?;
         ensure!(report.published() == blocks.len(), "not published: {:?}", report.outcomes());
         self.fetch(&mut scratch)?;
+        self.layers_do_not_wait_for_later_ones(&written, &mut scratch)?;
         self.what_cannot_be_ordered_is_aborted(&written)
     }
 
@@ -99,6 +102,45 @@ impl Engine<'_> {
         Ok(())
     }
 
+    /// An engine launches all layers before the GPU has come to the first: the first is copied then, when
+    /// the next ones are still to be computed.
+    fn layers_do_not_wait_for_later_ones(
+        &self,
+        written: &[CudaSlice<u8>],
+        scratch: &mut CudaSlice<u8>,
+    ) -> Result<()> {
+        for (round, times) in (FIRST_BLOCK + BLOCKS..).zip([1, 4, 16]) {
+            let memory = InLayers::new(self.stream, &LAYERS)?;
+            let ((reached, at), (go_on, told)) = (channel(), channel());
+            let bytes = Stopping { reached, told: Mutex::new(told), bytes: memory.clone() };
+            let blocks = vec![NewBlock { hash: hash(round), depth: round, bytes }];
+            let publish = self.session.publish_from_gpu_by_layers(self.gpu, blocks, layers());
+            let publish = publish.map_err(|error| anyhow::anyhow!("{error}"))?;
+            for layer in 0..LAYERS.len() {
+                self.write_layer(std::slice::from_ref(&memory), written, layer)?;
+                publish.layer_ready(layer, (&**self.stream).into())?;
+                if layer == 0 {
+                    (0..times).try_for_each(|_| keep_busy(self.stream, scratch))?;
+                }
+            }
+            let later = self.stream.record_event(None)?;
+            let mut in_time = false;
+            for layer in 0..LAYERS.len() {
+                ensure!(at.recv()? == layer, "layers are copied in another order");
+                // When the second is begun with, the first was copied.
+                in_time |= layer == 1 && !later.is_complete();
+                go_on.send(())?;
+            }
+            let published = publish.finish().wait()?.report?.context("a publish was aborted")?;
+            ensure!(published.published() == 1, "not published: {:?}", published.outcomes());
+            if in_time {
+                return Ok(());
+            }
+            // The GPU may have been faster than this thread: once more, with more to do.
+        }
+        anyhow::bail!("the copy of a layer waited for the computation of later ones")
+    }
+
     /// A layer of which nobody knows when it is ready: of a stream that is captured, or of none.
     fn what_cannot_be_ordered_is_aborted(&self, written: &[CudaSlice<u8>]) -> Result<()> {
         for captured in [true, false] {
@@ -136,6 +178,22 @@ impl Engine<'_> {
             self.stream.memcpy_dtod(&from.slice(range(layer)), &mut *memory)?;
         }
         Ok(())
+    }
+}
+
+/// A block whose thread of the pool says which layer it begins with, and waits for a word.
+struct Stopping {
+    reached: Sender<usize>,
+    told: Mutex<Receiver<()>>,
+    bytes: InLayers,
+}
+
+impl GpuLayerSource for Stopping {
+    fn layer(&self, layer: usize) -> Vec<DeviceSource<'_>> {
+        // Who drops the other ends has given up.
+        let _ = self.reached.send(layer);
+        let _ = self.told.lock().map(|told| told.recv());
+        self.bytes.layer(layer)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the copies of one handle come after.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
@@ -17,8 +18,16 @@ use crate::dma::lock;
 #[derive(Debug)]
 pub(crate) struct Order {
     context: Arc<CudaContext>,
-    /// Of what is over none is kept. Held for a moment only, whatever is being copied.
-    events: Mutex<Vec<CudaEvent>>,
+    /// Held for a moment only, whatever is being copied.
+    events: Mutex<Events>,
+}
+
+#[derive(Debug, Default)]
+struct Events {
+    /// What every copy comes after. Of what is over none is kept.
+    of_all: Vec<CudaEvent>,
+    /// What the copies of a layer come after, until that is taken up.
+    of_layers: BTreeMap<usize, Vec<CudaEvent>>,
 }
 
 impl Order {
@@ -31,6 +40,41 @@ impl Order {
     /// # Errors
     /// [`CudaError::Driver`], [`CudaError::Capturing`]; then nothing may be copied that depends on it.
     pub(crate) fn after(&self, stream: EngineStream<'_>) -> Result<(), CudaError> {
+        self.record(stream, |events, event| {
+            forget_complete(&mut events.of_all);
+            events.of_all.push(event);
+        })
+    }
+
+    /// The same for copies that begin when `layer` is taken up. An engine launches layers far ahead of the
+    /// GPU: the copies of one need not wait for the next.
+    pub(crate) fn layer_after(
+        &self,
+        layer: usize,
+        stream: EngineStream<'_>,
+    ) -> Result<(), CudaError> {
+        self.record(stream, |events, event| events.of_layers.entry(layer).or_default().push(event))
+    }
+
+    /// From now on copies come after what `layer` does, too.
+    pub(crate) fn take_up(&self, layer: usize) {
+        let mut events = lock(&self.events);
+        let of_layer = events.of_layers.remove(&layer).unwrap_or_default();
+        events.of_all.extend(of_layer);
+    }
+
+    /// Has `stream`, in a turn with the GPU, go on behind all that its copies come after.
+    pub(super) fn comes_before(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        let mut events = lock(&self.events);
+        forget_complete(&mut events.of_all);
+        events.of_all.iter().try_for_each(|event| stream.wait(event))
+    }
+
+    fn record(
+        &self,
+        stream: EngineStream<'_>,
+        keep: impl FnOnce(&mut Events, CudaEvent),
+    ) -> Result<(), CudaError> {
         let failed = |error| CudaError::of("cannot wait for the engine's stream", error);
         let _turn = Turn::begin(&self.context).map_err(failed)?;
         let stream = stream.borrowed(&self.context);
@@ -38,17 +82,8 @@ impl Order {
             return Err(CudaError::Capturing);
         }
         let event = stream.record_event(None).map_err(failed)?;
-        let mut events = lock(&self.events);
-        forget_complete(&mut events);
-        events.push(event);
+        keep(&mut lock(&self.events), event);
         Ok(())
-    }
-
-    /// Has `stream`, in a turn with the GPU, go on behind all of it.
-    pub(super) fn comes_before(&self, stream: &CudaStream) -> Result<(), DriverError> {
-        let mut events = lock(&self.events);
-        forget_complete(&mut events);
-        events.iter().try_for_each(|event| stream.wait(event))
     }
 }
 
@@ -59,11 +94,11 @@ fn forget_complete(events: &mut Vec<CudaEvent>) {
 
 impl Drop for Order {
     fn drop(&mut self) {
-        let mut events = lock(&self.events);
-        if !events.is_empty() {
+        let events = std::mem::take(&mut *lock(&self.events));
+        if !events.of_all.is_empty() || !events.of_layers.is_empty() {
             // The end of an event leaves its context as the current one: the turn takes it back.
             let _turn = Turn::begin(&self.context);
-            events.clear();
+            drop(events);
         }
     }
 }
