@@ -191,6 +191,26 @@ class Adapter(unittest.TestCase):
         self.assertTrue(bool((place.raw_data == 7).all()))
         self.assertEqual(own.report_status()["opening"], [])
 
+    def test_what_has_waited_for_too_long_is_not_stored(self) -> None:
+        """LMCache keeps its memory for so long only: another chunk is there, under its name."""
+        gate = self.gate("digest_of_folder", lambda name: name)
+        own = self.adapter(model_id="", task_timeout_ms=400)
+        waits = item(1)
+        self.assertFalse(self.store(own, keys(1), [waits]).is_successful())
+        waits.raw_data.fill_(2)
+        gate.open.set()
+        openings_end()
+        self.assertEqual(self.lookup(own, keys(1)), [])
+        # Put off for less than that, but then no thread had time for it.
+        with mock.patch.object(time, "monotonic", lambda now=time.monotonic: now() - 1):
+            number = own.submit_store_task(keys(1), [waits])
+        self.assertFalse(result(own.pop_completed_store_tasks)[number].is_successful())
+        # Nor what LMCache has given up.
+        waits.invalidate()
+        self.assertFalse(self.store(own, keys(1), [waits]).is_successful())
+        self.assertEqual(self.lookup(own, keys(1)), [])
+        self.assertTrue(self.store(own, keys(1), [item(1)]).is_successful())
+
     def test_a_lookup_waits_for_a_model_that_is_open_soon(self) -> None:
         self.store(self.adapter(model_id="large"), keys(1), [item(1)])
         gate = self.gate("digest_of_folder", lambda name: "large")

@@ -7,7 +7,9 @@ the rack.
   wait for a model that is being opened: what LMCache stores, and offers only once, is put off until it is
   open; a lookup is put off for so long, and finds nothing then.
 - **D3** Nothing is raised once it is made: what fails is a miss, or not stored.
-- **D4** LMCache keeps the memory of a task until it is done; when this is closed all are.
+- **D4** LMCache keeps the memory of a task until it is done, but for ``--l1-read-ttl-seconds`` at most: then
+  it may give it to another chunk, whose bytes would be stored under this one's name. A task that has waited
+  for ``task_timeout_ms`` is given up, put off or not. When this is closed all are done.
 """
 
 from __future__ import annotations
@@ -53,6 +55,9 @@ class L2Settings(PoolSettings):
 
     lookup_timeout_ms: int = 1000
     """After which nothing was found."""
+    task_timeout_ms: int = 200000
+    """After which a task is given up that could not be carried out, with room to do it in the 300 s for
+    which LMCache keeps its memory (``--l1-read-ttl-seconds``). Stores are put off for half of it at most."""
     engines_on_gpu: bool = False
     """The engines compute on GPUs: the order of their bytes does not depend on the host's CPU."""
 
@@ -83,8 +88,10 @@ class RacklineL2Adapter(L2AdapterInterface):
         self._store_threads = ThreadPoolExecutor(
             STORES_AT_ONCE, thread_name_prefix="rackline_store"
         )
-        self._stores = Tasks(self._store_threads)
-        self._lookups, self._loads = Tasks(self._load_threads), Tasks(self._load_threads)
+        self._stores, self._lookups, self._loads = [
+            Tasks(threads, self._settings.task_timeout_ms)
+            for threads in (self._store_threads, self._load_threads, self._load_threads)
+        ]
         self._numbers = itertools.count(1)
 
     def get_store_event_fd(self) -> int:
@@ -110,8 +117,8 @@ class RacklineL2Adapter(L2AdapterInterface):
     def _store(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> L2StoreResult | Future:
         parts = self._parts([_form_of(*pair) for pair in zip(keys, objects, strict=True)])
         for part in parts:
-            if not part.opening.opened.done():
-                return part.opening.opened
+            if not part.opening.put_off.done():
+                return part.opening.put_off
         there, new = 0, []
         for part in parts:
             if (blocks := part.opening.blocks) is None:
@@ -261,9 +268,10 @@ class RacklineL2Adapter(L2AdapterInterface):
 
 
 def _form_of(key: ObjectKey, item: MemoryObj) -> ObjectForm | None:
-    """The form of an object; ``None`` when it has not all the bytes that it should have."""
+    """The form of an object; ``None`` when it has not all the bytes that it should have, or no memory
+    any more (D4)."""
     form = object_form(key, item.get_shapes(), item.get_dtypes())
-    return form if item.get_size() == form.bytes else None
+    return form if item.is_valid() and item.get_size() == form.bytes else None
 
 
 def _memory(item: MemoryObj, size: int) -> rackline.BlockMemory:

@@ -25,14 +25,18 @@ logger = logging.getLogger(__name__)
 class Opening:
     """A form that is being opened, or was."""
 
-    def __init__(self, wait_ms: int) -> None:
+    def __init__(self, wait_ms: int, put_off_ms: int) -> None:
         self.opened: Future[SharedBlocks | None] = Future()
         """What is open now; ``None`` when that cannot be, or nothing is opened any more."""
         self.waited: Future[None] = Future()
         """Done when it is open, and at the latest ``wait_ms`` after it was begun."""
-        self._timer = threading.Timer(wait_ms / 1000, self._no_longer)
-        self._timer.daemon = True
-        self._timer.start()
+        self.put_off: Future[None] = Future()
+        """The same for ``put_off_ms``."""
+        ends = [(wait_ms, self.waited), (put_off_ms, self.put_off)]
+        self._timers = [threading.Timer(ms / 1000, _done, [end]) for ms, end in ends]
+        for timer in self._timers:
+            timer.daemon = True
+            timer.start()
 
     @property
     def blocks(self) -> SharedBlocks | None:
@@ -41,14 +45,17 @@ class Opening:
 
     def end(self, blocks: SharedBlocks | None) -> None:
         """Tells what is open. Only the first time counts."""
-        self._timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
         with contextlib.suppress(InvalidStateError):
             self.opened.set_result(blocks)
-        self._no_longer()
+        _done(self.waited)
+        _done(self.put_off)
 
-    def _no_longer(self) -> None:
-        with contextlib.suppress(InvalidStateError):
-            self.waited.set_result(None)
+
+def _done(future: Future[None]) -> None:
+    with contextlib.suppress(InvalidStateError):
+        future.set_result(None)
 
 
 class Openings:
@@ -70,7 +77,8 @@ class Openings:
         with self._changed:
             if form in self._by_form:
                 return self._by_form[form]
-            opening = self._by_form[form] = Opening(self._settings.lookup_timeout_ms)
+            waits = self._settings.lookup_timeout_ms, self._settings.task_timeout_ms // 2
+            opening = self._by_form[form] = Opening(*waits)
             ended = self._ended
         if ended:
             opening.end(None)

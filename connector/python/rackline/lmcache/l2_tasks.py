@@ -19,10 +19,11 @@ Work = Callable[[float], Any]
 
 
 class Tasks:
-    """The tasks of one kind. For any thread."""
+    """The tasks of one kind. For any thread. One that could not be carried out within ``timeout_ms`` is
+    given up: its memory may be another's by then (D4)."""
 
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
-        self._threads = threads
+    def __init__(self, threads: ThreadPoolExecutor, timeout_ms: int) -> None:
+        self._threads, self._timeout_ms = threads, timeout_ms
         self._event = create_event_notifier()
         self._changed = threading.Lock()
         self._done: dict[int, Any] = {}
@@ -35,7 +36,7 @@ class Tasks:
     def begin(self, number: int, nothing: Any, work: Work) -> None:
         """Begins a task, whose result is ``nothing`` when it fails, or when the threads are gone."""
         try:
-            self._threads.submit(self._carry_out, number, nothing, work, None)
+            self._threads.submit(self._carry_out, number, nothing, work, time.monotonic())
         except RuntimeError:
             self._end(number, nothing)
 
@@ -56,11 +57,13 @@ class Tasks:
             self._open = False
             self._event.close()
 
-    def _carry_out(self, number: int, nothing: Any, work: Work, began_s: float | None) -> None:
-        began_s = time.monotonic() if began_s is None else began_s
+    def _carry_out(self, number: int, nothing: Any, work: Work, began_s: float) -> None:
         result = nothing
         try:
-            result = work(began_s)
+            if (time.monotonic() - began_s) * 1000 < self._timeout_ms:
+                result = work(began_s)
+            else:
+                logger.warning("Rackline: a task of LMCache was given up: it waited for too long")
         except Exception as error:
             logger.warning("Rackline: a task of LMCache failed: %r", error)
         if not isinstance(result, Future):
