@@ -27,7 +27,10 @@ def told(**params: Any) -> dict[str, Any]:
 class FullQueue:
     """Between an engine and its session: refuses so many lookups."""
 
-    def __init__(self, own: Any, to_be_refused: int) -> None:
+    def __init__(
+        self, own: Any, to_be_refused: int, error: Exception | None = None
+    ) -> None:
+        self._error = error or rackline.Busy("full")
         self._sessions = own.connector._index._sessions
         self._session, self._sessions[0] = self._sessions[0], self
         self.to_be_refused, self.refused = to_be_refused, 0
@@ -35,7 +38,7 @@ class FullQueue:
     def lookup(self, *arguments: Any, **options: Any) -> Any:
         if self.refused < self.to_be_refused:
             self.refused += 1
-            raise rackline.Busy("full")
+            raise self._error
         return self._session.lookup(*arguments, **options)
 
 
@@ -64,16 +67,35 @@ class Handover(TinyCase):
 
     def test_it_waits_no_longer_than_it_may(self) -> None:
         for wait_ms in (0, 300):
-            settings = self.settings(1, handover_wait_ms=wait_ms)
-            with self.subTest(wait_ms=wait_ms), engine(self.model, settings) as decode:
+            settings = self.settings(1, handover_wait_ms=wait_ms, save_generated=False)
+            with self.subTest(wait_ms=wait_ms), engine(self.model, settings, role="kv_consumer") as decode:
                 began_s = time.monotonic()
+                asked_s = []
+                has_come = Awaited.has_come
+
+                def asks(*arguments: Any) -> bool:
+                    asked_s.append(time.monotonic() - began_s)
+                    return has_come(*arguments)
+
                 decode.begin("one", PROMPT, greedy(**told(blocks=BLOCKS)))
-                self.assertEqual(self.answer(decode), self.expected[1])
+                with mock.patch.object(Awaited, "has_come", asks):
+                    self.assertEqual(self.answer(decode), self.expected[1])
                 self.assertGreaterEqual(time.monotonic() - began_s, wait_ms / 1000)
+                # A while after the first, by one clock: not by how busy the machine is.
+                last_s = max(asked_s, default=0) - min(asked_s, default=0)
+                self.assertLess(last_s, (wait_ms + 1) / 1000)
+                self.assertEqual(len(asked_s) > 0, wait_ms > 0)
                 self.assertEqual(decode.counter("lookups"), 1)
                 self.assertEqual(decode.counter("lookup_hit_blocks"), 0)
-                # So that the second finds nothing of the first.
-            self.renew_pool()
+
+    def test_a_lookup_that_cannot_be_answered_is_not_waited_for(self) -> None:
+        settings = self.settings(1, handover_wait_ms=FOR_EVER_MS)
+        with engine(self.model, settings, role="kv_consumer") as decode:
+            refused = FullQueue(decode, 1 << 30, rackline.Closed("closed"))
+            decode.begin("one", PROMPT, greedy(**told(blocks=BLOCKS)))
+            self.assertEqual(self.answer(decode), self.expected[1])
+            # Whether it is there, and then what is.
+            self.assertEqual(refused.refused, 2)
 
     def test_it_waits_once(self) -> None:
         """Not anew when there is no room for its lookup then."""
@@ -110,7 +132,21 @@ class Handover(TinyCase):
                 self.assertIsNone(answers["one"].kv_transfer_params)
 
 
+class Unanswered:
+    """A lookup to which there is no answer yet."""
+
+    def wait(self, timeout_ms: int) -> None:
+        return None
+
+
 class Queue(TinyCase):
+    def test_a_lookup_is_given_up_however_short_blocks_are_held(self) -> None:
+        with engine(self.model, self.settings(1, hold_ms=1000)) as own:
+            sessions = own.connector._index._sessions
+            with mock.patch.dict(sessions, {0: mock.Mock(lookup=lambda *_, **__: Unanswered())}):
+                self.assertEqual(tokens(own.answers(PROMPTS)), self.expected)
+            self.assertEqual(own.counter("lookup_timeouts"), len(PROMPTS))
+
     def test_a_lookup_that_finds_no_room_is_asked_for_again(self) -> None:
         """What is there is loaded, and not computed, because the queue was full for a while."""
         with engine(self.model, self.settings()) as first:

@@ -182,6 +182,8 @@ class Identities(unittest.TestCase):
             original_max_position_embeddings=512, rope_theta=1e4,
         )  # fmt: skip
         longest = dict(hf_overrides=dict(rope_parameters=longrope))
+        of_kinds = dict(full_attention=longrope, sliding_attention=longrope)
+        longest_of_kinds = dict(hf_overrides=dict(rope_parameters=of_kinds))
 
         def quantized(config: Any) -> None:
             config.model_config.quantization = "fp8"
@@ -202,6 +204,9 @@ class Identities(unittest.TestCase):
                 dict(hf_overrides=dict(rope_parameters=yarn)),
                 {**longest, "max_model_len": 512},
                 {**longest, "max_model_len": 1024},
+                {**longest_of_kinds, "max_model_len": 512},
+                {**longest_of_kinds, "max_model_len": 1024},
+                dict(model_impl="transformers"),
                 dict(hf_overrides=dict(rms_norm_eps=1e-6)),
                 dict(dtype="float32"),
                 dict(kv_cache_dtype="fp8_e5m2"),

@@ -55,7 +55,8 @@ class Awaited:
     search: Search | None = None
 
     def has_come(self, index: Index, request: Any, now_s: float) -> bool:
-        """Whether the last of them is there: they are saved in their order."""
+        """Whether the last of them is there: they are saved in their order. Also when that cannot be
+        asked."""
         if now_s < self.looks_at_s:
             return False
         if self.search is None:
@@ -64,9 +65,9 @@ class Awaited:
         found = None if self.search is None else index.found(self.search, now_s)
         if found is None:
             return False
-        self.search = None
+        failed, self.search = self.search.failed, None
         self.looks_at_s = now_s + LOOK_MS / 1000
-        return found > 0
+        return found > 0 or failed
 
 
 class Handovers:

@@ -93,6 +93,7 @@ def configuration_digest(vllm_config: Any) -> str:
     model, load = vllm_config.model_config, vllm_config.load_config
     told: list[Any] = [
         _kept(model.hf_config.to_dict()),
+        model.model_impl,
         model.quantization,
         getattr(model, "quantization_config", None),
         _load_format(vllm_config),
@@ -102,11 +103,14 @@ def configuration_digest(vllm_config: Any) -> str:
     ]
     rope = getattr(model.hf_text_config, "rope_parameters", None) or {}
     rope = rope or getattr(model.hf_text_config, "rope_scaling", None) or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in _ROPES_OF_ANY_LENGTH:
+    # One for all layers, or one for each kind of them.
+    ropes = [rope for rope in rope.values() if isinstance(rope, dict)] or [rope]
+    kinds = {rope.get("rope_type", rope.get("type", "default")) for rope in ropes}
+    if not kinds.issubset(_ROPES_OF_ANY_LENGTH):
         told.append(model.max_model_len)
     if (draft := _draft_in_blocks(vllm_config)) is not None:
-        told.append(_kept(draft.hf_config.to_dict()))
+        loaded = getattr(vllm_config.speculative_config, "draft_load_config", None)
+        told += [_kept(draft.hf_config.to_dict()), draft.quantization, loaded]
     text = json.dumps(told, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -114,10 +118,11 @@ def configuration_digest(vllm_config: Any) -> str:
 def weights_digest(vllm_config: Any) -> str:
     """Stands for the weights: a digest of the content of their files."""
     model = vllm_config.model_config
-    if _load_format(vllm_config) == "dummy":
-        return "dummy weights"
     digest = hashlib.sha256()
-    update_with_files(digest, folder_of(model.model, model.revision))
+    if _load_format(vllm_config) == "dummy":
+        digest.update(b"of no files")
+    else:
+        update_with_files(digest, folder_of(model.model, model.revision))
     if (draft := _draft_in_blocks(vllm_config)) is not None:
         update_with_files(digest, folder_of(draft.model, draft.revision))
     return f"weights {digest.hexdigest()[:32]}"

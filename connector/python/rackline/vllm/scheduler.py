@@ -139,7 +139,8 @@ class SchedulerHalf:
             self.stats.count("lookup_timeouts", 1)
             search.give_up()
             found = 0
-        if progress.awaited is not None and first + found < progress.awaited.blocks:
+        short = progress.awaited is not None and first + found < progress.awaited.blocks
+        if short and not search.failed:
             # The last is there, and one before it is not.
             search.release()
             progress.search = None
@@ -188,7 +189,8 @@ class SchedulerHalf:
 
     def _is_stale(self, search: Search, now_s: float) -> bool:
         """Whether what was found may not be held any more by the time it is loaded."""
-        return (now_s - search.began_s) * 1000 > self._settings.hold_ms / 2
+        held_ms = (now_s - search.began_s) * 1000
+        return search.answer is not None and held_ms > self._settings.hold_ms / 2
 
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """The engine has blocks for what was found: they are to be loaded."""

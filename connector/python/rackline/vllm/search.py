@@ -44,6 +44,8 @@ class Search:
     """How many misses were known when it was answered."""
     counted: bool = False
     """Whether it is in the statistics."""
+    failed: bool = False
+    """Whether there is no answer but an error."""
 
     def found(self, wait_ms: int) -> int | None:
         """Blocks that every rank has; ``None`` when that is not known within so long."""
@@ -54,8 +56,8 @@ class Search:
                 prefix = self.lookups[0].wait(left_ms)
             except rackline.Error as error:
                 logger.warning("Rackline: a lookup failed: %s", error)
-                self.lookups.clear()
-                self.prefixes.clear()
+                self.failed = True
+                self.give_up()
                 return 0
             if prefix is None:
                 return None
@@ -119,6 +121,7 @@ class Index:
             return None
         except rackline.Error as error:
             logger.warning("Rackline: a lookup was refused: %s", error)
+            search.failed = True
             search.give_up()
         return search
 
