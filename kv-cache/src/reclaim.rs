@@ -36,8 +36,9 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
             let areas = Areas::new(layout, geometry);
             let heap = Heap::new(member, areas);
             // A host tier of another version is not ours to touch, and what another host is still
-            // at is not yet: then nobody of this life has had anything of it. Nobody is waited for
-            // here: a lock manager calls this in its loop.
+            // at is not yet: then nobody of this life has had anything of it. No other host is waited
+            // for, but processes of this one are that have the locks of its ward or its heap: a lock
+            // manager calls this on a thread of its own.
             if heap.claim_format(clock) && heap.is_home(clock).is_ok() {
                 heap.locked(&Local::new(areas), clock, |heap| {
                     let (freed, _) = heap.reap();

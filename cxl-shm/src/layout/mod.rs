@@ -33,7 +33,8 @@
 //!
 //! Each part of each writer starts on a page of its own, so that no line ever has two writing
 //! hosts (M1) and payload shares no page with metadata (M6). Who comes for a slot that nobody owns
-//! writes at its door: lines of one word each (`member/door.rs`).
+//! writes at its door: a knock and marks, a line for each of these words, and beside each mark a record of
+//! whose it is (`member/door.rs`).
 
 mod death_records;
 mod heap_records;
@@ -50,7 +51,9 @@ pub use intent_record::{INTENT_IMAGES, IntentRecord};
 pub use lock_set::LockSet;
 pub use profile::{FenceEvidence, PayloadPolicy, Platform, PlatformProfile};
 pub(crate) use records::DoorHost;
-pub use records::{ChunkEntry, ChunkState, HostName, Machine, ManagerClaim, NodeLine, NodeState};
+pub use records::{
+    Arrival, ChunkEntry, ChunkState, HostName, Machine, ManagerClaim, NodeLine, NodeState,
+};
 pub use root_records::{ROOT_NAME_BYTES_MAX, RootHead, RootName, RootState, root_name_hash};
 pub use superblock::{
     FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
@@ -413,7 +416,8 @@ impl Layout {
     }
 
     /// The incarnation that a process has claimed which found the former inhabitant of the slot
-    /// gone, on the same machine: from then on nobody else may begin to recover that one.
+    /// gone, on the same machine: from then on nobody else may begin to recover that one. An [`Arrival`]
+    /// in one word.
     #[must_use]
     pub fn arrival(&self, node: NodeId) -> PeerWord {
         word(self.node_page(node), LINE_ARRIVAL * LINE_WORDS as u64)

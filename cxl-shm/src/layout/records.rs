@@ -206,6 +206,42 @@ impl ManagerClaim {
     }
 }
 
+/// Which life of a node slot a process has come for that found the one before it gone. One word that checks
+/// itself: a life that nobody came for would be declared dead, with all before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    /// Nobody has come so yet.
+    Nobody,
+    /// Of this life, the last one.
+    Life(Incarnation),
+    /// The word is damaged: somebody may have come.
+    Damaged,
+}
+
+impl Arrival {
+    /// From its word.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "takes a word apart into its fields")]
+    pub fn from_word(word: u64) -> Self {
+        let life = Self::Life(Incarnation(word as u32));
+        match word {
+            0 => Self::Nobody,
+            word if life.word() == word => life,
+            _ => Self::Damaged,
+        }
+    }
+
+    /// As a word.
+    #[must_use]
+    pub fn word(self) -> u64 {
+        match self {
+            Self::Nobody => 0,
+            Self::Life(life) => u64::from(!life.0) << 32 | u64::from(life.0),
+            Self::Damaged => u64::MAX,
+        }
+    }
+}
+
 /// A line of the chunk table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]

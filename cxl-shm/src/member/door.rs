@@ -18,9 +18,10 @@
 //!   effect once, before its publish ends. Only that is relied on: a knock that is overwritten,
 //!   also by a host that slept in front of it for a life of the slot, keeps one out, and lets
 //!   nobody in. A token is used by one process, so a knock that is mine was not overwritten since.
-//! - **J2** A mark has one writing host (M1): that whose name is on it. The name is one of 32 bits; the
-//!   line of the mark's host, published before it, says the same in full, and a mark whose line does not
-//!   fit is of a host that nobody knows. A host takes the mark of its own name, or, when it never came
+//! - **J2** A mark has one writing host (M1): that whose name is on it. The name is one of 32 bits, made of
+//!   the host and of the incarnation; the line of the mark's host, published before it, says who it is in
+//!   full. A mark whose line does not fit, or which is damaged, is of a host that nobody knows: somebody
+//!   may be there, and no machine is fenced for it. A host takes the mark of its own name, or, when it never came
 //!   before, the one with the smallest incarnation. Who has passed leaves it as it is, so it tells of
 //!   the life, also when that is over; who has not takes it back.
 //! - **J3** Of two that pass for the same life of the slot one has knocked last. It looked at the marks
@@ -36,10 +37,11 @@
 //!   the slot (R1 to R5). One that was declared dead there, and had only slept, may take its mark
 //!   back, or go on, and fences itself: nobody comes for a life that was declared dead.
 //!
-//! What is left to chance: two hosts that come for the first time since they booted in the same
-//! moment, and choose the same of sixteen marks. The first to have marked finds its mark gone, or the
-//! second, which slept in front of it, erases it when it is overtaken; then that one, when it tries
-//! again, or a third finds the door open until the first has its line.
+//! What is left to chance: two hosts that come in the same moment choose the same of sixteen marks. One of
+//! them comes for the first time since it booted; the other does, too, or it returns, and its mark is the
+//! oldest where all sixteen are used. The first to have marked finds its mark gone, or the second, which
+//! slept in front of it, erases it when it is overtaken; then that one, when it tries again, or a third
+//! finds the door open until the first has its line.
 
 use crc_fast::CrcAlgorithm;
 
@@ -66,6 +68,12 @@ impl Call {
     fn word(self) -> u64 {
         u64::from(self.who) << 32 | u64::from(self.incarnation.0)
     }
+
+    /// The mark of `host` for life `incarnation`: a damaged one does not fit.
+    fn of(host: &DoorHost, incarnation: Incarnation) -> Self {
+        let life = [u64::from(incarnation.0)];
+        Self { who: name_of(&[&host.words()[..], &life].concat()), incarnation }
+    }
 }
 
 /// A mark, and whose it is in full: `None` when that cannot be told.
@@ -91,7 +99,7 @@ impl Marks {
         let mark = |index| {
             let call = Call::from_word(layout.door_mark(node, index).cached(fabric));
             let host = layout.door_host(node, index).cached(fabric).ok();
-            Mark { call, host: host.filter(|host| name_of(&host.words()) == call.who) }
+            Mark { call, host: host.filter(|host| Call::of(host, call.incarnation) == call) }
         };
         Self((0..DOOR_MARKS).map(mark).collect())
     }
@@ -110,7 +118,8 @@ impl Marks {
     }
 }
 
-/// Why a host did not pass. Nothing is left of its coming but a knock, which means nothing.
+/// Why a host did not pass. Nothing is left of its coming but a knock, which means nothing, and, beside a
+/// mark that was nobody's, a line of who it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Refused {
     /// Another comes, or is in.
@@ -127,8 +136,6 @@ pub(crate) struct Visitor {
     token: u32,
     /// Its host: the same when another process of it comes, over the same tiers.
     host: DoorHost,
-    /// The host's name at this door.
-    name: u32,
 }
 
 /// What a visitor saw of the door before it knocked.
@@ -162,7 +169,7 @@ impl Visitor {
         let namespace = host.pid_namespace;
         let host = DoorHost::new(host.boot_id, host.machine_id, host.tier_device);
         let token = name_of(&[&host.words()[..], &[namespace, process.word()]].concat());
-        Self { node, token, host, name: name_of(&host.words()) }
+        Self { node, token, host }
     }
 
     /// Looks at the door of the slot, whose line says that `said` is its last life.
@@ -173,7 +180,7 @@ impl Visitor {
         said: Incarnation,
     ) -> Outside {
         let Marks(marks) = Marks::fresh(layout, fabric, self.node);
-        let first = u64::from(self.name) % DOOR_MARKS;
+        let first = u64::from(name_of(&self.host.words())) % DOOR_MARKS;
         let distance = |place: u64| (place + DOOR_MARKS - first) % DOOR_MARKS;
         // J2.
         let own = (0..).zip(&marks).min_by_key(|(place, mark)| {
@@ -209,7 +216,7 @@ impl Visitor {
         self.sign(layout, fabric, outside);
         // M1: J2.
         let mark = layout.door_mark(self.node, place).claim();
-        let mine = Call { who: self.name, incarnation: next };
+        let mine = Call::of(&self.host, next);
         mark.publish(fabric, mine.word());
         crash::reach(CrashPoint::JoinMarked);
         let host = layout.door_host(self.node, place);
@@ -234,13 +241,19 @@ impl Visitor {
         }
     }
 
-    /// Takes the mark back: this process does not come in.
+    /// Takes the mark back: this process does not come in. And the line beside it, which may have been
+    /// another's.
     pub(crate) fn step_back<F: Fabric>(&self, layout: &Layout, fabric: &F, outside: &Outside) {
         let (place, before) = outside.mark;
         let mark = layout.door_mark(self.node, place).claim();
-        if Call::from_word(mark.own(fabric)).who == self.name {
-            mark.publish(fabric, before.call.word());
+        let now = Call::from_word(mark.own(fabric));
+        if now != Call::of(&self.host, now.incarnation) {
+            return;
         }
+        if let Some(host) = before.host.filter(|host| *host != self.host) {
+            layout.door_host(self.node, place).claim().publish(fabric, &host);
+        }
+        mark.publish(fabric, before.call.word());
     }
 
     fn is_mine(&self, mark: &Mark) -> bool {
@@ -263,7 +276,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::fabric::simulated::SimulatedRack;
     use crate::layout::{
-        Geometry, LockProtocol, NodeLine, NodeState, Superblock, format_superblock,
+        Arrival, Geometry, LockProtocol, NodeLine, NodeState, Superblock, format_superblock,
     };
     use crate::member::{HostTier, JoinError, Member, ProcLiveness, watch_hearts};
     use crate::units::LockId;
@@ -361,7 +374,7 @@ mod tests {
             ticket.publish(&rack.host(0), u64::MAX);
             let door = || {
                 let marks = Marks::fresh(&layout, &looks_on, SLOT);
-                (marks, layout.arrival(SLOT).fresh(&looks_on))
+                (marks, Arrival::from_word(layout.arrival(SLOT).fresh(&looks_on)))
             };
             let (before, _) = door();
             let came = join();
@@ -369,7 +382,52 @@ mod tests {
             let (marks, arrival) = door();
             assert_eq!(marks, before);
             // None beyond the last life.
-            assert!(arrival <= 1, "an arrival of life {arrival}");
+            let beyond = matches!(arrival, Arrival::Life(life) if life > Incarnation(1));
+            assert!(!beyond && arrival != Arrival::Damaged, "{arrival:?}");
+        }
+    }
+
+    #[test]
+    fn who_steps_back_leaves_the_oldest_mark_to_its_host() {
+        let rack = SimulatedRack::sticky(1, GEOMETRY.region_bytes);
+        let (layout, host) = (Layout::new(GEOMETRY).unwrap(), rack.host(0));
+        let visitor = |host| {
+            let process = ProcessIdentity::new(2, 1);
+            Visitor::new(SLOT, &HostIdentity::simulated(host), process)
+        };
+        let lives = u32::try_from(DOOR_MARKS).unwrap();
+        for life in 1..=lives {
+            let comes = visitor(u64::from(life));
+            let outside = comes.look(&layout, &host, Incarnation(life - 1));
+            assert_eq!(comes.pass(&layout, &host, &outside, Incarnation(life)), Ok(()));
+        }
+        let marks = Marks::fresh(&layout, &host, SLOT);
+        let machine = marks.machine_of(Incarnation(1));
+        assert_eq!(machine.map(|machine| machine.boot_id), Some([2, 0]));
+        let comes = visitor(99);
+        let outside = comes.look(&layout, &host, Incarnation(lives));
+        assert_eq!(comes.pass(&layout, &host, &outside, Incarnation(lives + 1)), Ok(()));
+        assert_eq!(Marks::fresh(&layout, &host, SLOT).machine_of(Incarnation(1)), None);
+        comes.step_back(&layout, &host, &outside);
+        assert_eq!(Marks::fresh(&layout, &host, SLOT), marks);
+    }
+
+    /// A bit of a mark flips, of each in turn: somebody may have come for another life, and no machine is
+    /// named for it.
+    #[test]
+    fn a_damaged_mark_names_no_machine() {
+        for bit in 0..64 {
+            let rack = SimulatedRack::sticky(1, GEOMETRY.region_bytes);
+            let (layout, host) = (Layout::new(GEOMETRY).unwrap(), rack.host(0));
+            let (identity, process) = (HostIdentity::simulated(0), ProcessIdentity::new(2, 1));
+            let comes = Visitor::new(SLOT, &identity, process);
+            let outside = comes.look(&layout, &host, Incarnation(4));
+            assert_eq!(comes.pass(&layout, &host, &outside, Incarnation(5)), Ok(()));
+            let mark = layout.door_mark(SLOT, outside.mark.0).claim();
+            mark.publish(&host, mark.own(&host) ^ 1 << bit);
+            let marks = Marks::fresh(&layout, &host, SLOT);
+            let call = Call::from_word(mark.own(&host));
+            assert_eq!(marks.machine_of(call.incarnation), None, "bit {bit}");
         }
     }
 }

@@ -5,8 +5,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 
+use crate::clock::{Clock, SystemClock};
 use crate::fabric::{MapError, MappedHostMemory, Mapping};
 use crate::layout::{Layout, Superblock};
 use crate::units::NodeId;
@@ -85,32 +86,53 @@ impl HostTierFile {
     /// # Errors
     /// [`HostTierError::File`].
     pub fn lock(path: &Path) -> Result<Self, HostTierError> {
-        let failed = |source| HostTierError::File { path: path.to_owned(), source };
         loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(path)
-                .map_err(failed)?;
-            retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))
-                .map_err(|error| failed(error.into()))?;
-            // The last to leave removes the file under the lock: ours may be the removed one.
-            let same = match std::fs::metadata(path) {
-                Ok(named) => {
-                    let ours = file.metadata().map_err(failed)?;
-                    (named.dev(), named.ino()) == (ours.dev(), ours.ino())
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
-                Err(error) => return Err(failed(error)),
-            };
-            if same {
-                let new = file.metadata().map_err(failed)?.len() == 0;
-                return Ok(Self { file, path: path.to_owned(), new });
+            if let Some(locked) = Self::try_lock(path, FlockOperation::LockExclusive)? {
+                return Ok(locked);
             }
         }
+    }
+
+    /// As [`lock`](Self::lock), but gives up after `wait_ms`: `None` while a process that joins or leaves
+    /// does not end.
+    pub(super) fn lock_within(path: &Path, wait_ms: u64) -> Result<Option<Self>, HostTierError> {
+        let clock = SystemClock::start();
+        loop {
+            let locked = Self::try_lock(path, FlockOperation::NonBlockingLockExclusive)?;
+            if locked.is_some() || clock.now_ms() >= wait_ms {
+                return Ok(locked);
+            }
+            clock.sleep_ms(1);
+        }
+    }
+
+    /// One try; `None` when another process has the lock, or the file was removed meanwhile.
+    fn try_lock(path: &Path, how: FlockOperation) -> Result<Option<Self>, HostTierError> {
+        let failed = |source| HostTierError::File { path: path.to_owned(), source };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        match retry_on_intr(|| flock(&file, how)) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(failed(error.into())),
+        }
+        // The last to leave removes the file under the lock: ours may be the removed one.
+        let same = match std::fs::metadata(path) {
+            Ok(named) => {
+                let ours = file.metadata().map_err(failed)?;
+                (named.dev(), named.ino()) == (ours.dev(), ours.ino())
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+            Err(error) => return Err(failed(error)),
+        };
+        let new = file.metadata().map_err(failed)?.len() == 0;
+        Ok(same.then(|| Self { file, path: path.to_owned(), new }))
     }
 
     /// Maps its words; a new file gets its size.

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, refresh_all};
 use crate::intent::redo_own;
-use crate::layout::{HostName, NodeLine, NodeState, SuperblockError, read_superblock};
+use crate::layout::{Arrival, HostName, NodeLine, NodeState, SuperblockError, read_superblock};
 use crate::lock::arbitrated::obey_newest_term;
 use crate::lock::{Competitor, SharedTier};
 use crate::units::{Incarnation, LockId, NodeId};
@@ -334,7 +334,7 @@ impl Passed {
     /// Nothing of the new life was written, so there is none: what says that it comes is taken back.
     fn step_back<F: Fabric, H: HostMemory>(&self, seat: &Seat<H>, fabric: &F) {
         if let Some(last) = self.arrived_after {
-            seat.arrival().publish(fabric, u64::from(last.0));
+            seat.arrival().publish(fabric, Arrival::Life(last).word());
         }
         self.visitor.step_back(seat.layout(), fabric, &self.outside);
     }
@@ -455,7 +455,7 @@ fn arrive<F: Fabric, H: HostMemory>(
 ) -> Result<(), JoinError> {
     let (layout, node) = (seat.layout(), seat.node());
     fabric.refresh(layout.arrival(node).range());
-    seat.arrival().publish(fabric, u64::from(next.0));
+    seat.arrival().publish(fabric, Arrival::Life(next).word());
     crash::reach(CrashPoint::JoinArrived);
     // The line of the slot was refreshed when we came.
     if let Some(recoverer) = recoverers_at_work(layout, fabric, node).first().copied() {

@@ -76,8 +76,8 @@ impl<H: HostMemory> Seat<H> {
         self.layout.arrival(self.node).claim()
     }
 
-    /// Written under the heap lock of the host; also by the process that joins as its first, or leaves
-    /// as its last.
+    /// Written under [`Member::lock_ward`](super::Member::lock_ward); also by the process that joins as the
+    /// host's first, or leaves as its last.
     pub(crate) fn guardian(&self) -> OwnedWord {
         self.layout.guardian(self.node).claim()
     }

@@ -1,7 +1,7 @@
 //! Who lives in each node slot, as far as its lines say.
 
 use crate::fabric::{Fabric, LineError, refresh_all};
-use crate::layout::{Layout, Machine, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
+use crate::layout::{Arrival, Layout, Machine, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
 use crate::member::door::Marks;
 use crate::member::twin::PeerTwin;
 use crate::units::{Incarnation, LineRange, NodeId};
@@ -29,13 +29,17 @@ pub(crate) struct Slot {
 impl Slot {
     /// What the caches hold of the slot of `node`; `None` when it was never joined.
     pub(crate) fn cached<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
-        let arrival = layout.arrival(node).cached(fabric);
+        let arrival = Arrival::from_word(layout.arrival(node).cached(fabric));
         let Said { last: said, line, blank } = Said::cached(layout, fabric, node);
-        if blank && arrival == 0 {
-            return None;
-        }
-        let arrived = Incarnation(u32::try_from(arrival).unwrap_or(u32::MAX));
-        if arrived > said {
+        let arrived = match arrival {
+            Arrival::Nobody if blank => return None,
+            Arrival::Nobody => None,
+            Arrival::Life(life) => Some(life),
+            // Somebody may have come, for the next life. Nobody knows who: then an operator has to say
+            // that the host is off, and whoever recovers it makes the word good.
+            Arrival::Damaged => said.0.checked_add(1).map(Incarnation),
+        };
+        if let Some(arrived) = arrived.filter(|arrived| *arrived > said) {
             return Some(Self::at_door(node, arrived, said));
         }
         let vacant = line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant);
@@ -189,12 +193,16 @@ pub(crate) fn is_over<F: Fabric>(
     node: NodeId,
     incarnation: Incarnation,
 ) -> bool {
-    let slot = Slot::fresh(layout, fabric, node);
-    let gone = slot.is_some_and(|slot| slot.vacant || slot.incarnation > incarnation);
-    gone || recoveries_of(layout, fabric, node).iter().any(|(_, record)| {
-        record.case().incarnation >= incarnation
-            && record.step().is_some_and(RecoveryStep::is_fenced)
-    })
+    refresh_all(fabric, lines_of(layout, node));
+    // Of who comes only a whole arrival counts: a mark at the door, or a damaged arrival, proves nothing.
+    let arrival = Arrival::from_word(layout.arrival(node).cached(fabric));
+    let arrived = matches!(arrival, Arrival::Life(life) if life > incarnation);
+    is_past(layout, fabric, node, incarnation)
+        || arrived
+        || recoveries_of(layout, fabric, node).iter().any(|(_, record)| {
+            record.case().incarnation >= incarnation
+                && record.step().is_some_and(RecoveryStep::is_fenced)
+        })
 }
 
 /// Whether a host takes part as `node`, or did and has not left, as a lock manager asks (T4): from what

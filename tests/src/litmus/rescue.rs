@@ -5,12 +5,12 @@ use std::cell::RefCell;
 use cxl_shm::alloc::HEAP_PURPOSE;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::Crash;
-use cxl_shm::layout::{LockProtocol, RecoveryStep};
+use cxl_shm::layout::{Arrival, LockProtocol, RecoveryStep};
 use cxl_shm::member::{
     DeathNews, Deaths, Fence, FenceOrder, FenceState, NoFence, NodeDeath, RESIGN_BEATS,
     RecoveryNews, SUSPECT_MS,
 };
-use cxl_shm::units::{LockId, NodeId};
+use cxl_shm::units::{Incarnation, LockId, NodeId};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
 use super::deaths::Watch;
@@ -120,7 +120,8 @@ fn seen(cluster: &Cluster, member: &RackMember) -> Option<NodeDeath> {
 /// and takes nothing back.
 fn dies_at_its_arrival(cluster: &Cluster, member: &RackMember) {
     let (fabric, arrival) = (cluster.rack.host(1), member.layout().arrival(VICTIM).range());
-    fabric.store(arrival.start().word(0).expect("a line has eight"), 2);
+    let second = Arrival::Life(Incarnation(2)).word();
+    fabric.store(arrival.start().word(0).expect("a line has eight"), second);
     fabric.publish(arrival);
     cluster.warm();
 }
@@ -239,5 +240,37 @@ fn broke_off(mutant: Mutant, seed: u64, fenced: bool, later_case: bool) {
     }
     go_on(20);
     assert!(seen(&cluster, &second).is_some_and(|death| death.over), "the next goes on");
+    cluster.check_writers();
+}
+
+/// A recoverer loses power in the middle, and its machine comes back: what it said in its former life keeps
+/// nobody waiting. The dead one's next process sees that at once, over caches that know the former life.
+///
+/// # Panics
+/// When it is refused.
+pub fn the_next_life_of_a_recoverer_is_seen_at_once(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let clock = cluster.clock(0);
+    let [recoverer, victim] = [0, 1].map(|host| cluster.join(host, "worker"));
+    beat_all(&[&recoverer, &victim]);
+    cluster.processes.crashed(&Crash::Process { host: 1, task: "worker".to_owned() });
+    std::mem::forget(victim);
+    let manage = recoverer.manage().expect("nobody else manages");
+    let mut watch = Watch::begin(&cluster, &recoverer, &manage, &clock);
+    let redone = (0..20).any(|_| {
+        watch.go_on(true, &mut IsOff::default(), 1);
+        let step = seen(&cluster, &recoverer).and_then(|death| death.step);
+        step == Some(RecoveryStep::Redone)
+    });
+    assert!(redone, "it does not begin");
+    cluster.warm();
+    crash(&cluster, 0);
+    drop(watch);
+    std::mem::forget(manage);
+    std::mem::forget(recoverer);
+    let again = cluster.join(0, "again");
+    assert_eq!(again.incarnation(), Incarnation(2));
+    let back = cluster.join_as(1, 1, "back");
+    assert!(back.is_ok(), "{:?}", back.map(drop));
     cluster.check_writers();
 }

@@ -76,7 +76,7 @@ impl<F: Fabric + Clone + Send + 'static> ProcessFence<F> {
         let (fabric, layout, superblock) = (self.fabric.clone(), self.layout, self.superblock);
         let (victim, life, namespace) = (order.victim, order.incarnation, self.host.pid_namespace);
         let job = move || {
-            let killed = kill_all(&path, &superblock, victim, life, namespace);
+            let killed = kill_all(&path, &superblock, victim, life, namespace, GONE_MS);
             if killed.is_ok() {
                 settle_killed(&layout, &fabric, victim);
             }
@@ -125,19 +125,29 @@ impl<F: Fabric + Clone + Send + 'static> Fence for ProcessFence<F> {
     }
 }
 
-/// Kills every process of the tier at `path` and waits until they are gone.
+/// Kills every process of the tier at `path` and waits until they are gone, and before that for processes
+/// that join or leave, for `wait_ms` each.
 fn kill_all(
     path: &Path,
     superblock: &Superblock,
     victim: NodeId,
     incarnation: Incarnation,
     pid_namespace: u64,
+    wait_ms: u64,
 ) -> Result<(), String> {
     if !path.exists() {
         return Err(format!("its host tier {} is not on this machine", path.display()));
     }
     // Nobody joins or leaves meanwhile.
-    let file = HostTierFile::lock(path).map_err(|error| error.to_string())?;
+    let file = HostTierFile::lock_within(path, wait_ms).map_err(|error| error.to_string())?;
+    let Some(file) = file else {
+        // Perhaps it is stopped, and perhaps no member yet: nothing says that it is one to be killed.
+        let path = path.display();
+        return Err(format!(
+            "a process of it joins or leaves and does not end: it holds the lock of {path} (`lslocks` \
+             names it); let it go on, or end it"
+        ));
+    };
     let words = HostTier::words_of(&superblock.geometry);
     let memory = file.map(words).map_err(|error| error.to_string())?;
     let tier = HostTier::new(memory, superblock.geometry.locks);
@@ -167,7 +177,7 @@ fn kill_all(
     for process in &processes {
         let mut waited_ms = 0;
         while ProcLiveness.is_alive(*process) {
-            if waited_ms >= GONE_MS {
+            if waited_ms >= wait_ms {
                 return Err(format!("process {} does not end", process.pid()));
             }
             clock.sleep_ms(1);
@@ -253,7 +263,7 @@ mod tests {
     #[test]
     fn processes_of_the_life_that_is_dead_are_killed() {
         with_member(LIFE, HERE, |path, child| {
-            assert_eq!(kill_all(path, &superblock(), NODE, LIFE, HERE), Ok(()));
+            assert_eq!(kill_all(path, &superblock(), NODE, LIFE, HERE, GONE_MS), Ok(()));
             assert!(!is_running(child));
         });
     }
@@ -261,7 +271,7 @@ mod tests {
     #[test]
     fn numbers_of_another_pid_namespace_kill_nobody_and_are_no_fence() {
         with_member(LIFE, HERE + 1, |path, child| {
-            let refused = kill_all(path, &superblock(), NODE, LIFE, HERE).unwrap_err();
+            let refused = kill_all(path, &superblock(), NODE, LIFE, HERE, GONE_MS).unwrap_err();
             assert!(refused.contains("another pid namespace"), "{refused}");
             assert!(is_running(child), "a process that has the number by chance was killed");
         });
@@ -270,7 +280,7 @@ mod tests {
     #[test]
     fn a_tier_of_another_life_kills_nobody_and_is_no_fence() {
         with_member(Incarnation(LIFE.0 + 1), HERE, |path, child| {
-            let refused = kill_all(path, &superblock(), NODE, LIFE, HERE).unwrap_err();
+            let refused = kill_all(path, &superblock(), NODE, LIFE, HERE, GONE_MS).unwrap_err();
             assert!(refused.contains("incarnation 5"), "{refused}");
             assert!(is_running(child));
         });
@@ -382,10 +392,22 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_joins_and_does_not_end_is_waited_for_and_told_of() {
+        with_member(LIFE, HERE, |path, child| {
+            let joins = HostTierFile::lock(path).unwrap();
+            let refused = kill_all(path, &superblock(), NODE, LIFE, HERE, 20).unwrap_err();
+            assert!(refused.contains("joins or leaves"), "{refused}");
+            assert!(is_running(child));
+            drop(joins);
+            assert_eq!(kill_all(path, &superblock(), NODE, LIFE, HERE, GONE_MS), Ok(()));
+        });
+    }
+
+    #[test]
     fn without_a_tier_there_is_no_fence() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tier");
-        assert!(kill_all(&path, &superblock(), NODE, LIFE, HERE).is_err());
+        assert!(kill_all(&path, &superblock(), NODE, LIFE, HERE, GONE_MS).is_err());
         assert!(!path.exists());
     }
 }

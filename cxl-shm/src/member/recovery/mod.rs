@@ -33,7 +33,7 @@ use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::intent::redo_of_dead;
-use crate::layout::{Case, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
+use crate::layout::{Arrival, Case, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
 use crate::lock::clear_requests_of;
 use crate::member::consensus::Ballots;
 use crate::member::fence::{Fence, FenceOrder, FenceState};
@@ -209,6 +209,11 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         let (boot_id, machine_id) =
             last.map_or(([0; 2], [0; 2]), |line| (line.boot_id(), line.machine_id()));
         let incarnation = self.case.incarnation;
+        // The look at the slot that led here has refreshed it.
+        let arrival = layout.arrival(self.victim);
+        if Arrival::from_word(arrival.cached(fabric)) == Arrival::Damaged {
+            arrival.claim().publish(fabric, Arrival::Life(incarnation).word());
+        }
         let dead = NodeLine::new(NodeState::Dead, incarnation, boot_id, machine_id);
         line.publish(fabric, &dead);
         crash::reach(CrashPoint::RecoveryBuried);

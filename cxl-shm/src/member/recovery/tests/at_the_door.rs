@@ -1,7 +1,8 @@
 //! A recovery, and who comes for the slot, dies at its door, or gives up there.
 
-use super::{Bed, Off, Told, VICTIM, has_reached, is_done, is_quarantined};
+use super::{Bed, Off, Told, VICTIM, arrival_of, has_reached, is_done, is_quarantined};
 use crate::layout::RecoveryStep;
+use crate::member::slot::is_over;
 use crate::member::{
     DeathNews, Deaths, HostIdentity, NoFence, NodeDeath, ProcessIdentity, RESIGN_BEATS, SUSPECT_MS,
     Visitor, decided_about,
@@ -18,7 +19,7 @@ fn a_life_that_is_given_up_at_the_door_keeps_none_before_it_from_being_declared_
         let (first, second, paused) = (bed.join(0, 1), bed.join(1, 2), bed.join(2, 3));
         paused.beat();
         let arrival = first.layout().arrival(VICTIM).claim();
-        arrival.publish(&bed.rack.host(2), 2);
+        arrival.publish(&bed.rack.host(2), arrival_of(2));
         let manage = first.manage().unwrap();
         let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
         let until = |news: &DeathNews| match news {
@@ -33,7 +34,7 @@ fn a_life_that_is_given_up_at_the_door_keeps_none_before_it_from_being_declared_
         // Whoever goes on reads what everybody said.
         drop(deaths);
         drop(manage);
-        arrival.publish(&bed.rack.host(2), 1);
+        arrival.publish(&bed.rack.host(2), arrival_of(1));
 
         let manage = second.manage().unwrap();
         let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
@@ -65,7 +66,7 @@ fn who_comes_back_and_dies_before_its_first_line_is_not_taken_for_the_host_befor
     let (first, before) = (bed.join(0, 1), bed.join(2, 3));
     before.beat();
     // No mark says whose it is.
-    first.layout().arrival(VICTIM).claim().publish(&bed.rack.host(1), 2);
+    first.layout().arrival(VICTIM).claim().publish(&bed.rack.host(1), arrival_of(2));
     let mut told = Vec::new();
     let manage = first.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
@@ -97,11 +98,11 @@ fn of_two_that_are_about_to_recover_one_slot_the_earlier_yields() {
     assert!(
         bed.watch(&mut by_first, &alive, &mut NoFence, is_quarantined).iter().any(is_quarantined)
     );
-    arrival.publish(&bed.rack.host(2), 2);
+    arrival.publish(&bed.rack.host(2), arrival_of(2));
     assert!(
         bed.watch(&mut by_second, &alive, &mut NoFence, is_quarantined).iter().any(is_quarantined)
     );
-    arrival.publish(&bed.rack.host(2), 1);
+    arrival.publish(&bed.rack.host(2), arrival_of(1));
 
     let mut all = Vec::new();
     for _ in 0..100 {
@@ -128,10 +129,10 @@ fn a_quarantined_recovery_yields_to_a_later_case() {
     let mut by_second = Deaths::watch(&other, &bed.clock, SUSPECT_MS);
     let news = bed.watch(&mut by_first, &alive, &mut NoFence, is_quarantined);
     assert!(news.iter().any(is_quarantined), "{news:?}");
-    arrival.publish(&bed.rack.host(2), 2);
+    arrival.publish(&bed.rack.host(2), arrival_of(2));
     let news = bed.watch(&mut by_second, &alive, &mut NoFence, is_quarantined);
     assert!(news.iter().any(is_quarantined), "{news:?}");
-    arrival.publish(&bed.rack.host(2), 1);
+    arrival.publish(&bed.rack.host(2), arrival_of(1));
     drop(by_second);
     drop(other);
 
@@ -160,14 +161,14 @@ fn who_came_before_its_case_was_opened_is_fenced_behind_a_line_of_the_life_befor
     let outside = visitor.look(layout, &bed.rack.host(2), Incarnation(1));
     assert_eq!(visitor.pass(layout, &bed.rack.host(2), &outside, Incarnation(2)), Ok(()));
     let arrival = layout.arrival(VICTIM).claim();
-    arrival.publish(&bed.rack.host(2), 2);
+    arrival.publish(&bed.rack.host(2), arrival_of(2));
     let manage = first.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
     let suspected = |news: &DeathNews| *news == DeathNews::Suspected;
     let news = bed.watch(&mut deaths, &[&first, &second], &mut NoFence, suspected);
     assert!(news.iter().any(suspected), "{news:?}");
     drop(deaths);
-    arrival.publish(&bed.rack.host(2), 1);
+    arrival.publish(&bed.rack.host(2), arrival_of(1));
 
     let manage = second.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
@@ -184,4 +185,35 @@ fn who_came_before_its_case_was_opened_is_fenced_behind_a_line_of_the_life_befor
     let whom = death.whom_in_words("host-2");
     let boot = format!("boot {:016x}{:016x}", again.boot_id[0], again.boot_id[1]);
     assert!(whom.contains(&boot) && !whom.contains("host-2"), "{whom}");
+}
+
+/// A bit of an arrival flips, of each in turn: nobody is taken for past by it, nor for gone. Somebody may have
+/// come for the next life, whom an operator has to know to be off; then the slot is whole again.
+#[test]
+fn a_damaged_arrival_is_of_the_next_life_and_made_good() {
+    for bit in [0, 7, 31, 32, 63] {
+        let bed = Bed::of_three(1);
+        let (first, before) = (bed.join(0, 1), bed.join(2, 3));
+        bed.dies(before);
+        let back = bed.join(2, 4);
+        back.beat();
+        let (layout, fabric) = (first.layout(), first.fabric());
+        let arrival = layout.arrival(VICTIM);
+        let whole = arrival.fresh(fabric);
+        assert_eq!(whole, arrival_of(2));
+        arrival.claim().publish(&bed.rack.host(2), whole ^ 1 << bit);
+        assert!(!is_over(layout, fabric, VICTIM, Incarnation(2)), "bit {bit}");
+        bed.dies(back);
+        let manage = first.manage().unwrap();
+        let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
+        let mut told = Vec::new();
+        let news = bed.watch(&mut deaths, &[&first], &mut Told(&mut told), is_quarantined);
+        assert!(news.iter().any(is_quarantined), "{news:?}");
+        let order = told.first().unwrap();
+        assert_eq!((order.incarnation, &order.host), (Incarnation(3), &None), "bit {bit}");
+        let news = bed.watch(&mut deaths, &[&first], &mut Off, is_done);
+        assert!(news.iter().any(is_done), "{news:?}");
+        assert_eq!(arrival.fresh(fabric), arrival_of(3));
+        assert_eq!(bed.join(2, 5).incarnation(), Incarnation(4));
+    }
 }

@@ -1,6 +1,6 @@
 //! A lock manager that was appointed to recover dies, and its host lives.
 
-use super::{Bed, MANAGER_PID, Off, VICTIM, has_reached, is_done, is_quarantined};
+use super::{Bed, MANAGER_PID, Off, VICTIM, arrival_of, has_reached, is_done, is_quarantined};
 use crate::alloc::heap::header;
 use crate::clock::Clock;
 use crate::fabric::Fabric;
@@ -98,13 +98,13 @@ fn a_recovery_that_yielded_to_who_did_not_come_is_carried_on_by_another() {
         let fenced = has_reached(RecoveryStep::Fenced);
         let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, &fenced);
         assert!(news.iter().any(fenced), "{news:?}");
-        arrival.publish(&bed.rack.host(2), 2);
+        arrival.publish(&bed.rack.host(2), arrival_of(2));
         let yielded = has_reached(RecoveryStep::Moot);
         let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, &yielded);
         assert!(news.iter().any(yielded), "{news:?}");
         bed.manager_dies(deaths, manage);
         if !comes {
-            arrival.publish(&bed.rack.host(2), 1);
+            arrival.publish(&bed.rack.host(2), arrival_of(1));
             let death = NodeDeath::of(second.layout(), second.fabric(), VICTIM).unwrap();
             assert!(death.is_quarantined(), "{death:?}");
         }
@@ -211,7 +211,7 @@ fn broken_off_in_an_earlier_case(by_manager: bool) {
 
     // Of a life that never came further than its arrival.
     let arrival = second.layout().arrival(VICTIM).claim();
-    arrival.publish(&bed.rack.host(2), 2);
+    arrival.publish(&bed.rack.host(2), arrival_of(2));
     let manage = second.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
     if by_manager {

@@ -11,12 +11,12 @@ use std::rc::Rc;
 use super::RecoveryNews;
 use crate::clock::Clock;
 use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
-use crate::layout::{Geometry, LockProtocol, RecoveryStep, Superblock, format_superblock};
+use crate::layout::{Arrival, Geometry, LockProtocol, RecoveryStep, Superblock, format_superblock};
 use crate::member::{
     DeathNews, Deaths, Fence, FenceOrder, FenceState, HostIdentity, HostTier, Liveness, Manage,
     Member, ProcessIdentity,
 };
-use crate::units::NodeId;
+use crate::units::{Incarnation, NodeId};
 
 const VICTIM: NodeId = NodeId(2);
 const MANAGER_PID: u32 = 7;
@@ -160,4 +160,9 @@ fn has_reached(step: RecoveryStep) -> impl Fn(&DeathNews) -> bool {
 
 fn is_quarantined(news: &DeathNews) -> bool {
     matches!(news, DeathNews::Recovery(RecoveryNews::NotFenced(_)))
+}
+
+/// The word of an arrival for life `life`.
+fn arrival_of(life: u32) -> u64 {
+    Arrival::Life(Incarnation(life)).word()
 }
