@@ -170,10 +170,6 @@ typedef struct {
   // Threads that copy, 64 at most. One fills most of what a processor can copy, and is the
   // default.
   uint32_t copy_threads;
-  // Threads beside them that take fetches only, 64 at most; by default none. For processes that
-  // publish from a GPU: a publish waits for the work of the engine's stream, and fetches need not wait
-  // behind it.
-  uint32_t fetch_threads;
   // Transfers that wait in each queue at most, 1048576 at most; by default 256.
   uint32_t queue_depth;
   // Above how many thousandths of use this process begins to evict in the background; by default
@@ -181,6 +177,10 @@ typedef struct {
   uint16_t high_watermark_per_mille;
   // Down to how many thousandths it evicts then; by default 900, below the high one.
   uint16_t low_watermark_per_mille;
+  // Threads beside them that take fetches only, 64 at most; by default none. For processes that
+  // publish from a GPU: a publish waits for the work of the engine's stream, and fetches need not wait
+  // behind it.
+  uint32_t fetch_threads;
   // Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
   const RacklineQuota *quotas;
   // How many there are.

@@ -12,6 +12,8 @@ use cxl_shm::fabric::{MappedFabric, Mapping};
 use cxl_shm::region::free_bytes;
 use cxl_shm::units::Extent;
 
+use crate::current::without_context;
+
 /// A pool and a GPU that reaches it.
 pub(crate) struct Device {
     pub(crate) dma: CudaDma,
@@ -77,9 +79,15 @@ impl Device {
     pub(crate) fn close(self, gpu: usize) -> Result<String> {
         let Self { dma, stream, file, bytes, path, _directory } = self;
         stream.synchronize()?;
-        drop((stream, dma));
+        drop(stream);
+        let end = |dma| {
+            drop(dma);
+            Ok(())
+        };
+        without_context("the end of an engine", || end(dma))?;
         ensure!(!is_mapped(&path)?, "the mapping is still there after the engine ended");
-        drop(engine(&file, bytes, gpu)?);
+        let anew = without_context("another engine", || engine(&file, bytes, gpu))?;
+        without_context("the end of the last engine", || end(anew))?;
         ensure!(!is_mapped(&path)?, "the mapping is still there after the second engine ended");
         Ok("registered twice, unmapped twice".into())
     }

@@ -5,6 +5,7 @@
 
 mod bandwidth;
 mod content;
+mod current;
 mod device;
 mod errors;
 mod layers;

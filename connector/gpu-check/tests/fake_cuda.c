@@ -23,7 +23,7 @@ typedef uint64_t CUdeviceptr;
 
 enum {
     OK = 0, INVALID_VALUE = 1, NO_DEVICE = 101, INVALID_CONTEXT = 201, FAILED = 719,
-    NOT_READY = 600, NOT_SUPPORTED = 801
+    NOT_READY = 600, NOT_SUPPORTED = 801, CAPTURE_IMPLICIT = 906
 };
 
 /* Memory that copies may reach. One copy lies within one range on each side. */
@@ -39,7 +39,7 @@ struct op {
     struct op *next;
 };
 struct stream {
-    struct op *first, *last; uint64_t submitted, done; int capturing; struct stream *next;
+    struct op *first, *last; uint64_t submitted, done; int capturing, blocking; struct stream *next;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -141,7 +141,7 @@ static void submit(struct stream *stream, struct op op) {
 }
 
 static CUresult submit_copy(uint64_t to, uint64_t from, uint64_t bytes, void *stream) {
-    if (!current) return INVALID_CONTEXT;
+    if (current != &context_cookie) return INVALID_CONTEXT;
     if (!range_of(to, bytes) || !range_of(from, bytes)) return INVALID_VALUE;
     if (mode_is("eager-copies")) copy(to, from, bytes);
     else submit(stream_of(stream), (struct op){.kind = COPY, .to = to, .from = from, .bytes = bytes});
@@ -164,6 +164,15 @@ CUresult cuDevicePrimaryCtxRetain(void **context, int device) {
     (void)device; *context = &context_cookie; return OK;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return OK; }
+/* A context that is not the one of the GPU's streams and memory. */
+CUresult cuCtxCreate_v2(void **context, unsigned flags, int device) {
+    (void)flags; (void)device; current = *context = malloc(1); return OK;
+}
+CUresult cuCtxDestroy_v2(void *context) {
+    if (current == context) current = NULL;
+    free(context);
+    return OK;
+}
 CUresult cuCtxSetCurrent(void *context) { check_process(); current = context; return OK; }
 CUresult cuCtxGetCurrent(void **context) { check_process(); *context = current; return OK; }
 CUresult cuCtxSynchronize(void) { LOCKED(run_all()); return OK; }
@@ -175,8 +184,10 @@ CUresult cuGetErrorString(CUresult error, const char **text) {
 }
 
 CUresult cuStreamCreate(void **handle, unsigned flags) {
-    (void)flags;
+    const unsigned non_blocking = 1;
+    if (fails("cuStreamCreate")) return FAILED;
     struct stream *stream = calloc(1, sizeof *stream);
+    stream->blocking = !(flags & non_blocking);
     LOCKED(stream->next = streams; streams = stream);
     *handle = stream;
     return OK;
@@ -198,8 +209,13 @@ CUresult cuStreamWaitEvent(void *handle, struct event *event, unsigned flags) {
 }
 
 CUresult cuStreamIsCapturing(void *handle, int *status) {
-    LOCKED(*status = stream_of(handle)->capturing);
-    return OK;
+    int refused = 0;
+    LOCKED(
+        /* The default stream and the blocking ones wait for each other. */
+        for (struct stream *stream = streams; stream; stream = stream->next)
+            refused |= stream->capturing && stream->blocking && stream_of(handle) == &default_stream;
+        *status = stream_of(handle)->capturing);
+    return refused ? CAPTURE_IMPLICIT : OK;
 }
 CUresult cuStreamBeginCapture_v2(void *handle, int mode) {
     (void)mode;

@@ -311,7 +311,8 @@ class LayeredFetch:
 
     def wait_layer(self, layer: int, timeout_ms: int | None = None) -> bool:
         """Waits until a layer is in all blocks of memory, where it may be used from then on, on a GPU by
-        what is launched from then on; ``False`` when it takes longer than that. Whether it is good is known when the whole fetch is done.
+        what is launched from then on; ``False`` when it takes longer than that. Whether it is good is
+        known when the whole fetch is done.
         :class:`Error` when the fetch ended without that layer. Ctrl-C ends it."""
     def poll(self) -> FetchResult | None:
         """The result, or ``None`` while it is under way. It is had once."""

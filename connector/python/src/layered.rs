@@ -157,7 +157,7 @@ impl LayeredPublish {
     #[pyo3(signature = (timeout_ms = None))]
     fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<PublishResult>> {
         if matches!(&*self.stage()?, Stage::Open(publish) if publish.is_aborted()) {
-            // By closing the pool.
+            // By closing the pool, or because the copy of a layer cannot come after its stream.
             self.abort()?;
         }
         let stage = self.stage()?;

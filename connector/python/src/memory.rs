@@ -253,8 +253,9 @@ impl Source for ReadBlock {
         self.0.check_memory_of_process();
         let part = |(address, bytes)| {
             // SAFETY: it is memory of this process, checked above. Who made it vouches for it while
-            // its owner lives, which this block keeps alive (Y3), and that nobody writes it meanwhile. No transfer of ours does:
-            // while one reads a block none writes it (Y2). The end was checked when it was made.
+            // its owner lives, which this block keeps alive (Y3), and that nobody writes it meanwhile.
+            // No transfer of ours does: while one reads a block none writes it (Y2). The end was checked
+            // when it was made.
             unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), bytes) }
         };
         self.0.places().map(part).collect()

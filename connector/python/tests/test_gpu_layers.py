@@ -224,6 +224,7 @@ class LayersOnGpu(unittest.TestCase):
         refused("a stream is for", lambda: fetch(cpu, stream=0))
         with driver().capturing(self.stream):
             refused("captured into a CUDA graph", lambda: fetch(blocks, stream=self.stream))
+            refused("is the default stream beside one", lambda: fetch(blocks, stream=0))
         pool.close()
         session = self.session()
         layered = publish(blocks)

@@ -71,6 +71,7 @@ impl<S> GpuLayeredPublish<S> {
     pub fn layer_ready(&self, layer: usize, stream: EngineStream<'_>) -> Result<(), CudaError> {
         let readiness = self.publish.opener.readiness();
         let (Some(readiness), Some(order)) = (readiness, &self.order.order) else { return Ok(()) };
+        assert!(readiness.has_layer(layer), "there is no layer {layer}");
         // Before anybody may begin with the layer.
         let recorded = order.layer_after(layer, stream);
         match recorded {

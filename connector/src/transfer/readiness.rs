@@ -88,6 +88,10 @@ impl Readiness {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
+    pub(super) fn has_layer(&self, layer: usize) -> bool {
+        layer < self.lock().ready.len()
+    }
+
     /// Waits until `layer` is ready; `false` when that is of no use any more.
     pub(super) fn wait_layer(&self, layer: usize) -> bool {
         self.wait(|state| state.ready[layer])

@@ -93,7 +93,8 @@ impl Lent {
 /// # Safety
 /// `parts` is null or points to `blocks * parts_a_block` parts. The memory of each exists, as that `of`
 /// whom it is said to be, and nobody writes it, until what is returned is dropped. Blocks of a GPU's
-/// memory are given to no other, and a stream that their transfer comes after may write it still.
+/// memory are given to a transfer of that GPU only, which nothing here can check, and a stream that their
+/// transfer comes after may write it still.
 pub(super) unsafe fn sources_at(
     parts: *const RacklineSource,
     blocks: usize,
@@ -214,8 +215,9 @@ impl Source for LentSource {
         let part = |part: &Part| {
             let address = std::ptr::with_exposed_provenance(part.address);
             // SAFETY: memory of this process (`parts_of`), not null, and of a length that can be
-            // (`checked`). Who lent it sees to it that it exists and stays unchanged until this is dropped (`sources_at`), which is before
-            // the transfer says that it is over; no other transfer writes it (`Lending`).
+            // (`checked`). Who lent it sees to it that it exists and stays unchanged until this is
+            // dropped (`sources_at`), which is before the transfer says that it is over; no other
+            // transfer writes it (`Lending`).
             unsafe { std::slice::from_raw_parts(address, part.bytes) }
         };
         self.0.parts_of(MemoryOf::Process).iter().map(part).collect()
@@ -237,8 +239,9 @@ impl Destination for LentDestination {
 impl GpuSource for LentSource {
     fn parts(&self) -> Vec<DeviceSource<'_>> {
         let part = |part: &Part| {
-            // SAFETY: as above, of the GPU that it was lent to (`parts_of`), which is the one of the
-            // transfer. What its stream still writes is what the transfer comes after.
+            // SAFETY: as above, of a GPU (`parts_of`), which is the one of the transfer: who lent the
+            // blocks promised that they are memory of that one, and gives them to no other
+            // (`sources_at`). What its stream still writes is what the transfer comes after.
             unsafe { DeviceSource::new(part.address as u64, part.bytes) }
         };
         self.0.parts_of(MemoryOf::Gpu).iter().map(part).collect()
@@ -248,7 +251,8 @@ impl GpuSource for LentSource {
 impl GpuDestination for LentDestination {
     fn parts_mut(&mut self) -> Vec<DeviceDestination<'_>> {
         let part = |part: &Part| {
-            // SAFETY: as above, and nobody else uses it: no other transfer, and no other part.
+            // SAFETY: as above (`destinations_at`), and nobody else uses it: no other transfer, and no
+            // other part.
             unsafe { DeviceDestination::new(part.address as u64, part.bytes) }
         };
         self.0.parts_of(MemoryOf::Gpu).iter().map(part).collect()

@@ -8,8 +8,8 @@
 //! - **I6** Every call is safe from any thread, with any handle, also while others use or free it. What
 //!   a call works with stays until the call returns.
 //! - **I7** Memory is lent to a transfer until that is *over*: a wait for it returned `RACKLINE_ERROR_OK`
-//!   or `RACKLINE_ERROR_NO_RESULT`, a cancel said that it was revoked, or a free of it returned. What one transfer writes is lent to no other:
-//!   [`lending`] refuses it. Memory of a GPU is lent like any other.
+//!   or `RACKLINE_ERROR_NO_RESULT`, a cancel said that it was revoked, or a free of it returned. What one
+//!   transfer writes is lent to no other: [`lending`] refuses it. Memory of a GPU is lent like any other.
 //! - **I8** A child of `fork` is refused everything that its parent has open, without a lock that the
 //!   parent may have held. It may attach by itself.
 //! - **I9** No panic crosses into C: it becomes `RACKLINE_ERROR_PANICKED`.

@@ -35,10 +35,6 @@ pub struct RacklinePoolOptions {
     /// Threads that copy, 64 at most. One fills most of what a processor can copy, and is the
     /// default.
     pub copy_threads: u32,
-    /// Threads beside them that take fetches only, 64 at most; by default none. For processes that
-    /// publish from a GPU: a publish waits for the work of the engine's stream, and fetches need not wait
-    /// behind it.
-    pub fetch_threads: u32,
     /// Transfers that wait in each queue at most, 1048576 at most; by default 256.
     pub queue_depth: u32,
     /// Above how many thousandths of use this process begins to evict in the background; by default
@@ -46,6 +42,11 @@ pub struct RacklinePoolOptions {
     pub high_watermark_per_mille: u16,
     /// Down to how many thousandths it evicts then; by default 900, below the high one.
     pub low_watermark_per_mille: u16,
+    // Programs that were compiled before it was there have padding here: every field is where it was.
+    /// Threads beside them that take fetches only, 64 at most; by default none. For processes that
+    /// publish from a GPU: a publish waits for the work of the engine's stream, and fetches need not wait
+    /// behind it.
+    pub fetch_threads: u32,
     /// Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
     pub quotas: *const RacklineQuota,
     /// How many there are.
@@ -128,4 +129,23 @@ pub(super) unsafe fn namespace_at(
     // SAFETY: by the caller's promise.
     let salt = unsafe { values(salt, salt_bytes, "the salt") }?;
     Ok(Namespace::new(tenant, salt))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    /// The library keeps its name, so programs that were compiled before go on with it.
+    #[test]
+    fn options_are_where_programs_have_them_that_know_no_threads_for_fetches() {
+        assert_eq!(size_of::<RacklinePoolOptions>(), 32);
+        assert_eq!(offset_of!(RacklinePoolOptions, copy_threads), 0);
+        assert_eq!(offset_of!(RacklinePoolOptions, queue_depth), 4);
+        assert_eq!(offset_of!(RacklinePoolOptions, high_watermark_per_mille), 8);
+        assert_eq!(offset_of!(RacklinePoolOptions, low_watermark_per_mille), 10);
+        assert_eq!(offset_of!(RacklinePoolOptions, quotas), 16);
+        assert_eq!(offset_of!(RacklinePoolOptions, quota_count), 24);
+    }
 }

@@ -20,6 +20,15 @@ static CUstream stream;
 /* Of BLOCKS blocks each. */
 static CUdeviceptr first_memory, second_memory;
 
+/* What this thread works with: the GPU's own context, or for a while another one. */
+static CUcontext mine, another;
+
+static CUcontext current(void) {
+    CUcontext context;
+    CUDA(cuCtxGetCurrent(&context));
+    return context;
+}
+
 static int said(const char *text) { return strstr(rackline_error_message(), text) != NULL; }
 
 static RacklineError try_publish(CUstream behind, CUdeviceptr at, size_t count, uint32_t number,
@@ -204,6 +213,19 @@ static void refused(const char *region) {
     EXPECT(GPU, try_fetch(stream, first_memory, prefix, 0, 1, &fetch));
     CHECK(fetch.handle == 0 && said("captured into a CUDA graph"));
     CUDA(cuStreamEndCapture(stream, &graph));
+    /* A stream that the default one waits for. */
+    CUstream blocking;
+    CUDA(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    CUDA(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    const CUstream default_streams[] = {NULL, CU_STREAM_LEGACY};
+    for (size_t i = 0; i < 2; i++) {
+        EXPECT(GPU, try_publish(default_streams[i], first_memory, 1, 0, &publish));
+        CHECK(publish.handle == 0 && said("is the default stream beside one that is"));
+    }
+    MUST(try_fetch(stream, first_memory, prefix, 0, 1, &fetch));
+    CHECK(end_fetch(fetch).valid_blocks == 1);
+    CUDA(cuStreamEndCapture(blocking, &graph));
+    CUDA(cuStreamDestroy(blocking));
     /* Nothing of what was refused stays lent. */
     MUST(try_fetch(stream, first_memory, prefix, 0, 1, &fetch));
     CHECK(end_fetch(fetch).valid_blocks == 1);
@@ -230,6 +252,20 @@ static void refused(const char *region) {
     MUST(rackline_pool_close(without));
     session = kept_session;
     MUST(rackline_prefix_free(prefix));
+}
+
+/* A GPU that cannot be opened leaves nothing behind. */
+static void with_streams_that_fail(const char *region) {
+    RacklinePool other;
+    RacklineGpu none;
+    MUST(rackline_pool_attach(region, 0, NULL, &other));
+    setenv("FAKE_CUDA", "fail:cuStreamCreate:1", 1);
+    CUDA(cuCtxSetCurrent(another));
+    EXPECT(GPU, rackline_gpu_open(other, 0, &none));
+    CHECK(none.handle == 0 && said("cannot make a stream") && current() == another);
+    CUDA(cuCtxSetCurrent(mine));
+    unsetenv("FAKE_CUDA");
+    MUST(rackline_pool_close(other));
 }
 
 /* What the driver does not copy is no block. */
@@ -265,7 +301,10 @@ static void closed(void) {
     RacklinePrefix prefix = find(0, 1);
     compute(stream, first_memory, 0, 0);
     MUST(try_publish(stream, first_memory, 1, 0, &publish));
+    CUDA(cuCtxSetCurrent(another));
     MUST(rackline_pool_close(pool));
+    CHECK(current() == another);
+    CUDA(cuCtxSetCurrent(mine));
     /* What was taken up is done. */
     CHECK(end_publish(publish) == 0);
     EXPECT(CLOSED, try_publish(stream, first_memory, 1, 0, &publish));
@@ -282,6 +321,9 @@ int main(int argc, char **argv) {
     }
     int bounces = strcmp(argv[2], "bounced") == 0;
     CUdevice device = use_gpu();
+    mine = current();
+    CUDA(cuCtxCreate(&another, 0, device));
+    CUDA(cuCtxSetCurrent(mine));
     CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CUDA(cuMemAlloc(&first_memory, BLOCKS * BLOCK_BYTES));
     CUDA(cuMemAlloc(&second_memory, BLOCKS * BLOCK_BYTES));
@@ -292,7 +334,10 @@ int main(int argc, char **argv) {
     if (bounces) {
         setenv("FAKE_CUDA", "no-register", 1);
     }
+    CUDA(cuCtxSetCurrent(another));
     MUST(rackline_gpu_open(pool, 0, &gpu));
+    CHECK(current() == another);
+    CUDA(cuCtxSetCurrent(mine));
     unsetenv("FAKE_CUDA");
     RacklineGpuReach reach;
     CHECK(rackline_error_message()[0] == '\0');
@@ -303,6 +348,7 @@ int main(int argc, char **argv) {
     MUST(rackline_session_open(pool, &model, BLOCK_BYTES, NULL, &session));
 
     if (strcmp(argv[2], "failing") == 0) {
+        with_streams_that_fail(argv[1]);
         with_copies_that_fail();
     } else {
         const CUstream streams[] = {stream, NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
@@ -322,6 +368,7 @@ int main(int argc, char **argv) {
     CUDA(cuMemFree(first_memory));
     CUDA(cuMemFree(second_memory));
     CUDA(cuStreamDestroy(stream));
+    CUDA(cuCtxDestroy(another));
     CUDA(cuDevicePrimaryCtxRelease(device));
     return 0;
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, ensure};
 use connector::dma::Layers;
 use connector::dma::cuda::{CudaError, DeviceSource};
+use connector::session::PublishOutcome;
 use connector::transfer::{
     GpuLayerSource, GpuLayeredPublish, GpuLayeredSubmitError, GpuSubmitError, NewBlock,
     TransferSession,
@@ -48,6 +49,7 @@ impl Engine<'_> {
         ensure!(report.published() == blocks.len(), "not published: {:?}", report.outcomes());
         self.fetch(&mut scratch)?;
         self.layers_do_not_wait_for_later_ones(&written, &mut scratch)?;
+        self.layers_that_are_there_wait_for_nothing(&mut scratch)?;
         self.what_cannot_be_ordered_is_aborted(&written)
     }
 
@@ -139,6 +141,27 @@ impl Engine<'_> {
             // The GPU may have been faster than this thread: once more, with more to do.
         }
         anyhow::bail!("the copy of a layer waited for the computation of later ones")
+    }
+
+    /// What is in the pool already is not copied, and waits for no stream.
+    fn layers_that_are_there_wait_for_nothing(&self, scratch: &mut CudaSlice<u8>) -> Result<()> {
+        for times in [1, 4, 16] {
+            let (publish, _memory) = self.begin()?;
+            (0..times).try_for_each(|_| keep_busy(self.stream, scratch))?;
+            for layer in 0..LAYERS.len() {
+                publish.layer_ready(layer, (&**self.stream).into())?;
+            }
+            let later = self.stream.record_event(None)?;
+            let report = publish.finish().wait()?.report?.context("a publish was aborted")?;
+            let in_time = !later.is_complete();
+            let there = report.outcomes().iter().all(|it| *it == PublishOutcome::AlreadyThere);
+            ensure!(there, "blocks were published anew: {:?}", report.outcomes());
+            if in_time {
+                return Ok(());
+            }
+            // The GPU may have been faster than this thread: once more, with more to do.
+        }
+        anyhow::bail!("a publish by layers of blocks that are there waited for the stream")
     }
 
     /// A layer of which nobody knows when it is ready: of a stream that is captured, or of none.

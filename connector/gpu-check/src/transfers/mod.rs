@@ -17,10 +17,13 @@ use connector::transfer::{
 use cudarc::driver::CudaStream;
 use kv_cache::BlockHash;
 
+use crate::current::without_context;
 use crate::device::{Device, is_mapped};
 use layered::Engine;
 use on_gpu::OnGpu;
-use order::{a_capture_is_refused, behind_late_work, not_behind_later_work};
+use order::{
+    a_capture_is_refused, behind_late_work, not_behind_later_work, not_behind_work_for_nothing,
+};
 use pool::{make_region, options};
 
 const BLOCKS: u8 = 6;
@@ -45,7 +48,7 @@ pub(crate) fn check(device: &Device, directory: &Path, gpu: usize) -> Result<Str
         matches!(nobody, Err(GpuError::Cuda(CudaError::NoSuchGpu { .. }))),
         "GPU 65535 was opened"
     );
-    let opened = transfers.gpu(gpu)?;
+    let opened = without_context("opening a GPU", || Ok(transfers.gpu(gpu)?))?;
     let again = transfers.gpu(gpu)?;
     ensure!(again.reach() == opened.reach(), "a GPU that is open was opened anew");
     ensure!(
@@ -66,6 +69,7 @@ pub(crate) fn check(device: &Device, directory: &Path, gpu: usize) -> Result<Str
     ensure!(figures == expected, "counted {figures:?} instead of {expected:?}");
 
     not_behind_later_work(&session, &engine, gpu)?;
+    not_behind_work_for_nothing(&session, &engine, gpu)?;
     computing.check_layers()?;
     let before_closing = opened.figures().stored_bytes;
 
@@ -74,15 +78,21 @@ pub(crate) fn check(device: &Device, directory: &Path, gpu: usize) -> Result<Str
     others.iter_mut().for_each(|block| block.hash = hash(block.depth + 100));
     let under_way = taken_up(session.publish_from_gpu(gpu, (&*engine).into(), others))?;
     let (layered, _memory) = computing.begin()?;
-    transfers.close();
+    let close = || {
+        transfers.close();
+        Ok(())
+    };
+    without_context("closing the pool", close)?;
     let published = under_way.poll()?.context("what was taken up is done when a pool is closed")?;
     ensure!(published.report?.published() == usize::from(BLOCKS), "it was done, and failed");
     ensure!(!is_mapped(&path)?, "the pool is mapped after it was closed: the GPU has it still");
-    layered.layer_ready(0, (&*engine).into())?;
-    ensure!(
-        layered.finish().wait()?.report?.is_none(),
-        "published by layers after the pool was closed"
-    );
+    // It has the last share of the context that the GPU was opened with.
+    let finish = || {
+        layered.layer_ready(0, (&*engine).into())?;
+        Ok(layered.finish().wait()?.report?)
+    };
+    let report = without_context("the end of a publish by layers", finish)?;
+    ensure!(report.is_none(), "published by layers after the pool was closed");
     let refused = session.publish_from_gpu(gpu, (&*engine).into(), blocks(&engine)?);
     given_back(refused, |error| matches!(error, GpuSubmitError::Refused(SubmitError::Closed(_))))?;
     ensure!(matches!(transfers.gpu(gpu), Err(GpuError::Closed)), "a closed pool opens a GPU");

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use connector::dma::cuda::{CudaError, DeviceSource};
+use connector::session::PublishOutcome;
 use connector::transfer::{GpuSource, GpuSubmitError, NewBlock, TransferSession};
 use cudarc::driver::{CudaStream, sys};
 
@@ -127,6 +128,34 @@ pub(super) fn not_behind_later_work(
         // The GPU may have been faster than this thread: once more, with more to do.
     }
     anyhow::bail!("a copy waited for what its stream was given after the call")
+}
+
+/// What is in the pool already is not copied, and waits for no stream.
+pub(super) fn not_behind_work_for_nothing(
+    session: &TransferSession,
+    engine: &Arc<CudaStream>,
+    gpu: usize,
+) -> Result<()> {
+    let mut scratch = scratch(engine)?;
+    for times in [1, 4, 16] {
+        let blocks = blocks(engine)?;
+        for _ in 0..times {
+            keep_busy(engine, &mut scratch)?;
+        }
+        let publish = taken_up(session.publish_from_gpu(gpu, (&**engine).into(), blocks))?;
+        let later = engine.record_event(None)?;
+        // With its blocks, whose end waits for the stream.
+        let published = publish.wait()?;
+        let in_time = !later.is_complete();
+        let report = published.report?;
+        let there = report.outcomes().iter().all(|it| *it == PublishOutcome::AlreadyThere);
+        ensure!(there, "blocks were published anew: {:?}", report.outcomes());
+        if in_time {
+            return Ok(());
+        }
+        // The GPU may have been faster than this thread: once more, with more to do.
+    }
+    anyhow::bail!("a publish of blocks that are there waited for the stream")
 }
 
 /// That the block is in the pool.

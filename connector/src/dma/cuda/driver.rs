@@ -10,8 +10,8 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 pub enum CudaError {
     /// No driver is installed.
     #[error(
-        "this machine has no CUDA driver (libcuda.so is not found): install the NVIDIA driver, or \
-         go without a GPU"
+        "this machine has no CUDA driver (libcuda.so is not found, or cannot be loaded): install the \
+         NVIDIA driver, or go without a GPU"
     )]
     Absent,
     /// The driver lacks what this needs.
@@ -28,8 +28,12 @@ pub enum CudaError {
         /// How many there are.
         gpus: usize,
     },
-    /// The stream's work is being captured into a graph: it is done who knows when.
-    #[error("the stream is being captured into a CUDA graph: give it after the graph was launched")]
+    /// The stream's work is being captured into a graph: it is done who knows when. The default stream
+    /// takes no work either while another one is captured that waits for it (a blocking one).
+    #[error(
+        "the stream is being captured into a CUDA graph, or is the default stream beside one that is: \
+         give it after the capture, when the graph was launched"
+    )]
     Capturing,
     /// The driver refused.
     #[error("{what}: the CUDA driver says {reason}")]
@@ -116,11 +120,14 @@ pub(super) fn has(symbol: &str) -> bool {
     unsafe { library.get::<*const ()>(symbol.as_bytes()) }.is_ok()
 }
 
-/// The primary context of a GPU, which frameworks in this process share.
-pub(super) fn context(gpu: usize) -> Result<Arc<CudaContext>, CudaError> {
+/// Whether there is such a GPU.
+pub(super) fn find(gpu: usize) -> Result<(), CudaError> {
     let gpus = gpus()?;
-    if gpu >= gpus {
-        return Err(CudaError::NoSuchGpu { gpu, gpus });
-    }
+    if gpu < gpus { Ok(()) } else { Err(CudaError::NoSuchGpu { gpu, gpus }) }
+}
+
+/// The primary context of a GPU that was found, which frameworks in this process share. It is the current
+/// one of this thread afterwards.
+pub(super) fn context(gpu: usize) -> Result<Arc<CudaContext>, CudaError> {
     CudaContext::new(gpu).map_err(|error| CudaError::of("cannot open the GPU", error))
 }

@@ -16,7 +16,7 @@ use super::driver::{self, CudaError, reason};
 use super::memory::{DeviceDestination, DeviceSource, EngineStream};
 use super::order::Order;
 use super::registration::{PoolReach, Registration};
-use super::turn::{self, Settled, Turn};
+use super::turn::{self, EndsInTurn, Settled, Turn};
 use crate::dma::{Checksum, DmaError, HostDma, lock};
 
 /// Copies with the copy engines of one GPU, one stream each way.
@@ -47,7 +47,7 @@ use crate::dma::{Checksum, DmaError, HostDma, lock};
 /// ```
 #[derive(Clone, Debug)]
 pub struct CudaDma {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<EndsInTurn<Inner>>,
     order: Arc<Order>,
 }
 
@@ -92,9 +92,12 @@ impl CudaDma {
     /// # Errors
     /// [`CudaError`]. That the pool could not be registered is none: [`reach`](Self::reach).
     pub fn new(fabric: MappedFabric, gpu: usize) -> Result<Self, CudaError> {
+        let cannot_use = |error| CudaError::of("cannot use the GPU", error);
+        driver::find(gpu)?;
+        // Around all of it: also what is made here, and is of no use when something else fails, ends in it.
+        let _around = Turn::around().map_err(cannot_use)?;
         let context = driver::context(gpu)?;
-        let turn = Turn::begin(&context);
-        let _turn = turn.map_err(|error| CudaError::of("cannot use the GPU", error))?;
+        let _turn = Turn::begin(&context).map_err(cannot_use)?;
         let stream = || {
             let stream = context.new_stream();
             stream.map_err(|error| CudaError::of("cannot make a stream for copies", error))
@@ -110,7 +113,8 @@ impl CudaDma {
         let host = HostDma::new(fabric);
         let figures = Arc::default();
         let order = Arc::new(Order::new(&context));
-        let inner = Arc::new(Inner { way, down, up, context, host, reach, figures });
+        let inner = Inner { way, down, up, context, host, reach, figures };
+        let inner = Arc::new(EndsInTurn::new(inner));
         Ok(Self { inner, order })
     }
 
@@ -208,7 +212,8 @@ impl CudaDma {
 
 impl CudaDma {
     /// Has `copy` copy `payloads` when it is this thread's turn, after the work of the engine's
-    /// streams. At the end nothing of it is under way any more, and what was copied is counted.
+    /// streams. At the end nothing of it is under way any more, and what was copied is counted. Without
+    /// payloads nobody's turn and nobody's work is waited for.
     pub(super) fn in_turn(
         &self,
         stream: &Mutex<Arc<CudaStream>>,
@@ -216,6 +221,9 @@ impl CudaDma {
         counter: impl FnOnce(&mut CudaFigures) -> &mut u64,
         copy: impl FnOnce(&CudaStream) -> Vec<Result<Checksum, DmaError>>,
     ) -> Vec<Result<Checksum, DmaError>> {
+        if payloads.is_empty() {
+            return Vec::new();
+        }
         let stream = lock(stream);
         let _turn = match self.begin(&stream) {
             Ok(turn) => turn,
@@ -247,7 +255,8 @@ impl CudaDma {
         }
     }
 
-    /// A turn with the GPU, in which `stream` comes after what this handle's copies come after.
+    /// A turn with the GPU, in which `stream` comes after what this handle's copies come after. Where the
+    /// driver refuses some of that, what it took stays in front of whatever the stream copies next.
     pub(super) fn begin(&self, stream: &CudaStream) -> Result<Turn, DriverError> {
         let turn = Turn::begin(&self.inner.context)?;
         self.order.comes_before(stream)?;

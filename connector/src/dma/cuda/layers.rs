@@ -216,6 +216,9 @@ impl CudaDma {
             let parts = parts.iter().map(|part| (part.address, part.bytes));
             self.inner.add_down(&mut copies, layers.of(*payload, layer), parts, pool);
         }
+        if storing.iter().all(Result::is_err) {
+            return;
+        }
         if let Err(error) = self.copy_down(|stream| self.copied(stream, &copies)) {
             self.fail_all(storing, error);
         }
@@ -235,6 +238,10 @@ impl CudaDma {
         store: impl FnOnce(&[Vec<&[u8]>]),
     ) -> Result<(), DriverError> {
         let wanted = || storing.iter().zip(parts).filter(|(storing, _)| storing.is_ok());
+        if wanted().next().is_none() {
+            store(&vec![vec![]; parts.len()]);
+            return Ok(());
+        }
         let lengths = wanted().flat_map(|(_, parts)| parts.iter().map(|part| part.bytes));
         let mut buffer = None;
         // The buffer is taken inside of the turn: whole stores have the stream first, too.

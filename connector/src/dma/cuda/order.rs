@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 
 use super::driver::CudaError;
 use super::memory::EngineStream;
-use super::turn::{self, Turn};
+use super::turn::{self, EndsInTurn, Turn};
 use crate::dma::lock;
 
 /// The work of engines' streams that is to be over before a copy begins: how far each stream was when it
@@ -16,10 +16,14 @@ use crate::dma::lock;
 /// It keeps the GPU's context alive, and not the engine. As with that, a child made by `fork` must not use
 /// it, nor drop it.
 #[derive(Debug)]
-pub(crate) struct Order {
-    context: Arc<CudaContext>,
+pub(crate) struct Order(EndsInTurn<Named>);
+
+/// What was named so far.
+#[derive(Debug)]
+struct Named {
     /// Held for a moment only, whatever is being copied.
     events: Mutex<Events>,
+    context: Arc<CudaContext>,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +36,8 @@ struct Events {
 
 impl Order {
     pub(super) fn new(context: &Arc<CudaContext>) -> Self {
-        Self { context: Arc::clone(context), events: Mutex::default() }
+        let context = Arc::clone(context);
+        Self(EndsInTurn::new(Named { events: Mutex::default(), context }))
     }
 
     /// Adds what `stream` was given to do so far. Waits for nothing.
@@ -58,14 +63,14 @@ impl Order {
 
     /// From now on copies come after what `layer` does, too.
     pub(crate) fn take_up(&self, layer: usize) {
-        let mut events = lock(&self.events);
+        let mut events = lock(&self.0.events);
         let of_layer = events.of_layers.remove(&layer).unwrap_or_default();
         events.of_all.extend(of_layer);
     }
 
     /// Has `stream`, in a turn with the GPU, go on behind all that its copies come after.
     pub(super) fn comes_before(&self, stream: &CudaStream) -> Result<(), DriverError> {
-        let mut events = lock(&self.events);
+        let mut events = lock(&self.0.events);
         forget_complete(&mut events.of_all);
         events.of_all.iter().try_for_each(|event| stream.wait(event))
     }
@@ -76,13 +81,13 @@ impl Order {
         keep: impl FnOnce(&mut Events, CudaEvent),
     ) -> Result<(), CudaError> {
         let failed = |error| CudaError::of("cannot wait for the engine's stream", error);
-        let _turn = Turn::begin(&self.context).map_err(failed)?;
-        let stream = stream.borrowed(&self.context);
+        let _turn = Turn::begin(&self.0.context).map_err(failed)?;
+        let stream = stream.borrowed(&self.0.context);
         if turn::is_capturing(&stream).map_err(failed)? {
             return Err(CudaError::Capturing);
         }
         let event = stream.record_event(None).map_err(failed)?;
-        keep(&mut lock(&self.events), event);
+        keep(&mut lock(&self.0.events), event);
         Ok(())
     }
 }
@@ -90,15 +95,4 @@ impl Order {
 /// Those whose work failed stay: who waits for them is told.
 fn forget_complete(events: &mut Vec<CudaEvent>) {
     events.retain(|event| !event.is_complete());
-}
-
-impl Drop for Order {
-    fn drop(&mut self) {
-        let events = std::mem::take(&mut *lock(&self.events));
-        if !events.of_all.is_empty() || !events.of_layers.is_empty() {
-            // The end of an event leaves its context as the current one: the turn takes it back.
-            let _turn = Turn::begin(&self.context);
-            drop(events);
-        }
-    }
 }

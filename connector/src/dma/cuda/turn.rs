@@ -1,6 +1,8 @@
 //! A thread's turn with the GPU.
 #![expect(unsafe_code, reason = "what is current is state of the driver, for each thread")]
 
+use std::ops::Deref;
+
 use cudarc::driver::sys::{CUstreamCaptureMode_enum as CaptureMode, CUstreamCaptureStatus_enum};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
@@ -11,7 +13,7 @@ use super::driver::reason;
 /// they were when it ends: the engine of the thread may be at work with another GPU.
 #[derive(Debug)]
 pub(super) struct Turn {
-    context: sys::CUcontext,
+    before: sys::CUcontext,
     mode: sys::CUstreamCaptureMode,
 }
 
@@ -19,14 +21,23 @@ impl Turn {
     /// # Errors
     /// The driver's.
     pub(super) fn begin(context: &CudaContext) -> Result<Self, DriverError> {
-        let before = result::ctx::get_current()?.unwrap_or(std::ptr::null_mut());
+        let turn = Self::around()?;
         // SAFETY: the context lives as long as `context`, which outlives the turn of whoever has it.
         unsafe { result::ctx::set_current(context.cu_ctx()) }?;
+        Ok(turn)
+    }
+
+    /// A turn around what makes a context the current one by itself, as the beginning and the end of
+    /// everything of `cudarc` do. The driver was found.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn around() -> Result<Self, DriverError> {
+        let before = result::ctx::get_current()?.unwrap_or(std::ptr::null_mut());
         let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: it exchanges the value for what was in force before.
-        let exchanged = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-        let turn = Self { context: before, mode };
-        exchanged.result().map(|()| turn)
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) }.result()?;
+        Ok(Self { before, mode })
     }
 }
 
@@ -35,15 +46,50 @@ impl Drop for Turn {
         // SAFETY: as above.
         let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.mode) };
         // SAFETY: it was current before; null makes none current.
-        let _ = unsafe { sys::cuCtxSetCurrent(self.context) };
+        let _ = unsafe { sys::cuCtxSetCurrent(self.before) };
     }
 }
 
-/// Whether what `stream` is given becomes part of a graph, and is done who knows when.
+/// What ends in a turn of its own: the end of streams, events and pinned memory, and of the last share of
+/// their context, leaves that as the current one of the thread, also when it is there no more.
+#[derive(Debug)]
+pub(super) struct EndsInTurn<T> {
+    /// There until it is dropped.
+    held: Option<T>,
+}
+
+impl<T> EndsInTurn<T> {
+    pub(super) fn new(held: T) -> Self {
+        Self { held: Some(held) }
+    }
+}
+
+impl<T> Deref for EndsInTurn<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.held.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl<T> Drop for EndsInTurn<T> {
+    fn drop(&mut self) {
+        // Where there is none the driver has ended with the process, and nothing is current.
+        let _turn = Turn::around();
+        drop(self.held.take());
+    }
+}
+
+/// Whether what `stream` is given becomes part of a graph, and is done who knows when. Of the default
+/// stream also when it cannot be given anything, as another one is captured that waits for it.
 pub(super) fn is_capturing(stream: &CudaStream) -> Result<bool, DriverError> {
+    let beside_a_capture = DriverError(sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     // SAFETY: the stream is alive.
-    let status = unsafe { result::stream::is_capturing(stream.cu_stream()) }?;
-    Ok(status != CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE)
+    match unsafe { result::stream::is_capturing(stream.cu_stream()) } {
+        Ok(status) => Ok(status != CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE),
+        Err(error) if error == beside_a_capture => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Waits until `stream` has done all it was given.
