@@ -147,7 +147,8 @@ impl CudaDma {
     }
 
     /// [`DmaEngine::store_by_layers`](crate::dma::DmaEngine::store_by_layers). Nobody else's copies
-    /// wait while a layer is waited for.
+    /// wait while a layer is waited for that was not said to be ready; of one that was, they wait for the
+    /// work that computes it, as behind any copy that was begun before.
     pub(super) fn store_layers(
         &self,
         payloads: &[Extent],
