@@ -321,6 +321,8 @@ class Adapter(unittest.TestCase):
     def test_what_cannot_be_is_refused_in_words(self) -> None:
         with self.assertRaisesRegex(SettingsError, 'set "region" and "node" in adapter_params'):
             RacklineL2Adapter({})
+        with self.assertRaisesRegex(SettingsError, '"task_timeout_ms" is 0: at least 100'):
+            self.adapter(task_timeout_ms=0)
         with self.assertRaisesRegex(SettingsError, "unknown settings"):
             self.adapter(saves_max=1)
 

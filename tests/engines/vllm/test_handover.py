@@ -67,23 +67,23 @@ class Handover(TinyCase):
 
     def test_it_waits_no_longer_than_it_may(self) -> None:
         for wait_ms in (0, 300):
-            settings = self.settings(1, handover_wait_ms=wait_ms, save_generated=False)
+            settings = self.settings(1, handover_wait_ms=wait_ms)
             with self.subTest(wait_ms=wait_ms), engine(self.model, settings, role="kv_consumer") as decode:
                 began_s = time.monotonic()
-                asked_s = []
+                asked_s: list[float] = []
                 has_come = Awaited.has_come
 
-                def asks(*arguments: Any) -> bool:
-                    asked_s.append(time.monotonic() - began_s)
-                    return has_come(*arguments)
+                def asks(own: Awaited, index: Any, request: Any, now_s: float) -> bool:
+                    asked_s.append(now_s)
+                    return has_come(own, index, request, now_s)
 
                 decode.begin("one", PROMPT, greedy(**told(blocks=BLOCKS)))
                 with mock.patch.object(Awaited, "has_come", asks):
                     self.assertEqual(self.answer(decode), self.expected[1])
                 self.assertGreaterEqual(time.monotonic() - began_s, wait_ms / 1000)
-                # A while after the first, by one clock: not by how busy the machine is.
-                last_s = max(asked_s, default=0) - min(asked_s, default=0)
-                self.assertLess(last_s, (wait_ms + 1) / 1000)
+                # By the scheduler's own clock: not by how busy the machine is.
+                waited_s = max(asked_s, default=0.0) - min(asked_s, default=0.0)
+                self.assertLessEqual(waited_s, wait_ms / 1000)
                 self.assertEqual(len(asked_s) > 0, wait_ms > 0)
                 self.assertEqual(decode.counter("lookups"), 1)
                 self.assertEqual(decode.counter("lookup_hit_blocks"), 0)

@@ -28,7 +28,7 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from rackline.engines.attachment import Attachment
 from rackline.engines.blocks import SAVED
-from rackline.engines.settings import PoolSettings
+from rackline.engines.settings import PoolSettings, SettingsError
 from rackline.lmcache.l2_identity import ObjectForm, object_form, object_hash
 from rackline.lmcache.l2_openings import Opening, Openings
 from rackline.lmcache.l2_tasks import Tasks
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
     from lmcache.v1.distributed.internal_api import L1MemoryDesc
     from lmcache.v1.memory_management import MemoryObj
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,16 @@ class L2Settings(PoolSettings):
     which LMCache keeps its memory (``--l1-read-ttl-seconds``). Stores are put off for half of it at most."""
     engines_on_gpu: bool = False
     """The engines compute on GPUs: the order of their bytes does not depend on the host's CPU."""
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Self:
+        settings = super().of(given)
+        if settings.task_timeout_ms < 100:
+            raise SettingsError(
+                f'the setting "task_timeout_ms" is {settings.task_timeout_ms}: at least 100, or nothing '
+                "would ever be stored or loaded"
+            )
+        return settings
 
 
 @dataclasses.dataclass(frozen=True)
