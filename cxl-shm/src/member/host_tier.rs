@@ -1,11 +1,12 @@
 //! The host tier: words in a host's own DRAM that its processes share.
 //!
 //! ```text
-//! word 0  magic    1..3 uuid    3 node    4 incarnation    5 state    6 term obeyed    7 requests
-//! 8       pid namespace of the processes    9 places of the registry ever in use
-//! 10      ticket counter of the queues
-//! 11      host locks: agent, manager, heap, objects, chunk demand, ward
-//! ...     owner words, one per lock of the region (rule Q1)
+//! word 0  magic and layout version    1..3 uuid    3 node    4 incarnation    5 state
+//! 6       term obeyed    7 pid namespace of the processes    8 places of the registry ever in use
+//! 16      requests
+//! 32      ticket counter of the queues
+//! 48 ..   host locks, one every 16 words: agent, manager, heap, objects, chunk demand, ward
+//! 144 ..  owner words, one per lock of the region (rule Q1)
 //! ...     process registry: {identity, generation} x 256
 //! ...     waiters' words: {lock, ticket} x 256 (rule Q2)
 //! ...     lock stamps: {term, phase, ticket} per lock of the region (rule T1)
@@ -15,6 +16,9 @@
 //! ```
 //!
 //! Soft state: it is made anew when the first process of a host joins after none was left.
+//!
+//! The words below 16 are read before every operation and seldom written. The words that are written
+//! all the time lie 128 bytes apart: processors fetch lines of 64 bytes in pairs.
 
 use super::process::{Liveness, PROCESSES_MAX, ProcessIdentity, ProcessSlot};
 use crate::alloc::{HEAP_WORDS, HeapWords};
@@ -24,11 +28,27 @@ use crate::lock::stamp::Stamp;
 use crate::lock::{HolderToken, HostLock, HostQueue, QueueWords};
 use crate::units::{Incarnation, LockId, NODES_MAX, NodeId};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"RACKHOST");
-const PLACES: usize = 9;
-const TICKETS: usize = 10;
-const HEADER_WORDS: usize = 11;
+const MAGIC: u64 = u64::from_le_bytes(*b"RACKTI\0\0");
+/// Version of this layout. Raise it whenever a word of the tier moves or changes its meaning, here, in
+/// the heap's words, in the queues or in the stamps: processes of two versions must not share a tier.
+/// The first version had no number: its first word was `RACKHOST`.
+const LAYOUT_VERSION: u64 = 2;
+/// Word 0 of a tier that is in use.
+const FIRST_WORD: u64 = MAGIC | LAYOUT_VERSION << 48;
+
+const UUID: usize = 1;
+const NODE: usize = 3;
+const INCARNATION: usize = 4;
 const STATE: usize = 5;
+const TERM: usize = 6;
+const PID_NAMESPACE: usize = 7;
+const PLACES: usize = 8;
+/// Words between two that are written all the time: two cache lines of 64 bytes.
+const APART: usize = 16;
+const REQUESTS: usize = APART;
+const TICKETS: usize = 2 * APART;
+const OWN_LOCKS_AT: usize = 3 * APART;
+const OWNERS_AT: usize = OWN_LOCKS_AT + OWN_LOCKS * APART;
 const STATE_MEMBER: u64 = 1;
 const STATE_DECLARED_DEAD: u64 = 2;
 /// Host locks: those of [`HostLockName`].
@@ -66,6 +86,12 @@ impl HostTier<()> {
         let host_words = usize::try_from(geometry.host_words).unwrap_or(usize::MAX);
         application_at(geometry.locks).saturating_add(host_words)
     }
+
+    /// Whether a file whose first word is `word` may be used as a host tier by this version of the
+    /// software: it is in this layout, or nobody has used it yet. Otherwise the word that is expected.
+    pub(super) fn check_layout(word: u64) -> Result<(), u64> {
+        if word == FIRST_WORD || word == 0 { Ok(()) } else { Err(FIRST_WORD) }
+    }
 }
 
 impl<H: HostMemory> HostTier<H> {
@@ -86,9 +112,10 @@ impl<H: HostMemory> HostTier<H> {
     /// The incarnation for which the tier was made, when it is that of this region and node.
     pub(crate) fn life(&self, uuid: [u64; 2], node: NodeId) -> Option<Incarnation> {
         let m = &self.memory;
-        let ours =
-            m.load(0) == MAGIC && [m.load(1), m.load(2)] == uuid && m.load(3) == u64::from(node.0);
-        u32::try_from(m.load(4)).ok().filter(|_| ours).map(Incarnation)
+        let ours = m.load(0) == FIRST_WORD
+            && [m.load(UUID), m.load(UUID + 1)] == uuid
+            && m.load(NODE) == u64::from(node.0);
+        u32::try_from(m.load(INCARNATION)).ok().filter(|_| ours).map(Incarnation)
     }
 
     /// Whether this host has seen that others declared it dead.
@@ -123,17 +150,17 @@ impl<H: HostMemory> HostTier<H> {
         pid_namespace: u64,
     ) {
         self.memory.clear();
-        self.memory.store(0, MAGIC);
-        self.memory.store(1, uuid[0]);
-        self.memory.store(2, uuid[1]);
-        self.memory.store(3, u64::from(node.0));
-        self.memory.store(4, u64::from(incarnation.0));
-        self.memory.store(8, pid_namespace);
+        self.memory.store(0, FIRST_WORD);
+        self.memory.store(UUID, uuid[0]);
+        self.memory.store(UUID + 1, uuid[1]);
+        self.memory.store(NODE, u64::from(node.0));
+        self.memory.store(INCARNATION, u64::from(incarnation.0));
+        self.memory.store(PID_NAMESPACE, pid_namespace);
     }
 
     /// The pid namespace in which the registry's process ids mean something.
     pub(crate) fn pid_namespace(&self) -> u64 {
-        self.memory.load(8)
+        self.memory.load(PID_NAMESPACE)
     }
 
     /// Opens (or closes) the tier to further processes.
@@ -143,19 +170,19 @@ impl<H: HostMemory> HostTier<H> {
 
     /// The term that this host obeys; 0 before the first.
     pub(crate) fn term(&self) -> u64 {
-        self.memory.load(6)
+        self.memory.load(TERM)
     }
 
     pub(crate) fn set_term(&self, term: u64) {
-        self.memory.store(6, term);
+        self.memory.store(TERM, term);
     }
 
     /// The number of a request of this host: larger than that of every one before it.
     pub(crate) fn next_request(&self) -> u64 {
-        let mut last = self.memory.load(7);
+        let mut last = self.memory.load(REQUESTS);
         loop {
             let next = last.wrapping_add(1);
-            match self.memory.compare_exchange(7, last, next) {
+            match self.memory.compare_exchange(REQUESTS, last, next) {
                 Ok(_) => return next,
                 Err(found) => last = found,
             }
@@ -164,7 +191,7 @@ impl<H: HostMemory> HostTier<H> {
 
     /// After which number the requests of this incarnation start, when the host joins.
     pub(crate) fn start_requests(&self, after: u64) {
-        self.memory.store(7, after);
+        self.memory.store(REQUESTS, after);
     }
 
     /// A host lock by its name.
@@ -177,12 +204,12 @@ impl<H: HostMemory> HostTier<H> {
             HostLockName::ChunkDemand => 4,
             HostLockName::Ward => 5,
         };
-        HostLock::new(&self.memory, HEADER_WORDS + index)
+        HostLock::new(&self.memory, OWN_LOCKS_AT + index * APART)
     }
 
     /// The host's queue for a lock of the region.
     pub(crate) fn queue(&self, lock: LockId) -> HostQueue<'_, H> {
-        let owner = HEADER_WORDS + OWN_LOCKS + self.lock_index(lock);
+        let owner = OWNERS_AT + self.lock_index(lock);
         let waits = waits_at(self.locks);
         let words = QueueWords { owner, tickets: TICKETS, places: PLACES, waits };
         HostQueue::new(&self.memory, lock, words)
@@ -283,7 +310,7 @@ impl<H: HostMemory> HostTier<H> {
 }
 
 fn processes_at(locks: u32) -> usize {
-    HEADER_WORDS + OWN_LOCKS + locks as usize
+    (OWNERS_AT + locks as usize).next_multiple_of(APART)
 }
 
 fn waits_at(locks: u32) -> usize {
@@ -299,8 +326,8 @@ fn confirmed_at(locks: u32) -> usize {
 }
 
 fn heap_at(locks: u32) -> usize {
-    // On a line of its own: these words are hot in another way than the locks.
-    (confirmed_at(locks) + usize::from(NODES_MAX)).next_multiple_of(8)
+    // On lines of its own: these words are hot in another way than the locks.
+    (confirmed_at(locks) + usize::from(NODES_MAX)).next_multiple_of(APART)
 }
 
 fn application_at(locks: u32) -> usize {
@@ -337,5 +364,39 @@ impl<H: HostMemory> HostMemory for ApplicationWords<'_, H> {
 
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
         self.memory.compare_exchange(self.first + index, current, new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change here is a change of the layout: raise [`LAYOUT_VERSION`], then change this.
+    #[test]
+    fn every_word_is_where_layout_2_has_it() {
+        assert_eq!(FIRST_WORD.to_le_bytes(), *b"RACKTI\x02\0");
+        let sections = [
+            [UUID, NODE, INCARNATION, STATE, TERM, PID_NAMESPACE, PLACES].as_slice(),
+            &[REQUESTS, TICKETS, OWN_LOCKS_AT, OWNERS_AT],
+            &[processes_at(9), waits_at(9), stamps_at(9), confirmed_at(9), heap_at(9)],
+            &[application_at(9)],
+        ];
+        let expected = [
+            [1, 3, 4, 5, 6, 7, 8].as_slice(),
+            &[16, 32, 48, 144],
+            &[160, 672, 928, 937, 976],
+            &[1168],
+        ];
+        assert_eq!(sections, expected);
+    }
+
+    #[test]
+    fn words_that_are_written_all_the_time_share_no_pair_of_lines() {
+        let own_locks = (0..OWN_LOCKS).map(|index| OWN_LOCKS_AT + index * APART);
+        let hot = [REQUESTS, TICKETS, OWNERS_AT].into_iter().chain(own_locks);
+        let mut pairs: Vec<usize> = hot.map(|word| word / APART).chain([STATE / APART]).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        assert_eq!(pairs.len(), OWN_LOCKS + 4);
     }
 }

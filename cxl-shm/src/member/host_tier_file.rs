@@ -1,12 +1,13 @@
 //! The file that carries a host tier: in the host's DRAM, under a name made of region and node.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::HostTier;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{MapError, MappedHostMemory, Mapping};
 use crate::layout::{Layout, Superblock};
@@ -35,6 +36,20 @@ pub enum HostTierError {
         found_bytes: u64,
         /// The size it should have.
         bytes: u64,
+    },
+    /// Another version of the software made it, and lays its words out in another way.
+    #[error(
+        "the host-tier file {path} was made by another version of Rackline: its first word is \
+         {found:#018x} instead of {expected:#018x}. All processes of a host must run one version: \
+         stop those of the other version; if no process of this host uses the region, remove the file"
+    )]
+    OtherLayout {
+        /// The file.
+        path: PathBuf,
+        /// Its first word.
+        found: u64,
+        /// The first word in this version's layout.
+        expected: u64,
     },
     /// It cannot be mapped.
     #[error(transparent)]
@@ -135,7 +150,8 @@ impl HostTierFile {
         Ok(same.then(|| Self { file, path: path.to_owned(), new }))
     }
 
-    /// Maps its words; a new file gets its size.
+    /// Maps its words; a new file gets its size. Whoever maps it knows that every process which uses
+    /// it lays it out alike.
     ///
     /// # Errors
     /// [`HostTierError`].
@@ -147,7 +163,17 @@ impl HostTierFile {
             // Not only sized: a folder without room must be an error here, not a SIGBUS later.
             retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), 0, bytes))
                 .map_err(|error| failed(error.into()))?;
-        } else if found_bytes != bytes {
+        }
+        // Before the size, which another version may have chosen otherwise.
+        let mut first = [0; 8];
+        if found_bytes >= 8 {
+            self.file.read_exact_at(&mut first, 0).map_err(failed)?;
+        }
+        let found = u64::from_le_bytes(first);
+        if let Err(expected) = HostTier::check_layout(found) {
+            return Err(HostTierError::OtherLayout { path: self.path.clone(), found, expected });
+        }
+        if found_bytes != 0 && found_bytes != bytes {
             return Err(HostTierError::WrongSize { path: self.path.clone(), found_bytes, bytes });
         }
         Ok(MappedHostMemory::new(Mapping::shared(&self.file, bytes)?))
@@ -176,6 +202,44 @@ impl Drop for HostTierFile {
         // Closing is not enough: a mapping keeps the open file, and with it the lock.
         if let Err(error) = flock(&self.file, FlockOperation::Unlock) {
             tracing::warn!(%error, path = %self.path.display(), "cannot unlock the host tier");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::HostMemory;
+    use crate::units::Incarnation;
+
+    const WORDS: usize = 4096;
+
+    fn map(path: &Path) -> Result<MappedHostMemory, HostTierError> {
+        HostTierFile::lock(path)?.map(WORDS)
+    }
+
+    #[test]
+    fn a_tier_of_another_version_is_refused_whatever_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tier");
+        map(&path).unwrap();
+        map(&path).expect("nobody has used it yet");
+        let memory = map(&path).unwrap();
+        HostTier::new(memory.clone(), 8).reset([1, 2], NodeId(0), Incarnation(1), 7);
+        map(&path).expect("this version's own");
+        let mut others = vec![*b"RACKHOST"];
+        let mut next = memory.load(0).to_le_bytes();
+        next[6] += 1;
+        others.push(next);
+        for first in others {
+            for bytes in [8, WORDS * 8 - 64, WORDS * 8, WORDS * 16] {
+                let mut content = vec![0; bytes];
+                content[..8].copy_from_slice(&first);
+                std::fs::write(&path, &content).unwrap();
+                let error = map(&path).unwrap_err();
+                assert!(matches!(error, HostTierError::OtherLayout { .. }), "{error}");
+                assert!(error.to_string().contains("another version of Rackline"), "{error}");
+            }
         }
     }
 }
