@@ -4,7 +4,7 @@ use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::lock::arbitrated::ManagerState;
 use cxl_shm::member::{
-    DeathNews, Deaths, DeclaredDead, Fence, Liveness, Manage, ManageError, ManagerSeen, Member,
+    DeathNews, Deaths, Fence, Liveness, Manage, ManageError, ManagerSeen, Member, MembershipLost,
     SUSPECT_MS,
 };
 use cxl_shm::units::NodeId;
@@ -53,9 +53,9 @@ pub enum DutyError {
     /// It may not manage.
     #[error(transparent)]
     Manage(#[from] ManageError),
-    /// Others have declared this host dead.
+    /// This host does not take part any more.
     #[error(transparent)]
-    DeclaredDead(#[from] DeclaredDead),
+    MembershipLost(#[from] MembershipLost),
 }
 
 /// What came of one step.

@@ -59,7 +59,7 @@ fn run_manager(cluster: &Cluster, host: usize, name: &str, mut fence: impl Fence
     loop {
         match duty.step(clock.now_ms(), &mut fence) {
             Ok(stepped) => tries = if stepped.busy { 0 } else { tries + 1 },
-            Err(DutyError::DeclaredDead(_)) => return,
+            Err(DutyError::MembershipLost(_)) => return,
             Err(error) => panic!("{name}: {error}"),
         }
         pause_idle(&clock, tries);
@@ -123,7 +123,7 @@ fn take_chunks(cluster: &Cluster, host: usize, name: &str, wanted: usize) {
         match member.allocate_chunk(&clock, 2000, purpose) {
             Ok(_) => taken += 1,
             Err(error) => assert!(
-                !matches!(error, cxl_shm::alloc::AllocateError::Lock(LockError::DeclaredDead(_))),
+                !matches!(error, cxl_shm::alloc::AllocateError::Lock(LockError::MembershipLost(_))),
                 "{name} lives, and nobody suspects it"
             ),
         }
@@ -321,7 +321,7 @@ pub fn a_paused_host_is_quarantined(mutant: Mutant, seed: u64) {
         member.beat();
         assert!(member.check_member().is_err(), "it sees that it was declared dead");
         let refused = member.lock_shared(cxl_shm::units::LockId(10), &clock, 1000);
-        assert!(matches!(refused, Err(LockError::DeclaredDead(_))), "{refused:?}");
+        assert!(matches!(refused, Err(LockError::MembershipLost(_))), "{refused:?}");
         drop(refused);
         drop(guard);
         assert_eq!(member.leave(), LeaveOutcome::NodeLeft);

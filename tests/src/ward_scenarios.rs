@@ -48,7 +48,7 @@ fn manage(cluster: &Cluster, host: usize, name: &str) {
     loop {
         match duty.step(clock.now_ms(), &mut fence) {
             Ok(stepped) => tries = if stepped.busy { 0 } else { tries + 1 },
-            Err(DutyError::DeclaredDead(_)) => return,
+            Err(DutyError::MembershipLost(_)) => return,
             Err(error) => panic!("{name}: {error}"),
         }
         pause_idle(&clock, tries);

@@ -68,7 +68,7 @@ fn a_node_that_was_declared_dead_publishes_no_block() {
     assert_eq!(after.len(), 2);
     for refused in &after {
         let as_dead =
-            matches!(refused, Reservation::Refused(Refusal::DeclaredDead(why)) if *why == dead);
+            matches!(refused, Reservation::Refused(Refusal::MembershipLost(why)) if *why == dead);
         assert!(as_dead, "{refused:?}");
     }
     assert!(cluster.join_as(1, 1, "another").is_err(), "it takes no more processes either");

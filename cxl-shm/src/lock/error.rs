@@ -1,6 +1,6 @@
 //! Why a lock between hosts was not had.
 
-use crate::member::DeclaredDead;
+use crate::member::MembershipLost;
 use crate::units::{LockId, NodeId};
 
 /// Why a lock between hosts was not had. Nothing is held or left behind then.
@@ -47,9 +47,9 @@ pub enum LockError {
         /// The lock.
         lock: LockId,
     },
-    /// This node was declared dead.
+    /// This node does not take part any more.
     #[error(transparent)]
-    DeclaredDead(#[from] DeclaredDead),
+    MembershipLost(#[from] MembershipLost),
     /// What a node has in its request word was written by no node. It may hide a holder, so nobody
     /// has the lock while it is there. Only under the protocol `bakery`.
     #[error(

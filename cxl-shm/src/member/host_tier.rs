@@ -20,6 +20,7 @@
 //! The words below 16 are read before every operation and seldom written. The words that are written
 //! all the time lie 128 bytes apart: processors fetch lines of 64 bytes in pairs.
 
+use super::LossCause;
 use super::process::{Liveness, PROCESSES_MAX, ProcessIdentity, ProcessSlot};
 use crate::alloc::{HEAP_WORDS, HeapWords};
 use crate::fabric::HostMemory;
@@ -50,7 +51,8 @@ const TICKETS: usize = 2 * APART;
 const OWN_LOCKS_AT: usize = 3 * APART;
 const OWNERS_AT: usize = OWN_LOCKS_AT + OWN_LOCKS * APART;
 const STATE_MEMBER: u64 = 1;
-const STATE_DECLARED_DEAD: u64 = 2;
+/// Plus the index of the cause in [`LossCause::ALL`].
+const STATE_LOST: u64 = 2;
 /// Host locks: those of [`HostLockName`].
 const OWN_LOCKS: usize = 6;
 
@@ -118,15 +120,17 @@ impl<H: HostMemory> HostTier<H> {
         u32::try_from(m.load(INCARNATION)).ok().filter(|_| ours).map(Incarnation)
     }
 
-    /// Whether this host has seen that others declared it dead.
-    pub(crate) fn is_declared_dead(&self) -> bool {
-        self.memory.load(STATE) == STATE_DECLARED_DEAD
+    /// Why this host does not take part any more, once it has seen that.
+    pub(crate) fn loss(&self) -> Option<LossCause> {
+        let index = self.memory.load(STATE).checked_sub(STATE_LOST)?;
+        LossCause::ALL.get(usize::try_from(index).ok()?).copied()
     }
 
-    /// Tells every process of the host that others declared it dead.
-    pub(crate) fn set_declared_dead(&self) {
+    /// Tells every process of the host that it does not take part any more. The first cause stays.
+    pub(crate) fn set_loss(&self, cause: LossCause) {
         // Not over a tier that is closed: then the host has left, or somebody makes it anew.
-        let _ = self.memory.compare_exchange(STATE, STATE_MEMBER, STATE_DECLARED_DEAD);
+        let index = LossCause::ALL.iter().position(|other| *other == cause).unwrap_or(0);
+        let _ = self.memory.compare_exchange(STATE, STATE_MEMBER, STATE_LOST + index as u64);
     }
 
     /// Whether an operator has confirmed to this host that life `incarnation` of `node` is over.

@@ -8,7 +8,7 @@ use super::door::{Marks, Outside, Visitor};
 use super::settle::{settle_own, settle_recoveries};
 use super::slot::{Slot, recoverers_at_work};
 use super::{
-    DeclaredDead, HOST_TIER_FOLDER, HostTier, Liveness, Member, ProcessIdentity, SUSPECT_MS, Seat,
+    HOST_TIER_FOLDER, HostTier, Liveness, Member, MembershipLost, ProcessIdentity, SUSPECT_MS, Seat,
 };
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
@@ -118,9 +118,9 @@ pub enum JoinError {
         /// The node.
         node: NodeId,
     },
-    /// The present processes of the node were declared dead.
+    /// The present processes of the node do not take part any more.
     #[error(transparent)]
-    DeclaredDead(#[from] DeclaredDead),
+    MembershipLost(#[from] MembershipLost),
     /// Another host is at the recovery of what the former processes of the node left.
     #[error(
         "node {node} was declared dead and is being recovered by node {recoverer}; try again when \
@@ -198,8 +198,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         let comparable = tier.pid_namespace() == host.pid_namespace;
         let alive = comparable && tier.processes().any(|(_, identity)| liveness.is_alive(identity));
         let running = tier.incarnation(superblock.uuid, node).filter(|_| alive);
-        if alive && tier.life(superblock.uuid, node).is_some() && tier.is_declared_dead() {
-            return Err(DeclaredDead { node }.into());
+        let ours = alive && tier.life(superblock.uuid, node).is_some();
+        if let Some(cause) = tier.loss().filter(|_| ours) {
+            return Err(MembershipLost { node, cause }.into());
         }
         let seat = Seat::new(layout, superblock.lock_protocol, node, tier);
         let incarnation = match running {

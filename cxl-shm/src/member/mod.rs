@@ -16,6 +16,7 @@ mod hearts;
 mod host_tier;
 mod host_tier_file;
 mod join;
+mod loss;
 mod manage;
 mod node_death;
 mod process;
@@ -39,6 +40,7 @@ pub use hearts::{NodeHeart, watch_hearts};
 pub use host_tier::{ApplicationWords, HostLockName, HostTier};
 pub use host_tier_file::{HOST_TIER_FOLDER, HostTierError, HostTierFile};
 pub use join::{HostIdentity, JoinError, LeaveOutcome};
+pub use loss::{LossCause, MembershipLost};
 pub use manage::{Manage, ManageError, ManagerSeen};
 pub use node_death::{NodeDeath, confirm_off_here};
 pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
@@ -355,12 +357,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// operation that writes to the region.
     ///
     /// # Errors
-    /// [`DeclaredDead`]: for good; the processes of the host end, and join again.
-    pub fn check_member(&self) -> Result<(), DeclaredDead> {
-        if self.seat.tier().is_declared_dead() {
-            return Err(DeclaredDead { node: self.node() });
+    /// [`MembershipLost`]: for good; the processes of the host end, and join again.
+    pub fn check_member(&self) -> Result<(), MembershipLost> {
+        match self.seat.tier().loss() {
+            Some(cause) => Err(MembershipLost { node: self.node(), cause }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether an operator has confirmed that life `incarnation` of `node` is over.
@@ -392,13 +394,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         if !ours && self.try_host_lock(&lock) == HostAcquire::Busy {
             return false;
         }
-        if !self.seat.tier().is_declared_dead()
+        if self.seat.tier().loss().is_none()
             && is_declared_dead(self.layout(), &self.fabric, self.node(), self.incarnation)
         {
-            self.seat.tier().set_declared_dead();
+            self.seat.tier().set_loss(LossCause::DeclaredDead);
             crash::reach(CrashPoint::SelfFenced);
         }
-        if self.seat.tier().is_declared_dead() {
+        if self.seat.tier().loss().is_some() {
             return true;
         }
         self.tick();
@@ -471,18 +473,6 @@ impl<F, H: HostMemory, L> Member<F, H, L> {
             self.seat.tier().unregister(self.process, self.identity);
         }
     }
-}
-
-/// Others have declared this node dead: its heart stood still for too long. It fences itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "node {node} was declared dead by the other hosts, because its heart stood still; end all \
-     processes of this node and start them again: it joins anew once it is recovered (`rackline \
-     status` shows how far that is)"
-)]
-pub struct DeclaredDead {
-    /// This node.
-    pub node: NodeId,
 }
 
 /// A host lock, held until this is dropped.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
-use cxl_shm::member::{DeclaredDead, Liveness, ProcessSlot};
+use cxl_shm::member::{Liveness, MembershipLost, ProcessSlot};
 use cxl_shm::units::NodeId;
 
 use super::{HeldBlock, Release};
@@ -41,9 +41,9 @@ pub enum HoldError {
         /// Most holds of a host, one for each process and block.
         most: usize,
     },
-    /// This node was declared dead: nothing of it may be written any more.
+    /// This node does not take part any more: nothing of it may be written.
     #[error(transparent)]
-    DeclaredDead(#[from] DeclaredDead),
+    MembershipLost(#[from] MembershipLost),
 }
 
 /// What one look at a block says of its hold (H1).

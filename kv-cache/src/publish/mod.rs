@@ -23,7 +23,7 @@ mod commit;
 mod reserve;
 
 use cxl_shm::alloc::AllocateError;
-use cxl_shm::member::DeclaredDead;
+use cxl_shm::member::MembershipLost;
 
 pub use commit::CommitError;
 pub use reserve::Reservation;
@@ -53,9 +53,9 @@ pub enum Refusal {
     /// No payload slot is free, and no chunk was to be had.
     #[error("no room for the payload: {0}")]
     NoChunk(#[from] AllocateError),
-    /// This node was declared dead: nothing of it may be written any more.
+    /// This node does not take part any more: nothing of it may be written.
     #[error(transparent)]
-    DeclaredDead(#[from] DeclaredDead),
+    MembershipLost(#[from] MembershipLost),
     /// Other processes of this host took every payload slot that this one added.
     #[error("no room for the payload: other processes of this host were faster; publish again")]
     Outrun,

@@ -128,7 +128,7 @@ impl<'m, F: Fabric> Blocks<'m, F> {
                     tell(&Event::Busy)?;
                 }
                 // Since the turn began, for instance because its host stood still.
-                Reservation::Refused(Refusal::DeclaredDead(dead)) => return Err(dead.into()),
+                Reservation::Refused(Refusal::MembershipLost(dead)) => return Err(dead.into()),
                 Reservation::Refused(why) => {
                     tell(&Event::Fault(format!("block {number} was refused: {why}")))?;
                 }

@@ -82,7 +82,9 @@ fn attach(options: &ChildOptions, path: &Path) -> Result<Attachment> {
 fn will_pass(options: &ChildOptions, error: &JoinError) -> bool {
     let dead = matches!(
         error,
-        JoinError::DeclaredDead(_) | JoinError::BeingRecovered { .. } | JoinError::Contended { .. }
+        JoinError::MembershipLost(_)
+            | JoinError::BeingRecovered { .. }
+            | JoinError::Contended { .. }
     );
     options.declare && dead
 }

@@ -431,7 +431,7 @@ fn takes_over() -> bool {
 /// A lock that was not to be had: others are dead, or slow, which is what this is about.
 pub(super) fn busy(error: LockError) -> Result<()> {
     match error {
-        LockError::DeclaredDead(error) => Err(error.into()),
+        LockError::MembershipLost(error) => Err(error.into()),
         LockError::TimedOut { .. } | LockError::NoManager | LockError::ManagerSilent { .. } => {
             tell(&Event::Busy)
         }

@@ -130,7 +130,7 @@ impl From<&HoldError> for RacklineReason {
         match error {
             HoldError::Miss(miss) => (*miss).into(),
             HoldError::TooMany { .. } => Self::TooManyHeld,
-            HoldError::DeclaredDead(_) => Self::DeclaredDead,
+            HoldError::MembershipLost(_) => Self::DeclaredDead,
         }
     }
 }
@@ -195,7 +195,7 @@ impl From<&PublishOutcome> for RacklineOutcome {
             PublishOutcome::Refused(Refusal::Length { .. }) => Self::WrongLength,
             PublishOutcome::Refused(Refusal::SegmentFull { .. }) => Self::SegmentFull,
             PublishOutcome::Refused(Refusal::NoChunk(_)) => Self::NoChunk,
-            PublishOutcome::Refused(Refusal::DeclaredDead(_)) => Self::DeclaredDead,
+            PublishOutcome::Refused(Refusal::MembershipLost(_)) => Self::DeclaredDead,
             PublishOutcome::Refused(Refusal::Outrun) => Self::Outrun,
             PublishOutcome::Failed(_) => Self::Copy,
             PublishOutcome::TakenAway => Self::TakenAway,

@@ -1,0 +1,88 @@
+//! Why a node does not take part in the region any more.
+
+use crate::units::NodeId;
+
+/// Why a node lost its membership. It never gets it back: the processes of the host end, and join
+/// anew.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LossCause {
+    /// The other hosts declared the node dead.
+    DeclaredDead,
+    /// The node's line names a later life: another host, or another life of this one, has the slot.
+    SlotTaken,
+    /// The memory holds another region: somebody has formatted it.
+    RegionReplaced,
+    /// The memory holds no region: the device was reset, or it answers with zeros or all ones.
+    ContentLost,
+}
+
+impl LossCause {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::DeclaredDead, Self::SlotTaken, Self::RegionReplaced, Self::ContentLost];
+
+    /// The cause in a word, for metrics and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DeclaredDead => "declared_dead",
+            Self::SlotTaken => "slot_taken",
+            Self::RegionReplaced => "region_replaced",
+            Self::ContentLost => "content_lost",
+        }
+    }
+}
+
+/// This node does not take part any more: it writes nothing, and nothing that it reads counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}", self.in_words())]
+pub struct MembershipLost {
+    /// This node.
+    pub node: NodeId,
+    /// Why.
+    pub cause: LossCause,
+}
+
+impl MembershipLost {
+    fn in_words(self) -> String {
+        let Self { node, cause } = self;
+        match cause {
+            LossCause::DeclaredDead => format!(
+                "node {node} was declared dead by the other hosts, because its heart stood still; \
+                 end all processes of this node and start them again: it joins anew once it is \
+                 recovered (`rackline status` shows how far that is)"
+            ),
+            LossCause::SlotTaken => format!(
+                "a later life of node {node} has its slot in the region; make sure that no two \
+                 hosts have this node number, then end all processes of this node on this host and \
+                 start them again"
+            ),
+            LossCause::RegionReplaced => format!(
+                "the region was formatted anew while node {node} used it, and its blocks are lost; \
+                 end all processes of this node and start them again"
+            ),
+            LossCause::ContentLost => format!(
+                "the memory does not hold the region any more that node {node} joined; the device \
+                 was reset, or its link is down: check the device, end all processes of this node, \
+                 format the region if it is gone, and start the processes again"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_a_message_and_a_name_of_its_own() {
+        let lost = LossCause::ALL.map(|cause| MembershipLost { node: NodeId(3), cause });
+        for (index, one) in lost.iter().enumerate() {
+            assert!(one.to_string().contains("node 3"), "{one}");
+            for other in &lost[index + 1..] {
+                assert_ne!(one.to_string(), other.to_string());
+                assert_ne!(one.cause.name(), other.cause.name());
+            }
+        }
+    }
+}
