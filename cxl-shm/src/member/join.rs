@@ -270,8 +270,19 @@ fn take_slot<F: Fabric, H: HostMemory>(
     process: ProcessIdentity,
     clock: &impl Clock,
 ) -> Result<Incarnation, JoinError> {
-    let (layout, node) = (seat.layout(), seat.node());
     let passed = vacate(seat, fabric, uuid, host, process, clock)?;
+    move_in(seat, fabric, uuid, host, &passed)
+}
+
+/// The rest of a join, after the door was passed: the slot says that this host lives there.
+fn move_in<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    uuid: [u64; 2],
+    host: &HostIdentity,
+    passed: &Passed,
+) -> Result<Incarnation, JoinError> {
+    let (layout, node) = (seat.layout(), seat.node());
     let incarnation = passed.next;
 
     // M8: what an earlier life of this host left in its caches is gone before we write, and what
@@ -322,6 +333,7 @@ fn take_slot<F: Fabric, H: HostMemory>(
 }
 
 /// A host that has passed the door.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Passed {
     visitor: Visitor,
     outside: Outside,
@@ -341,6 +353,17 @@ impl Passed {
     }
 }
 
+/// What came of one attempt to pass the door.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Attempt {
+    /// The door was passed.
+    Passed(Passed),
+    /// The life that was tried for is no longer the next one: to be tried again at once.
+    Again,
+    /// Another host comes for the slot.
+    Refused,
+}
+
 /// Makes sure that nobody else lives in the slot, and that nobody else comes for it.
 fn vacate<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
@@ -350,50 +373,15 @@ fn vacate<F: Fabric, H: HostMemory>(
     process: ProcessIdentity,
     clock: &impl Clock,
 ) -> Result<Passed, JoinError> {
-    let (layout, node) = (seat.layout(), seat.node());
+    let node = seat.node();
     let visitor = Visitor::new(node, host, process);
     let until_ms = clock.now_ms().saturating_add(SUSPECT_MS);
     let mut tries = 0;
     loop {
-        let slot = Slot::inside(layout, fabric, node);
-        let said = slot.map_or(Incarnation(0), |slot| slot.said);
-        let outside = visitor.look(layout, fabric, said);
-        let (last, died_at_door) = outside.last();
-        let arrived = slot.filter(|slot| slot.at_door).map_or(last, |slot| slot.incarnation);
-        // R3: of whoever came to a slot that was not left, and whose mark is ours or nobody's any more.
-        let closed = outside.is_closed() || arrived > last;
-        let next = life_after(seat, fabric, last).ok_or(JoinError::NoIncarnations { node })?;
-        let vacant = slot.is_none_or(|slot| slot.vacant) && !died_at_door;
-        if closed || vacant {
-            // Nobody to make sure of, or no use in it.
-        } else if died_at_door {
-            // J4: this host's own life. None of its processes joins beside us; a heart that stands
-            // still proves the death on this very machine, as below.
-            if heart_beats(seat, fabric, clock) {
-                return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
-            }
-        } else if let Some(last) = slot {
-            // Of a line that cannot be read the mark still tells the machine.
-            let marks = Marks::cached(layout, fabric, node);
-            let machine = last.machine.or_else(|| marks.machine_of(last.incarnation));
-            check_gone(seat, fabric, uuid, host, &Slot { machine, ..last }, clock)?;
-        }
-        if !closed && visitor.pass(layout, fabric, &outside, next).is_ok() {
-            let arrived_after = (!vacant).then_some(last);
-            let passed = Passed { visitor, outside, next, arrived_after };
-            if life_after(seat, fabric, last) != Some(next) {
-                // C2: another came for that life while we watched a heart, or slept, and gave up.
-                visitor.step_back(layout, fabric, &passed.outside);
-                continue;
-            }
-            if !vacant {
-                settle_recoveries(layout, fabric, node);
-            }
-            if !vacant && let Err(error) = arrive(seat, fabric, next) {
-                passed.step_back(seat, fabric);
-                return Err(error);
-            }
-            return Ok(passed);
+        match attempt(seat, fabric, uuid, host, visitor, || heart_beats(seat, fabric, clock))? {
+            Attempt::Passed(passed) => return Ok(passed),
+            Attempt::Again => continue,
+            Attempt::Refused => {}
         }
         if clock.now_ms() >= until_ms {
             return Err(JoinError::Contended { node });
@@ -401,6 +389,59 @@ fn vacate<F: Fabric, H: HostMemory>(
         clock.pause(tries);
         tries += 1;
     }
+}
+
+/// One attempt to pass the door. `heart_beats` watches the heart of the slot's last inhabitant.
+fn attempt<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    uuid: [u64; 2],
+    host: &HostIdentity,
+    visitor: Visitor,
+    heart_beats: impl Fn() -> bool,
+) -> Result<Attempt, JoinError> {
+    let (layout, node) = (seat.layout(), seat.node());
+    let slot = Slot::inside(layout, fabric, node);
+    let said = slot.map_or(Incarnation(0), |slot| slot.said);
+    let outside = visitor.look(layout, fabric, said);
+    let (last, died_at_door) = outside.last();
+    let arrived = slot.filter(|slot| slot.at_door).map_or(last, |slot| slot.incarnation);
+    // R3: of whoever came to a slot that was not left, and whose mark is ours or nobody's any more.
+    let closed = outside.is_closed() || arrived > last;
+    let next = life_after(seat, fabric, last).ok_or(JoinError::NoIncarnations { node })?;
+    let vacant = slot.is_none_or(|slot| slot.vacant) && !died_at_door;
+    if closed || vacant {
+        // Nobody to make sure of, or no use in it.
+    } else if died_at_door {
+        // J4: this host's own life. None of its processes joins beside us; a heart that stands
+        // still proves the death on this very machine, as below.
+        if heart_beats() {
+            return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
+        }
+    } else if let Some(last) = slot {
+        // Of a line that cannot be read the mark still tells the machine.
+        let marks = Marks::cached(layout, fabric, node);
+        let machine = last.machine.or_else(|| marks.machine_of(last.incarnation));
+        check_gone(seat, fabric, uuid, host, &Slot { machine, ..last }, heart_beats)?;
+    }
+    if closed || visitor.pass(layout, fabric, &outside, next).is_err() {
+        return Ok(Attempt::Refused);
+    }
+    let arrived_after = (!vacant).then_some(last);
+    let passed = Passed { visitor, outside, next, arrived_after };
+    if life_after(seat, fabric, last) != Some(next) {
+        // C2: another came for that life while we watched a heart, or slept, and gave up.
+        visitor.step_back(layout, fabric, &passed.outside);
+        return Ok(Attempt::Again);
+    }
+    if !vacant {
+        settle_recoveries(layout, fabric, node);
+    }
+    if !vacant && let Err(error) = arrive(seat, fabric, next) {
+        passed.step_back(seat, fabric);
+        return Err(error);
+    }
+    Ok(Attempt::Passed(passed))
 }
 
 /// The first life after `last` of which nobody has opened a case (C2); `None` when there is none left. One
@@ -424,7 +465,7 @@ fn check_gone<F: Fabric, H: HostMemory>(
     uuid: [u64; 2],
     host: &HostIdentity,
     last: &Slot,
-    clock: &impl Clock,
+    heart_beats: impl Fn() -> bool,
 ) -> Result<(), JoinError> {
     let node = seat.node();
     let same_boot = last.machine.is_some_and(|machine| machine.boot_id == host.boot_id);
@@ -436,7 +477,7 @@ fn check_gone<F: Fabric, H: HostMemory>(
         && seat.tier().life(uuid, node) == Some(last.incarnation);
     // Also of a machine that seems to have booted since: images of one installation have one id, and
     // the other may live.
-    if !ours && heart_beats(seat, fabric, clock) {
+    if !ours && heart_beats() {
         return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
     }
     // A heart that stands still proves a death only on this very machine (a time-out is not a
