@@ -20,7 +20,7 @@ pub struct Broken {
 const STICKY: Memory = Memory { caches: CacheMode::Sticky, posted_writes: false };
 const ADVERSARIAL: Memory = Memory { caches: CacheMode::Adversarial, posted_writes: false };
 
-/// Every mutant, with the exploration that is to refute it.
+/// Every mutant, with the explorations that are to refute it.
 #[must_use]
 pub fn broken() -> Vec<Broken> {
     let short = |mutant, scenario, memory| Broken { mutant, scenario, memory, long: false };
@@ -37,6 +37,13 @@ pub fn broken() -> Vec<Broken> {
         short(Mutant::GuardsUnseen, "ward", STICKY),
         short(Mutant::ComesHomeUnseen, "ward", STICKY),
         short(Mutant::ReleasesBeforeRedo, "holder-dies", STICKY),
+        short(Mutant::NoTermCheck, "next-term-granted", STICKY),
+        short(Mutant::EntersByStore, "next-term-granted", STICKY),
+        short(Mutant::AcknowledgesFirst, "next-term-granted", STICKY),
+        short(Mutant::TermInTwoSteps, "next-term-granted", STICKY),
+        short(Mutant::LastGranteeOnly, "next-term-held", STICKY),
+        short(Mutant::AcknowledgesNoHolder, "next-term-held", STICKY),
+        short(Mutant::GrantsUnacknowledged, "next-term-held", STICKY),
         long(Mutant::LastGranteeOnly, "restart-2x1", STICKY),
         long(Mutant::NoTermCheck, "restart-2x1", STICKY),
         long(Mutant::EntersByStore, "restart-2x1", STICKY),
@@ -44,6 +51,8 @@ pub fn broken() -> Vec<Broken> {
         long(Mutant::TermInTwoSteps, "restart-2x1", STICKY),
         long(Mutant::AcknowledgesNoHolder, "restart-2x1", STICKY),
         long(Mutant::GrantsUnacknowledged, "restart-2x1", STICKY),
+        long(Mutant::LastGranteeOnly, "take-over-2x1", STICKY),
+        long(Mutant::GrantsUnacknowledged, "take-over-2x1", STICKY),
         // Beside sticky caches the two lines of an update reach the device apart only when their
         // host is lost.
         long(Mutant::ClosesBeforeRedo, "holder-then-host-dies", STICKY),

@@ -57,6 +57,26 @@ impl Client {
         Self { seat, plan, counter, counted: 0, stage: Stage::Outside }
     }
 
+    /// A client that asked for its lock before the model starts. That was the first of its rounds.
+    pub(super) fn waiting(
+        seat: ExploredSeat,
+        plan: Plan,
+        counter: Counter,
+        asked: Competitor,
+    ) -> Self {
+        Self::begun(seat, plan, counter, Stage::Waiting(asked))
+    }
+
+    /// A client that took its lock before the model starts. That was the first of its rounds.
+    pub(super) fn inside(seat: ExploredSeat, plan: Plan, counter: Counter, held: Held) -> Self {
+        Self::begun(seat, plan, counter, Stage::Inside(held))
+    }
+
+    fn begun(seat: ExploredSeat, plan: Plan, counter: Counter, stage: Stage) -> Self {
+        let plan = Plan { rounds: plan.rounds - 1, ..plan };
+        Self { stage, ..Self::new(seat, plan, counter) }
+    }
+
     pub(super) fn step(&mut self, world: World) -> Step {
         let (seat, fabric) = (self.seat.clone(), world.fabric());
         self.stage = match std::mem::replace(&mut self.stage, Stage::Outside) {

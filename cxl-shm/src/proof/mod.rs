@@ -22,6 +22,7 @@ mod racks;
 mod records;
 mod recovery;
 mod scenario;
+mod succession;
 #[cfg(test)]
 mod tests;
 mod twins;

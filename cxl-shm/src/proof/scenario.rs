@@ -6,6 +6,7 @@ use super::joining::{Dies, clones_come_together, come_together};
 use super::lock_task::Pace;
 use super::records::{read_blocks, read_records};
 use super::recovery::{free_what_the_dead_held, update_through_deaths};
+use super::succession::{Progress, succeed};
 use super::wards::look_after;
 use crate::fabric::explored::{Exploration, Limits, Memory, Model, Task, explore};
 use crate::fabric::simulated::Site;
@@ -122,6 +123,18 @@ pub fn scenarios() -> Vec<Scenario> {
             bakery(Clients { withdrawals: 1, ..Clients::new(2, 2) })
         ),
         scenario!("bakery-3x1", "bakery, 3 nodes, 1 round each", false, bakery(Clients::new(3, 1))),
+        scenario!(
+            "next-term-granted",
+            "a client was granted the lock by a manager that died since, another waits: the next term",
+            false,
+            succeed(Progress::Granted)
+        ),
+        scenario!(
+            "next-term-held",
+            "as next-term-granted, and the client is inside",
+            false,
+            succeed(Progress::Holds)
+        ),
         scenario!(
             "restart-2x1",
             "a manager dies and another starts on its node",

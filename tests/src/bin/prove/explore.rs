@@ -1,22 +1,31 @@
 //! `prove explore`: every run of small configurations of the real protocols.
 
+mod rows;
+
 use std::process::ExitCode;
 
 use clap::Args;
-use cxl_shm::fabric::explored::{Exploration, Limits, Memory, Verdict};
-use cxl_shm::proof::Scenario;
+use cxl_shm::fabric::explored::{Limits, Memory};
+use cxl_shm::proof::{Broken, Scenario};
 use rackline_tests::exploration::{broken, scenarios};
+
+use rows::{Row, Total};
 
 /// Explores small configurations of the protocols exhaustively.
 ///
 /// Each runs on memory whose caches do nothing by themselves (sticky) or anything at any time
 /// (adversarial), with writes that have arrived after a fence, or only after they were read back
-/// (posted). The exit code is 1, and a shortest trace is printed, when something does not hold.
+/// (posted). A row also tells the number of states at which each broken rule of its scenario is
+/// refuted on the same memory. The exit code is 1 when something does not hold (a shortest trace is
+/// printed), or when a broken rule is not refuted where it is to be.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Only this scenario; it may be a long one.
     #[arg(long)]
     scenario: Option<String>,
+    /// Only this memory: `sticky`, `adversarial`, or either with `, posted`.
+    #[arg(long)]
+    memory: Option<String>,
     /// Also the scenarios that take minutes.
     #[arg(long)]
     long: bool,
@@ -26,12 +35,15 @@ pub(crate) struct Options {
     /// Longest time of one exploration, in seconds.
     #[arg(long, default_value_t = 600)]
     seconds_max: u64,
+    /// Explorations that run at a time, one a core when not given.
+    #[arg(long)]
+    threads: Option<usize>,
     /// One JSON object a row, and one for the figures at the end.
     #[arg(long)]
     json: bool,
     /// Breaks one rule of a protocol at a time, and demands that the exploration that is to notice
-    /// it does.
-    #[arg(long, conflicts_with = "scenario")]
+    /// it does. Explores nothing else.
+    #[arg(long)]
     mutants: bool,
     /// Lists the scenarios and explores nothing.
     #[arg(long)]
@@ -50,133 +62,43 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         Some(name) => scenario.name == name,
         None => options.long || !scenario.long,
     };
-    let wanted: Vec<_> = all.iter().filter(wanted).collect();
+    let wanted: Vec<Scenario> = all.iter().filter(wanted).copied().collect();
     if wanted.is_empty() {
         eprintln!("prove: there is no such scenario; `prove explore --list` names them all");
         return ExitCode::FAILURE;
     }
+    let is_wanted =
+        |memory: &Memory| options.memory.as_ref().is_none_or(|name| *name == memory.to_string());
+    let memories: Vec<Memory> = Memory::ALL.into_iter().filter(is_wanted).collect();
+    if memories.is_empty() {
+        eprintln!(
+            "prove: there is no such memory; it is one of {}",
+            Memory::ALL.map(|memory| format!("\"{memory}\"")).join(" ")
+        );
+        return ExitCode::FAILURE;
+    }
     let limits = Limits { states: options.states_max, ms: options.seconds_max * 1000 };
+    let threads = options
+        .threads
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    let mut rows = Vec::new();
+    for scenario in wanted {
+        let mutants: Vec<Broken> =
+            broken().into_iter().filter(|it| it.scenario == scenario.name).collect();
+        rows.extend(memories.iter().map(|memory| Row::new(scenario, *memory, &mutants)));
+    }
     if options.mutants {
-        return run_mutants(options, &all, limits);
+        rows.iter_mut().for_each(Row::keep_declared_mutants);
+        rows.retain(Row::has_mutants);
+    }
+    if !options.json {
+        rows::print_head();
     }
     let mut total = Total::default();
-    if !options.json {
-        println!(
-            "{:28} {:20} {:>10} {:>11} {:>5} {:>7}  result",
-            "scenario", "memory", "states", "transitions", "depth", "seconds"
-        );
-    }
-    for scenario in wanted {
-        for memory in Memory::ALL {
-            let exploration = scenario.explore(memory, None, None, limits);
-            print_row(options, scenario, memory, &exploration);
-            total.add(&exploration);
-        }
-    }
-    total.print(options);
-    if total.refuted == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn run_mutants(options: &Options, all: &[Scenario], limits: Limits) -> ExitCode {
-    let (mut tried, mut caught) = (0, 0);
-    for it in broken().iter().filter(|it| options.long || !it.long) {
-        let Some(scenario) = all.iter().find(|scenario| scenario.name == it.scenario) else {
-            continue;
-        };
-        let Exploration { states, depth, ms, verdict, .. } =
-            scenario.explore(it.memory, None, Some(it.mutant), limits);
-        let is_caught = matches!(verdict, Verdict::Refuted(_));
-        tried += 1;
-        caught += usize::from(is_caught);
-        let (mutant, name, memory) = (format!("{:?}", it.mutant), it.scenario, it.memory);
-        if options.json {
-            println!(
-                "{{\"mutant\":\"{mutant}\",\"scenario\":\"{name}\",\"memory\":\"{memory}\",\
-                 \"states\":{states},\"depth\":{depth},\"ms\":{ms},\"caught\":{is_caught}}}"
-            );
-        } else {
-            let verdict = if is_caught { "caught" } else { "not caught" };
-            println!(
-                "{mutant:24} {name:18} {:14} {states:>9} {depth:>4}  {verdict}",
-                memory.to_string()
-            );
-        }
-    }
-    if options.json {
-        println!("{{\"mutants\":{tried},\"caught\":{caught}}}");
-    } else {
-        println!("{tried} mutants, {caught} caught, {} not", tried - caught);
-    }
-    if caught == tried { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn print_row(options: &Options, scenario: &Scenario, memory: Memory, exploration: &Exploration) {
-    let Exploration { states, transitions, depth, ms, verdict, .. } = exploration;
-    let result = match verdict {
-        Verdict::Holds => "holds",
-        Verdict::Bounded => "bounded",
-        Verdict::Refuted(_) => "refuted",
-    };
-    if options.json {
-        println!(
-            "{{\"scenario\":\"{}\",\"memory\":\"{memory}\",\"states\":{states},\
-             \"transitions\":{transitions},\"depth\":{depth},\"ms\":{ms},\"result\":\"{result}\"}}",
-            scenario.name
-        );
-    } else {
-        println!(
-            "{:28} {:20} {states:>10} {transitions:>11} {depth:>5} {:>3}.{:03}  {result}",
-            scenario.name,
-            memory.to_string(),
-            ms / 1000,
-            ms % 1000,
-        );
-    }
-    if let Verdict::Refuted(refutation) = verdict {
-        // Beside the rows, so that these can be read by a program.
-        for event in &refutation.trace {
-            eprintln!("    {event}");
-        }
-        eprintln!("{} on {memory}: {}", scenario.name, refutation.message);
-    }
-}
-
-#[derive(Default)]
-struct Total {
-    explorations: usize,
-    states: usize,
-    transitions: u64,
-    ms: u64,
-    bounded: usize,
-    refuted: usize,
-}
-
-impl Total {
-    fn add(&mut self, exploration: &Exploration) {
-        self.explorations += 1;
-        self.states += exploration.states;
-        self.transitions += exploration.transitions;
-        self.ms += exploration.ms;
-        self.bounded += usize::from(exploration.verdict == Verdict::Bounded);
-        self.refuted += usize::from(matches!(exploration.verdict, Verdict::Refuted(_)));
-    }
-
-    fn print(&self, options: &Options) {
-        let Self { explorations, states, transitions, ms, bounded, refuted } = self;
-        if options.json {
-            println!(
-                "{{\"explorations\":{explorations},\"states\":{states},\
-                 \"transitions\":{transitions},\"ms\":{ms},\"bounded\":{bounded},\
-                 \"refuted\":{refuted}}}"
-            );
-        } else {
-            let proved = explorations - bounded - refuted;
-            println!(
-                "{explorations} explorations, {states} states, {transitions} transitions in \
-                 {}.{:03} s: {proved} hold, {bounded} bounded, {refuted} refuted",
-                ms / 1000,
-                ms % 1000,
-            );
-        }
-    }
+    rows::explore_each(rows, threads, limits, !options.mutants, |row| {
+        row.print(options.json);
+        total.add(row);
+    });
+    total.print(options.json);
+    if total.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
