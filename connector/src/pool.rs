@@ -269,7 +269,7 @@ fn keep_up(
         }
         if turn % (RECLAIM_MS / UPKEEP_MS) == 0 {
             reclaim_dead_processes(cache.member(), &clock);
-            // Who left is not among the dead, and may have left blocks unfinished.
+            // Also while an update of the chunk table is open, for which the other call waits.
             cache.reclaim_unfinished(&clock);
         }
         cache.upkeep(&clock, watermarks, UPKEEP_CHUNK_TIMEOUT_MS);

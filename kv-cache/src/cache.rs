@@ -11,6 +11,7 @@ use crate::area::Areas;
 use crate::geometry::{CacheGeometry, GeometryError};
 use crate::heap::{Heap, LockedHeap};
 use crate::local::Local;
+use crate::reclaim::reclaim_dead_processes;
 use crate::segment::PeerSegment;
 use crate::ward::{BeingEmptied, settle_ward};
 
@@ -96,13 +97,18 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
         }
         heap.come_home(clock)?;
         let cache = Self { member, areas, heap, local };
-        // Whoever had our place in the registry before us left it for good.
+        // N1: from here on holds, descriptors and a chunk that is given back name our place.
+        member.name_place();
+        // Another cache of this member, which is gone.
         settle_ward(member, clock);
         let me = member.process();
         let freed = cache.locked(clock, |heap| {
             heap.drop_holds_of(|process| process == me);
             heap.free_writing_of(|process| process == me)
         });
+        cache.local.count(|metrics| metrics.reclaimed_blocks += freed);
+        // Whoever left before us, where nobody stays who does so now and then.
+        let freed = reclaim_dead_processes(member, clock);
         cache.local.count(|metrics| metrics.reclaimed_blocks += freed);
         cache.sync();
         Ok(cache)
@@ -148,10 +154,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
         })
     }
 
-    /// Frees what dead processes of this host were writing, drops what they held, and takes in chunks
-    /// that they had allocated and not yet used. To be called before a dead process is struck off the registry
-    /// ([`Member::forget_process`]); [`reclaim_dead_processes`](crate::reclaim_dead_processes) does
-    /// both. Returns how many blocks were freed.
+    /// Frees what processes of this host were writing that died or left, drops what they held, and takes
+    /// in chunks that they had allocated and not yet used. To be called before such a process is struck
+    /// off the registry ([`Member::forget_process`]);
+    /// [`reclaim_dead_processes`](crate::reclaim_dead_processes) does both. Returns how many blocks were freed.
     pub fn reap(&self, clock: &impl Clock) -> u64 {
         settle_ward(self.member, clock);
         let (freed, released) = self.locked(clock, |heap| heap.reap());

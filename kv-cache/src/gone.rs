@@ -14,9 +14,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// the keys, which no other process of the host can publish until then. What wrote those
     /// payloads has stopped. Returns how many blocks were freed.
     ///
-    /// To be called now and then, as [`reclaim_dead_processes`](crate::reclaim_dead_processes) is,
-    /// which does not hear of processes that left. Reads this host's DRAM alone while there is
-    /// nothing being written. Does nothing on a node that was declared dead.
+    /// [`reclaim_dead_processes`](crate::reclaim_dead_processes) does so too, and more; this is cheap
+    /// enough to be called every few milliseconds. Reads this host's DRAM alone while there is nothing
+    /// being written. Does nothing on a node that was declared dead.
     pub fn reclaim_unfinished(&self, clock: &impl Clock) -> u64 {
         if self.member().check_member().is_err() {
             return 0;

@@ -1,4 +1,4 @@
-//! What dead processes of a host leave in the cache.
+//! What processes of a host leave in the cache that died, or left without tidying up.
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
@@ -10,21 +10,22 @@ use crate::heap::Heap;
 use crate::local::Local;
 use crate::ward::settle_ward;
 
-/// Frees what dead processes of this host were writing, and strikes them off the registry. Does
-/// nothing, and costs little, when none has died. Returns how many blocks were freed.
+/// Frees what processes of this host were writing that died or left, drops what they held, and strikes
+/// them off the registry: their places pass on (N1 in `cxl_shm`'s `member/places.rs`). Does nothing,
+/// and costs little, when there are none. Returns how many blocks were freed.
 ///
-/// To be called now and then by every process that stays: a host whose registry fills up with the
-/// dead takes no more processes. Waits for no other host, and needs no [`Cache`](crate::Cache).
+/// To be called now and then by every process that stays: a host whose registry is full of processes
+/// that are gone takes no more. Waits for no other host, and needs no [`Cache`](crate::Cache).
 pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     clock: &impl Clock,
 ) -> u64 {
-    let dead = member.dead_processes();
-    // Also of one that is not among the dead: who panicked has left.
+    let gone = member.gone_processes();
+    // Also of one that is not among them: a panic may have ended a guardianship of this process.
     settle_ward(member, clock);
     // Whether a chunk that one of them was taking is this node's is known only when its update is
     // redone: taken in before, it would be nobody's. The next call finds them again.
-    if dead.is_empty() || !member.recover_locks() {
+    if gone.is_empty() || !member.recover_locks() {
         return 0;
     }
     let layout = *member.layout();
@@ -51,12 +52,12 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
         // Not a cache: then nothing of one is to be freed either.
         Err(_) => (0, true),
     };
-    // Struck off, whoever gets its place would seem to be giving the chunk back.
+    // N1: whoever gets its place would seem to be giving the chunk back.
     if !settled {
         return freed;
     }
-    tracing::info!(processes = dead.len(), freed, "reclaimed what dead processes left");
-    for process in dead {
+    tracing::info!(processes = gone.len(), freed, "reclaimed what processes left that are gone");
+    for process in gone {
         member.forget_process(process);
     }
     freed

@@ -7,7 +7,7 @@
 //! 32      ticket counter of the queues
 //! 48 ..   host locks, one every 16 words: agent, manager, heap, objects, chunk demand, ward
 //! 144 ..  owner words, one per lock of the region (rule Q1)
-//! ...     process registry: {identity, generation} x 256
+//! ...     process registry: {place, generation} x 256 (rule N1, in `places`)
 //! ...     waiters' words: {lock, ticket} x 256 (rule Q2)
 //! ...     lock stamps: {term, phase, ticket} per lock of the region (rule T1)
 //! ...     what an operator confirmed: per node 1 + the incarnation that is off
@@ -21,6 +21,7 @@
 //! all the time lie 128 bytes apart: processors fetch lines of 64 bytes in pairs.
 
 use super::LossCause;
+use super::places::{GoneProcess, Place};
 use super::process::{Liveness, PROCESSES_MAX, ProcessIdentity, ProcessSlot};
 use crate::alloc::{HEAP_WORDS, HeapWords};
 use crate::fabric::HostMemory;
@@ -239,8 +240,9 @@ impl<H: HostMemory> HostTier<H> {
     /// Enters a process into the registry; `None` when it is full.
     pub(crate) fn register(&self, identity: ProcessIdentity) -> Option<(ProcessSlot, HolderToken)> {
         (0..PROCESSES_MAX).map(ProcessSlot).find_map(|slot| {
-            let (identity_at, generation_at) = self.process_at(slot);
-            self.memory.compare_exchange(identity_at, 0, identity.word()).ok()?;
+            let (place_at, generation_at) = self.process_at(slot);
+            let taken = Place::Taken { identity, named: false }.word();
+            self.memory.compare_exchange(place_at, 0, taken).ok()?;
             let generation = self.memory.load(generation_at).wrapping_add(1);
             self.memory.store(generation_at, generation);
             // What a dead predecessor waited for (Q3). Until here it looks as if we did.
@@ -261,15 +263,53 @@ impl<H: HostMemory> HostTier<H> {
         }
     }
 
-    /// Strikes a process off the registry, if it is still the one in `slot`: another may have
-    /// struck it off, and a third taken its place. Everything it held has been recovered.
-    pub(crate) fn unregister(&self, slot: ProcessSlot, process: ProcessIdentity) {
-        let _ = self.memory.compare_exchange(self.process_at(slot).0, process.word(), 0);
+    /// The process in `slot` leaves: its place is free, unless the layer above may name it (N1).
+    pub(crate) fn unregister(&self, slot: ProcessSlot, identity: ProcessIdentity) {
+        let (place_at, generation_at) = self.process_at(slot);
+        let generation = self.memory.load(generation_at);
+        for (named, after) in [(false, Place::Free), (true, Place::Left { generation })] {
+            let taken = Place::Taken { identity, named }.word();
+            // It fails when others believed the process dead and struck it off.
+            let _ = self.memory.compare_exchange(place_at, taken, after.word());
+        }
+    }
+
+    /// From now on the layer above may name the place of the process in `slot` (N1).
+    pub(crate) fn name_place(&self, slot: ProcessSlot, identity: ProcessIdentity) {
+        let [before, after] = [false, true].map(|named| Place::Taken { identity, named }.word());
+        let _ = self.memory.compare_exchange(self.process_at(slot).0, before, after);
+    }
+
+    /// The places of processes that died or left.
+    pub(crate) fn gone<'t>(
+        &'t self,
+        liveness: &'t impl Liveness,
+    ) -> impl Iterator<Item = GoneProcess> + 't {
+        (0..PROCESSES_MAX).map(ProcessSlot).filter_map(|slot| {
+            let place = Place::from_word(self.memory.load(self.process_at(slot).0));
+            GoneProcess::of(slot, place, liveness)
+        })
+    }
+
+    /// Frees the place of a process that is gone. Does nothing when somebody else has done so.
+    pub(crate) fn free_place(&self, gone: GoneProcess) {
+        let place_at = self.process_at(gone.slot()).0;
+        let _ = self.memory.compare_exchange(place_at, gone.place().word(), Place::Free.word());
+    }
+
+    /// Whether no other process has had the place that `token` names since.
+    pub(crate) fn has_place(&self, token: HolderToken) -> bool {
+        let slot = token.process();
+        slot.0 < PROCESSES_MAX
+            && HolderToken::new(slot, self.memory.load(self.process_at(slot).1)) == token
     }
 
     /// Who is in a slot of the registry.
     pub(crate) fn process(&self, slot: ProcessSlot) -> Option<ProcessIdentity> {
-        ProcessIdentity::from_word(self.memory.load(self.process_at(slot).0))
+        match Place::from_word(self.memory.load(self.process_at(slot).0)) {
+            Place::Taken { identity, .. } => Some(identity),
+            Place::Free | Place::Left { .. } => None,
+        }
     }
 
     /// The registry's entries.
@@ -279,13 +319,8 @@ impl<H: HostMemory> HostTier<H> {
 
     /// Whether the process that `token` names is still in its slot and alive.
     pub(crate) fn is_holder_alive(&self, token: HolderToken, liveness: &impl Liveness) -> bool {
-        let slot = token.process();
-        if slot.0 >= PROCESSES_MAX {
-            return false;
-        }
-        let generation = self.memory.load(self.process_at(slot).1);
-        HolderToken::new(slot, generation) == token
-            && self.process(slot).is_some_and(|identity| liveness.is_alive(identity))
+        self.has_place(token)
+            && self.process(token.process()).is_some_and(|identity| liveness.is_alive(identity))
     }
 
     /// The words of the heap of objects.

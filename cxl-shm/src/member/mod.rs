@@ -19,6 +19,7 @@ mod join;
 mod loss;
 mod manage;
 mod node_death;
+mod places;
 mod process;
 mod recovery;
 mod seat;
@@ -43,6 +44,7 @@ pub use join::{HostIdentity, JoinError, LeaveOutcome};
 pub use loss::{LossCause, MembershipLost};
 pub use manage::{Manage, ManageError, ManagerSeen};
 pub use node_death::{NodeDeath, confirm_off_here};
+pub use places::GoneProcess;
 pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
 pub use recovery::RecoveryNews;
 pub(crate) use seat::Seat;
@@ -160,24 +162,6 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     #[must_use]
     pub fn is_process_alive(&self, slot: ProcessSlot) -> bool {
         self.seat.tier().process(slot).is_some_and(|identity| self.liveness.is_alive(identity))
-    }
-
-    /// Processes of this host that died without leaving. What they held in the layer above is
-    /// reclaimed first, then they are struck off with [`Self::forget_process`].
-    #[must_use]
-    pub fn dead_processes(&self) -> Vec<ProcessSlot> {
-        let dead = |(slot, identity)| (!self.liveness.is_alive(identity)).then_some(slot);
-        self.seat.tier().processes().filter_map(dead).collect()
-    }
-
-    /// Strikes a dead process off the registry. Does nothing while it lives.
-    pub fn forget_process(&self, slot: ProcessSlot) {
-        // One look at who it is: the slot may pass to a living process at any time.
-        if let Some(process) = self.seat.tier().process(slot)
-            && !self.liveness.is_alive(process)
-        {
-            self.seat.tier().unregister(slot, process);
-        }
     }
 
     /// The processes of this host.
@@ -439,7 +423,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         &self.seat
     }
 
-    pub(crate) fn token(&self) -> HolderToken {
+    /// Names this process in its host's registry. No other process ever has the same token.
+    #[must_use]
+    pub fn token(&self) -> HolderToken {
         self.token
     }
 

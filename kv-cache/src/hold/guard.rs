@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use cxl_shm::member::ProcessSlot;
+use cxl_shm::lock::HolderToken;
 
 use crate::descriptor::Handle;
 use crate::key::BlockKey;
@@ -12,7 +12,7 @@ use crate::lookup::MatchedBlock;
 /// A hold that somebody gave up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Release {
-    pub(crate) process: ProcessSlot,
+    pub(crate) holder: HolderToken,
     pub(crate) handle: Handle,
 }
 
@@ -25,14 +25,14 @@ pub(crate) struct Release {
 #[must_use = "a block that is not kept in a variable is released again"]
 pub struct HeldBlock {
     block: MatchedBlock,
-    process: ProcessSlot,
+    holder: HolderToken,
     /// Where it goes when it is dropped.
     local: Arc<Local>,
 }
 
 impl HeldBlock {
-    pub(crate) fn new(block: MatchedBlock, process: ProcessSlot, local: Arc<Local>) -> Self {
-        Self { block, process, local }
+    pub(crate) fn new(block: MatchedBlock, holder: HolderToken, local: Arc<Local>) -> Self {
+        Self { block, holder, local }
     }
 
     /// The block, to be fetched.
@@ -57,7 +57,7 @@ impl HeldBlock {
 impl Drop for HeldBlock {
     fn drop(&mut self) {
         // No lock of the host here, which may be waited for.
-        let release = Release { process: self.process, handle: self.block.handle };
+        let release = Release { holder: self.holder, handle: self.block.handle };
         let mut list = self.local.released.lock().unwrap_or_else(PoisonError::into_inner);
         list.push(release);
     }

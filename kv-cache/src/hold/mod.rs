@@ -19,8 +19,9 @@
 //! - **H3** A hold does not spare the second look (F2).
 //! - **H4** Threads and processes of one host share a stamp. Their holds are counted in the host's
 //!   DRAM ([`table`]); counts and stamps change under the heap lock; the stamp is released at the
-//!   last one, and a touch leaves it alone. Holds of a dead process are dropped by the next that
-//!   looks after the dead.
+//!   last one, and a touch leaves it alone. Holds of a process that died or left are dropped by the
+//!   next that looks after those that are gone, and only then does the place of that process pass on
+//!   (N1 in `cxl_shm`'s `member/places.rs`). A release whose holder has lost its place does nothing.
 //! - **H5** A hold lasts as long as the stamp says from when the *owner* first saw it, on its own
 //!   clock ([`watch`]): a dead reader blocks nothing for longer. Holds of a node that has left, or
 //!   was declared dead, do not count; a node that joins again releases what its former life left. One

@@ -82,10 +82,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         }
         let handles: Vec<_> = wanted.iter().map(|wanted| wanted.handle).collect();
         let stamped = self.locked(clock, |heap| heap.stamp_holds(&handles, hold_ms));
-        let process = self.member().process();
+        let holder = self.member().token();
         let guard = |wanted: &Wanted| {
             let block = MatchedBlock { key: wanted.key, handle: wanted.handle };
-            HeldBlock::new(block, process, Arc::clone(self.local()))
+            HeldBlock::new(block, holder, Arc::clone(self.local()))
         };
         let mut outcomes: Vec<_> = wanted
             .iter()
@@ -213,8 +213,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
 
     /// Carries out what holders gave up. Returns how many.
     pub(crate) fn release_holds(&mut self, releases: &[Release]) -> u64 {
-        for Release { process, handle } in releases {
-            self.holds.remove(*process, *handle);
+        for Release { holder, handle } in releases {
+            // H4: a place passes on after its holds were dropped. What is there now is another's.
+            if self.member.has_place(*holder) {
+                self.holds.remove(holder.process(), *handle);
+            }
         }
         let slots = releases.iter().map(|it| (it.handle.owner(), it.handle.slot()));
         self.unstamp(slots);

@@ -81,7 +81,7 @@ impl Holder {
             Stage::Leaving => {
                 let block = MatchedBlock { key: self.wanted.key, handle };
                 let local = std::sync::Arc::clone(cache.local());
-                let held = HeldBlock::new(block, cache.member().process(), local);
+                let held = HeldBlock::new(block, cache.member().token(), local);
                 cache.release(&clock, vec![held]);
                 Stage::Done
             }

@@ -11,6 +11,7 @@ mod hold_many;
 mod homecoming;
 mod lag;
 mod mutation;
+mod places;
 mod pressure;
 mod recovery;
 mod room;

@@ -416,7 +416,7 @@ impl<F: Fabric> Worker<'_, F> {
 /// Returns once nothing is left of processes of this host that died.
 fn look_after_the_dead<F: Fabric>(member: &ChildMember<F>, clock: &SystemClock) {
     let mut tries = 0;
-    while !member.dead_processes().is_empty() {
+    while !member.gone_processes().is_empty() {
         reclaim_dead_processes(member, clock);
         clock.pause(tries);
         tries += 1;
