@@ -33,6 +33,8 @@ pub enum Mutant {
     AcknowledgesNoHolder,
     /// T4: a manager grants before every node has acknowledged its term.
     GrantsUnacknowledged,
+    /// S2: a thread that waits does not look whether its number was overwritten by a smaller one.
+    TellsOnce,
     /// L2: recovery releases the lock, then redoes.
     ReleasesBeforeRedo,
     /// L2: recovery closes the intent, then redoes it.
@@ -62,7 +64,7 @@ pub enum Mutant {
 #[cfg(any(test, feature = "proof"))]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::SharesLine,
         Self::LastGranteeOnly,
         Self::ReusesTicket,
@@ -73,6 +75,7 @@ impl Mutant {
         Self::TermInTwoSteps,
         Self::AcknowledgesNoHolder,
         Self::GrantsUnacknowledged,
+        Self::TellsOnce,
         Self::ReleasesBeforeRedo,
         Self::ClosesBeforeRedo,
         Self::DecidesUnseen,

@@ -27,6 +27,7 @@ pub fn broken() -> Vec<Broken> {
     let long = |mutant, scenario, memory| Broken { mutant, scenario, memory, long: true };
     vec![
         short(Mutant::SharesLine, "bakery-2x2", STICKY),
+        short(Mutant::TellsOnce, "two-locks", STICKY),
         short(Mutant::PublishesAfterRelease, "bakery-2x2", STICKY),
         short(Mutant::ReusesTicket, "arbitrated-2x2", STICKY),
         short(Mutant::DecidesUnseen, "consensus-2", STICKY),

@@ -95,17 +95,25 @@ pub(super) fn exclusion(clients: Vec<usize>) -> Claim {
 /// The claims of a model in which `clients` count: at most one is inside, all come to their end,
 /// and no count is lost.
 pub(super) fn claim_counting(model: &mut Model<LockTask>, clients: &[usize], counter: Counter) {
-    model.always = exclusion(clients.to_vec());
-    let all = clients.to_vec();
+    claim_counting_each(model, &[(clients.to_vec(), counter)]);
+}
+
+/// As [`claim_counting`], of several locks: the clients of each, and what they count.
+pub(super) fn claim_counting_each(model: &mut Model<LockTask>, locks: &[(Vec<usize>, Counter)]) {
+    let claims: Vec<_> = locks.iter().map(|(clients, _)| exclusion(clients.clone())).collect();
+    model.always = Rc::new(move |views| claims.iter().try_for_each(|claim| claim(views)));
+    let all: Vec<_> = locks.iter().flat_map(|(clients, _)| clients.clone()).collect();
     model.ended = Rc::new(move |views: Views<'_>| all.iter().all(|c| views[*c] & DONE != 0));
-    let all = clients.to_vec();
+    let all = locks.to_vec();
     let at_end: EndClaim = Rc::new(move |views, device| {
-        let counted: u64 = all.iter().map(|client| views[*client] >> COUNTED_SHIFT).sum();
-        let found = counter.lines[..counter.used].iter().map(|line| device(word(*line, 0)));
-        match found.into_iter().find(|found| *found != counted) {
-            Some(found) => Err(format!("{counted} counts were made, the device says {found}")),
-            None => Ok(()),
-        }
+        all.iter().try_for_each(|(clients, counter)| {
+            let counted: u64 = clients.iter().map(|client| views[*client] >> COUNTED_SHIFT).sum();
+            let found = counter.lines[..counter.used].iter().map(|line| device(word(*line, 0)));
+            match found.into_iter().find(|found| *found != counted) {
+                Some(found) => Err(format!("{counted} counts were made, the device says {found}")),
+                None => Ok(()),
+            }
+        })
     });
     model.at_end = at_end;
 }

@@ -26,6 +26,7 @@ mod succession;
 #[cfg(test)]
 mod tests;
 mod twins;
+mod two_locks;
 mod wards;
 
 pub use crate::mutant::Mutant;

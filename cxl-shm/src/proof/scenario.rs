@@ -7,6 +7,7 @@ use super::lock_task::Pace;
 use super::records::{read_blocks, read_records};
 use super::recovery::{free_what_the_dead_held, update_through_deaths};
 use super::succession::{Progress, succeed};
+use super::two_locks::{TwoLocks, want_two_locks};
 use super::wards::look_after;
 use crate::fabric::explored::{Exploration, Limits, Memory, Model, Task, explore};
 use crate::fabric::simulated::Site;
@@ -109,6 +110,30 @@ pub fn scenarios() -> Vec<Scenario> {
             "arbitrated lock, 3 nodes, 1 round each",
             false,
             serve(Clients::new(3, 1), 3)
+        ),
+        scenario!(
+            "two-locks",
+            "arbitrated locks, 2 threads of one node want a lock each, 1 round each",
+            false,
+            want_two_locks(TwoLocks::new())
+        ),
+        scenario!(
+            "two-locks-withdraw",
+            "as two-locks, one thread may give its round up at any time",
+            false,
+            want_two_locks(TwoLocks { withdrawals: 1, ..TwoLocks::new() })
+        ),
+        scenario!(
+            "two-locks-shared",
+            "as two-locks, and another node wants one of the locks",
+            true,
+            want_two_locks(TwoLocks { other: true, ..TwoLocks::new() })
+        ),
+        scenario!(
+            "two-locks-twice",
+            "as two-locks, 2 rounds each",
+            true,
+            want_two_locks(TwoLocks { rounds: 2, ..TwoLocks::new() })
         ),
         scenario!(
             "bakery-2x2",

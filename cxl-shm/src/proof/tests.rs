@@ -25,6 +25,11 @@ fn two_nodes_take_turns_in_the_bakery() {
 }
 
 #[test]
+fn two_threads_of_a_node_are_both_heard() {
+    assert!(states("two-locks").iter().all(|states| *states > 1000));
+}
+
+#[test]
 fn a_block_is_read_whole_or_not_at_all() {
     assert!(states("block").iter().all(|states| *states > 100));
 }

@@ -4,7 +4,7 @@
 //! its term.
 
 use super::manager_of;
-use super::summary::tell_manager;
+use super::summary::{Summary, is_hidden, tell_manager};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch};
 use crate::layout::Layout;
@@ -20,6 +20,8 @@ use crate::units::{LockId, NodeId};
 pub(crate) struct Acquire {
     lock: LockId,
     ticket: u64,
+    /// What this thread told the manager last (S2).
+    told: Summary,
 }
 
 impl SharedTier for Acquire {
@@ -37,9 +39,9 @@ impl SharedTier for Acquire {
         // In this order: a manager that is told finds the request.
         seat.request(lock).publish(fabric, ticket);
         crash::reach(CrashPoint::LockTicketPublished);
-        tell_manager(seat, fabric, lock);
+        let told = tell_manager(seat, fabric, lock);
         crash::reach(CrashPoint::LockRequested);
-        Self { lock, ticket }
+        Self { lock, ticket, told }
     }
 
     /// Looks whether the manager of the term we obey has granted our ticket.
@@ -48,7 +50,7 @@ impl SharedTier for Acquire {
         seat: &Seat<H>,
         fabric: &F,
     ) -> Result<Option<Held>, DamagedRequest> {
-        let Self { lock, ticket } = *self;
+        let Self { lock, ticket, told } = *self;
         let waiting = Stamp { phase: Phase::Wait, ..seat.tier().stamp(lock) };
         let Some(manager) = manager_of(seat.layout(), waiting.term) else {
             return Ok(None);
@@ -60,6 +62,10 @@ impl SharedTier for Acquire {
         let ungranted = grant != expected
             && !(mutant::is(Mutant::NoTermCheck) && is_granted_by_any(seat, fabric, index, ticket));
         if ungranted {
+            // S2. After the look: a request that was granted needs no more.
+            if !mutant::is(Mutant::TellsOnce) && is_hidden(seat, fabric, told) {
+                self.told = tell_manager(seat, fabric, lock);
+            }
             return Ok(None);
         }
         // T1: enter only from {T, wait, t}. The agent may have moved on to another term.

@@ -25,6 +25,8 @@
 //!   A time-out is not a fence.
 //! - **T5** The old manager need not notice: its late grants land in words that nobody obeys.
 //!
+//! Which requests a manager reads is said in `summary` (rules S1 and S2).
+//!
 //! The term tells its manager: term `t` belongs to node `t mod nodes`, so two managers never
 //! claim the same one, and each writes grant words of its own (M1).
 
@@ -32,6 +34,8 @@ mod agent;
 mod client;
 mod manager;
 mod summary;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use agent::{Agent, beat_heart, newest_claim, obey_newest_term};
 pub(crate) use client::{Acquire, clear_requests};
