@@ -12,17 +12,18 @@ pub enum LockError {
          one of its hosts"
     )]
     NoManager,
-    /// The lock manager does not move any more. Not under the protocol `bakery`.
+    /// The lock manager does not move any more. Not under the protocol `bakery`. The first who waits finds
+    /// that out; all of its host are refused at once from then on, until the manager moves again.
     #[error(
-        "the lock manager on node {node} (term {term}) has not moved for {silent_ms} ms; start \
-         one with `rackline lock-manager` on this or another host, it takes over"
+        "the lock manager on node {node} (term {term}) has not moved for {silent_ms} ms or longer; \
+         start one with `rackline lock-manager` on this or another host, it takes over"
     )]
     ManagerSilent {
         /// Where it ran.
         node: NodeId,
         /// Its term.
         term: u64,
-        /// How long it has been silent.
+        /// How long it has been silent, at least.
         silent_ms: u64,
     },
     /// Another holder kept it too long.
@@ -62,4 +63,14 @@ pub enum LockError {
         /// The lock.
         lock: LockId,
     },
+}
+
+impl LockError {
+    /// Whether the lock was refused because nobody grants locks at the moment: no lock manager runs, or
+    /// it is silent. The host remembers that: until a lock manager moves, every further request of the
+    /// same host is refused at once, without waiting.
+    #[must_use]
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::NoManager | Self::ManagerSilent { .. })
+    }
 }

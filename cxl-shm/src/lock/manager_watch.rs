@@ -1,49 +1,93 @@
-//! Notices that the lock manager we wait for does not move.
+//! Notices that the lock manager we wait for does not move, and remembers it for the whole host.
+//!
+//! Who finds it silent says for which term and heartbeat, in a word of the host tier. Whoever asks for a
+//! lock next looks once, whether the heartbeat is still that one, and is refused at once when it is. So a
+//! silence costs a host [`SUSPECT_MS`] once, not at every request.
 
 use super::LockError;
 use super::arbitrated::manager_of;
 use crate::fabric::{Fabric, HostMemory};
 use crate::member::{SUSPECT_MS, Seat};
+use crate::units::NodeId;
 
 /// Polls between two looks: each costs a refresh of the manager's heartbeat, and the suspicion
 /// takes a second and a half anyway.
 const POLLS_PER_LOOK: u32 = 32;
+/// Bits of the heartbeat in the host's word: above them there is room for a term and none.
+const BEAT_BITS: u32 = 39;
+
+/// The manager of the term that this host obeys, as it was at one look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Sighting {
+    term: u64,
+    manager: Option<NodeId>,
+    beat: u64,
+}
+
+impl Sighting {
+    fn fresh<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> Self {
+        let term = seat.tier().term();
+        let manager = manager_of(seat.layout(), term);
+        let beat = manager.map_or(0, |node| seat.layout().manager_heartbeat(node).fresh(fabric));
+        Self { term, manager, beat }
+    }
+
+    /// What the host remembers of it. Never 0.
+    fn word(self) -> u64 {
+        (self.term + 1) << BEAT_BITS | self.beat & ((1 << BEAT_BITS) - 1)
+    }
+
+    fn silent_for(self, silent_ms: u64) -> LockError {
+        match self.manager {
+            None => LockError::NoManager,
+            Some(node) => LockError::ManagerSilent { node, term: self.term, silent_ms },
+        }
+    }
+}
 
 /// Watches the lock manager of the term that this host obeys.
 #[derive(Debug, Default)]
 pub(super) struct ManagerWatch {
     polls: u32,
-    /// Term, heartbeat, and since when it has been so.
-    seen: Option<(u64, u64, u64)>,
+    /// As it was last seen, and since when it has been so.
+    seen: Option<(Sighting, u64)>,
 }
 
 impl ManagerWatch {
     /// To be called at each poll that was in vain. The error when nothing has moved for
-    /// [`SUSPECT_MS`].
+    /// [`SUSPECT_MS`], as seen by us, or by others of this host before us.
     pub(super) fn look<F: Fabric, H: HostMemory>(
         &mut self,
         seat: &Seat<H>,
         fabric: &F,
         now_ms: u64,
     ) -> Option<LockError> {
-        // Not the first: mostly the grant comes before there is anything to suspect.
-        self.polls = self.polls.wrapping_add(1);
-        if !self.polls.is_multiple_of(POLLS_PER_LOOK) {
+        let remembered = if self.polls == 0 { seat.tier().silence() } else { 0 };
+        self.polls = self.polls.wrapping_add(1).max(1);
+        // Not the first, unless others know something: mostly the grant comes before there is anything
+        // to suspect.
+        if remembered == 0 && !self.polls.is_multiple_of(POLLS_PER_LOOK) {
             return None;
         }
-        let term = seat.tier().term();
-        let manager = manager_of(seat.layout(), term);
-        let beat = manager.map_or(0, |node| seat.layout().manager_heartbeat(node).fresh(fabric));
+        let sighting = Sighting::fresh(seat, fabric);
+        if remembered == sighting.word() {
+            return Some(sighting.silent_for(SUSPECT_MS));
+        }
+        // It moves, or another one is obeyed.
+        if remembered != 0 {
+            seat.tier().swap_silence(remembered, 0);
+        }
         match self.seen {
-            Some((seen_term, seen_beat, since_ms)) if (seen_term, seen_beat) == (term, beat) => {
+            Some((seen, since_ms)) if seen == sighting => {
                 let silent_ms = now_ms.saturating_sub(since_ms);
-                (silent_ms >= SUSPECT_MS).then_some(match manager {
-                    None => LockError::NoManager,
-                    Some(node) => LockError::ManagerSilent { node, term, silent_ms },
+                (silent_ms >= SUSPECT_MS).then(|| {
+                    let before = seat.tier().silence();
+                    seat.tier().swap_silence(before, sighting.word());
+                    sighting.silent_for(silent_ms)
                 })
             }
             _ => {
-                self.seen = Some((term, beat, now_ms));
+                self.seen = Some((sighting, now_ms));
                 None
             }
         }

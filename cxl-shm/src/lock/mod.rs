@@ -15,6 +15,9 @@
 //! - **L4** No waiter is overtaken without bound: threads of a host take turns in the order in which
 //!   they came, a host that has had the lock goes to the end of the hosts' queue, and what is passed
 //!   within a host is bounded.
+//!
+//! While a thread holds one of the region's own locks it waits for no process of its own host that may
+//! stand still: all hosts would wait with it. `Unlocked` in `alloc/heap/unlocked.rs` holds the heap to that.
 
 pub mod arbitrated;
 mod bakery;
@@ -27,6 +30,8 @@ mod queue;
 mod shared_tier;
 pub(crate) mod stamp;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use error::LockError;
 #[cfg(any(test, feature = "proof"))]

@@ -11,6 +11,8 @@
 //! ...     waiters' words: {lock, ticket} x 256 (rule Q2)
 //! ...     lock stamps: {term, phase, ticket} per lock of the region (rule T1)
 //! ...     what an operator confirmed: per node 1 + the incarnation that is off
+//! ...     silence of the lock manager: {1 + term, heartbeat} for which it was found
+//! ...     chunks that programs of this host may have written: a bit each, or for several
 //! ...     heap of objects: heads of lists, frees in progress
 //! ...     words of the layer above
 //! ```
@@ -34,7 +36,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"RACKTI\0\0");
 /// Version of this layout. Raise it whenever a word of the tier moves or changes its meaning, here, in
 /// the heap's words, in the queues or in the stamps: processes of two versions must not share a tier.
 /// The first version had no number: its first word was `RACKHOST`.
-const LAYOUT_VERSION: u64 = 2;
+const LAYOUT_VERSION: u64 = 3;
 /// Word 0 of a tier that is in use.
 const FIRST_WORD: u64 = MAGIC | LAYOUT_VERSION << 48;
 
@@ -56,6 +58,8 @@ const STATE_MEMBER: u64 = 1;
 const STATE_LOST: u64 = 2;
 /// Host locks: those of [`HostLockName`].
 const OWN_LOCKS: usize = 6;
+/// Words of the map of chunks that may have been written.
+const WRITTEN_WORDS: usize = 127;
 
 /// Who holds a host lock, for the recovery of what a dead process left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,6 +148,17 @@ impl<H: HostMemory> HostTier<H> {
     pub(crate) fn set_confirmed_off(&self, node: NodeId, incarnation: Incarnation) {
         let word = u64::from(incarnation.0) + 1;
         self.memory.store(confirmed_at(self.locks) + node.index(), word);
+    }
+
+    /// For what the lock manager was last found silent, as a word of
+    /// [`ManagerWatch`](crate::lock); 0 when it was not.
+    pub(crate) fn silence(&self) -> u64 {
+        self.memory.load(silence_at(self.locks))
+    }
+
+    /// The silence `found` is over, or begins; unless somebody knows better by now.
+    pub(crate) fn swap_silence(&self, found: u64, now: u64) {
+        let _ = self.memory.compare_exchange(silence_at(self.locks), found, now);
     }
 
     /// Makes the tier anew. The caller is alone with it.
@@ -364,9 +379,17 @@ fn confirmed_at(locks: u32) -> usize {
     stamps_at(locks) + locks as usize
 }
 
+fn silence_at(locks: u32) -> usize {
+    confirmed_at(locks) + usize::from(NODES_MAX)
+}
+
+fn written_at(locks: u32) -> usize {
+    silence_at(locks) + 1
+}
+
 fn heap_at(locks: u32) -> usize {
     // On lines of its own: these words are hot in another way than the locks.
-    (confirmed_at(locks) + usize::from(NODES_MAX)).next_multiple_of(APART)
+    (written_at(locks) + WRITTEN_WORDS).next_multiple_of(APART)
 }
 
 fn application_at(locks: u32) -> usize {
@@ -412,19 +435,19 @@ mod tests {
 
     /// A change here is a change of the layout: raise [`LAYOUT_VERSION`], then change this.
     #[test]
-    fn every_word_is_where_layout_2_has_it() {
-        assert_eq!(FIRST_WORD.to_le_bytes(), *b"RACKTI\x02\0");
+    fn every_word_is_where_layout_3_has_it() {
+        assert_eq!(FIRST_WORD.to_le_bytes(), *b"RACKTI\x03\0");
         let sections = [
             [UUID, NODE, INCARNATION, STATE, TERM, PID_NAMESPACE, PLACES].as_slice(),
             &[REQUESTS, TICKETS, OWN_LOCKS_AT, OWNERS_AT],
             &[processes_at(9), waits_at(9), stamps_at(9), confirmed_at(9), heap_at(9)],
-            &[application_at(9)],
+            &[silence_at(9), written_at(9), application_at(9)],
         ];
         let expected = [
             [1, 3, 4, 5, 6, 7, 8].as_slice(),
             &[16, 32, 48, 144],
-            &[160, 672, 928, 937, 976],
-            &[1168],
+            &[160, 672, 928, 937, 1104],
+            &[969, 970, 1296],
         ];
         assert_eq!(sections, expected);
     }

@@ -1,0 +1,142 @@
+//! Locks between hosts on a simulated rack whose clock drives the lock manager and the agents: what
+//! deaths and a silent manager mean for those who come next.
+
+mod silence;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::SharedGuard;
+use crate::clock::Clock;
+use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use crate::layout::{Geometry, LockProtocol, Superblock, format_superblock};
+use crate::member::{HostIdentity, HostTier, Liveness, Member, ProcessIdentity};
+use crate::units::LockId;
+
+const LOCK: LockId = LockId(9);
+const HOSTS: usize = 3;
+const TIMEOUT_MS: u64 = 200;
+
+const GEOMETRY: Geometry = Geometry {
+    region_bytes: 4 << 20,
+    nodes: 3,
+    locks: 16,
+    chunk_bytes: 64 << 10,
+    area_lines: 1,
+    host_words: 0,
+};
+
+/// Numbers of the processes that are dead.
+#[derive(Clone, Debug, Default)]
+struct Dead(Rc<RefCell<BTreeSet<u32>>>);
+
+impl Liveness for Dead {
+    fn is_alive(&self, process: ProcessIdentity) -> bool {
+        !self.0.borrow().contains(&process.pid())
+    }
+}
+
+type Process = Member<SimulatedHost, SimulatedHostMemory, Dead>;
+type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, Dead>;
+
+/// A clock that goes on only while somebody waits, and then lets others do their work.
+#[derive(Default)]
+struct PumpClock {
+    us: Cell<u64>,
+    others: RefCell<Vec<Box<dyn FnMut()>>>,
+}
+
+impl PumpClock {
+    fn let_others_work(&self) {
+        // Nobody is at work twice at a time.
+        if let Ok(mut others) = self.others.try_borrow_mut() {
+            others.iter_mut().for_each(|work| work());
+        }
+    }
+}
+
+impl Clock for PumpClock {
+    fn now_ms(&self) -> u64 {
+        self.us.get() / 1000
+    }
+
+    fn now_us(&self) -> u64 {
+        self.us.get()
+    }
+
+    fn pause(&self, _: u32) {
+        self.us.set(self.us.get() + 1000);
+        self.let_others_work();
+    }
+}
+
+struct Bed {
+    rack: SimulatedRack,
+    clock: PumpClock,
+    dead: Dead,
+}
+
+impl Bed {
+    /// A rack with a process on each host that beats, and a lock manager on the last.
+    fn new(lock_protocol: LockProtocol) -> Self {
+        let bed = Self::without_manager(lock_protocol);
+        bed.start_manager();
+        bed
+    }
+
+    fn without_manager(lock_protocol: LockProtocol) -> Self {
+        let rack = SimulatedRack::sticky(HOSTS, GEOMETRY.region_bytes);
+        let superblock = Superblock { lock_protocol, ..Superblock::new([1, 2], GEOMETRY, [0; 6]) };
+        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+        let bed = Self { rack, clock: PumpClock::default(), dead: Dead::default() };
+        for host in 0..HOSTS {
+            bed.start_agent(host);
+        }
+        bed
+    }
+
+    fn start_agent(&self, host: usize) {
+        let agent = self.process(host, 2);
+        self.clock.others.borrow_mut().push(Box::new(move || {
+            agent.beat();
+        }));
+    }
+
+    fn start_manager(&self) {
+        // Borrowed as long as the test runs.
+        let member: &'static Process = Box::leak(Box::new(self.process(HOSTS - 1, 2)));
+        let mut manage = member.manage().unwrap();
+        manage.claim().unwrap();
+        self.clock.others.borrow_mut().push(Box::new(move || {
+            manage.poll();
+        }));
+        self.clock.let_others_work();
+    }
+
+    /// The lock manager, started last, works no more.
+    fn stop_manager(&self) -> Box<dyn FnMut()> {
+        self.clock.others.borrow_mut().pop().unwrap()
+    }
+
+    /// A process of `host`.
+    fn process(&self, host: usize, pid: u32) -> Process {
+        let memory = self.rack.host_memory(host, HostTier::words_of(&GEOMETRY));
+        let identity = HostIdentity::simulated(host as u64);
+        let (node, me) = (u16::try_from(host).unwrap(), ProcessIdentity::new(pid, 1));
+        Member::join(
+            self.rack.host(host),
+            memory,
+            node,
+            &identity,
+            me,
+            self.dead.clone(),
+            &self.clock,
+        )
+        .unwrap()
+    }
+
+    fn acquire<'m>(&'m self, process: &'m Process) -> Guard<'m> {
+        process.lock_shared(LOCK, &self.clock, TIMEOUT_MS).unwrap()
+    }
+}
