@@ -5,6 +5,7 @@
 //! - **H-L2** Whoever finds the token of a dead process takes the lock over by one CAS and is told:
 //!   what the dead one left half done is redone or undone before anything else. When the one who
 //!   recovers dies too, the next finds *its* token, and recovers again.
+//!   A holder that unwinds leaves a token that names nobody, which is taken over in the same way.
 //! - **H-L3** A registry slot is reused only under a new generation, so the token of a dead
 //!   process never comes to name a living one.
 
@@ -28,6 +29,9 @@ impl HolderToken {
     pub(crate) fn word(self) -> u64 {
         self.0
     }
+
+    /// Names no process: what a thread leaves in a lock that it gave up while unwinding.
+    const NOBODY: Self = Self(0xffff);
 
     /// The holder's registry slot.
     #[must_use]
@@ -83,6 +87,12 @@ impl<'t, H: HostMemory> HostLock<'t, H> {
     pub fn release(&self, me: HolderToken) {
         // A CAS, not a store: a holder that was wrongly believed dead must not free another's.
         let _ = self.memory.compare_exchange(self.word, me.0, 0);
+    }
+
+    /// Gives the lock up without having finished what it guards: the next holder is told, as after a
+    /// death (H-L2).
+    pub(crate) fn abandon(&self, me: HolderToken) {
+        let _ = self.memory.compare_exchange(self.word, me.0, HolderToken::NOBODY.0);
     }
 
     /// The present holder.
@@ -174,6 +184,11 @@ mod tests {
             assert!(had >= 1);
             assert_eq!(recovered, 1, "exactly one is told");
         });
+    }
+
+    #[test]
+    fn nobody_has_the_place_that_an_unwinding_holder_names() {
+        assert!(HolderToken::NOBODY.process().0 >= crate::member::PROCESSES_MAX);
     }
 
     #[test]

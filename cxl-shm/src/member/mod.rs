@@ -208,7 +208,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
                 HostAcquire::Busy => clock.pause(tries),
                 outcome => {
                     let recovered = outcome == HostAcquire::Recovered;
-                    return HostGuard { lock, token: self.token, recovered };
+                    return HostGuard::new(lock, self.token, recovered);
                 }
             }
             tries += 1;
@@ -223,7 +223,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             HostAcquire::Acquired => false,
             HostAcquire::Recovered => true,
         };
-        Some(HostGuard { lock, token: self.token, recovered })
+        Some(HostGuard::new(lock, self.token, recovered))
     }
 
     /// Takes a lock between hosts, waiting at most `timeout_ms`; zero is [`Self::try_lock_shared`].
@@ -461,16 +461,23 @@ impl<F, H: HostMemory, L> Member<F, H, L> {
     }
 }
 
-/// A host lock, held until this is dropped.
+/// A host lock, held until this is dropped. When it is dropped by a panic the next holder is told so,
+/// as after a death.
 #[derive(Debug)]
 pub struct HostGuard<'m, H: HostMemory> {
     lock: HostLock<'m, H>,
     token: HolderToken,
     recovered: bool,
+    /// The thread was unwinding when it took the lock: then that is no sign of anything left undone.
+    unwinds: bool,
 }
 
-impl<H: HostMemory> HostGuard<'_, H> {
-    /// Whether the holder before died inside: what the lock guards may be half done.
+impl<'m, H: HostMemory> HostGuard<'m, H> {
+    fn new(lock: HostLock<'m, H>, token: HolderToken, recovered: bool) -> Self {
+        Self { lock, token, recovered, unwinds: std::thread::panicking() }
+    }
+
+    /// Whether the holder before died or panicked inside: what the lock guards may be half done.
     #[must_use]
     pub fn recovered(&self) -> bool {
         self.recovered
@@ -479,6 +486,10 @@ impl<H: HostMemory> HostGuard<'_, H> {
 
 impl<H: HostMemory> Drop for HostGuard<'_, H> {
     fn drop(&mut self) {
-        self.lock.release(self.token);
+        if std::thread::panicking() && !self.unwinds {
+            self.lock.abandon(self.token);
+        } else {
+            self.lock.release(self.token);
+        }
     }
 }
