@@ -25,7 +25,7 @@ pub extern "C" fn shmalloc(bytes: usize) -> *mut c_void {
                 ObjectError::TooLarge { .. } | ObjectError::Exhausted { .. } => {
                     CxlShmError::Exhausted
                 }
-                ObjectError::Lock(_) => CxlShmError::Lock,
+                ObjectError::Lock(_) | ObjectError::HeapBusy { .. } => CxlShmError::Lock,
                 ObjectError::Damaged => CxlShmError::Damaged,
             };
             Failure::new(code, error)
@@ -54,7 +54,9 @@ pub extern "C" fn shfree(object: *mut c_void) -> CxlShmError {
                 | FreeError::OtherLife { .. }
                 | FreeError::Named { .. } => CxlShmError::BadArgument,
                 FreeError::Backlog { .. } => CxlShmError::Exhausted,
-                FreeError::OwnerUnknown { .. } | FreeError::Lock(_) => CxlShmError::Lock,
+                FreeError::OwnerUnknown { .. }
+                | FreeError::Lock(_)
+                | FreeError::HeapBusy { .. } => CxlShmError::Lock,
                 FreeError::Damaged => CxlShmError::Damaged,
             };
             Failure::new(code, error)

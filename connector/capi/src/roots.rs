@@ -3,6 +3,7 @@
 
 use std::ffi::{c_char, c_void};
 
+use cxl_shm::alloc::SweepError;
 use cxl_shm::root::{DestroyRootError, GetRootError, PutRootError, RootKind};
 
 use crate::attached::{clock, with_thread};
@@ -39,7 +40,10 @@ pub unsafe extern "C" fn cxl_shm_put(name: *const c_char, object: *const c_void)
                 }
                 PutRootError::NotFound { .. } => CxlShmError::NotFound,
                 PutRootError::Full => CxlShmError::Exhausted,
-                PutRootError::Lock(_) => CxlShmError::Lock,
+                PutRootError::Lock(_)
+                | PutRootError::Heap(SweepError::Lock(_) | SweepError::HeapBusy { .. }) => {
+                    CxlShmError::Lock
+                }
                 PutRootError::Heap(_) => CxlShmError::Damaged,
             };
             Failure::new(code, error)
@@ -89,7 +93,10 @@ pub unsafe extern "C" fn cxl_shm_destroy(name: *const c_char) -> CxlShmError {
         thread.member().destroy_root(clock(), OWN_LOCK_MS, name?).map_err(|error| {
             let code = match error {
                 DestroyRootError::NotFound { .. } => CxlShmError::NotFound,
-                DestroyRootError::Lock(_) => CxlShmError::Lock,
+                DestroyRootError::Lock(_)
+                | DestroyRootError::Heap(SweepError::Lock(_) | SweepError::HeapBusy { .. }) => {
+                    CxlShmError::Lock
+                }
                 DestroyRootError::Heap(_) => CxlShmError::Damaged,
             };
             Failure::new(code, error)

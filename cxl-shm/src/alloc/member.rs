@@ -1,6 +1,6 @@
 //! What a member does with objects.
 
-use super::heap::{self, Access};
+use super::heap::{self, Access, Unlocked};
 use super::{
     AllocateError, FreeError, HeapUsage, Object, ObjectError, PeerObject, ReturnError,
     SharedOffset, SweepError, SweepReport, TakeOverError, demand,
@@ -113,7 +113,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// # Errors
     /// [`SweepError::Damaged`].
     pub fn heap_usage(&self, clock: &impl Clock) -> Result<HeapUsage, SweepError> {
-        Ok(Access::enter(self, clock)?.usage())
+        Ok(Access::enter(&Unlocked::begin(self), clock)?.usage())
     }
 
     /// Frees every object of this node's heap that no root reaches. The caller has made sure that

@@ -97,7 +97,8 @@ pub enum DestroyRootError {
     /// The lock of the roots was not to be had.
     #[error("cannot change the named roots: {0}")]
     Lock(#[from] LockError),
-    /// The root is destroyed, but its object is not freed: the heap is damaged.
+    /// The heap was not to be had, and nothing is changed. Or the heap is damaged: then the root is
+    /// destroyed, and its object is not freed.
     #[error(transparent)]
     Heap(#[from] SweepError),
 }

@@ -12,6 +12,14 @@ const LOOKS_MAX: u32 = 16;
 /// Entries whose heads are refreshed together.
 const BATCH: usize = 8;
 
+/// What one look at the table found.
+enum Seen {
+    Found(u16, RootHead, String),
+    Missing,
+    /// Something was being written, and the name was nowhere else.
+    Torn,
+}
+
 /// What one look found.
 enum Look {
     Found(Root),
@@ -46,6 +54,28 @@ pub(super) fn get<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 fn look<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, name: &str) -> Look {
+    match see(member, name) {
+        Seen::Found(_, head, name) => match object_of(member, &head) {
+            Some(object) => Look::Found(root_of(name, &head, object)),
+            None => Look::NoObject(head.offset()),
+        },
+        Seen::Missing => Look::Missing,
+        Seen::Torn => Look::Torn,
+    }
+}
+
+/// Entry and head of the root of that name, as one look without the lock finds them. Not checked.
+pub(super) fn head_of<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    name: &str,
+) -> Option<(u16, RootHead)> {
+    match see(member, name) {
+        Seen::Found(entry, head, _) => Some((entry, head)),
+        Seen::Missing | Seen::Torn => None,
+    }
+}
+
+fn see<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, name: &str) -> Seen {
     let (layout, fabric) = (member.layout(), member.fabric());
     let mut torn = false;
     let order: Vec<u16> = table::entries_for(name).collect();
@@ -62,10 +92,7 @@ fn look<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, name: &
                     table::refresh_name(layout, fabric, *entry);
                     match table::name(layout, fabric, *entry, &head) {
                         Some(found) if found == name => {
-                            return match object_of(member, &head) {
-                                Some(object) => Look::Found(root_of(found, &head, object)),
-                                None => Look::NoObject(head.offset()),
-                            };
+                            return Seen::Found(*entry, head, found);
                         }
                         // Another name with the same hash.
                         Some(_) => {}
@@ -75,7 +102,7 @@ fn look<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, name: &
             }
         }
     }
-    if torn { Look::Torn } else { Look::Missing }
+    if torn { Seen::Torn } else { Seen::Missing }
 }
 
 pub(super) fn list<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> Vec<Root> {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::alloc::heap::rig::{Rig, TIMEOUT_MS};
+use crate::fabric::Fabric;
 use crate::layout::ROOTS_MAX;
 
 #[test]
@@ -53,6 +54,47 @@ fn every_host_finds_a_root_and_nobody_one_that_is_gone() {
     assert_eq!(a.root(&long), Ok(None));
     let gone = DestroyRootError::NotFound { name: long.clone() };
     assert_eq!(b.destroy_root(&rig.clock, TIMEOUT_MS, &long), Err(gone));
+}
+
+#[test]
+fn a_destroyed_root_takes_the_stores_of_the_destroyer_along() {
+    let rig = Rig::new(8);
+    let (owner, destroyer) = (rig.join(0), rig.join(1));
+    // Of a slot, and of pages.
+    for bytes in [64, 20_000] {
+        let object = owner.allocate(&rig.clock, TIMEOUT_MS, bytes).unwrap();
+        let last = object.area().range().iter().last().unwrap();
+        owner.put_root(&rig.clock, TIMEOUT_MS, "it", object.offset(), RootKind::Leaf).unwrap();
+        let found = destroyer.root("it").unwrap().unwrap().object;
+        destroyer.take_over(found.offset()).unwrap();
+        // As a C program does, through its pointer.
+        destroyer.fabric().store(last.word(0).unwrap(), 1);
+        destroyer.destroy_root(&rig.clock, TIMEOUT_MS, "it").unwrap();
+        owner.answer_chunk_requests(&rig.clock, TIMEOUT_MS).unwrap();
+        let next = owner.allocate(&rig.clock, TIMEOUT_MS, bytes).unwrap();
+        assert_eq!(next.offset(), object.offset(), "its place is the next object's");
+        next.zero(owner.fabric());
+        let late = rig.rack.dirty_lines(1).contains(&last);
+        assert!(!late, "a line of the old object would be written over the next one");
+        assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (M1)");
+    }
+}
+
+#[test]
+fn a_root_that_names_no_object_does_not_keep_others_from_being_collected() {
+    let rig = Rig::new(8);
+    let (a, b) = (rig.join(0), rig.join(1));
+    let first = a.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap().offset();
+    a.put_root(&rig.clock, TIMEOUT_MS, "good", first, RootKind::Leaf).unwrap();
+    b.destroy_root(&rig.clock, TIMEOUT_MS, "good").unwrap();
+    // Damaged: it was destroyed, and names no line of the same heap.
+    let entry = table::entries_for("bad").next().unwrap();
+    let head = crate::layout::RootHead::live("bad", first.bytes() + 8, 1, 1);
+    let head = head.with_state(crate::layout::RootState::Retired);
+    table::head(a.layout(), entry).claim().publish(a.fabric(), &head);
+    assert_eq!(a.answer_chunk_requests(&rig.clock, TIMEOUT_MS), Ok(0));
+    let usage = a.heap_usage(&rig.clock).unwrap();
+    assert_eq!((usage.objects, usage.refused_frees), (0, 1));
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! Putting, replacing and destroying roots, under their lock.
 
 use super::table::{self, Entry};
-use super::{DestroyRootError, PutRootError, RootKind, is_name};
-use crate::alloc::heap::{self, Access, Retired, Standing};
+use super::{DestroyRootError, PutRootError, RootKind, is_name, read};
+use crate::alloc::heap::{self, Access, Deadline, Retired, Standing, Unlocked};
 use crate::alloc::{PeerObject, SharedOffset, SweepError};
 use crate::clock::Clock;
-use crate::fabric::{Fabric, HostMemory};
+use crate::fabric::{Fabric, HostMemory, refresh_all};
 use crate::intent::Update;
 use crate::layout::{ROOT_LOCK, RootHead, RootName, RootState};
 use crate::member::{Liveness, Member};
-use crate::units::{ChunkId, Extent, LINE_BYTES};
+use crate::units::{ChunkId, Extent, LINE_BYTES, LineRange};
 
 /// The whole table, read under its lock.
 struct Table {
@@ -66,28 +66,28 @@ fn chunk_at<F: Fabric, H: HostMemory, L: Liveness>(
 
 /// Where an object stands to this node's heap, built if it has to be. No lock is held.
 fn standing<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+    unlocked: &mut Unlocked<'_, F, H, L>,
     clock: &impl Clock,
-    timeout_ms: u64,
+    deadline: Deadline,
     offset: u64,
 ) -> Result<Standing, SweepError> {
-    let Some(chunk) = chunk_at(member, offset) else { return Ok(Standing::NoHeap) };
-    let standing = Access::enter(member, clock)?.standing(chunk);
+    let Some(chunk) = chunk_at(unlocked.member(), offset) else { return Ok(Standing::NoHeap) };
+    let standing = unlocked.enter_until(clock, deadline)?.standing(chunk);
     if standing != Standing::Unbuilt {
         return Ok(standing);
     }
-    heap::build_new(member, clock, timeout_ms)?;
-    Ok(Access::enter(member, clock)?.standing(chunk))
+    heap::build_new(unlocked, clock, deadline)?;
+    Ok(unlocked.enter_until(clock, deadline)?.standing(chunk))
 }
 
 /// That the object is allocated in this node's heap.
 fn check_ours<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+    unlocked: &mut Unlocked<'_, F, H, L>,
     clock: &impl Clock,
-    timeout_ms: u64,
+    deadline: Deadline,
     offset: SharedOffset,
 ) -> Result<(), PutRootError> {
-    match standing(member, clock, timeout_ms, offset.bytes())? {
+    match standing(unlocked, clock, deadline, offset.bytes())? {
         Standing::Ours => Ok(()),
         Standing::Other(owner) => Err(PutRootError::NotOurs { offset, owner }),
         Standing::Unbuilt | Standing::NoHeap => Err(PutRootError::NotAnObject { offset }),
@@ -105,29 +105,30 @@ pub(super) fn put<F: Fabric, H: HostMemory, L: Liveness>(
     if !is_name(name) {
         return Err(PutRootError::BadName { bytes: name.len() });
     }
-    check_ours(member, clock, timeout_ms, offset)?;
-    let (layout, fabric) = (member.layout(), member.fabric());
-    let _guard = member.lock_shared(ROOT_LOCK, clock, timeout_ms)?;
-    let table = Table::read(member);
-    if table.find(member, name).is_some() {
-        return Err(PutRootError::Exists { name: name.to_owned() });
-    }
-    if table.live().any(|(_, head)| head.offset() == offset.bytes()) {
-        return Err(PutRootError::AlreadyNamed { offset });
-    }
-    let (entry, sequence) = table.room_for(name).ok_or(PutRootError::Full)?;
-    // Until the root is there nobody else on this host can free the object.
-    let access = Access::enter(member, clock).map_err(SweepError::from)?;
-    let place = access.allocated(offset.bytes()).ok_or(PutRootError::NotAnObject { offset })?;
-    let mut update = Update::new(layout, ROOT_LOCK);
-    for (line, part) in table::name_lines(layout, entry).iter().zip(RootName::lines(name, sequence))
-    {
-        update = update.line(fabric, *line, &part);
-    }
-    let head = RootHead::live(name, offset.bytes(), kind.code(), sequence);
-    update.line(fabric, table::head(layout, entry), &head).commit(member.seat(), fabric);
-    access.set_named(&place, true);
-    Ok(())
+    let (mut unlocked, deadline) = (Unlocked::begin(member), Deadline::after(clock, timeout_ms));
+    check_ours(&mut unlocked, clock, deadline, offset)?;
+    unlocked.in_heap_under(&[ROOT_LOCK], clock, deadline, |access| {
+        let (layout, fabric) = (member.layout(), member.fabric());
+        let table = Table::read(member);
+        if table.find(member, name).is_some() {
+            return Err(PutRootError::Exists { name: name.to_owned() });
+        }
+        if table.live().any(|(_, head)| head.offset() == offset.bytes()) {
+            return Err(PutRootError::AlreadyNamed { offset });
+        }
+        let (entry, sequence) = table.room_for(name).ok_or(PutRootError::Full)?;
+        // Until the root is there nobody else on this host can free the object.
+        let place = access.allocated(offset.bytes()).ok_or(PutRootError::NotAnObject { offset })?;
+        let mut update = Update::new(layout, ROOT_LOCK);
+        let lines = table::name_lines(layout, entry);
+        for (line, part) in lines.iter().zip(RootName::lines(name, sequence)) {
+            update = update.line(fabric, *line, &part);
+        }
+        let head = RootHead::live(name, offset.bytes(), kind.code(), sequence);
+        update.line(fabric, table::head(layout, entry), &head).commit(member.seat(), fabric);
+        access.set_named(&place, true);
+        Ok(())
+    })
 }
 
 pub(super) fn replace<F: Fabric, H: HostMemory, L: Liveness>(
@@ -138,31 +139,36 @@ pub(super) fn replace<F: Fabric, H: HostMemory, L: Liveness>(
     offset: SharedOffset,
     kind: RootKind,
 ) -> Result<PeerObject, PutRootError> {
-    check_ours(member, clock, timeout_ms, offset)?;
-    let (layout, fabric) = (member.layout(), member.fabric());
-    let _guard = member.lock_shared(ROOT_LOCK, clock, timeout_ms)?;
-    let table = Table::read(member);
-    let found = table.find(member, name);
-    let (entry, head) = found.ok_or_else(|| PutRootError::NotFound { name: name.to_owned() })?;
-    if table.live().any(|(_, head)| head.offset() == offset.bytes()) {
-        return Err(PutRootError::AlreadyNamed { offset });
-    }
-    let access = Access::enter(member, clock).map_err(SweepError::from)?;
-    let old = SharedOffset::new(head.offset()).ok_or(PutRootError::NotAnObject { offset })?;
-    match chunk_at(member, old.bytes()).map(|chunk| access.standing(chunk)) {
-        Some(Standing::Ours) => {}
-        Some(Standing::Other(owner)) => return Err(PutRootError::NotOurs { offset: old, owner }),
-        _ => return Err(PutRootError::NotAnObject { offset: old }),
-    }
-    let place = access.allocated(offset.bytes()).ok_or(PutRootError::NotAnObject { offset })?;
-    let old_place =
-        access.allocated(old.bytes()).ok_or(PutRootError::NotAnObject { offset: old })?;
-    let head = head.with_offset(offset.bytes(), kind.code());
-    let update = Update::new(layout, ROOT_LOCK);
-    update.line(fabric, table::head(layout, entry), &head).commit(member.seat(), fabric);
-    access.set_named(&place, true);
-    access.set_named(&old_place, false);
-    Ok(PeerObject::new(old_place.extent(), Some((member.node(), member.incarnation()))))
+    let (mut unlocked, deadline) = (Unlocked::begin(member), Deadline::after(clock, timeout_ms));
+    check_ours(&mut unlocked, clock, deadline, offset)?;
+    unlocked.in_heap_under(&[ROOT_LOCK], clock, deadline, |access| {
+        let (layout, fabric) = (member.layout(), member.fabric());
+        let table = Table::read(member);
+        let found = table.find(member, name);
+        let (entry, head) =
+            found.ok_or_else(|| PutRootError::NotFound { name: name.to_owned() })?;
+        if table.live().any(|(_, head)| head.offset() == offset.bytes()) {
+            return Err(PutRootError::AlreadyNamed { offset });
+        }
+        let old = SharedOffset::new(head.offset()).ok_or(PutRootError::NotAnObject { offset })?;
+        // The old object is the caller's to free, in this node's heap: it takes no other host's stores.
+        match chunk_at(member, old.bytes()).map(|chunk| access.standing(chunk)) {
+            Some(Standing::Ours) => {}
+            Some(Standing::Other(owner)) => {
+                return Err(PutRootError::NotOurs { offset: old, owner });
+            }
+            _ => return Err(PutRootError::NotAnObject { offset: old }),
+        }
+        let place = access.allocated(offset.bytes()).ok_or(PutRootError::NotAnObject { offset })?;
+        let old_place =
+            access.allocated(old.bytes()).ok_or(PutRootError::NotAnObject { offset: old })?;
+        let head = head.with_offset(offset.bytes(), kind.code());
+        let update = Update::new(layout, ROOT_LOCK);
+        update.line(fabric, table::head(layout, entry), &head).commit(member.seat(), fabric);
+        access.set_named(&place, true);
+        access.set_named(&old_place, false);
+        Ok(PeerObject::new(old_place.extent(), Some((member.node(), member.incarnation()))))
+    })
 }
 
 pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
@@ -171,36 +177,55 @@ pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
     timeout_ms: u64,
     name: &str,
 ) -> Result<(), DestroyRootError> {
-    let fabric = member.fabric();
-    let _guard = member.lock_shared(ROOT_LOCK, clock, timeout_ms)?;
-    let table = Table::read(member);
-    let found = table.find(member, name);
-    let (entry, head) =
-        found.ok_or_else(|| DestroyRootError::NotFound { name: name.to_owned() })?;
-    let chunk = chunk_at(member, head.offset());
-    let standing = {
-        let access = Access::enter(member, clock).map_err(SweepError::from)?;
-        chunk.map_or(Standing::NoHeap, |chunk| access.standing(chunk))
-    };
-    if standing == Standing::NoHeap {
-        // It names nothing that anybody could free.
-        table::set_free(member.seat(), fabric, entry);
-        return Ok(());
-    }
-    table::set_state(member.seat(), fabric, entry, RootState::Retired);
-    match standing {
-        Standing::Ours => {
-            collect_here(member, clock)?;
+    let (mut unlocked, deadline) = (Unlocked::begin(member), Deadline::after(clock, timeout_ms));
+    let published =
+        read::head_of(member, name).inspect(|(_, head)| take_stores_along(member, head));
+    unlocked.in_heap_under(&[ROOT_LOCK], clock, deadline, |access| {
+        let fabric = member.fabric();
+        let table = Table::read(member);
+        let found = table.find(member, name);
+        let (entry, head) =
+            found.ok_or_else(|| DestroyRootError::NotFound { name: name.to_owned() })?;
+        let chunk = chunk_at(member, head.offset());
+        let standing = chunk.map_or(Standing::NoHeap, |chunk| access.standing(chunk));
+        if standing == Standing::NoHeap {
+            // It names nothing that anybody could free.
+            table::set_free(member.seat(), fabric, entry);
+            return Ok(());
         }
-        Standing::Other(owner) => {
-            // M1: the lock of the roots is held, so one process of this host is here.
-            let retired = heap::retired(member.layout(), member.node(), owner).claim();
-            retired.publish(fabric, retired.own(fabric).wrapping_add(1));
+        if published != Some((entry, *head)) {
+            // Of another root of that name, put since we looked.
+            take_stores_along(member, head);
         }
-        // The sweep that builds the chunk does not find the object reachable.
-        Standing::Unbuilt | Standing::NoHeap => {}
+        table::set_state(member.seat(), fabric, entry, RootState::Retired);
+        match standing {
+            Standing::Ours => {
+                collect_locked(member, &access)?;
+            }
+            Standing::Other(owner) => {
+                // M1: the lock of the roots is held, so one process of this host is here.
+                let retired = heap::retired(member.layout(), member.node(), owner).claim();
+                retired.publish(fabric, retired.own(fabric).wrapping_add(1));
+            }
+            // The sweep that builds the chunk does not find the object reachable.
+            Standing::Unbuilt | Standing::NoHeap => {}
+        }
+        Ok(())
+    })
+}
+
+/// O4, N4, M1: what this host wrote in the object of a root that it destroys is on the device before its
+/// owner may free it, so that none of it lands in the next object. Called before the lock of the roots is
+/// taken: the object may be as long as a chunk, and nobody writes it any more.
+fn take_stores_along<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    head: &RootHead,
+) {
+    let object = SharedOffset::new(head.offset()).and_then(|offset| heap::find(member, offset));
+    let ours = |object: &PeerObject| object.life().is_some_and(|(node, _)| node == member.node());
+    if let Some(object) = object.filter(|object| !ours(object)) {
+        member.fabric().publish(LineRange::covering(object.extent()));
     }
-    Ok(())
 }
 
 /// Whether other hosts say that they have destroyed roots whose objects are this node's.
@@ -211,22 +236,25 @@ pub(crate) fn retired_by_others<F: Fabric, H: HostMemory, L: Liveness>(
     others(member).any(|(sender, count)| words.retired_seen(sender) != count)
 }
 
+/// What each other node says of itself, freshly read with one fence.
 fn others<'m, F: Fabric, H: HostMemory, L: Liveness>(
     member: &'m Member<F, H, L>,
 ) -> impl Iterator<Item = (crate::units::NodeId, u64)> + 'm {
     let (layout, me) = (member.layout(), member.node());
-    let others = layout.nodes().filter(move |node| *node != me);
-    others.map(move |node| (node, heap::retired(layout, node, me).fresh(member.fabric())))
+    let others = move || layout.nodes().filter(move |node| *node != me);
+    let count = move |node| heap::retired(layout, node, me);
+    refresh_all(member.fabric(), others().map(|node| count(node).range()));
+    others().map(move |node| (node, count(node).cached(member.fabric())))
 }
 
 /// Frees the objects of this node's heap whose roots were destroyed.
 pub(crate) fn collect<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+    unlocked: &mut Unlocked<'_, F, H, L>,
     clock: &impl Clock,
-    timeout_ms: u64,
+    deadline: Deadline,
 ) -> Result<u64, SweepError> {
-    let _guard = member.lock_shared(ROOT_LOCK, clock, timeout_ms)?;
-    collect_retired(member, || Ok(Access::enter(member, clock)?))
+    let member = unlocked.member();
+    unlocked.in_heap_under(&[ROOT_LOCK], clock, deadline, |access| collect_retired(member, &access))
 }
 
 /// As [`collect`], without waiting: not for the lock of the roots, nor, with that lock in hand, for a
@@ -237,33 +265,25 @@ pub(crate) fn try_collect<F: Fabric, H: HostMemory, L: Liveness>(
 ) -> Result<Option<u64>, SweepError> {
     let Some(_guard) = member.try_lock_shared(ROOT_LOCK, clock)? else { return Ok(None) };
     let Some(access) = Access::try_enter(member)? else { return Ok(None) };
-    collect_retired(member, || Ok(access)).map(Some)
+    collect_retired(member, &access).map(Some)
 }
 
 /// The caller holds the lock of the roots.
-fn collect_retired<'m, F: Fabric, H: HostMemory, L: Liveness>(
-    member: &'m Member<F, H, L>,
-    enter: impl FnOnce() -> Result<Access<'m, F, H, L>, SweepError>,
+fn collect_retired<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    access: &Access<'_, F, H, L>,
 ) -> Result<u64, SweepError> {
     // Counted first: what is destroyed from here on is for the next look.
     let counts: Vec<_> = others(member).collect();
     // L1.
     member.fabric().refresh(member.layout().roots().range());
-    let collected = collect_locked(member, &enter()?)?;
+    let collected = collect_locked(member, access)?;
     let words = member.seat().tier().heap_words();
     counts.into_iter().for_each(|(sender, count)| words.set_retired_seen(sender, count));
     Ok(collected)
 }
 
 /// As [`collect`]; the caller holds the lock of the roots and has refreshed them.
-fn collect_here<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    clock: &impl Clock,
-) -> Result<u64, SweepError> {
-    collect_locked(member, &Access::enter(member, clock)?)
-}
-
-/// As [`collect_here`], in the heap.
 fn collect_locked<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     access: &Access<'_, F, H, L>,

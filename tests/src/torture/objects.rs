@@ -157,6 +157,7 @@ impl<'m, F: Fabric> Objects<'m, F> {
                 Ok(Some(object))
             }
             Err(ObjectError::Lock(error)) => busy(error).map(|()| None),
+            Err(ObjectError::HeapBusy { .. }) => tell(&Event::Busy).map(|()| None),
             Err(ObjectError::Exhausted { source: AllocateError::Lock(error), .. }) => {
                 busy(error).map(|()| None)
             }
@@ -213,6 +214,7 @@ impl<'m, F: Fabric> Objects<'m, F> {
                 PutRootError::Lock(error) | PutRootError::Heap(SweepError::Lock(error)) => {
                     busy(error)
                 }
+                PutRootError::Heap(SweepError::HeapBusy { .. }) => tell(&Event::Busy),
                 error => fault(&error),
             };
         }
@@ -270,7 +272,9 @@ impl<'m, F: Fabric> Objects<'m, F> {
             Err(DestroyRootError::NotFound { .. }) if !certain => {}
             // It has begun, and may be done: the next life finds out.
             Err(DestroyRootError::Lock(error)) => return busy(error).map(|()| false),
-            Err(DestroyRootError::Heap(SweepError::Lock(error))) => busy(error)?,
+            Err(DestroyRootError::Heap(SweepError::HeapBusy { .. })) => {
+                return tell(&Event::Busy).map(|()| false);
+            }
             Err(error) => fault(&error)?,
         }
         tell(&Event::Destroyed(root.worker, root.number))?;
@@ -303,6 +307,7 @@ impl<'m, F: Fabric> Objects<'m, F> {
                 Ok(()) if self.adopts => return Ok(()),
                 Err(FreeError::Named { .. }) => return Ok(()),
                 Err(FreeError::Lock(error)) => busy(error)?,
+                Err(FreeError::HeapBusy { .. }) => tell(&Event::Busy)?,
                 Err(FreeError::Backlog { .. } | FreeError::OwnerUnknown { .. }) if self.adopts => {
                     return Ok(());
                 }
@@ -407,7 +412,11 @@ impl<'m, F: Fabric> Objects<'m, F> {
             Ok(()) => tell(&Event::Freed { foreign }),
             Err(FreeError::Lock(error)) => busy(error),
             // It is lost to the sweep of its owner's next life.
-            Err(FreeError::Backlog { .. } | FreeError::OwnerUnknown { .. }) => tell(&Event::Busy),
+            Err(
+                FreeError::Backlog { .. }
+                | FreeError::OwnerUnknown { .. }
+                | FreeError::HeapBusy { .. },
+            ) => tell(&Event::Busy),
             Err(error) => fault(&error),
         }
     }
@@ -467,6 +476,7 @@ impl<'m, F: Fabric> Objects<'m, F> {
         match self.member.answer_chunk_requests(&self.clock, LOCK_TIMEOUT_MS) {
             Ok(_) => tell(&Event::Tended),
             Err(ReturnError::Lock(error)) => busy(error),
+            Err(ReturnError::HeapBusy { .. }) => tell(&Event::Busy),
             Err(error) => fault(&error),
         }
     }

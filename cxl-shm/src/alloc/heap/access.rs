@@ -5,6 +5,7 @@ use super::object::{Object, SharedOffset};
 use super::page::{Pages, Place};
 use super::ring::{Ring, SLOTS};
 use super::size::Room;
+use super::unlocked::Unlocked;
 use super::words::Origin;
 use super::{FreeError, HEAP_PURPOSE, HeapUsage, ObjectError};
 use crate::alloc::ReturnError;
@@ -91,8 +92,13 @@ pub(super) fn look_at<F: Fabric>(
 }
 
 impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
-    /// Waits for the heap's host lock, then mends what a dead holder left.
-    pub(crate) fn enter(member: &'m Member<F, H, L>, clock: &impl Clock) -> Result<Self, Damaged> {
+    /// Waits for the heap's host lock, then mends what a dead holder left. Other hosts wait for none of
+    /// it: the caller holds no lock of theirs.
+    pub(crate) fn enter(
+        unlocked: &'m Unlocked<'_, F, H, L>,
+        clock: &impl Clock,
+    ) -> Result<Self, Damaged> {
+        let member = unlocked.member();
         Self::entered(member, member.lock_host(HostLockName::Objects, clock), false)
     }
 
@@ -241,13 +247,18 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         let (layout, fabric) = (*self.member.layout(), self.member.fabric());
         let me = self.member.node();
         let mut drained = 0;
-        for sender in layout.nodes().filter(|sender| *sender != me) {
-            let ring = Ring::new(&layout, sender, me);
+        let senders = || layout.nodes().filter(|sender| *sender != me);
+        let ring_of = |sender| Ring::new(&layout, sender, me);
+        // One fence for what mostly is all: whether there is a first free of each.
+        let next = |ring: Ring| ring.slot_range(ring.own_tail().own(fabric));
+        refresh_all(fabric, senders().map(|sender| next(ring_of(sender))));
+        for sender in senders() {
+            let ring = ring_of(sender);
             let tail = ring.own_tail();
             let first = tail.own(fabric);
             let mut position = first;
             while position.wrapping_sub(first) < SLOTS
-                && let Some(sent) = ring.look(fabric, position)
+                && let Some(sent) = ring.look(fabric, position, position == first)
             {
                 let origin = Origin::Ring { sender, position };
                 // One that was meant for a former incarnation was swept with it.
@@ -278,15 +289,27 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         if let (Origin::Root { .. }, Some(place)) = (origin, &place) {
             self.set_named(place, false);
         }
-        let offset = SharedOffset::new(offset);
-        let outcome = match (offset, place) {
+        let outcome = match (SharedOffset::new(offset), place) {
             (Some(offset), Some(place)) => self.free_place(&place, offset),
             (Some(offset), None) => Err(FreeError::Foreign { offset }),
-            (None, _) => return Err(Damaged),
+            (None, _) => {
+                words.count_refused();
+                tracing::warn!(
+                    offset,
+                    ?origin,
+                    "a free of what no object can start at was refused"
+                );
+                Ok(())
+            }
         };
         match outcome {
             Ok(()) => {}
-            Err(FreeError::Damaged) => return Err(Damaged),
+            Err(FreeError::Damaged) => {
+                // Where it came from says still that it is to be done. Remembered here, it would be done
+                // after a later death, too, to whatever object has the place by then.
+                words.end_redo();
+                return Err(Damaged);
+            }
             Err(error) => {
                 words.count_refused();
                 tracing::warn!(%error, ?origin, "a free was refused");

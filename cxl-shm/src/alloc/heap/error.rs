@@ -37,6 +37,15 @@ pub enum ObjectError {
     /// The locks under which a heap is rebuilt were not to be had.
     #[error("this node's heap cannot be rebuilt: {0}")]
     Lock(#[from] LockError),
+    /// Another process of this host has been in the heap for as long as was waited.
+    #[error(
+        "a process of this host has been in this node's heap for more than {timeout_ms} ms: it may be \
+         stopped, by a debugger or SIGSTOP; let it go on, or end it, and try again"
+    )]
+    HeapBusy {
+        /// How long was waited.
+        timeout_ms: u64,
+    },
     /// Somebody else writes the heap's own lines.
     #[error(
         "the lines that describe this node's heap change while its host lock is held: another \
@@ -104,6 +113,15 @@ pub enum FreeError {
     /// The locks under which a heap is rebuilt were not to be had.
     #[error("this node's heap cannot be rebuilt: {0}")]
     Lock(#[from] LockError),
+    /// Another process of this host has been in the heap for as long as was waited.
+    #[error(
+        "a process of this host has been in this node's heap for more than {timeout_ms} ms: it may be \
+         stopped, by a debugger or SIGSTOP; let it go on, or end it, and try again"
+    )]
+    HeapBusy {
+        /// How long was waited.
+        timeout_ms: u64,
+    },
     /// As [`ObjectError::Damaged`].
     #[error(
         "the lines that describe this node's heap change while its host lock is held: another \
@@ -129,6 +147,15 @@ pub enum SweepError {
     /// The locks of the roots and of the chunk table were not to be had.
     #[error("this node's heap cannot be swept: {0}")]
     Lock(#[from] LockError),
+    /// Another process of this host has been in the heap for as long as was waited.
+    #[error(
+        "a process of this host has been in this node's heap for more than {timeout_ms} ms: it may be \
+         stopped, by a debugger or SIGSTOP; let it go on, or end it, and try again"
+    )]
+    HeapBusy {
+        /// How long was waited.
+        timeout_ms: u64,
+    },
     /// As [`ObjectError::Damaged`].
     #[error(
         "the lines that describe this node's heap change while its host lock is held: another \
@@ -141,6 +168,7 @@ impl From<SweepError> for ObjectError {
     fn from(error: SweepError) -> Self {
         match error {
             SweepError::Lock(error) => Self::Lock(error),
+            SweepError::HeapBusy { timeout_ms } => Self::HeapBusy { timeout_ms },
             SweepError::Damaged => Self::Damaged,
         }
     }
@@ -150,6 +178,7 @@ impl From<SweepError> for FreeError {
     fn from(error: SweepError) -> Self {
         match error {
             SweepError::Lock(error) => Self::Lock(error),
+            SweepError::HeapBusy { timeout_ms } => Self::HeapBusy { timeout_ms },
             SweepError::Damaged => Self::Damaged,
         }
     }
@@ -159,6 +188,7 @@ impl From<SweepError> for crate::alloc::ReturnError {
     fn from(error: SweepError) -> Self {
         match error {
             SweepError::Lock(error) => Self::Lock(error),
+            SweepError::HeapBusy { timeout_ms } => Self::HeapBusy { timeout_ms },
             SweepError::Damaged => Self::Damaged,
         }
     }

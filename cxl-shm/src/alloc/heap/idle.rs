@@ -3,6 +3,7 @@
 use super::access::{Access, Damaged};
 use super::core::Broken;
 use super::page::{PageNumber, PageUse, PageWord};
+use super::unlocked::{Deadline, Unlocked};
 use crate::alloc::{ReturnError, chunk, demand};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
@@ -65,21 +66,25 @@ pub(crate) fn answer_chunk_requests<F: Fabric, H: HostMemory, L: Liveness>(
     clock: &impl Clock,
     timeout_ms: u64,
 ) -> Result<u64, ReturnError> {
+    let deadline = Deadline::after(clock, timeout_ms);
+    let mut unlocked = Unlocked::begin(member);
     let wanted = demand::of_others(member);
     if crate::root::retired_by_others(member) {
-        crate::root::collect(member, clock, timeout_ms)?;
+        crate::root::collect(&mut unlocked, clock, deadline)?;
     }
     let surplus = {
-        let access = Access::enter(member, clock)?;
+        let access = unlocked.enter_until(clock, deadline)?;
         access.drain()?;
         let idle = access.idle_chunks(wanted > 0)?;
         idle.saturating_sub(IDLE_CHUNKS_MAX).max(idle.min(wanted))
     };
     let mut returned = 0;
     while returned < surplus {
-        let _guard = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
-        let access = Access::enter(member, clock)?;
-        if !give_back_one(member, access, || ())? {
+        let deadline = Deadline::after(clock, timeout_ms);
+        let given = unlocked.in_heap_under(&[CHUNK_LOCK], clock, deadline, |access| {
+            give_back_one(member, access, || ())
+        });
+        if !given? {
             break;
         }
         returned += 1;
@@ -120,7 +125,7 @@ fn later<T, E: Into<ReturnError>>(outcome: Result<T, E>) -> Result<Option<T>, Re
     match outcome.map_err(Into::into) {
         Ok(value) => Ok(Some(value)),
         Err(ReturnError::Lock(_)) => Ok(None),
-        Err(error @ ReturnError::Damaged) => Err(error),
+        Err(error @ (ReturnError::Damaged | ReturnError::HeapBusy { .. })) => Err(error),
     }
 }
 

@@ -14,8 +14,9 @@
 //!   errs on the side of keeping, and needs no program that knows the objects.
 //! - **O3 One writing host an object** (M1): the allocating one, until it hands the object over.
 //! - **O4 Freeing needs the last word**: whoever frees an object, or destroys the root that names
-//!   it, has made sure that nobody uses it. A free by another host publishes that host's lines
-//!   of it first, so that none of them lands in the next object.
+//!   it, has made sure that nobody uses it. A free by another host, and the destruction of its
+//!   root by another host, publish that host's lines of it first, so that none of them lands in the next
+//!   object.
 //! - **O5 An object that was told of by word of mouth only** is gone with the incarnation that
 //!   allocated it; whoever still knows its offset must not use or free it. Who cannot know whether
 //!   that incarnation lives frees what it looked up in it ([`Member::free_object`]): each chunk says
@@ -34,6 +35,7 @@ mod page;
 mod ring;
 mod size;
 mod sweep;
+mod unlocked;
 mod usage;
 mod words;
 
@@ -49,12 +51,13 @@ pub use object::{Object, PeerObject, SharedOffset};
 pub(crate) use ring::retired;
 pub use sweep::SweepReport;
 pub(crate) use sweep::{build_new, sweep};
+pub(crate) use unlocked::{Deadline, Unlocked};
 pub use usage::HeapUsage;
 pub(crate) use words::{HEAP_WORDS, HeapWords};
 
 use size::Room;
 
-use super::demand;
+use super::{ReturnError, demand};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory};
 use crate::layout::Layout;
@@ -80,8 +83,9 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
         return Err(ObjectError::TooLarge { bytes, bytes_max });
     }
     let room = Room::for_bytes(bytes);
+    let mut unlocked = Unlocked::begin(member);
     {
-        let access = Access::enter(member, clock)?;
+        let access = Access::enter(&unlocked, clock)?;
         if let Some(object) = access.take(room)? {
             return Ok(object);
         }
@@ -92,8 +96,8 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
         }
     }
     // Chunks of our former incarnation, or of a host whose chunks we adopted.
-    if sweep::build_new(member, clock, timeout_ms)?
-        && let Some(object) = Access::enter(member, clock)?.take(room)?
+    if sweep::build_new(&mut unlocked, clock, Deadline::after(clock, timeout_ms))?
+        && let Some(object) = Access::enter(&unlocked, clock)?.take(room)?
     {
         return Ok(object);
     }
@@ -104,11 +108,11 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
             Ok(chunk) => chunk,
             Err(source) => {
                 let HeapUsage { free_bytes, chunks: heap_chunks, .. } =
-                    Access::enter(member, clock)?.usage();
+                    Access::enter(&unlocked, clock)?.usage();
                 return Err(ObjectError::Exhausted { bytes, free_bytes, heap_chunks, source });
             }
         };
-        let access = Access::enter(member, clock)?;
+        let access = Access::enter(&unlocked, clock)?;
         access.build_empty(chunk)?;
         // None only when another process took what was in the new chunk.
         if let Some(object) = access.take(room)? {
@@ -129,9 +133,10 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
     let layout = member.layout();
     let line = Extent::new(offset.bytes(), LINE_BYTES);
     let chunk = line.and_then(|line| layout.chunk_of(line)).ok_or(FreeError::Foreign { offset })?;
+    let mut unlocked = Unlocked::begin(member);
     // Twice: the first may find that the chunk is ours and not built yet.
     for _ in 0..2 {
-        let access = Access::enter(member, clock)?;
+        let access = Access::enter(&unlocked, clock)?;
         match access.standing(chunk) {
             Standing::Ours | Standing::Unbuilt if life.is_some_and(|life| life != now) => {
                 return Err(FreeError::OtherLife { offset });
@@ -139,7 +144,7 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
             Standing::Ours => return access.free(offset),
             Standing::Unbuilt => {
                 drop(access);
-                sweep::build_new(member, clock, timeout_ms)?;
+                sweep::build_new(&mut unlocked, clock, Deadline::after(clock, timeout_ms))?;
             }
             Standing::Other(owner) => return access.send_free(owner, offset, life),
             Standing::NoHeap => return Err(FreeError::Foreign { offset }),

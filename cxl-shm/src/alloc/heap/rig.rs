@@ -5,6 +5,7 @@ use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack
 use crate::layout::{Geometry, LockProtocol, Superblock, format_superblock};
 use crate::member::{HostIdentity, HostTier, Member, ProcLiveness, ProcessIdentity};
 
+pub(crate) type RigMemory = SimulatedHostMemory;
 pub(crate) type RigMember = Member<SimulatedHost, SimulatedHostMemory, ProcLiveness>;
 
 pub(crate) const TIMEOUT_MS: u64 = 50;

@@ -13,7 +13,7 @@
 use super::object::SharedOffset;
 use crate::fabric::{Fabric, OwnedWord, PeerArea, PeerWord, refresh_all};
 use crate::layout::{FREE_RING_LINES, Layout};
-use crate::units::{Incarnation, LINE_BYTES, LINE_WORDS, NodeId};
+use crate::units::{Incarnation, LINE_BYTES, LINE_WORDS, LineRange, NodeId};
 
 /// Frees that a ring holds.
 pub(super) const SLOTS: u64 = (FREE_RING_LINES - 1) * LINE_WORDS as u64;
@@ -90,9 +90,22 @@ impl Ring {
         self.tail.claim()
     }
 
-    /// Receiver: the free at `position`, when it has been sent.
-    pub(super) fn look<F: Fabric>(&self, fabric: &F, position: u64) -> Option<SentFree> {
-        parse(position, self.slot(position).fresh(fabric))
+    /// The line of the free at `position`.
+    pub(super) fn slot_range(&self, position: u64) -> LineRange {
+        self.slot(position).range()
+    }
+
+    /// Receiver: the free at `position`, when it has been sent. `refreshed` when the caller has refreshed
+    /// its line.
+    pub(super) fn look<F: Fabric>(
+        &self,
+        fabric: &F,
+        position: u64,
+        refreshed: bool,
+    ) -> Option<SentFree> {
+        let slot = self.slot(position);
+        let word = if refreshed { slot.cached(fabric) } else { slot.fresh(fabric) };
+        parse(position, word)
     }
 
     /// Sender: frees that wait, when `sent` were sent. More than [`SLOTS`] when the receiver's word

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use super::access::{Access, Damaged};
 use super::core::Piece;
 use super::page::{PageNumber, PageUse, PageWord, PlaceKind};
+use super::unlocked::{Deadline, Unlocked};
 use super::{HEAP_PURPOSE, SweepError};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
@@ -38,17 +39,17 @@ pub struct SweepReport {
 
 /// Builds the chunks of this node's heap that are unbuilt; whether there were any.
 pub(crate) fn build_new<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+    unlocked: &mut Unlocked<'_, F, H, L>,
     clock: &impl Clock,
-    timeout_ms: u64,
+    deadline: Deadline,
 ) -> Result<bool, SweepError> {
     {
-        let access = Access::enter(member, clock)?;
+        let access = unlocked.enter_until(clock, deadline)?;
         if access.chunks().into_iter().all(|chunk| access.is_built(chunk)) {
             return Ok(false);
         }
     }
-    sweep_chunks(member, clock, timeout_ms, false).map(|report| report.chunks > 0)
+    sweep_chunks(unlocked, clock, deadline, false).map(|report| report.chunks > 0)
 }
 
 /// Sweeps all of this node's heap. The caller has made sure that no process of the host holds an
@@ -58,19 +59,27 @@ pub(crate) fn sweep<F: Fabric, H: HostMemory, L: Liveness>(
     clock: &impl Clock,
     timeout_ms: u64,
 ) -> Result<SweepReport, SweepError> {
-    sweep_chunks(member, clock, timeout_ms, true)
+    sweep_chunks(&mut Unlocked::begin(member), clock, Deadline::after(clock, timeout_ms), true)
 }
 
 fn sweep_chunks<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+    unlocked: &mut Unlocked<'_, F, H, L>,
     clock: &impl Clock,
-    timeout_ms: u64,
+    deadline: Deadline,
     all: bool,
 ) -> Result<SweepReport, SweepError> {
+    unlocked.in_heap_under(&[ROOT_LOCK, CHUNK_LOCK], clock, deadline, |access| {
+        sweep_locked(&access, all)
+    })
+}
+
+/// Under the locks of the roots and of the chunk table.
+fn sweep_locked<F: Fabric, H: HostMemory, L: Liveness>(
+    access: &Access<'_, F, H, L>,
+    all: bool,
+) -> Result<SweepReport, SweepError> {
+    let member = access.member;
     let (layout, fabric) = (member.layout(), member.fabric());
-    let _roots = member.lock_shared(ROOT_LOCK, clock, timeout_ms)?;
-    let _chunks = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
-    let access = Access::enter(member, clock)?;
     let chunks = access.chunks().into_iter();
     let swept: BTreeSet<ChunkId> = chunks.filter(|chunk| all || !access.is_built(*chunk)).collect();
     if swept.is_empty() {
@@ -106,7 +115,7 @@ fn sweep_chunks<F: Fabric, H: HostMemory, L: Liveness>(
             pages.set(page, PageWord::Named, 0);
         }
     }
-    let mut mark = Mark { access: &access, swept: &swept, seen: BTreeSet::new() };
+    let mut mark = Mark { access, swept: &swept, seen: BTreeSet::new() };
     let live = |linked| roots.iter().filter(move |root| !root.retired && root.linked == linked);
     // Linked ones first: an object that is reached both ways has its words looked at.
     live(true).for_each(|root| mark.from(root));

@@ -351,6 +351,102 @@ fn an_agent_waits_for_nobody_who_sleeps_in_the_heap() {
     check_usage(&rig, &a, [].into_iter());
 }
 
+/// A clock by which another process of the host enters the heap as soon as somebody waits, and stands
+/// still there, while another host tries to have a lock between hosts.
+struct SleeperClock<'m> {
+    clock: crate::clock::SystemClock,
+    sleeper: &'m RigMember,
+    far: &'m RigMember,
+    lock: crate::units::LockId,
+    asleep: std::cell::RefCell<Option<crate::member::HostGuard<'m, super::rig::RigMemory>>>,
+    tries: std::cell::Cell<u32>,
+    had: std::cell::Cell<u32>,
+}
+
+impl Clock for SleeperClock<'_> {
+    fn now_ms(&self) -> u64 {
+        // The time that others wait is counted in tries.
+        u64::from(self.tries.get()) / 100
+    }
+
+    fn pause(&self, tries: u32) {
+        self.clock.pause(tries.min(1));
+        self.tries.set(self.tries.get() + 1);
+        let mut asleep = self.asleep.borrow_mut();
+        match self.tries.get() {
+            1 => *asleep = self.sleeper.try_lock_host(HostLockName::Objects),
+            1000 => *asleep = None,
+            _ if asleep.is_some() => {
+                let had = self.far.try_lock_shared(self.lock, &self.clock);
+                self.had.set(self.had.get() + u32::from(had.unwrap().is_some()));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn no_lock_between_hosts_is_held_while_a_process_of_the_host_sleeps_in_the_heap() {
+    type Act = fn(&RigMember, &SleeperClock<'_>, SharedOffset);
+    let acts: [(&str, crate::units::LockId, Act); 5] = [
+        ("put", crate::layout::ROOT_LOCK, |a, clock, free| {
+            a.put_root(clock, 1000, "put", free, RootKind::Leaf).unwrap();
+        }),
+        ("replace", crate::layout::ROOT_LOCK, |a, clock, free| {
+            a.replace_root(clock, 1000, "one", free, RootKind::Leaf).unwrap();
+        }),
+        ("destroy", crate::layout::ROOT_LOCK, |a, clock, _| {
+            a.destroy_root(clock, 1000, "one").unwrap();
+        }),
+        ("sweep", crate::layout::ROOT_LOCK, |a, clock, _| {
+            a.sweep_heap(clock, 1000).unwrap();
+        }),
+        ("answer", crate::layout::CHUNK_LOCK, |a, clock, _| {
+            a.answer_chunk_requests(clock, 1000).unwrap();
+        }),
+    ];
+    for (name, lock, act) in acts {
+        let rig = Rig::new(8);
+        let (a, sleeper, far) = (rig.join(0), rig.join(0), rig.join(1));
+        let most = object_bytes_max(a.layout());
+        let [one, free] = [0; 2].map(|_| a.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap().offset());
+        a.put_root(&rig.clock, TIMEOUT_MS, "one", one, RootKind::Leaf).unwrap();
+        // Chunks to be given back.
+        for other in [0; 2].map(|_| a.allocate(&rig.clock, TIMEOUT_MS, most).unwrap()) {
+            a.free(&rig.clock, TIMEOUT_MS, other.offset()).unwrap();
+        }
+        let clock = SleeperClock {
+            clock: rig.clock,
+            sleeper: &sleeper,
+            far: &far,
+            lock,
+            asleep: std::cell::RefCell::default(),
+            tries: std::cell::Cell::new(0),
+            had: std::cell::Cell::new(0),
+        };
+        act(&a, &clock, free);
+        let (tries, had) = (clock.tries.get(), clock.had.get());
+        assert!(tries >= 1000, "{name}: the sleeper was not met");
+        assert!(had > 0, "{name}: another host was refused the lock {tries} times");
+    }
+}
+
+#[test]
+fn who_comes_after_an_unwinding_is_told() {
+    let rig = Rig::new(4);
+    let (a, beside) = (rig.join(0), rig.join(0));
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _guard = a.lock_host(HostLockName::Objects, &rig.clock);
+        panic!("inside");
+    }));
+    assert!(unwound.is_err());
+    let guard = beside.try_lock_host(HostLockName::Objects).expect("nobody holds it");
+    assert!(guard.recovered(), "what it guards may be half done");
+    drop(guard);
+    let guard = a.try_lock_host(HostLockName::Objects).expect("nobody holds it");
+    assert!(!guard.recovered(), "it was mended");
+}
+
 /// Processes whose number is odd are dead.
 #[derive(Clone, Copy, Debug)]
 struct EvenLive;
