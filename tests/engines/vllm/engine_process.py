@@ -1,16 +1,15 @@
-"""An engine in processes of its own, as a program: what it is to do comes as JSON in the first
-argument, what it did goes out as one line of JSON, after a line `serving` when it begins."""
+"""An engine in processes of its own, as a program (`starter.py`): it is told what to do, and writes what
+it did as one line of JSON, after a line `serving` when it begins."""
 
 from __future__ import annotations
 
 import json
-import sys
+from typing import Any
 
 from engine import engine, prompts
 
 
-def main() -> None:
-    told = json.loads(sys.argv[1])
+def main(told: dict[str, Any]) -> None:
     options = told.get("options", {})
     if "tier" in told:
         from cpu_tiers import tiers
@@ -30,8 +29,3 @@ def main() -> None:
         names += ["loaded_layers", "saved_layers"]
         counters = {name: own.counter(name) for name in names}
     print(json.dumps({"tokens": tokens, "cached_tokens": cached, **counters}), flush=True)
-
-
-# vLLM starts its workers anew, which read this file.
-if __name__ == "__main__":
-    main()

@@ -6,6 +6,7 @@ block shows in the tokens."""
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -183,8 +184,10 @@ def _made(
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{config_name}.json").write_text(json.dumps(config))
-        partial = folder / "weights.partial"
+        # Others may make the same at the same time.
+        partial = folder / f"partial-{os.getpid()}"
+        partial.write_text(json.dumps(config))
+        partial.rename(folder / f"{config_name}.json")
         save_file(weights(), partial, metadata={"format": "pt"})
         partial.rename(made)
     return str(folder)

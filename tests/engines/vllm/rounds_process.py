@@ -1,10 +1,10 @@
-"""An engine in a process of its own that serves the same prompts again and again, as a program: what it
-is to do comes as JSON in the first argument, what it did in each round goes out as one line of JSON."""
+"""An engine in a process of its own that serves the same prompts again and again, as a program
+(`starter.py`): it is told what to do, and writes what it did in each round as one line of JSON."""
 
 from __future__ import annotations
 
 import json
-import sys
+from typing import Any
 
 from engine import engine, prompts
 
@@ -12,8 +12,7 @@ COUNTED = ("lookup_hit_blocks", "loaded_blocks", "saved_blocks", "failed_load_bl
 DRAFTED = ("num_draft_tokens", "num_accepted_tokens")
 
 
-def main() -> None:
-    told = json.loads(sys.argv[1])
+def main(told: dict[str, Any]) -> None:
     given = told.get("given") or prompts(*told["prompts"])
     rounds = []
     with engine(told["model"], told["settings"], **told.get("options", {})) as own:
@@ -31,8 +30,3 @@ def main() -> None:
             done["finish_reasons"] = sorted({str(answer.finish_reason) for answer in answers})
             rounds.append(done)
     print(json.dumps(rounds), flush=True)
-
-
-# vLLM starts its workers anew, which read this file.
-if __name__ == "__main__":
-    main()

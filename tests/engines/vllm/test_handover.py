@@ -12,7 +12,7 @@ from cases import FULL_BLOCKS, PROMPTS, TinyCase, full_blocks, tokens
 from engine import BLOCK_TOKENS, engine, greedy
 from gate import Gate
 from rackline.vllm.handover import Awaited
-from test_processes import run
+from starter import run
 
 PROMPT = PROMPTS[1]
 BLOCKS = full_blocks([PROMPT])

@@ -7,7 +7,7 @@ import unittest
 from cases import FULL_BLOCKS, PROMPTS, TinyCase, computed, tokens
 from engine import engine
 from models import adapter, eagle, latent, tiny
-from test_processes import run
+from starter import run
 
 # Long enough for blocks in which drafts were rejected.
 LENGTH = 80
@@ -44,7 +44,7 @@ class Drafts(TinyCase):
         told = dict(model=self.model, given=PROMPTS, tokens=LENGTH, rounds=[False, True])
         told["settings"] = self.settings()
         told["options"] = dict(speculative_config=drafts)
-        first, second = run(told, "rounds_process.py")
+        first, second = run(told, "rounds_process")
         for answers in (first, second):
             self.assertEqual(answers["tokens"], self.expected)
         self.assertGreaterEqual(first["saved_blocks"], FULL_BLOCKS)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -16,22 +15,13 @@ import unittest
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 from engine import engine, prompts
 from models import smollm2, tiny
 from pool import damage
 from region import Region
+from starter import LIMIT_S, Started, run
 
-HERE = pathlib.Path(__file__).resolve().parent
-# Engines of several processes start in 20 s on a machine that does nothing else.
-LIMIT_S = 400
-# Engines in processes of their own, several at once on few cores.
-OF_ITS_OWN = {
-    **os.environ,
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-}
 PROMPTS = [[1, 200, 300, 170]]
 MANY = [[number, *[300] * 8] for number in range(10, 16)]
 # The common text of two questions: more than a block of 32 tokens, several times.
@@ -41,36 +31,6 @@ TEXT = (
     "first. Every line has one writer. A block is announced after its last byte, and read between "
     "two looks at its descriptor, so that a block which was replaced meanwhile is a miss. "
 ) * 4
-
-
-def start(told: dict, program: str = "engine_process.py") -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, HERE / program, json.dumps(told)],
-        stdout=subprocess.PIPE,
-        text=True,
-        # Its workers are in its group.
-        start_new_session=True,
-        env=OF_ITS_OWN,
-    )
-
-
-def end(process: subprocess.Popen) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-
-
-def run(told: dict, program: str = "engine_process.py") -> Any:
-    """What a whole engine did."""
-    process = start(told, program)
-    try:
-        output, _ = process.communicate(timeout=LIMIT_S)
-        if process.returncode != 0:
-            raise AssertionError(f"the engine ended with {process.returncode}: {output}")
-        return json.loads(output.splitlines()[-1])
-    finally:
-        end(process)
 
 
 class Processes(unittest.TestCase):
@@ -120,15 +80,14 @@ class Processes(unittest.TestCase):
         with engine(tiny()) as plain:
             expected = [answer.tokens for answer in plain.answers(given, tokens=8)]
         for batches in (1, 2):
-            dying = start(told)
+            dying = Started(told)
             try:
                 while batches > 0:
                     line = dying.stdout.readline()
-                    self.assertNotEqual(line, "", "it ended too early")
-                    batches -= line == "batch\n"
+                    self.assertNotEqual(line, b"", "it ended too early")
+                    batches -= line == b"batch\n"
             finally:
-                # All its processes at once, wherever they are.
-                end(dying)
+                dying.end()
         for node in (0, 1):
             with self.subTest(node=node), engine(tiny(), self.settings(node)) as again:
                 answers = again.answers(given, tokens=8)
@@ -192,15 +151,21 @@ class Processes(unittest.TestCase):
         arguments += ["--kv-transfer-config", json.dumps(transfer)]
         process = subprocess.Popen(
             [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
+            stdout=subprocess.DEVNULL,
+            # Its workers are in its group.
             start_new_session=True,
-            env=OF_ITS_OWN,
+            env={
+                **os.environ,
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            },
         )
         try:
             yield f"http://127.0.0.1:{port}"
         finally:
-            end(process)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def wait_for(self, url: str) -> None:
         """Until the server answers."""

@@ -7,7 +7,7 @@ import unittest
 from cases import FULL_BLOCKS, PROMPTS, PoolCase
 from failing_rank import GOOD_BLOCKS
 from models import latent, tiny
-from test_processes import run
+from starter import run
 
 # Over both ranks.
 LOADED = 2 * GOOD_BLOCKS * len(PROMPTS)
@@ -20,7 +20,7 @@ class Ranks(PoolCase):
         told = dict(model=model, given=PROMPTS, rounds=rounds, settings=self.settings(**settings))
         told["at_once"] = more.pop("at_once", len(PROMPTS))
         told["options"] = dict(tensor_parallel_size=2, **more)
-        return run(told, "rounds_process.py")
+        return run(told, "rounds_process")
 
     def test_a_load_that_fails_on_one_rank_is_computed_on_both(self) -> None:
         told = dict(module="failing_rank")

@@ -14,7 +14,7 @@ from cpu_tiers import tiers
 from engine import BLOCK_TOKENS, engine, prompts
 from pool import damage
 from rackline.vllm.tier_lookups import TierLookups
-from test_processes import run
+from starter import run
 from vllm.v1.kv_offload.base import Locality, make_offload_key
 from vllm.v1.kv_offload.tiering.base import TransferJob
 
