@@ -177,9 +177,9 @@ typedef struct {
   uint16_t high_watermark_per_mille;
   // Down to how many thousandths it evicts then; by default 900, below the high one.
   uint16_t low_watermark_per_mille;
-  // Threads beside them that take fetches only, 64 at most; by default none. For processes that
-  // publish from a GPU: a publish waits for the work of the engine's stream, and fetches need not wait
-  // behind it.
+  // Threads beside them that take fetches only, 64 at most; by default one. A publish may wait, for
+  // other hosts when its node needs memory, or for the work of a GPU's stream, and fetches need not
+  // wait behind it.
   uint32_t fetch_threads;
   // Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
   const RacklineQuota *quotas;

@@ -150,9 +150,10 @@ class Pool:
         quotas: list[Quota] = ...,
         publishes_by_layers: bool = False,
     ) -> None:
-        """``copy_threads`` copy both ways; give ``fetch_threads=1`` where blocks of a GPU are
-        published: that waits for its stream, and fetches should not wait behind it.
-        ``publishes_by_layers`` starts the thread for :meth:`Session.publish_by_layers`."""
+        """``copy_threads`` (1 by default) copy both ways. ``fetch_threads`` (1 by default) only fetch:
+        a publish may wait, for memory that other hosts grant or for the stream of a GPU, and fetches
+        should not wait behind it. ``publishes_by_layers`` starts the thread for
+        :meth:`Session.publish_by_layers`."""
 
     def session(
         self,

@@ -7,7 +7,8 @@
 //!
 //! Queues are bounded: when one is full the call gives back what it was given
 //! ([`SubmitError::Busy`]). For a publish that is a block fewer in the pool, for a lookup a miss.
-//! Fetches go before publishes.
+//! Fetches go before publishes, and at least one thread takes nothing else unless it was asked not to:
+//! a publish may wait for memory that other hosts grant.
 //!
 //! An engine that computes layer by layer fetches and publishes so
 //! ([`fetch_by_layers`](TransferSession::fetch_by_layers),

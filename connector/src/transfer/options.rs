@@ -19,9 +19,9 @@ pub struct TransferOptions {
     /// Threads that copy, from 1 to [`COPY_THREADS_MAX`]. One fills most of what a processor can
     /// copy.
     pub copy_threads: usize,
-    /// Threads beside them that take fetches only, at most [`COPY_THREADS_MAX`]. For processes that
-    /// publish from a GPU: such a publish waits for the work of the engine's stream, and fetches should
-    /// not wait behind it.
+    /// Threads beside them that take fetches only, at most [`COPY_THREADS_MAX`]. A publish may wait:
+    /// for other hosts when its node needs memory, for the work of the engine's stream when it
+    /// publishes from a GPU. With none of these threads fetches wait behind it.
     pub fetch_threads: usize,
     /// Transfers that wait in each queue at most, from 1 to [`QUEUE_DEPTH_MAX`].
     pub queue_depth: usize,
@@ -31,12 +31,12 @@ pub struct TransferOptions {
 }
 
 impl Default for TransferOptions {
-    /// One thread, none for fetches only, queues of 256, nothing published by layers.
+    /// One thread, another for fetches only, queues of 256, nothing published by layers.
     fn default() -> Self {
         Self {
             pool: PoolOptions::default(),
             copy_threads: 1,
-            fetch_threads: 0,
+            fetch_threads: 1,
             queue_depth: 256,
             publishes_by_layers: false,
         }

@@ -158,11 +158,9 @@ fn a_full_queue_gives_back_what_it_was_given() {
 }
 
 #[test]
-fn fetches_do_not_wait_for_publishes_where_a_thread_takes_nothing_else() {
+fn fetches_do_not_wait_for_publishes_unless_asked_for() {
     let (_folder, path) = region();
-    let options_of_threads =
-        TransferOptions { copy_threads: 1, fetch_threads: 1, ..TransferOptions::default() };
-    let transfers = Transfers::attach(&path, 0, options_of_threads).unwrap();
+    let transfers = Transfers::attach(&path, 0, TransferOptions::default()).unwrap();
     let session = transfers.session(options());
     assert_eq!(
         session.publish(vec![block(1)]).unwrap().wait().unwrap().report.unwrap().published(),

@@ -22,7 +22,8 @@
 //! - **V4** Deeper blocks of a prefix leave before those that they build on ([`policy`]).
 //! - **V5** Namespaces over their quota give first ([`Quota`]).
 //! - **V6** Between two watermarks it happens in the background ([`Cache::upkeep`]); a publish that
-//!   finds no room evicts what it needs itself, at most [`BATCH`] blocks at a time.
+//!   finds no room, or is not granted the lock of the chunk table, evicts what it needs itself, at most
+//!   [`BATCH`] blocks at a time.
 //! - **V7** A chunk that is given back takes no payload from then on; it is given back once all its
 //!   slots are free, outside the heap lock (L3). Nothing is evicted for that while somebody holds
 //!   something in it, or while the lock of the chunk table is not to be had. A death in between
@@ -51,7 +52,7 @@ pub(crate) use give_back::GivenBack;
 pub(crate) use look::look_at_stamps;
 pub(crate) use order::Order;
 pub(crate) use quota::{QUOTA_WORDS, QuotaTable};
-pub(crate) use room::Lack;
+pub(crate) use room::{ChunkWait, Lack};
 
 pub use quota::{QUOTAS_MAX, Quota, TooManyQuotas};
 pub use upkeep::{Upkeep, WatermarkError, Watermarks};

@@ -4,6 +4,7 @@ use cxl_shm::alloc::AllocateError;
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::layout::ChunkState;
+use cxl_shm::lock::LockError;
 use cxl_shm::member::Liveness;
 use cxl_shm::units::ChunkId;
 
@@ -24,19 +25,34 @@ pub(crate) enum Lack {
     Place(BlockKey),
 }
 
+/// For how long one publish waits for the lock of the chunk table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkWait {
+    timeout_ms: u64,
+    /// Why the lock was not had. This publish does not ask for it again.
+    in_vain: Option<LockError>,
+}
+
+impl ChunkWait {
+    /// At most `timeout_ms` milliseconds each time, and not again once the lock was not had.
+    pub(crate) fn new(timeout_ms: u64) -> Self {
+        Self { timeout_ms, in_vain: None }
+    }
+}
+
 impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// Makes room for at least one block: takes a chunk, which is to be added to the directory; or
     /// evicts at most a batch; or empties a chunk of a vacant node; or turns a chunk of another size
-    /// into one of this; or asks other nodes for one.
+    /// into one of this; or asks other nodes for one. When the lock of the chunk table is not to be
+    /// had, only eviction is left.
     ///
     /// # Errors
-    /// [`Refusal`]: there is nothing to evict, all of it is held or being written; or a chunk would
-    /// make room, and the lock of the chunk table is not to be had.
+    /// [`Refusal`]: there is nothing to evict, all of it is held or being written.
     pub(crate) fn make_room(
         &self,
         clock: &impl Clock,
         lack: Lack,
-        chunk_timeout_ms: u64,
+        wait: &mut ChunkWait,
     ) -> Result<Option<ChunkId>, Refusal> {
         let local = self.local();
         let evict = |size, want| {
@@ -54,39 +70,51 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             }
             Lack::Descriptors(_) => return Err(self.segment_full(clock)),
             Lack::Payload(size, blocks) => {
-                let refusal = match self.take_chunk(clock, size, chunk_timeout_ms) {
+                let refusal = match self.take_chunk(clock, size, wait) {
                     Ok(chunk) => return Ok(Some(chunk)),
-                    // There is room, but for the moment nobody who gives it: no reason to lose
-                    // blocks.
-                    Err(refusal @ AllocateError::Lock(_)) => return Err(refusal.into()),
+                    Err(AllocateError::Lock(LockError::DeclaredDead(dead))) => {
+                        return Err(dead.into());
+                    }
                     Err(refusal) => refusal,
                 };
+                // Also when there is room that nobody grants: the new block is worth more than the
+                // one that was unused for longest.
                 if evict(Some(size), blocks) {
                     return Ok(None);
                 }
                 (size, refusal)
             }
         };
-        if self.empty_a_ward(clock, chunk_timeout_ms)
-            && let Ok(chunk) = self.take_chunk(clock, size, chunk_timeout_ms)
+        // All that follows needs the same lock.
+        if wait.in_vain.is_some() {
+            return Err(refusal.into());
+        }
+        if self.empty_a_ward(clock, wait.timeout_ms)
+            && let Ok(chunk) = self.take_chunk(clock, size, wait)
         {
             return Ok(Some(chunk));
         }
         // What is in chunks of another size is of no use to anybody who publishes here now.
         let others = self.coldest(clock, |chunk| chunk.size != size);
-        match self.give_one_back(clock, &others, chunk_timeout_ms) {
+        match self.give_one_back(clock, &others, wait.timeout_ms) {
             GivenBack::Yes => {
-                if let Ok(chunk) = self.take_chunk(clock, size, chunk_timeout_ms) {
+                if let Ok(chunk) = self.take_chunk(clock, size, wait) {
                     return Ok(Some(chunk));
                 }
             }
-            GivenBack::NoLock(error) => return Err(AllocateError::Lock(error).into()),
+            GivenBack::NoLock(error) => {
+                wait.in_vain = Some(error);
+                return Err(AllocateError::Lock(error).into());
+            }
             GivenBack::Held | GivenBack::Busy => {}
         }
-        let asked = self.member().request_chunk(clock, chunk_timeout_ms, size.purpose());
-        if let Ok(chunk) = asked {
-            local.count(|metrics| metrics.chunks_added += 1);
-            return Ok(Some(chunk));
+        match self.member().request_chunk(clock, wait.timeout_ms, size.purpose()) {
+            Ok(chunk) => {
+                local.count(|metrics| metrics.chunks_added += 1);
+                return Ok(Some(chunk));
+            }
+            Err(AllocateError::Lock(error)) => wait.in_vain = Some(error),
+            Err(AllocateError::Exhausted { .. }) => {}
         }
         Err(refusal.into())
     }
@@ -96,7 +124,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         &self,
         clock: &impl Clock,
         size: SlotSize,
-        timeout_ms: u64,
+        wait: &mut ChunkWait,
     ) -> Result<ChunkId, AllocateError> {
         if !self.has_free_chunk() {
             let layout = self.areas().layout();
@@ -107,7 +135,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 own: u32::try_from(own).unwrap_or(u32::MAX),
             });
         }
-        let taken = self.member().allocate_chunk(clock, timeout_ms, size.purpose());
+        if let Some(error) = wait.in_vain {
+            return Err(error.into());
+        }
+        let taken = self.member().allocate_chunk(clock, wait.timeout_ms, size.purpose());
+        if let Err(AllocateError::Lock(error)) = taken {
+            wait.in_vain = Some(error);
+        }
         self.local().count(|metrics| metrics.chunks_added += u64::from(taken.is_ok()));
         taken
     }

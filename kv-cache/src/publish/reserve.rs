@@ -14,7 +14,7 @@ use crate::cache::Cache;
 use crate::descriptor::{
     BlockState, Descriptor, DescriptorLine, Handle, SlotContent, next_generation,
 };
-use crate::evict::Lack;
+use crate::evict::{ChunkWait, Lack};
 use crate::heap::{Insert, LockedHeap, SlotSize, SlotWord, tag};
 use crate::key::{BlockKey, Namespace, NamespaceTag};
 use crate::local::Local;
@@ -59,9 +59,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// finds them.
     ///
     /// When this node has no free payload slot of the size, a chunk is taken from the region, as
-    /// long as that has any, which waits for other hosts, each time for at most `chunk_timeout_ms`;
-    /// then blocks are evicted, at most a batch at a time. What is refused found everything held, or
-    /// being written.
+    /// long as that has any, which waits for other hosts, each time for at most `chunk_timeout_ms`.
+    /// When there is no chunk, or the lock of the chunk table is not to be had (the lock manager is
+    /// silent, say), blocks of this node are evicted, at most a batch at a time; a lock that was not
+    /// had is not asked for again in the same call. What is refused found everything held, or being
+    /// written.
     pub fn reserve(
         &self,
         clock: &impl Clock,
@@ -84,7 +86,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             return specs.iter().map(|_| Reservation::Refused(dead.into())).collect();
         }
         let mut wishes = self.wishes(specs, namespace.tag());
-        let mut chunk = None;
+        let (mut chunk, mut wait) = (None, ChunkWait::new(chunk_timeout_ms));
         // Each round but the last makes room for at least one block, or refuses one; others of this
         // host may be faster and take it.
         for _ in 0..=2 * specs.len() {
@@ -95,7 +97,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 heap.reserve(&mut wishes, self.local())
             });
             let Some(lack) = lacking else { break };
-            match self.make_room(clock, lack, chunk_timeout_ms) {
+            match self.make_room(clock, lack, &mut wait) {
                 Ok(new) => chunk = new,
                 Err(refusal) => {
                     for wish in wishes.iter_mut().filter(|wish| wish.lacks(lack)) {

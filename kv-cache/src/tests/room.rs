@@ -74,14 +74,29 @@ fn without_a_lock_manager_publishing_goes_on_while_there_are_slots() {
         publish(&a, &clock, number);
         assert!(find_and_fetch(&b, number));
     }
-    // There is room in the region: nothing is lost because nobody gives it.
-    let refused = a.reserve(&clock, &[spec(9)], CHUNK_TIMEOUT_MS);
-    let Reservation::Refused(Refusal::NoChunk(AllocateError::Lock(error))) = &refused[0] else {
-        panic!("{refused:?}");
+    // There is room in the region, and nobody who grants it. A batch waits for that once, and then
+    // evicts what this node has; the last block of it too many is refused.
+    let held: Vec<_> = (2..=8).map(|number| hold(&b, &clock, number).unwrap()).collect();
+    let began_ms = clock.now_ms();
+    let outcomes = a.reserve(&clock, &[spec(9), spec(10)], CHUNK_TIMEOUT_MS);
+    let waited_ms = clock.now_ms() - began_ms;
+    assert!(waited_ms < 2 * CHUNK_TIMEOUT_MS, "it waited for {waited_ms} ms");
+    assert!(matches!(outcomes[0], Reservation::Writing(_)), "{outcomes:?}");
+    let Reservation::Refused(Refusal::NoChunk(AllocateError::Lock(error))) = &outcomes[1] else {
+        panic!("{outcomes:?}");
     };
     let waited = matches!(error, LockError::TimedOut { .. } | LockError::ManagerSilent { .. });
     assert!(waited, "{error}");
+    assert_eq!(a.local().metrics().evicted_blocks, 1);
+    assert_eq!(find(&b, 1), None);
     assert!(find_and_fetch(&b, 8));
+    // The silence ends no publish for as long as something can be evicted.
+    b.release(&clock, held);
+    drop(outcomes);
+    for number in 11..=40 {
+        publish(&a, &clock, number);
+        assert!(find_and_fetch(&b, number));
+    }
 }
 
 #[test]

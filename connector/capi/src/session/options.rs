@@ -43,9 +43,9 @@ pub struct RacklinePoolOptions {
     /// Down to how many thousandths it evicts then; by default 900, below the high one.
     pub low_watermark_per_mille: u16,
     // Programs that were compiled before it was there have padding here: every field is where it was.
-    /// Threads beside them that take fetches only, 64 at most; by default none. For processes that
-    /// publish from a GPU: a publish waits for the work of the engine's stream, and fetches need not wait
-    /// behind it.
+    /// Threads beside them that take fetches only, 64 at most; by default one. A publish may wait, for
+    /// other hosts when its node needs memory, or for the work of a GPU's stream, and fetches need not
+    /// wait behind it.
     pub fetch_threads: u32,
     /// Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
     pub quotas: *const RacklineQuota,

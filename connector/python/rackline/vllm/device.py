@@ -108,10 +108,3 @@ def device_of(kv_caches: dict[str, Any]) -> Device:
             "copies from and to memory of the CPU and of NVIDIA GPUs only"
         )
     return Gpu(torch.cuda.current_device() if device.index is None else device.index)
-
-
-def fetch_threads(vllm_config: Any) -> int:
-    """Threads of this process that copy out of the pool only. On a GPU a transfer waits for the forward
-    that it was asked for behind: a load for that of its step, which vLLM 0.32 launches before it asks for
-    asynchronous loads. It does not wait for saves, in whose queue it would be behind later ones, too."""
-    return 1 if vllm_config.device_config.device_type == "cuda" else 0

@@ -17,7 +17,6 @@ from typing import Any
 
 from rackline.engines.attachment import Attachment
 from rackline.engines.settings import SettingsError
-from rackline.vllm.device import fetch_threads
 from rackline.vllm.events import stored
 from rackline.vllm.handover import Awaited, Handovers, Told
 from rackline.vllm.identity import Identity
@@ -69,7 +68,7 @@ class SchedulerHalf:
         events = vllm_config.kv_events_config
         self._tells_events = events is not None and events.enable_kv_cache_events
         self._events: list[Any] = []
-        self._attachment = Attachment(settings, fetch_threads(vllm_config))
+        self._attachment = Attachment(settings)
         self._index = Index(self._attachment.pool, settings)
         self._handovers = Handovers(self._index, settings.hold_ms)
         self._requests: dict[str, Progress] = {}

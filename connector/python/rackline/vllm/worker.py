@@ -28,7 +28,7 @@ from typing import Any
 
 import rackline
 from rackline.engines.attachment import Attachment
-from rackline.vllm.device import Device, device_of, fetch_threads
+from rackline.vllm.device import Device, device_of
 from rackline.vllm.identity import Identity, identity_of
 from rackline.vllm.layerwise import EngineLayers, LayeredSave, Share
 from rackline.vllm.layout import blocks_in_memory, clear_blocks
@@ -56,7 +56,7 @@ class WorkerHalf:
     def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
         self._vllm_config, self._kv_cache_config = vllm_config, kv_cache_config
         self._settings = settings
-        self._attachment = Attachment(settings, fetch_threads(vllm_config))
+        self._attachment = Attachment(settings)
         self._caches: dict[str, Any] = {}
         self._memory: rackline.BlockMemory | None = None
         self._device: Device | None = None
