@@ -1,9 +1,10 @@
 //! The `lock-manager` binary. `rackline lock-manager` is the same program.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use lock_manager::Log;
 
 #[derive(Parser)]
 #[command(name = "lock-manager", version)]
@@ -14,12 +15,15 @@ struct CommandLine {
 
 fn main() -> ExitCode {
     let CommandLine { options } = CommandLine::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    match lock_manager::run(&options) {
+    let outcome = match Log::to_stderr() {
+        Ok(_log) => lock_manager::run(&options).map_err(|error| error.to_string()),
+        Err(error) => Err(format!("cannot start the thread of the log: {error}")),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lock-manager: {error}");
+            // Where that cannot be written, the exit status tells.
+            let _ = writeln!(std::io::stderr(), "lock-manager: {error}");
             ExitCode::FAILURE
         }
     }

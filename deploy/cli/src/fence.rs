@@ -8,6 +8,8 @@ use cxl_shm::layout::read_superblock;
 use cxl_shm::member::{HOST_TIER_FOLDER, NodeDeath, confirm_off_here};
 use cxl_shm::region::Region;
 
+use crate::output::say;
+
 /// Confirm that a host which was declared dead is off.
 ///
 /// A host that was declared dead and cannot be fenced by the lock manager is quarantined: what it
@@ -65,6 +67,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
              machine; run this command there"
         );
     }
-    println!("node {node}, {whom}, is confirmed to be off; node {recoverer} recovers what it left");
+    say!("node {node}, {whom}, is confirmed to be off; node {recoverer} recovers what it left");
     Ok(())
 }

@@ -15,6 +15,8 @@ use cxl_shm::region::{Region, RegionKind, RegionUse};
 use cxl_shm::units::{LineOffset, LineRange, PAGE_BYTES};
 use kv_cache::CacheGeometry;
 
+use crate::output::say;
+
 /// Make a devdax device, or a file on a single host, a Rackline region.
 ///
 /// Done once, from one host. All blocks that were in the region are lost. Refused while the region
@@ -145,7 +147,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let (superblock, layout) = outcome?;
     if options.json {
-        println!(
+        say!(
             "{}",
             serde_json::json!({
                 "uuid": superblock.uuid_text(),
@@ -162,8 +164,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         );
         return Ok(());
     }
-    println!("{} is region {}", region.path().display(), superblock.uuid_text());
-    println!(
+    say!("{} is region {}", region.path().display(), superblock.uuid_text());
+    say!(
         "  {} for {} nodes: {} chunks of {} for blocks, {} of metadata",
         ByteSize(superblock.geometry.region_bytes),
         superblock.geometry.nodes,
@@ -171,7 +173,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ByteSize(superblock.geometry.chunk_bytes),
         ByteSize(layout.metadata().bytes()),
     );
-    println!(
+    say!(
         "  {} locks between hosts: {}",
         superblock.geometry.locks,
         match superblock.lock_protocol {
@@ -179,7 +181,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             LockProtocol::Bakery => "bakery, no lock manager needed",
         }
     );
-    println!("next: rackline lock-manager --region {} --node 0", region.path().display());
+    say!("next: rackline lock-manager --region {} --node 0", region.path().display());
     Ok(())
 }
 

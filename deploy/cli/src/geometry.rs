@@ -6,6 +6,8 @@ use clap::Args;
 use kv_cache::{Attention, Dtype, KNOWN_MODELS, KvGeometry, known_model};
 use serde::Serialize;
 
+use crate::output::{complain, say};
+
 const GIB: u64 = 1 << 30;
 
 /// Show how many bytes of KV models make: a token, a block, and tokens in a GiB of the pool.
@@ -82,9 +84,9 @@ struct Row {
 pub(crate) fn run(options: &Options) -> Result<()> {
     for (model, outcome) in rows(options)? {
         match outcome {
-            Ok(row) if options.json => println!("{}", serde_json::to_string(&row)?),
+            Ok(row) if options.json => say!("{}", serde_json::to_string(&row)?),
             Ok(row) => print(&row),
-            Err(error) => eprintln!("{model}: {error}"),
+            Err(error) => complain!("{model}: {error}"),
         }
     }
     Ok(())
@@ -169,21 +171,27 @@ impl Row {
 }
 
 fn print_head(options: &Options) {
-    println!(
+    say!(
         "KV in {}, {} tokens a block, {} tensor-parallel rank{}",
         options.dtype,
         options.block_tokens,
         options.tp,
         if options.tp == 1 { "" } else { "s" }
     );
-    println!(
+    say!(
         "{:<24} {:>6} {:>9} {:>13} {:>6} {:>20} {:>13}",
-        "model", "layers", "KV heads", "bytes/token", "parts", "block of a rank", "tokens/GiB"
+        "model",
+        "layers",
+        "KV heads",
+        "bytes/token",
+        "parts",
+        "block of a rank",
+        "tokens/GiB"
     );
 }
 
 fn print(row: &Row) {
-    println!(
+    say!(
         "{:<24} {:>6} {:>9} {:>13} {:>6} {:>20} {:>13}",
         row.model,
         row.layers,

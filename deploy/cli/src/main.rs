@@ -1,8 +1,10 @@
 //! The `rackline` command: one program for everything an operator does with a region.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod fence;
 mod format;
 mod geometry;
+mod output;
 mod qualify;
 mod rack;
 mod replay;
@@ -13,8 +15,9 @@ mod demo;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use lock_manager::Log;
 
 /// A KV cache for racks of LLM servers that share CXL memory.
 ///
@@ -22,11 +25,17 @@ use tracing_subscriber::EnvFilter;
 /// `rackline lock-manager` runs on one host (and, as a standby, on a second), and the connectors
 /// in prefill and decode workers do the rest. `rackline demo` shows all of it on one machine.
 #[derive(Parser)]
-#[command(name = "rackline", version, propagate_version = true)]
+#[command(name = "rackline", version, propagate_version = true, after_help = EXIT_STATUS)]
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
 }
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  done, or the reader of the output closed it before its end
+  1  not done; the error is on standard error
+  2  arguments that cannot be; qualify: the memory is unfit";
 
 #[derive(Subcommand)]
 enum Command {
@@ -48,16 +57,29 @@ enum Command {
 
 fn main() -> ExitCode {
     let CommandLine { command } = CommandLine::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let outcome = match &command {
+    let outcome = match Log::to_stderr() {
+        Ok(_log) => run(&command),
+        Err(error) => Err(anyhow::Error::new(error).context("cannot start the thread of the log")),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            output::complain!("rackline: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a command to its end. What was measured, or found, may have an exit status of its own.
+fn run(command: &Command) -> Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    match command {
         Command::Format(options) => format::run(options),
-        Command::Qualify(options) => match qualify::run(options) {
+        Command::Qualify(options) => qualify::run(options).map(|verdict| match verdict {
             // What was measured is printed; the code is for scripts.
-            Ok(qualify::Verdict::Unfit) => return ExitCode::from(2),
-            Ok(qualify::Verdict::Fit) => Ok(()),
-            Err(error) => Err(error),
-        },
+            qualify::Verdict::Unfit => code = ExitCode::from(2),
+            qualify::Verdict::Fit => {}
+        }),
         Command::Status(options) => status::run(options),
         Command::Replay(options) => replay::run(options),
         Command::ReplayWorker(options) => replay::run_worker(options),
@@ -68,12 +90,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(options),
         #[cfg(feature = "demo")]
         Command::DemoWorker(options) => demo::run_worker(options),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("rackline: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    }?;
+    output::finish()?;
+    Ok(code)
 }

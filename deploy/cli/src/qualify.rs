@@ -17,6 +17,8 @@ use cxl_shm::region::Region;
 use cxl_shm::units::NodeId;
 use serde_json::{Value, json};
 
+use crate::output::{say, show};
+
 /// Measure what the memory does on this platform, and keep the result in the region.
 ///
 /// Runs small programs that show whether flushes, fences and words behave as Rackline needs, on
@@ -96,9 +98,9 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
     }
     let result = Outcome { region: attachment.region(), measured, partner, profile, stores };
     if options.json {
-        println!("{}", result.json());
+        say!("{}", result.json());
     } else {
-        print!("{}", result.text());
+        show!("{}", result.text());
     }
     Ok(if result.measured.is_fit() { Verdict::Fit } else { Verdict::Unfit })
 }

@@ -16,6 +16,8 @@ use cxl_shm::units::{ChunkId, NodeId};
 use kv_cache::SlotContent;
 use serde::Serialize;
 
+use crate::output::say;
+
 /// Show the state of a region.
 ///
 /// Reads the region only; it need not be in use. Hearts are watched for up to 1.5 seconds.
@@ -105,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         read_superblock(region.fabric()).with_context(|| region.path().display().to_string())?;
     let status = look(&region, &superblock, &layout)?;
     if options.json {
-        println!("{}", serde_json::to_string(&status)?);
+        say!("{}", serde_json::to_string(&status)?);
     } else {
         print(&status);
     }
@@ -229,8 +231,8 @@ fn blocks_of(
 
 fn print(status: &Status) {
     let used = status.chunks - status.chunks_free;
-    println!("region {} in {}", status.uuid, status.region.display());
-    println!(
+    say!("region {} in {}", status.uuid, status.region.display());
+    say!(
         "  {}, {} of {} chunks of {} in use",
         ByteSize(status.region_bytes),
         used,
@@ -238,20 +240,20 @@ fn print(status: &Status) {
         ByteSize(status.chunk_bytes)
     );
     if status.chunks_unreadable > 0 {
-        println!("  {} chunks out of use: their entries are damaged", status.chunks_unreadable);
+        say!("  {} chunks out of use: their entries are damaged", status.chunks_unreadable);
     }
-    println!("  on this host {}", status.visibility);
+    say!("  on this host {}", status.visibility);
     print_locks(status);
     if status.membership_epoch > 0 {
-        println!("membership epoch {}", status.membership_epoch);
+        say!("membership epoch {}", status.membership_epoch);
     }
     if status.nodes.is_empty() {
-        println!("no node has joined yet");
+        say!("no node has joined yet");
         return;
     }
-    println!("node  host              state        heart   joined  chunks    blocks       bytes");
+    say!("node  host              state        heart   joined  chunks    blocks       bytes");
     for node in &status.nodes {
-        println!(
+        say!(
             "{:>4}  {:<16}  {:<12} {:<6} {:>6}x  {:>6}  {:>8}  {:>10}{}",
             node.node,
             node.host,
@@ -271,9 +273,9 @@ fn print(status: &Status) {
     for node in &status.nodes {
         match &node.death {
             Some(DeathStatus { progress, at_door: true, whom, .. }) => {
-                println!("node {}: {whom}: {progress}", node.node);
+                say!("node {}: {whom}: {progress}", node.node);
             }
-            Some(DeathStatus { progress, .. }) => println!("node {}: {progress}", node.node),
+            Some(DeathStatus { progress, .. }) => say!("node {}: {progress}", node.node),
             None => {}
         }
     }
@@ -283,11 +285,11 @@ fn print(status: &Status) {
 fn print_locks(status: &Status) {
     let granted = status.lock_protocol == LockProtocol::Arbitrated.to_string();
     let how = if granted { "a lock manager grants them" } else { "no lock manager needed" };
-    println!("locks: {}, {how}", status.lock_protocol);
+    say!("locks: {}, {how}", status.lock_protocol);
     let Some(LockManagerStatus { node, term, serving, alive, waiting_for }) = &status.lock_manager
     else {
         let so = if granted { "no host can have new chunks" } else { "nobody watches for deaths" };
-        println!("lock manager: none has run yet: {so}");
+        say!("lock manager: none has run yet: {so}");
         return;
     };
     let does = match (serving, alive, waiting_for) {
@@ -300,5 +302,5 @@ fn print_locks(status: &Status) {
         (false, ..) if granted => "stopped: start one for new chunks to be had".to_owned(),
         (false, ..) => "stopped: start one, or nobody watches for dead hosts".to_owned(),
     };
-    println!("lock manager: node {node}, term {term}, {does}");
+    say!("lock manager: node {node}, term {term}, {does}");
 }

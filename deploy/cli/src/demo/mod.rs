@@ -23,6 +23,7 @@ use self::rack::{Role, Worker, start_worker, wait_ready};
 use self::report::Report;
 use self::serve::Fleet;
 use crate::format::{Descriptors, Plan as FormatPlan};
+use crate::output::say;
 use crate::rack::{Interrupt, LockManager, OwnRegion, progress_bar};
 
 /// Serve conversations with a small model through a pool, and prove the answers.
@@ -71,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let quiet = options.json;
     let say = |line: String| {
         if !quiet {
-            println!("{line}");
+            say!("{line}");
         }
     };
     let model = model_file::obtain(options.model.as_deref())?;
@@ -127,7 +128,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     let report = Report::new(served, equal, corrupt);
     if options.json {
-        println!("{}", serde_json::to_string(&report)?);
+        say!("{}", serde_json::to_string(&report)?);
     } else {
         report.print();
     }

@@ -10,6 +10,7 @@ use indicatif::ProgressBar;
 use super::protocol::{Event, Task};
 use super::rack::Worker;
 use super::serve::{Fleet, Served, generate, through_pool};
+use crate::output::complain;
 use crate::rack::OwnRegion;
 
 /// Serves the requests again by one process without a pool, and enters its times. Returns whether
@@ -27,7 +28,7 @@ pub(super) fn compare(
         request.ttft_cold_ms = answer.ttft_ms;
         if answer.tokens != request.answer {
             equal = false;
-            eprintln!(
+            complain!(
                 "rackline: conversation {} turn {}: tokens differ: {:?} without the pool, {:?} \
                  through it",
                 request.conversation + 1,

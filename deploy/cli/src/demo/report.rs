@@ -4,6 +4,7 @@ use bytesize::ByteSize;
 use serde::Serialize;
 
 use super::serve::Served;
+use crate::output::say;
 
 /// The figures of a whole run.
 #[derive(Clone, Debug, Serialize)]
@@ -53,7 +54,7 @@ impl Report {
     }
 
     pub(super) fn print(&self) {
-        println!(
+        say!(
             "\n {:>2}  {:<16} {:>4}  {:>6}  {:>6}  {:>9}  {:>9}  {:>7}  {:>10}  {:>10}",
             "#",
             "document",
@@ -67,7 +68,7 @@ impl Report {
             "fetched"
         );
         for (index, request) in self.served.iter().enumerate() {
-            println!(
+            say!(
                 " {:>2}  {:<16} {:>4}  {:>6}  {:>6}  {:>6.0} ms  {:>6.0} ms  {:>6.1}x  {:>10}  {:>10}",
                 index + 1,
                 request.document,
@@ -81,7 +82,7 @@ impl Report {
                 ByteSize(request.kv_bytes_fetched).to_string(),
             );
         }
-        println!(
+        say!(
             " all {:<16}       {:>6}  {:>6}  {:>6.0} ms  {:>6.0} ms  {:>6.1}x  {:>10}  {:>10}",
             "(TTFT: median)",
             self.prompt_tokens,
@@ -93,14 +94,14 @@ impl Report {
             ByteSize(self.kv_bytes_fetched).to_string(),
         );
         let equal = if self.tokens_equal { "equal in every answer" } else { "DIFFERENT" };
-        println!("\ntokens with and without the pool: {equal}");
-        println!(
+        say!("\ntokens with and without the pool: {equal}");
+        say!(
             "block damaged on purpose: found {} times by its checksum, computed again",
             self.corrupt_blocks_found
         );
-        println!("blocks evicted to make room for others: {}", self.blocks_evicted);
+        say!("blocks evicted to make room for others: {}", self.blocks_evicted);
         if self.blocks_refused > 0 {
-            println!("blocks the pool had no room for: {}", self.blocks_refused);
+            say!("blocks the pool had no room for: {}", self.blocks_refused);
         }
     }
 }

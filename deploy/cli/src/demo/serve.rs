@@ -1,7 +1,5 @@
 //! Serving the conversations: prefill on one node, decode on another, every answer streamed.
 
-use std::io::Write;
-
 use anyhow::{Context, Result, bail};
 use cxl_shm::clock::SystemClock;
 use demo::workload::{Dialogue, Plan, Request};
@@ -10,6 +8,7 @@ use serde::Serialize;
 
 use super::protocol::{Event, Moved, Task};
 use super::rack::Worker;
+use crate::output::{say, show};
 
 /// One request as it was served.
 #[derive(Clone, Debug, Serialize)]
@@ -86,13 +85,13 @@ pub(super) fn serve(
         let conversation = &mut conversations[dialogue];
         let prompt = conversation.ask(question)?.to_vec();
         if !quiet {
-            println!("\n[{}] {document}, turn {}: {question}", index + 1, turn + 1);
+            say!("\n[{}] {document}, turn {}: {question}", index + 1, turn + 1);
         }
         let (prefill, decode) = fleet.pair(index);
         let (cached_tokens, answer) = through_pool(prefill, decode, &prompt, max_tokens, quiet)
             .with_context(|| format!("request {}", index + 1))?;
         if !quiet {
-            println!(
+            say!(
                 "    {} of {} prompt tokens from the pool, first token after {:.0} ms",
                 cached_tokens,
                 prompt.len(),
@@ -153,13 +152,12 @@ pub(super) fn generate(
                 let now_us = u32::try_from(clock.now_us()).unwrap_or(u32::MAX);
                 ttft_ms.get_or_insert(f64::from(now_us) / 1000.0);
                 if !quiet {
-                    print!("{text}");
-                    std::io::stdout().flush()?;
+                    show!("{text}");
                 }
             }
             Event::Answered { tokens, moved } => {
                 if !quiet {
-                    println!();
+                    say!("");
                 }
                 let ttft_ms = ttft_ms.context("an answer without a token")?;
                 return Ok(Answer { tokens, ttft_ms, moved });

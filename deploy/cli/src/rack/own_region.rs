@@ -9,6 +9,7 @@ use cxl_shm::region::Region;
 
 use super::{Interrupt, progress_bar};
 use crate::format::{self, Plan};
+use crate::output::complain;
 
 /// Touched at a time.
 const PREFAULT_BYTES: u64 = 16 << 20;
@@ -59,12 +60,12 @@ impl OwnRegion {
 impl Drop for OwnRegion {
     fn drop(&mut self) {
         if let Err(error) = self.region.remove_file() {
-            eprintln!("rackline: {error}");
+            complain!("rackline: {error}");
         }
         // A worker that was killed could not remove the tier of its host.
         let folder = Path::new(HOST_TIER_FOLDER);
         if let Err(error) = HostTierFile::remove_all(folder, &self.superblock, &self.layout) {
-            eprintln!("rackline: {error}");
+            complain!("rackline: {error}");
         }
     }
 }

@@ -18,6 +18,8 @@ use kv_cache::evict::policy::PolicyKind;
 use kv_cache::replay::{Capacity, Outcome, PoolSimulation, Simulation, Touch, Trace};
 use serde::Serialize;
 
+use crate::output::say;
+
 /// Replay a trace of requests: how much a pool of this size would have hit.
 ///
 /// The trace has one request a line, as Mooncake publishes them:
@@ -170,14 +172,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Report::new(options, &trace, capacity.map(u64::from), outcome)
     };
     if options.json {
-        println!("{}", serde_json::to_string(&report)?);
+        say!("{}", serde_json::to_string(&report)?);
     } else {
         print(&report);
     }
     if let Some(path) = &options.svg {
         chart::draw(path, &options.trace, &trace, options.touch)?;
         if !options.json {
-            println!("hits by capacity are drawn in {}", path.display());
+            say!("hits by capacity are drawn in {}", path.display());
         }
     }
     Ok(())
@@ -241,26 +243,25 @@ fn replay(trace: &Trace, capacity: Option<u32>, policy: PolicyKind, touch: Touch
 
 fn print(report: &Report) {
     let Report { requests, block_refs, unique_blocks, hits, evictions, .. } = report;
-    println!("{requests} requests, {block_refs} blocks, {unique_blocks} of them different");
+    say!("{requests} requests, {block_refs} blocks, {unique_blocks} of them different");
     match report.capacity_blocks {
-        None => println!("  without a limit to what is kept"),
+        None => say!("  without a limit to what is kept"),
         Some(blocks) => {
             let blocks_f64 = u32::try_from(blocks).map_or(f64::INFINITY, f64::from);
             let share = 100.0 * blocks_f64 / f64::from((*unique_blocks).max(1));
-            println!(
+            say!(
                 "  with room for {blocks} ({share:.1} % of the different ones), {}, {}",
-                report.policy, report.touch
+                report.policy,
+                report.touch
             );
         }
     }
-    println!("  {hits} hits: {:.2} % of all blocks", 100.0 * report.hit_rate);
-    println!("  {evictions} evictions");
+    say!("  {hits} hits: {:.2} % of all blocks", 100.0 * report.hit_rate);
+    say!("  {evictions} evictions");
     if let Some(PoolReport { nodes, workers_per_node, refused_blocks }) = report.pool {
-        println!(
-            "  nodes, each with room of its own: {nodes}; processes of each: {workers_per_node}"
-        );
+        say!("  nodes, each with room of its own: {nodes}; processes of each: {workers_per_node}");
         if refused_blocks > 0 {
-            println!("  {refused_blocks} blocks not published: all that their node had was in use");
+            say!("  {refused_blocks} blocks not published: all that their node had was in use");
         }
     }
     if let Some(live) = &report.live {

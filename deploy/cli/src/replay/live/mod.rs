@@ -25,6 +25,7 @@ use self::figures::{Calls, Figures};
 use self::protocol::{Event, Served, Task};
 use self::sizes::Sizes;
 use super::progress;
+use crate::output::{say, show};
 use crate::rack::{self, Interrupt, LockManager, OwnRegion};
 
 /// What is to be done.
@@ -268,12 +269,14 @@ impl Totals {
 
 impl Live {
     pub(super) fn print(&self) {
-        println!(
+        say!(
             "served in {:.1} s, one request after the other: {:.0} requests and {:.0} blocks a \
              second",
-            self.elapsed_s, self.requests_per_s, self.blocks_per_s
+            self.elapsed_s,
+            self.requests_per_s,
+            self.blocks_per_s
         );
-        println!("             p50       p90       p99       max    (us)    while at it");
+        say!("             p50       p90       p99       max    (us)    while at it");
         for (name, figures) in [
             ("lookup", &self.lookup),
             ("hold", &self.hold),
@@ -281,15 +284,15 @@ impl Live {
             ("publish", &self.publish),
         ] {
             let figures::Latency { p50, p90, p99, max } = figures.latency_us;
-            print!("  {name:<8}{p50:>8.1}  {p90:>8.1}  {p99:>8.1}  {max:>8.1}");
+            show!("  {name:<8}{p50:>8.1}  {p90:>8.1}  {p99:>8.1}  {max:>8.1}");
             if figures.bytes > 0 {
                 let rate = figures.bytes_per_s / 1e9;
-                print!("            {rate:.2} GB/s, {} blocks", figures.blocks);
+                show!("            {rate:.2} GB/s, {} blocks", figures.blocks);
             }
-            println!();
+            say!("");
         }
         if let (Some(expected), Some(alone)) = (self.expected_hits, self.policy_hits) {
-            println!(
+            say!(
                 "a simulated pool of this shape has {expected} hits, the policy alone with as much \
                  room {alone}"
             );
