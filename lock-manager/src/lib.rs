@@ -14,6 +14,7 @@ mod options;
 mod run;
 
 pub use duty::{Duty, DutyChange, DutyError, Patience, Stepped};
+pub use fence::FenceError;
 pub use log::Log;
 pub use options::{FenceKind, Options};
 pub use run::{RunError, run};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use cxl_shm::member::SUSPECT_MS;
 
 /// How a host that was declared dead is kept from writing ever again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -22,6 +23,8 @@ pub enum FenceKind {
 /// One process on one host of the rack grants the locks that guard chunk allocation. Start a
 /// second one on another host as a standby: it takes over when the first falls silent, once every
 /// host that takes part has acknowledged it. Lookups, fetches and publishes go on without any.
+///
+/// The log goes to standard error. When that cannot be written, lines are lost, and nothing else.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The region: a devdax device (/dev/daxX.Y), or a file on a single host.
@@ -39,7 +42,10 @@ pub struct Options {
 
     /// How long the heart of a host stands still before it is declared dead: its processes then
     /// refuse to go on, it is fenced, and what it left is recovered. At least 1500.
-    #[arg(long, value_name = "MS", default_value_t = 3000)]
+    #[arg(
+        long, value_name = "MS", default_value_t = 3000,
+        value_parser = clap::value_parser!(u64).range(SUSPECT_MS..)
+    )]
     pub declare_ms: u64,
 
     /// How a host that was declared dead is kept from writing ever again. Only then are its locks
@@ -48,10 +54,11 @@ pub struct Options {
     pub fence: FenceKind,
 
     /// With --fence command: the program that cuts a host off (power, fabric port). It is run with
-    /// the node number, the host's name, its machine-id and its boot id ("-" for what is not known,
-    /// as the name of a host that died while it joined), and must return 0 only when no access of
-    /// that host can arrive any more, as when the machine runs under another boot id. Any other status, or no end within --fence-timeout-ms, leaves
-    /// the host quarantined, and it is run again later.
+    /// the node number, and the machine-id and the boot id that the region keeps for the node (32
+    /// hexadecimal digits, or "-" when unknown). Choose what to cut off by the node number alone:
+    /// the ids were written by the host itself. Return 0 only when no access of that host can arrive
+    /// any more, as when the machine runs under another boot id. Any other status, or no end within
+    /// --fence-timeout-ms, leaves the host quarantined, and the program is run again later.
     #[arg(long, value_name = "PROGRAM", required_if_eq("fence", "command"))]
     pub fence_command: Option<PathBuf>,
 

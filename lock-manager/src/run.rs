@@ -11,7 +11,7 @@ use cxl_shm::units::NodeId;
 use kv_cache::reclaim_dead_processes;
 
 use crate::duty::{Duty, DutyChange, DutyError, Patience};
-use crate::fence::fence_of;
+use crate::fence::{self, FenceError, fence_of};
 use crate::options::Options;
 
 /// How often it looks whether processes of its host have died.
@@ -31,9 +31,9 @@ pub enum RunError {
     /// It cannot manage any more.
     #[error(transparent)]
     Duty(#[from] DutyError),
-    /// The fence cannot be set up.
-    #[error("cannot set up the fence: {0}")]
-    Fence(std::io::Error),
+    /// Hosts cannot be fenced as the options say.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
     /// No thread for what dead processes left.
     #[error("cannot start a thread that looks after dead processes of this host: {0}")]
     Thread(std::io::Error),
@@ -48,6 +48,7 @@ pub enum RunError {
 /// # Errors
 /// [`RunError`]; nothing is left behind then.
 pub fn run(options: &Options) -> Result<(), RunError> {
+    fence::check(options)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(RunError::Signals)?;
@@ -59,7 +60,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let region = attachment.member().superblock().uuid_text();
     let clock = SystemClock::start();
     let Options { takeover_ms, declare_ms, .. } = *options;
-    let mut fence = fence_of(options, &attachment).map_err(RunError::Fence)?;
+    let mut fence = fence_of(options, &attachment)?;
     let mut duty = Duty::new(attachment.member(), &clock, Patience { takeover_ms, declare_ms })?;
     let reclaimer = Reclaimer::start(&attachment)?;
     let mut tries = 0;

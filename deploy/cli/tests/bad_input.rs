@@ -126,6 +126,45 @@ fn a_region_is_not_formatted_again_by_accident() {
 }
 
 #[test]
+fn a_fence_that_cannot_work_is_refused_when_the_lock_manager_starts() {
+    let folder = Folder::new();
+    let path = folder.region();
+    let not_executable = folder.path("fence");
+    std::fs::write(&not_executable, "#!/bin/sh\n").unwrap();
+    let not_executable = not_executable.to_str().unwrap();
+    for (arguments, words) in [
+        (vec!["--fence", "command"], ["--fence-command", "required"]),
+        (vec!["--fence-command", "/bin/true"], ["add --fence command", "nothing would run it"]),
+        (
+            vec!["--fence", "none", "--fence-command", "/bin/true"],
+            ["add --fence command", "nothing would run it"],
+        ),
+        (
+            vec!["--fence", "command", "--fence-command", "/nowhere/fence"],
+            ["/nowhere/fence cannot be run", "No such file"],
+        ),
+        (
+            vec!["--fence", "command", "--fence-command", "no-such-fence"],
+            ["no-such-fence cannot be run", "PATH"],
+        ),
+        (
+            vec!["--fence", "command", "--fence-command", not_executable],
+            ["is not executable", "chmod +x"],
+        ),
+        (vec!["--declare-ms", "1499"], ["1499", "1500.."]),
+    ] {
+        let mut command = rackline();
+        command.arg("lock-manager").arg("--region").arg(&path).args(["--node", "0"]);
+        let output = command.args(&arguments).stdout(Stdio::null()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{arguments:?}: {text}");
+        }
+    }
+}
+
+#[test]
 fn other_data_is_not_overwritten_by_accident() {
     let folder = Folder::new();
     let path = folder.path("letter");

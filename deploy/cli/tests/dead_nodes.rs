@@ -42,8 +42,12 @@ impl Rack {
     }
 
     fn manager(&self, node: &str, fence: &[&str]) -> Process {
+        self.manager_with_log(node, fence, Stdio::null())
+    }
+
+    fn manager_with_log(&self, node: &str, fence: &[&str], log: impl Into<Stdio>) -> Process {
         let mut command = rackline(&["lock-manager", "--node", node], &self.region);
-        command.args(fence).args(["--declare-ms", "1500"]).stderr(Stdio::null());
+        command.args(fence).args(["--declare-ms", "1500"]).stderr(log);
         Process(command.spawn().unwrap())
     }
 
@@ -141,15 +145,21 @@ fn the_dead_manager_s_node_is_recovered_by_the_standby() {
 }
 
 #[test]
-fn a_stopped_node_is_killed_before_it_is_recovered() {
+fn a_stopped_node_is_killed_before_it_is_recovered_and_the_log_says_so() {
     let rack = Rack::new();
-    let _manager = rack.manager("0", &[]);
+    let log = rack.region.with_file_name("log");
+    let _manager = rack.manager_with_log("0", &[], std::fs::File::create(&log).unwrap());
     rack.wait_until_served_by(0);
     let mut victim = rack.manager("1", &[]);
     rack.wait_for_state(1, "joined");
     victim.signal(Signal::STOP);
     rack.wait_for_state(1, "dead");
     assert_eq!(victim.killed_by(), Some(Signal::KILL.as_raw()));
+    let log = std::fs::read_to_string(&log).unwrap();
+    // A process is in the registry once for each of its threads.
+    let killed = log.lines().find(|line| line.contains("kills all processes")).expect(&log);
+    let pid = victim.0.id().to_string();
+    assert!(killed.contains(&pid) && killed.contains("its heart stood still"), "{log}");
 }
 
 #[test]

@@ -12,13 +12,17 @@ const UNKNOWN: &str = "-";
 /// After a failure, how long until the program is run again.
 const AGAIN_MS: u64 = 10_000;
 
-/// Runs a program with the node number, the host's name, its machine-id(5) and its boot id as arguments,
-/// the ids in hexadecimal without dashes, and a dash for what is not known. It must return only when
+/// Runs a program with the node number, and the machine-id(5) and the boot id that the region keeps
+/// for the node: in hexadecimal without dashes, a dash for what is not known. It must return only when
 /// no access of that host can arrive any more (power off, port of the fabric closed), with exit
 /// status 0. Any other status, a signal, or a time-out means that the host is not fenced.
 ///
-/// A host that died on its way into the slot has not given its name yet. When nothing at all says which
-/// host it was the program is not run: it could only guess, and cut off one that lives.
+/// The program is mostly root's, and the host may be hostile: it is told no text that the host wrote,
+/// its name above all. The two ids are the host's own words, too, but numbers; what to cut off is
+/// chosen by the node number.
+///
+/// When nothing at all says which host it was, the program is not run: a host may have died on its way
+/// into the slot, and the program could cut off one that lives.
 #[derive(Debug)]
 pub struct CommandFence {
     program: PathBuf,
@@ -58,10 +62,16 @@ impl CommandFence {
         let ids = order.machine.map(|machine| [machine.machine_id, machine.boot_id].map(hex_of));
         let [machine_id, boot_id] = ids.unwrap_or_else(|| [UNKNOWN.to_owned(), UNKNOWN.to_owned()]);
         let mut command = Command::new(&self.program);
-        command.arg(order.victim.to_string()).arg(order.host.as_deref().unwrap_or(UNKNOWN));
-        command.args([machine_id, boot_id]).stdin(Stdio::null());
+        command.arg(order.victim.to_string()).args([machine_id, boot_id]).stdin(Stdio::null());
         match command.spawn() {
-            Ok(child) => Stage::Running(child),
+            Ok(child) => {
+                let (node, program) = (order.victim, self.program.display());
+                tracing::warn!(
+                    %node, incarnation = %order.incarnation, %program,
+                    "runs the fence's program: this node was declared dead, as its heart stood still"
+                );
+                Stage::Running(child)
+            }
             Err(error) => Stage::Failed(format!("cannot run {}: {error}", self.program.display())),
         }
     }
@@ -182,17 +192,17 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_told_whom_to_fence_as_far_as_anybody_knows() {
+    fn the_program_is_told_numbers_and_nothing_that_the_victim_wrote_as_text() {
         let machine = Machine { boot_id: [0xb, 1], machine_id: [0xa, 2] };
         let (machine_id, boot_id) =
             ("000000000000000a0000000000000002", "000000000000000b0000000000000001");
         for (order, told) in [
-            (order(Some("rack-4"), None), "3 rack-4 - -".to_owned()),
-            (order(Some("rack-4"), Some(machine)), format!("3 rack-4 {machine_id} {boot_id}")),
-            (order(None, Some(machine)), format!("3 - {machine_id} {boot_id}")),
+            (order(Some("rack-4"), None), "3 - -".to_owned()),
+            (order(Some("$(reboot) rack-4"), Some(machine)), format!("3 {machine_id} {boot_id}")),
+            (order(None, Some(machine)), format!("3 {machine_id} {boot_id}")),
             (
                 order(None, Some(Machine { machine_id: [0; 2], ..machine })),
-                format!("3 - - {boot_id}"),
+                format!("3 - {boot_id}"),
             ),
         ] {
             let script = format!("test \"$*\" = \"{told}\"");

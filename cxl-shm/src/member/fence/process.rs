@@ -1,5 +1,6 @@
 //! The fence `process`: the victim's processes run on this very machine, and are killed.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
@@ -169,6 +170,15 @@ fn kill_all(
     let me = ProcessIdentity::current().map_err(|error| error.to_string())?;
     if processes.contains(&me) {
         return Err("this very process is one of its processes".to_owned());
+    }
+    if !processes.is_empty() {
+        // Each thread of a process has a place of its own.
+        let pids: BTreeSet<u32> = processes.iter().map(|process| process.pid()).collect();
+        tracing::warn!(
+            node = %victim, %incarnation, ?pids,
+            "kills all processes of this node with SIGKILL: it was declared dead, as its heart stood \
+             still, and they run on this machine"
+        );
     }
     for process in &processes {
         kill(*process)?;
