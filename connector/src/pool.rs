@@ -88,7 +88,7 @@ pub enum PoolError {
 ///     block_bytes: 368_640,
 ///     chunk_timeout_ms: 2000,
 /// });
-/// let found = session.lookup(&[BlockHash::new([7; 32])]);
+/// let found = session.lookup(&[BlockHash::new([7; 32])])?;
 /// println!("{} blocks of the prompt are in the pool", found.blocks().len());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::member::{Liveness, Member};
+use cxl_shm::member::{Liveness, Member, MembershipLost};
 use cxl_shm::units::NodeId;
 
 use crate::area::Areas;
@@ -124,6 +124,15 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
     #[must_use]
     pub fn member(&self) -> &'m Member<F, H, L> {
         self.member
+    }
+
+    /// Whether this process still takes part. When it does not, that is noted in its metrics, and
+    /// told once in the log. Asked before every operation.
+    ///
+    /// # Errors
+    /// [`MembershipLost`]: for good. The processes of the host end, or leave, and attach anew.
+    pub fn check_member(&self) -> Result<(), MembershipLost> {
+        self.member.check_member().inspect_err(|lost| self.local.note_loss(*lost))
     }
 
     /// Sizes of the cache's metadata.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use cxl_shm::member::MembershipLost;
 use cxl_shm::units::NodeId;
 
 use crate::area::Areas;
@@ -76,6 +77,20 @@ impl Local {
     /// panicked left it no worse than stale: what it proposes is checked.
     pub(crate) fn order(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that this process does not take part in the region any more: for its metrics, and with
+    /// one line in the log. The first cause stays.
+    pub(crate) fn note_loss(&self, lost: MembershipLost) {
+        let mut is_news = false;
+        self.count(|metrics| is_news = metrics.lose(lost));
+        if is_news {
+            let (node, cause) = (lost.node, lost.cause.name());
+            tracing::warn!(
+                %node, cause,
+                "this process takes part in the pool no more, and every call fails: {lost}"
+            );
+        }
     }
 
     pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {

@@ -70,17 +70,28 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// announced before the call.
     #[must_use]
     pub fn lookup(&self, keys: &[BlockKey]) -> PrefixMatch {
+        let found = self.find(keys);
+        self.count_lookup(keys.len(), found.blocks.len());
+        found
+    }
+
+    /// As [`lookup`](Self::lookup), for callers who do something with what is found before they have
+    /// it, and count that ([`count_lookup`](Self::count_lookup)).
+    #[must_use]
+    pub fn find(&self, keys: &[BlockKey]) -> PrefixMatch {
         let replica = self.synced_replica();
         let find =
             |key: &BlockKey| replica.find(*key).map(|handle| MatchedBlock { key: *key, handle });
-        let blocks: Vec<_> = keys.iter().map_while(find).collect();
-        drop(replica);
+        PrefixMatch { blocks: keys.iter().map_while(find).collect() }
+    }
+
+    /// Counts a lookup of `blocks` blocks of which the caller got `hits`.
+    pub fn count_lookup(&self, blocks: usize, hits: usize) {
         self.local().count(|metrics| {
             metrics.lookups += 1;
-            metrics.lookup_blocks += keys.len() as u64;
-            metrics.lookup_hits += blocks.len() as u64;
+            metrics.lookup_blocks += blocks as u64;
+            metrics.lookup_hits += hits as u64;
         });
-        PrefixMatch { blocks }
     }
 
     /// Takes in what all nodes announced before the call. Every lookup does so too: this is for

@@ -1,5 +1,7 @@
 //! What a process did with the pool, as plain counters.
 
+use cxl_shm::member::MembershipLost;
+
 use crate::miss::Miss;
 
 /// Counters of one process since it attached. A snapshot: see [`Local::metrics`](crate::Local::metrics).
@@ -9,7 +11,8 @@ pub struct Metrics {
     pub lookups: u64,
     /// Blocks that were looked up.
     pub lookup_blocks: u64,
-    /// Blocks of those that were found, all before them too.
+    /// Blocks of those that the caller got, all before them too: they were found, and held if that
+    /// was asked for.
     pub lookup_hits: u64,
     /// Entries of publication logs that were read.
     pub log_entries: u64,
@@ -59,13 +62,16 @@ pub struct Metrics {
     pub replica_blocks: u64,
     /// DRAM that the replica takes.
     pub replica_bytes: u64,
+    /// 1 when this process does not take part any more ([`lost`](Self::lost)), else 0.
+    pub membership_lost: u64,
+    lost: Option<MembershipLost>,
     misses: [u64; Miss::ALL.len()],
 }
 
 impl Metrics {
     /// All counters but the misses, with the names of their fields.
     #[must_use]
-    pub fn counters(&self) -> [(&'static str, u64); 27] {
+    pub fn counters(&self) -> [(&'static str, u64); 28] {
         [
             ("lookups", self.lookups),
             ("lookup_blocks", self.lookup_blocks),
@@ -94,7 +100,23 @@ impl Metrics {
             ("reclaimed_blocks", self.reclaimed_blocks),
             ("replica_blocks", self.replica_blocks),
             ("replica_bytes", self.replica_bytes),
+            ("membership_lost", self.membership_lost),
         ]
+    }
+
+    /// Why this process does not take part in the pool any more: every call fails then. `None` while
+    /// it does.
+    #[must_use]
+    pub fn lost(&self) -> Option<MembershipLost> {
+        self.lost
+    }
+
+    /// Notes why this process does not take part any more. False when it is known already.
+    pub(crate) fn lose(&mut self, lost: MembershipLost) -> bool {
+        self.membership_lost = 1;
+        let is_news = self.lost.is_none();
+        self.lost.get_or_insert(lost);
+        is_news
     }
 
     /// Fetches that failed for `reason`.

@@ -119,7 +119,7 @@ pub(crate) fn fetch_or_compute(
     hashes: &[BlockHash],
     name: &str,
 ) -> usize {
-    let found = session.lookup(hashes);
+    let found = session.lookup(hashes).unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut bytes = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
     let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
     let report = session.fetch(found.blocks(), parts);

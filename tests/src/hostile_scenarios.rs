@@ -179,7 +179,7 @@ fn use_everything(cluster: &Cluster, member: &RackMember, host: usize) {
     let tokens: Vec<u32> = (0..BLOCKS * 4).collect();
     let hashes = ChainHasher::new(b"", 4).chain(&tokens);
     for _ in 0..2 {
-        let found = session.lookup(&hashes);
+        let Ok(found) = session.lookup(&hashes) else { continue };
         let mut bytes = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
         let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
         let Ok(report) = session.fetch(found.blocks(), parts) else { continue };

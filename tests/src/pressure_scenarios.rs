@@ -72,7 +72,8 @@ pub(crate) fn serve(
             // Each host in an order of its own.
             let first = u32::try_from(host).unwrap_or(0) * 3 + round;
             let hashes = prompt((first + number) % PROMPTS);
-            let held = session.hold(session.lookup(&hashes).blocks());
+            let held = session.lookup_and_hold(&hashes);
+            let held = held.unwrap_or_else(|error| panic!("{name}: {error}"));
             let blocks = held.blocks();
             let mut bytes = vec![vec![0; BLOCK_BYTES]; blocks.len()];
             let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
@@ -173,7 +174,7 @@ fn audit_host(cluster: &Cluster, host: usize) {
             .collect();
         let report = session.publish(&blocks).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(report.published(), blocks.len(), "host {host}: {report:?}");
-        let found = session.lookup(hashes);
+        let found = session.lookup(hashes).unwrap_or_else(|error| panic!("{error}"));
         let mut bytes = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
         let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
         let report = session.fetch(found.blocks(), parts).unwrap_or_else(|error| panic!("{error}"));

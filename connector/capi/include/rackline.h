@@ -75,6 +75,10 @@ typedef enum {
   // The GPU cannot be used, or is not open in the pool of the session; or the copy cannot come after
   // the work of the stream, which is being captured into a graph, say. Nothing is changed.
   RACKLINE_ERROR_GPU = -11,
+  // This process does not take part in the pool any more: its node was declared dead, say. Every call
+  // of its sessions fails. Close the pool, and attach again: that works when all processes of the
+  // host have closed theirs.
+  RACKLINE_ERROR_MEMBERSHIP_LOST = -12,
 } RacklineError;
 
 // Why a prefix was not fetched, or held, to its end. Always harmless: the engine computes the rest
@@ -383,12 +387,15 @@ RacklineError rackline_pool_close(RacklinePool pool);
 RacklineError rackline_pool_node(RacklinePool pool, uint16_t *node);
 
 // The counter `name` of this process since it attached: `"lookup_hits"`, say, or
-// `"misses.evicted"`. `rackline_pool_metrics` lists them all.
+// `"misses.evicted"`. `rackline_pool_metrics` lists them all. `"membership_lost"` is 1 once this process
+// does not take part in the pool any more, and every call fails (`RACKLINE_ERROR_MEMBERSHIP_LOST`).
 //
 // # Safety
 // `name` is null or points to a text that ends with a NUL; `value` is null or points to a number
 // that nobody else uses during the call.
-RacklineError rackline_pool_metric(RacklinePool pool, const char *name, uint64_t *value);
+RacklineError rackline_pool_metric(RacklinePool pool,
+                                   const char *name,
+                                   uint64_t *value);
 
 // All counters of this process since it attached, as a text: a line each, with name and value
 // (`lookup_hits 17`). The length of the text with its final NUL is written to `bytes`; the text to

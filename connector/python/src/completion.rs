@@ -3,12 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 
 use connector::ProcessMark;
-use connector::session::{FetchStop, HoldReport, PublishOutcome, PublishReport};
+use connector::session::{FetchStop, HoldReport, PublishOutcome, PublishReport, SessionError};
 use connector::transfer::{Completion, Fetched, Published, SubmitError};
 use kv_cache::PrefixMatch;
 use pyo3::prelude::*;
 
-use crate::error::{error, refused};
+use crate::error::{error, not_done, refused};
 use crate::memory::{ReadBlock, WriteBlock};
 use crate::prefix::Prefix;
 
@@ -78,16 +78,16 @@ pub(crate) fn wait_in_pieces<T: Send>(
 pub(crate) struct Lookup(LookupKind);
 
 enum LookupKind {
-    Plain(Pending<PrefixMatch>),
-    Held(Pending<HoldReport>),
+    Plain(Pending<Result<PrefixMatch, SessionError>>),
+    Held(Pending<Result<HoldReport, SessionError>>),
 }
 
 impl Lookup {
-    pub(crate) fn plain(completion: Completion<PrefixMatch>) -> Self {
+    pub(crate) fn plain(completion: Completion<Result<PrefixMatch, SessionError>>) -> Self {
         Self(LookupKind::Plain(Pending::new(completion)))
     }
 
-    pub(crate) fn held(completion: Completion<HoldReport>) -> Self {
+    pub(crate) fn held(completion: Completion<Result<HoldReport, SessionError>>) -> Self {
         Self(LookupKind::Held(Pending::new(completion)))
     }
 }
@@ -98,9 +98,13 @@ impl Lookup {
     fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<Prefix>> {
         Ok(match &self.0 {
             LookupKind::Plain(pending) => {
-                pending.wait(py, timeout_ms)?.map(|found| Prefix::found(found.blocks()))
+                let found = pending.wait(py, timeout_ms)?.transpose().map_err(not_done)?;
+                found.map(|found| Prefix::found(found.blocks()))
             }
-            LookupKind::Held(pending) => pending.wait(py, timeout_ms)?.map(Prefix::held_by),
+            LookupKind::Held(pending) => {
+                let held = pending.wait(py, timeout_ms)?.transpose().map_err(not_done)?;
+                held.map(Prefix::held_by)
+            }
         })
     }
 
@@ -164,7 +168,7 @@ impl Publish {
             return Ok(None);
         };
         drop(blocks);
-        Ok(Some(PublishResult::of(&report.map_err(error)?)))
+        Ok(Some(PublishResult::of(&report.map_err(not_done)?)))
     }
 
     fn poll(&self, py: Python<'_>) -> PyResult<Option<PublishResult>> {
@@ -192,7 +196,7 @@ impl FetchResult {
     pub(crate) fn of(fetched: Fetched<WriteBlock>) -> PyResult<Self> {
         let Fetched { report, destinations } = fetched;
         drop(destinations);
-        let report = report.map_err(error)?;
+        let report = report.map_err(not_done)?;
         let (reason, message) = match report.stop() {
             None => (None, None),
             Some(FetchStop::Miss(miss)) => (Some(miss.label().to_owned()), Some(miss.to_string())),

@@ -1,5 +1,6 @@
 //! Exceptions.
 
+use connector::session::SessionError;
 use connector::transfer::{GpuLayeredSubmitError, GpuSubmitError, LayeredSubmitError, SubmitError};
 use pyo3::prelude::*;
 use pyo3::{create_exception, exceptions::PyException};
@@ -13,6 +14,23 @@ create_exception!(
     Error,
     "This process is a forked child of the one that attached: attach again in the child."
 );
+
+create_exception!(
+    rackline,
+    MembershipLost,
+    Error,
+    "This process does not take part in the pool any more: its node was declared dead, say."
+);
+
+/// The exception for work that was not carried out.
+pub(crate) fn not_done(failure: SessionError) -> PyErr {
+    match failure {
+        SessionError::MembershipLost(lost) => MembershipLost::new_err(lost.to_string()),
+        SessionError::Length { .. }
+        | SessionError::Layers { .. }
+        | SessionError::Destinations { .. } => error(failure),
+    }
+}
 
 /// The exception for anything that says what is wrong.
 pub(crate) fn error(message: impl ToString) -> PyErr {

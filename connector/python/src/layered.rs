@@ -7,7 +7,7 @@ use connector::transfer::{self, Arrivals, Completion, Fetched, LayeredPublished}
 use pyo3::prelude::*;
 
 use crate::completion::{FetchResult, Pending, PublishResult, wait_in_pieces};
-use crate::error::error;
+use crate::error::{error, not_done};
 use crate::gpu::gpu_and_stream;
 use crate::memory::{ReadBlock, WriteBlock};
 
@@ -169,7 +169,7 @@ impl LayeredPublish {
         let Some(LayeredPublished { report, blocks }) = pending.wait(py, timeout_ms)? else {
             return Ok(None);
         };
-        let result = match report.map_err(error)? {
+        let result = match report.map_err(not_done)? {
             Some(report) => PublishResult::of(&report),
             None => PublishResult::aborted(blocks.len()),
         };

@@ -28,7 +28,7 @@ mod rackline_native {
     #[pymodule_export]
     use crate::completion::{Fetch, FetchResult, Lookup, Publish, PublishResult};
     #[pymodule_export]
-    use crate::error::{Busy, Closed, Error, Forked};
+    use crate::error::{Busy, Closed, Error, Forked, MembershipLost};
     #[pymodule_export]
     use crate::gpu::Gpu;
     #[pymodule_export]

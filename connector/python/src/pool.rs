@@ -106,6 +106,8 @@ impl Pool {
             misses.set_item(reason.label(), count)?;
         }
         counters.set_item("misses", misses)?;
+        let membership = metrics.lost().map_or("member", |lost| lost.cause.name());
+        counters.set_item("membership", membership)?;
         Ok(counters)
     }
 

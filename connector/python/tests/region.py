@@ -36,6 +36,21 @@ class Region:
         # Blocks and objects lie behind.
         self.payload_offset: int = about["payload_offset"]
 
+    def lock_manager(self, node: int, *arguments: str) -> subprocess.Popen[bytes]:
+        """A lock manager, which watches for dead hosts. To be terminated."""
+        place = ["--region", self.path, "--node", str(node)]
+        return subprocess.Popen([command(), "lock-manager", *place, *arguments])
+
+    def state(self, node: int) -> str | None:
+        """What `status` says of a node; ``None`` when it has not joined. Takes up to 1.5 s."""
+        said = subprocess.run(
+            [command(), "status", "--json", "--region", self.path],
+            check=False,
+            stdout=subprocess.PIPE,
+        )
+        states = {found["node"]: found["state"] for found in json.loads(said.stdout)["nodes"]}
+        return states.get(node)
+
     def __enter__(self) -> Region:
         return self
 

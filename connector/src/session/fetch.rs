@@ -99,6 +99,7 @@ where
         for (index, parts) in destinations.iter().enumerate() {
             self.check_length(index, parts.iter().map(Part::bytes))?;
         }
+        self.cache.check_member()?;
         let wanted: Vec<_> = blocks.iter().map(|block| self.wanted(block)).collect();
         let mut stop = None;
         let mut tickets = Vec::with_capacity(blocks.len());

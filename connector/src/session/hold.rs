@@ -5,7 +5,7 @@ use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::Liveness;
 use kv_cache::{HeldBlock, HoldError, MatchedBlock};
 
-use super::Session;
+use super::{Session, SessionError};
 use crate::dma::DmaEngine;
 
 /// The blocks of a prefix that stay in the pool while this lives, for at most the time that they
@@ -22,6 +22,11 @@ impl HoldReport {
     #[must_use]
     pub fn blocks(&self) -> Vec<MatchedBlock> {
         self.held.iter().map(HeldBlock::block).collect()
+    }
+
+    /// How many blocks are held.
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
     }
 
     /// Why the block after those is not held; `None` when all are.
@@ -44,7 +49,11 @@ where
     /// process dies. Nothing after the first block that is not to be had is held.
     ///
     /// What is held may still turn out to be damaged when it is fetched.
-    pub fn hold(&self, blocks: &[MatchedBlock]) -> HoldReport {
+    ///
+    /// # Errors
+    /// [`SessionError::MembershipLost`]; nothing is held then.
+    pub fn hold(&self, blocks: &[MatchedBlock]) -> Result<HoldReport, SessionError> {
+        self.cache.check_member()?;
         let wanted: Vec<_> = blocks.iter().map(|block| self.wanted(block)).collect();
         let mut held = Vec::with_capacity(blocks.len());
         let mut stop = None;
@@ -61,7 +70,10 @@ where
         if !behind.is_empty() {
             self.cache.release(self.clock, behind);
         }
-        HoldReport { held, stop }
+        if let Some(HoldError::MembershipLost(lost)) = stop {
+            return Err(lost.into());
+        }
+        Ok(HoldReport { held, stop })
     }
 
     /// Releases what is held, at once.

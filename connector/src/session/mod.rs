@@ -20,7 +20,7 @@ mod tests;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::member::Liveness;
+use cxl_shm::member::{Liveness, MembershipLost};
 use kv_cache::{
     BlockHash, BlockKey, Cache, KeySpace, Metrics, ModelFingerprint, Namespace, PrefixMatch,
 };
@@ -45,7 +45,8 @@ pub struct SessionOptions {
     pub chunk_timeout_ms: u64,
 }
 
-/// A call that was not carried out at all: the caller's buffers do not fit the session.
+/// A call that was not carried out at all: the caller's buffers do not fit the session, or this
+/// process does not take part in the pool any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SessionError {
     /// The parts of a block are not as long as a block.
@@ -74,6 +75,10 @@ pub enum SessionError {
         /// Destinations given.
         destinations: usize,
     },
+    /// This process does not take part in the pool any more. It attaches anew, when all processes of
+    /// its host have ended or left.
+    #[error(transparent)]
+    MembershipLost(#[from] MembershipLost),
 }
 
 /// An engine's way to the blocks of one model and namespace, on one thread.
@@ -128,7 +133,7 @@ pub enum SessionError {
 /// });
 ///
 /// let hashes = ChainHasher::new(b"", 4).chain(&[1, 2, 3, 4, 5, 6, 7, 8]);
-/// assert_eq!(session.lookup(&hashes).blocks().len(), 0);
+/// assert_eq!(session.lookup(&hashes)?.blocks().len(), 0);
 ///
 /// let (keys, values) = ([1; 1024], [2; 1024]);
 /// let parts: &[&[u8]] = &[&keys, &values];
@@ -137,7 +142,7 @@ pub enum SessionError {
 ///     .collect();
 /// assert_eq!(session.publish(&blocks)?.published(), 2);
 ///
-/// let found = session.lookup(&hashes);
+/// let found = session.lookup(&hashes)?;
 /// let (mut first, mut second) = ([0; 2048], [0; 2048]);
 /// let report = session.fetch(found.blocks(), vec![vec![&mut first], vec![&mut second]])?;
 /// assert_eq!(report.valid_blocks(), 2);
@@ -189,10 +194,29 @@ where
 
     /// The longest prefix of `hashes` of which every block is in the pool, as far as was announced
     /// before the call. Takes no lock and writes nothing that others see.
-    #[must_use]
-    pub fn lookup(&self, hashes: &[BlockHash]) -> PrefixMatch {
-        let keys: Vec<BlockKey> = hashes.iter().map(|hash| self.keys.key(hash)).collect();
-        self.cache.lookup(&keys)
+    ///
+    /// # Errors
+    /// [`SessionError::MembershipLost`].
+    pub fn lookup(&self, hashes: &[BlockHash]) -> Result<PrefixMatch, SessionError> {
+        self.cache.check_member()?;
+        Ok(self.cache.lookup(&self.keys_of(hashes)))
+    }
+
+    /// The longest such prefix, as far as it is held ([`hold`](Self::hold)). Counted as hits are the
+    /// blocks that are.
+    ///
+    /// # Errors
+    /// [`SessionError::MembershipLost`].
+    pub fn lookup_and_hold(&self, hashes: &[BlockHash]) -> Result<HoldReport, SessionError> {
+        self.cache.check_member()?;
+        let found = self.cache.find(&self.keys_of(hashes));
+        let held = self.hold(found.blocks())?;
+        self.cache.count_lookup(hashes.len(), held.len());
+        Ok(held)
+    }
+
+    fn keys_of(&self, hashes: &[BlockHash]) -> Vec<BlockKey> {
+        hashes.iter().map(|hash| self.keys.key(hash)).collect()
     }
 
     /// What this process did with the pool so far, in all its sessions.

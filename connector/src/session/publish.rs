@@ -120,7 +120,7 @@ where
     /// the chunk table.
     ///
     /// # Errors
-    /// [`SessionError::Length`]; nothing is published then.
+    /// [`SessionError::Length`], [`SessionError::MembershipLost`]; nothing is published then.
     pub fn publish(
         &self,
         blocks: &[PublishBlock<'_, D::Source<'_>>],
@@ -128,6 +128,7 @@ where
         for (index, block) in blocks.iter().enumerate() {
             self.check_length(index, block.parts.iter().map(Part::bytes))?;
         }
+        self.cache.check_member()?;
         let specs: Vec<_> = blocks.iter().map(|block| self.spec(block.hash, block.depth)).collect();
         let report = self.publish_with(&specs, |dma, writing| {
             let jobs = writing.iter().map(|(index, payload)| StoreJob {
@@ -147,7 +148,7 @@ where
     /// It waits for as long as `ready` does.
     ///
     /// # Errors
-    /// [`SessionError::Layers`]; nothing is published then.
+    /// [`SessionError::Layers`], [`SessionError::MembershipLost`]; nothing is published then.
     pub fn publish_by_layers(
         &self,
         blocks: &[LayeredBlock],
@@ -155,6 +156,7 @@ where
         ready: &mut dyn LayeredBlocks<D>,
     ) -> Result<Option<PublishReport>, SessionError> {
         self.check_layers(layers)?;
+        self.cache.check_member()?;
         let specs: Vec<_> = blocks.iter().map(|block| self.spec(block.hash, block.depth)).collect();
         Ok(self.publish_with(&specs, |dma, writing| {
             let (numbers, payloads): (Vec<_>, Vec<_>) = writing.iter().copied().unzip();

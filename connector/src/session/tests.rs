@@ -6,7 +6,11 @@ use cxl_shm::fabric::simulated::{
     DmaCache, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack,
 };
 use cxl_shm::layout::{Geometry, Layout, Superblock, format_superblock};
-use cxl_shm::member::{HostIdentity, HostTier, Manage, Member, ProcLiveness, ProcessIdentity};
+use cxl_shm::member::{
+    Deaths, HostIdentity, HostTier, LossCause, Manage, Member, NoFence, ProcLiveness,
+    ProcessIdentity, SUSPECT_MS,
+};
+use cxl_shm::units::{NodeId, WordOffset};
 use kv_cache::{CacheGeometry, Handle, Miss, Model};
 
 use super::*;
@@ -145,7 +149,7 @@ fn publish(session: &TestSession<'_, '_>, numbers: impl IntoIterator<Item = u8>)
 /// Looks blocks up and fetches what is found. Checks that what is valid is right.
 fn fetch(session: &TestSession<'_, '_>, numbers: impl IntoIterator<Item = u8>) -> FetchReport {
     let numbers: Vec<_> = numbers.into_iter().collect();
-    let found = session.lookup(&hashes(numbers.iter().copied()));
+    let found = session.lookup(&hashes(numbers.iter().copied())).unwrap();
     let mut buffers = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
     let destinations = buffers.iter_mut().map(|buffer| {
         let (first, second) = buffer.split_at_mut(3000);
@@ -159,7 +163,7 @@ fn fetch(session: &TestSession<'_, '_>, numbers: impl IntoIterator<Item = u8>) -
 }
 
 fn handle(session: &TestSession<'_, '_>, number: u8) -> Option<Handle> {
-    session.lookup(&hashes([number])).blocks().first().map(|block| block.handle)
+    session.lookup(&hashes([number])).unwrap().blocks().first().map(|block| block.handle)
 }
 
 /// Where a block lies.
@@ -175,6 +179,19 @@ fn place(pair: &Pair<'_, '_>, number: u8) -> u64 {
 /// Damages the payload of a block on the device.
 fn damage(pair: &Pair<'_, '_>, number: u8) {
     pair.rack.flip_bit(place(pair, number) + 777, 6);
+}
+
+/// Damages all that the first node says of a block, on the device.
+fn damage_descriptor(pair: &Pair<'_, '_>, number: u8) {
+    let keys = KeySpace::new(options().model, options().namespace);
+    let key = keys.key(&BlockHash::new([number; 32]));
+    let word = u64::from_le_bytes(key.as_bytes()[..8].try_into().unwrap());
+    let area = pair.caches[0].member().layout().area(NodeId(0)).range();
+    for at in area.iter().flat_map(|line| (0..8).map(move |index| line.bytes() + index * 8)) {
+        if pair.rack.device_word(WordOffset::new(at).unwrap()) == word {
+            pair.rack.flip_bit(at, 0);
+        }
+    }
 }
 
 #[test]
@@ -345,7 +362,7 @@ fn a_fetch_by_layers_tells_of_each_and_believes_the_same() {
             }
             report
         };
-        let found = b.lookup(&hashes(1..=5));
+        let found = b.lookup(&hashes(1..=5)).unwrap();
         assert_eq!(fetch(found.blocks()).valid_blocks(), 5);
         pair.engines[1].fail_after(3);
         let report = fetch(found.blocks());
@@ -369,7 +386,7 @@ fn layers_that_do_not_fit_are_refused_before_anything_happens() {
         let mut ready = Ready { contents, layers: 3, complete: true, end: || () };
         assert_eq!(a.publish_by_layers(&blocks, &layers, &mut ready), Err(expected));
         assert_eq!(publish(&a, 1..=1).published(), 1);
-        let found = b.lookup(&hashes([1]));
+        let found = b.lookup(&hashes([1])).unwrap();
         let mut buffer = [0; BLOCK_BYTES];
         let destinations = vec![vec![&mut buffer[..]]];
         let arrived = &mut |_| panic!("nothing arrives");
@@ -410,7 +427,7 @@ fn nothing_behind_a_damaged_block_is_believed() {
         assert_eq!(report.stop(), Some(&FetchStop::Miss(Miss::Checksum)));
         assert_eq!(b.metrics().misses(Miss::Checksum), 1);
         // It is not offered again, but can be published again, by the one who saw it.
-        assert_eq!(b.lookup(&hashes(1..=5)).blocks().len(), 2);
+        assert_eq!(b.lookup(&hashes(1..=5)).unwrap().blocks().len(), 2);
         assert_eq!(publish(&b, 1..=5).published(), 1);
         assert_eq!(fetch(&b, 1..=5).valid_blocks(), 5);
     });
@@ -465,7 +482,7 @@ fn the_first_block_that_fails_ends_the_prefix_whatever_failed() {
     on_two_hosts(|pair| {
         let [a, b] = pair.sessions();
         assert_eq!(publish(&a, 1..=5).published(), 5);
-        let found = b.lookup(&hashes(1..=5));
+        let found = b.lookup(&hashes(1..=5)).unwrap();
         let fetch = |found: &[kv_cache::MatchedBlock]| {
             let mut buffers = vec![vec![0; BLOCK_BYTES]; found.len()];
             let destinations = buffers.iter_mut().map(|buffer| vec![buffer.as_mut_slice()]);
@@ -497,7 +514,7 @@ fn buffers_that_do_not_fit_are_refused_before_anything_happens() {
         assert_eq!(pair.caches[0].heap_use(pair.clock).blocks, 0);
 
         assert_eq!(publish(&a, 1..=1).published(), 1);
-        let found = b.lookup(&hashes([1]));
+        let found = b.lookup(&hashes([1])).unwrap();
         let error = b.fetch(found.blocks(), vec![]).unwrap_err();
         assert_eq!(error, SessionError::Destinations { blocks: 1, destinations: 0 });
         let mut short = short;
@@ -530,9 +547,9 @@ fn a_prefix_that_is_held_is_there_when_it_is_fetched() {
     on_two_hosts(|pair| {
         let [a, b] = pair.sessions();
         assert_eq!(publish(&a, 1..=5).published(), 5);
-        let found = b.lookup(&hashes(1..=5));
+        let found = b.lookup(&hashes(1..=5)).unwrap();
         pair.caches[0].retire(pair.clock, &[found.blocks()[3].handle]);
-        let held = b.hold(found.blocks());
+        let held = b.hold(found.blocks()).unwrap();
         let stop = kv_cache::HoldError::Miss(Miss::Absent);
         assert_eq!((held.blocks(), held.stop()), (found.blocks()[..3].to_vec(), Some(stop)));
         for number in 10..=100 {
@@ -547,7 +564,66 @@ fn a_prefix_that_is_held_is_there_when_it_is_fetched() {
         assert_eq!(fetch(&b, 1..=3).valid_blocks(), 0);
         // A hold of another length ends by itself.
         let short = pair.session(1, options()).with_hold_ms(1);
-        let held = short.hold(short.lookup(&hashes([200])).blocks());
+        let held = short.hold(short.lookup(&hashes([200])).unwrap().blocks()).unwrap();
         assert_eq!((held.blocks().len(), held.stop()), (1, None));
+    });
+}
+
+/// The other hosts declare node 1 dead, and it hears of it.
+fn lose_membership(pair: &Pair<'_, '_>) {
+    let manage = pair.clock.manage.borrow();
+    let mut deaths = Deaths::watch(&manage, &pair.clock.clock, SUSPECT_MS);
+    for now_ms in (0..4 * SUSPECT_MS).step_by(10) {
+        deaths.step(now_ms, true, &mut NoFence);
+    }
+    pair.clock.members[1].beat();
+}
+
+#[test]
+fn every_call_of_a_process_whose_node_was_declared_dead_says_so() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        assert_eq!(publish(&a, 1..=5).published(), 5);
+        let found = b.lookup(&hashes(1..=5)).unwrap();
+        let before = b.metrics();
+        assert_eq!((before.lost(), before.membership_lost), (None, 0));
+        lose_membership(pair);
+
+        let lost = MembershipLost { node: NodeId(1), cause: LossCause::DeclaredDead };
+        let error = SessionError::MembershipLost(lost);
+        assert_eq!(b.lookup(&hashes(1..=5)).unwrap_err(), error);
+        assert_eq!(b.lookup_and_hold(&hashes(1..=5)).unwrap_err(), error);
+        assert_eq!(b.hold(found.blocks()).unwrap_err(), error);
+        let mut buffer = vec![0; BLOCK_BYTES];
+        let fetched = b.fetch(&found.blocks()[..1], vec![vec![&mut buffer[..]]]);
+        assert_eq!(fetched.unwrap_err(), error);
+        let bytes = content(9);
+        let parts = [&bytes[..]];
+        let block = PublishBlock { hash: BlockHash::new([9; 32]), depth: 0, parts: &parts };
+        assert_eq!(b.publish(&[block]).unwrap_err(), error);
+
+        let after = b.metrics();
+        assert_eq!((after.lost(), after.membership_lost), (Some(lost), 1));
+        assert_eq!(after.lookup_hits, before.lookup_hits, "hits that nobody got");
+        assert_eq!(after.refused_holds, before.refused_holds);
+        // The other host goes on.
+        assert_eq!(fetch(&a, 1..=5).valid_blocks(), 5);
+    });
+}
+
+#[test]
+fn counted_as_hits_are_the_blocks_that_the_caller_got() {
+    on_two_hosts(|pair| {
+        let [a, b] = pair.sessions();
+        assert_eq!(publish(&a, 1..=5).published(), 5);
+        assert_eq!(b.lookup(&hashes(1..=5)).unwrap().blocks().len(), 5);
+        // What the process knows already finds it, and it cannot be held.
+        damage_descriptor(pair, 4);
+        let before = b.metrics();
+        let held = b.lookup_and_hold(&hashes(1..=5)).unwrap();
+        let after = b.metrics();
+        assert_eq!(held.blocks().len(), 3);
+        assert_eq!(after.lookup_blocks - before.lookup_blocks, 5);
+        assert_eq!(after.lookup_hits - before.lookup_hits, 3);
     });
 }

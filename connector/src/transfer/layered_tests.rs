@@ -20,7 +20,7 @@ fn empty() -> Vec<Vec<u8>> {
 
 fn find(session: &TransferSession, numbers: std::ops::Range<u8>) -> Vec<MatchedBlock> {
     let hashes = numbers.map(|number| block(number).hash).collect();
-    session.lookup(hashes).unwrap().wait().unwrap().blocks().to_vec()
+    session.lookup(hashes).unwrap().wait().unwrap().unwrap().blocks().to_vec()
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub use session::{Fetched, NewBlock, Published, SubmitError, TransferSession};
 /// // ... the engine goes on ...
 /// assert_eq!(publish.wait()?.report?.available(), 1);
 ///
-/// let found = session.lookup_and_hold(vec![hash])?.wait()?;
+/// let found = session.lookup_and_hold(vec![hash])?.wait()??;
 /// let fetch = session.fetch(found.blocks(), vec![vec![0; 368_640]])?;
 /// let fetched = fetch.wait()?;
 /// assert_eq!(fetched.report?.valid_blocks(), 1);

@@ -129,7 +129,7 @@ impl TransferSession {
     pub fn lookup(
         &self,
         hashes: Vec<BlockHash>,
-    ) -> Result<Completion<PrefixMatch>, SubmitError<Vec<BlockHash>>> {
+    ) -> Result<Completion<Result<PrefixMatch, SessionError>>, SubmitError<Vec<BlockHash>>> {
         self.submit(Lane::Lookup, hashes, |session, hashes| session.lookup(&hashes))
     }
 
@@ -141,11 +141,8 @@ impl TransferSession {
     pub fn lookup_and_hold(
         &self,
         hashes: Vec<BlockHash>,
-    ) -> Result<Completion<HoldReport>, SubmitError<Vec<BlockHash>>> {
-        self.submit(Lane::Lookup, hashes, |session, hashes| {
-            let found = session.lookup(&hashes);
-            session.hold(found.blocks())
-        })
+    ) -> Result<Completion<Result<HoldReport, SessionError>>, SubmitError<Vec<BlockHash>>> {
+        self.submit(Lane::Lookup, hashes, |session, hashes| session.lookup_and_hold(&hashes))
     }
 
     /// Holds `blocks`: [`Session::hold`](crate::session::Session::hold).
@@ -155,7 +152,7 @@ impl TransferSession {
     pub fn hold(
         &self,
         blocks: Vec<MatchedBlock>,
-    ) -> Result<Completion<HoldReport>, SubmitError<Vec<MatchedBlock>>> {
+    ) -> Result<Completion<Result<HoldReport, SessionError>>, SubmitError<Vec<MatchedBlock>>> {
         self.submit(Lane::Lookup, blocks, |session, blocks| session.hold(&blocks))
     }
 

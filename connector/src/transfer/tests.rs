@@ -84,9 +84,9 @@ fn what_one_node_publishes_another_holds_and_fetches() {
 
     let to = decode.session(options());
     let hashes: Vec<_> = (0..25).map(|number| block(number).hash).collect();
-    let found = to.lookup(hashes.clone()).unwrap().wait().unwrap();
+    let found = to.lookup(hashes.clone()).unwrap().wait().unwrap().unwrap();
     assert_eq!(found.blocks().len(), 20);
-    let held = to.lookup_and_hold(hashes).unwrap().wait().unwrap();
+    let held = to.lookup_and_hold(hashes).unwrap().wait().unwrap().unwrap();
     assert_eq!(held.blocks(), found.blocks());
     assert_eq!(decode.metrics().held_blocks, 20);
 
@@ -148,7 +148,7 @@ fn a_full_queue_gives_back_what_it_was_given() {
     assert_eq!(refused.into_inner()[0].bytes.1.len(), BLOCK_BYTES);
 
     // Lookups and fetches have queues of their own.
-    assert_eq!(session.lookup(Vec::new()).unwrap().wait().unwrap().blocks().len(), 0);
+    assert_eq!(session.lookup(Vec::new()).unwrap().wait().unwrap().unwrap().blocks().len(), 0);
     for gate in &gates {
         gate.send(()).unwrap();
     }
@@ -166,7 +166,7 @@ fn fetches_do_not_wait_for_publishes_unless_asked_for() {
         session.publish(vec![block(1)]).unwrap().wait().unwrap().report.unwrap().published(),
         1
     );
-    let found = session.lookup(vec![block(1).hash]).unwrap().wait().unwrap();
+    let found = session.lookup(vec![block(1).hash]).unwrap().wait().unwrap().unwrap();
     let (gates, under_way): (Vec<_>, Vec<_>) = (10..14)
         .map(|number| {
             let (open, gate) = mpsc::channel();
@@ -210,7 +210,7 @@ fn what_was_not_begun_can_be_cancelled() {
         assert!(completion.wait_ms(60_000).unwrap().is_some());
     }
     assert_eq!(waiting.wait().unwrap_err(), Lost);
-    let found = session.lookup(vec![block(9).hash]).unwrap().wait().unwrap();
+    let found = session.lookup(vec![block(9).hash]).unwrap().wait().unwrap().unwrap();
     assert_eq!(found.blocks().len(), 0);
 }
 
@@ -253,7 +253,7 @@ fn what_was_taken_up_is_done_before_the_pool_is_left() {
 
     let again = attach(&path, 0, 8);
     let hashes = (0..30).map(|number| block(number).hash).collect();
-    let found = again.session(options()).lookup(hashes).unwrap().wait().unwrap();
+    let found = again.session(options()).lookup(hashes).unwrap().wait().unwrap().unwrap();
     assert_eq!(found.blocks().len(), 30, "they outlive the process's attachment");
 }
 
@@ -269,7 +269,8 @@ fn sessions_serve_many_threads() {
                 for number in (0..10).map(|number| thread * 10 + number) {
                     let published = session.publish(vec![block(number)]).unwrap().wait().unwrap();
                     assert_eq!(published.report.unwrap().published(), 1);
-                    let found = session.lookup(vec![block(number).hash]).unwrap().wait().unwrap();
+                    let found =
+                        session.lookup(vec![block(number).hash]).unwrap().wait().unwrap().unwrap();
                     let fetch = session.fetch(found.blocks().to_vec(), vec![vec![0; BLOCK_BYTES]]);
                     let fetched = fetch.unwrap().wait().unwrap();
                     assert_eq!(fetched.report.unwrap().valid_blocks(), 1);

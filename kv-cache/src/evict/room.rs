@@ -72,8 +72,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             Lack::Payload(size, blocks) => {
                 let refusal = match self.take_chunk(clock, size, wait) {
                     Ok(chunk) => return Ok(Some(chunk)),
-                    Err(AllocateError::Lock(LockError::DeclaredDead(dead))) => {
-                        return Err(dead.into());
+                    Err(AllocateError::Lock(LockError::MembershipLost(lost))) => {
+                        return Err(lost.into());
                     }
                     Err(refusal) => refusal,
                 };

@@ -114,7 +114,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         watermarks: Watermarks,
         chunk_timeout_ms: u64,
     ) -> Upkeep {
-        if self.member().check_member().is_err() {
+        if self.check_member().is_err() {
             return Upkeep::default();
         }
         let local = self.local();

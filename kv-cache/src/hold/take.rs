@@ -77,7 +77,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         wanted: &[Wanted],
         hold_ms: u64,
     ) -> Vec<Result<HeldBlock, HoldError>> {
-        if let Err(dead) = self.member().check_member() {
+        if let Err(dead) = self.check_member() {
             return wanted.iter().map(|_| Err(dead.into())).collect();
         }
         let handles: Vec<_> = wanted.iter().map(|wanted| wanted.handle).collect();

@@ -82,7 +82,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         specs: &[BlockSpec],
         chunk_timeout_ms: u64,
     ) -> Vec<Reservation> {
-        if let Err(dead) = self.member().check_member() {
+        if let Err(dead) = self.check_member() {
             return specs.iter().map(|_| Reservation::Refused(dead.into())).collect();
         }
         let mut wishes = self.wishes(specs, namespace.tag());

@@ -86,7 +86,7 @@ impl Store for RacklineStore<'_> {
         let block_bytes = buffers.first().map_or(0, |buffer| buffer.len()) as u64;
         let hashes = Self::hashes(numbers);
         let session = self.session(block_bytes);
-        let found = session.lookup(&hashes);
+        let found = session.lookup(&hashes)?;
         ensure!(found.blocks().len() == buffers.len(), "not every block was found");
         let destinations = buffers.iter_mut().map(|buffer| vec![&mut **buffer]).collect();
         let report = session.fetch(found.blocks(), destinations)?;
@@ -99,6 +99,6 @@ impl Store for RacklineStore<'_> {
     fn lookup(&mut self, numbers: &[u64]) -> Result<Option<usize>> {
         let hashes = Self::hashes(numbers);
         let Some(session) = &self.session else { bail!("nothing was fetched before") };
-        Ok(Some(session.lookup(&hashes).blocks().len()))
+        Ok(Some(session.lookup(&hashes)?.blocks().len()))
     }
 }

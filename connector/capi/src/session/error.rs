@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::AssertUnwindSafe;
 
+use connector::session::SessionError;
 use connector::transfer::{GpuError, GpuSubmitError, SubmitError};
 
 /// What a call returned. Zero is success; `rackline_error_message` says what was wrong and what to
@@ -44,10 +45,14 @@ pub enum RacklineError {
     /// The GPU cannot be used, or is not open in the pool of the session; or the copy cannot come after
     /// the work of the stream, which is being captured into a graph, say. Nothing is changed.
     Gpu = -11,
+    /// This process does not take part in the pool any more: its node was declared dead, say. Every call
+    /// of its sessions fails. Close the pool, and attach again: that works when all processes of the
+    /// host have closed theirs.
+    MembershipLost = -12,
 }
 
 impl RacklineError {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Ok,
         Self::BadArgument,
         Self::BadHandle,
@@ -60,6 +65,7 @@ impl RacklineError {
         Self::Panicked,
         Self::Lent,
         Self::Gpu,
+        Self::MembershipLost,
     ];
 
     /// Its name in the header.
@@ -77,6 +83,7 @@ impl RacklineError {
             Self::Panicked => c"RACKLINE_ERROR_PANICKED",
             Self::Lent => c"RACKLINE_ERROR_LENT",
             Self::Gpu => c"RACKLINE_ERROR_GPU",
+            Self::MembershipLost => c"RACKLINE_ERROR_MEMBERSHIP_LOST",
         }
     }
 }
@@ -105,6 +112,18 @@ impl Failure {
     fn keep(self) -> RacklineError {
         keep_message(self.message);
         self.code
+    }
+}
+
+/// Work that was not carried out.
+impl From<SessionError> for Failure {
+    fn from(refused: SessionError) -> Self {
+        match refused {
+            SessionError::MembershipLost(_) => Self::new(RacklineError::MembershipLost, refused),
+            SessionError::Length { .. }
+            | SessionError::Layers { .. }
+            | SessionError::Destinations { .. } => Self::bad_argument(refused),
+        }
     }
 }
 

@@ -204,7 +204,7 @@ pub unsafe extern "C" fn rackline_fetch_wait(
         let fetch = handles::get::<Fetch>(fetch.handle)?;
         let Fetched { report, destinations } = fetch.0.wait(timeout_ms)?;
         drop(destinations);
-        let report = report.map_err(Failure::bad_argument)?;
+        let report = report?;
         let reason = report.stop().map_or(RacklineReason::None, |stop| {
             let message = match stop {
                 FetchStop::Miss(miss) => miss.to_string(),

@@ -1,7 +1,7 @@
 //! Looking for a prefix, and holding it.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
-use connector::session::HoldReport;
+use connector::session::{HoldReport, SessionError};
 use connector::transfer::{Completion, TransferSession};
 use kv_cache::PrefixMatch;
 
@@ -36,22 +36,22 @@ pub struct RacklineLookupResult {
 }
 
 pub(super) enum Lookup {
-    Plain(Pending<PrefixMatch>),
-    Held(Pending<HoldReport>),
+    Plain(Pending<Result<PrefixMatch, SessionError>>),
+    Held(Pending<Result<HoldReport, SessionError>>),
 }
 
 impl Opened for Lookup {
     const KIND: &'static str = "a lookup";
 }
 
-impl From<Completion<PrefixMatch>> for Lookup {
-    fn from(completion: Completion<PrefixMatch>) -> Self {
+impl From<Completion<Result<PrefixMatch, SessionError>>> for Lookup {
+    fn from(completion: Completion<Result<PrefixMatch, SessionError>>) -> Self {
         Self::Plain(Pending::new(completion))
     }
 }
 
-impl From<Completion<HoldReport>> for Lookup {
-    fn from(completion: Completion<HoldReport>) -> Self {
+impl From<Completion<Result<HoldReport, SessionError>>> for Lookup {
+    fn from(completion: Completion<Result<HoldReport, SessionError>>) -> Self {
         Self::Held(Pending::new(completion))
     }
 }
@@ -61,11 +61,11 @@ impl Lookup {
     fn wait(&self, timeout_ms: u64) -> Result<(Prefix, usize, RacklineReason), Failure> {
         Ok(match self {
             Self::Plain(pending) => {
-                let found = pending.wait(timeout_ms)?;
+                let found = pending.wait(timeout_ms)??;
                 (Prefix::found(found.blocks()), found.blocks().len(), RacklineReason::None)
             }
             Self::Held(pending) => {
-                let held = pending.wait(timeout_ms)?;
+                let held = pending.wait(timeout_ms)??;
                 let reason = held.stop().map_or(RacklineReason::None, |stop| {
                     keep_message(c_text(&stop.to_string()).into());
                     RacklineReason::from(&stop)

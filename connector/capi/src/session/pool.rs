@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use connector::transfer::Transfers;
+use cxl_shm::member::LossCause;
 
 use super::arguments::{place, places, text};
 use super::error::{Failure, RacklineError, c_text, code};
@@ -88,17 +89,23 @@ pub unsafe extern "C" fn rackline_pool_node(pool: RacklinePool, node: *mut u16) 
     })
 }
 
-/// Counters of this process since it attached, by their names; misses as `misses.evicted`, say.
+/// Counters of this process since it attached, by their names; misses as `misses.evicted`, say, and why
+/// it does not take part any more as 1 of `membership_lost.declared_dead`, say.
 fn counters(pool: RacklinePool) -> Result<Vec<(String, u64)>, Failure> {
     let metrics = handles::get::<Transfers>(pool.handle)?.metrics();
     let counters = metrics.counters().into_iter().map(|(name, value)| (name.to_owned(), value));
     let misses = metrics.all_misses();
     let misses = misses.map(|(reason, count)| (format!("misses.{}", reason.label()), count));
-    Ok(counters.chain(misses).collect())
+    let lost = LossCause::ALL.map(|cause| {
+        let is_so = metrics.lost().is_some_and(|lost| lost.cause == cause);
+        (format!("membership_lost.{}", cause.name()), u64::from(is_so))
+    });
+    Ok(counters.chain(misses).chain(lost).collect())
 }
 
 /// The counter `name` of this process since it attached: `"lookup_hits"`, say, or
-/// `"misses.evicted"`. `rackline_pool_metrics` lists them all.
+/// `"misses.evicted"`. `rackline_pool_metrics` lists them all. `"membership_lost"` is 1 once this process
+/// does not take part in the pool any more, and every call fails (`RACKLINE_ERROR_MEMBERSHIP_LOST`).
 ///
 /// # Safety
 /// `name` is null or points to a text that ends with a NUL; `value` is null or points to a number

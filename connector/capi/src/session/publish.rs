@@ -203,7 +203,7 @@ pub unsafe extern "C" fn rackline_publish_wait(
         }
         let Published { report, blocks } = publish.pending.wait(timeout_ms)?;
         drop(blocks);
-        let report = report.map_err(Failure::bad_argument)?;
+        let report = report?;
         for (place, outcome) in places.iter_mut().zip(report.outcomes()) {
             place.write(outcome.into());
         }

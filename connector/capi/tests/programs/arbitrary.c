@@ -51,7 +51,7 @@ static void keep(uint64_t handle) {
 }
 
 static void note(RacklineError outcome) {
-    CHECK(outcome <= 0 && outcome >= RACKLINE_ERROR_GPU && outcome != RACKLINE_ERROR_PANICKED);
+    CHECK(outcome <= 0 && outcome >= RACKLINE_ERROR_MEMBERSHIP_LOST && outcome != RACKLINE_ERROR_PANICKED);
     CHECK(strcmp(rackline_error_name(outcome), "RACKLINE_ERROR_UNKNOWN") != 0);
     CHECK(outcome == RACKLINE_ERROR_OK || rackline_error_message()[0] != '\0');
     *(outcome == RACKLINE_ERROR_OK ? &succeeded : &refused) += 1;

@@ -77,7 +77,7 @@ impl Engine<'_> {
         let to = (0..BLOCKS).map(|_| InLayers::new(self.stream, &LAYERS));
         let to = to.collect::<Result<Vec<_>>>()?;
         let hashes = (FIRST_BLOCK..).take(to.len()).map(hash).collect();
-        let held = self.session.lookup_and_hold(hashes)?.wait()?;
+        let held = self.session.lookup_and_hold(hashes)?.wait()??;
         keep_busy(self.stream, scratch)?;
         for layer in 0..LAYERS.len() {
             self.write_layer(&to, &other, layer)?;

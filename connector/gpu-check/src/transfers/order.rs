@@ -60,7 +60,7 @@ pub(super) fn behind_late_work(
         engine.memcpy_dtod(&other, &mut block.memory)?;
     }
     let hashes = (0..u32::from(BLOCKS)).map(hash).collect();
-    let held = session.lookup_and_hold(hashes)?.wait()?;
+    let held = session.lookup_and_hold(hashes)?.wait()??;
     let fetch = taken_up(session.fetch_into_gpu(gpu, (&**engine).into(), held.blocks(), to))?;
     let fetched = fetch.wait()?;
     let report = fetched.report?;
@@ -166,7 +166,7 @@ fn arrived(
     number: u32,
     expected: &[u8],
 ) -> Result<()> {
-    let found = session.lookup_and_hold(vec![hash(number)])?.wait()?;
+    let found = session.lookup_and_hold(vec![hash(number)])?.wait()??;
     let to = vec![OnGpu::new(engine)?];
     let fetch = taken_up(session.fetch_into_gpu(gpu, (&**engine).into(), found.blocks(), to))?;
     let fetched = fetch.wait()?;

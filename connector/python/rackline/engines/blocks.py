@@ -29,11 +29,10 @@ class SharedBlocks:
     """The blocks of one model and namespace, in one process. For any thread."""
 
     def __init__(self, settings: PoolSettings, model: rackline.Model, block_bytes: int) -> None:
+        self._settings, self._model, self._block_bytes = settings, model, block_bytes
         self._attachment = Attachment(settings)
         try:
-            self._session = self._attachment.pool.session(
-                model, block_bytes, tenant=settings.tenant, hold_ms=settings.hold_ms
-            )
+            self._open_session()
         except BaseException:
             self._attachment.close()
             raise
@@ -50,15 +49,36 @@ class SharedBlocks:
             block_bytes,
         )
 
+    def _open_session(self) -> None:
+        # The life first: a session that is older than it is opened anew the next time.
+        life = self._attachment.life
+        self._session = self._attachment.pool.session(
+            self._model,
+            self._block_bytes,
+            tenant=self._settings.tenant,
+            hold_ms=self._settings.hold_ms,
+        )
+        self._life = life
+
+    def _current(self) -> rackline.Session:
+        """The session, opened anew where the process attached to the pool again (E2)."""
+        with self._changed:
+            if self._life != (life := self._attachment.life):
+                # Told once where that fails: the old session is refused everything, and counted.
+                self._life = life
+                self._open_session()
+            return self._session
+
     @property
     def block_bytes(self) -> int:
         """Length of every block in bytes."""
-        return self._session.block_bytes
+        return self._block_bytes
 
     def counters(self) -> dict[str, int]:
         """What was done since the start: ``lookup_blocks`` and ``hit_blocks``, ``loaded_blocks``,
         ``missed_blocks`` (were to be loaded, and are not) and ``miss_*`` by reason, ``saved_blocks``,
-        ``already_there_blocks``, ``unsaved_blocks``, ``errors``."""
+        ``already_there_blocks``, ``unsaved_blocks``, ``errors``, and ``not_attached``: calls that did
+        nothing because the process takes part in the pool no more, until it has attached again."""
         with self._changed:
             return dict(self._counters)
 
@@ -68,7 +88,7 @@ class SharedBlocks:
             return 0
         found = 0
         try:
-            prefix = self._session.lookup(hashes).wait(wait_ms)
+            prefix = self._current().lookup(hashes).wait(wait_ms)
             found = 0 if prefix is None else len(prefix)
         except rackline.Error as error:
             self._failed("a lookup", error)
@@ -82,16 +102,16 @@ class SharedBlocks:
             return 0
         valid, reason = 0, "miss_absent"
         try:
-            with self._session.lookup(hashes, hold=True).wait() as prefix:
+            session = self._current()
+            with session.lookup(hashes, hold=True).wait() as prefix:
                 if len(prefix) > 0:
-                    result = self._session.fetch(prefix, memory, places[: len(prefix)]).wait()
+                    result = session.fetch(prefix, memory, places[: len(prefix)]).wait()
                     valid = result.valid_blocks
                     if result.reason is not None:
                         reason = f"miss_{result.reason}"
                         logger.warning("Rackline: %s: %s", self._what, result.message)
         except rackline.Error as error:
-            reason = "miss_error"
-            self._failed("a load", error)
+            reason = self._failed("a load", error)
         missed = len(hashes) - valid
         self._count(loaded_blocks=valid, missed_blocks=missed, **{reason: missed})
         return valid
@@ -103,7 +123,7 @@ class SharedBlocks:
             return None
         try:
             # A lookup that nobody waits for any more lets go of what it finds.
-            prefix = self._session.lookup(hashes, hold=True).wait(wait_ms)
+            prefix = self._current().lookup(hashes, hold=True).wait(wait_ms)
         except rackline.Error as error:
             self._failed("a lookup", error)
             prefix = None
@@ -121,15 +141,14 @@ class SharedBlocks:
         for start in range(0, len(handles), AT_ONCE):
             if not self._shares:
                 break
-            fetches = []
+            fetches: list[rackline.Fetch | str] = []
             for handle, memory in zip(
                 handles[start : start + AT_ONCE], memories[start : start + AT_ONCE], strict=True
             ):
                 try:
-                    fetches.append(self._session.fetch([handle], memory, [0]))
+                    fetches.append(self._current().fetch([handle], memory, [0]))
                 except rackline.Error as error:
-                    self._failed("a load", error)
-                    fetches.append(None)
+                    fetches.append(self._failed("a load", error))
             # Every one that was begun is waited for, also behind one that failed.
             try:
                 outcomes = [self._fetched(fetch) for fetch in fetches]
@@ -149,15 +168,15 @@ class SharedBlocks:
         self._count(loaded_blocks=valid, missed_blocks=missed, **{reason: missed})
         return valid
 
-    def _fetched(self, fetch: rackline.Fetch | None) -> tuple[bool, str]:
-        """Whether a block is good, and else the name of the counter of why it is not."""
-        if fetch is None:
-            return False, "miss_error"
+    def _fetched(self, fetch: rackline.Fetch | str) -> tuple[bool, str]:
+        """Whether a block is good, and else the name of the counter of why it is not: that of a fetch
+        which was not begun is known."""
+        if isinstance(fetch, str):
+            return False, fetch
         try:
             result = fetch.wait()
         except rackline.Error as error:
-            self._failed("a load", error)
-            return False, "miss_error"
+            return False, self._failed("a load", error)
         if result.reason is not None:
             logger.warning("Rackline: %s: %s", self._what, result.message)
         return result.valid_blocks == 1, f"miss_{result.reason}"
@@ -195,10 +214,10 @@ class SharedBlocks:
         if not self._shares or not hashes:
             return ["stopped"] * len(hashes)
         try:
-            outcomes = self._session.publish(hashes, first_depth, memory, places).wait().outcomes
+            publish = self._current().publish(hashes, first_depth, memory, places)
+            outcomes = publish.wait().outcomes
         except rackline.Error as error:
-            self._failed("a save", error)
-            outcomes = ["error"] * len(hashes)
+            outcomes = [self._failed("a save", error)] * len(hashes)
         published, there = outcomes.count("published"), outcomes.count("already_there")
         self._count(
             saved_blocks=published,
@@ -235,14 +254,20 @@ class SharedBlocks:
         text = ", ".join(f"{name}={count}" for name, count in sorted(counters.items()))
         logger.info("Rackline: %s: %s", self._what, text or "nothing done yet")
 
-    def _failed(self, what: str, error: rackline.Error) -> None:
+    def _failed(self, what: str, error: rackline.Error) -> str:
+        """The name of the counter of blocks that are missed for it."""
+        if self._attachment.is_out(error):
+            # The pool has said so, once; here it is counted.
+            self._count(not_attached=1)
+            return "miss_not_attached"
         logger.warning("Rackline: %s: %s failed: %s", self._what, what, error)
         self._count(errors=1)
+        return "miss_error"
 
 
-def _wait_quietly(fetch: rackline.Fetch | None) -> None:
+def _wait_quietly(fetch: rackline.Fetch | str) -> None:
     """Waits until nothing of a fetch is written any more."""
     # One whose result was had already says so.
     with contextlib.suppress(rackline.Error):
-        if fetch is not None:
+        if not isinstance(fetch, str):
             fetch.wait()

@@ -69,7 +69,7 @@ class SchedulerHalf:
         self._tells_events = events is not None and events.enable_kv_cache_events
         self._events: list[Any] = []
         self._attachment = Attachment(settings)
-        self._index = Index(self._attachment.pool, settings)
+        self._index = Index(self._attachment, settings)
         self._handovers = Handovers(self._index, settings.hold_ms)
         self._requests: dict[str, Progress] = {}
         self._loading: dict[str, tuple[Search, range]] = {}
@@ -151,6 +151,7 @@ class SchedulerHalf:
             self.stats.count("lookups", 1)
             self.stats.count("lookup_blocks", search.looked_for)
             self.stats.count("lookup_hit_blocks", found)
+            self.stats.count("not_attached_lookups", int(search.out is True))
         if found == 0:
             return 0, False
         return found * self._block_tokens, self._settings.load == "async"
@@ -189,7 +190,8 @@ class SchedulerHalf:
     def _is_stale(self, search: Search, now_s: float) -> bool:
         """Whether what was found may not be held any more by the time it is loaded."""
         held_ms = (now_s - search.began_s) * 1000
-        return search.answer is not None and held_ms > self._settings.hold_ms / 2
+        is_old = held_ms > self._settings.hold_ms / 2 or not self._index.is_current(search)
+        return search.answer is not None and is_old
 
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """The engine has blocks for what was found: they are to be loaded."""

@@ -14,9 +14,11 @@ import collections
 import dataclasses
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import rackline
+from rackline.engines.attachment import Attachment
 from rackline.vllm.identity import Identity
 from rackline.vllm.settings import Settings
 
@@ -46,6 +48,12 @@ class Search:
     """Whether it is in the statistics."""
     failed: bool = False
     """Whether there is no answer but an error."""
+    out: bool = False
+    """Whether that says that this process is not attached to the pool."""
+    life: int = 0
+    """Of the attachment: what was found in an earlier one is not held any more."""
+    is_out: Callable[[rackline.Error], bool] = lambda error: False
+    """Whether an error says that."""
 
     def found(self, wait_ms: int) -> int | None:
         """Blocks that every rank has; ``None`` when that is not known within so long."""
@@ -55,9 +63,7 @@ class Search:
                 left_ms = max(0, int((ends_s - time.monotonic()) * 1000))
                 prefix = self.lookups[0].wait(left_ms)
             except rackline.Error as error:
-                logger.warning("Rackline: a lookup failed: %s", error)
-                self.failed = True
-                self.give_up()
+                self.fail("a lookup failed", error)
                 return 0
             if prefix is None:
                 return None
@@ -69,6 +75,13 @@ class Search:
         if not self.handles:
             self.handles = [prefix.handles() for prefix in self.prefixes]
         return self.handles
+
+    def fail(self, what: str, error: rackline.Error) -> None:
+        """There is no answer but this error."""
+        self.failed, self.out = True, self.is_out(error)
+        if not self.out:
+            logger.warning("Rackline: %s: %s", what, error)
+        self.give_up()
 
     def give_up(self) -> None:
         """It has found nothing, as far as its request is concerned."""
@@ -85,8 +98,10 @@ class Search:
 class Index:
     """The sessions of all ranks, and what is known of them."""
 
-    def __init__(self, pool: rackline.Pool, settings: Settings) -> None:
-        self._pool, self._settings = pool, settings
+    def __init__(self, attachment: Attachment, settings: Settings) -> None:
+        self._attachment, self._settings = attachment, settings
+        self._life = attachment.life
+        self._identities: dict[int, Identity] = {}
         self._sessions: dict[int, rackline.Session] = {}
         self._wait_ends_s: float | None = None
         """When this step has waited for lookups for long enough; ``None`` before the first."""
@@ -96,12 +111,29 @@ class Index:
     def open(self, identity: Identity) -> None:
         """Opens a session for the blocks of a rank of storage."""
         if identity.rank not in self._sessions:
-            self._sessions[identity.rank] = self._pool.session(
-                identity.model_of_session(),
-                identity.block_bytes,
-                tenant=self._settings.tenant,
-                hold_ms=self._settings.hold_ms,
-            )
+            self._identities[identity.rank] = identity
+            self._sessions[identity.rank] = self._open(identity)
+
+    def _open(self, identity: Identity) -> rackline.Session:
+        return self._attachment.pool.session(
+            identity.model_of_session(),
+            identity.block_bytes,
+            tenant=self._settings.tenant,
+            hold_ms=self._settings.hold_ms,
+        )
+
+    def _renew(self) -> None:
+        """Opens the sessions anew where this process attached to the pool again (E2)."""
+        if self._life != (life := self._attachment.life):
+            # Told once where that fails: the old sessions are refused everything, and counted.
+            self._life = life
+            self._sessions = {
+                rank: self._open(identity) for rank, identity in self._identities.items()
+            }
+
+    def is_current(self, search: Search) -> bool:
+        """Whether what it found is held: not when this process attached again since."""
+        return search.life == self._attachment.life
 
     def next_step(self) -> None:
         """There is time to wait again (V1)."""
@@ -113,16 +145,16 @@ class Index:
         """Begins to look for the blocks ``first`` to ``last`` of a request, to be held. ``None`` when
         as many lookups are waiting as there is room for."""
         hashes = [hash_bytes(block) for block in request.block_hashes[first:last]]
-        search = Search(first, last - first, now_s)
+        search = Search(first, last - first, now_s, life=self._attachment.life)
+        search.is_out = self._attachment.is_out
         try:
+            self._renew()
             for session in self._sessions.values():
                 search.lookups.append(session.lookup(hashes, hold=hold))
         except rackline.Busy:
             return None
         except rackline.Error as error:
-            logger.warning("Rackline: a lookup was refused: %s", error)
-            search.failed = True
-            search.give_up()
+            search.fail("a lookup was refused", error)
         return search
 
     def found(self, search: Search, now_s: float) -> int | None:

@@ -62,6 +62,8 @@ class WorkerHalf:
         self._device: Device | None = None
         self._identity: Identity | None = None
         self._session: rackline.Session | None = None
+        self._life = 0
+        """Of the attachment that the session is of."""
         self._loading: dict[str, tuple[LoadJob, rackline.Fetch | rackline.LayeredFetch]] = {}
         self._forward_waits: list[rackline.LayeredFetch] = []
         """What the forward waits for layer by layer."""
@@ -97,13 +99,10 @@ class WorkerHalf:
             f"{layout} {self._device.kernels(self._vllm_config, kv_caches)}",
             self._memory.block_bytes,
         )
-        self._device.open(self._attachment.pool)
-        self._session = self._attachment.pool.session(
-            self._identity.model_of_session(),
-            self._identity.block_bytes,
-            tenant=self._settings.tenant,
-            hold_ms=self._settings.hold_ms,
-        )
+        self._open_session()
+        if (gpu := self._device.gpu) is not None:
+            # Seconds, in which the engine does not wait.
+            self._attachment.prepare(lambda pool: pool.gpu(gpu))
         logger.info(
             "Rackline: blocks of %d bytes, rank %d of %d, %s, %s",
             self._identity.block_bytes,
@@ -112,6 +111,42 @@ class WorkerHalf:
             self._identity.model,
             self._identity.dtype,
         )
+
+    def _open_session(self) -> None:
+        # The life first: a session that is older than it is opened anew in the next step.
+        life, pool = self._attachment.life, self._attachment.pool
+        self._device.open(pool)
+        self._session = pool.session(
+            self._identity.model_of_session(),
+            self._identity.block_bytes,
+            tenant=self._settings.tenant,
+            hold_ms=self._settings.hold_ms,
+        )
+        self._life = life
+
+    def _renew(self) -> None:
+        """Opens the session anew where this process attached to the pool again (E2). What an earlier
+        session was asked for has come to its end with that: a block that it did not load is told to the
+        engine like any other (W1)."""
+        if self._session is None or self._life == self._attachment.life:
+            return
+        life = self._attachment.life
+        try:
+            self._open_session()
+        except rackline.Error as error:
+            # Told once: the old session is refused everything, and counted.
+            self._life = life
+            logger.error("Rackline: nothing is loaded or saved from now on: %s", error)
+        else:
+            self.stats.count("attached_again", 1)
+
+    def _failed(self, what: str, error: rackline.Error, blocks: int) -> None:
+        """Tells of an error; while this process is not attached to the pool, which the pool has said,
+        ``blocks`` are counted instead."""
+        if self._attachment.is_out(error):
+            self.stats.count("not_attached_blocks", blocks)
+        else:
+            logger.warning("Rackline: %s: %s", what, error)
 
     def handshake(self) -> Handshake | None:
         return None if self._identity is None else Handshake(self._identity)
@@ -124,6 +159,7 @@ class WorkerHalf:
     def begin_step(self) -> None:
         """The engine begins a step. It may ask for the step's loads when that has been broken off."""
         self._error_before = sys.exc_info()[1]
+        self._renew()
 
     # Loading
 
@@ -142,7 +178,7 @@ class WorkerHalf:
                 else:
                     fetch = self._session.fetch(handles, *into, stream=stream)
             except rackline.Error as error:
-                logger.warning("Rackline: %s is not loaded: %s", job.request_id, error)
+                self._failed(f"{job.request_id} is not loaded", error, len(job.block_ids))
                 if self._settings.load == "async":
                     self._load_ended(job, NOT_TRIED)
                 continue
@@ -216,7 +252,7 @@ class WorkerHalf:
         try:
             result = fetch.wait() if wait else fetch.poll()
         except rackline.Error as error:
-            logger.warning("Rackline: %s is not loaded: %s", job.request_id, error)
+            self._failed(f"{job.request_id} is not loaded", error, len(job.block_ids))
             return NOT_TRIED
         if result is None:
             return None
@@ -263,7 +299,7 @@ class WorkerHalf:
             )
         except rackline.Error as error:
             # They are saved whole behind the forward, if there is room then.
-            logger.warning("Rackline: a step is not saved layer by layer: %s", error)
+            self._failed("a step is not saved layer by layer", error, 0)
 
     def _end_layered_save(self, worth_saving: bool) -> bool:
         """Whether there was one."""
@@ -311,7 +347,7 @@ class WorkerHalf:
                 stream=self._device.stream(),
             )
         except rackline.Error as error:
-            logger.warning("Rackline: %s is not saved: %s", job.request_id, error)
+            self._failed(f"{job.request_id} is not saved", error, len(job.hashes))
             self._save_ended(job, [])
             return
         self._saving[job.job] = _Saving(job, publish)
@@ -326,7 +362,7 @@ class WorkerHalf:
         try:
             result = saving.publish.wait() if wait else saving.publish.poll()
         except rackline.Error as error:
-            logger.warning("Rackline: %s is not saved: %s", saving.job.request_id, error)
+            self._failed(f"{saving.job.request_id} is not saved", error, len(saving.job.hashes))
             return []
         return None if result is None else result.outcomes
 

@@ -199,7 +199,7 @@ impl Engine {
         kv: &mut KvCache,
         Shared { session, .. }: &Shared<'_>,
     ) -> Result<Moved> {
-        let found = session.lookup(hashes);
+        let found = session.lookup(hashes)?;
         let before = session.metrics();
         let mut payloads = vec![vec![0; self.block_bytes()]; found.blocks().len()];
         let parts = payloads.iter_mut().map(|payload| vec![payload.as_mut_slice()]).collect();
@@ -228,7 +228,7 @@ impl Engine {
         moved: &mut Moved,
         Shared { session, .. }: &Shared<'_>,
     ) -> Result<()> {
-        let first = session.lookup(hashes).blocks().len();
+        let first = session.lookup(hashes)?.blocks().len();
         let payloads = (first..hashes.len())
             .map(|block| {
                 let mut payload = vec![0; self.block_bytes()];
@@ -251,7 +251,7 @@ impl Engine {
 
     fn locate(&self, tokens: &[u32], block: usize, shared: &Shared<'_>) -> Result<()> {
         let hashes = self.hasher.chain(tokens);
-        let found = shared.session.lookup(&hashes);
+        let found = shared.session.lookup(&hashes)?;
         let matched = found.blocks().get(block).context("the pool does not have the block")?;
         let options = shared.session.options();
         let wanted = Wanted {

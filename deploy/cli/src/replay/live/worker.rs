@@ -129,12 +129,12 @@ impl Worker<'_> {
         let evicted_before = self.session.metrics().evicted_blocks;
 
         let start_ns = self.clock.now_ns();
-        let found = self.session.lookup(&hashes);
+        let found = self.session.lookup(&hashes)?;
         served.lookup_ns = self.clock.now_ns() - start_ns;
 
         // As from prefill to decode: what a request builds on stays until it is done.
         let start_ns = self.clock.now_ns();
-        let held = self.session.hold(found.blocks());
+        let held = self.session.hold(found.blocks())?;
         served.hold_ns = self.clock.now_ns() - start_ns;
 
         let hits = self.fetch(&hashes, &held.blocks(), &mut served)?;
@@ -224,7 +224,7 @@ impl Worker<'_> {
 
     fn remove_own(&self) {
         let own = |hash: &BlockHash| {
-            let found = self.session.lookup(&[*hash]);
+            let found = self.session.lookup(&[*hash]).ok()?;
             found.blocks().first().map(|block| block.handle)
         };
         let handles: Vec<_> = self.published.iter().filter_map(own).collect();

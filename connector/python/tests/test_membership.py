@@ -1,0 +1,55 @@
+"""A process whose node was declared dead is told so, in errors, metrics and the log, and attaches again."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from region import Region
+
+PROCESS = pathlib.Path(__file__).with_name("member_process.py")
+WAIT_S = 60
+
+
+class Membership(unittest.TestCase):
+    def test_a_process_whose_node_was_declared_dead_says_so_and_attaches_again(self) -> None:
+        region = self.enterContext(Region("16MiB", "4KiB"))
+        manager = region.lock_manager(0, "--fence", "none", "--declare-ms", "1500")
+        self.addCleanup(manager.wait)
+        self.addCleanup(manager.terminate)
+        process = subprocess.Popen(
+            [sys.executable, str(PROCESS), region.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(process.kill)
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line == "ready\n":
+                break
+        process.send_signal(signal.SIGSTOP)
+        ends_s = time.monotonic() + WAIT_S
+        while region.state(1) != "quarantined":
+            self.assertLess(time.monotonic(), ends_s, "it is not declared dead")
+        process.send_signal(signal.SIGCONT)
+        rest, _ = process.communicate("go on\n", timeout=WAIT_S)
+        lines = "".join(said) + rest
+        self.assertEqual(process.returncode, 0, lines)
+        self.assertIn("done\n", lines)
+        warnings = [line for line in lines.splitlines() if " WARNING " in line]
+        lost = [line for line in warnings if "takes part in the pool no more" in line]
+        self.assertEqual(len(lost), 1, lines)
+        self.assertIn("rackline.native.kv_cache", lost[0])
+        self.assertIn("was declared dead", lost[0])
+        again = [line for line in warnings if "attached to the pool again, as a new life" in line]
+        self.assertEqual(len(again), 1, lines)
+
+
+if __name__ == "__main__":
+    unittest.main()
