@@ -18,6 +18,7 @@ use cxl_shm::lock::SharedGuard;
 use cxl_shm::member::{Attachment, LocalMember, ProcLiveness};
 
 use crate::error::{CxlShmError, Failure, code};
+use crate::log;
 use crate::per_process::PerProcess;
 use crate::text::text_at;
 
@@ -174,6 +175,7 @@ fn attach(region: &Path, node: u16) -> Result<(), Failure> {
         return refused("this process is attached already: call cxl_shm_detach first");
     }
     attached.is_begun.store(true, Ordering::Release);
+    log::start();
     let attachment = Attachment::attach(region, node).map_err(|error| {
         attached.is_begun.store(false, Ordering::Release);
         Failure::new(CxlShmError::Region, error)

@@ -18,6 +18,7 @@ mod error;
 mod heap;
 mod init;
 mod locks;
+mod log;
 mod memory;
 mod per_process;
 mod roots;

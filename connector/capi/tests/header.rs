@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// The sources with calls of shared memory, in the order of the header.
 const SHARED_MEMORY: &[&str] =
-    &["attached", "error", "heap", "init", "locks", "memory", "per_process", "roots", "text"];
+    &["attached", "error", "heap", "init", "locks", "log", "memory", "per_process", "roots", "text"];
 
 /// The sources of sessions, in the order of the header.
 const SESSIONS: &[&str] = &[

@@ -12,8 +12,23 @@ class Busy(Error):
 class Closed(Error):
     """The pool was closed in this process."""
 
+class MembershipLost(Error):
+    """This process does not take part in the pool any more: its node was declared dead, say, or the
+    memory was formatted. Every call of its sessions raises it. :meth:`Pool.close` and a new
+    :class:`Pool` attach it again, once all processes of the host have closed theirs."""
+
 class Forked(Error):
     """This process is a forked child of the one that attached: attach again in the child."""
+
+def begin_log() -> bool:
+    """Gives this process a queue of log lines, unless it has one: then the answer is ``False``."""
+
+def next_log_line() -> tuple[int, str, str] | None:
+    """The next line, waited for: its level in ``logging``, which part says it, and the text; ``None`` at
+    the end."""
+
+def end_log() -> None:
+    """Ends the queue: what is in it is still given out."""
 
 class Model:
     """Everything that decides what the bytes of a block mean. Two engines share blocks when all of
@@ -178,7 +193,10 @@ class Pool:
     def node(self) -> int:
         """The node that this process belongs to."""
     def metrics(self) -> dict[str, Any]:
-        """Counters of this process, by their names; ``misses`` counts failed fetches by reason."""
+        """Counters of this process, by their names; ``misses`` counts failed fetches by reason.
+        ``membership`` is ``"member"``, or why the process does not take part any more, and every call
+        raises :class:`MembershipLost`: ``"declared_dead"``, ``"slot_taken"``, ``"region_replaced"`` or
+        ``"content_lost"``."""
     def close(self) -> None:
         """Waits for what was taken up, and leaves the pool."""
     def __enter__(self) -> Pool: ...

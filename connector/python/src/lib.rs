@@ -13,6 +13,7 @@ mod completion;
 mod error;
 mod gpu;
 mod layered;
+mod log;
 mod memory;
 mod model;
 mod options;
@@ -33,6 +34,8 @@ mod rackline_native {
     use crate::gpu::Gpu;
     #[pymodule_export]
     use crate::layered::{LayeredFetch, LayeredPublish};
+    #[pymodule_export]
+    use crate::log::{begin_log, end_log, next_log_line};
     #[pymodule_export]
     use crate::memory::BlockMemory;
     #[pymodule_export]

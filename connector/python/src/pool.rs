@@ -50,6 +50,7 @@ impl Pool {
             quotas,
         };
         let options = TransferOptions { publishes_by_layers, ..given.checked()? };
+        py.import("rackline.log")?.call_method0("start")?;
         let transfers = py.detach(|| Transfers::attach(&region, node, options)).map_err(error)?;
         Ok(Self { transfers })
     }

@@ -12,6 +12,7 @@ use super::arguments::{place, places, text};
 use super::error::{Failure, RacklineError, c_text, code};
 use super::handles::{self, Opened};
 use super::options::{RacklinePoolOptions, options_at};
+use crate::log;
 
 /// This process, attached to a pool. Zero is none.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,7 @@ pub unsafe extern "C" fn rackline_pool_attach(
         let region = unsafe { text(region, "the path of the region") }?;
         // SAFETY: by the caller's promise.
         let options = unsafe { options_at(options) }?;
+        log::start();
         let transfers = Transfers::attach(Path::new(region), node, options);
         let transfers = transfers.map_err(|error| Failure::new(RacklineError::Pool, error))?;
         pool.write(RacklinePool { handle: handles::open(transfers) });
