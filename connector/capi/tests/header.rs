@@ -5,8 +5,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The sources with calls of shared memory, in the order of the header.
-const SHARED_MEMORY: &[&str] =
-    &["attached", "error", "heap", "init", "locks", "log", "memory", "per_process", "roots", "text"];
+const SHARED_MEMORY: &[&str] = &[
+    "attached",
+    "error",
+    "heap",
+    "init",
+    "locks",
+    "log",
+    "memory",
+    "per_process",
+    "roots",
+    "text",
+];
 
 /// The sources of sessions, in the order of the header.
 const SESSIONS: &[&str] = &[

@@ -9,7 +9,9 @@ use clap::Args;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::layout::{ChunkState, Layout, LockProtocol, Superblock, read_superblock};
-use cxl_shm::member::{ManagerSeen, NodeDeath, NodeHeart, membership_epoch, watch_hearts};
+use cxl_shm::member::{
+    EndingNumber, ManagerSeen, NodeDeath, NodeHeart, NumberUse, membership_epoch, watch_hearts,
+};
 use cxl_shm::qualify::Visibility;
 use cxl_shm::region::Region;
 use cxl_shm::units::{ChunkId, NodeId};
@@ -52,7 +54,33 @@ struct Status {
     lock_manager: Option<LockManagerStatus>,
     /// Grows with every death that is declared.
     membership_epoch: u64,
+    /// Numbers that only grow, of which less than a tenth is left.
+    numbers_ending: Vec<NumberStatus>,
     nodes: Vec<NodeStatus>,
+}
+
+#[derive(Debug, Serialize)]
+struct NumberStatus {
+    /// `tickets`, `terms` or `incarnations`.
+    number: &'static str,
+    node: Option<u16>,
+    lock: Option<u32>,
+    left: u64,
+    most: u64,
+    /// What it means and what to do.
+    advice: String,
+}
+
+impl From<NumberUse> for NumberStatus {
+    fn from(number_use: NumberUse) -> Self {
+        let (number, node, lock) = match number_use.number {
+            EndingNumber::Tickets { node, lock } => ("tickets", Some(node.0), Some(lock.0)),
+            EndingNumber::Terms => ("terms", None, None),
+            EndingNumber::Incarnations { node } => ("incarnations", Some(node.0), None),
+        };
+        let (left, most, advice) = (number_use.left(), number_use.most, number_use.in_words());
+        Self { number, node, lock, left, most, advice }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -125,6 +153,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         alive: first != Some(seen),
         waiting_for: seen.waiting_for(layout, fabric).map(|node| node.0),
     });
+    let scarce = NumberUse::scarce(layout, superblock.lock_protocol, &hearts, fabric);
     fabric.refresh(layout.chunk_table());
     let chunk_states: Vec<_> = (0..layout.chunks())
         .map(|chunk| layout.chunk_entry(ChunkId(chunk)).cached(fabric).ok()?.state())
@@ -153,6 +182,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         visibility: Visibility::of(region, superblock).to_string(),
         lock_manager,
         membership_epoch: membership_epoch(layout, fabric),
+        numbers_ending: scarce.into_iter().map(NumberStatus::from).collect(),
         nodes,
     })
 }
@@ -246,6 +276,9 @@ fn print(status: &Status) {
     print_locks(status);
     if status.membership_epoch > 0 {
         say!("membership epoch {}", status.membership_epoch);
+    }
+    for number in &status.numbers_ending {
+        say!("ends soon: {}", number.advice);
     }
     if status.nodes.is_empty() {
         say!("no node has joined yet");

@@ -233,6 +233,27 @@ fn without_a_fence_an_operator_confirms() {
     rack.wait_for_state(2, "dead");
 }
 
+#[test]
+fn numbers_that_come_to_their_end_are_told_of_with_what_to_do() {
+    let rack = Rack::new();
+    assert_eq!(rack.status()["numbers_ending"], Value::Array(Vec::new()));
+    // A lock manager on node 0 that has started very often: this is the last term, and divided by three
+    // nodes nothing remains.
+    let region = Region::open(&rack.region, None).unwrap();
+    let (_, layout) = read_superblock(region.fabric()).unwrap();
+    let term = (1 << 24) - 1;
+    let claim = layout.manager_claim(NodeId(0)).range();
+    region.fabric().store(claim.start().word(0).unwrap(), term << 1);
+    region.fabric().publish(claim);
+    let status = rack.status();
+    let terms = &status["numbers_ending"][0];
+    assert_eq!((&terms["number"], &terms["left"]), (&"terms".into(), &0.into()), "{status}");
+    let lines = rackline(&["status"], &rack.region).output().unwrap();
+    let lines = String::from_utf8_lossy(&lines.stdout).into_owned();
+    assert!(lines.contains("ends soon: terms of lock managers: 0 of"), "{lines}");
+    assert!(lines.contains("rackline format --force"), "{lines}");
+}
+
 /// An operator is told who is meant: a host that came for a number and died before it had given its name,
 /// and not the one that had the number before, which may be off.
 #[test]
