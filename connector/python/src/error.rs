@@ -1,9 +1,13 @@
 //! Exceptions.
 
 use connector::session::SessionError;
-use connector::transfer::{GpuLayeredSubmitError, GpuSubmitError, LayeredSubmitError, SubmitError};
+use connector::transfer::{
+    GpuLayeredSubmitError, GpuSubmitError, LayeredSubmitError, OpenError, SubmitError,
+};
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::{create_exception, exceptions::PyException};
+use pyo3::types::PyInt;
 
 create_exception!(rackline, Error, PyException, "Something is wrong with the pool, or its use.");
 create_exception!(rackline, Busy, Error, "A queue is full: go on without, or try again later.");
@@ -21,6 +25,27 @@ create_exception!(
     Error,
     "This process does not take part in the pool any more: its node was declared dead, say."
 );
+
+/// The exception for a pool that is not open, or not for these blocks.
+pub(crate) fn not_open(failure: OpenError) -> PyErr {
+    let message = failure.to_string();
+    match failure {
+        OpenError::Length { .. } => error(message),
+        OpenError::Forked => Forked::new_err(message),
+        OpenError::Closed => Closed::new_err(message),
+    }
+}
+
+/// A number that has to be one of the type that it is wanted in: Python's may be any.
+pub(crate) fn number<T>(name: &str, given: &Bound<'_, PyAny>) -> PyResult<T>
+where
+    T: for<'a, 'py> FromPyObject<'a, 'py>,
+{
+    if !given.is_instance_of::<PyInt>() {
+        return Err(PyTypeError::new_err(format!("{name} is {given}: it must be an int")));
+    }
+    given.extract().map_err(|_| error(format!("{name} is {given}: out of range")))
+}
 
 /// The exception for work that was not carried out.
 pub(crate) fn not_done(failure: SessionError) -> PyErr {

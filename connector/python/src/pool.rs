@@ -8,7 +8,7 @@ use kv_cache::{HOLD_MS, HOLD_MS_MAX, Namespace};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::error;
+use crate::error::{error, not_open, number};
 use crate::gpu::{Gpu, not_opened};
 use crate::model::Model;
 use crate::options::Given;
@@ -32,7 +32,7 @@ impl Pool {
     fn new(
         py: Python<'_>,
         region: PathBuf,
-        node: u16,
+        node: &Bound<'_, PyAny>,
         copy_threads: Option<i64>,
         fetch_threads: Option<i64>,
         queue_depth: Option<i64>,
@@ -49,6 +49,7 @@ impl Pool {
             low_watermark_per_mille,
             quotas,
         };
+        let node: u16 = number("node", node)?;
         let options = TransferOptions { publishes_by_layers, ..given.checked()? };
         py.import("rackline.log")?.call_method0("start")?;
         let transfers = py.detach(|| Transfers::attach(&region, node, options)).map_err(error)?;
@@ -62,15 +63,13 @@ impl Pool {
     fn session(
         &self,
         model: &Model,
-        block_bytes: u64,
+        block_bytes: &Bound<'_, PyAny>,
         tenant: &str,
         salt: &[u8],
         chunk_timeout_ms: u64,
         hold_ms: u64,
     ) -> PyResult<Session> {
-        if block_bytes == 0 {
-            return Err(error("a block of 0 bytes"));
-        }
+        let block_bytes = number("block_bytes", block_bytes)?;
         if hold_ms > HOLD_MS_MAX {
             return Err(error(format!("hold_ms is {hold_ms}, {HOLD_MS_MAX} at most")));
         }
@@ -80,7 +79,8 @@ impl Pool {
             block_bytes,
             chunk_timeout_ms,
         };
-        Ok(Session::new(self.transfers.session(options).with_hold_ms(hold_ms)))
+        let session = self.transfers.open_session(options).map_err(not_open)?;
+        Ok(Session::new(session.with_hold_ms(hold_ms)))
     }
 
     /// Opens a GPU, or finds it open.
@@ -97,6 +97,7 @@ impl Pool {
 
     /// Counters of this process, by their names.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.transfers.check_open().map_err(not_open)?;
         let metrics = self.transfers.metrics();
         let counters = PyDict::new(py);
         for (name, value) in metrics.counters() {

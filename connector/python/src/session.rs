@@ -7,7 +7,9 @@ use kv_cache::BlockHash;
 use pyo3::prelude::*;
 
 use crate::completion::{Fetch, Lookup, Publish};
-use crate::error::{error, refused, refused_by_gpu, refused_by_gpu_layers, refused_by_layers};
+use crate::error::{
+    error, number, refused, refused_by_gpu, refused_by_gpu_layers, refused_by_layers,
+};
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish, Open};
 use crate::memory::BlockMemory;
@@ -62,11 +64,12 @@ impl Session {
         &self,
         py: Python<'_>,
         hashes: Vec<Vec<u8>>,
-        first_depth: u32,
+        first_depth: &Bound<'_, PyAny>,
         memory: &BlockMemory,
         block_ids: Vec<u32>,
         stream: Option<u64>,
     ) -> PyResult<Publish> {
+        let first_depth: u32 = number("first_depth", first_depth)?;
         let gpu = gpu_and_stream(memory.of_gpu(), stream)?;
         self.check(memory, hashes.len(), block_ids.len())?;
         let hashes = block_hashes(&hashes)?;

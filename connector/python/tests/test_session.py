@@ -99,6 +99,23 @@ class Sessions(unittest.TestCase):
         second.close()
         Attachment(PoolSettings.of(given)).close()
 
+    def test_numbers_out_of_range_and_a_closed_pool_are_one_clear_error(self) -> None:
+        for node in (-1, 65536, 1 << 80):
+            with self.assertRaisesRegex(rackline.Error, f"^node is {node}: out of range$"):
+                rackline.Pool(self.region.path, node)
+        pool = self.attach()
+        session = pool.session(model(), BLOCK_BYTES)
+        memory = rackline.block_memory(buffer(fill=1))
+        with self.assertRaisesRegex(rackline.Error, "^first_depth is -1: out of range$"):
+            session.publish(hashes(1), -1, memory, [0])
+        with self.assertRaisesRegex(rackline.Error, "^blocks of 1048577 bytes do not fit this region"):
+            pool.session(model(), (1 << 20) + 1)
+        self.assertEqual(pool.session(model(), 1 << 20).block_bytes, 1 << 20)
+        pool.close()
+        for call in (lambda: pool.session(model(), BLOCK_BYTES), pool.metrics):
+            with self.assertRaisesRegex(rackline.Closed, "^the pool was closed in this process$"):
+                call()
+
     def test_watermarks_and_quotas_are_kept(self) -> None:
         pool = self.attach(
             copy_threads=64,
@@ -290,7 +307,7 @@ class Sessions(unittest.TestCase):
             (lambda: rackline.block_memory(), "needs an array"),
             (lambda: rackline.BlockMemory([(4096, 10, 20)], 2, None), "one over the other"),
             (lambda: rackline.BlockMemory([(4096, 2**62, 20)], 9, None), "addressed"),
-            (lambda: pool.session(model(), 0), "a block of 0 bytes"),
+            (lambda: pool.session(model(), 0), "a block needs 1 to"),
             (lambda: pool.session(model(), 1, hold_ms=10**12), "hold_ms"),
             (lambda: rackline.Pool(self.region.path, 99), "node"),
             (lambda: self.refused(copy_threads=0), "copy_threads is 0: it must be from 1 to 64"),

@@ -111,7 +111,30 @@ struct Running {
     lanes: Mutex<Option<(Lanes, JoinHandle<()>)>>,
     gpus: Gpus,
     publishes_by_layers: bool,
+    block_bytes_max: u64,
     waiting: Waiting,
+}
+
+/// Why a session was not opened. Nothing is changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The blocks are too long for the region, or have no bytes.
+    #[error(
+        "blocks of {block_bytes} bytes do not fit this region: a block needs 1 to {most_bytes} bytes, \
+         which is a chunk of it; let blocks have fewer tokens, or format the region with a larger --chunk"
+    )]
+    Length {
+        /// Length asked for, in bytes.
+        block_bytes: u64,
+        /// Longest possible, in bytes.
+        most_bytes: u64,
+    },
+    /// As for [`SubmitError::Forked`].
+    #[error("this process is a forked child of the one that attached: attach again in the child")]
+    Forked,
+    /// As for [`SubmitError::Closed`].
+    #[error("the pool was closed in this process")]
+    Closed,
 }
 
 impl Transfers {
@@ -124,15 +147,52 @@ impl Transfers {
         let pool = Pool::attach_with(path, node, &options.pool)?;
         let (node, local) = (pool.attachment().node(), Arc::clone(pool.local()));
         let fabric = pool.attachment().region().fabric().clone();
+        let chunk_bytes = pool.attachment().member().layout().geometry().chunk_bytes;
+        let block_bytes_max = chunk_bytes.min(u64::from(u32::MAX));
         let (lanes, keeper) = lanes::start(pool, &options)?;
         let (lanes, gpus) = (Mutex::new(Some((lanes, keeper))), Gpus::new(fabric));
         let (process, waiting) = (ProcessMark::of_this(), Waiting::default());
         let publishes_by_layers = options.publishes_by_layers;
-        let running = Running { process, node, local, lanes, gpus, publishes_by_layers, waiting };
+        let running = Running {
+            process,
+            node,
+            local,
+            lanes,
+            gpus,
+            publishes_by_layers,
+            block_bytes_max,
+            waiting,
+        };
         Ok(Self { running: Arc::new(running) })
     }
 
-    /// A session for the blocks of one model and namespace.
+    /// A session as [`session`](Self::session), refused at once where no block of it could ever be
+    /// published or fetched.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_session(&self, options: SessionOptions) -> Result<TransferSession, OpenError> {
+        self.check_open()?;
+        let (block_bytes, most_bytes) = (options.block_bytes, self.running.block_bytes_max);
+        if !(1..=most_bytes).contains(&block_bytes) {
+            return Err(OpenError::Length { block_bytes, most_bytes });
+        }
+        Ok(self.session(options))
+    }
+
+    /// Whether this process is attached by this.
+    ///
+    /// # Errors
+    /// [`OpenError::Forked`], [`OpenError::Closed`].
+    pub fn check_open(&self) -> Result<(), OpenError> {
+        if self.running.is_forked() {
+            return Err(OpenError::Forked);
+        }
+        if self.running.is_closed() { Err(OpenError::Closed) } else { Ok(()) }
+    }
+
+    /// A session for the blocks of one model and namespace. Of blocks that are longer than a chunk of
+    /// the region none is ever published ([`open_session`](Self::open_session) refuses those).
     #[must_use]
     pub fn session(&self, options: SessionOptions) -> TransferSession {
         TransferSession::new(Arc::clone(&self.running), options)

@@ -111,6 +111,21 @@ fn buffers_of_another_length_are_an_error_and_come_back() {
     assert_eq!(published.blocks, [short]);
 }
 
+#[test]
+fn a_session_of_blocks_that_can_never_be_is_refused() {
+    let (_folder, path) = region();
+    let transfers = attach(&path, 0, 8);
+    let open = |block_bytes| transfers.open_session(SessionOptions { block_bytes, ..options() });
+    let most_bytes = 1 << 20;
+    for block_bytes in [0, most_bytes + 1] {
+        let error = OpenError::Length { block_bytes, most_bytes };
+        assert_eq!(open(block_bytes).unwrap_err(), error);
+    }
+    assert!(open(most_bytes).is_ok() && transfers.check_open().is_ok());
+    transfers.close();
+    assert_eq!(open(1).unwrap_err(), OpenError::Closed);
+}
+
 /// Bytes whose thread waits for a word before it goes on.
 #[derive(Debug)]
 struct Gate(Mutex<mpsc::Receiver<()>>, Vec<u8>);

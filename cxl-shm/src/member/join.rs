@@ -150,7 +150,11 @@ pub enum JoinError {
         node: NodeId,
     },
     /// As many processes as a node can have.
-    #[error("node {node} has {processes} processes already, the most there can be")]
+    #[error(
+        "node {node} has no place left for this process: it has {processes}, and each thread that works \
+         on the pool takes one (a process of an engine has five or more); end a process of this node, or \
+         let processes have fewer copy_threads and fetch_threads"
+    )]
     TooManyProcesses {
         /// The node.
         node: NodeId,

@@ -64,10 +64,22 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            output::complain!("rackline: {error:#}");
+            output::complain!("rackline: {}", in_words(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with its causes. Many an error says its cause itself: that is not said twice.
+fn in_words(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let colon = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{colon}{cause}");
+        }
+    }
+    text
 }
 
 /// Runs a command to its end. What was measured, or found, may have an exit status of its own.

@@ -126,6 +126,19 @@ fn a_region_is_not_formatted_again_by_accident() {
 }
 
 #[test]
+fn an_error_says_each_thing_once() {
+    let folder = Folder::new();
+    let path = folder.path("zeros");
+    std::fs::write(&path, vec![0; 4 << 20]).unwrap();
+    for command in
+        [vec!["status"], vec!["qualify", "--node", "0"], vec!["lock-manager", "--node", "0"]]
+    {
+        let text = error(&rackline().args(&command).arg("--region").arg(&path).output().unwrap());
+        assert_eq!(text.matches("is not a Rackline region").count(), 1, "{text}");
+    }
+}
+
+#[test]
 fn a_fence_that_cannot_work_is_refused_when_the_lock_manager_starts() {
     let folder = Folder::new();
     let path = folder.region();

@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::AssertUnwindSafe;
 
 use connector::session::SessionError;
-use connector::transfer::{GpuError, GpuSubmitError, SubmitError};
+use connector::transfer::{GpuError, GpuSubmitError, OpenError, SubmitError};
 
 /// What a call returned. Zero is success; `rackline_error_message` says what was wrong and what to
 /// do.
@@ -112,6 +112,18 @@ impl Failure {
     fn keep(self) -> RacklineError {
         keep_message(self.message);
         self.code
+    }
+}
+
+/// A session that was not opened.
+impl From<OpenError> for Failure {
+    fn from(refused: OpenError) -> Self {
+        let code = match refused {
+            OpenError::Length { .. } => RacklineError::BadArgument,
+            OpenError::Forked => RacklineError::Forked,
+            OpenError::Closed => RacklineError::Closed,
+        };
+        Self::new(code, refused)
     }
 }
 

@@ -68,9 +68,6 @@ pub unsafe extern "C" fn rackline_session_open(
         session.write(RacklineSession { handle: 0 });
         // SAFETY: by the caller's promise.
         let model = unsafe { model_at(model) }?.fingerprint();
-        if block_bytes == 0 {
-            return Err(Failure::bad_argument("a block of 0 bytes"));
-        }
         let or_default = |chosen, default| if chosen == 0 { default } else { chosen };
         // SAFETY: by the caller's promise.
         let (namespace, chunk_timeout_ms, hold_ms) = match unsafe { optional(options, "options") }?
@@ -88,8 +85,8 @@ pub unsafe extern "C" fn rackline_session_open(
             return Err(Failure::bad_argument(message));
         }
         let options = SessionOptions { model, namespace, block_bytes, chunk_timeout_ms };
-        let opened = handles::get::<Transfers>(pool.handle)?.session(options).with_hold_ms(hold_ms);
-        session.write(RacklineSession { handle: handles::open(opened) });
+        let opened = handles::get::<Transfers>(pool.handle)?.open_session(options)?;
+        session.write(RacklineSession { handle: handles::open(opened.with_hold_ms(hold_ms)) });
         Ok(())
     })
 }
