@@ -8,7 +8,8 @@ use super::door::{Marks, Outside, Visitor};
 use super::settle::{settle_own, settle_recoveries};
 use super::slot::{Slot, recoverers_at_work};
 use super::{
-    HOST_TIER_FOLDER, HostTier, Liveness, Member, MembershipLost, ProcessIdentity, SUSPECT_MS, Seat,
+    HOST_TIER_FOLDER, HostTier, Liveness, LossCause, Member, MembershipLost, ProcessIdentity,
+    SUSPECT_MS, Seat,
 };
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
@@ -244,6 +245,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             self.seat.tier().processes().any(|(_, identity)| self.liveness.is_alive(identity));
         if others {
             return LeaveOutcome::OthersRemain;
+        }
+        // Of a slot that another life has, or of another region, nothing is ours to write.
+        if self.seat.tier().loss().is_some_and(|cause| cause != LossCause::DeclaredDead) {
+            self.seat.tier().set_member(false);
+            crash::reach(CrashPoint::LeaveTierClosed);
+            return LeaveOutcome::NodeLeft;
         }
         // Whatever dead processes of this host left of the region's locks ends here.
         for lock in (0..self.layout().locks()).map(LockId) {

@@ -73,6 +73,12 @@ impl MembershipLost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::simulated::SimulatedRack;
+    use crate::layout::{Geometry, NodeState, Superblock, format_superblock};
+    use crate::member::{
+        HostIdentity, HostTier, LeaveOutcome, Member, ProcLiveness, ProcessIdentity,
+    };
+    use crate::units::WordOffset;
 
     #[test]
     fn each_cause_has_a_message_and_a_name_of_its_own() {
@@ -83,6 +89,42 @@ mod tests {
                 assert_ne!(one.to_string(), other.to_string());
                 assert_ne!(one.cause.name(), other.cause.name());
             }
+        }
+    }
+
+    /// Who leaves a slot that was taken, or a region that is another one, says nothing there: it would
+    /// say that the one who lives there has left.
+    #[test]
+    fn who_leaves_what_is_not_its_own_writes_nothing() {
+        let geometry = Geometry {
+            region_bytes: 1 << 20,
+            nodes: 2,
+            locks: 8,
+            chunk_bytes: 64 << 10,
+            area_lines: 1,
+            host_words: 0,
+        };
+        for cause in LossCause::ALL {
+            let rack = SimulatedRack::sticky(1, geometry.region_bytes);
+            let superblock = Superblock::new([1, 2], geometry, [0; 6]);
+            let layout = format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+            let (identity, me) = (HostIdentity::simulated(0), ProcessIdentity::current().unwrap());
+            let memory = rack.host_memory(0, HostTier::words_of(&geometry));
+            let clock = rack.clock(0);
+            let member =
+                Member::join(rack.host(0), memory, 0, &identity, me, ProcLiveness, &clock).unwrap();
+            member.seat().tier().set_loss(cause);
+            let words = || {
+                let lines = (0..geometry.region_bytes / 8).map(|word| word * 8);
+                let word = |at| rack.device_word(WordOffset::new(at).unwrap());
+                lines.map(word).collect::<Vec<_>>()
+            };
+            let before = words();
+            assert_eq!(member.leave(), LeaveOutcome::NodeLeft);
+            assert_eq!(words() == before, cause != LossCause::DeclaredDead, "{cause:?}");
+            let line = layout.node_line(NodeId(0)).fresh(&rack.host(0)).unwrap();
+            let has_left = line.state() == Some(NodeState::Left);
+            assert_eq!(has_left, cause == LossCause::DeclaredDead, "{cause:?}");
         }
     }
 }
