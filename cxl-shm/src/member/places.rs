@@ -199,7 +199,7 @@ mod tests {
             for gone in stays.gone_processes() {
                 stays.forget_process(gone);
             }
-            assert_eq!(slots(&stays), []);
+            assert!(slots(&stays).is_empty());
             let heir = join(4);
             assert_eq!(heir.process(), slot);
             assert!(!stays.has_place(token) && stays.has_place(heir.token()));
