@@ -124,7 +124,7 @@ class Attachment:
         self._attached.prepare.append(prepare)
 
     def is_out(self, error: rackline.Error) -> bool:
-        """Whether the error says that this process is not attached for now. It attaches again by itself
+        """Whether the error says that this process is not attached. It attaches again by itself
         (E1)."""
         with _lock:
             if not self._open or self._key[0] != os.getpid():
