@@ -42,6 +42,7 @@ fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
     };
     let settings = Settings { posted_writes: seed.is_multiple_of(2), ..settings };
     Cluster::format(settings, geometry, lock_protocol(seed), cache.encode(), mutant)
+        .renumbered(seed)
 }
 
 pub(crate) fn options() -> SessionOptions {

@@ -3,11 +3,13 @@
 pub mod cache_scenarios;
 pub mod exploration;
 pub mod fabric_conformance;
+pub mod flush_sites;
 pub mod heap_scenarios;
 pub mod hostile_scenarios;
 pub mod house;
 pub mod litmus;
 pub mod lock_fairness;
+mod lock_gate;
 pub mod lock_scenarios;
 pub mod lock_table_scenarios;
 pub mod member_scenarios;

@@ -7,9 +7,10 @@ use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::schedule::Crash;
 use cxl_shm::fabric::simulated::{Faults, Schedule};
-use cxl_shm::lock::{LockError, PASSES_MAX};
+use cxl_shm::lock::PASSES_MAX;
 use cxl_shm::units::{ChunkId, LineRange, WordOffset};
 
+use crate::lock_gate::is_silence;
 use crate::lock_scenarios::{LOCK, format, geometry, settings, with_agents, with_manager};
 use crate::rack::{Cluster, Mutant, RackMember, run};
 
@@ -47,10 +48,6 @@ fn lock(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
 fn counter(member: &RackMember) -> WordOffset {
     let chunk = member.layout().chunk(ChunkId(member.layout().chunks() - 1));
     WordOffset::new(chunk.offset()).unwrap_or_else(|| panic!("chunks are aligned"))
-}
-
-fn is_silence(error: &LockError) -> bool {
-    matches!(error, LockError::NoManager | LockError::ManagerSilent { .. })
 }
 
 /// Counts up `rounds` times under the lock.

@@ -4,15 +4,23 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cxl_shm::alloc::{AllocateError, ChunkError};
+use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{Faults, Schedule, Settings, SimulatedHost};
+use cxl_shm::fabric::simulated::{Faults, Schedule, Settings, SimulatedClock, SimulatedHost};
 use cxl_shm::layout::{ChunkState, Geometry};
 use cxl_shm::proof::{Mutant as Broken, is_mutant};
 use cxl_shm::units::{ChunkId, Extent, LineRange, LockId, WordOffset};
 
+use crate::lock_gate::{Gate, Patience, is_silence};
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run, wait_ms};
 
 pub(crate) const LOCK: LockId = LockId(9);
+/// A second one, which other threads of the same hosts want at the same time.
+const OTHER_LOCK: LockId = LockId(10);
+const LOCKS: [LockId; 2] = [LOCK, OTHER_LOCK];
+/// A time-out inside the program that no sound run comes to, whatever pauses and crashes there are.
+const NEVER_MS: u64 = 120_000;
 
 pub(crate) fn geometry(nodes: u16) -> Geometry {
     Geometry {
@@ -20,7 +28,7 @@ pub(crate) fn geometry(nodes: u16) -> Geometry {
         nodes,
         // The first is for the region itself; no more than are used: a round of a lock manager, and
         // a join, look at each.
-        locks: LOCK.0 + 2,
+        locks: OTHER_LOCK.0 + 1,
         chunk_bytes: 64 << 10,
         area_lines: 1,
         host_words: 0,
@@ -43,18 +51,19 @@ pub(crate) fn settings(hosts: usize, seed: u64) -> Settings {
 }
 
 pub(crate) fn format(settings: Settings, geometry: Geometry, seed: u64, mutant: Mutant) -> Cluster {
-    Cluster::format(settings, geometry, lock_protocol(seed), [0; 6], mutant)
+    Cluster::format(settings, geometry, lock_protocol(seed), [0; 6], mutant).renumbered(seed)
 }
 
-/// Two counters on two lines, updated under the lock and never seen half done.
+/// Two counters on two lines, updated under one lock and never seen half done.
 #[derive(Debug)]
 struct Pair([WordOffset; 2]);
 
 impl Pair {
-    fn of(member: &RackMember) -> Self {
+    fn of(member: &RackMember, lock: LockId) -> Self {
         // In a chunk that nobody takes here: the table hands out those of the nodes' parts first.
         let chunk = member.layout().chunk(ChunkId(member.layout().chunks() - 1)).offset();
-        Self([chunk, chunk + 64].map(|at| WordOffset::new(at).expect("chunks are aligned")))
+        let first = chunk + u64::from(lock.0) * 128;
+        Self([first, first + 64].map(|at| WordOffset::new(at).expect("chunks are aligned")))
     }
 
     fn lines(&self) -> LineRange {
@@ -75,45 +84,59 @@ impl Pair {
     }
 }
 
-/// Adds one to the pair, `rounds` times, and stays inside for `stay_ms` each time. A time-out, or a
-/// lock manager that pauses for longer than it may, is answered by trying again.
+/// Takes `lock`, adds one to its pair, stays inside for `stay_ms`, and gives it back.
+fn count_once(
+    member: &RackMember,
+    clock: &SimulatedClock,
+    lock: LockId,
+    name: &str,
+    stay_ms: u64,
+    gate: &Gate,
+) {
+    let pair = Pair::of(member, lock);
+    let guard = gate.enter(member, clock, lock, name);
+    let [a, b] = pair.read(member.fabric());
+    assert_eq!(a, b, "an update was seen half done");
+    wait_ms(clock, stay_ms);
+    // A3.
+    let late = is_mutant(Broken::PublishesAfterRelease);
+    if !late {
+        pair.write(member.fabric(), a + 1);
+    }
+    gate.leave(lock, name);
+    drop(guard);
+    if late {
+        pair.write(member.fabric(), a + 1);
+    }
+}
+
+/// Adds one to each of the two pairs in turn, `rounds` times in all, beginning with `first`, and stays
+/// inside for `stay_ms` each time.
 fn count_up(
     cluster: &Cluster,
     host: usize,
     name: &str,
+    first: usize,
     rounds: u64,
     stay_ms: u64,
-    inside: &Mutex<Option<String>>,
+    gate: &Gate,
 ) {
-    let swap =
-        |now| std::mem::replace(&mut *inside.lock().unwrap_or_else(PoisonError::into_inner), now);
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);
-    let pair = Pair::of(&member);
-    let mut done = 0;
-    while done < rounds {
-        let Ok(guard) = member.lock_shared(LOCK, &clock, 500) else { continue };
-        assert_eq!(swap(Some(name.to_owned())), None, "{name} is inside together with another");
-        let [a, b] = pair.read(member.fabric());
-        assert_eq!(a, b, "an update was seen half done");
-        wait_ms(&clock, stay_ms);
-        // A3.
-        let late = is_mutant(Broken::PublishesAfterRelease);
-        if !late {
-            pair.write(member.fabric(), a + 1);
-        }
-        assert_eq!(swap(None).as_deref(), Some(name));
-        drop(guard);
-        if late {
-            pair.write(member.fabric(), a + 1);
-        }
-        done += 1;
+    for (_, lock) in (0..rounds).zip(LOCKS.into_iter().cycle().skip(first)) {
+        count_once(&member, &clock, lock, name, stay_ms, gate);
     }
 }
 
-fn final_count(cluster: &Cluster) -> [u64; 2] {
+/// What the two pairs were counted up to, together.
+fn final_count(cluster: &Cluster) -> u64 {
     let member = cluster.audit(0);
-    Pair::of(&member).read(member.fabric())
+    let counts = LOCKS.map(|lock| {
+        let [a, b] = Pair::of(&member, lock).read(member.fabric());
+        assert_eq!(a, b, "the last update of lock {lock} is half done");
+        a
+    });
+    counts.iter().sum()
 }
 
 pub(crate) fn with_agents(mut schedule: Schedule, cluster: &Cluster, hosts: usize) -> Schedule {
@@ -129,32 +152,95 @@ pub(crate) fn with_manager(schedule: Schedule, cluster: &Cluster, host: usize) -
     schedule.daemon(host, name.clone(), move |_| cluster.run_manager(host, &name))
 }
 
-/// Two to four hosts, two competing processes on the first, one lock manager: no two hold the lock
-/// at once, and no update is lost.
+/// Two to four hosts, two competing processes on the first two, one lock manager, processes and hosts
+/// that pause: no two hold a lock at once, no update is lost, no free lock stays free.
 ///
 /// # Panics
 /// When that is not so.
 pub fn count_together(mutant: Mutant, seed: u64) {
     let hosts = mutant.hosts(seed, 2..=4);
     let cluster = format(settings(hosts, seed), geometry(nodes(hosts)), seed, mutant);
-    let inside = Arc::new(Mutex::new(None));
+    let gate = Gate::new(Patience::LONG);
     let rounds = mutant.rounds(3);
     let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(400_000));
     schedule = with_agents(with_manager(schedule, &cluster, 0), &cluster, hosts);
     let mut workers = 0;
     for host in 0..hosts {
-        for process in 0..if host == 0 { 2 } else { 1 } {
+        for process in 0..if host < 2 { 2 } else { 1 } {
             let name = format!("worker {host}.{process}");
-            let (cluster, inside) = (cluster.clone(), Arc::clone(&inside));
+            let (cluster, gate) = (cluster.clone(), gate.clone());
             workers += 1;
             schedule = schedule.task(host, name.clone(), move || {
-                count_up(&cluster, host, &name, rounds, 0, &inside);
+                count_up(&cluster, host, &name, host + process, rounds, 0, &gate);
             });
         }
     }
     run(schedule);
-    assert_eq!(final_count(&cluster), [rounds * workers; 2]);
+    assert_eq!(final_count(&cluster), rounds * workers);
     cluster.check_writers();
+}
+
+/// How far the two threads of a host are.
+type Progress = Arc<Mutex<[u64; 2]>>;
+
+/// Two or three hosts with two threads each, which ask for a lock each at the same moment, and ask for
+/// nothing more before both had theirs. Nobody pauses, so each free lock is granted at once.
+///
+/// # Panics
+/// When a lock stays free although somebody waits for it.
+pub fn free_locks_are_granted(mutant: Mutant, seed: u64) {
+    let hosts = mutant.hosts(seed, 2..=3);
+    let cluster = format(settings(hosts, seed), geometry(nodes(hosts)), seed, mutant);
+    let gate = Gate::new(Patience::SHORT);
+    let rounds = mutant.rounds(12);
+    let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(800_000));
+    schedule = schedule.faults(Faults::NONE);
+    schedule = with_agents(with_manager(schedule, &cluster, 0), &cluster, hosts);
+    for host in 0..hosts {
+        let progress = Progress::default();
+        for thread in 0..2 {
+            let name = format!("worker {host}.{thread}");
+            let (cluster, gate) = (cluster.clone(), gate.clone());
+            let progress = Arc::clone(&progress);
+            schedule = schedule.task(host, name.clone(), move || {
+                count_in_step(&cluster, host, thread, &name, rounds, &progress, &gate);
+            });
+        }
+    }
+    run(schedule);
+    assert_eq!(final_count(&cluster), rounds * 2 * hosts as u64);
+    cluster.check_writers();
+}
+
+/// The body of one of two threads of a host: in each round it takes the one lock and the other thread
+/// the other.
+fn count_in_step(
+    cluster: &Cluster,
+    host: usize,
+    thread: usize,
+    name: &str,
+    rounds: u64,
+    progress: &Progress,
+    gate: &Gate,
+) {
+    let member = cluster.join(host, name);
+    let clock = cluster.clock(host);
+    for (round, lock) in (1..=rounds).zip(LOCKS.into_iter().cycle().skip(thread)) {
+        count_once(&member, &clock, lock, name, 0, gate);
+        let both = |mine: bool| {
+            let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+            if mine {
+                progress[thread] = round;
+            }
+            progress.iter().all(|done| *done >= round)
+        };
+        both(true);
+        let mut tries = 0;
+        while !both(false) {
+            clock.pause(tries);
+            tries += 1;
+        }
+    }
 }
 
 /// Three hosts, two of which have a lock manager: the active one pauses for longer than it may, is
@@ -165,7 +251,7 @@ pub fn count_together(mutant: Mutant, seed: u64) {
 pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
     let hosts = mutant.hosts(seed, 3..=3);
     let cluster = format(settings(hosts, seed), geometry(nodes(hosts)), seed, mutant);
-    let inside = Arc::new(Mutex::new(None));
+    let gate = Gate::new(Patience::LONG);
     let rounds = mutant.rounds(4);
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));
@@ -178,15 +264,14 @@ pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
     let stay_ms = if seed % 8 == 1 { 6 } else { 0 };
     schedule = with_agents(schedule, &cluster, hosts);
     for host in 0..hosts {
-        let (cluster, inside, name) =
-            (cluster.clone(), Arc::clone(&inside), format!("worker {host}"));
+        let (cluster, gate, name) = (cluster.clone(), gate.clone(), format!("worker {host}"));
         schedule = schedule.task(host, name.clone(), move || {
-            count_up(&cluster, host, &name, rounds, stay_ms, &inside);
+            count_up(&cluster, host, &name, host, rounds, stay_ms, &gate);
         });
     }
     let processes = cluster.processes.clone();
     run(schedule.on_crash(move |crash| processes.crashed(crash)));
-    assert_eq!(final_count(&cluster), [rounds * hosts as u64; 2]);
+    assert_eq!(final_count(&cluster), rounds * hosts as u64);
     cluster.check_writers();
 }
 
@@ -196,7 +281,7 @@ pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
 /// When it takes over.
 pub fn standby_stands_by(mutant: Mutant, seed: u64) {
     let cluster = format(settings(2, seed), geometry(2), seed, mutant);
-    let inside = Arc::new(Mutex::new(None));
+    let gate = Gate::new(Patience::SHORT);
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));
     schedule = schedule.faults(Faults::NONE);
@@ -211,20 +296,20 @@ pub fn standby_stands_by(mutant: Mutant, seed: u64) {
     });
     let (worker, clock) = (cluster.clone(), cluster.clock(0));
     schedule = schedule.task(0, "worker", move || {
-        count_up(&worker, 0, "worker", 1, 0, &inside);
+        count_up(&worker, 0, "worker", 0, 1, 0, &gate);
         // Longer than a standby waits for a silent manager.
         wait_ms(&clock, 3000);
     });
     run(schedule);
     let seen = cluster.audit(0).manager_seen();
-    assert_eq!(seen.map(|seen| seen.node.0), Some(0), "the standby took over");
+    assert_eq!(seen.map(|seen| seen.node), Some(cluster.node_of(0)), "the standby took over");
 }
 
-/// Takes chunks until the node has `wanted`, then gives one back.
+/// Takes chunks until the node has `wanted`, then gives one back. Only the silence of a lock manager
+/// that died is answered by trying again.
 fn take_chunks(cluster: &Cluster, host: usize, name: &str, wanted: usize) {
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);
-    let mut failures = 0;
     loop {
         // What a process of this host that died had begun to take or to give back is done first: it
         // would change what we own after we have looked.
@@ -232,21 +317,23 @@ fn take_chunks(cluster: &Cluster, host: usize, name: &str, wanted: usize) {
             wait_ms(&clock, 1);
         }
         let owned = member.owned_chunks();
-        let outcome = if owned.len() < wanted {
-            member.allocate_chunk(&clock, 2000, 42).map_err(|error| error.to_string()).map(
-                |chunk| {
+        if owned.len() < wanted {
+            match member.allocate_chunk(&clock, NEVER_MS, 42) {
+                Ok(chunk) => {
                     let owned = member.owned_chunks();
                     assert!(owned.contains(&(chunk, 42)), "a chunk that was had is in the table");
-                },
-            )
+                }
+                Err(AllocateError::Lock(error)) if is_silence(&error) => wait_ms(&clock, 1),
+                Err(error) => panic!("{name} gets no chunk: {error}"),
+            }
         } else if owned.len() > wanted {
-            member.free_chunk(&clock, 2000, owned[0].0).map_err(|error| error.to_string())
+            match member.free_chunk(&clock, NEVER_MS, owned[0].0) {
+                Ok(()) => {}
+                Err(ChunkError::Lock(error)) if is_silence(&error) => wait_ms(&clock, 1),
+                Err(error) => panic!("{name} cannot give a chunk back: {error}"),
+            }
         } else {
             return;
-        };
-        if let Err(error) = outcome {
-            failures += 1;
-            assert!(failures < 100, "{name}: {error}");
         }
     }
 }

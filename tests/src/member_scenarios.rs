@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cxl_shm::alloc::HEAP_PURPOSE;
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{Crash, Faults, Schedule, SimulatedRack};
+use cxl_shm::fabric::simulated::{Crash, Faults, Schedule};
 use cxl_shm::layout::{ChunkState, IntentRecord, NodeState, RecoveryRecord, RecoveryStep};
 use cxl_shm::lock::LockError;
 use cxl_shm::member::{
@@ -20,13 +20,14 @@ use crate::rack::{Cluster, Mutant, RackMember, pause_idle, run, wait_ms};
 
 /// Cuts the power of the host, whatever it is doing.
 #[derive(Clone, Debug)]
-struct PowerOff(SimulatedRack);
+struct PowerOff(Cluster);
 
 impl Fence for PowerOff {
     fn poll(&mut self, order: &FenceOrder, _: u64) -> FenceState {
         // What a simulated host gives as its boot id. Of a torn line: the node's own host.
-        let host = order.machine.map_or(u64::from(order.victim.0), |it| it.boot_id[0] - 1);
-        self.0.crash(usize::try_from(host).unwrap_or(usize::MAX));
+        let of_machine = |boot_id: u64| usize::try_from(boot_id - 1).unwrap_or(usize::MAX);
+        let of_node = self.0.host_of(order.victim);
+        self.0.rack.crash(order.machine.map_or(of_node, |it| of_machine(it.boot_id[0])));
         FenceState::Fenced
     }
 }
@@ -41,7 +42,7 @@ struct Crashed {
 impl Fence for Crashed {
     fn poll(&mut self, order: &FenceOrder, now_ms: u64) -> FenceState {
         let hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if order.case.incarnation.0 == 1 && hosts.contains(&usize::from(order.victim.0)) {
+        if order.case.incarnation.0 == 1 && hosts.contains(&self.power.0.host_of(order.victim)) {
             return FenceState::Fenced;
         }
         self.power.poll(order, now_ms)
@@ -177,7 +178,7 @@ pub fn the_dead_are_replaced(mutant: Mutant, seed: u64) {
     // One machine more than nodes: the heir.
     let cluster = format(settings(hosts + 1, seed), geometry(nodes), seed, mutant);
     cluster.warm();
-    let fence = PowerOff(cluster.rack.clone());
+    let fence = PowerOff(cluster.clone());
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(8_000_000));
     schedule = schedule.faults(Faults::NONE);
@@ -207,7 +208,7 @@ pub fn the_dead_are_replaced(mutant: Mutant, seed: u64) {
         };
     }
     let rack = cluster.clone();
-    let (heir_on, node) = (hosts, victims[0]);
+    let (heir_on, node) = (hosts, cluster.node_of(victims[0]).index());
     let witness = (0..hosts).rev().find(|host| !victims.contains(host)).unwrap_or(0);
     let buried = Arc::new(Mutex::new(false));
     let is_buried = |buried: &Mutex<bool>| *buried.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,7 +217,7 @@ pub fn the_dead_are_replaced(mutant: Mutant, seed: u64) {
         move || {
             let member = rack.join(witness, "witness");
             for victim in victims {
-                let victim = NodeId(u16::try_from(victim).unwrap_or(0));
+                let victim = rack.node_of(victim);
                 wait_for(&rack, witness, || state_of(&member, victim) == Some(NodeState::Dead));
             }
             assert!(membership_epoch(member.layout(), member.fabric()) > 0);
@@ -242,7 +243,7 @@ pub fn recoverers_die(mutant: Mutant, seed: u64) {
     let hosts = 5;
     let cluster = format(settings(hosts, seed), geometry(5), seed, mutant);
     cluster.warm();
-    let fence = PowerOff(cluster.rack.clone());
+    let fence = PowerOff(cluster.clone());
     let steps = [
         RecoveryStep::Fenced,
         RecoveryStep::Redone,
@@ -264,13 +265,13 @@ pub fn recoverers_die(mutant: Mutant, seed: u64) {
     let rack = cluster.clone();
     schedule = schedule.task(4, "witness", move || {
         let member = rack.join(4, "witness");
-        let victim = NodeId(3);
+        let victim = rack.node_of(3);
         let mut killed = None;
         wait_for(&rack, 4, || {
-            for recoverer in (0..3).map(NodeId) {
+            for recoverer in (0..3).map(|host| rack.node_of(host)) {
                 let step = step_of(&member, recoverer, victim);
                 if killed.is_none() && step.is_some_and(|step| step >= deadly) {
-                    rack.rack.crash(usize::from(recoverer.0));
+                    rack.rack.crash(rack.host_of(recoverer));
                     killed = Some(recoverer);
                 }
             }
@@ -330,9 +331,9 @@ pub fn a_paused_host_is_quarantined(mutant: Mutant, seed: u64) {
     schedule = schedule.task(1, "witness", move || {
         let member = rack.join(1, "witness");
         let clock = rack.clock(1);
-        let (victim, layout, fabric) = (NodeId(2), *member.layout(), member.fabric().clone());
+        let (victim, layout, fabric) = (rack.node_of(2), *member.layout(), member.fabric().clone());
         wait_for(&rack, 1, || {
-            let recoverers = || (0..2).map(NodeId);
+            let recoverers = || (0..2).map(|host| rack.node_of(host));
             let waits = |by| step_of(&member, by, victim) == Some(RecoveryStep::Unfenced);
             recoverers().any(waits) || state_of(&member, victim) == Some(NodeState::Left)
         });
@@ -358,7 +359,7 @@ pub fn the_dead_return(mutant: Mutant, seed: u64) {
     let cluster = format(settings(hosts, seed), geometry(4), seed, mutant);
     cluster.warm();
     let crashed = Arc::new(Mutex::new(Vec::new()));
-    let fence = Crashed { power: PowerOff(cluster.rack.clone()), hosts: Arc::clone(&crashed) };
+    let fence = Crashed { power: PowerOff(cluster.clone()), hosts: Arc::clone(&crashed) };
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(8_000_000));
     schedule = with_rack(schedule.faults(Faults::NONE), &cluster, 3, 2, &fence);

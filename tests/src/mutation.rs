@@ -33,8 +33,14 @@ impl SiteText {
     /// Of `site`, whose file is below `root`.
     #[must_use]
     pub fn of(root: &Path, site: Site) -> Self {
-        let text = std::fs::read_to_string(root.join(site.file)).unwrap_or_default();
-        let index = usize::try_from(site.line).unwrap_or(usize::MAX).saturating_sub(1);
+        Self::at(root, site.file, site.line, &format!("{:?}", site.op))
+    }
+
+    /// Of `op` in line `line` of `file`, which is below `root`.
+    #[must_use]
+    pub fn at(root: &Path, file: &str, line: u32, op: &str) -> Self {
+        let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+        let index = usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1);
         let line = text.lines().nth(index).unwrap_or_default().trim();
         let same = |other: &&str| other.trim() == line;
         let occurrence = text.lines().take(index + 1).filter(same).count();
@@ -42,7 +48,7 @@ impl SiteText {
             0 | 1 => line.to_owned(),
             _ => format!("{line} [{occurrence}]"),
         };
-        Self { file: site.file.to_owned(), op: format!("{:?}", site.op), source }
+        Self { file: file.to_owned(), op: op.to_owned(), source }
     }
 }
 
@@ -125,6 +131,8 @@ pub struct Removal {
 /// What came of a suite.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
+    /// Where the sound program flushes and fences, chosen or not.
+    pub reached: BTreeSet<Site>,
     /// Every removal, in the order of the sites.
     pub removals: Vec<Removal>,
     /// Runs of a scenario, sound ones included.
@@ -197,9 +205,8 @@ pub fn run(plan: &Plan<'_>, told: impl Fn(&Removal) + Sync) -> Result<Outcome, S
     let sites = reached_by_runs(plan)?;
     let explored = reached_by_explorations(plan)?;
     let counts = Counts::default();
-    let chosen: BTreeSet<Site> =
-        sites.keys().chain(explored.keys()).copied().filter(plan.choose).collect();
-    let chosen: Vec<Site> = chosen.into_iter().collect();
+    let reached: BTreeSet<Site> = sites.keys().chain(explored.keys()).copied().collect();
+    let chosen: Vec<Site> = reached.iter().copied().filter(plan.choose).collect();
     let removals = in_parallel(&chosen, plan.threads, |site| {
         let reaches = sites.get(site).map_or(&[][..], Vec::as_slice);
         let explorations = explored.get(site).map_or(&[][..], Vec::as_slice);
@@ -216,7 +223,7 @@ pub fn run(plan: &Plan<'_>, told: impl Fn(&Removal) + Sync) -> Result<Outcome, S
     let sound = plan.seeds * plan.scenarios.len() as u64;
     let (runs, explorations) = counts.add(sound, (plan.explored.len() * Memory::ALL.len()) as u64);
     let removals = removals.into_iter().collect::<Result<_, _>>()?;
-    Ok(Outcome { removals, runs, explorations })
+    Ok(Outcome { reached, removals, runs, explorations })
 }
 
 /// Runs and explorations so far.

@@ -49,6 +49,7 @@ pub(crate) fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
     };
     let settings = Settings { posted_writes: seed.is_multiple_of(2), ..settings };
     Cluster::format(settings, geometry, lock_protocol(seed), cache.encode(), mutant)
+        .renumbered(seed)
 }
 
 /// Serves every prompt `rounds` times: what the pool has is held, fetched and must be right; the

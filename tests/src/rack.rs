@@ -19,7 +19,7 @@ use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superbl
 use cxl_shm::member::{
     HostIdentity, HostTier, JoinError, Liveness, Member, NoFence, ProcessIdentity,
 };
-use cxl_shm::units::LineRange;
+use cxl_shm::units::{LineRange, NodeId};
 use lock_manager::{Duty, Patience};
 
 /// A member of a simulated rack.
@@ -147,6 +147,9 @@ const IDLE_MS: u64 = 5;
 const BY_HAND_MAX: u64 = 1_000_000;
 
 /// A formatted simulated rack, one node a host.
+///
+/// Hosts need not have the numbers of their nodes ([`Cluster::renumbered`]): a program that takes one
+/// for the other is found out.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// The rack below.
@@ -154,6 +157,8 @@ pub struct Cluster {
     /// Who lives.
     pub processes: Processes,
     geometry: Geometry,
+    /// How much further the number of a host's node is, counted round.
+    shift: usize,
 }
 
 impl Cluster {
@@ -192,7 +197,32 @@ impl Cluster {
 
     fn over(rack: SimulatedRack, geometry: Geometry, mutant: Mutant) -> Self {
         adopt(&rack, mutant);
-        Self { rack, processes: Processes::default(), geometry }
+        Self { rack, processes: Processes::default(), geometry, shift: 0 }
+    }
+
+    /// The same rack, whose hosts join other nodes in most seeds.
+    #[must_use]
+    pub fn renumbered(self, seed: u64) -> Self {
+        let nodes = u64::from(self.geometry.nodes);
+        Self { shift: usize::try_from(seed / 2 % nodes).unwrap_or(0), ..self }
+    }
+
+    /// The node that `host` joins.
+    ///
+    /// # Panics
+    /// When it is a machine without a node of its own.
+    #[must_use]
+    pub fn node_of(&self, host: usize) -> NodeId {
+        let nodes = usize::from(self.geometry.nodes);
+        assert!(host < nodes, "host {host} has no node of its own");
+        NodeId(u16::try_from((host + self.shift) % nodes).unwrap_or(u16::MAX))
+    }
+
+    /// The host that joins `node`.
+    #[must_use]
+    pub fn host_of(&self, node: NodeId) -> usize {
+        let nodes = usize::from(self.geometry.nodes);
+        (node.index() + nodes - self.shift) % nodes
     }
 
     /// Formats the memory from `host`.
@@ -236,21 +266,21 @@ impl Cluster {
         self.rack.clock(host)
     }
 
-    /// Starts process `name` on `host` and joins the node of the same number.
+    /// Starts process `name` on `host` and joins the host's node.
     ///
     /// # Panics
     /// When it is refused.
     #[must_use]
     pub fn join(&self, host: usize, name: &str) -> RackMember {
-        self.join_as(host, host, name).unwrap_or_else(|error| panic!("{name}: {error}"))
+        self.try_join(host, name).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Starts process `name` on `host` and asks to join.
+    /// Starts process `name` on `host` and asks to join the host's node.
     ///
     /// # Errors
     /// As [`Member::join`].
     pub fn try_join(&self, host: usize, name: &str) -> Result<RackMember, JoinError> {
-        self.join_as(host, host, name)
+        self.join_as(host, self.node_of(host).index(), name)
     }
 
     /// Starts process `name` on `host` and joins `node`.

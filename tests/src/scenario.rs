@@ -3,12 +3,13 @@
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{
-    bakery, beats, chunks, deaths, deep, door, formatting, grants, joining, moving, objects,
-    remains, rescue, roots, takeover, wards,
+    bakery, beats, chunks, deaths, deep, door, formatting, grants, joining, lock_table, moving,
+    objects, remains, rescue, roots, takeover, wards,
 };
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
-    chunks_through_crashes, count_through_takeovers, count_together, standby_stands_by,
+    chunks_through_crashes, count_through_takeovers, count_together, free_locks_are_granted,
+    standby_stands_by,
 };
 use crate::member_scenarios::{
     a_paused_host_is_quarantined, recoverers_die, the_dead_are_replaced, the_dead_return,
@@ -189,10 +190,16 @@ pub const ALL: &[Scenario] = scenarios! {
         deep::profiles_are_settled,
         deep::a_recovery_passes_on,
         deep::the_killed_leave_nothing,
+        lock_table::locks_are_given_out_once,
+        door::who_is_refused_leaves_the_door_as_it_was,
+        formatting::a_superblock_is_replaced_at_each_step_of_a_look,
+        objects::a_zeroed_object_is_seen_at_once,
+        deaths::a_damaged_arrival_is_mended,
+        wards::a_chunk_of_a_vacant_node_is_given_once,
         wards::a_guardian_is_seen_at_once,
         wards::a_guardian_that_is_gone_is_settled,
         wards::a_fenced_guardian_is_none;
-    Locks: count_together, count_through_takeovers;
+    Locks: count_together, count_through_takeovers, free_locks_are_granted;
     Chunks: chunks_through_crashes;
     Heaps: heaps_through_crashes, heaps_without_crashes, chunks_on_request;
     Cache: serve_together, serve_through_crashes;

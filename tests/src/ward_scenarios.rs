@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use connector::dma::SimulatedDma;
 use connector::session::Session;
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::simulated::{Crash, Faults, Schedule, SimulatedRack};
+use cxl_shm::fabric::simulated::{Crash, Faults, Schedule};
 use cxl_shm::layout::Layout;
 use cxl_shm::member::{Fence, FenceOrder, FenceState, LeaveOutcome, SUSPECT_MS, is_vacant};
-use cxl_shm::units::NodeId;
 use kv_cache::evict::Watermarks;
 use kv_cache::{Cache, reclaim_dead_processes};
 use lock_manager::{Duty, DutyError, Patience};
@@ -28,11 +27,11 @@ const CHUNK_TIMEOUT_MS: u64 = 50;
 
 /// What cuts the power of a host in its first life here. Whoever lives there later came after.
 #[derive(Clone, Debug)]
-struct PowerOff(SimulatedRack);
+struct PowerOff(Cluster);
 
 impl Fence for PowerOff {
     fn poll(&mut self, order: &FenceOrder, _: u64) -> FenceState {
-        self.0.crash(order.victim.index());
+        self.0.rack.crash(self.0.host_of(order.victim));
         FenceState::Fenced
     }
 }
@@ -43,7 +42,7 @@ fn manage(cluster: &Cluster, host: usize, name: &str) {
     let patience = Patience { takeover_ms: 300, declare_ms: SUSPECT_MS };
     let duty = Duty::new(&member, &clock, patience);
     let mut duty = duty.unwrap_or_else(|error| panic!("{name}: {error}"));
-    let mut fence = PowerOff(cluster.rack.clone());
+    let mut fence = PowerOff(cluster.clone());
     let mut tries = 0;
     loop {
         match duty.step(clock.now_ms(), &mut fence) {
@@ -95,7 +94,7 @@ fn work(cluster: &Cluster, host: usize, name: &str, seed: u64) {
 fn come_back(cluster: &Cluster, name: &str, seed: u64) {
     let (fabric, clock) = (cluster.rack.host(VICTIM), cluster.clock(VICTIM));
     let layout = Layout::new(cluster.geometry()).unwrap_or_else(|error| panic!("{error}"));
-    let victim = NodeId(u16::try_from(VICTIM).unwrap_or(0));
+    let victim = cluster.node_of(VICTIM);
     while !is_vacant(&layout, &fabric, victim) {
         wait_ms(&clock, 5);
     }

@@ -5,13 +5,19 @@
 
 use rackline_tests::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use rackline_tests::lock_scenarios::{
-    chunks_through_crashes, count_through_takeovers, count_together, standby_stands_by,
+    chunks_through_crashes, count_through_takeovers, count_together, free_locks_are_granted,
+    standby_stands_by,
 };
 use rackline_tests::rack::{Mutant, for_seeds};
 
 #[test]
 fn no_two_hold_a_lock_and_no_update_is_lost() {
     for_seeds(0..90, |seed| count_together(Mutant::NONE, seed));
+}
+
+#[test]
+fn two_threads_that_ask_at_once_both_get_their_locks() {
+    for_seeds(0..120, |seed| free_locks_are_granted(Mutant::NONE, seed));
 }
 
 #[test]

@@ -42,6 +42,29 @@ fn seen(cluster: &Cluster, host: usize) -> Option<NodeDeath> {
     NodeDeath::of(&layout, &cluster.rack.host(host), VICTIM)
 }
 
+/// A host dies, and the word in which it would say that it comes back is damaged: who buries it mends the
+/// word, and another machine takes the slot.
+///
+/// # Panics
+/// When that is not so.
+pub fn a_damaged_arrival_is_mended(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let [watcher, victim] = [0, 1].map(|host| cluster.join(host, "worker"));
+    let (manage, clock) = (watcher.manage().expect("nobody else manages"), cluster.clock(0));
+    let arrival = layout(&cluster).arrival(VICTIM).range();
+    let word = arrival.start().word(0).expect("a line has words");
+    victim.fabric().store(word, 0xbad);
+    victim.fabric().publish(arrival);
+    crash(&cluster, 1);
+    std::mem::forget(victim);
+    Watch::begin(&cluster, &watcher, &manage, &clock).go_on(true, &mut IsOff, 30);
+    assert!(seen(&cluster, OBSERVER).is_none_or(|death| death.step == Some(RecoveryStep::Done)));
+    assert_ne!(cluster.rack.device_word(word), 0xbad, "who buried it has mended the word");
+    drop(manage);
+    let heir = cluster.join_as(2, VICTIM.index(), "heir");
+    assert!(heir.is_ok(), "the slot is free: {:?}", heir.map(drop));
+}
+
 /// A host dies with a lock, a chunk of its heap and one of the layer above. One watcher declares
 /// and recovers it; each step is seen by others at once, and what it had is free.
 ///

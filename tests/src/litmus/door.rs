@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{Layout, LockProtocol};
 use cxl_shm::member::{HostIdentity, JoinError, NoFence};
-use cxl_shm::units::{Incarnation, NodeId};
+use cxl_shm::units::{Incarnation, LineOffset, NodeId};
 
 use super::bed::{Scripted, beat_all, cluster};
 use super::deaths::Watch;
@@ -134,4 +134,38 @@ pub fn an_image_of_a_machine_that_lives_is_refused(mutant: Mutant, seed: u64) {
     }
     let second = come(2, &|| cluster.warm());
     assert!(second.is_ok(), "its heart stands still: {:?}", second.map(drop));
+}
+
+/// As many machines as a door has marks have lived in a slot, one after the other. One more comes, takes
+/// the oldest mark, and is refused behind the door: the door says again what it said before.
+///
+/// # Panics
+/// When it does not.
+pub fn who_is_refused_leaves_the_door_as_it_was(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let layout = Layout::new(cluster.geometry()).expect("the region was formatted by it");
+    let (host, clock) = (cluster.rack.host(1), cluster.clock(1));
+    let come = |machine: u64| {
+        let identity = HostIdentity::simulated(10 + machine);
+        cluster.join_known_as(&identity, host.clone(), &clock, 1, 1, "comes")
+    };
+    let door = layout.door(SLOT);
+    // The marks, and after them as many hosts in full.
+    for machine in 0..door.lines() / 2 {
+        come(machine).unwrap_or_else(|error| panic!("machine {machine}: {error}")).leave();
+    }
+    // Without the seal: it counts how often a line was written.
+    let words = |line: LineOffset| [0, 1, 2, 3, 4, 5, 6].map(|index| line.word(index));
+    let said = || -> Vec<u64> {
+        let words = door.iter().flat_map(words).flatten();
+        words.map(|word| cluster.rack.device_word(word)).collect()
+    };
+    let before = said();
+    // Beyond all counting: who comes finds it only after it has passed the door.
+    let requests = layout.requests(SLOT).range();
+    host.store(requests.start().word(0).expect("a line has words"), u64::MAX);
+    host.publish(requests);
+    let refused = come(door.lines()).map(drop);
+    assert!(matches!(refused, Err(JoinError::BadTicket { .. })), "{refused:?}");
+    assert_eq!(said(), before);
 }

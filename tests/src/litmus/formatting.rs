@@ -3,13 +3,20 @@
 use std::cell::RefCell;
 
 use cxl_shm::fabric::simulated::{Crash, Faults, Schedule};
-use cxl_shm::fabric::{Fabric, LineError};
-use cxl_shm::layout::{Geometry, read_superblock};
-use cxl_shm::layout::{LockProtocol, Superblock, SuperblockError, format_superblock};
+use cxl_shm::fabric::{Fabric, FlushKind, LineError};
+use cxl_shm::layout::{
+    FenceEvidence, Geometry, LockProtocol, PayloadPolicy, Platform, PlatformProfile, Superblock,
+    SuperblockError, format_superblock, read_superblock,
+};
+use cxl_shm::qualify::store_profile;
+use cxl_shm::region::RegionKind;
 use cxl_shm::units::LockId;
 
-use super::bed::{acquire, beat_all, geometry, manager_polls, poll_grants, settings};
+use super::bed::{
+    OBSERVER, acquire, beat_all, cluster, geometry, manager_polls, poll_grants, settings,
+};
 use crate::rack::{Cluster, Mutant};
+use crate::stepped::Stepped;
 
 const LOCK: LockId = LockId(9);
 
@@ -68,6 +75,48 @@ pub fn a_new_region_is_seen_at_once(mutant: Mutant, seed: u64) {
             member.leave();
         }
     }
+}
+
+/// The superblock is replaced, twice, at each step of a look at it: who looks finds the one before, or one
+/// of the new ones, whole.
+///
+/// # Panics
+/// When it finds none.
+pub fn a_superblock_is_replaced_at_each_step_of_a_look(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let (member, clock) = (cluster.join(0, "measures"), cluster.clock(0));
+    let profile = |number| PlatformProfile {
+        platform: Platform {
+            vendor: *b"GenuineIntel",
+            signature: 7,
+            hypervisor: 0,
+            flush: FlushKind::Clflushopt,
+            memory: RegionKind::Devdax,
+            bytes: cluster.geometry().region_bytes,
+        },
+        fence: FenceEvidence::TwoHosts,
+        payload: PayloadPolicy::FlushBoth,
+        strict: false,
+        measured_unix_s: number,
+    };
+    let store = |number| {
+        let stored = store_profile(&member, Some(profile(number)), &clock, 1000);
+        stored.unwrap_or_else(|error| panic!("{error}"));
+    };
+    store(1);
+    for step in 1.. {
+        cluster.warm();
+        let fabric = Stepped::new(cluster.rack.host(OBSERVER));
+        let (last, store) = (2 * step, &store);
+        fabric.interrupt_at(step, move || [last, last + 1].into_iter().for_each(store));
+        let (found, _) = read_superblock(&fabric).unwrap_or_else(|e| panic!("step {step}: {e}"));
+        let number = found.profile.map_or(0, |profile| profile.measured_unix_s);
+        if fabric.steps() < step {
+            break;
+        }
+        assert!([last - 1, last, last + 1].contains(&number), "step {step}: {number}");
+    }
+    cluster.check_writers();
 }
 
 /// The formatter dies at any of its operations: what is left is no region, or the new one whole;

@@ -18,6 +18,7 @@ pub mod door;
 pub mod formatting;
 pub mod grants;
 pub mod joining;
+pub mod lock_table;
 pub mod moving;
 pub mod objects;
 pub mod remains;

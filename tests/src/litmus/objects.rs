@@ -67,6 +67,24 @@ fn objects(cluster: &Cluster, member: &RackMember) -> u64 {
     usage.objects
 }
 
+/// An object is made zero by its owner: another host sees zeros at once.
+///
+/// # Panics
+/// When it sees what was there before.
+pub fn a_zeroed_object_is_seen_at_once(mutant: Mutant, seed: u64) {
+    let cluster = bakery(mutant, seed);
+    let [owner, other] = [1, 2].map(|host| cluster.join(host, "worker"));
+    let object = allocate(&cluster, &owner, 3000);
+    assert!(object.write(owner.fabric(), 0, &[7; 3000]));
+    warm(&cluster);
+    object.zero(owner.fabric());
+    let seen = other.object(object.offset()).expect("an object starts there");
+    let mut bytes = [1; 3000];
+    assert!(seen.read(other.fabric(), 0, &mut bytes));
+    assert_eq!(bytes, [0; 3000]);
+    cluster.check_writers();
+}
+
 /// One host allocates, another frees at once, the first finds it free at the next look; also the
 /// next incarnation of the first.
 ///

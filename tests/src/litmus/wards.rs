@@ -77,6 +77,25 @@ pub fn a_guardian_is_seen_at_once(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
+/// A host leaves, and two others give its chunks to the region, one after the other: the second sees at
+/// once that the first has given one, which somebody else owns by then.
+///
+/// # Panics
+/// When it gives away what is another's.
+pub fn a_chunk_of_a_vacant_node_is_given_once(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let clocks = [0, 1, 2].map(|host| cluster.clock(host));
+    let [one, ward, other] = [0, 1, 2].map(|host| cluster.join(host, "worker"));
+    let chunk = ward.allocate_chunk(&clocks[1], 1000, 7).unwrap_or_else(|e| panic!("{e}"));
+    ward.leave();
+    cluster.warm();
+    assert_eq!(one.free_chunk_of_vacant(&clocks[0], 1000, WARD, chunk), Ok(true));
+    assert_eq!(other.free_chunk_of_vacant(&clocks[2], 1000, WARD, chunk), Ok(false));
+    while one.allocate_chunk(&clocks[0], 1000, 8).is_ok() {}
+    assert!(one.owned_chunks().contains(&(chunk, 8)), "it was given to the region");
+    cluster.check_writers();
+}
+
 /// A process dies as a guardian, in the middle of a store. Its host comes back, or leaves: what was
 /// stored has arrived by then, and nobody waits.
 ///

@@ -1,16 +1,18 @@
 //! `prove mutate`: which flushes and fences does no scenario miss when they are removed?
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
 use cxl_shm::fabric::simulated::Site;
+use rackline_tests::flush_sites::{self, Place};
 use rackline_tests::mutation::{self, Outcome, Plan, SiteText};
 use rackline_tests::scenario::ALL;
 use rackline_tests::survivors::{Listed, Verdict};
 
-/// Removes each flush and each fence in turn; fails when nobody misses one that is not listed with
-/// a reason.
+/// Removes each flush and each fence in turn. Fails when nobody misses one that is not listed with a
+/// reason, and when the sources have one that no scenario reaches and that is not listed either.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Seeds under which each scenario runs with each removal.
@@ -26,6 +28,9 @@ pub(crate) struct Options {
     /// survivors is then not checked for entries that are out of date.
     #[arg(long)]
     filter: Option<String>,
+    /// Removes nothing: tells only which places of the sources no scenario reaches.
+    #[arg(long)]
+    places: bool,
     /// Threads, one a core when not given.
     #[arg(long)]
     threads: Option<usize>,
@@ -61,7 +66,10 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         let ours = site.file.starts_with("cxl-shm/src/") || site.file.starts_with("lock-manager/");
         // What scenarios flush themselves is no part of any protocol.
         let protocol = !site.file.starts_with("cxl-shm/src/proof/");
-        ours && protocol && options.filter.as_ref().is_none_or(|filter| site.file.contains(filter))
+        !options.places
+            && ours
+            && protocol
+            && options.filter.as_ref().is_none_or(|filter| site.file.contains(filter))
     };
     let scenarios: Vec<_> =
         ALL.iter().copied().filter(|scenario| scenario.family.is_mutated()).collect();
@@ -94,7 +102,49 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
+/// What the sources have, and what of it the scenarios reach.
+struct Coverage {
+    places: usize,
+    reached: usize,
+    /// Places that nobody reaches, and that are not listed with a reason.
+    unlisted: Vec<SiteText>,
+    /// Entries of places that are reached by now, or gone.
+    outdated: Vec<SiteText>,
+}
+
+impl Coverage {
+    fn of(
+        options: &Options,
+        root: &Path,
+        outcome: &Outcome,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        let listed = Listed::read(&root.join("tests/mutation-unreached.txt"))?;
+        let mut places = flush_sites::scan(root)?;
+        let sites: BTreeSet<(&str, u32)> =
+            outcome.reached.iter().map(|site| (site.file, site.line)).collect();
+        places.retain(|place| {
+            options.filter.as_ref().is_none_or(|filter| place.file.contains(filter))
+        });
+        let is_reached = |place: &&Place| sites.contains(&(place.file.as_str(), place.line));
+        let text = |place: &Place| place.text(root);
+        let all: Vec<SiteText> = places.iter().map(text).collect();
+        let unreached: Vec<SiteText> =
+            places.iter().filter(|place| !is_reached(place)).map(text).collect();
+        let Verdict { unlisted, outdated } = listed.judge(&all, &unreached);
+        let outdated = if options.filter.is_none() { outdated } else { Vec::new() };
+        let reached = places.iter().filter(is_reached).count();
+        Ok(Self { places: places.len(), reached, unlisted, outdated })
+    }
+}
+
 fn report(options: &Options, root: &Path, listed: &Listed, outcome: &Outcome) -> ExitCode {
+    let coverage = match Coverage::of(options, root, outcome) {
+        Ok(coverage) => coverage,
+        Err(error) => {
+            eprintln!("prove: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let text = |site: Site| SiteText::of(root, site);
     let caught = outcome.removals.iter().filter(|removal| removal.noticed_by.is_some());
     let survivors: Vec<_> = outcome
@@ -105,16 +155,22 @@ fn report(options: &Options, root: &Path, listed: &Listed, outcome: &Outcome) ->
         .collect();
     let removed: Vec<_> = outcome.removals.iter().map(|removal| text(removal.site)).collect();
     let Verdict { unlisted, outdated } = listed.judge(&removed, &survivors);
-    let outdated = if options.filter.is_none() { outdated } else { Vec::new() };
+    let all = options.filter.is_none() && !options.places;
+    let outdated = if all { outdated } else { Vec::new() };
     let caught = caught.count();
-    let passed = unlisted.is_empty() && outdated.is_empty();
+    let covered = coverage.unlisted.is_empty() && coverage.outdated.is_empty();
+    let passed = unlisted.is_empty() && outdated.is_empty() && covered;
     if options.json {
         let object = serde_json::json!({
             "removed": removed.len(),
             "caught": caught,
-            "survivors": survivors.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "unlisted": unlisted.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "outdated": outdated.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "survivors": texts(&survivors),
+            "unlisted": texts(&unlisted),
+            "outdated": texts(&outdated),
+            "places": coverage.places,
+            "places_reached": coverage.reached,
+            "unreached_unlisted": texts(&coverage.unlisted),
+            "unreached_outdated": texts(&coverage.outdated),
             "runs": outcome.runs,
             "explorations": outcome.explorations,
             "passed": passed,
@@ -130,6 +186,19 @@ fn report(options: &Options, root: &Path, listed: &Listed, outcome: &Outcome) ->
         for entry in &outdated {
             println!("listed as a survivor, and missed or gone: {entry}");
         }
+        for place in &coverage.unlisted {
+            println!("reached by no scenario, and not listed: {place}");
+        }
+        for entry in &coverage.outdated {
+            println!("listed as reached by no scenario, and reached or gone: {entry}");
+        }
+        println!(
+            "{} places in the sources flush, refresh or fence; the scenarios reach {}, {} are listed \
+             with the reason why none does",
+            coverage.places,
+            coverage.reached,
+            coverage.places - coverage.reached - coverage.unlisted.len(),
+        );
         println!(
             "{} flushes and fences removed in turn, {caught} removals noticed, {} not ({} of them \
              listed with a reason), {} runs, {} explorations",
@@ -141,4 +210,8 @@ fn report(options: &Options, root: &Path, listed: &Listed, outcome: &Outcome) ->
         );
     }
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn texts(sites: &[SiteText]) -> Vec<String> {
+    sites.iter().map(ToString::to_string).collect()
 }

@@ -1,0 +1,129 @@
+//! Who holds which lock in a simulated run, and how long a lock stays free although somebody waits for it.
+//!
+//! Workers wait without a time-out. A worker that waited with one, and tried again, would hide a lost
+//! request: its withdrawal and its next request mend what the first one lost.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::simulated::{SimulatedClock, SimulatedHost, SimulatedHostMemory};
+use cxl_shm::lock::{LockError, SharedGuard};
+use cxl_shm::units::LockId;
+
+use crate::rack::{Processes, RackMember};
+
+/// What a worker of a run puts up with while it waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For how long a lock may be free although the worker waits for it, on the worker's own clock.
+    pub(crate) free_ms: u64,
+    /// Whether the lock manager may be silent: in a run in which it pauses, or dies.
+    pub(crate) silence: bool,
+}
+
+impl Patience {
+    /// In a run without faults: about ten times what any worker was seen to wait.
+    pub(crate) const SHORT: Self = Self { free_ms: 300, silence: false };
+    /// In a run with pauses of some seconds, of any process, one after the other.
+    pub(crate) const LONG: Self = Self { free_ms: 60_000, silence: true };
+}
+
+/// Whether the lock manager is silent: an error that a worker of a run with faults waits through.
+pub(crate) fn is_silence(error: &LockError) -> bool {
+    matches!(error, LockError::NoManager | LockError::ManagerSilent { .. })
+}
+
+/// One lock, as the workers of a run see it from outside.
+#[derive(Debug, Default)]
+struct Door {
+    inside: Option<String>,
+    /// How often somebody came in or went out.
+    turns: u64,
+}
+
+/// The locks of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate {
+    doors: Arc<Mutex<BTreeMap<LockId, Door>>>,
+    patience: Patience,
+}
+
+type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, Processes>;
+
+impl Gate {
+    pub(crate) fn new(patience: Patience) -> Self {
+        Self { doors: Arc::default(), patience }
+    }
+
+    fn doors(&self) -> MutexGuard<'_, BTreeMap<LockId, Door>> {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `lock` for the worker `name`, however long others hold it.
+    ///
+    /// # Panics
+    /// When another worker is inside, when the lock is refused, and when it stays free for longer than
+    /// the worker has patience for.
+    pub(crate) fn enter<'m>(
+        &self,
+        member: &'m RackMember,
+        clock: &'m SimulatedClock,
+        lock: LockId,
+        name: &str,
+    ) -> Guard<'m> {
+        let mut pending = member.begin_shared(lock, clock);
+        let mut free = None;
+        let mut tries = 0;
+        loop {
+            match pending.poll() {
+                Ok(Some(guard)) => {
+                    let mut doors = self.doors();
+                    let door = doors.entry(lock).or_default();
+                    let found = door.inside.replace(name.to_owned());
+                    assert_eq!(found, None, "{name} is inside lock {lock} together with another");
+                    door.turns += 1;
+                    return guard;
+                }
+                Ok(None) => {}
+                // The same request goes on: the manager's next life has to find it.
+                Err(error) => {
+                    let expected = self.patience.silence && is_silence(&error);
+                    assert!(expected, "{name} is refused lock {lock}: {error}");
+                }
+            }
+            let now_ms = clock.now_ms();
+            let turns = self.turns_if_free(lock);
+            free = match (turns, free) {
+                (None, _) => None,
+                (Some(turns), Some((then, since_ms))) if turns == then => {
+                    let free_ms = now_ms - since_ms;
+                    let lost = free_ms > self.patience.free_ms;
+                    assert!(!lost, "{name} waits for lock {lock}, which is free for {free_ms} ms");
+                    Some((then, since_ms))
+                }
+                (Some(turns), _) => Some((turns, now_ms)),
+            };
+            clock.pause(tries);
+            tries += 1;
+        }
+    }
+
+    /// The worker `name` is about to give `lock` back.
+    ///
+    /// # Panics
+    /// When another is inside.
+    pub(crate) fn leave(&self, lock: LockId, name: &str) {
+        let mut doors = self.doors();
+        let door = doors.entry(lock).or_default();
+        door.turns += 1;
+        let inside = door.inside.take();
+        assert_eq!(inside.as_deref(), Some(name), "two workers inside lock {lock}");
+    }
+
+    fn turns_if_free(&self, lock: LockId) -> Option<u64> {
+        let mut doors = self.doors();
+        let door = doors.entry(lock).or_default();
+        door.inside.is_none().then_some(door.turns)
+    }
+}
