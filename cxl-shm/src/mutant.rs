@@ -51,6 +51,26 @@ pub enum Mutant {
     GuardsUnseen,
     /// W2: the next life of a ward does not look for a guardian after it said that it joins.
     ComesHomeUnseen,
+    /// T4: a host that joins obeys the newest manager before it says that it joins.
+    JoinsUnannounced,
+    /// T4: a manager takes the locks of a node for freed once the node is fenced.
+    TakesFencedForFreed,
+    /// C2: a proposer counts what was accepted in an earlier case.
+    AcceptsAcrossCases,
+    /// M8: a host that joins does not refresh what an earlier life of its slot wrote.
+    JoinsUnrefreshed,
+    /// R1: a recoverer begins while the fence is under way.
+    RecoversUnfenced,
+    /// R2: a recoverer ends the requests of the dead, then redoes its intents.
+    FreesBeforeRedo,
+    /// R3: a host that comes back does not look for a recoverer after it said so.
+    ArrivesUnseen,
+    /// R3: a recoverer does not look for an arrival after it said that it begins.
+    BeginsUnseen,
+    /// R4: a recoverer does not wait for one of an earlier life.
+    RecoversBeside,
+    /// R5: a recoverer says that the slot may be joined before it has redone anything.
+    BuriesFirst,
     /// H1: the owner of a block does not look at its stamps after it said EVICTING.
     EvictsUnseen,
     /// H1: a reader takes a block for held without a look at its descriptor.
@@ -64,7 +84,7 @@ pub enum Mutant {
 #[cfg(any(test, feature = "proof"))]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 33] = [
         Self::SharesLine,
         Self::LastGranteeOnly,
         Self::ReusesTicket,
@@ -84,6 +104,16 @@ impl Mutant {
         Self::RefreshesUpFront,
         Self::GuardsUnseen,
         Self::ComesHomeUnseen,
+        Self::JoinsUnannounced,
+        Self::TakesFencedForFreed,
+        Self::AcceptsAcrossCases,
+        Self::JoinsUnrefreshed,
+        Self::RecoversUnfenced,
+        Self::FreesBeforeRedo,
+        Self::ArrivesUnseen,
+        Self::BeginsUnseen,
+        Self::RecoversBeside,
+        Self::BuriesFirst,
         Self::EvictsUnseen,
         Self::HoldsUnseen,
         Self::KeepsDeadHolds,

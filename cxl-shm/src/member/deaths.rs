@@ -15,6 +15,11 @@ use crate::layout::{Case, RecoveryStep};
 use crate::lock::arbitrated::beat_as_manager;
 use crate::units::NodeId;
 
+#[cfg(any(test, feature = "proof"))]
+mod explored;
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use explored::{Need, need_of};
+
 /// How often it looks at all hearts.
 const LOOK_MS: u64 = 10;
 /// After it was outbid: how long a proposer waits, times its node number and one, and twice as long

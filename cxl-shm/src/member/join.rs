@@ -18,6 +18,7 @@ use crate::intent::redo_own;
 use crate::layout::{Arrival, HostName, NodeLine, NodeState, SuperblockError, read_superblock};
 use crate::lock::arbitrated::obey_newest_term;
 use crate::lock::{Competitor, SharedTier};
+use crate::mutant::{self, Mutant};
 use crate::units::{Incarnation, LockId, NodeId};
 
 /// The host a process runs on.
@@ -286,7 +287,7 @@ fn take_slot<F: Fabric, H: HostMemory>(
 }
 
 /// The rest of a join, after the door was passed: the slot says that this host lives there.
-fn move_in<F: Fabric, H: HostMemory>(
+pub(crate) fn move_in<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
     uuid: [u64; 2],
@@ -307,7 +308,9 @@ fn move_in<F: Fabric, H: HostMemory>(
         layout.recoveries(node).range(),
     ];
     let words = [layout.heartbeat(node), layout.manager_heartbeat(node), layout.guardian(node)];
-    refresh_all(fabric, areas.into_iter().chain(words.map(|word| word.range())));
+    if !mutant::is(Mutant::JoinsUnrefreshed) {
+        refresh_all(fabric, areas.into_iter().chain(words.map(|word| word.range())));
+    }
     // M5, and before anything is changed that cannot be taken back.
     let bad = |lock: &LockId| !Competitor::can_resume(seat, fabric, *lock);
     if let Some(lock) = (0..layout.locks()).map(LockId).find(bad) {
@@ -323,6 +326,9 @@ fn move_in<F: Fabric, H: HostMemory>(
     // us, or we see its claim (T4).
     seat.host_name().publish(fabric, &HostName::new(&host.name));
     let line = |state| NodeLine::new(state, incarnation, host.boot_id, host.machine_id);
+    if mutant::is(Mutant::JoinsUnannounced) {
+        obey_newest_term(seat, fabric);
+    }
     seat.node_line().publish(fabric, &line(NodeState::Joining));
     crash::reach(CrashPoint::JoinAnnounced);
     crate::alloc::end_request_of_dead(layout, fabric, node);
@@ -336,7 +342,9 @@ fn move_in<F: Fabric, H: HostMemory>(
     }
     seat.resume_requests(incarnation);
     crash::reach(CrashPoint::JoinResumed);
-    obey_newest_term(seat, fabric);
+    if !mutant::is(Mutant::JoinsUnannounced) {
+        obey_newest_term(seat, fabric);
+    }
     seat.node_line().publish(fabric, &line(NodeState::Joined));
     crash::reach(CrashPoint::JoinSaid);
     seat.tier().set_member(true);
@@ -345,7 +353,7 @@ fn move_in<F: Fabric, H: HostMemory>(
 
 /// A host that has passed the door.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Passed {
+pub(crate) struct Passed {
     visitor: Visitor,
     outside: Outside,
     /// The incarnation that is next, which is ours.
@@ -355,6 +363,18 @@ struct Passed {
 }
 
 impl Passed {
+    /// The life that the host came for.
+    #[cfg(any(test, feature = "proof"))]
+    pub(crate) fn life(&self) -> Incarnation {
+        self.next
+    }
+
+    /// The life before did not leave the slot.
+    #[cfg(any(test, feature = "proof"))]
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.arrived_after.is_some()
+    }
+
     /// Nothing of the new life was written, so there is none: what says that it comes is taken back.
     fn step_back<F: Fabric, H: HostMemory>(&self, seat: &Seat<H>, fabric: &F) {
         if let Some(last) = self.arrived_after {
@@ -366,7 +386,7 @@ impl Passed {
 
 /// What came of one attempt to pass the door.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Attempt {
+pub(crate) enum Attempt {
     /// The door was passed.
     Passed(Passed),
     /// The life that was tried for is no longer the next one: to be tried again at once.
@@ -403,7 +423,7 @@ fn vacate<F: Fabric, H: HostMemory>(
 }
 
 /// One attempt to pass the door. `heart_beats` watches the heart of the slot's last inhabitant.
-fn attempt<F: Fabric, H: HostMemory>(
+pub(crate) fn attempt<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
     uuid: [u64; 2],
@@ -511,7 +531,9 @@ fn arrive<F: Fabric, H: HostMemory>(
     seat.arrival().publish(fabric, Arrival::Life(next).word());
     crash::reach(CrashPoint::JoinArrived);
     // The line of the slot was refreshed when we came.
-    if let Some(recoverer) = recoverers_at_work(layout, fabric, node).first().copied() {
+    let at_work = recoverers_at_work(layout, fabric, node);
+    if let Some(recoverer) = at_work.first().filter(|_| !mutant::is(Mutant::ArrivesUnseen)).copied()
+    {
         // The caller takes the arrival back. A recoverer that has yielded to it meanwhile begins
         // again.
         return Err(JoinError::BeingRecovered { node, recoverer });

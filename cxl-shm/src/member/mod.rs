@@ -35,12 +35,16 @@ pub use consensus::{
 };
 pub use deaths::{DeathNews, Deaths};
 #[cfg(any(test, feature = "proof"))]
+pub(crate) use deaths::{Need, need_of};
+#[cfg(any(test, feature = "proof"))]
 pub(crate) use door::Visitor;
 pub use estate::{Guardian, is_vacant};
 pub use fence::{CommandFence, Fence, FenceOrder, FenceState, NoFence, ProcessFence};
 pub use hearts::{NodeHeart, watch_hearts};
 pub use host_tier::{ApplicationWords, HostLockName, HostTier};
 pub use host_tier_file::{HOST_TIER_FOLDER, HostTierError, HostTierFile};
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use join::{Attempt, Passed, attempt, move_in};
 pub use join::{HostIdentity, JoinError, LeaveOutcome};
 pub use loss::{LossCause, MembershipLost};
 pub use manage::{Manage, ManageError, ManagerSeen};
@@ -49,6 +53,8 @@ pub use numbers::{EndingNumber, NumberUse};
 pub use places::GoneProcess;
 pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
 pub use recovery::RecoveryNews;
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use recovery::{Recovery, Remembered, resign};
 pub(crate) use seat::Seat;
 pub(crate) use settle::PART_LINES;
 #[cfg(any(test, feature = "proof"))]

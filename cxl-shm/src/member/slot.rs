@@ -4,6 +4,7 @@ use crate::fabric::{Fabric, LineError, refresh_all};
 use crate::layout::{Arrival, Layout, Machine, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
 use crate::member::door::Marks;
 use crate::member::twin::PeerTwin;
+use crate::mutant::{self, Mutant};
 use crate::units::{Incarnation, LineRange, NodeId};
 
 /// A node slot that was ever joined, as read at one time.
@@ -229,7 +230,11 @@ pub(crate) fn is_taken<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> 
 /// freed: nobody needs to wait for it any more (T4). Nor for one at the door behind it ([`is_taken`]). The line from the caches, the recoveries freshly.
 pub(crate) fn is_freed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> bool {
     let Said { last: said, .. } = Said::cached(layout, fabric, node);
-    let freed = RecoveryStep::Freed..=RecoveryStep::Done;
+    let first = match mutant::is(Mutant::TakesFencedForFreed) {
+        true => RecoveryStep::Fenced,
+        false => RecoveryStep::Freed,
+    };
+    let freed = first..=RecoveryStep::Done;
     recoveries_of(layout, fabric, node).iter().any(|(_, record)| {
         record.case().incarnation >= said && record.step().is_some_and(|step| freed.contains(&step))
     })

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::fabric::explored::{Constant, Model, Step, Task, World};
+use crate::fabric::explored::{Constant, LineStores, Model, Step, Task, World};
 use crate::layout::{Appointment, Case, Layout, LockProtocol};
 use crate::member::{Progress, Proposal, decided_about};
 use crate::units::{Incarnation, NodeId};
@@ -11,14 +11,22 @@ use super::ground::Ground;
 
 const VICTIM: NodeId = NodeId(0);
 const CASE: Case = Case { incarnation: Incarnation(1), appointment: 1 };
-/// A view that says that the task is done and decided nothing.
+/// The case of the life after that, which died at the door.
+const LATER_CASE: Case = Case { incarnation: Incarnation(2), appointment: 1 };
+/// Bit of a view: the task is done and decided nothing.
 const GAVE_UP: u64 = 1;
+/// Bit of a view: the task is done and has seen a decision.
+const DECIDED: u64 = 2;
+/// Bit of a view: the task takes part in the later case.
+const LATER: u64 = 4;
 
 /// A node that proposes, and then reads what was decided.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Proposer {
     layout: Constant<Layout>,
     proposal: Proposal,
+    /// Takes part in the later case once it sees that this is open.
+    follows: bool,
     /// How often it goes on after it was outbid: proposers could go on outbidding each other for
     /// ever, with ballots that nobody has used before.
     patience: u32,
@@ -43,13 +51,20 @@ impl Task for Proposer {
                 Progress::Outbid if self.patience == 0 => self.outcome = Outcome::GaveUp,
                 Progress::Outbid => self.patience -= 1,
                 Progress::Decided(value) => self.outcome = Outcome::Decided(value),
+                Progress::Over { by: LATER_CASE } if self.follows => {
+                    self.proposal = self.proposal.in_case(LATER_CASE);
+                }
                 end => world.refute(format!("a proposal ends with {end:?}")),
             },
             Outcome::GaveUp => return Step::Ends,
             Outcome::Decided(value) => {
                 // Whoever decided, or saw it decided, finds it in the region.
-                let read = decided_about(&self.layout, &world.fabric(), VICTIM, CASE.incarnation);
-                if read.map(|decision| decision.appointment) != Some(value) {
+                let case = self.proposal.case();
+                let read = decided_about(&self.layout, &world.fabric(), VICTIM, case.incarnation);
+                // C2: once a later case is open, an earlier one is moot.
+                let read = read.filter(|decision| decision.case == case);
+                let is_moot = self.follows && case != LATER_CASE && read.is_none();
+                if read.map(|decision| decision.appointment) != Some(value) && !is_moot {
                     world.refute(format!("{value:?} was decided, the region says {read:?}"));
                 }
                 return Step::Ends;
@@ -59,14 +74,19 @@ impl Task for Proposer {
     }
 
     fn view(&self) -> u64 {
-        match self.outcome {
-            Outcome::Open => 0,
-            Outcome::GaveUp => GAVE_UP,
-            Outcome::Decided(value) => {
-                let Appointment { recoverer, incarnation, epoch } = value;
-                2 | u64::from(recoverer.0) << 8 | u64::from(incarnation.0) << 24 | epoch << 40
+        let later = if self.proposal.case() == LATER_CASE { LATER } else { 0 };
+        later
+            | match self.outcome {
+                Outcome::Open => 0,
+                Outcome::GaveUp => GAVE_UP,
+                Outcome::Decided(value) => {
+                    let Appointment { recoverer, incarnation, epoch } = value;
+                    DECIDED
+                        | u64::from(recoverer.0) << 8
+                        | u64::from(incarnation.0) << 24
+                        | epoch << 40
+                }
             }
-        }
     }
 }
 
@@ -83,6 +103,7 @@ pub(super) fn agree(
     let proposer = |node| Proposer {
         layout: Constant::new(*ground.layout()),
         proposal: Proposal::begin(node, Incarnation(1), VICTIM, CASE),
+        follows: false,
         patience,
         outcome: Outcome::Open,
     };
@@ -98,10 +119,10 @@ pub(super) fn agree(
         model.mortal_hosts.push(1);
     }
     model.deaths = deaths;
-    model.whole_line_stores = true;
+    model.line_stores = LineStores::FirstWordApart;
     let tasks = model.tasks.len();
     model.always = Rc::new(|views| {
-        let decided: Vec<u64> = views.iter().copied().filter(|view| *view > GAVE_UP).collect();
+        let decided: Vec<u64> = views.iter().copied().filter(|view| *view & DECIDED != 0).collect();
         match decided.iter().find(|view| **view != decided[0]) {
             Some(other) => Err(format!("decided are {:#x} and {other:#x}", decided[0])),
             None => Ok(()),
@@ -110,8 +131,35 @@ pub(super) fn agree(
     // The dead have the view 0 too, and so has who comes after nobody.
     let mortal = if deaths > 0 { 1 } else { 0 };
     model.ended = Rc::new(move |views| {
-        let open = views[..tasks].iter().filter(|view| **view == 0).count();
+        let open = views[..tasks].iter().filter(|view| **view & (GAVE_UP | DECIDED) == 0).count();
         open <= mortal
+    });
+    model
+}
+
+/// Node 1 proposes about a life, node 2 about the one after it, which died at the door; node 1 goes on
+/// in that case once it sees it (C2).
+pub(super) fn agree_over_cases() -> Model<Proposer> {
+    let mut model = agree(2, 0, 0, false);
+    let [earlier, later] = [0, 1];
+    model.tasks[earlier].task.follows = true;
+    let proposal = &mut model.tasks[later].task.proposal;
+    *proposal = proposal.in_case(LATER_CASE);
+    model.always = Rc::new(move |views| {
+        let recoverer = |view: u64| (view >> 8) & 0xffff;
+        let of_later = |view: &&u64| **view & DECIDED != 0 && **view & LATER != 0;
+        let decided: Vec<u64> = views.iter().filter(of_later).copied().collect();
+        if let Some(other) = decided.iter().find(|view| **view != decided[0]) {
+            return Err(format!("decided are {:#x} and {other:#x}", decided[0]));
+        }
+        // Nobody is appointed in a case in which it has not proposed.
+        let is_stranger = |view: &u64| recoverer(*view) == 1 && views[earlier] & LATER == 0;
+        match decided.iter().any(is_stranger) {
+            true => {
+                Err("what was accepted in an earlier case is decided in a later one".to_owned())
+            }
+            false => Ok(()),
+        }
     });
     model
 }

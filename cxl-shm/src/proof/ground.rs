@@ -8,7 +8,7 @@ use crate::lock::arbitrated::obey_newest_term;
 use crate::member::{HostTier, Seat};
 use crate::units::{Incarnation, LINE_WORDS, LineOffset, LineRange, NodeId, WordOffset};
 
-const UUID: [u64; 2] = [7, 9];
+pub(super) const UUID: [u64; 2] = [7, 9];
 const INCARNATION: Incarnation = Incarnation(1);
 
 /// A region on a simulated rack, to be carried over into a model.

@@ -1,14 +1,19 @@
-//! Hosts come for one node slot in the same moment.
+//! Hosts come for one node slot in the same moment, by the production join.
 
 use std::rc::Rc;
 
-use super::ground::Ground;
-use crate::fabric::explored::{Constant, Model, Step, Task, World};
-use crate::layout::{Layout, LockProtocol, NodeLine, NodeState};
-use crate::member::{HostIdentity, ProcessIdentity, Slot, Visitor};
-use crate::units::{Incarnation, NodeId};
+use super::ground::{ExploredSeat, Ground, UUID};
+use crate::fabric::explored::{Constant, LineStores, Model, Step, Task, World};
+use crate::layout::{LockProtocol, NodeLine, NodeState};
+use crate::lock::SharedTier;
+use crate::member::{
+    Attempt, HostIdentity, Passed, ProcessIdentity, Slot, Visitor, attempt, move_in,
+};
+use crate::units::{Incarnation, LockId, NodeId};
 
 const SLOT: NodeId = NodeId(0);
+/// The lock whose tickets a host uses up while it lives in the slot.
+const LOCK: LockId = LockId(0);
 /// Bit of a visitor's view: it has passed the door, and has not left the slot.
 const INSIDE: u64 = 1;
 /// Bit of a visitor's view: it has nothing more to do.
@@ -17,21 +22,36 @@ const DONE: u64 = 2;
 /// A host that comes for the slot, lives there, and leaves it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Guest {
-    layout: Constant<Layout>,
+    seat: ExploredSeat,
     visitor: Visitor,
-    id: [u64; 2],
+    identity: Constant<HostIdentity>,
+    /// The tasks of other hosts: the heart of the slot beats while one of them lives.
+    others: Constant<Vec<usize>>,
+    /// A heart may also stand still for long while its host lives. Not where machines have one id: there
+    /// such a host is taken for dead.
+    hearts_sleep: bool,
     /// How often it comes at most.
     visits: u32,
-    /// Whether it leaves what it has joined.
-    leaves: bool,
+    stays: Stays,
     stage: Stage,
 }
 
+/// What a guest does with a slot that it has joined.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Stays {
+    /// It stays.
+    ForEver,
+    /// It leaves it at once.
+    NotAtAll,
+    /// It uses a ticket of a lock, leaves, and comes again.
+    ForOneTicket,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Stage {
     Outside,
     /// Its line does not say so yet.
-    Passed(Incarnation),
+    Passed(Passed),
     Joined(Incarnation),
     Leaving(Incarnation),
     Done,
@@ -39,49 +59,71 @@ enum Stage {
 
 impl Guest {
     fn come(&mut self, world: World) -> Stage {
-        let (layout, fabric) = (&*self.layout, world.fabric());
         self.visits -= 1;
-        let slot = Slot::inside(layout, &fabric, SLOT);
-        let said = slot.map_or(Incarnation(0), |slot| slot.said);
-        if slot.is_some_and(|slot| !slot.vacant) {
-            return Stage::Outside;
+        let lives = || self.others.iter().any(|task| !world.has_died(*task));
+        let heart_beats = || lives() && !(self.hearts_sleep && world.choose(2) == 1);
+        let fabric = world.fabric();
+        let come = attempt(&*self.seat, &fabric, UUID, &self.identity, self.visitor, heart_beats);
+        match come {
+            Ok(Attempt::Passed(passed)) => Stage::Passed(passed),
+            // It gives up, or comes again.
+            Ok(Attempt::Again | Attempt::Refused) | Err(_) => Stage::Outside,
         }
-        let outside = self.visitor.look(layout, &fabric, said);
-        let (last, _) = outside.last();
-        let next = Incarnation(last.0 + 1);
-        if outside.is_closed() || self.visitor.pass(layout, &fabric, &outside, next).is_err() {
-            return Stage::Outside;
-        }
-        Stage::Passed(next)
     }
 
-    fn publish(&self, world: World, state: NodeState, incarnation: Incarnation) {
-        let line = NodeLine::new(state, incarnation, self.id, self.id);
-        self.layout.node_line(SLOT).claim().publish(&world.fabric(), &line);
+    fn move_in(&self, passed: &Passed, world: World) -> Stage {
+        let (seat, fabric, life) = (&*self.seat, world.fabric(), passed.life());
+        // Whoever lived or lives there, perhaps until a death that nobody here sees.
+        match Slot::inside(seat.layout(), &fabric, SLOT) {
+            Some(slot) if !slot.vacant && !passed.has_arrived() || slot.said >= life => {
+                world.refute(format!("{life:?} comes into {slot:?}"))
+            }
+            _ => {}
+        }
+        if let Err(error) = move_in(seat, &fabric, UUID, &self.identity, passed) {
+            world.refute(format!("the slot was passed and cannot be joined: {error}"));
+        }
+        if self.stays == Stays::ForOneTicket {
+            // A2: each life before this one but the first of all has used one.
+            let ticket = seat.request(LOCK).own(&fabric);
+            let used = u64::from(life.0.saturating_sub(2)) * 2;
+            if ticket != used {
+                world.refute(format!("tickets go on from {ticket}, and {used} were used (A2)"));
+            }
+        }
+        Stage::Joined(life)
+    }
+
+    fn leave(&self, life: Incarnation, world: World) {
+        let line =
+            NodeLine::new(NodeState::Left, life, self.identity.boot_id, self.identity.machine_id);
+        self.seat.node_line().publish(&world.fabric(), &line);
     }
 }
 
 impl Task for Guest {
     fn step(&mut self, world: World) -> Step {
-        self.stage = match self.stage {
+        self.stage = match self.stage.clone() {
             Stage::Outside if self.visits == 0 => Stage::Done,
             Stage::Outside => self.come(world),
-            Stage::Passed(incarnation) => {
-                // Whoever lived or lives there, perhaps until a death that nobody here sees.
-                match Slot::inside(&self.layout, &world.fabric(), SLOT) {
-                    Some(slot) if !slot.vacant || slot.incarnation >= incarnation => {
-                        world.refute(format!("{incarnation:?} comes into {slot:?}"))
-                    }
-                    _ => {}
+            Stage::Passed(passed) => self.move_in(&passed, world),
+            Stage::Joined(life) => match self.stays {
+                Stays::ForEver => return Step::Ends,
+                Stays::NotAtAll => Stage::Leaving(life),
+                Stays::ForOneTicket => {
+                    let (seat, fabric) = (&*self.seat, world.fabric());
+                    let asked = crate::lock::Competitor::begin(seat, &fabric, LOCK);
+                    asked.withdraw(seat, &fabric);
+                    Stage::Leaving(life)
                 }
-                self.publish(world, NodeState::Joined, incarnation);
-                Stage::Joined(incarnation)
-            }
-            Stage::Joined(incarnation) if self.leaves => Stage::Leaving(incarnation),
-            Stage::Joined(_) | Stage::Done => return Step::Ends,
-            Stage::Leaving(incarnation) => {
-                self.publish(world, NodeState::Left, incarnation);
-                Stage::Done
+            },
+            Stage::Done => return Step::Ends,
+            Stage::Leaving(life) => {
+                self.leave(life, world);
+                match self.stays {
+                    Stays::ForOneTicket => Stage::Outside,
+                    Stays::ForEver | Stays::NotAtAll => Stage::Done,
+                }
             }
         };
         Step::Goes
@@ -91,7 +133,8 @@ impl Task for Guest {
         match self.stage {
             Stage::Outside | Stage::Leaving(_) => 0,
             Stage::Passed(_) => INSIDE,
-            Stage::Joined(_) => INSIDE | DONE,
+            Stage::Joined(_) if self.stays == Stays::ForEver => INSIDE | DONE,
+            Stage::Joined(_) => INSIDE,
             Stage::Done => DONE,
         }
     }
@@ -107,44 +150,59 @@ pub(super) enum Dies {
     Process,
 }
 
-/// `guests` hosts come for a slot that somebody left, each `visits` times at most; with `leaves` they
-/// leave it again.
-pub(super) fn come_together(guests: u16, visits: u32, leaves: bool, dies: Dies) -> Model<Guest> {
-    come_as(guests, visits, leaves, dies, HostIdentity::simulated)
+/// `guests` hosts come for a slot that somebody left, each `visits` times at most.
+pub(super) fn come_together(guests: u16, visits: u32, stays: Stays, dies: Dies) -> Model<Guest> {
+    come_as(guests, visits, stays, dies, HostIdentity::simulated)
+}
+
+/// As [`come_together`], with lines that are written back half stored.
+pub(super) fn come_together_torn(guests: u16, visits: u32) -> Model<Guest> {
+    let mut model = come_together(guests, visits, Stays::ForEver, Dies::Nobody);
+    model.line_stores = LineStores::FirstWordApart;
+    model
 }
 
 /// As [`come_together`], of two hosts that are images of one installation.
 pub(super) fn clones_come_together(visits: u32) -> Model<Guest> {
     let image = |host| HostIdentity { machine_id: [7, 7], ..HostIdentity::simulated(host) };
-    come_as(2, visits, false, Dies::Nobody, image)
+    come_as(2, visits, Stays::ForEver, Dies::Nobody, image)
 }
 
 fn come_as(
     guests: u16,
     visits: u32,
-    leaves: bool,
+    stays: Stays,
     dies: Dies,
     identity: fn(u64) -> HostIdentity,
 ) -> Model<Guest> {
-    let ground = Ground::joined(1, 1, LockProtocol::Bakery);
+    let protocol = match stays {
+        Stays::ForOneTicket => LockProtocol::Arbitrated,
+        Stays::ForEver | Stays::NotAtAll => LockProtocol::Bakery,
+    };
+    let ground = Ground::joined(1, 1, protocol);
     let layout = *ground.layout();
     let left = NodeLine::new(NodeState::Left, Incarnation(1), [9, 9], [9, 9]);
     layout.node_line(SLOT).claim().publish(&ground.fabric(SLOT), &left);
+    let hearts_sleep = identity(0).machine_id != identity(1).machine_id;
     let guest = |host: u16, process: u32| {
         let identity = identity(u64::from(host));
+        // The second task of host 0 comes last.
+        let others = (0..guests).filter(|other| *other != host).map(usize::from).collect();
         Guest {
-            layout: Constant::new(layout),
+            seat: ground.seat(SLOT),
             visitor: Visitor::new(SLOT, &identity, ProcessIdentity::new(process, 1)),
-            id: identity.boot_id,
+            identity: Constant::new(identity),
+            others: Constant::new(others),
+            hearts_sleep,
             visits,
-            leaves,
+            stays,
             stage: Stage::Outside,
         }
     };
     for host in 0..guests {
         // Of many, each has been there before, as long ago as the slot's last life: what they are stands
         // beside the marks that they will make. Of two, the first writing of that is explored.
-        if guests > 2 {
+        if guests > 2 || stays == Stays::ForOneTicket {
             let (visitor, fabric) = (guest(host, 1).visitor, ground.fabric(SLOT));
             let outside = visitor.look(&layout, &fabric, Incarnation(1));
             visitor.sign(&layout, &fabric, &outside);
@@ -168,7 +226,7 @@ fn come_as(
             model.deaths = 1;
         }
     }
-    model.whole_line_stores = true;
+    model.line_stores = LineStores::Whole;
     model.always =
         Rc::new(|views| match views.iter().filter(|view| **view & INSIDE != 0).count() {
             0 | 1 => Ok(()),

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::client::{COUNTED_SHIFT, Client, Counter, DONE, INSIDE};
 use super::ground::{ExploredSeat, word};
+use super::newcomers::Newcomer;
 use super::recovery::{Updater, recover_host, recover_process};
 use crate::fabric::explored::{Claim, EndClaim, Model, Step, Task, Views, World};
 use crate::lock::arbitrated::{Manager, ManagerState, obey_newest_term};
@@ -19,6 +20,8 @@ pub(super) enum LockTask {
     Standby(ExploredSeat, Pace),
     /// An agent, without its heart.
     Agent(ExploredSeat),
+    /// A host that joins, and is a client then.
+    Newcomer(Newcomer),
     /// A thread that updates several lines.
     Updater(Updater),
     /// Ends what a process of the same host left when it died.
@@ -34,6 +37,8 @@ pub(super) enum LockTask {
 pub(super) enum Pace {
     /// Each looks at everything.
     Whole,
+    /// So many, each of which looks at everything, and then no more.
+    Rounds(u8),
     /// Any of them in haste, while somebody waits for a lock: more ways than there are to attend.
     Hurried,
 }
@@ -42,7 +47,11 @@ impl Task for LockTask {
     fn step(&mut self, world: World) -> Step {
         match self {
             Self::Client(client) => return client.step(world),
+            Self::Manager(_, _, Pace::Rounds(0)) => return Step::Ends,
             Self::Manager(seat, manager, pace) => {
+                if let Pace::Rounds(left) = pace {
+                    *left -= 1;
+                }
                 obey_newest_term(seat, &world.fabric());
                 let may_hurry = *pace == Pace::Hurried && manager.is_waited_for();
                 if may_hurry && world.choose(2) == 1 {
@@ -56,6 +65,7 @@ impl Task for LockTask {
                 None => world.refute("there are no terms left"),
             },
             Self::Agent(seat) => obey_newest_term(seat, &world.fabric()),
+            Self::Newcomer(newcomer) => *self = Self::Client(newcomer.step(world)),
             Self::Updater(updater) => return updater.step(world),
             Self::Recoverer(seat) => {
                 recover_process(seat, world);
@@ -77,6 +87,7 @@ impl Task for LockTask {
             Self::Manager(..)
             | Self::Standby(..)
             | Self::Agent(_)
+            | Self::Newcomer(_)
             | Self::Recoverer(_)
             | Self::Host
             | Self::HostRecoverer(..) => 0,

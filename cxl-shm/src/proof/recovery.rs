@@ -7,16 +7,17 @@ use super::arbitrated::{LOCK, managed};
 use super::client::{Client, Counter, DONE, INSIDE, Plan};
 use super::ground::{ExploredSeat, Ground};
 use super::lock_task::{LockTask, Pace, claim_counting, exclusion};
-use crate::fabric::explored::{Model, Step, World};
-use crate::fabric::refresh_all;
+use crate::fabric::explored::{LineStores, Model, Step, World};
+use crate::fabric::{Fabric, HostMemory, refresh_all};
 use crate::intent::{Update, redo_of_dead};
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, LockProtocol};
 use crate::lock::{Competitor, Held, SharedTier, clear_requests_of, recover_seat};
+use crate::member::Seat;
 use crate::mutant::{self, Mutant};
 use crate::units::{ChunkId, Incarnation, NodeId};
 
 /// The two entries of the chunk table that are always updated together.
-const CHUNKS: [ChunkId; 2] = [ChunkId(0), ChunkId(1)];
+pub(super) const CHUNKS: [ChunkId; 2] = [ChunkId(0), ChunkId(1)];
 
 /// A thread that takes the chunk table's lock and updates two entries at once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -35,6 +36,16 @@ enum Stage {
 }
 
 impl Updater {
+    /// One that has yet to ask for the lock.
+    pub(super) fn outside(seat: ExploredSeat) -> Self {
+        Self { seat, stage: Stage::Outside }
+    }
+
+    /// One that holds the lock, and has yet to begin its update.
+    pub(super) fn inside(seat: ExploredSeat, held: Held) -> Self {
+        Self { seat, stage: Stage::Inside(held) }
+    }
+
     pub(super) fn step(&mut self, world: World) -> Step {
         let (seat, fabric) = (self.seat.clone(), world.fabric());
         self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
@@ -74,16 +85,19 @@ impl Updater {
             [Ok(first), Ok(second)] if first == second => {}
             found => world.refute(format!("an update was seen half done: {found:?}")),
         }
-        let entry = entry_of(self.seat.node());
-        let update = Update::new(layout, CHUNK_LOCK);
-        let update = lines.iter().fold(update, |update, line| update.line(&fabric, *line, &entry));
-        update.commit(&*self.seat, &fabric);
+        update_both(&self.seat, &fabric);
     }
 }
 
-fn entry_of(node: NodeId) -> ChunkEntry {
-    let incarnation = Incarnation(1);
-    ChunkEntry::new(ChunkState::Owned { owner: node, incarnation, purpose: 5 })
+/// Gives both chunks to the node of `seat`, which holds the chunk lock.
+pub(super) fn update_both<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
+    let layout = seat.layout();
+    let (owner, incarnation) = (seat.node(), Incarnation(1));
+    let entry = ChunkEntry::new(ChunkState::Owned { owner, incarnation, purpose: 5 });
+    let lines = CHUNKS.map(|chunk| layout.chunk_entry(chunk));
+    let update = Update::new(layout, CHUNK_LOCK);
+    let update = lines.iter().fold(update, |update, line| update.line(fabric, *line, &entry));
+    update.commit(seat, fabric);
 }
 
 /// A process of the same host, once it has the host's turn.
@@ -115,9 +129,7 @@ pub(super) fn update_through_deaths(deaths: u32, host_dies: bool) -> Model<LockT
         line.publish(&ground.fabric(NodeId(0)), &ChunkEntry::new(ChunkState::Free));
     }
     let mut model = ground.model();
-    let updater = |node| {
-        LockTask::Updater(Updater { seat: ground.seat(NodeId(node)), stage: Stage::Outside })
-    };
+    let updater = |node| LockTask::Updater(Updater::outside(ground.seat(NodeId(node))));
     let mortal = model.run("updater 0", 0, updater(0));
     model.tasks[mortal].mortal = true;
     let other = model.run("updater 1", 1, updater(1));
@@ -140,7 +152,7 @@ pub(super) fn update_through_deaths(deaths: u32, host_dies: bool) -> Model<LockT
         model.mortal_hosts.push(0);
     }
     model.deaths = deaths;
-    model.whole_line_stores = true;
+    model.line_stores = LineStores::FirstWordApart;
     model.always = exclusion(vec![mortal, other]);
     model.ended = Rc::new(move |views| views[other] == DONE);
     model

@@ -1,15 +1,17 @@
 //! The suite: every scenario by name.
 
 use super::arbitrated::{Clients, Succession, bakery, follow, serve};
-use super::consensus::agree;
-use super::joining::{Dies, clones_come_together, come_together};
+use super::consensus::{agree, agree_over_cases};
+use super::joining::{Dies, Stays, clones_come_together, come_together, come_together_torn};
 use super::lock_task::Pace;
+use super::newcomers::join_beside_a_change;
 use super::records::{read_blocks, read_records};
+use super::recoveries::{Beside, recover_beside, recover_the_living};
 use super::recovery::{free_what_the_dead_held, update_through_deaths};
 use super::succession::{Progress, succeed};
 use super::two_locks::{TwoLocks, want_two_locks};
 use super::wards::look_after;
-use crate::fabric::explored::{Exploration, Limits, Memory, Model, Task, explore};
+use crate::fabric::explored::{Exploration, Limits, LineStores, Memory, Model, Task, explore};
 use crate::fabric::simulated::Site;
 use crate::mutant::{self, Mutant};
 
@@ -161,6 +163,18 @@ pub fn scenarios() -> Vec<Scenario> {
             succeed(Progress::Holds)
         ),
         scenario!(
+            "next-term-joined",
+            "a host joins beside a change of managers, while another client waits",
+            true,
+            join_beside_a_change()
+        ),
+        scenario!(
+            "next-term-recovered",
+            "the holder of a lock is dead and being recovered beside a change of managers",
+            true,
+            recover_beside(Beside::NextTerm, LineStores::FirstWordApart)
+        ),
+        scenario!(
             "restart-2x1",
             "a manager dies and another starts on its node",
             true,
@@ -224,10 +238,64 @@ pub fn scenarios() -> Vec<Scenario> {
             update_through_deaths(2, true)
         ),
         scenario!(
+            "recovery-waiter",
+            "a host that died within an update is recovered, beside another that waits for its lock",
+            false,
+            recover_beside(Beside::Waits, LineStores::FirstWordApart)
+        ),
+        scenario!(
+            "recovery-living",
+            "a host is to be recovered that lives on, inside a lock, until it loses power",
+            false,
+            recover_the_living(LineStores::Whole)
+        ),
+        scenario!(
+            "recovery-return",
+            "a host that died is recovered, beside its next life, which comes twice at most",
+            false,
+            recover_beside(Beside::Returns, LineStores::Whole)
+        ),
+        scenario!(
+            "recovery-return-torn",
+            "as recovery-return, with lines that are written back half stored",
+            true,
+            recover_beside(Beside::Returns, LineStores::FirstWordApart)
+        ),
+        scenario!(
+            "recovery-return-dies",
+            "as recovery-return-torn, once; the recoverer's process dies and another goes on",
+            true,
+            recover_beside(Beside::ReturnsAndDies, LineStores::FirstWordApart)
+        ),
+        scenario!(
+            "recovery-successor",
+            "the process of a recoverer dies, its host gives the recovery up, and another takes it",
+            true,
+            recover_beside(Beside::Succeeds, LineStores::FirstWordApart)
+        ),
+        scenario!(
+            "recovery-later-life",
+            "a recovery is under way when a later life of the slot dies at the door: two cases (C2)",
+            false,
+            recover_beside(Beside::Later, LineStores::Whole)
+        ),
+        scenario!(
+            "recovery-later-life-torn",
+            "as recovery-later-life, with lines that are written back half stored",
+            true,
+            recover_beside(Beside::Later, LineStores::FirstWordApart)
+        ),
+        scenario!(
             "consensus-2",
             "2 proposers, neither of which goes on after it was outbid",
             false,
             agree(2, 0, 0, false)
+        ),
+        scenario!(
+            "consensus-2-cases",
+            "2 proposers in two cases, of which the one of the earlier case goes on in the later one",
+            false,
+            agree_over_cases()
         ),
         scenario!(
             "consensus-2-outbid",
@@ -257,7 +325,13 @@ pub fn scenarios() -> Vec<Scenario> {
             "join-2",
             "2 hosts come for one node slot, each twice at most, and stay",
             false,
-            come_together(2, 2, false, Dies::Nobody)
+            come_together(2, 2, Stays::ForEver, Dies::Nobody)
+        ),
+        scenario!(
+            "join-2-torn",
+            "as join-2, once, with lines that are written back half stored",
+            true,
+            come_together_torn(2, 1)
         ),
         scenario!(
             "join-2-clones",
@@ -269,25 +343,31 @@ pub fn scenarios() -> Vec<Scenario> {
             "join-2-host-dies",
             "2 hosts come for one node slot, one loses power at any point",
             false,
-            come_together(2, 1, false, Dies::Host)
+            come_together(2, 1, Stays::ForEver, Dies::Host)
         ),
         scenario!(
             "join-2-process-dies",
             "2 hosts come for one node slot, a process of one dies and another of its host comes",
             false,
-            come_together(2, 1, false, Dies::Process)
+            come_together(2, 1, Stays::ForEver, Dies::Process)
         ),
         scenario!(
             "join-3",
             "3 hosts come for one node slot, and stay",
             false,
-            come_together(3, 1, false, Dies::Nobody)
+            come_together(3, 1, Stays::ForEver, Dies::Nobody)
         ),
         scenario!(
             "join-3-leave",
             "3 hosts come for one node slot; who joins leaves, and another may come after it",
             false,
-            come_together(3, 1, true, Dies::Nobody)
+            come_together(3, 1, Stays::NotAtAll, Dies::Nobody)
+        ),
+        scenario!(
+            "slot-moves",
+            "2 hosts have one node slot in turn, twice each, and use a ticket of a lock each time",
+            false,
+            come_together(2, 2, Stays::ForOneTicket, Dies::Nobody)
         ),
         scenario!(
             "ward",

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::ground::{ExploredSeat, Ground};
-use crate::fabric::explored::{Constant, Model, Step, Task, World};
+use crate::fabric::explored::{Constant, LineStores, Model, Step, Task, World};
 use crate::fabric::{Fabric, OwnedWord};
 use crate::layout::{Layout, LockProtocol, NodeLine, NodeState};
 use crate::member::estate::{may_write, settle, still_guarded};
@@ -151,7 +151,7 @@ pub(super) fn look_after(dies: bool) -> Model<Heir> {
         model.run("guardian 1", 1, heir(1, Stage::Comes));
     }
     model.run("next life", WARD.index(), heir(WARD.0, Stage::Joins));
-    model.whole_line_stores = true;
+    model.line_stores = LineStores::FirstWordApart;
     let nodes: Vec<u64> = model.tasks.iter().map(|task| u64::from(task.task.node.0)).collect();
     model.always =
         Rc::new(|views| match views.iter().filter(|view| **view & INSIDE != 0).count() {

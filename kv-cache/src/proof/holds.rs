@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use cxl_shm::fabric::explored::{Model, Step, Task, World};
+use cxl_shm::fabric::explored::{LineStores, Model, Step, Task, World};
 
 use super::ground::{Ground, OWNER, READER};
 use super::holder::Holder;
@@ -86,7 +86,7 @@ pub(super) fn hold_while_evicted(attempts: u32, dies: Dies) -> Model<Side> {
         model.tasks[next].after_death_of = Some(mortal);
         model.deaths = 1;
     }
-    model.whole_line_stores = true;
+    model.line_stores = LineStores::Whole;
     model.always = Rc::new(|views| {
         let any = |bit| views.iter().any(|view| view & bit != 0);
         if any(HOLDING) && any(GONE) {

@@ -80,6 +80,10 @@ impl Hosts {
             }),
             // The search treats a choice by itself.
             Op::Choose(_) | Op::Pause => false,
+            Op::MemoryClear => self.own_words(host).into_iter().all(|(_, at)| {
+                let used = self.ground.word_use(at);
+                (used.loads | used.stores) & !me == 0
+            }),
             Op::HasDied(other) => {
                 let other_host = self.ground.host_of[other];
                 let may_die = mortal.tasks >> other & 1 == 1 || mortal.hosts >> other_host & 1 == 1;

@@ -6,7 +6,7 @@ use super::eager::Mortal;
 use super::footprint::Tasks;
 use super::hosts::{DEAD, Hosts, Place, State};
 use super::locals::{Intention, Locals};
-use super::model::{Model, Task};
+use super::model::{LineStores, Model, Task};
 use super::op::Op;
 use super::replay::Rules;
 use super::settings::Memory;
@@ -41,7 +41,10 @@ impl<T: Task> Explorer<T> {
             bytes: model.bytes,
             left_out: model.left_out.clone(),
             moved: model.moved.clone(),
-            whole_line_stores: model.whole_line_stores && memory.caches == CacheMode::Adversarial,
+            line_stores: match memory.caches {
+                CacheMode::Adversarial => model.line_stores,
+                CacheMode::Sticky => LineStores::Words,
+            },
             suppressed,
         };
         let hosts = Hosts::new(&model, memory);
@@ -317,7 +320,11 @@ impl<T: Task> Explorer<T> {
                 format!("{name}: {op}, but found {answer:#x}")
             }
             Op::HasDied(_) => format!("{name}: {op} -> {answer}"),
-            Op::Fence | Op::MemoryStore(..) | Op::MemoryExchange { .. } | Op::Pause => {
+            Op::Fence
+            | Op::MemoryStore(..)
+            | Op::MemoryClear
+            | Op::MemoryExchange { .. }
+            | Op::Pause => {
                 format!("{name}: {op}")
             }
         }

@@ -278,6 +278,11 @@ impl Hosts {
                 }
             }
             Op::MemoryLoad(index) => self.ground.footprint.note_word(host, index, task, false),
+            Op::MemoryClear => {
+                for (index, _) in self.own_words(host) {
+                    self.ground.footprint.note_word(host, index, task, true);
+                }
+            }
             Op::MemoryStore(index, _) | Op::MemoryExchange { index, .. } => {
                 self.ground.footprint.note_word(host, index, task, true);
                 self.position_or_new(Place::OwnWord(host, index), state);
@@ -306,6 +311,18 @@ impl Hosts {
             _ => None,
         });
         lines.collect()
+    }
+
+    /// The own words of `host` that are not zero at the start or are ever written: indices and
+    /// positions.
+    pub(super) fn own_words(&self, host: usize) -> Vec<(usize, usize)> {
+        let first = self.ground.host_of.len() + 1;
+        let places = self.places.iter().enumerate();
+        let words = places.filter_map(|(index, place)| match *place {
+            Place::OwnWord(of, word) if of == host => Some((word, first + index)),
+            _ => None,
+        });
+        words.collect()
     }
 
     /// The lines whose flush by `task` a fence waits for.
@@ -438,6 +455,15 @@ impl Hosts {
             }
             Op::MemoryLoad(index) => {
                 vec![(self.own_word(state, host, index, position), state.clone())]
+            }
+            Op::MemoryClear => {
+                let zero = self.values.number(0);
+                let mut after = state.clone();
+                self.complete(&mut after);
+                for (_, position) in self.own_words(host) {
+                    after[position] = zero;
+                }
+                vec![(0, after)]
             }
             Op::MemoryStore(index, value) => {
                 vec![(0, self.with_own_word(state, (host, index), position, value))]

@@ -27,8 +27,8 @@
 //! - **DMA, poison, flipped bits**: they add faults to values, not orders to explore; the simulated
 //!   rack has them.
 //! - **Numbers without bound** (heartbeats): a model leaves their lines out and says why.
-//! - **Lines written back half stored**, beside adversarial caches, in models that say so
-//!   ([`Model::whole_line_stores`]). Beside sticky ones a line that is half stored is all the same
+//! - **Lines written back half stored** word by word, beside adversarial caches, in models that say
+//!   so ([`Model::line_stores`]). Beside sticky ones a line that is half stored is all the same
 //!   what a dead process leaves in its host's cache, and what may survive the loss of the host.
 //! - **A dying process's unfenced flushes** never happen in sticky caches. In adversarial ones they
 //!   may, like any write-back.
@@ -58,7 +58,7 @@ mod settings;
 mod tests;
 mod world;
 
-pub use model::{Claim, Constant, EndClaim, Model, Placed, Step, Task, Views};
+pub use model::{Claim, Constant, EndClaim, LineStores, Model, Placed, Step, Task, Views};
 pub use search::{Exploration, Refutation, Verdict, explore};
 pub use settings::{Limits, Memory};
 pub use world::{ExploredFabric, ExploredHostMemory, World};

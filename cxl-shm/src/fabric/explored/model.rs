@@ -30,6 +30,21 @@ pub trait Task: Clone + Eq + Hash + Debug {
     fn view(&self) -> u64;
 }
 
+/// How a record of a line is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LineStores {
+    /// Word by word: the line may be written back with any number of its words.
+    #[default]
+    Words,
+    /// The first word, then the others as one: the line may be written back half stored, with its new
+    /// first word and a seal that does not fit. Every reader of a sealed record that is half stored
+    /// learns the first word at most, so other halves tell nobody anything else.
+    FirstWordApart,
+    /// By one instruction, as `movdir64b` does: the line is never written back half stored. Readers
+    /// still load word by word and see mixed versions.
+    Whole,
+}
+
 /// A task and where it runs.
 #[derive(Clone, Debug)]
 pub struct Placed<T> {
@@ -73,10 +88,9 @@ pub struct Model<T> {
     /// Accesses to the first line go to the second, so many words further on: for showing what
     /// happens when lines are shared (M1).
     pub moved: Vec<(LineOffset, LineOffset, usize)>,
-    /// Beside adversarial caches, whole lines are stored by one instruction (as `movdir64b` does),
-    /// so that no line is written back half stored. Readers still load word by word and see mixed
-    /// versions. For models of sealed records, whose states would else be too many.
-    pub whole_line_stores: bool,
+    /// How records of a line are stored beside adversarial caches. Beside sticky ones it is word by
+    /// word: what a process that dies leaves in its host's cache.
+    pub line_stores: LineStores,
     /// Hosts that may lose power.
     pub mortal_hosts: Vec<usize>,
     /// Most deaths, of tasks and hosts together.
@@ -104,7 +118,7 @@ impl<T> Model<T> {
             own_words: Vec::new(),
             left_out: Vec::new(),
             moved: Vec::new(),
-            whole_line_stores: false,
+            line_stores: LineStores::Words,
             mortal_hosts: Vec::new(),
             deaths: 0,
             always: Rc::new(|_| Ok(())),

@@ -19,6 +19,8 @@ pub(super) enum Op {
     ReadBack(LineRange),
     MemoryLoad(usize),
     MemoryStore(usize, u64),
+    /// All own words are zero after it. As one operation: whoever clears them is alone on its host.
+    MemoryClear,
     /// Answers what was found: it was exchanged when that is `current`.
     MemoryExchange {
         index: usize,
@@ -47,6 +49,7 @@ impl fmt::Display for Op {
                 write!(f, "read back {:#x}, {} lines", lines.start().bytes(), lines.lines())
             }
             Self::MemoryLoad(index) => write!(f, "load own word {index}"),
+            Self::MemoryClear => write!(f, "clear own words"),
             Self::MemoryStore(index, value) => write!(f, "store own word {index} := {value:#x}"),
             Self::MemoryExchange { index, current, new } => {
                 write!(f, "exchange own word {index}: {current:#x} for {new:#x}")

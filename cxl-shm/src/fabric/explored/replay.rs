@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use super::model::{Step, Task};
+use super::model::{LineStores, Step, Task};
 use super::op::Op;
 use super::world::World;
 use crate::fabric::simulated::{Site, SiteOp};
@@ -22,7 +22,7 @@ pub(super) struct Rules {
     pub(super) bytes: u64,
     pub(super) left_out: Vec<LineRange>,
     pub(super) moved: Vec<(LineOffset, LineOffset, usize)>,
-    pub(super) whole_line_stores: bool,
+    pub(super) line_stores: LineStores,
     /// Flushes and fences that do nothing: part of the program that is explored.
     pub(super) suppressed: Option<Site>,
 }
@@ -136,9 +136,9 @@ pub(super) fn pass(op: SiteOp, location: &'static Location<'static>) -> bool {
     })
 }
 
-/// Whether lines are stored as a whole.
-pub(super) fn stores_whole_lines() -> bool {
-    RUN.with_borrow(|run| run.rules.whole_line_stores)
+/// How lines are stored.
+pub(super) fn line_stores() -> LineStores {
+    RUN.with_borrow(|run| run.rules.line_stores)
 }
 
 /// Where an access to `at` goes; `None` when the line is left out.

@@ -2,8 +2,9 @@
 
 use std::panic::Location;
 
+use super::model::LineStores;
 use super::op::Op;
-use super::replay::{ask, bytes, pass, refute, stores_whole_lines, translate, translate_line};
+use super::replay::{ask, bytes, line_stores, pass, refute, translate, translate_line};
 use crate::fabric::simulated::SiteOp;
 use crate::fabric::{Fabric, HostMemory, LineWords};
 use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};
@@ -98,9 +99,15 @@ impl Fabric for ExploredFabric {
 
     #[track_caller]
     fn write_line(&self, at: LineOffset, words: &LineWords) {
-        if stores_whole_lines() {
-            if let Some((at, _)) = translate_line(at) {
-                ask(Op::StoreLine(at, *words), 0);
+        let stores = line_stores();
+        if stores != LineStores::Words {
+            if let Some((line, _)) = translate_line(at) {
+                if stores == LineStores::FirstWordApart
+                    && let Some(first) = at.word(0)
+                {
+                    self.store(first, words[0]);
+                }
+                ask(Op::StoreLine(line, *words), 0);
             }
             return;
         }
@@ -163,6 +170,10 @@ impl HostMemory for ExploredHostMemory {
 
     fn store(&self, index: usize, value: u64) {
         ask(Op::MemoryStore(index, value), 0);
+    }
+
+    fn clear(&self) {
+        ask(Op::MemoryClear, 0);
     }
 
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {

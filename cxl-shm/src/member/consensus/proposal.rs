@@ -62,6 +62,12 @@ impl Proposal {
         Self { me, incarnation, victim, case, ballot: 0, highest: 0, phase: Phase::Promise }
     }
 
+    /// A proposal of the same host in another case.
+    #[cfg(any(test, feature = "proof"))]
+    pub(crate) fn in_case(&self, case: Case) -> Self {
+        Self::begin(self.me, self.incarnation, self.victim, case)
+    }
+
     /// Who is to be declared dead.
     #[must_use]
     pub fn victim(&self) -> NodeId {
@@ -116,7 +122,8 @@ impl Proposal {
         // C1: our promise was published by the poll before.
         let others = self.look(layout, fabric)?;
         let accepted = |record: &BallotRecord| {
-            (record.case() == self.case).then(|| record.accepted()).flatten()
+            let counts = record.case() == self.case || mutant::is(Mutant::AcceptsAcrossCases);
+            counts.then(|| record.accepted()).flatten()
         };
         let records = || others.iter().chain([&own]);
         let latest = records().filter_map(accepted).max_by_key(|(ballot, _)| *ballot);

@@ -34,6 +34,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Default for Adoption<'_, F, H, L> {
 }
 
 impl<'m, F: Fabric, H: HostMemory, L: Liveness> Adoption<'m, F, H, L> {
+    /// Nothing was begun.
+    #[cfg(any(test, feature = "proof"))]
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_none() && self.next.is_empty() && self.adopted.is_empty()
+    }
+
     /// One step; the adopted chunks once there is nothing left to adopt.
     pub(super) fn poll(
         &mut self,

@@ -25,6 +25,8 @@
 //!   nothing of its former life half recovered.
 
 mod adopt;
+#[cfg(any(test, feature = "proof"))]
+mod remembered;
 mod resign;
 #[cfg(test)]
 mod tests;
@@ -40,9 +42,12 @@ use crate::member::fence::{Fence, FenceOrder, FenceState};
 use crate::member::slot::{Slot, recoverers_at_work, recoveries_of};
 use crate::member::twin::OwnedTwin;
 use crate::member::{Liveness, Member};
+use crate::mutant::{self, Mutant};
 use crate::units::{ChunkId, NodeId};
 
 use adopt::Adoption;
+#[cfg(any(test, feature = "proof"))]
+pub(crate) use remembered::Remembered;
 pub(crate) use resign::{give_up_earlier, resign};
 
 /// What changed by a step of a recovery.
@@ -113,12 +118,22 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
                 if !self.alone {
                     return self.look_around(member);
                 }
-                redo_of_dead(layout, fabric, self.victim);
+                if mutant::is(Mutant::BuriesFirst) {
+                    self.bury(member);
+                }
+                if mutant::is(Mutant::FreesBeforeRedo) {
+                    self.free(member);
+                } else {
+                    redo_of_dead(layout, fabric, self.victim);
+                }
                 self.reach(member, RecoveryStep::Redone)
             }
             RecoveryStep::Redone => {
-                let protocol = member.superblock().lock_protocol;
-                clear_requests_of(protocol, layout, fabric, self.victim);
+                if mutant::is(Mutant::FreesBeforeRedo) {
+                    redo_of_dead(layout, fabric, self.victim);
+                } else {
+                    self.free(member);
+                }
                 self.reach(member, RecoveryStep::Freed)
             }
             RecoveryStep::Freed => {
@@ -173,6 +188,9 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         let state = if fenced { FenceState::Fenced } else { fence.poll(&order, now_ms) };
         match state {
             FenceState::Fenced => self.reach(member, RecoveryStep::Fenced),
+            FenceState::Running if mutant::is(Mutant::RecoversUnfenced) => {
+                self.reach(member, RecoveryStep::Fenced)
+            }
             FenceState::Running => None,
             FenceState::NotFenced(reason) => {
                 if self.told.is_none() {
@@ -186,15 +204,22 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         }
     }
 
+    fn free(&self, member: &Member<F, H, L>) {
+        let protocol = member.superblock().lock_protocol;
+        clear_requests_of(protocol, member.layout(), member.fabric(), self.victim);
+    }
+
     /// R3 and R4, after `Fenced` was published.
     fn look_around(&mut self, member: &Member<F, H, L>) -> Option<RecoveryNews> {
         let (layout, fabric) = (member.layout(), member.fabric());
         let slot = Slot::fresh(layout, fabric, self.victim);
-        if self.is_past(member) || !slot.is_some_and(|slot| self.is_of(&slot)) {
+        let yields = self.is_past(member) || !slot.is_some_and(|slot| self.is_of(&slot));
+        if yields && !mutant::is(Mutant::BeginsUnseen) {
             return self.reach(member, RecoveryStep::Moot);
         }
         let at_work = recoverers_at_work(layout, fabric, self.victim);
-        self.alone = at_work.into_iter().all(|node| node == member.node());
+        self.alone = at_work.into_iter().all(|node| node == member.node())
+            || mutant::is(Mutant::RecoversBeside);
         None
     }
 
