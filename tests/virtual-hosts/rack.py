@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import time
@@ -19,7 +20,6 @@ DEVICE = "/dev/dax0.0"
 # An emulated host on a busy machine may stand still for seconds, and it is not dead then.
 DECLARE_MS = 15_000
 MANAGER_PID = "/run/manager.pid"
-TARGET = "x86_64-unknown-linux-gnu"
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -100,22 +100,31 @@ def figures(text: str) -> dict[str, str]:
 
 
 def build() -> dict[str, bytes]:
-    """Builds what runs on the hosts, with everything linked in: there are no libraries there."""
-    flags = f"target.{TARGET}.rustflags=['-Ctarget-feature=+crt-static', '-Cstrip=symbols']"
-    # Half the time to build, and slower by less than emulation is.
-    quick = "profile.release.opt-level=1"
-    subprocess.run(
-        [
-            "cargo", "build", "--release", "--locked", "--target", TARGET,
-            "--config", flags, "--config", quick,
-            "-p", "rackline", "--no-default-features", "--bin", "rackline",
-            "-p", "rackline-tests", "--bin", "dax-suite",
-        ],  # fmt: skip
-        cwd=REPOSITORY,
-        check=True,
-    )
-    built = target_folder() / TARGET / "release"
-    return {f"/bin/{name}": (built / name).read_bytes() for name in ["rackline", "dax-suite"]}
+    """Builds what runs on the hosts, as other steps of continuous integration build it, and returns
+    the files: programs without debugging information, and the libraries that they load."""
+    programs = {"rackline": "rackline", "dax-suite": "rackline-tests"}
+    for name, package in programs.items():
+        subprocess.run(
+            ["cargo", "build", "--release", "--locked", "-p", package, "--bin", name],
+            cwd=REPOSITORY,
+            check=True,
+        )
+    files = {}
+    with tempfile.TemporaryDirectory(prefix="stripped.") as folder:
+        for name in programs:
+            built = target_folder() / "release" / name
+            stripped = pathlib.Path(folder) / name
+            subprocess.run(["strip", "--output-file", stripped, built], check=True)
+            files[f"/bin/{name}"] = stripped.read_bytes()
+            for library in libraries(built):
+                files[library] = pathlib.Path(library).read_bytes()
+    return files
+
+
+def libraries(program: pathlib.Path) -> list[str]:
+    """The shared libraries that a program loads, and what loads them, by absolute path."""
+    said = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    return re.findall(r"(/\S+) \(0x", said)
 
 
 def target_folder() -> pathlib.Path:
