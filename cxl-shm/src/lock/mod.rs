@@ -24,6 +24,7 @@ mod bakery;
 mod error;
 mod guard;
 mod host;
+mod host_turn;
 mod manager_watch;
 mod pending;
 mod queue;
@@ -39,6 +40,7 @@ pub(crate) use guard::recover_seat;
 pub use guard::{PASSES_MAX, PASSING_US_MAX, SharedGuard};
 pub(crate) use guard::{end_abandoned, recover};
 pub use host::{HolderToken, HostAcquire, HostLock};
+pub(crate) use host_turn::wait_for_host_lock;
 pub use pending::{PendingLock, TRY_MS};
 pub(crate) use queue::{HostQueue, Living, QueueWords};
 #[cfg(any(test, feature = "proof"))]

@@ -22,6 +22,12 @@ pub const TRY_MS: u64 = 20;
 const LOOKS_UNTIL_THOROUGH: u32 = 16;
 const LOOKS_BETWEEN_MAX: u32 = 256;
 
+/// Whether a waiter's look of this number, from 1 on, asks who lives.
+pub(super) fn is_thorough(looks: u32) -> bool {
+    looks.is_multiple_of(LOOKS_BETWEEN_MAX)
+        || looks >= LOOKS_UNTIL_THOROUGH && looks.is_power_of_two()
+}
+
 /// A lock between hosts that is being acquired. Polled until it is held; withdrawn when dropped, at
 /// any time, after which nothing is left of it.
 pub struct PendingLock<'m, F: Fabric, H: HostMemory, L: Liveness> {
@@ -59,10 +65,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     /// When it is polled again after it gave its guard.
     pub fn poll(&mut self) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
         self.looks = self.looks.wrapping_add(1);
-        let looks = self.looks;
-        let thorough = looks.is_multiple_of(LOOKS_BETWEEN_MAX)
-            || looks >= LOOKS_UNTIL_THOROUGH && looks.is_power_of_two();
-        self.step(thorough)
+        self.step(is_thorough(self.looks))
     }
 
     /// Polls until the lock is held, waiting at most `timeout_ms`.

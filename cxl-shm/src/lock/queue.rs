@@ -14,6 +14,13 @@
 //! - **Q4** Who passes looks for waiters again after it has passed, and who withdraws looks at the
 //!   owner word after it has cleared its own: whichever looks last sees that nobody is left to take
 //!   the lock over, and releases it. What both miss by dying is found by the host's agent.
+//! - **Q5** The host locks that threads wait for have the same queues, with waiters' words of their own,
+//!   and are never passed: there is no shared tier. *Passed* is what a holder leaves that unwinds (H-L2
+//!   in `host`). A thread takes a free one at once only when nobody
+//!   waits for it, so that who releases a lock and wants it again goes behind all that wait.
+//! - **Q6** A waiter for a host lock that leaves the lock free for [`STOPPED_MS`], by the clock of the
+//!   waiter behind it, loses its word: it is stopped, and a stopped process costs its host nothing. It
+//!   writes the word again, with the same ticket, when it goes on.
 
 #[cfg(test)]
 mod loom_tests;
@@ -34,6 +41,10 @@ const PASSED: u64 = 0xffff;
 const _: () = assert!((PROCESSES_MAX as u64) < PASSED);
 const ELAPSED_SHIFT: u32 = 32;
 const ELAPSED_US_MAX: u64 = u32::MAX as u64;
+
+/// How long a waiter may leave a host lock free before it is taken for stopped (Q6), in milliseconds:
+/// many times what a thread waits for a processor.
+pub(crate) const STOPPED_MS: u64 = 20;
 
 /// Where in the host's memory the words of one lock's queue are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -69,6 +80,13 @@ pub(crate) struct Cohort {
 #[must_use = "who leaves the queue withdraws, or others wait behind it"]
 pub(crate) struct Place {
     ticket: u64,
+}
+
+/// A waiter that has not taken the free lock that it waits for: its place in the registry, and its word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Idle {
+    slot: ProcessSlot,
+    word: u64,
 }
 
 /// What a taker found.
@@ -179,6 +197,39 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
         // After the CAS: who dies in between is found as a dead owner, and its word by Q3.
         self.memory.store(self.wait_at(me.process()), 0);
         Some(turn)
+    }
+
+    /// Takes a host lock that is free without a place in the queue: only when nobody waits for it (Q5).
+    pub(crate) fn take_unwaited(&self, me: HolderToken) -> bool {
+        !self.is_waited_for(me)
+            && self.memory.compare_exchange(self.words.owner, 0, me.word()).is_ok()
+    }
+
+    /// The word of the first that came before us, when it could take the lock (Q6).
+    pub(crate) fn idle_before(&self, me: HolderToken, place: Place) -> Option<Idle> {
+        // Of a host lock "passed" says that its holder unwound, and who takes it is told (H-L2).
+        let owner = Owner::from_word(self.memory.load(self.words.owner));
+        let is_free = matches!(owner, Owner::Free | Owner::Passed(_));
+        let first = is_free.then(|| self.first_before(me, place.ticket)).flatten();
+        first.map(|(slot, word)| Idle { slot, word })
+    }
+
+    /// Takes the word of a waiter away that is stopped (Q6).
+    pub(crate) fn pass_over(&self, idle: Idle) {
+        let _ = self.memory.compare_exchange(self.wait_at(idle.slot), idle.word, 0);
+    }
+
+    /// Writes our word again, if it was taken away (Q6).
+    pub(crate) fn stay(&self, me: HolderToken, place: Place) {
+        let at = self.wait_at(me.process());
+        if self.memory.load(at) == 0 {
+            self.memory.store(at, self.wait_word(place.ticket));
+        }
+    }
+
+    /// Leaves the queue of a host lock.
+    pub(crate) fn leave(&self, me: HolderToken) {
+        self.memory.store(self.wait_at(me.process()), 0);
     }
 
     /// Leaves the queue. When it returns true the lock had been passed to nobody but us: it is ours

@@ -9,6 +9,7 @@
 //! 144 ..  owner words, one per lock of the region (rule Q1)
 //! ...     process registry: {place, generation} x 256 (rule N1, in `places`)
 //! ...     waiters' words: {lock, ticket} x 256 (rule Q2)
+//! ...     waiters' words for the host locks: {host lock, ticket} x 256 (rule Q5)
 //! ...     lock stamps: {term, phase, ticket} per lock of the region (rule T1)
 //! ...     what an operator confirmed: per node 1 + the incarnation that is off
 //! ...     silence of the lock manager: {1 + term, heartbeat} for which it was found
@@ -216,15 +217,15 @@ impl<H: HostMemory> HostTier<H> {
 
     /// A host lock by its name.
     pub(crate) fn host_lock(&self, name: HostLockName) -> HostLock<'_, H> {
-        let index = match name {
-            HostLockName::Agent => 0,
-            HostLockName::Manager => 1,
-            HostLockName::Heap => 2,
-            HostLockName::Objects => 3,
-            HostLockName::ChunkDemand => 4,
-            HostLockName::Ward => 5,
-        };
-        HostLock::new(&self.memory, OWN_LOCKS_AT + index * APART)
+        HostLock::new(&self.memory, host_lock_at(name))
+    }
+
+    /// The queue for a host lock (rule Q5).
+    pub(crate) fn host_queue(&self, name: HostLockName) -> HostQueue<'_, H> {
+        let waits = host_waits_at(self.locks);
+        let owner = host_lock_at(name);
+        let words = QueueWords { owner, tickets: TICKETS, places: PLACES, waits };
+        HostQueue::new(&self.memory, LockId(index_of(name)), words)
     }
 
     /// The host's queue for a lock of the region.
@@ -261,7 +262,9 @@ impl<H: HostMemory> HostTier<H> {
             let generation = self.memory.load(generation_at).wrapping_add(1);
             self.memory.store(generation_at, generation);
             // What a dead predecessor waited for (Q3). Until here it looks as if we did.
-            self.memory.store(waits_at(self.locks) + usize::from(slot.0), 0);
+            for waits in [waits_at(self.locks), host_waits_at(self.locks)] {
+                self.memory.store(waits + usize::from(slot.0), 0);
+            }
             self.raise_places(u64::from(slot.0) + 1);
             Some((slot, HolderToken::new(slot, generation)))
         })
@@ -371,8 +374,27 @@ fn waits_at(locks: u32) -> usize {
     processes_at(locks) + 2 * usize::from(PROCESSES_MAX)
 }
 
-fn stamps_at(locks: u32) -> usize {
+fn host_waits_at(locks: u32) -> usize {
     waits_at(locks) + usize::from(PROCESSES_MAX)
+}
+
+fn stamps_at(locks: u32) -> usize {
+    host_waits_at(locks) + usize::from(PROCESSES_MAX)
+}
+
+fn index_of(name: HostLockName) -> u32 {
+    match name {
+        HostLockName::Agent => 0,
+        HostLockName::Manager => 1,
+        HostLockName::Heap => 2,
+        HostLockName::Objects => 3,
+        HostLockName::ChunkDemand => 4,
+        HostLockName::Ward => 5,
+    }
+}
+
+fn host_lock_at(name: HostLockName) -> usize {
+    OWN_LOCKS_AT + index_of(name) as usize * APART
 }
 
 fn confirmed_at(locks: u32) -> usize {
@@ -440,14 +462,14 @@ mod tests {
         let sections = [
             [UUID, NODE, INCARNATION, STATE, TERM, PID_NAMESPACE, PLACES].as_slice(),
             &[REQUESTS, TICKETS, OWN_LOCKS_AT, OWNERS_AT],
-            &[processes_at(9), waits_at(9), stamps_at(9), confirmed_at(9), heap_at(9)],
-            &[silence_at(9), written_at(9), application_at(9)],
+            &[processes_at(9), waits_at(9), host_waits_at(9), stamps_at(9), confirmed_at(9)],
+            &[silence_at(9), written_at(9), heap_at(9), application_at(9)],
         ];
         let expected = [
             [1, 3, 4, 5, 6, 7, 8].as_slice(),
             &[16, 32, 48, 144],
-            &[160, 672, 928, 937, 1104],
-            &[969, 970, 1296],
+            &[160, 672, 928, 1184, 1193],
+            &[1225, 1226, 1360, 1552],
         ];
         assert_eq!(sections, expected);
     }

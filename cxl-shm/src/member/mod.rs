@@ -75,6 +75,7 @@ use crate::layout::{Layout, Superblock};
 use crate::lock::arbitrated::Agent;
 use crate::lock::{
     HolderToken, HostAcquire, HostLock, Living, LockError, PendingLock, SharedGuard,
+    wait_for_host_lock,
 };
 use crate::units::{ChunkId, Incarnation, LockId, NodeId};
 
@@ -206,24 +207,17 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         self.lock_host(HostLockName::Heap, clock)
     }
 
-    /// A host lock. Waits for other threads and processes of this host only; a dead holder is
-    /// recovered from, not waited for.
+    /// A host lock. Waits for other threads and processes of this host only, first come, first served
+    /// (rule Q5); a dead holder is recovered from, not waited for.
     pub(crate) fn lock_host(&self, name: HostLockName, clock: &impl Clock) -> HostGuard<'_, H> {
-        let lock = self.seat.tier().host_lock(name);
-        let mut tries = 0;
-        loop {
-            match self.try_host_lock(&lock) {
-                HostAcquire::Busy => clock.pause(tries),
-                outcome => {
-                    let recovered = outcome == HostAcquire::Recovered;
-                    return HostGuard::new(lock, self.token, recovered);
-                }
-            }
-            tries += 1;
-        }
+        let queue = self.seat.tier().host_queue(name);
+        let recovered =
+            !queue.take_unwaited(self.token) && wait_for_host_lock(&queue, self.token, self, clock);
+        HostGuard::new(self.seat.tier().host_lock(name), self.token, recovered)
     }
 
-    /// A host lock, if no living process has it.
+    /// A host lock, if no living process has it. Does not ask who waits for it: to be called now and
+    /// then, not again and again.
     pub(crate) fn try_lock_host(&self, name: HostLockName) -> Option<HostGuard<'_, H>> {
         let lock = self.seat.tier().host_lock(name);
         let recovered = match self.try_host_lock(&lock) {

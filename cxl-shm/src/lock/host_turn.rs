@@ -1,0 +1,212 @@
+//! Waiting for a host lock: first come, first served (Q5, Q6 in `queue`).
+
+use super::host::HolderToken;
+use super::pending::is_thorough;
+use super::queue::{HostQueue, Idle, Living, Place, STOPPED_MS, Turn};
+use crate::clock::Clock;
+use crate::fabric::HostMemory;
+
+/// A waiter's place; given up when a panic ends the wait.
+struct Waiting<'q, 't, H: HostMemory> {
+    queue: &'q HostQueue<'t, H>,
+    me: HolderToken,
+    place: Place,
+    has_turn: bool,
+}
+
+impl<H: HostMemory> Drop for Waiting<'_, '_, H> {
+    fn drop(&mut self) {
+        if !self.has_turn {
+            self.queue.leave(self.me);
+        }
+    }
+}
+
+/// Waits in the queue of a host lock until it is held. Returns whether the holder before died or
+/// panicked inside (H-L2).
+pub(crate) fn wait_for_host_lock<H: HostMemory>(
+    queue: &HostQueue<'_, H>,
+    me: HolderToken,
+    living: &impl Living,
+    clock: &impl Clock,
+) -> bool {
+    let mut waiting = Waiting { queue, me, place: queue.enter(me), has_turn: false };
+    // Who leaves the lock free, and since when by our clock.
+    let mut idle: Option<(Idle, u64)> = None;
+    for tries in 0u32.. {
+        queue.stay(me, waiting.place);
+        if let Some(turn) = queue.look(me, waiting.place, living, is_thorough(tries + 1)) {
+            waiting.has_turn = true;
+            return turn != Turn::Fresh;
+        }
+        idle = queue.idle_before(me, waiting.place).map(|found| {
+            let since_ms = idle.filter(|(known, _)| *known == found).map(|(_, since_ms)| since_ms);
+            (found, since_ms.unwrap_or_else(|| clock.now_ms()))
+        });
+        if let Some((stopped, since_ms)) = idle
+            && clock.now_ms().saturating_sub(since_ms) >= STOPPED_MS
+        {
+            queue.pass_over(stopped);
+        }
+        clock.pause(tries.min(u32::MAX - 2));
+    }
+    unreachable!("a wait ends with a turn")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::super::host::HostLock;
+    use super::super::queue::QueueWords;
+    use super::*;
+    use crate::fabric::simulated::{SimulatedHostMemory, SimulatedRack};
+    use crate::member::ProcessSlot;
+    use crate::units::LockId;
+
+    const WORDS: QueueWords = QueueWords { owner: 0, tickets: 1, places: 2, waits: 3 };
+    /// Registry slots from here on are of the dead.
+    const DEAD: u16 = 8;
+
+    struct Others;
+
+    impl Living for Others {
+        fn holds(&self, token: HolderToken) -> bool {
+            self.waits(token.process())
+        }
+
+        fn waits(&self, slot: ProcessSlot) -> bool {
+            slot.0 < DEAD
+        }
+    }
+
+    /// What the others do while we wait: one thing at each pause. Each pause takes a millisecond.
+    struct Meanwhile<'a> {
+        pauses: Cell<u64>,
+        acts: RefCell<Box<dyn FnMut(u64) + 'a>>,
+    }
+
+    impl Clock for Meanwhile<'_> {
+        fn now_ms(&self) -> u64 {
+            self.pauses.get()
+        }
+
+        fn pause(&self, _: u32) {
+            self.pauses.set(self.pauses.get() + 1);
+            assert!(self.pauses.get() < 1000, "waits for ever");
+            (self.acts.borrow_mut())(self.pauses.get());
+        }
+    }
+
+    fn memory() -> SimulatedHostMemory {
+        let memory = SimulatedRack::sticky(1, 4096).host_memory(0, 3 + 16);
+        memory.store(WORDS.places, 16);
+        memory
+    }
+
+    fn token(slot: u16) -> HolderToken {
+        HolderToken::new(ProcessSlot(slot), 1)
+    }
+
+    fn queue(memory: &SimulatedHostMemory) -> HostQueue<'_, SimulatedHostMemory> {
+        HostQueue::new(memory, LockId(2), WORDS)
+    }
+
+    /// Waits as thread 1 while `acts` happens. Returns after how many pauses it had its turn, and
+    /// whether the holder before was dead.
+    fn wait(memory: &SimulatedHostMemory, acts: impl FnMut(u64)) -> (u64, bool) {
+        let clock = Meanwhile { pauses: Cell::new(0), acts: RefCell::new(Box::new(acts)) };
+        let recovered = wait_for_host_lock(&queue(memory), token(1), &Others, &clock);
+        (clock.pauses.get(), recovered)
+    }
+
+    #[test]
+    fn who_releases_a_lock_and_wants_it_again_does_not_overtake_who_waits() {
+        let memory = memory();
+        let queue = queue(&memory);
+        assert!(queue.take_unwaited(token(0)));
+        let publisher = |pause| {
+            if pause == 3 {
+                queue.release(token(0));
+                assert!(!queue.take_unwaited(token(0)), "thread 1 waits");
+            }
+        };
+        assert_eq!(wait(&memory, publisher), (3, false));
+        queue.release(token(1));
+        assert!(queue.take_unwaited(token(0)), "nobody waits any more");
+    }
+
+    #[test]
+    fn turns_are_had_in_the_order_of_arrival() {
+        let memory = memory();
+        let queue = queue(&memory);
+        assert!(queue.take_unwaited(token(0)));
+        let before = queue.enter(token(2));
+        let others = |pause| match pause {
+            2 => queue.release(token(0)),
+            4 => assert_eq!(queue.look(token(2), before, &Others, false), Some(Turn::Fresh)),
+            6 => queue.release(token(2)),
+            _ => {}
+        };
+        assert_eq!(wait(&memory, others), (6, false));
+    }
+
+    #[test]
+    fn dead_waiters_are_skipped_and_a_dead_holder_is_recovered_from() {
+        let memory = memory();
+        let queue = queue(&memory);
+        memory.store(WORDS.owner, token(DEAD).word());
+        for slot in [DEAD + 1, DEAD + 2] {
+            let _ = queue.enter(token(slot));
+        }
+        let (pauses, recovered) = wait(&memory, |_| {});
+        assert!(recovered && pauses < 100, "{pauses}");
+    }
+
+    #[test]
+    fn a_stopped_waiter_costs_the_others_one_wait_and_has_its_turn_when_it_goes_on() {
+        let memory = memory();
+        let queue = queue(&memory);
+        assert!(queue.take_unwaited(token(0)));
+        let stopped = queue.enter(token(2));
+        let (pauses, _) = wait(&memory, |pause| {
+            if pause == 1 {
+                queue.release(token(0));
+            }
+        });
+        assert!((STOPPED_MS..2 * STOPPED_MS).contains(&pauses), "{pauses}");
+        queue.release(token(1));
+        // Nobody waits for it a second time.
+        assert!(queue.take_unwaited(token(0)));
+        // It goes on, and is before all that came later.
+        queue.stay(token(2), stopped);
+        let late = queue.enter(token(3));
+        queue.release(token(0));
+        assert!(!queue.take_unwaited(token(0)));
+        assert_eq!(queue.look(token(3), late, &Others, true), None);
+        assert_eq!(queue.look(token(2), stopped, &Others, true), Some(Turn::Fresh));
+    }
+
+    #[test]
+    fn a_lock_that_its_holder_gave_up_unwinding_is_taken_and_told_of() {
+        let memory = memory();
+        HostLock::new(&memory, WORDS.owner).abandon(token(0));
+        assert!(queue(&memory).take_unwaited(token(0)), "nobody held it");
+        HostLock::new(&memory, WORDS.owner).abandon(token(0));
+        assert!(!queue(&memory).take_unwaited(token(0)));
+        assert_eq!(wait(&memory, |_| {}), (0, true));
+    }
+
+    #[test]
+    fn a_wait_that_a_panic_ends_leaves_nothing_in_the_queue() {
+        let memory = memory();
+        let queue = queue(&memory);
+        assert!(queue.take_unwaited(token(0)));
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait(&memory, |pause| assert!(pause < 5, "it has enough"))
+        }));
+        assert!(ended.is_err());
+        queue.release(token(0));
+        assert!(queue.take_unwaited(token(0)));
+    }
+}
