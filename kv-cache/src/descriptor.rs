@@ -282,9 +282,10 @@ fn low_byte(number: u16) -> u8 {
     number as u8
 }
 
-/// The generation of a slot's next block.
+/// The generation of a slot's next block: never 0, which replicas have for a slot that they have not
+/// heard of.
 pub(crate) fn next_generation(last: u32) -> u32 {
-    last.wrapping_add(1)
+    last.wrapping_add(1).max(1)
 }
 
 /// Whether generation `a` of a slot came after `b`. Right as long as fewer than two thousand
@@ -412,5 +413,6 @@ mod tests {
     fn generations_wrap() {
         assert!(is_newer(2, 1) && !is_newer(1, 2) && !is_newer(1, 1));
         assert!(is_newer(next_generation(u32::MAX), u32::MAX));
+        assert_eq!(next_generation(u32::MAX), 1, "0 is no block's");
     }
 }

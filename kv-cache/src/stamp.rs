@@ -9,8 +9,14 @@
 //! another *number* than the one before it on the same word, and keeps it when it ends, so that the
 //! owner can tell a new hold from one that it has been looking at for long (H5).
 //!
+//! The number has 16 bits. An owner that looks at a stamp again after exactly a multiple of 65,536 holds
+//! takes the hold for the one that it saw before: it may expire too early, which costs a miss.
+//!
 //! A *tick* is a position in the log of the block's owner, as far as the reader had followed it
-//! when it used the block: the owner's own count of time, so no two clocks are ever compared.
+//! when it used the block: the owner's own count of time, so no two clocks are ever compared. It has
+//! the low 32 bits of the position, and 0 says that the block was never used: position 0, and every
+//! other one whose low half is 0, counts as the next ([`tick_of`]). Ticks are never compared, since
+//! they wrap. Their [ages](age) are, which the head of the log tells.
 
 use cxl_shm::fabric::{Fabric, OwnedArea, OwnedWord, PeerArea, PeerWord};
 use cxl_shm::layout::{Layout, Superblock};
@@ -32,7 +38,7 @@ pub(crate) struct Stamp {
     pub(crate) held: bool,
     units: u16,
     number: u16,
-    /// When the block was used there last.
+    /// When the block was used there last; 0 when never.
     pub(crate) tick: u32,
 }
 
@@ -71,9 +77,11 @@ impl Stamp {
         Self { held: false, ..self }
     }
 
-    /// The stamp once the block was used at `tick`.
+    /// The stamp once the block was used at `tick`. One that was used a little later already, as another
+    /// process of the host tells that has followed the log further, stays as it is.
     pub(crate) fn touch(self, tick: u32) -> Self {
-        Self { tick: if is_later(tick, self.tick) { tick } else { self.tick }, ..self }
+        let is_late = self.tick != 0 && self.tick.wrapping_sub(tick) < LATE_MAX;
+        Self { tick: if is_late { self.tick } else { tick }, ..self }
     }
 
     /// The hold, if there is one, and how long it lasts, in milliseconds.
@@ -83,10 +91,20 @@ impl Stamp {
     }
 }
 
-/// Whether tick `a` comes after `b`. Right as long as fewer than two thousand million blocks lie
-/// between them.
-pub(crate) fn is_later(a: u32, b: u32) -> bool {
-    a != b && a.wrapping_sub(b) < 1 << 31
+/// By how many entries of the owner's log one process of a host may be behind another, at most, when
+/// both tell their uses of a block: a few rings of the longest log.
+const LATE_MAX: u32 = 1 << 26;
+
+/// The tick of a position in a log; never 0.
+pub(crate) fn tick_of(position: u64) -> u32 {
+    let (tick, _) = halves(position);
+    tick.max(1)
+}
+
+/// How long ago `tick` was when the head of the log is at `head`, in entries of the log; `None` when
+/// it says never. Right as long as that is less than 2^32.
+pub(crate) fn age(tick: u32, head: u64) -> Option<u32> {
+    (tick != 0).then(|| tick_of(head).wrapping_sub(tick))
 }
 
 /// The stamps of one node, as any host may read them.
@@ -185,6 +203,27 @@ mod tests {
         assert_eq!(hold_ms, 64);
         let (_, hold_ms) = long.hold(u64::MAX).mark().unwrap();
         assert_eq!(hold_ms, HOLD_MS_MAX);
+    }
+
+    #[test]
+    fn ages_are_right_whatever_the_head_is() {
+        for head in [1, 100, 1 << 31, (1 << 31) + 7, (1 << 32) - 1, 1 << 32, (1 << 32) + 9, 5 << 40]
+        {
+            assert_eq!(age(0, head), None, "never, at {head}");
+            for ago in [0, 1, 50, 1 << 20, 3 << 30] {
+                let Some(position) = u64::checked_sub(head, ago) else { continue };
+                let found = u64::from(age(tick_of(position), head).unwrap());
+                // Position 0 and its like count as the next.
+                assert!(found.abs_diff(ago) <= 1, "{found}, and {ago} ago at {head}");
+            }
+            let used = Stamp::default().touch(tick_of(head));
+            assert_eq!(age(used.tick, head), Some(0), "the first use, at {head}");
+            // Not touched for so long that it might seem later.
+            for ago in [1 << 30, 1 << 31, 3 << 30] {
+                let before = Stamp::default().touch(tick_of(head.wrapping_sub(ago)));
+                assert_eq!(age(before.touch(tick_of(head)).tick, head), Some(0));
+            }
+        }
     }
 
     proptest! {

@@ -71,7 +71,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         if !order.follow(self) {
             return Outcome::More;
         }
-        let capacity_bytes = self.capacity_bytes();
+        let (capacity_bytes, head) = (self.capacity_bytes(), self.log.head(self.fabric()));
         let want = want.min(BATCH) as u64;
         let (mut evicted, mut looked_at) = (0, 0);
         let mut spent = Vec::new();
@@ -94,7 +94,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             let seen = self.look_at_stamps(&mut order.watch, &slots, now_ms);
             let mut leaving = Vec::new();
             for (slot, seen) in slots.into_iter().zip(seen) {
-                let used = order.used(slot, seen.tick);
+                let used = order.used(slot, seen.age, head);
                 if seen.held {
                     stay.insert(slot);
                     spared_held += 1;
@@ -127,7 +127,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
 
     /// Evicts one of the blocks in whose place a block with `key` could be found: the one that was
     /// used longest ago, the deepest of those. Returns whether there was one.
-    pub(super) fn evict_for(&mut self, local: &Local, now_ms: u64, key: BlockKey) -> bool {
+    pub(crate) fn evict_for(&mut self, local: &Local, now_ms: u64, key: BlockKey) -> bool {
         let mut order = local.order();
         // What it does not know yet counts as old.
         order.follow(self);
@@ -138,8 +138,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             }
         });
         let mut blocks: Vec<Descriptor> = blocks.collect();
-        let (head, _) = crate::geometry::halves(self.log.head(self.fabric()));
-        let age = |block: &Descriptor| head.wrapping_sub(order.tick(block.handle.slot()));
+        let head = self.log.head(self.fabric());
+        let age = |block: &Descriptor| order.age(block.handle.slot(), head);
         blocks.sort_by_key(|block| std::cmp::Reverse((age(block), block.depth)));
         let evicted = blocks.iter().any(|block| {
             let slot = block.handle.slot();

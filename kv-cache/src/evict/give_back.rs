@@ -14,7 +14,6 @@ use cxl_shm::units::{ChunkId, PAGE_BYTES};
 use super::BATCH;
 use crate::cache::Cache;
 use crate::descriptor::{Descriptor, SlotContent};
-use crate::geometry::halves;
 use crate::heap::{ChunkUse, LockedHeap, SlotWord};
 use crate::local::Local;
 
@@ -133,7 +132,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         let local = self.local();
         let (mut uses, quotas, head) = self.locked(clock, |heap| {
             local.order().follow(heap);
-            let (head, _) = halves(heap.log.head(heap.fabric()));
+            let head = heap.log.head(heap.fabric());
             (heap.directory.chunk_uses(), heap.quotas.all(), head)
         });
         let capacity_bytes = uses.iter().map(|it| it.size.bytes() * u64::from(it.slots)).sum();
@@ -160,7 +159,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 for (chunk, slot, quota) in blocks {
                     let content = &mut contents[*chunk];
                     content.blocks += 1;
-                    content.age += u64::from(head.wrapping_sub(order.tick(*slot)));
+                    content.age += order.age(*slot, head);
                     content.within_quota += u64::from(quota.is_some_and(|quota| within[quota]));
                 }
             });

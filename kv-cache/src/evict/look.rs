@@ -8,15 +8,15 @@ use cxl_shm::units::{Incarnation, NodeId};
 use crate::area::Areas;
 use crate::heap::LockedHeap;
 use crate::hold::HoldWatch;
-use crate::stamp::{Stamp, is_later};
+use crate::stamp::{Stamp, age};
 
 /// What the hosts say of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
     /// Some host holds it.
     pub(crate) held: bool,
-    /// When it was used last, anywhere; 0 when never.
-    pub(crate) tick: u32,
+    /// How long ago it was used last, anywhere, in entries of its owner's log; `None` when never.
+    pub(crate) age: Option<u32>,
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
@@ -74,14 +74,15 @@ pub(crate) fn look_at_stamps<F: Fabric, H: HostMemory, L: Liveness>(
         })
     };
     let own_stamps = areas.own_stamps(member.area());
+    // The caller is the only one that may append.
+    let head = areas.log_head(owner).cached(fabric);
     let mut look = |slot: &u32| {
         let own = own_stamps.own(fabric, owner, *slot);
-        let mut seen = Seen { held: watch.protects(me, *slot, own, now_ms), tick: own.tick };
+        let mut seen =
+            Seen { held: watch.protects(me, *slot, own, now_ms), age: age(own.tick, head) };
         for (node, incarnation) in &readers {
             let stamp = Stamp::from_word(stamps(*node).word(owner, *slot).cached(fabric));
-            if is_later(stamp.tick, seen.tick) {
-                seen.tick = stamp.tick;
-            }
+            seen.age = [seen.age, age(stamp.tick, head)].into_iter().flatten().min();
             let held = watch.protects(*node, *slot, stamp, now_ms);
             seen.held |= held && !is_dead(*node, *incarnation);
         }

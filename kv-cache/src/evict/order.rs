@@ -7,6 +7,12 @@
 //!
 //! Blocks of one size make room for each other, so each size has a policy, and so has, within a
 //! size, each namespace with a quota.
+//!
+//! An order is made by a look at all slots, in parts, so that others have the heap lock in between. What
+//! the log tells meanwhile is remembered, and taken in once each slot was looked at. A log that was
+//! overrun never begins that anew: the order is used as it is, and the slots are looked at once more,
+//! in parts, for what it told. So an order is made after a number of calls that depends on the segment
+//! alone, whatever others publish.
 
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::member::Liveness;
@@ -14,12 +20,10 @@ use cxl_shm::member::Liveness;
 use super::policy::{Clock, EvictionPolicy, Newcomer};
 use super::quota::Quota;
 use crate::descriptor::{BlockState, SlotContent};
-use crate::geometry::halves;
 use crate::heap::{LockedHeap, SlotSize, SlotWord};
 use crate::hold::HoldWatch;
 use crate::key::NamespaceTag;
 use crate::log::{Behind, LogKind, behind};
-use crate::stamp::is_later;
 
 /// Slots that are looked at in one go when the order is made: what holds the heap lock no longer
 /// than a batch of evictions does.
@@ -29,14 +33,22 @@ const SCAN_SLOTS: u32 = 4096;
 #[derive(Clone, Copy, Debug)]
 struct Known {
     generation: u32,
-    /// When it was used last, as far as is known.
-    tick: u32,
+    /// When it was used last, as far as is known: a position in the log.
+    used: u64,
     /// Which kind, and where among its blocks; no kind when the slot holds no block.
     kind: Option<u16>,
     place: u32,
 }
 
-const UNKNOWN: Known = Known { generation: 0, tick: 0, kind: None, place: 0 };
+const UNKNOWN: Known = Known { generation: 0, used: 0, kind: None, place: 0 };
+
+/// A block that was published while the order was made.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    number: u64,
+    slot: u32,
+    generation: u32,
+}
 
 /// Blocks that make room for each other.
 #[derive(Debug)]
@@ -62,8 +74,13 @@ impl Kind {
 pub(crate) struct Order {
     slots: Vec<Known>,
     kinds: Vec<Kind>,
-    /// How many slots were looked at; the log is followed once all were.
-    scanned: u32,
+    /// The slot that is looked at next, and how many are to be looked at from there on.
+    next: u32,
+    unscanned: u32,
+    /// How many slots nobody has looked at since the order was begun.
+    unseen: u32,
+    /// What the log told meanwhile.
+    heard: Vec<Heard>,
     /// Where the node's log was begun to be read, and how far it was.
     start: u64,
     position: u64,
@@ -75,49 +92,28 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Takes in what happened since the last call. Returns whether it knows all blocks: else it is
-    /// to be called again.
-    pub(super) fn follow<F: Fabric, H: HostMemory, L: Liveness>(
+    /// Takes in what happened since the last call. Returns whether it has looked at all slots: else it
+    /// is to be called again.
+    pub(crate) fn follow<F: Fabric, H: HostMemory, L: Liveness>(
         &mut self,
         heap: &LockedHeap<'_, F, H, L>,
     ) -> bool {
-        let fabric = heap.fabric();
-        let (head, log) = (heap.log.head(fabric), heap.areas.log(heap.node()));
-        let lost = matches!(behind(self.position, head, log.entries()), Behind::Overrun);
-        if self.slots.is_empty() || lost || self.quota_version != heap.quotas.version() {
-            self.start(heap, head.saturating_sub(log.entries()));
+        let (head, entries) = (heap.log.head(heap.fabric()), heap.areas.log(heap.node()).entries());
+        if self.slots.is_empty() || self.quota_version != heap.quotas.version() {
+            // As far behind as the log tells: what came last stays in its order. It is read at once.
+            self.start(heap, head.saturating_sub(entries));
         }
-        let end = heap.directory.slots().min(self.scanned.saturating_add(SCAN_SLOTS));
-        for slot in std::mem::replace(&mut self.scanned, end)..end {
-            if let SlotWord::Ready { generation, .. } = heap.directory.slot(slot) {
-                // Before all that the log tells, in the order of their depths.
-                self.learn(heap, slot, generation, self.position, self.position);
-            }
+        if matches!(behind(self.position, head, entries), Behind::Overrun) {
+            (self.start, self.position, self.run) = (head, head, (head, 0));
+            self.unscanned = heap.directory.slots();
         }
-        if self.scanned < heap.directory.slots() {
+        self.scan(heap);
+        self.read_log(heap, head);
+        if self.unseen > 0 {
             return false;
         }
-        while self.position != head {
-            let number = self.position;
-            self.position += 1;
-            // One that cannot be read was skipped over (G3), before the slots were looked at.
-            let Some(entry) = log.cached(fabric, number) else { continue };
-            // G4: what lies in the log is a hint, and may name what is not there.
-            if entry.slot >= heap.directory.slots() {
-                continue;
-            }
-            match entry.kind {
-                LogKind::Published => {
-                    // Blocks of one prefix are announced one after the other, ever deeper: they came
-                    // together.
-                    self.learn(heap, entry.slot, entry.generation, number, number + 1);
-                }
-                LogKind::Removed => {
-                    if self.slots[entry.slot as usize].generation == entry.generation {
-                        self.forget(entry.slot);
-                    }
-                }
-            }
+        for Heard { number, slot, generation } in std::mem::take(&mut self.heard) {
+            self.learn(heap, slot, generation, number, number + 1);
         }
         true
     }
@@ -127,8 +123,11 @@ impl Order {
         heap: &LockedHeap<'_, F, H, L>,
         position: u64,
     ) {
+        let slots = heap.directory.slots();
         *self = Self {
-            slots: vec![UNKNOWN; heap.directory.slots() as usize],
+            slots: vec![UNKNOWN; slots as usize],
+            unscanned: slots,
+            unseen: slots,
             start: position,
             position,
             run: (position, 0),
@@ -137,6 +136,71 @@ impl Order {
             watch: std::mem::take(&mut self.watch),
             ..Self::default()
         };
+    }
+
+    /// Looks at the next slots, of those that are to be looked at.
+    fn scan<F: Fabric, H: HostMemory, L: Liveness>(&mut self, heap: &LockedHeap<'_, F, H, L>) {
+        let part = self.unscanned.min(SCAN_SLOTS);
+        for _ in 0..part {
+            let slot = self.next;
+            self.next = (slot + 1) % heap.directory.slots();
+            let known = self.slots[slot as usize];
+            match heap.directory.slot(slot) {
+                SlotWord::Ready { generation, .. } => {
+                    if known.kind.is_none() || known.generation != generation {
+                        // Before all that the log tells, in the order of their depths.
+                        self.learn(heap, slot, generation, self.start, self.start);
+                    }
+                }
+                SlotWord::Blank | SlotWord::Free { .. } | SlotWord::Writing { .. } => {
+                    self.forget(slot);
+                }
+            }
+        }
+        self.unscanned -= part;
+        self.unseen = self.unseen.saturating_sub(part);
+    }
+
+    /// Reads the log up to `head`.
+    fn read_log<F: Fabric, H: HostMemory, L: Liveness>(
+        &mut self,
+        heap: &LockedHeap<'_, F, H, L>,
+        head: u64,
+    ) {
+        let log = heap.areas.log(heap.node());
+        while self.position != head {
+            let number = self.position;
+            self.position = number.wrapping_add(1);
+            // One that cannot be read was skipped over (G3), before the slots were looked at.
+            let Some(entry) = log.cached(heap.fabric(), number) else { continue };
+            // G4: what lies in the log is a hint, and may name what is not there.
+            if entry.slot >= heap.directory.slots() {
+                continue;
+            }
+            let (slot, generation) = (entry.slot, entry.generation);
+            match entry.kind {
+                LogKind::Published if self.unseen > 0 => {
+                    self.heard.push(Heard { number, slot, generation });
+                }
+                LogKind::Published => {
+                    // Blocks of one prefix are announced one after the other, ever deeper: they came
+                    // together.
+                    self.learn(heap, slot, generation, number, number + 1);
+                }
+                LogKind::Removed => {
+                    if self.slots[slot as usize].generation == generation {
+                        self.forget(slot);
+                    }
+                }
+            }
+        }
+        // Others may publish for as long as they like. What is gone again is not worth being remembered.
+        if self.heard.len() > 2 * self.slots.len() {
+            self.heard.retain(|heard| {
+                matches!(heap.directory.slot(heard.slot),
+                    SlotWord::Ready { generation, .. } if generation == heard.generation)
+            });
+        }
     }
 
     /// Takes in a block that was published at `number` of the log, if it is still there; unless it
@@ -164,8 +228,7 @@ impl Order {
         let quota = self.quotas.iter().find(|(tag, _)| *tag == block.namespace);
         let kind = self.kind(size, quota.map(|(tag, _)| *tag));
         let place = self.kinds[usize::from(kind)].enter(slot);
-        let (tick, _) = halves(number);
-        self.slots[slot as usize] = Known { generation, tick, kind: Some(kind), place };
+        self.slots[slot as usize] = Known { generation, used: number, kind: Some(kind), place };
         let [key, _] = block.key.words();
         let newcomer = Newcomer { key, depth: u32::from(block.depth), tick: self.run.0 };
         self.kinds[usize::from(kind)].policy.inserted(place, newcomer);
@@ -212,19 +275,24 @@ impl Order {
         places.into_iter().map(|place| slots[place as usize]).collect()
     }
 
-    /// Takes in when a block was last used. Returns whether it was since it was last looked at.
-    pub(super) fn used(&mut self, slot: u32, tick: u32) -> bool {
+    /// Takes in how long ago a block was last used, as of `head`, the head of the log. Returns whether it
+    /// was since it was last looked at.
+    pub(super) fn used(&mut self, slot: u32, age: Option<u32>, head: u64) -> bool {
+        let Some(used) = age.and_then(|age| head.checked_sub(u64::from(age))) else { return false };
         let known = &mut self.slots[slot as usize];
-        let later = is_later(tick, known.tick);
+        let later = used > known.used;
         if later {
-            known.tick = tick;
+            known.used = used;
         }
         later
     }
 
-    /// When the block in `slot` was last used, as far as is known.
-    pub(super) fn tick(&self, slot: u32) -> u32 {
-        self.slots[slot as usize].tick
+    /// How long ago the block in `slot` was last used, as far as is known, in entries of the log whose
+    /// head is at `head`; at most `u32::MAX`, which is that of a block that is not known.
+    pub(super) fn age(&self, slot: u32, head: u64) -> u64 {
+        let known = self.slots.get(slot as usize).filter(|known| known.kind.is_some());
+        let age = known.map_or(u64::MAX, |known| head.saturating_sub(known.used));
+        age.min(u64::from(u32::MAX))
     }
 
     /// The kind from which the next block leaves: of `size`, if one is given, and none of `spent`.

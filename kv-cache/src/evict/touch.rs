@@ -10,9 +10,9 @@ use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::member::Liveness;
 
 use crate::descriptor::Handle;
-use crate::geometry::halves;
 use crate::heap::LockedHeap;
 use crate::local::Local;
+use crate::stamp::tick_of;
 
 /// Uses that are noted at most: later ones are forgotten until these are told.
 const NOTED_MAX: usize = 1 << 14;
@@ -57,8 +57,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             let (owner, slot) = (handle.owner(), handle.slot());
             let Some(Some(position)) = positions.get(owner.index()) else { continue };
             let stamp = self.stamps.own(self.fabric(), owner, slot);
-            let (tick, _) = halves(*position);
-            let used = stamp.touch(tick);
+            let used = stamp.touch(tick_of(*position));
             if used != stamp {
                 // H4: the whole word as it was but for the tick, under the lock of all who write it.
                 batch.word(self.stamps.word(owner, slot), used.word());

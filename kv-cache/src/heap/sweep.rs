@@ -6,7 +6,7 @@ use cxl_shm::member::Liveness;
 
 use super::{LockedHeap, SlotWord, tag};
 use crate::broken::{Rule, is_broken};
-use crate::descriptor::{BlockState, Descriptor, DescriptorLine, SlotContent};
+use crate::descriptor::{BlockState, Descriptor, DescriptorLine, SlotContent, is_newer};
 
 /// How many more blocks than any other slot of its node a slot may have held whose generation is
 /// lost: more than any has in practice, and few enough to be lost a thousand times (`is_newer`).
@@ -28,7 +28,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         self.fabric().refresh(self.areas.published(self.node()));
         let mut victims = Vec::new();
         let mut kept = Vec::new();
-        let mut newest = 0;
+        let mut newest: Option<u32> = None;
         let mut used = false;
         for slot in 0..self.directory.slots() {
             let content = self.segment.own(self.fabric(), slot).or_else(|error| {
@@ -68,7 +68,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             | SlotWord::Writing { generation, .. }
             | SlotWord::Ready { generation, .. } = word
             {
-                newest = newest.max(generation);
+                // Generations wrap: the greatest number may be of an old one.
+                if newest.is_none_or(|newest| is_newer(generation, newest)) {
+                    newest = Some(generation);
+                }
             }
             self.directory.set_slot(slot, word);
         }
@@ -80,7 +83,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             // of this life; else go on from one that no handle to the slot can have (D1).
             let generation = generation
                 .or_else(|| known.get(*slot as usize).copied().flatten())
-                .unwrap_or_else(|| newest.wrapping_add(UNHEARD_OF));
+                .unwrap_or_else(|| newest.unwrap_or(0).wrapping_add(UNHEARD_OF));
             self.directory.set_slot(*slot, SlotWord::Free { generation, ends: false });
             let line = DescriptorLine::free(self.node(), generation, false);
             batch.line(self.segment.line(*slot), &line);
