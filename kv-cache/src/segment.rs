@@ -4,8 +4,10 @@
 //!   of the [`PROBE_SLOTS`] slots from there on, going round.
 //! - **S2** A search ends at a blank slot, or at a tombstone that says so. A slot once used is never
 //!   blank again, as it must remember its generation (D1): it stays as a tombstone (FREE), which
-//!   inserts reuse. Searches pass over it as long as something may lie after it: its owner cleans it
-//!   up, in place, once a search ends at the next slot, and with it the tombstones before it.
+//!   inserts reuse. Searches pass over it as long as something may lie after it. Its owner cleans it
+//!   up, in place, once a search ends at the next slot, and with it the tombstones before it; and
+//!   upkeep does, once no block in the slots where a key of its place could be has its home at it or
+//!   before it.
 //! - **S3** At most three quarters of the slots hold blocks, so that searches stay short.
 //! - **S4** A block stays in the slot where it was published: handles name slots.
 //!

@@ -100,9 +100,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// Keeps this node's part of the pool in order, a bounded piece at a time; called every few
     /// milliseconds by a thread that does nothing else.
     ///
-    /// Tells the owners what this process used, releases holds of processes that are gone, evicts
-    /// above the high watermark down to the low one, and balances chunks over the nodes: a node that
-    /// is full takes one of a vacant node first ([`Metrics::inherited_chunks`](crate::Metrics)); one
+    /// Tells the owners what this process used, releases holds of processes that are gone, keeps
+    /// searches in this node's segment short, evicts above the high watermark down to the low one, and
+    /// balances chunks over the nodes: a node that is full takes one of a vacant node first ([`Metrics::inherited_chunks`](crate::Metrics)); one
     /// that has less than its share asks for one, a node with more than its share gives the coldest
     /// one to who asks. For chunks, and for nothing else, it waits for other hosts: at most
     /// `chunk_timeout_ms` for each lock.
@@ -124,6 +124,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             let member = heap.member;
             heap.drop_holds_of(|process| !member.is_process_alive(process));
             heap.settle_closing();
+            heap.end_searches();
             local.order().follow(heap);
             (heap.directory.chunk_uses(), heap.directory.blocks(), heap.directory.blocks_max())
         });
@@ -214,7 +215,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     }
 
     /// Chunks for each node that takes part.
-    fn fair_share(&self) -> usize {
+    pub(crate) fn fair_share(&self) -> usize {
         let (layout, fabric) = (self.areas().layout(), self.member().fabric());
         refresh_all(fabric, layout.nodes().map(|node| layout.node_line(node).range()));
         let takes_part = |line: Result<cxl_shm::layout::NodeLine, LineError>| match line {

@@ -6,6 +6,7 @@
 //! word 3       blocks                4 chunk where payload was taken last
 //! word 5       chunk that is being given back, and by which process: 1 + chunk u32 | process u32
 //! word 6       1 + the first stamp of this node that may say held though nobody holds; 0 when none
+//! word 7       the slot from which on tombstones are looked at next
 //! word 8 ..    a word per descriptor: generation u32 | state u8 | tag u24
 //! ..           a word per chunk of the region: pages of its slots u32 | free slots u32
 //! ..           a bit per page of the region: the payload slot is taken
@@ -38,6 +39,7 @@ const WORD_BLOCKS: usize = 3;
 const WORD_CURSOR: usize = 4;
 const WORD_CLOSING: usize = 5;
 const WORD_UNSETTLED: usize = 6;
+const WORD_TOMBSTONES: usize = 7;
 const HEADER_WORDS: usize = 8;
 
 /// What the directory says of a descriptor slot.
@@ -203,6 +205,16 @@ impl<W: HostMemory> Directory<W> {
     /// Says which stamp is the first that is not settled.
     pub(crate) fn set_unsettled(&self, first: Option<u64>) {
         self.words.store(WORD_UNSETTLED, first.map_or(0, |first| first.saturating_add(1)));
+    }
+
+    /// The slot from which on tombstones are looked at next.
+    pub(super) fn next_tombstone(&self) -> u32 {
+        let (slot, _) = halves(self.words.load(WORD_TOMBSTONES));
+        slot % self.slots
+    }
+
+    pub(super) fn set_next_tombstone(&self, slot: u32) {
+        self.words.store(WORD_TOMBSTONES, u64::from(slot));
     }
 
     /// Says that it was built in this life of the node.

@@ -177,31 +177,4 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         self.clean_tombstones(victims.iter().map(|victim| victim.slot));
         victims.len() as u64
     }
-
-    /// Lets searches end at tombstones that nothing can be found after (S2): at each of `freed`, and
-    /// those before it, after which a search ends.
-    fn clean_tombstones(&mut self, freed: impl Iterator<Item = u32>) {
-        let mask = self.directory.slots() - 1;
-        let mut batch = PublishBatch::new(self.fabric());
-        let mut cleaned = false;
-        for freed in freed {
-            let mut slot = freed;
-            while self.directory.slot(slot.wrapping_add(1) & mask).ends_search()
-                && let SlotWord::Free { generation, ends: false } = self.directory.slot(slot)
-            {
-                // What cannot be read stays as it is: searches pass over it.
-                let Ok(line) = self.segment.line(slot).own(self.fabric()) else { break };
-                batch.line(self.segment.line(slot), &line.ending());
-                self.directory.set_slot(slot, SlotWord::Free { generation, ends: true });
-                slot = slot.wrapping_sub(1) & mask;
-                cleaned = true;
-            }
-        }
-        // Apart from the tombstones themselves: after a loss of power no search must end before a
-        // block that came back.
-        batch.publish();
-        if cleaned {
-            crash::reach(CrashPoint::TombstonesCleaned);
-        }
-    }
 }

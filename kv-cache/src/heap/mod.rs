@@ -13,6 +13,7 @@ mod directory;
 mod free;
 mod payload;
 mod sweep;
+mod tombstones;
 
 use std::sync::{Mutex, PoisonError};
 
