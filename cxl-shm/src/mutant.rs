@@ -79,12 +79,16 @@ pub enum Mutant {
     KeepsDeadHolds,
     /// H6: a block that its owner died over stays EVICTING.
     StaysEvicting,
+    /// H7: a reader takes a block of an owner that is over for held without another look at it.
+    HoldsOfVacantUnseen,
+    /// H7: a reader takes a block of an owner that is over for held, whoever looks after that owner.
+    HoldsBesideGuardian,
 }
 
 #[cfg(any(test, feature = "proof"))]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::SharesLine,
         Self::LastGranteeOnly,
         Self::ReusesTicket,
@@ -118,11 +122,19 @@ impl Mutant {
         Self::HoldsUnseen,
         Self::KeepsDeadHolds,
         Self::StaysEvicting,
+        Self::HoldsOfVacantUnseen,
+        Self::HoldsBesideGuardian,
     ];
 
     /// Rules that are kept by what uses this crate: the cache.
-    pub const OF_CACHE: [Self; 4] =
-        [Self::EvictsUnseen, Self::HoldsUnseen, Self::KeepsDeadHolds, Self::StaysEvicting];
+    pub const OF_CACHE: [Self; 6] = [
+        Self::EvictsUnseen,
+        Self::HoldsUnseen,
+        Self::KeepsDeadHolds,
+        Self::StaysEvicting,
+        Self::HoldsOfVacantUnseen,
+        Self::HoldsBesideGuardian,
+    ];
 
     /// The mutant of that name.
     #[must_use]

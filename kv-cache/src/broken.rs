@@ -11,6 +11,8 @@ pub(crate) enum Rule {
     DeadLetGo,
     /// H6: a block that its owner died over is READY again.
     EvictingComesBack,
+    /// H7: the reader looks at the descriptor again after it saw that the owner is over.
+    VacantLooksAgain,
 }
 
 /// Whether the program of this thread does not keep `rule`. Never without the feature `proof`.
@@ -24,6 +26,7 @@ pub(crate) fn is_broken(rule: Rule) -> bool {
             Rule::ReaderLooksAgain => Mutant::HoldsUnseen,
             Rule::DeadLetGo => Mutant::KeepsDeadHolds,
             Rule::EvictingComesBack => Mutant::StaysEvicting,
+            Rule::VacantLooksAgain => Mutant::HoldsOfVacantUnseen,
         })
     }
     #[cfg(not(any(test, feature = "proof")))]

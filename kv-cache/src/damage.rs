@@ -17,10 +17,10 @@ use crate::miss::Miss;
 
 /// How often a torn line is looked at again. A writer that was interrupted in the middle comes to
 /// its end meanwhile, if it only waited for this processor.
-pub(crate) const LOOKS_MAX: u32 = 16;
+const LOOKS_MAX: u32 = 16;
 
 /// Lets a writer that waits for this processor get on. Waits for nothing.
-pub(crate) fn give_way() {
+fn give_way() {
     std::thread::yield_now();
 }
 

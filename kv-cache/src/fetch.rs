@@ -14,8 +14,9 @@
 //! - **F3** The checksum, where the caller computed it, is that of the descriptor. It finds what
 //!   no protocol can: damaged memory.
 //!
-//! Whatever fails is a miss with a reason, and quarantined: this process does not try that block
-//! again. A line that is torn is looked at again before it counts as a failure ([`crate::damage`]).
+//! Whatever fails is a miss with a reason, and the block is quarantined (R3): this process does not try
+//! it again. A line that is torn is looked at again before it counts as a failure ([`crate::damage`]),
+//! and after it has counted as one (R5).
 
 use cxl_shm::fabric::{Fabric, HostMemory, refresh_all};
 use cxl_shm::layout::NodeState;
@@ -26,6 +27,7 @@ use crate::cache::Cache;
 use crate::descriptor::{BlockState, Descriptor, Handle, SlotContent, is_newer};
 use crate::key::{BlockKey, ModelFingerprint};
 use crate::miss::Miss;
+use crate::replica::Missed;
 
 /// A block as its reader wants it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,8 +85,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             if quarantined { Err(Miss::Quarantined) } else { Ok(Ticket { descriptor }) }
         };
         let outcomes: Vec<_> = wanted.iter().zip(quarantined).map(look).collect();
-        let handles = wanted.iter().map(|wanted| wanted.handle);
-        self.note_misses(&misses_of(handles, &outcomes));
+        let names = wanted.iter().map(|wanted| (wanted.handle, wanted.key));
+        self.note_misses(&misses_of(names, &outcomes));
         outcomes
     }
 
@@ -115,8 +117,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             }
         };
         let outcomes: Vec<_> = tickets.iter().map(look).collect();
-        let handles = tickets.iter().map(|(ticket, _)| ticket.handle());
-        self.note_misses(&misses_of(handles, &outcomes));
+        let names = tickets.iter().map(|(ticket, _)| (ticket.handle(), ticket.descriptor.key));
+        self.note_misses(&misses_of(names, &outcomes));
         let used = tickets.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
         self.local().touch(used.map(|((ticket, _), _)| ticket.handle()));
         self.local().count(|metrics| {
@@ -160,17 +162,21 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         })
     }
 
-    /// Counts misses, and quarantines what was missed.
-    pub(crate) fn note_misses(&self, misses: &[(Handle, Miss)]) {
+    /// Counts misses, and quarantines what was missed (R3).
+    pub(crate) fn note_misses(&self, misses: &[Missed]) {
         if misses.is_empty() {
             return;
         }
         let mut replica = self.local().replica();
-        for (handle, _) in misses {
-            replica.quarantine(*handle);
+        for missed in misses {
+            let (handle, fabric) = (missed.handle, self.member().fabric());
+            // Looked at a moment ago: whatever the caches hold by now, the slot did say.
+            let segment = self.areas().segment_of(handle);
+            let read = segment.map(|segment| segment.cached(fabric, handle.slot()));
+            replica.distrust(missed, read);
         }
         drop(replica);
-        for (handle, miss) in misses {
+        for Missed { handle, miss, .. } in misses {
             if miss.is_damage() {
                 tracing::warn!(?handle, reason = miss.label(), "a block is damaged: {miss}");
             } else {
@@ -178,7 +184,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             }
         }
         self.local().count(|metrics| {
-            for (_, miss) in misses {
+            for Missed { miss, .. } in misses {
                 metrics.count_miss(*miss);
             }
         });
@@ -187,13 +193,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
 
 /// The misses among `outcomes`.
 fn misses_of<T>(
-    handles: impl Iterator<Item = Handle>,
+    names: impl Iterator<Item = (Handle, BlockKey)>,
     outcomes: &[Result<T, Miss>],
-) -> Vec<(Handle, Miss)> {
-    let miss = |(handle, outcome): (Handle, &Result<T, Miss>)| {
-        outcome.as_ref().err().map(|miss| (handle, *miss))
+) -> Vec<Missed> {
+    let miss = |((handle, key), outcome): ((Handle, BlockKey), &Result<T, Miss>)| {
+        outcome.as_ref().err().map(|miss| Missed { handle, key, miss: *miss })
     };
-    handles.zip(outcomes).filter_map(miss).collect()
+    names.zip(outcomes).filter_map(miss).collect()
 }
 
 /// Whether the descriptor is that of the wanted block (F1).

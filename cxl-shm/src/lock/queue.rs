@@ -16,8 +16,8 @@
 //!   the lock over, and releases it. What both miss by dying is found by the host's agent.
 //! - **Q5** The host locks that threads wait for have the same queues, with waiters' words of their own,
 //!   and are never passed: there is no shared tier. *Passed* is what a holder leaves that unwinds (H-L2
-//!   in `host`). A thread takes a free one at once only when nobody
-//!   waits for it, so that who releases a lock and wants it again goes behind all that wait.
+//!   in `host`). A thread takes a free one at once only when nobody waits for it: a thread that releases
+//!   a lock and wants it again goes behind all that wait.
 //! - **Q6** A waiter for a host lock that leaves the lock free for [`STOPPED_MS`], by the clock of the
 //!   waiter behind it, loses its word: it is stopped, and a stopped process costs its host nothing. It
 //!   writes the word again, with the same ticket, when it goes on.

@@ -1,7 +1,20 @@
 //! Members of a model: they joined on a rack, and go on in memory that is explored.
 
 use super::{HostTier, Liveness, Member, Seat};
-use crate::fabric::HostMemory;
+use crate::fabric::{Fabric, HostMemory};
+use crate::layout::NodeState;
+
+impl<F: Fabric, H: HostMemory, L> Member<F, H, L> {
+    /// Says that this member's node is in `state`, and does nothing else that goes with it.
+    ///
+    /// # Panics
+    /// When the line of the node cannot be read.
+    pub fn say(&self, state: NodeState) {
+        let line = self.seat.node_line();
+        let said = line.own(&self.fabric).expect("the node has joined");
+        line.publish(&self.fabric, &said.with_state(state));
+    }
+}
 
 impl<F, H: HostMemory, L> Member<F, H, L> {
     /// This member on other memory, which is to hold what this one's does, with other means to tell

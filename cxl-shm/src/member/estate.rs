@@ -218,6 +218,22 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         still_guarded(self.layout(), self.fabric(), self.node())
     }
 
+    /// Whether nobody can write what `node` left: nobody has its slot, and no word in force names it, of
+    /// this host or of another (W1). Freshly read. Whoever may write there later says so later.
+    #[must_use]
+    pub fn is_unattended(&self, node: NodeId) -> bool {
+        let (layout, fabric) = (self.layout(), self.fabric());
+        if !is_vacant(layout, fabric, node) {
+            return false;
+        }
+        if mutant::is(Mutant::HoldsBesideGuardian) {
+            return true;
+        }
+        let ours = Guardian::from_word(self.guardian_word().own(fabric));
+        ours.is_none_or(|ours| ours.ward != node)
+            && guardian_of(layout, fabric, self.node(), node).is_none()
+    }
+
     /// The area of a node that is vacant, for the one host that the layer above lets write it: its
     /// guardian.
     ///

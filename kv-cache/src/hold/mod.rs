@@ -30,6 +30,11 @@
 //!   Who dies within a line that says either leaves it torn, and the block as it was: of the line the
 //!   state or the seal alone is new, so who comes after it, a sweep or a guardian, finds out by trying
 //!   both states. A line that says neither is not tried: its block was about to go, or not there yet.
+//! - **H7** EVICTING of an owner whose life is over counts as READY for a hold, when these looks follow
+//!   the stamp, in this order: the owner is vacant and no guardian's word in force names it, both
+//!   freshly read, and then the descriptor still says EVICTING of that generation. Whoever could have
+//!   decided without the stamp is over by then, and what it wrote has arrived (W3). Whoever comes
+//!   later, a guardian or the next life, announces the block anew and then sees the stamp (H1).
 //!
 //! A crash between count and stamp, or stamp and look, leaves a hold that nobody has. After the sweep of
 //! the reader's host it is released, a bounded number of stamps with each hold of its heap lock, and

@@ -17,6 +17,7 @@ use crate::gone::once_each;
 use crate::heap::LockedHeap;
 use crate::lookup::MatchedBlock;
 use crate::miss::Miss;
+use crate::replica::Missed;
 use crate::stamp::Stamp;
 
 /// How often a hold looks again at a block that its owner considers evicting, or whose line it is
@@ -92,11 +93,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             .zip(stamped)
             .map(|(wanted, stamped)| stamped.map(|()| guard(wanted)))
             .collect();
-        let malformed =
-            outcomes.iter().zip(&handles).filter_map(|(outcome, handle)| match outcome {
-                Err(HoldError::Miss(miss)) => Some((*handle, *miss)),
-                Ok(_) | Err(_) => None,
-            });
+        let malformed = outcomes.iter().zip(wanted).filter_map(|(outcome, wanted)| match outcome {
+            Err(HoldError::Miss(miss)) => Some(missed(wanted, *miss)),
+            Ok(_) | Err(_) => None,
+        });
         self.note_misses(&malformed.collect::<Vec<_>>());
         self.settle(clock, wanted, &mut outcomes);
         let held = outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
@@ -134,7 +134,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                     Look::Open => open.push(index),
                     Look::Missed(miss) => {
                         outcomes[index] = Err(miss.into());
-                        misses.push((wanted[index].handle, miss));
+                        misses.push(missed(&wanted[index], miss));
                     }
                 }
             }
@@ -143,15 +143,18 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             }
             clock.pause(tries);
         }
-        // Its owner has stopped in the middle. The block may be as good as ever: it is not quarantined.
+        // Its owner has stopped in the middle. The block may be as good as ever, and can be read: it
+        // is not quarantined. No lookup offers it meanwhile, so that it is published anew (R5).
         for index in open {
             outcomes[index] = Err(Miss::NotReady.into());
+            self.local().replica().withhold(wanted[index].handle);
             self.local().count(|metrics| metrics.count_miss(Miss::NotReady));
         }
         self.note_misses(&misses);
     }
 
-    /// One look at those of `wanted` that are `open`, all at once.
+    /// One look at those of `wanted` that are `open`, all at once; and a second one at those that are
+    /// EVICTING and whose owners are over (H7).
     pub(crate) fn look_at_open(
         &self,
         wanted: &[Wanted],
@@ -161,16 +164,46 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         if is_broken(Rule::ReaderLooksAgain) {
             return open.iter().map(|index| (*index, Look::Held)).collect();
         }
+        let mut looks = self.look_once(wanted, open, is_last, false);
+        let is_open = |(index, look): &(usize, Look)| (*look == Look::Open).then_some(*index);
+        let owner = |index: usize| wanted[index].handle.owner();
+        let mut owners: Vec<NodeId> = looks.iter().filter_map(is_open).map(owner).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        owners.retain(|owner| self.member().is_unattended(*owner));
+        if owners.is_empty() {
+            return looks;
+        }
+        let of_these = |index: &usize| owners.contains(&owner(*index));
+        let again: Vec<usize> = looks.iter().filter_map(is_open).filter(of_these).collect();
+        for (index, look) in self.look_once(wanted, &again, is_last, true) {
+            let place = looks.iter().position(|(open, _)| *open == index);
+            looks[place.expect("it was looked at once")] = (index, look);
+        }
+        looks
+    }
+
+    /// One look, after one that found the owners of these blocks `unattended`, or not.
+    fn look_once(
+        &self,
+        wanted: &[Wanted],
+        open: &[usize],
+        is_last: bool,
+        unattended: bool,
+    ) -> Vec<(usize, Look)> {
         let line = |index: &usize| {
             let handle = wanted[*index].handle;
             self.areas().segment_of(handle).map(|segment| segment.range(handle.slot()))
         };
-        refresh_all(self.member().fabric(), open.iter().filter_map(line));
+        if !(unattended && is_broken(Rule::VacantLooksAgain)) {
+            refresh_all(self.member().fabric(), open.iter().filter_map(line));
+        }
         let look = |index: &usize| {
             let looked = self.look(wanted[*index].handle);
             let verdict = looked.and_then(|block| accept(&block, &wanted[*index]).map(|()| block));
             let look = match verdict {
-                Ok(block) if block.state == BlockState::Evicting => Look::Open,
+                // H7.
+                Ok(block) if block.state == BlockState::Evicting && !unattended => Look::Open,
                 Ok(_) => Look::Held,
                 // H2: a held block passes through EVICTING, and its line is torn meanwhile.
                 Err(Miss::Torn) if !is_last => Look::Open,
@@ -180,6 +213,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         };
         open.iter().map(look).collect()
     }
+}
+
+fn missed(wanted: &Wanted, miss: Miss) -> Missed {
+    Missed { handle: wanted.handle, key: wanted.key, miss }
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {

@@ -4,7 +4,7 @@ use cxl_shm::clock::Clock;
 use cxl_shm::fabric::explored::{Constant, ExploredFabric, ExploredHostMemory, Model, Task, World};
 use cxl_shm::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
 use cxl_shm::fabric::{Fabric, HostMemory, LineWords};
-use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
+use cxl_shm::layout::{Geometry, Layout, LockProtocol, NodeState, Superblock, format_superblock};
 use cxl_shm::member::{HostIdentity, HostTier, Liveness, Member, ProcessIdentity};
 use cxl_shm::units::{Extent, LINE_BYTES, LINE_WORDS, LineOffset, LineRange};
 
@@ -26,6 +26,8 @@ const CHUNK_TIMEOUT_MS: u64 = 1000;
 pub(super) const OWNER: u16 = 0;
 /// Who holds it.
 pub(super) const READER: u16 = 1;
+/// Who looks after what the first left.
+pub(super) const GUARDIAN: u16 = 2;
 /// Processes of each host: one, and one that goes on after it.
 const PROCESSES: u32 = 2;
 
@@ -80,8 +82,9 @@ impl Clock for StillClock {
 
 type RackMember = Member<SimulatedHost, SimulatedHostMemory, Lives>;
 
-/// The rack: two hosts with two processes each, and a block of the first.
+/// The rack: some hosts with two processes each, and a block of the first.
 pub(super) struct Ground {
+    hosts: u16,
     rack: SimulatedRack,
     layout: Layout,
     areas: Areas,
@@ -92,17 +95,22 @@ pub(super) struct Ground {
 
 impl Ground {
     pub(super) fn with_a_block() -> Self {
-        let rack = SimulatedRack::sticky(2, REGION_BYTES);
+        Self::of_hosts(2)
+    }
+
+    /// As [`with_a_block`](Self::with_a_block), of more hosts than two.
+    pub(super) fn of_hosts(hosts: u16) -> Self {
+        let rack = SimulatedRack::sticky(usize::from(hosts), REGION_BYTES);
         let cache = CacheGeometry::new(8, 8).expect("the smallest there is");
         let mut geometry = Geometry {
             region_bytes: REGION_BYTES,
-            nodes: 2,
+            nodes: hosts,
             locks: 8,
             chunk_bytes: CHUNK_BYTES,
-            area_lines: cache.area_lines(2),
+            area_lines: cache.area_lines(hosts),
             host_words: 0,
         };
-        let layout = Layout::new(geometry).expect("1 MiB holds two nodes");
+        let layout = Layout::new(geometry).expect("1 MiB holds three nodes");
         geometry.host_words = cache.host_words(&layout) as u64;
         let layout = Layout::new(geometry).expect("a host tier is no part of the region");
         let superblock = Superblock {
@@ -125,7 +133,8 @@ impl Ground {
             )
             .unwrap_or_else(|error| panic!("{error}"))
         };
-        let members = vec![join(OWNER, 0), join(OWNER, 1), join(READER, 0), join(READER, 1)];
+        let processes = (0..hosts).flat_map(|host| [(host, 0), (host, 1)]);
+        let members: Vec<_> = processes.map(|(host, process)| join(host, process)).collect();
         for member in &members {
             let clock = rack.clock(member.node().index());
             Cache::attach(member, &clock).unwrap_or_else(|error| panic!("{error}"));
@@ -134,12 +143,22 @@ impl Ground {
         let owner = Cache::attach(&members[0], &clock).unwrap_or_else(|error| panic!("{error}"));
         let handle = publish(&owner, &clock, 1).expect("the rack is empty");
         drop(owner);
-        Self { rack, layout, areas: Areas::new(layout, cache), words, members, handle }
+        Self { hosts, rack, layout, areas: Areas::new(layout, cache), words, members, handle }
     }
 
     /// The block, as its reader wants it.
     pub(super) fn wanted(&self) -> Wanted {
         Wanted { handle: self.handle, key: key(1), fingerprint: MODEL, bytes: BLOCK_BYTES }
+    }
+
+    /// The owner died, or left, over the block: its slot is vacant, and the block says EVICTING.
+    pub(super) fn leave_over_the_block(&self) {
+        let clock = self.rack.clock(usize::from(OWNER));
+        let owner = &self.members[0];
+        let cache = Cache::attach(owner, &clock).unwrap_or_else(|error| panic!("{error}"));
+        cache.locked(&clock, |heap| heap.announce(&[self.handle.slot()]));
+        drop(cache);
+        owner.say(NodeState::Left);
     }
 
     /// A process of a host in the model: its first, or the one that comes after that.
@@ -154,7 +173,7 @@ impl Ground {
 
     /// A model that starts from what the rack holds now, with cold caches.
     pub(super) fn model<T: Task>(&self) -> Model<T> {
-        let mut model = Model::new(2, REGION_BYTES);
+        let mut model = Model::new(usize::from(self.hosts), REGION_BYTES);
         let all = Extent::new(0, REGION_BYTES).expect("a region is not empty");
         for at in LineRange::covering(all).iter() {
             let words: LineWords = std::array::from_fn(|index| {
@@ -164,7 +183,7 @@ impl Ground {
                 model.lines.push((at, words));
             }
         }
-        for host in [OWNER, READER].map(usize::from) {
+        for host in (0..self.hosts).map(usize::from) {
             let memory = self.rack.host_memory(host, self.words);
             for index in 0..self.words {
                 let value = memory.load(index);

@@ -9,11 +9,11 @@ use super::holder::Holder;
 use super::owner::Owner;
 
 /// Bit of a view: it holds the block.
-const HOLDING: u64 = 1;
+pub(super) const HOLDING: u64 = 1;
 /// Bit of a view: the block is gone.
-const GONE: u64 = 2;
+pub(super) const GONE: u64 = 2;
 /// Bit of a view: it has nothing more to do.
-const DONE: u64 = 4;
+pub(super) const DONE: u64 = 4;
 
 /// Who dies, anywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,12 +10,14 @@ mod holds;
 mod owner;
 #[cfg(test)]
 mod tests;
+mod vacant;
 
 use cxl_shm::fabric::explored::Memory;
 use cxl_shm::fabric::simulated::CacheMode;
 use cxl_shm::proof::{Broken, Mutant, Scenario};
 
 use holds::{Dies, hold_while_evicted};
+use vacant::{hold_beside_a_guardian, hold_while_the_owner_leaves};
 
 macro_rules! scenario {
     ($name:literal, $about:literal, $long:literal, $model:expr) => {
@@ -51,6 +53,24 @@ pub fn scenarios() -> Vec<Scenario> {
             false,
             hold_while_evicted(1, Dies::Host)
         ),
+        scenario!(
+            "hold-owner-leaves",
+            "a host holds a block while its owner evicts it, once, and leaves",
+            false,
+            hold_while_the_owner_leaves()
+        ),
+        scenario!(
+            "hold-of-ward",
+            "a host holds a block that its owner left EVICTING while a guardian evicts it",
+            false,
+            hold_beside_a_guardian(false)
+        ),
+        scenario!(
+            "hold-of-ward-guardian-dies",
+            "as hold-of-ward; the guardian's host loses power",
+            true,
+            hold_beside_a_guardian(true)
+        ),
     ]
 }
 
@@ -64,5 +84,7 @@ pub fn broken() -> Vec<Broken> {
         short(Mutant::HoldsUnseen, "hold"),
         short(Mutant::KeepsDeadHolds, "hold-holder-dies"),
         short(Mutant::StaysEvicting, "hold-owner-dies"),
+        short(Mutant::HoldsOfVacantUnseen, "hold-owner-leaves"),
+        short(Mutant::HoldsBesideGuardian, "hold-of-ward"),
     ]
 }

@@ -2,6 +2,7 @@
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::explored::{Step, World};
+use cxl_shm::layout::NodeState;
 
 use super::ground::{ModelCache, Process, StillClock, publish};
 use crate::{BlockState, Handle, SlotContent};
@@ -15,6 +16,8 @@ pub(super) struct Owner {
     successor: Option<u8>,
     /// Attempts that are left.
     attempts: u32,
+    /// Whether its node leaves after the last one.
+    leaves: bool,
     stage: Stage,
 }
 
@@ -37,7 +40,12 @@ impl Owner {
         attempts: u32,
         successor: Option<u8>,
     ) -> Self {
-        Self { process, handle, successor, attempts, stage: Stage::Evicting }
+        Self { process, handle, successor, attempts, leaves: false, stage: Stage::Evicting }
+    }
+
+    /// One that tries once, and whose node leaves then.
+    pub(super) fn leaving(process: Process, handle: Handle) -> Self {
+        Self { leaves: true, ..Self::new(process, handle, 1, None) }
     }
 
     /// One that goes on where another process of its host died.
@@ -63,7 +71,10 @@ impl Owner {
                     None => Stage::Gone,
                 }
             }
-            Stage::Evicting if self.attempts == 0 => Stage::Done { gone: false },
+            Stage::Evicting if self.attempts == 0 => {
+                self.leave(&cache);
+                Stage::Done { gone: false }
+            }
             Stage::Evicting => {
                 self.attempts -= 1;
                 let (slots, local) = ([self.handle.slot()], cache.local());
@@ -77,11 +88,18 @@ impl Owner {
                 if published == Some(None) {
                     world.refute("there is no room where a block has gone");
                 }
+                self.leave(&cache);
                 Stage::Done { gone: true }
             }
             Stage::Done { .. } => return Step::Ends,
         };
         Step::Goes
+    }
+
+    fn leave(&self, cache: &ModelCache<'_>) {
+        if self.leaves {
+            cache.member().say(NodeState::Left);
+        }
     }
 
     /// What the owner's own host says of the block; `None` when it is gone.

@@ -14,9 +14,11 @@ fn scenario(name: &str) -> Scenario {
 #[test]
 fn who_holds_a_block_reads_it() {
     // Deaths have more states: on all memories they are for `prove explore`.
-    for memory in Memory::ALL {
-        let exploration = scenario("hold").explore(memory, None, None, LIMITS);
-        assert_eq!(exploration.verdict, Verdict::Holds, "on {memory}");
+    for name in ["hold", "hold-owner-leaves", "hold-of-ward"] {
+        for memory in Memory::ALL {
+            let exploration = scenario(name).explore(memory, None, None, LIMITS);
+            assert_eq!(exploration.verdict, Verdict::Holds, "{name} on {memory}");
+        }
     }
 }
 

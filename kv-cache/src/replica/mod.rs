@@ -9,9 +9,16 @@
 //!   region whatever the logs say. Several owners may have the same key.
 //! - **R3** An entry whose fetch failed is *quarantined*: this process does not believe in that
 //!   generation of that slot any more, whatever logs and segments say; unless it is this node's own
-//!   and turns out to be readable under the heap lock ([`crate::damage`]).
+//!   and turns out to be readable under the heap lock ([`crate::damage`]). Only a generation is
+//!   quarantined that the slot was seen to have, or to have had, or that this replica has an entry
+//!   of. A handle comes from anywhere: one that is newer than the slot, or that names another key
+//!   than the descriptor, says nothing about the slot.
 //! - **R4** Of several copies of a block all readers take that of the lowest node.
+//! - **R5** A slot whose line was torn, or whose block was EVICTING when a hold gave up, has no entry
+//!   for the moment, and is looked at again at the next syncs, ever more rarely ([`again`]). No log
+//!   tells that a line is whole again, or that EVICTING has become READY.
 
+mod again;
 mod rows;
 mod sync;
 
@@ -19,9 +26,11 @@ use cxl_shm::units::NodeId;
 use hashbrown::HashTable;
 
 use crate::area::Areas;
-use crate::descriptor::{Handle, SlotContent};
+use crate::descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent, is_newer};
 use crate::key::BlockKey;
 use crate::log::{LogEntry, LogKind};
+use crate::miss::Miss;
+use again::Again;
 use rows::{Mark, Rows};
 
 /// A table of all blocks of the pool, as far as this process knows.
@@ -31,6 +40,18 @@ pub(crate) struct Replica {
     /// `owner * slots + slot` of every entry, found by key.
     table: HashTable<u32>,
     owners: Vec<Owner>,
+    again: Again,
+}
+
+/// A block that was not had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Missed {
+    /// As it was asked for.
+    pub(crate) handle: Handle,
+    /// As it was asked for.
+    pub(crate) key: BlockKey,
+    /// Why.
+    pub(crate) miss: Miss,
 }
 
 #[derive(Debug)]
@@ -46,7 +67,7 @@ impl Replica {
     pub(crate) fn new(areas: Areas) -> Self {
         let owner = |_| Owner { rows: Rows::default(), position: None };
         let owners = areas.layout().nodes().map(owner).collect();
-        Self { areas, table: HashTable::new(), owners }
+        Self { areas, table: HashTable::new(), owners, again: Again::default() }
     }
 
     /// Number of entries.
@@ -77,26 +98,106 @@ impl Replica {
         self.owners.get(handle.owner().index()).is_some_and(rows)
     }
 
-    /// Stops believing in `handle` (R3).
-    pub(crate) fn quarantine(&mut self, handle: Handle) {
+    /// Stops believing in a block that was missed, whose slot was read as `read` (R3).
+    pub(crate) fn distrust(
+        &mut self,
+        missed: &Missed,
+        read: Option<Result<SlotContent, DescriptorError>>,
+    ) {
+        let Missed { handle, key, miss } = *missed;
+        let (owner, slot, generation) = (handle.owner(), handle.slot(), handle.generation());
+        let Some(read) = read else { return };
+        if miss == Miss::Quarantined || self.is_quarantined(handle) {
+            return;
+        }
+        let rows = &self.owners[owner.index()].rows;
+        let has_entry = matches!(rows.mark(slot), Mark::Present | Mark::Undecided);
+        let believed = has_entry && rows.generation(slot) == generation && rows.key(slot) == key;
+        if believed && miss == Miss::WrongKey {
+            // The entry was wrong, and the descriptor is as good as ever.
+            self.remove(owner, slot);
+            if let Ok(content) = read {
+                self.learn(owner, slot, content);
+            }
+            return;
+        }
+        let seen = match read {
+            Ok(SlotContent::Block(block)) => Some(block.handle.generation()),
+            Ok(SlotContent::Free { generation, .. }) => Some(generation),
+            Ok(SlotContent::Blank) | Err(_) => None,
+        };
+        let was_seen = miss != Miss::WrongKey
+            && seen.is_some_and(|seen| seen == generation || is_newer(seen, generation))
+            && !rows.knows_newer(slot, generation);
+        if !believed && !was_seen {
+            return;
+        }
+        self.remove(owner, slot);
+        let is_torn = matches!(read, Err(DescriptorError::Torn(_)));
+        let rows = self.rows(owner);
+        rows.set_generation(slot, generation);
+        rows.set_mark(slot, if is_torn { Mark::Torn } else { Mark::Quarantined });
+        if is_torn {
+            self.again.add(self.number(owner, slot));
+        }
+    }
+
+    /// Offers a block to no lookup until its owner has decided whether it stays (R5).
+    pub(crate) fn withhold(&mut self, handle: Handle) {
         if self.areas.segment_of(handle).is_none() {
             return;
         }
         let (owner, slot) = (handle.owner(), handle.slot());
-        if self.owners[owner.index()].rows.knows_newer(slot, handle.generation()) {
-            return;
+        let rows = &self.owners[owner.index()].rows;
+        if rows.mark(slot) == Mark::Present && rows.generation(slot) == handle.generation() {
+            self.remove(owner, slot);
+            self.rows(owner).set_mark(slot, Mark::Undecided);
+            self.again.add(self.number(owner, slot));
         }
-        self.remove(owner, slot);
-        let rows = self.rows(owner);
-        rows.set_generation(slot, handle.generation());
-        rows.set_mark(slot, Mark::Quarantined);
     }
 
     /// Believes in a quarantined block again, which was only torn for a moment (R3).
     pub(crate) fn believe(&mut self, handle: Handle, key: BlockKey) {
-        if self.is_quarantined(handle) {
-            self.rows(handle.owner()).set_mark(handle.slot(), Mark::Absent);
-            self.add(handle.owner(), handle.slot(), handle.generation(), key);
+        let (owner, slot) = (handle.owner(), handle.slot());
+        let same = |owner: &Owner| owner.rows.generation(slot) == handle.generation();
+        let mark =
+            self.owners.get(owner.index()).filter(|it| same(it)).map(|it| it.rows.mark(slot));
+        if matches!(mark, Some(Mark::Quarantined | Mark::Torn)) {
+            self.rows(owner).set_mark(slot, Mark::Absent);
+            self.add(owner, slot, handle.generation(), key);
+        }
+    }
+
+    /// Takes in another look at a slot of which an earlier one said nothing (R5). Returns whether
+    /// this one says something.
+    fn learn_again(
+        &mut self,
+        owner: NodeId,
+        slot: u32,
+        read: Result<SlotContent, DescriptorError>,
+    ) -> bool {
+        let rows = &self.owners[owner.index()].rows;
+        let mark = rows.mark(slot);
+        if matches!(mark, Mark::Present | Mark::Quarantined) {
+            // Something else has told of it since.
+            return true;
+        }
+        let is_undecided = |block: &Descriptor| {
+            mark == Mark::Undecided
+                && block.state == BlockState::Evicting
+                && block.handle.generation() == rows.generation(slot)
+        };
+        match read {
+            Err(DescriptorError::Torn(_)) => false,
+            Ok(SlotContent::Block(block)) if is_undecided(&block) => false,
+            Err(DescriptorError::Malformed) => true,
+            Ok(content) => {
+                if mark != Mark::Absent {
+                    self.rows(owner).set_mark(slot, Mark::Absent);
+                }
+                self.learn(owner, slot, content);
+                true
+            }
         }
     }
 
@@ -144,7 +245,7 @@ impl Replica {
         self.remove(owner, slot);
         self.rows(owner).set(slot, key, generation);
         let number = self.number(owner, slot);
-        let Self { table, owners, areas } = self;
+        let Self { table, owners, areas, again: _ } = self;
         let rehash = |number: &u32| hash(key_at(owners, areas, *number));
         table.insert_unique(hash(key), number, rehash);
     }

@@ -14,6 +14,10 @@ pub(super) enum Mark {
     Present,
     /// That the block of this generation is no good.
     Quarantined,
+    /// That the line of a block of this generation was torn (R5).
+    Torn,
+    /// That the owner of the block of this generation has not decided whether it stays (R5).
+    Undecided,
 }
 
 /// What the replica knows of the slots of one segment.
@@ -41,6 +45,8 @@ impl Rows {
         match self.marks.get(slot as usize) {
             None | Some(0) => Mark::Absent,
             Some(1) => Mark::Present,
+            Some(3) => Mark::Torn,
+            Some(4) => Mark::Undecided,
             Some(_) => Mark::Quarantined,
         }
     }
@@ -50,6 +56,8 @@ impl Rows {
             Mark::Absent => 0,
             Mark::Present => 1,
             Mark::Quarantined => 2,
+            Mark::Torn => 3,
+            Mark::Undecided => 4,
         };
     }
 

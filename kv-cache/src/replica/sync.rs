@@ -4,7 +4,6 @@ use cxl_shm::fabric::{Fabric, refresh_all};
 use cxl_shm::units::NodeId;
 
 use super::Replica;
-use crate::damage;
 use crate::descriptor::DescriptorError;
 use crate::log::{Behind, behind};
 
@@ -64,7 +63,23 @@ impl Replica {
             self.rescan(fabric, node, head);
             counts.rescans += 1;
         }
+        self.look_again(fabric);
         counts
+    }
+
+    /// Looks again at slots of which an earlier look said nothing (R5).
+    fn look_again<F: Fabric>(&mut self, fabric: &F) {
+        let slots = self.again.next();
+        let areas = self.areas;
+        let places: Vec<_> = slots.iter().map(|waiting| self.place(waiting.number)).collect();
+        let range = |(node, slot): &(NodeId, u32)| areas.segment(*node).range(*slot);
+        refresh_all(fabric, places.iter().map(range));
+        for (waiting, (node, slot)) in slots.into_iter().zip(places) {
+            let read = areas.segment(node).cached(fabric, slot);
+            if !self.learn_again(node, slot, read) {
+                self.again.put_back(waiting);
+            }
+        }
     }
 
     /// How far the log of `node` was read; `None` before its segment was.
@@ -82,24 +97,10 @@ impl Replica {
             Err(DescriptorError::Torn(_)) => torn.push(slot),
             Err(DescriptorError::Malformed) => self.remove(node, slot),
         });
-        // Being written just now, perhaps in place: of EVICTING and back to READY no log tells.
-        for _ in 0..damage::LOOKS_MAX {
-            if torn.is_empty() {
-                break;
-            }
-            damage::give_way();
-            refresh_all(fabric, torn.iter().map(|slot| segment.range(*slot)));
-            torn.retain(|slot| match segment.cached(fabric, *slot) {
-                Ok(content) => {
-                    self.learn(node, *slot, content);
-                    false
-                }
-                Err(_) => true,
-            });
-        }
-        // Damaged: nothing to find.
+        // Being written just now, perhaps in place: nothing to find for the moment (R5).
         for slot in torn {
             self.remove(node, slot);
+            self.again.add(self.number(node, slot));
         }
     }
 }

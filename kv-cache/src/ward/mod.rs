@@ -22,7 +22,7 @@ mod take;
 #[cfg(test)]
 pub(crate) use choose::AGAIN_MS;
 pub(crate) use choose::WardWatch;
-#[cfg(test)]
+#[cfg(any(test, feature = "proof"))]
 pub(crate) use empty::Ward;
 pub use homecoming::BeingEmptied;
 pub(crate) use take::settle_ward;
