@@ -1,6 +1,8 @@
 //! The cache on a simulated rack of two or three hosts, driven by one thread.
 
+mod aged;
 mod damage;
+mod elsewhere;
 mod evict;
 mod exchange;
 mod foreign;
@@ -11,14 +13,18 @@ mod hold_many;
 mod homecoming;
 mod lag;
 mod mutation;
+mod order;
 mod places;
 mod pressure;
 mod recovery;
 mod room;
 mod schedule;
+mod searches;
+mod shares;
 mod stray;
 mod torn;
 mod undecided;
+mod undecided_by_the_dead;
 mod unpublished;
 mod ward;
 mod ward_choice;
@@ -127,6 +133,31 @@ impl Rig {
             &self.rack.clock(index),
         )
         .unwrap()
+    }
+
+    /// Lets all nodes begin as if they had worked for long: `head` entries were announced by each, each
+    /// descriptor slot has had `generation` blocks, and each stamp nearly as many holds as it can number.
+    fn age(&self, head: u64, generation: u32) {
+        for node in 0..self.geometry.nodes {
+            let member = self.join(node);
+            let (fabric, layout) = (member.fabric(), *member.layout());
+            let application = member.superblock().application;
+            let region = layout.geometry();
+            let geometry =
+                CacheGeometry::decode(application, region.nodes, region.area_lines).unwrap();
+            let areas = Areas::new(layout, geometry);
+            member.area().word(0).unwrap().publish(fabric, head);
+            let (segment, stamps) =
+                (areas.own_segment(member.node(), member.area()), areas.own_stamps(member.area()));
+            let tombstone = DescriptorLine::free(member.node(), generation, false);
+            for slot in 0..geometry.descriptor_slots() {
+                segment.line(slot).publish(fabric, &tombstone);
+                for owner in layout.nodes() {
+                    stamps.word(owner, slot).publish(fabric, 0xfffe << 32);
+                }
+            }
+            member.leave();
+        }
     }
 
     /// The process of `member` dies, whatever it holds.
