@@ -260,7 +260,9 @@ fn a_guard_releases_on_unwind_and_so_does_a_wait() {
             panic!("inside");
         }));
         assert!(unwound.is_err());
-        let guard = staff.poll(&mut other).expect("released by the unwinding");
+        staff.work();
+        let guard = staff.poll(&mut other).expect("the agent released it after the unwinding");
+        assert!(guard.previous_holder_died(), "{protocol}: what it guards may be half done");
         let unwound = catch_unwind(AssertUnwindSafe(|| {
             let mut pending = local.begin_shared(LOCK, &rack.clock);
             assert!(pending.poll().unwrap().is_some(), "it is held elsewhere: this panics");

@@ -23,10 +23,14 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-// What a call returned. Zero is success; `cxl_shm_last_error` says what was wrong and what to do.
+// What a call returned. Zero is success, and what is larger is success with something to be told;
+// `cxl_shm_last_error` says what was wrong and what to do.
 typedef enum {
   // Done.
   CXL_SHM_ERROR_OK = 0,
+  // The lock is acquired, as with `CXL_SHM_ERROR_OK`. A thread that held it died, and what it protects may
+  // be half done: see `cxl_shm_acquire_lock`.
+  CXL_SHM_ERROR_HOLDER_DIED = 1,
   // This process is not attached to a region, or the calling one is a child of `fork`.
   CXL_SHM_ERROR_NOT_ATTACHED = -1,
   // An argument is null, not a text, out of range, or no pointer into the region.
@@ -106,14 +110,35 @@ CxlShmError cxl_shm_allocate_lock(uint32_t *lock);
 CxlShmError cxl_shm_free_lock(uint32_t lock);
 
 // Acquires a lock, and waits for it as long as it takes. Fails only when nobody can grant it (no
-// lock manager runs), or this node was declared dead.
+// lock manager runs), or this node was declared dead. A host that has found out that nobody can refuses at
+// once, until a lock manager runs again.
 //
 // What the lock protects is then read after `cxl_shm_refresh`.
+//
+// `CXL_SHM_ERROR_HOLDER_DIED` means that the calling thread holds the lock, and that a thread which held it
+// before died, with its process or its host, or panicked. Of a host that died nobody knows whether it held
+// the lock or waited for it: then the code is returned, too. Each holder is told until one calls
+// `cxl_shm_lock_is_consistent`. Promised is this:
+//
+// - Any part of what the dead thread stored under the lock may be visible, line by line of 64 bytes, whether
+//   it had published it or not. A program has to look, and to repair.
+// - None of its stores appears later: before the lock was released for it, its host moved all that
+//   programs of that host may have written to the device. This covers objects whose address `shmalloc`,
+//   `cxl_shm_get` or `cxl_shm_get_ptr` gave, and what was published or refreshed. It takes about 3 ms a chunk
+//   of 64 MiB in which such objects are, and nobody has the lock in that time.
+// - After the death of a host its stores have arrived, or are lost, before the lock is free: a host is fenced
+//   before its locks are released.
 CxlShmError cxl_shm_acquire_lock(uint32_t lock);
 
-// Acquires a lock, and waits for it at most `timeout_ms` milliseconds. After a time-out nothing
-// is held or left behind.
-CxlShmError cxl_shm_acquire_lock_within(uint32_t lock, uint64_t timeout_ms);
+// Acquires a lock as `cxl_shm_acquire_lock` does, and waits for it at most `timeout_ms` milliseconds. After a
+// time-out nothing is held or left behind.
+CxlShmError cxl_shm_acquire_lock_within(uint32_t lock,
+                                        uint64_t timeout_ms);
+
+// Says that what a lock protects is consistent again after `CXL_SHM_ERROR_HOLDER_DIED`, and has been
+// published: later holders are not told any more. Of a lock that the calling thread holds. Does nothing when
+// nobody had died.
+CxlShmError cxl_shm_lock_is_consistent(uint32_t lock);
 
 // Releases a lock that this thread holds. What it protects was published before.
 CxlShmError cxl_shm_release_lock(uint32_t lock);

@@ -4,12 +4,16 @@
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 
-/// What a call returned. Zero is success; `cxl_shm_last_error` says what was wrong and what to do.
+/// What a call returned. Zero is success, and what is larger is success with something to be told;
+/// `cxl_shm_last_error` says what was wrong and what to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub enum CxlShmError {
     /// Done.
     Ok = 0,
+    /// The lock is acquired, as with `CXL_SHM_ERROR_OK`. A thread that held it died, and what it protects may
+    /// be half done: see `cxl_shm_acquire_lock`.
+    HolderDied = 1,
     /// This process is not attached to a region, or the calling one is a child of `fork`.
     NotAttached = -1,
     /// An argument is null, not a text, out of range, or no pointer into the region.

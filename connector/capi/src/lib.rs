@@ -31,7 +31,7 @@ pub use heap::{shfree, shmalloc};
 pub use init::{CxlShmLocks, cxl_shm_init};
 pub use locks::{
     cxl_shm_acquire_lock, cxl_shm_acquire_lock_within, cxl_shm_allocate_lock, cxl_shm_free_lock,
-    cxl_shm_release_lock,
+    cxl_shm_lock_is_consistent, cxl_shm_release_lock,
 };
 pub use memory::{
     cxl_shm_clflush, cxl_shm_get_offset, cxl_shm_get_ptr, cxl_shm_publish, cxl_shm_refresh,

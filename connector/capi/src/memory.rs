@@ -57,6 +57,7 @@ pub extern "C" fn cxl_shm_get_ptr(offset: u64) -> *mut c_void {
         let extent = Extent::new(offset, 1).filter(|_| offset != NO_OFFSET).ok_or_else(|| {
             Failure::new(CxlShmError::BadArgument, format!("{offset:#x} is no offset of an object"))
         })?;
+        thread.member().may_write(extent);
         address_of(thread.fabric(), extent)
     });
     address.unwrap_or_else(|failure| (failure.keep(), std::ptr::null_mut()).1)
@@ -69,6 +70,7 @@ fn lines_at(
 ) -> CxlShmError {
     code(with_thread(|thread| {
         let extent = extent_at(thread.fabric(), address, bytes)?;
+        thread.member().may_write(extent);
         f(thread.fabric(), LineRange::covering(extent));
         Ok(())
     }))

@@ -74,6 +74,7 @@ pub unsafe extern "C" fn cxl_shm_get(name: *const c_char) -> *mut c_void {
         let root = root.ok_or_else(|| {
             Failure::new(CxlShmError::NotFound, format!("there is no object named \"{name}\""))
         })?;
+        thread.member().may_write(root.object.extent());
         address_of(thread.fabric(), root.object.extent())
     });
     address.unwrap_or_else(|failure| (failure.keep(), std::ptr::null_mut()).1)

@@ -37,6 +37,7 @@ fn two_processes_share_objects_and_locks() {
     let counters = ["0", "1"].map(|node| start(&program, &region, &[node, "count", ROUNDS]));
     let counted = counters.map(|counter| place(&finish(counter)));
     finish(start(&program, &region, &["0", "fork", ROUNDS]));
+    finish(start(&program, &region, &["0", "die", ROUNDS]));
     let said = finish(start(&program, &region, &["1", "read", ROUNDS]));
     let read = place(&said);
 

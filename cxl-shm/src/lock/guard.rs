@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use super::queue::Cohort;
+use super::queue::{Abandoned, Cohort};
 use super::shared_tier::{Competitor, Held, SharedTier};
 use super::stamp::Phase;
+use super::tally::is_for_programs;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::intent::{recover_own, redo_own};
-use crate::member::{Liveness, Member, Seat};
+use crate::member::{Liveness, Member, Seat, Settling};
 use crate::units::LockId;
 
 /// How often a host passes a lock on among its own threads before it gives it to other hosts. Each
@@ -22,13 +23,16 @@ pub const PASSING_US_MAX: u64 = 20;
 /// A lock between hosts, held until this is dropped.
 ///
 /// While it lives no other thread of any host holds the same lock. Dropped on unwind it first
-/// redoes the update in progress (L2), so that what it protects is never seen half done.
+/// redoes the update in progress (L2), so that what it protects is never seen half done. A program's lock is
+/// then left to the host's agent, as after a death (L5): later holders are told.
 pub struct SharedGuard<'m, F: Fabric, H: HostMemory, L: Liveness> {
     member: &'m Member<F, H, L>,
     clock: &'m dyn Clock,
     held: Held,
     cohort: Cohort,
     since_us: u64,
+    /// The thread was unwinding when it took the lock: then that is no sign of anything left undone.
+    unwinds: bool,
 }
 
 impl<'m, F: Fabric, H: HostMemory, L: Liveness> SharedGuard<'m, F, H, L> {
@@ -38,7 +42,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SharedGuard<'m, F, H, L> {
         held: Held,
         cohort: Cohort,
     ) -> Self {
-        Self { member, clock, held, cohort, since_us: clock.now_us() }
+        let unwinds = std::thread::panicking();
+        Self { member, clock, held, cohort, since_us: clock.now_us(), unwinds }
     }
 
     /// The member that holds it.
@@ -53,11 +58,38 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SharedGuard<'m, F, H, L> {
         self.held.lock
     }
 
+    /// Whether a holder of this lock, a program's, died or panicked with it in hand, and no later holder has
+    /// said that the data is consistent ([`Self::set_consistent`]). It may have been the one before this, or an
+    /// earlier one. Of a host that died nobody knows whether it held the lock or waited for it: then this says
+    /// yes.
+    ///
+    /// Any part of what that holder stored may be there, or none of it; nothing more of it appears later. That
+    /// holds for the memory that [`Member::may_write`] was told of on the dead holder's host, which all objects
+    /// are.
+    #[must_use]
+    pub fn previous_holder_died(&self) -> bool {
+        self.held.after_death
+    }
+
+    /// Says that the data is consistent again: later holders are not told of the death any more. Does nothing
+    /// when there was none. What was repaired has been published.
+    pub fn set_consistent(&mut self) {
+        if self.held.after_death {
+            let (seat, fabric) = (self.member.seat(), self.member.fabric());
+            Competitor::make_consistent(self.held, seat, fabric);
+            self.held.after_death = false;
+        }
+    }
+
     /// What the next thread of this host starts from, if it may have the lock before other hosts.
     fn next_cohort(&self) -> Option<Cohort> {
         let held_us = self.clock.now_us().saturating_sub(self.since_us);
-        let Cohort { passes, elapsed_us } = self.cohort;
-        let next = Cohort { passes: passes + 1, elapsed_us: elapsed_us.saturating_add(held_us) };
+        let Cohort { passes, elapsed_us, .. } = self.cohort;
+        let next = Cohort {
+            passes: passes + 1,
+            elapsed_us: elapsed_us.saturating_add(held_us),
+            after_death: self.held.after_death,
+        };
         (next.passes <= PASSES_MAX && next.elapsed_us < PASSING_US_MAX).then_some(next)
     }
 }
@@ -75,6 +107,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
         // Only after an unwind is an intent still open here.
         redo_own(seat, fabric, self.held.lock);
         let queue = seat.tier().queue(self.held.lock);
+        if is_for_programs(self.held.lock) && std::thread::panicking() && !self.unwinds {
+            queue.abandon(self.member.token());
+            return;
+        }
         if let Some(cohort) = self.next_cohort()
             && queue.pass(self.member.token(), cohort)
         {
@@ -87,16 +123,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
 }
 
 /// Ends what a dead thread of this host left of `lock`: redo, close, release, in that order (L2).
-/// The caller has the host's turn. Does nothing where nothing was left; a lock that was passed, and
-/// that nobody takes over, is released too: its intent was closed before it was passed.
-pub(crate) fn recover<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    lock: LockId,
-) {
-    recover_seat(member.seat(), member.fabric(), lock);
-}
-
-/// As [`recover`], for who has no more than the seat.
+/// The caller has the host's turn. Does nothing where nothing was left. Where [`is_unsettled`] says so, what
+/// programs may have written is on the device (L5).
 pub(crate) fn recover_seat<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
     if seat.tier().stamp(lock).phase == Phase::Hold {
         recover_own(seat, fabric, lock);
@@ -105,14 +133,75 @@ pub(crate) fn recover_seat<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F,
     Competitor::release_after_death(seat, fabric, lock);
 }
 
+/// Releases a lock that was passed, and that nobody takes over: the one who passed it was done.
+pub(super) fn release_passed<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+    // Who passes says in the queue's word whether a holder had died; here the tally says so.
+    if let Some(held) = Held::passed(seat, lock, false) {
+        Competitor::release(held, seat, fabric);
+    }
+}
+
+/// Whether a thread that died with `lock` may have left stores of a program in this host's caches (L5).
+pub(super) fn is_unsettled<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool {
+    is_for_programs(lock) && seat.tier().stamp(lock).phase == Phase::Hold
+}
+
 /// Ends what nobody of this host looks after: locks whose holders died, and locks that were passed
-/// and not taken over. For the agent, at each beat.
-pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) {
+/// and not taken over. For the agent, at each beat, which goes on to beat while much is moved to the device.
+/// Without a `beat` only what is done at once: programs' locks with dead holders are left to the agent.
+pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    beat: Option<&dyn Fn()>,
+) {
+    let (seat, fabric, me) = (member.seat(), member.fabric(), member.token());
+    let mut unsettled = Vec::new();
     for lock in (0..member.layout().locks()).map(LockId) {
-        let queue = member.seat().tier().queue(lock);
-        if queue.take_abandoned(member.token(), member) {
-            recover(member, lock);
-            queue.release(member.token());
+        if beat.is_none() && is_unsettled(seat, lock) {
+            continue;
         }
+        let queue = seat.tier().queue(lock);
+        match queue.take_abandoned(me, member) {
+            Some(Abandoned::ByDead) if is_unsettled(seat, lock) => unsettled.push(lock),
+            Some(Abandoned::ByDead) => {
+                recover_seat(seat, fabric, lock);
+                queue.release(me);
+            }
+            Some(Abandoned::Passed) => {
+                release_passed(seat, fabric, lock);
+                queue.release(me);
+            }
+            None => {}
+        }
+    }
+    if unsettled.is_empty() {
+        return;
+    }
+    // Once for all of them: nobody knows which of them guards what.
+    settle(seat, fabric, &unsettled, || beat.into_iter().for_each(|beat| beat()));
+    for lock in unsettled {
+        recover_seat(seat, fabric, lock);
+        seat.tier().queue(lock).release(me);
+    }
+}
+
+/// Ends what dead processes left of all locks. For the last process of a host, which is alone.
+pub(crate) fn recover_all<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, beat: impl Fn()) {
+    let locks = || (0..seat.layout().locks()).map(LockId);
+    let unsettled: Vec<LockId> = locks().filter(|lock| is_unsettled(seat, *lock)).collect();
+    if !unsettled.is_empty() {
+        settle(seat, fabric, &unsettled, beat);
+    }
+    locks().for_each(|lock| recover_seat(seat, fabric, lock));
+}
+
+fn settle<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, locks: &[LockId], beat: impl Fn()) {
+    let mut settling = Settling::begin(seat);
+    tracing::warn!(
+        node = %seat.node(), ?locks, bytes = settling.bytes(),
+        "a process died with locks in hand: what programs of this host may have written is moved to the \
+         device before they are released"
+    );
+    while !settling.step(fabric) {
+        beat();
     }
 }

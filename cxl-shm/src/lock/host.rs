@@ -31,7 +31,7 @@ impl HolderToken {
     }
 
     /// Names no process: what a thread leaves in a lock that it gave up while unwinding.
-    const NOBODY: Self = Self(0xffff);
+    pub(super) const NOBODY: Self = Self(0xfffe);
 
     /// The holder's registry slot.
     #[must_use]

@@ -15,6 +15,8 @@
 //! - **L4** No waiter is overtaken without bound: threads of a host take turns in the order in which
 //!   they came, a host that has had the lock goes to the end of the hosts' queue, and what is passed
 //!   within a host is bounded.
+//! - **L5** Nothing that a dead holder of a program's lock stored appears after the lock was released for
+//!   it. Every later holder is told of the death, until one says that the data is consistent (`tally`).
 //!
 //! While a thread holds one of the region's own locks it waits for no process of its own host that may
 //! stand still: all hosts would wait with it. `Unlocked` in `alloc/heap/unlocked.rs` holds the heap to that.
@@ -31,6 +33,7 @@ mod queue;
 mod shared_tier;
 pub(crate) mod stamp;
 mod table;
+mod tally;
 #[cfg(test)]
 mod tests;
 
@@ -38,7 +41,7 @@ pub use error::LockError;
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use guard::recover_seat;
 pub use guard::{PASSES_MAX, PASSING_US_MAX, SharedGuard};
-pub(crate) use guard::{end_abandoned, recover};
+pub(crate) use guard::{end_abandoned, recover_all};
 pub use host::{HolderToken, HostAcquire, HostLock};
 pub(crate) use host_turn::wait_for_host_lock;
 pub use pending::{PendingLock, TRY_MS};
@@ -47,3 +50,4 @@ pub(crate) use queue::{HostQueue, Living, QueueWords};
 pub(crate) use shared_tier::Held;
 pub(crate) use shared_tier::{Competitor, SharedTier, clear_requests_of};
 pub use table::{AllocateLockError, FreeLockError};
+pub(crate) use tally::is_for_programs;

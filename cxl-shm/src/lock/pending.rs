@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::guard::recover;
+use super::guard::{is_unsettled, recover_seat, release_passed};
 use super::manager_watch::ManagerWatch;
 use super::queue::{Cohort, Place, Turn};
 use super::shared_tier::{Competitor, DamagedRequest, Held, SharedTier};
@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::layout::LockProtocol;
-use crate::member::{Liveness, Member};
+use crate::member::{Liveness, Member, Settling};
 use crate::units::LockId;
 
 /// How long a try of a lock that nobody else wants waits for the lock manager's grant, or for
@@ -43,6 +43,9 @@ pub struct PendingLock<'m, F: Fabric, H: HostMemory, L: Liveness> {
 enum Stage {
     /// In the host's queue.
     Queued(Place),
+    /// The host's turn is ours, and the one before us died with the lock: what programs may have written
+    /// goes to the device, a part at each poll.
+    Settling(Settling),
     /// The host's turn is ours, and we compete with other hosts.
     Competing(Competitor),
     /// Acquired.
@@ -134,9 +137,16 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
                 };
                 let passed = match turn {
                     Turn::Fresh => None,
-                    Turn::Passed(cohort) => Held::passed(seat, lock).map(|held| (held, cohort)),
+                    Turn::Passed(cohort) => {
+                        let held = Held::passed(seat, lock, cohort.after_death);
+                        held.map(|held| (held, cohort))
+                    }
+                    Turn::Recovered if is_unsettled(seat, lock) => {
+                        self.stage = Stage::Settling(Settling::begin(seat));
+                        return Ok(None);
+                    }
                     Turn::Recovered => {
-                        recover(member, lock);
+                        recover_seat(seat, fabric, lock);
                         None
                     }
                 };
@@ -144,14 +154,14 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
                     crash::reach(CrashPoint::LockTakenOver);
                     return Ok(Some(self.end(held, cohort)));
                 }
-                if !Competitor::has_tickets(seat, lock) {
-                    // What was passed could be taken over, what others hold in this host too.
-                    queue.release(member.token());
-                    self.stage = Stage::Queued(queue.enter(member.token()));
-                    return Err(LockError::TicketsUsedUp { node: seat.node(), lock });
+                self.compete()
+            }
+            Stage::Settling(settling) => {
+                if !settling.step(fabric) {
+                    return Ok(None);
                 }
-                self.stage = Stage::Competing(Competitor::begin(seat, fabric, lock));
-                Ok(None)
+                recover_seat(seat, fabric, lock);
+                self.compete()
             }
             Stage::Competing(competitor) => match competitor.poll(seat, fabric) {
                 Ok(Some(held)) => Ok(Some(self.end(held, Cohort::default()))),
@@ -168,6 +178,21 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
         }
     }
 
+    /// With the host's turn.
+    fn compete(&mut self) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+        let (member, lock) = (self.member, self.lock);
+        let (seat, fabric) = (member.seat(), member.fabric());
+        if !Competitor::has_tickets(seat, lock) {
+            // What was passed could be taken over, what others hold in this host too.
+            let queue = seat.tier().queue(lock);
+            queue.release(member.token());
+            self.stage = Stage::Queued(queue.enter(member.token()));
+            return Err(LockError::TicketsUsedUp { node: seat.node(), lock });
+        }
+        self.stage = Stage::Competing(Competitor::begin(seat, fabric, lock));
+        Ok(None)
+    }
+
     fn end(&mut self, held: Held, cohort: Cohort) -> SharedGuard<'m, F, H, L> {
         self.stage = Stage::Over;
         SharedGuard::new(self.member, self.clock, held, cohort)
@@ -182,10 +207,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for PendingLock<'_, F, H, L> {
             Stage::Queued(_) => {
                 // Passed to us in the last moment, and nobody else is there (Q4).
                 if queue.withdraw(token) {
-                    recover(self.member, self.lock);
+                    release_passed(seat, fabric, self.lock);
                     queue.release(token);
                 }
             }
+            // The next to look begins anew, or the agent.
+            Stage::Settling(_) => queue.abandon(token),
             Stage::Competing(competitor) => {
                 competitor.withdraw(seat, fabric);
                 queue.release(token);

@@ -10,7 +10,8 @@
 //!   has written its word is overtaken by nobody who comes after it.
 //! - **Q3** The word of a dead waiter is cleared by whoever finds it dead, and by whoever has its
 //!   place in the registry next. A dead owner is taken over like a free lock, and the taker is told:
-//!   what the dead one left half done is redone or undone before anything else.
+//!   what the dead one left half done is redone or undone before anything else. An owner that cannot end
+//!   its turn in order leaves a token that names nobody.
 //! - **Q4** Who passes looks for waiters again after it has passed, and who withdraws looks at the
 //!   owner word after it has cleared its own: whichever looks last sees that nobody is left to take
 //!   the lock over, and releases it. What both miss by dying is found by the host's agent.
@@ -39,6 +40,9 @@ const TICKET_MASK: u64 = (1 << TICKET_BITS) - 1;
 /// Low half-word of an owner word that says "passed": no token ends like this.
 const PASSED: u64 = 0xffff;
 const _: () = assert!((PROCESSES_MAX as u64) < PASSED);
+/// Beside the number of passes.
+const AFTER_DEATH: u64 = 1 << 31;
+const PASSES_MASK: u64 = 0x7fff;
 const ELAPSED_SHIFT: u32 = 32;
 const ELAPSED_US_MAX: u64 = u32::MAX as u64;
 
@@ -73,6 +77,8 @@ pub(crate) trait Living {
 pub(crate) struct Cohort {
     pub(crate) passes: u16,
     pub(crate) elapsed_us: u64,
+    /// A holder before died, and nobody has made the data consistent since (L5).
+    pub(crate) after_death: bool,
 }
 
 /// A thread's place in the queue of one lock, until it has its turn or withdraws.
@@ -100,6 +106,15 @@ pub(crate) enum Turn {
     Recovered,
 }
 
+/// What nobody looked after.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Abandoned {
+    /// It was passed in order, and not taken over.
+    Passed,
+    /// Its owner died (Q3).
+    ByDead,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     Free,
@@ -112,8 +127,9 @@ impl Owner {
         match word & 0xffff {
             0 => Self::Free,
             PASSED => Self::Passed(Cohort {
-                passes: u16::try_from(word >> 16 & 0xffff).unwrap_or(u16::MAX),
+                passes: u16::try_from(word >> 16 & PASSES_MASK).unwrap_or(u16::MAX),
                 elapsed_us: word >> ELAPSED_SHIFT,
+                after_death: word & AFTER_DEATH != 0,
             }),
             _ => Self::Thread(HolderToken::from_word(word)),
         }
@@ -122,9 +138,10 @@ impl Owner {
     fn word(self) -> u64 {
         match self {
             Self::Free => 0,
-            Self::Passed(Cohort { passes, elapsed_us }) => {
+            Self::Passed(Cohort { passes, elapsed_us, after_death }) => {
                 let elapsed = elapsed_us.min(ELAPSED_US_MAX) << ELAPSED_SHIFT;
-                elapsed | u64::from(passes) << 16 | PASSED
+                let told = if after_death { AFTER_DEATH } else { 0 };
+                elapsed | told | (u64::from(passes) & PASSES_MASK) << 16 | PASSED
             }
             Self::Thread(token) => token.word(),
         }
@@ -266,20 +283,32 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
         let _ = self.memory.compare_exchange(self.words.owner, me.word(), 0);
     }
 
+    /// Gives the lock up as a dead owner does: the shared lock is held, and what its holder left is not
+    /// ended. The next who looks recovers it, or the agent.
+    pub(crate) fn abandon(&self, me: HolderToken) {
+        let nobody = HolderToken::NOBODY.word();
+        let _ = self.memory.compare_exchange(self.words.owner, me.word(), nobody);
+    }
+
     /// Takes what nobody looks after: a lock whose owner is dead, or that was passed and not taken
     /// over. For the host's agent, which then ends it; a waiter that is only slow goes to the shared
     /// tier by itself.
-    pub(crate) fn take_abandoned(&self, me: HolderToken, living: &impl Living) -> bool {
+    pub(crate) fn take_abandoned(
+        &self,
+        me: HolderToken,
+        living: &impl Living,
+    ) -> Option<Abandoned> {
         let found = self.memory.load(self.words.owner);
         let abandoned = match Owner::from_word(found) {
-            Owner::Free => false,
+            Owner::Free => None,
             Owner::Passed(_) => {
                 self.forget_dead(me, living);
-                true
+                Some(Abandoned::Passed)
             }
-            Owner::Thread(owner) => !living.holds(owner),
-        };
-        abandoned && self.memory.compare_exchange(self.words.owner, found, me.word()).is_ok()
+            Owner::Thread(owner) => (!living.holds(owner)).then_some(Abandoned::ByDead),
+        }?;
+        self.memory.compare_exchange(self.words.owner, found, me.word()).ok()?;
+        Some(abandoned)
     }
 
     /// Clears the words of dead waiters, so that nothing is passed to them again.

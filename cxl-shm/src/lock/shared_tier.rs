@@ -38,9 +38,15 @@ pub(crate) trait SharedTier: Clone + Eq + Hash + Debug + Sized {
     /// Releases. Everything the lock protects has been published (A3).
     fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F);
 
-    /// Ends what a thread that died waiting or holding had begun, or that was passed and not taken
-    /// over. Intents were redone before.
+    /// Ends what a thread that died waiting or holding had begun. Intents were redone before; of a program's
+    /// lock that it held, what it may have stored is on the device, and later holders are told (L5).
     fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId);
+
+    /// Later holders are not told any more that one before them died (L5): from the release on.
+    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F);
+
+    /// Whether a former life of this node may have held `lock`, a program's. Only while the host joins.
+    fn may_have_held<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool;
 
     /// Whether a node other than this one wants or holds `lock`: one parallel look.
     fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
@@ -67,13 +73,20 @@ pub(crate) trait SharedTier: Clone + Eq + Hash + Debug + Sized {
 pub(crate) struct Held {
     pub(super) lock: LockId,
     pub(super) ticket: u64,
+    /// A holder died, and nobody has made the data consistent since (L5).
+    pub(super) after_death: bool,
 }
 
 impl Held {
     /// What the host holds of `lock`, for the thread that it was passed to: no other is at it.
-    pub(crate) fn passed<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> Option<Self> {
+    pub(crate) fn passed<H: HostMemory>(
+        seat: &Seat<H>,
+        lock: LockId,
+        after_death: bool,
+    ) -> Option<Self> {
         let stamp = seat.tier().stamp(lock);
-        (stamp.phase == Phase::Hold).then_some(Self { lock, ticket: stamp.ticket })
+        let held = Self { lock, ticket: stamp.ticket, after_death };
+        (stamp.phase == Phase::Hold).then_some(held)
     }
 }
 
@@ -147,6 +160,20 @@ impl SharedTier for Competitor {
                 arbitrated::Acquire::release_after_death(seat, fabric, lock)
             }
             LockProtocol::Bakery => bakery::Acquire::release_after_death(seat, fabric, lock),
+        }
+    }
+
+    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::make_consistent(held, seat, fabric),
+            LockProtocol::Bakery => bakery::Acquire::make_consistent(held, seat, fabric),
+        }
+    }
+
+    fn may_have_held<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::may_have_held(seat, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::may_have_held(seat, fabric, lock),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The one-word state of an arbitrated lock: term, phase and ticket.
 
 /// Bits of a ticket. A ticket only grows (rule A2): 2^37 acquisitions of one lock by one node.
-const TICKET_BITS: u32 = 38;
+pub(super) const TICKET_BITS: u32 = 38;
 const TICKET_MASK: u64 = (1 << TICKET_BITS) - 1;
 /// No ticket reaches this.
 pub(crate) const TICKET_END: u64 = TICKET_MASK;
@@ -33,7 +33,7 @@ impl Stamp {
         let phase = match word >> TICKET_BITS & 3 {
             1 => Phase::Wait,
             2 => Phase::Hold,
-            // 3 is never written; read as idle it grants nothing.
+            // 3 is in grants only (L5), which are compared as words.
             _ => Phase::Idle,
         };
         let term = word >> (TICKET_BITS + PHASE_BITS);
@@ -50,6 +50,12 @@ impl Stamp {
     }
 }
 
+/// What a manager of `term` writes to grant `ticket`: with a bit more when the holder is to be told that
+/// one before it died (L5).
+pub(super) fn grant_word(term: u64, ticket: u64, tells: bool) -> u64 {
+    Stamp { term, phase: Phase::Hold, ticket }.word() | u64::from(tells) << TICKET_BITS
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +69,11 @@ mod tests {
             let phase = [Phase::Idle, Phase::Wait, Phase::Hold][usize::from(phase)];
             let stamp = Stamp { term, phase, ticket };
             prop_assert_eq!(Stamp::from_word(stamp.word()), stamp);
+            let grants = [false, true].map(|tells| grant_word(term, ticket, tells));
+            prop_assert_ne!(grants[0], grants[1]);
+            let held = Stamp { term, phase: Phase::Hold, ticket };
+            prop_assert_eq!(Stamp::from_word(grants[0]), held);
+            prop_assert_eq!(Stamp::from_word(grants[1]), Stamp { phase: Phase::Idle, ..held });
         }
     }
 }

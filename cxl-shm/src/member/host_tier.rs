@@ -31,7 +31,7 @@ use crate::fabric::HostMemory;
 use crate::layout::Geometry;
 use crate::lock::stamp::Stamp;
 use crate::lock::{HolderToken, HostLock, HostQueue, QueueWords};
-use crate::units::{Incarnation, LockId, NODES_MAX, NodeId};
+use crate::units::{ChunkId, Incarnation, LockId, NODES_MAX, NodeId};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"RACKTI\0\0");
 /// Version of this layout. Raise it whenever a word of the tier moves or changes its meaning, here, in
@@ -160,6 +160,31 @@ impl<H: HostMemory> HostTier<H> {
     /// The silence `found` is over, or begins; unless somebody knows better by now.
     pub(crate) fn swap_silence(&self, found: u64, now: u64) {
         let _ = self.memory.compare_exchange(silence_at(self.locks), found, now);
+    }
+
+    /// Takes note that programs of this host may write `chunk`, one of `chunks`. Mostly it is known.
+    pub(crate) fn note_written(&self, chunk: ChunkId, chunks: u32) {
+        let (at, bit) = self.written_bit(chunk, chunks);
+        let mut word = self.memory.load(at);
+        while word & bit == 0 {
+            match self.memory.compare_exchange(at, word, word | bit) {
+                Ok(_) => return,
+                Err(found) => word = found,
+            }
+        }
+    }
+
+    /// Whether programs of this host may have written `chunk`, one of `chunks`, since it joined. In a large
+    /// region several chunks in a row have one bit.
+    pub(crate) fn may_be_written(&self, chunk: ChunkId, chunks: u32) -> bool {
+        let (at, bit) = self.written_bit(chunk, chunks);
+        self.memory.load(at) & bit != 0
+    }
+
+    fn written_bit(&self, chunk: ChunkId, chunks: u32) -> (usize, u64) {
+        let bits = WRITTEN_WORDS * u64::BITS as usize;
+        let index = chunk.0 as usize / (chunks as usize).div_ceil(bits).max(1);
+        (written_at(self.locks) + index / u64::BITS as usize, 1 << (index % u64::BITS as usize))
     }
 
     /// Makes the tier anew. The caller is alone with it.

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::consensus::Ballots;
 use super::door::{Marks, Outside, Visitor};
-use super::settle::{settle_own, settle_recoveries};
+use super::settle::{Settling, settle_own, settle_recoveries};
 use super::slot::{Slot, recoverers_at_work};
 use super::{
     HOST_TIER_FOLDER, HostTier, Liveness, LossCause, Member, MembershipLost, ProcessIdentity,
@@ -16,8 +16,8 @@ use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, refresh_all};
 use crate::intent::redo_own;
 use crate::layout::{Arrival, HostName, NodeLine, NodeState, SuperblockError, read_superblock};
-use crate::lock::arbitrated::obey_newest_term;
-use crate::lock::{Competitor, SharedTier};
+use crate::lock::arbitrated::{beat_heart, obey_newest_term};
+use crate::lock::{Competitor, SharedTier, is_for_programs};
 use crate::mutant::{self, Mutant};
 use crate::units::{Incarnation, LockId, NodeId};
 
@@ -254,9 +254,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             return LeaveOutcome::NodeLeft;
         }
         // Whatever dead processes of this host left of the region's locks ends here.
-        for lock in (0..self.layout().locks()).map(LockId) {
-            crate::lock::recover(&self, lock);
-        }
+        crate::lock::recover_all(&self.seat, &self.fabric, || self.tick());
         // The agent's thread has ended, or there was none: the heart goes on from here. What a lock manager
         // of this host was at when it died passes on now (R4).
         super::recovery::resign(&self);
@@ -284,6 +282,24 @@ fn take_slot<F: Fabric, H: HostMemory>(
 ) -> Result<Incarnation, JoinError> {
     let passed = vacate(seat, fabric, uuid, host, process, clock)?;
     move_in(seat, fabric, uuid, host, &passed)
+}
+
+/// L5: the former life of this host may have held programs' locks, which are released in its name further on.
+/// First goes to the device what its programs may have written, by the map in its tier, if that is there
+/// still.
+fn settle_holders<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, uuid: [u64; 2]) {
+    let (layout, node) = (seat.layout(), seat.node());
+    let mut locks = (0..layout.locks()).map(LockId).filter(|lock| is_for_programs(*lock));
+    if !locks.any(|lock| Competitor::may_have_held(seat, fabric, lock)) {
+        return;
+    }
+    let mut settling = match seat.tier().life(uuid, node) {
+        Some(_) => Settling::begin(seat),
+        None => Settling::all_heaps(layout, fabric),
+    };
+    while !settling.step(fabric) {
+        beat_heart(seat, fabric);
+    }
 }
 
 /// The rest of a join, after the door was passed: the slot says that this host lives there.
@@ -317,6 +333,7 @@ pub(crate) fn move_in<F: Fabric, H: HostMemory>(
         passed.step_back(seat, fabric);
         return Err(JoinError::BadTicket { node, lock });
     }
+    settle_holders(seat, fabric, uuid);
     seat.tier().reset(uuid, node, incarnation, host.pid_namespace);
     crash::reach(CrashPoint::JoinTierReset);
 

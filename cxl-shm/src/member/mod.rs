@@ -56,7 +56,7 @@ pub use recovery::RecoveryNews;
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use recovery::{Recovery, Remembered, resign};
 pub(crate) use seat::Seat;
-pub(crate) use settle::PART_LINES;
+pub(crate) use settle::{PART_LINES, Settling};
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use settle::{settle_killed, settle_recovery};
 #[cfg(any(test, feature = "proof"))]
@@ -77,7 +77,7 @@ use crate::lock::{
     HolderToken, HostAcquire, HostLock, Living, LockError, PendingLock, SharedGuard,
     wait_for_host_lock,
 };
-use crate::units::{ChunkId, Incarnation, LockId, NodeId};
+use crate::units::{ChunkId, Extent, Incarnation, LockId, NodeId};
 
 /// How long a heart may stand still, on the watcher's own clock, before its owner is suspected.
 pub const SUSPECT_MS: u64 = 1500;
@@ -305,6 +305,20 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         PendingLock::begin(self, lock, clock)
     }
 
+    /// Takes note that programs of this host may write in `extent` from now on, under a program's lock say,
+    /// until the host leaves. Allocating an object and taking one over do so; this is for whoever works
+    /// with addresses. After a death inside a lock all of it is moved to the device (L5 in
+    /// [`crate::lock`]). What lies outside the chunks is ignored.
+    pub fn may_write(&self, extent: Extent) {
+        let layout = self.layout();
+        let at = |offset| Extent::new(offset, 1).and_then(|byte| layout.chunk_of(byte));
+        let last = extent.end().saturating_sub(1);
+        let (Some(first), Some(last)) = (at(extent.offset()), at(last)) else { return };
+        for chunk in (first.0..=last.0).map(ChunkId) {
+            self.seat.tier().note_written(chunk, layout.chunks());
+        }
+    }
+
     /// Takes a free chunk of the region for this node.
     ///
     /// After return every host sees whose it is. `purpose` belongs to the layer above.
@@ -357,12 +371,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     }
 
     /// Ends what dead processes of this host left of the region's locks, without waiting for
-    /// anybody: updates are redone, locks released. False when an update of this node is still
+    /// anybody: updates are redone, locks released. Programs' locks are left to the host's agent, which moves
+    /// much to the device before it releases them (L5). False when an update of this node is still
     /// open, under way or on the way to be redone: what the dead own is not known yet, and they
     /// are not to be struck off ([`Self::forget_process`]).
     #[must_use]
     pub fn recover_locks(&self) -> bool {
-        crate::lock::end_abandoned(self);
+        crate::lock::end_abandoned(self, None);
         !crate::intent::is_any_open(&self.seat, &self.fabric)
     }
 
@@ -390,7 +405,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             return true;
         }
         self.tick();
-        crate::lock::end_abandoned(self);
+        crate::lock::end_abandoned(self, Some(&|| self.tick()));
         crate::alloc::end_abandoned_request(self);
         self.resign_unless_managed();
         true

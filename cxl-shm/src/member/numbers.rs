@@ -6,7 +6,7 @@
 use super::hearts::NodeHeart;
 use crate::fabric::{Fabric, refresh_all};
 use crate::layout::{Layout, LockProtocol};
-use crate::lock::arbitrated::newest_claim;
+use crate::lock::arbitrated::{newest_claim, tickets_used};
 use crate::lock::stamp::{TERM_MAX, TICKET_END};
 use crate::units::{LockId, NodeId};
 
@@ -61,7 +61,7 @@ impl NumberUse {
             refresh_all(fabric, layout.nodes().map(|node| layout.requests(node).range()));
             for node in layout.nodes() {
                 found.extend((0..layout.locks()).map(LockId).map(|lock| {
-                    let ticket = layout.request(node, lock).cached(fabric);
+                    let ticket = tickets_used(layout.request(node, lock).cached(fabric));
                     // One beyond all counting is damaged, and not gone on from (M5).
                     let (number, most) = (EndingNumber::Tickets { node, lock }, TICKET_END);
                     Self { number, used: ticket.min(most), most }

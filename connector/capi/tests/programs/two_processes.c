@@ -1,15 +1,16 @@
 /* Two processes of two nodes over one region: run as
  *
- *     two_processes REGION NODE write|read|count|fork ROUNDS
+ *     two_processes REGION NODE write|read|count|fork|die ROUNDS
  *
  * "write" makes an object, fills it, and names it; "read" finds it by its name, mapped at another
  * address, checks it and frees it; "count" adds one to a counter ROUNDS times under a lock; "fork" holds that
- * lock while a child that it forked ends. */
+ * lock while a child that it forked ends; "die" comes after a process of the same node that died with that lock. */
 #define _GNU_SOURCE
 #include "cxl_shm.h"
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,6 +111,41 @@ static void fork_with_a_lock(void) {
     say_place("forked", shared);
 }
 
+/* A child that was forked before anything was attached dies with the lock in hand. */
+static void die_with_a_lock(const char *region, int node) {
+    pid_t child = fork();
+    if (child == 0) {
+        must(cxl_shm_attach(region, (uint16_t)node), "attach to die");
+        board *shared = find();
+        must(cxl_shm_acquire_lock(shared->lock), "acquire to die");
+        shared->words[1] = 77;
+        raise(SIGKILL);
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFSIGNALED(status)) {
+        fprintf(stderr, "the child did not die: status %d\n", status);
+        exit(1);
+    }
+}
+
+/* Each holder is told, until one says that what the lock protects is consistent. */
+static void come_after_the_dead(void) {
+    board *shared = find();
+    uint32_t lock = shared->lock;
+    expect(CXL_SHM_ERROR_HOLDER_DIED, cxl_shm_acquire_lock(lock), "acquire after a death");
+    must(cxl_shm_release_lock(lock), "release after a death");
+    expect(CXL_SHM_ERROR_HOLDER_DIED, cxl_shm_acquire_lock_within(lock, 10000), "acquire again");
+    must(cxl_shm_refresh(shared, sizeof *shared), "refresh");
+    shared->words[1] = 1;
+    must(cxl_shm_publish(shared, sizeof *shared), "publish");
+    must(cxl_shm_lock_is_consistent(lock), "consistent");
+    must(cxl_shm_release_lock(lock), "release");
+    expect(CXL_SHM_ERROR_NOT_HELD, cxl_shm_lock_is_consistent(lock), "consistent, and not held");
+    must(cxl_shm_acquire_lock(lock), "acquire what was repaired");
+    must(cxl_shm_release_lock(lock), "release what was repaired");
+    say_place("repaired", shared);
+}
+
 static void read_board(void) {
     board *found = find();
     for (uint64_t i = 0; i < WORDS; i++) {
@@ -150,7 +186,7 @@ static void read_board(void) {
 
 int main(int argc, char **argv) {
     if (argc != 5) {
-        fprintf(stderr, "usage: two_processes REGION NODE write|read|count|fork ROUNDS\n");
+        fprintf(stderr, "usage: two_processes REGION NODE write|read|count|fork|die ROUNDS\n");
         return 2;
     }
     int node = atoi(argv[2]);
@@ -162,6 +198,9 @@ int main(int argc, char **argv) {
         perror("mmap");
         return 1;
     }
+    if (strcmp(argv[3], "die") == 0) {
+        die_with_a_lock(argv[1], node);
+    }
     must(cxl_shm_attach(argv[1], (uint16_t)node), "attach");
     expect(CXL_SHM_ERROR_BAD_ARGUMENT, cxl_shm_attach(argv[1], 0), "attach again");
     if (strcmp(argv[3], "write") == 0) {
@@ -170,6 +209,8 @@ int main(int argc, char **argv) {
         count(strtoull(argv[4], NULL, 10));
     } else if (strcmp(argv[3], "fork") == 0) {
         fork_with_a_lock();
+    } else if (strcmp(argv[3], "die") == 0) {
+        come_after_the_dead();
     } else {
         read_board();
     }

@@ -167,7 +167,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         let offset = self.mended(|heap| heap.take(room))?;
         let life = (self.member.node(), self.member.incarnation());
         // M1: the chunk is this node's, and no object was there.
-        let object = |extent| Object::new(extent, Some(life));
+        let object = |extent| {
+            self.member.may_write(extent);
+            Object::new(extent, Some(life))
+        };
         Ok(offset.and_then(|offset| Extent::new(offset, room.bytes())).map(object))
     }
 

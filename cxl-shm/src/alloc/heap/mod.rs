@@ -173,6 +173,7 @@ pub(crate) fn take_over<F: Fabric, H: HostMemory, L: Liveness>(
     let object = find(member, offset).ok_or(TakeOverError::NotAnObject { offset })?;
     // M4: told of the object, we drop what our caches held of it before.
     member.fabric().refresh(object.area().range());
+    member.may_write(object.extent());
     // M1: by calling this the caller says that the object was handed over to this host.
     Ok(Object::new(object.extent(), object.life()))
 }

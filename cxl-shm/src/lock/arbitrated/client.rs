@@ -4,12 +4,14 @@
 //! its term.
 
 use super::manager_of;
+use super::request::{Request, ended, tally_of};
 use super::summary::{Summary, is_hidden, tell_manager};
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, PublishBatch};
+use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
-use crate::lock::stamp::{Phase, Stamp, TICKET_END};
+use crate::lock::stamp::{Phase, Stamp, TICKET_END, grant_word};
+use crate::lock::tally::{self, Tally, is_for_programs};
 use crate::member::Seat;
 use crate::mutant::{self, Mutant};
 use crate::units::{LockId, NodeId};
@@ -37,7 +39,7 @@ impl SharedTier for Acquire {
         }
         crash::reach(CrashPoint::LockStamped);
         // In this order: a manager that is told finds the request.
-        seat.request(lock).publish(fabric, ticket);
+        publish_ticket(seat, fabric, lock, ticket);
         crash::reach(CrashPoint::LockTicketPublished);
         let told = tell_manager(seat, fabric, lock);
         crash::reach(CrashPoint::LockRequested);
@@ -58,8 +60,9 @@ impl SharedTier for Acquire {
         let index = seat.layout().grant_index(seat.node(), lock);
         let grants = seat.layout().grants(manager);
         let grant = grants.word(index).expect("the index is in the layout").fresh(fabric);
-        let expected = Stamp { term: waiting.term, phase: Phase::Hold, ticket }.word();
-        let ungranted = grant != expected
+        let after_death = grant == grant_word(waiting.term, ticket, true);
+        let ungranted = !after_death
+            && grant != grant_word(waiting.term, ticket, false)
             && !(mutant::is(Mutant::NoTermCheck) && is_granted_by_any(seat, fabric, index, ticket));
         if ungranted {
             // S2. After the look: a request that was granted needs no more.
@@ -76,7 +79,7 @@ impl SharedTier for Acquire {
             return Ok(None);
         }
         crash::reach(CrashPoint::LockHeld);
-        Ok(Some(Held { lock, ticket }))
+        Ok(Some(Held { lock, ticket, after_death }))
     }
 
     fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
@@ -94,9 +97,28 @@ impl SharedTier for Acquire {
 
     fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
         let stamp = seat.tier().stamp(lock);
-        if stamp.phase != Phase::Idle {
-            end(seat, fabric, lock, stamp.ticket);
+        match stamp.phase {
+            Phase::Hold if is_for_programs(lock) => {
+                let (layout, node) = (seat.layout(), seat.node());
+                let own = Request::from_word(seat.request(lock).own(fabric)).tally;
+                let others = tally::of_others(layout, fabric, node, lock, tally_of);
+                let request =
+                    Request { ticket: stamp.ticket + 1, tally: own.max(others).after_death() };
+                seat.request(lock).publish(fabric, request.word());
+                go_idle(seat, lock, stamp.ticket + 1);
+            }
+            Phase::Hold | Phase::Wait => end(seat, fabric, lock, stamp.ticket),
+            Phase::Idle => {}
         }
+    }
+
+    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
+        let Held { lock, ticket, .. } = held;
+        let own = Request::from_word(seat.request(lock).own(fabric)).tally;
+        let others = tally::of_others(seat.layout(), fabric, seat.node(), lock, tally_of);
+        let request = Request { ticket, tally: own.max(others).after_mending() };
+        // Published with the release: who dies before that is told of, whatever the tally.
+        fabric.store(seat.request(lock).at(), request.word());
     }
 
     fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
@@ -104,7 +126,7 @@ impl SharedTier for Acquire {
         fabric: &F,
         lock: LockId,
     ) -> bool {
-        others_requests(seat, fabric, lock).any(|(_, ticket)| !ticket.is_multiple_of(2))
+        others_requests(seat, fabric, lock).any(|(_, word)| Request::from_word(word).wants())
     }
 
     /// A2: the last tickets are not begun with, as release is one more.
@@ -114,18 +136,23 @@ impl SharedTier for Acquire {
 
     /// M5: a ticket beyond all counting is not gone on from.
     fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
-        seat.request(lock).own(fabric) < TICKET_END
+        Request::is_sound(seat.request(lock).own(fabric))
+    }
+
+    fn may_have_held<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
+        let word = seat.request(lock).own(fabric);
+        may_have_held(seat.layout(), fabric, seat.node(), lock, word)
     }
 
     /// A2: tickets go on from where they were.
     fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
         let request = seat.request(lock);
-        let ticket = request.own(fabric);
-        let even = ticket.next_multiple_of(2);
-        if even != ticket {
-            request.publish(fabric, even);
+        let mut word = request.own(fabric);
+        if Request::from_word(word).wants() {
+            word = end_of_dead(seat.layout(), fabric, seat.node(), lock, word);
+            request.publish(fabric, word);
         }
-        seat.resume_stamp(lock, even);
+        seat.resume_stamp(lock, Request::from_word(word).ticket);
     }
 }
 
@@ -137,26 +164,70 @@ pub(crate) fn clear_requests<F: Fabric>(layout: &Layout, fabric: &F, node: NodeI
     let mut batch = PublishBatch::new(fabric);
     for lock in 0..layout.locks() {
         let request = requests.word(u64::from(lock)).expect("the area has a word per lock");
-        let ticket = request.own(fabric);
-        if !ticket.is_multiple_of(2) {
-            // A damaged ticket (M5) may be the largest number there is.
-            batch.word(request, ticket.checked_add(1).unwrap_or(u64::MAX - 1));
+        let word = request.own(fabric);
+        if Request::from_word(word).wants() {
+            batch.word(request, end_of_dead(layout, fabric, node, LockId(lock), word));
         }
     }
     batch.publish();
 }
 
+/// The request word with which `word` of a dead life of `node` ends: its holder, if it was one, died (L5).
+fn end_of_dead<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    node: NodeId,
+    lock: LockId,
+    word: u64,
+) -> u64 {
+    let own = Request::from_word(word).tally;
+    if !may_have_held(layout, fabric, node, lock, word) {
+        return ended(word, own);
+    }
+    let others = tally::of_others(layout, fabric, node, lock, tally_of);
+    ended(word, own.max(others).after_death())
+}
+
+/// Whether `node`, whose request for the program's lock `lock` is `word`, may have held it: some manager has
+/// granted that ticket. Also one that the node did not obey, so that it may be true of who only waited.
+fn may_have_held<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    node: NodeId,
+    lock: LockId,
+    word: u64,
+) -> bool {
+    let request = Request::from_word(word);
+    if !is_for_programs(lock) || !request.wants() {
+        return false;
+    }
+    let index = layout.grant_index(node, lock);
+    let grants = || layout.nodes().filter_map(|manager| layout.grants(manager).word(index));
+    refresh_all(fabric, grants().map(|grant| grant.range()));
+    grants().any(|grant| Stamp::from_word(grant.cached(fabric)).ticket == request.ticket)
+}
+
+/// Publishes a ticket, and with it the tally that this node knows: of the region's own locks there is none.
+fn publish_ticket<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId, ticket: u64) {
+    let request = seat.request(lock);
+    let known = is_for_programs(lock).then(|| Request::from_word(request.own(fabric)).tally);
+    let tally: Tally = known.unwrap_or_default();
+    request.publish(fabric, Request { ticket, tally }.word());
+}
+
 /// Release and withdrawal: the ticket becomes even. It is published *before* the stamp goes idle:
 /// whoever dies in between leaves a stamp that says there is still something to end.
 fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId, ticket: u64) {
-    seat.request(lock).publish(fabric, ticket + 1);
+    publish_ticket(seat, fabric, lock, ticket + 1);
+    go_idle(seat, lock, ticket + 1);
+}
+
+fn go_idle<H: HostMemory>(seat: &Seat<H>, lock: LockId, ticket: u64) {
     crash::reach(CrashPoint::LockEnded);
     let mut stamp = seat.tier().stamp(lock);
-    while let Err(found) = seat.tier().swap_stamp(
-        lock,
-        stamp,
-        Stamp { phase: Phase::Idle, ticket: ticket + 1, ..stamp },
-    ) {
+    while let Err(found) =
+        seat.tier().swap_stamp(lock, stamp, Stamp { phase: Phase::Idle, ticket, ..stamp })
+    {
         stamp = found;
     }
 }

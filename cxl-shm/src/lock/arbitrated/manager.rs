@@ -10,11 +10,13 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::agent::{newest_claim_cached, newest_term};
 use super::manager_of;
+use super::request::Request;
 use super::summary::Summary;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
-use crate::layout::{Layout, LockProtocol, ManagerClaim};
-use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
+use crate::layout::{FIRST_FREE_LOCK, Layout, LockProtocol, ManagerClaim};
+use crate::lock::stamp::{Phase, Stamp, TERM_MAX, grant_word};
+use crate::lock::tally::Tally;
 use crate::member::{Seat, is_freed, is_taken};
 use crate::mutant::{self, Mutant};
 use crate::units::{LineRange, LockId, NodeId};
@@ -66,6 +68,8 @@ struct NodeView {
     summary: Option<Summary>,
     requests: Vec<u64>,
     granted: Vec<u64>,
+    /// Beside the requests (L5). Also of nodes that are absent.
+    tallies: Vec<Tally>,
 }
 
 impl NodeView {
@@ -85,6 +89,8 @@ pub(crate) struct Manager {
     queues: Vec<VecDeque<(NodeId, u64)>>,
     wanted: BTreeSet<u32>,
     serving: bool,
+    /// It has read the tallies of all nodes (L5). Not where all locks are the region's own.
+    knows_tallies: bool,
 }
 
 impl Manager {
@@ -116,6 +122,7 @@ impl Manager {
             summary: None,
             requests: vec![0; locks],
             granted: vec![0; locks],
+            tallies: vec![Tally::default(); locks],
         };
         Some(Self {
             term,
@@ -123,6 +130,7 @@ impl Manager {
             queues: vec![VecDeque::new(); locks],
             wanted: BTreeSet::new(),
             serving: false,
+            knows_tallies: false,
         })
     }
 
@@ -283,7 +291,7 @@ impl Manager {
             if !mutant::is(Mutant::LastGranteeOnly) {
                 view.granted[lock as usize] = ticket;
             }
-            batch.word(seat.grant(node, LockId(lock)), granted(self.term, ticket));
+            batch.word(seat.grant(node, LockId(lock)), grant_word(self.term, ticket, false));
         }
         batch.publish();
     }
@@ -318,7 +326,16 @@ impl Manager {
     /// Reads the tickets of nodes whose summary has changed, with one fence. Whether there were any.
     fn look_for_requests<F: Fabric>(&mut self, layout: &Layout, fabric: &F) -> bool {
         let mut changed = Vec::new();
-        for (index, view) in self.nodes.iter_mut().enumerate().filter(|(_, it)| it.acknowledged) {
+        // Once, also those of nodes that are absent: former managers alone were told their tallies (L5).
+        let first =
+            layout.locks() > FIRST_FREE_LOCK && !std::mem::replace(&mut self.knows_tallies, true);
+        for (index, view) in self.nodes.iter_mut().enumerate() {
+            if !view.acknowledged {
+                if first {
+                    changed.push((index, None));
+                }
+                continue;
+            }
             let summary = Summary::from_word(layout.summary(view.node).cached(fabric));
             let before = view.summary.replace(summary);
             if before != Some(summary) {
@@ -345,7 +362,9 @@ impl Manager {
     fn note<F: Fabric>(&mut self, index: usize, lock: u32, layout: &Layout, fabric: &F) {
         let view = &mut self.nodes[index];
         let (node, slot) = (view.node, lock as usize);
-        let ticket = layout.request(node, LockId(lock)).cached(fabric);
+        let Request { ticket, tally } =
+            Request::from_word(layout.request(node, LockId(lock)).cached(fabric));
+        view.tallies[slot] = tally;
         let known = std::mem::replace(&mut view.requests[slot], ticket);
         if is_odd(ticket) && ticket != known && ticket != view.granted[slot] {
             // One request a node: an older one of it is withdrawn.
@@ -366,6 +385,8 @@ impl Manager {
             if self.nodes.iter().any(|view| view.holds(lock)) {
                 continue;
             }
+            let tally = self.nodes.iter().map(|view| view.tallies[slot]).max();
+            let tells = tally.is_some_and(Tally::tells);
             let queue = &mut self.queues[slot];
             while let Some((node, ticket)) = queue.pop_front() {
                 let view = &mut self.nodes[node.index()];
@@ -374,7 +395,7 @@ impl Manager {
                     continue;
                 }
                 view.granted[slot] = ticket;
-                batch.word(seat.grant(node, LockId(lock)), granted(self.term, ticket));
+                batch.word(seat.grant(node, LockId(lock)), grant_word(self.term, ticket, tells));
                 count += 1;
                 break;
             }
@@ -399,10 +420,6 @@ pub(crate) fn beat_as_manager<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: 
     // From the published word, not from our own count: another process may have been manager.
     let heartbeat = seat.manager_heartbeat();
     heartbeat.publish(fabric, heartbeat.own(fabric).wrapping_add(1));
-}
-
-fn granted(term: u64, ticket: u64) -> u64 {
-    Stamp { term, phase: Phase::Hold, ticket }.word()
 }
 
 fn is_odd(ticket: u64) -> bool {

@@ -33,6 +33,7 @@
 mod agent;
 mod client;
 mod manager;
+mod request;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ pub(crate) use agent::{Agent, beat_heart, newest_claim, obey_newest_term};
 pub(crate) use client::{Acquire, clear_requests};
 pub(crate) use manager::{Manager, beat_as_manager};
 pub use manager::{ManagerState, NodeReport};
+pub(crate) use request::tickets_used;
 
 use crate::layout::Layout;
 use crate::units::NodeId;

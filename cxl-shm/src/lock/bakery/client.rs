@@ -1,11 +1,12 @@
 //! A node's way through the bakery.
 
-use super::number::Request;
+use super::number::{Request, tally_of};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
 use crate::lock::stamp::{Phase, Stamp};
+use crate::lock::tally::{self, Tally, is_for_programs};
 use crate::member::Seat;
 use crate::units::{LockId, NODES_MAX, NodeId};
 
@@ -22,8 +23,8 @@ enum Stage {
     /// *Choosing* is published.
     Choosing,
     /// The number is published. Of the nodes that may be ahead, those in `numbered` were seen with a
-    /// smaller number since.
-    Waiting { number: u64, ahead: NodeSet, numbered: NodeSet },
+    /// smaller number since. The tally is the largest of those seen (L5).
+    Waiting { number: u64, ahead: NodeSet, numbered: NodeSet, tally: Tally },
 }
 
 /// A set of nodes.
@@ -51,7 +52,7 @@ impl SharedTier for Acquire {
         // The stamp first: whoever dies from here on leaves something to end.
         set_phase(seat, lock, Phase::Wait);
         crash::reach(CrashPoint::LockStamped);
-        seat.request(lock).publish(fabric, Request::Choosing.word());
+        publish(seat, fabric, lock, Request::Choosing);
         crash::reach(CrashPoint::LockRequested);
         Self { lock, stage: Stage::Choosing }
     }
@@ -69,14 +70,14 @@ impl SharedTier for Acquire {
                     let after = request.next().ok_or(DamagedRequest { node })?;
                     next = after.max(next);
                 }
-                seat.request(self.lock).publish(fabric, Request::Number(next).word());
+                let tally = publish(seat, fabric, self.lock, Request::Number(next));
                 crash::reach(CrashPoint::LockNumbered);
                 let ahead = NodeSet(u32::MAX).without(seat.node());
                 let numbered = NodeSet(0);
-                self.stage = Stage::Waiting { number: next, ahead, numbered };
+                self.stage = Stage::Waiting { number: next, ahead, numbered, tally };
                 Ok(None)
             }
-            Stage::Waiting { number, ahead, numbered } => {
+            Stage::Waiting { number, ahead, numbered, tally } => {
                 let (me, mine, before) = (seat.node(), *number, *ahead);
                 let layout = seat.layout();
                 let nodes = || layout.nodes().filter(move |node| before.contains(*node));
@@ -84,6 +85,9 @@ impl SharedTier for Acquire {
                 let mut any = false;
                 for node in nodes() {
                     let word = layout.request(node, self.lock).cached(fabric);
+                    if is_for_programs(self.lock) {
+                        *tally = tally_of(word).max(*tally);
+                    }
                     let is_before = match Request::from_word(word) {
                         None => return Err(DamagedRequest { node }),
                         Some(Request::None) => false,
@@ -103,9 +107,10 @@ impl SharedTier for Acquire {
                 if any {
                     return Ok(None);
                 }
+                let after_death = tally.tells();
                 set_phase(seat, self.lock, Phase::Hold);
                 crash::reach(CrashPoint::LockHeld);
-                Ok(Some(Held { lock: self.lock, ticket: 0 }))
+                Ok(Some(Held { lock: self.lock, ticket: 0, after_death }))
             }
         }
     }
@@ -121,8 +126,24 @@ impl SharedTier for Acquire {
     }
 
     fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-        if seat.tier().stamp(lock).phase != Phase::Idle {
-            end(seat, fabric, lock);
+        match seat.tier().stamp(lock).phase {
+            Phase::Hold if is_for_programs(lock) => {
+                let tally = tally(seat, fabric, lock).after_death();
+                seat.request(lock).publish(fabric, Request::None.word(tally));
+                crash::reach(CrashPoint::LockEnded);
+                set_phase(seat, lock, Phase::Idle);
+            }
+            Phase::Hold | Phase::Wait => end(seat, fabric, lock),
+            Phase::Idle => {}
+        }
+    }
+
+    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
+        let tally = tally(seat, fabric, held.lock).after_mending();
+        let word = seat.request(held.lock);
+        if let Some(request) = Request::from_word(word.own(fabric)) {
+            // Published with the release: who dies before that is told of, whatever the tally.
+            fabric.store(word.at(), request.word(tally));
         }
     }
 
@@ -131,7 +152,8 @@ impl SharedTier for Acquire {
         fabric: &F,
         lock: LockId,
     ) -> bool {
-        others_requests(seat, fabric, lock).any(|(_, word)| word != Request::None.word())
+        others_requests(seat, fabric, lock)
+            .any(|(_, word)| Request::from_word(word) != Some(Request::None))
     }
 
     /// Always: numbers start again whenever nobody has one.
@@ -144,10 +166,16 @@ impl SharedTier for Acquire {
         true
     }
 
+    fn may_have_held<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
+        let word = seat.request(lock).own(fabric);
+        may_have_held(seat.layout(), fabric, seat.node(), lock, word)
+    }
+
     fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
         let request = seat.request(lock);
-        if request.own(fabric) != Request::None.word() {
-            request.publish(fabric, Request::None.word());
+        let word = request.own(fabric);
+        if Request::from_word(word) != Some(Request::None) {
+            request.publish(fabric, end_of_dead(seat.layout(), fabric, seat.node(), lock, word));
         }
         seat.resume_stamp(lock, 0);
     }
@@ -160,17 +188,78 @@ pub(crate) fn clear_requests<F: Fabric>(layout: &Layout, fabric: &F, node: NodeI
     let mut batch = PublishBatch::new(fabric);
     for lock in 0..layout.locks() {
         let request = requests.word(u64::from(lock)).expect("the area has a word per lock");
-        if request.own(fabric) != Request::None.word() {
-            batch.word(request, Request::None.word());
+        let word = request.own(fabric);
+        if Request::from_word(word) != Some(Request::None) {
+            batch.word(request, end_of_dead(layout, fabric, node, LockId(lock), word));
         }
     }
     batch.publish();
 }
 
+/// The word with which `word` of a dead life of `node` ends: its holder, if it was one, died (L5).
+fn end_of_dead<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    node: NodeId,
+    lock: LockId,
+    word: u64,
+) -> u64 {
+    if !may_have_held(layout, fabric, node, lock, word) {
+        return Request::None.word(tally_of(word));
+    }
+    let others = tally::of_others(layout, fabric, node, lock, tally_of);
+    Request::None.word(tally_of(word).max(others).after_death())
+}
+
+/// Whether `node`, whose word for the program's lock `lock` is `word`, may have held it. Not when another has
+/// a smaller number: for that one it waited (B3).
+fn may_have_held<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    node: NodeId,
+    lock: LockId,
+    word: u64,
+) -> bool {
+    if !is_for_programs(lock) {
+        return false;
+    }
+    let number = match Request::from_word(word) {
+        Some(Request::None | Request::Choosing) => return false,
+        Some(Request::Number(number)) => number,
+        None => return true,
+    };
+    let others = || layout.nodes().filter(|other| *other != node);
+    refresh_all(fabric, others().map(|other| layout.request(other, lock).range()));
+    !others().any(|other| {
+        let theirs = Request::from_word(layout.request(other, lock).cached(fabric));
+        matches!(theirs, Some(Request::Number(theirs)) if (theirs, other) < (number, node))
+    })
+}
+
+/// The tally of `lock`, freshly read.
+fn tally<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Tally {
+    let own = tally_of(seat.request(lock).own(fabric));
+    own.max(tally::of_others(seat.layout(), fabric, seat.node(), lock, tally_of))
+}
+
+/// Publishes a request, and with it the tally that this node knows: of the region's own locks there is
+/// none.
+fn publish<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    lock: LockId,
+    request: Request,
+) -> Tally {
+    let word = seat.request(lock);
+    let known = if is_for_programs(lock) { tally_of(word.own(fabric)) } else { Tally::default() };
+    word.publish(fabric, request.word(known));
+    known
+}
+
 /// Release and withdrawal. The word is published *before* the stamp goes idle: whoever dies in
 /// between leaves a stamp that says there is still something to end.
 fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-    seat.request(lock).publish(fabric, Request::None.word());
+    publish(seat, fabric, lock, Request::None);
     crash::reach(CrashPoint::LockEnded);
     set_phase(seat, lock, Phase::Idle);
 }

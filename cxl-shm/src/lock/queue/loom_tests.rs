@@ -78,6 +78,8 @@ fn nothing_is_left(memory: &Memory) {
     assert!((0..2).all(|slot| memory.load(WORDS.waits + slot) == 0), "nobody alive waits");
 }
 
+const PASSED_ONCE: Cohort = Cohort { passes: 1, elapsed_us: 7, after_death: true };
+
 #[test]
 fn what_is_passed_is_taken_over_or_released() {
     loom::model(|| {
@@ -89,12 +91,12 @@ fn what_is_passed_is_taken_over_or_released() {
             let (memory, inside) = (Arc::clone(&memory), Arc::clone(&inside));
             thread::spawn(move || look_once(&memory, 1, place, &inside))
         };
-        if !queue(&memory).pass(token(0), Cohort { passes: 1, elapsed_us: 7 }) {
+        if !queue(&memory).pass(token(0), PASSED_ONCE) {
             assert!(!inside.load(Ordering::SeqCst), "still ours");
             queue(&memory).release(token(0));
         }
         let turn = waiter.join().unwrap();
-        let passed = Turn::Passed(Cohort { passes: 1, elapsed_us: 7 });
+        let passed = Turn::Passed(PASSED_ONCE);
         assert!([None, Some(Turn::Fresh), Some(passed)].contains(&turn), "{turn:?}");
         nothing_is_left(&memory);
     });
@@ -111,7 +113,7 @@ fn the_agent_and_a_waiter_do_not_both_take_what_was_passed() {
             let (memory, inside) = (Arc::clone(&memory), Arc::clone(&inside));
             thread::spawn(move || look_once(&memory, 1, place, &inside))
         };
-        if queue(&memory).take_abandoned(token(0), &SlotsBelow(DEAD)) {
+        if queue(&memory).take_abandoned(token(0), &SlotsBelow(DEAD)).is_some() {
             assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
             inside.store(false, Ordering::SeqCst);
             queue(&memory).release(token(0));
@@ -171,7 +173,7 @@ fn a_dead_owner_is_recovered_from_once_and_a_dead_waiter_is_skipped() {
                 look_once(&memory, 1, place, &inside)
             })
         };
-        let agent = queue(&memory).take_abandoned(token(0), &SlotsBelow(DEAD));
+        let agent = queue(&memory).take_abandoned(token(0), &SlotsBelow(DEAD)).is_some();
         if agent {
             assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
             inside.store(false, Ordering::SeqCst);

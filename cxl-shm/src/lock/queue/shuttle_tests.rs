@@ -155,7 +155,11 @@ impl Host {
         self.inside.store(true, Ordering::SeqCst);
         thread::yield_now();
         self.inside.store(false, Ordering::SeqCst);
-        let next = Cohort { passes: cohort.passes + 1, elapsed_us: cohort.elapsed_us + 5 };
+        let next = Cohort {
+            passes: cohort.passes + 1,
+            elapsed_us: cohort.elapsed_us + 5,
+            after_death: cohort.after_death,
+        };
         assert!(next.passes <= 3, "passed without bound");
         if next.passes > 2 || !queue.pass(me, next) {
             self.release(slot);
@@ -165,7 +169,7 @@ impl Host {
 
     /// A beat of the agent.
     fn beat(&self) {
-        if self.queue().take_abandoned(token(AGENT), self) {
+        if self.queue().take_abandoned(token(AGENT), self).is_some() {
             assert!(!self.inside.load(Ordering::SeqCst), "taken from somebody who lives");
             self.release(AGENT);
         }

@@ -1,6 +1,7 @@
 //! Locks between hosts on a simulated rack whose clock drives the lock manager and the agents: what
 //! deaths and a silent manager mean for those who come next.
 
+mod dead_holders;
 mod silence;
 
 use std::cell::{Cell, RefCell};
@@ -14,7 +15,10 @@ use crate::layout::{Geometry, LockProtocol, Superblock, format_superblock};
 use crate::member::{HostIdentity, HostTier, Liveness, Member, ProcessIdentity};
 use crate::units::LockId;
 
+/// The number of the agent of host 0.
+const AGENT: u32 = 100;
 const LOCK: LockId = LockId(9);
+const PROTOCOLS: [LockProtocol; 2] = [LockProtocol::Arbitrated, LockProtocol::Bakery];
 const HOSTS: usize = 3;
 const TIMEOUT_MS: u64 = 200;
 
@@ -73,6 +77,7 @@ impl Clock for PumpClock {
 
 struct Bed {
     rack: SimulatedRack,
+    geometry: Geometry,
     clock: PumpClock,
     dead: Dead,
 }
@@ -86,10 +91,14 @@ impl Bed {
     }
 
     fn without_manager(lock_protocol: LockProtocol) -> Self {
-        let rack = SimulatedRack::sticky(HOSTS, GEOMETRY.region_bytes);
-        let superblock = Superblock { lock_protocol, ..Superblock::new([1, 2], GEOMETRY, [0; 6]) };
+        Self::with(lock_protocol, GEOMETRY)
+    }
+
+    fn with(lock_protocol: LockProtocol, geometry: Geometry) -> Self {
+        let rack = SimulatedRack::sticky(HOSTS, geometry.region_bytes);
+        let superblock = Superblock { lock_protocol, ..Superblock::new([1, 2], geometry, [0; 6]) };
         format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
-        let bed = Self { rack, clock: PumpClock::default(), dead: Dead::default() };
+        let bed = Self { rack, geometry, clock: PumpClock::default(), dead: Dead::default() };
         for host in 0..HOSTS {
             bed.start_agent(host);
         }
@@ -97,7 +106,7 @@ impl Bed {
     }
 
     fn start_agent(&self, host: usize) {
-        let agent = self.process(host, 2);
+        let agent = self.process(host, AGENT + 10 * u32::try_from(host).unwrap());
         self.clock.others.borrow_mut().push(Box::new(move || {
             agent.beat();
         }));
@@ -121,7 +130,7 @@ impl Bed {
 
     /// A process of `host`.
     fn process(&self, host: usize, pid: u32) -> Process {
-        let memory = self.rack.host_memory(host, HostTier::words_of(&GEOMETRY));
+        let memory = self.rack.host_memory(host, HostTier::words_of(&self.geometry));
         let identity = HostIdentity::simulated(host as u64);
         let (node, me) = (u16::try_from(host).unwrap(), ProcessIdentity::new(pid, 1));
         Member::join(
@@ -134,6 +143,18 @@ impl Bed {
             &self.clock,
         )
         .unwrap()
+    }
+
+    /// Process `pid` of any host dies, whatever it holds.
+    fn kill(&self, pid: u32) {
+        self.dead.0.borrow_mut().insert(pid);
+    }
+
+    /// All processes of host 0 die, its agent among them.
+    fn kill_first_host(&self, pids: &[u32]) {
+        std::mem::forget(self.clock.others.borrow_mut().remove(0));
+        self.kill(AGENT);
+        pids.iter().for_each(|pid| self.kill(*pid));
     }
 
     fn acquire<'m>(&'m self, process: &'m Process) -> Guard<'m> {

@@ -1,0 +1,76 @@
+//! A node's request word of a lock: its ticket, and the lock's tally as the node knows it (L5).
+
+use crate::lock::stamp::{TICKET_BITS, TICKET_END};
+use crate::lock::tally::Tally;
+
+/// What a request word says.
+///
+/// ```text
+/// zeros 6 | tally 20 | ticket 38
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Request {
+    pub(super) ticket: u64,
+    pub(super) tally: Tally,
+}
+
+impl Request {
+    pub(super) fn from_word(word: u64) -> Self {
+        Self { ticket: word & TICKET_END, tally: Tally::from_low_bits(word >> TICKET_BITS) }
+    }
+
+    pub(super) fn word(self) -> u64 {
+        self.tally.bits() << TICKET_BITS | self.ticket & TICKET_END
+    }
+
+    /// Whether a node can have written `word`: its ticket can be counted further (M5).
+    pub(super) fn is_sound(word: u64) -> bool {
+        let request = Self::from_word(word);
+        request.word() == word && request.ticket < TICKET_END
+    }
+
+    /// It wants or holds the lock.
+    pub(super) fn wants(self) -> bool {
+        !self.ticket.is_multiple_of(2)
+    }
+}
+
+/// The tally in a request word.
+pub(super) fn tally_of(word: u64) -> Tally {
+    Request::from_word(word).tally
+}
+
+/// How many tickets a node has used, by its request word: all of them when no node can have written it.
+pub(crate) fn tickets_used(word: u64) -> u64 {
+    if Request::is_sound(word) { Request::from_word(word).ticket } else { TICKET_END }
+}
+
+/// `word`, which wants the lock, with a ticket that does not, and `tally`. What else may be in a damaged
+/// word stays, so that it stays refused.
+pub(super) fn ended(word: u64, tally: Tally) -> u64 {
+    let Request { ticket, .. } = Request::from_word(word);
+    // The largest number there is is odd, and no ticket.
+    let ticket = if ticket == TICKET_END { TICKET_END - 1 } else { ticket.next_multiple_of(2) };
+    let rest = word & !(u64::MAX >> (64 - TICKET_BITS - Tally::BITS));
+    rest | Request { ticket, tally }.word()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_request_survives_its_word_and_ends_once(word: u64) {
+            let request = Request::from_word(word);
+            prop_assert_eq!(Request::from_word(request.word()), request);
+            let end = ended(word, request.tally.after_death());
+            prop_assert!(!Request::from_word(end).wants());
+            prop_assert!(Request::from_word(end).ticket + 1 >= request.ticket);
+            prop_assert!(Request::from_word(end).tally.tells());
+            prop_assert!(Request::is_sound(word) || !Request::is_sound(end)
+                || request.ticket == TICKET_END);
+        }
+    }
+}

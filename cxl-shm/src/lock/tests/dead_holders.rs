@@ -1,0 +1,298 @@
+//! What a process stored under a program's lock before it died there.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+use crate::alloc::Object;
+use crate::fabric::Fabric;
+use crate::lock::clear_requests_of;
+use crate::units::{Extent, LineRange, NodeId, WordOffset};
+
+/// An object of host 0, zeroed, whose first word counts.
+fn counter(bed: &Bed, owner: &Process) -> Object {
+    let object = owner.allocate(&bed.clock, TIMEOUT_MS, 64).unwrap();
+    object.zero(owner.fabric());
+    object
+}
+
+fn word_of(object: &Object) -> WordOffset {
+    object.area().word(0).unwrap().at()
+}
+
+/// L1, a count, and A3 unless the counting process dies before that.
+fn count(process: &Process, object: &Object, dies: bool) -> u64 {
+    let (fabric, word) = (process.fabric(), word_of(object));
+    // M1: the lock is held; the object passes with it.
+    let _ = process.take_over(object.offset()).unwrap();
+    let count = fabric.load(word) + 1;
+    fabric.store(word, count);
+    if !dies {
+        fabric.publish(LineRange::one(word.line()));
+    }
+    count
+}
+
+#[test]
+fn what_a_dead_process_stored_under_a_lock_cannot_undo_what_later_holders_store() {
+    for protocol in PROTOCOLS {
+        // Its own object, and one that it took over from another host.
+        for owner in [0, 1] {
+            let bed = Bed::new(protocol);
+            let (dies, remote) = (bed.process(0, 3), bed.process(1, 4));
+            let object = counter(&bed, &bed.process(owner, 4));
+            let guard = bed.acquire(&dies);
+            count(&dies, &object, true);
+            std::mem::forget(guard);
+            bed.kill(3);
+            let guard = bed.acquire(&remote);
+            let first = count(&remote, &object, false);
+            drop(guard);
+            let line = word_of(&object).line();
+            assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
+            assert_eq!(bed.rack.device_word(word_of(&object)), first);
+            assert_eq!(bed.rack.conflicts(), [], "a line with two writing hosts (M1)");
+        }
+    }
+}
+
+#[test]
+fn who_recovers_without_an_agent_settles_what_the_dead_stored_too() {
+    for protocol in PROTOCOLS {
+        let bed = Bed::new(protocol);
+        let (dies, beside) = (bed.process(0, 3), bed.process(0, 4));
+        let object = counter(&bed, &beside);
+        let guard = bed.acquire(&dies);
+        count(&dies, &object, true);
+        std::mem::forget(guard);
+        bed.kill(3);
+        // The agent of host 0 stands still.
+        drop(bed.clock.others.borrow_mut().remove(0));
+        drop(bed.acquire(&beside));
+        let line = word_of(&object).line();
+        assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
+    }
+}
+
+/// Acquires, says whether it was told of a death, and makes the data consistent if `mends`.
+fn is_told(bed: &Bed, process: &Process, mends: bool) -> bool {
+    let mut guard = bed.acquire(process);
+    let told = guard.previous_holder_died();
+    if mends {
+        guard.set_consistent();
+        assert!(!guard.previous_holder_died());
+    }
+    told
+}
+
+fn dies_inside(bed: &Bed, host: usize, pid: u32) {
+    let dies = bed.process(host, pid);
+    std::mem::forget(bed.acquire(&dies));
+    std::mem::forget(dies);
+    bed.kill(pid);
+}
+
+#[test]
+fn every_holder_is_told_of_a_death_until_one_makes_the_data_consistent() {
+    for protocol in PROTOCOLS {
+        let bed = Bed::new(protocol);
+        let [near, far, third] = [0, 1, 2].map(|host| bed.process(host, 4));
+        for process in [&near, &far, &third] {
+            assert!(!is_told(&bed, process, false), "{protocol}: nobody has died");
+        }
+        for round in 0..3 {
+            dies_inside(&bed, round, 3 + 2 * u32::try_from(round).unwrap());
+            for process in [&far, &near, &third, &far] {
+                assert!(is_told(&bed, process, false), "{protocol}, round {round}");
+            }
+            assert!(is_told(&bed, &third, true), "{protocol}: it mends what it was told of");
+            for process in [&near, &far, &third] {
+                assert!(!is_told(&bed, process, false), "{protocol}: it was mended");
+            }
+        }
+        assert_eq!(bed.rack.conflicts(), [], "a line with two writing hosts (M1)");
+    }
+}
+
+#[test]
+fn who_a_lock_is_passed_to_is_told_too() {
+    for protocol in PROTOCOLS {
+        for mends in [false, true] {
+            let bed = Bed::new(protocol);
+            let (first, second) = (bed.process(1, 4), bed.process(1, 6));
+            dies_inside(&bed, 0, 3);
+            let mut guard = bed.acquire(&first);
+            assert!(guard.previous_holder_died());
+            let mut next = second.begin_shared(LOCK, &bed.clock);
+            if mends {
+                guard.set_consistent();
+            }
+            drop(guard);
+            let guard = next.poll().unwrap().expect("passed on: had at the first look");
+            assert_eq!(guard.previous_holder_died(), !mends, "{protocol}");
+        }
+    }
+}
+
+#[test]
+fn a_death_outside_a_lock_is_told_to_nobody() {
+    for protocol in PROTOCOLS {
+        let bed = Bed::new(protocol);
+        let (waits, far) = (bed.process(0, 3), bed.process(1, 4));
+        let guard = bed.acquire(&far);
+        std::mem::forget(waits.begin_shared(LOCK, &bed.clock));
+        bed.kill(3);
+        bed.clock.pause(0);
+        drop(guard);
+        assert!(!is_told(&bed, &far, false), "{protocol}: it only waited");
+        assert!(!is_told(&bed, &bed.process(0, 6), false), "{protocol}: it only waited");
+    }
+}
+
+#[test]
+fn a_new_lock_manager_knows_of_earlier_deaths() {
+    let bed = Bed::new(LockProtocol::Arbitrated);
+    dies_inside(&bed, 0, 3);
+    bed.clock.pause(0);
+    drop(bed.stop_manager());
+    bed.start_manager();
+    assert!(is_told(&bed, &bed.process(1, 4), true));
+    drop(bed.stop_manager());
+    bed.start_manager();
+    assert!(!is_told(&bed, &bed.process(1, 6), false), "and of what was mended");
+}
+
+#[test]
+fn holders_after_a_host_that_was_recovered_are_told() {
+    for protocol in PROTOCOLS {
+        for holds in [true, false] {
+            let bed = Bed::new(protocol);
+            let (on_dead, far) = (bed.process(0, 3), bed.process(1, 4));
+            let held = (!holds).then(|| bed.acquire(&far));
+            let mut pending = on_dead.begin_shared(LOCK, &bed.clock);
+            for _ in 0..8 {
+                if let Some(guard) = pending.poll().unwrap() {
+                    assert!(holds, "{protocol}: another holds it");
+                    std::mem::forget(guard);
+                    break;
+                }
+                bed.clock.pause(0);
+            }
+            std::mem::forget(pending);
+            std::mem::forget(on_dead);
+            bed.kill_first_host(&[3]);
+            bed.rack.crash(0);
+            for _ in 0..2 {
+                clear_requests_of(protocol, far.layout(), far.fabric(), NodeId(0));
+            }
+            drop(held);
+            for _ in 0..2 {
+                assert_eq!(is_told(&bed, &far, false), holds, "{protocol}: held {holds}");
+            }
+            is_told(&bed, &far, true);
+            assert!(!is_told(&bed, &bed.process(2, 6), false), "{protocol}: it was mended");
+        }
+    }
+}
+
+#[test]
+fn a_host_that_comes_again_settles_what_its_former_life_held() {
+    for protocol in PROTOCOLS {
+        let bed = Bed::new(protocol);
+        let (dies, far) = (bed.process(0, 3), bed.process(1, 4));
+        let object = counter(&bed, &far);
+        let guard = bed.acquire(&dies);
+        count(&dies, &object, true);
+        std::mem::forget(guard);
+        std::mem::forget(dies);
+        bed.kill_first_host(&[3]);
+        let again = bed.process(0, 6);
+        let line = word_of(&object).line();
+        assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
+        assert!(is_told(&bed, &far, true), "{protocol}");
+        assert!(!is_told(&bed, &again, false), "{protocol}");
+    }
+}
+
+#[test]
+fn the_last_to_leave_settles_what_the_dead_of_its_host_held() {
+    for protocol in PROTOCOLS {
+        let bed = Bed::new(protocol);
+        let (dies, last, far) = (bed.process(0, 3), bed.process(0, 4), bed.process(1, 4));
+        let object = counter(&bed, &far);
+        let guard = bed.acquire(&dies);
+        count(&dies, &object, true);
+        std::mem::forget(guard);
+        std::mem::forget(dies);
+        bed.kill_first_host(&[3]);
+        last.leave();
+        let line = word_of(&object).line();
+        assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
+        assert!(is_told(&bed, &far, false), "{protocol}");
+    }
+}
+
+#[test]
+fn a_panic_inside_is_told_like_a_death() {
+    for protocol in PROTOCOLS {
+        let bed = Bed::new(protocol);
+        let (panics, far) = (bed.process(0, 4), bed.process(1, 4));
+        let object = counter(&bed, &panics);
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _guard = bed.acquire(&panics);
+            count(&panics, &object, true);
+            panic!("inside");
+        }));
+        assert!(unwound.is_err());
+        assert!(is_told(&bed, &far, false), "{protocol}");
+        let line = word_of(&object).line();
+        assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
+        assert!(is_told(&bed, &panics, true), "{protocol}");
+    }
+}
+
+#[test]
+fn a_waiter_that_gives_up_while_it_settles_leaves_the_rest_to_the_next() {
+    let bed = Bed::new(LockProtocol::Bakery);
+    let (dies, beside, far) = (bed.process(0, 3), bed.process(0, 4), bed.process(1, 4));
+    let object = counter(&bed, &far);
+    // As if all chunks were in use.
+    beside.may_write(beside.layout().payload());
+    let guard = bed.acquire(&dies);
+    count(&dies, &object, true);
+    std::mem::forget(guard);
+    bed.kill(3);
+    let mut pending = beside.begin_shared(LOCK, &bed.clock);
+    let line = word_of(&object).line();
+    // Up to a thorough look.
+    while bed.rack.dirty_lines(0).contains(&line) && !matches!(pending.poll(), Ok(Some(_))) {
+        assert!(far.try_lock_shared(LOCK, &bed.clock).unwrap().is_none(), "not released yet");
+    }
+    drop(pending);
+    assert!(is_told(&bed, &far, false));
+}
+
+#[test]
+fn the_heart_beats_while_much_is_settled_and_untouched_chunks_are_left_out() {
+    let geometry = Geometry { region_bytes: 64 << 20, chunk_bytes: 4 << 20, ..GEOMETRY };
+    let bed = Bed::with(LockProtocol::Bakery, geometry);
+    let dies = bed.process(0, 3);
+    let chunks = dies.layout().chunks();
+    let touched = [0, 1, chunks - 1].map(|chunk| dies.layout().chunk(crate::units::ChunkId(chunk)));
+    touched.iter().for_each(|chunk| dies.may_write(Extent::new(chunk.offset(), 64).unwrap()));
+    let untouched = dies.layout().chunk(crate::units::ChunkId(5)).offset();
+    let lines = touched.map(|chunk| chunk.end() - 64).map(|at| WordOffset::new(at).unwrap());
+    let guard = bed.acquire(&dies);
+    for word in lines.iter().chain([&WordOffset::new(untouched).unwrap()]) {
+        dies.fabric().store(*word, 1);
+    }
+    std::mem::forget(guard);
+    bed.kill(3);
+    let heart = dies.layout().heartbeat(NodeId(0));
+    let before = heart.fresh(&bed.rack.host(1));
+    bed.clock.others.borrow_mut()[0]();
+    let beats = heart.fresh(&bed.rack.host(1)) - before;
+    assert!(beats >= 3, "{beats} beats while 12 MiB were settled");
+    let dirty = bed.rack.dirty_lines(0);
+    assert!(lines.iter().all(|word| !dirty.contains(&word.line())));
+    assert!(dirty.contains(&WordOffset::new(untouched).unwrap().line()), "nobody was told of it");
+}
