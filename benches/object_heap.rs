@@ -226,6 +226,50 @@ fn print_table(rack: &Rack) {
     print_ratio(rack, "root, found by name", 100, || rack.find_root(), "refresh of a line", floor);
 }
 
+/// A member of a region of many chunks, of which it has a few.
+fn member_of_many() -> Result<LocalMember, Box<dyn Error>> {
+    let geometry = Geometry {
+        region_bytes: 4 << 30,
+        nodes: 2,
+        locks: 8,
+        chunk_bytes: 64 << 10,
+        area_lines: 1,
+        host_words: 0,
+    };
+    // Memory that nobody touches is not there.
+    let file = tempfile::tempfile_in("/dev/shm")?;
+    file.set_len(geometry.region_bytes)?;
+    let fabric = MappedFabric::new(Mapping::shared(&file, geometry.region_bytes)?)?;
+    let superblock = Superblock {
+        lock_protocol: LockProtocol::Bakery,
+        ..Superblock::new([1, 2], geometry, [0; 6])
+    };
+    format_superblock(&fabric, &superblock, |_, _| ())?;
+    let memory = MappedHostMemory::new(mapping(HostTier::words_of(&geometry) as u64 * 8)?);
+    let (identity, me) = (HostIdentity::simulated(0), ProcessIdentity::current()?);
+    let clock = SystemClock::start();
+    Ok(Member::join(fabric, memory, 0, &identity, me, ProcLiveness, &clock)?)
+}
+
+/// What a chunk costs, against one look at the whole table: that all hosts waited for once.
+fn print_chunks(rack: &Rack) -> Result<(), Box<dyn Error>> {
+    let member = member_of_many()?;
+    let take = || member.allocate_chunk(&rack.clock, TIMEOUT_MS, 7);
+    for _ in 0..100 {
+        take()?;
+    }
+    let chunks = member.layout().chunks();
+    let operation = || {
+        let chunk = take().unwrap_or_else(|error| panic!("{error}"));
+        let freed = member.free_chunk(&rack.clock, TIMEOUT_MS, chunk);
+        freed.unwrap_or_else(|error| panic!("{error}"));
+    };
+    let name = format!("take and give back 1 of {chunks}");
+    let look = || assert_eq!(member.owned_chunks().len(), 100);
+    print_ratio(rack, &name, 20, operation, "the whole table", look);
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let rack = Rack::new()?;
     let mut criterion = Criterion::default().configure_from_args();
@@ -244,6 +288,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Under `cargo test` every operation has now run once, which is all that is wanted.
     if std::env::args().any(|argument| argument == "--bench") {
         print_table(&rack);
+        print_chunks(&rack)?;
     }
     Ok(())
 }

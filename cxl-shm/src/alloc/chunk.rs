@@ -6,7 +6,7 @@
 use super::heap::HEAP_PURPOSE;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory};
+use crate::fabric::{Fabric, HostMemory, LineError, refresh_all};
 use crate::intent;
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState};
 use crate::lock::LockError;
@@ -85,6 +85,68 @@ pub enum ReturnError {
     Damaged,
 }
 
+/// Entries of the table that are refreshed with one fence.
+const PART_CHUNKS: u32 = 64;
+/// Free chunks that a look without the lock remembers. Others may take some of them before we have it.
+const CANDIDATES: usize = 8;
+
+/// What a look at the table found.
+struct Look {
+    free: Vec<ChunkId>,
+    /// How many chunks of this node it saw: all of them when it found no free one.
+    own: u32,
+}
+
+impl Look {
+    /// Looks at the table, in parts, up to the part in which it has found `enough` free chunks. With the lock
+    /// in hand what it finds stays so; without, it is what was so at some moment.
+    fn at_table<F: Fabric, H: HostMemory, L: Liveness>(
+        member: &Member<F, H, L>,
+        enough: usize,
+    ) -> Self {
+        let (layout, fabric) = (member.layout(), member.fabric());
+        let chunks = layout.chunks();
+        // Each node starts in a part of its own, so that what a node owns stays together.
+        let first = chunks / u32::from(layout.geometry().nodes) * u32::from(member.node().0);
+        let mut look = Self { free: Vec::new(), own: 0 };
+        for (start, end) in parts(first, chunks).chain(parts(0, first)) {
+            let entries = (start..end).map(|chunk| layout.chunk_entry(ChunkId(chunk)));
+            // L1: others write the table.
+            refresh_all(fabric, entries.map(|entry| entry.range()));
+            for chunk in (start..end).map(ChunkId) {
+                match state_of(layout.chunk_entry(chunk).cached(fabric)) {
+                    Some(ChunkState::Free) => look.free.push(chunk),
+                    Some(ChunkState::Owned { owner, .. }) if owner == member.node() => {
+                        look.own += 1;
+                    }
+                    // An entry that cannot be read stays out of use: nobody knows whose it is.
+                    Some(ChunkState::Owned { .. }) | None => {}
+                }
+            }
+            if look.free.len() >= enough {
+                break;
+            }
+        }
+        look
+    }
+}
+
+fn parts(start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
+    let starts = (start..end).step_by(PART_CHUNKS as usize);
+    starts.map(move |start| (start, end.min(start.saturating_add(PART_CHUNKS))))
+}
+
+fn state_of(entry: Result<ChunkEntry, LineError>) -> Option<ChunkState> {
+    entry.ok().and_then(|entry| entry.state())
+}
+
+/// Whether the region has a free chunk, as a look without the lock shows.
+pub(super) fn is_any_free<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> bool {
+    !Look::at_table(member, 1).free.is_empty()
+}
+
+/// Takes a free chunk. Looks for one before it takes the lock, which all hosts may be waiting for: with the
+/// lock it looks again only at those that it found. When there is none it takes no lock.
 pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     clock: &impl Clock,
@@ -92,31 +154,32 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
     purpose: u64,
 ) -> Result<ChunkId, AllocateError> {
     let (layout, fabric) = (*member.layout(), member.fabric());
-    let _guard = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
-    // L1: others have written the table since we last held the lock.
-    fabric.refresh(layout.chunk_table());
-    let chunks = layout.chunks();
-    // Each node starts in a part of its own, so that what a node owns stays together.
-    let share = chunks / u32::from(layout.geometry().nodes);
-    let first = share * u32::from(member.node().0);
-    let mut own = 0;
-    for chunk in (first..chunks).chain(0..first).map(ChunkId) {
-        // An entry that cannot be read stays out of use: nobody knows whose it is.
-        let state = layout.chunk_entry(chunk).cached(fabric).ok().and_then(|entry| entry.state());
-        match state {
-            Some(ChunkState::Free) => {
-                let owner = member.node();
-                let incarnation = member.incarnation();
-                let entry = ChunkEntry::new(ChunkState::Owned { owner, incarnation, purpose });
-                intent::set_chunk(member.seat(), fabric, chunk, &entry);
-                crash::reach(CrashPoint::ChunkAllocated);
-                return Ok(chunk);
-            }
-            Some(ChunkState::Owned { owner, .. }) if owner == member.node() => own += 1,
-            _ => {}
-        }
+    let exhausted = |own| AllocateError::Exhausted {
+        chunks: layout.chunks(),
+        chunk_bytes: layout.geometry().chunk_bytes,
+        own,
+    };
+    let seen = Look::at_table(member, CANDIDATES);
+    if seen.free.is_empty() {
+        return Err(exhausted(seen.own));
     }
-    Err(AllocateError::Exhausted { chunks, chunk_bytes: layout.geometry().chunk_bytes, own })
+    let _guard = member.lock_shared(CHUNK_LOCK, clock, timeout_ms)?;
+    // L1: others have written the table since.
+    let is_free = |chunk: &ChunkId| {
+        state_of(layout.chunk_entry(*chunk).fresh(fabric)) == Some(ChunkState::Free)
+    };
+    let chunk = match seen.free.into_iter().find(is_free) {
+        Some(chunk) => chunk,
+        None => {
+            let look = Look::at_table(member, 1);
+            look.free.first().copied().ok_or_else(|| exhausted(look.own))?
+        }
+    };
+    let (owner, incarnation) = (member.node(), member.incarnation());
+    let entry = ChunkEntry::new(ChunkState::Owned { owner, incarnation, purpose });
+    intent::set_chunk(member.seat(), fabric, chunk, &entry);
+    crash::reach(CrashPoint::ChunkAllocated);
+    Ok(chunk)
 }
 
 pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(

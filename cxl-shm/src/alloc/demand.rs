@@ -14,7 +14,7 @@ use super::{AllocateError, chunk};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, refresh_all};
-use crate::layout::{ChunkState, Layout};
+use crate::layout::Layout;
 use crate::member::{HostGuard, HostLockName, Liveness, Member};
 use crate::units::{ChunkId, NodeId};
 
@@ -34,7 +34,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Request<'m, F, H, L> {
 
     /// Asks, and looks whether a chunk is free now. It may be gone again when it is to be taken.
     fn poll(&mut self) -> bool {
-        let (layout, fabric) = (self.member.layout(), self.member.fabric());
+        let fabric = self.member.fabric();
         if self.asking.is_none() {
             self.asking = self.member.try_lock_host(HostLockName::ChunkDemand);
             if self.asking.is_some() {
@@ -42,11 +42,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Request<'m, F, H, L> {
                 crash::reach(CrashPoint::ChunkAsked);
             }
         }
-        fabric.refresh(layout.chunk_table());
-        (0..layout.chunks()).map(ChunkId).any(|chunk| {
-            let entry = layout.chunk_entry(chunk).cached(fabric);
-            entry.is_ok_and(|entry| entry.state() == Some(ChunkState::Free))
-        })
+        chunk::is_any_free(self.member)
     }
 }
 
