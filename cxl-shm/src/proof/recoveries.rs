@@ -517,7 +517,7 @@ pub(super) fn recover_beside(beside: Beside, stores: LineStores) -> Model<Recove
     let recovers = host_of(RECOVERER);
     let first = model.run("recoverer 1", recovers, RecoveryTask::Recoverer(first));
     let mut all = vec![first];
-    let mut dies = |model: &mut Model<RecoveryTask>, next: Recoverer, name: &str| {
+    let dies = |model: &mut Model<RecoveryTask>, next: Recoverer, name: &str| {
         model.tasks[first].mortal = true;
         model.deaths = 1;
         let next = model.run(name, recovers, RecoveryTask::Recoverer(next));
