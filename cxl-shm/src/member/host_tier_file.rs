@@ -1,6 +1,6 @@
 //! The file that carries a host tier: in the host's DRAM, under a name made of region and node.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -50,6 +50,17 @@ pub enum HostTierError {
         found: u64,
         /// The first word in this version's layout.
         expected: u64,
+    },
+    /// It is a link, or no file, or others than this user may write it.
+    #[error(
+        "the host-tier file {path} {what}. All processes of a host that use a region must run as one \
+         user, and no other user may have the file: stop the processes of other users, then remove it"
+    )]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
     },
     /// It cannot be mapped.
     #[error(transparent)]
@@ -124,14 +135,7 @@ impl HostTierFile {
     /// One try; `None` when another process has the lock, or the file was removed meanwhile.
     fn try_lock(path: &Path, how: FlockOperation) -> Result<Option<Self>, HostTierError> {
         let failed = |source| HostTierError::File { path: path.to_owned(), source };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
+        let file = open_own(path)?;
         match retry_on_intr(|| flock(&file, how)) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Ok(None),
@@ -197,6 +201,47 @@ impl HostTierFile {
     }
 }
 
+/// Opens the file, or creates it, for this user alone. It lies in a folder in which every user may
+/// create files and links: another user's file would give that user the locks of this host.
+fn open_own(path: &Path) -> Result<File, HostTierError> {
+    let not_ours = |what| HostTierError::NotOurs { path: path.to_owned(), what };
+    let failed = |source| HostTierError::File { path: path.to_owned(), source };
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        // What is no file may not hold us up before we have looked at it.
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path);
+    let file = opened.map_err(|source| {
+        let named = std::fs::symlink_metadata(path).ok();
+        named.and_then(|named| foreign(&named)).map_or_else(|| failed(source), not_ours)
+    })?;
+    match foreign(&file.metadata().map_err(failed)?) {
+        Some(what) => Err(not_ours(what)),
+        None => Ok(file),
+    }
+}
+
+/// Why this user alone does not have the file; `None` when this user does.
+fn foreign(file: &Metadata) -> Option<String> {
+    let (owner, user) = (file.uid(), rustix::process::geteuid().as_raw());
+    let mode = file.mode() & 0o777;
+    if file.is_symlink() {
+        Some("is a symbolic link".to_owned())
+    } else if !file.is_file() {
+        Some("is not a regular file".to_owned())
+    } else if owner != user {
+        Some(format!("belongs to user {owner}, and this process runs as user {user}"))
+    } else if mode & 0o077 != 0 {
+        Some(format!("may be used by other users too (mode {mode:03o})"))
+    } else {
+        None
+    }
+}
+
 impl Drop for HostTierFile {
     fn drop(&mut self) {
         // Closing is not enough: a mapping keeps the open file, and with it the lock.
@@ -216,6 +261,37 @@ mod tests {
 
     fn map(path: &Path) -> Result<MappedHostMemory, HostTierError> {
         HostTierFile::lock(path)?.map(WORDS)
+    }
+
+    #[test]
+    fn a_file_that_is_not_this_users_alone_is_refused() {
+        use std::os::unix::fs::{PermissionsExt, chown, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tier");
+        let refused = |what: &str| {
+            let error = map(&path).unwrap_err();
+            assert!(matches!(error, HostTierError::NotOurs { .. }), "{error}");
+            assert!(error.to_string().contains(what), "{error}");
+            assert!(error.to_string().contains("must run as one user"), "{error}");
+        };
+        let other = folder.path().join("other");
+        std::fs::write(&other, [0; 8]).unwrap();
+        symlink(&other, &path).unwrap();
+        refused("is a symbolic link");
+        assert_eq!(std::fs::read(&other).unwrap(), [0; 8], "nothing is written through a link");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        refused("is not a regular file");
+        std::fs::remove_dir(&path).unwrap();
+        map(&path).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o620)).unwrap();
+        refused("(mode 620)");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        map(&path).unwrap();
+        // Only the superuser can give a file away.
+        if chown(&path, Some(12345), None).is_ok() {
+            refused("belongs to user 12345");
+        }
     }
 
     #[test]
