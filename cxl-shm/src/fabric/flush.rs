@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+#[cfg(any(target_arch = "aarch64", test))]
+use crate::units::LINE_BYTES;
+
 /// The cache instruction in use, chosen once at start: a value, never a compile-time feature, so
 /// that one binary runs and is tested everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,12 +22,13 @@ impl FlushKind {
     /// The best instruction this processor has.
     ///
     /// # Errors
-    /// [`FlushError::Missing`] when it has none that user programs may use.
+    /// [`FlushError::Missing`] when it has none that user programs may use; [`FlushError::Granule`]
+    /// when it writes more than a line of 64 bytes back at a time.
     pub fn detect() -> Result<Self, FlushError> {
         #[cfg(target_arch = "x86_64")]
         return super::flush_x86_64::detect();
         #[cfg(target_arch = "aarch64")]
-        return Ok(Self::DcCivac);
+        return super::flush_aarch64::detect();
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         compile_error!("Rackline needs x86-64 or aarch64: it has to flush cache lines");
     }
@@ -68,4 +72,47 @@ pub enum FlushError {
     /// The processor has no cache-line flush.
     #[error("this processor has no clflush: it cannot share memory that is not coherent")]
     Missing,
+    /// The processor writes several lines of 64 bytes back together: it would overwrite lines of other
+    /// hosts with what its caches have of them (M1).
+    #[error(
+        "this processor may write {bytes} bytes of memory back at a time (CTR_EL0.CWG), and hosts \
+         share memory in lines of 64 bytes: it would overwrite what other hosts wrote beside its own \
+         lines; use a host whose processor writes 64 bytes back"
+    )]
+    Granule {
+        /// What it writes back at a time.
+        bytes: u64,
+    },
+}
+
+/// Whether an aarch64 processor whose register CTR_EL0 holds `ctr` writes back no more than a line at a
+/// time. The field CWG is the logarithm of a number of words of 4 bytes; 0 says nothing, and is let pass.
+///
+/// # Errors
+/// [`FlushError::Granule`].
+#[cfg(any(target_arch = "aarch64", test))]
+pub(super) fn check_granule(ctr: u64) -> Result<(), FlushError> {
+    let bytes = match ctr >> 24 & 0xf {
+        0 => 0,
+        words_log2 => 4 << words_log2,
+    };
+    if bytes > LINE_BYTES { Err(FlushError::Granule { bytes }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_granule_of_more_than_a_line_is_refused() {
+        // Registers of a Neoverse N1 (64 bytes), of an A64FX (256), and one that does not say.
+        for (ctr, refused) in [(0x8444_c004, None), (0x8644_c004, Some(256)), (0x8044_c004, None)] {
+            let found = match check_granule(ctr) {
+                Ok(()) => None,
+                Err(FlushError::Granule { bytes }) => Some(bytes),
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(found, refused, "{ctr:#x}");
+        }
+    }
 }

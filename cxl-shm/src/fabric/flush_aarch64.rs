@@ -4,8 +4,13 @@
 
 use core::arch::asm;
 
-use super::{FenceKind, FlushKind, LineWords};
+use super::flush::check_granule;
+use super::{FenceKind, FlushError, FlushKind, LineWords};
 use crate::units::LINE_BYTES;
+
+pub(super) fn detect() -> Result<FlushKind, FlushError> {
+    check_granule(cache_type()).map(|()| FlushKind::DcCivac)
+}
 
 /// Starts cleaning and invalidating `lines` lines of 64 bytes from `start` on.
 ///
@@ -33,10 +38,15 @@ pub(super) fn fence() {
 
 /// Smallest data cache line of all cores, from CTR_EL0.DminLine (log2 of words of 4 bytes).
 fn cache_line_bytes() -> u64 {
+    4 << ((cache_type() >> 16) & 0xf)
+}
+
+/// The register CTR_EL0: how the caches of this machine's cores are made.
+fn cache_type() -> u64 {
     let ctr: u64;
     // SAFETY: CTR_EL0 is readable from user programs on Linux and has no side effect.
     unsafe { asm!("mrs {0}, ctr_el0", out(reg) ctr, options(nomem, nostack, preserves_flags)) };
-    4 << ((ctr >> 16) & 0xf)
+    ctr
 }
 
 /// The weaker fences, for litmus programs only: none of them is enough for a refresh (M3).
