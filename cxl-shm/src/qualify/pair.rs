@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use bytemuck::{Pod, Zeroable};
 
 use super::party::{Party, Role, Silent};
+use super::platform::hypervisor;
 use super::probe::Probe;
 use super::scratch::{self, GREETING_LINES, ScratchError};
 use super::timing::Timing;
@@ -25,6 +26,9 @@ pub struct Partner {
     pub node: NodeId,
     /// Whether it runs on another host than this process.
     pub other_host: bool,
+    /// Whether one of the two says that it is a virtual machine. Two virtual machines of one machine, or
+    /// one and the machine itself, share its caches: they show nothing about a device between hosts.
+    pub virtual_machine: bool,
     /// Rounds of each program: the fewer of what the two were asked for.
     pub rounds: u64,
 }
@@ -66,7 +70,9 @@ struct Greeting {
     /// The nonce of the other one, once it was read.
     seen: u64,
     rounds: u64,
-    reserved: [u64; 4],
+    /// 1 of a virtual machine.
+    virtual_machine: u64,
+    reserved: [u64; 3],
 }
 
 impl Record for Greeting {
@@ -112,7 +118,8 @@ fn measure<F: Probe, H: HostMemory, L: Liveness>(
     Party::<F, SystemClock>::clear(member.fabric(), mine);
     let timing = Timing::measure(member.fabric(), own_lines(mine), clock);
     let greeting = greeting.line(0).map(|line| line.claim()).expect("lines of a greeting");
-    let (theirs, rounds) = meet(member, partner, &greeting, rounds, timeout_ms, clock)?;
+    let (theirs, rounds, virtual_machine) =
+        meet(member, partner, &greeting, rounds, timeout_ms, clock)?;
 
     let role = if member.node() < partner { Role::First } else { Role::Second };
     let fabric = member.fabric().clone();
@@ -121,10 +128,11 @@ fn measure<F: Probe, H: HostMemory, L: Liveness>(
     let other_host = on_another_host(member, partner);
     let hosts = if other_host { 2 } else { 1 };
     let measured = Measured { findings, hosts, timing, cores: None };
-    Ok((measured, Partner { node: partner, other_host, rounds }))
+    Ok((measured, Partner { node: partner, other_host, virtual_machine, rounds }))
 }
 
-/// Greets until the partner has answered: its lines, and the rounds that both run.
+/// Greets until the partner has answered: its lines, the rounds that both run, and whether one of the two
+/// is a virtual machine.
 fn meet<F: Probe, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     partner: NodeId,
@@ -132,11 +140,18 @@ fn meet<F: Probe, H: HostMemory, L: Liveness>(
     rounds: u64,
     timeout_ms: u64,
     clock: &impl Clock,
-) -> Result<(PeerArea, u64), PairError> {
+) -> Result<(PeerArea, u64, bool), PairError> {
     let fabric = member.fabric();
     // Random enough that no greeting of the past holds it.
     let nonce = RandomState::new().build_hasher().finish();
-    let mut said = Greeting { nonce, seen: 0, rounds, reserved: [0; 4] };
+    let virtual_machine = hypervisor() != 0;
+    let mut said = Greeting {
+        nonce,
+        seen: 0,
+        rounds,
+        virtual_machine: virtual_machine.into(),
+        reserved: [0; 3],
+    };
     own.publish(fabric, &said);
     let until_ms = clock.now_ms().saturating_add(timeout_ms);
     loop {
@@ -150,7 +165,8 @@ fn meet<F: Probe, H: HostMemory, L: Liveness>(
                 // It has read our nonce; once more ours, so that it can end its wait too.
                 said.seen = heard.nonce;
                 own.publish(fabric, &said);
-                return Ok((lines, rounds.min(heard.rounds)));
+                let virtual_machine = virtual_machine || heard.virtual_machine != 0;
+                return Ok((lines, rounds.min(heard.rounds), virtual_machine));
             }
             if heard.nonce != said.seen {
                 said.seen = heard.nonce;

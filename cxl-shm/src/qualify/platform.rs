@@ -13,6 +13,12 @@ pub fn platform_of(region: &Region) -> Platform {
     Platform { vendor, signature, hypervisor, flush, memory, bytes }
 }
 
+/// First four letters of the hypervisor's name, zero on bare metal and where the processor does not say.
+pub(super) fn hypervisor() -> u32 {
+    let (_, _, hypervisor) = processor();
+    hypervisor
+}
+
 /// CPUID leaf 1, ECX bit 31: a hypervisor is present, and leaf 0x4000_0000 names it.
 #[cfg(target_arch = "x86_64")]
 const LEAF1_ECX_HYPERVISOR: u32 = 1 << 31;

@@ -42,6 +42,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N")]
     pair_with: Option<u16>,
 
+    /// Vouch that the two hosts of a pair are two machines. Needed where one of them is a virtual machine:
+    /// two virtual machines of one machine share its caches, and show nothing about fences.
+    #[arg(long, requires = "pair_with")]
+    hosts_are_separate: bool,
+
     /// Rounds of each program, of 64 trials each. Of a pair the smaller number counts.
     #[arg(long, value_name = "N", default_value_t = 500,
         value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
@@ -92,11 +97,13 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
         measured_unix_s: unix_s(),
     });
     // One of a pair is enough, and the other's region may be gone by then.
-    let stores = partner.is_none_or(|partner| options.node < partner.node.0);
+    let doubtful = profile.is_some() && is_doubtful(partner, options.hosts_are_separate);
+    let stores = partner.is_none_or(|partner| options.node < partner.node.0) && !doubtful;
     if stores {
         store_profile(member, profile, &SystemClock::start(), timeout_ms)?;
     }
-    let result = Outcome { region: attachment.region(), measured, partner, profile, stores };
+    let region = attachment.region();
+    let result = Outcome { region, measured, partner, profile, stores, doubtful };
     if options.json {
         say!("{}", result.json());
     } else {
@@ -135,7 +142,19 @@ struct Outcome<'r> {
     partner: Option<Partner>,
     profile: Option<PlatformProfile>,
     stores: bool,
+    /// Nobody says that the two hosts are two machines.
+    doubtful: bool,
 }
+
+/// Whether the two hosts of a pair may be one machine, and so show nothing about fences. What they find
+/// broken is broken all the same.
+fn is_doubtful(partner: Option<Partner>, separate: bool) -> bool {
+    partner.is_some_and(|partner| partner.other_host && partner.virtual_machine) && !separate
+}
+
+const DOUBTFUL: &str = "NOT STORED: one of the two hosts is a virtual machine, and both may run on one \
+    machine, whose caches are coherent; then nothing late is ever seen. If they are two machines, run \
+    both commands again with --hosts-are-separate";
 
 const GPU: &str = "skipped: this build has no GPU engine; payload is flushed on both hosts";
 
@@ -184,6 +203,10 @@ impl Outcome<'_> {
             return Ok(());
         };
         writeln!(text, "verdict: fit. A fence {}; DMA: {}.", profile.fence, profile.payload)?;
+        if self.doubtful {
+            writeln!(text, "{DOUBTFUL}")?;
+            return Ok(());
+        }
         let visibility = self.visibility();
         writeln!(text, "from now on, on hosts like this: {visibility}")?;
         let few = self.partner.is_some_and(|partner| {
@@ -256,6 +279,7 @@ impl Outcome<'_> {
             "fence": self.profile.map(|profile| profile.fence.to_string()),
             "visibility": self.visibility().to_string(),
             "stored_by_this_node": self.stores,
+            "not_stored_because": self.doubtful.then_some(DOUBTFUL),
         })
     }
 }
@@ -305,4 +329,21 @@ fn write_timing(text: &mut String, timing: &Timing) -> std::fmt::Result {
          without a fence, {stores:.1} % with a store fence, {loads:.1} % with a load fence, \
          {full:.1} % with a full fence"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn virtual_machines_are_no_evidence_unless_told() {
+        let partner = |other_host, virtual_machine| {
+            Some(Partner { node: NodeId(1), other_host, virtual_machine, rounds: 1 })
+        };
+        assert!(is_doubtful(partner(true, true), false));
+        assert!(!is_doubtful(partner(true, true), true), "somebody vouches for it");
+        assert!(!is_doubtful(partner(true, false), false));
+        assert!(!is_doubtful(partner(false, true), false), "one host says so itself");
+        assert!(!is_doubtful(None, false));
+    }
 }
