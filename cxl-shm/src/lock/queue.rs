@@ -199,6 +199,8 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
         let turn = match Owner::from_word(found) {
             Owner::Free => Turn::Fresh,
             Owner::Passed(cohort) => Turn::Passed(cohort),
+            // Given up: nobody need be asked.
+            Owner::Thread(HolderToken::NOBODY) => Turn::Recovered,
             Owner::Thread(owner) if thorough && !living.holds(owner) => Turn::Recovered,
             Owner::Thread(_) => return None,
         };
