@@ -5,7 +5,7 @@ use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::lock::arbitrated::ManagerState;
 use cxl_shm::member::{
     DeathNews, Deaths, Fence, Liveness, Manage, ManageError, ManagerSeen, Member, MembershipLost,
-    SUSPECT_MS,
+    SUSPECT_MS, Stillness,
 };
 use cxl_shm::units::NodeId;
 
@@ -78,8 +78,8 @@ pub struct Duty<'m, F: Fabric, H: HostMemory, L: Liveness> {
     deaths: Deaths<'m, F, H, L>,
     takeover_ms: u64,
     term: Option<u64>,
-    /// Term and heartbeat of the active manager, and since when they have been so.
-    watched: Option<(u64, u64, u64)>,
+    /// Term and heartbeat of the active manager.
+    watched: Stillness<(u64, u64)>,
     told: Option<DutyChange>,
     waited_for: bool,
 }
@@ -103,7 +103,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
             deaths,
             takeover_ms,
             term: None,
-            watched: None,
+            watched: Stillness::default(),
             told: None,
             waited_for: false,
         })
@@ -155,24 +155,78 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
         let elsewhere = |seen: &ManagerSeen| seen.serving && seen.node != self.member.node();
         let seen = self.member.manager_seen().filter(elsewhere);
         if let Some(seen) = seen {
-            let now = (seen.term, seen.heartbeat);
-            let since_ms = match self.watched {
-                Some((term, beat, since_ms)) if (term, beat) == now => since_ms,
-                _ => {
-                    self.watched = Some((now.0, now.1, now_ms));
-                    now_ms
-                }
-            };
-            // Our own clock only. That it is silent is a suspicion, and a wrong one costs
-            // nothing but a change of term: no grant of the new one comes before every node has
-            // acknowledged it (T4).
-            if now_ms.saturating_sub(since_ms) < SUSPECT_MS.saturating_add(self.takeover_ms) {
+            // Our own clock only, and no time in which this manager itself did not look (W0). That it
+            // is silent is a suspicion, and a wrong one costs nothing but a change of term: no grant of
+            // the new one comes before every node has acknowledged it (T4).
+            let silent_ms = self.watched.look((seen.term, seen.heartbeat), now_ms);
+            if silent_ms < SUSPECT_MS.saturating_add(self.takeover_ms) {
                 let (node, term) = (seen.node, seen.term);
                 return Ok(Some(DutyChange::StandingBy { node, term }));
             }
         }
-        self.watched = None;
+        self.watched = Stillness::default();
         self.term = Some(self.manage.claim()?);
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cxl_shm::clock::SystemClock;
+    use cxl_shm::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+    use cxl_shm::layout::{Geometry, Superblock, format_superblock};
+    use cxl_shm::member::{HostIdentity, HostTier, NoFence, ProcLiveness, ProcessIdentity};
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience { takeover_ms: 1000, declare_ms: 3000 };
+
+    /// Both managers are stopped, and the standby goes on a moment before the active one.
+    #[test]
+    fn a_standby_that_was_stopped_itself_takes_nothing_over() {
+        let geometry = Geometry {
+            region_bytes: 8 << 20,
+            nodes: 2,
+            locks: 8,
+            chunk_bytes: 64 << 10,
+            area_lines: 1,
+            host_words: 0,
+        };
+        let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+        let superblock = Superblock::new([1, 2], geometry, [0; 6]);
+        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+        let clock = SystemClock::start();
+        let join = |host: u16| -> Member<SimulatedHost, SimulatedHostMemory, ProcLiveness> {
+            let memory = rack.host_memory(usize::from(host), HostTier::words_of(&geometry));
+            let identity = HostIdentity::simulated(u64::from(host));
+            let me = ProcessIdentity::current().unwrap();
+            let fabric = rack.host(usize::from(host));
+            Member::join(fabric, memory, host, &identity, me, ProcLiveness, &clock).unwrap()
+        };
+        let [first, second] = [0, 1].map(join);
+        let mut active = Duty::new(&first, &clock, PATIENCE).unwrap();
+        let mut standby = Duty::new(&second, &clock, PATIENCE).unwrap();
+        let mut step = |now_ms, both: bool| {
+            first.beat();
+            second.beat();
+            if both {
+                active.step(now_ms, &mut NoFence).unwrap();
+            }
+            standby.step(now_ms, &mut NoFence).unwrap();
+            first.manager_seen().unwrap().node
+        };
+        assert_eq!(step(0, true), NodeId(0));
+        assert_eq!(step(10, true), NodeId(0));
+        // Four seconds in which nobody did anything, then five steps of the standby alone.
+        for now_ms in (4010..4060).step_by(10) {
+            assert_eq!(step(now_ms, false), NodeId(0), "at {now_ms} ms");
+        }
+        for now_ms in (4060..8000).step_by(10) {
+            assert_eq!(step(now_ms, true), NodeId(0), "at {now_ms} ms");
+        }
+        // It does take over when the active one alone is silent.
+        let until_ms = 8000 + SUSPECT_MS + PATIENCE.takeover_ms;
+        let taken = (8000..until_ms + 100).step_by(10).map(|now_ms| step(now_ms, false)).last();
+        assert_eq!(taken, Some(NodeId(1)));
     }
 }

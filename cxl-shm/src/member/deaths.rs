@@ -137,7 +137,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         // about the one before (C2).
         let still = |node: NodeId, proposal: &Proposal| {
             let before = |slot: &&Slot| slot.incarnation < proposal.case().incarnation;
-            self.suspicion.stands_still(node, now_ms, self.declare_ms)
+            self.suspicion.stands_still(node, self.declare_ms)
                 || others.iter().any(|slot| slot.node == node && before(slot))
         };
         // A recovery finds out for itself, and says so.
@@ -148,7 +148,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         let uncared: Vec<&Slot> = others
             .into_iter()
             .filter(|slot| self.cares.iter().all(|(node, _)| *node != slot.node))
-            .filter(|slot| self.suspicion.stands_still(slot.node, now_ms, self.declare_ms))
+            .filter(|slot| self.suspicion.stands_still(slot.node, self.declare_ms))
             .collect();
         let ballots = Ballots::fresh(layout, fabric, uncared.iter().map(|slot| slot.node));
         for slot in uncared {

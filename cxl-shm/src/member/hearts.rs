@@ -2,6 +2,7 @@
 
 use super::SUSPECT_MS;
 use super::slot::Slot;
+use super::stillness::Stillness;
 use crate::clock::Clock;
 use crate::fabric::Fabric;
 use crate::layout::{Layout, NodeState};
@@ -25,8 +26,8 @@ pub struct NodeHeart {
     pub beats: bool,
 }
 
-/// Watches the hearts of all nodes that take part, until each has beaten or [`SUSPECT_MS`] have
-/// passed. Writes nothing, and needs no membership.
+/// Watches the hearts of all nodes that take part, until each has beaten or was watched for
+/// [`SUSPECT_MS`] without a gap (W0). Writes nothing, and needs no membership.
 pub fn watch_hearts<F: Fabric>(layout: &Layout, fabric: &F, clock: &impl Clock) -> Vec<NodeHeart> {
     let slots = Slot::all(layout, fabric);
     let heart = |slot: &Slot| {
@@ -43,8 +44,7 @@ pub fn watch_hearts<F: Fabric>(layout: &Layout, fabric: &F, clock: &impl Clock) 
     };
     let mut watched: Vec<_> =
         slots.iter().map(|slot| (heart(slot), layout.heartbeat(slot.node).fresh(fabric))).collect();
-    let until_ms = clock.now_ms().saturating_add(SUSPECT_MS);
-    let mut tries = 0;
+    let (mut watching, mut tries) = (Stillness::default(), 0);
     loop {
         let mut all = true;
         for (heart, first) in &mut watched {
@@ -53,7 +53,7 @@ pub fn watch_hearts<F: Fabric>(layout: &Layout, fabric: &F, clock: &impl Clock) 
                 all &= heart.beats;
             }
         }
-        if all || clock.now_ms() >= until_ms {
+        if all || watching.look((), clock.now_ms()) >= SUSPECT_MS {
             return watched.into_iter().map(|(heart, _)| heart).collect();
         }
         clock.pause(tries);

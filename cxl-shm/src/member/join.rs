@@ -7,6 +7,7 @@ use super::consensus::Ballots;
 use super::door::{Marks, Outside, Visitor};
 use super::settle::{Settling, settle_own, settle_recoveries};
 use super::slot::{Slot, recoverers_at_work};
+use super::stillness::Stillness;
 use super::{
     HOST_TIER_FOLDER, HostTier, Liveness, LossCause, Member, MembershipLost, ProcessIdentity,
     SUSPECT_MS, Seat,
@@ -563,18 +564,19 @@ fn host_of<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> String {
     name.map_or_else(|_| "unknown".to_owned(), |name| name.to_string())
 }
 
-/// Watches the heart of the slot's last inhabitant.
+/// Watches the heart of the slot's last inhabitant, until it has beaten or was watched for
+/// [`SUSPECT_MS`] without a gap (W0).
 fn heart_beats<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, clock: &impl Clock) -> bool {
     let heartbeat = seat.layout().heartbeat(seat.node());
     let first = heartbeat.fresh(fabric);
-    let until_ms = clock.now_ms().saturating_add(SUSPECT_MS);
-    let mut tries = 0;
-    while clock.now_ms() < until_ms {
-        if heartbeat.fresh(fabric) != first {
-            return true;
+    let (mut watching, mut tries) = (Stillness::default(), 0);
+    // The heart is read before the time: what was not watched does not count.
+    while heartbeat.fresh(fabric) == first {
+        if watching.look((), clock.now_ms()) >= SUSPECT_MS {
+            return false;
         }
         clock.pause(tries);
         tries += 1;
     }
-    false
+    true
 }

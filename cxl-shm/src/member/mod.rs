@@ -26,6 +26,7 @@ mod recovery;
 mod seat;
 mod settle;
 mod slot;
+mod stillness;
 mod suspicion;
 mod twin;
 
@@ -62,6 +63,7 @@ pub(crate) use settle::{settle_killed, settle_recovery};
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use slot::Slot;
 pub(crate) use slot::{is_freed, is_taken};
+pub use stillness::{LOOK_GAP_MAX_MS, Stillness};
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use twin::{OwnedTwin, PeerTwin};
 

@@ -1,7 +1,8 @@
-//! Whose heart stands still, by this watcher's own clock. A hint, never a proof: a paused host
+//! Whose heart stands still, by this watcher's own clock (W0). A hint, never a proof: a paused host
 //! looks just like a dead one.
 
 use super::slot::Slot;
+use super::stillness::Stillness;
 use crate::fabric::{Fabric, refresh_all};
 use crate::layout::Layout;
 use crate::units::{Incarnation, NodeId};
@@ -9,20 +10,12 @@ use crate::units::{Incarnation, NodeId};
 /// Watches the hearts of others. No clock inside.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Suspicion {
-    watched: Vec<Watched>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Watched {
-    node: NodeId,
-    incarnation: Incarnation,
-    beat: u64,
-    since_ms: u64,
+    watched: Vec<(NodeId, Stillness<(Incarnation, u64)>)>,
 }
 
 impl Suspicion {
     /// Looks at the hearts of all `slots` that are lived in, and forgets those of others.
-    /// To be called at least every few hundred milliseconds.
+    /// To be called at least every few hundred milliseconds: a longer gap starts every watch anew.
     pub(crate) fn look<F: Fabric>(
         &mut self,
         layout: &Layout,
@@ -33,19 +26,16 @@ impl Suspicion {
         let inhabited = || slots.iter().filter(|slot| !slot.vacant);
         refresh_all(fabric, inhabited().map(|slot| layout.heartbeat(slot.node).range()));
         let watch = |slot: &Slot| {
-            let (node, incarnation) = (slot.node, slot.incarnation);
-            let beat = layout.heartbeat(node).cached(fabric);
-            let now = Watched { node, incarnation, beat, since_ms: now_ms };
-            let same = |old: &&Watched| Watched { since_ms: now_ms, ..**old } == now;
-            self.watched.iter().find(same).copied().unwrap_or(now)
+            let known = self.watched.iter().find(|(node, _)| *node == slot.node);
+            let mut watch = known.map(|(_, watch)| *watch).unwrap_or_default();
+            watch.look((slot.incarnation, layout.heartbeat(slot.node).cached(fabric)), now_ms);
+            (slot.node, watch)
         };
         self.watched = inhabited().map(watch).collect();
     }
 
-    /// Whether the heart of `node` has stood still for `ms`.
-    pub(crate) fn stands_still(&self, node: NodeId, now_ms: u64, ms: u64) -> bool {
-        self.watched
-            .iter()
-            .any(|watched| watched.node == node && now_ms.saturating_sub(watched.since_ms) >= ms)
+    /// Whether the heart of `node` had stood still for `ms` at the last look.
+    pub(crate) fn stands_still(&self, node: NodeId, ms: u64) -> bool {
+        self.watched.iter().any(|(watched, watch)| *watched == node && watch.still_ms() >= ms)
     }
 }

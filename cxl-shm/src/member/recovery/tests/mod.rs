@@ -3,6 +3,7 @@
 mod adopting;
 mod at_the_door;
 mod giving_up;
+mod pausing;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -13,8 +14,8 @@ use crate::clock::Clock;
 use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
 use crate::layout::{Arrival, Geometry, LockProtocol, RecoveryStep, Superblock, format_superblock};
 use crate::member::{
-    DeathNews, Deaths, Fence, FenceOrder, FenceState, HostIdentity, HostTier, Liveness, Manage,
-    Member, ProcessIdentity,
+    DeathNews, Deaths, Fence, FenceOrder, FenceState, HostIdentity, HostTier, JoinError, Liveness,
+    Manage, Member, ProcessIdentity,
 };
 use crate::units::{Incarnation, NodeId};
 
