@@ -573,9 +573,13 @@ impl Layout {
         PeerArea::new(lines(at, self.geometry.area_lines))
     }
 
-    /// Every line before the chunks that only `node` writes, and its door.
+    /// Every line before the chunks that only `node` writes, and its door. The one list of them: what a
+    /// host drops from its caches when it joins (M8), and what it flushes when it leaves. A seat gives
+    /// access to these lines alone ([`Self::is_owned_by`]), so nothing that is not refreshed at joining
+    /// is ever read as one's own.
     pub fn owned_by(&self, node: NodeId) -> impl Iterator<Item = LineRange> + use<> {
-        let layout = *self;
+        let rings = u64::from(node.0) * u64::from(self.geometry.nodes);
+        let ring_lines = u64::from(self.geometry.nodes) * FREE_RING_LINES;
         let parts = [
             self.node_page(node),
             self.intents(node),
@@ -586,9 +590,20 @@ impl Layout {
             self.grants(node),
             self.free_tails(node),
             self.area(node),
+            // As the sender, to all receivers.
+            PeerArea::new(lines(
+                self.free_rings_at + rings * FREE_RING_LINES * LINE_BYTES,
+                ring_lines,
+            )),
         ];
-        let rings = self.nodes().map(move |receiver| layout.free_ring(node, receiver));
-        parts.into_iter().chain(rings).map(|part| part.range())
+        parts.into_iter().map(|part| part.range())
+    }
+
+    /// Whether all of `range` is in [`Self::owned_by`].
+    pub(crate) fn is_owned_by(&self, node: NodeId, range: LineRange) -> bool {
+        self.owned_by(node).any(|part| {
+            part.start().bytes() <= range.start().bytes() && range.end_bytes() <= part.end_bytes()
+        })
     }
 
     fn node_page(&self, node: NodeId) -> PeerArea {

@@ -220,7 +220,6 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             return Err(JoinError::TooManyProcesses { node, processes });
         };
         crash::reach(CrashPoint::ProcessRegistered);
-        let agent = Default::default();
         let member = Self {
             fabric,
             superblock,
@@ -230,7 +229,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             identity,
             token,
             liveness,
-            agent,
+            agent: Default::default(),
             registered: true,
         };
         member.settle_predecessor(clock);
@@ -315,18 +314,10 @@ pub(crate) fn move_in<F: Fabric, H: HostMemory>(
     let incarnation = passed.next;
 
     // M8: what an earlier life of this host left in its caches is gone before we write, and what
-    // a recoverer wrote meanwhile is there. Beats go on from the last one: a count that went back
-    // could repeat what a watcher has seen.
-    let areas = [
-        seat.area().range(),
-        layout.requests(node).range(),
-        layout.intents(node).range(),
-        layout.ballots(node).range(),
-        layout.recoveries(node).range(),
-    ];
-    let words = [layout.heartbeat(node), layout.manager_heartbeat(node), layout.guardian(node)];
+    // a recoverer wrote meanwhile is there: of all that a seat gives access to. Beats go on from
+    // the last one: a count that went back could repeat what a watcher has seen.
     if !mutant::is(Mutant::JoinsUnrefreshed) {
-        refresh_all(fabric, areas.into_iter().chain(words.map(|word| word.range())));
+        refresh_all(fabric, layout.owned_by(node));
     }
     // M5, and before anything is changed that cannot be taken back.
     let bad = |lock: &LockId| !Competitor::can_resume(seat, fabric, *lock);

@@ -1,7 +1,9 @@
 //! What a node may write: the one place where lines of a node become owned (M1).
 
 use super::HostTier;
-use crate::fabric::{HostMemory, OwnedArea, OwnedLine, OwnedWord};
+use crate::fabric::{
+    HostMemory, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record,
+};
 use crate::layout::{HostName, INTENT_LINES, INTENTS, Layout, LockProtocol, NodeLine};
 use crate::lock::stamp::{Phase, Stamp};
 use crate::units::{Incarnation, LockId, NodeId};
@@ -43,60 +45,79 @@ impl<H: HostMemory> Seat<H> {
         &self.tier
     }
 
+    /// A word of this node. M8: everything that is owned through a seat was dropped from the caches when
+    /// the host joined, as all of it is in the one list [`Layout::owned_by`].
+    fn word(&self, word: PeerWord) -> OwnedWord {
+        debug_assert!(self.layout.is_owned_by(self.node, word.range()), "not in the list");
+        word.claim()
+    }
+
+    /// A line of this node.
+    fn line<T: Record>(&self, line: PeerLine<T>) -> OwnedLine<T> {
+        debug_assert!(self.layout.is_owned_by(self.node, line.range()), "not in the list");
+        line.claim()
+    }
+
+    /// An area of this node.
+    fn part(&self, part: PeerArea) -> OwnedArea {
+        debug_assert!(self.layout.is_owned_by(self.node, part.range()), "not in the list");
+        part.claim()
+    }
+
     pub(crate) fn node_line(&self) -> OwnedLine<NodeLine> {
-        self.layout.node_line(self.node).claim()
+        self.line(self.layout.node_line(self.node))
     }
 
     pub(crate) fn host_name(&self) -> OwnedLine<HostName> {
-        self.layout.host_name(self.node).claim()
+        self.line(self.layout.host_name(self.node))
     }
 
     /// Written by the elected agent only.
     pub(crate) fn heartbeat(&self) -> OwnedWord {
-        self.layout.heartbeat(self.node).claim()
+        self.word(self.layout.heartbeat(self.node))
     }
 
     /// Written by the one manager of the host only.
     pub(crate) fn manager_claim(&self) -> OwnedWord {
-        self.layout.manager_claim(self.node).claim()
+        self.word(self.layout.manager_claim(self.node))
     }
 
     /// Written by the one manager of the host only.
     pub(crate) fn manager_heartbeat(&self) -> OwnedWord {
-        self.layout.manager_heartbeat(self.node).claim()
+        self.word(self.layout.manager_heartbeat(self.node))
     }
 
     /// Written by the one manager of the host only.
     pub(crate) fn recoveries(&self) -> OwnedArea {
-        self.layout.recoveries(self.node).claim()
+        self.part(self.layout.recoveries(self.node))
     }
 
     /// Written by the process that joins as the host's first.
     pub(crate) fn arrival(&self) -> OwnedWord {
-        self.layout.arrival(self.node).claim()
+        self.word(self.layout.arrival(self.node))
     }
 
     /// Written under [`Member::lock_ward`](super::Member::lock_ward); also by the process that joins as the
     /// host's first, or leaves as its last.
     pub(crate) fn guardian(&self) -> OwnedWord {
-        self.layout.guardian(self.node).claim()
+        self.word(self.layout.guardian(self.node))
     }
 
     pub(crate) fn summary(&self) -> OwnedWord {
-        self.layout.summary(self.node).claim()
+        self.word(self.layout.summary(self.node))
     }
 
     pub(crate) fn request(&self, lock: LockId) -> OwnedWord {
-        self.layout.request(self.node, lock).claim()
+        self.word(self.layout.request(self.node, lock))
     }
 
     pub(crate) fn acks(&self) -> OwnedArea {
-        self.layout.acks(self.node).claim()
+        self.part(self.layout.acks(self.node))
     }
 
     /// The grant of a manager on this node to `node`.
     pub(crate) fn grant(&self, node: NodeId, lock: LockId) -> OwnedWord {
-        let grants = self.layout.grants(self.node).claim();
+        let grants = self.part(self.layout.grants(self.node));
         grants.word(self.layout.grant_index(node, lock)).expect("the area has a word per pair")
     }
 
@@ -107,18 +128,34 @@ impl<H: HostMemory> Seat<H> {
 
     /// The redo record of `lock`: its head, then the images.
     pub(crate) fn intent(&self, lock: LockId) -> OwnedArea {
-        let intents = self.layout.intents(self.node).claim();
+        let intents = self.part(self.layout.intents(self.node));
         let first = u64::from(lock.0) * INTENT_LINES;
         intents.part(first, INTENT_LINES).expect("the region's own locks have an intent each")
     }
 
     /// Written by whichever thread of the host asks for a chunk.
     pub(crate) fn chunk_demand(&self) -> OwnedWord {
-        self.layout.chunk_demand(self.node).claim()
+        self.word(self.layout.chunk_demand(self.node))
+    }
+
+    /// A slot of a ring in which this node tells others what it freed. Written under the lock of the heap.
+    pub(crate) fn free_slot(&self, slot: PeerWord) -> OwnedWord {
+        self.word(slot)
+    }
+
+    /// How far this node has come in a ring of another. Written under the lock of the heap.
+    pub(crate) fn free_tail(&self, tail: PeerWord) -> OwnedWord {
+        self.word(tail)
+    }
+
+    /// How many roots whose objects are another node's this one has destroyed. Written under the lock
+    /// of the roots.
+    pub(crate) fn retired(&self, count: PeerWord) -> OwnedWord {
+        self.word(count)
     }
 
     pub(crate) fn area(&self) -> OwnedArea {
-        self.layout.area(self.node).claim()
+        self.part(self.layout.area(self.node))
     }
 }
 

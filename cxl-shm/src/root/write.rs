@@ -204,7 +204,8 @@ pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
             }
             Standing::Other(owner) => {
                 // M1: the lock of the roots is held, so one process of this host is here.
-                let retired = heap::retired(member.layout(), member.node(), owner).claim();
+                let count = heap::retired(member.layout(), member.node(), owner);
+                let retired = member.seat().retired(count);
                 retired.publish(fabric, retired.own(fabric).wrapping_add(1));
             }
             // The sweep that builds the chunk does not find the object reachable.

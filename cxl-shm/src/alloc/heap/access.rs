@@ -239,7 +239,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         }
         // O4, M1: nothing that we wrote there may land in the owner's next object.
         fabric.publish(LineRange::covering(place.extent));
-        ring.send(fabric, sent, offset, incarnation);
+        ring.send(self.member.seat(), fabric, sent, offset, incarnation);
         crash::reach(CrashPoint::HeapFreePassed);
         words.set_sent(owner, Some(sent.wrapping_add(1)));
         Ok(())
@@ -253,11 +253,11 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         let senders = || layout.nodes().filter(|sender| *sender != me);
         let ring_of = |sender| Ring::new(&layout, sender, me);
         // One fence for what mostly is all: whether there is a first free of each.
-        let next = |ring: Ring| ring.slot_range(ring.own_tail().own(fabric));
+        let next = |ring: Ring| ring.slot_range(ring.own_tail(self.member.seat()).own(fabric));
         refresh_all(fabric, senders().map(|sender| next(ring_of(sender))));
         for sender in senders() {
             let ring = ring_of(sender);
-            let tail = ring.own_tail();
+            let tail = ring.own_tail(self.member.seat());
             let first = tail.own(fabric);
             let mut position = first;
             while position.wrapping_sub(first) < SLOTS
@@ -321,7 +321,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         crash::reach(CrashPoint::HeapFreePassed);
         match origin {
             Origin::Ring { sender, position } => {
-                let tail = Ring::new(self.member.layout(), sender, self.member.node()).own_tail();
+                let ring = Ring::new(self.member.layout(), sender, self.member.node());
+                let tail = ring.own_tail(self.member.seat());
                 // Published with the rest of the ring; within the host it counts from here.
                 let fabric = self.member.fabric();
                 let low = tail.own(fabric) & !Origin::POSITION_MASK;

@@ -40,6 +40,8 @@ mod usage;
 mod words;
 
 #[cfg(test)]
+mod moved_tests;
+#[cfg(test)]
 pub(crate) mod rig;
 #[cfg(test)]
 mod tests;

@@ -11,8 +11,9 @@
 //! object was in (O5); in one that comes later it is gone, or reachable and not to be freed by this.
 
 use super::object::SharedOffset;
-use crate::fabric::{Fabric, OwnedWord, PeerArea, PeerWord, refresh_all};
+use crate::fabric::{Fabric, HostMemory, OwnedWord, PeerArea, PeerWord, refresh_all};
 use crate::layout::{FREE_RING_LINES, Layout};
+use crate::member::Seat;
 use crate::units::{Incarnation, LINE_BYTES, LINE_WORDS, LineRange, NodeId};
 
 /// Frees that a ring holds.
@@ -84,10 +85,9 @@ impl Ring {
         self.slots.word(word).expect("a slot of the ring")
     }
 
-    /// Receiver: how far it has come.
-    pub(super) fn own_tail(&self) -> OwnedWord {
-        // M1: the caller is the receiver.
-        self.tail.claim()
+    /// Receiver, which has `seat`: how far it has come.
+    pub(super) fn own_tail<H: HostMemory>(&self, seat: &Seat<H>) -> OwnedWord {
+        seat.free_tail(self.tail)
     }
 
     /// The line of the free at `position`.
@@ -129,16 +129,17 @@ impl Ring {
         tail.wrapping_add(count as u64)
     }
 
-    /// Sender: sends a free. There is room for it.
-    pub(super) fn send<F: Fabric>(
+    /// Sender, which has `seat`: sends a free. There is room for it.
+    pub(super) fn send<F: Fabric, H: HostMemory>(
         &self,
+        seat: &Seat<H>,
         fabric: &F,
         position: u64,
         offset: SharedOffset,
         incarnation: Incarnation,
     ) {
-        // M1: the caller is the sender, under the lock of its heap.
-        self.slot(position).claim().publish(fabric, slot_word(position, offset, incarnation));
+        let slot = seat.free_slot(self.slot(position));
+        slot.publish(fabric, slot_word(position, offset, incarnation));
     }
 }
 
