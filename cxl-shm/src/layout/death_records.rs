@@ -223,6 +223,11 @@ impl RecoveryRecord {
         }
     }
 
+    /// What says nothing of any case: in place of a record that is damaged.
+    pub(crate) fn nothing() -> Self {
+        Self::zeroed()
+    }
+
     /// The case it speaks of.
     #[must_use]
     pub fn case(&self) -> Case {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use super::consensus::Ballots;
 use super::door::{Marks, Outside, Visitor};
 use super::settle::{Settling, settle_own, settle_recoveries};
-use super::slot::{Slot, recoverers_at_work};
+use super::slot::{Slot, make_good, recoverers_at_work};
 use super::stillness::Stillness;
 use super::{
     HOST_TIER_FOLDER, HostTier, Liveness, LossCause, Member, MembershipLost, ProcessIdentity,
@@ -329,6 +329,7 @@ pub(crate) fn move_in<F: Fabric, H: HostMemory>(
     seat.tier().reset(uuid, node, incarnation, host.pid_namespace);
     crash::reach(CrashPoint::JoinTierReset);
 
+    make_good(layout, fabric, node, seat.recoveries());
     // W3: before our line says that the life which wrote the word is over.
     super::estate::settle(seat, fabric);
     // Coming is announced before we look for a manager: a manager that claims a term either sees

@@ -1,9 +1,9 @@
 //! Who lives in each node slot, as far as its lines say.
 
-use crate::fabric::{Fabric, LineError, refresh_all};
+use crate::fabric::{Fabric, LineError, OwnedArea, refresh_all};
 use crate::layout::{Arrival, Layout, Machine, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
 use crate::member::door::Marks;
-use crate::member::twin::PeerTwin;
+use crate::member::twin::{OwnedTwin, PeerTwin, Unreadable};
 use crate::mutant::{self, Mutant};
 use crate::units::{Incarnation, LineRange, NodeId};
 
@@ -90,30 +90,47 @@ impl Slot {
         nodes: &[NodeId],
         up_to: Option<Incarnation>,
     ) -> Vec<Self> {
-        refresh_all(fabric, nodes.iter().flat_map(|node| lines_of(layout, *node)));
-        let slot = |node: &NodeId| (*node, Self::cached(layout, fabric, *node));
-        let slots: Vec<_> = nodes.iter().map(slot).collect();
+        let slots = Self::without_doors(layout, fabric, nodes);
         let asks = |slot: &Option<Self>| {
             slot.is_none_or(|it| it.machine.is_none() || up_to.is_some_and(|last| it.said < last))
         };
         let asked = slots.iter().filter(|(_, slot)| asks(slot));
         refresh_all(fabric, asked.map(|(node, _)| layout.door(*node)));
         let with_door = |(node, slot): (NodeId, Option<Self>)| {
-            if !asks(&slot) {
-                return slot;
-            }
-            let marks = Marks::cached(layout, fabric, node);
-            let said = slot.map_or(Incarnation(0), |slot| slot.said);
-            let arrived = slot.filter(|slot| slot.at_door).map(|slot| slot.incarnation);
-            let beyond = marks.beyond(said, up_to.unwrap_or(Incarnation(u32::MAX)));
-            let here = match beyond.max(arrived) {
-                Some(incarnation) => Self::at_door(node, incarnation, said),
-                None => slot?,
-            };
-            let by_mark = || marks.machine_of(here.incarnation).filter(|_| !here.vacant);
-            Some(Self { machine: here.machine.or_else(by_mark), ..here })
+            if asks(&slot) { Self::with_door(layout, fabric, node, slot, up_to) } else { slot }
         };
         slots.into_iter().filter_map(with_door).collect()
+    }
+
+    /// What the lines of the slots of `nodes` say, freshly read with one fence, whoever stands at their
+    /// doors.
+    pub(super) fn without_doors<F: Fabric>(
+        layout: &Layout,
+        fabric: &F,
+        nodes: &[NodeId],
+    ) -> Vec<(NodeId, Option<Self>)> {
+        refresh_all(fabric, nodes.iter().flat_map(|node| lines_of(layout, *node)));
+        nodes.iter().map(|node| (*node, Self::cached(layout, fabric, *node))).collect()
+    }
+
+    /// `slot`, of which its lines say so much, with the life at its door as the caches hold it.
+    pub(super) fn with_door<F: Fabric>(
+        layout: &Layout,
+        fabric: &F,
+        node: NodeId,
+        slot: Option<Self>,
+        up_to: Option<Incarnation>,
+    ) -> Option<Self> {
+        let marks = Marks::cached(layout, fabric, node);
+        let said = slot.map_or(Incarnation(0), |slot| slot.said);
+        let arrived = slot.filter(|slot| slot.at_door).map(|slot| slot.incarnation);
+        let beyond = marks.beyond(said, up_to.unwrap_or(Incarnation(u32::MAX)));
+        let here = match beyond.max(arrived) {
+            Some(incarnation) => Self::at_door(node, incarnation, said),
+            None => slot?,
+        };
+        let by_mark = || marks.machine_of(here.incarnation).filter(|_| !here.vacant);
+        Some(Self { machine: here.machine.or_else(by_mark), ..here })
     }
 }
 
@@ -146,37 +163,82 @@ fn lines_of(layout: &Layout, node: NodeId) -> [LineRange; 2] {
 }
 
 /// How far every node says it is with the recovery of `victim`, freshly read. What cannot be read
-/// at the moment is left out: it is being written, for the second time since the look began.
+/// at the moment is left out: it is being written, for the second time since the look began. So this
+/// is for who looks for a proof that something is over, never for who has to know that nobody is at it
+/// ([`recoverers_at_work`]).
 pub(crate) fn recoveries_of<F: Fabric>(
     layout: &Layout,
     fabric: &F,
     victim: NodeId,
 ) -> Vec<(NodeId, RecoveryRecord)> {
+    let records = said_of(layout, fabric, victim).into_iter();
+    records.filter_map(|(node, record)| Some((node, record.ok()??))).collect()
+}
+
+/// What every node says of the recovery of `victim`, freshly read.
+fn said_of<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    victim: NodeId,
+) -> Vec<(NodeId, Result<Option<RecoveryRecord>, Unreadable>)> {
     let twin = |node| PeerTwin::<RecoveryRecord>::of(layout.recoveries(node), victim);
     refresh_all(fabric, layout.nodes().flat_map(|node| twin(node).ranges()));
-    layout.nodes().filter_map(|node| Some((node, twin(node).cached(fabric).ok()??))).collect()
+    layout.nodes().map(|node| (node, twin(node).cached(fabric))).collect()
 }
 
 /// The nodes that may be writing the lines of `victim` as its recoverers, freshly read: they say that
-/// they are at it, and live. The caller has refreshed the line of the slot: one that is older than
+/// they are at it, and live; or what they say cannot be read, and they live. The caller has refreshed the line of the slot: one that is older than
 /// it should be errs on the side of waiting.
 ///
 /// What a recoverer says of a life that the line says is past counts for nothing. Its process may
 /// have died after another had ended the recovery, or it itself had, and before it said so; nobody
 /// is appointed to that life any more, so nobody corrects the record. And it writes nothing: the line
 /// says that a life is past, or names a later one, after the last write of its recovery (R1, R3).
+///
+/// A record that cannot be read counts as somebody at work: it was written twice while we looked, and each
+/// of the two writes may have been any step. One that stays so, because its line is damaged, counts
+/// until the present life of its node is over, as its line or its recovery says. The next life makes
+/// the record good before its line says that it lives ([`make_good`]).
 pub(crate) fn recoverers_at_work<F: Fabric>(
     layout: &Layout,
     fabric: &F,
     victim: NodeId,
 ) -> Vec<NodeId> {
-    let records = recoveries_of(layout, fabric, victim).into_iter();
-    let at_work = records.filter(|(node, record)| {
-        record.step().is_some_and(RecoveryStep::is_under_way)
-            && !is_past(layout, fabric, victim, record.case().incarnation)
-            && !is_over(layout, fabric, *node, record.recoverer_incarnation())
+    let records = said_of(layout, fabric, victim).into_iter();
+    let at_work = records.filter(|(node, record)| match record {
+        Ok(None) => false,
+        Ok(Some(record)) => {
+            record.step().is_some_and(RecoveryStep::is_under_way)
+                && !is_past(layout, fabric, victim, record.case().incarnation)
+                && !is_over(layout, fabric, *node, record.recoverer_incarnation())
+        }
+        // Nobody recovers itself.
+        Err(Unreadable) => *node != victim && is_lived_in(layout, fabric, *node),
     });
     at_work.map(|(node, _)| node).collect()
+}
+
+/// Whether the life of `node` that its line names is not over for certain, freshly read.
+fn is_lived_in<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> bool {
+    let slot = Slot::inside(layout, fabric, node);
+    slot.is_some_and(|slot| !is_over(layout, fabric, node, slot.said))
+}
+
+/// The life that the line of `node` names last, by what the caches hold; also of a line that is torn.
+pub(crate) fn last_named<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Incarnation {
+    Said::cached(layout, fabric, node).last
+}
+
+/// Replaces what a former life of `me` said as a recoverer and what cannot be read any more. Only while
+/// the host joins, which has refreshed its records, and before its line says that it lives.
+pub(crate) fn make_good<F: Fabric>(layout: &Layout, fabric: &F, me: NodeId, records: OwnedArea) {
+    for victim in layout.nodes() {
+        let twin = OwnedTwin::<RecoveryRecord>::of(records, victim);
+        if twin.own(fabric).is_err() {
+            twin.publish(fabric, RecoveryRecord::nothing());
+            tracing::warn!(node = %me, %victim, "made a damaged record of a recovery good");
+        }
+    }
 }
 
 /// Whether the line of `node` says that its life `incarnation` is past, from what the caches hold.

@@ -11,11 +11,14 @@
 //!   recoverer (M1); they pass on with `Done`.
 //! - **R2** Redo and close its intents, then end its requests, then the rest (L2). Every step may be
 //!   done again, and is, by the recoverer's next process or by the next appointed recoverer.
+//!   Before each the recoverer looks whether the slot's line names a later life, and stops then: it
+//!   never writes over a life that goes on, whatever else went wrong.
 //! - **R3** The former life may end otherwise too: a process that finds it gone on its own machine
 //!   publishes its *arrival*, then looks whether a recovery is under way, and waits for it. A
 //!   recoverer publishes `Fenced`, then looks for an arrival, and yields to it. So one of the two
 //!   sees the other, and never do both write. Both may step back: then the arrival is taken back, and the
-//!   recoverer begins again, or is replaced like any other that has not begun.
+//!   recoverer begins again, or is replaced like any other that has not begun. A record that cannot be
+//!   read counts as a recovery under way, as long as the life of its writer is not over.
 //! - **R4** A recoverer of a later life waits while one of an earlier life is under way; not when the
 //!   slot's line says that the earlier life is past, whatever its recoverer last said. One of an earlier
 //!   life that has not begun yields. A next recoverer is appointed only when the one before is over for certain, or has resigned: the host
@@ -112,6 +115,14 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         fence: &mut impl Fence,
     ) -> Option<RecoveryNews> {
         let (layout, fabric) = (member.layout(), member.fabric());
+        if self.is_overtaken(member) {
+            tracing::error!(
+                node = %member.node(), victim = %self.victim, life = %self.case.incarnation,
+                "the slot has a later life than the one that is recovered: stops, and writes nothing \
+                 there any more"
+            );
+            return self.reach(member, RecoveryStep::Done);
+        }
         match self.step {
             RecoveryStep::Unfenced => self.fence(member, clock.now_ms(), fence),
             RecoveryStep::Fenced => {
@@ -223,7 +234,17 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         None
     }
 
-    /// The last write to the lines of the dead: the slot may be joined again.
+    /// Whether the line of the slot names a later life, although this recovery is under way. R3 and R4
+    /// keep that from happening. Were one of them broken, what is written here would land on a life
+    /// that goes on (M1).
+    fn is_overtaken(&self, member: &Member<F, H, L>) -> bool {
+        let begun = self.alone || (RecoveryStep::Redone..RecoveryStep::Done).contains(&self.step);
+        let slot = || Slot::inside(member.layout(), member.fabric(), self.victim);
+        begun && slot().is_some_and(|slot| slot.said > self.case.incarnation)
+    }
+
+    /// The last write to the lines of the dead: the slot may be joined again. Never over the line of a
+    /// later life ([`Self::is_overtaken`], a moment ago).
     fn bury(&self, member: &Member<F, H, L>) {
         let (layout, fabric) = (member.layout(), member.fabric());
         crate::alloc::end_request_of_dead(layout, fabric, self.victim);

@@ -3,6 +3,7 @@
 mod adopting;
 mod at_the_door;
 mod giving_up;
+mod half_written;
 mod pausing;
 
 use std::cell::{Cell, RefCell};
