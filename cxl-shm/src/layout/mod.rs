@@ -59,7 +59,7 @@ pub use superblock::{
     FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
     read_superblock,
 };
-pub(crate) use superblock::{replace_profile, settle_superblock};
+pub(crate) use superblock::{SuperblockWatch, replace_profile, settle_superblock};
 
 use crate::fabric::{PeerArea, PeerLine, PeerWord};
 use crate::units::{

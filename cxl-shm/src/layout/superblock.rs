@@ -419,6 +419,36 @@ pub(crate) fn settle_superblock(fabric: &impl Fabric) {
     }
 }
 
+/// The few lines that tell whether the memory is still the same region, for who looks often.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SuperblockWatch {
+    uuid: [u64; 2],
+}
+
+impl SuperblockWatch {
+    /// Watches whether the memory is still the region `uuid`.
+    pub(crate) fn new(uuid: [u64; 2]) -> Self {
+        Self { uuid }
+    }
+
+    /// The lines to refresh before each look.
+    pub(crate) fn lines(self) -> impl Iterator<Item = LineRange> {
+        let slots = [1, 2].map(|sequence| LineRange::one(slot_of(sequence).identity().at()));
+        [LineRange::one(line(SELECTOR_AT)), current_word().range()].into_iter().chain(slots)
+    }
+
+    /// Whether what the caches hold of these lines says for certain that it is. When not, it may be an
+    /// update of the superblock: [`read_superblock`] tells.
+    pub(crate) fn is_same(self, fabric: &impl Fabric) -> bool {
+        let selector = PeerLine::<Selector>::new(line(SELECTOR_AT)).cached(fabric);
+        let selected = selector
+            .is_ok_and(|selector| selector.magic == MAGIC && selector.version == FORMAT_VERSION);
+        let sequence = sequence_of(current_word().cached(fabric)).filter(|_| selected);
+        let identity = sequence.and_then(|it| slot_of(it).identity().cached(fabric).ok());
+        identity.is_some_and(|identity| identity.uuid == self.uuid)
+    }
+}
+
 /// Why a region cannot be formatted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FormatError {

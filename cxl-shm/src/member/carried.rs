@@ -37,6 +37,7 @@ impl<F, H: HostMemory, L> Member<F, H, L> {
             token: self.token,
             liveness,
             agent: Default::default(),
+            office: Default::default(),
             registered: false,
         }
     }

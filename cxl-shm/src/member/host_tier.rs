@@ -219,8 +219,15 @@ impl<H: HostMemory> HostTier<H> {
         self.memory.load(TERM)
     }
 
-    pub(crate) fn set_term(&self, term: u64) {
-        self.memory.store(TERM, term);
+    /// Raises the term that this host obeys to `term`, unless it obeys a later one.
+    pub(crate) fn raise_term(&self, term: u64) {
+        let mut now = self.memory.load(TERM);
+        while now < term {
+            match self.memory.compare_exchange(TERM, now, term) {
+                Ok(_) => return,
+                Err(found) => now = found,
+            }
+        }
     }
 
     /// The number of a request of this host: larger than that of every one before it.

@@ -230,6 +230,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             token,
             liveness,
             agent: Default::default(),
+            office: Default::default(),
             registered: true,
         };
         member.settle_predecessor(clock);

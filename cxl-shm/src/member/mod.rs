@@ -2,9 +2,10 @@
 //!
 //! The first process of a host joins its node slot under a new incarnation; further processes
 //! register in the host tier. The last one to go leaves the slot. One process of each host, the
-//! *agent*, beats the host's heart and follows the lock managers.
+//! *agent*, beats the host's heart and follows the lock managers (G1 to G3 in `beat.rs`).
 
 mod attach;
+mod beat;
 #[cfg(any(test, feature = "proof"))]
 mod carried;
 pub(crate) mod consensus;
@@ -31,6 +32,7 @@ mod suspicion;
 mod twin;
 
 pub use attach::{AttachError, Attachment, LocalMember};
+pub use beat::STALLED_BEATS;
 pub use consensus::{
     Decision, Progress, Proposal, decided_about, is_declared_dead, membership_epoch,
 };
@@ -71,7 +73,6 @@ use std::cell::RefCell;
 
 use crate::alloc::{AllocateError, ChunkError};
 use crate::clock::Clock;
-use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, OwnedArea, PeerArea};
 use crate::layout::{Layout, Superblock};
 use crate::lock::arbitrated::Agent;
@@ -80,6 +81,7 @@ use crate::lock::{
     wait_for_host_lock,
 };
 use crate::units::{ChunkId, Extent, Incarnation, LockId, NodeId};
+use beat::OfficeWatch;
 
 /// How long a heart may stand still, on the watcher's own clock, before its owner is suspected.
 pub const SUSPECT_MS: u64 = 1500;
@@ -129,6 +131,7 @@ pub struct Member<F, H: HostMemory, L = ProcLiveness> {
     token: HolderToken,
     liveness: L,
     agent: RefCell<Agent>,
+    office: RefCell<OfficeWatch>,
     registered: bool,
 }
 
@@ -381,61 +384,6 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     pub fn recover_locks(&self) -> bool {
         crate::lock::end_abandoned(self, None);
         !crate::intent::is_any_open(&self.seat, &self.fabric)
-    }
-
-    /// One beat of the heart, if this process is its host's agent or can become it; called every
-    /// [`HEARTBEAT_MS`]. Returns whether it is.
-    ///
-    /// The agent also ends what nobody looks after of the region's locks: what dead processes of the
-    /// host left, and what was passed to one that did not take it over; asks for no more chunks on
-    /// behalf of the dead; and gives up recoveries when no lock manager has lived here for
-    /// [`RESIGN_BEATS`]. When others have declared
-    /// this node dead it tells all processes of the host, and writes no more.
-    pub fn beat(&self) -> bool {
-        let lock = self.seat.tier().host_lock(HostLockName::Agent);
-        let ours = lock.holder() == Some(self.token);
-        if !ours && self.try_host_lock(&lock) == HostAcquire::Busy {
-            return false;
-        }
-        if self.seat.tier().loss().is_none()
-            && is_declared_dead(self.layout(), &self.fabric, self.node(), self.incarnation)
-        {
-            self.seat.tier().set_loss(LossCause::DeclaredDead);
-            crash::reach(CrashPoint::SelfFenced);
-        }
-        if self.seat.tier().loss().is_some() {
-            return true;
-        }
-        self.tick();
-        crate::lock::end_abandoned(self, Some(&|| self.tick()));
-        crate::alloc::end_abandoned_request(self);
-        self.resign_unless_managed();
-        true
-    }
-
-    /// Every so many beats: looks whether a lock manager lives on this host, and when none has for
-    /// long, gives up the recoveries that this node was appointed to, so that another host's can go
-    /// on with them.
-    fn resign_unless_managed(&self) {
-        if !self.agent.borrow().is_time_for_managers() {
-            return;
-        }
-        let manager = self.seat.tier().host_lock(HostLockName::Manager).holder();
-        let lives = manager.is_some_and(|manager| self.holds(manager));
-        let is_missed = self.agent.borrow_mut().has_missed_managers(lives);
-        if is_missed {
-            for victim in recovery::resign(self) {
-                tracing::warn!(
-                    node = %self.node(), %victim,
-                    "gives up the recovery: no lock manager runs on this host any more"
-                );
-            }
-        }
-    }
-
-    /// The heart goes on. Only of the agent, and of the last process of the host.
-    fn tick(&self) {
-        self.agent.borrow_mut().tick(&self.seat, &self.fabric);
     }
 
     pub(crate) fn seat(&self) -> &Seat<H> {

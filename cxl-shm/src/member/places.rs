@@ -8,7 +8,7 @@
 //!   stays so until the layer above has tidied up and frees it ([`Member::forget_process`]).
 //! - **N2** The place of any other process is free at once when the process leaves. When it dies,
 //!   any process of the host may free it, once [`Member::recover_locks`] says that nothing is open
-//!   ([`Member::forget_unnamed`]).
+//!   ([`Member::forget_unnamed`]). The host's agent does.
 //! - **N3** Whoever frees a place replaces exactly the word that it found. The identity of a dead
 //!   process never comes back, and the word of a place that was left has the place's generation: a
 //!   place that has passed on in between is not freed.
@@ -117,12 +117,17 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         self.seat.tier().free_place(gone);
     }
 
-    /// Strikes off the dead processes of this host whose places the layer above never names (N2).
-    /// The caller has seen [`Self::recover_locks`] return true since they died. Returns how many
-    /// there were.
+    /// Strikes off the dead processes of this host whose places the layer above never names (N2),
+    /// unless an update of this node is open. The host's agent does so now and then. Returns how
+    /// many there were.
     pub fn forget_unnamed(&self) -> usize {
-        let gone = self.gone_processes().into_iter().filter(|gone| !gone.is_named());
-        gone.map(|gone| self.forget_process(gone)).count()
+        let mut gone = self.gone_processes();
+        gone.retain(|gone| !gone.is_named());
+        // In this order: all of them were dead when the locks were recovered.
+        if gone.is_empty() || !self.recover_locks() {
+            return 0;
+        }
+        gone.into_iter().map(|gone| self.forget_process(gone)).count()
     }
 }
 

@@ -8,7 +8,7 @@ use super::newcomers::join_beside_a_change;
 use super::records::{read_blocks, read_records};
 use super::recoveries::{Beside, recover_beside, recover_the_living};
 use super::recovery::{free_what_the_dead_held, update_through_deaths};
-use super::succession::{Progress, succeed};
+use super::succession::{Agents, Progress, succeed};
 use super::two_locks::{TwoLocks, want_two_locks};
 use super::wards::look_after;
 use crate::fabric::explored::{Exploration, Limits, LineStores, Memory, Model, Task, explore};
@@ -154,13 +154,19 @@ pub fn scenarios() -> Vec<Scenario> {
             "next-term-granted",
             "a client was granted the lock by a manager that died since, another waits: the next term",
             false,
-            succeed(Progress::Granted)
+            succeed(Progress::Granted, Agents::One)
         ),
         scenario!(
             "next-term-held",
             "as next-term-granted, and the client is inside",
             false,
-            succeed(Progress::Holds)
+            succeed(Progress::Holds, Agents::One)
+        ),
+        scenario!(
+            "next-term-two-agents",
+            "as next-term-granted, a host has a deposed agent that goes on beside its agent",
+            true,
+            succeed(Progress::Granted, Agents::Two)
         ),
         scenario!(
             "next-term-joined",

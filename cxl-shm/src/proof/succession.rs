@@ -31,9 +31,18 @@ pub(super) enum Progress {
     Holds,
 }
 
+/// Who follows the next manager on the host of the client to which the old one granted the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Agents {
+    /// One agent, and one manager comes.
+    One,
+    /// A deposed agent, which may be stopped anywhere, and the one that has the office since (G2).
+    Two,
+}
+
 /// A client has been granted the lock and another has asked for it; the manager has died. Another
 /// manager starts on its node, and the agents follow it.
-pub(super) fn succeed(progress: Progress) -> Model<LockTask> {
+pub(super) fn succeed(progress: Progress, agents: Agents) -> Model<LockTask> {
     let ground = Ground::joined(3, 1, LockProtocol::Arbitrated);
     let mut old = managed(&ground, MANAGES);
     let (seat, fabric) = (ground.simulated_seat(GRANTED), ground.fabric(GRANTED));
@@ -59,6 +68,10 @@ pub(super) fn succeed(progress: Progress) -> Model<LockTask> {
         .map(|(node, client)| run(format!("client {node}"), node, LockTask::Client(client)));
     for node in [WAITS, GRANTED] {
         run(format!("agent {node}"), node, LockTask::Agent(ground.seat(node)));
+    }
+    if agents == Agents::Two {
+        let deposed = LockTask::Agent(ground.seat(GRANTED));
+        run(format!("deposed agent {GRANTED}"), GRANTED, deposed);
     }
     let standby = LockTask::Standby(ground.seat(MANAGES), Pace::Whole);
     run(format!("standby {MANAGES}"), MANAGES, standby);

@@ -1,5 +1,7 @@
 //! A host's agent: beats its heart and follows the lock managers from term to term.
 
+use std::ops::Range;
+
 use super::manager_of;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
@@ -20,12 +22,24 @@ pub(crate) struct Agent {
 
 /// Beats between two looks for a lock manager on this host: each is a system call.
 const MANAGER_LOOK_BEATS: u64 = 64;
+/// Beats between two looks for dead processes of this host: a system call for each of its processes.
+const DEAD_LOOK_BEATS: u64 = 128;
+/// Acknowledgements that are looked at with each beat (T2b): a few lines.
+const MENDED_LOCKS: u32 = 64;
 
 impl Agent {
     /// One heartbeat, and one look for a newer term.
     pub(crate) fn tick<F: Fabric, H: HostMemory>(&mut self, seat: &Seat<H>, fabric: &F) {
         self.beats = beat_heart(seat, fabric);
         obey_newest_term(seat, fabric);
+        let parts = u64::from(seat.layout().locks().div_ceil(MENDED_LOCKS));
+        let first = u32::try_from(self.beats % parts).unwrap_or(0) * MENDED_LOCKS;
+        mend_acknowledgements(seat, fabric, first..first + MENDED_LOCKS);
+    }
+
+    /// Whether the last beat was one after which to look for dead processes of this host.
+    pub(crate) fn is_time_for_the_dead(&self) -> bool {
+        self.beats.is_multiple_of(DEAD_LOOK_BEATS)
     }
 
     /// Whether the last beat was one after which to look for a lock manager on this host.
@@ -44,8 +58,8 @@ impl Agent {
     }
 }
 
-/// The heart of this host beats once; how often it has by now. Only of the agent, and of a process that
-/// is alone on its host.
+/// The heart of this host beats once; how often it has by now. Only of the agent, of one that was deposed
+/// and does not know it yet (G2), and of a process that is alone on its host.
 pub(crate) fn beat_heart<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> u64 {
     let heartbeat = seat.heartbeat();
     // From the published word, not from our own count: another process may have been agent.
@@ -55,19 +69,39 @@ pub(crate) fn beat_heart<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -
 }
 
 /// Moves every lock of this host to the newest term that any manager has claimed (T2).
+///
+/// Two agents of a host may be here at once: one that was deposed while it was stopped, and the one
+/// that has the office since (G2). Why that is safe:
+///
+/// - **T2a** No stamp goes back to an older term. An agent that finds a stamp of a later term than the one
+///   that it saw leaves the rest to whoever moved it there.
+/// - All acknowledgements of one lock that are made for one term say the same to its manager. A stamp
+///   that has come to term T enters by no older grant, and by none of T before the manager has read
+///   the acknowledgement. So between the first move to T and that reading a holder can only release:
+///   an acknowledgement made later differs at most by naming no ticket where an earlier one names one
+///   that was released, and a ticket whose request has moved on holds nothing (T3).
+/// - An acknowledgement of T that is stored late, over that of a later term, harms nobody either: the
+///   stamps are beyond T, so no grant of T is obeyed (T5), and what it says of the holder was true
+///   when the stamp was at T. But the manager of the later term waits for what was overwritten.
+/// - **T2b** So the agent looks at its host's acknowledgements now and then, and writes those anew that
+///   are of an older term than the host obeys ([`mend_acknowledgements`]). That may be late in
+///   the same way, and is mended in the same way.
 pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
     let newest = newest_term(seat.layout(), fabric);
     if newest <= seat.tier().term() {
         return;
     }
-    let acks = seat.acks();
-    let mut batch = PublishBatch::new(fabric);
     if mutant::is(Mutant::AcknowledgesFirst) {
         acknowledge_unmoved(seat, fabric, newest);
     }
+    let mut held = Vec::new();
     for lock in (0..seat.layout().locks()).map(LockId) {
         let mut stamp = seat.tier().stamp(lock);
         let moved = loop {
+            if stamp.term > newest {
+                // T2a.
+                return;
+            }
             let moved = Stamp { term: newest, ..stamp };
             if mutant::is(Mutant::TermInTwoSteps) {
                 seat.tier().set_stamp(lock, moved);
@@ -78,18 +112,42 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
                 Err(found) => stamp = found,
             }
         };
-        // T3: what is held is reported by its ticket; one word carries both it and the term.
-        let held = match moved.phase {
-            Phase::Hold if !mutant::is(Mutant::AcknowledgesNoHolder) => moved,
-            _ => Stamp { term: newest, phase: Phase::Idle, ticket: 0 },
-        };
-        let ack = acks.word(u64::from(lock.0)).expect("the area has a word per lock");
-        batch.word(ack, held.word());
+        held.push((lock, acknowledgement(moved)));
     }
     crash::reach(CrashPoint::TermStamped);
+    let (acks, mut batch) = (seat.acks(), PublishBatch::new(fabric));
+    for (lock, stamp) in held {
+        let ack = acks.word(u64::from(lock.0)).expect("the area has a word per lock");
+        batch.word(ack, stamp.word());
+    }
     batch.publish();
     crash::reach(CrashPoint::TermAcknowledged);
-    seat.tier().set_term(newest);
+    seat.tier().raise_term(newest);
+}
+
+/// What is acknowledged of a lock whose stamp was moved to its present term. T3: what is held is
+/// reported by its ticket; one word carries both it and the term.
+fn acknowledgement(moved: Stamp) -> Stamp {
+    match moved.phase {
+        Phase::Hold if !mutant::is(Mutant::AcknowledgesNoHolder) => moved,
+        _ => Stamp { term: moved.term, phase: Phase::Idle, ticket: 0 },
+    }
+}
+
+/// Publishes the acknowledgements of those `locks` anew that a deposed agent has overwritten with one
+/// of an older term (T2b). Mostly there is none, which costs a load each.
+fn mend_acknowledgements<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, locks: Range<u32>) {
+    let (term, acks) = (seat.tier().term(), seat.acks());
+    let mut batch = PublishBatch::new(fabric);
+    for lock in (locks.start..locks.end.min(seat.layout().locks())).map(LockId) {
+        let ack = acks.word(u64::from(lock.0)).expect("the area has a word per lock");
+        let stamp = seat.tier().stamp(lock);
+        // One that is beyond the term is being acknowledged.
+        if stamp.term == term && Stamp::from_word(ack.own(fabric)).term < term {
+            batch.word(ack, acknowledgement(stamp).word());
+        }
+    }
+    batch.publish();
 }
 
 /// What an agent without T2 does first: says that nothing is held, or what was held a moment ago.

@@ -18,7 +18,8 @@
 //!   {T, hold, t}.
 //! - **T2** The host's agent changes the term of every such word by a CAS each, in every phase,
 //!   takes the held ticket from that CAS, and only then publishes the acknowledgement {term, held
-//!   ticket} of that lock.
+//!   ticket} of that lock. A stamp never goes back to an older term (T2a), and an acknowledgement
+//!   that a deposed agent overwrote is written anew (T2b): see `agent.rs`.
 //! - **T3** What is reported is the ticket held, never a flag. The reported node is the holder
 //!   until its request differs from that ticket.
 //! - **T4** No grant in a term before every node has acknowledged it, or is known to have left.
