@@ -7,6 +7,7 @@ use super::consensus::{Ballots, Decision, Progress, Proposal};
 use super::fence::Fence;
 use super::recovery::{Recovery, RecoveryNews, give_up_earlier};
 use super::slot::{Slot, is_over, recoveries_of};
+use super::slot_watch::SlotWatch;
 use super::suspicion::Suspicion;
 use super::{Liveness, Manage, Member};
 use crate::clock::Clock;
@@ -68,6 +69,7 @@ pub struct Deaths<'m, F: Fabric, H: HostMemory, L: Liveness> {
     member: &'m Member<F, H, L>,
     clock: &'m dyn Clock,
     declare_ms: u64,
+    slots: SlotWatch,
     suspicion: Suspicion,
     look_at_ms: u64,
     cares: Vec<(NodeId, Care<'m, F, H, L>)>,
@@ -83,9 +85,9 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         declare_ms: u64,
     ) -> Self {
         let declare_ms = declare_ms.max(super::SUSPECT_MS);
-        let suspicion = Suspicion::default();
+        let (slots, suspicion) = (SlotWatch::default(), Suspicion::default());
         let member = manage.member();
-        Self { member, clock, declare_ms, suspicion, look_at_ms: 0, cares: Vec::new() }
+        Self { member, clock, declare_ms, slots, suspicion, look_at_ms: 0, cares: Vec::new() }
     }
 
     /// One step. With `declares` whoever is suspected is proposed to be dead; without, only what
@@ -124,7 +126,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
     /// Finds who needs care and has none yet.
     fn look(&mut self, now_ms: u64, declares: bool, news: &mut Vec<(NodeId, DeathNews)>) {
         let (layout, fabric) = (self.member.layout(), self.member.fabric());
-        let slots = Slot::all(layout, fabric);
+        let slots = self.slots.look(layout, fabric, now_ms);
         self.suspicion.look(layout, fabric, &slots, now_ms);
         let me = self.member.node();
         let others: Vec<&Slot> =

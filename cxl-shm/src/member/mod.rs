@@ -27,6 +27,7 @@ mod recovery;
 mod seat;
 mod settle;
 mod slot;
+mod slot_watch;
 mod stillness;
 mod suspicion;
 mod twin;

@@ -301,7 +301,7 @@ fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
     let fabric = Stepped::new(cluster.rack.host(1));
     fabric.interrupt_at(at, || recoverer.borrow_mut().go_on(false, &mut IsOff, recovery_steps));
     // It watches the heart of its former life a few times only.
-    let wait = Scripted::with_pauses_of(800, |_| ());
+    let wait = Scripted::with_pauses_of(400, |_| ());
     let back = cluster.join_over(fabric.clone(), &wait, 1, 1, "back");
     let steps = fabric.steps();
     match back {

@@ -117,7 +117,7 @@ pub fn an_image_of_a_machine_that_lives_is_refused(mutant: Mutant, seed: u64) {
     let cluster = cluster(LockProtocol::Bakery, mutant, seed);
     let image = |boot| HostIdentity { machine_id: [7, 7], ..HostIdentity::simulated(boot) };
     let come = |host: usize, wait: &dyn Fn()| {
-        let clock = Scripted::with_pauses_of(800, |_| wait());
+        let clock = Scripted::with_pauses_of(400, |_| wait());
         let fabric = cluster.rack.host(host);
         cluster.join_known_as(&image(host as u64), fabric, &clock, host, 1, "image")
     };

@@ -129,7 +129,7 @@ pub fn a_slot_that_is_not_left_is_refused(mutant: Mutant, seed: u64) {
     cluster.warm();
     let inhabitant = cluster.join(1, "inhabitant");
     let ask = |beats: bool| {
-        let clock = Scripted::with_pauses_of(800, |pause| {
+        let clock = Scripted::with_pauses_of(400, |pause| {
             cluster.warm();
             if beats {
                 assert_eq!(pause, 0, "a beat was not seen at once");
@@ -170,7 +170,7 @@ pub fn a_line_that_cannot_be_read_is_still_somebodys(mutant: Mutant, seed: u64) 
     fabric.publish(LineRange::one(line.at()));
     let come = |host: usize| {
         cluster.warm();
-        let clock = Scripted::with_pauses_of(800, |_| ());
+        let clock = Scripted::with_pauses_of(400, |_| ());
         cluster.join_over(cluster.rack.host(host), &clock, host, 1, "comer").map(drop)
     };
     match come(2) {
@@ -240,7 +240,7 @@ fn joins_within_at(mutant: Mutant, seed: u64, step: u64) -> bool {
 
 /// Its time goes by in a few pauses.
 fn impatient() -> impl Clock {
-    Scripted::with_pauses_of(800, |_| ())
+    Scripted::with_pauses_of(400, |_| ())
 }
 
 /// A host dies at any operation of its joining. Its next process gets in at once; another host does

@@ -77,7 +77,7 @@ pub fn a_slot_moves_and_comes_back(mutant: Mutant, seed: u64) {
         let looker = cluster.rack.host(OBSERVER);
         let layout = *manager.layout();
         beat_all(&[&manager, &member]);
-        let still = Scripted::with_pauses_of(800, |_| cluster.warm());
+        let still = Scripted::with_pauses_of(400, |_| cluster.warm());
         let hearts = watch_hearts(&layout, &looker, &still);
         assert!(hearts.iter().all(|heart| !heart.beats), "nobody beats: {hearts:?}");
         let lives_there = |heart: &NodeHeart| heart.host == format!("host-{host}");
