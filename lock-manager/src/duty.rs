@@ -155,7 +155,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
         let elsewhere = |seen: &ManagerSeen| seen.serving && seen.node != self.member.node();
         let seen = self.member.manager_seen().filter(elsewhere);
         if let Some(seen) = seen {
-            // Our own clock only, and no time in which this manager itself did not look (W0). That it
+            // Our own clock only, and no time in which this manager itself did not look (G0). That it
             // is silent is a suspicion, and a wrong one costs nothing but a change of term: no grant of
             // the new one comes before every node has acknowledged it (T4).
             let silent_ms = self.watched.look((seen.term, seen.heartbeat), now_ms);

@@ -178,6 +178,8 @@ pub const ALL: &[Scenario] = scenarios! {
         remains::who_leaves_takes_nothing_along,
         beats::a_first_look_finds_the_last_beat,
         beats::a_silent_manager_is_noticed,
+        beats::a_formatted_region_is_noticed,
+        beats::an_overwritten_acknowledgement_is_written_anew,
         rescue::what_the_dead_held_is_granted,
         rescue::the_fence_is_told_who_lives_there,
         rescue::who_died_at_its_arrival_keeps_no_manager_waiting,

@@ -27,7 +27,7 @@ pub struct NodeHeart {
 }
 
 /// Watches the hearts of all nodes that take part, until each has beaten or was watched for
-/// [`SUSPECT_MS`] without a gap (W0). Writes nothing, and needs no membership.
+/// [`SUSPECT_MS`] without a gap (G0). Writes nothing, and needs no membership.
 pub fn watch_hearts<F: Fabric>(layout: &Layout, fabric: &F, clock: &impl Clock) -> Vec<NodeHeart> {
     let slots = Slot::all(layout, fabric);
     let heart = |slot: &Slot| {

@@ -558,7 +558,7 @@ fn host_of<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> String {
 }
 
 /// Watches the heart of the slot's last inhabitant, until it has beaten or was watched for
-/// [`SUSPECT_MS`] without a gap (W0).
+/// [`SUSPECT_MS`] without a gap (G0).
 fn heart_beats<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, clock: &impl Clock) -> bool {
     let heartbeat = seat.layout().heartbeat(seat.node());
     let first = heartbeat.fresh(fabric);

@@ -1,6 +1,6 @@
 //! How long something has stood still, by the watcher's own clock.
 //!
-//! - **W0** Only time in which the watcher looked counts. A watcher that was stopped itself, or that
+//! - **G0** Only time in which the watcher looked counts. A watcher that was stopped itself, or that
 //!   waited for a device which stood still for everybody, saw nothing of that time: it starts to watch
 //!   anew.
 

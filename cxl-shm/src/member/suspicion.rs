@@ -1,4 +1,4 @@
-//! Whose heart stands still, by this watcher's own clock (W0). A hint, never a proof: a paused host
+//! Whose heart stands still, by this watcher's own clock (G0). A hint, never a proof: a paused host
 //! looks just like a dead one.
 
 use super::slot::Slot;

@@ -1,11 +1,12 @@
 //! The heart of a lock manager, seen for the first time by a host whose caches hold an older beat.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::layout::LockProtocol;
-use cxl_shm::member::SUSPECT_MS;
-use cxl_shm::units::LockId;
+use cxl_shm::fabric::Fabric;
+use cxl_shm::layout::{LockProtocol, Superblock};
+use cxl_shm::member::{LossCause, SUSPECT_MS};
+use cxl_shm::units::{LineRange, LockId};
 
-use super::bed::{Scripted, beat_all, cluster, poll_grants};
+use super::bed::{OBSERVER, Scripted, beat_all, cluster, geometry, poll_grants};
 use crate::rack::Mutant;
 
 const LOCK: LockId = LockId(9);
@@ -49,4 +50,44 @@ pub fn a_silent_manager_is_noticed(mutant: Mutant, seed: u64) {
     }
     clock.pause(0);
     assert!((0..POLLS).any(|_| pending.poll().is_err()), "the silence was not noticed");
+}
+
+/// The region is formatted anew while a host sleeps whose caches hold what it was: the first beat after
+/// that finds it out, and nothing of the host is written.
+///
+/// # Panics
+/// When it does not.
+pub fn a_formatted_region_is_noticed(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let sleeper = cluster.join(1, "sleeper");
+    beat_all(&[&sleeper]);
+    cluster.warm();
+    cluster.reformat(OBSERVER, &Superblock::new([8, 8], geometry(), [0; 6]));
+    beat_all(&[&sleeper]);
+    let cause = sleeper.check_member().err().map(|lost| lost.cause);
+    assert_eq!(cause, Some(LossCause::RegionReplaced));
+}
+
+/// A deposed agent wakes, and stores an acknowledgement of an older term over a newer one. Two beats of
+/// the agent later the manager of the newer term serves.
+///
+/// # Panics
+/// When it waits.
+pub fn an_overwritten_acknowledgement_is_written_anew(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
+    let [worker, manager] = [0, 1].map(|host| cluster.join(host, "worker"));
+    let mut manage = manager.manage().expect("nobody else manages");
+    manage.claim().expect("there are terms");
+    beat_all(&[&worker, &manager]);
+    let acks = worker.layout().acks(worker.node()).range();
+    let first = acks.start().word(0).expect("a line has words");
+    let older = worker.fabric().load(first);
+    manage.claim().expect("there are terms");
+    cluster.warm();
+    beat_all(&[&worker, &manager]);
+    worker.fabric().store(first, older);
+    worker.fabric().publish(LineRange::one(acks.start()));
+    cluster.warm();
+    beat_all(&[&worker, &worker]);
+    poll_grants(&mut manage, 0);
 }

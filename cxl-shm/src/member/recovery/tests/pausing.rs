@@ -1,4 +1,4 @@
-//! A watcher that is stopped itself declares nobody dead for the time that it slept through (W0).
+//! A watcher that is stopped itself declares nobody dead for the time that it slept through (G0).
 
 use std::cell::Cell;
 
