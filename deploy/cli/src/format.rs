@@ -8,9 +8,10 @@ use clap::Args;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{
-    Geometry, Layout, LockProtocol, Superblock, SuperblockError, format_superblock, read_superblock,
+    Geometry, Layout, LockProtocol, NodeState, Superblock, SuperblockError, format_superblock,
+    read_superblock,
 };
-use cxl_shm::member::{HOST_TIER_FOLDER, HostTierFile, watch_hearts};
+use cxl_shm::member::{HOST_TIER_FOLDER, HostIdentity, HostTierFile, NodeHeart, watch_hearts};
 use cxl_shm::region::{Region, RegionKind, RegionUse};
 use cxl_shm::units::{LineOffset, LineRange, PAGE_BYTES};
 use kv_cache::CacheGeometry;
@@ -20,7 +21,8 @@ use crate::output::say;
 /// Make a devdax device, or a file on a single host, a Rackline region.
 ///
 /// Done once, from one host. All blocks that were in the region are lost. Refused while the region
-/// is in use, and without --force when there is anything in the memory already.
+/// is in use, without --force when there is anything in the memory already, and without
+/// --hosts-are-off when a host that did not leave the region may only be paused.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// The memory: a devdax device (/dev/daxX.Y), or a file.
@@ -59,6 +61,12 @@ pub(crate) struct Options {
     /// Format even when the memory holds a region, or other data. Never while it is in use.
     #[arg(long)]
     force: bool,
+
+    /// Together with --force: all hosts that have not left the region are off, or cut off from the
+    /// memory for good. A host that is only paused writes into the new region for a moment when it
+    /// goes on, before it notices. A host whose heart beats is never overruled.
+    #[arg(long, requires = "force")]
+    hosts_are_off: bool,
 
     /// Print the result as JSON.
     #[arg(long)]
@@ -103,6 +111,17 @@ impl From<Lock> for LockProtocol {
     }
 }
 
+/// What of the memory may be overwritten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Overrule {
+    /// Only what is blank.
+    Nothing,
+    /// A region, or other data.
+    Content,
+    /// Also a region that hosts have not left whose hearts stand still.
+    SilentHosts,
+}
+
 /// What to format with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -141,7 +160,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         None => Region::open(&options.region, options.kind.map(RegionKind::from))?,
     };
-    let outcome = make(&region, &plan, options.force);
+    let overrule = match (options.force, options.hosts_are_off) {
+        (false, _) => Overrule::Nothing,
+        (true, false) => Overrule::Content,
+        (true, true) => Overrule::SilentHosts,
+    };
+    let outcome = make(&region, &plan, overrule);
     if outcome.is_err() && options.create.is_some() {
         region.remove_file().context("and the new file could not be removed")?;
     }
@@ -186,10 +210,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Formats an opened region, after everything that could speak against it was asked.
-pub(crate) fn make(region: &Region, plan: &Plan, force: bool) -> Result<(Superblock, Layout)> {
+pub(crate) fn make(
+    region: &Region,
+    plan: &Plan,
+    overrule: Overrule,
+) -> Result<(Superblock, Layout)> {
     let superblock = superblock(plan, region.bytes())?;
     let _alone = RegionUse::exclusive(region)?;
-    let former = refuse_if_occupied(region.path(), region.fabric(), force)?;
+    let former = refuse_if_occupied(region.path(), region.fabric(), overrule)?;
     let layout = format_superblock(region.fabric(), &superblock, |_, _| ())?;
     if let Some((former, layout)) = former {
         // Of processes that were killed; nobody on this host uses the region now.
@@ -222,39 +250,61 @@ pub(crate) fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
     Ok(Superblock { lock_protocol: plan.lock_protocol, ..superblock })
 }
 
+/// Whether the silent inhabitant of a slot may write again. Not one of this boot of this machine, `here`:
+/// the caller has the use mark of the region alone, which every process of this machine would share.
+fn may_wake<F: Fabric>(layout: &Layout, fabric: &F, heart: &NodeHeart, here: [u64; 2]) -> bool {
+    let line = layout.node_line(heart.node).fresh(fabric).ok();
+    let is_ours = !heart.at_door && here != [0; 2] && line.is_some_and(|it| it.boot_id() == here);
+    !heart.state.is_some_and(NodeState::is_vacant) && !is_ours
+}
+
 /// Refuses what must not be overwritten; else what region was in the memory.
 fn refuse_if_occupied<F: Fabric>(
     path: &Path,
     fabric: &F,
-    force: bool,
+    overrule: Overrule,
 ) -> Result<Option<(Superblock, Layout)>> {
     match read_superblock(fabric) {
         Ok((superblock, layout)) => {
             // The use mark shows processes of this host only.
-            let beating: Vec<String> = watch_hearts(&layout, fabric, &SystemClock::start())
-                .into_iter()
-                .filter(|heart| heart.beats)
-                .map(|heart| format!("node {} on host \"{}\"", heart.node, heart.host))
-                .collect();
+            let hearts = watch_hearts(&layout, fabric, &SystemClock::start());
+            let in_words = |hearts: Vec<&NodeHeart>| {
+                let words =
+                    hearts.iter().map(|it| format!("node {} on host \"{}\"", it.node, it.host));
+                words.collect::<Vec<_>>().join(", ")
+            };
+            let beating: Vec<_> = hearts.iter().filter(|heart| heart.beats).collect();
             if !beating.is_empty() {
                 bail!(
                     "{} is in use by {}: stop what runs there first",
                     path.display(),
-                    beating.join(", ")
+                    in_words(beating)
                 );
             }
-            if !force {
+            if overrule == Overrule::Nothing {
                 bail!(
                     "{} holds region {} already; --force makes it anew and loses its blocks",
                     path.display(),
                     superblock.uuid_text()
                 );
             }
+            let here = HostIdentity::current().map_or([0; 2], |host| host.boot_id);
+            let silent: Vec<_> =
+                hearts.iter().filter(|heart| may_wake(&layout, fabric, heart, here)).collect();
+            if overrule != Overrule::SilentHosts && !silent.is_empty() {
+                bail!(
+                    "{}: {} did not leave the region and may only be paused; start and stop Rackline \
+                     there, so that it leaves in order, or add --hosts-are-off when those hosts are \
+                     certainly off",
+                    path.display(),
+                    in_words(silent)
+                );
+            }
             Ok(Some((superblock, layout)))
         }
         Err(SuperblockError::NotOurs) if is_blank(fabric) => Ok(None),
         Err(SuperblockError::TooSmall { .. }) => Ok(None),
-        Err(error) if !force => {
+        Err(error) if overrule == Overrule::Nothing => {
             bail!("{} is not blank ({error}); --force overwrites whatever is in it", path.display())
         }
         Err(_) => Ok(None),
@@ -268,4 +318,57 @@ fn is_blank<F: Fabric>(fabric: &F) -> bool {
         fabric.refresh(lines);
         lines.iter().all(|line| fabric.read_line(line) == [0; 8])
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use cxl_shm::fabric::simulated::SimulatedRack;
+    use cxl_shm::member::{HostTier, Member, ProcLiveness, ProcessIdentity};
+
+    use super::*;
+
+    #[test]
+    fn a_host_that_may_only_be_paused_is_overruled_by_name_alone() {
+        let geometry = Geometry {
+            region_bytes: 8 << 20,
+            nodes: 2,
+            locks: 8,
+            chunk_bytes: 64 << 10,
+            area_lines: 1,
+            host_words: 0,
+        };
+        let here = HostIdentity::current().unwrap();
+        for (host, leaves, refused) in [
+            (HostIdentity::simulated(1), false, true),
+            (HostIdentity::simulated(1), true, false),
+            (here, false, false),
+        ] {
+            let rack = SimulatedRack::sticky(2, geometry.region_bytes);
+            let superblock = Superblock::new([1, 2], geometry, [0; 6]);
+            format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+            let memory = rack.host_memory(1, HostTier::words_of(&geometry));
+            let (me, clock) = (ProcessIdentity::current().unwrap(), SystemClock::start());
+            let member = Member::join(rack.host(1), memory, 1, &host, me, ProcLiveness, &clock);
+            let member = member.unwrap();
+            if leaves {
+                member.leave();
+            } else {
+                drop(member);
+            }
+            let ask = |overrule| {
+                refuse_if_occupied(Path::new("region"), &rack.host(0), overrule).map(drop)
+            };
+            assert!(ask(Overrule::Nothing).unwrap_err().to_string().contains("--force"));
+            let forced = ask(Overrule::Content);
+            assert_eq!(forced.is_err(), refused, "{} {leaves}: {forced:?}", host.name);
+            if let Err(error) = forced {
+                let message = error.to_string();
+                assert!(
+                    message.contains("node 1") && message.contains("--hosts-are-off"),
+                    "{message}"
+                );
+                ask(Overrule::SilentHosts).unwrap();
+            }
+        }
+    }
 }

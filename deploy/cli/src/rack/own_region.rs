@@ -31,7 +31,7 @@ impl OwnRegion {
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let region = Region::create_file(path, bytes)?;
-        let (superblock, layout) = match format::make(&region, plan, false) {
+        let (superblock, layout) = match format::make(&region, plan, format::Overrule::Nothing) {
             Ok(made) => made,
             Err(error) => {
                 region.remove_file().context("and the region's file could not be removed")?;
