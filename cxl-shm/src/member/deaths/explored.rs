@@ -27,8 +27,15 @@ pub(crate) fn need_of<F: Fabric, H: HostMemory, L: Liveness>(
     victim: NodeId,
 ) -> Option<Need> {
     let suspicion = Suspicion::default();
-    let deaths =
-        Deaths { member, clock, declare_ms: 0, suspicion, look_at_ms: 0, cares: Vec::new() };
+    let deaths = Deaths {
+        slots: Default::default(),
+        member,
+        clock,
+        declare_ms: 0,
+        suspicion,
+        look_at_ms: 0,
+        cares: Vec::new(),
+    };
     let slots = Slot::all(member.layout(), member.fabric());
     let slot = slots.iter().find(|slot| slot.node == victim && !slot.vacant)?;
     let ballots = Ballots::fresh(member.layout(), member.fabric(), [victim]);
