@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use cxl_shm::fabric::explored::{Model, Step, Task, World};
+use cxl_shm::fabric::explored::{LineStores, Model, Step, Task, World};
 use cxl_shm::units::NodeId;
 
 use super::ground::{GUARDIAN, Ground, OWNER, Process, READER, StillClock};
@@ -122,7 +122,7 @@ pub(super) fn hold_beside_a_guardian(dies: bool) -> Model<Heir> {
 }
 
 fn checked(mut model: Model<Heir>, ends: usize) -> Model<Heir> {
-    model.whole_line_stores = true;
+    model.line_stores = LineStores::Whole;
     model.always = Rc::new(|views| {
         let any = |bit| views.iter().any(|view| view & bit != 0);
         if any(HOLDING) && any(GONE) {
