@@ -57,9 +57,20 @@ pub fn a_damaged_arrival_is_mended(mutant: Mutant, seed: u64) {
     victim.fabric().publish(arrival);
     crash(&cluster, 1);
     std::mem::forget(victim);
-    Watch::begin(&cluster, &watcher, &manage, &clock).go_on(true, &mut IsOff, 30);
-    assert!(seen(&cluster, OBSERVER).is_none_or(|death| death.step == Some(RecoveryStep::Done)));
+    let mut watch = Watch::begin(&cluster, &watcher, &manage, &clock);
+    let line = layout(&cluster).node_line(VICTIM);
+    // Not later: the next look at the slot would write the word back.
+    let is_buried = || {
+        let line = line.fresh(&cluster.rack.host(OBSERVER));
+        line.is_ok_and(|line| line.state() == Some(NodeState::Dead))
+    };
+    let buried = (0..30).any(|_| {
+        watch.go_on(true, &mut IsOff, 1);
+        is_buried()
+    });
+    assert!(buried, "no end of the recovery");
     assert_ne!(cluster.rack.device_word(word), 0xbad, "who buried it has mended the word");
+    watch.go_on(true, &mut IsOff, 10);
     drop(manage);
     let heir = cluster.join_as(2, VICTIM.index(), "heir");
     assert!(heir.is_ok(), "the slot is free: {:?}", heir.map(drop));
