@@ -13,7 +13,7 @@ use cxl_shm::member::{
 use cxl_shm::units::{Incarnation, LockId, NodeId};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
-use super::deaths::Watch;
+use super::deaths::{Watch, until_suspected};
 use crate::rack::{Cluster, Mutant, RackMember};
 
 const LOCK: LockId = LockId(9);
@@ -54,7 +54,7 @@ pub fn what_the_dead_held_is_granted(mutant: Mutant, seed: u64) {
     let rescues = rescuer.manage().expect("nobody of its host manages");
     let mut deaths = Deaths::watch(&rescues, &clocks[0], SUSPECT_MS);
     let mut fence = IsOff::default();
-    deaths.step(0, true, &mut fence);
+    until_suspected(|now_ms| drop(deaths.step(now_ms, true, &mut fence)));
     let mut free = false;
     for step in 0..40 {
         cluster.warm();
@@ -100,7 +100,7 @@ pub fn the_fence_is_told_who_lives_there(mutant: Mutant, seed: u64) {
     let rescues = rescuer.manage().expect("nobody else manages");
     let mut deaths = Deaths::watch(&rescues, &clock, SUSPECT_MS);
     let mut fence = IsOff::default();
-    deaths.step(0, true, &mut fence);
+    until_suspected(|now_ms| drop(deaths.step(now_ms, true, &mut fence)));
     for step in 0..20 {
         cluster.warm();
         beat_all(&[&rescuer]);

@@ -10,7 +10,7 @@ use cxl_shm::member::{DeathNews, Deaths, RecoveryNews, SUSPECT_MS, is_vacant};
 use cxl_shm::units::NodeId;
 
 use super::bed::{OBSERVER, beat_all, cluster, crash};
-use super::deaths::IsOff;
+use super::deaths::{IsOff, until_suspected};
 use crate::rack::{Cluster, Mutant, RackMember};
 
 const WARD: NodeId = NodeId(1);
@@ -148,7 +148,7 @@ pub fn a_fenced_guardian_is_none(mutant: Mutant, seed: u64) {
     let manage = RefCell::new(other.manage().expect("nobody else manages"));
     manage.borrow_mut().claim().expect("there are terms");
     let mut deaths = Deaths::watch(&manage.borrow(), &clock, SUSPECT_MS);
-    assert_eq!(deaths.step(0, true, &mut IsOff), []);
+    until_suspected(|now_ms| assert_eq!(deaths.step(now_ms, true, &mut IsOff), []));
     assert!(victim.take_ward(WARD));
     crash(&cluster, 0);
     forget(victim);
