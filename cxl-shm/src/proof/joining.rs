@@ -194,7 +194,9 @@ fn come_as(
             identity: Constant::new(identity),
             others: Constant::new(others),
             hearts_sleep,
-            visits,
+            // The first comes back after the second, and no more is needed for what a slot that moved
+            // leaves in the caches of a host.
+            visits: if stays == Stays::ForOneTicket && host == 1 { 1 } else { visits },
             stays,
             stage: Stage::Outside,
         }
