@@ -71,7 +71,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         if !order.follow(self) {
             return Outcome::More;
         }
-        let (capacity_bytes, head) = (self.capacity_bytes(), self.log.head(self.fabric()));
+        let capacity_bytes = self.capacity_bytes();
         let want = want.min(BATCH) as u64;
         let (mut evicted, mut looked_at) = (0, 0);
         let mut spent = Vec::new();
@@ -94,7 +94,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             let seen = self.look_at_stamps(&mut order.watch, &slots, now_ms);
             let mut leaving = Vec::new();
             for (slot, seen) in slots.into_iter().zip(seen) {
-                let used = order.used(slot, seen.age, head);
+                let used = order.used(slot, seen.used);
                 if seen.held {
                     stay.insert(slot);
                     spared_held += 1;

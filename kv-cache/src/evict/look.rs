@@ -15,8 +15,8 @@ use crate::stamp::{Stamp, age};
 pub(crate) struct Seen {
     /// Some host holds it.
     pub(crate) held: bool,
-    /// How long ago it was used last, anywhere, in entries of its owner's log; `None` when never.
-    pub(crate) age: Option<u32>,
+    /// When it was used last, anywhere: a position in its owner's log; `None` when never.
+    pub(crate) used: Option<u64>,
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
@@ -74,15 +74,16 @@ pub(crate) fn look_at_stamps<F: Fabric, H: HostMemory, L: Liveness>(
         })
     };
     let own_stamps = areas.own_stamps(member.area());
-    // The caller is the only one that may append.
+    // The caller is the only one that may append: the head is that of this look, and of no other.
     let head = areas.log_head(owner).cached(fabric);
+    let used_at = |tick| age(tick, head).and_then(|age| head.checked_sub(u64::from(age)));
     let mut look = |slot: &u32| {
         let own = own_stamps.own(fabric, owner, *slot);
-        let mut seen =
-            Seen { held: watch.protects(me, *slot, own, now_ms), age: age(own.tick, head) };
+        let held = watch.protects(me, *slot, own, now_ms);
+        let mut seen = Seen { held, used: used_at(own.tick) };
         for (node, incarnation) in &readers {
             let stamp = Stamp::from_word(stamps(*node).word(owner, *slot).cached(fabric));
-            seen.age = [seen.age, age(stamp.tick, head)].into_iter().flatten().min();
+            seen.used = seen.used.max(used_at(stamp.tick));
             let held = watch.protects(*node, *slot, stamp, now_ms);
             seen.held |= held && !is_dead(*node, *incarnation);
         }

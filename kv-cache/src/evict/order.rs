@@ -275,10 +275,10 @@ impl Order {
         places.into_iter().map(|place| slots[place as usize]).collect()
     }
 
-    /// Takes in how long ago a block was last used, as of `head`, the head of the log. Returns whether it
-    /// was since it was last looked at.
-    pub(super) fn used(&mut self, slot: u32, age: Option<u32>, head: u64) -> bool {
-        let Some(used) = age.and_then(|age| head.checked_sub(u64::from(age))) else { return false };
+    /// Takes in when a block was last used, a position in the log. Returns whether it was since it was last
+    /// looked at.
+    pub(super) fn used(&mut self, slot: u32, used: Option<u64>) -> bool {
+        let Some(used) = used else { return false };
         let known = &mut self.slots[slot as usize];
         let later = used > known.used;
         if later {

@@ -318,7 +318,7 @@ fn look(owner: &TestCache<'_>, clock: &impl Clock, handles: &[Handle]) {
     let mut watch = crate::hold::HoldWatch::default();
     let now_ms = clock.now_ms();
     let seen = owner.locked(clock, |heap| heap.look_at_stamps(&mut watch, &slots, now_ms));
-    assert!(seen.iter().all(|seen| !seen.held && seen.age.is_none()));
+    assert!(seen.iter().all(|seen| !seen.held && seen.used.is_none()));
     // Those of nodes that are not there are not looked at.
     for node in owner.areas().layout().nodes() {
         for slot in &slots {
