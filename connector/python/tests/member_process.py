@@ -1,4 +1,5 @@
-"""A process whose node is declared dead while it is stopped: it is told, and attaches again."""
+"""A process whose node is declared dead while it is stopped: it is told, and attaches again. With "idle"
+it makes no call meanwhile."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import sys
 import time
 
 import rackline
+from rackline.engines import attachment as attachments
 from rackline.engines.attachment import Attachment
 from rackline.engines.blocks import SharedBlocks
 from rackline.engines.settings import PoolSettings
@@ -38,9 +40,19 @@ def is_refused(call) -> bool:
     return False
 
 
-def main(path: str) -> None:
-    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s %(levelname)s %(message)s")
-    settings = PoolSettings.of({"region": path, "node": 1})
+def idle(settings: PoolSettings) -> None:
+    attachment = Attachment(settings)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    wait_until(lambda: attachment.life == 1)
+    assert attachment.pool.metrics()["membership"] == "member"
+    attachment.close()
+    print("done", flush=True)
+
+
+def busy(settings: PoolSettings) -> None:
+    # Only its calls find out, so that what they are refused with is seen.
+    attachments.WATCH_EVERY_S = 3600
     memory = bytearray(range(256)) * (3 * BLOCK_BYTES // 256)
     blocks = rackline.block_memory(memoryview(memory).cast("B", (3, BLOCK_BYTES)))
     shared = SharedBlocks(settings, model(), BLOCK_BYTES)
@@ -80,4 +92,10 @@ def main(path: str) -> None:
     print("done", flush=True)
 
 
-main(sys.argv[1])
+def main(path: str, what: str) -> None:
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s %(levelname)s %(message)s")
+    settings = PoolSettings.of({"region": path, "node": 1})
+    {"idle": idle, "busy": busy}[what](settings)
+
+
+main(*sys.argv[1:])

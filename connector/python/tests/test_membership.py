@@ -16,31 +16,45 @@ WAIT_S = 60
 
 
 class Membership(unittest.TestCase):
-    def test_a_process_whose_node_was_declared_dead_says_so_and_attaches_again(self) -> None:
+    def declared_dead(self, what: str, count: int) -> list[str]:
+        """What processes of a node write that is declared dead while they are stopped."""
         region = self.enterContext(Region("16MiB", "4KiB"))
         manager = region.lock_manager(0, "--fence", "none", "--declare-ms", "1500")
         self.addCleanup(manager.wait)
         self.addCleanup(manager.terminate)
+        processes = [self.start(region, what) for _ in range(count)]
+        said = ["".join(iter(process.stdout.readline, "ready\n")) for process in processes]
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
+        ends_s = time.monotonic() + WAIT_S
+        while region.state(1) != "quarantined":
+            self.assertLess(time.monotonic(), ends_s, "it is not declared dead")
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+        for process in processes:
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+        for at, process in enumerate(processes):
+            said[at] += process.communicate(timeout=WAIT_S)[0]
+            self.assertEqual(process.returncode, 0, said[at])
+        return said
+
+    def start(self, region: Region, what: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, str(PROCESS), region.path],
+            [sys.executable, str(PROCESS), region.path, what],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         self.addCleanup(process.kill)
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if line == "ready\n":
-                break
-        process.send_signal(signal.SIGSTOP)
-        ends_s = time.monotonic() + WAIT_S
-        while region.state(1) != "quarantined":
-            self.assertLess(time.monotonic(), ends_s, "it is not declared dead")
-        process.send_signal(signal.SIGCONT)
-        rest, _ = process.communicate("go on\n", timeout=WAIT_S)
-        lines = "".join(said) + rest
-        self.assertEqual(process.returncode, 0, lines)
+        return process
+
+    def test_processes_that_make_no_call_attach_again(self) -> None:
+        for lines in self.declared_dead("idle", 2):
+            self.assertIn("done\n", lines)
+
+    def test_a_process_whose_node_was_declared_dead_says_so_and_attaches_again(self) -> None:
+        (lines,) = self.declared_dead("busy", 1)
         self.assertIn("done\n", lines)
         warnings = [line for line in lines.splitlines() if " WARNING " in line]
         lost = [line for line in warnings if "takes part in the pool no more" in line]

@@ -54,7 +54,7 @@ class Attached:
         self.life += 1
         self.use(**calls)
 
-    def is_out(self, error: rackline.Error) -> bool:
+    def is_out(self, error: rackline.Error, life: int) -> bool:
         return isinstance(error, rackline.MembershipLost)
 
 

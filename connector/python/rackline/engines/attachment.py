@@ -1,17 +1,19 @@
 """The attachment of a process, shared by the halves that live in it.
 
 - **E1** A process that is put out of the pool (its node was declared dead, say) attaches again by itself:
-  a thread closes the attachment, which waits for what was begun, and tries to attach until it can. The
-  pool lets the node in again when all processes of the host have left.
+  a thread looks about once a second whether the process is a member, also while nobody calls the pool.
+  When it is not, the thread closes the attachment, which waits for what was begun, and tries to attach
+  until it can. The pool lets the node in again when all processes of the host have left.
 - **E2** Meanwhile every call is refused, which is a miss, or a block that is not saved. What was found or
   held before does not count any more: who uses the pool opens its sessions anew when the ``life`` of the
-  attachment has changed, and looks again.
+  attachment has changed, and looks again. Where that fails it is tried again, about once a second.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,13 +24,47 @@ from rackline.engines.settings import PoolSettings, SettingsError
 
 logger = logging.getLogger(__name__)
 
-# Between two tries to attach again, and between two lines in the log that say why that failed.
+# Between two looks whether the process is a member.
+WATCH_EVERY_S = 1.0
+# Between two tries to attach again, or to open a session anew.
 TRY_EVERY_S = 1.0
+# Between two lines in the log that say why that failed.
 TELL_EVERY_S = 60.0
 
-_lock = threading.Lock()
 _Key = tuple[int, str, int]
 _attached: dict[_Key, _Attached] = {}
+
+# Guards what is shared below. Engine steps take it, so it is never held over a call that waits.
+_lock = threading.Lock()
+# Held while a share begins or ends, which waits: a process attaches to a pool once at a time.
+_changing = threading.Lock()
+
+
+def _renew_locks() -> None:
+    """In a forked child, whose parent may have held them in the fork."""
+    global _lock, _changing
+    _lock, _changing = threading.Lock(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
+class _Telling:
+    """Says why a thing fails that is tried again and again, but not each time."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._told_s: float | None = None
+
+    def failed(self, error: Exception) -> None:
+        now_s = time.monotonic()
+        if self._told_s is None or now_s - self._told_s > TELL_EVERY_S:
+            self._told_s = now_s
+            logger.warning("Rackline: %s: %s", self._what, error)
+
+    def worked(self) -> None:
+        """The next failure is told at once."""
+        self._told_s = None
 
 
 class _Attached:
@@ -41,34 +77,50 @@ class _Attached:
         self.shares = 0
         self.life = 0
         """Grows when the process attached again."""
-        self.again: threading.Thread | None = None
-        """Tries to attach again."""
-        self.ended = threading.Event()
-        """Set when no share is left."""
+        self.out = False
+        """Whether the process is known to be out of the pool."""
+        self.ended = False
+        """Whether no share is left."""
+        self.wake = threading.Event()
+        """Set when the thread must look at once."""
         self.prepare: list[Callable[[rackline.Pool], None]] = []
         self.pool = self._attach()
+        self._watcher = threading.Thread(target=self._watch, name="rackline-attach", daemon=True)
+        self._watcher.start()
 
     def _attach(self) -> rackline.Pool:
         return rackline.Pool(
             self._region, self._node, **self.options, publishes_by_layers=self.by_layers
         )
 
-    def attach_again(self) -> None:
-        """In a thread of its own (E1)."""
-        self.pool.close()
-        told_s = None
-        while not self.ended.is_set():
+    def _watch(self) -> None:
+        """In a thread of its own (E1). No error ends it."""
+        telling = _Telling("not attached to the pool again yet")
+        while not self.ended:
+            self.wake.wait(TRY_EVERY_S if self.out else WATCH_EVERY_S)
+            self.wake.clear()
+            if self.ended:
+                return
             try:
-                pool = self._attach()
-            except rackline.Error as error:
-                now_s = time.monotonic()
-                if told_s is None or now_s - told_s > TELL_EVERY_S:
-                    told_s = now_s
-                    logger.warning("Rackline: not attached to the pool again yet: %s", error)
-                self.ended.wait(TRY_EVERY_S)
-                continue
-            self._use(pool)
-            return
+                if self.out or self._is_lost():
+                    self._attach_again()
+                    telling.worked()
+            except Exception as error:
+                telling.failed(error)
+
+    def _is_lost(self) -> bool:
+        try:
+            return self.pool.metrics()["membership"] != "member"
+        except rackline.Closed:
+            # Somebody closed the pool itself, and wants no other.
+            return False
+
+    def _attach_again(self) -> None:
+        with _lock:
+            self.out = True
+        # Returns at once where an earlier try closed it.
+        self.pool.close()
+        self._use(self._attach())
 
     def _use(self, pool: rackline.Pool) -> None:
         for prepare in list(self.prepare):
@@ -78,12 +130,22 @@ class _Attached:
                 # Who asked for it finds out when it is used.
                 logger.warning("Rackline: attached to the pool again, but: %s", error)
         with _lock:
-            if not self.ended.is_set():
-                self.pool, self.again = pool, None
+            if not self.ended:
+                self.pool, self.out = pool, False
                 self.life += 1
                 logger.warning("Rackline: attached to the pool again, as a new life of its node")
                 return
         pool.close()
+
+    def end(self) -> None:
+        """Waits for the thread, which may be attaching, and for what was begun in the pool."""
+        self.wake.set()
+        try:
+            # Threads do not go on any more when the interpreter ends.
+            if not sys.is_finalizing():
+                self._watcher.join()
+        finally:
+            self.pool.close()
 
 
 class Attachment:
@@ -93,7 +155,7 @@ class Attachment:
         """Raises :class:`SettingsError` when the process is attached with other options, which hold for
         all that is in it."""
         self._key = (os.getpid(), settings.region, settings.node)
-        with _lock:
+        with _changing:
             attached = _attached.get(self._key)
             options = settings.pool_options()
             if attached is None:
@@ -123,41 +185,79 @@ class Attachment:
         """Has a pool prepared that is attached again, in the thread that attaches, before it is used."""
         self._attached.prepare.append(prepare)
 
-    def is_out(self, error: rackline.Error) -> bool:
-        """Whether the error says that this process is not attached. It attaches again by itself
-        (E1)."""
+    def is_out(self, error: rackline.Error, life: int) -> bool:
+        """Whether the error of a session of this ``life`` says that the session's attachment is lost.
+        The process attaches again by itself (E1)."""
+        # Not the lock in a forked child: the thread and the pool are the parent's.
+        if self._key[0] != os.getpid() or not self._open:
+            return False
+        if not isinstance(error, (rackline.Closed, rackline.MembershipLost)):
+            return False
+        attached = self._attached
         with _lock:
-            if not self._open or self._key[0] != os.getpid():
-                return False
-            attached = self._attached
-            if isinstance(error, rackline.Closed):
-                # Of a session that is older than the attachment, or while there is none.
-                return attached.again is not None or attached.life > 0
-            if not isinstance(error, rackline.MembershipLost):
-                return False
-            # A call of an earlier life may come to its end in this one.
-            if attached.again is None and attached.pool.metrics()["membership"] != "member":
-                attached.again = threading.Thread(
-                    target=attached.attach_again, name="rackline-attach", daemon=True
-                )
-                attached.again.start()
-            return True
+            if attached.out or life < attached.life:
+                return True
+        if isinstance(error, rackline.Closed):
+            return False
+        attached.wake.set()
+        return True
 
     def close(self) -> None:
-        """Ends this share. Waits for nothing but where it is the last: then for all that was begun in
-        the pool, by any share."""
-        with _lock:
-            if not self._open or self._key[0] != os.getpid():
+        """Ends this share. Where it is the last, waits for all that was begun in the pool, by any
+        share; else for no more than another share that begins or ends."""
+        if self._key[0] != os.getpid():
+            return
+        with _changing:
+            if not self._open:
                 return
             self._open = False
             attached = self._attached
             attached.shares -= 1
             if attached.shares > 0:
                 return
-            del _attached[self._key]
-            attached.ended.set()
-            # Not beside the next one: a process attaches once.
-            attached.pool.close()
+            with _lock:
+                attached.ended = True
+            try:
+                # Not beside the next one: a process attaches once.
+                attached.end()
+            finally:
+                del _attached[self._key]
+
+
+class Renewal:
+    """Opens the sessions of one user of an attachment, and opens them anew (E2). Not for several
+    threads at once."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+        self.life = attachment.life
+        """Of the attachment that the sessions are of."""
+        self._try_s = 0.0
+        self._telling = _Telling("no session of the pool that was attached again yet")
+
+    def open(self, open_sessions: Callable[[], None]) -> None:
+        """Calls ``open_sessions``, and raises what it raises."""
+        # The life first: a session that is older than it is opened anew the next time.
+        life = self._attachment.life
+        open_sessions()
+        self.life = life
+
+    def renew(self, open_sessions: Callable[[], None]) -> bool:
+        """Opens the sessions anew where the process attached again since. Returns whether it did.
+        A failure is logged, and tried again in a later call: until then the old sessions are refused
+        everything, which is counted."""
+        now_s = time.monotonic()
+        if self.life == self._attachment.life or now_s < self._try_s:
+            return False
+        try:
+            self.open(open_sessions)
+        except Exception as error:
+            self._try_s = now_s + TRY_EVERY_S
+            self._telling.failed(error)
+            return False
+        self._try_s = 0.0
+        self._telling.worked()
+        return True
 
 
 def _difference(asked: dict[str, Any], found: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import threading
 import time
 
 import rackline
-from rackline.engines.attachment import Attachment
+from rackline.engines.attachment import Attachment, Renewal
 from rackline.engines.settings import PoolSettings
 
 logger = logging.getLogger(__name__)
@@ -31,11 +31,13 @@ class SharedBlocks:
     def __init__(self, settings: PoolSettings, model: rackline.Model, block_bytes: int) -> None:
         self._settings, self._model, self._block_bytes = settings, model, block_bytes
         self._attachment = Attachment(settings)
+        self._renewal = Renewal(self._attachment)
         try:
-            self._open_session()
+            self._renewal.open(self._open_session)
         except BaseException:
             self._attachment.close()
             raise
+        self._of_thread = threading.local()
         self._what = f"{model.name}, rank {model.tensor_parallel_rank}"
         self._shares = True
         self._changed = threading.Lock()
@@ -50,23 +52,19 @@ class SharedBlocks:
         )
 
     def _open_session(self) -> None:
-        # The life first: a session that is older than it is opened anew the next time.
-        life = self._attachment.life
         self._session = self._attachment.pool.session(
             self._model,
             self._block_bytes,
             tenant=self._settings.tenant,
             hold_ms=self._settings.hold_ms,
         )
-        self._life = life
 
     def _current(self) -> rackline.Session:
         """The session, opened anew where the process attached to the pool again (E2)."""
         with self._changed:
-            if self._life != (life := self._attachment.life):
-                # Told once where that fails: the old session is refused everything, and counted.
-                self._life = life
-                self._open_session()
+            self._renewal.renew(self._open_session)
+            # Another thread may renew it before this one's call has failed.
+            self._of_thread.life = self._renewal.life
             return self._session
 
     @property
@@ -256,7 +254,7 @@ class SharedBlocks:
 
     def _failed(self, what: str, error: rackline.Error) -> str:
         """The name of the counter of blocks that are missed for it."""
-        if self._attachment.is_out(error):
+        if self._attachment.is_out(error, self._of_thread.life):
             # The pool has said so, once; here it is counted.
             self._count(not_attached=1)
             return "miss_not_attached"

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import rackline
-from rackline.engines.attachment import Attachment
+from rackline.engines.attachment import Attachment, Renewal
 from rackline.vllm.identity import Identity
 from rackline.vllm.settings import Settings
 
@@ -100,7 +100,7 @@ class Index:
 
     def __init__(self, attachment: Attachment, settings: Settings) -> None:
         self._attachment, self._settings = attachment, settings
-        self._life = attachment.life
+        self._renewal = Renewal(attachment)
         self._identities: dict[int, Identity] = {}
         self._sessions: dict[int, rackline.Session] = {}
         self._wait_ends_s: float | None = None
@@ -124,12 +124,12 @@ class Index:
 
     def _renew(self) -> None:
         """Opens the sessions anew where this process attached to the pool again (E2)."""
-        if self._life != (life := self._attachment.life):
-            # Told once where that fails: the old sessions are refused everything, and counted.
-            self._life = life
-            self._sessions = {
-                rank: self._open(identity) for rank, identity in self._identities.items()
-            }
+        self._renewal.renew(self._open_all)
+
+    def _open_all(self) -> None:
+        self._sessions = {
+            rank: self._open(identity) for rank, identity in self._identities.items()
+        }
 
     def is_current(self, search: Search) -> bool:
         """Whether what it found is held: not when this process attached again since."""
@@ -145,10 +145,11 @@ class Index:
         """Begins to look for the blocks ``first`` to ``last`` of a request, to be held. ``None`` when
         as many lookups are waiting as there is room for."""
         hashes = [hash_bytes(block) for block in request.block_hashes[first:last]]
-        search = Search(first, last - first, now_s, life=self._attachment.life)
-        search.is_out = self._attachment.is_out
+        self._renew()
+        life = self._renewal.life
+        search = Search(first, last - first, now_s, life=life)
+        search.is_out = lambda error: self._attachment.is_out(error, life)
         try:
-            self._renew()
             for session in self._sessions.values():
                 search.lookups.append(session.lookup(hashes, hold=hold))
         except rackline.Busy:

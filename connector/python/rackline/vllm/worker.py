@@ -27,7 +27,7 @@ import sys
 from typing import Any
 
 import rackline
-from rackline.engines.attachment import Attachment
+from rackline.engines.attachment import Attachment, Renewal
 from rackline.vllm.device import Device, device_of
 from rackline.vllm.identity import Identity, identity_of
 from rackline.vllm.layerwise import EngineLayers, LayeredSave, Share
@@ -62,8 +62,7 @@ class WorkerHalf:
         self._device: Device | None = None
         self._identity: Identity | None = None
         self._session: rackline.Session | None = None
-        self._life = 0
-        """Of the attachment that the session is of."""
+        self._renewal = Renewal(self._attachment)
         self._loading: dict[str, tuple[LoadJob, rackline.Fetch | rackline.LayeredFetch]] = {}
         self._forward_waits: list[rackline.LayeredFetch] = []
         """What the forward waits for layer by layer."""
@@ -99,7 +98,7 @@ class WorkerHalf:
             f"{layout} {self._device.kernels(self._vllm_config, kv_caches)}",
             self._memory.block_bytes,
         )
-        self._open_session()
+        self._renewal.open(self._open_session)
         if (gpu := self._device.gpu) is not None:
             # Seconds, in which the engine does not wait.
             self._attachment.prepare(lambda pool: pool.gpu(gpu))
@@ -113,8 +112,7 @@ class WorkerHalf:
         )
 
     def _open_session(self) -> None:
-        # The life first: a session that is older than it is opened anew in the next step.
-        life, pool = self._attachment.life, self._attachment.pool
+        pool = self._attachment.pool
         self._device.open(pool)
         self._session = pool.session(
             self._identity.model_of_session(),
@@ -122,28 +120,18 @@ class WorkerHalf:
             tenant=self._settings.tenant,
             hold_ms=self._settings.hold_ms,
         )
-        self._life = life
 
     def _renew(self) -> None:
         """Opens the session anew where this process attached to the pool again (E2). What an earlier
         session was asked for has come to its end with that: a block that it did not load is told to the
         engine like any other (W1)."""
-        if self._session is None or self._life == self._attachment.life:
-            return
-        life = self._attachment.life
-        try:
-            self._open_session()
-        except rackline.Error as error:
-            # Told once: the old session is refused everything, and counted.
-            self._life = life
-            logger.error("Rackline: nothing is loaded or saved from now on: %s", error)
-        else:
+        if self._session is not None and self._renewal.renew(self._open_session):
             self.stats.count("attached_again", 1)
 
     def _failed(self, what: str, error: rackline.Error, blocks: int) -> None:
         """Tells of an error; while this process is not attached to the pool, which the pool has said,
         ``blocks`` are counted instead."""
-        if self._attachment.is_out(error):
+        if self._attachment.is_out(error, self._renewal.life):
             self.stats.count("not_attached_blocks", blocks)
         else:
             logger.warning("Rackline: %s: %s", what, error)
