@@ -109,6 +109,8 @@ struct Running {
     node: NodeId,
     local: Arc<Local>,
     lanes: Mutex<Option<(Lanes, JoinHandle<()>)>>,
+    /// Held until the pool is left. A second call of `close` waits for the first.
+    closing: Mutex<()>,
     gpus: Gpus,
     publishes_by_layers: bool,
     block_bytes_max: u64,
@@ -158,6 +160,7 @@ impl Transfers {
             node,
             local,
             lanes,
+            closing: Mutex::new(()),
             gpus,
             publishes_by_layers,
             block_bytes_max,
@@ -222,7 +225,8 @@ impl Transfers {
 
     /// Takes no more work, waits until what was taken up is done, and leaves the pool. Publishes by
     /// layers that were not finished are aborted. Sessions that
-    /// remain are refused everything ([`SubmitError::Closed`]).
+    /// remain are refused everything ([`SubmitError::Closed`]). Every caller of this waits until the pool
+    /// is left, also where another thread called it before.
     pub fn close(&self) {
         self.running.close();
     }
@@ -261,6 +265,7 @@ impl Running {
             }
             return;
         }
+        let _closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         let running = self.lanes().take();
         if let Some((lanes, keeper)) = running {
             drop(lanes);

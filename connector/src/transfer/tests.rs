@@ -173,6 +173,36 @@ fn a_full_queue_gives_back_what_it_was_given() {
 }
 
 #[test]
+fn a_second_close_waits_for_what_the_first_waits_for() {
+    let (_folder, path) = region();
+    let transfers = attach(&path, 0, 8);
+    let (open, gate) = mpsc::channel();
+    let bytes = Gate(Mutex::new(gate), vec![0; BLOCK_BYTES]);
+    let hash = BlockHash::new([1; 32]);
+    let publish = transfers.session(options()).publish(vec![NewBlock { hash, depth: 0, bytes }]);
+    let publish = publish.unwrap();
+    let (say, closed) = mpsc::channel();
+    let close = || {
+        let (transfers, say) = (transfers.clone(), say.clone());
+        std::thread::spawn(move || {
+            transfers.close();
+            say.send(()).unwrap();
+        })
+    };
+    let first = close();
+    while transfers.check_open().is_ok() {
+        std::thread::yield_now();
+    }
+    let second = close();
+    let early = closed.recv_timeout(std::time::Duration::from_millis(300));
+    assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout), "a close ended before the publish");
+    open.send(()).unwrap();
+    assert_eq!(publish.wait().unwrap().report.unwrap().published(), 1);
+    first.join().unwrap();
+    second.join().unwrap();
+}
+
+#[test]
 fn fetches_do_not_wait_for_publishes_unless_asked_for() {
     let (_folder, path) = region();
     let transfers = Transfers::attach(&path, 0, TransferOptions::default()).unwrap();
