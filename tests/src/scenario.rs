@@ -3,8 +3,8 @@
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{
-    bakery, beats, chunks, deaths, deep, door, formatting, grants, joining, lock_table, moving,
-    objects, remains, rescue, roots, takeover, wards,
+    abandoned, bakery, beats, chunks, deaths, deep, door, formatting, grants, joining, lock_table,
+    moving, objects, remains, rescue, roots, takeover, wards,
 };
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -193,6 +193,10 @@ pub const ALL: &[Scenario] = scenarios! {
         deep::a_recovery_passes_on,
         deep::the_killed_leave_nothing,
         lock_table::locks_are_given_out_once,
+        abandoned::a_dead_holder_is_told_of,
+        abandoned::a_dead_holder_is_told_of_by_the_manager,
+        abandoned::records_that_cannot_be_read_are_made_good,
+        abandoned::an_end_of_numbers_is_seen_at_once,
         door::who_is_refused_leaves_the_door_as_it_was,
         formatting::a_superblock_is_replaced_at_each_step_of_a_look,
         objects::a_zeroed_object_is_seen_at_once,

@@ -8,6 +8,7 @@
 //! never made up for. All are functions of a [`Mutant`](crate::rack::Mutant) and a seed: of the
 //! sound program each must pass under any seed, also on busy caches.
 
+pub mod abandoned;
 pub mod bakery;
 pub mod beats;
 mod bed;
