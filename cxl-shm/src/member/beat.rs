@@ -12,8 +12,12 @@
 //!   everything else is done under host locks, which are not taken from living processes.
 //! - **G3** Before the heart beats the agent looks whether the slot, and the region, are still its own
 //!   ([`Loss`](super::LossCause)). When they are not it writes nothing, and tells all processes of the host.
+//! - **G4** The last process of a host looks at the slot and the region itself before it writes what
+//!   leaving writes, and a process that joins others of its host looks before it writes. The agent may
+//!   have slept since its last beat. A node that was declared dead still leaves in order, until a
+//!   recoverer says that the host is fenced (R1), or the line says that the life is over.
 
-use super::slot::last_named;
+use super::slot::{is_over, last_named};
 use super::{HostLockName, Liveness, LossCause, Member, recovery};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, refresh_all};
@@ -110,8 +114,16 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         true
     }
 
+    /// Whether the lines of this life are still its own to write, freshly read (G4).
+    pub(super) fn has_slot(&self) -> bool {
+        let is_final = |cause: Option<LossCause>| cause.is_some_and(LossCause::is_final);
+        !is_final(self.seat.tier().loss())
+            && !is_final(self.find_loss())
+            && !is_over(self.layout(), &self.fabric, self.node(), self.incarnation)
+    }
+
     /// Why this node does not take part any more, if so (G3).
-    fn find_loss(&self) -> Option<LossCause> {
+    pub(super) fn find_loss(&self) -> Option<LossCause> {
         let (layout, node) = (self.layout(), self.node());
         let watch = SuperblockWatch::new(self.superblock.uuid);
         let own = layout.node_line(node);

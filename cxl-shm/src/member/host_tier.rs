@@ -132,11 +132,19 @@ impl<H: HostMemory> HostTier<H> {
         LossCause::ALL.get(usize::try_from(index).ok()?).copied()
     }
 
-    /// Tells every process of the host that it does not take part any more. The first cause stays.
+    /// Tells every process of the host that it does not take part any more. The first cause stays, but a
+    /// node that was declared dead may lose its slot or the region later.
     pub(crate) fn set_loss(&self, cause: LossCause) {
+        let state = |cause| {
+            let index = LossCause::ALL.iter().position(|other| *other == cause).unwrap_or(0);
+            STATE_LOST + index as u64
+        };
         // Not over a tier that is closed: then the host has left, or somebody makes it anew.
-        let index = LossCause::ALL.iter().position(|other| *other == cause).unwrap_or(0);
-        let _ = self.memory.compare_exchange(STATE, STATE_MEMBER, STATE_LOST + index as u64);
+        let lost = self.memory.compare_exchange(STATE, STATE_MEMBER, state(cause));
+        let dead = state(LossCause::DeclaredDead);
+        if lost == Err(dead) && cause.is_final() {
+            let _ = self.memory.compare_exchange(STATE, dead, state(cause));
+        }
     }
 
     /// Whether an operator has confirmed to this host that life `incarnation` of `node` is over.

@@ -6,11 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use super::consensus::Ballots;
 use super::door::{Marks, Outside, Visitor};
 use super::settle::{Settling, settle_own, settle_recoveries};
-use super::slot::{Slot, make_good, recoverers_at_work};
+use super::slot::{Slot, is_unreadable, make_good, recoverers_at_work};
 use super::stillness::Stillness;
 use super::{
-    HOST_TIER_FOLDER, HostTier, Liveness, LossCause, Member, MembershipLost, ProcessIdentity,
-    SUSPECT_MS, Seat,
+    HOST_TIER_FOLDER, HostTier, Liveness, Member, MembershipLost, ProcessIdentity, SUSPECT_MS, Seat,
 };
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
@@ -124,16 +123,15 @@ pub enum JoinError {
     /// The present processes of the node do not take part any more.
     #[error(transparent)]
     MembershipLost(#[from] MembershipLost),
-    /// Another host is at the recovery of what the former processes of the node left.
-    #[error(
-        "node {node} was declared dead and is being recovered by node {recoverer}; try again when \
-         that is done (`rackline status` shows how far it is)"
-    )]
+    /// Another host is at the recovery of what the former processes of the node left, or may be.
+    #[error("{}", being_recovered(*node, *recoverer, *unreadable))]
     BeingRecovered {
         /// The node.
         node: NodeId,
         /// By whom.
         recoverer: NodeId,
+        /// The recoverer's record of this recovery cannot be read: it is being written, or it is damaged.
+        unreadable: bool,
     },
     /// A ticket in the region is beyond all counting.
     #[error(
@@ -164,6 +162,20 @@ pub enum JoinError {
         /// The most there can be.
         processes: u16,
     },
+}
+
+fn being_recovered(node: NodeId, recoverer: NodeId, unreadable: bool) -> String {
+    if unreadable {
+        return format!(
+            "node {recoverer} may be recovering node {node}, but its record of that cannot be read; \
+             try again, and when this error stays, restart Rackline on node {recoverer}, which makes \
+             the record good"
+        );
+    }
+    format!(
+        "node {node} was declared dead and is being recovered by node {recoverer}; try again when \
+         that is done (`rackline status` shows how far it is)"
+    )
 }
 
 /// What leaving meant.
@@ -220,7 +232,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             return Err(JoinError::TooManyProcesses { node, processes });
         };
         crash::reach(CrashPoint::ProcessRegistered);
-        let member = Self {
+        let mut member = Self {
             fabric,
             superblock,
             seat,
@@ -233,6 +245,14 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             office: Default::default(),
             registered: true,
         };
+        // G4: the other processes of this host may have slept, and noticed nothing yet.
+        if running.is_some()
+            && let Some(cause) = member.find_loss()
+        {
+            member.seat.tier().set_loss(cause);
+            member.unregister();
+            return Err(MembershipLost { node, cause }.into());
+        }
         member.settle_predecessor(clock);
         Ok(member)
     }
@@ -248,27 +268,42 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         if others {
             return LeaveOutcome::OthersRemain;
         }
-        // Of a slot that another life has, or of another region, nothing is ours to write.
-        if self.seat.tier().loss().is_some_and(|cause| cause != LossCause::DeclaredDead) {
-            self.seat.tier().set_member(false);
-            crash::reach(CrashPoint::LeaveTierClosed);
-            return LeaveOutcome::NodeLeft;
-        }
-        // Whatever dead processes of this host left of the region's locks ends here.
-        crate::lock::recover_all(&self.seat, &self.fabric, || self.tick());
-        // The agent's thread has ended, or there was none: the heart goes on from here. What a lock manager
-        // of this host was at when it died passes on now (R4).
-        super::recovery::resign(&self);
-        settle_own(self.layout(), &self.fabric, self.node(), || self.tick());
-        // W3.
-        super::estate::settle(&self.seat, &self.fabric);
+        let ends_in_order = self.end_life();
         self.seat.tier().set_member(false);
         crash::reach(CrashPoint::LeaveTierClosed);
-        if let Ok(line) = self.seat.node_line().own(&self.fabric) {
+        if ends_in_order
+            && self.has_slot()
+            && let Ok(line) = self.seat.node_line().own(&self.fabric)
+            && line.incarnation() == self.incarnation
+        {
             self.seat.node_line().publish(&self.fabric, &line.with_state(NodeState::Left));
         }
         crash::reach(CrashPoint::LeaveSaid);
         LeaveOutcome::NodeLeft
+    }
+
+    /// What the last process of a host ends before it says that the node has left. False when the slot or
+    /// the region was lost (G4): then nothing more is written. The longest steps are asked before, each
+    /// by itself.
+    fn end_life(&self) -> bool {
+        if !self.has_slot() {
+            return false;
+        }
+        // Whatever dead processes of this host left of the region's locks ends here.
+        crate::lock::recover_all(&self.seat, &self.fabric, || self.tick());
+        if !self.has_slot() {
+            return false;
+        }
+        // The agent's thread has ended, or there was none: the heart goes on from here. What a lock manager
+        // of this host was at when it died passes on now (R4).
+        super::recovery::resign(self);
+        settle_own(self.layout(), &self.fabric, self.node(), || self.tick());
+        if !self.has_slot() {
+            return false;
+        }
+        // W3.
+        super::estate::settle(&self.seat, &self.fabric);
+        true
     }
 }
 
@@ -547,7 +582,8 @@ fn arrive<F: Fabric, H: HostMemory>(
     {
         // The caller takes the arrival back. A recoverer that has yielded to it meanwhile begins
         // again.
-        return Err(JoinError::BeingRecovered { node, recoverer });
+        let unreadable = is_unreadable(layout, fabric, recoverer, node);
+        return Err(JoinError::BeingRecovered { node, recoverer, unreadable });
     }
     Ok(())
 }

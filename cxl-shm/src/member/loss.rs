@@ -21,6 +21,12 @@ impl LossCause {
     pub const ALL: [Self; 4] =
         [Self::DeclaredDead, Self::SlotTaken, Self::RegionReplaced, Self::ContentLost];
 
+    /// Whether the slot or the region belongs to somebody else: the node writes nothing there any more. A
+    /// node that was only declared dead has its slot until it is fenced.
+    pub(super) fn is_final(self) -> bool {
+        self != Self::DeclaredDead
+    }
+
     /// The cause in a word, for metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -92,8 +98,9 @@ mod tests {
         }
     }
 
-    /// Who leaves a slot that was taken, or a region that is another one, says nothing there: it would
-    /// say that the one who lives there has left.
+    /// Whoever leaves a slot that was taken, or a region that is another one, says nothing there: it would
+    /// say that the one who lives there has left. A node that was declared dead leaves in order while
+    /// nobody has fenced it, as here.
     #[test]
     fn who_leaves_what_is_not_its_own_writes_nothing() {
         let geometry = Geometry {

@@ -218,6 +218,17 @@ pub(crate) fn recoverers_at_work<F: Fabric>(
     at_work.map(|(node, _)| node).collect()
 }
 
+/// Whether what `node` says of the recovery of `victim` cannot be read, freshly: it is being written, or it
+/// is damaged until the next life of `node` makes it good.
+pub(crate) fn is_unreadable<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    node: NodeId,
+    victim: NodeId,
+) -> bool {
+    said_of(layout, fabric, victim).iter().any(|(by, record)| *by == node && record.is_err())
+}
+
 /// Whether the life of `node` that its line names is not over for certain, freshly read.
 fn is_lived_in<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> bool {
     let slot = Slot::inside(layout, fabric, node);

@@ -1,6 +1,8 @@
 //! Agents that are stopped and wake, slots and regions that are no longer their host's, and processes
 //! that die without a layer above.
 
+mod leaving;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -152,6 +152,8 @@ fn a_record_that_stays_torn_counts_until_the_life_of_its_writer_is_over() {
                 matches!(refused, Err(JoinError::BeingRecovered { recoverer: RECOVERER, .. })),
                 "{refused:?}"
             );
+            let message = refused.unwrap_err().to_string();
+            assert!(message.contains("restart Rackline on node 0"), "{message}");
         }
         writer.leave();
         if returns {
