@@ -95,10 +95,3 @@ fn one_at_a_time_writes_what_a_node_left() {
     assert!(states("ward").iter().all(|states| *states > 100));
     assert!(states("ward-guardian-dies").iter().all(|states| *states > 100));
 }
-
-#[test]
-#[ignore = "millions of states: for whoever changes the agent"]
-fn a_deposed_agent_may_go_on_at_any_time() {
-    let exploration = scenario("next-term-two-agents").explore(Memory::ALL[0], None, None, LIMITS);
-    assert_eq!(exploration.verdict, Verdict::Holds, "{} states", exploration.states);
-}

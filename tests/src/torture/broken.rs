@@ -32,9 +32,10 @@ pub fn mutant_noticed(name: &str) -> Result<Mutant, String> {
             let places = broken();
             let place = places.iter().find(|it| it.mutant == mutant);
             let scenario = place.map_or("no scenario", |it| it.scenario);
+            let long = if place.is_some_and(|it| it.long) { " --long" } else { "" };
             Err(format!(
                 "a storm does not notice it, the exploration of {scenario} does (`prove explore \
-                 --mutants --long`); a storm notices {noticed}"
+                 --mutants{long}`); a storm notices {noticed}"
             ))
         }
         None => Err(format!("there are {noticed}")),
@@ -72,7 +73,7 @@ mod tests {
     fn what_is_not_noticed_is_refused_with_the_place_where_it_is() {
         assert_eq!(mutant_noticed("ReusesTicket"), Ok(Mutant::ReusesTicket));
         let refusal = mutant_noticed("EntersByStore").unwrap_err();
-        assert!(refusal.contains("restart-2x1"), "{refusal}");
+        assert!(refusal.contains("next-term-granted"), "{refusal}");
         for mutant in Mutant::ALL {
             let refusal = mutant_noticed(&format!("{mutant:?}")).err().unwrap_or_default();
             assert!(!refusal.contains("no scenario"), "{refusal}");
