@@ -91,16 +91,17 @@ pub fn a_manager_is_seen_to_move(mutant: Mutant, seed: u64) {
 
     let held = acquire(&cluster, &one, &clocks[1], LOCK, &manage);
     // A waiter looks at the manager's heart at every 32nd of its own looks, the first of them after
-    // the first pause: one beat just before every second look is just often enough.
-    let moving = Scripted::with_pauses_of(30, |pause| {
+    // the first pause: one beat just before every third look is just often enough. The looks are no
+    // further apart than 500 ms, or the silence would be the waiter's own (G0).
+    let moving = Scripted::with_pauses_of(15, |pause| {
         cluster.warm();
-        if pause % 64 == 0 {
+        if pause % 96 == 0 {
             poll_grants(&mut manage.borrow_mut(), 0);
         }
     });
     let refused = other.lock_shared(LOCK, &moving, 8000).map(drop);
     assert_eq!(refused, Err(LockError::TimedOut { lock: LOCK, timeout_ms: 8000 }));
-    let standing = Scripted::with_pauses_of(60, |_| cluster.warm());
+    let standing = Scripted::with_pauses_of(15, |_| cluster.warm());
     let refused = other.lock_shared(LOCK, &standing, 8000).map(drop);
     assert!(matches!(refused, Err(LockError::ManagerSilent { .. })), "{refused:?}");
     drop(held);
