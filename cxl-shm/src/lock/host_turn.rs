@@ -35,7 +35,9 @@ pub(crate) fn wait_for_host_lock<H: HostMemory>(
     let mut idle: Option<(Idle, u64)> = None;
     for tries in 0u32.. {
         queue.stay(me, waiting.place);
-        if let Some(turn) = queue.look(me, waiting.place, living, is_thorough(tries + 1)) {
+        // The first look too: nobody waits for a holder that is dead already.
+        let thorough = tries == 0 || is_thorough(tries + 1);
+        if let Some(turn) = queue.look(me, waiting.place, living, thorough) {
             waiting.has_turn = true;
             return turn != Turn::Fresh;
         }
