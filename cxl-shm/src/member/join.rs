@@ -283,8 +283,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     }
 
     /// What the last process of a host ends before it says that the node has left. False when the slot or
-    /// the region was lost (G4): then nothing more is written. The longest steps are asked before, each
-    /// by itself.
+    /// the region was lost (G4): then nothing more is written. It looks before each of the steps that may
+    /// take long.
     fn end_life(&self) -> bool {
         if !self.has_slot() {
             return false;

@@ -22,7 +22,8 @@ use crate::output::say;
 ///
 /// Done once, from one host. All blocks that were in the region are lost. Refused while the region
 /// is in use, without --force when there is anything in the memory already, and without
-/// --hosts-are-off when a host that did not leave the region may only be paused.
+/// --hosts-are-off when a host that did not leave the region may only be paused. On a device that
+/// includes this host: a container of it may have a device node of its own.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// The memory: a devdax device (/dev/daxX.Y), or a file.
@@ -217,7 +218,7 @@ pub(crate) fn make(
 ) -> Result<(Superblock, Layout)> {
     let superblock = superblock(plan, region.bytes())?;
     let _alone = RegionUse::exclusive(region)?;
-    let former = refuse_if_occupied(region.path(), region.fabric(), overrule)?;
+    let former = refuse_if_occupied(region.path(), region.fabric(), overrule, marked_boot(region))?;
     let layout = format_superblock(region.fabric(), &superblock, |_, _| ())?;
     if let Some((former, layout)) = former {
         // Of processes that were killed; nobody on this host uses the region now.
@@ -250,19 +251,36 @@ pub(crate) fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
     Ok(Superblock { lock_protocol: plan.lock_protocol, ..superblock })
 }
 
-/// Whether the silent inhabitant of a slot may write again. Not one of this boot of this machine, `here`:
-/// the caller has the use mark of the region alone, which every process of this machine would share.
-fn may_wake<F: Fabric>(layout: &Layout, fabric: &F, heart: &NodeHeart, here: [u64; 2]) -> bool {
+/// Whether the silent inhabitant of a slot may write again. Not one of this boot of this machine, when
+/// `marked` is that boot: then the caller's use mark excludes every process of this machine.
+fn may_wake<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    heart: &NodeHeart,
+    marked: Option<[u64; 2]>,
+) -> bool {
     let line = layout.node_line(heart.node).fresh(fabric).ok();
-    let is_ours = !heart.at_door && here != [0; 2] && line.is_some_and(|it| it.boot_id() == here);
-    !heart.state.is_some_and(NodeState::is_vacant) && !is_ours
+    let is_marked = !heart.at_door
+        && marked.is_some_and(|boot| line.is_some_and(|line| line.boot_id() == boot));
+    !heart.state.is_some_and(NodeState::is_vacant) && !is_marked
 }
 
-/// Refuses what must not be overwritten; else what region was in the memory.
+/// The boot all of whose processes the exclusive use mark of `region` excludes; `None` when it may leave
+/// some out. A file in this host's memory has one inode for all processes of the kernel, and the mark is on
+/// that. The same device may have several nodes, with a mark each: one for every container. All containers
+/// of a kernel have the same boot id.
+fn marked_boot(region: &Region) -> Option<[u64; 2]> {
+    let boot_id = HostIdentity::current().ok()?.boot_id;
+    (region.is_own_memory() && boot_id != [0; 2]).then_some(boot_id)
+}
+
+/// Refuses what must not be overwritten; else what region was in the memory. `marked` is that of
+/// [`marked_boot`].
 fn refuse_if_occupied<F: Fabric>(
     path: &Path,
     fabric: &F,
     overrule: Overrule,
+    marked: Option<[u64; 2]>,
 ) -> Result<Option<(Superblock, Layout)>> {
     match read_superblock(fabric) {
         Ok((superblock, layout)) => {
@@ -288,9 +306,8 @@ fn refuse_if_occupied<F: Fabric>(
                     superblock.uuid_text()
                 );
             }
-            let here = HostIdentity::current().map_or([0; 2], |host| host.boot_id);
             let silent: Vec<_> =
-                hearts.iter().filter(|heart| may_wake(&layout, fabric, heart, here)).collect();
+                hearts.iter().filter(|heart| may_wake(&layout, fabric, heart, marked)).collect();
             if overrule != Overrule::SilentHosts && !silent.is_empty() {
                 bail!(
                     "{}: {} did not leave the region and may only be paused; start and stop Rackline \
@@ -338,10 +355,14 @@ mod tests {
             host_words: 0,
         };
         let here = HostIdentity::current().unwrap();
-        for (host, leaves, refused) in [
-            (HostIdentity::simulated(1), false, true),
-            (HostIdentity::simulated(1), true, false),
-            (here, false, false),
+        let marked = Some(here.boot_id);
+        for (host, leaves, marked, refused) in [
+            (HostIdentity::simulated(1), false, marked, true),
+            (HostIdentity::simulated(1), true, marked, false),
+            (here.clone(), false, marked, false),
+            // Of a device, whose mark does not cover a container with a device node of its own.
+            (here.clone(), false, None, true),
+            (here, true, None, false),
         ] {
             let rack = SimulatedRack::sticky(2, geometry.region_bytes);
             let superblock = Superblock::new([1, 2], geometry, [0; 6]);
@@ -356,7 +377,7 @@ mod tests {
                 drop(member);
             }
             let ask = |overrule| {
-                refuse_if_occupied(Path::new("region"), &rack.host(0), overrule).map(drop)
+                refuse_if_occupied(Path::new("region"), &rack.host(0), overrule, marked).map(drop)
             };
             assert!(ask(Overrule::Nothing).unwrap_err().to_string().contains("--force"));
             let forced = ask(Overrule::Content);
