@@ -4,8 +4,8 @@
 //! Bottom up: [`units`] (addresses as types), [`fabric`] (load, store, publish, refresh, over real
 //! and simulated memory), [`region`] (files and devices), [`layout`] (where things are in a
 //! region), [`lock`] (two tiers), [`member`] (node slots, processes), [`alloc`] (chunks and
-//! objects), [`root`] (names for objects), [`qualify`] (what this platform's memory does); and [`fork`]
-//! (which process is which).
+//! objects), [`root`] (names for objects), [`qualify`] (what this platform's memory does); [`fork`]
+//! (which process is which); and [`log_thread`] (logs that delay nobody).
 //!
 //! Nothing here knows about KV blocks. [`guide`] has the region drawn, the rules by number, the
 //! state machines, and what was explored exhaustively.
@@ -18,6 +18,7 @@ pub mod fork;
 mod intent;
 pub mod layout;
 pub mod lock;
+pub mod log_thread;
 pub mod member;
 mod mutant;
 #[cfg(any(test, feature = "proof"))]
