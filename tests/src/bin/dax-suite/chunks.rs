@@ -33,6 +33,9 @@ enum Action {
         region: PathBuf,
         #[arg(long)]
         node: u16,
+        /// Take no more than this many.
+        #[arg(long)]
+        at_most: Option<usize>,
     },
     /// Check the marks in the chunks of a node. Needs no membership.
     Check {
@@ -60,7 +63,9 @@ enum Action {
 
 pub(crate) fn run(options: &Options) -> Result<String> {
     match &options.action {
-        Action::Take { region, node } => take(&Attachment::attach(region, *node)?),
+        Action::Take { region, node, at_most } => {
+            take(&Attachment::attach(region, *node)?, at_most.unwrap_or(usize::MAX))
+        }
         Action::Check { region, of, chunks } => check(&Region::open(region, None)?, *of, *chunks),
         Action::GiveBack { region, node, foreign } => {
             give_back(&Attachment::attach(region, *node)?, *foreign)
@@ -68,10 +73,10 @@ pub(crate) fn run(options: &Options) -> Result<String> {
     }
 }
 
-fn take(attachment: &Attachment) -> Result<String> {
+fn take(attachment: &Attachment, at_most: usize) -> Result<String> {
     let (member, clock) = (attachment.member(), SystemClock::start());
     let mut taken = Vec::new();
-    loop {
+    while taken.len() < at_most {
         match member.allocate_chunk(&clock, TIMEOUT_MS, PURPOSE) {
             Ok(chunk) => {
                 mark(member, chunk);
