@@ -188,7 +188,11 @@ class VirtualHost:
             self.connection.sendall(command.encode() + b"\n")
         except OSError as error:
             raise HostLost(f"host {self.name} is gone") from error
-        text, status = self._read_until(rb"\n@status (\d+)\r?\n", limit_s)
+        try:
+            text, status = self._read_until(rb"\n@status (\d+)\r?\n", limit_s)
+        except HostLost as error:
+            said = self.received.decode(errors="replace").strip()[-2000:]
+            raise HostLost(f"{error}: the command was `{command}`, its output {said!r}") from error
         output = Output(command, int(status), text)
         took = time.monotonic() - started
         self.log.write(f"$ {command}\n{text}\n=> {output.status} after {took:.2f} s\n")

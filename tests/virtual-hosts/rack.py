@@ -56,15 +56,18 @@ class Rack:
         name = (function.__doc__ or function.__name__).strip().splitlines()[0].rstrip(".")
         name = f"{self.locks}: {name}" if self.locks else name
         started = time.monotonic()
+        result = Result(name, False, {})
         try:
-            result = Result(name, True, function(self))
-        except (CaseFailed, CommandFailed) as error:
-            result = Result(name, False, {}, str(error))
-        except HostLost as error:
-            self.results.append(Result(name, False, {}, str(error)))
-            raise
-        result.took_s = time.monotonic() - started
-        self.results.append(result)
+            result.figures = function(self)
+            result.passed = True
+        except (CaseFailed, CommandFailed, HostLost) as error:
+            result.fault = str(error)
+            # Without a host there is nothing to try the next cases on.
+            if isinstance(error, HostLost):
+                raise
+        finally:
+            result.took_s = time.monotonic() - started
+            self.results.append(result)
         return result.passed
 
     def both(self, of_a: str, of_b: str, limit_s: float = 120) -> tuple[Output, Output]:
