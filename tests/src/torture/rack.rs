@@ -46,6 +46,8 @@ pub struct Plan {
     pub declare: bool,
     /// Whether chunks run out.
     pub scarce: bool,
+    /// Whether processes are stopped for some time, and go on.
+    pub stops: bool,
     /// The rule that the protocols do not keep, to show that it is noticed.
     pub mutant: Option<Mutant>,
 }
@@ -68,6 +70,8 @@ pub struct Figures {
     pub kills: u64,
     /// Of these, how many at a crash point.
     pub kills_at_points: u64,
+    /// Times that a process was stopped for a while.
+    pub stops: u64,
     /// Processes that were started in the place of a killed one.
     pub restarts: u64,
     /// Locks between hosts that workers held, those of the chunk table included.

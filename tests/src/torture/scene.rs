@@ -143,6 +143,7 @@ impl Play<'_> {
             seed: self.number,
             declare: scene.declares(),
             scarce: matches!(scene, Scene::Dry | Scene::Guardian),
+            stops: false,
             mutant: None,
         };
         let rack = Rack::new(plan, self.program, self.number, self.interrupted)?;

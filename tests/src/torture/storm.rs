@@ -42,6 +42,10 @@ const MANAGERS_GAP_MS: u64 = 3500;
 const MANAGERS_AWAY_MS_MAX: u64 = 100;
 /// How long a dead host stays away at most: it was not recovered, and comes back by itself.
 const HOST_AWAY_MS_MAX: u64 = 8000;
+/// Most milliseconds between two stops of a process, and how long one stays stopped: longer than a lock is
+/// waited for, and than a heart stands still before its host is declared dead.
+const STOP_GAP_MS_MAX: u64 = 500;
+const STOPPED_MS_MAX: u64 = 4000;
 /// Least and most milliseconds between two rests of everybody.
 const REST_GAP_MS: u64 = 1200;
 const REST_GAP_MS_MAX: u64 = 3000;
@@ -88,6 +92,8 @@ pub fn run(
         scarce: plan.scarce,
         points: plan.mutant.map_or(&[], points_of),
         host_away: None,
+        stops: plan.stops,
+        stopped: Vec::new(),
     };
     storm.rage(seconds * 1000)?;
     storm.rack.rest()?;
@@ -110,6 +116,10 @@ struct Storm {
     points: &'static [CrashPoint],
     /// A dead host that is to be recovered by others, and since when it has been dead.
     host_away: Option<(u16, u64)>,
+    /// Whether processes are stopped for some time.
+    stops: bool,
+    /// When which process is to go on.
+    stopped: Vec<(u64, usize)>,
 }
 
 impl Storm {
@@ -121,11 +131,17 @@ impl Storm {
         let end_ms = self.rack.now_ms() + ms;
         let mut kill_at_ms = self.rack.now_ms() + KILL_GAP_MS_MAX;
         let mut host_dies_at_ms = self.rack.now_ms() + 2 * KILL_GAP_MS_MAX;
+        let mut stops_at_ms = self.rack.now_ms() + STOP_GAP_MS_MAX;
         let mut rests_at_ms = self.rack.now_ms() + REST_GAP_MS;
         loop {
             let now_ms = self.rack.now_ms();
             if now_ms >= end_ms {
-                return Ok(());
+                return self.let_go_on(u64::MAX);
+            }
+            self.let_go_on(now_ms)?;
+            if self.stops && now_ms >= stops_at_ms {
+                self.stop_one(now_ms)?;
+                stops_at_ms = now_ms + self.random.magnitude(STOP_GAP_MS_MAX);
             }
             if now_ms >= kill_at_ms {
                 kill_at_ms = now_ms + self.kill();
@@ -138,8 +154,9 @@ impl Storm {
                 host_dies_at_ms = now_ms + self.random.magnitude(HOST_GAP_MS_MAX);
             }
             if now_ms >= rests_at_ms && self.host_away.is_none() && !self.takes_over {
-                // The dead live again for it.
+                // The dead live again for it, and the stopped go on.
                 self.restarts.clear();
+                self.let_go_on(u64::MAX)?;
                 self.rack.rest()?;
                 rests_at_ms = self.rack.now_ms() + REST_GAP_MS + self.random.below(REST_GAP_MS_MAX);
                 continue;
@@ -180,6 +197,29 @@ impl Storm {
             self.rack.kill(living[index]);
         }
         5 + self.random.magnitude(KILL_GAP_MS_MAX)
+    }
+
+    /// Stops a process: at any instruction, with any lock.
+    fn stop_one(&mut self, now_ms: u64) -> Result<()> {
+        let is_running = |place: &usize| {
+            self.rack.players[*place].lives() && self.stopped.iter().all(|(_, it)| it != place)
+        };
+        let running: Vec<_> = (0..self.rack.players.len()).filter(is_running).collect();
+        if let Some(index) = self.random.index(running.len()) {
+            self.rack.pause(running[index], true)?;
+            self.rack.figures.stops += 1;
+            let until_ms = now_ms + self.random.magnitude(STOPPED_MS_MAX);
+            self.stopped.push((until_ms, running[index]));
+        }
+        Ok(())
+    }
+
+    /// Lets the processes go on whose time has come. One that was killed meanwhile may have a next life,
+    /// which does not mind.
+    fn let_go_on(&mut self, now_ms: u64) -> Result<()> {
+        let due: Vec<_> =
+            self.stopped.extract_if(.., |(until_ms, _)| *until_ms <= now_ms).collect();
+        due.into_iter().try_for_each(|(_, place)| self.rack.pause(place, false))
     }
 
     /// Cuts the power of a host.

@@ -50,6 +50,10 @@ pub(crate) struct Options {
     #[arg(long)]
     scarce: bool,
 
+    /// Processes are stopped besides, for up to 4 s, with any lock in hand, and go on after that.
+    #[arg(long)]
+    stops: bool,
+
     /// Break a rule of the protocols, to show that this notices: it ends well when something that
     /// must never be has been, in as many seconds. Only rules that a storm notices, under
     /// arbitrated locks; all of them, and the others, are for `prove explore --mutants --long` and
@@ -96,7 +100,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         (Err(error), None) => {
             eprintln!("prove torture: {error:#}");
             eprintln!(
-                "again: prove torture --seconds {} --seed {} --processes {} --fabric {} --lock {}{}{} \
+                "again: prove torture --seconds {} --seed {} --processes {} --fabric {} --lock {}{}{}{} \
                  (the kills are the same; how the kernel runs the processes is not)",
                 options.seconds,
                 options.seed,
@@ -105,6 +109,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
                 name(options.lock),
                 if options.declare { " --declare" } else { "" },
                 if options.scarce { " --scarce" } else { "" },
+                if options.stops { " --stops" } else { "" },
             );
             ExitCode::FAILURE
         }
@@ -190,6 +195,7 @@ fn torture(options: &Options) -> Result<Figures> {
         seed: options.seed,
         declare: options.declare,
         scarce: options.scarce || options.mutant.is_some_and(needs_scarce_chunks),
+        stops: options.stops,
         mutant: options.mutant,
     };
     let program = std::env::current_exe().context("cannot find this program's file")?;
@@ -201,13 +207,13 @@ fn print(options: &Options, figures: &Figures) {
         println!("{}", serde_json::json!({ "seed": options.seed, "figures": figures }));
         return;
     }
-    let Figures { kills, kills_at_points, restarts, locks, counts, repairs, .. } = figures;
+    let Figures { kills, kills_at_points, stops, restarts, locks, counts, repairs, .. } = figures;
     let Figures { takeovers, declared_dead, recovered, fenced, .. } = figures;
     let Figures { chunks, blocks_published, evicted, held, rests, .. } = figures;
     let Figures { objects, frees, foreign_frees, .. } = figures;
     let Figures { roots_named, roots_destroyed, verified, audited_bytes, .. } = figures;
     println!(
-        "{kills} kills ({kills_at_points} at crash points), {restarts} restarts, {locks} lock \
+        "{kills} kills ({kills_at_points} at crash points), {stops} stops, {restarts} restarts, {locks} lock \
          acquisitions, {counts} counts ({repairs} completed for the dead), {takeovers} take-overs, \
          {declared_dead} hosts declared dead, {recovered} recovered by others, {fenced} processes \
          fenced themselves, {chunks} chunks taken or given back, {blocks_published} blocks \
