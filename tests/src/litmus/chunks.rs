@@ -1,6 +1,6 @@
 //! Chunks that change hands, each step seen at once by hosts whose caches know the table of before.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use cxl_shm::alloc::AllocateError;
 use cxl_shm::fabric::Fabric;
@@ -9,7 +9,7 @@ use cxl_shm::layout::{ChunkState, LockProtocol};
 use cxl_shm::units::{ChunkId, LineRange, WordOffset};
 
 use super::bed::{
-    OBSERVER, beat_all, cluster, crash, geometry, manager_polls, poll_grants, settings,
+    OBSERVER, Scripted, beat_all, cluster, crash, geometry, manager_polls, poll_grants, settings,
 };
 use crate::rack::{Cluster, Mutant, RackMember};
 use crate::stepped::Stepped;
@@ -64,6 +64,39 @@ pub fn chunks_change_hands(mutant: Mutant, seed: u64) {
         assert_eq!(owned(to), if std::ptr::eq(to, &other) { vec![passed] } else { all.clone() });
     }
     cluster.check_writers();
+}
+
+/// A host has seen the last free chunk, and another host takes it before the first one asks for the lock of
+/// the table. Exactly one of the two has the chunk.
+///
+/// # Panics
+/// When both have it, or neither.
+pub fn the_last_chunk_is_taken_once(mutant: Mutant, seed: u64) {
+    let mut steps = (1..).step_by(4);
+    let asks = steps.find(|step| !is_taken_before(mutant, seed, *step));
+    assert!(asks > Some(1), "there are operations before the request for the lock");
+}
+
+/// Says whether the other host has the chunk. After the request for the lock it waits in vain.
+fn is_taken_before(mutant: Mutant, seed: u64, step: u64) -> bool {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let clocks = [1, 2].map(|host| cluster.clock(host));
+    let other = cluster.join(2, "other");
+    for _ in 1..other.layout().chunks() {
+        other.allocate_chunk(&clocks[1], 1000, 9).unwrap_or_else(|error| panic!("{error}"));
+    }
+    let theirs = Cell::new(None);
+    let fabric = Stepped::new(cluster.rack.host(1));
+    let one = cluster.join_over(fabric.clone(), &clocks[0], 1, 1, "one");
+    let one = one.unwrap_or_else(|error| panic!("{error}"));
+    fabric.interrupt_at(step, || {
+        theirs.set(other.allocate_chunk(&Scripted::new(|_| ()), 5, 9).ok());
+    });
+    let ours = one.allocate_chunk(&clocks[0], 1000, 7).ok();
+    let theirs = theirs.get();
+    assert!(ours.is_some() != theirs.is_some(), "step {step}: {ours:?}, {theirs:?}");
+    cluster.check_writers();
+    theirs.is_some()
 }
 
 /// A host takes a chunk, gives it back, and dies with whatever its caches held. Another takes it;

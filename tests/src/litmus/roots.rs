@@ -1,8 +1,10 @@
 //! Named roots that are destroyed, and their entries used again, under the eyes of hosts whose caches
 //! hold the table as it was.
 
+use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::LockProtocol;
-use cxl_shm::root::RootKind;
+use cxl_shm::root::{PutRootError, RootKind};
+use cxl_shm::units::{LineRange, WordOffset};
 
 use super::bed::cluster;
 use crate::rack::{Cluster, Mutant, RackMember};
@@ -74,5 +76,51 @@ pub fn a_root_is_found_at_the_first_look(mutant: Mutant, seed: u64) {
         destroy(&cluster, if round == 0 { &other } else { &owner }, "name");
         name(&cluster, &owner, "name");
     }
+    cluster.check_writers();
+}
+
+/// A host names an object. The caches of another host hold a table without that name, and that host gives
+/// the same name to an object of its own: it is refused.
+///
+/// # Panics
+/// When two objects have one name.
+pub fn a_name_is_given_once(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let [owner, other] = [1, 2].map(|host| cluster.join(host, "worker"));
+    // Both hosts have built their heaps now: building a heap reads the roots.
+    name(&cluster, &owner, "of the owner");
+    name(&cluster, &other, "of the other");
+    let clock = cluster.clock(2);
+    let object = other.allocate(&clock, TIMEOUT_MS, 64).unwrap_or_else(|e| panic!("{e}"));
+    cluster.warm();
+    name(&cluster, &owner, "name");
+    let put = other.put_root(&clock, TIMEOUT_MS, "name", object.offset(), RootKind::Leaf);
+    assert_eq!(put, Err(PutRootError::Exists { name: "name".to_owned() }));
+    cluster.check_writers();
+}
+
+/// A host stores into a named object of another host, without publishing it, and destroys the root. Its
+/// stores are on the device before the owner uses the place for the next object (M1).
+///
+/// # Panics
+/// When they are not.
+pub fn a_destroyed_root_takes_its_stores_along(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let [owner, destroyer] = [1, 2].map(|host| cluster.join(host, "worker"));
+    let clock = cluster.clock(1);
+    let allocate = || owner.allocate(&clock, TIMEOUT_MS, 64).unwrap_or_else(|e| panic!("{e}"));
+    let object = allocate();
+    let put = owner.put_root(&clock, TIMEOUT_MS, "it", object.offset(), RootKind::Leaf);
+    put.unwrap_or_else(|error| panic!("{error}"));
+    destroyer.take_over(object.offset()).unwrap_or_else(|error| panic!("{error}"));
+    let word = WordOffset::new(object.offset().bytes()).expect("objects begin with a line");
+    // As a C program does, through its pointer.
+    destroyer.fabric().store(word, 1);
+    destroy(&cluster, &destroyer, "it");
+    let served = owner.answer_chunk_requests(&clock, TIMEOUT_MS);
+    served.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(allocate().offset(), object.offset(), "its place is the next object's");
+    owner.fabric().store(word, 2);
+    owner.fabric().publish(LineRange::one(word.line()));
     cluster.check_writers();
 }
