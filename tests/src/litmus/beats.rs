@@ -68,8 +68,8 @@ pub fn a_formatted_region_is_noticed(mutant: Mutant, seed: u64) {
     assert_eq!(cause, Some(LossCause::RegionReplaced));
 }
 
-/// A deposed agent wakes, and stores an acknowledgement of an older term over a newer one. Two beats of
-/// the agent later the manager of the newer term serves.
+/// A deposed agent wakes, and stores an acknowledgement of an older term over a newer one. The next beat of
+/// the agent looks at it, and then the manager of the newer term serves.
 ///
 /// # Panics
 /// When it waits.
@@ -88,6 +88,7 @@ pub fn an_overwritten_acknowledgement_is_written_anew(mutant: Mutant, seed: u64)
     worker.fabric().store(first, older);
     worker.fabric().publish(LineRange::one(acks.start()));
     cluster.warm();
-    beat_all(&[&worker, &worker]);
+    // Not twice: the second beat would read the line, which pushes what the first has left on its way.
+    beat_all(&[&worker]);
     poll_grants(&mut manage, 0);
 }

@@ -6,6 +6,7 @@ use cxl_shm::alloc::HEAP_PURPOSE;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::Crash;
 use cxl_shm::layout::{Arrival, LockProtocol, RecoveryStep};
+use cxl_shm::lock::PendingLock;
 use cxl_shm::member::{
     DeathNews, Deaths, Fence, FenceOrder, FenceState, NoFence, NodeDeath, RESIGN_BEATS,
     RecoveryNews, SUSPECT_MS,
@@ -70,7 +71,48 @@ pub fn what_the_dead_held_is_granted(mutant: Mutant, seed: u64) {
     cluster.warm();
     poll_grants(&mut manage.borrow_mut(), 1);
     let next = next.poll().unwrap_or_else(|error| panic!("{error}"));
-    drop(next.expect("a grant was not seen at once"));
+    let next = next.expect("a grant was not seen at once");
+    assert!(next.previous_holder_died(), "the recoverer reads grants freshly (L5)");
+    drop(next);
+    cluster.check_writers();
+}
+
+/// With locks of bakery: a host waits behind another, gets the lock and dies with it. The caches of its
+/// recoverer are from the time at which it waited. The next holder is told of the death (L5).
+///
+/// # Panics
+/// When it is not told.
+pub fn a_holder_that_was_seen_waiting_is_told_of(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let clocks = [0, 1, 2].map(|host| cluster.clock(host));
+    let [recoverer, victim, other] = [0, 1, 2].map(|host| cluster.join(host, "worker"));
+    beat_all(&[&recoverer, &victim, &other]);
+    let before = other.lock_shared(LOCK, &clocks[2], 1000).unwrap_or_else(|e| panic!("{e}"));
+    let mut pending = victim.begin_shared(LOCK, &clocks[1]);
+    let in_vain = |pending: &mut PendingLock<'_, _, _, _>| {
+        assert!((0..4).all(|_| matches!(pending.poll(), Ok(None))), "the other holds it");
+    };
+    in_vain(&mut pending);
+    // From here on its caches hold the smaller number of the other.
+    in_vain(&mut recoverer.begin_shared(LOCK, &clocks[0]));
+    drop(before);
+    let held = (0..4).find_map(|_| pending.poll().unwrap_or_else(|error| panic!("{error}")));
+    let held = held.expect("a release was not seen at once");
+    crash(&cluster, 1);
+    std::mem::forget(held);
+    std::mem::forget(pending);
+    std::mem::forget(victim);
+    let manage = recoverer.manage().expect("nobody else manages");
+    let mut watch = Watch::begin(&cluster, &recoverer, &manage, &clocks[0]);
+    let over = (0..40).any(|_| {
+        beat_all(&[&other]);
+        watch.go_on(true, &mut IsOff::default(), 1);
+        seen(&cluster, &other).is_some_and(|death| death.over)
+    });
+    assert!(over, "{:?}", seen(&cluster, &other));
+    let next = other.lock_shared(LOCK, &clocks[2], 1000).unwrap_or_else(|e| panic!("{e}"));
+    assert!(next.previous_holder_died());
+    drop(next);
     cluster.check_writers();
 }
 
