@@ -2,13 +2,14 @@
 //! slept, and the image of a machine that lives.
 
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{Layout, LockProtocol};
-use cxl_shm::member::{HostIdentity, JoinError, NoFence};
+use cxl_shm::member::{HostIdentity, JoinError, NoFence, watch_hearts};
 use cxl_shm::units::{Incarnation, LineOffset, NodeId};
 
-use super::bed::{Scripted, beat_all, cluster};
+use super::bed::{OBSERVER, Scripted, beat_all, cluster, crash};
 use super::deaths::Watch;
 use crate::rack::{Cluster, Mutant};
 use crate::stepped::Stepped;
@@ -100,13 +101,86 @@ fn is_inside(cluster: &Cluster, layout: &Layout) -> bool {
 
 /// Whether somebody has come for the second life of the slot, as the device says.
 fn is_marked(cluster: &Cluster, layout: &Layout) -> bool {
+    marked_host(cluster, layout).is_some()
+}
+
+/// Where the device says which host has come for the second life of the slot: the line beside its mark.
+/// `None` when the device has no such mark.
+fn marked_host(cluster: &Cluster, layout: &Layout) -> Option<LineOffset> {
     let door = layout.door(SLOT);
     // The marks, and after them as many hosts in full.
-    let marks = door.iter().take(usize::try_from(door.lines() / 2).unwrap_or(0));
-    marks
-        .filter_map(|line| line.word(0))
-        .any(|word| cluster.rack.device_word(word) & u64::from(u32::MAX) == 2)
+    let marks = usize::try_from(door.lines() / 2).unwrap_or(0);
+    let first = |line: LineOffset| line.word(0).map_or(0, |word| cluster.rack.device_word(word));
+    let mut of_marks = door.iter().take(marks).zip(door.iter().skip(marks));
+    let marked = of_marks.find(|(mark, _)| first(*mark) & u64::from(u32::MAX) == 2);
+    marked.map(|(_, host)| host)
 }
+
+/// A host loses power at the door. When its mark is on the device, the line that says whose mark it is, is
+/// there too. A list of the nodes then shows a host at the door, whatever was in the caches of the reader.
+///
+/// # Panics
+/// When one of the two is not so.
+pub fn a_death_at_the_door_is_seen_at_once(mutant: Mutant, seed: u64) {
+    const LOSSES: u64 = 4;
+    let mut seen = 0;
+    for step in (1..).step_by(3) {
+        let seed_of = |loss| seed.wrapping_add(step * 64 + loss * 2);
+        match dies_at(mutant, seed_of(0), step) {
+            Died::Outside => {}
+            Died::AtDoor => {
+                seen += 1;
+                // Other lines are lost.
+                for loss in 1..LOSSES {
+                    dies_at(mutant, seed_of(loss), step);
+                }
+            }
+            Died::Inside => break,
+        }
+    }
+    assert!(seen > 0, "nobody died at the door");
+}
+
+/// How far a host had come for the second life of the slot when it died, as the device says.
+enum Died {
+    /// There is no mark of it.
+    Outside,
+    /// There is its mark, and the line of the slot does not name that life.
+    AtDoor,
+    /// The line of the slot names that life.
+    Inside,
+}
+
+fn dies_at(mutant: Mutant, seed: u64, step: u64) -> Died {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    // On another host: so the host that dies has no mark, and no line beside a mark, from before.
+    cluster.join_as(2, 1, "before").unwrap_or_else(|error| panic!("{error}")).leave();
+    cluster.warm();
+    let layout = Layout::new(cluster.geometry()).expect("the region was formatted by it");
+    let fabric = Stepped::new(cluster.rack.host(1));
+    fabric.interrupt_at(step, || resume_unwind(Box::new(Power)));
+    let come = || cluster.join_over(fabric, &cluster.clock(1), 1, 1, "comes").map(drop);
+    match catch_unwind(AssertUnwindSafe(come)) {
+        Ok(joined) => panic!("it is dead long before it is in: {joined:?}"),
+        Err(reason) if reason.is::<Power>() => {}
+        Err(reason) => resume_unwind(reason),
+    }
+    crash(&cluster, 1);
+    if is_inside(&cluster, &layout) {
+        return Died::Inside;
+    }
+    let Some(host) = marked_host(&cluster, &layout) else { return Died::Outside };
+    let said = host.word(0).map(|word| cluster.rack.device_word(word));
+    assert!(said.is_some_and(|said| said != 0), "step {step}: nobody knows whose mark it is");
+    let clock = Scripted::with_pauses_of(400, |_| ());
+    let hearts = watch_hearts(&layout, &cluster.rack.host(OBSERVER), &clock);
+    let at_door = hearts.iter().find(|heart| heart.node == SLOT).map(|heart| heart.at_door);
+    assert_eq!(at_door, Some(true), "step {step}: {hearts:?}");
+    Died::AtDoor
+}
+
+/// Why a join was broken off.
+struct Power;
 
 /// Two machines are images of one installation, and were given one number. While one lives the other
 /// is refused; when its heart stands still the other is let in, as the machine that has booted again.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::layout::{Layout, LockProtocol, Machine};
+use cxl_shm::layout::{Layout, LockProtocol, Machine, NodeState};
 use cxl_shm::lock::arbitrated::ManagerState;
 use cxl_shm::member::{Fence, FenceOrder, FenceState, HostIdentity, JoinError};
 use cxl_shm::units::{LineRange, LockId, NodeId};
@@ -18,6 +18,19 @@ use crate::rack::{Cluster, Mutant};
 use crate::stepped::Stepped;
 
 const LOCK: LockId = LockId(9);
+
+/// A join has returned. The first look of another host finds the state joined, and not joining.
+///
+/// # Panics
+/// When it does not.
+pub fn a_join_is_seen_at_once(mutant: Mutant, seed: u64) {
+    let cluster = cluster(LockProtocol::Bakery, mutant, seed);
+    let joined = cluster.join(1, "joined");
+    let line = layout(&cluster).node_line(NodeId(1)).fresh(&cluster.rack.host(OBSERVER));
+    let line = line.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(line.state(), Some(NodeState::Joined));
+    assert_eq!(line.incarnation(), joined.incarnation());
+}
 
 /// A manager claims a term and makes a round between any two operations of a host that joins: it
 /// either sees the host come, and waits for it, or the host sees the claim, and obeys it (T4).
