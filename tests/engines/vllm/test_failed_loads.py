@@ -10,7 +10,7 @@ from unittest import mock
 import rackline
 import torch
 from rackline.vllm.layout import clear_blocks
-from rackline.vllm.messages import Loaded, LoadJob, Report, Step
+from rackline.vllm.messages import Loaded, LoadJob, Report, Saved, SaveJob, Step
 from rackline.vllm.scheduler import SchedulerHalf
 from rackline.vllm.settings import Settings
 from rackline.vllm.worker import WorkerHalf
@@ -120,6 +120,27 @@ class Workers(unittest.TestCase):
         for cache in half._caches.values():
             self.assertFalse(cache[1:5].any())
 
+    def test_what_a_failed_load_kept_from_the_pool_is_put_off(self) -> None:
+        """W8: blocks of another request, in the same step."""
+        for layerwise in ("off", "both"):
+            with self.subTest(layerwise):
+                half = worker(
+                    lambda *_, **__: Fetch(1, "checksum"), load="sync", layerwise=layerwise
+                )
+                publish = mock.Mock(poll=lambda: types.SimpleNamespace(outcomes=["aborted"] * 2))
+                half._session.publish_by_layers = mock.Mock(return_value=publish)
+                told = step()
+                told.saves.append(SaveJob(7, "two", [b"c", b"d"], 1, [6, 7]))
+                half.start_loads(told)
+                for name in half._caches:
+                    half.begin_layer(told, name)
+                    half.end_layer(name)
+                half.start_saves(told)
+                half.finished(told)
+                self.assertEqual(half.take_report().saved, {7: Saved(1, False, True)})
+                self.assertEqual(half.stats.data.get("put_off_blocks"), 2)
+                self.assertNotIn("unsaved_blocks", half.stats.data)
+
     def test_a_rank_that_missed_behind_what_all_have_missed_nothing(self) -> None:
         """Synchronous loads: the ranks agree on the least."""
         half = worker(lambda *_, **__: Fetch(1, "evicted"), load="sync")
@@ -182,6 +203,43 @@ class Schedulers(unittest.TestCase):
         self.assertEqual(self.index.look.call_count, 1)
         self.request.request_id = "two"
         self.assertEqual(self.half.matched_tokens(self.request, 0), (8, True))
+
+    def save(self, step_tokens: int) -> list[tuple[int, int]]:
+        """A step that computes so many tokens more; what it saves: first block, and how many."""
+        state = types.SimpleNamespace(get_block_ids=lambda _: [[5, 6, 7]])
+        made = self.half.build_step(
+            types.SimpleNamespace(
+                preempted_req_ids=None,
+                num_scheduled_tokens={"one": step_tokens},
+                kv_connector_block_state=state,
+            )
+        )
+        self.request.num_computed_tokens += step_tokens
+        return [(job.first_depth, len(job.hashes)) for job in made.saves]
+
+    def test_what_was_put_off_is_saved_with_the_next_step(self) -> None:
+        """W8: once; what the pool refused is not tried again."""
+        self.request.num_computed_tokens, self.request.num_prompt_tokens = 0, 12
+        self.index.found.return_value = 0
+        self.half.matched_tokens(self.request, 0)
+        self.assertEqual(self.save(8), [(0, 2)])
+        (number,) = self.half._jobs
+        self.half.reported(Report(saved={number: Saved(1, False, True)}))
+        self.assertEqual(self.save(4), [(0, 3)])
+        (number,) = self.half._jobs
+        self.half.reported(Report(saved={number: Saved(1, False)}))
+        self.assertEqual(self.save(1), [])
+        self.assertNotIn("unsaved_blocks", self.half.stats.data)
+
+    def test_what_was_put_off_of_a_request_that_ended_is_unsaved(self) -> None:
+        self.request.num_computed_tokens, self.request.num_prompt_tokens = 0, 12
+        self.index.found.return_value = 0
+        self.half.matched_tokens(self.request, 0)
+        self.save(8)
+        (number,) = self.half._jobs
+        self.half.request_finished(self.request)
+        self.half.reported(Report(saved={number: Saved(1, False, True)}))
+        self.assertEqual(self.half.stats.data["unsaved_blocks"], 2)
 
     def test_a_load_that_nobody_knows_of_is_passed_over(self) -> None:
         self.half.reported(Report(loaded={"gone": Loaded(1, 0, True)}))

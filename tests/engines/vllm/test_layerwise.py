@@ -150,12 +150,14 @@ class Layerwise(TinyCase):
         with engine(self.model, self.settings(1)) as second:
             self.assertEqual(tokens(second.answers(longer)), expected)
             self.assertEqual(second.counter("failed_load_blocks"), FULL_BLOCKS)
-            self.assertGreater(second.counter("unsaved_blocks"), 0, "those of that step")
+            self.assertGreater(second.counter("put_off_blocks"), 0, "those of that step")
+            self.assertEqual(second.counter("unsaved_blocks"), 0)
         with engine(self.model, self.settings(0)) as owner:
             self.assertEqual(tokens(owner.answers(PROMPTS)), self.expected)
             self.assertGreater(owner.counter("failed_load_blocks"), 0)
         with engine(self.model, self.settings(1)) as third:
             self.assertEqual(tokens(third.answers(longer)), expected)
+            self.assertGreaterEqual(third.counter("lookup_hit_blocks"), FULL_BLOCKS)
             self.assertGreaterEqual(third.counter("loaded_blocks"), FULL_BLOCKS)
 
     def test_a_step_that_is_broken_off_saves_nothing(self) -> None:

@@ -20,7 +20,7 @@ from rackline.engines.settings import SettingsError
 from rackline.vllm.events import stored
 from rackline.vllm.handover import Awaited, Handovers, Told
 from rackline.vllm.identity import Identity
-from rackline.vllm.messages import LoadJob, Report, SaveJob, Step
+from rackline.vllm.messages import LoadJob, Report, Saved, SaveJob, Step
 from rackline.vllm.search import Index, Search, hash_bytes
 from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
@@ -274,7 +274,7 @@ class SchedulerHalf:
         for number, saved in list(self._reports.saved.items()):
             if saved.ranks == self._ranks:
                 del self._reports.saved[number]
-                self._saved(number, saved.complete)
+                self._saved(number, saved)
 
     def _loaded(self, request_id: str, valid_blocks: int, missed: bool) -> None:
         # Also of a request that was aborted meanwhile, or that the failure ended.
@@ -293,10 +293,15 @@ class SchedulerHalf:
                 progress.next_save = min(progress.next_save, progress.loaded.stop)
         search.release()
 
-    def _saved(self, number: int, complete: bool) -> None:
+    def _saved(self, number: int, saved: Saved) -> None:
         job, progress = self._jobs.pop(number)
         progress.saving.discard(number)
-        if complete and self._tells_events:
+        if saved.again:
+            # W8: by the next step of the request.
+            progress.next_save = min(progress.next_save, job.first_depth)
+            if self._ended(progress):
+                self.stats.count("unsaved_blocks", self._ranks * len(job.hashes))
+        if saved.complete and self._tells_events:
             self._events.append(stored(progress.request, job, self._block_tokens))
         if progress.told.handover and not progress.saving and self._ended(progress):
             self._handovers.begin(progress.request, progress.next_save)

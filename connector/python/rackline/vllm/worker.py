@@ -17,6 +17,8 @@
 - **W6** What fails here is a block not loaded, or not saved; never the engine.
 - **W7** A forward that waits layer by layer is one of which every layer asked. The blocks that it ran
   on are bad if one did not, whatever their checksums say; later loads are whole then.
+- **W8** Blocks that a step left out for a failed load (W2) are saved with a later step of their request.
+  By then the engine has computed again what the failure spoilt.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ NOT_COPIED = "copy"
 class _Saving:
     job: SaveJob
     publish: rackline.Publish | Share
+    again: bool = False
+    """Whether a later step saves what this one leaves out (W8)."""
 
 
 class WorkerHalf:
@@ -289,13 +293,13 @@ class WorkerHalf:
             # They are saved whole behind the forward, if there is room then.
             self._failed("a step is not saved layer by layer", error, 0)
 
-    def _end_layered_save(self, worth_saving: bool) -> bool:
-        """Whether there was one."""
+    def _end_layered_save(self, worth_saving: bool, again: bool = False) -> bool:
+        """Whether there was one. ``again``: see :class:`_Saving`."""
         layered, self._layered_save, self._forward = self._layered_save, None, None
         if layered is None:
             return False
         for share in layered.end(worth_saving):
-            self._saving[share.job.job] = _Saving(share.job, share)
+            self._saving[share.job.job] = _Saving(share.job, share, again)
         return True
 
     def end_layer(self, name: str) -> None:
@@ -315,13 +319,14 @@ class WorkerHalf:
         self._end_loads(step, broken_off)
         worth_saving = not broken_off and step.failures_known >= self._failures
         own = self._forward is step
-        if self._end_layered_save(worth_saving and own) and own:
+        again = not worth_saving and not broken_off
+        if self._end_layered_save(worth_saving and own, again and own) and own:
             return
         for job in step.saves:
             if not self._stores():
                 self._save_ended(job, None)
             elif not worth_saving:
-                self._save_ended(job, [])
+                self._save_ended(job, [], again)
             else:
                 self._save(job)
 
@@ -343,7 +348,7 @@ class WorkerHalf:
     def _poll_saves(self) -> None:
         for saving in list(self._saving.values()):
             if (outcomes := self._outcomes(saving)) is not None:
-                self._save_ended(saving.job, outcomes)
+                self._save_ended(saving.job, outcomes, saving.again)
 
     def _outcomes(self, saving: _Saving, wait: bool = False) -> list[str] | None:
         """What became of the blocks; ``None`` while that is not known."""
@@ -354,7 +359,9 @@ class WorkerHalf:
             return []
         return None if result is None else result.outcomes
 
-    def _save_ended(self, job: SaveJob, outcomes: list[str] | None) -> None:
+    def _save_ended(
+        self, job: SaveJob, outcomes: list[str] | None, again: bool = False
+    ) -> None:
         """With what became of the blocks; ``None`` when another rank stores them."""
         self._saving.pop(job.job, None)
         complete = True
@@ -366,8 +373,8 @@ class WorkerHalf:
             self.stats.count("saved_blocks", published)
             self.stats.count("saved_bytes", published * self._identity.block_bytes)
             self.stats.count("already_there_blocks", already_there)
-            self.stats.count("unsaved_blocks", unsaved)
-        self._report.add(Report(saved={job.job: Saved(1, complete)}))
+            self.stats.count("put_off_blocks" if again else "unsaved_blocks", unsaved)
+        self._report.add(Report(saved={job.job: Saved(1, complete, again and not complete)}))
 
     def keep_preempted(self, step: Step) -> None:
         """Waits until nothing reads blocks that may be overwritten from now on (W3)."""
