@@ -2,12 +2,13 @@
 //!
 //! Who finds it silent says for which term and heartbeat, in a word of the host tier. Whoever asks for a
 //! lock next looks once, whether the heartbeat is still that one, and is refused at once when it is. So a
-//! silence costs a host [`SUSPECT_MS`] once, not at every request.
+//! silence costs a host [`SUSPECT_MS`] once, not at every request. Only time in which we looked is silence
+//! (rule G0 of [`Stillness`]).
 
 use super::LockError;
 use super::arbitrated::manager_of;
 use crate::fabric::{Fabric, HostMemory};
-use crate::member::{SUSPECT_MS, Seat};
+use crate::member::{SUSPECT_MS, Seat, Stillness};
 use crate::units::NodeId;
 
 /// Polls between two looks: each costs a refresh of the manager's heartbeat, and the suspicion
@@ -49,8 +50,8 @@ impl Sighting {
 #[derive(Debug, Default)]
 pub(super) struct ManagerWatch {
     polls: u32,
-    /// As it was last seen, and since when it has been so.
-    seen: Option<(Sighting, u64)>,
+    /// As it was last seen, and for how long it has been so.
+    seen: Stillness<Sighting>,
 }
 
 impl ManagerWatch {
@@ -77,19 +78,12 @@ impl ManagerWatch {
         if remembered != 0 {
             seat.tier().swap_silence(remembered, 0);
         }
-        match self.seen {
-            Some((seen, since_ms)) if seen == sighting => {
-                let silent_ms = now_ms.saturating_sub(since_ms);
-                (silent_ms >= SUSPECT_MS).then(|| {
-                    let before = seat.tier().silence();
-                    seat.tier().swap_silence(before, sighting.word());
-                    sighting.silent_for(silent_ms)
-                })
-            }
-            _ => {
-                self.seen = Some((sighting, now_ms));
-                None
-            }
-        }
+        // The time was read before the manager's heartbeat: that can only make a silence shorter.
+        let silent_ms = self.seen.look(sighting, now_ms);
+        (silent_ms >= SUSPECT_MS).then(|| {
+            let before = seat.tier().silence();
+            seat.tier().swap_silence(before, sighting.word());
+            sighting.silent_for(silent_ms)
+        })
     }
 }

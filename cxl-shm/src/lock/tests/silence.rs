@@ -47,3 +47,28 @@ fn that_there_is_no_manager_is_remembered_until_there_is_one() {
     bed.start_manager();
     drop(bed.acquire(&second));
 }
+
+/// A process that is paused while it waits, and everything else with it, has watched no silence (G0).
+#[test]
+fn the_pause_of_a_waiter_is_no_silence_of_the_manager() {
+    let bed = Bed::new(LockProtocol::Arbitrated);
+    let (first, second) = (bed.process(0, 2), bed.process(0, 4));
+    drop(bed.acquire(&first));
+    let mut manager = bed.stop_manager();
+    let mut waits = first.begin_shared(LOCK, &bed.clock);
+    let mut poll = |times| {
+        for _ in 0..times {
+            let polled = waits.poll();
+            assert!(matches!(polled, Ok(None)), "{:?}", polled.map(|guard| guard.is_some()));
+            bed.clock.pause(0);
+        }
+    };
+    poll(100);
+    bed.clock.us.set(bed.clock.us.get() + 10 * 1000 * SUSPECT_MS);
+    poll(100);
+    drop(waits);
+    assert_eq!(first.seat().tier().silence(), 0, "nothing is remembered for the host");
+    manager();
+    bed.clock.others.borrow_mut().push(manager);
+    drop(bed.acquire(&second));
+}
