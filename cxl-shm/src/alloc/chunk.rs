@@ -68,15 +68,9 @@ pub enum ReturnError {
     /// A lock between hosts was not to be had.
     #[error("cannot give idle chunks back: {0}")]
     Lock(#[from] LockError),
-    /// Another process of this host has been in the heap for as long as was waited.
-    #[error(
-        "a process of this host has been in this node's heap for more than {timeout_ms} ms: it may be \
-         stopped, by a debugger or SIGSTOP; let it go on, or end it, and try again"
-    )]
-    HeapBusy {
-        /// How long was waited.
-        timeout_ms: u64,
-    },
+    /// Others of this host kept the heap for as long as was waited.
+    #[error(transparent)]
+    HeapBusy(#[from] super::HeapBusy),
     /// As [`super::ObjectError::Damaged`].
     #[error(
         "the lines that describe this node's heap change while its host lock is held: another \

@@ -9,8 +9,8 @@ pub use chunk::{AllocateError, ChunkError, ReturnError};
 pub(crate) use chunk::{allocate, free, owned};
 pub(crate) use demand::{end_abandoned_request, end_request_of_dead};
 pub use heap::{
-    FreeError, HEAP_PURPOSE, HeapUsage, Object, ObjectError, PeerObject, SharedOffset, SweepError,
-    SweepReport, TakeOverError,
+    FreeError, HEAP_PURPOSE, HeapBusy, HeapUsage, Object, ObjectError, PeerObject, SharedOffset,
+    SweepError, SweepReport, TakeOverError,
 };
 pub(crate) use heap::{HEAP_WORDS, HeapWords};
 pub use member::ATTEND_BEATS;

@@ -30,16 +30,43 @@ pub(crate) fn wait_for_host_lock<H: HostMemory>(
     living: &impl Living,
     clock: &impl Clock,
 ) -> bool {
+    let recovered = wait(queue, me, living, clock, None);
+    recovered.expect("a wait without an end ends with a turn")
+}
+
+/// As [`wait_for_host_lock`], and leaves the queue with `None` at `until_ms` of `clock`.
+pub(crate) fn wait_for_host_lock_until<H: HostMemory>(
+    queue: &HostQueue<'_, H>,
+    me: HolderToken,
+    living: &impl Living,
+    clock: &impl Clock,
+    until_ms: u64,
+) -> Option<bool> {
+    wait(queue, me, living, clock, Some(until_ms))
+}
+
+fn wait<H: HostMemory>(
+    queue: &HostQueue<'_, H>,
+    me: HolderToken,
+    living: &impl Living,
+    clock: &impl Clock,
+    until_ms: Option<u64>,
+) -> Option<bool> {
     let mut waiting = Waiting { queue, me, place: queue.enter(me), has_turn: false };
     // Who leaves the lock free, and since when by our clock.
     let mut idle: Option<(Idle, u64)> = None;
     for tries in 0u32.. {
         queue.stay(me, waiting.place);
-        // The first look too: nobody waits for a holder that is dead already.
-        let thorough = tries == 0 || is_thorough(tries + 1);
+        let is_over = until_ms.is_some_and(|until_ms| clock.now_ms() >= until_ms);
+        // The first look and the last one, too: nobody waits for a holder that is dead already, and the
+        // dead keep a lock from nobody, however short the time-out.
+        let thorough = tries == 0 || is_over || is_thorough(tries + 1);
         if let Some(turn) = queue.look(me, waiting.place, living, thorough) {
             waiting.has_turn = true;
-            return turn != Turn::Fresh;
+            return Some(turn != Turn::Fresh);
+        }
+        if is_over {
+            return None;
         }
         idle = queue.idle_before(me, waiting.place).map(|found| {
             let since_ms = idle.filter(|(known, _)| *known == found).map(|(_, since_ms)| since_ms);

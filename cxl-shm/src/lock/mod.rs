@@ -19,7 +19,8 @@
 //!   it. Every later holder is told of the death, until one says that the data is consistent (`tally`).
 //!
 //! While a thread holds one of the region's own locks it waits for no process of its own host that may
-//! stand still: all hosts would wait with it. `Unlocked` in `alloc/heap/unlocked.rs` holds the heap to that.
+//! stand still, or for 2 ms at most: all hosts would wait with it. `Unlocked` in `alloc/heap/unlocked.rs`
+//! holds the heap to that.
 
 pub mod arbitrated;
 mod bakery;
@@ -43,7 +44,7 @@ pub(crate) use guard::recover_seat;
 pub use guard::{PASSES_MAX, PASSING_US_MAX, SharedGuard};
 pub(crate) use guard::{end_abandoned, recover_all};
 pub use host::{HolderToken, HostAcquire, HostLock};
-pub(crate) use host_turn::wait_for_host_lock;
+pub(crate) use host_turn::{wait_for_host_lock, wait_for_host_lock_until};
 pub use pending::{PendingLock, TRY_MS};
 pub(crate) use queue::{HostQueue, Living, QueueWords};
 #[cfg(any(test, feature = "proof"))]

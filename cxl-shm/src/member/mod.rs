@@ -79,7 +79,7 @@ use crate::layout::{Layout, Superblock};
 use crate::lock::arbitrated::Agent;
 use crate::lock::{
     HolderToken, HostAcquire, HostLock, Living, LockError, PendingLock, SharedGuard,
-    wait_for_host_lock,
+    wait_for_host_lock, wait_for_host_lock_until,
 };
 use crate::units::{ChunkId, Extent, Incarnation, LockId, NodeId};
 use beat::OfficeWatch;
@@ -223,6 +223,19 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     }
 
     /// A host lock, if no living process has it. Does not ask who waits for it: to be called now and
+    /// As [`Self::lock_host`], and gives up with `None` at `until_ms` of `clock`.
+    pub(crate) fn lock_host_until(
+        &self,
+        name: HostLockName,
+        clock: &impl Clock,
+        until_ms: u64,
+    ) -> Option<HostGuard<'_, H>> {
+        let queue = self.seat.tier().host_queue(name);
+        let recovered = !queue.take_unwaited(self.token)
+            && wait_for_host_lock_until(&queue, self.token, self, clock, until_ms)?;
+        Some(HostGuard::new(self.seat.tier().host_lock(name), self.token, recovered))
+    }
+
     /// then, not again and again.
     pub(crate) fn try_lock_host(&self, name: HostLockName) -> Option<HostGuard<'_, H>> {
         let lock = self.seat.tier().host_lock(name);

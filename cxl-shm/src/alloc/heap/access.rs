@@ -102,6 +102,17 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         Self::entered(member, member.lock_host(HostLockName::Objects, clock), false)
     }
 
+    /// As [`enter`](Self::enter), and gives up with `None` at `until_ms` of `clock`. It beats while it mends,
+    /// as [`try_enter`](Self::try_enter) does.
+    pub(crate) fn enter_until(
+        member: &'m Member<F, H, L>,
+        clock: &impl Clock,
+        until_ms: u64,
+    ) -> Result<Option<Self>, Damaged> {
+        let guard = member.lock_host_until(HostLockName::Objects, clock, until_ms);
+        guard.map(|guard| Self::entered(member, guard, true)).transpose()
+    }
+
     /// As [`enter`](Self::enter), if no living process has the lock. For the host's agent: while it
     /// mends, which takes a few milliseconds a chunk, it beats.
     pub(crate) fn try_enter(member: &'m Member<F, H, L>) -> Result<Option<Self>, Damaged> {

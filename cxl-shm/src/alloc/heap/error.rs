@@ -5,6 +5,29 @@ use crate::alloc::AllocateError;
 use crate::lock::LockError;
 use crate::units::NodeId;
 
+/// The heap of this node was not free within the time-out of the caller. Nothing is changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("this node's heap was not free within {timeout_ms} ms: {}", in_words(*.holder))]
+pub struct HeapBusy {
+    /// How long the caller waited, in milliseconds.
+    pub timeout_ms: u64,
+    /// The id of the living process of this host that was in the heap when the time was over. `None` when
+    /// no process was: then other threads of the host had their turns before the caller.
+    pub holder: Option<u32>,
+}
+
+fn in_words(holder: Option<u32>) -> String {
+    match holder {
+        Some(pid) => format!(
+            "process {pid} of this host lives and is in the heap; if process {pid} is stopped, by a \
+             debugger or SIGSTOP say, let it go on or end it, and try again"
+        ),
+        None => {
+            "other threads of this host came first; try again, with a longer time-out".to_owned()
+        }
+    }
+}
+
 /// Why no object was allocated. Nothing is changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ObjectError {
@@ -37,15 +60,9 @@ pub enum ObjectError {
     /// The locks under which a heap is rebuilt were not to be had.
     #[error("this node's heap cannot be rebuilt: {0}")]
     Lock(#[from] LockError),
-    /// Another process of this host has been in the heap for as long as was waited.
-    #[error(
-        "a process of this host has been in this node's heap for more than {timeout_ms} ms: it may be \
-         stopped, by a debugger or SIGSTOP; let it go on, or end it, and try again"
-    )]
-    HeapBusy {
-        /// How long was waited.
-        timeout_ms: u64,
-    },
+    /// Others of this host kept the heap for as long as was waited.
+    #[error(transparent)]
+    HeapBusy(#[from] HeapBusy),
     /// Somebody else writes the heap's own lines.
     #[error(
         "the lines that describe this node's heap change while its host lock is held: another \
@@ -113,15 +130,9 @@ pub enum FreeError {
     /// The locks under which a heap is rebuilt were not to be had.
     #[error("this node's heap cannot be rebuilt: {0}")]
     Lock(#[from] LockError),
-    /// Another process of this host has been in the heap for as long as was waited.
-    #[error(
-        "a process of this host has been in this node's heap for more than {timeout_ms} ms: it may be \
-         stopped, by a debugger or SIGSTOP; let it go on, or end it, and try again"
-    )]
-    HeapBusy {
-        /// How long was waited.
-        timeout_ms: u64,
-    },
+    /// Others of this host kept the heap for as long as was waited.
+    #[error(transparent)]
+    HeapBusy(#[from] HeapBusy),
     /// As [`ObjectError::Damaged`].
     #[error(
         "the lines that describe this node's heap change while its host lock is held: another \
@@ -147,15 +158,9 @@ pub enum SweepError {
     /// The locks of the roots and of the chunk table were not to be had.
     #[error("this node's heap cannot be swept: {0}")]
     Lock(#[from] LockError),
-    /// Another process of this host has been in the heap for as long as was waited.
-    #[error(
-        "a process of this host has been in this node's heap for more than {timeout_ms} ms: it may be \
-         stopped, by a debugger or SIGSTOP; let it go on, or end it, and try again"
-    )]
-    HeapBusy {
-        /// How long was waited.
-        timeout_ms: u64,
-    },
+    /// Others of this host kept the heap for as long as was waited.
+    #[error(transparent)]
+    HeapBusy(#[from] HeapBusy),
     /// As [`ObjectError::Damaged`].
     #[error(
         "the lines that describe this node's heap change while its host lock is held: another \
@@ -168,7 +173,7 @@ impl From<SweepError> for ObjectError {
     fn from(error: SweepError) -> Self {
         match error {
             SweepError::Lock(error) => Self::Lock(error),
-            SweepError::HeapBusy { timeout_ms } => Self::HeapBusy { timeout_ms },
+            SweepError::HeapBusy(busy) => Self::HeapBusy(busy),
             SweepError::Damaged => Self::Damaged,
         }
     }
@@ -178,7 +183,7 @@ impl From<SweepError> for FreeError {
     fn from(error: SweepError) -> Self {
         match error {
             SweepError::Lock(error) => Self::Lock(error),
-            SweepError::HeapBusy { timeout_ms } => Self::HeapBusy { timeout_ms },
+            SweepError::HeapBusy(busy) => Self::HeapBusy(busy),
             SweepError::Damaged => Self::Damaged,
         }
     }
@@ -188,7 +193,7 @@ impl From<SweepError> for crate::alloc::ReturnError {
     fn from(error: SweepError) -> Self {
         match error {
             SweepError::Lock(error) => Self::Lock(error),
-            SweepError::HeapBusy { timeout_ms } => Self::HeapBusy { timeout_ms },
+            SweepError::HeapBusy(busy) => Self::HeapBusy(busy),
             SweepError::Damaged => Self::Damaged,
         }
     }

@@ -47,7 +47,7 @@ pub(crate) mod rig;
 mod tests;
 
 pub(crate) use access::{Access, Retired, Standing, header};
-pub use error::{FreeError, ObjectError, SweepError, TakeOverError};
+pub use error::{FreeError, HeapBusy, ObjectError, SweepError, TakeOverError};
 pub(crate) use idle::{answer_chunk_requests, attend};
 pub use object::{Object, PeerObject, SharedOffset};
 pub(crate) use ring::retired;
@@ -59,7 +59,7 @@ pub(crate) use words::{HEAP_WORDS, HeapWords};
 
 use size::Room;
 
-use super::{ReturnError, demand};
+use super::demand;
 use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory};
 use crate::layout::Layout;

@@ -1,20 +1,23 @@
-//! Waiting for the heap, and never with a lock between hosts in hand.
+//! Waiting for the heap, and never for long with a lock between hosts in hand.
 //!
 //! A process of this host that is stopped inside the heap keeps its host lock. Whoever waits for that
 //! lock while holding one of the region's own locks makes all hosts wait. So only a thread that shows an
-//! [`Unlocked`] may wait for the heap, and while it holds locks that value is borrowed.
+//! [`Unlocked`] may wait for the heap until its deadline, and while it holds locks that value is borrowed.
+//! With locks it waits for [`WAIT_UNDER_LOCK_MS`] at most. Every wait is in the queue of the heap's host lock
+//! (rule Q5): no waiter is overtaken for ever.
 
 use super::access::Access;
-use super::{ReturnError, SweepError};
+use super::{HeapBusy, SweepError};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory};
-use crate::lock::{LockError, SharedGuard};
-use crate::member::{Liveness, Member};
+use crate::lock::{Living, LockError, SharedGuard};
+use crate::member::{HostLockName, Liveness, Member, ProcessIdentity};
 use crate::units::LockId;
 
-/// Looks at a heap in which another process is, before the locks between hosts are given up: an
-/// operation in the heap takes less than a microsecond.
-const LOOKS_UNDER_LOCK: u32 = 8;
+/// For how long a thread that holds locks between hosts queues for the heap before it gives the locks up,
+/// in milliseconds. An operation in the heap takes about a microsecond: in this time all threads of a host
+/// have their turns, unless one is stopped inside.
+const WAIT_UNDER_LOCK_MS: u64 = 2;
 
 /// By when the caller wants an answer.
 #[derive(Clone, Copy, Debug)]
@@ -35,13 +38,6 @@ impl Deadline {
     }
 }
 
-/// A process of this host stands still inside the heap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct HeapBusy {
-    /// How long was waited.
-    pub(crate) timeout_ms: u64,
-}
-
 /// Shows that this thread holds none of the region's own locks. Made where a call of a [`Member`]
 /// begins, and nowhere else.
 #[derive(Debug)]
@@ -59,28 +55,19 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Unlocked<'m, F, H, L> {
         self.member
     }
 
-    /// Enters the heap, and waits for it until the deadline.
+    /// Enters the heap: queues for it, first come, first served (rule Q5), until the deadline.
     pub(crate) fn enter_until(
         &self,
         clock: &impl Clock,
         deadline: Deadline,
     ) -> Result<Access<'_, F, H, L>, SweepError> {
-        let mut tries = 0;
-        loop {
-            if let Some(access) = Access::try_enter(self.member)? {
-                return Ok(access);
-            }
-            if deadline.left_ms(clock) == 0 {
-                return Err(HeapBusy { timeout_ms: deadline.timeout_ms }.into());
-            }
-            clock.pause(tries);
-            tries += 1;
-        }
+        let access = Access::enter_until(self.member, clock, deadline.until_ms)?;
+        access.ok_or_else(|| busy(self.member, deadline.timeout_ms).into())
     }
 
-    /// Takes `locks`, one after the other, enters the heap, and calls `act` there. When another process
-    /// of this host is in the heap the locks are given back, that process is waited for without them, and
-    /// all begins again, until the deadline.
+    /// Takes `locks`, one after the other, enters the heap, and calls `act` there. When the heap is not
+    /// had at once, or within a short wait in its queue, the locks are given back. Then the heap is waited
+    /// for without them, and all begins again, until the deadline.
     pub(crate) fn in_heap_under<T, E: From<LockError> + From<SweepError>>(
         &mut self,
         locks: &[LockId],
@@ -92,11 +79,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Unlocked<'m, F, H, L> {
         loop {
             {
                 let _guards = self.lock(locks, clock, deadline)?;
-                for tries in 0..LOOKS_UNDER_LOCK {
-                    if let Some(access) = Access::try_enter(member).map_err(SweepError::from)? {
-                        return act(access);
-                    }
-                    clock.pause(tries);
+                let until_ms = clock.now_ms().saturating_add(WAIT_UNDER_LOCK_MS);
+                let access = Access::enter_until(member, clock, until_ms);
+                if let Some(access) = access.map_err(SweepError::from)? {
+                    return act(access);
                 }
             }
             drop(self.enter_until(clock, deadline)?);
@@ -118,14 +104,117 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Unlocked<'m, F, H, L> {
     }
 }
 
-impl From<HeapBusy> for SweepError {
-    fn from(HeapBusy { timeout_ms }: HeapBusy) -> Self {
-        Self::HeapBusy { timeout_ms }
-    }
+/// The error of a wait for the heap that was in vain: what is known of who is in the heap.
+fn busy<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    timeout_ms: u64,
+) -> HeapBusy {
+    let tier = member.seat().tier();
+    let holder = tier.host_lock(HostLockName::Objects).holder();
+    let living = holder.filter(|token| member.holds(*token));
+    let identity = living.and_then(|token| tier.process(token.process()));
+    HeapBusy { timeout_ms, holder: identity.map(ProcessIdentity::pid) }
 }
 
-impl From<HeapBusy> for ReturnError {
-    fn from(HeapBusy { timeout_ms }: HeapBusy) -> Self {
-        Self::HeapBusy { timeout_ms }
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::super::rig::{Rig, RigMember};
+    use super::*;
+    use crate::fabric::simulated::SimulatedHostMemory;
+    use crate::lock::HostQueue;
+
+    /// What others do while one waits: one thing at each pause. Each pause takes a millisecond.
+    struct Meanwhile<'a> {
+        pauses: Cell<u64>,
+        acts: RefCell<Box<dyn FnMut(u64) + 'a>>,
+    }
+
+    impl<'a> Meanwhile<'a> {
+        fn new(acts: impl FnMut(u64) + 'a) -> Self {
+            Self { pauses: Cell::new(0), acts: RefCell::new(Box::new(acts)) }
+        }
+    }
+
+    impl Clock for Meanwhile<'_> {
+        fn now_ms(&self) -> u64 {
+            self.pauses.get()
+        }
+
+        fn pause(&self, _: u32) {
+            self.pauses.set(self.pauses.get() + 1);
+            (self.acts.borrow_mut())(self.pauses.get());
+        }
+    }
+
+    fn queue(member: &RigMember) -> HostQueue<'_, SimulatedHostMemory> {
+        member.seat().tier().host_queue(HostLockName::Objects)
+    }
+
+    /// Calls `act` in the heap, without locks between hosts.
+    fn in_heap(member: &RigMember, clock: &impl Clock, act: impl FnOnce()) {
+        let deadline = Deadline::after(clock, 1000);
+        let done = Unlocked::begin(member).in_heap_under(&[], clock, deadline, |_| {
+            act();
+            Ok::<_, SweepError>(())
+        });
+        done.unwrap();
+    }
+
+    #[test]
+    fn who_waits_for_the_heap_is_not_overtaken() {
+        let rig = Rig::new(8);
+        let (one, two, three) = (rig.join(0), rig.join(0), rig.join(0));
+        assert!(queue(&one).take_unwaited(one.token()));
+        let clock = Meanwhile::new(|pause| {
+            if pause == 3 {
+                queue(&one).release(one.token());
+                assert!(!queue(&three).take_unwaited(three.token()), "another process waits");
+            }
+        });
+        let unlocked = Unlocked::begin(&two);
+        drop(unlocked.enter_until(&clock, Deadline::after(&clock, 1000)).unwrap());
+        assert!(queue(&three).take_unwaited(three.token()), "nobody waits any more");
+    }
+
+    #[test]
+    fn who_holds_locks_between_hosts_overtakes_nobody_who_waits_for_the_heap() {
+        let rig = Rig::new(8);
+        let (one, two) = (rig.join(0), rig.join(0));
+        let place = queue(&one).enter(one.token());
+        let turns = Cell::new(0);
+        let clock = Meanwhile::new(|pause| {
+            if pause == 1 {
+                assert!(queue(&one).look(one.token(), place, &one, false).is_some());
+                turns.set(1);
+            } else if pause == 2 {
+                queue(&one).release(one.token());
+            }
+        });
+        in_heap(&two, &clock, || assert_eq!(turns.get(), 1, "the other came first"));
+    }
+
+    #[test]
+    fn a_heap_that_is_busy_says_who_is_in_it() {
+        let rig = Rig::new(8);
+        let (one, two, three) = (rig.join(0), rig.join(0), rig.join(0));
+        let clock = Meanwhile::new(|_| ());
+        let enter = || {
+            let unlocked = Unlocked::begin(&two);
+            unlocked.enter_until(&clock, Deadline::after(&clock, 5)).map(drop).unwrap_err()
+        };
+        assert!(queue(&one).take_unwaited(one.token()));
+        let error = enter().to_string();
+        let holder = format!("process {} of this host", std::process::id());
+        assert!(error.contains(&holder) && error.contains("5 ms"), "{error}");
+        queue(&one).release(one.token());
+        // It does not wait any more, and leaves nobody behind it waiting.
+        assert!(queue(&three).take_unwaited(three.token()));
+        queue(&three).release(three.token());
+        // A thread that came first, and has not had its turn: nothing is known of who was in the heap.
+        let _ = queue(&one).enter(one.token());
+        let error = enter().to_string();
+        assert!(!error.contains("process"), "{error}");
     }
 }
