@@ -8,7 +8,7 @@ use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
 use cxl_shm::layout::{Geometry, LockProtocol, Superblock, format_superblock};
-use cxl_shm::lock::{LockError, PASSES_MAX, PASSING_US_MAX, PendingLock, SharedGuard};
+use cxl_shm::lock::{Contention, LockError, PASSES_MAX, PASSING_US_MAX, PendingLock, SharedGuard};
 use cxl_shm::member::{HostIdentity, HostTier, Liveness, Manage, Member, ProcessIdentity};
 use cxl_shm::units::{LineRange, LockId, NodeId};
 
@@ -283,7 +283,13 @@ fn a_try_waits_for_nobody() {
     assert!(b.try_lock_shared(LOCK, &rack.clock).unwrap().is_none(), "held in its host");
     assert!(remote.try_lock_shared(LOCK, &rack.clock).unwrap().is_none(), "held elsewhere");
     let refused = remote.lock_shared(LOCK, &rack.clock, 0).unwrap_err();
-    assert_eq!(refused, LockError::TimedOut { lock: LOCK, timeout_ms: 0 });
+    let timed_out = |others| LockError::TimedOut { lock: LOCK, timeout_ms: 0, others };
+    assert_eq!(refused, timed_out(Contention::WantedBy { node: a.node() }));
+    let refused = b.lock_shared(LOCK, &rack.clock, 0).unwrap_err();
+    let identity = |(_, identity): (_, ProcessIdentity)| identity.pid();
+    let pid = a.processes().into_iter().find(|it| it.0 == a.process()).map(identity);
+    assert!(pid.is_some());
+    assert_eq!(refused, timed_out(Contention::ThisHost { pid }));
     assert_eq!(rack.clock.us.get(), before_us, "no time was spent waiting");
     drop(guard);
     assert!(remote.try_lock_shared(LOCK, &rack.clock).unwrap().is_some());
@@ -311,8 +317,19 @@ fn a_time_out_leaves_nothing_behind() {
         let mut pending = local.begin_shared(LOCK, &rack.clock);
         let guard = staff.poll(&mut pending).unwrap();
         let refused = remote.lock_shared(LOCK, &rack.clock, 50).unwrap_err();
-        assert_eq!(refused, LockError::TimedOut { lock: LOCK, timeout_ms: 50 });
+        let timed_out = |others| LockError::TimedOut { lock: LOCK, timeout_ms: 50, others };
+        let node = local.node();
+        let held = match protocol {
+            LockProtocol::Arbitrated => Contention::HeldBy { node },
+            LockProtocol::Bakery => Contention::WantedBy { node },
+        };
+        assert_eq!(refused, timed_out(held));
         drop(guard);
+        if protocol == LockProtocol::Arbitrated {
+            // It is free, and nobody is at work who would grant it.
+            let refused = remote.lock_shared(LOCK, &rack.clock, 50).unwrap_err();
+            assert_eq!(refused, timed_out(Contention::Nobody));
+        }
         let mut pending = local.begin_shared(LOCK, &rack.clock);
         assert!(staff.poll(&mut pending).is_some(), "{protocol}");
     }

@@ -1,5 +1,6 @@
 //! Why a lock between hosts was not had.
 
+use super::Contention;
 use crate::member::MembershipLost;
 use crate::units::{LockId, NodeId};
 
@@ -26,16 +27,15 @@ pub enum LockError {
         /// How long it has been silent, at least.
         silent_ms: u64,
     },
-    /// Another holder kept it too long.
-    #[error(
-        "lock {lock} was not to be had within {timeout_ms} ms: others hold it, or a host that held \
-         it is dead and not recovered yet; `rackline status` shows who is there"
-    )]
+    /// It was not had in time.
+    #[error("lock {lock} was not had within {timeout_ms} ms: {others}")]
     TimedOut {
         /// The lock.
         lock: LockId,
-        /// How long was waited.
+        /// How long was waited, in milliseconds.
         timeout_ms: u64,
+        /// Who else held or wanted it at the end.
+        others: Contention,
     },
     /// This node has asked for the lock as often as can be counted. Not under the protocol `bakery`.
     #[error(

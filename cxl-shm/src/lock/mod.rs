@@ -24,6 +24,7 @@
 
 pub mod arbitrated;
 mod bakery;
+mod contention;
 mod error;
 mod guard;
 mod host;
@@ -38,6 +39,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
+pub use contention::Contention;
 pub use error::LockError;
 #[cfg(any(test, feature = "proof"))]
 pub(crate) use guard::recover_seat;

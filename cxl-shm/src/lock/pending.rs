@@ -6,7 +6,7 @@ use super::guard::{is_unsettled, recover_seat, release_passed};
 use super::manager_watch::ManagerWatch;
 use super::queue::{Cohort, Place, Turn};
 use super::shared_tier::{Competitor, DamagedRequest, Held, SharedTier};
-use super::{LockError, SharedGuard};
+use super::{Contention, LockError, SharedGuard};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
@@ -73,9 +73,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
 
     /// Polls until the lock is held, waiting at most `timeout_ms`.
     pub(crate) fn wait(self, timeout_ms: u64) -> Result<SharedGuard<'m, F, H, L>, LockError> {
-        let lock = self.lock;
         let guard = self.wait_while(timeout_ms, || true)?;
-        guard.ok_or(LockError::TimedOut { lock, timeout_ms })
+        Ok(guard.expect("the wait goes on until its time-out"))
     }
 
     /// As [`wait`](Self::wait), and gives up with `None` when `goes_on`, asked between two looks,
@@ -94,7 +93,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
             if self.clock.now_ms() >= deadline_ms {
                 // The dead do not keep a lock from anybody, however short the time-out.
                 let guard = self.step(true)?;
-                return guard.map(Some).ok_or(LockError::TimedOut { lock: self.lock, timeout_ms });
+                return guard.map(Some).ok_or_else(|| self.timed_out(timeout_ms));
             }
             if !goes_on() {
                 return Ok(None);
@@ -122,6 +121,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
             Err(LockError::TimedOut { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    fn timed_out(&self, timeout_ms: u64) -> LockError {
+        let is_queued = matches!(self.stage, Stage::Queued(_));
+        let others = Contention::look(self.member, self.lock, is_queued);
+        LockError::TimedOut { lock: self.lock, timeout_ms, others }
     }
 
     fn step(&mut self, thorough: bool) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {

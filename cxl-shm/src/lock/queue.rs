@@ -218,6 +218,14 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
         Some(turn)
     }
 
+    /// The thread that has the host's turn. Of a lock that its owner gave up there is none.
+    pub(crate) fn holder(&self) -> Option<HolderToken> {
+        match Owner::from_word(self.memory.load(self.words.owner)) {
+            Owner::Thread(HolderToken::NOBODY) | Owner::Free | Owner::Passed(_) => None,
+            Owner::Thread(token) => Some(token),
+        }
+    }
+
     /// Takes a host lock that is free without a place in the queue: only when nobody waits for it (Q5).
     pub(crate) fn take_unwaited(&self, me: HolderToken) -> bool {
         !self.is_waited_for(me)

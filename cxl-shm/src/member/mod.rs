@@ -78,7 +78,7 @@ use crate::fabric::{Fabric, HostMemory, OwnedArea, PeerArea};
 use crate::layout::{Layout, Superblock};
 use crate::lock::arbitrated::Agent;
 use crate::lock::{
-    HolderToken, HostAcquire, HostLock, Living, LockError, PendingLock, SharedGuard,
+    Contention, HolderToken, HostAcquire, HostLock, Living, LockError, PendingLock, SharedGuard,
     wait_for_host_lock, wait_for_host_lock_until,
 };
 use crate::units::{ChunkId, Extent, Incarnation, LockId, NodeId};
@@ -266,7 +266,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     ) -> Result<SharedGuard<'m, F, H, L>, LockError> {
         if timeout_ms == 0 {
             let guard = self.try_lock_shared(lock, clock)?;
-            return guard.ok_or(LockError::TimedOut { lock, timeout_ms });
+            let others = || Contention::look(self, lock, false);
+            return guard.ok_or_else(|| LockError::TimedOut { lock, timeout_ms, others: others() });
         }
         self.begin_shared(lock, clock).wait(timeout_ms)
     }

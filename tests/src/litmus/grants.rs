@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use cxl_shm::layout::LockProtocol;
-use cxl_shm::lock::LockError;
+use cxl_shm::lock::{Contention, LockError};
 use cxl_shm::units::LockId;
 
 use super::bed::{Scripted, acquire, beat_all, cluster, manager_polls, poll_grants, request};
@@ -69,6 +69,14 @@ pub fn grants_are_seen_at_once(mutant: Mutant, seed: u64) {
     let held = other.try_lock_shared(LOCK, &clock).unwrap_or_else(|error| panic!("{error}"));
     assert!(held.is_some(), "nobody wants it, and the manager works");
     drop(held);
+
+    // A refusal names the holder, although all caches were filled before there was one.
+    cluster.warm();
+    let held = acquire(&cluster, &one, &clocks[1], LOCK, &manage);
+    let refused = other.lock_shared(LOCK, &clocks[2], 0).map(drop);
+    let others = Contention::HeldBy { node: one.node() };
+    assert_eq!(refused, Err(LockError::TimedOut { lock: LOCK, timeout_ms: 0, others }));
+    drop(held);
     cluster.check_writers();
 }
 
@@ -100,7 +108,8 @@ pub fn a_manager_is_seen_to_move(mutant: Mutant, seed: u64) {
         }
     });
     let refused = other.lock_shared(LOCK, &moving, 8000).map(drop);
-    assert_eq!(refused, Err(LockError::TimedOut { lock: LOCK, timeout_ms: 8000 }));
+    let others = Contention::HeldBy { node: one.node() };
+    assert_eq!(refused, Err(LockError::TimedOut { lock: LOCK, timeout_ms: 8000, others }));
     let standing = Scripted::with_pauses_of(15, |_| cluster.warm());
     let refused = other.lock_shared(LOCK, &standing, 8000).map(drop);
     assert!(matches!(refused, Err(LockError::ManagerSilent { .. })), "{refused:?}");

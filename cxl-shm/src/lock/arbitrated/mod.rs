@@ -43,7 +43,7 @@ pub(crate) use agent::{Agent, beat_heart, newest_claim, obey_newest_term};
 pub(crate) use client::{Acquire, clear_requests};
 pub(crate) use manager::{Manager, beat_as_manager};
 pub use manager::{ManagerState, NodeReport};
-pub(crate) use request::tickets_used;
+pub(crate) use request::{grants_of, ticket_wanted, tickets_used};
 
 use crate::layout::Layout;
 use crate::units::NodeId;

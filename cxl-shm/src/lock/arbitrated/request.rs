@@ -1,6 +1,6 @@
 //! A node's request word of a lock: its ticket, and the lock's tally as the node knows it (L5).
 
-use crate::lock::stamp::{TICKET_BITS, TICKET_END};
+use crate::lock::stamp::{TICKET_BITS, TICKET_END, grant_word};
 use crate::lock::tally::Tally;
 
 /// What a request word says.
@@ -38,6 +38,17 @@ impl Request {
 /// The tally in a request word.
 pub(super) fn tally_of(word: u64) -> Tally {
     Request::from_word(word).tally
+}
+
+/// The ticket with which a node holds or wants the lock; `None` when it does neither.
+pub(crate) fn ticket_wanted(word: u64) -> Option<u64> {
+    let request = Request::from_word(word);
+    request.wants().then_some(request.ticket)
+}
+
+/// The words with which the manager of `term` grants `ticket`.
+pub(crate) fn grants_of(term: u64, ticket: u64) -> [u64; 2] {
+    [false, true].map(|tells| grant_word(term, ticket, tells))
 }
 
 /// How many tickets a node has used, by its request word: all of them when no node can have written it.

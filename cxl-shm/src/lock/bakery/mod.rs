@@ -28,3 +28,4 @@ mod client;
 mod number;
 
 pub(crate) use client::{Acquire, clear_requests};
+pub(crate) use number::number_wanted;

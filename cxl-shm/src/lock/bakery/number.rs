@@ -66,6 +66,17 @@ pub(super) fn tally_of(word: u64) -> Tally {
     Tally::from_low_bits(word >> NUMBER_BITS)
 }
 
+/// The number with which a node holds or wants the lock, the largest when it chooses one still; `None` when
+/// it does neither. A damaged word may hide a holder (B6): the smallest.
+pub(crate) fn number_wanted(word: u64) -> Option<u64> {
+    match Request::from_word(word) {
+        Some(Request::None) => None,
+        Some(Request::Choosing) => Some(u64::MAX),
+        Some(Request::Number(number)) => Some(number),
+        None => Some(0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
