@@ -7,11 +7,10 @@ use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::layout::CHUNK_LOCK;
-use cxl_shm::lock::LockError;
 use cxl_shm::member::Liveness;
 use cxl_shm::units::{ChunkId, PAGE_BYTES};
 
-use super::BATCH;
+use super::{BATCH, ChunkWait};
 use crate::cache::Cache;
 use crate::descriptor::{Descriptor, SlotContent};
 use crate::heap::{ChunkUse, LockedHeap, SlotWord};
@@ -33,7 +32,7 @@ pub(crate) enum GivenBack {
     /// something in this one meanwhile.
     Busy,
     /// It is used on: the lock of the chunk table was not to be had.
-    NoLock(LockError),
+    NoLock,
 }
 
 /// What is in a chunk.
@@ -53,11 +52,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         &self,
         clock: &impl Clock,
         chunks: &[ChunkId],
-        timeout_ms: u64,
+        wait: &mut ChunkWait,
     ) -> GivenBack {
         let mut outcome = GivenBack::Held;
         for chunk in chunks.iter().take(CHUNKS_LOOKED_AT_MAX) {
-            outcome = self.give_back(clock, *chunk, timeout_ms);
+            outcome = self.give_back(clock, *chunk, wait);
             if outcome != GivenBack::Held {
                 break;
             }
@@ -70,19 +69,24 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         &self,
         clock: &impl Clock,
         chunk: ChunkId,
-        timeout_ms: u64,
+        wait: &mut ChunkWait,
     ) -> GivenBack {
         if !self.locked(clock, |heap| heap.close_chunk(chunk)) {
             return GivenBack::Busy;
         }
-        let outcome = self.give_closed_back(clock, chunk, timeout_ms);
+        let outcome = self.give_closed_back(clock, chunk, wait);
         self.locked(clock, |heap| heap.reopen(chunk));
         let given = outcome == GivenBack::Yes;
         self.local().count(|metrics| metrics.chunks_returned += u64::from(given));
         outcome
     }
 
-    fn give_closed_back(&self, clock: &impl Clock, chunk: ChunkId, timeout_ms: u64) -> GivenBack {
+    fn give_closed_back(
+        &self,
+        clock: &impl Clock,
+        chunk: ChunkId,
+        wait: &mut ChunkWait,
+    ) -> GivenBack {
         let inside = self.blocks().filter(|(other, _)| *other == chunk);
         let slots: Vec<u32> = inside.map(|(_, block)| block.handle.slot()).collect();
         let each_batch = |evict: bool| {
@@ -98,8 +102,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             return GivenBack::Held;
         }
         if !slots.is_empty() {
-            if let Err(error) = self.member().lock_shared(CHUNK_LOCK, clock, timeout_ms) {
-                return GivenBack::NoLock(error);
+            let lock = |left_ms| self.member().lock_shared(CHUNK_LOCK, clock, left_ms).map(drop);
+            if wait.ask(clock, lock, |error| Some(*error)).is_err() {
+                return GivenBack::NoLock;
             }
             each_batch(true);
         }
@@ -111,9 +116,16 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             return GivenBack::Busy;
         }
         // L3: not under the heap lock, which nobody would have for as long.
-        match self.member().free_chunk(clock, timeout_ms, chunk) {
+        let free = |left_ms| self.member().free_chunk(clock, left_ms, chunk);
+        let lock_error = |error: &ChunkError| match error {
+            ChunkError::Lock(error) => Some(*error),
+            ChunkError::Unknown { .. } | ChunkError::NotOurs { .. } | ChunkError::InHeap { .. } => {
+                None
+            }
+        };
+        match wait.ask(clock, free, lock_error) {
             Ok(()) => GivenBack::Yes,
-            Err(ChunkError::Lock(error)) => GivenBack::NoLock(error),
+            Err(ChunkError::Lock(_)) => GivenBack::NoLock,
             // The directory was wrong about it, and is put right now.
             Err(
                 ChunkError::Unknown { .. } | ChunkError::NotOurs { .. } | ChunkError::InHeap { .. },

@@ -37,6 +37,7 @@
 //! [`Cache::upkeep`]: crate::Cache::upkeep
 
 mod attempt;
+mod chunk_wait;
 mod give_back;
 mod look;
 mod order;
@@ -47,12 +48,13 @@ mod touch;
 mod upkeep;
 
 pub(crate) use attempt::Decision;
+pub(crate) use chunk_wait::ChunkWait;
 #[cfg(test)]
 pub(crate) use give_back::GivenBack;
 pub(crate) use look::look_at_stamps;
 pub(crate) use order::Order;
 pub(crate) use quota::{QUOTA_WORDS, QuotaTable};
-pub(crate) use room::{ChunkWait, Lack};
+pub(crate) use room::Lack;
 
 pub use quota::{QUOTAS_MAX, Quota, TooManyQuotas};
 pub use upkeep::{Upkeep, WatermarkError, Watermarks};

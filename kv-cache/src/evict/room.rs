@@ -8,6 +8,7 @@ use cxl_shm::lock::LockError;
 use cxl_shm::member::Liveness;
 use cxl_shm::units::ChunkId;
 
+use super::ChunkWait;
 use super::give_back::GivenBack;
 use crate::cache::Cache;
 use crate::heap::SlotSize;
@@ -25,29 +26,15 @@ pub(crate) enum Lack {
     Place(BlockKey),
 }
 
-/// For how long one publish waits for the lock of the chunk table.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ChunkWait {
-    timeout_ms: u64,
-    /// Why the lock was not had. This publish does not ask for it again.
-    in_vain: Option<LockError>,
-}
-
-impl ChunkWait {
-    /// At most `timeout_ms` milliseconds each time, and not again once the lock was not had.
-    pub(crate) fn new(timeout_ms: u64) -> Self {
-        Self { timeout_ms, in_vain: None }
-    }
-}
-
 impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// Makes room for at least one block: takes a chunk, which is to be added to the directory; or
     /// evicts at most a batch; or empties a chunk of a vacant node; or turns a chunk of another size
-    /// into one of this; or asks other nodes for one. When the lock of the chunk table is not to be
-    /// had, only eviction is left.
+    /// into one of this; or asks other nodes for one. All of them wait for no longer than `wait` allows,
+    /// together. Once the lock of the chunk table was not had, only eviction is left.
     ///
     /// # Errors
-    /// [`Refusal`]: there is nothing to evict, all of it is held or being written.
+    /// [`Refusal`]: there is nothing to evict, all of it is held or being written. It says why there is no
+    /// chunk either: when the lock was not had, by the error of the lock.
     pub(crate) fn make_room(
         &self,
         clock: &impl Clock,
@@ -72,8 +59,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             Lack::Payload(size, blocks) => {
                 let refusal = match self.take_chunk(clock, size, wait) {
                     Ok(chunk) => return Ok(Some(chunk)),
-                    Err(AllocateError::Lock(LockError::MembershipLost(lost))) => {
-                        return Err(lost.into());
+                    Err(AllocateError::Lock(error @ LockError::MembershipLost(_))) => {
+                        return Err(refused_by(error));
                     }
                     Err(refusal) => refusal,
                 };
@@ -86,37 +73,48 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             }
         };
         // All that follows needs the same lock.
-        if wait.in_vain.is_some() {
-            return Err(refusal.into());
+        if let Some(error) = wait.in_vain() {
+            return Err(refused_by(error));
         }
-        if self.empty_a_ward(clock, wait.timeout_ms)
+        if let Some(chunk) = self.chunk_of_others(clock, size, wait) {
+            return Ok(Some(chunk));
+        }
+        match wait.in_vain() {
+            None => Err(refusal.into()),
+            // While it was waited for, somebody may have let go of a block of this node.
+            Some(error @ LockError::MembershipLost(_)) => Err(refused_by(error)),
+            Some(error) if !evict(Some(size), 1) => Err(refused_by(error)),
+            Some(_) => Ok(None),
+        }
+    }
+
+    /// Takes a chunk that a vacant node had, or that has blocks of another size, or that another node gives
+    /// back for it.
+    fn chunk_of_others(
+        &self,
+        clock: &impl Clock,
+        size: SlotSize,
+        wait: &mut ChunkWait,
+    ) -> Option<ChunkId> {
+        if self.empty_a_ward_within(clock, wait)
             && let Ok(chunk) = self.take_chunk(clock, size, wait)
         {
-            return Ok(Some(chunk));
+            return Some(chunk);
+        }
+        if wait.in_vain().is_some() {
+            return None;
         }
         // What is in chunks of another size is of no use to anybody who publishes here now.
         let others = self.coldest(clock, |chunk| chunk.size != size);
-        match self.give_one_back(clock, &others, wait.timeout_ms) {
-            GivenBack::Yes => {
-                if let Ok(chunk) = self.take_chunk(clock, size, wait) {
-                    return Ok(Some(chunk));
-                }
-            }
-            GivenBack::NoLock(error) => {
-                wait.in_vain = Some(error);
-                return Err(AllocateError::Lock(error).into());
-            }
-            GivenBack::Held | GivenBack::Busy => {}
+        if self.give_one_back(clock, &others, wait) == GivenBack::Yes
+            && let Ok(chunk) = self.take_chunk(clock, size, wait)
+        {
+            return Some(chunk);
         }
-        match self.member().request_chunk(clock, wait.timeout_ms, size.purpose()) {
-            Ok(chunk) => {
-                local.count(|metrics| metrics.chunks_added += 1);
-                return Ok(Some(chunk));
-            }
-            Err(AllocateError::Lock(error)) => wait.in_vain = Some(error),
-            Err(AllocateError::Exhausted { .. }) => {}
-        }
-        Err(refusal.into())
+        let request = |left_ms| self.member().request_chunk(clock, left_ms, size.purpose());
+        let chunk = wait.ask(clock, request, lock_error).ok()?;
+        self.local().count(|metrics| metrics.chunks_added += 1);
+        Some(chunk)
     }
 
     /// Takes a free chunk of the region, if there is one. Takes no lock when there is none.
@@ -135,13 +133,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 own: u32::try_from(own).unwrap_or(u32::MAX),
             });
         }
-        if let Some(error) = wait.in_vain {
-            return Err(error.into());
-        }
-        let taken = self.member().allocate_chunk(clock, wait.timeout_ms, size.purpose());
-        if let Err(AllocateError::Lock(error)) = taken {
-            wait.in_vain = Some(error);
-        }
+        let allocate = |left_ms| self.member().allocate_chunk(clock, left_ms, size.purpose());
+        let taken = wait.ask(clock, allocate, lock_error);
         self.local().count(|metrics| metrics.chunks_added += u64::from(taken.is_ok()));
         taken
     }
@@ -160,5 +153,21 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         let (blocks, slots) =
             self.locked(clock, |heap| (heap.directory.blocks(), heap.directory.slots()));
         Refusal::SegmentFull { blocks, slots }
+    }
+}
+
+/// Why the lock of the chunk table was not had, if it was not.
+fn lock_error(error: &AllocateError) -> Option<LockError> {
+    match error {
+        AllocateError::Lock(error) => Some(*error),
+        AllocateError::Exhausted { .. } => None,
+    }
+}
+
+/// The refusal of a publish that did not have the lock of the chunk table.
+fn refused_by(error: LockError) -> Refusal {
+    match error {
+        LockError::MembershipLost(lost) => lost.into(),
+        error => AllocateError::Lock(error).into(),
     }
 }

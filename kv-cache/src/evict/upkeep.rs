@@ -7,6 +7,7 @@ use cxl_shm::fabric::{Fabric, HostMemory, LineError, refresh_all};
 use cxl_shm::layout::NodeState;
 use cxl_shm::member::Liveness;
 
+use super::ChunkWait;
 use super::give_back::GivenBack;
 use super::quota::{Quota, TooManyQuotas};
 use crate::cache::Cache;
@@ -198,7 +199,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             _ if asked && uses.len() > self.fair_share() => self.coldest(clock, |_| true),
             _ => return 0,
         };
-        u64::from(self.give_one_back(clock, &chunks, timeout_ms) == GivenBack::Yes)
+        let mut wait = ChunkWait::new(timeout_ms);
+        u64::from(self.give_one_back(clock, &chunks, &mut wait) == GivenBack::Yes)
     }
 
     /// Asks the other nodes for a chunk when this node has less than its share.

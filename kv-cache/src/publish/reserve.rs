@@ -59,7 +59,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// finds them.
     ///
     /// When this node has no free payload slot of the size, a chunk is taken from the region, as
-    /// long as that has any, which waits for other hosts, each time for at most `chunk_timeout_ms`.
+    /// long as that has any, which waits for other hosts, for at most `chunk_timeout_ms` in all of the call.
     /// When there is no chunk, or the lock of the chunk table is not to be had (the lock manager is
     /// silent, say), blocks of this node are evicted, at most a batch at a time; a lock that was not
     /// had is not asked for again in the same call. What is refused found everything held, or being

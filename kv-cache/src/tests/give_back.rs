@@ -7,12 +7,16 @@ use cxl_shm::units::ChunkId;
 
 use super::*;
 use crate::Refusal;
-use crate::evict::{GivenBack, Quota, Watermarks};
+use crate::evict::{ChunkWait, GivenBack, Quota, Watermarks};
 use crate::heap::{ChunkUse, SlotSize};
 use crate::reclaim_dead_processes;
 
 /// Blocks that are published after a death.
 const AFTER: [u8; 4] = [2, 3, 4, 5];
+
+fn wait() -> ChunkWait {
+    ChunkWait::new(CHUNK_TIMEOUT_MS)
+}
 
 fn size(bytes: u64) -> SlotSize {
     SlotSize::for_block(bytes, CHUNK_BYTES).unwrap()
@@ -61,7 +65,7 @@ fn give_back_until(step: Option<u64>) -> u64 {
         move || {
             let member = lent.lock().unwrap().take().unwrap();
             let cache = Cache::attach(&member, &clock).unwrap();
-            cache.give_back(&clock, chunk, CHUNK_TIMEOUT_MS);
+            cache.give_back(&clock, chunk, &mut wait());
             drop(cache);
             *lent.lock().unwrap() = Some(member);
         }
@@ -115,7 +119,7 @@ fn a_chunk_that_was_given_back_before_its_allocator_could_say_so_is_not_added() 
         // Another process of the host finds it, and has no use for it.
         a.reap(clock);
         assert_eq!(uses(a, clock).len(), 1);
-        a.give_back(clock, chunk, CHUNK_TIMEOUT_MS);
+        a.give_back(clock, chunk, &mut wait());
         assert_eq!(uses(a, clock), []);
         take(b.member(), clock, chunk, slots);
         cache.locked(clock, |heap| heap.add_chunk(chunk));
@@ -235,12 +239,12 @@ fn the_next_chunk_goes_when_something_in_the_coldest_is_held() {
         };
         assert_eq!(chunks, [chunk_of(0), chunk_of(8), chunk_of(16)], "oldest first");
         let held = hold(b, clock, 0).unwrap();
-        assert_eq!(a.give_one_back(clock, &chunks, CHUNK_TIMEOUT_MS), GivenBack::Yes);
+        assert_eq!(a.give_one_back(clock, &chunks, &mut wait()), GivenBack::Yes);
         let left: Vec<_> = (0..24).filter(|number| find_and_fetch(b, *number)).collect();
         assert_eq!(left, (0..8).chain(16..24).collect::<Vec<_>>(), "of the first nothing is gone");
         // With holds everywhere nothing goes.
         let other = hold(b, clock, 16).unwrap();
-        assert_eq!(a.give_one_back(clock, &chunks[..1], CHUNK_TIMEOUT_MS), GivenBack::Held);
+        assert_eq!(a.give_one_back(clock, &chunks[..1], &mut wait()), GivenBack::Held);
         assert_eq!(a.local().metrics().evicted_blocks, 8);
         b.release(clock, vec![held, other]);
     });

@@ -1,8 +1,10 @@
 //! Running out of space, and getting it back.
 
+use super::ward::{Off, WARD, bury, is_recovered};
 use super::*;
 use crate::{Refusal, heap::SlotSize};
 use cxl_shm::alloc::AllocateError;
+use cxl_shm::layout::CHUNK_LOCK;
 use cxl_shm::lock::LockError;
 
 #[test]
@@ -97,6 +99,38 @@ fn without_a_lock_manager_publishing_goes_on_while_there_are_slots() {
         publish(&a, &clock, number);
         assert!(find_and_fetch(&b, number));
     }
+}
+
+#[test]
+fn a_chunk_lock_that_others_hold_is_waited_for_once_in_a_call() {
+    let rig = Rig::new(3, 256, 16);
+    let wall = rig.rack.clock(0);
+    let (first, second, third) = (rig.join(0), rig.join(1), rig.join(2));
+    {
+        let clock = rig.serve(&[&first, &second, &third]);
+        publish(&Cache::attach(&second, &clock).unwrap(), &clock, 1);
+    }
+    rig.kill(&second);
+    let clock = rig.serve(&[&first, &third]);
+    bury(&rig, &clock, &wall, WARD, Off, is_recovered);
+    let a = Cache::attach(&first, &clock).unwrap();
+    // The vacant node has one chunk, and the first node all others. Nothing of it can be evicted.
+    let last = u8::try_from((first.layout().chunks() - 1) * 8).unwrap() + 1;
+    let writing: Vec<_> = (2..=last).map(|number| reserve(&a, &clock, number)).collect();
+    let held = third.lock_shared(CHUNK_LOCK, &clock, CHUNK_TIMEOUT_MS).unwrap();
+    let began_ms = clock.now_ms();
+    let outcomes = a.reserve(&clock, &[spec(250)], CHUNK_TIMEOUT_MS);
+    let waited_ms = clock.now_ms() - began_ms;
+    assert!(waited_ms < CHUNK_TIMEOUT_MS * 3 / 2, "it waited for {waited_ms} ms");
+    let Reservation::Refused(Refusal::NoChunk(AllocateError::Lock(error))) = &outcomes[0] else {
+        panic!("{outcomes:?}");
+    };
+    assert!(matches!(error, LockError::TimedOut { .. }), "{error}");
+    // With the lock the chunk of the vacant node is had.
+    drop(held);
+    let outcomes = a.reserve(&clock, &[spec(250)], CHUNK_TIMEOUT_MS);
+    assert!(matches!(outcomes[0], Reservation::Writing(_)), "{outcomes:?}");
+    drop(writing);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use cxl_shm::units::{ChunkId, NodeId};
 
 use super::empty::{Emptied, Ward};
 use crate::cache::Cache;
+use crate::evict::ChunkWait;
 use crate::heap::SlotSize;
 use crate::hold::HoldWatch;
 
@@ -34,14 +35,19 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// blocks in which nobody holds anything. Returns whether it did. Tries several wards, those
     /// first that were left alone for the longest time.
     ///
-    /// Waits for the lock of the chunk table, each time for at most `timeout_ms`; evicts nothing
-    /// while that is not to be had.
+    /// Waits for the lock of the chunk table, for at most `timeout_ms` in all; evicts nothing while that
+    /// is not to be had.
     pub(crate) fn empty_a_ward(&self, clock: &impl Clock, timeout_ms: u64) -> bool {
+        self.empty_a_ward_within(clock, &mut ChunkWait::new(timeout_ms))
+    }
+
+    /// As [`empty_a_ward`](Self::empty_a_ward), within what a call may still wait.
+    pub(crate) fn empty_a_ward_within(&self, clock: &impl Clock, wait: &mut ChunkWait) -> bool {
         for (node, chunks) in self.wards(clock.now_ms()).into_iter().take(TRIED_MAX) {
             if !self.take_ward(clock, node) {
                 continue;
             }
-            let emptied = Ward::of(self, node).empty_a_chunk(clock, chunks, timeout_ms);
+            let emptied = Ward::of(self, node).empty_a_chunk(clock, chunks, wait);
             self.leave_ward(clock);
             match emptied {
                 Emptied::Given => {

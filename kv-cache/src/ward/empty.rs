@@ -12,7 +12,7 @@ use cxl_shm::units::{ChunkId, NodeId};
 
 use crate::cache::Cache;
 use crate::descriptor::{BlockState, Descriptor, DescriptorLine, SlotContent};
-use crate::evict::{BATCH, Decision, look_at_stamps};
+use crate::evict::{BATCH, ChunkWait, Decision, look_at_stamps};
 use crate::log::{LogEntry, LogKind, OwnLog};
 use crate::segment::OwnSegment;
 
@@ -61,7 +61,7 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
         &self,
         clock: &impl Clock,
         chunks: Vec<ChunkId>,
-        timeout_ms: u64,
+        wait: &mut ChunkWait,
     ) -> Emptied {
         let member = self.cache.member();
         let mut chunks: BTreeMap<ChunkId, u64> =
@@ -90,9 +90,13 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
             // does not wait for as long as a publish here waits for that.
             if !blocks.is_empty() {
                 let ours = || self.is_ours();
-                match member.lock_shared_while(CHUNK_LOCK, clock, timeout_ms, ours) {
-                    Ok(Some(_)) => {}
-                    Ok(None) => return Emptied::CameBack,
+                let lock = |left_ms| {
+                    let locked = member.lock_shared_while(CHUNK_LOCK, clock, left_ms, ours);
+                    locked.map(|guard| guard.is_some())
+                };
+                match wait.ask(clock, lock, |error| Some(*error)) {
+                    Ok(true) => {}
+                    Ok(false) => return Emptied::CameBack,
                     Err(_) => return Emptied::NoLock,
                 }
             }
@@ -106,7 +110,8 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Ward<'c, 'm, F, H, L> {
                 }
             }
             crash::reach(CrashPoint::ChunkVacated);
-            return match member.free_chunk_of_vacant(clock, timeout_ms, self.node, chunk) {
+            let free = |left_ms| member.free_chunk_of_vacant(clock, left_ms, self.node, chunk);
+            return match wait.ask(clock, free, |error| Some(*error)) {
                 Ok(true) => Emptied::Given,
                 Ok(false) => Emptied::Held,
                 Err(_) => Emptied::NoLock,
