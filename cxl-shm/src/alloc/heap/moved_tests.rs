@@ -2,6 +2,7 @@
 //! machine had seen of the other's lines is not taken for its own (M8).
 
 use super::rig::{Rig, RigMember, TIMEOUT_MS};
+use crate::fabric::Fabric;
 use crate::member::{HostIdentity, HostTier, LeaveOutcome, Member, ProcLiveness, ProcessIdentity};
 use crate::root::RootKind;
 
@@ -63,4 +64,31 @@ fn a_destroyer_that_moves_goes_on_counting_where_its_slot_was() {
         assert_eq!(owner.leave(), LeaveOutcome::NodeLeft);
         on.reverse();
     }
+}
+
+/// Whatever the list of a node's own lines has in it: nothing of it is an old value of the machine that
+/// the slot moved to.
+#[test]
+fn a_machine_that_a_slot_moves_to_reads_nothing_old_of_its_own() {
+    let rig = Rig::new(8);
+    let [first, other] = [join(&rig, 0, 0), join(&rig, 1, 1)];
+    let (fabric, layout, node) = (rig.rack.host(1), *first.layout(), first.node());
+    let words = || {
+        let lines = layout.owned_by(node).flat_map(|range| range.iter());
+        lines.flat_map(|line| (0..8).filter_map(move |index| line.word(index)))
+    };
+    let old = || words().filter(|at| fabric.load(*at) != rig.rack.device_word(*at)).count();
+    // From here on its caches have all of them.
+    old();
+    free_each_others(&rig, &first, &other);
+    free_each_others(&rig, &other, &first);
+    let object = first.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap();
+    first.put_root(&rig.clock, TIMEOUT_MS, "root", object.offset(), RootKind::Leaf).unwrap();
+    first.destroy_root(&rig.clock, TIMEOUT_MS, "root").unwrap();
+    assert_eq!(first.leave(), LeaveOutcome::NodeLeft);
+    assert_eq!(other.leave(), LeaveOutcome::NodeLeft);
+    assert!(old() >= 16, "{} words are old: the test shows little", old());
+    let moved = join(&rig, 1, 0);
+    assert_eq!(moved.node(), node);
+    assert_eq!(old(), 0, "read as one's own, and older than what the device has");
 }
