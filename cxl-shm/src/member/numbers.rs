@@ -1,8 +1,10 @@
 //! Numbers of a region that only grow, and end: told before they are used up.
 //!
 //! None of them starts again: a ticket or term that was used before could be taken for a newer one
-//! (A2, T1), and an incarnation for a life that is over. A region that has used one up is formatted anew.
+//! (A2, T1), and an incarnation for a life that is over. Only ballots begin anew, with each case. A region
+//! that has used one up is formatted anew.
 
+use super::consensus::Ballots;
 use super::hearts::NodeHeart;
 use crate::fabric::{Fabric, refresh_all};
 use crate::layout::{Layout, LockProtocol};
@@ -26,6 +28,11 @@ pub enum EndingNumber {
     Incarnations {
         /// The node.
         node: NodeId,
+    },
+    /// Ballots on who recovers a node, in a case that is not decided. Each case begins anew.
+    Ballots {
+        /// The node that is to be declared dead.
+        victim: NodeId,
     },
 }
 
@@ -57,6 +64,12 @@ impl NumberUse {
             let number = EndingNumber::Incarnations { node };
             found.push(Self { number, used, most: u64::from(u32::MAX) });
         }
+        let ballots = Ballots::fresh(layout, fabric, layout.nodes());
+        found.extend(layout.nodes().filter_map(|victim| {
+            let used = u64::from(ballots.highest_bid(victim)?);
+            let number = EndingNumber::Ballots { victim };
+            Some(Self { number, used, most: u64::from(u32::MAX) })
+        }));
         if protocol == LockProtocol::Arbitrated {
             refresh_all(fabric, layout.nodes().map(|node| layout.requests(node).range()));
             for node in layout.nodes() {
@@ -103,6 +116,12 @@ impl NumberUse {
                  they start so often. When none is left the node cannot join any more: give the host \
                  another node number"
             ),
+            EndingNumber::Ballots { victim } => format!(
+                "ballots on the recovery of node {victim}: {of}; lock managers outbid each other: leave \
+                 one running, and stop the others. When none is left node {victim} cannot be declared dead: \
+                 start Rackline on its host again, or plan a stop of all hosts, and format the region anew \
+                 with `rackline format --force`"
+            ),
         }
     }
 }
@@ -111,7 +130,11 @@ impl NumberUse {
 mod tests {
     use super::*;
     use crate::fabric::simulated::SimulatedRack;
-    use crate::layout::{Geometry, ManagerClaim, Superblock, format_superblock};
+    use crate::layout::{
+        Appointment, BallotRecord, Case, Geometry, ManagerClaim, Superblock, format_superblock,
+    };
+    use crate::member::twin::OwnedTwin;
+    use crate::units::Incarnation;
 
     #[test]
     fn numbers_are_told_of_when_less_than_a_tenth_is_left() {
@@ -153,6 +176,18 @@ mod tests {
             ]
         );
         assert_eq!(scarce().iter().map(NumberUse::left).collect::<Vec<_>>(), [7, 20]);
+        // Of an open case, what the highest bidder has used; of a decided one nothing.
+        let case = Case { incarnation: Incarnation(3), appointment: 1 };
+        let twin = OwnedTwin::of(layout.ballots(node).claim(), NodeId(0));
+        let bid = BallotRecord::promise(case, u32::MAX - 9, 0);
+        twin.publish(&host, bid);
+        let ballots = scarce()
+            .into_iter()
+            .find(|it| it.number == EndingNumber::Ballots { victim: NodeId(0) } && it.left() == 9);
+        assert!(ballots.is_some_and(|it| it.in_words().contains("leave one running")));
+        let value = Appointment { recoverer: node, incarnation: Incarnation(1), epoch: 1 };
+        twin.publish(&host, bid.with_accepted(value).with_decided());
+        assert_eq!(scarce().len(), 2);
         // Numbers of the bakery start again.
         assert_eq!(NumberUse::scarce(&layout, LockProtocol::Bakery, &[], &host).len(), 1);
         // A word that no node has written is no reason to go on.

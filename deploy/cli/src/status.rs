@@ -61,7 +61,7 @@ struct Status {
 
 #[derive(Debug, Serialize)]
 struct NumberStatus {
-    /// `tickets`, `terms` or `incarnations`.
+    /// `tickets`, `terms`, `incarnations` or `ballots`.
     number: &'static str,
     node: Option<u16>,
     lock: Option<u32>,
@@ -77,6 +77,7 @@ impl From<NumberUse> for NumberStatus {
             EndingNumber::Tickets { node, lock } => ("tickets", Some(node.0), Some(lock.0)),
             EndingNumber::Terms => ("terms", None, None),
             EndingNumber::Incarnations { node } => ("incarnations", Some(node.0), None),
+            EndingNumber::Ballots { victim } => ("ballots", Some(victim.0), None),
         };
         let (left, most, advice) = (number_use.left(), number_use.most, number_use.in_words());
         Self { number, node, lock, left, most, advice }

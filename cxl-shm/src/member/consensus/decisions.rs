@@ -73,6 +73,15 @@ impl Ballots {
         self.about(victim).map(|record| record.case()).max()
     }
 
+    /// The highest ballot that anybody has promised in the last case about `victim`; `None` when nobody has
+    /// opened one, or it is decided.
+    pub(crate) fn highest_bid(&self, victim: NodeId) -> Option<u32> {
+        let case = self.last_case(victim)?;
+        let of_case = self.about(victim).filter(|record| record.case() == case);
+        let highest = of_case.map(|record| record.promised()).max();
+        highest.filter(|_| self.decision(victim, case).is_none())
+    }
+
     /// The decision of `case`, when anybody knows it.
     pub(crate) fn decision(&self, victim: NodeId, case: Case) -> Option<Decision> {
         let of_case = |record: &BallotRecord| record.case() == case;
