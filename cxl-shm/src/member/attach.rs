@@ -55,6 +55,18 @@ pub enum AttachError {
     /// The node slot is not to be had.
     #[error(transparent)]
     Join(#[from] JoinError),
+    /// Processes of another container live in the node slot. Whether one of them is alive cannot be seen
+    /// from here: their process ids mean nothing in this pid namespace.
+    #[error(
+        "processes of this machine in another pid namespace, another container perhaps, use node {node}, \
+         and whether one of them lives cannot be told from here; let all processes of a node share one pid \
+         namespace (`docker run --pid=container:NAME`, `shareProcessNamespace` of a pod), or give this \
+         container another node number"
+    )]
+    OtherPidNamespace {
+        /// The node.
+        node: u16,
+    },
     /// The operating system did not say who we are.
     #[error("cannot read this process's identity from /proc: {0}")]
     Identity(std::io::Error),
@@ -237,11 +249,16 @@ fn join(region: &Region, tier_path: &Path, node: u16) -> Result<LocalMember, Att
     let host = HostIdentity::current().map_err(AttachError::Identity)?;
     let process = ProcessIdentity::current().map_err(AttachError::Identity)?;
     let fabric = region.fabric().clone();
-    let (superblock, _) = read_superblock(&fabric)
+    let (superblock, layout) = read_superblock(&fabric)
         .map_err(|source| AttachError::Superblock { path: region.path().to_owned(), source })?;
     // Held until the end of this function: one process of the host joins at a time.
     let file = HostTierFile::lock(tier_path)?;
     let memory = file.map(HostTier::words_of(&superblock.geometry))?;
+    let tier = HostTier::new(memory.clone(), layout.locks());
+    if tier.pid_namespace() != host.pid_namespace && file.is_in_use()? {
+        return Err(AttachError::OtherPidNamespace { node });
+    }
+    file.use_for_life()?;
     let clock = SystemClock::start();
     match Member::join(fabric, memory, node, &host, process, ProcLiveness, &clock) {
         Ok(member) => Ok(member),

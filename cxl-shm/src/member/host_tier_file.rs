@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::HostTier;
+use super::{HostTier, life_lock};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{MapError, MappedHostMemory, Mapping};
 use crate::layout::{Layout, Superblock};
@@ -183,6 +183,25 @@ impl HostTierFile {
         Ok(MappedHostMemory::new(Mapping::shared(&self.file, bytes)?))
     }
 
+    /// Whether a process uses the file as a member: of any pid namespace, and also while it is stopped or
+    /// frozen.
+    ///
+    /// # Errors
+    /// [`HostTierError::File`].
+    pub(super) fn is_in_use(&self) -> Result<bool, HostTierError> {
+        let failed = |source| HostTierError::File { path: self.path.clone(), source };
+        life_lock::is_held(&self.file).map_err(failed)
+    }
+
+    /// From now on the file is in use, as long as what [`map`](Self::map) returned is there.
+    ///
+    /// # Errors
+    /// [`HostTierError::File`].
+    pub(super) fn use_for_life(&self) -> Result<(), HostTierError> {
+        let failed = |source| HostTierError::File { path: self.path.clone(), source };
+        life_lock::hold(&self.file).map_err(failed)
+    }
+
     /// Removes the file if it had no size yet when it was locked: nobody has ever used it.
     ///
     /// # Errors
@@ -292,6 +311,26 @@ mod tests {
         if chown(&path, Some(12345), None).is_ok() {
             refused("belongs to user 12345");
         }
+    }
+
+    #[test]
+    fn a_tier_is_in_use_as_long_as_a_member_has_it_mapped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tier");
+        let is_in_use = || HostTierFile::lock(&path).unwrap().is_in_use().unwrap();
+        let join = || {
+            let file = HostTierFile::lock(&path).unwrap();
+            let memory = file.map(WORDS).unwrap();
+            file.use_for_life().unwrap();
+            memory
+        };
+        assert!(!is_in_use());
+        let (one, other) = (join(), join());
+        assert!(is_in_use());
+        drop(one);
+        assert!(is_in_use(), "the other lives");
+        drop(other);
+        assert!(!is_in_use());
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod hearts;
 mod host_tier;
 mod host_tier_file;
 mod join;
+mod life_lock;
 mod loss;
 mod manage;
 mod node_death;
@@ -222,7 +223,6 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         HostGuard::new(self.seat.tier().host_lock(name), self.token, recovered)
     }
 
-    /// A host lock, if no living process has it. Does not ask who waits for it: to be called now and
     /// As [`Self::lock_host`], and gives up with `None` at `until_ms` of `clock`.
     pub(crate) fn lock_host_until(
         &self,
@@ -236,6 +236,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         Some(HostGuard::new(self.seat.tier().host_lock(name), self.token, recovered))
     }
 
+    /// A host lock, if no living process has it. Does not ask who waits for it: to be called now and
     /// then, not again and again.
     pub(crate) fn try_lock_host(&self, name: HostLockName) -> Option<HostGuard<'_, H>> {
         let lock = self.seat.tier().host_lock(name);

@@ -13,7 +13,8 @@ pub struct ProcessSlot(pub u16);
 /// A process, told apart from every other that had or will have its number: process id and start
 /// time in clock ticks, one word. Zero is nobody.
 ///
-/// The processes of a node must see each other under these ids: they share a pid namespace.
+/// The processes of a node must see each other under these ids: they share a pid namespace. Attaching from
+/// another one is refused while a process of the node lives ([`AttachError`](super::AttachError)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ProcessIdentity(u64);
 
