@@ -8,12 +8,15 @@
 use super::LockError;
 use super::arbitrated::manager_of;
 use crate::fabric::{Fabric, HostMemory};
-use crate::member::{SUSPECT_MS, Seat, Stillness};
+use crate::member::{LOOK_GAP_MAX_MS, SUSPECT_MS, Seat, Stillness};
 use crate::units::NodeId;
 
 /// Polls between two looks: each costs a refresh of the manager's heartbeat, and the suspicion
 /// takes a second and a half anyway.
 const POLLS_PER_LOOK: u32 = 32;
+/// The longest time between two looks of a waiter that polls seldom: few polls must not look like a pause of
+/// the waiter (G0).
+const LOOK_MS: u64 = LOOK_GAP_MAX_MS / 4;
 /// Bits of the heartbeat in the host's word: above them there is room for a term and none.
 const BEAT_BITS: u32 = 39;
 
@@ -50,6 +53,8 @@ impl Sighting {
 #[derive(Debug, Default)]
 pub(super) struct ManagerWatch {
     polls: u32,
+    /// When it was looked at last; before the first look, when it was polled first.
+    looked_ms: Option<u64>,
     /// As it was last seen, and for how long it has been so.
     seen: Stillness<Sighting>,
 }
@@ -67,9 +72,13 @@ impl ManagerWatch {
         self.polls = self.polls.wrapping_add(1).max(1);
         // Not the first, unless others know something: mostly the grant comes before there is anything
         // to suspect.
-        if remembered == 0 && !self.polls.is_multiple_of(POLLS_PER_LOOK) {
+        let looked_ms = *self.looked_ms.get_or_insert(now_ms);
+        let is_due = self.polls.is_multiple_of(POLLS_PER_LOOK)
+            || now_ms.saturating_sub(looked_ms) >= LOOK_MS;
+        if remembered == 0 && !is_due {
             return None;
         }
+        self.looked_ms = Some(now_ms);
         let sighting = Sighting::fresh(seat, fabric);
         if remembered == sighting.word() {
             return Some(sighting.silent_for(SUSPECT_MS));

@@ -314,9 +314,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     }
 
     /// Begins to take a lock between hosts, for callers that wait for several things: it is polled,
-    /// and withdrawn when dropped. Who polls it less often than every 15 ms does not learn that the lock
-    /// manager is silent: one poll in 32 looks at the manager, and what happens in more than 500 ms between
-    /// two looks counts as a pause of the caller (G0).
+    /// and withdrawn when dropped. Who polls it less often than every 500 ms does not learn that the lock
+    /// manager is silent: a longer time between two looks counts as a pause of the caller (G0).
     ///
     /// # Panics
     /// When the region has no such lock, or this member waits in its host for another one already.

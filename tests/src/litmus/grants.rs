@@ -98,9 +98,8 @@ pub fn a_manager_is_seen_to_move(mutant: Mutant, seed: u64) {
     poll_grants(&mut manage.borrow_mut(), 0);
 
     let held = acquire(&cluster, &one, &clocks[1], LOCK, &manage);
-    // A waiter looks at the manager's heart at every 32nd of its own looks, the first of them after
-    // the first pause: one beat just before every third look is just often enough. The looks are no
-    // further apart than 500 ms, or the silence would be the waiter's own (G0).
+    // A waiter looks at the manager's heart at least every 140 ms here: one beat every 1440 ms is just
+    // often enough.
     let moving = Scripted::with_pauses_of(15, |pause| {
         cluster.warm();
         if pause % 96 == 0 {

@@ -72,3 +72,22 @@ fn the_pause_of_a_waiter_is_no_silence_of_the_manager() {
     bed.clock.others.borrow_mut().push(manager);
     drop(bed.acquire(&second));
 }
+
+/// On a machine that is short of processors a waiter polls seldom, and still watches.
+#[test]
+fn a_waiter_that_polls_seldom_notices_a_silence() {
+    let bed = Bed::new(LockProtocol::Arbitrated);
+    let first = bed.process(0, 2);
+    drop(bed.acquire(&first));
+    let _manager = bed.stop_manager();
+    let mut waits = first.begin_shared(LOCK, &bed.clock);
+    let from_ms = bed.clock.now_ms();
+    let noticed = (0..1000).find_map(|_| {
+        let refused = waits.poll().err();
+        bed.clock.us.set(bed.clock.us.get() + 20_000);
+        refused
+    });
+    assert!(matches!(noticed, Some(LockError::ManagerSilent { .. })), "{noticed:?}");
+    let waited_ms = bed.clock.now_ms() - from_ms;
+    assert!((SUSPECT_MS..2 * SUSPECT_MS).contains(&waited_ms), "{waited_ms} ms");
+}
