@@ -41,8 +41,6 @@ macro_rules! crash_points {
 crash_points! {
     /// The host's stamp says that it waits for a lock, its ticket is not published yet.
     LockStamped,
-    /// A ticket is published, the summary that tells the manager to look is not.
-    LockTicketPublished,
     /// A lock is requested.
     LockRequested,
     /// A number of the bakery is published.

@@ -35,6 +35,12 @@ pub enum Mutant {
     GrantsUnacknowledged,
     /// S2: a thread that waits does not look whether its number was overwritten by a smaller one.
     TellsOnce,
+    /// S3: a thread that waits does not look whether its request's copy was overwritten by another.
+    TellsByCopyOnly,
+    /// S4: a manager takes a request's word that has not arrived yet for a release.
+    BelievesOldRequest,
+    /// A2: tickets go on from the published one, though the next may have been told.
+    ResumesTooEarly,
     /// L2: recovery releases the lock, then redoes.
     ReleasesBeforeRedo,
     /// L2: recovery closes the intent, then redoes it.
@@ -88,7 +94,7 @@ pub enum Mutant {
 #[cfg(any(test, feature = "proof"))]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 38] = [
         Self::SharesLine,
         Self::LastGranteeOnly,
         Self::ReusesTicket,
@@ -100,6 +106,9 @@ impl Mutant {
         Self::AcknowledgesNoHolder,
         Self::GrantsUnacknowledged,
         Self::TellsOnce,
+        Self::TellsByCopyOnly,
+        Self::BelievesOldRequest,
+        Self::ResumesTooEarly,
         Self::ReleasesBeforeRedo,
         Self::ClosesBeforeRedo,
         Self::DecidesUnseen,

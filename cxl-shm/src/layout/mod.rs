@@ -408,11 +408,16 @@ impl Layout {
         word(self.node_page(node), LINE_MANAGER_HEARTBEAT * LINE_WORDS as u64)
     }
 
-    /// Changes with every request of a node, which it names: the one word of it that a lock manager
-    /// polls.
+    /// Changes with every request of a node that is told by a number, which it names.
     #[must_use]
     pub fn summary(&self, node: NodeId) -> PeerWord {
         word(self.node_page(node), LINE_SUMMARY * LINE_WORDS as u64)
+    }
+
+    /// A copy of the last new request of a node: the word after its summary, in one line, so that a lock
+    /// manager polls both at once.
+    pub(crate) fn request_copy(&self, node: NodeId) -> PeerWord {
+        word(self.node_page(node), LINE_SUMMARY * LINE_WORDS as u64 + 1)
     }
 
     /// The incarnation that a process has claimed which found the former inhabitant of the slot

@@ -12,8 +12,8 @@
 //!
 //! Why nobody misses it: only who holds a lock, or ends what a dead holder has, writes its tally, and the
 //! next holder learns the tallies after that. In the bakery it reads the words of all who were before it
-//! (B3). Otherwise the manager that grants has read them to know that the lock is free (A1), and the grant
-//! says so in a bit. Where nobody knows whether a dead host held the lock or waited for it, it counts as
+//! (B3). Otherwise the manager that grants has read them, or copies of them (S3), to know that the lock is
+//! free (A1), and the grant says so in a bit. Where nobody knows whether a dead host held the lock or waited for it, it counts as
 //! holder: then somebody is told in vain.
 
 use crate::fabric::{Fabric, refresh_all};

@@ -380,7 +380,7 @@ pub(crate) fn move_in<F: Fabric, H: HostMemory>(
     crate::alloc::end_request_of_dead(layout, fabric, node);
 
     // L2: redo and close what the former incarnation left open, while its requests still stand,
-    // then end those. A2: tickets go on from where they were.
+    // then end those. A2: tickets go on beyond those.
     for lock in (0..layout.locks()).map(LockId) {
         redo_own(seat, fabric, lock);
         crash::reach(CrashPoint::JoinRedone);

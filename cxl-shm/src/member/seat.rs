@@ -107,6 +107,10 @@ impl<H: HostMemory> Seat<H> {
         self.word(self.layout.summary(self.node))
     }
 
+    pub(crate) fn request_copy(&self) -> OwnedWord {
+        self.word(self.layout.request_copy(self.node))
+    }
+
     pub(crate) fn request(&self, lock: LockId) -> OwnedWord {
         self.word(self.layout.request(self.node, lock))
     }

@@ -294,7 +294,8 @@ pub(crate) fn is_taken<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> 
     let Said { line, blank, .. } = Said::cached(layout, fabric, node);
     if blank {
         // Never joined, unless it has asked for something all the same.
-        return layout.summary(node).cached(fabric) != 0;
+        let told = [layout.summary(node), layout.request_copy(node)];
+        return told.iter().any(|word| word.cached(fabric) != 0);
     }
     !line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant)
 }

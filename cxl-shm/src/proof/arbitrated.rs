@@ -19,13 +19,15 @@ pub(super) struct Clients {
     pub(super) nodes: u16,
     pub(super) rounds: u64,
     pub(super) withdrawals: u64,
+    /// How many of the nodes, the first ones, may give up.
+    pub(super) withdrawing: u16,
     pub(super) lines: usize,
     pub(super) managers: Pace,
 }
 
 impl Clients {
     pub(super) const fn new(nodes: u16, rounds: u64) -> Self {
-        Self { nodes, rounds, withdrawals: 0, lines: 1, managers: Pace::Whole }
+        Self { nodes, rounds, withdrawals: 0, withdrawing: nodes, lines: 1, managers: Pace::Whole }
     }
 }
 
@@ -44,7 +46,8 @@ pub(super) fn add_clients(model: &mut Model<LockTask>, ground: &Ground, clients:
     let counter = Counter { lines: [0, 1].map(|i| ground.payload(i)), used: clients.lines };
     let mut tasks = Vec::new();
     for node in (0..clients.nodes).map(NodeId) {
-        let plan = Plan { lock: LOCK, rounds: clients.rounds, withdrawals: clients.withdrawals };
+        let withdrawals = if node.0 < clients.withdrawing { clients.withdrawals } else { 0 };
+        let plan = Plan { lock: LOCK, rounds: clients.rounds, withdrawals };
         let client = Client::new(ground.seat(node), plan, counter);
         let name = format!("client {node}");
         tasks.push(model.run(name, node.index(), LockTask::Client(client)));

@@ -27,7 +27,10 @@ pub fn broken() -> Vec<Broken> {
     let long = |mutant, scenario, memory| Broken { mutant, scenario, memory, long: true };
     vec![
         short(Mutant::SharesLine, "bakery-2x2", STICKY),
-        short(Mutant::TellsOnce, "two-locks", STICKY),
+        short(Mutant::TellsOnce, "two-locks-withdraw", STICKY),
+        short(Mutant::TellsByCopyOnly, "two-locks", STICKY),
+        short(Mutant::BelievesOldRequest, "arbitrated-2x2", ADVERSARIAL),
+        short(Mutant::ResumesTooEarly, "asker-dies", STICKY),
         short(Mutant::PublishesAfterRelease, "bakery-2x2", STICKY),
         short(Mutant::ReusesTicket, "arbitrated-2x2", STICKY),
         short(Mutant::DecidesUnseen, "consensus-2", STICKY),

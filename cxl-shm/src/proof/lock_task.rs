@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::asking::resume;
 use super::client::{COUNTED_SHIFT, Client, Counter, DONE, INSIDE};
 use super::ground::{ExploredSeat, word};
 use super::newcomers::Newcomer;
@@ -20,6 +21,8 @@ pub(super) enum LockTask {
     Standby(ExploredSeat, Pace),
     /// An agent, without its heart.
     Agent(ExploredSeat),
+    /// The next life of a node, from the moment that its tickets go on, and a client then.
+    Comer(ExploredSeat, Client),
     /// A host that joins, and is a client then.
     Newcomer(Newcomer),
     /// A thread that updates several lines.
@@ -65,6 +68,10 @@ impl Task for LockTask {
                 None => world.refute("there are no terms left"),
             },
             Self::Agent(seat) => obey_newest_term(seat, &world.fabric()),
+            Self::Comer(seat, client) => {
+                resume(seat, world);
+                *self = Self::Client(client.clone());
+            }
             Self::Newcomer(newcomer) => *self = Self::Client(newcomer.step(world)),
             Self::Updater(updater) => return updater.step(world),
             Self::Recoverer(seat) => {
@@ -87,6 +94,7 @@ impl Task for LockTask {
             Self::Manager(..)
             | Self::Standby(..)
             | Self::Agent(_)
+            | Self::Comer(..)
             | Self::Newcomer(_)
             | Self::Recoverer(_)
             | Self::Host

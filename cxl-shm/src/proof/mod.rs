@@ -9,6 +9,7 @@
 //! proposer that suspects) acts at any time instead, which is more than a heart can cause.
 
 mod arbitrated;
+mod asking;
 mod broken;
 mod client;
 mod consensus;

@@ -1,6 +1,7 @@
 //! The suite: every scenario by name.
 
 use super::arbitrated::{Clients, Succession, bakery, follow, serve};
+use super::asking::{After, die_asking};
 use super::consensus::{agree, agree_over_cases};
 use super::joining::{Dies, Stays, clones_come_together, come_together, come_together_torn};
 use super::lock_task::Pace;
@@ -91,8 +92,14 @@ pub fn scenarios() -> Vec<Scenario> {
         ),
         scenario!(
             "arbitrated-2x2-withdraw",
-            "arbitrated lock, 2 nodes, 2 rounds each, of which one may be given up at any time",
+            "arbitrated lock, 2 nodes, 2 rounds each, one node may give one of its up at any time",
             false,
+            serve(Clients { withdrawals: 1, withdrawing: 1, ..Clients::new(2, 2) }, 2)
+        ),
+        scenario!(
+            "arbitrated-2x2-withdraw-both",
+            "as arbitrated-2x2-withdraw, and so may the other node",
+            true,
             serve(Clients { withdrawals: 1, ..Clients::new(2, 2) }, 2)
         ),
         scenario!(
@@ -103,7 +110,7 @@ pub fn scenarios() -> Vec<Scenario> {
         ),
         scenario!(
             "arbitrated-2x2-withdraw-hurried",
-            "as arbitrated-2x2-withdraw, any round of the manager in haste while somebody waits",
+            "as arbitrated-2x2-withdraw-both, any round of the manager in haste while somebody waits",
             true,
             serve(Clients { withdrawals: 1, managers: Pace::Hurried, ..Clients::new(2, 2) }, 2)
         ),
@@ -136,6 +143,18 @@ pub fn scenarios() -> Vec<Scenario> {
             "as two-locks, 2 rounds each",
             true,
             want_two_locks(TwoLocks { rounds: 2, ..TwoLocks::new() })
+        ),
+        scenario!(
+            "asker-dies",
+            "a host loses power while it asks for a lock, another frees what it asked for",
+            false,
+            die_asking(After::Recovered)
+        ),
+        scenario!(
+            "asker-comes-again",
+            "a host loses power while it asks for a lock, another machine comes as the same node",
+            false,
+            die_asking(After::ComesAgain)
         ),
         scenario!(
             "bakery-2x2",

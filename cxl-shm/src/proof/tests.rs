@@ -30,6 +30,12 @@ fn two_threads_of_a_node_are_both_heard() {
 }
 
 #[test]
+fn a_host_that_dies_while_it_asks_strands_nobody() {
+    assert!(states("asker-dies").iter().all(|states| *states > 1000));
+    assert!(states("asker-comes-again").iter().all(|states| *states > 1000));
+}
+
+#[test]
 fn a_block_is_read_whole_or_not_at_all() {
     assert!(states("block").iter().all(|states| *states > 100));
 }

@@ -1,4 +1,4 @@
-//! Two threads of one node that want different locks: both tell the lock manager by one word (S1, S2).
+//! Two threads of one node that want different locks: both tell the lock manager in one line (S1 to S3).
 
 use super::arbitrated::managed;
 use super::client::{Client, Counter, Plan};

@@ -17,7 +17,8 @@ use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_gra
 use super::deaths::{Watch, until_suspected};
 use crate::rack::{Cluster, Mutant, RackMember};
 
-const LOCK: LockId = LockId(9);
+/// The first of its line of requests: a store to the line would complete a flush that is not fenced.
+const LOCK: LockId = LockId(8);
 const VICTIM: NodeId = NodeId(1);
 
 /// For a host that is off already; keeps what it was told.
@@ -45,6 +46,8 @@ pub fn what_the_dead_held_is_granted(mutant: Mutant, seed: u64) {
     beat_all(&[&rescuer, &victim, &manager]);
     cluster.warm();
     poll_grants(&mut manage.borrow_mut(), 0);
+    // What the caches hold of its tickets is more than one ticket old: A2 ends it all the same.
+    drop(acquire(&cluster, &victim, &clocks[1], LOCK, &manage));
     let held = acquire(&cluster, &victim, &clocks[1], LOCK, &manage);
     crash(&cluster, 1);
     std::mem::forget(held);

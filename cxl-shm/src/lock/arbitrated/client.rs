@@ -4,14 +4,14 @@
 //! its term.
 
 use super::manager_of;
-use super::request::{Request, ended, tally_of};
-use super::summary::{Summary, is_hidden, tell_manager};
+use super::request::{Request, beyond, tally_of};
+use super::told::{Told, tell_number};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
 use crate::lock::stamp::{Phase, Stamp, TICKET_END, grant_word};
-use crate::lock::tally::{self, Tally, is_for_programs};
+use crate::lock::tally::{self, is_for_programs};
 use crate::member::Seat;
 use crate::mutant::{self, Mutant};
 use crate::units::{LockId, NodeId};
@@ -22,8 +22,7 @@ use crate::units::{LockId, NodeId};
 pub(crate) struct Acquire {
     lock: LockId,
     ticket: u64,
-    /// What this thread told the manager last (S2).
-    told: Summary,
+    told: Told,
 }
 
 impl SharedTier for Acquire {
@@ -38,10 +37,7 @@ impl SharedTier for Acquire {
             stamp = found;
         }
         crash::reach(CrashPoint::LockStamped);
-        // In this order: a manager that is told finds the request.
-        publish_ticket(seat, fabric, lock, ticket);
-        crash::reach(CrashPoint::LockTicketPublished);
-        let told = tell_manager(seat, fabric, lock);
+        let told = Told::publish(seat, fabric, lock, request_of(seat, fabric, lock, ticket));
         crash::reach(CrashPoint::LockRequested);
         Self { lock, ticket, told }
     }
@@ -52,7 +48,7 @@ impl SharedTier for Acquire {
         seat: &Seat<H>,
         fabric: &F,
     ) -> Result<Option<Held>, DamagedRequest> {
-        let Self { lock, ticket, told } = *self;
+        let Self { lock, ticket, .. } = *self;
         let waiting = Stamp { phase: Phase::Wait, ..seat.tier().stamp(lock) };
         let Some(manager) = manager_of(seat.layout(), waiting.term) else {
             return Ok(None);
@@ -65,10 +61,8 @@ impl SharedTier for Acquire {
             && grant != grant_word(waiting.term, ticket, false)
             && !(mutant::is(Mutant::NoTermCheck) && is_granted_by_any(seat, fabric, index, ticket));
         if ungranted {
-            // S2. After the look: a request that was granted needs no more.
-            if !mutant::is(Mutant::TellsOnce) && is_hidden(seat, fabric, told) {
-                self.told = tell_manager(seat, fabric, lock);
-            }
+            // After the look: a request that was granted needs no more.
+            self.told.repeat_if_hidden(seat, fabric, lock);
             return Ok(None);
         }
         // T1: enter only from {T, wait, t}. The agent may have moved on to another term.
@@ -86,7 +80,7 @@ impl SharedTier for Acquire {
         crash::reach(CrashPoint::LockWithdrawing);
         end(seat, fabric, self.lock, self.ticket);
         // So that it is not granted what it has given up: others would wait for a round in vain.
-        tell_manager(seat, fabric, self.lock);
+        tell_number(seat, fabric, self.lock);
     }
 
     /// The manager is not told: it looks at whoever holds what others want.
@@ -144,20 +138,17 @@ impl SharedTier for Acquire {
         may_have_held(seat.layout(), fabric, seat.node(), lock, word)
     }
 
-    /// A2: tickets go on from where they were.
+    /// A2: tickets go on beyond all that the former life may have told.
     fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
         let request = seat.request(lock);
-        let mut word = request.own(fabric);
-        if Request::from_word(word).wants() {
-            word = end_of_dead(seat.layout(), fabric, seat.node(), lock, word);
-            request.publish(fabric, word);
-        }
+        let word = end_of_dead(seat.layout(), fabric, seat.node(), lock, request.own(fabric));
+        request.publish(fabric, word);
         seat.resume_stamp(lock, Request::from_word(word).ticket);
     }
 }
 
-/// Makes the tickets of a fenced node even (A2). The manager finds it when it looks at who holds
-/// what others want.
+/// Ends the requests of a fenced node, and what it may have told (A2). The manager finds it when it looks
+/// at who holds what others want.
 pub(crate) fn clear_requests<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
     let requests = layout.requests(node).claim();
     fabric.refresh(requests.range());
@@ -165,9 +156,7 @@ pub(crate) fn clear_requests<F: Fabric>(layout: &Layout, fabric: &F, node: NodeI
     for lock in 0..layout.locks() {
         let request = requests.word(u64::from(lock)).expect("the area has a word per lock");
         let word = request.own(fabric);
-        if Request::from_word(word).wants() {
-            batch.word(request, end_of_dead(layout, fabric, node, LockId(lock), word));
-        }
+        batch.word(request, end_of_dead(layout, fabric, node, LockId(lock), word));
     }
     batch.publish();
 }
@@ -182,10 +171,10 @@ fn end_of_dead<F: Fabric>(
 ) -> u64 {
     let own = Request::from_word(word).tally;
     if !may_have_held(layout, fabric, node, lock, word) {
-        return ended(word, own);
+        return beyond(word, own);
     }
     let others = tally::of_others(layout, fabric, node, lock, tally_of);
-    ended(word, own.max(others).after_death())
+    beyond(word, own.max(others).after_death())
 }
 
 /// Whether `node`, whose request for the program's lock `lock` is `word`, may have held it: some manager has
@@ -207,18 +196,24 @@ fn may_have_held<F: Fabric>(
     grants().any(|grant| Stamp::from_word(grant.cached(fabric)).ticket == request.ticket)
 }
 
-/// Publishes a ticket, and with it the tally that this node knows: of the region's own locks there is none.
-fn publish_ticket<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId, ticket: u64) {
-    let request = seat.request(lock);
-    let known = is_for_programs(lock).then(|| Request::from_word(request.own(fabric)).tally);
-    let tally: Tally = known.unwrap_or_default();
-    request.publish(fabric, Request { ticket, tally }.word());
+/// The request with `ticket`, and with the tally that this node knows: of the region's own locks there is
+/// none.
+fn request_of<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    lock: LockId,
+    ticket: u64,
+) -> Request {
+    let known =
+        is_for_programs(lock).then(|| Request::from_word(seat.request(lock).own(fabric)).tally);
+    Request { ticket, tally: known.unwrap_or_default() }
 }
 
 /// Release and withdrawal: the ticket becomes even. It is published *before* the stamp goes idle:
 /// whoever dies in between leaves a stamp that says there is still something to end.
 fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId, ticket: u64) {
-    publish_ticket(seat, fabric, lock, ticket + 1);
+    let ended = request_of(seat, fabric, lock, ticket + 1);
+    seat.request(lock).publish(fabric, ended.word());
     go_idle(seat, lock, ticket + 1);
 }
 

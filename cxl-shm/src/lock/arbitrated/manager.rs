@@ -1,14 +1,16 @@
 //! The lock manager of a term: collects acknowledgements, then grants.
 //!
 //! A state machine: [`Manager::poll`] makes one round over the nodes and returns. With one fence it
-//! refreshes of each node its claim, its identity and its summary, and the tickets of whoever holds
-//! what others wait for: the way from a release to the next grant is one look and one publish. A
-//! ticket that is new is looked at when the summary says so, and only it, when it is the only one: a
-//! round costs the same whatever the number of locks.
+//! refreshes of each node its claim, its identity and the line of its summary, and the tickets of whoever
+//! holds what others wait for: the way from a release to the next grant is one look and one publish. So is
+//! the way from a request to its grant, as the line of the summary has a copy of the request (S3). Where
+//! the summary has a new number, the tickets are read that it tells of. A round costs the same whatever
+//! the number of locks.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::agent::{newest_claim_cached, newest_term};
+use super::copy::RequestCopy;
 use super::manager_of;
 use super::request::Request;
 use super::summary::Summary;
@@ -66,6 +68,7 @@ struct NodeView {
     present: bool,
     acknowledged: bool,
     summary: Option<Summary>,
+    copy: Option<RequestCopy>,
     requests: Vec<u64>,
     granted: Vec<u64>,
     /// Beside the requests (L5). Also of nodes that are absent.
@@ -120,6 +123,7 @@ impl Manager {
             present: false,
             acknowledged: false,
             summary: None,
+            copy: None,
             requests: vec![0; locks],
             granted: vec![0; locks],
             tallies: vec![Tally::default(); locks],
@@ -283,6 +287,7 @@ impl Manager {
         view.acknowledged = true;
         // What it asked for before it acknowledged is read, and queued, as if new.
         view.summary = None;
+        view.copy = None;
         view.requests.fill(0);
         // T3: a reported ticket counts as granted: the node is the holder until its request
         // differs from it. The grant word itself is written too, for whoever looks.
@@ -323,16 +328,18 @@ impl Manager {
         self.grant(seat, fabric)
     }
 
-    /// Reads the tickets of nodes whose summary has changed, with one fence. Whether there were any.
+    /// Takes note of the requests that nodes tell of (S1, S3). Those that have to be read are read with one
+    /// fence. Whether there were any.
     fn look_for_requests<F: Fabric>(&mut self, layout: &Layout, fabric: &F) -> bool {
-        let mut changed = Vec::new();
+        let mut unread = Vec::new();
+        let mut copies = Vec::new();
         // Once, also those of nodes that are absent: former managers alone were told their tallies (L5).
         let first =
             layout.locks() > FIRST_FREE_LOCK && !std::mem::replace(&mut self.knows_tallies, true);
         for (index, view) in self.nodes.iter_mut().enumerate() {
             if !view.acknowledged {
                 if first {
-                    changed.push((index, None));
+                    unread.push((index, None));
                 }
                 continue;
             }
@@ -341,36 +348,77 @@ impl Manager {
             if before != Some(summary) {
                 let lock = before.and_then(|before| summary.only_lock_since(before));
                 // A lock that the region has not: a faulty host's (M5).
-                changed.push((index, lock.filter(|lock| lock.0 < layout.locks())));
+                unread.push((index, lock.filter(|lock| lock.0 < layout.locks())));
+            }
+            let copy = RequestCopy::from_word(layout.request_copy(view.node).cached(fabric));
+            let before = view.copy.replace(copy);
+            // As above (M5).
+            if before != Some(copy) && copy.lock().0 < layout.locks() {
+                copies.push((index, copy, before.is_some()));
             }
         }
+        let any = !unread.is_empty() || !copies.is_empty();
+        // Two beyond: a release is not told. Where nothing was read yet there is nothing to go on from.
+        copies.retain(|(index, copy, may_go_on)| {
+            let tally = copy.tally().filter(|_| *may_go_on);
+            !tally.is_some_and(|tally| self.take(*index, *copy, 2, tally))
+        });
+        unread.extend(copies.iter().map(|(index, copy, _)| (*index, Some(copy.lock()))));
         let lines = |(index, lock): &(usize, Option<LockId>)| {
             let node = self.nodes[*index].node;
             lock.map_or(layout.requests(node).range(), |lock| layout.request(node, lock).range())
         };
-        refresh_all(fabric, changed.iter().map(lines));
-        for (index, lock) in &changed {
+        refresh_all(fabric, unread.iter().map(lines));
+        for (index, lock) in &unread {
             let locks = lock.map_or(0..layout.locks(), |lock| lock.0..lock.0 + 1);
             for lock in locks {
                 self.note(*index, lock, layout, fabric);
             }
         }
-        !changed.is_empty()
+        for (index, copy, _) in copies {
+            // A request keeps the tally of the word before it, which was read.
+            let tally = self.nodes[index].tallies[copy.lock().0 as usize];
+            self.take(index, copy, 1, tally);
+        }
+        any
     }
 
-    /// Takes note of a node's ticket, which was refreshed.
+    /// S3: takes note of the request of which a node has told a copy, if its ticket is the known one or
+    /// among the next `steps`. Whether it was.
+    fn take(&mut self, index: usize, copy: RequestCopy, steps: u64, tally: Tally) -> bool {
+        let known = self.nodes[index].requests[copy.lock().0 as usize];
+        match copy.ticket().checked_sub(known) {
+            Some(0) => true,
+            Some(beyond) if beyond <= steps => {
+                self.learn(index, copy.lock(), Request { ticket: copy.ticket(), tally });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes note of a node's request word, which was refreshed.
     fn note<F: Fabric>(&mut self, index: usize, lock: u32, layout: &Layout, fabric: &F) {
+        let view = &self.nodes[index];
+        let request = Request::from_word(layout.request(view.node, LockId(lock)).cached(fabric));
+        // S4.
+        let has_not_arrived = request.ticket + 1 == view.requests[lock as usize];
+        if !has_not_arrived || mutant::is(Mutant::BelievesOldRequest) {
+            self.learn(index, LockId(lock), request);
+        }
+    }
+
+    /// Takes note of a node's request for `lock`.
+    fn learn(&mut self, index: usize, lock: LockId, Request { ticket, tally }: Request) {
         let view = &mut self.nodes[index];
-        let (node, slot) = (view.node, lock as usize);
-        let Request { ticket, tally } =
-            Request::from_word(layout.request(node, LockId(lock)).cached(fabric));
+        let (node, slot) = (view.node, lock.0 as usize);
         view.tallies[slot] = tally;
         let known = std::mem::replace(&mut view.requests[slot], ticket);
         if is_odd(ticket) && ticket != known && ticket != view.granted[slot] {
             // One request a node: an older one of it is withdrawn.
             self.queues[slot].retain(|(queued, _)| *queued != node);
             self.queues[slot].push_back((node, ticket));
-            self.wanted.insert(lock);
+            self.wanted.insert(lock.0);
         }
     }
 

@@ -1,16 +1,17 @@
 //! The shared tier `arbitrated`: slots in shared memory that a lock manager grants, as in the
 //! paper, made safe with single-writer lines.
 //!
-//! Node *i* writes only its request words (a ticket per lock: odd = wants or holds, even = idle),
-//! the manager of a term only its own grant words (per node and lock: the ticket it granted). A
-//! node holds the lock while the grant of the term it obeys equals its ticket. Release and
+//! Node *i* writes only its request words (a ticket per lock: odd = wants or holds, even = idle) and a
+//! copy of the last new one. The manager of a term writes only its own grant words (per node and lock: the
+//! ticket it granted). A node holds the lock while the grant of the term it obeys equals its ticket. Release and
 //! withdrawal are the same write (ticket + 1) and always legal, so a time-out strands nothing.
 //!
 //! Each rule breaks something when dropped (seen in a model of the protocol):
 //! - **A1** A lock is free only when *no* node has an odd request equal to its grant, looked at
 //!   over all nodes; never "the last grantee has moved on".
-//! - **A2** A ticket only grows; a node that joins again continues from its published ticket,
-//!   rounded up to even.
+//! - **A2** A ticket only grows. A node that joins again continues from the even ticket that is one or two
+//!   beyond its published one, and a recoverer leaves the same. The next ticket may have been told, and
+//!   may yet be granted: its copy arrived, and its word was lost with the host (S3).
 //! - **A3** Protected data is fully published before the release is stored; the next holder
 //!   refreshes it after it sees the grant.
 //! - **T1** Per node and lock one host-local word {term, phase, ticket}. A thread looks only at
@@ -26,18 +27,20 @@
 //!   A time-out is not a fence.
 //! - **T5** The old manager need not notice: its late grants land in words that nobody obeys.
 //!
-//! Which requests a manager reads is said in `summary` (rules S1 and S2).
+//! How a manager learns of requests is said in `summary` (rules S1 to S4).
 //!
 //! The term tells its manager: term `t` belongs to node `t mod nodes`, so two managers never
 //! claim the same one, and each writes grant words of its own (M1).
 
 mod agent;
 mod client;
+mod copy;
 mod manager;
 mod request;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod told;
 
 pub(crate) use agent::{Agent, beat_heart, newest_claim, obey_newest_term};
 pub(crate) use client::{Acquire, clear_requests};

@@ -2,6 +2,7 @@
 
 use crate::lock::stamp::{TICKET_BITS, TICKET_END, grant_word};
 use crate::lock::tally::Tally;
+use crate::mutant::{self, Mutant};
 
 /// What a request word says.
 ///
@@ -56,12 +57,14 @@ pub(crate) fn tickets_used(word: u64) -> u64 {
     if Request::is_sound(word) { Request::from_word(word).ticket } else { TICKET_END }
 }
 
-/// `word`, which wants the lock, with a ticket that does not, and `tally`. What else may be in a damaged
-/// word stays, so that it stays refused.
-pub(super) fn ended(word: u64, tally: Tally) -> u64 {
+/// `word`, with which the requests of a dead life of a node ended, with an even ticket that no request of
+/// that life had, and `tally`. The ticket is one or two beyond, as the next one after an even one may have
+/// been told without its word (A2). What else may be in a damaged word stays, so that it stays refused.
+pub(super) fn beyond(word: u64, tally: Tally) -> u64 {
     let Request { ticket, .. } = Request::from_word(word);
-    // The largest number there is is odd, and no ticket.
-    let ticket = if ticket == TICKET_END { TICKET_END - 1 } else { ticket.next_multiple_of(2) };
+    let step = if mutant::is(Mutant::ResumesTooEarly) { 1 } else { 2 };
+    // No request begins with the last even ticket. The largest number there is is odd, and no ticket.
+    let ticket = ((ticket + step) & !1).min(TICKET_END - 1);
     let rest = word & !(u64::MAX >> (64 - TICKET_BITS - Tally::BITS));
     rest | Request { ticket, tally }.word()
 }
@@ -73,12 +76,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_request_survives_its_word_and_ends_once(word: u64) {
+        fn a_request_survives_its_word_and_ends_beyond_what_it_told(word: u64) {
             let request = Request::from_word(word);
             prop_assert_eq!(Request::from_word(request.word()), request);
-            let end = ended(word, request.tally.after_death());
+            let end = beyond(word, request.tally.after_death());
             prop_assert!(!Request::from_word(end).wants());
-            prop_assert!(Request::from_word(end).ticket + 1 >= request.ticket);
+            let may_be_told = if request.wants() { request.ticket } else { request.ticket + 1 };
+            prop_assert!(Request::from_word(end).ticket > may_be_told
+                || request.ticket >= TICKET_END - 1);
             prop_assert!(Request::from_word(end).tally.tells());
             prop_assert!(Request::is_sound(word) || !Request::is_sound(end)
                 || request.ticket == TICKET_END);

@@ -1,20 +1,37 @@
-//! The one word of a node that a lock manager polls: which request of the node was its last.
+//! Two words of a node that a lock manager polls: a number that changes with requests, and a copy of
+//! the last new request. Both are in one line, and each says all by itself: the line may be torn.
 //!
-//! - **S1** Requests of a node are numbered by a counter in its host's memory. A request is published
-//!   before its number is drawn, so whoever sees number *n* finds every request up to the *n*-th.
-//! - **S2** A thread that waits for a grant compares the word with the number that it wrote. A smaller
-//!   number in the word means that another thread of the host drew its number earlier and stored it
+//! - **S1** Requests and withdrawals of a node that are told by a number have one from a counter in its
+//!   host's memory. The request's word is published before its number is drawn. So whoever sees number *n*
+//!   finds all that was told by the numbers up to *n*.
+//! - **S2** A thread that has told a number and waits for a grant compares the word with that number. A
+//!   smaller number in the word means that another thread of the host drew its number earlier and stored it
 //!   later. A manager may take that number for the only new one. The thread that waits then draws a new
 //!   number and writes it. So a request is read within two looks of the manager after the last such
 //!   store, also when the other thread has stopped or died.
+//! - **S3** A new request is not told by a number at first. Its word and a copy of it, with the lock, are
+//!   published together, with one fence. Either of them may arrive first. A manager that sees a new
+//!   copy takes its ticket for the request's, if it is one or two beyond the ticket that the manager knows.
+//!   Otherwise the manager reads the request's word, and takes the copy's ticket if it is one beyond that.
+//!   A thread that waits for a grant looks whether the copy is still its own. A copy of another thread
+//!   may have hidden it from the manager. The thread that waits then tells its request by a number.
+//! - **S4** A request's word that is one behind the ticket of a copy has not arrived yet. It is
+//!   never a release.
 //!
 //! Why S2 ends: a number is stored at most once, and only a number that was drawn before can hide a
 //! later one. The thread with the smallest number that is not yet stored is never hidden again after its
 //! store. So the threads of a host settle one after another.
+//!
+//! Why S3 loses no request: a copy that is still there when its writer looks was published before that
+//! look. Every later look of a manager finds it, until another thread stores its copy. The writer
+//! sees that at its next look. Its request's word has arrived by then, as S1 asks.
+//!
+//! Why a copy is as good as the word: the word that was there before the request had arrived before the
+//! copy was stored. A release or withdrawal in between has the ticket between the two, and its tally is
+//! the one in the copy. So the word is never more than one behind a copy. Also when the host dies with the
+//! copy arrived and the word lost: what ends the requests of the dead goes beyond that ticket (A2).
 
-use crate::fabric::{Fabric, HostMemory};
 use crate::layout::LOCKS_MAX;
-use crate::member::Seat;
 use crate::units::LockId;
 
 /// Bits of the lock.
@@ -29,12 +46,16 @@ const NUMBERS: u64 = 1 << (64 - LOCK_BITS);
 pub(super) struct Summary(u64);
 
 impl Summary {
-    fn new(number: u64, lock: LockId) -> Self {
+    pub(super) fn new(number: u64, lock: LockId) -> Self {
         Self(number << LOCK_BITS | u64::from(lock.0) & LOCK_MASK)
     }
 
     pub(super) fn from_word(word: u64) -> Self {
         Self(word)
+    }
+
+    pub(super) fn word(self) -> u64 {
+        self.0
     }
 
     /// The lock of the only request since `before`; `None` when there may be more of them.
@@ -45,7 +66,7 @@ impl Summary {
 
     /// Whether `other` has a later number than this word. Numbers go round: of two numbers the later
     /// one is less than half of all numbers ahead.
-    fn is_before(self, other: Self) -> bool {
+    pub(super) fn is_before(self, other: Self) -> bool {
         let distance = other.distance_from(self);
         distance != 0 && distance < NUMBERS / 2
     }
@@ -54,31 +75,6 @@ impl Summary {
     fn distance_from(self, before: Self) -> u64 {
         (self.0 >> LOCK_BITS).wrapping_sub(before.0 >> LOCK_BITS) % NUMBERS
     }
-}
-
-/// Tells the manager that the request of this node for `lock`, which was published before, has
-/// changed. Returns the word that was written, for [`is_hidden`].
-///
-/// Several threads of the host may do so at once. A number may then be overwritten by a smaller one. A
-/// manager that saw the larger one sees the number go back, and looks at everything. A manager that did
-/// not see it may miss a request until S2 is applied.
-pub(super) fn tell_manager<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
-    fabric: &F,
-    lock: LockId,
-) -> Summary {
-    let told = Summary::new(seat.tier().next_request(), lock);
-    seat.summary().publish(fabric, told.0);
-    told
-}
-
-/// Whether another thread of this host has overwritten `told` with a number that it drew before (S2).
-pub(super) fn is_hidden<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
-    fabric: &F,
-    told: Summary,
-) -> bool {
-    Summary(seat.summary().own(fabric)).is_before(told)
 }
 
 #[cfg(test)]

@@ -1,13 +1,19 @@
 //! Schedules of clients and a manager, step by step.
 
-use super::summary::tell_manager;
-use super::{Acquire, Manager, ManagerState, obey_newest_term};
+use std::cell::Cell;
+
+use super::copy::RequestCopy;
+use super::request::Request;
+use super::told::tell_number;
+use super::{Acquire, Manager, ManagerState, clear_requests, obey_newest_term};
 use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use crate::fabric::{Fabric, LineWords};
 use crate::layout::{FIRST_FREE_LOCK, Geometry, Layout, LockProtocol, NodeLine, NodeState};
-use crate::lock::shared_tier::SharedTier;
+use crate::lock::shared_tier::{Held, SharedTier};
+use crate::lock::tally::Tally;
 use crate::member::{HostTier, Seat};
 use crate::mutant::{self, Mutant};
-use crate::units::{Incarnation, LockId, NodeId};
+use crate::units::{Incarnation, LineOffset, LineRange, LockId, NodeId, WordOffset};
 
 const FIRST: LockId = LockId(FIRST_FREE_LOCK);
 const SECOND: LockId = LockId(FIRST.0 + 1);
@@ -59,11 +65,13 @@ impl Nodes {
         (seat, self.rack.host(node.index()))
     }
 
-    /// One round of the manager.
-    fn round(&mut self) {
+    /// One round of the manager. How often it has looked at the region.
+    fn round(&mut self) -> u32 {
         let (seat, fabric) = self.at(NodeId(1));
+        let fabric = Counting::new(fabric);
         let state = self.manager.as_mut().unwrap().poll(&seat, &fabric);
         assert!(matches!(state, ManagerState::Serving { .. }), "{state:?}");
+        fabric.looks.get()
     }
 
     /// After how many rounds of the manager, with a poll after each, `acquire` has its lock.
@@ -76,30 +84,200 @@ impl Nodes {
     }
 }
 
+/// Counts publishes and looks: fences that wait for write-backs, and fences that wait for invalidations.
+struct Counting {
+    host: SimulatedHost,
+    publishes: Cell<u32>,
+    looks: Cell<u32>,
+    written: Cell<u32>,
+    dropped: Cell<u32>,
+}
+
+impl Counting {
+    fn new(host: SimulatedHost) -> Self {
+        let [publishes, looks, written, dropped] = [(); 4].map(|()| Cell::new(0));
+        Self { host, publishes, looks, written, dropped }
+    }
+}
+
+impl Fabric for Counting {
+    fn bytes(&self) -> u64 {
+        self.host.bytes()
+    }
+
+    fn load(&self, at: WordOffset) -> u64 {
+        self.host.load(at)
+    }
+
+    fn store(&self, at: WordOffset, value: u64) {
+        self.host.store(at, value);
+    }
+
+    fn read_line(&self, at: LineOffset) -> LineWords {
+        self.host.read_line(at)
+    }
+
+    fn write_line(&self, at: LineOffset, words: &LineWords) {
+        self.host.write_line(at, words);
+    }
+
+    fn write_back(&self, lines: LineRange) {
+        self.written.set(1);
+        self.host.write_back(lines);
+    }
+
+    fn invalidate(&self, lines: LineRange) {
+        self.dropped.set(1);
+        self.host.invalidate(lines);
+    }
+
+    fn fence(&self) {
+        self.publishes.set(self.publishes.get() + self.written.take());
+        self.looks.set(self.looks.get() + self.dropped.take());
+        self.host.fence();
+    }
+
+    fn read_back(&self, lines: LineRange) {
+        self.host.read_back(lines);
+    }
+}
+
+/// Node 0 acquires `lock`, which nobody else wants. How often it published, and the manager looked.
+fn acquire(nodes: &mut Nodes, lock: LockId) -> (Held, u32, u32) {
+    let (seat, fabric) = nodes.at(NodeId(0));
+    let fabric = Counting::new(fabric);
+    let mut asks = Acquire::begin(&seat, &fabric, lock);
+    let looks = nodes.round();
+    let held = asks.poll(&seat, &fabric).unwrap().expect("it is granted in the first round");
+    (held, fabric.publishes.get(), looks)
+}
+
+#[test]
+fn an_uncontended_acquire_is_one_publish_and_one_look_of_the_manager() {
+    let mut nodes = Nodes::joined();
+    let (seat, fabric) = nodes.at(NodeId(0));
+    for lock in [FIRST, FIRST, SECOND, FIRST, SECOND, LockId(0), LockId(0), FIRST] {
+        let (held, publishes, looks) = acquire(&mut nodes, lock);
+        assert_eq!((publishes, looks), (1, 1), "{lock:?}");
+        Acquire::release(held, &seat, &fabric);
+    }
+}
+
+#[test]
+fn a_request_with_a_large_tally_is_read() {
+    let mut nodes = Nodes::joined();
+    let (seat, fabric) = nodes.at(NodeId(0));
+    for (tally, looks) in [(5, 1), ((1 << 14) - 2, 1), ((1 << 14) - 1, 2), ((1 << 14) + 1, 2)] {
+        let (held, ..) = acquire(&mut nodes, FIRST);
+        Acquire::release(held, &seat, &fabric);
+        // As if holders of other hosts had died since.
+        let Request { ticket, .. } = Request::from_word(seat.request(FIRST).own(&fabric));
+        let request = Request { ticket, tally: Tally::from_low_bits(tally) };
+        seat.request(FIRST).publish(&fabric, request.word());
+        let (held, _, looked) = acquire(&mut nodes, FIRST);
+        assert_eq!((held.after_death, looked), (tally % 2 == 1, looks), "tally {tally}");
+        Acquire::release(held, &seat, &fabric);
+    }
+}
+
 /// A thread of node 0 draws its number, stands still, and stores it after a second thread has drawn
 /// and stored the next number. The first thread never goes on. After how many rounds of the manager the
 /// second thread has its lock, which nobody else wants.
-fn rounds_beside_a_late_store() -> Option<u32> {
+fn rounds_beside_a_late_number() -> Option<u32> {
     let mut nodes = Nodes::joined();
     let (seat, fabric) = nodes.at(NodeId(0));
-    seat.request(FIRST).publish(&fabric, 1);
+    let (mut second, copy) = begin_beside_a_copy(&nodes);
     // What the first thread stores, once it goes on: its number, and its lock.
     let late = {
         let before = seat.summary().own(&fabric);
-        tell_manager(&seat, &fabric, FIRST);
+        tell_number(&seat, &fabric, FIRST);
         let late = seat.summary().own(&fabric);
         seat.summary().publish(&fabric, before);
         late
     };
-    let mut second = Acquire::begin(&seat, &fabric, SECOND);
+    seat.request_copy().publish(&fabric, copy);
+    assert_eq!(second.poll(&seat, &fabric), Ok(None), "it tells a number");
     seat.summary().publish(&fabric, late);
+    nodes.rounds_until_held(&mut second)
+}
+
+/// A second thread of node 0 asks for its lock beside a first, which has yet to store the copy of its
+/// request. The second thread, and that copy.
+fn begin_beside_a_copy(nodes: &Nodes) -> (Acquire, u64) {
+    let (seat, fabric) = nodes.at(NodeId(0));
+    let request = Request { ticket: 1, tally: Tally::default() };
+    seat.request(FIRST).publish(&fabric, request.word());
+    let second = Acquire::begin(&seat, &fabric, SECOND);
+    (second, RequestCopy::new(FIRST, request).word())
+}
+
+/// As [`rounds_beside_a_late_number`], of copies of the requests.
+fn rounds_beside_a_late_copy() -> Option<u32> {
+    let mut nodes = Nodes::joined();
+    let (seat, fabric) = nodes.at(NodeId(0));
+    let (mut second, copy) = begin_beside_a_copy(&nodes);
+    seat.request_copy().publish(&fabric, copy);
     nodes.rounds_until_held(&mut second)
 }
 
 #[test]
 fn a_request_is_granted_though_a_smaller_number_was_stored_over_its_own() {
     // The first round reads the request of the first thread only.
-    assert_eq!(rounds_beside_a_late_store(), Some(2));
-    let once = mutant::with(Some(Mutant::TellsOnce), rounds_beside_a_late_store);
+    assert_eq!(rounds_beside_a_late_number(), Some(2));
+    let once = mutant::with(Some(Mutant::TellsOnce), rounds_beside_a_late_number);
     assert_eq!(once, None, "without S2 the request is never read");
+}
+
+#[test]
+fn a_request_is_granted_though_the_copy_of_another_was_stored_over_its_own() {
+    assert_eq!(rounds_beside_a_late_copy(), Some(2));
+    let once = mutant::with(Some(Mutant::TellsByCopyOnly), rounds_beside_a_late_copy);
+    assert_eq!(once, None, "without S3 the request is never read");
+}
+
+/// The copy of a request arrives, and the manager grants it before its word arrives. Whether the manager
+/// grants the lock to another node as well, which looks at it.
+fn is_granted_twice() -> bool {
+    let mut nodes = Nodes::joined();
+    let (seat, fabric) = nodes.at(NodeId(0));
+    let request = Request { ticket: 1, tally: Tally::default() };
+    seat.request_copy().publish(&fabric, RequestCopy::new(FIRST, request).word());
+    nodes.round();
+    let (other, its_fabric) = nodes.at(NodeId(1));
+    let mut asks = Acquire::begin(&other, &its_fabric, FIRST);
+    (0..3).any(|_| {
+        nodes.round();
+        asks.poll(&other, &its_fabric).unwrap().is_some()
+    })
+}
+
+#[test]
+fn a_word_that_has_not_arrived_is_no_release() {
+    assert!(!is_granted_twice());
+    let believes = mutant::with(Some(Mutant::BelievesOldRequest), is_granted_twice);
+    assert!(believes, "without S4 the lock is held twice");
+}
+
+/// The copy of a request arrives, its word is lost with the host, and the manager grants it. Whether
+/// another node has the lock after the requests of the dead were cleared.
+fn is_freed_of_the_dead() -> bool {
+    let mut nodes = Nodes::joined();
+    let (seat, fabric) = nodes.at(NodeId(0));
+    let request = Request { ticket: 1, tally: Tally::default() };
+    seat.request_copy().publish(&fabric, RequestCopy::new(FIRST, request).word());
+    nodes.round();
+    let (other, its_fabric) = nodes.at(NodeId(1));
+    let mut asks = Acquire::begin(&other, &its_fabric, FIRST);
+    clear_requests(&nodes.layout, &its_fabric, NodeId(0));
+    (0..3).any(|_| {
+        nodes.round();
+        asks.poll(&other, &its_fabric).unwrap().is_some()
+    })
+}
+
+#[test]
+fn what_was_told_without_its_word_ends_with_its_host() {
+    assert!(is_freed_of_the_dead());
+    let early = mutant::with(Some(Mutant::ResumesTooEarly), is_freed_of_the_dead);
+    assert!(!early, "without A2 nobody releases what was granted");
 }

@@ -1,0 +1,74 @@
+//! How a node's threads tell the lock manager that they ask for a lock (S1 to S3).
+
+use super::copy::RequestCopy;
+use super::request::Request;
+use super::summary::Summary;
+use crate::fabric::{Fabric, HostMemory, PublishBatch};
+use crate::member::Seat;
+use crate::mutant::{self, Mutant};
+use crate::units::LockId;
+
+/// What a thread that waits told the lock manager last.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Told {
+    /// Its request.
+    Copy(RequestCopy),
+    /// A number, after its request's word had arrived.
+    Number(Summary),
+}
+
+impl Told {
+    /// Publishes the request of this node for `lock` and the copy of it, with one fence (S3).
+    pub(super) fn publish<F: Fabric, H: HostMemory>(
+        seat: &Seat<H>,
+        fabric: &F,
+        lock: LockId,
+        request: Request,
+    ) -> Self {
+        let copy = RequestCopy::new(lock, request);
+        let mut batch = PublishBatch::new(fabric);
+        batch.word(seat.request(lock), request.word());
+        batch.word(seat.request_copy(), copy.word());
+        batch.publish();
+        Self::Copy(copy)
+    }
+
+    /// For a thread whose request for `lock` is published and not granted yet. Tells the lock manager by a
+    /// number when another thread of the host has overwritten what this one told (S2, S3).
+    pub(super) fn repeat_if_hidden<F: Fabric, H: HostMemory>(
+        &mut self,
+        seat: &Seat<H>,
+        fabric: &F,
+        lock: LockId,
+    ) {
+        let is_hidden = match *self {
+            Self::Copy(copy) => {
+                !mutant::is(Mutant::TellsByCopyOnly)
+                    && seat.request_copy().own(fabric) != copy.word()
+            }
+            Self::Number(number) => {
+                !mutant::is(Mutant::TellsOnce)
+                    && Summary::from_word(seat.summary().own(fabric)).is_before(number)
+            }
+        };
+        if is_hidden {
+            *self = Self::Number(tell_number(seat, fabric, lock));
+        }
+    }
+}
+
+/// Tells the manager that the request of this node for `lock`, which was published before, has
+/// changed (S1). Returns the word that was written.
+///
+/// Several threads of the host may do so at once. A number may then be overwritten by a smaller one. A
+/// manager that saw the larger one sees the number go back, and looks at everything. A manager that did
+/// not see it may miss a request until S2 is applied.
+pub(super) fn tell_number<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    lock: LockId,
+) -> Summary {
+    let told = Summary::new(seat.tier().next_request(), lock);
+    seat.summary().publish(fabric, told.word());
+    told
+}
