@@ -362,10 +362,11 @@ fn who_has_used_up_its_tickets_is_refused_and_keeps_nobody_from_the_lock() {
     };
     let remote = rack.thread(1);
     {
-        // A life of node 0 that has asked very often, but for once.
+        // A life of node 0 that has asked very often. The next life begins two tickets later (A2), which
+        // leaves it one.
         let first = rack.thread(0);
         let at = request(&first);
-        first.fabric().store(at, (1 << 38) - 4);
+        first.fabric().store(at, (1 << 38) - 6);
         first.fabric().publish(LineRange::one(at.line()));
         first.leave();
     }
