@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use super::consensus::Ballots;
 use super::door::{Marks, Outside, Visitor};
 use super::settle::{Settling, settle_own, settle_recoveries};
-use super::slot::{Slot, is_unreadable, make_good, recoverers_at_work};
+use super::slot::{Slot, is_unreadable, last_named, make_good, recoverers_at_work};
 use super::stillness::Stillness;
 use super::{
     HOST_TIER_FOLDER, HostTier, Liveness, Member, MembershipLost, ProcessIdentity, SUSPECT_MS, Seat,
@@ -322,7 +322,8 @@ fn take_slot<F: Fabric, H: HostMemory>(
 
 /// L5: the former life of this host may have held programs' locks, which are released in its name further on.
 /// First goes to the device what its programs may have written, by the map in its tier, if that is there
-/// still.
+/// still. The tier of an older life says nothing of it: a life between the two had its tier in another
+/// folder, a container's say.
 fn settle_holders<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, uuid: [u64; 2]) {
     let (layout, node) = (seat.layout(), seat.node());
     let mut locks = (0..layout.locks()).map(LockId).filter(|lock| is_for_programs(*lock));
@@ -330,8 +331,9 @@ fn settle_holders<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, uuid: [u
         return;
     }
     let mut settling = match seat.tier().life(uuid, node) {
-        Some(_) => Settling::begin(seat),
-        None => Settling::all_heaps(layout, fabric),
+        // Also of a life that came no further than its tier: it had settled this before it made that.
+        Some(life) if life >= last_named(layout, fabric, node) => Settling::begin(seat),
+        _ => Settling::all_heaps(layout, fabric),
     };
     while !settling.step(fabric) {
         beat_heart(seat, fabric);

@@ -296,3 +296,29 @@ fn the_heart_beats_while_much_is_settled_and_untouched_chunks_are_left_out() {
     assert!(lines.iter().all(|word| !dirty.contains(&word.line())));
     assert!(dirty.contains(&WordOffset::new(untouched).unwrap().line()), "nobody was told of it");
 }
+
+/// The tier of this life lies in another folder than that of the life before last, say in a container's:
+/// the map in that one says nothing of the last life.
+#[test]
+fn a_host_that_comes_again_does_not_settle_by_the_map_of_an_older_life() {
+    for protocol in PROTOCOLS {
+        let bed = Bed::new(protocol);
+        let far = bed.process(1, 4);
+        let object = counter(&bed, &far);
+        bed.kill_first_host(&[]);
+        // The second life, on the same machine, with a tier of its own.
+        let elsewhere = SimulatedRack::sticky(1, 4096);
+        let memory = elsewhere.host_memory(0, HostTier::words_of(&bed.geometry));
+        let (identity, me) = (HostIdentity::simulated(0), ProcessIdentity::new(3, 1));
+        let (fabric, dead) = (bed.rack.host(0), bed.dead.clone());
+        let dies = Member::join(fabric, memory, 0, &identity, me, dead, &bed.clock).unwrap();
+        let guard = bed.acquire(&dies);
+        count(&dies, &object, true);
+        std::mem::forget(guard);
+        std::mem::forget(dies);
+        bed.kill(3);
+        let _again = bed.process(0, 6);
+        let line = word_of(&object).line();
+        assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
+    }
+}
