@@ -108,7 +108,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
         redo_own(seat, fabric, self.held.lock);
         let queue = seat.tier().queue(self.held.lock);
         if is_for_programs(self.held.lock) && std::thread::panicking() && !self.unwinds {
-            queue.abandon(self.member.token());
+            queue.abandon(self.member.token(), 0);
             return;
         }
         if let Some(cohort) = self.next_cohort()

@@ -30,8 +30,21 @@ impl HolderToken {
         self.0
     }
 
+    /// Low half-word of the tokens that name no process.
+    const NOBODY_LOW: u64 = 0xfffe;
     /// Names no process: what a thread leaves in a lock that it gave up while unwinding.
-    pub(super) const NOBODY: Self = Self(0xfffe);
+    pub(super) const NOBODY: Self = Self(Self::NOBODY_LOW);
+
+    /// Names no process: what a thread leaves in a lock that it gave up, with how far it had come, in 48
+    /// bits.
+    pub(super) fn nobody_at(progress: u64) -> Self {
+        Self(progress << 16 | Self::NOBODY_LOW)
+    }
+
+    /// How far the thread had come that left this token, if the token names no process.
+    pub(super) fn progress_of_nobody(self) -> Option<u64> {
+        (self.0 & 0xffff == Self::NOBODY_LOW).then_some(self.0 >> 16)
+    }
 
     /// The holder's registry slot.
     #[must_use]
@@ -188,7 +201,13 @@ mod tests {
 
     #[test]
     fn nobody_has_the_place_that_an_unwinding_holder_names() {
-        assert!(HolderToken::NOBODY.process().0 >= crate::member::PROCESSES_MAX);
+        for progress in [0, 1, (1 << 48) - 1] {
+            let nobody = HolderToken::nobody_at(progress);
+            assert!(nobody.process().0 >= crate::member::PROCESSES_MAX);
+            assert_eq!(nobody.progress_of_nobody(), Some(progress));
+        }
+        assert_eq!(HolderToken::NOBODY, HolderToken::nobody_at(0));
+        assert_eq!(token(255).progress_of_nobody(), None);
     }
 
     #[test]

@@ -146,11 +146,15 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
                         let held = Held::passed(seat, lock, cohort.after_death);
                         held.map(|held| (held, cohort))
                     }
-                    Turn::Recovered if is_unsettled(seat, lock) => {
-                        self.stage = Stage::Settling(Settling::begin(seat));
+                    Turn::Recovered | Turn::GivenUp { .. } if is_unsettled(seat, lock) => {
+                        let settling = match turn {
+                            Turn::GivenUp { settled } => Settling::go_on(seat, settled),
+                            _ => Settling::begin(seat),
+                        };
+                        self.stage = Stage::Settling(settling);
                         return Ok(None);
                     }
-                    Turn::Recovered => {
+                    Turn::Recovered | Turn::GivenUp { .. } => {
                         recover_seat(seat, fabric, lock);
                         None
                     }
@@ -216,8 +220,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for PendingLock<'_, F, H, L> {
                     queue.release(token);
                 }
             }
-            // The next to look begins anew, or the agent.
-            Stage::Settling(_) => queue.abandon(token),
+            // The next to look goes on from there, or the agent begins anew.
+            Stage::Settling(settling) => queue.abandon(token, settling.settled()),
             Stage::Competing(competitor) => {
                 competitor.withdraw(seat, fabric);
                 queue.release(token);

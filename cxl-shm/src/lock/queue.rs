@@ -11,7 +11,9 @@
 //! - **Q3** The word of a dead waiter is cleared by whoever finds it dead, and by whoever has its
 //!   place in the registry next. A dead owner is taken over like a free lock, and the taker is told:
 //!   what the dead one left half done is redone or undone before anything else. An owner that cannot end
-//!   its turn in order leaves a token that names nobody.
+//!   its turn in order leaves a token that names nobody, with how far it has settled what the dead one
+//!   stored (L5): whoever takes the lock next goes on from there. So waiters with short time-outs settle
+//!   all of it together, however much that is.
 //! - **Q4** Who passes looks for waiters again after it has passed, and who withdraws looks at the
 //!   owner word after it has cleared its own: whichever looks last sees that nobody is left to take
 //!   the lock over, and releases it. What both miss by dying is found by the host's agent.
@@ -104,6 +106,8 @@ pub(crate) enum Turn {
     Passed(Cohort),
     /// Its owner died: it is recovered from first (Q3).
     Recovered,
+    /// Its owner gave it up, and had settled so much (Q3). Else as after a death.
+    GivenUp { settled: u64 },
 }
 
 /// What nobody looked after.
@@ -199,10 +203,12 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
         let turn = match Owner::from_word(found) {
             Owner::Free => Turn::Fresh,
             Owner::Passed(cohort) => Turn::Passed(cohort),
-            // Given up: nobody need be asked.
-            Owner::Thread(HolderToken::NOBODY) => Turn::Recovered,
-            Owner::Thread(owner) if thorough && !living.holds(owner) => Turn::Recovered,
-            Owner::Thread(_) => return None,
+            Owner::Thread(owner) => match owner.progress_of_nobody() {
+                // Nobody need be asked.
+                Some(settled) => Turn::GivenUp { settled },
+                None if thorough && !living.holds(owner) => Turn::Recovered,
+                None => return None,
+            },
         };
         if let Some((slot, word)) = self.first_before(me, place.ticket) {
             if thorough && !living.waits(slot) {
@@ -294,9 +300,9 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
     }
 
     /// Gives the lock up as a dead owner does: the shared lock is held, and what its holder left is not
-    /// ended. The next who looks recovers it, or the agent.
-    pub(crate) fn abandon(&self, me: HolderToken) {
-        let nobody = HolderToken::NOBODY.word();
+    /// ended, but `settled` so far. The next who looks goes on from there, or the agent begins anew.
+    pub(crate) fn abandon(&self, me: HolderToken, settled: u64) {
+        let nobody = HolderToken::nobody_at(settled).word();
         let _ = self.memory.compare_exchange(self.words.owner, me.word(), nobody);
     }
 

@@ -104,6 +104,9 @@ pub(super) fn publish_in_parts<F: Fabric>(
     }
 }
 
+/// Largest number that [`Settling::settled`] says.
+const SETTLED_MAX: u64 = (1 << 48) - 1;
+
 /// What programs of this host may have written goes to the device, in parts: for a lock whose holder died,
 /// before it is released (L5). Nobody knows what that lock guards. So it is all chunks of which programs of
 /// this host have been told, or have told, an address since the host joined: 3 ns a line of 64 bytes where
@@ -121,6 +124,19 @@ impl Settling {
         Self::of(layout, |chunk| seat.tier().may_be_written(chunk, layout.chunks()))
     }
 
+    /// Goes on where another stopped that had come as far as `settled` for the same death. A chunk that the
+    /// map has since then was first written by processes that live.
+    pub(crate) fn go_on<H: HostMemory>(seat: &Seat<H>, settled: u64) -> Self {
+        let Self { parts, .. } = Self::begin(seat);
+        Self::with(parts.filter(|part| part.start().bytes() / LINE_BYTES >= settled).collect())
+    }
+
+    /// How far it has come: the number of the first line of the region that is left, in at most 48 bits.
+    pub(crate) fn settled(&self) -> u64 {
+        let left = self.parts.as_slice().first();
+        left.map_or(SETTLED_MAX, |part| (part.start().bytes() / LINE_BYTES).min(SETTLED_MAX))
+    }
+
     /// Without a map: the heaps of all nodes, by the chunk table as it is on the device.
     pub(crate) fn all_heaps<F: Fabric>(layout: &Layout, fabric: &F) -> Self {
         fabric.refresh(layout.chunk_table());
@@ -135,7 +151,10 @@ impl Settling {
     fn of(layout: &Layout, is_written: impl Fn(ChunkId) -> bool) -> Self {
         let chunks = (0..layout.chunks()).map(ChunkId).filter(|chunk| is_written(*chunk));
         let chunks = chunks.map(|chunk| LineRange::covering(layout.chunk(chunk)));
-        let parts: Vec<LineRange> = chunks.flat_map(|lines| lines.parts(PART_LINES)).collect();
+        Self::with(chunks.flat_map(|lines| lines.parts(PART_LINES)).collect())
+    }
+
+    fn with(parts: Vec<LineRange>) -> Self {
         let lines = parts.iter().map(|part| part.lines()).sum();
         Self { parts: parts.into_iter(), lines }
     }

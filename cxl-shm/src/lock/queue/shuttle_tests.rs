@@ -141,7 +141,9 @@ impl Host {
                 cohort = passed;
             }
             // Redo, close, release; then from the start.
-            Turn::Recovered => self.shared.store(false, Ordering::SeqCst),
+            Turn::Recovered | Turn::GivenUp { .. } => {
+                self.shared.store(false, Ordering::SeqCst);
+            }
         }
         if one_in(10) {
             self.die(slot);

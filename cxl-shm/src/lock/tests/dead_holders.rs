@@ -297,6 +297,26 @@ fn the_heart_beats_while_much_is_settled_and_untouched_chunks_are_left_out() {
     assert!(dirty.contains(&WordOffset::new(untouched).unwrap().line()), "nobody was told of it");
 }
 
+/// Much is to be settled, and whoever comes has a short time-out. The agent has no turn: a living thread
+/// has the lock whenever it looks.
+#[test]
+fn waiters_that_give_up_while_they_settle_come_to_an_end_together() {
+    let geometry = Geometry { region_bytes: 64 << 20, chunk_bytes: 4 << 20, ..GEOMETRY };
+    let bed = Bed::with(LockProtocol::Bakery, geometry);
+    let (dies, beside) = (bed.process(0, 3), [4, 6].map(|pid| bed.process(0, pid)));
+    dies.may_write(dies.layout().payload());
+    let last = WordOffset::new(dies.layout().payload().end() - 64).unwrap();
+    let guard = bed.acquire(&dies);
+    dies.fabric().store(last, 1);
+    std::mem::forget(guard);
+    bed.kill(3);
+    // 4 MiB at each look, 5 looks a try.
+    let had = (0..8).find_map(|time| beside[time % 2].lock_shared(LOCK, &bed.clock, 5).ok());
+    let had = had.expect("somebody has settled all of it");
+    assert!(had.previous_holder_died());
+    assert!(!bed.rack.dirty_lines(0).contains(&last.line()), "it comes later");
+}
+
 /// The tier of this life lies in another folder than that of the life before last, say in a container's:
 /// the map in that one says nothing of the last life.
 #[test]
