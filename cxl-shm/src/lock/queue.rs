@@ -184,8 +184,8 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
         Place { ticket }
     }
 
-    /// One look whether it is our turn: never waits. `thorough` also asks, once, whether who is in
-    /// our way still lives, which is a system call.
+    /// One look whether it is our turn: never waits. `thorough` also asks whether who is in our way still
+    /// lives, which is a system call for each dead waiter and one for the first that lives.
     ///
     /// With a turn the place in the queue is gone, and the lock is ours until [`release`] or
     /// [`pass`].
@@ -210,12 +210,13 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
                 None => return None,
             },
         };
-        if let Some((slot, word)) = self.first_before(me, place.ticket) {
-            if thorough && !living.waits(slot) {
-                // A CAS: its successor in the registry may wait by now.
-                let _ = self.memory.compare_exchange(self.wait_at(slot), word, 0);
+        // All of the dead at once: looks that ask become rare.
+        while let Some((slot, word)) = self.first_before(me, place.ticket) {
+            if !thorough || living.waits(slot) {
+                return None;
             }
-            return None;
+            // A CAS: its successor in the registry may wait by now.
+            let _ = self.memory.compare_exchange(self.wait_at(slot), word, 0);
         }
         // SYNC POINT: pairs with the CAS in `pass` and in `release`.
         self.memory.compare_exchange(self.words.owner, found, me.word()).ok()?;

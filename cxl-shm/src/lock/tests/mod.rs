@@ -2,6 +2,7 @@
 //! deaths and a silent manager mean for those who come next.
 
 mod dead_holders;
+mod dead_waiters;
 mod silence;
 
 use std::cell::{Cell, RefCell};
@@ -12,7 +13,7 @@ use super::SharedGuard;
 use crate::clock::Clock;
 use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
 use crate::layout::{Geometry, LockProtocol, Superblock, format_superblock};
-use crate::member::{HostIdentity, HostTier, Liveness, Member, ProcessIdentity};
+use crate::member::{HostIdentity, HostLockName, HostTier, Liveness, Member, ProcessIdentity};
 use crate::units::LockId;
 
 /// The number of the agent of host 0.
