@@ -2,7 +2,8 @@
 
 use super::host::HolderToken;
 use super::pending::is_thorough;
-use super::queue::{HostQueue, Idle, Living, Place, STOPPED_MS, Turn};
+use super::queue::{HostQueue, Living, Place, Turn};
+use super::stopped_watch::StoppedWatch;
 use crate::clock::Clock;
 use crate::fabric::HostMemory;
 
@@ -53,8 +54,7 @@ fn wait<H: HostMemory>(
     until_ms: Option<u64>,
 ) -> Option<bool> {
     let mut waiting = Waiting { queue, me, place: queue.enter(me), has_turn: false };
-    // Who leaves the lock free, and since when by our clock.
-    let mut idle: Option<(Idle, u64)> = None;
+    let mut before = StoppedWatch::default();
     for tries in 0u32.. {
         queue.stay(me, waiting.place);
         let is_over = until_ms.is_some_and(|until_ms| clock.now_ms() >= until_ms);
@@ -68,15 +68,7 @@ fn wait<H: HostMemory>(
         if is_over {
             return None;
         }
-        idle = queue.idle_before(me, waiting.place).map(|found| {
-            let since_ms = idle.filter(|(known, _)| *known == found).map(|(_, since_ms)| since_ms);
-            (found, since_ms.unwrap_or_else(|| clock.now_ms()))
-        });
-        if let Some((stopped, since_ms)) = idle
-            && clock.now_ms().saturating_sub(since_ms) >= STOPPED_MS
-        {
-            queue.pass_over(stopped);
-        }
+        before.look(queue, me, waiting.place, living, thorough, || clock.now_ms());
         clock.pause(tries.min(u32::MAX - 2));
     }
     unreachable!("a wait ends with a turn")
@@ -87,7 +79,7 @@ mod tests {
     use std::cell::{Cell, RefCell};
 
     use super::super::host::HostLock;
-    use super::super::queue::QueueWords;
+    use super::super::queue::{QueueWords, STOPPED_MS};
     use super::*;
     use crate::fabric::simulated::{SimulatedHostMemory, SimulatedRack};
     use crate::member::ProcessSlot;
@@ -214,6 +206,25 @@ mod tests {
         assert!(!queue.take_unwaited(token(0)));
         assert_eq!(queue.look(token(3), late, &Others, true), None);
         assert_eq!(queue.look(token(2), stopped, &Others, true), Some(Turn::Fresh));
+    }
+
+    #[test]
+    fn a_stopped_waiter_does_not_keep_what_a_dead_or_an_unwinding_holder_left() {
+        for panics in [false, true] {
+            let memory = memory();
+            let queue = queue(&memory);
+            assert!(queue.take_unwaited(token(0)));
+            let stopped = queue.enter(token(2));
+            let (pauses, recovered) = wait(&memory, |pause| match (pause, panics) {
+                (1, true) => HostLock::new(&memory, WORDS.owner).abandon(token(0)),
+                (1, false) => memory.store(WORDS.owner, token(DEAD).word()),
+                _ => {}
+            });
+            assert!(recovered && pauses < 4 * STOPPED_MS, "{pauses}");
+            queue.release(token(1));
+            queue.stay(token(2), stopped);
+            assert_eq!(queue.look(token(2), stopped, &Others, true), Some(Turn::Fresh));
+        }
     }
 
     #[test]

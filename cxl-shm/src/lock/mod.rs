@@ -13,8 +13,8 @@
 //! - **L3** No lock between hosts is taken on the path of a prefix lookup or a fetch. They guard
 //!   the chunk table, named roots and the formatting of segments.
 //! - **L4** No waiter is overtaken without bound: threads of a host take turns in the order in which
-//!   they came, a host that has had the lock goes to the end of the hosts' queue, and what is passed
-//!   within a host is bounded.
+//!   they came, but for one that is stopped (Q6 in `queue`), a host that has had the lock goes to the end
+//!   of the hosts' queue, and what is passed within a host is bounded.
 //! - **L5** Nothing that a dead holder of a program's lock stored appears after the lock was released for
 //!   it. Every later holder is told of the death, until one says that the data is consistent (`tally`).
 //!
@@ -34,6 +34,7 @@ mod pending;
 mod queue;
 mod shared_tier;
 pub(crate) mod stamp;
+mod stopped_watch;
 mod table;
 mod tally;
 #[cfg(test)]

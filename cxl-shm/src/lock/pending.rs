@@ -6,6 +6,7 @@ use super::guard::{is_unsettled, recover_seat, release_passed};
 use super::manager_watch::ManagerWatch;
 use super::queue::{Cohort, Place, Turn};
 use super::shared_tier::{Competitor, DamagedRequest, Held, SharedTier};
+use super::stopped_watch::StoppedWatch;
 use super::{Contention, LockError, SharedGuard};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
@@ -42,7 +43,7 @@ pub struct PendingLock<'m, F: Fabric, H: HostMemory, L: Liveness> {
 #[derive(Debug)]
 enum Stage {
     /// In the host's queue.
-    Queued(Place),
+    Queued(Place, StoppedWatch),
     /// The host's turn is ours, and the one before us died with the lock: what programs may have written
     /// goes to the device, a part at each poll.
     Settling(Settling),
@@ -52,11 +53,17 @@ enum Stage {
     Over,
 }
 
+impl Stage {
+    fn queued(place: Place) -> Self {
+        Self::Queued(place, StoppedWatch::default())
+    }
+}
+
 impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     pub(crate) fn begin(member: &'m Member<F, H, L>, lock: LockId, clock: &'m dyn Clock) -> Self {
         let place = member.seat().tier().queue(lock).enter(member.token());
-        let watch = ManagerWatch::default();
-        Self { member, clock, lock, stage: Stage::Queued(place), looks: 0, watch }
+        let (stage, watch) = (Stage::queued(place), ManagerWatch::default());
+        Self { member, clock, lock, stage, looks: 0, watch }
     }
 
     /// A few operations towards the lock; never waits. The guard, once the lock is held.
@@ -106,7 +113,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     /// Takes the lock if nobody else wants it.
     pub(crate) fn try_once(mut self) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
         let guard = self.step(true)?;
-        if guard.is_some() || matches!(self.stage, Stage::Queued(_)) {
+        if guard.is_some() || matches!(self.stage, Stage::Queued(..)) {
             return Ok(guard);
         }
         let (seat, fabric) = (self.member.seat(), self.member.fabric());
@@ -124,7 +131,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     }
 
     fn timed_out(&self, timeout_ms: u64) -> LockError {
-        let is_queued = matches!(self.stage, Stage::Queued(_));
+        let is_queued = matches!(self.stage, Stage::Queued(..));
         let others = Contention::look(self.member, self.lock, is_queued);
         LockError::TimedOut { lock: self.lock, timeout_ms, others }
     }
@@ -135,9 +142,14 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
         member.check_member()?;
         let (seat, fabric) = (member.seat(), member.fabric());
         match &mut self.stage {
-            Stage::Queued(place) => {
+            Stage::Queued(place, before) => {
                 let queue = seat.tier().queue(lock);
-                let Some(turn) = queue.look(member.token(), *place, member, thorough) else {
+                let me = member.token();
+                // Q6: we may have been stopped ourselves.
+                queue.stay(me, *place);
+                let Some(turn) = queue.look(me, *place, member, thorough) else {
+                    let now_ms = || self.clock.now_ms();
+                    before.look(&queue, me, *place, member, thorough, now_ms);
                     return Ok(None);
                 };
                 let passed = match turn {
@@ -195,7 +207,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
             // What was passed could be taken over, what others hold in this host too.
             let queue = seat.tier().queue(lock);
             queue.release(member.token());
-            self.stage = Stage::Queued(queue.enter(member.token()));
+            self.stage = Stage::queued(queue.enter(member.token()));
             return Err(LockError::TicketsUsedUp { node: seat.node(), lock });
         }
         self.stage = Stage::Competing(Competitor::begin(seat, fabric, lock));
@@ -213,7 +225,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for PendingLock<'_, F, H, L> {
         let (seat, fabric) = (self.member.seat(), self.member.fabric());
         let (queue, token) = (seat.tier().queue(self.lock), self.member.token());
         match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Queued(_) => {
+            Stage::Queued(..) => {
                 // Passed to us in the last moment, and nobody else is there (Q4).
                 if queue.withdraw(token) {
                     release_passed(seat, fabric, self.lock);

@@ -18,12 +18,13 @@
 //!   owner word after it has cleared its own: whichever looks last sees that nobody is left to take
 //!   the lock over, and releases it. What both miss by dying is found by the host's agent.
 //! - **Q5** The host locks that threads wait for have the same queues, with waiters' words of their own,
-//!   and are never passed: there is no shared tier. *Passed* is what a holder leaves that unwinds (H-L2
-//!   in `host`). A thread takes a free one at once only when nobody waits for it: a thread that releases
-//!   a lock and wants it again goes behind all that wait.
-//! - **Q6** A waiter for a host lock that leaves the lock free for [`STOPPED_MS`], by the clock of the
+//!   and are never passed: there is no shared tier. A holder that unwinds leaves a token that names nobody
+//!   (H-L2 in `host`). A thread takes a free one at once only when nobody waits for it: a thread that
+//!   releases a lock and wants it again goes behind all that wait.
+//! - **Q6** A waiter that could take the lock (Q2) and leaves it for [`STOPPED_MS`], by the clock of a
 //!   waiter behind it, loses its word: it is stopped, and a stopped process costs its host nothing. It
-//!   writes the word again, with the same ticket, when it goes on.
+//!   writes the word again, with the same ticket, when it goes on. That is so for the locks between hosts
+//!   and for host locks.
 
 #[cfg(test)]
 mod loom_tests;
@@ -48,7 +49,7 @@ const PASSES_MASK: u64 = 0x7fff;
 const ELAPSED_SHIFT: u32 = 32;
 const ELAPSED_US_MAX: u64 = u32::MAX as u64;
 
-/// How long a waiter may leave a host lock free before it is taken for stopped (Q6), in milliseconds:
+/// How long a waiter may leave a lock free before it is taken for stopped (Q6), in milliseconds:
 /// many times what a thread waits for a processor.
 pub(crate) const STOPPED_MS: u64 = 20;
 
@@ -239,12 +240,28 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
             && self.memory.compare_exchange(self.words.owner, 0, me.word()).is_ok()
     }
 
-    /// The word of the first that came before us, when it could take the lock (Q6).
-    pub(crate) fn idle_before(&self, me: HolderToken, place: Place) -> Option<Idle> {
-        // Of a host lock "passed" says that its holder unwound, and who takes it is told (H-L2).
-        let owner = Owner::from_word(self.memory.load(self.words.owner));
-        let is_free = matches!(owner, Owner::Free | Owner::Passed(_));
-        let first = is_free.then(|| self.first_before(me, place.ticket)).flatten();
+    /// The word of the first that came before us, when it could take the lock (Q6). `dead` is the owner that
+    /// was found dead last: `thorough` asks whether the present one lives.
+    pub(crate) fn idle_before(
+        &self,
+        me: HolderToken,
+        place: Place,
+        living: &impl Living,
+        thorough: bool,
+        dead: &mut Option<HolderToken>,
+    ) -> Option<Idle> {
+        let could_take = match Owner::from_word(self.memory.load(self.words.owner)) {
+            Owner::Free | Owner::Passed(_) => true,
+            Owner::Thread(owner) if owner.progress_of_nobody().is_some() => true,
+            // Who is dead stays so, and nobody else ever has its token.
+            Owner::Thread(owner) if *dead == Some(owner) => true,
+            Owner::Thread(owner) => {
+                let is_dead = thorough && !living.holds(owner);
+                *dead = is_dead.then_some(owner).or(*dead);
+                is_dead
+            }
+        };
+        let first = could_take.then(|| self.first_before(me, place.ticket)).flatten();
         first.map(|(slot, word)| Idle { slot, word })
     }
 

@@ -315,7 +315,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 
     /// Begins to take a lock between hosts, for callers that wait for several things: it is polled,
     /// and withdrawn when dropped. Who polls it less often than every 500 ms does not learn that the lock
-    /// manager is silent: a longer time between two looks counts as a pause of the caller (G0).
+    /// manager is silent: a longer time between two looks counts as a pause of the caller (G0). One that is
+    /// not polled for 20 ms while it could have the lock may be overtaken by other threads of its host (Q6
+    /// in `lock/queue.rs`).
     ///
     /// # Panics
     /// When the region has no such lock, or this member waits in its host for another one already.
