@@ -148,10 +148,11 @@ pub(super) fn is_unsettled<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool 
 
 /// Ends what nobody of this host looks after: locks whose holders died, and locks that were passed
 /// and not taken over. For the agent, at each beat, which goes on to beat while much is moved to the device.
-/// Without a `beat` only what is done at once: programs' locks with dead holders are left to the agent.
+/// `beat` says whether the slot is its own still (G3): when it is not, nothing more is written. Without a
+/// `beat` only what is done at once: programs' locks with dead holders are left to the agent.
 pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
-    beat: Option<&dyn Fn()>,
+    beat: Option<&dyn Fn() -> bool>,
 ) {
     let (seat, fabric, me) = (member.seat(), member.fabric(), member.token());
     let mut unsettled = Vec::new();
@@ -177,24 +178,39 @@ pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
         return;
     }
     // Once for all of them: nobody knows which of them guards what.
-    settle(seat, fabric, &unsettled, || beat.into_iter().for_each(|beat| beat()));
+    let settled = settle(seat, fabric, &unsettled, || beat.is_none_or(|beat| beat()));
     for lock in unsettled {
-        recover_seat(seat, fabric, lock);
-        seat.tier().queue(lock).release(me);
+        if settled {
+            recover_seat(seat, fabric, lock);
+            seat.tier().queue(lock).release(me);
+        } else {
+            seat.tier().queue(lock).abandon(me, 0);
+        }
     }
 }
 
-/// Ends what dead processes left of all locks. For the last process of a host, which is alone.
-pub(crate) fn recover_all<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, beat: impl Fn()) {
+/// Ends what dead processes left of all locks. For the last process of a host, which is alone. When `beat`
+/// says that the slot is not its own any more (G4), the rest is left.
+pub(crate) fn recover_all<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    beat: impl Fn() -> bool,
+) {
     let locks = || (0..seat.layout().locks()).map(LockId);
     let unsettled: Vec<LockId> = locks().filter(|lock| is_unsettled(seat, *lock)).collect();
-    if !unsettled.is_empty() {
-        settle(seat, fabric, &unsettled, beat);
+    if !unsettled.is_empty() && !settle(seat, fabric, &unsettled, beat) {
+        return;
     }
     locks().for_each(|lock| recover_seat(seat, fabric, lock));
 }
 
-fn settle<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, locks: &[LockId], beat: impl Fn()) {
+/// Returns whether all of it is on the device: `beat` ends it by false.
+fn settle<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    locks: &[LockId],
+    beat: impl Fn() -> bool,
+) -> bool {
     let mut settling = Settling::begin(seat);
     tracing::warn!(
         node = %seat.node(), ?locks, bytes = settling.bytes(),
@@ -202,6 +218,9 @@ fn settle<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, locks: &[LockId]
          device before they are released"
     );
     while !settling.step(fabric) {
-        beat();
+        if !beat() {
+            return false;
+        }
     }
+    true
 }

@@ -12,6 +12,7 @@
 //!   everything else is done under host locks, which are not taken from living processes.
 //! - **G3** Before the heart beats the agent looks whether the slot, and the region, are still its own
 //!   ([`Loss`](super::LossCause)). When they are not it writes nothing, and tells all processes of the host.
+//!   That holds for each beat in the middle of long work, too.
 //! - **G4** The last process of a host looks at the slot and the region itself before it writes what
 //!   leaving writes, and a process that joins others of its host looks before it writes. The agent may
 //!   have slept since its last beat. A node that was declared dead still leaves in order, until a
@@ -69,13 +70,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         if self.check_member().is_err() {
             return true;
         }
-        if let Some(cause) = self.find_loss() {
-            self.seat.tier().set_loss(cause);
-            crash::reach(CrashPoint::SelfFenced);
+        if !self.tick_unless_lost() {
             return true;
         }
-        self.tick();
-        crate::lock::end_abandoned(self, Some(&|| self.tick()));
+        crate::lock::end_abandoned(self, Some(&|| self.tick_unless_lost()));
+        if self.check_member().is_err() {
+            return true;
+        }
         crate::alloc::end_abandoned_request(self);
         if self.agent.borrow().is_time_for_the_dead() {
             self.forget_unnamed();
@@ -191,8 +192,30 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         }
     }
 
+    /// The heart goes on, unless this node does not take part any more (G3): then all processes of the host
+    /// are told. Only of the agent. Returns whether it does.
+    fn tick_unless_lost(&self) -> bool {
+        if let Some(cause) = self.find_loss() {
+            self.seat.tier().set_loss(cause);
+            crash::reach(CrashPoint::SelfFenced);
+            return false;
+        }
+        self.tick();
+        true
+    }
+
+    /// The heart goes on in the middle of long work, unless the slot or the region was lost meanwhile (G4).
+    /// Only of the agent, and of the last process of the host. Returns whether it does.
+    pub(super) fn tick_in_slot(&self) -> bool {
+        let ours = self.has_slot();
+        if ours {
+            self.tick();
+        }
+        ours
+    }
+
     /// The heart goes on. Only of the agent, and of the last process of the host.
-    pub(super) fn tick(&self) {
+    fn tick(&self) {
         self.agent.borrow_mut().tick(&self.seat, &self.fabric);
     }
 }

@@ -290,14 +290,16 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             return false;
         }
         // Whatever dead processes of this host left of the region's locks ends here.
-        crate::lock::recover_all(&self.seat, &self.fabric, || self.tick());
+        crate::lock::recover_all(&self.seat, &self.fabric, || self.tick_in_slot());
         if !self.has_slot() {
             return false;
         }
         // The agent's thread has ended, or there was none: the heart goes on from here. What a lock manager
         // of this host was at when it died passes on now (R4).
         super::recovery::resign(self);
-        settle_own(self.layout(), &self.fabric, self.node(), || self.tick());
+        settle_own(self.layout(), &self.fabric, self.node(), || {
+            self.tick_in_slot();
+        });
         if !self.has_slot() {
             return false;
         }

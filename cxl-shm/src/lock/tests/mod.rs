@@ -3,6 +3,7 @@
 
 mod dead_holders;
 mod dead_waiters;
+mod lost_while_settling;
 mod silence;
 
 use std::cell::{Cell, RefCell};

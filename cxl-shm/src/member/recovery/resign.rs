@@ -27,7 +27,10 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
     let mut resigned = Vec::new();
     for Slot { node: victim, incarnation, .. } in lived_in.into_iter().copied() {
         let opened = ballots.last_case(victim);
-        if opened.is_some_and(|last| give_up_earlier(member, victim, last, || member.tick())) {
+        let between = || {
+            member.tick_in_slot();
+        };
+        if opened.is_some_and(|last| give_up_earlier(member, victim, last, between)) {
             resigned.push(victim);
             continue;
         }
@@ -43,7 +46,7 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
         // What the process before us wrote there and did not publish must not reach the device after
         // what that one writes. It may be a lot, and the agent is here.
         let of_case = |own: &RecoveryRecord| own.case() == decision.case;
-        let own = settle_recoverer(layout, fabric, &twin, victim, of_case, || member.tick());
+        let own = settle_recoverer(layout, fabric, &twin, victim, of_case, between);
         let step = own.and_then(|own| own.step()).unwrap_or(RecoveryStep::Unfenced);
         let next = match step {
             // Whom it yielded to did not come, or was refused: the slot has the life of the case still, or
