@@ -39,6 +39,10 @@ struct Wish {
     outcome: Option<Reservation>,
 }
 
+/// How often the other processes of the host may take the room that a call has made, before what is still
+/// open is refused: many times for each of the ranks of a host, which publish at the same time.
+const OUTRUN_MAX: usize = 64;
+
 impl Wish {
     /// Whether it is still open for want of this.
     fn lacks(&self, lack: Lack) -> bool {
@@ -88,8 +92,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         let mut wishes = self.wishes(specs, namespace.tag());
         let (mut chunk, mut wait) = (None, ChunkWait::new(chunk_timeout_ms));
         // Each round but the last makes room for at least one block, or refuses one; others of this
-        // host may be faster and take it.
-        for _ in 0..=2 * specs.len() {
+        // host may be faster and take it, as often as there are other processes that publish.
+        for _ in 0..=2 * specs.len() + OUTRUN_MAX {
             let lacking = self.locked(clock, |heap| {
                 if let Some(chunk) = chunk.take() {
                     heap.add_chunk(chunk);
