@@ -137,7 +137,7 @@ class Workers(unittest.TestCase):
                     half.end_layer(name)
                 half.start_saves(told)
                 half.finished(told)
-                self.assertEqual(half.take_report().saved, {7: Saved(1, False, True)})
+                self.assertEqual(half.take_report().saved, {7: Saved(1, False, 2)})
                 self.assertEqual(half.stats.data.get("put_off_blocks"), 2)
                 self.assertNotIn("unsaved_blocks", half.stats.data)
 
@@ -224,22 +224,33 @@ class Schedulers(unittest.TestCase):
         self.half.matched_tokens(self.request, 0)
         self.assertEqual(self.save(8), [(0, 2)])
         (number,) = self.half._jobs
-        self.half.reported(Report(saved={number: Saved(1, False, True)}))
+        self.half.reported(Report(saved={number: Saved(1, False, 2)}))
         self.assertEqual(self.save(4), [(0, 3)])
         (number,) = self.half._jobs
         self.half.reported(Report(saved={number: Saved(1, False)}))
         self.assertEqual(self.save(1), [])
+        self.half.request_finished(self.request)
         self.assertNotIn("unsaved_blocks", self.half.stats.data)
 
     def test_what_was_put_off_of_a_request_that_ended_is_unsaved(self) -> None:
         self.request.num_computed_tokens, self.request.num_prompt_tokens = 0, 12
         self.index.found.return_value = 0
-        self.half.matched_tokens(self.request, 0)
-        self.save(8)
-        (number,) = self.half._jobs
-        self.half.request_finished(self.request)
-        self.half.reported(Report(saved={number: Saved(1, False, True)}))
-        self.assertEqual(self.half.stats.data["unsaved_blocks"], 2)
+        for ends_first in (True, False):
+            with self.subTest(ends_first=ends_first):
+                self.half.stats.reset()
+                self.request.num_computed_tokens = 0
+                self.half.matched_tokens(self.request, 0)
+                self.save(8)
+                (number,) = self.half._jobs
+                # Of two blocks, one was there already.
+                report = Report(saved={number: Saved(1, False, 1)})
+                told = [
+                    lambda: self.half.request_finished(self.request),
+                    lambda: self.half.reported(report),
+                ]
+                for tell in told if ends_first else reversed(told):
+                    tell()
+                self.assertEqual(self.half.stats.data["unsaved_blocks"], 1)
 
     def test_a_load_that_nobody_knows_of_is_passed_over(self) -> None:
         self.half.reported(Report(loaded={"gone": Loaded(1, 0, True)}))

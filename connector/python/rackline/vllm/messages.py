@@ -75,8 +75,8 @@ class Saved:
     ranks: int
     complete: bool
     """Whether every block is in the pool."""
-    again: bool = False
-    """Whether a rank left blocks out for a failed load of their step: a later step saves them (W8)."""
+    put_off_blocks: int = 0
+    """Blocks that the ranks left out for a failed load of the step: a later step saves them (W8)."""
 
 
 @dataclasses.dataclass
@@ -105,6 +105,6 @@ class Report(KVConnectorWorkerMetadata):
         for job, done in other.saved.items():
             before = self.saved.get(job, Saved(0, True))
             complete = before.complete and done.complete
-            again = before.again or done.again
-            self.saved[job] = Saved(before.ranks + done.ranks, complete, again)
+            put_off = before.put_off_blocks + done.put_off_blocks
+            self.saved[job] = Saved(before.ranks + done.ranks, complete, put_off)
         self.failures = max(self.failures, other.failures)

@@ -44,6 +44,8 @@ class Progress:
     search: Search | None = None
     looks: bool = True
     """Whether it is looked for; not after a load that failed for no reason of the pool's (V6)."""
+    put_off_blocks: int = 0
+    """Blocks of all ranks that a failed load kept from the pool, and that no later step has saved (W8)."""
     loaded: range = range(0)
     """Blocks that came from the pool: they need not be saved."""
     next_save: int = 0
@@ -258,7 +260,7 @@ class SchedulerHalf:
             self._jobs[job.job] = (job, progress)
             progress.saving.add(job.job)
             step.saves.append(job)
-        progress.next_save = end
+        progress.next_save, progress.put_off_blocks = end, 0
 
     # What was done
 
@@ -296,15 +298,21 @@ class SchedulerHalf:
     def _saved(self, number: int, saved: Saved) -> None:
         job, progress = self._jobs.pop(number)
         progress.saving.discard(number)
-        if saved.again:
-            # W8: by the next step of the request.
+        if saved.put_off_blocks:
+            # W8: by the next step of the request, if it has one.
             progress.next_save = min(progress.next_save, job.first_depth)
+            progress.put_off_blocks += saved.put_off_blocks
             if self._ended(progress):
-                self.stats.count("unsaved_blocks", self._ranks * len(job.hashes))
+                self._give_up_put_off(progress)
         if saved.complete and self._tells_events:
             self._events.append(stored(progress.request, job, self._block_tokens))
         if progress.told.handover and not progress.saving and self._ended(progress):
             self._handovers.begin(progress.request, progress.next_save)
+
+    def _give_up_put_off(self, progress: Progress) -> None:
+        """The request computes no more: what was put off is not saved."""
+        self.stats.count("unsaved_blocks", progress.put_off_blocks)
+        progress.put_off_blocks = 0
 
     def _ended(self, progress: Progress) -> bool:
         return progress.request.request_id not in self._requests
@@ -316,6 +324,7 @@ class SchedulerHalf:
             return False, None
         if progress.search is not None:
             progress.search.release()
+        self._give_up_put_off(progress)
         params = None
         if progress.told.handover and self._saves:
             params = {"rackline": {"blocks": progress.next_save}}

@@ -364,7 +364,7 @@ class WorkerHalf:
     ) -> None:
         """With what became of the blocks; ``None`` when another rank stores them."""
         self._saving.pop(job.job, None)
-        complete = True
+        complete, put_off = True, 0
         if outcomes is not None:
             published = outcomes.count("published")
             already_there = outcomes.count("already_there")
@@ -373,8 +373,10 @@ class WorkerHalf:
             self.stats.count("saved_blocks", published)
             self.stats.count("saved_bytes", published * self._identity.block_bytes)
             self.stats.count("already_there_blocks", already_there)
-            self.stats.count("put_off_blocks" if again else "unsaved_blocks", unsaved)
-        self._report.add(Report(saved={job.job: Saved(1, complete, again and not complete)}))
+            put_off = unsaved if again else 0
+            self.stats.count("put_off_blocks", put_off)
+            self.stats.count("unsaved_blocks", unsaved - put_off)
+        self._report.add(Report(saved={job.job: Saved(1, complete, put_off)}))
 
     def keep_preempted(self, step: Step) -> None:
         """Waits until nothing reads blocks that may be overwritten from now on (W3)."""
