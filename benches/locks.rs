@@ -22,7 +22,7 @@ use criterion::{BenchmarkId, Criterion, SamplingMode};
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::layout::LockProtocol;
-use cxl_shm::member::{Attachment, LocalMember};
+use cxl_shm::lifecycle::{Attachment, LocalMember};
 use cxl_shm::units::{ChunkId, LineOffset, LineRange};
 use rackline_benches::{Duel, LockBed, acquire, arbitrate, median, serve};
 
@@ -51,8 +51,8 @@ fn with_manager<T>(member: &LocalMember, then: impl FnOnce(&mut dyn FnMut()) -> 
     })
 }
 
-/// The median time of one of `times` runs of `act`, each timed: when the machine does something else
-/// in between, that is one sample of many.
+/// The median time of one of `times` runs of `act`, each timed: when the machine does something
+/// else in between, that is one sample of many.
 fn median_ns(clock: &SystemClock, times: usize, mut act: impl FnMut()) -> f64 {
     median((0..times).map(|_| {
         let start_ns = clock.now_ns();
@@ -158,7 +158,7 @@ fn print_uncontended(hand_overs: [f64; 2]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A clock on which the lock manager goes on while somebody waits.
+/// A clock on which the lock manager continues while a thread waits.
 struct Managed<'m> {
     clock: &'m SystemClock,
     manage: RefCell<&'m mut dyn FnMut()>,

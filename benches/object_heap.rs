@@ -3,17 +3,21 @@
 //! `cargo bench -p rackline-benches --bench object_heap`. The criterion groups watch each operation
 //! over time; the table at the end compares them with their floors within one run.
 
+use cxl_shm_objects::NamedRoots;
+use cxl_shm_objects::Objects;
 use std::error::Error;
 use std::time::Duration;
 
 use criterion::Criterion;
-use cxl_shm::alloc::SharedOffset;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, HostMemory, MappedFabric, MappedHostMemory, Mapping};
+use cxl_shm::host::{HostIdentity, HostTier, ProcLiveness, ProcessIdentity};
 use cxl_shm::layout::{Geometry, LockProtocol, Superblock, format_superblock};
-use cxl_shm::member::{HostIdentity, HostTier, LocalMember, Member, ProcLiveness, ProcessIdentity};
-use cxl_shm::root::RootKind;
+use cxl_shm::lifecycle::LocalMember;
+use cxl_shm::node::Member;
 use cxl_shm::units::{Extent, LineOffset, LineRange};
+use cxl_shm_objects::RootKind;
+use cxl_shm_objects::SharedOffset;
 
 const TIMEOUT_MS: u64 = 1000;
 const SIZES: [u64; 4] = [64, 256, 1024, 4096];

@@ -3,10 +3,10 @@
 //! `cargo bench -p rackline-benches --bench payload_copy`. The criterion groups watch each
 //! contender over time; the tables at the end compare them within one run.
 
-use connector::dma::{Arrival, DmaEngine, HostDma, LoadJob, StoreJob};
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput};
 use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::units::LineRange;
+use rackline::dma::{Arrival, DmaEngine, HostDma, LoadJob, StoreJob};
 use rackline_benches::{
     Batch, Bed, Contender, memcpy_in, memcpy_out, print_ratios, stream_in, stream_out,
 };

@@ -1,9 +1,9 @@
 //! The prefix index on memory of this machine: lookups, publishing without payload, attaching, and
 //! what the replica takes, over the size of the pool and the number of nodes.
 //!
-//! `cargo bench -p rackline-benches --bench prefix_index`. The criterion groups watch each operation
-//! over time; the table at the end gives microseconds, and ratios to one refreshed line in the same
-//! run.
+//! `cargo bench -p rackline-benches --bench prefix_index`. The criterion groups watch each
+//! operation over time; the table at the end gives microseconds, and ratios to one refreshed line
+//! in the same run.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,8 +11,10 @@ use std::time::Duration;
 use criterion::Criterion;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedFabric, MappedHostMemory, Mapping, ReadBack};
+use cxl_shm::host::{HostIdentity, HostTier, ProcLiveness, ProcessIdentity};
 use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
-use cxl_shm::member::{HostIdentity, HostTier, LocalMember, Member, ProcLiveness, ProcessIdentity};
+use cxl_shm::lifecycle::LocalMember;
+use cxl_shm::node::Member;
 use cxl_shm::units::{LineOffset, LineRange};
 use kv_cache::{
     BlockHash, BlockKey, BlockSpec, Cache, CacheGeometry, KeySpace, Model, ModelFingerprint,
@@ -182,7 +184,7 @@ fn measure(blocks: usize, nodes: u16) -> Result<Figures, Box<dyn Error>> {
     let clock = SystemClock::start();
     let cache = Cache::attach(reader, &rack.clock)?;
     let attach_ms = clock.now_us() as f64 / 1e3;
-    let metrics = cache.local().metrics();
+    let metrics = cache.process_state().metrics();
     let replica_bytes = metrics.replica_bytes as f64 / metrics.replica_blocks as f64;
 
     let hashes = rack.hashes(0, PREFIX);

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::layout::{Geometry, LockProtocol, Superblock, format_superblock};
-use cxl_shm::member::{Attachment, LocalMember};
+use cxl_shm::lifecycle::{Attachment, LocalMember};
 use cxl_shm::region::Region;
 use cxl_shm::units::{ChunkId, LineRange, LockId, WordOffset};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -22,8 +22,8 @@ const CHUNK_BYTES: u64 = 1 << 20;
 /// How long one figure is measured. It is a median of single hand-overs: those during which one of
 /// the two processes did not run, on a machine that does other things too, do not count.
 const SAMPLE_MS: u64 = 50;
-/// How long each process holds the lock: longer than the other takes to stand in line again, so that
-/// what is measured is the hand-over to one who waits.
+/// How long each process holds the lock: longer than the other takes to stand in line again, so
+/// that what is measured is the hand-over to a waiting thread.
 const HOLD_NS: u64 = 5_000;
 
 /// A region that goes when this is dropped.
@@ -177,10 +177,10 @@ impl Duel {
         median(samples)
     }
 
-    /// Nanoseconds from the release of the lock in one process to its acquisition in the other, which
-    /// waits: half of the median time in which it went there and came back, without the time for
-    /// which it was held there, over [`SAMPLE_MS`]. `manage` runs whenever this process waits, and
-    /// after it has released: a lock manager of its own would look at that moment too.
+    /// Nanoseconds from the release of the lock in one process to its acquisition in the other,
+    /// which waits: half of the median time in which it went there and came back, without the time
+    /// for which it was held there, over [`SAMPLE_MS`]. `manage` runs whenever this process waits,
+    /// and after it has released: a lock manager of its own would look at that moment too.
     #[must_use]
     pub fn lock_ns(&self, mut manage: impl FnMut()) -> f64 {
         let member = self.member();

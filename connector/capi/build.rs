@@ -1,4 +1,5 @@
-//! Names the shared library by its version, so that a program finds the one that it was linked with.
+//! Names the shared library by its version, so that a program finds the one that it was linked
+//! with.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-"""What builds the wheel: maturin, with the home of whoever builds kept out of it.
+"""What builds the wheel: maturin, with the builder's home directory kept out of it.
 
 A panic names the source file that it is in. For our own files that is a path within the repository; for
 those of dependencies it begins with Cargo's home, so that every user's wheel would have other bytes. The

@@ -20,15 +20,15 @@ pub struct LogLine {
     pub text: String,
 }
 
-/// Sends everything of `level` and above to `take`, from now on and for this whole program. `take` is
-/// called on whichever thread has something to say, holding whatever locks that has: it waits for
-/// nobody. False, and nothing is changed, when the program has a log already.
+/// Sends everything of `level` and above to `take`, from now on and for this whole program. `take`
+/// is called on whichever thread has something to say, holding whatever locks that has: it waits
+/// for nobody. False, and nothing is changed, when the program has a log already.
 pub fn send_log(level: LevelFilter, take: impl Fn(LogLine) + Send + Sync + 'static) -> bool {
     tracing::subscriber::set_global_default(Lines { level, take }).is_ok()
 }
 
-/// The level that a text names (`off`, `error`, `warn`, `info`, `debug`, `trace`); `usual` where there is
-/// none, or one that names no level.
+/// The level that a text names (`off`, `error`, `warn`, `info`, `debug`, `trace`); `usual` where
+/// there is none, or one that names no level.
 #[must_use]
 pub fn log_level(text: Option<&str>, usual: LevelFilter) -> LevelFilter {
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(usual)
@@ -122,7 +122,7 @@ mod tests {
                 (Level::ERROR, "that is all"),
             ]
         );
-        assert_eq!(lines[0].target, "connector::log::tests");
+        assert_eq!(lines[0].target, "rackline::log::tests");
     }
 
     #[test]

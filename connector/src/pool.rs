@@ -1,4 +1,4 @@
-//! A process attached to a real pool.
+//! A process attached to a pool.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,46 +7,37 @@ use std::thread::JoinHandle;
 
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{MappedFabric, MappedHostMemory};
-use cxl_shm::member::{AttachError, Attachment, LocalMember, ProcLiveness};
-use kv_cache::evict::{Quota, TooManyQuotas, Watermarks};
-use kv_cache::{Cache, Local, Namespace, reclaim_dead_processes};
+use cxl_shm::host::ProcLiveness;
+use cxl_shm::lifecycle::{AttachError, Attachment, LocalMember};
+use cxl_shm::units::NodeId;
+use kv_cache::{
+    AttachedCache, Cache, Metrics, ProcessState, TooManyQuotas, Watermarks, reclaim_dead_processes,
+};
 
 use crate::dma::HostDma;
+#[cfg(feature = "cuda")]
 use crate::dma::cuda::{CudaDma, CudaError};
-use crate::session::{Session, SessionOptions};
+use crate::options::{OptionsError, PoolOptions, SessionOptions};
+use crate::session::{OpenError, Session, SessionCore};
 
 /// The cache of a real pool.
+#[doc(hidden)]
 pub type LocalCache<'p> = Cache<'p, MappedFabric, MappedHostMemory, ProcLiveness>;
-/// A session on a real pool, whose bytes the CPU copies.
-pub type LocalSession<'p> =
-    Session<'p, MappedFabric, MappedHostMemory, ProcLiveness, HostDma, SystemClock>;
-/// A session on a real pool, whose bytes a GPU copies.
-pub type CudaSession<'p> =
-    Session<'p, MappedFabric, MappedHostMemory, ProcLiveness, CudaDma, SystemClock>;
 
 /// How often a process looks whether others of its host have died.
 const RECLAIM_MS: u64 = 500;
-/// How long it rests between two turns of looking after this node's part of the pool.
+/// How long the upkeep thread rests between two turns.
 const UPKEEP_MS: u64 = 20;
-/// How long it waits in such a turn for a lock between hosts, or a chunk of another node, at a time.
+/// How long upkeep waits in a turn for a lock between hosts, or a chunk of another node, at a time.
 /// The end of the process waits for the turn, which may take that long several times over.
 const UPKEEP_CHUNK_TIMEOUT_MS: u64 = 100;
 
-/// How a process keeps its node's part of a pool.
-#[derive(Clone, Debug, Default)]
-pub struct PoolOptions {
-    /// Between which levels of use blocks are evicted in the background.
-    pub watermarks: Watermarks,
-    /// How much of this node's payload namespaces may keep when room is short. For all processes of
-    /// the host, until another one says otherwise.
-    pub quotas: Vec<(Namespace, Quota)>,
-}
-
-/// Why a process is not attached to a pool. Nothing is changed then, but quotas that were set before
-/// [`Quotas`](Self::Quotas) stay.
+/// Why a process is not attached to a pool. Nothing is changed then, but quotas that were set
+/// before [`Quotas`](Self::Quotas) stay.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PoolError {
-    /// The region is not to be had.
+    /// The region cannot be opened or joined.
     #[error(transparent)]
     Attach(#[from] AttachError),
     /// The region is not a KV cache, or one of another version.
@@ -55,39 +46,33 @@ pub enum PoolError {
     /// More namespaces with quotas than there is room for.
     #[error(transparent)]
     Quotas(#[from] TooManyQuotas),
-    /// Options that cannot be.
+    /// Options out of range.
     #[error(transparent)]
-    Options(#[from] crate::transfer::OptionsError),
+    Options(#[from] OptionsError),
     /// No thread for the upkeep, or for transfers.
-    #[error("cannot start a thread that looks after the pool or copies: {0}")]
+    #[error("cannot start a background thread of the pool: {0}")]
     Thread(std::io::Error),
 }
 
-/// This process, attached to a pool. Leaves when dropped.
+/// This process, attached to a pool, for sessions that wait. It leaves the pool when it is dropped.
 ///
-/// Two background threads: one beats the heart of the host if it is this process's turn, one looks
-/// after the node's part of the pool ([`Cache::upkeep`]) and reclaims what processes of this host
-/// that died or left were writing or holding.
+/// Attaching takes the places of three threads of the host's 256: the caller, a thread that beats
+/// the heartbeat of the host when that is this process's turn, and one that keeps the node's part
+/// of the pool. The last one evicts blocks between the [watermarks](PoolOptions::with_watermarks),
+/// and reclaims what processes of this host that died or left were writing or holding.
+///
+/// A pool may move to another thread. Threads do not share it: [`AsyncPool`](crate::AsyncPool) is
+/// for that. Attach once a process.
 ///
 /// # Example
 /// ```no_run
-/// use connector::pool::Pool;
-/// use connector::session::SessionOptions;
-/// use kv_cache::{BlockHash, Namespace};
+/// use rackline::{Attention, BlockHash, Dtype, KvGeometry, Pool, SessionOptions};
 ///
-/// let pool = Pool::attach("/dev/dax0.0".as_ref(), 3)?;
-/// let cache = pool.cache()?;
-/// let model = kv_cache::Model {
-///     name: "SmolLM2-135M-Instruct", revision: "1", dtype: "f16", layout_version: 1,
-///     block_tokens: 16, tensor_parallel_rank: 0, tensor_parallel_size: 1, layers: 30,
-///     kv_heads: 3, head_dim: 64,
-/// };
-/// let session = pool.session(&cache, SessionOptions {
-///     model: model.fingerprint(),
-///     namespace: Namespace::default(),
-///     block_bytes: 368_640,
-///     chunk_timeout_ms: 2000,
-/// });
+/// let pool = Pool::attach("/dev/dax0.0", 3)?;
+/// let heads = Attention::Heads { kv_heads: 3, head_dim: 64 };
+/// let kv = KvGeometry::new(30, heads, Dtype::F16, 16)?;
+/// let model = kv.model("SmolLM2-135M-Instruct", "1", 1);
+/// let session = pool.session(SessionOptions::new(model, kv.rank_block_bytes()))?;
 /// let found = session.lookup(&[BlockHash::new([7; 32])])?;
 /// println!("{} blocks of the prompt are in the pool", found.blocks().len());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -97,7 +82,8 @@ pub struct Pool {
     upkeep: Option<Upkeep>,
     dma: HostDma,
     clock: SystemClock,
-    local: Arc<Local>,
+    /// Attached once, by this thread's membership.
+    cache: AttachedCache,
     attachment: Attachment,
 }
 
@@ -110,65 +96,66 @@ struct Upkeep {
 impl Pool {
     /// Attaches to the pool at `path` as a process of `node`, with the usual [`PoolOptions`].
     ///
+    /// `path` is a devdax device or a file. Every host of the rack has a node number of its own,
+    /// from 0, and the processes of the host share it.
+    ///
     /// # Errors
     /// [`PoolError`].
-    pub fn attach(path: &Path, node: u16) -> Result<Self, PoolError> {
-        Self::attach_with(path, node, &PoolOptions::default())
+    pub fn attach(path: impl AsRef<Path>, node: u16) -> Result<Self, PoolError> {
+        Self::attach_with(path, node, &PoolOptions::new())
     }
 
     /// Attaches to the pool at `path` as a process of `node`.
     ///
     /// # Errors
     /// [`PoolError`].
-    pub fn attach_with(path: &Path, node: u16, options: &PoolOptions) -> Result<Self, PoolError> {
-        let attachment = Attachment::attach(path, node)?;
+    pub fn attach_with(
+        path: impl AsRef<Path>,
+        node: u16,
+        options: &PoolOptions,
+    ) -> Result<Self, PoolError> {
+        options.check()?;
+        let attachment = Attachment::attach(path.as_ref(), node)?;
         let clock = SystemClock::start();
         // First of all, so that a registry full of the dead has room for us.
         reclaim_dead_processes(attachment.member(), &clock);
         // Refused here, before anything is started, when the region is not a cache.
         let cache = Cache::attach(attachment.member(), &clock)?;
-        for (namespace, quota) in &options.quotas {
+        for (namespace, quota) in options.quotas() {
             cache.set_quota(&clock, namespace, Some(*quota))?;
         }
-        let local = Arc::clone(cache.local());
+        let cache = cache.attached();
         let dma = HostDma::new(attachment.region().fabric().clone());
-        let mut pool = Self { upkeep: None, dma, clock, local, attachment };
-        pool.upkeep = Some(pool.start_upkeep(options.watermarks)?);
+        let mut pool = Self { upkeep: None, dma, clock, cache, attachment };
+        pool.upkeep = Some(pool.start_upkeep(options.watermarks())?);
         Ok(pool)
     }
 
-    /// The cache. One at a time: a second one frees what the first is writing.
+    /// A session for the blocks of one model and namespace, which the CPU copies.
     ///
     /// # Errors
-    /// [`PoolError::Cache`].
-    pub fn cache(&self) -> Result<LocalCache<'_>, PoolError> {
-        let local = Arc::clone(&self.local);
-        Ok(Cache::attach_beside(self.attachment.member(), &self.clock, local)?)
+    /// [`OpenError::Length`], [`OpenError::Options`].
+    pub fn session(&self, options: SessionOptions) -> Result<Session<'_>, OpenError> {
+        self.check(&options)?;
+        Ok(SessionCore::new(&self.cache(), &self.dma, &self.clock, options))
     }
 
-    /// A session for the blocks of one model and namespace.
-    #[must_use]
-    pub fn session<'p>(
-        &'p self,
-        cache: &'p LocalCache<'p>,
-        options: SessionOptions,
-    ) -> LocalSession<'p> {
-        Session::new(cache, &self.dma, &self.clock, options)
-    }
-
-    /// A session whose bytes a GPU copies, with an engine of [`cuda`](Self::cuda).
+    /// A session whose blocks a GPU copies, with an engine of [`cuda`](Self::cuda).
+    ///
+    /// # Errors
+    /// [`OpenError::Length`], [`OpenError::Options`].
     ///
     /// # Panics
     /// When the engine is one of another pool.
-    #[must_use]
+    #[cfg(feature = "cuda")]
     pub fn cuda_session<'p>(
         &'p self,
-        cache: &'p LocalCache<'p>,
         dma: &'p CudaDma,
         options: SessionOptions,
-    ) -> CudaSession<'p> {
+    ) -> Result<Session<'p, CudaDma>, OpenError> {
         assert!(dma.is_over(self.attachment.region().fabric()), "an engine of another pool");
-        Session::new(cache, dma, &self.clock, options)
+        self.check(&options)?;
+        Ok(SessionCore::new(&self.cache(), dma, &self.clock, options))
     }
 
     /// The copy engines of GPU number `gpu`, over the memory of this pool: for a process whose
@@ -179,40 +166,59 @@ impl Pool {
     ///
     /// # Example
     /// ```no_run
-    /// use connector::dma::cuda::{DeviceSource, EngineStream};
-    /// use connector::pool::Pool;
-    /// use connector::session::{PublishBlock, SessionOptions};
-    /// use kv_cache::BlockHash;
+    /// use rackline::cuda::{DeviceSource, EngineStream};
+    /// use rackline::{BlockHash, NewBlock, Pool, SessionOptions};
     ///
     /// # fn publish(
     /// #     options: SessionOptions, hash: BlockHash, address: u64, handle: u64,
     /// # ) -> Result<(), Box<dyn std::error::Error>> {
-    /// let pool = Pool::attach("/dev/dax0.0".as_ref(), 3)?;
-    /// let (cache, dma) = (pool.cache()?, pool.cuda(0)?);
-    /// let session = pool.cuda_session(&cache, &dma, options);
+    /// let pool = Pool::attach("/dev/dax0.0", 3)?;
+    /// let dma = pool.cuda(0)?;
+    /// let session = pool.cuda_session(&dma, options)?;
     ///
     /// // SAFETY: a tensor of this engine, on the stream that computes it; both outlive the call.
     /// let (part, stream) =
     ///     unsafe { (DeviceSource::new(address, 2 << 20), EngineStream::new(handle)) };
     /// dma.after(stream)?;
-    /// let report = session.publish(&[PublishBlock { hash, depth: 0, parts: &[part] }])?;
+    /// let report = session.publish(&[NewBlock { hash, depth: 0, bytes: [part] }])?;
     /// assert_eq!(report.available(), 1);
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg(feature = "cuda")]
     pub fn cuda(&self, gpu: usize) -> Result<CudaDma, CudaError> {
         CudaDma::new(self.attachment.region().fabric().clone(), gpu)
     }
 
-    /// The attachment below.
+    /// The node this process belongs to.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.attachment.node()
+    }
+
+    /// What this process did with the pool so far, in all its sessions.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.process_state().metrics()
+    }
+
+    /// The attachment below. For sibling crates: no semver.
+    #[doc(hidden)]
     #[must_use]
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
     }
 
+    /// The cache below. For sibling crates: no semver.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn cache(&self) -> LocalCache<'_> {
+        self.cache.through(self.attachment.member())
+    }
+
     /// What the process knows of the pool.
-    pub(crate) fn local(&self) -> &Arc<Local> {
-        &self.local
+    pub(crate) fn process_state(&self) -> &Arc<ProcessState> {
+        self.cache.process_state()
     }
 
     /// The DMA engine.
@@ -225,22 +231,30 @@ impl Pool {
         &self.clock
     }
 
+    /// The longest block that the region has room for.
+    pub(crate) fn block_bytes_max(&self) -> u64 {
+        let chunk_bytes = self.attachment.member().layout().geometry().chunk_bytes;
+        chunk_bytes.min(u64::from(u32::MAX))
+    }
+
+    fn check(&self, options: &SessionOptions) -> Result<(), OpenError> {
+        OpenError::check(options, self.block_bytes_max())
+    }
+
     /// Starts a thread with a membership and a cache of its own. What it returns is for
     /// [`Attachment::leave_thread`].
     pub(crate) fn start_thread(
         &self,
         name: &str,
-        run: impl FnOnce(&LocalCache<'_>, &HostDma, &SystemClock) + Send + 'static,
+        run: impl FnOnce(&LocalCache<'_>, &SystemClock) + Send + 'static,
     ) -> Result<JoinHandle<LocalMember>, PoolError> {
         let member = self.attachment.join_thread()?;
-        // Refused here, where somebody hears of it.
-        Cache::attach_beside(&member, &self.clock, Arc::clone(&self.local))?;
-        let (clock, local, dma) = (self.clock, Arc::clone(&self.local), self.dma.clone());
+        // By this thread, whose caller hears of a refusal.
+        let cache = Cache::attach_beside(&member, &self.clock, Arc::clone(self.process_state()))?
+            .attached();
+        let clock = self.clock;
         let body = move || {
-            // As it was a moment ago: it says no only to a region or host tier of another version.
-            if let Ok(cache) = Cache::attach_beside(&member, &clock, local) {
-                run(&cache, &dma, &clock);
-            }
+            run(&cache.through(&member), &clock);
             member
         };
         std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(PoolError::Thread)
@@ -249,7 +263,7 @@ impl Pool {
     fn start_upkeep(&self, watermarks: Watermarks) -> Result<Upkeep, PoolError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread = self.start_thread("rackline-upkeep", move |cache, _, clock| {
+        let thread = self.start_thread("rackline-upkeep", move |cache, clock| {
             keep_up(cache, *clock, watermarks, &stopped);
         })?;
         Ok(Upkeep { stop, thread })
@@ -275,8 +289,8 @@ fn keep_up(
         cache.upkeep(&clock, watermarks, UPKEEP_CHUNK_TIMEOUT_MS);
         clock.sleep_ms(UPKEEP_MS);
     }
-    // What was dropped since the last turn is carried out by whoever takes the lock: nobody of this
-    // process does after this.
+    // The next holder of the lock carries out what was dropped since the last turn. No thread of
+    // this process takes the lock after this.
     if cache.member().check_member().is_ok() {
         cache.abort(&clock, Vec::new());
     }

@@ -47,7 +47,8 @@ crash_points! {
     LockNumbered,
     /// The host's stamp says that it holds a lock.
     LockHeld,
-    /// A lock was passed on within the host, and was not looked at again by who passed it.
+    /// A lock was passed on within the host, and the thread that passed it did not look at it
+    /// again.
     LockPassed,
     /// A lock that was passed on within the host is taken over.
     LockTakenOver,
@@ -71,7 +72,8 @@ crash_points! {
     ManagerGranting,
     /// Grants are published.
     ManagerGranted,
-    /// A host has marked the door of a slot, and did not look whether another came in the same moment.
+    /// A host has marked the door of a slot, and did not look whether another came in the same
+    /// moment.
     JoinMarked,
     /// The host tier is made anew, the node's line is still that of its former life.
     JoinTierReset,
@@ -105,7 +107,7 @@ crash_points! {
     ChunkFreed,
     /// A ballot for the death of a host is promised, nothing is accepted at it yet.
     DeathPromised,
-    /// Who is to recover a dead host is accepted, not known to be decided.
+    /// The recoverer of a dead host is accepted, not known to be decided.
     DeathAccepted,
     /// A host is declared dead, the decision is published.
     DeathDecided,
@@ -166,7 +168,7 @@ crash_points! {
     /// Nothing is in a chunk any more that is being given back, the chunk table does not know.
     ChunkVacated,
     /// A host says that it looks after what a vacant node left, nothing is written there.
-    WardTaken,
+    OrphanTaken,
     /// A heap's directory is being built anew: nothing is written yet.
     SweepMarked,
     /// The other slot of the superblock is published, the word names the old one.

@@ -1,11 +1,13 @@
-//! Programs that fork while another thread attaches, and what their children have of them.
+//! Programs that fork while another thread attaches, and what remains usable in their children.
 //!
-//! A child has the memory of its parent as the fork found it. What another thread was doing for the first
-//! time in the program, and others wait for, stays half done in the child, and who needs it there waits for
-//! good. Of that kind is one thing that everybody needs: the library of checksums asks once what the
-//! processor can do. So whoever forks lets that come to its end first.
+//! A child has the memory of its parent as the fork found it. A lazily initialised global may be
+//! half initialised at that moment, by a thread that does not exist in the child. A thread of the
+//! child that needs the global would wait forever. One such global is used everywhere: the checksum
+//! library detects the processor's features once. So the forking thread first lets that
+//! initialisation finish.
 //!
-//! What a parent made for itself alone carries its [`ProcessMark`], which the child does not have.
+//! State that a parent made for itself alone carries its [`ProcessMark`], which differs in the
+//! child.
 #![expect(unsafe_code, reason = "functions that the C library calls")]
 #![expect(clippy::disallowed_types, reason = "a count in private memory")]
 
@@ -13,10 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crc_fast::CrcAlgorithm;
 
-/// How many forks are between this process and the first one of the program. Every process has its own.
+/// How many forks are between this process and the first one of the program. Every process has its
+/// own.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Called by whoever forks, in a program that has mapped a region.
+/// Called by the thread that forks, in a program that has mapped a region.
 extern "C" fn finish_what_is_done_once() {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, &[]);
 }
@@ -26,14 +29,15 @@ extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// From now on, forks of this program wait until no thread is doing what is done once, and are counted.
+/// From now on, forks of this program wait until no thread is doing what is done once, and are
+/// counted.
 pub(crate) fn prepare() {
     static IS_PREPARED: AtomicBool = AtomicBool::new(false);
     if IS_PREPARED.load(Ordering::Acquire) {
         return;
     }
-    // SAFETY: functions of this library, which neither unwind nor fork; the C library forgets them when it
-    // unloads this library. That several threads may pass it is no harm.
+    // SAFETY: functions of this library, which neither unwind nor fork; the C library forgets them
+    // when it unloads this library. That several threads may pass it is no harm.
     let refused =
         unsafe { libc::pthread_atfork(Some(finish_what_is_done_once), None, Some(count_fork)) };
     // It is refused when there is no memory: the next region, or mark, tries again.
@@ -42,11 +46,11 @@ pub(crate) fn prepare() {
 
 /// Tells a process from all that were forked from it.
 ///
-/// Its number alone does not: when the process is dead, its number may be given to a descendant, which has
-/// all of its memory; and the first process of a pid namespace has number 1, as its parent may have.
-/// A child of `_Fork` or a bare system call is told by its number alone.
+/// Its number alone does not: when the process is dead, its number may be given to a descendant,
+/// which has all of its memory; and the first process of a pid namespace has number 1, as its
+/// parent may have. A child of `_Fork` or a bare system call is told by its number alone.
 ///
-/// The default is that of no process.
+/// The default value belongs to no process.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ProcessMark {
     process: u32,

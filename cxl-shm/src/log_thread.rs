@@ -1,8 +1,8 @@
 //! A thread that writes the log of a program, so that the threads that log never wait.
 //!
-//! A thread that logs puts its line into a bounded queue and goes on. A full disk, a closed pipe, or a pipe
-//! that nobody empties costs lines, never a grant or a heartbeat. Lines that do not fit into the queue are
-//! counted, and the log tells their number.
+//! A thread that logs puts its line into a bounded queue and continues. A full disk, a closed pipe,
+//! or a pipe that nobody empties costs lines, never a grant or a heartbeat. Lines that do not fit
+//! into the queue are counted, and the log tells their number.
 #![expect(unsafe_code, reason = "functions of the C library: signals, and the end of a program")]
 
 use std::io::{self, Write};
@@ -24,8 +24,8 @@ pub struct LogThread {
 }
 
 impl LogThread {
-    /// Starts the thread, which writes to `output`. No signal is delivered to it: a write to a pipe without
-    /// a reader is an error there, and does not end the program.
+    /// Starts the thread, which writes to `output`. No signal is delivered to it: a write to a pipe
+    /// without a reader is an error there, and does not end the program.
     ///
     /// # Errors
     /// No thread could be started.
@@ -51,8 +51,8 @@ impl LogThread {
         &self.lines
     }
 
-    /// Ends the log. Lines that were put before are written, as far as the output takes them within half a
-    /// second. Later lines are lost.
+    /// Ends the log. Lines that were put before are written, as far as the output takes them within
+    /// half a second. Later lines are lost.
     pub fn end(&self) {
         self.lines.queue(None);
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,16 +103,18 @@ fn write_all(lines: &Receiver<Option<Vec<u8>>>, lost: &Mutex<u64>, mut output: i
 /// Has no signal delivered to this thread from now on. Returns whether that worked.
 fn block_signals() -> bool {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigfillset` makes the set before `pthread_sigmask` reads it, and both places are ours. The
-    // mask of signals is of this thread alone, which the library started.
+    // SAFETY: `sigfillset` makes the set before `pthread_sigmask` reads it, and both places are
+    // ours. The mask of signals is of this thread alone, which the library started.
     let filled = unsafe { libc::sigfillset(all.as_mut_ptr()) } == 0;
-    // SAFETY: `all` was filled by the call before, else this one is not made; no old mask is asked for.
+    // SAFETY: `all` was filled by the call before, else this one is not made; no old mask is asked
+    // for.
     filled
         && unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut()) }
             == 0
 }
 
-/// Has `act` called when the program ends by `exit`, or returns from `main`. Returns whether it will be.
+/// Has `act` called when the program ends by `exit`, or returns from `main`. Returns whether it
+/// will be.
 pub fn at_exit(act: extern "C" fn()) -> bool {
     // SAFETY: a function of this program, which cannot unwind into the C library.
     unsafe { libc::atexit(act) == 0 }

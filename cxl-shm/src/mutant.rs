@@ -1,97 +1,102 @@
 //! Protocols with one rule broken, to show that the exploration would notice.
 //!
 //! Code asks [`is`] at the few places where a rule can be broken by a word. Without the feature
-//! `proof` that is `false` at compile time.
+//! `verify` that is `false` at compile time.
 
-#[cfg(any(test, feature = "proof"))]
+#[cfg(feature = "verify")]
 use std::cell::Cell;
 
 /// A rule that is not kept.
 #[cfg_attr(
-    not(any(test, feature = "proof")),
+    not(feature = "verify"),
     expect(dead_code, unreachable_pub, reason = "some are broken by explored tasks alone")
 )]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Mutant {
-    /// M1: the requests of two nodes are in one line.
+    /// MEM-M1: the requests of two nodes are in one line.
     SharesLine,
-    /// A1: a manager that takes over takes a lock for free unless it granted it itself.
+    /// LOCK-A1: a manager that takes over takes a lock for free unless it granted it itself.
     LastGranteeOnly,
-    /// A2: every request has the same ticket.
+    /// LOCK-A2: every request has the same ticket.
     ReusesTicket,
-    /// A3: a holder releases, then publishes what it wrote.
+    /// LOCK-A3: a holder releases, then publishes what it wrote.
     PublishesAfterRelease,
-    /// T1: a client takes a grant of its ticket by any manager, of any term.
+    /// LOCK-T1: a client takes a grant of its ticket by any manager, of any term.
     NoTermCheck,
-    /// T1: a client enters by a store instead of a compare-and-exchange.
+    /// LOCK-T1: a client enters by a store instead of a compare-and-exchange.
     EntersByStore,
-    /// T2: an agent acknowledges a term before it has moved the stamps to it.
+    /// LOCK-T2: an agent acknowledges a term before it has moved the stamps to it.
     AcknowledgesFirst,
-    /// T2: an agent moves a stamp by a load and a store.
+    /// LOCK-T2: an agent moves a stamp by a load and a store.
     TermInTwoSteps,
-    /// T3: an acknowledgement does not say what is held.
+    /// LOCK-T3: an acknowledgement does not say what is held.
     AcknowledgesNoHolder,
-    /// T4: a manager grants before every node has acknowledged its term.
+    /// LOCK-T4: a manager grants before every node has acknowledged its term.
     GrantsUnacknowledged,
-    /// S2: a thread that waits does not look whether its number was overwritten by a smaller one.
+    /// LOCK-S2: a thread that waits does not look whether its number was overwritten by a smaller
+    /// one.
     TellsOnce,
-    /// S3: a thread that waits does not look whether its request's copy was overwritten by another.
+    /// LOCK-S3: a thread that waits does not look whether its request's copy was overwritten by
+    /// another.
     TellsByCopyOnly,
-    /// S4: a manager takes a request's word that has not arrived yet for a release.
+    /// LOCK-S4: a manager takes a request's word that has not arrived yet for a release.
     BelievesOldRequest,
-    /// A2: tickets go on from the published one, though the next may have been told.
+    /// LOCK-A2: tickets go on from the published one, though the next may have been told.
     ResumesTooEarly,
-    /// L2: recovery releases the lock, then redoes.
+    /// LOCK-L2: recovery releases the lock, then redoes.
     ReleasesBeforeRedo,
-    /// L2: recovery closes the intent, then redoes it.
+    /// LOCK-L2: recovery closes the intent, then redoes it.
     ClosesBeforeRedo,
-    /// C1: a proposer does not look again before it decides.
+    /// DEATH-C1: a proposer does not look again before it decides.
     DecidesUnseen,
-    /// J3: who comes for a node slot does not look again whether another came too.
+    /// JOIN-J3: a host that joins a node slot does not look again whether another host joins too.
     PassesUnseen,
     /// A reader of a block does not look at the descriptor again after it read the payload.
     SkipsSecondLook,
-    /// M4: a reader of a block refreshes descriptor and payload together.
+    /// MEM-M4: a reader of a block refreshes descriptor and payload together.
     RefreshesUpFront,
-    /// W1: a guardian does not look, after it said so, whether it may be one.
+    /// ORPHAN-W1: a reclaimer does not look, after it said so, whether it may be one.
     GuardsUnseen,
-    /// W2: the next life of a ward does not look for a guardian after it said that it joins.
+    /// ORPHAN-W2: the next life of an orphan does not look for a reclaimer after it said that it
+    /// joins.
     ComesHomeUnseen,
-    /// T4: a host that joins obeys the newest manager before it says that it joins.
+    /// LOCK-T4: a host that joins obeys the newest manager before it says that it joins.
     JoinsUnannounced,
-    /// T4: a manager takes the locks of a node for freed once the node is fenced.
+    /// LOCK-T4: a manager takes the locks of a node for freed once the node is fenced.
     TakesFencedForFreed,
-    /// C2: a proposer counts what was accepted in an earlier case.
+    /// DEATH-C2: a proposer counts what was accepted in an earlier case.
     AcceptsAcrossCases,
-    /// M8: a host that joins does not refresh what an earlier life of its slot wrote.
+    /// MEM-M8: a host that joins does not refresh what an earlier life of its slot wrote.
     JoinsUnrefreshed,
-    /// R1: a recoverer begins while the fence is under way.
+    /// DEATH-R1: a recoverer begins while the fence is under way.
     RecoversUnfenced,
-    /// R2: a recoverer ends the requests of the dead, then redoes its intents.
+    /// DEATH-R2: a recoverer ends the requests of the dead, then redoes its intents.
     FreesBeforeRedo,
-    /// R3: a host that comes back does not look for a recoverer after it said so.
+    /// DEATH-R3: a host that comes back does not look for a recoverer after it said so.
     ArrivesUnseen,
-    /// R3: a recoverer does not look for an arrival after it said that it begins.
+    /// DEATH-R3: a recoverer does not look for an arrival after it said that it begins.
     BeginsUnseen,
-    /// R4: a recoverer does not wait for one of an earlier life.
+    /// DEATH-R4: a recoverer does not wait for one of an earlier life.
     RecoversBeside,
-    /// R5: a recoverer says that the slot may be joined before it has redone anything.
+    /// DEATH-R5: a recoverer says that the slot may be joined before it has redone anything.
     BuriesFirst,
-    /// H1: the owner of a block does not look at its stamps after it said EVICTING.
+    /// EVICT-H1: the owner of a block does not look at its stamps after it said EVICTING.
     EvictsUnseen,
-    /// H1: a reader takes a block for held without a look at its descriptor.
+    /// EVICT-H1: a reader takes a block for held without a look at its descriptor.
     HoldsUnseen,
-    /// H4: what a dead process held stays held.
+    /// EVICT-H4: what a dead process held stays held.
     KeepsDeadHolds,
-    /// H6: a block that its owner died over stays EVICTING.
+    /// EVICT-H6: a block that its owner died over stays EVICTING.
     StaysEvicting,
-    /// H7: a reader takes a block of an owner that is over for held without another look at it.
+    /// EVICT-H7: a reader takes a block of an owner that is over for held without another look at
+    /// it.
     HoldsOfVacantUnseen,
-    /// H7: a reader takes a block of an owner that is over for held, whoever looks after that owner.
-    HoldsBesideGuardian,
+    /// EVICT-H7: a reader takes a block of an owner that is over for held, whether or not a
+    /// reclaimer reclaims from that owner.
+    HoldsBesideReclaimer,
 }
 
-#[cfg(any(test, feature = "proof"))]
+#[cfg(feature = "verify")]
 impl Mutant {
     /// All of them.
     pub const ALL: [Self; 38] = [
@@ -132,7 +137,7 @@ impl Mutant {
         Self::KeepsDeadHolds,
         Self::StaysEvicting,
         Self::HoldsOfVacantUnseen,
-        Self::HoldsBesideGuardian,
+        Self::HoldsBesideReclaimer,
     ];
 
     /// Rules that are kept by what uses this crate: the cache.
@@ -142,7 +147,7 @@ impl Mutant {
         Self::KeepsDeadHolds,
         Self::StaysEvicting,
         Self::HoldsOfVacantUnseen,
-        Self::HoldsBesideGuardian,
+        Self::HoldsBesideReclaimer,
     ];
 
     /// The mutant of that name.
@@ -152,7 +157,7 @@ impl Mutant {
     }
 }
 
-#[cfg(any(test, feature = "proof"))]
+#[cfg(feature = "verify")]
 thread_local! {
     static PRESENT: Cell<Option<Mutant>> = const { Cell::new(None) };
 }
@@ -160,9 +165,9 @@ thread_local! {
 /// Whether the program is `mutant`.
 #[inline]
 pub(crate) fn is(mutant: Mutant) -> bool {
-    #[cfg(any(test, feature = "proof"))]
+    #[cfg(feature = "verify")]
     return PRESENT.get() == Some(mutant);
-    #[cfg(not(any(test, feature = "proof")))]
+    #[cfg(not(feature = "verify"))]
     {
         let _ = mutant;
         false
@@ -171,26 +176,26 @@ pub(crate) fn is(mutant: Mutant) -> bool {
 
 /// `act` for another thread, whose program is to be that of this one.
 pub(crate) fn carried<T>(act: impl FnOnce() -> T) -> impl FnOnce() -> T {
-    #[cfg(any(test, feature = "proof"))]
+    #[cfg(feature = "verify")]
     {
         let mutant = present();
         move || with(mutant, act)
     }
-    #[cfg(not(any(test, feature = "proof")))]
+    #[cfg(not(feature = "verify"))]
     {
         act
     }
 }
 
 /// What the program of this thread is, to make another thread's the same.
-#[cfg(any(test, feature = "proof"))]
+#[cfg(feature = "verify")]
 pub(crate) fn present() -> Option<Mutant> {
     PRESENT.get()
 }
 
 /// Runs `act` with this thread's program being `mutant`, and what it was before again after that,
 /// also when `act` panics.
-#[cfg(any(test, feature = "proof"))]
+#[cfg(feature = "verify")]
 pub(crate) fn with<T>(mutant: Option<Mutant>, act: impl FnOnce() -> T) -> T {
     struct Restore(Option<Mutant>);
     impl Drop for Restore {

@@ -9,7 +9,7 @@ use std::fmt;
 pub const LINE_BYTES: u64 = 64;
 /// Bytes in a word, the unit that never tears.
 pub const WORD_BYTES: u64 = 8;
-/// Bytes in a page. Payload and metadata never share one (rule M6).
+/// Bytes in a page. Payload and metadata never share one (rule MEM-M6).
 pub const PAGE_BYTES: u64 = 4096;
 /// Most nodes a region can have.
 pub const NODES_MAX: u16 = 32;

@@ -1,4 +1,5 @@
-//! Processes of two pid namespaces that share the folder of host tiers: two containers of one machine.
+//! Processes of two pid namespaces that share the folder of host tiers: two containers of one
+//! machine.
 //!
 //! Needs `unshare`, and leave to make a pid namespace; says so when it has neither.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -7,8 +8,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
+use cxl_shm::host::{HOST_TIER_FOLDER, HostTierFile};
 use cxl_shm::layout::{Geometry, LockProtocol, Superblock, format_superblock};
-use cxl_shm::member::{Attachment, HOST_TIER_FOLDER, HostTierFile};
+use cxl_shm::lifecycle::Attachment;
 use cxl_shm::region::Region;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -17,7 +19,7 @@ const REGION: &str = "RACKLINE_TEST_REGION";
 const TEST: &str = "a_frozen_process_of_another_pid_namespace_is_not_taken_for_dead";
 const REGION_BYTES: u64 = 8 << 20;
 
-/// Attaches to `region`, says so, and goes on until its input ends.
+/// Attaches to `region`, says so, and continues until its input ends.
 fn attach_and_wait(region: &Path) {
     let attachment = Attachment::attach(region, 0).unwrap_or_else(|error| panic!("{error}"));
     println!("attached");

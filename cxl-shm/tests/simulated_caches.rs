@@ -1,10 +1,10 @@
 //! What the simulated caches, links and devices do: every fault that the simulator models shows,
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-//! and every rule of access (M1 to M9) that guards against it helps.
+//! and every rule of access (MEM-M1 to MEM-M9) that guards against it helps.
 
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{EventKind, Settings, SimulatedHost, SimulatedRack};
 use cxl_shm::units::{LineOffset, LineRange, WordOffset};
+use cxl_shm::verify::simulated::{EventKind, Settings, SimulatedHost, SimulatedRack};
 
 const BYTES: u64 = 64 * 1024;
 const SEEDS: u64 = 300;
@@ -79,7 +79,7 @@ fn a_load_passes_an_unfenced_invalidation() {
     a.store(word(1, 0), 7);
     a.publish(range(1));
     b.invalidate(range(1));
-    assert_eq!(b.load(word(1, 0)), 0, "M3: the old copy answers until the fence");
+    assert_eq!(b.load(word(1, 0)), 0, "MEM-M3: the old copy answers until the fence");
     b.fence();
     assert_eq!(b.load(word(1, 0)), 7);
 }
@@ -113,7 +113,7 @@ fn refreshing_a_dirty_line_writes_it_back_over_everything() {
     b.store(word(1, 0), 2);
     b.publish(range(1));
     a.refresh(range(1));
-    assert_eq!(a.load(word(1, 0)), 1, "the forgotten old store came back (M8)");
+    assert_eq!(a.load(word(1, 0)), 1, "the forgotten old store came back (MEM-M8)");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn two_writing_hosts_in_a_line_lose_an_update() {
     a.publish(range(1));
     b.publish(range(1));
     a.refresh(range(1));
-    assert_eq!((a.load(word(1, 0)), a.load(word(1, 1))), (0, 2), "M1");
+    assert_eq!((a.load(word(1, 0)), a.load(word(1, 1))), (0, 2), "MEM-M1");
     assert_eq!(rack.conflicts(), [line(1)]);
 }
 
@@ -206,7 +206,7 @@ fn adversarial_prefetch_stays_in_pages_that_the_host_touched() {
             b.load(word(64, 0));
         }
         let prefetched = |host: usize, page: u64| {
-            let of_host = |event: &cxl_shm::fabric::simulated::Event| {
+            let of_host = |event: &cxl_shm::verify::simulated::Event| {
                 event.host == host && event.kind == EventKind::CachePrefetched
             };
             let events = rack.history();

@@ -4,12 +4,12 @@
 use std::sync::{Arc, Mutex};
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::simulated::schedule::crash_this_process;
-use cxl_shm::fabric::simulated::{
-    Crash, EventKind, Faults, Outcome, Report, Schedule, Settings, SimulatedRack,
-};
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::units::{LineOffset, LineRange, WordOffset};
+use cxl_shm::verify::simulated::schedule::crash_this_process;
+use cxl_shm::verify::simulated::{
+    Crash, EventKind, Faults, Outcome, Report, Schedule, Settings, SimulatedRack,
+};
 
 const BYTES: u64 = 64 * 1024;
 const SEEDS: u64 = 100;

@@ -1,13 +1,13 @@
-//! DMA engines of simulated hosts: where payload is right after a transfer (M9).
+//! DMA engines of simulated hosts: where payload is right after a transfer (MEM-M9).
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Mutex};
 
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{
+use cxl_shm::units::{Extent, LineOffset, LineRange, WordOffset};
+use cxl_shm::verify::simulated::{
     DmaCache, EventKind, Schedule, Settings, SimulatedHost, SimulatedRack,
 };
-use cxl_shm::units::{Extent, LineOffset, LineRange, WordOffset};
 
 const BYTES: u64 = 64 * 1024;
 
@@ -50,7 +50,7 @@ fn dma_into_the_writers_cache_needs_the_writers_flush() {
     let mut found = vec![0; 200];
     a.dma_write(extent, &bytes, DmaCache::Allocate);
     b.dma_read(extent, &mut found, DmaCache::Bypass);
-    assert_eq!(found, [0; 200], "M9: the payload is still in the writer's cache");
+    assert_eq!(found, [0; 200], "MEM-M9: the payload is still in the writer's cache");
     a.publish(LineRange::covering(extent));
     b.dma_read(extent, &mut found, DmaCache::Bypass);
     assert_eq!(found, bytes);
@@ -64,7 +64,7 @@ fn dma_through_the_readers_cache_needs_the_readers_refresh() {
     LineRange::covering(extent).iter().for_each(|at| assert_eq!(b.read_line(at), [0; 8]));
     a.dma_write(extent, &bytes, DmaCache::Bypass);
     b.dma_read(extent, &mut found, DmaCache::Allocate);
-    assert_eq!(found, [0; 200], "M9: the reader's cache answered");
+    assert_eq!(found, [0; 200], "MEM-M9: the reader's cache answered");
     b.refresh(LineRange::covering(extent));
     b.dma_read(extent, &mut found, DmaCache::Allocate);
     assert_eq!(found, bytes);

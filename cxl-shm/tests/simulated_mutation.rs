@@ -4,11 +4,11 @@
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{
+use cxl_shm::units::{LineOffset, LineRange, WordOffset};
+use cxl_shm::verify::simulated::{
     Faults, Schedule, ScheduleError, ScheduleFailure, Settings, SimulatedHost, SimulatedRack, Site,
     SiteOp,
 };
-use cxl_shm::units::{LineOffset, LineRange, WordOffset};
 
 const SEEDS: u64 = 100;
 const ROUNDS: u64 = 2;
@@ -49,7 +49,7 @@ const RIGHT: Program = Program {
     },
 };
 
-/// Breaks M2: payload and flag in one batch, so that the flag may arrive first.
+/// Breaks MEM-M2: payload and flag in one batch, so that the flag may arrive first.
 const ONE_BATCH: Program = Program {
     send: |host, round| {
         host.store(word(PAYLOAD), round * 100);
@@ -59,7 +59,7 @@ const ONE_BATCH: Program = Program {
     ..RIGHT
 };
 
-/// Breaks M4: refreshes the payload before it has seen the flag.
+/// Breaks MEM-M4: refreshes the payload before it has seen the flag.
 const REFRESH_UP_FRONT: Program = Program {
     receive: |host, clock, round| {
         let mut tries = 0;

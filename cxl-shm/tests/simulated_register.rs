@@ -1,4 +1,5 @@
-//! The lemma that all protocols rest on, tried on the simulator: under M1 to M3 a word with one
+//! The lemma that all protocols rest on, tried on the simulator: under MEM-M1 to MEM-M3 a word with
+//! one
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 //! writing host is a linearizable register, and without any one of them it is not.
 
@@ -6,10 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{
+use cxl_shm::units::{LineOffset, LineRange, WordOffset};
+use cxl_shm::verify::simulated::{
     Faults, Schedule, ScheduleError, Settings, SimulatedHost, SimulatedRack,
 };
-use cxl_shm::units::{LineOffset, LineRange, WordOffset};
 
 const SEEDS: u64 = 200;
 const WRITES: u64 = 30;
@@ -62,7 +63,7 @@ fn run(
         0,
         "writer",
         move |_| {
-            // The last life may have stored something that is on the device or is not (M8).
+            // The last life may have stored something that is on the device or is not (MEM-M8).
             (register.refresh)(&host);
             let mut value = host.load(word());
             while value < WRITES {

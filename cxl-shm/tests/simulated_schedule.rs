@@ -4,11 +4,11 @@
 use std::sync::{Arc, Mutex};
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::simulated::{
-    DmaCache, Faults, Outcome, Report, Schedule, ScheduleFailure, SimulatedRack,
-};
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::units::{Extent, LineOffset, LineRange, WordOffset};
+use cxl_shm::verify::simulated::{
+    DmaCache, Faults, Outcome, Report, Schedule, ScheduleFailure, SimulatedRack,
+};
 
 const BYTES: u64 = 64 * 1024;
 const SEEDS: u64 = 50;
@@ -35,7 +35,7 @@ impl Diary {
     }
 }
 
-/// A run with everything in it; gives its report and who did what when.
+/// A run with everything in it; gives its report, and what each host did when.
 fn eventful(rack_seed: u64, seed: u64) -> (Report, Vec<String>) {
     let rack = SimulatedRack::adversarial(4, BYTES, rack_seed);
     let diary = Diary::default();

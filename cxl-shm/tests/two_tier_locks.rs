@@ -1,16 +1,18 @@
 //! Locks between threads of several hosts, step by step on a simulated rack without a schedule: who
 //! comes after whom, what is passed on, what withdrawing and unwinding leave.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use cxl_shm::host::{HostIdentity, HostTier, ProcessIdentity};
 use cxl_shm::layout::{Geometry, LockProtocol, Superblock, format_superblock};
+use cxl_shm::lock::Manage;
 use cxl_shm::lock::{Contention, LockError, PASSES_MAX, PASSING_US_MAX, PendingLock, SharedGuard};
-use cxl_shm::member::{HostIdentity, HostTier, Liveness, Manage, Member, ProcessIdentity};
+use cxl_shm::node::Member;
 use cxl_shm::units::{LineRange, LockId, NodeId};
+use cxl_shm::verify::fixture::{EvenLive, HandClock};
+use cxl_shm::verify::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
 
 const LOCK: LockId = LockId(9);
 const GEOMETRY: Geometry = Geometry {
@@ -23,45 +25,9 @@ const GEOMETRY: Geometry = Geometry {
 };
 const PROTOCOLS: [LockProtocol; 2] = [LockProtocol::Arbitrated, LockProtocol::Bakery];
 
-/// Processes whose number is odd are dead.
-#[derive(Clone, Copy, Debug)]
-struct EvenLive;
-
-impl Liveness for EvenLive {
-    fn is_alive(&self, process: ProcessIdentity) -> bool {
-        process.pid().is_multiple_of(2)
-    }
-}
-
 type Thread = Member<SimulatedHost, SimulatedHostMemory, EvenLive>;
 type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, EvenLive>;
 type Pending<'m> = PendingLock<'m, SimulatedHost, SimulatedHostMemory, EvenLive>;
-
-/// A clock that goes on only where a test says so.
-#[derive(Debug, Default)]
-struct HandClock {
-    us: Cell<u64>,
-}
-
-impl HandClock {
-    fn add_us(&self, us: u64) {
-        self.us.set(self.us.get() + us);
-    }
-}
-
-impl Clock for HandClock {
-    fn now_ms(&self) -> u64 {
-        self.us.get() / 1000
-    }
-
-    fn now_us(&self) -> u64 {
-        self.us.get()
-    }
-
-    fn pause(&self, _: u32) {
-        self.add_us(1000);
-    }
-}
 
 struct Rack {
     rack: SimulatedRack,
@@ -73,7 +39,7 @@ impl Rack {
         let rack = SimulatedRack::sticky(3, GEOMETRY.region_bytes);
         let superblock = Superblock { lock_protocol, ..Superblock::new([1, 2], GEOMETRY, [0; 6]) };
         format_superblock(&rack.host(0), &superblock, |_, _| ()).expect("the geometry fits");
-        Self { rack, clock: HandClock::default() }
+        Self { rack, clock: HandClock::new(1) }
     }
 
     /// A thread that lives.
@@ -159,7 +125,7 @@ fn a_host_passes_a_lock_on_so_often_and_no_more() {
         assert!(staff.poll(&mut pending[last + 1]).is_none(), "its own host's next waits");
         drop(guard);
         assert!(staff.poll(&mut pending[last + 1]).is_some());
-        assert_eq!(rack.rack.conflicts(), [], "a line with two writing hosts (M1)");
+        assert_eq!(rack.rack.conflicts(), [], "a line with two writing hosts (MEM-M1)");
     }
 }
 
@@ -279,7 +245,7 @@ fn a_try_waits_for_nobody() {
     let rack = Rack::new(LockProtocol::Bakery);
     let (a, b, remote) = (rack.thread(0), rack.thread(0), rack.thread(1));
     let guard = a.try_lock_shared(LOCK, &rack.clock).unwrap().expect("nobody wants it");
-    let before_us = rack.clock.us.get();
+    let before_us = rack.clock.now_us();
     assert!(b.try_lock_shared(LOCK, &rack.clock).unwrap().is_none(), "held in its host");
     assert!(remote.try_lock_shared(LOCK, &rack.clock).unwrap().is_none(), "held elsewhere");
     let refused = remote.lock_shared(LOCK, &rack.clock, 0).unwrap_err();
@@ -290,7 +256,7 @@ fn a_try_waits_for_nobody() {
     let pid = a.processes().into_iter().find(|it| it.0 == a.process()).map(identity);
     assert!(pid.is_some());
     assert_eq!(refused, timed_out(Contention::ThisHost { pid }));
-    assert_eq!(rack.clock.us.get(), before_us, "no time was spent waiting");
+    assert_eq!(rack.clock.now_us(), before_us, "no time was spent waiting");
     drop(guard);
     assert!(remote.try_lock_shared(LOCK, &rack.clock).unwrap().is_some());
 }
@@ -362,8 +328,8 @@ fn who_has_used_up_its_tickets_is_refused_and_keeps_nobody_from_the_lock() {
     };
     let remote = rack.thread(1);
     {
-        // A life of node 0 that has asked very often. The next life begins two tickets later (A2), which
-        // leaves it one.
+        // A life of node 0 that has asked very often. The next life begins two tickets later
+        // (LOCK-A2), which leaves it one.
         let first = rack.thread(0);
         let at = request(&first);
         first.fabric().store(at, (1 << 38) - 6);

@@ -3,76 +3,79 @@
 //! A block's bytes lie in a chunk of the node that published it; a *descriptor* in that node's
 //! segment says where, and whether they are complete. Every process keeps a *replica* of all
 //! descriptors in its own DRAM, fed by the nodes' *publication logs*, and matches prefixes there.
-//! Nothing a reader does is seen by anybody else: no lock, no message, no shared write.
+//! No other process sees what a reader does: no lock, no message, no shared write.
 //!
-//! - identity: [`Model`], [`Namespace`], [`KeySpace`], [`BlockHash`]; hashers of others' chains:
-//!   [`ChainHasher`], [`vllm`], [`dynamo`]
-//! - sizes: [`KvGeometry`], [`KNOWN_MODELS`]
-//! - eviction: [`evict::policy`], and [`replay`] of request traces through it
-//! - format: [`CacheGeometry`], and the module documentation of `area`, `descriptor`, `segment`, `log`
-//! - use: [`Cache`]: `reserve`, `commit`, `lookup`, `open`, `close`, `retire`, `reap`
+//! The folders are floors: each imports from those below it, and from none above it.
 //!
-//! Rules are numbered where they are kept: D (descriptors), S (segments), G (logs), R (replica),
-//! E (heap), P (payload slots), B (publish), F (fetch), V (eviction), W (wards). Rules M are those of `cxl_shm::fabric`;
-//! rules H, of holds, are kept where they are cited already.
+//! ```text
+//! attach     beginning: what earlier lives and dead processes left comes first
+//! publish    reserve, commit, and room for a publish that finds none
+//! upkeep     the background: watermarks, batches of evictions, chunks given back
+//! reclaim    after a death: what processes of this host left, and what nodes left that are vacant
+//! hold       a block that must not vanish between lookup and fetch
+//! read       lookup, fetch, descriptors that are damaged
+//! process    what the threads of a process share, and the cache as one of them uses it
+//! evict      which block leaves next, which hosts hold it, and the protocol by which it leaves
+//! replica    what a process believes is in the pool, and why a block was missed
+//! heap       this node's descriptors, payload and stamps, written under its host's heap lock
+//! format     what lies in the region: sizes, areas, descriptors, segments, logs, stamps
+//! identity   keys, namespaces, fingerprints, hash chains
+//! ```
 //!
-//! - **H2** EVICTING of the same generation is as good as READY for a reader. WRITING is fully
+//! Beside them stand the sizes of a model's KV ([`KvGeometry`]). To begin with: [`Cache`],
+//! [`KeySpace`], [`CacheGeometry`].
+//!
+//! Rules are numbered where they are kept: D (descriptors), S (segments), G (logs), R (replica), E
+//! (heap), P (payload slots), B (publish), F (fetch), V (eviction), W (orphans). Rules M are those
+//! of `cxl_shm::fabric`. Rules H, of holds, are in `hold`.
+//!
+//! - EVICT-H2: EVICTING of the same generation is as good as READY for a reader. WRITING is fully
 //!   published before the first byte of the payload changes.
-//! - **H3** A reader always takes the second look, and compares state, generation and payload.
+//! - EVICT-H3: A reader always takes the second look, and compares state, generation and payload.
 
-mod area;
-mod block;
+mod attach;
 mod broken;
-mod cache;
-mod damage;
-mod descriptor;
 pub mod evict;
-mod fetch;
-mod geometry;
-mod gone;
-mod hash;
+mod format;
 mod heap;
 mod hold;
-mod key;
-mod local;
-mod log;
-mod lookup;
-mod metrics;
-mod miss;
+mod identity;
 mod model;
-#[cfg(any(test, feature = "proof"))]
-pub mod proof;
+mod process;
 mod publish;
+mod read;
 mod reclaim;
-pub mod replay;
 mod replica;
-mod segment;
-mod stamp;
 #[cfg(test)]
 mod tests;
-mod ward;
+mod upkeep;
+#[cfg(feature = "verify")]
+pub mod verify;
 
-pub use block::{BlockSpec, ReadyBlock, WritingBlock};
-pub use cache::{AttachError, Cache, HeapUse};
-pub use descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent};
-pub use fetch::{Ticket, Wanted};
-pub use geometry::{
-    CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, GeometryError, LOG_ENTRIES_MAX,
-    LOG_ENTRIES_MIN,
+pub use attach::AttachError;
+pub use format::{
+    BlockState, CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, Descriptor,
+    DescriptorError, GeometryError, HOLD_MS_MAX, Handle, LOG_ENTRIES_MAX, LOG_ENTRIES_MIN,
+    PROBE_SLOTS, PeerSegment, SlotContent, held_by, segment_of,
 };
-pub use hash::{ChainHasher, dynamo, vllm};
+pub use heap::{QUOTAS_MAX, Quota, TooManyQuotas};
 pub use hold::{HOLD_MS, HeldBlock, HoldError};
-pub use key::{BlockHash, BlockKey, KeySpace, Model, ModelFingerprint, Namespace, NamespaceTag};
-pub use local::Local;
-pub use lookup::{MatchedBlock, PrefixMatch};
-pub use metrics::Metrics;
-pub use miss::Miss;
-pub use model::{
-    Attention, Dtype, KNOWN_MODELS, KnownModel, KvGeometry, KvGeometryError, Part, UnknownDtype,
-    known_model,
+pub use identity::{
+    BlockHash, BlockKey, ChainHasher, KeySpace, Model, ModelFingerprint, Namespace, NamespaceTag,
+    dynamo, vllm,
 };
-pub use publish::{CommitError, Refusal, Reservation};
-pub use reclaim::reclaim_dead_processes;
-pub use segment::{PROBE_SLOTS, PeerSegment, segment_of};
-pub use stamp::{HOLD_MS_MAX, held_by};
-pub use ward::BeingEmptied;
+pub use model::{Attention, Dtype, KvGeometry, KvGeometryError, Part, UnknownDtype};
+pub use process::{AttachedCache, Cache, HeapUse, Metrics, ProcessState};
+pub use publish::{BlockSpec, CommitError, ReadyBlock, Refusal, Reservation, WritingBlock};
+pub use read::{MatchedBlock, PrefixMatch, Ticket, Wanted};
+pub use reclaim::{BeingEmptied, reclaim_dead_processes};
+pub use replica::Miss;
+pub use upkeep::{Upkeep, WatermarkError, Watermarks};
+
+/// The format drawn, and the protocols between hosts, step by step.
+pub mod guide {
+    #[doc = include_str!("../docs/format.md")]
+    pub mod format {}
+    #[doc = include_str!("../docs/protocols.md")]
+    pub mod protocols {}
+}

@@ -2,11 +2,11 @@
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::host::{Liveness, MembershipLost};
+use cxl_shm::lifecycle::{DeathNews, Deaths, Fence};
 use cxl_shm::lock::arbitrated::ManagerState;
-use cxl_shm::member::{
-    DeathNews, Deaths, Fence, Liveness, Manage, ManageError, ManagerSeen, Member, MembershipLost,
-    SUSPECT_MS, Stillness,
-};
+use cxl_shm::lock::{Manage, ManageError, ManagerSeen};
+use cxl_shm::node::{Member, SUSPECT_MS, Stillness};
 use cxl_shm::units::NodeId;
 
 /// What changed since the last step, for the log.
@@ -43,7 +43,7 @@ pub enum DutyChange {
 pub struct Patience {
     /// How long after the active manager is suspected a standby takes over.
     pub takeover_ms: u64,
-    /// How long the heart of a host stands still before it is declared dead.
+    /// How long the heartbeat of a host stands still before it is declared dead.
     pub declare_ms: u64,
 }
 
@@ -61,7 +61,7 @@ pub enum DutyError {
 /// What came of one step.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stepped {
-    /// Something was granted or claimed, or somebody has begun to wait for a holder: the next step
+    /// Something was granted or claimed, or a thread has begun to wait for a holder: the next step
     /// should follow at once.
     pub busy: bool,
     /// What the process does now, when that has changed.
@@ -110,7 +110,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
     }
 
     /// One step: of granting, or of standing by, and of what the dead need. `fence` makes certain
-    /// that who was declared dead writes no more.
+    /// that a declared host writes no more.
     ///
     /// # Errors
     /// [`DutyError`].
@@ -140,8 +140,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
                 change
             }
         };
-        // The active manager declares deaths, also where the locks need none; a standby does when it
-        // has taken over. What this node was appointed to it carries on in any case.
+        // The active manager declares deaths, also where the locks need none; a standby does when
+        // it has taken over. What this node was appointed to it carries on in any case.
         let declares = self.term.is_some();
         stepped.deaths = self.deaths.step(now_ms, declares, fence);
         stepped.change = change.filter(|change| self.told != Some(*change));
@@ -155,9 +155,9 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
         let elsewhere = |seen: &ManagerSeen| seen.serving && seen.node != self.member.node();
         let seen = self.member.manager_seen().filter(elsewhere);
         if let Some(seen) = seen {
-            // Our own clock only, and no time in which this manager itself did not look (G0). That it
-            // is silent is a suspicion, and a wrong one costs nothing but a change of term: no grant of
-            // the new one comes before every node has acknowledged it (T4).
+            // Our own clock only, and no time in which this manager itself did not look (BEAT-G0).
+            // That it is silent is a suspicion, and a wrong one costs nothing but a change of term:
+            // no grant of the new one comes before every node has acknowledged it (LOCK-T4).
             let silent_ms = self.watched.look((seen.term, seen.heartbeat), now_ms);
             if silent_ms < SUSPECT_MS.saturating_add(self.takeover_ms) {
                 let (node, term) = (seen.node, seen.term);
@@ -173,9 +173,9 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
 #[cfg(test)]
 mod tests {
     use cxl_shm::clock::SystemClock;
-    use cxl_shm::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
-    use cxl_shm::layout::{Geometry, Superblock, format_superblock};
-    use cxl_shm::member::{HostIdentity, HostTier, NoFence, ProcLiveness, ProcessIdentity};
+    use cxl_shm::layout::LockProtocol;
+    use cxl_shm::lifecycle::NoFence;
+    use cxl_shm::verify::fixture::{EvenLive, SMALL, SmallRegion};
 
     use super::*;
 
@@ -184,26 +184,9 @@ mod tests {
     /// Both managers are stopped, and the standby goes on a moment before the active one.
     #[test]
     fn a_standby_that_was_stopped_itself_takes_nothing_over() {
-        let geometry = Geometry {
-            region_bytes: 8 << 20,
-            nodes: 2,
-            locks: 8,
-            chunk_bytes: 64 << 10,
-            area_lines: 1,
-            host_words: 0,
-        };
-        let rack = SimulatedRack::sticky(2, geometry.region_bytes);
-        let superblock = Superblock::new([1, 2], geometry, [0; 6]);
-        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
+        let region = SmallRegion::new(SMALL, LockProtocol::Arbitrated);
         let clock = SystemClock::start();
-        let join = |host: u16| -> Member<SimulatedHost, SimulatedHostMemory, ProcLiveness> {
-            let memory = rack.host_memory(usize::from(host), HostTier::words_of(&geometry));
-            let identity = HostIdentity::simulated(u64::from(host));
-            let me = ProcessIdentity::current().unwrap();
-            let fabric = rack.host(usize::from(host));
-            Member::join(fabric, memory, host, &identity, me, ProcLiveness, &clock).unwrap()
-        };
-        let [first, second] = [0, 1].map(join);
+        let [first, second] = [0, 1].map(|host| region.join(host, 2, EvenLive, &clock));
         let mut active = Duty::new(&first, &clock, PATIENCE).unwrap();
         let mut standby = Duty::new(&second, &clock, PATIENCE).unwrap();
         let mut step = |now_ms, both: bool| {

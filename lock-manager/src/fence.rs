@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use cxl_shm::member::{Attachment, CommandFence, Fence, NoFence, ProcessFence};
+use cxl_shm::lifecycle::{Attachment, CommandFence, Fence, NoFence, ProcessFence};
 use rustix::fs::{Access, access};
 
 use crate::options::{FenceKind, Options};
@@ -13,8 +13,8 @@ use crate::options::{FenceKind, Options};
 pub enum FenceError {
     /// A program was given, and nothing would ever run it.
     #[error(
-        "--fence-command {} is given, but the fence is not `command`, so nothing would run it: add \
-         --fence command, or leave the program out", .0.display()
+        "--fence-command {} is given without --fence command, so the program would never run: add \
+         --fence command, or omit the program", .0.display()
     )]
     Unused(PathBuf),
     /// There is no program.
@@ -22,8 +22,7 @@ pub enum FenceError {
     NoProgram,
     /// The program cannot be run.
     #[error(
-        "--fence-command {} cannot be run: {reason}; a host that is declared dead could not be \
-         fenced", .program.display()
+        "--fence-command {} cannot be run: {reason}; a declared host could not be fenced", .program.display()
     )]
     Program {
         /// The program, as given.
@@ -32,7 +31,7 @@ pub enum FenceError {
         reason: String,
     },
     /// The operating system does not say which machine this is.
-    #[error("cannot tell which machine this is, which the fence `process` needs: {0}")]
+    #[error("cannot read the identity of this machine, which --fence process needs: {0}")]
     Machine(std::io::Error),
 }
 

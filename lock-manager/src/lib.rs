@@ -1,11 +1,11 @@
-//! The lock manager: arbitrates the locks of a region, one active process a rack and any number of
-//! standbys.
+//! The lock manager of a region: one active process per rack, and any number of standbys.
 //!
-//! The arbitration itself is a state machine of `cxl_shm` ([`cxl_shm::lock::arbitrated`]); this
-//! crate drives it: stands by while another manager's heart beats, claims the next term when that
-//! falls silent, grants until it is stopped or deposed; declares hosts dead whose hearts stand still, has
-//! them fenced and recovers what they left. Readers and writers of blocks do not need
-//! it: without one no chunk is allocated, and a publish that needs one evicts instead.
+//! The arbitration is a state machine of `cxl_shm` ([`cxl_shm::lock::arbitrated`]), which this
+//! crate drives. It stands by while another manager sends heartbeats, and claims the next term when
+//! those stop. It grants locks until it is stopped or deposed. It declares hosts dead whose
+//! heartbeats have stopped, has them fenced, and recovers their state. Readers and writers of
+//! blocks do not need it. Without a lock manager no chunk is allocated, and a publish that needs a
+//! chunk evicts instead.
 
 mod duty;
 mod fence;

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::member::{AttachError, Attachment, DeathNews, LocalMember, ManageError, RecoveryNews};
+use cxl_shm::lifecycle::{AttachError, Attachment, DeathNews, LocalMember, RecoveryNews};
+use cxl_shm::lock::ManageError;
 use cxl_shm::units::NodeId;
+use cxl_shm_objects::ObjectChunks;
 
 use kv_cache::reclaim_dead_processes;
 
@@ -35,7 +37,7 @@ pub enum RunError {
     #[error(transparent)]
     Fence(#[from] FenceError),
     /// No thread for what dead processes left.
-    #[error("cannot start a thread that looks after dead processes of this host: {0}")]
+    #[error("cannot start the thread that cleans up after dead processes of this host: {0}")]
     Thread(std::io::Error),
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
@@ -56,7 +58,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     if options.with_parent {
         stop_with_parent()?;
     }
-    let attachment = Attachment::attach(&options.region, options.node)?;
+    let attachment = Attachment::attach_with(&options.region, options.node, ObjectChunks)?;
     let region = attachment.member().superblock().uuid_text();
     let clock = SystemClock::start();
     let Options { takeover_ms, declare_ms, .. } = *options;
@@ -147,7 +149,8 @@ fn tell(region: &str, change: DutyChange) {
 fn tell_death(region: &str, node: NodeId, news: &DeathNews) {
     match news {
         DeathNews::Suspected => {
-            tracing::warn!(region, %node, "its heart stands still: proposes to declare it dead");
+            tracing::warn!(region, %node, "its heartbeat stopped: proposes to declare the node \
+                                           dead");
         }
         DeathNews::Declared(decision) => {
             let (recoverer, epoch) = (decision.appointment.recoverer, decision.appointment.epoch);
@@ -160,8 +163,8 @@ fn tell_death(region: &str, node: NodeId, news: &DeathNews) {
         DeathNews::Recovery(RecoveryNews::NotFenced(reason)) => {
             tracing::warn!(
                 region, %node, reason,
-                "is quarantined: what it held stays out of use until it is fenced; when its host \
-                 is certainly off, confirm it with `rackline fence` on this host"
+                "is quarantined: its locks and memory stay out of use until the host is fenced; \
+                 when the host is certainly off, confirm that with `rackline fence` on this host"
             );
         }
         DeathNews::Recovery(RecoveryNews::Reached(step)) => {

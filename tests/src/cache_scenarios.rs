@@ -1,19 +1,22 @@
 //! Prefill and decode on a simulated rack: sessions that look up, fetch, compute and publish.
 
-use connector::dma::SimulatedDma;
-use connector::session::{PublishBlock, Session, SessionOptions};
-use cxl_shm::fabric::simulated::{
-    DmaCache, Faults, Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
-};
+use std::time::Duration;
+
 use cxl_shm::layout::{Geometry, Layout};
 use cxl_shm::units::Extent;
-use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Miss, Model, Namespace};
+use cxl_shm::verify::simulated::{
+    DmaCache, Faults, Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
+};
+use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Miss, Model};
+use rackline::dma::SimulatedDma;
+use rackline::session::SessionCore;
+use rackline::{NewBlock, SessionOptions};
 
 use crate::rack::{Cluster, Mutant, Processes, lock_protocol, run};
 
 /// A session on a simulated rack.
 pub(crate) type RackSession<'a> =
-    Session<'a, SimulatedHost, SimulatedHostMemory, Processes, SimulatedDma, SimulatedClock>;
+    SessionCore<'a, SimulatedHost, SimulatedHostMemory, Processes, SimulatedDma, SimulatedClock>;
 
 const BLOCK_TOKENS: u32 = 4;
 /// Ends inside a line, and takes two pages.
@@ -58,12 +61,7 @@ pub(crate) fn options() -> SessionOptions {
         kv_heads: 1,
         head_dim: 64,
     };
-    SessionOptions {
-        model: model.fingerprint(),
-        namespace: Namespace::default(),
-        block_bytes: BLOCK_BYTES as u64,
-        chunk_timeout_ms: 3000,
-    }
+    SessionOptions::new(model, BLOCK_BYTES as u64).with_chunk_timeout(Duration::from_millis(3000))
 }
 
 /// The hashes of a prompt; prompts share their first two blocks.
@@ -100,7 +98,7 @@ fn serve(
     let clock = cluster.clock(host);
     let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{name}: {error}"));
     let dma = SimulatedDma::new(member.fabric().clone(), dma_cache);
-    let session = Session::new(&cache, &dma, &clock, options());
+    let session = SessionCore::new(&cache, &dma, &clock, options());
     let mut fetched = 0;
     for round in 0..rounds {
         for number in 0..PROMPTS {
@@ -113,8 +111,8 @@ fn serve(
     (fetched, session.metrics().misses(Miss::Checksum))
 }
 
-/// Fetches what the pool has of a prompt, which must be right, and publishes the rest. Returns how many
-/// blocks were fetched.
+/// Fetches what the pool has of a prompt, which must be right, and publishes the rest. Returns how
+/// many blocks were fetched.
 pub(crate) fn fetch_or_compute(
     session: &RackSession<'_>,
     hashes: &[BlockHash],
@@ -132,8 +130,8 @@ pub(crate) fn fetch_or_compute(
     valid
 }
 
-/// Computes and publishes the blocks of a prompt behind its first `valid`. Some may be refused: while
-/// there is no chunk, or no lock manager to give one, or all that there is is held.
+/// Computes and publishes the blocks of a prompt behind its first `valid`. Some may be refused:
+/// while there is no chunk, or no lock manager to give one, or all that there is is held.
 pub(crate) fn publish_behind(
     session: &RackSession<'_>,
     hashes: &[BlockHash],
@@ -141,13 +139,9 @@ pub(crate) fn publish_behind(
     name: &str,
 ) {
     let computed: Vec<_> = hashes[valid..].iter().map(payload).collect();
-    let parts: Vec<[&[u8]; 1]> = computed.iter().map(|bytes| [bytes.as_slice()]).collect();
-    let blocks: Vec<_> = (0..)
-        .zip(hashes)
-        .skip(valid)
-        .zip(&parts)
-        .map(|((depth, hash), parts)| PublishBlock { hash: *hash, depth, parts })
-        .collect();
+    let parts = computed.iter().map(|bytes| [bytes.as_slice()]);
+    let depth = u32::try_from(valid).unwrap_or(u32::MAX);
+    let blocks = NewBlock::chain(depth, hashes[valid..].iter().copied(), parts);
     let _ = session.publish(&blocks).unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 

@@ -190,7 +190,7 @@ fn flag(round: u64) -> u64 {
 /// When a word shows a value that it never had, or one older than the last.
 pub fn send(fabric: &impl Fabric) {
     for round in 1..=ROUNDS {
-        // M2: the payload is published in full before the flag is stored.
+        // MEM-M2: the payload is published in full before the flag is stored.
         fabric.write_line(line(PAYLOAD), &[round; 8]);
         fabric.publish(lines(PAYLOAD, 1));
         fabric.store(word(FLAG, 0), flag(round));
@@ -205,7 +205,7 @@ pub fn send(fabric: &impl Fabric) {
 /// When a payload is not that of its flag, or a word shows a value that it never had.
 pub fn receive(fabric: &impl Fabric) {
     for round in 1..=ROUNDS {
-        // M4: the payload is refreshed after the flag was seen.
+        // MEM-M4: the payload is refreshed after the flag was seen.
         await_value(fabric, word(FLAG, 0), flag(round));
         fabric.refresh(lines(PAYLOAD, 1));
         assert_eq!(fabric.read_line(line(PAYLOAD)), [round; 8]);

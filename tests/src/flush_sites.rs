@@ -1,11 +1,13 @@
-//! Every place of the sources that flushes, refreshes or fences, whether anything reaches it or not.
+//! Every place of the sources that flushes, refreshes or fences, whether anything reaches it or
+//! not.
 //!
-//! The mutation suite removes what its scenarios execute. This module reads the sources, so that the
-//! suite can tell what it did not execute.
+//! The mutation suite removes what its scenarios execute. This module reads the sources, so that
+//! the suite can tell what it did not execute.
 //!
-//! The sources are read as text, laid out by `rustfmt`. A place is a call of a function that carries
-//! `#[track_caller]`, as all that flush and fence do: the rack names a flush after such a call. Left out
-//! are the bodies of these functions themselves, tests, and what only proofs compile.
+//! The sources are read as text, laid out by `rustfmt`. A place is a call of a function that
+//! carries `#[track_caller]`, as all that flush and fence do: the rack names a flush after such a
+//! call. Left out are the bodies of these functions themselves, tests, and what only the feature
+//! `verify` compiles.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,16 +17,23 @@ use crate::mutation::SiteText;
 
 /// What has `#[track_caller]` and neither flushes nor fences.
 const OTHERS: [&str; 4] = ["store", "write_line", "write", "cached"];
-/// The line below flushes one of two lines when it finds the other torn. Other types have a `cached`
-/// which does not, so this one is told by the name of what it is called on.
+/// The line below flushes one of two lines when it finds the other torn. Other types have a
+/// `cached` which does not, so this one is told by the name of what it is called on.
 const TWIN: &str = "twin(";
-/// Sources that run on no simulated rack: the memories themselves, models, and what measures hardware.
-const APART: [&str; 4] = [
-    "cxl-shm/src/fabric/",
-    "cxl-shm/src/member/carried.rs",
-    "cxl-shm/src/proof/",
-    "cxl-shm/src/qualify/",
-];
+/// Sources that run on no simulated rack: the memories themselves, models, and what measures
+/// hardware.
+const APART: [&str; 3] =
+    ["cxl-shm/src/fabric/", "cxl-shm/src/node/carried.rs", "cxl-shm/src/verify/"];
+
+/// The sources of the protocols between hosts, but for those that are apart.
+const FOLDERS: [&str; 3] = ["cxl-shm/src/", "cxl-shm/objects/src/", "lock-manager/src/"];
+
+/// Whether `file`, from the root of the workspace, is a source whose places are looked for.
+#[must_use]
+pub fn is_scanned(file: &str) -> bool {
+    FOLDERS.iter().any(|folder| file.starts_with(folder))
+        && !APART.iter().any(|apart| file.starts_with(apart))
+}
 
 /// A place in the sources.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -51,7 +60,7 @@ impl Place {
 /// When a source cannot be read.
 pub fn scan(root: &Path) -> io::Result<BTreeSet<Place>> {
     let mut files = Vec::new();
-    for folder in ["cxl-shm/src", "lock-manager/src"] {
+    for folder in FOLDERS {
         collect(&root.join(folder), &mut files)?;
     }
     let mut sources = Vec::new();
@@ -64,7 +73,7 @@ pub fn scan(root: &Path) -> io::Result<BTreeSet<Place>> {
     let mut places = BTreeSet::new();
     for (file, text) in &sources {
         let is_test = file.contains("/tests") || file.ends_with("_tests.rs");
-        if is_test || APART.iter().any(|apart| file.starts_with(apart)) {
+        if is_test || !is_scanned(file) {
             continue;
         }
         for (line, call) in calls(text, &tracked) {
@@ -123,7 +132,7 @@ fn calls(text: &str, tracked: &BTreeSet<Tracked>) -> Vec<(u32, String)> {
             }
             continue;
         }
-        if ["#[cfg(test)]", "#[cfg(any(test", "#[track_caller]"]
+        if ["#[cfg(test)]", "#[cfg(feature = \"", "#[track_caller]"]
             .iter()
             .any(|start| code.trim_start().starts_with(start))
         {
@@ -168,9 +177,9 @@ fn is_part_of_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Whether `code` calls the tracked function or method. Modules have functions of the same names, and types
-/// too, which are not `#[track_caller]`: a method of a memory or a line is called on something that has a
-/// name, and not on `self`.
+/// Whether `code` calls the tracked function or method. Modules have functions of the same names,
+/// and types too, which are not `#[track_caller]`: a method of a memory or a line is called on
+/// something that has a name, and not on `self`.
 fn is_called(code: &str, Tracked { name, free }: &Tracked) -> bool {
     code.match_indices(name.as_str()).any(|(at, _)| {
         let (before, after) = (&code[..at], &code[at + name.len()..]);
@@ -208,7 +217,7 @@ fn others(fabric: &impl Fabric) {
     let line = line.cached(fabric);
 }
 
-#[cfg(any(test, feature = "proof"))]
+#[cfg(feature = "verify")]
 use other::publish;
 
 #[cfg(test)]

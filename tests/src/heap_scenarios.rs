@@ -1,14 +1,17 @@
 //! What hosts do with objects and named roots on a simulated rack: run by the rack suite with many
 //! seeds, and by the mutation suite with one flush removed.
 
+use cxl_shm_objects::NamedRoots;
+use cxl_shm_objects::Objects;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cxl_shm::alloc::{HEAP_PURPOSE, PeerObject, SharedOffset};
-use cxl_shm::fabric::simulated::{Faults, Random, Schedule, Settings};
+use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{ChunkState, Geometry, ROOTS_MAX, RootHead, RootState, root_name_hash};
-use cxl_shm::root::RootKind;
 use cxl_shm::units::{ChunkId, Incarnation, LINE_BYTES, NodeId};
+use cxl_shm::verify::simulated::{Faults, Random, Schedule, Settings};
+use cxl_shm_objects::RootKind;
+use cxl_shm_objects::{PeerObject, SharedOffset};
 
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run, wait_ms};
 
@@ -176,8 +179,8 @@ impl Worker<'_> {
                     && let Some(object) = self.member.object(offset)
                     && object.life() == Some(life)
                 {
-                    // Its owner may die at any moment, and use the place for something else. What is
-                    // not freed for that the sweep at the end finds.
+                    // Its owner may die at any moment, and use the place for something else. What
+                    // is not freed for that the sweep at the end finds.
                     let _ = self.member.free_object(&clock, TIMEOUT_MS, &object);
                 }
                 let _ = self.member.answer_chunk_requests(&clock, TIMEOUT_MS);

@@ -1,17 +1,23 @@
 //! A host that writes nonsense into the metadata of a region: what reads it must not panic, hang,
 //! read outside, or take a wrong byte for a right one.
 
-use connector::dma::SimulatedDma;
-use connector::session::{PublishBlock, Session, SessionOptions};
+use cxl_shm_objects::LockTable;
+use cxl_shm_objects::NamedRoots;
+use cxl_shm_objects::Objects;
+use std::time::Duration;
+
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{DmaCache, Faults, Random, Schedule, Settings};
 use cxl_shm::layout::{Geometry, Layout};
-use cxl_shm::member::NoFence;
-use cxl_shm::root::RootKind;
+use cxl_shm::lifecycle::NoFence;
 use cxl_shm::units::{LINE_BYTES, LineRange, LockId, PAGE_BYTES, WORD_BYTES, WordOffset};
-use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Model, Namespace};
+use cxl_shm::verify::simulated::{DmaCache, Faults, Random, Schedule, Settings};
+use cxl_shm_objects::RootKind;
+use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Model};
 use lock_manager::{Duty, Patience};
+use rackline::dma::SimulatedDma;
+use rackline::session::SessionCore;
+use rackline::{NewBlock, SessionOptions};
 
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run};
 
@@ -41,8 +47,8 @@ fn payload(hash: &BlockHash) -> Vec<u8> {
     hash.as_bytes().iter().copied().cycle().take(BLOCK_BYTES).collect()
 }
 
-/// Three hosts fill a region; one of them then scribbles over its metadata; all go on working with
-/// it. Errors, misses and time-outs are right answers.
+/// Three hosts fill a region; one of them then scribbles over its metadata; all continue working
+/// with it. Errors, misses and time-outs are right answers.
 ///
 /// # Panics
 /// When anything panics, does not end, or a wrong byte is accepted.
@@ -175,7 +181,7 @@ fn use_everything(cluster: &Cluster, member: &RackMember, host: usize) {
     }
     let Ok(cache) = Cache::attach(member, &clock) else { return };
     let dma = SimulatedDma::new(member.fabric().clone(), DmaCache::Bypass);
-    let session = Session::new(&cache, &dma, &clock, options());
+    let session = SessionCore::new(&cache, &dma, &clock, options());
     let tokens: Vec<u32> = (0..BLOCKS * 4).collect();
     let hashes = ChainHasher::new(b"", 4).chain(&tokens);
     for _ in 0..2 {
@@ -187,12 +193,8 @@ fn use_everything(cluster: &Cluster, member: &RackMember, host: usize) {
             assert!(*bytes == payload(hash), "wrong bytes were accepted");
         }
         let computed: Vec<_> = hashes.iter().map(payload).collect();
-        let parts: Vec<[&[u8]; 1]> = computed.iter().map(|bytes| [bytes.as_slice()]).collect();
-        let blocks: Vec<_> = (0..)
-            .zip(&hashes)
-            .zip(&parts)
-            .map(|((depth, hash), parts)| PublishBlock { hash: *hash, depth, parts })
-            .collect();
+        let parts = computed.iter().map(|bytes| [bytes.as_slice()]);
+        let blocks = NewBlock::chain(0, hashes.iter().copied(), parts);
         let _ = session.publish(&blocks);
     }
 }
@@ -210,10 +212,5 @@ fn options() -> SessionOptions {
         kv_heads: 1,
         head_dim: 8,
     };
-    SessionOptions {
-        model: model.fingerprint(),
-        namespace: Namespace::default(),
-        block_bytes: BLOCK_BYTES as u64,
-        chunk_timeout_ms: 500,
-    }
+    SessionOptions::new(model, BLOCK_BYTES as u64).with_chunk_timeout(Duration::from_millis(500))
 }

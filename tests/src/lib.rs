@@ -1,4 +1,4 @@
-//! Suites that cross crates: simulated racks, process kills, the rules of the house.
+//! Suites that cross crates: simulated racks and process kills.
 
 pub mod cache_scenarios;
 pub mod exploration;
@@ -6,7 +6,6 @@ pub mod fabric_conformance;
 pub mod flush_sites;
 pub mod heap_scenarios;
 pub mod hostile_scenarios;
-pub mod house;
 pub mod litmus;
 pub mod lock_fairness;
 mod lock_gate;
@@ -14,6 +13,7 @@ pub mod lock_scenarios;
 pub mod lock_table_scenarios;
 pub mod member_scenarios;
 pub mod mutation;
+pub mod orphan_scenarios;
 pub mod parallel;
 pub mod pressure_scenarios;
 pub mod rack;
@@ -22,4 +22,3 @@ pub mod simulation;
 pub mod stepped;
 pub mod survivors;
 pub mod torture;
-pub mod ward_scenarios;

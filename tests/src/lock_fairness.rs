@@ -1,14 +1,14 @@
-//! Many threads a host want one lock all the time: nobody is overtaken without bound, what is passed
-//! on within a host is never lost, whoever dies. Counted in grants, not in time.
+//! Many threads a host want one lock all the time: nobody is overtaken without bound, what is
+//! passed on within a host is never lost, whichever process dies. Counted in grants, not in time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::schedule::Crash;
-use cxl_shm::fabric::simulated::{Faults, Schedule};
 use cxl_shm::lock::PASSES_MAX;
 use cxl_shm::units::{ChunkId, Extent, LineRange, WordOffset};
+use cxl_shm::verify::simulated::schedule::Crash;
+use cxl_shm::verify::simulated::{Faults, Schedule};
 
 use crate::lock_gate::is_silence;
 use crate::lock_scenarios::{LOCK, format, geometry, settings, with_agents, with_manager};
@@ -19,10 +19,10 @@ const THREADS_A_HOST: usize = 3;
 const ROUNDS: u64 = 48;
 
 const TOTAL: u64 = HOSTS as u64 * THREADS_A_HOST as u64 * ROUNDS;
-/// What the two queues explain. Until our turn in the host every thread that was there before us has
-/// the lock once. For each of them, and for us, each other host may have two turns, a grant and what
-/// it passes on each: one for what it asked before us, and, when it is done and asks again before
-/// anybody has seen what we asked, one more. And a turn is under way when we come.
+/// What the two queues explain. Until our turn in the host every thread that was there before us
+/// has the lock once. For each of them, and for us, each other host may have two turns, a grant and
+/// what it passes on each: one for what it asked before us, and, when it is done and asks again
+/// before anybody has seen what we asked, one more. And a turn is under way when we come.
 const OVERTAKEN_MAX: u64 = {
     let (others, threads) = (HOSTS as u64 - 1, THREADS_A_HOST as u64);
     let turn = PASSES_MAX as u64 + 1;
@@ -56,7 +56,7 @@ fn counter(member: &RackMember) -> WordOffset {
 fn count(cluster: &Cluster, host: usize, name: &str, rounds: u64, gate: &Mutex<Gate>) {
     let member = cluster.join(host, name);
     let (clock, word) = (cluster.clock(host), counter(&member));
-    // What is promised after a death inside covers what the member was told of (L5).
+    // What is promised after a death inside covers what the member was told of (LOCK-L5).
     member.may_write(Extent::new(word.bytes(), 8).unwrap_or_else(|| panic!("in the region")));
     for _ in 0..rounds {
         let mut pending = member.begin_shared(LOCK, &clock);
@@ -81,7 +81,7 @@ fn count(cluster: &Cluster, host: usize, name: &str, rounds: u64, gate: &Mutex<G
             let left = std::mem::take(&mut gate.is_left);
             assert!(!left || guard.previous_holder_died(), "{name} was not told of a death");
         }
-        // L1, then A3.
+        // LOCK-L1, then LOCK-A3.
         let fabric = member.fabric();
         fabric.refresh(LineRange::one(word.line()));
         fabric.store(word, fabric.load(word) + 1);
@@ -173,7 +173,7 @@ pub fn pass_through_crashes(mutant: Mutant, seed: u64) {
         let left = gate.inside.take_if(|name| dead(name)).is_some();
         gate.is_left |= left;
     }));
-    // L5: also of the counter, which a process may have stored and not published when it died.
+    // LOCK-L5: also of the counter, which a process may have stored and not published when it died.
     cluster.check_writers();
     let (counted, gate) = (final_count(&cluster), lock(&gate));
     // A death inside may come before or after its update.

@@ -1,15 +1,16 @@
-//! Who holds which lock in a simulated run, and how long a lock stays free although somebody waits for it.
+//! Who holds which lock in a simulated run, and how long a lock stays free although somebody waits
+//! for it.
 //!
-//! Workers wait without a time-out. A worker that waited with one, and tried again, would hide a lost
-//! request: its withdrawal and its next request mend what the first one lost.
+//! Workers wait without a time-out. A worker that waited with one, and tried again, would hide a
+//! lost request: its withdrawal and its next request mend what the first one lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::simulated::{SimulatedClock, SimulatedHost, SimulatedHostMemory};
 use cxl_shm::lock::{LockError, SharedGuard};
 use cxl_shm::units::LockId;
+use cxl_shm::verify::simulated::{SimulatedClock, SimulatedHost, SimulatedHostMemory};
 
 use crate::rack::{Processes, RackMember};
 
@@ -63,8 +64,8 @@ impl Gate {
     /// Takes `lock` for the worker `name`, however long others hold it.
     ///
     /// # Panics
-    /// When another worker is inside, when the lock is refused, and when it stays free for longer than
-    /// the worker has patience for.
+    /// When another worker is inside, when the lock is refused, and when it stays free for longer
+    /// than the worker has patience for.
     pub(crate) fn enter<'m>(
         &self,
         member: &'m RackMember,
@@ -86,7 +87,7 @@ impl Gate {
                     return guard;
                 }
                 Ok(None) => {}
-                // The same request goes on: the manager's next life has to find it.
+                // The same request continues: the manager's next life has to find it.
                 Err(error) => {
                     let expected = self.patience.silence && is_silence(&error);
                     assert!(expected, "{name} is refused lock {lock}: {error}");

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cxl_shm::alloc::{AllocateError, ChunkError};
+use cxl_shm::chunk::{AllocateError, ChunkError};
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{Faults, Schedule, Settings, SimulatedClock, SimulatedHost};
 use cxl_shm::layout::{ChunkState, Geometry};
-use cxl_shm::proof::{Mutant as Broken, is_mutant};
 use cxl_shm::units::{ChunkId, Extent, LineRange, LockId, WordOffset};
+use cxl_shm::verify::simulated::{Faults, Schedule, Settings, SimulatedClock, SimulatedHost};
+use cxl_shm::verify::{Mutant as Broken, is_mutant};
 
 use crate::lock_gate::{Gate, Patience, is_silence};
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run, wait_ms};
@@ -70,7 +70,7 @@ impl Pair {
         LineRange::covering(Extent::new(self.0[0].bytes(), 128).expect("inside the region"))
     }
 
-    /// L1, then a read of both.
+    /// LOCK-L1, then a read of both.
     fn read(&self, fabric: &SimulatedHost) -> [u64; 2] {
         fabric.refresh(self.lines());
         self.0.map(|word| fabric.load(word))
@@ -98,7 +98,7 @@ fn count_once(
     let [a, b] = pair.read(member.fabric());
     assert_eq!(a, b, "an update was seen half done");
     wait_ms(clock, stay_ms);
-    // A3.
+    // LOCK-A3.
     let late = is_mutant(Broken::PublishesAfterRelease);
     if !late {
         pair.write(member.fabric(), a + 1);
@@ -110,8 +110,8 @@ fn count_once(
     }
 }
 
-/// Adds one to each of the two pairs in turn, `rounds` times in all, beginning with `first`, and stays
-/// inside for `stay_ms` each time.
+/// Adds one to each of the two pairs in turn, `rounds` times in all, beginning with `first`, and
+/// stays inside for `stay_ms` each time.
 fn count_up(
     cluster: &Cluster,
     host: usize,
@@ -152,8 +152,8 @@ pub(crate) fn with_manager(schedule: Schedule, cluster: &Cluster, host: usize) -
     schedule.daemon(host, name.clone(), move |_| cluster.run_manager(host, &name))
 }
 
-/// Two to four hosts, two competing processes on the first two, one lock manager, processes and hosts
-/// that pause: no two hold a lock at once, no update is lost, no free lock stays free.
+/// Two to four hosts, two competing processes on the first two, one lock manager, processes and
+/// hosts that pause: no two hold a lock at once, no update is lost, no free lock stays free.
 ///
 /// # Panics
 /// When that is not so.
@@ -183,8 +183,8 @@ pub fn count_together(mutant: Mutant, seed: u64) {
 /// How far the two threads of a host are.
 type Progress = Arc<Mutex<[u64; 2]>>;
 
-/// Two or three hosts with two threads each, which ask for a lock each at the same moment, and ask for
-/// nothing more before both had theirs. Nobody pauses, so each free lock is granted at once.
+/// Two or three hosts with two threads each, which ask for a lock each at the same moment, and ask
+/// for nothing more before both had theirs. Nobody pauses, so each free lock is granted at once.
 ///
 /// # Panics
 /// When a lock stays free although somebody waits for it.
@@ -212,8 +212,8 @@ pub fn free_locks_are_granted(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// The body of one of two threads of a host: in each round it takes the one lock and the other thread
-/// the other.
+/// The body of one of two threads of a host: in each round it takes the one lock and the other
+/// thread the other.
 fn count_in_step(
     cluster: &Cluster,
     host: usize,
@@ -305,8 +305,8 @@ pub fn standby_stands_by(mutant: Mutant, seed: u64) {
     assert_eq!(seen.map(|seen| seen.node), Some(cluster.node_of(0)), "the standby took over");
 }
 
-/// Takes chunks until the node has `wanted`, then gives one back. Only the silence of a lock manager
-/// that died is answered by trying again.
+/// Takes chunks until the node has `wanted`, then gives one back. Only the silence of a lock
+/// manager that died is answered by trying again.
 fn take_chunks(cluster: &Cluster, host: usize, name: &str, wanted: usize) {
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);

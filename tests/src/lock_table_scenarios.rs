@@ -1,12 +1,13 @@
 //! Which locks are in use, given out and taken back by several hosts of a simulated rack whose
 //! processes die in the middle of it.
 
+use cxl_shm_objects::LockTable;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cxl_shm::fabric::simulated::{Faults, Schedule, Settings};
 use cxl_shm::layout::{FIRST_FREE_LOCK, Geometry};
 use cxl_shm::units::LockId;
+use cxl_shm::verify::simulated::{Faults, Schedule, Settings};
 
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run};
 

@@ -3,16 +3,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cxl_shm::alloc::HEAP_PURPOSE;
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{Crash, Faults, Schedule};
+use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{ChunkState, IntentRecord, NodeState, RecoveryRecord, RecoveryStep};
+use cxl_shm::lifecycle::{Fence, FenceOrder, FenceState, LeaveOutcome, NoFence, membership_epoch};
 use cxl_shm::lock::LockError;
-use cxl_shm::member::{
-    Fence, FenceOrder, FenceState, LeaveOutcome, NoFence, SUSPECT_MS, membership_epoch,
-};
+use cxl_shm::node::SUSPECT_MS;
 use cxl_shm::units::{ChunkId, NodeId};
+use cxl_shm::verify::simulated::{Crash, Faults, Schedule};
 use lock_manager::{Duty, DutyError, Patience};
 
 use crate::lock_scenarios::{LOCK, format, geometry, settings};
@@ -32,7 +31,8 @@ impl Fence for PowerOff {
     }
 }
 
-/// For hosts that did crash: their first life is over, whoever lives there now. Others are cut off.
+/// For hosts that did crash: their first life is over, whichever host lives there now. Others are
+/// cut off.
 #[derive(Clone, Debug)]
 struct Crashed {
     power: PowerOff,
@@ -67,7 +67,7 @@ fn run_manager(cluster: &Cluster, host: usize, name: &str, mut fence: impl Fence
     }
 }
 
-/// Adds the agents and, on the first hosts, managers. Who crashes does not come back.
+/// Adds the agents and, on the first hosts, managers. A host that crashes does not return.
 fn with_rack<T: Fence + Clone + Send + 'static>(
     mut schedule: Schedule,
     cluster: &Cluster,
@@ -124,7 +124,7 @@ fn take_chunks(cluster: &Cluster, host: usize, name: &str, wanted: usize) {
         match member.allocate_chunk(&clock, 2000, purpose) {
             Ok(_) => taken += 1,
             Err(error) => assert!(
-                !matches!(error, cxl_shm::alloc::AllocateError::Lock(LockError::MembershipLost(_))),
+                !matches!(error, cxl_shm::chunk::AllocateError::Lock(LockError::MembershipLost(_))),
                 "{name} lives, and nobody suspects it"
             ),
         }
@@ -234,8 +234,8 @@ pub fn the_dead_are_replaced(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A host crashes, and whoever recovers it crashes at each step of the recovery in turn (by seed);
-/// the next one continues.
+/// A host crashes, and its recoverer crashes at each step of the recovery in turn (by seed); the
+/// next one continues.
 ///
 /// # Panics
 /// When nobody does.
@@ -317,7 +317,7 @@ pub fn a_paused_host_is_quarantined(mutant: Mutant, seed: u64) {
                 break guard;
             }
         };
-        // From here on its heart stands still. It beats again much later.
+        // From here on its heartbeat has stopped. It beats again much later.
         wait_ms(&clock, 4000);
         member.beat();
         assert!(member.check_member().is_err(), "it sees that it was declared dead");
@@ -338,7 +338,7 @@ pub fn a_paused_host_is_quarantined(mutant: Mutant, seed: u64) {
             recoverers().any(waits) || state_of(&member, victim) == Some(NodeState::Left)
         });
         assert!(membership_epoch(&layout, &fabric) == 1, "one death");
-        // Quarantined: the lock is not to be had as long as the victim has not left.
+        // Quarantined: the lock cannot be acquired as long as the victim has not left.
         while let Err(error) = member.lock_shared(LOCK, &clock, 200) {
             assert!(matches!(error, LockError::TimedOut { .. }), "{error}");
         }

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::explored::{Exploration, Limits, Memory, Verdict};
-use cxl_shm::fabric::simulated::Site;
-use cxl_shm::proof;
+use cxl_shm::verify;
+use cxl_shm::verify::explored::{Exploration, Limits, Memory, Verdict};
+use cxl_shm::verify::simulated::Site;
 
 use crate::parallel::in_parallel;
 use crate::rack::{Mutant, Watched, message_of, steps_of, watch};
@@ -75,7 +75,8 @@ pub struct Plan<'a> {
     pub threads: usize,
     /// The sites that are removed.
     pub choose: &'a (dyn Fn(&Site) -> bool + Sync),
-    /// Sites of which it is said, with a reason, that nobody misses them: no further seeds for them.
+    /// Sites of which it is said, with a reason, that nobody misses them: no further seeds for
+    /// them.
     pub is_listed: &'a (dyn Fn(&Site) -> bool + Sync),
 }
 
@@ -154,12 +155,12 @@ struct Reach {
 /// One exploration that reaches a site.
 #[derive(Clone, Copy, Debug)]
 struct Explored {
-    scenario: proof::Scenario,
+    scenario: verify::scenarios::Scenario,
     memory: Memory,
     states: usize,
 }
 
-/// A mutant that goes on for this many times as long as the sound program has failed: what it
+/// A mutant that continues for this many times as long as the sound program has failed: what it
 /// misses mostly is that something never becomes visible.
 const PATIENCE: u64 = 4;
 /// Operations that every mutant is given.
@@ -279,7 +280,7 @@ fn reached_by_explorations(plan: &Plan<'_>) -> Result<BTreeMap<Site, Vec<Explore
         .iter()
         .flat_map(|name| Memory::ALL.into_iter().map(move |memory| (*name, memory)))
         .collect();
-    let all = proof::scenarios();
+    let all = verify::scenarios::scenarios();
     let explorations = in_parallel(&wanted, plan.threads, |(name, memory)| {
         let memory = *memory;
         let unsound = || SoundFailure::Exploration { scenario: (*name).to_owned(), memory };

@@ -1,14 +1,17 @@
-//! A pool that is smaller than what is served from it: eviction, holds and chunks that change hands,
-//! on simulated racks.
+//! A pool that is smaller than what is served from it: eviction, holds and chunks that change
+//! hands, on simulated racks.
 
-use connector::dma::SimulatedDma;
-use connector::session::{PublishBlock, Session};
-use cxl_shm::fabric::simulated::{Faults, Schedule, Settings};
+use std::time::Duration;
+
 use cxl_shm::layout::{Geometry, Layout};
-use kv_cache::evict::Watermarks;
+use cxl_shm::verify::simulated::{Faults, Schedule, Settings};
+use kv_cache::Watermarks;
 use kv_cache::{
     BlockState, Cache, CacheGeometry, HOLD_MS_MAX, SlotContent, reclaim_dead_processes,
 };
+use rackline::NewBlock;
+use rackline::dma::SimulatedDma;
+use rackline::session::SessionCore;
 
 use crate::cache_scenarios::{
     BLOCK_BYTES, dma_cache, options, payload, prompt, publish_behind, with_staff,
@@ -53,7 +56,7 @@ pub(crate) fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
 }
 
 /// Serves every prompt `rounds` times: what the pool has is held, fetched and must be right; the
-/// rest is computed and published. What is held is there, unless hosts and processes die, who may
+/// rest is computed and published. Held blocks are there, unless hosts and processes die, which may
 /// leave a descriptor half written.
 pub(crate) fn serve(
     cluster: &Cluster,
@@ -67,7 +70,8 @@ pub(crate) fn serve(
     let clock = cluster.clock(host);
     let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{name}: {error}"));
     let dma = SimulatedDma::new(member.fabric().clone(), dma_cache(seed));
-    let session = Session::new(&cache, &dma, &clock, options()).with_hold_ms(HOLD_MS_MAX);
+    let options = options().with_hold(Duration::from_millis(HOLD_MS_MAX));
+    let session = SessionCore::new(&cache, &dma, &clock, options);
     for round in 0..rounds {
         for number in 0..PROMPTS {
             // Each host in an order of its own.
@@ -163,16 +167,13 @@ fn audit_host(cluster: &Cluster, host: usize) {
         return;
     }
     let dma = SimulatedDma::new(member.fabric().clone(), dma_cache(0));
-    let session = Session::new(&cache, &dma, &clock, options());
+    let session = SessionCore::new(&cache, &dma, &clock, options());
     // Blocks that nobody had: they take every place that there is, so nothing is held.
     for number in 0..4 {
         let hashes = &prompt(1000 + number)[SHARED..];
         let bytes: Vec<_> = hashes.iter().map(payload).collect();
-        let parts: Vec<[&[u8]; 1]> = bytes.iter().map(|bytes| [bytes.as_slice()]).collect();
-        let blocks: Vec<_> = (0..)
-            .zip(hashes.iter().zip(&parts))
-            .map(|(depth, (hash, parts))| PublishBlock { hash: *hash, depth, parts })
-            .collect();
+        let parts = bytes.iter().map(|bytes| [bytes.as_slice()]);
+        let blocks = NewBlock::chain(0, hashes.iter().copied(), parts);
         let report = session.publish(&blocks).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(report.published(), blocks.len(), "host {host}: {report:?}");
         let found = session.lookup(hashes).unwrap_or_else(|error| panic!("{error}"));

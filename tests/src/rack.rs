@@ -1,5 +1,6 @@
 //! A simulated rack with the real membership, locks and lock manager on it.
 
+use cxl_shm_objects::Objects;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -7,19 +8,18 @@ use std::ops::{Range, RangeInclusive};
 use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cxl_shm::alloc::ATTEND_BEATS;
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::schedule::Crash;
-use cxl_shm::fabric::simulated::{
+use cxl_shm::host::{HostIdentity, HostTier, Liveness, ProcessIdentity};
+use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
+use cxl_shm::lifecycle::{ATTEND_BEATS, JoinError, NoFence};
+use cxl_shm::node::Member;
+use cxl_shm::units::{LineRange, NodeId};
+use cxl_shm::verify::simulated::schedule::Crash;
+use cxl_shm::verify::simulated::{
     DeviceImage, Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
     SimulatedRack, Site,
 };
-use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
-use cxl_shm::member::{
-    HostIdentity, HostTier, JoinError, Liveness, Member, NoFence, ProcessIdentity,
-};
-use cxl_shm::units::{LineRange, NodeId};
 use lock_manager::{Duty, Patience};
 
 /// A member of a simulated rack.
@@ -52,7 +52,7 @@ impl Processes {
         })
     }
 
-    /// Takes note of a crash; to be called from [`cxl_shm::fabric::simulated::Schedule::on_crash`].
+    /// Takes note of a crash; to be called from [`cxl_shm::verify::simulated::Schedule::on_crash`].
     pub fn crashed(&self, crash: &Crash) {
         self.with(|registry| {
             registry.living.retain(|_, (host, name)| match crash {
@@ -137,19 +137,19 @@ impl Mutant {
 }
 
 /// How often simulated agents beat: not as often as real ones
-/// ([`HEARTBEAT_MS`](cxl_shm::member::HEARTBEAT_MS)), and often enough for every suspicion.
+/// ([`HEARTBEAT_MS`](cxl_shm::node::HEARTBEAT_MS)), and often enough for every suspicion.
 const BEAT_MS: u64 = 20;
 /// How long a simulated lock manager that nobody asks for anything waits between two rounds.
 const IDLE_MS: u64 = 5;
 
-/// Operations that a mutant is given on a rack that is moved by hand: ten times as many as any sound
-/// scenario needs.
+/// Operations that a mutant is given on a rack that is moved by hand: ten times as many as any
+/// sound scenario needs.
 const BY_HAND_MAX: u64 = 1_000_000;
 
 /// A formatted simulated rack, one node a host.
 ///
-/// Hosts need not have the numbers of their nodes ([`Cluster::renumbered`]): a program that takes one
-/// for the other is found out.
+/// Hosts need not have the numbers of their nodes ([`Cluster::renumbered`]): a program that takes
+/// one for the other is found out.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// The rack below.
@@ -251,13 +251,13 @@ impl Cluster {
         (0..self.rack.hosts()).for_each(|host| self.rack.warm(host, metadata));
     }
 
-    /// Checks that no line had two writing hosts at once (M1).
+    /// Checks that no line had two writing hosts at once (MEM-M1).
     ///
     /// # Panics
     /// With the lines that had.
     pub fn check_writers(&self) {
         let conflicts = self.rack.conflicts();
-        assert!(conflicts.is_empty(), "lines with two writing hosts (M1): {conflicts:?}");
+        assert!(conflicts.is_empty(), "lines with two writing hosts (MEM-M1): {conflicts:?}");
     }
 
     /// The clock of a host.
@@ -375,8 +375,8 @@ impl Cluster {
     }
 }
 
-/// The pause of a lock manager after `tries` rounds in vain: soon as seldom as nobody minds, or such
-/// rounds would be most of a run.
+/// The pause of a lock manager after `tries` rounds in vain: soon as seldom as nobody minds, or
+/// such rounds would be most of a run.
 pub(crate) fn pause_idle(clock: &SimulatedClock, tries: u32) {
     match tries {
         0..16 => clock.pause(tries),

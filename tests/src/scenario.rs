@@ -4,7 +4,7 @@ use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, ser
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{
     abandoned, bakery, beats, chunks, deaths, deep, door, formatting, grants, joining, lock_table,
-    moving, objects, remains, rescue, roots, takeover, wards,
+    moving, objects, orphans, remains, rescue, roots, takeover,
 };
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -14,9 +14,9 @@ use crate::lock_scenarios::{
 use crate::member_scenarios::{
     a_paused_host_is_quarantined, recoverers_die, the_dead_are_replaced, the_dead_return,
 };
+use crate::orphan_scenarios::vacant_nodes_make_room;
 use crate::pressure_scenarios::{serve_from_too_small_a_pool, share_chunks_through_crashes};
 use crate::rack::Mutant;
-use crate::ward_scenarios::vacant_nodes_make_room;
 
 /// Something that hosts do on a simulated rack.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ pub enum Family {
     /// Recoverers that die, hosts that seem dead and wake, or come back, on three to five hosts.
     Recoveries,
     /// What hosts published that died or left, in a pool that is too small, on three hosts.
-    Wards,
+    Orphans,
     /// Many waiters on one lock, on three hosts.
     Fairness,
     /// A lock manager and its standby, on two hosts.
@@ -71,7 +71,7 @@ impl Family {
             Self::Deaths => "deaths",
             Self::Heaps => "heaps",
             Self::Recoveries => "recoveries",
-            Self::Wards => "wards",
+            Self::Orphans => "orphans",
             Self::Fairness => "fairness",
             Self::Standby => "standby",
             Self::Damage => "damage",
@@ -79,9 +79,9 @@ impl Family {
     }
 
     /// Schedules of each of its scenarios in a round of `prove simulate`. A schedule of locks takes
-    /// a few milliseconds, and most protocols are in it; one in which a host moves payload, or waits
-    /// out the heart of another, takes five to twenty times as long, and has a smaller share.
-    /// Litmus scenarios are no schedules: `prove mutate` and the suites run them.
+    /// a few milliseconds, and most protocols are in it; one in which a host moves payload, or
+    /// waits out the heartbeat of another, takes five to twenty times as long, and has a smaller
+    /// share. Litmus scenarios are no schedules: `prove mutate` and the suites run them.
     #[must_use]
     pub fn turns(self) -> u64 {
         match self {
@@ -92,7 +92,7 @@ impl Family {
             Self::Damage => 4,
             Self::Cache | Self::Heaps => 3,
             Self::Recoveries | Self::Fairness | Self::Standby => 2,
-            Self::Pressure | Self::Wards => 1,
+            Self::Pressure | Self::Orphans => 1,
         }
     }
 
@@ -104,7 +104,7 @@ impl Family {
             Self::Litmus
             | Self::Heaps
             | Self::Recoveries
-            | Self::Wards
+            | Self::Orphans
             | Self::Fairness
             | Self::Standby
             | Self::Damage => false,
@@ -208,10 +208,10 @@ pub const ALL: &[Scenario] = scenarios! {
         formatting::a_superblock_is_replaced_at_each_step_of_a_look,
         objects::a_zeroed_object_is_seen_at_once,
         deaths::a_damaged_arrival_is_mended,
-        wards::a_chunk_of_a_vacant_node_is_given_once,
-        wards::a_guardian_is_seen_at_once,
-        wards::a_guardian_that_is_gone_is_settled,
-        wards::a_fenced_guardian_is_none;
+        orphans::a_chunk_of_a_vacant_node_is_given_once,
+        orphans::a_reclaimer_is_seen_at_once,
+        orphans::a_reclaimer_that_is_gone_is_settled,
+        orphans::a_fenced_reclaimer_is_none;
     Locks: count_together, count_through_takeovers, free_locks_are_granted;
     Chunks: chunks_through_crashes;
     Heaps: heaps_through_crashes, heaps_without_crashes, chunks_on_request;
@@ -219,7 +219,7 @@ pub const ALL: &[Scenario] = scenarios! {
     Pressure: serve_from_too_small_a_pool, share_chunks_through_crashes;
     Deaths: the_dead_are_replaced;
     Recoveries: recoverers_die, a_paused_host_is_quarantined, the_dead_return;
-    Wards: vacant_nodes_make_room;
+    Orphans: vacant_nodes_make_room;
     Fairness: overtaking_is_bounded, pass_through_crashes;
     Standby: standby_stands_by;
     Damage: flipped_bits_are_misses;

@@ -2,7 +2,8 @@
 //!
 //! A schedule is one run of one scenario under one seed, from a formatted region to the audit of
 //! what it left. A round of a plan runs each scenario as often as its family says, every time under
-//! the next seed of that scenario, so that a failure is replayed by its scenario and its seed alone.
+//! the next seed of that scenario, so that a failure is replayed by its scenario and its seed
+//! alone.
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::proof;
+use cxl_shm::verify;
 
 use crate::parallel::in_parallel;
 use crate::rack::{Mutant, message_of, steps_of};
@@ -32,7 +33,7 @@ pub struct Plan<'a> {
     /// Threads that work on them.
     pub threads: usize,
     /// Which rule of the protocols is broken, if one is.
-    pub broken: Option<proof::Mutant>,
+    pub broken: Option<verify::Mutant>,
 }
 
 /// A schedule that failed.
@@ -120,7 +121,7 @@ pub fn run(plan: &Plan<'_>) -> Tally {
                 let before = index / turns * turns_of(scenario, plan);
                 let seed = plan.first_seed.wrapping_add(before + nth);
                 let outcome = catch_unwind(|| {
-                    proof::as_mutant(plan.broken, || steps_of(|| run(mutant, seed)))
+                    verify::as_mutant(plan.broken, || steps_of(|| run(mutant, seed)))
                 });
                 let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
                 *tally.schedules.entry(name).or_default() += 1;

@@ -1,9 +1,10 @@
 //! A cache of a node that others have declared dead publishes nothing any more, although
 //! its processes run.
 
-use cxl_shm::fabric::simulated::Settings;
 use cxl_shm::layout::{Geometry, Layout, LockProtocol};
-use cxl_shm::member::{Deaths, NoFence, SUSPECT_MS};
+use cxl_shm::lifecycle::{Deaths, NoFence};
+use cxl_shm::node::SUSPECT_MS;
+use cxl_shm::verify::simulated::Settings;
 use kv_cache::{
     BlockHash, BlockSpec, Cache, CacheGeometry, KeySpace, Model, Namespace, Refusal, Reservation,
 };
@@ -55,7 +56,7 @@ fn a_node_that_was_declared_dead_publishes_no_block() {
     let before = cache.reserve(&there, &[spec(1)], 1000);
     assert!(matches!(before[..], [Reservation::Writing(_)]), "{before:?}");
 
-    // Its heart stands still for the watcher, who declares it dead and cannot fence it.
+    // Its heartbeat has stopped for the watcher, which declares the host dead and cannot fence it.
     let manage = watcher.manage().expect("nobody else manages");
     let mut deaths = Deaths::watch(&manage, &here, SUSPECT_MS);
     for now_ms in (0..4 * SUSPECT_MS).step_by(10) {

@@ -6,9 +6,10 @@
 use std::fs::{File, read_to_string};
 use std::path::{Path, PathBuf};
 
-use cxl_shm::fabric::simulated::{CacheMode, Settings, SimulatedRack};
-use cxl_shm::fabric::{HostMemory, MappedFabric, MappedHostMemory, Mapping, ShadowedFabric};
+use cxl_shm::fabric::{HostMemory, MappedFabric, MappedHostMemory, Mapping};
 use cxl_shm::region::Region;
+use cxl_shm::verify::shadowed::ShadowedFabric;
+use cxl_shm::verify::simulated::{CacheMode, Settings, SimulatedRack};
 use rackline_tests::fabric_conformance::{
     HOST_WORDS, LINES_USED, host_memory, one_thread, two_threads,
 };

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use rackline_tests::cache_scenarios::{
     flipped_bits_are_misses, serve_through_crashes, serve_together,
 };
+use rackline_tests::orphan_scenarios::the_dead_make_room;
 use rackline_tests::rack::{Mutant, for_seeds};
-use rackline_tests::ward_scenarios::the_dead_make_room;
 
 #[test]
 fn every_host_reads_what_any_host_published() {
@@ -17,7 +17,7 @@ fn every_host_reads_what_any_host_published() {
 }
 
 #[test]
-fn no_wrong_byte_is_accepted_whoever_dies() {
+fn no_wrong_byte_is_accepted_whichever_process_dies() {
     for_seeds(0..60, |seed| serve_through_crashes(Mutant::NONE, seed));
 }
 

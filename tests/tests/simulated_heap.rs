@@ -9,7 +9,7 @@ use rackline_tests::heap_scenarios::{
 use rackline_tests::rack::{Mutant, for_seeds};
 
 #[test]
-fn every_byte_is_accounted_for_whoever_dies() {
+fn every_byte_is_accounted_for_whichever_process_dies() {
     for_seeds(0..60, |seed| heaps_through_crashes(Mutant::NONE, seed));
 }
 

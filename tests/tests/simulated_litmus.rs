@@ -1,5 +1,5 @@
-//! Litmus scenarios of the sound program, on lazy caches and on busy ones; and that a schedule is the
-//! same whenever it is run.
+//! Litmus scenarios of the sound program, on lazy caches and on busy ones; and that a schedule is
+//! the same whenever it is run.
 //!
 //! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
 

@@ -2,15 +2,16 @@
 //!
 //! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
 
-use cxl_shm::fabric::simulated::Settings;
 use cxl_shm::layout::{FIRST_FREE_LOCK, Geometry, LockProtocol};
-use cxl_shm::lock::{AllocateLockError, FreeLockError};
 use cxl_shm::units::LockId;
+use cxl_shm::verify::simulated::Settings;
+use cxl_shm_objects::LockTable;
+use cxl_shm_objects::{AllocateLockError, FreeLockError};
 use rackline_tests::lock_table_scenarios::locks_given_out_through_crashes;
 use rackline_tests::rack::{Cluster, Mutant, for_seeds};
 
 #[test]
-fn a_lock_is_given_out_once_whoever_dies() {
+fn a_lock_is_given_out_once_whichever_process_dies() {
     for_seeds(0..60, |seed| locks_given_out_through_crashes(Mutant::NONE, seed));
 }
 

@@ -31,7 +31,7 @@ fn a_standby_waits_for_its_turn() {
 }
 
 #[test]
-fn chunks_have_one_owner_whoever_dies() {
+fn chunks_have_one_owner_whichever_process_dies() {
     for_seeds(0..90, |seed| chunks_through_crashes(Mutant::NONE, seed));
 }
 

@@ -1,6 +1,6 @@
 //! Protocols with one rule broken fail on simulated racks: what `prove simulate --mutant` runs.
 
-use cxl_shm::proof::Mutant;
+use cxl_shm::verify::Mutant;
 use rackline_tests::scenario::{ALL, Family, Scenario};
 use rackline_tests::simulation::{Plan, Tally, run};
 
@@ -35,9 +35,9 @@ fn broken_rules_of_locks_are_noticed() {
 }
 
 #[test]
-fn broken_rules_of_wards_are_noticed() {
+fn broken_rules_of_orphans_are_noticed() {
     for broken in [None, Some(Mutant::GuardsUnseen), Some(Mutant::ComesHomeUnseen)] {
-        let tally = run_those(|it| it.name == "a_guardian_is_seen_at_once", broken, 8);
+        let tally = run_those(|it| it.name == "a_reclaimer_is_seen_at_once", broken, 8);
         assert_eq!(tally.failures.is_empty(), broken.is_none(), "{broken:?}");
     }
 }

@@ -14,6 +14,6 @@ fn what_is_held_is_there_however_full_the_pool() {
 }
 
 #[test]
-fn nothing_is_lost_whoever_dies() {
+fn nothing_is_lost_whichever_process_dies() {
     for_seeds(0..30, |seed| share_chunks_through_crashes(Mutant::NONE, seed));
 }

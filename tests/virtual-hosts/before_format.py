@@ -64,7 +64,7 @@ def misuse(rack: Rack) -> dict[str, object]:
     for options, says in commands:
         rack.a.run(f"rackline format {options}").refused(says)
     no_region = f"rackline status --region {DEVICE}"
-    rack.b.run(no_region).refused("make the region anew")
+    rack.b.run(no_region).refused("format the region again")
     return {
         "by_library": int(found["refused"]),
         "by_command": len(commands) + 1,

@@ -83,7 +83,7 @@ class Bereaved:
         """Host b, in its next life, gives back what it had in the last. Nothing is lost."""
         rack = self.rack
         rack.b.run(f"dax-suite chunks give-back --region {DEVICE} --node 1").expect()
-        # What a root names outlives the host that put it (N5).
+        # What a root names outlives the host that put it (OBJECT-N5).
         for host, node in [(rack.a, 0), (rack.b, 1)]:
             objects.run(host, node, f"get {ROOT} {ROOT_BYTES}")
         objects.run(rack.b, 1, f"destroy {ROOT}")
@@ -122,11 +122,11 @@ def half_done(rack: Rack) -> Bereaved:
 
 
 def and_comes_back(rack: Rack) -> dict[str, object]:
-    """a host dies in a critical section and comes back, the other goes on."""
+    """a host dies in a critical section and comes back, the other continues."""
     bereaved = half_done(rack)
     bereaved.reads_on()
     seen = rack.status(rack.a)
-    alive = {node["node"]: node["heart_beats"] for node in seen["nodes"]}
+    alive = {node["node"]: node["alive"] for node in seen["nodes"]}
     if alive != {0: True, 1: False} or not seen["lock_manager"]["alive"]:
         raise CaseFailed(f"after the death of host b, status says {seen}")
     bereaved.still_half_done()

@@ -58,9 +58,9 @@ def the_managers_host(rack: Rack) -> dict[str, object]:
     died = time.monotonic()
     check = f"dax-suite chunks check --region {DEVICE} --of 0 --chunks {of_a}"
     rack.b.run(check).expect()
-    # It may hold locks: the standby claims a term, and grants nothing before node 0 knows (T4).
+    # It may hold locks: the standby claims a term, and grants nothing before node 0 knows (LOCK-T4).
     seen = until_claimed(rack, term)
-    alive = {node["node"]: node["heart_beats"] for node in seen["nodes"]}
+    alive = {node["node"]: node["alive"] for node in seen["nodes"]}
     if alive != {0: False, 1: True} or seen["lock_manager"]["waiting_for"] != 0:
         raise CaseFailed(f"after the death of host a, status says {seen}")
     new_counter = f"dax-suite counter new --region {DEVICE} --node 1 --timeout-ms"
@@ -106,7 +106,7 @@ def refused_before(host: VirtualHost, node: int, says: str) -> None:
 
 
 def until_quarantined(rack: Rack, host: VirtualHost, dead: int, recoverer: int) -> dict:
-    """Waits until `dead` is declared dead, and no fence can be had."""
+    """Waits until `dead` is declared dead, and cannot be fenced."""
 
     def is_it(node: dict) -> bool:
         death = node["death"]
@@ -118,7 +118,7 @@ def until_quarantined(rack: Rack, host: VirtualHost, dead: int, recoverer: int) 
 
 def until_recovered(rack: Rack, host: VirtualHost, dead: int) -> dict:
     """Waits until the recovery of `dead` is over."""
-    return until(rack, host, dead, lambda node: node["death"]["over"], LIMIT_S)
+    return until(rack, host, dead, lambda node: node["death"]["recovered"], LIMIT_S)
 
 
 def until(rack: Rack, host: VirtualHost, number: int, is_it, limit_s: float) -> dict:

@@ -28,7 +28,7 @@ DOWNLOAD_LIMIT_S = 300
 
 
 class Unavailable(Exception):
-    """Something that is needed cannot be had. Says what, and what to do."""
+    """Something that is needed is missing. Says what, and what to do."""
 
 
 @dataclasses.dataclass

@@ -34,7 +34,7 @@ def attached_from_both(rack: Rack) -> dict[str, object]:
     """attached from both, one lock manager serves."""
     rack.start_manager(rack.a, 0)
     seen = until_served(rack, {0})
-    # The mark on the device node, and on the other host the beating heart.
+    # The mark on the device node, and on the other host the advancing heartbeat.
     rack.a.run(FORMAT_ANEW).refused("is in use on this host")
     rack.b.run(FORMAT_ANEW).refused('is in use by node 0 on host "host-a"')
     rack.start_manager(rack.b, 1)
@@ -48,7 +48,7 @@ def until_alive(rack: Rack, nodes: set[int], served: bool = False) -> dict:
     deadline = time.monotonic() + MANAGER_LIMIT_S
     while True:
         seen = rack.status(rack.b)
-        alive = {node["node"] for node in seen["nodes"] if node["heart_beats"]}
+        alive = {node["node"] for node in seen["nodes"] if node["alive"]}
         manager = seen["lock_manager"]
         serves = manager and manager["alive"] and manager["waiting_for"] is None
         if alive == nodes and (serves or not served):

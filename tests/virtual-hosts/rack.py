@@ -105,7 +105,7 @@ def figures(text: str) -> dict[str, str]:
 def build() -> dict[str, bytes]:
     """Builds what runs on the hosts, as other steps of continuous integration build it, and returns
     the files: programs without debugging information, and the libraries that they load."""
-    programs = {"rackline": "rackline", "dax-suite": "rackline-tests"}
+    programs = {"rackline": "rackline-cli", "dax-suite": "rackline-tests"}
     for name, package in programs.items():
         subprocess.run(
             ["cargo", "build", "--release", "--locked", "-p", package, "--bin", name],

@@ -1,4 +1,4 @@
-//! Who takes part.
+//! The contenders of the comparison.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -26,7 +26,7 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    /// Who takes part when nothing is said.
+    /// The contenders by default.
     pub(crate) const DEFAULT: [Self; 5] =
         [Self::Rackline, Self::Lmdb, Self::Redis, Self::Mooncake, Self::LmCache];
     /// What the others are measured against.

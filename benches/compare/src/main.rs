@@ -54,7 +54,7 @@ enum Role {
 /// What to compare.
 #[derive(Args, Debug)]
 struct Options {
-    /// Who takes part, separated by commas. The ceilings (memcpy, stream) always do.
+    /// The contenders, separated by commas. The ceilings (memcpy, stream) always take part.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = Contender::DEFAULT)]
     contenders: Vec<Contender>,
 

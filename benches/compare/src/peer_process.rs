@@ -171,7 +171,7 @@ fn rackline_servers(plan: &Plan, place: &Path) -> Result<Vec<Server>> {
     let program = std::env::current_exe()?.with_file_name("rackline");
     ensure!(
         program.exists(),
-        "{} is not there: build it with `cargo build --release -p rackline`",
+        "{} is not there: build it with `cargo build --release -p rackline-cli`",
         program.display()
     );
     let region = place.join("region");

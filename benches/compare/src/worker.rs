@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use connector::pool::Pool;
 use cxl_shm::clock::SystemClock;
+use rackline::Pool;
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
@@ -60,12 +60,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             anyhow::bail!("the workers of {} are Python programs", options.contender)
         }
         Contender::Rackline => {
-            let pool =
-                Pool::attach(&place.join("region"), u16::from(options.side == Side::Reader))?;
+            let pool = Pool::attach(place.join("region"), u16::from(options.side == Side::Reader))?;
             // What a worker with a device of 2 MiB pages has by itself.
             pool.attachment().region().prefault(64 << 20, |_, _| ())?;
-            let cache = pool.cache()?;
-            desk.serve(&mut RacklineStore::new(&pool, &cache))
+            desk.serve(&mut RacklineStore::new(&pool))
         }
     }
 }

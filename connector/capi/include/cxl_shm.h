@@ -23,13 +23,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-// What a call returned. Zero is success, and what is larger is success with something to be told;
-// `cxl_shm_last_error` says what was wrong and what to do.
+// What a call returned. Zero is success, and a larger value is success with a notice. After an
+// error `cxl_shm_last_error` says what was wrong and what to do.
 typedef enum {
   // Done.
   CXL_SHM_ERROR_OK = 0,
-  // The lock is acquired, as with `CXL_SHM_ERROR_OK`. A thread that held it died, and what it protects may
-  // be half done: see `cxl_shm_acquire_lock`.
+  // The lock is acquired, as with `CXL_SHM_ERROR_OK`. A thread that held it died, and what it
+  // protects may be half done: see `cxl_shm_acquire_lock`.
   CXL_SHM_ERROR_HOLDER_DIED = 1,
   // This process is not attached to a region, or the calling one is a child of `fork`.
   CXL_SHM_ERROR_NOT_ATTACHED = -1,
@@ -37,7 +37,7 @@ typedef enum {
   CXL_SHM_ERROR_BAD_ARGUMENT = -2,
   // The region cannot be opened, made or joined.
   CXL_SHM_ERROR_REGION = -3,
-  // A lock was not to be had in time, or there is nobody to grant it.
+  // A lock was not acquired in time, or no lock manager grants it.
   CXL_SHM_ERROR_LOCK = -4,
   // The calling thread does not hold the lock, or holds it already.
   CXL_SHM_ERROR_NOT_HELD = -5,
@@ -45,7 +45,7 @@ typedef enum {
   CXL_SHM_ERROR_EXHAUSTED = -6,
   // There is no object, root or lock of that name.
   CXL_SHM_ERROR_NOT_FOUND = -7,
-  // There is one of that name already.
+  // That name is already in use.
   CXL_SHM_ERROR_EXISTS = -8,
   // What was read from the region is damaged.
   CXL_SHM_ERROR_DAMAGED = -9,
@@ -82,18 +82,17 @@ const char *cxl_shm_last_error(void);
 // Allocates `bytes` bytes in the region, on lines of their own, and returns their address; null
 // when there is no room. Their contents are whatever was there before.
 //
-// The object lives until it is freed, as long as a process of this host is attached; beyond that
-// only when a named root leads to it, by itself or through offsets in other objects.
+// The object lives until it is freed, as long as a process of this host is attached. After that it
+// lives only when a named root leads to it, directly or through offsets in other objects.
 void *shmalloc(size_t bytes);
 
-// Frees an object by the address that `shmalloc` or `cxl_shm_get` gave, or `cxl_shm_get_ptr` of
-// its offset; of this or another host's heap. Nobody uses it any more. An object that a root
-// names is freed by `cxl_shm_destroy`. A null pointer is ignored.
+// Frees an object of this or another host's heap, by the address from `shmalloc` or `cxl_shm_get`,
+// or from `cxl_shm_get_ptr` of its offset. No program may use the object any more.
+// `cxl_shm_destroy` frees an object that a root names. A null pointer is ignored.
 CxlShmError shfree(void *object);
 
-// Makes a region of `bytes` bytes for `nodes` hosts in a new file at `region`: the embedded
-// default of a single host. A device is made a region with `rackline format`. What exists already
-// is left alone, and is an error.
+// Makes a region of `bytes` bytes for `nodes` hosts in a new file at `region`, for a single host.
+// Use `rackline format` for a device. A file that exists already is an error, and stays unchanged.
 //
 // # Safety
 // `region` is null or points to a text that ends with a NUL.
@@ -103,44 +102,44 @@ CxlShmError cxl_shm_init(const char *region, uint64_t bytes, uint16_t nodes, uin
 // on all hosts, is written to `lock`.
 //
 // # Safety
-// `lock` is null or points to a number that nobody else uses during the call.
+// `lock` is null or points to a number that nothing else uses during the call.
 CxlShmError cxl_shm_allocate_lock(uint32_t *lock);
 
-// Takes a lock back. Nobody holds it, waits for it, or uses it any more.
+// Takes a lock back. No thread may hold it, wait for it, or use it any more.
 CxlShmError cxl_shm_free_lock(uint32_t lock);
 
-// Acquires a lock, and waits for it as long as it takes. Fails only when nobody can grant it (no
-// lock manager runs), or this node was declared dead. A host that has found out that nobody can refuses at
-// once, until a lock manager runs again.
+// Acquires a lock, and waits for it as long as it takes. Fails only when no lock manager runs that
+// can grant it, or this node was declared dead. A host that has noticed the missing lock manager
+// refuses at once, until one runs again.
 //
-// What the lock protects is then read after `cxl_shm_refresh`.
+// Call `cxl_shm_refresh` before reading what the lock protects.
 //
-// `CXL_SHM_ERROR_HOLDER_DIED` means that the calling thread holds the lock, and that a thread which held it
-// before died, with its process or its host, or panicked. Of a host that died nobody knows whether it held
-// the lock or waited for it: then the code is returned, too. Each holder is told until one calls
-// `cxl_shm_lock_is_consistent`. Promised is this:
+// `CXL_SHM_ERROR_HOLDER_DIED` means that the calling thread holds the lock, and that an earlier
+// holder panicked, or died with its process or its host. When a host died it is unknown whether it
+// held the lock or waited for it: the code is returned in both cases. Each holder gets this code
+// until one calls `cxl_shm_lock_is_consistent`. The library promises:
 //
-// - Any part of what the dead thread stored under the lock may be visible, line by line of 64 bytes, whether
-//   it had published it or not. A program has to look, and to repair.
-// - None of its stores appears later: before the lock was released for it, its host moved all that
-//   programs of that host may have written to the device. This covers objects whose address `shmalloc`,
-//   `cxl_shm_get` or `cxl_shm_get_ptr` gave, and what was published or refreshed. It takes about 3 ms a chunk
-//   of 64 MiB in which such objects are, and nobody has the lock in that time.
-// - After the death of a host its stores have arrived, or are lost, before the lock is free: a host is fenced
-//   before its locks are released.
+// - Any part of what the dead thread stored under the lock may be visible, line by line of 64
+//   bytes, whether it had published it or not. The program has to check and repair the data.
+// - None of its stores appears later: before the lock was released, the host of the dead thread
+//   moved everything that its programs may have written to the device. This covers objects whose
+//   address `shmalloc`, `cxl_shm_get` or `cxl_shm_get_ptr` returned, and bytes that were published
+//   or refreshed. It takes about 3 ms for each chunk of 64 MiB with such objects, and no thread
+//   has the lock in that time.
+// - After the death of a host its stores have arrived, or are lost, before the lock is free: a
+//   host is fenced before its locks are released.
 CxlShmError cxl_shm_acquire_lock(uint32_t lock);
 
-// Acquires a lock as `cxl_shm_acquire_lock` does, and waits for it at most `timeout_ms` milliseconds. After a
-// time-out nothing is held or left behind.
-CxlShmError cxl_shm_acquire_lock_within(uint32_t lock,
-                                        uint64_t timeout_ms);
+// Acquires a lock as `cxl_shm_acquire_lock` does, and waits for it at most `timeout_ms`
+// milliseconds. After a time-out nothing is held or left behind.
+CxlShmError cxl_shm_acquire_lock_within(uint32_t lock, uint64_t timeout_ms);
 
-// Says that what a lock protects is consistent again after `CXL_SHM_ERROR_HOLDER_DIED`, and has been
-// published: later holders are not told any more. Of a lock that the calling thread holds. Does nothing when
-// nobody had died.
+// Says that the data of a lock is consistent again after `CXL_SHM_ERROR_HOLDER_DIED`, and has been
+// published. Later holders no longer get that code. The calling thread must hold the lock. Does
+// nothing when no holder had died.
 CxlShmError cxl_shm_lock_is_consistent(uint32_t lock);
 
-// Releases a lock that this thread holds. What it protects was published before.
+// Releases a lock that this thread holds. Publish the protected data first.
 CxlShmError cxl_shm_release_lock(uint32_t lock);
 
 // The offset of `address` in the region, the same in every process; 0 when it is not in the
@@ -163,25 +162,25 @@ CxlShmError cxl_shm_refresh(const void *address, size_t bytes);
 CxlShmError cxl_shm_clflush(const void *address, size_t bytes);
 
 // Names an object that a process of this host allocated, so that every host finds it by
-// `cxl_shm_get`. Its contents have been published. A name has 1 to 128 bytes and is given once;
-// an object has one.
+// `cxl_shm_get`. Publish its contents first. A name has 1 to 128 bytes and is given once. An
+// object has one name.
 //
-// What a named object refers to by offset (`cxl_shm_get_offset`), in words that are aligned to 8
-// bytes, is kept with it when its host dies.
+// Objects that a named object refers to by offset (`cxl_shm_get_offset`), in words aligned to 8
+// bytes, are kept with it when its host dies.
 //
 // # Safety
 // `name` is null or points to a text that ends with a NUL.
 CxlShmError cxl_shm_put(const char *name, const void *object);
 
 // The address in this process of the object of that name; null when there is none. Takes no lock.
-// The object is then read after `cxl_shm_refresh`.
+// Call `cxl_shm_refresh` before reading the object.
 //
 // # Safety
 // `name` is null or points to a text that ends with a NUL.
 void *cxl_shm_get(const char *name);
 
-// Takes a name back and frees the object that it named, whichever host does it. Nobody uses the
-// object any more.
+// Takes a name back and frees the named object, on any host. No program may use the object any
+// more.
 //
 // # Safety
 // `name` is null or points to a text that ends with a NUL.

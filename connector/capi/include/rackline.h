@@ -3,31 +3,31 @@
  * Generated from connector/capi/src/session by cbindgen: edit the Rust sources, not this file.
  *
  * A process attaches to a pool, opens a session for the blocks of one model, and asks it for prefixes
- * by the block hashes of its engine. No call waits for the pool but rackline_pool_attach,
- * rackline_pool_close and rackline_gpu_open, and those with "wait" or "free" in their names: lookups,
- * publishes and fetches are transfers, which threads of the library carry out. What a fetch calls
- * valid has been checked; anything that failed is a miss with a reason.
+ * by the block hashes of its engine. Only these calls wait for the pool: rackline_pool_attach,
+ * rackline_pool_close, rackline_gpu_open, and calls with "wait" or "free" in their names. Lookups,
+ * publishes and fetches are transfers, which threads of the library carry out. A block that a fetch
+ * calls valid has been checked; every failure is a miss with a reason.
  *
  * Threads. Every function may be called from any thread, with any handle, also while other threads
  * use or free that. Calls of one thread are not carried out in order: wait for a publish before you
  * look up what it published. rackline_error_message is of the calling thread.
  *
- * Handles. They are numbers: 0 is none, and freeing that does nothing. What is freed twice, used after
- * it was freed, or of another kind is RACKLINE_ERROR_BAD_HANDLE. Every handle is freed once, also that
- * of a transfer whose result was had.
+ * Handles. They are numbers: 0 is none, and freeing 0 does nothing. A handle that is freed twice, used
+ * after it was freed, or of another kind returns RACKLINE_ERROR_BAD_HANDLE. Free every handle once, also
+ * the handle of a transfer whose result was taken.
  *
- * Memory. Addresses that a publish or a fetch was given are lent to it until it is over: a wait or
- * poll of it returned RACKLINE_ERROR_OK or RACKLINE_ERROR_NO_RESULT, a cancel said that it was
- * revoked, or a free of it returned. Texts and arrays of other calls are not needed after the call.
+ * Memory. The memory of a publish or a fetch is lent to it until it is over: a wait or poll returned
+ * RACKLINE_ERROR_OK or RACKLINE_ERROR_NO_RESULT, a cancel said that it was revoked, or a free
+ * returned. Texts and arrays of other calls are not needed after the call.
  *
  * GPUs. Blocks are also published from the memory of an NVIDIA GPU, and fetched into it, in the order of
- * the engine's stream: rackline_gpu_open, and the calls with "gpu" in their names. What such a call starts
- * is waited for, polled, cancelled and freed like any other publish or fetch.
+ * the engine's stream: see rackline_gpu_open, and the calls with "gpu" in their names. Such a publish or
+ * fetch is waited for, polled, cancelled and freed like any other.
  *
- * Processes. A child made by fork is not attached: what its parent has open is RACKLINE_ERROR_FORKED
- * in it, or RACKLINE_ERROR_BAD_HANDLE once it has attached by itself. Call rackline_pool_close before
- * the process ends; what ends without is taken for dead, and cleaned up after by the other processes
- * of its host.
+ * Processes. A child made by fork is not attached. A handle of its parent returns RACKLINE_ERROR_FORKED
+ * in the child, or RACKLINE_ERROR_BAD_HANDLE once the child has attached by itself. Call
+ * rackline_pool_close before the process ends. A process that ends without counts as dead, and other
+ * processes of its host clean up after it.
  */
 
 #ifndef RACKLINE_H
@@ -39,7 +39,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-// A wait that takes as long as it takes, in milliseconds.
+// A wait without a limit, in milliseconds.
 #define RACKLINE_FOREVER_MS UINT64_MAX
 
 // What a call returned. Zero is success; `rackline_error_message` says what was wrong and what to
@@ -49,12 +49,12 @@ typedef enum {
   RACKLINE_ERROR_OK = 0,
   // An argument is null, not a text, out of range, or does not fit the others.
   RACKLINE_ERROR_BAD_ARGUMENT = -1,
-  // A handle is not open in this process (it was freed, or never made), or is one of another kind.
+  // A handle is not open in this process (it was freed, or never made), or is one of another
+  // kind.
   RACKLINE_ERROR_BAD_HANDLE = -2,
-  // The pool cannot be opened or joined, or is none.
+  // The pool cannot be opened or joined, or the memory is not a pool.
   RACKLINE_ERROR_POOL = -3,
-  // The queue is full: as many transfers as it takes are waiting. Nothing is changed. Go on
-  // without, or try again later.
+  // The queue is full. Nothing is changed. Continue without the transfer, or try again later.
   RACKLINE_ERROR_BUSY = -4,
   // The pool was closed in this process.
   RACKLINE_ERROR_CLOSED = -5,
@@ -63,21 +63,22 @@ typedef enum {
   RACKLINE_ERROR_FORKED = -6,
   // The transfer is still under way: wait again, or poll later.
   RACKLINE_ERROR_UNDER_WAY = -7,
-  // The transfer has no result: it was taken already, the transfer was cancelled, or the thread
-  // that worked on it panicked, and said so on standard error.
+  // The transfer has no result: the result was already taken, the transfer was cancelled, or its
+  // thread panicked and said so on standard error.
   RACKLINE_ERROR_NO_RESULT = -8,
-  // A mistake in this library, which said so on standard error. What the call was to do may be
-  // half done in this process; the pool is as consistent as after the death of a process.
+  // A mistake in this library, reported on standard error. The work of the call may be half done
+  // in this process. The pool is as consistent as after the death of a process.
   RACKLINE_ERROR_PANICKED = -9,
-  // Memory of this transfer is lent to another, and one of the two writes it. Nothing is changed.
-  // Wait for the other one, or free it.
+  // Memory of this transfer is lent to another transfer, and one of the two writes it. Nothing
+  // is changed. Wait for the other transfer, or free it.
   RACKLINE_ERROR_LENT = -10,
-  // The GPU cannot be used, or is not open in the pool of the session; or the copy cannot come after
-  // the work of the stream, which is being captured into a graph, say. Nothing is changed.
+  // The GPU cannot be used, or is not open in the pool of the session. Or the copy cannot be
+  // ordered after the stream, for example because the stream is being captured into a graph.
+  // Nothing is changed.
   RACKLINE_ERROR_GPU = -11,
-  // This process does not take part in the pool any more: its node was declared dead, say. Every call
-  // of its sessions fails. Close the pool, and attach again: that works when all processes of the
-  // host have closed theirs.
+  // This process has lost its membership of the pool, for example because its node was declared
+  // dead. Every call of its sessions fails. Close the pool and attach again. Attaching works
+  // when all processes of the host have closed their pools.
   RACKLINE_ERROR_MEMBERSHIP_LOST = -12,
 } RacklineError;
 
@@ -92,7 +93,7 @@ typedef enum {
   RACKLINE_REASON_EVICTED = 2,
   // The block is still being written, or just being removed.
   RACKLINE_REASON_NOT_READY = 3,
-  // The block's owner is dead, and the block not in the pool.
+  // The block's owner is dead, and the block is not in the pool.
   RACKLINE_REASON_OWNER_DEAD = 4,
   // The block is on a drive of its owner.
   RACKLINE_REASON_SPILLED = 5,
@@ -142,7 +143,7 @@ typedef enum {
   RACKLINE_OUTCOME_WRONG_LENGTH = 2,
   // The descriptors of this node are used up.
   RACKLINE_OUTCOME_SEGMENT_FULL = 3,
-  // No memory is free, and no more was to be had from the region.
+  // No memory is free, and no more was available from the region.
   RACKLINE_OUTCOME_NO_CHUNK = 4,
   // This node was declared dead: nothing of it may be written any more.
   RACKLINE_OUTCOME_DECLARED_DEAD = 5,
@@ -154,8 +155,8 @@ typedef enum {
   RACKLINE_OUTCOME_TAKEN_AWAY = 8,
 } RacklineOutcome;
 
-// How much of this node's payload a namespace may keep when room is short. While there is room nobody
-// is kept from using it. For all processes of the host, until another one says otherwise.
+// How much of this node's payload a namespace may keep when room is short. While there is room
+// nobody is kept from using it. For all processes of the host, until another one says otherwise.
 typedef struct {
   // The tenant; null is the one without a name.
   const char *tenant;
@@ -163,10 +164,10 @@ typedef struct {
   const uint8_t *salt;
   // Length of the salt in bytes.
   size_t salt_bytes;
-  // So many bytes, from 1 to 2^63 - 1, when `per_mille` is 0; else 0.
+  // So many bytes, from 1 to 2^63 - 1, when `percent` is 0; else 0.
   uint64_t bytes;
-  // So many thousandths of the node's payload, from 1 to 1000, when `bytes` is 0; else 0.
-  uint16_t per_mille;
+  // So many percent of the node's payload, from 1 to 100, when `bytes` is 0; else 0.
+  uint16_t percent;
 } RacklineQuota;
 
 // How a process transfers, and keeps its node's part of the pool. What is zero has its default.
@@ -176,14 +177,14 @@ typedef struct {
   uint32_t copy_threads;
   // Transfers that wait in each queue at most, 1048576 at most; by default 256.
   uint32_t queue_depth;
-  // Above how many thousandths of use this process begins to evict in the background; by default
-  // 950, 1000 at most. Of payload only when the region has no free memory left.
-  uint16_t high_watermark_per_mille;
-  // Down to how many thousandths it evicts then; by default 900, below the high one.
-  uint16_t low_watermark_per_mille;
-  // Threads beside them that take fetches only, 64 at most; by default one. A publish may wait, for
-  // other hosts when its node needs memory, or for the work of a GPU's stream, and fetches need not
-  // wait behind it.
+  // Above how many percent of use this process begins to evict in the background; by default
+  // 95, 100 at most. Of payload only when the region has no free memory left.
+  uint16_t high_watermark_percent;
+  // Down to how many percent it evicts then; by default 90, below the high one.
+  uint16_t low_watermark_percent;
+  // Threads beside them that take fetches only, 64 at most; by default one. A publish may wait,
+  // for other hosts when its node needs memory, or for the work of a GPU's stream, and fetches
+  // need not wait behind it.
   uint32_t fetch_threads;
   // Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
   const RacklineQuota *quotas;
@@ -197,8 +198,8 @@ typedef struct {
   uint64_t handle;
 } RacklinePool;
 
-// Everything that decides what the bytes of a block mean. Two engines share blocks when all of it is
-// equal.
+// Everything that decides what the bytes of a block mean. Two engines share blocks when all of it
+// is equal.
 typedef struct {
   // Name of the model.
   const char *name;
@@ -222,7 +223,8 @@ typedef struct {
   uint32_t head_dim;
 } RacklineModel;
 
-// Who shares the blocks of a session, and how long it waits. What is zero has its default.
+// The tenant whose blocks a session shares, and how long the session waits. A zero stands for the
+// default.
 typedef struct {
   // The tenant; null is the one without a name.
   const char *tenant;
@@ -233,8 +235,8 @@ typedef struct {
   // How long a publish waits for other hosts when this node needs more memory, in milliseconds;
   // by default 2000.
   uint64_t chunk_timeout_ms;
-  // How long what is held stays at most, in milliseconds; by default 30000, and 2097088 (35
-  // minutes) at most.
+  // The longest time that a block is held, in milliseconds: by default 30000, at most 2097088
+  // (35 minutes).
   uint64_t hold_ms;
 } RacklineSessionOptions;
 
@@ -244,8 +246,8 @@ typedef struct {
   uint64_t handle;
 } RacklineSession;
 
-// The engine's hash of a block and of all blocks before it: same prefix, same hash. Engines that
-// have none of their own make them by `rackline_chain_hashes`.
+// The engine's hash of a block and of all blocks before it: same prefix, same hash. Engines
+// without hashes of their own make them with `rackline_chain_hashes`.
 typedef struct {
   // Its bytes.
   uint8_t bytes[32];
@@ -257,8 +259,8 @@ typedef struct {
   uint64_t handle;
 } RacklineLookup;
 
-// A block that was found, for any process of the rack: it may fetch the block, or hold it. Any bytes
-// will do: what they name is checked, and a block that is not there any more is a miss.
+// Names a block that was found. Any process of the rack may fetch or hold the block by it. Wrong
+// bytes do no harm: the named block is checked, and a block that is gone is a miss.
 typedef struct {
   // Its bytes.
   uint8_t bytes[26];
@@ -293,13 +295,13 @@ typedef struct {
   uint64_t stored_bytes;
   // Bytes that came out of it.
   uint64_t loaded_bytes;
-  // Those of both that took the way through the buffer.
+  // How many of both went through the buffer.
   uint64_t bounced_bytes;
   // Blocks that the driver failed to copy.
   uint64_t failed_payloads;
 } RacklineGpuFigures;
 
-// A part of a block that is published. It stays as it is until the publish is over.
+// A part of a block that is published. It must not change until the publish is over.
 typedef struct {
   // Where it starts: in memory of this process, or of the GPU that it is published from.
   const void *address;
@@ -313,8 +315,8 @@ typedef struct {
   uint64_t handle;
 } RacklinePublish;
 
-// How many blocks of a publish are in the pool. When some are missing `rackline_error_message` says
-// why the first of them is.
+// How many blocks of a publish are in the pool. When some are missing `rackline_error_message`
+// says why the first of them is.
 typedef struct {
   // Blocks that every host can find now, because of this call.
   size_t published;
@@ -322,7 +324,8 @@ typedef struct {
   size_t already_there;
 } RacklinePublishResult;
 
-// A part of a block that is fetched. Nobody else reads or writes it until the fetch is over.
+// A part of a block that is fetched. The program neither reads nor writes it until the fetch is
+// over.
 typedef struct {
   // Where it starts: in memory of this process, or of the GPU that it is fetched into.
   void *address;
@@ -338,9 +341,11 @@ typedef struct {
 
 // How much of a fetch is good.
 typedef struct {
-  // Blocks, from the first on, that have their right bytes. What is in the others is undefined.
+  // Blocks, from the first on, that have their right bytes. The content of the others is
+  // undefined.
   size_t valid_blocks;
-  // Why the next one is not good; none when all are. `rackline_error_message` says it for people.
+  // Why the next one is not good; none when all are. `rackline_error_message` says it for
+  // people.
   RacklineReason reason;
 } RacklineFetchResult;
 
@@ -348,107 +353,102 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// What was wrong in the last call of this thread that returned an error, or whose result says that
-// blocks could not be had (a hold, `RacklinePublishResult`, `RacklineFetchResult`; not a lookup that
-// finds fewer), or that a GPU bounces (`rackline_gpu_reach`): a text, empty when there was none. It
-// stays valid until the next such call of the same thread.
+// What was wrong in the last such call of this thread: a text, empty when there was none. Such a
+// call returned an error, or a result with missing blocks (a hold, `RacklinePublishResult`,
+// `RacklineFetchResult`; not a lookup that finds fewer), or said that a GPU uses a buffer
+// (`rackline_gpu_reach`). The text stays valid until the next such call of the same thread.
 const char *rackline_error_message(void);
 
-// The name of an error code, as in this header: `"RACKLINE_ERROR_BUSY"`, say. A text that stays
-// valid; for a number that is no code `"RACKLINE_ERROR_UNKNOWN"`.
+// The name of an error code, as in this header: `"RACKLINE_ERROR_BUSY"`, say. The text stays
+// valid. For a number that is not a code it is `"RACKLINE_ERROR_UNKNOWN"`.
 const char *rackline_error_name(int32_t code);
 
-// Attaches this process to the pool in the memory at `region` (a devdax device or a file) as one of
-// node `node`, and starts its threads. Every host of the rack has a node number of its own, from 0,
-// and its processes share it; a single host is node 0. Without `options` (null) all have their
-// defaults.
+// Attaches this process to the pool in the memory at `region` (a devdax device or a file) as one
+// of node `node`, and starts its threads. Every host of the rack has a node number of its own,
+// from 0, and its processes share it; a single host is node 0. Without `options` (null) all have
+// their defaults.
 //
 // Attach once a process, for all its threads.
 //
 // # Safety
-// `region` is null or points to a text that ends with a NUL; `options` is null or points to options,
-// whose quotas are null or as many as they say, each with a tenant that is null or ends with a NUL, and
-// a salt that is null or has its length; `pool` is null or points to a handle that nobody else uses
-// during the call.
+// `region` is null or points to a text that ends with a NUL; `options` is null or points to
+// options, whose quotas are null or as many as they say, each with a tenant that is null or ends
+// with a NUL, and a salt that is null or has its length; `pool` is null or points to a handle that
+// nothing else uses during the call.
 RacklineError rackline_pool_attach(const char *region,
                                    uint16_t node,
                                    const RacklinePoolOptions *options,
                                    RacklinePool *pool);
 
-// Takes no more work, waits for what was taken up, leaves the pool, and frees its handle. Sessions
-// and transfers that remain are still to be freed; sessions are refused everything
-// (`RACKLINE_ERROR_CLOSED`). A pool that is zero is ignored.
+// Accepts no more work, waits for accepted work, leaves the pool, and frees its handle. Remaining
+// sessions and transfers are still to be freed; every call of such a session returns
+// `RACKLINE_ERROR_CLOSED`. A pool that is zero is ignored.
 RacklineError rackline_pool_close(RacklinePool pool);
 
 // The node that this process belongs to.
 //
 // # Safety
-// `node` is null or points to a number that nobody else uses during the call.
+// `node` is null or points to a number that nothing else uses during the call.
 RacklineError rackline_pool_node(RacklinePool pool, uint16_t *node);
 
 // The counter `name` of this process since it attached: `"lookup_hits"`, say, or
-// `"misses.evicted"`. `rackline_pool_metrics` lists them all. `"membership_lost"` is 1 once this process
-// does not take part in the pool any more, and every call fails (`RACKLINE_ERROR_MEMBERSHIP_LOST`).
+// `"misses.evicted"`. `rackline_pool_metrics` lists them all. `"membership_lost"` is 1 once this
+// process has lost its membership, and every call fails (`RACKLINE_ERROR_MEMBERSHIP_LOST`).
 //
 // # Safety
 // `name` is null or points to a text that ends with a NUL; `value` is null or points to a number
-// that nobody else uses during the call.
-RacklineError rackline_pool_metric(RacklinePool pool,
-                                   const char *name,
-                                   uint64_t *value);
+// that nothing else uses during the call.
+RacklineError rackline_pool_metric(RacklinePool pool, const char *name, uint64_t *value);
 
 // All counters of this process since it attached, as a text: a line each, with name and value
 // (`lookup_hits 17`). The length of the text with its final NUL is written to `bytes`; the text to
-// `text`, when the `capacity` bytes there are enough for it, else it is an error and nothing but the
-// length is written. With a capacity of 0 the text may be null, and only the length is asked for.
+// `text`, when the `capacity` bytes there are enough for it, else it is an error and nothing but
+// the length is written. With a capacity of 0 the text may be null, and only the length is asked
+// for.
 //
 // # Safety
 // `text` is null or points to `capacity` bytes, and `bytes` is null or points to a number, that
-// nobody else uses during the call.
-RacklineError rackline_pool_metrics(RacklinePool pool,
-                                    char *text,
-                                    size_t capacity,
-                                    size_t *bytes);
+// nothing else uses during the call.
+RacklineError rackline_pool_metrics(RacklinePool pool, char *text, size_t capacity, size_t *bytes);
 
-// What stands for all of a model, to be shown or logged: equal for the same model in every process
-// of every host, and in every language.
+// The fingerprint of a model, to be shown or logged. It is equal for the same model in every
+// process of every host, and in every language.
 //
 // # Safety
-// `model` is null or points to a model whose texts are null or end with a NUL; `fingerprint` is null
-// or points to a number that nobody else uses during the call.
-RacklineError rackline_model_fingerprint(const RacklineModel *model,
-                                         uint64_t *fingerprint);
+// `model` is null or points to a model whose texts are null or end with a NUL; `fingerprint` is
+// null or points to a number that nothing else uses during the call.
+RacklineError rackline_model_fingerprint(const RacklineModel *model, uint64_t *fingerprint);
 
 // Opens a session for the blocks of `model`, of `block_bytes` bytes each. Blocks of other models,
 // lengths, tenants or salts are misses in it. Without `options` (null) all have their defaults.
 //
 // # Safety
-// `model` is null or points to a model whose texts are null or end with a NUL; `options` is null or
-// points to options whose tenant is null or ends with a NUL, and whose salt is null or has its
-// length; `session` is null or points to a handle that nobody else uses during the call.
+// `model` is null or points to a model whose texts are null or end with a NUL; `options` is null
+// or points to options whose tenant is null or ends with a NUL, and whose salt is null or has its
+// length; `session` is null or points to a handle that nothing else uses during the call.
 RacklineError rackline_session_open(RacklinePool pool,
                                     const RacklineModel *model,
                                     uint64_t block_bytes,
                                     const RacklineSessionOptions *options,
                                     RacklineSession *session);
 
-// Frees a session. What it has under way goes on. A session that is zero is ignored.
+// Frees a session. What it has under way continues. A session that is zero is ignored.
 RacklineError rackline_session_free(RacklineSession session);
 
 // Hashes the full blocks of `block_tokens` tokens that the `token_count` tokens at `tokens` make,
 // each with everything before it; the tokens of a block that is not full are left out. The blocks
-// follow the one with the hash `parent`, or are the first of a prompt when that is null. Whoever
-// hashes with another `seed` (of `seed_bytes` bytes; null with 0) has other hashes for the same
-// tokens; with a parent the seed does not matter.
+// follow the one with the hash `parent`, or are the first of a prompt when that is null. Another
+// `seed` (of `seed_bytes` bytes; null with 0) gives other hashes for the same tokens; with a
+// parent the seed does not matter.
 //
-// The hashes are SHA-256: of `rackline chain 1` and the seed for what is before the first block, and
-// of the hash before and the tokens, 4 bytes each, little-endian, for each block. They are written
-// to `hashes`, of which there is room for `capacity`, and their number to `count`.
+// The hashes are SHA-256: of `rackline chain 1` and the seed for what is before the first block,
+// and of the hash before and the tokens, 4 bytes each, little-endian, for each block. They are
+// written to `hashes`, of which there is room for `capacity`, and their number to `count`.
 //
 // # Safety
-// `seed` is null or points to `seed_bytes` bytes, `parent` is null or points to a hash, `tokens` is
-// null or points to `token_count` tokens; `hashes` is null or points to room for `capacity` hashes,
-// and `count` is null or points to a number, that nobody else uses during the call.
+// `seed` is null or points to `seed_bytes` bytes, `parent` is null or points to a hash, `tokens`
+// is null or points to `token_count` tokens; `hashes` is null or points to room for `capacity`
+// hashes, and `count` is null or points to a number, that nothing else uses during the call.
 RacklineError rackline_chain_hashes(const uint8_t *seed,
                                     size_t seed_bytes,
                                     const RacklineBlockHash *parent,
@@ -459,46 +459,46 @@ RacklineError rackline_chain_hashes(const uint8_t *seed,
                                     size_t capacity,
                                     size_t *count);
 
-// Looks for the longest prefix of the `count` hashes at `hashes` of which every block is in the pool.
-// Does not wait: `rackline_lookup_wait` has the result.
+// Looks for the longest prefix of the `count` hashes at `hashes` of which every block is in the
+// pool. Does not wait: `rackline_lookup_wait` has the result.
 //
 // # Safety
-// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that nobody
-// else uses during the call.
+// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that
+// nothing else uses during the call.
 RacklineError rackline_lookup(RacklineSession session,
                               const RacklineBlockHash *hashes,
                               size_t count,
                               RacklineLookup *lookup);
 
-// As `rackline_lookup`, and holds what it finds: it stays in the pool until the prefix is released or
-// freed, for at most as long as the session holds. The prefix ends before the first block that was
-// not to be held.
+// As `rackline_lookup`, and holds the blocks that it finds. They stay in the pool until the prefix
+// is released or freed, at most for the session's time. The prefix ends before the first block
+// that could not be held.
 //
 // # Safety
-// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that nobody
-// else uses during the call.
+// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that
+// nothing else uses during the call.
 RacklineError rackline_lookup_and_hold(RacklineSession session,
                                        const RacklineBlockHash *hashes,
                                        size_t count,
                                        RacklineLookup *lookup);
 
 // Holds blocks that another process of the rack found (`rackline_prefix_handles`), one after the
-// other in a prompt. Has a result as `rackline_lookup_and_hold` has.
+// other in a prompt. The result is that of `rackline_lookup_and_hold`.
 //
 // # Safety
-// `handles` is null or points to `count` handles; `lookup` is null or points to a handle that nobody
-// else uses during the call.
+// `handles` is null or points to `count` handles; `lookup` is null or points to a handle that
+// nothing else uses during the call.
 RacklineError rackline_hold(RacklineSession session,
                             const RacklineBlockHandle *handles,
                             size_t count,
                             RacklineLookup *lookup);
 
 // The result of a lookup, when it comes within `timeout_ms` milliseconds: 0 only looks, and
-// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`. The result
-// is had once.
+// `RACKLINE_FOREVER_MS` waits without a limit. Without a result `RACKLINE_ERROR_UNDER_WAY`. The
+// result can be taken once.
 //
 // # Safety
-// `result` is null or points to a result that nobody else uses during the call.
+// `result` is null or points to a result that nothing else uses during the call.
 RacklineError rackline_lookup_wait(RacklineLookup lookup,
                                    uint64_t timeout_ms,
                                    RacklineLookupResult *result);
@@ -506,32 +506,31 @@ RacklineError rackline_lookup_wait(RacklineLookup lookup,
 // `rackline_lookup_wait` that only looks.
 //
 // # Safety
-// `result` is null or points to a result that nobody else uses during the call.
+// `result` is null or points to a result that nothing else uses during the call.
 RacklineError rackline_lookup_poll(RacklineLookup lookup, RacklineLookupResult *result);
 
-// Revokes a lookup if nothing of it was begun, and says so in `cancelled`: then it has no result. Else
-// it goes on as if nothing had happened.
+// Revokes a lookup that has not begun, and says so in `cancelled`: then it has no result.
+// Otherwise the lookup continues unchanged.
 //
 // # Safety
-// `cancelled` is null or points to a value that nobody else uses during the call.
-RacklineError rackline_lookup_cancel(RacklineLookup lookup,
-                                     bool *cancelled);
+// `cancelled` is null or points to a value that nothing else uses during the call.
+RacklineError rackline_lookup_cancel(RacklineLookup lookup, bool *cancelled);
 
-// Frees a lookup. One that is under way goes on, and what it finds is released. One that is zero is
-// ignored.
+// Frees a lookup. A lookup under way continues, and the blocks that it finds are released. A
+// lookup that is zero is ignored.
 RacklineError rackline_lookup_free(RacklineLookup lookup);
 
 // How many blocks a prefix has.
 //
 // # Safety
-// `blocks` is null or points to a number that nobody else uses during the call.
+// `blocks` is null or points to a number that nothing else uses during the call.
 RacklineError rackline_prefix_blocks(RacklinePrefix prefix, size_t *blocks);
 
-// Handles of `count` blocks of a prefix, from number `first` on, by which any process of the rack can
-// fetch them.
+// Handles of `count` blocks of a prefix, from number `first` on, by which any process of the rack
+// can fetch them.
 //
 // # Safety
-// `handles` is null or points to room for `count` handles that nobody else uses during the call.
+// `handles` is null or points to room for `count` handles that nothing else uses during the call.
 RacklineError rackline_prefix_handles(RacklinePrefix prefix,
                                       size_t first,
                                       size_t count,
@@ -540,58 +539,56 @@ RacklineError rackline_prefix_handles(RacklinePrefix prefix,
 // Whether the blocks of a prefix are held by it.
 //
 // # Safety
-// `held` is null or points to a value that nobody else uses during the call.
+// `held` is null or points to a value that nothing else uses during the call.
 RacklineError rackline_prefix_held(RacklinePrefix prefix, bool *held);
 
-// Lets the blocks of a prefix go: the pool may evict them again. They can still be fetched as long
-// as they are there.
+// Releases the blocks of a prefix: the pool may evict them again. They can still be fetched as
+// long as they are there.
 RacklineError rackline_prefix_release(RacklinePrefix prefix);
 
-// Frees a prefix, and lets its blocks go. One that is zero is ignored.
+// Frees a prefix, and releases its blocks. A prefix that is zero is ignored.
 RacklineError rackline_prefix_free(RacklinePrefix prefix);
 
-// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory; or finds it
-// open. Open it once, for all sessions of the pool. Takes seconds for a large pool, all of which is
-// registered with the driver. The GPU stays open until the pool is closed.
+// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory, or finds it
+// open. Open it once, for all sessions of the pool. For a large pool this takes seconds, because
+// the driver registers all of it. The GPU stays open until the pool is closed.
 //
-// The CUDA driver (libcuda.so) is loaded by the first call. On a machine without one, as without that
-// GPU, the error is `RACKLINE_ERROR_GPU`.
+// The CUDA driver (libcuda.so) is loaded by the first call. Without a driver, or without that GPU,
+// the error is `RACKLINE_ERROR_GPU`.
 //
 // # Safety
-// `gpu` is null or points to a handle that nobody else uses during the call.
-RacklineError rackline_gpu_open(RacklinePool pool,
-                                uint32_t number,
-                                RacklineGpu *gpu);
+// `gpu` is null or points to a handle that nothing else uses during the call.
+RacklineError rackline_gpu_open(RacklinePool pool, uint32_t number, RacklineGpu *gpu);
 
-// How the GPU reaches the pool. When it does through a buffer, `rackline_error_message` says why.
+// How the GPU reaches the pool. When it uses a buffer, `rackline_error_message` says why.
 //
 // # Safety
-// `reach` is null or points to a value that nobody else uses during the call.
+// `reach` is null or points to a value that nothing else uses during the call.
 RacklineError rackline_gpu_reach(RacklineGpu gpu, RacklineGpuReach *reach);
 
 // What the GPU copied so far; also after the pool was closed.
 //
 // # Safety
-// `figures` is null or points to figures that nobody else uses during the call.
+// `figures` is null or points to figures that nothing else uses during the call.
 RacklineError rackline_gpu_figures(RacklineGpu gpu, RacklineGpuFigures *figures);
 
-// Frees the handle of a GPU. What it has under way goes on, and it stays open. One that is zero is
-// ignored.
+// Frees the handle of a GPU. Its transfers under way continue, and the GPU stays open. A handle
+// that is zero is ignored.
 RacklineError rackline_gpu_free(RacklineGpu gpu);
 
 // Publishes `count` blocks that follow one another in a prompt, the first of them behind
 // `first_depth` others. Block `b` has the hash `hashes[b]`, and its bytes are those of the
-// `parts_a_block` parts from `parts[b * parts_a_block]` on, gathered in this order; together they are
-// as long as a block of the session. Blocks that are in the pool are not copied; blocks that cannot
-// be published do not stop the others.
+// `parts_a_block` parts from `parts[b * parts_a_block]` on, gathered in this order; together they
+// are as long as a block of the session. Blocks that are in the pool are not copied; blocks that
+// cannot be published do not stop the others.
 //
-// Does not wait: `rackline_publish_wait` has the result. The arrays are not needed after return; the
-// memory of the parts is lent until the publish is over.
+// Does not wait: `rackline_publish_wait` has the result. The arrays are not needed after return;
+// the memory of the parts is lent until the publish is over.
 //
 // # Safety
-// `hashes` is null or points to `count` hashes, `parts` is null or points to `count * parts_a_block`
-// parts. The memory of the parts exists, and nobody writes it, until the publish is over. `publish`
-// is null or points to a handle that nobody else uses during the call.
+// `hashes` is null or points to `count` hashes, `parts` is null or points to
+// `count * parts_a_block` parts. The memory of the parts exists, and nothing writes it, until the
+// publish is over. `publish` is null or points to a handle that nothing else uses during the call.
 RacklineError rackline_publish(RacklineSession session,
                                const RacklineBlockHash *hashes,
                                size_t count,
@@ -600,14 +597,14 @@ RacklineError rackline_publish(RacklineSession session,
                                size_t parts_a_block,
                                RacklinePublish *publish);
 
-// As `rackline_publish`, of blocks in the memory of `gpu`, whose copy engines copy them. They are
-// published as `stream` leaves them with what it was given before this call: a `CUstream` or
-// `cudaStream_t` of the GPU's primary context, or one of CUDA's own (0 or 1 the default stream, 2 that of
-// the calling thread). The call records how far the stream is, and does not wait for it.
+// As `rackline_publish`, of blocks in the memory of `gpu`, whose copy engines copy them. The copy
+// is ordered after the work that `stream` had before this call: a `CUstream` or `cudaStream_t` of
+// the GPU's primary context, or one of CUDA's own (0 or 1 the default stream, 2 that of the
+// calling thread). The call records the position of the stream, and does not wait for it.
 //
 // # Safety
-// As `rackline_publish`, with parts in the memory of the GPU, which what the stream was given before may
-// write still. The stream exists during the call.
+// As `rackline_publish`, with parts in the memory of the GPU, which earlier work of the stream may
+// still write. The stream exists during the call.
 RacklineError rackline_publish_from_gpu(RacklineSession session,
                                         RacklineGpu gpu,
                                         void *stream,
@@ -619,51 +616,51 @@ RacklineError rackline_publish_from_gpu(RacklineSession session,
                                         RacklinePublish *publish);
 
 // The result of a publish, when it comes within `timeout_ms` milliseconds: 0 only looks, and
-// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`; after
-// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the publish is over. The result is had once.
+// `RACKLINE_FOREVER_MS` waits without a limit. Without a result `RACKLINE_ERROR_UNDER_WAY`; after
+// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the publish is over. The result can be taken
+// once.
 //
-// What became of each block is written to `outcomes`, of which there is room for `capacity`, at least
-// as many as blocks; null, with a capacity of 0, when it does not matter.
+// The outcome of each block is written to `outcomes`, which has room for `capacity` of them, at
+// least as many as blocks. It may be null, with a capacity of 0.
 //
 // # Safety
 // `result` is null or points to a result, and `outcomes` is null or points to room for `capacity`
-// outcomes, that nobody else uses during the call.
+// outcomes, that nothing else uses during the call.
 RacklineError rackline_publish_wait(RacklinePublish publish,
                                     uint64_t timeout_ms,
                                     RacklinePublishResult *result,
                                     RacklineOutcome *outcomes,
                                     size_t capacity);
 
-// `rackline_publish_wait` that only looks, and does not say what became of each block.
+// `rackline_publish_wait` that only looks, without the outcomes of blocks.
 //
 // # Safety
-// `result` is null or points to a result that nobody else uses during the call.
+// `result` is null or points to a result that nothing else uses during the call.
 RacklineError rackline_publish_poll(RacklinePublish publish, RacklinePublishResult *result);
 
-// Revokes a publish if nothing of it was begun, and says so in `cancelled`: then it is over, and has
-// no result. Else it goes on as if nothing had happened.
+// Revokes a publish that has not begun, and says so in `cancelled`: then it is over, and has no
+// result. Otherwise the publish continues unchanged.
 //
 // # Safety
-// `cancelled` is null or points to a value that nobody else uses during the call.
-RacklineError rackline_publish_cancel(RacklinePublish publish,
-                                      bool *cancelled);
+// `cancelled` is null or points to a value that nothing else uses during the call.
+RacklineError rackline_publish_cancel(RacklinePublish publish, bool *cancelled);
 
-// Frees a publish. After return it is over: it is cancelled, or waited for when it was begun. One
-// that is zero is ignored.
+// Frees a publish. After return it is over: it was cancelled, or this call waited for it. A
+// publish that is zero is ignored.
 RacklineError rackline_publish_free(RacklinePublish publish);
 
-// Fetches `count` blocks of a prefix, from number `first` on. The bytes of the first of them go into
-// the parts `parts[0]` to `parts[parts_a_block - 1]`, filled in this order, those of the next into as
-// many parts behind, and so on; the parts of a block together are as long as a block of the session,
-// and no two parts share bytes.
+// Fetches `count` blocks of a prefix, from number `first` on. The bytes of the first of them go
+// into the parts `parts[0]` to `parts[parts_a_block - 1]`, filled in this order, those of the next
+// block into the following parts, and so on. The parts of a block together are as long as a block
+// of the session, and no two parts share bytes.
 //
 // Does not wait: `rackline_fetch_wait` has the result. The array is not needed after return; the
-// memory of the parts is lent until the fetch is over. A prefix that is held is to be kept as long.
+// memory of the parts is lent until the fetch is over. Keep a held prefix for as long.
 //
 // # Safety
 // `parts` is null or points to `count * parts_a_block` parts. The memory of the parts exists, and
-// nobody reads or writes it, until the fetch is over. `fetch` is null or points to a handle that
-// nobody else uses during the call.
+// nothing reads or writes it, until the fetch is over. `fetch` is null or points to a handle that
+// nothing else uses during the call.
 RacklineError rackline_fetch(RacklineSession session,
                              RacklinePrefix prefix,
                              size_t first,
@@ -672,8 +669,8 @@ RacklineError rackline_fetch(RacklineSession session,
                              size_t parts_a_block,
                              RacklineFetch *fetch);
 
-// As `rackline_fetch`, of blocks that another process of the rack found (`rackline_prefix_handles`),
-// one after the other in a prompt.
+// As `rackline_fetch`, of blocks that another process of the rack found
+// (`rackline_prefix_handles`), one after the other in a prompt.
 //
 // # Safety
 // As `rackline_fetch`, and `handles` is null or points to `count` handles.
@@ -684,13 +681,13 @@ RacklineError rackline_fetch_handles(RacklineSession session,
                                      size_t parts_a_block,
                                      RacklineFetch *fetch);
 
-// As `rackline_fetch`, into the memory of `gpu`, whose copy engines copy the blocks when `stream` (as in
-// `rackline_publish_from_gpu`) is done with what it was given before this call. What is launched after
-// the fetch is over finds the bytes.
+// As `rackline_fetch`, into the memory of `gpu`, whose copy engines copy the blocks after the work
+// that `stream` (as in `rackline_publish_from_gpu`) had before this call. Work that is launched
+// after the fetch is over finds the bytes.
 //
 // # Safety
-// As `rackline_fetch`, with parts in the memory of the GPU, which what the stream was given before may
-// read and write still. The stream exists during the call.
+// As `rackline_fetch`, with parts in the memory of the GPU, which earlier work of the stream may
+// still read and write. The stream exists during the call.
 RacklineError rackline_fetch_into_gpu(RacklineSession session,
                                       RacklineGpu gpu,
                                       void *stream,
@@ -716,11 +713,12 @@ RacklineError rackline_fetch_handles_into_gpu(RacklineSession session,
                                               RacklineFetch *fetch);
 
 // The result of a fetch, when it comes within `timeout_ms` milliseconds: 0 only looks, and
-// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`; after
-// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the fetch is over. The result is had once.
+// `RACKLINE_FOREVER_MS` waits without a limit. Without a result `RACKLINE_ERROR_UNDER_WAY`; after
+// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the fetch is over. The result can be taken
+// once.
 //
 // # Safety
-// `result` is null or points to a result that nobody else uses during the call.
+// `result` is null or points to a result that nothing else uses during the call.
 RacklineError rackline_fetch_wait(RacklineFetch fetch,
                                   uint64_t timeout_ms,
                                   RacklineFetchResult *result);
@@ -728,27 +726,26 @@ RacklineError rackline_fetch_wait(RacklineFetch fetch,
 // `rackline_fetch_wait` that only looks.
 //
 // # Safety
-// `result` is null or points to a result that nobody else uses during the call.
+// `result` is null or points to a result that nothing else uses during the call.
 RacklineError rackline_fetch_poll(RacklineFetch fetch, RacklineFetchResult *result);
 
-// Revokes a fetch if nothing of it was begun, and says so in `cancelled`: then it is over, and has no
-// result. Else it goes on as if nothing had happened.
+// Revokes a fetch that has not begun, and says so in `cancelled`: then it is over, and has no
+// result. Otherwise the fetch continues unchanged.
 //
 // # Safety
-// `cancelled` is null or points to a value that nobody else uses during the call.
-RacklineError rackline_fetch_cancel(RacklineFetch fetch,
-                                    bool *cancelled);
+// `cancelled` is null or points to a value that nothing else uses during the call.
+RacklineError rackline_fetch_cancel(RacklineFetch fetch, bool *cancelled);
 
-// Frees a fetch. After return it is over: it is cancelled, or waited for when it was begun. One that
-// is zero is ignored.
+// Frees a fetch. After return it is over: it was cancelled, or this call waited for it. A fetch
+// that is zero is ignored.
 RacklineError rackline_fetch_free(RacklineFetch fetch);
 
-// A short name of a reason, as the counters of `rackline_pool_metrics` have it: `"evicted"`, say. A
-// text that stays valid; for a number that is no reason `"unknown"`.
+// A short name of a reason, as the counters of `rackline_pool_metrics` have it: `"evicted"`, say.
+// The text stays valid. For a number that is not a reason it is `"unknown"`.
 const char *rackline_reason_label(int32_t reason);
 
-// A short name of what became of a block: `"already_there"`, say. A text that stays valid; for a
-// number that is no outcome `"unknown"`.
+// A short name of an outcome of a block: `"already_there"`, for example. The text stays valid. For
+// a number that is not an outcome it is `"unknown"`.
 const char *rackline_outcome_label(int32_t outcome);
 
 #ifdef __cplusplus

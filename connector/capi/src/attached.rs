@@ -14,8 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{MappedFabric, MappedHostMemory};
 use cxl_shm::fork::ProcessMark;
+use cxl_shm::host::ProcLiveness;
+use cxl_shm::lifecycle::{Attachment, LocalMember};
 use cxl_shm::lock::SharedGuard;
-use cxl_shm::member::{Attachment, LocalMember, ProcLiveness};
+use cxl_shm_objects::ObjectChunks;
 
 use crate::error::{CxlShmError, Failure, code};
 use crate::log;
@@ -25,13 +27,13 @@ use crate::text::text_at;
 /// A lock that a thread holds.
 pub(crate) type Guard = SharedGuard<'static, MappedFabric, MappedHostMemory, ProcLiveness>;
 
-/// The attachment of the process (I4).
+/// The attachment of the process (CAPI-I4).
 static ATTACHED: PerProcess<Attached> = PerProcess::new();
 
 /// Whether and how a process is attached.
 #[derive(Default)]
 struct Attached {
-    /// It is, or is about to be. For its children, to which the lock may stay closed (I10).
+    /// It is, or is about to be. For its children, to which the lock may stay closed (CAPI-I10).
     is_begun: AtomicBool,
     process: Mutex<Option<Arc<Process>>>,
 }
@@ -80,6 +82,7 @@ thread_local! {
 }
 
 impl Thread {
+    /// This thread, as a member of its own (CAPI-I1).
     fn join(process: Arc<Process>) -> Result<Self, Failure> {
         let member = process.attachment().join_thread();
         let member = member.map_err(|error| Failure::new(CxlShmError::Region, error))?;
@@ -104,7 +107,8 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // The end of a thread comes in a child of fork, too: what is held there is the parent's (I4).
+        // The end of a thread comes in a child of fork, too: what is held there is the parent's
+        // (CAPI-I4).
         if !self.process.mark.is_of_this() {
             std::mem::forget(std::mem::take(&mut self.held));
             self.member = None;
@@ -176,7 +180,7 @@ fn attach(region: &Path, node: u16) -> Result<(), Failure> {
     }
     attached.is_begun.store(true, Ordering::Release);
     log::start();
-    let attachment = Attachment::attach(region, node).map_err(|error| {
+    let attachment = Attachment::attach_with(region, node, ObjectChunks).map_err(|error| {
         attached.is_begun.store(false, Ordering::Release);
         Failure::new(CxlShmError::Region, error)
     })?;

@@ -4,15 +4,15 @@
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 
-/// What a call returned. Zero is success, and what is larger is success with something to be told;
-/// `cxl_shm_last_error` says what was wrong and what to do.
+/// What a call returned. Zero is success, and a larger value is success with a notice. After an
+/// error `cxl_shm_last_error` says what was wrong and what to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub enum CxlShmError {
     /// Done.
     Ok = 0,
-    /// The lock is acquired, as with `CXL_SHM_ERROR_OK`. A thread that held it died, and what it protects may
-    /// be half done: see `cxl_shm_acquire_lock`.
+    /// The lock is acquired, as with `CXL_SHM_ERROR_OK`. A thread that held it died, and what it
+    /// protects may be half done: see `cxl_shm_acquire_lock`.
     HolderDied = 1,
     /// This process is not attached to a region, or the calling one is a child of `fork`.
     NotAttached = -1,
@@ -20,7 +20,7 @@ pub enum CxlShmError {
     BadArgument = -2,
     /// The region cannot be opened, made or joined.
     Region = -3,
-    /// A lock was not to be had in time, or there is nobody to grant it.
+    /// A lock was not acquired in time, or no lock manager grants it.
     Lock = -4,
     /// The calling thread does not hold the lock, or holds it already.
     NotHeld = -5,
@@ -28,7 +28,7 @@ pub enum CxlShmError {
     Exhausted = -6,
     /// There is no object, root or lock of that name.
     NotFound = -7,
-    /// There is one of that name already.
+    /// That name is already in use.
     Exists = -8,
     /// What was read from the region is damaged.
     Damaged = -9,
@@ -61,6 +61,7 @@ thread_local! {
 
 /// The code of `outcome`, its message kept.
 pub(crate) fn code(outcome: Result<(), Failure>) -> CxlShmError {
+    // A panic never gets here (CAPI-I3).
     outcome.map_or_else(Failure::keep, |()| CxlShmError::Ok)
 }
 

@@ -1,9 +1,10 @@
 //! Objects of a node's heap.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
+use cxl_shm_objects::Objects;
 use std::ffi::c_void;
 
-use cxl_shm::alloc::{FreeError, ObjectError, SharedOffset};
+use cxl_shm_objects::{FreeError, ObjectError, SharedOffset};
 
 use crate::attached::{clock, with_thread};
 use crate::error::{CxlShmError, Failure, code};
@@ -13,8 +14,8 @@ use crate::memory::{address_of, extent_at};
 /// Allocates `bytes` bytes in the region, on lines of their own, and returns their address; null
 /// when there is no room. Their contents are whatever was there before.
 ///
-/// The object lives until it is freed, as long as a process of this host is attached; beyond that
-/// only when a named root leads to it, by itself or through offsets in other objects.
+/// The object lives until it is freed, as long as a process of this host is attached. After that it
+/// lives only when a named root leads to it, directly or through offsets in other objects.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmalloc(bytes: usize) -> *mut c_void {
@@ -35,9 +36,9 @@ pub extern "C" fn shmalloc(bytes: usize) -> *mut c_void {
     address.unwrap_or_else(|failure| (failure.keep(), std::ptr::null_mut()).1)
 }
 
-/// Frees an object by the address that `shmalloc` or `cxl_shm_get` gave, or `cxl_shm_get_ptr` of
-/// its offset; of this or another host's heap. Nobody uses it any more. An object that a root
-/// names is freed by `cxl_shm_destroy`. A null pointer is ignored.
+/// Frees an object of this or another host's heap, by the address from `shmalloc` or `cxl_shm_get`,
+/// or from `cxl_shm_get_ptr` of its offset. No program may use the object any more.
+/// `cxl_shm_destroy` frees an object that a root names. A null pointer is ignored.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn shfree(object: *mut c_void) -> CxlShmError {

@@ -25,9 +25,8 @@ pub enum CxlShmLocks {
     Bakery = 1,
 }
 
-/// Makes a region of `bytes` bytes for `nodes` hosts in a new file at `region`: the embedded
-/// default of a single host. A device is made a region with `rackline format`. What exists already
-/// is left alone, and is an error.
+/// Makes a region of `bytes` bytes for `nodes` hosts in a new file at `region`, for a single host.
+/// Use `rackline format` for a device. A file that exists already is an error, and stays unchanged.
 ///
 /// # Safety
 /// `region` is null or points to a text that ends with a NUL.

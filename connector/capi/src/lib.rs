@@ -1,17 +1,18 @@
-//! The C interface: sessions of the KV cache (`rackline_*`), and the paper's `cxl_shm` calls over one
-//! region that this process is attached to.
+//! The C interface: sessions of the KV cache (`rackline_*`), and the paper's `cxl_shm` calls over
+//! one region that this process is attached to.
 //!
-//! The header `include/cxl_shm.h` is generated from the sources in this folder and checked in; a test
-//! fails when it is not current. Sessions have a folder and a header of their own ([`session`]).
+//! The header `include/cxl_shm.h` is generated from the sources in this folder and checked in; a
+//! test fails when it is not current. Sessions have a folder and a header of their own
+//! ([`session`]).
 //!
-//! - **I1** Every call is safe from any thread; a thread that calls becomes a member of the host's
-//!   tier of its own at its first call, and stops being one when it ends.
-//! - **I2** A lock is released by the thread that acquired it. A thread that ends releases what it
-//!   holds.
-//! - **I3** No panic crosses into C: a call that would panic ends the process with its message, as
-//!   `extern "C"` functions do.
-//! - **I4** A child of `fork` has no thread that beats its host's heart and shares the parent's
-//!   identity: every call in it but `cxl_shm_last_error` is refused.
+//! - **CAPI-I1** Every call is safe from any thread; a thread that calls becomes a member of the
+//!   host's tier of its own at its first call, and stops being one when it ends.
+//! - **CAPI-I2** A lock is released by the thread that acquired it. A thread that ends releases
+//!   what it holds.
+//! - **CAPI-I3** No panic crosses into C: a call that would panic ends the process with its
+//!   message, as `extern "C"` functions do.
+//! - **CAPI-I4** A child of `fork` has no thread that sends its host's heartbeat and shares the
+//!   parent's identity: every call in it but `cxl_shm_last_error` is refused.
 
 mod attached;
 mod error;

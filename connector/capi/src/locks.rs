@@ -1,18 +1,20 @@
 //! Locks that exclude the threads of all hosts.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
+use cxl_shm_objects::LockTable;
 use std::collections::hash_map::Entry;
 
 use cxl_shm::layout::FIRST_FREE_LOCK;
-use cxl_shm::lock::{AllocateLockError, FreeLockError, LockError};
+use cxl_shm::lock::LockError;
 use cxl_shm::units::LockId;
+use cxl_shm_objects::{AllocateLockError, FreeLockError};
 
 use crate::attached::{Thread, clock, with_thread};
 use crate::error::{CxlShmError, Failure, code};
 
 /// How long a call waits for a lock of the region's own.
 pub(crate) const OWN_LOCK_MS: u64 = 10_000;
-/// How long `cxl_shm_acquire_lock` waits between two looks at whether anybody can grant it.
+/// How long `cxl_shm_acquire_lock` waits between two looks at whether a lock manager can grant it.
 const PATIENCE_MS: u64 = 1_000;
 
 fn refused(error: LockError) -> Failure {
@@ -23,7 +25,7 @@ fn refused(error: LockError) -> Failure {
 /// on all hosts, is written to `lock`.
 ///
 /// # Safety
-/// `lock` is null or points to a number that nobody else uses during the call.
+/// `lock` is null or points to a number that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxl_shm_allocate_lock(lock: *mut u32) -> CxlShmError {
@@ -43,7 +45,7 @@ pub unsafe extern "C" fn cxl_shm_allocate_lock(lock: *mut u32) -> CxlShmError {
     }))
 }
 
-/// Takes a lock back. Nobody holds it, waits for it, or uses it any more.
+/// Takes a lock back. No thread may hold it, wait for it, or use it any more.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_free_lock(lock: u32) -> CxlShmError {
@@ -61,25 +63,26 @@ pub extern "C" fn cxl_shm_free_lock(lock: u32) -> CxlShmError {
     }))
 }
 
-/// Acquires a lock, and waits for it as long as it takes. Fails only when nobody can grant it (no
-/// lock manager runs), or this node was declared dead. A host that has found out that nobody can refuses at
-/// once, until a lock manager runs again.
+/// Acquires a lock, and waits for it as long as it takes. Fails only when no lock manager runs that
+/// can grant it, or this node was declared dead. A host that has noticed the missing lock manager
+/// refuses at once, until one runs again.
 ///
-/// What the lock protects is then read after `cxl_shm_refresh`.
+/// Call `cxl_shm_refresh` before reading what the lock protects.
 ///
-/// `CXL_SHM_ERROR_HOLDER_DIED` means that the calling thread holds the lock, and that a thread which held it
-/// before died, with its process or its host, or panicked. Of a host that died nobody knows whether it held
-/// the lock or waited for it: then the code is returned, too. Each holder is told until one calls
-/// `cxl_shm_lock_is_consistent`. Promised is this:
+/// `CXL_SHM_ERROR_HOLDER_DIED` means that the calling thread holds the lock, and that an earlier
+/// holder panicked, or died with its process or its host. When a host died it is unknown whether it
+/// held the lock or waited for it: the code is returned in both cases. Each holder gets this code
+/// until one calls `cxl_shm_lock_is_consistent`. The library promises:
 ///
-/// - Any part of what the dead thread stored under the lock may be visible, line by line of 64 bytes, whether
-///   it had published it or not. A program has to look, and to repair.
-/// - None of its stores appears later: before the lock was released for it, its host moved all that
-///   programs of that host may have written to the device. This covers objects whose address `shmalloc`,
-///   `cxl_shm_get` or `cxl_shm_get_ptr` gave, and what was published or refreshed. It takes about 3 ms a chunk
-///   of 64 MiB in which such objects are, and nobody has the lock in that time.
-/// - After the death of a host its stores have arrived, or are lost, before the lock is free: a host is fenced
-///   before its locks are released.
+/// - Any part of what the dead thread stored under the lock may be visible, line by line of 64
+///   bytes, whether it had published it or not. The program has to check and repair the data.
+/// - None of its stores appears later: before the lock was released, the host of the dead thread
+///   moved everything that its programs may have written to the device. This covers objects whose
+///   address `shmalloc`, `cxl_shm_get` or `cxl_shm_get_ptr` returned, and bytes that were published
+///   or refreshed. It takes about 3 ms for each chunk of 64 MiB with such objects, and no thread
+///   has the lock in that time.
+/// - After the death of a host its stores have arrived, or are lost, before the lock is free: a
+///   host is fenced before its locks are released.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_acquire_lock(lock: u32) -> CxlShmError {
@@ -93,8 +96,8 @@ pub extern "C" fn cxl_shm_acquire_lock(lock: u32) -> CxlShmError {
     }))
 }
 
-/// Acquires a lock as `cxl_shm_acquire_lock` does, and waits for it at most `timeout_ms` milliseconds. After a
-/// time-out nothing is held or left behind.
+/// Acquires a lock as `cxl_shm_acquire_lock` does, and waits for it at most `timeout_ms`
+/// milliseconds. After a time-out nothing is held or left behind.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_acquire_lock_within(lock: u32, timeout_ms: u64) -> CxlShmError {
@@ -104,9 +107,9 @@ pub extern "C" fn cxl_shm_acquire_lock_within(lock: u32, timeout_ms: u64) -> Cxl
     }))
 }
 
-/// Says that what a lock protects is consistent again after `CXL_SHM_ERROR_HOLDER_DIED`, and has been
-/// published: later holders are not told any more. Of a lock that the calling thread holds. Does nothing when
-/// nobody had died.
+/// Says that the data of a lock is consistent again after `CXL_SHM_ERROR_HOLDER_DIED`, and has been
+/// published. Later holders no longer get that code. The calling thread must hold the lock. Does
+/// nothing when no holder had died.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_lock_is_consistent(lock: u32) -> CxlShmError {
@@ -119,10 +122,11 @@ pub extern "C" fn cxl_shm_lock_is_consistent(lock: u32) -> CxlShmError {
     }))
 }
 
-/// Releases a lock that this thread holds. What it protects was published before.
+/// Releases a lock that this thread holds. Publish the protected data first.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn cxl_shm_release_lock(lock: u32) -> CxlShmError {
+    // CAPI-I2.
     code(with_thread(|thread| match thread.held.remove(&lock) {
         Some(guard) => {
             drop(guard);

@@ -1,17 +1,18 @@
 //! What the library has to say, on standard error.
 //!
-//! Warnings and errors, unless `RACKLINE_LOG` says otherwise: `off`, `error`, `warn`, `info`, `debug` or
-//! `trace`. It is read when the process first attaches to a pool or a region.
+//! Warnings and errors, unless `RACKLINE_LOG` says otherwise: `off`, `error`, `warn`, `info`,
+//! `debug` or `trace`. It is read when the process first attaches to a pool or a region.
 //!
-//! A thread of its own writes ([`cxl_shm::log_thread`]), one a process. So a standard error that is full, or
-//! that nobody reads any more, neither delays nor ends the program. A child made by `fork` has neither that
-//! thread nor the right to its parent's queue (I10): its lines are lost until it attaches by itself.
+//! A thread of its own writes ([`cxl_shm::log_thread`]), one a process. So a standard error that is
+//! full, or that nobody reads any more, neither delays nor ends the program. A child made by `fork`
+//! has neither that thread nor the right to its parent's queue (CAPI-I10): its lines are lost until
+//! it attaches by itself.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use connector::log::{LogLine, log_level, send_log};
 use cxl_shm::log_thread::{LogThread, at_exit};
+use rackline::log::{LogLine, log_level, send_log};
 use tracing::level_filters::LevelFilter;
 
 use crate::per_process::PerProcess;

@@ -1,10 +1,11 @@
-//! Values of which every process has its own: a child of `fork` begins without.
+//! Values of which every process has its own: a child of `fork` begins without them.
 //!
-//! - **I10** A child never touches a lock of its parent. It has the memory as the fork found it, and a lock
-//!   that another thread of the parent held at that moment is held for good in the child.
+//! - **CAPI-I10** A child never touches a lock of its parent. It has the memory as the fork found
+//!   it, and a lock that another thread of the parent held at that moment stays held in the child.
 //!
-//! So who looks for the value of this process takes no lock, nor waits for who makes one: the values are a
-//! list that only grows, each with the mark of the process that made it. They are never freed.
+//! So a thread that looks for the value of its process takes no lock, and waits for no thread that
+//! makes one. The values form a list that only grows, each with the mark of the process that made
+//! it. They are never freed.
 #![expect(unsafe_code, reason = "values that live as long as the program, by their address")]
 #![expect(clippy::disallowed_types, reason = "an address in private memory")]
 
@@ -119,7 +120,7 @@ mod tests {
                 })
             });
             begun.wait();
-            // As a child would that was forked now: the other thread does not go on.
+            // As a child would that was forked now: the other thread does not continue.
             assert_eq!(PLACE.get(), None);
             assert_eq!(*PLACE.made(|| 2), 2);
             go_on.wait();

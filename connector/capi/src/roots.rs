@@ -1,10 +1,11 @@
 //! Names for objects, known to all hosts.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
+use cxl_shm_objects::NamedRoots;
 use std::ffi::{c_char, c_void};
 
-use cxl_shm::alloc::SweepError;
-use cxl_shm::root::{DestroyRootError, GetRootError, PutRootError, RootKind};
+use cxl_shm_objects::SweepError;
+use cxl_shm_objects::{DestroyRootError, GetRootError, PutRootError, RootKind};
 
 use crate::attached::{clock, with_thread};
 use crate::error::{CxlShmError, Failure, code};
@@ -14,11 +15,11 @@ use crate::memory::address_of;
 use crate::text::text_at;
 
 /// Names an object that a process of this host allocated, so that every host finds it by
-/// `cxl_shm_get`. Its contents have been published. A name has 1 to 128 bytes and is given once;
-/// an object has one.
+/// `cxl_shm_get`. Publish its contents first. A name has 1 to 128 bytes and is given once. An
+/// object has one name.
 ///
-/// What a named object refers to by offset (`cxl_shm_get_offset`), in words that are aligned to 8
-/// bytes, is kept with it when its host dies.
+/// Objects that a named object refers to by offset (`cxl_shm_get_offset`), in words aligned to 8
+/// bytes, are kept with it when its host dies.
 ///
 /// # Safety
 /// `name` is null or points to a text that ends with a NUL.
@@ -52,7 +53,7 @@ pub unsafe extern "C" fn cxl_shm_put(name: *const c_char, object: *const c_void)
 }
 
 /// The address in this process of the object of that name; null when there is none. Takes no lock.
-/// The object is then read after `cxl_shm_refresh`.
+/// Call `cxl_shm_refresh` before reading the object.
 ///
 /// # Safety
 /// `name` is null or points to a text that ends with a NUL.
@@ -80,8 +81,8 @@ pub unsafe extern "C" fn cxl_shm_get(name: *const c_char) -> *mut c_void {
     address.unwrap_or_else(|failure| (failure.keep(), std::ptr::null_mut()).1)
 }
 
-/// Takes a name back and frees the object that it named, whichever host does it. Nobody uses the
-/// object any more.
+/// Takes a name back and frees the named object, on any host. No program may use the object any
+/// more.
 ///
 /// # Safety
 /// `name` is null or points to a text that ends with a NUL.

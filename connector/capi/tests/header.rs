@@ -30,7 +30,6 @@ const SESSIONS: &[&str] = &[
     "lookup",
     "prefix",
     "lent",
-    "lending",
     "gpu",
     "publish",
     "fetch",

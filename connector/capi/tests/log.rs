@@ -14,7 +14,8 @@ use std::time::Duration;
 use program::compile;
 use region::Pool;
 
-/// How long a program may take that waits for nobody, with the compiler's sanitizers on a slow machine.
+/// How long a program may take that waits for nobody, with the compiler's sanitizers on a slow
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a C program that logs at least one line to `stderr`. Returns what the program said on

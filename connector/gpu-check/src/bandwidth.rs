@@ -5,10 +5,10 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use connector::dma::cuda::pinned_memory;
-use connector::dma::{DmaEngine, LoadJob, StoreJob};
 use cudarc::driver::{CudaSlice, PinnedHostSlice};
 use cxl_shm::units::Extent;
+use rackline::dma::cuda::pinned_memory;
+use rackline::dma::{DmaEngine, LoadJob, StoreJob};
 
 use crate::device::Device;
 use crate::report::Figure;

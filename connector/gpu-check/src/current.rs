@@ -1,5 +1,5 @@
-//! Calls leave the thread's current context as it was: the engine of the thread may be at work with another
-//! GPU.
+//! Calls leave the thread's current context as it was: the engine of the thread may be at work with
+//! another GPU.
 
 use anyhow::{Result, anyhow, ensure};
 use cudarc::driver::result::ctx;

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use connector::dma::cuda::CudaDma;
-use connector::dma::{Checksum, DmaEngine, DmaError, LoadJob, StoreJob};
 use cudarc::driver::{CudaSlice, CudaStream};
 use cxl_shm::fabric::{MappedFabric, Mapping};
 use cxl_shm::region::free_bytes;
 use cxl_shm::units::Extent;
+use rackline::cuda::CudaDma;
+use rackline::dma::{Checksum, DmaEngine, DmaError, LoadJob, StoreJob};
 
 use crate::current::without_context;
 

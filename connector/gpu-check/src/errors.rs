@@ -1,10 +1,10 @@
 //! A job that cannot be done says so, changes nothing, and leaves nothing behind.
 
 use anyhow::{Result, ensure};
-use connector::dma::cuda::CudaDma;
-use connector::dma::{Checksum, DmaError};
 use cxl_shm::fabric::{MappedFabric, Mapping};
 use cxl_shm::units::Extent;
+use rackline::cuda::CudaDma;
+use rackline::dma::{Checksum, DmaError};
 
 use crate::content::content;
 use crate::device::Device;

@@ -1,12 +1,13 @@
-//! Layer by layer: each is copied behind the work that computes it, and is there when it is said to be.
+//! Layer by layer: each is copied behind the work that computes it, and is there when it is said to
+//! be.
 
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result, ensure};
-use connector::dma::cuda::{CudaDma, DeviceSource};
-use connector::dma::{Checksum, CopyLayer, DmaEngine, LayeredSource, Layers, LoadJob, StoreJob};
 use cudarc::driver::{CudaSlice, result};
 use cxl_shm::units::Extent;
+use rackline::cuda::{CudaDma, DeviceSource};
+use rackline::dma::{Checksum, CopyLayer, DmaEngine, LayeredSource, Layers, LoadJob, StoreJob};
 
 use crate::content::{content, difference};
 use crate::device::Device;
@@ -87,8 +88,8 @@ fn load(device: &Device, payloads: &[Extent], layers: &Layers, contents: &[Vec<u
     Ok(())
 }
 
-/// One thread stores by layers, another one whole payloads of the same memory: neither waits for the
-/// other for ever, and both have as little to do with the GPU afterwards as before.
+/// One thread stores by layers, another one whole payloads of the same memory: neither waits for
+/// the other for ever, and both have as little to do with the GPU afterwards as before.
 fn beside_whole_payloads(device: &Device) -> Result<()> {
     let bytes = content(990, LAYERS_OF_ROUND * LAYER_OF_ROUND_BYTES);
     let memory = bytes.chunks(LAYER_OF_ROUND_BYTES).map(|layer| device.stream.clone_htod(layer));

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use clap::Parser;
-use connector::dma::cuda::{CudaError, gpus};
+use rackline::cuda::{CudaError, gpus};
 
 use device::Device;
 use report::Report;
@@ -31,15 +31,15 @@ use report::Report;
 ///
 /// Makes a file of its own in DIRECTORY, registers it with the CUDA driver as a pool is, stores and
 /// loads payloads of many sizes, whole and layer by layer, from several streams and from a second
-/// process, provokes errors, publishes and fetches blocks of its memory through a pool of its own, and
-/// compares the speed with plain copies to pinned memory in the same run. The file is removed again.
-/// Exit status: 0 when all is well, also on a machine without a GPU ("skipped"); 1 when a check failed; 2
-/// for a wrong option.
+/// process, provokes errors, publishes and fetches blocks of its memory through a pool of its own,
+/// and compares the speed with plain copies to pinned memory in the same run. The file is removed
+/// again. Exit status: 0 when all is well, also on a machine without a GPU ("skipped"); 1 when a
+/// check failed; 2 for a wrong option.
 #[derive(Parser, Debug)]
 #[command(name = "gpu-check", version)]
 struct Options {
-    /// Number of the GPU, as CUDA counts: among those of CUDA_VISIBLE_DEVICES, the fastest first unless
-    /// CUDA_DEVICE_ORDER says otherwise.
+    /// Number of the GPU, as CUDA counts: among those of CUDA_VISIBLE_DEVICES, the fastest first
+    /// unless CUDA_DEVICE_ORDER says otherwise.
     #[arg(long, value_name = "N", default_value_t = 0)]
     gpu: usize,
 

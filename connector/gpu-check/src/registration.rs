@@ -2,12 +2,12 @@
 
 use anyhow::anyhow;
 use bytesize::ByteSize;
-use connector::dma::cuda::PoolReach;
+use rackline::cuda::PoolReach;
 
 use crate::device::Device;
 use crate::report::Report;
 
-/// A pool that is not reached straight is not an error of the engine, which goes on through its
+/// A pool that is not reached straight is not an error of the engine, which continues through its
 /// buffer; but it is what this check is for.
 pub(crate) fn check(report: &mut Report, device: &Device) {
     let size = ByteSize(device.bytes);

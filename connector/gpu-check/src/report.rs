@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use bytesize::ByteSize;
-use connector::dma::cuda::CudaFigures;
+use rackline::cuda::CudaFigures;
 use serde::Serialize;
 
 /// One measurement.

@@ -1,7 +1,7 @@
 //! Every byte comes back.
 
 use anyhow::{Result, ensure};
-use connector::dma::Checksum;
+use rackline::dma::Checksum;
 
 use crate::content::{content, difference};
 use crate::device::Device;

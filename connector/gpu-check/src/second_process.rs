@@ -7,10 +7,10 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use bytesize::ByteSize;
-use connector::dma::cuda::CudaDma;
-use connector::dma::{Checksum, DmaEngine, LoadJob};
 use cxl_shm::fabric::{MappedFabric, Mapping};
 use cxl_shm::units::Extent;
+use rackline::cuda::CudaDma;
+use rackline::dma::{Checksum, DmaEngine, LoadJob};
 
 use crate::content::{content, difference};
 use crate::device::Device;

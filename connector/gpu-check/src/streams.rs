@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, ensure};
-use connector::dma::cuda::CudaDma;
-use connector::dma::{Checksum, DmaEngine, LoadJob, StoreJob};
 use cudarc::driver::{CudaSlice, CudaStream};
 use cxl_shm::units::Extent;
+use rackline::cuda::CudaDma;
+use rackline::dma::{Checksum, DmaEngine, LoadJob, StoreJob};
 
 use crate::content::{content, difference};
 use crate::device::Device;

@@ -244,7 +244,7 @@ CUresult cuEventRecord(struct event *event, void *handle) {
     LOCKED(event->stream = stream_of(handle); event->position = event->stream->submitted);
     return OK;
 }
-/* Whoever asks lets the stream do one thing more. */
+/* Each query lets the stream do one thing more. */
 CUresult cuEventQuery(struct event *event) {
     int done = 1;
     LOCKED(if (event->stream && event->stream->done < event->position) {

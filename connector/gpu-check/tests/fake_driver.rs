@@ -41,8 +41,8 @@ fn check(mode: &str, flags: &[&str], arguments: &[&str]) -> Output {
     output
 }
 
-/// What a check that was killed leaves of its pool in this host: the region's number begins with that
-/// of the process.
+/// What a check that was killed leaves of its pool in this host: the region's number begins with
+/// that of the process.
 fn remove_tier(process: u32) {
     let prefix = format!("rackline-00000000-{:04x}-{:04x}-", process >> 16, process & 0xffff);
     for file in std::fs::read_dir("/dev/shm").unwrap().flatten() {

@@ -69,8 +69,8 @@ class BlockMemory:
 
     ``layers`` says how many parts each layer has; without it a block is one layer.
 
-    Whoever makes one vouches that this memory exists for as long as ``owner`` does, and that nothing
-    else writes a block while a transfer of it is under way, nor reads it while it is fetched; but for
+    The caller that makes one guarantees that this memory exists for as long as ``owner`` does, and that nothing
+    else writes a block while a transfer of it is under way, nor reads it while it is fetched; except for
     what the stream was given before that a transfer of a GPU's memory is told; and of a transfer by
     layers, a layer that is ready, or that has not arrived.
     Transfers of this memory exclude one another, by block: a second one is an :class:`Error`. It is of
@@ -119,7 +119,7 @@ class Gpu:
 
 class Quota(TypedDict, total=False):
     """How much of this node's payload a namespace may keep when room is short, for all processes of the
-    host, until another one says otherwise: ``{"tenant": "a", "per_mille": 250}``."""
+    host, until another one says otherwise: ``{"tenant": "a", "percent": 25}``."""
 
     tenant: str
     """The tenant; by default the one without a name."""
@@ -127,16 +127,16 @@ class Quota(TypedDict, total=False):
     """The salt of the tenant's cache; by default none."""
     bytes: int
     """So many bytes, below 2**63."""
-    per_mille: int
-    """Or so many thousandths of the node's payload, 1000 at most."""
+    percent: int
+    """Or so many percent of the node's payload, 100 at most."""
 
 def check_pool_options(
     *,
     copy_threads: int | None = None,
     fetch_threads: int | None = None,
     queue_depth: int | None = None,
-    high_watermark_per_mille: int | None = None,
-    low_watermark_per_mille: int | None = None,
+    high_watermark_percent: int | None = None,
+    low_watermark_percent: int | None = None,
     quotas: list[Quota] = ...,
 ) -> None:
     """Raises :class:`Error` for options that :class:`Pool` would refuse."""
@@ -148,8 +148,8 @@ class Pool:
     by ``fork`` is not attached, and is refused (:class:`Forked`).
 
     ``copy_threads`` copy, 64 at most; ``queue_depth`` transfers wait in each queue at most, by default
-    256. In the background this process evicts above ``high_watermark_per_mille`` thousandths of use, by
-    default 950, down to ``low_watermark_per_mille``, by default 900, and first what is over its quota.
+    256. In the background this process evicts above ``high_watermark_percent`` percent of use, by
+    default 95, down to ``low_watermark_percent``, by default 90, and first what is over its quota.
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class Pool:
         copy_threads: int | None = None,
         fetch_threads: int | None = None,
         queue_depth: int | None = None,
-        high_watermark_per_mille: int | None = None,
-        low_watermark_per_mille: int | None = None,
+        high_watermark_percent: int | None = None,
+        low_watermark_percent: int | None = None,
         quotas: list[Quota] = ...,
         publishes_by_layers: bool = False,
     ) -> None:
@@ -318,7 +318,7 @@ class FetchResult:
     """How much of a fetch is good."""
 
     valid_blocks: int
-    """Blocks, from the first on, that have their right bytes. What is in the others is undefined."""
+    """Blocks, from the first on, that have their right bytes. The content of the others is undefined."""
     reason: str | None
     """Why the next one is not good: a label of the misses of :meth:`Pool.metrics`, or ``copy`` when
     the bytes could not be copied. ``None`` when all are good."""

@@ -1,18 +1,19 @@
 //! Transfers under way, and what came of them.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use connector::ProcessMark;
-use connector::session::{FetchStop, HoldReport, PublishOutcome, PublishReport, SessionError};
-use connector::transfer::{Completion, Fetched, Published, SubmitError};
-use kv_cache::PrefixMatch;
 use pyo3::prelude::*;
+use rackline::{
+    Completion, Fetched, HoldReport, PrefixMatch, ProcessMark, PublishOutcome, PublishReport,
+    Published, SessionError, SubmitErrorKind,
+};
 
-use crate::error::{error, not_done, refused};
+use crate::error::{error, not_done, refused_because};
 use crate::memory::{ReadBlock, WriteBlock};
 use crate::prefix::Prefix;
 
-/// How long a wait goes on before it looks whether somebody pressed Ctrl-C, in milliseconds.
+/// How long a wait continues before it checks for Ctrl-C, in milliseconds.
 const SIGNALS_MS: u64 = 100;
 
 /// A result that is taken once, from any thread.
@@ -37,30 +38,32 @@ impl<T: Send> Pending<T> {
         if self.process.is_of_this() {
             return Ok(());
         }
-        Err(refused(SubmitError::Forked(())))
+        Err(refused_because(SubmitErrorKind::Forked))
     }
 
     /// The result; `None` while there is none, for at most `timeout_ms`, or for ever.
     pub(crate) fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<T>> {
         self.check_process()?;
-        wait_in_pieces(py, timeout_ms, |now_ms| {
+        wait_in_pieces(py, timeout_ms, |now| {
             let completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner);
-            if now_ms == 0 { completion.poll() } else { completion.wait_ms(now_ms) }.map_err(error)
+            if now.is_zero() { completion.poll() } else { completion.wait_timeout(now) }
+                .map_err(error)
         })
     }
 }
 
-/// What `wait` waits for, for so many milliseconds at a time; `None` when it takes longer than
+/// What `wait` waits for, for so long at a time; `None` when it takes longer than
 /// `timeout_ms`. Ctrl-C ends it.
 pub(crate) fn wait_in_pieces<T: Send>(
     py: Python<'_>,
     timeout_ms: Option<u64>,
-    wait: impl Fn(u64) -> PyResult<Option<T>> + Sync,
+    wait: impl Fn(Duration) -> PyResult<Option<T>> + Sync,
 ) -> PyResult<Option<T>> {
     let mut left_ms = timeout_ms;
     loop {
         let now_ms = left_ms.map_or(SIGNALS_MS, |left_ms| left_ms.min(SIGNALS_MS));
-        if let Some(result) = py.detach(|| wait(now_ms))? {
+        // PYTHON-Y1.
+        if let Some(result) = py.detach(|| wait(Duration::from_millis(now_ms)))? {
             return Ok(Some(result));
         }
         if let Some(left_ms) = &mut left_ms {
@@ -120,21 +123,15 @@ pub(crate) struct PublishResult {
     published: usize,
     /// Blocks that were there already.
     already_there: usize,
-    /// For each block: `published`, `already_there`, `aborted` (all of a publish by layers), or why it is
-    /// not in the pool.
+    /// For each block: `published`, `already_there`, `aborted` (all of a publish by layers), or why
+    /// it is not in the pool.
     outcomes: Vec<String>,
 }
 
 impl PublishResult {
     pub(crate) fn of(report: &PublishReport) -> Self {
-        let outcome = |outcome: &PublishOutcome| match outcome {
-            PublishOutcome::Published => "published".to_owned(),
-            PublishOutcome::AlreadyThere => "already_there".to_owned(),
-            PublishOutcome::Refused(refusal) => refusal.to_string(),
-            PublishOutcome::Failed(failure) => failure.to_string(),
-            PublishOutcome::TakenAway => {
-                "other processes of this host believed this one dead".to_owned()
-            }
+        let outcome = |outcome: &PublishOutcome| {
+            outcome.why_missing().unwrap_or_else(|| outcome.label().to_owned())
         };
         Self {
             published: report.published(),
@@ -183,7 +180,8 @@ impl Publish {
 /// How much of a fetch is good.
 #[pyclass(frozen, get_all, module = "rackline")]
 pub(crate) struct FetchResult {
-    /// Blocks, from the first on, that have their right bytes. What is in the others is undefined.
+    /// Blocks, from the first on, that have their right bytes. The content of the others is
+    /// undefined.
     valid_blocks: usize,
     /// Why the next one is not good; `None` when all are. A label of the misses of
     /// `Pool.metrics()`, or `copy` when the bytes could not be copied.
@@ -197,13 +195,8 @@ impl FetchResult {
         let Fetched { report, destinations } = fetched;
         drop(destinations);
         let report = report.map_err(not_done)?;
-        let (reason, message) = match report.stop() {
-            None => (None, None),
-            Some(FetchStop::Miss(miss)) => (Some(miss.label().to_owned()), Some(miss.to_string())),
-            Some(FetchStop::Failed(failure)) => {
-                (Some("copy".to_owned()), Some(failure.to_string()))
-            }
-        };
+        let reason = report.stop().map(|stop| stop.label().to_owned());
+        let message = report.stop().map(ToString::to_string);
         Ok(Self { valid_blocks: report.valid_blocks(), reason, message })
     }
 }

@@ -1,13 +1,11 @@
 //! Exceptions.
 
-use connector::session::SessionError;
-use connector::transfer::{
-    GpuLayeredSubmitError, GpuSubmitError, LayeredSubmitError, OpenError, SubmitError,
-};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
+use rackline::cuda::GpuError;
+use rackline::{OpenError, SessionError, SubmitError, SubmitErrorKind};
 
 create_exception!(rackline, Error, PyException, "Something is wrong with the pool, or its use.");
 create_exception!(rackline, Busy, Error, "A queue is full: go on without, or try again later.");
@@ -30,9 +28,10 @@ create_exception!(
 pub(crate) fn not_open(failure: OpenError) -> PyErr {
     let message = failure.to_string();
     match failure {
-        OpenError::Length { .. } => error(message),
         OpenError::Forked => Forked::new_err(message),
         OpenError::Closed => Closed::new_err(message),
+        // Any other is of the options.
+        _ => error(message),
     }
 }
 
@@ -51,9 +50,8 @@ where
 pub(crate) fn not_done(failure: SessionError) -> PyErr {
     match failure {
         SessionError::MembershipLost(lost) => MembershipLost::new_err(lost.to_string()),
-        SessionError::Length { .. }
-        | SessionError::Layers { .. }
-        | SessionError::Destinations { .. } => error(failure),
+        // Any other is of the buffers.
+        _ => error(failure),
     }
 }
 
@@ -64,44 +62,33 @@ pub(crate) fn error(message: impl ToString) -> PyErr {
 
 /// The exception for work that was not taken up; what was given is dropped.
 pub(crate) fn refused<T>(refused: SubmitError<T>) -> PyErr {
-    let message = refused.to_string();
-    match refused {
-        SubmitError::Busy(_) => Busy::new_err(message),
-        SubmitError::Forked(_) => Forked::new_err(message),
-        SubmitError::Closed(_) => Closed::new_err(message),
+    refused_because(refused.kind)
+}
+
+/// The exception for work that is not taken up.
+pub(crate) fn refused_because(kind: SubmitErrorKind) -> PyErr {
+    let message = kind.to_string();
+    match kind {
+        SubmitErrorKind::Busy => Busy::new_err(message),
+        SubmitErrorKind::Forked => Forked::new_err(message),
+        SubmitErrorKind::Closed => Closed::new_err(message),
+        SubmitErrorKind::NoLayers => error(
+            "the pool was attached without publishes_by_layers: attach it with \
+             publishes_by_layers=True",
+        ),
+        _ => error(message),
     }
 }
 
-/// The same for a publish by layers.
-pub(crate) fn refused_by_layers<T>(refusal: LayeredSubmitError<T>) -> PyErr {
-    match refusal {
-        LayeredSubmitError::Refused(refusal) => refused(refusal),
-        LayeredSubmitError::NotAskedFor(_) => not_asked_for(),
-    }
-}
-
-/// The same for memory of a GPU.
-pub(crate) fn refused_by_gpu_layers<T>(refusal: GpuLayeredSubmitError<T>) -> PyErr {
-    match refusal {
-        GpuLayeredSubmitError::Gpu(refusal) => refused_by_gpu(refusal),
-        GpuLayeredSubmitError::NotAskedFor(_) => not_asked_for(),
-    }
-}
-
-fn not_asked_for() -> PyErr {
-    error(
-        "the pool was attached without publishes_by_layers: attach it with publishes_by_layers=True",
-    )
-}
-
-/// The exception for a transfer of a GPU's memory that was not taken up.
-pub(crate) fn refused_by_gpu<T>(refusal: GpuSubmitError<T>) -> PyErr {
-    match refusal {
-        GpuSubmitError::Refused(refusal) => refused(refusal),
-        GpuSubmitError::NotOpen { gpu, .. } => error(format!(
+/// The exception for a GPU that was not opened, or whose memory cannot be transferred.
+pub(crate) fn refused_by_gpu(failure: GpuError) -> PyErr {
+    match failure {
+        GpuError::Forked => refused_because(SubmitErrorKind::Forked),
+        GpuError::Closed => refused_because(SubmitErrorKind::Closed),
+        GpuError::NotOpen { gpu } => error(format!(
             "GPU {gpu} is not open in this pool: call Pool.gpu({gpu}) once, before the first \
              transfer of its memory"
         )),
-        refusal @ GpuSubmitError::Stream { .. } => error(refusal.to_string()),
+        _ => error(failure),
     }
 }

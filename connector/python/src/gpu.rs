@@ -1,21 +1,20 @@
 //! GPUs, and streams of engines.
 #![expect(unsafe_code, reason = "a stream is known by its handle")]
 
-use connector::dma::cuda::{EngineStream, PoolReach};
-use connector::transfer::{GpuError, SubmitError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use rackline::cuda::{EngineStream, PoolReach};
 
-use crate::error::{error, refused};
+use crate::error::error;
 
 /// A GPU that reaches the pool.
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Gpu {
-    gpu: connector::transfer::Gpu,
+    gpu: rackline::cuda::Gpu,
 }
 
 impl Gpu {
-    pub(crate) fn new(gpu: connector::transfer::Gpu) -> Self {
+    pub(crate) fn new(gpu: rackline::cuda::Gpu) -> Self {
         Self { gpu }
     }
 }
@@ -59,15 +58,6 @@ impl Gpu {
     }
 }
 
-/// The exception for a GPU that was not opened.
-pub(crate) fn not_opened(why: &GpuError) -> PyErr {
-    match why {
-        GpuError::Forked => refused(SubmitError::Forked(())),
-        GpuError::Closed => refused(SubmitError::Closed(())),
-        GpuError::Cuda(_) => error(why),
-    }
-}
-
 /// The GPU whose memory is transferred, and the stream that the copy comes after; `None` when the
 /// processor copies.
 pub(crate) fn gpu_and_stream(
@@ -82,8 +72,8 @@ pub(crate) fn gpu_and_stream(
              stream=torch.cuda.current_stream({gpu}).cuda_stream"
         ))),
         (Some(gpu), Some(handle)) => {
-            // SAFETY: who calls vouches that this is a stream of that GPU, and it is used during the
-            // call only.
+            // SAFETY: who calls vouches that this is a stream of that GPU, and it is used during
+            // the call only.
             Ok(Some((gpu, unsafe { EngineStream::new(handle) })))
         }
     }

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use connector::ProcessMark;
-use connector::transfer::{self, Arrivals, Completion, Fetched, LayeredPublished};
 use pyo3::prelude::*;
+use rackline::cuda::CudaDma;
+use rackline::{Arrivals, Completion, Fetched, LayeredPublished, ProcessMark, SubmitErrorKind};
 
 use crate::completion::{FetchResult, Pending, PublishResult, wait_in_pieces};
-use crate::error::{error, not_done};
+use crate::error::{error, not_done, refused_because};
 use crate::gpu::gpu_and_stream;
 use crate::memory::{ReadBlock, WriteBlock};
 
@@ -19,7 +19,7 @@ pub(crate) struct LayeredFetch {
 }
 
 impl LayeredFetch {
-    pub(crate) fn new(fetch: transfer::LayeredFetch<WriteBlock>) -> Self {
+    pub(crate) fn new(fetch: rackline::LayeredFetch<WriteBlock>) -> Self {
         Self { arrivals: fetch.arrivals, whole: Pending::new(fetch.completion) }
     }
 }
@@ -29,8 +29,8 @@ impl LayeredFetch {
     #[pyo3(signature = (layer, timeout_ms = None))]
     fn wait_layer(&self, py: Python<'_>, layer: usize, timeout_ms: Option<u64>) -> PyResult<bool> {
         self.whole.check_process()?;
-        let arrived = wait_in_pieces(py, timeout_ms, |now_ms| {
-            let arrived = self.arrivals.wait_ms(layer, now_ms).map_err(error)?;
+        let arrived = wait_in_pieces(py, timeout_ms, |now| {
+            let arrived = self.arrivals.wait_timeout(layer, now).map_err(error)?;
             Ok(arrived.then_some(()))
         })?;
         Ok(arrived.is_some())
@@ -63,8 +63,8 @@ enum Stage {
 
 /// One that was not ended, of memory of this process or of the GPU with that number.
 pub(crate) enum Open {
-    Processor(transfer::LayeredPublish<ReadBlock>),
-    Gpu(usize, transfer::GpuLayeredPublish<ReadBlock>),
+    Processor(rackline::LayeredPublish<ReadBlock>),
+    Gpu(usize, rackline::LayeredPublish<ReadBlock, CudaDma>),
 }
 
 impl Open {
@@ -114,7 +114,7 @@ impl LayeredPublish {
     /// The stage: held for a moment only.
     fn stage(&self) -> PyResult<MutexGuard<'_, Stage>> {
         if !self.process.is_of_this() {
-            return Err(crate::error::refused(transfer::SubmitError::Forked(())));
+            return Err(refused_because(SubmitErrorKind::Forked));
         }
         Ok(self.stage.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,13 +1,14 @@
 //! The native half of the Python package `rackline`: the session API over addresses and lengths.
 //!
-//! What a caller sees is described in the package's type stubs (`rackline/_native.pyi`).
+//! The package's type stubs (`rackline/_native.pyi`) describe what a caller sees.
 //!
-//! - **Y1** No call holds Python's lock while it waits or copies. (Dropping the last reference to a pool
-//!   that was not closed waits for its threads; none of them wants the lock.)
-//! - **Y2** Memory is used in whole blocks, each by one transfer at a time that writes, or several
-//!   that read: [`memory`] refuses the rest. A transfer by layers uses the block for its whole time,
-//!   and leaves the layers that did not become ready yet, or that have arrived, to who lent it.
-//! - **Y3** What owns the memory is kept alive until the last transfer on it is done.
+//! - **PYTHON-Y1** No call holds Python's lock while it waits or copies. (Dropping the last
+//!   reference to a pool that was not closed waits for its threads; none of them wants the lock.)
+//! - **PYTHON-Y2** Memory is used in whole blocks. A block is lent to one transfer that writes, or
+//!   to several that read: [`memory`] refuses the rest. A transfer by layers keeps the block for
+//!   its whole time. It leaves two kinds of layers to the lender: those that are not ready yet, and
+//!   those that have arrived.
+//! - **PYTHON-Y3** The owner of the memory is kept alive until the last transfer on it is done.
 
 mod completion;
 mod error;

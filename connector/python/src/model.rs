@@ -60,8 +60,8 @@ impl Model {
 }
 
 impl Model {
-    pub(crate) fn model(&self) -> kv_cache::Model<'_> {
-        kv_cache::Model {
+    pub(crate) fn model(&self) -> rackline::Model<'_> {
+        rackline::Model {
             name: &self.name,
             revision: &self.revision,
             dtype: &self.dtype,

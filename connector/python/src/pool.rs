@@ -1,15 +1,14 @@
 //! The attachment of a process.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use connector::session::SessionOptions;
-use connector::transfer::{TransferOptions, Transfers};
-use kv_cache::{HOLD_MS, HOLD_MS_MAX, Namespace};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use rackline::{AsyncPool, Namespace, SessionOptions};
 
-use crate::error::{error, not_open, number};
-use crate::gpu::{Gpu, not_opened};
+use crate::error::{error, not_open, number, refused_by_gpu};
+use crate::gpu::Gpu;
 use crate::model::Model;
 use crate::options::Given;
 use crate::session::Session;
@@ -17,7 +16,7 @@ use crate::session::Session;
 /// This process, attached to a pool.
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Pool {
-    transfers: Transfers,
+    pool: AsyncPool,
 }
 
 #[pymethods]
@@ -25,7 +24,7 @@ impl Pool {
     #[new]
     #[pyo3(signature = (
         region, node, *, copy_threads = None, fetch_threads = None, queue_depth = None,
-        high_watermark_per_mille = None, low_watermark_per_mille = None, quotas = Vec::new(),
+        high_watermark_percent = None, low_watermark_percent = None, quotas = Vec::new(),
         publishes_by_layers = false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
@@ -36,8 +35,8 @@ impl Pool {
         copy_threads: Option<i64>,
         fetch_threads: Option<i64>,
         queue_depth: Option<i64>,
-        high_watermark_per_mille: Option<i64>,
-        low_watermark_per_mille: Option<i64>,
+        high_watermark_percent: Option<i64>,
+        low_watermark_percent: Option<i64>,
         quotas: Vec<Bound<'_, PyAny>>,
         publishes_by_layers: bool,
     ) -> PyResult<Self> {
@@ -45,20 +44,20 @@ impl Pool {
             copy_threads,
             fetch_threads,
             queue_depth,
-            high_watermark_per_mille,
-            low_watermark_per_mille,
+            high_watermark_percent,
+            low_watermark_percent,
             quotas,
         };
         let node: u16 = number("node", node)?;
-        let options = TransferOptions { publishes_by_layers, ..given.checked()? };
+        let options = given.checked()?.with_publishes_by_layers(publishes_by_layers);
         py.import("rackline.log")?.call_method0("start")?;
-        let transfers = py.detach(|| Transfers::attach(&region, node, options)).map_err(error)?;
-        Ok(Self { transfers })
+        let pool = py.detach(|| AsyncPool::attach(&region, node, &options)).map_err(error)?;
+        Ok(Self { pool })
     }
 
     #[pyo3(signature = (
         model, block_bytes, *, tenant = "", salt = b"".as_slice(), chunk_timeout_ms = 2000,
-        hold_ms = HOLD_MS,
+        hold_ms = 30_000,
     ))]
     fn session(
         &self,
@@ -70,35 +69,29 @@ impl Pool {
         hold_ms: u64,
     ) -> PyResult<Session> {
         let block_bytes = number("block_bytes", block_bytes)?;
-        if hold_ms > HOLD_MS_MAX {
-            return Err(error(format!("hold_ms is {hold_ms}, {HOLD_MS_MAX} at most")));
-        }
-        let options = SessionOptions {
-            model: model.model().fingerprint(),
-            namespace: Namespace::new(tenant, salt),
-            block_bytes,
-            chunk_timeout_ms,
-        };
-        let session = self.transfers.open_session(options).map_err(not_open)?;
-        Ok(Session::new(session.with_hold_ms(hold_ms)))
+        let options = SessionOptions::new(model.model(), block_bytes)
+            .with_namespace(Namespace::new(tenant, salt))
+            .with_chunk_timeout(Duration::from_millis(chunk_timeout_ms))
+            .with_hold(Duration::from_millis(hold_ms));
+        self.pool.session(options).map(Session::new).map_err(not_open)
     }
 
     /// Opens a GPU, or finds it open.
     fn gpu(&self, py: Python<'_>, number: usize) -> PyResult<Gpu> {
-        let opened = py.detach(|| self.transfers.gpu(number));
-        opened.map(Gpu::new).map_err(|error| not_opened(&error))
+        let opened = py.detach(|| self.pool.gpu(number));
+        opened.map(Gpu::new).map_err(refused_by_gpu)
     }
 
     /// The node that this process belongs to.
     #[getter]
     fn node(&self) -> u16 {
-        self.transfers.node().0
+        self.pool.node().0
     }
 
     /// Counters of this process, by their names.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.transfers.check_open().map_err(not_open)?;
-        let metrics = self.transfers.metrics();
+        self.pool.check_open().map_err(not_open)?;
+        let metrics = self.pool.metrics();
         let counters = PyDict::new(py);
         for (name, value) in metrics.counters() {
             counters.set_item(name, value)?;
@@ -115,7 +108,7 @@ impl Pool {
 
     /// Waits for what was taken up, and leaves the pool.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.transfers.close());
+        py.detach(|| self.pool.close());
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {

@@ -2,10 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use connector::session::HoldReport;
-use kv_cache::MatchedBlock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use rackline::{HoldReport, MatchedBlock};
 
 use crate::error::error;
 

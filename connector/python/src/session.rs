@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use connector::transfer::{NewBlock, TransferSession};
-use kv_cache::BlockHash;
 use pyo3::prelude::*;
+use rackline::{AsyncSession, BlockHash, NewBlock};
 
 use crate::completion::{Fetch, Lookup, Publish};
-use crate::error::{
-    error, number, refused, refused_by_gpu, refused_by_gpu_layers, refused_by_layers,
-};
+use crate::error::{error, number, refused, refused_by_gpu};
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish, Open};
 use crate::memory::BlockMemory;
@@ -18,17 +15,17 @@ use crate::prefix::Blocks;
 /// A way to the blocks of one model and namespace, for any thread. No call waits.
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Session {
-    session: TransferSession,
+    session: AsyncSession,
 }
 
 impl Session {
-    pub(crate) fn new(session: TransferSession) -> Self {
+    pub(crate) fn new(session: AsyncSession) -> Self {
         Self { session }
     }
 
     /// Refuses memory whose blocks are not those of the session.
     fn check(&self, memory: &BlockMemory, hashes: usize, numbers: usize) -> PyResult<()> {
-        let (bytes, wanted) = (memory.bytes(), self.session.options().block_bytes);
+        let (bytes, wanted) = (memory.bytes(), self.session.options().block_bytes());
         if bytes != wanted {
             return Err(error(format!(
                 "blocks of {bytes} bytes in memory, and of {wanted} in the session"
@@ -46,7 +43,7 @@ impl Session {
     /// Length of every block in bytes.
     #[getter]
     fn block_bytes(&self) -> u64 {
-        self.session.options().block_bytes
+        self.session.options().block_bytes()
     }
 
     #[pyo3(signature = (hashes, *, hold = false))]
@@ -76,16 +73,15 @@ impl Session {
         if first_depth.checked_add(u32::try_from(hashes.len())?).is_none() {
             return Err(error("a prompt of more than 4 billion blocks"));
         }
-        let bytes = memory.read(&block_ids)?;
-        let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
-        let blocks = (first_depth..).zip(hashes).zip(bytes).map(block).collect();
+        let blocks = NewBlock::chain(first_depth, hashes, memory.read(&block_ids)?);
         let publish = match gpu {
-            None => self.session.publish(blocks).map_err(refused),
-            Some((gpu, stream)) => py
-                .detach(|| self.session.publish_from_gpu(gpu, stream, blocks))
-                .map_err(refused_by_gpu),
+            None => self.session.publish(blocks),
+            Some((gpu, stream)) => {
+                let session = py.detach(|| self.session.on_gpu(gpu, stream));
+                session.map_err(refused_by_gpu)?.publish(blocks)
+            }
         };
-        Ok(Publish::new(publish?))
+        publish.map(Publish::new).map_err(refused)
     }
 
     #[pyo3(signature = (blocks, memory, block_ids, *, stream = None))]
@@ -102,12 +98,13 @@ impl Session {
         self.check(memory, blocks.len(), block_ids.len())?;
         let destinations = memory.write(&block_ids)?;
         let fetch = match gpu {
-            None => self.session.fetch(blocks, destinations).map_err(refused),
-            Some((gpu, stream)) => py
-                .detach(|| self.session.fetch_into_gpu(gpu, stream, blocks, destinations))
-                .map_err(refused_by_gpu),
+            None => self.session.fetch(blocks, destinations),
+            Some((gpu, stream)) => {
+                let session = py.detach(|| self.session.on_gpu(gpu, stream));
+                session.map_err(refused_by_gpu)?.fetch(blocks, destinations)
+            }
         };
-        Ok(Fetch::new(fetch?))
+        fetch.map(Fetch::new).map_err(refused)
     }
 
     #[pyo3(signature = (blocks, memory, block_ids, *, stream = None))]
@@ -125,12 +122,13 @@ impl Session {
         let (session, to) = (&self.session, memory.write(&block_ids)?);
         let layers = Arc::new(memory.layers());
         let fetch = match gpu {
-            None => session.fetch_by_layers(blocks, to, layers).map_err(refused),
-            Some((gpu, stream)) => py
-                .detach(|| session.fetch_into_gpu_by_layers(gpu, stream, blocks, to, layers))
-                .map_err(refused_by_gpu),
+            None => session.fetch_by_layers(blocks, to, layers),
+            Some((gpu, stream)) => {
+                let session = py.detach(|| session.on_gpu(gpu, stream));
+                session.map_err(refused_by_gpu)?.fetch_by_layers(blocks, to, layers)
+            }
         };
-        Ok(LayeredFetch::new(fetch?))
+        fetch.map(LayeredFetch::new).map_err(refused)
     }
 
     fn publish_by_layers(
@@ -152,11 +150,11 @@ impl Session {
         let publish = match memory.of_gpu() {
             None => {
                 let publish = self.session.publish_by_layers(blocks, layers);
-                Open::Processor(publish.map_err(refused_by_layers)?)
+                Open::Processor(publish.map_err(refused)?)
             }
             Some(gpu) => {
-                let publish = self.session.publish_from_gpu_by_layers(gpu, blocks, layers);
-                Open::Gpu(gpu, publish.map_err(refused_by_gpu_layers)?)
+                let session = self.session.on_gpu_by_layers(gpu).map_err(refused_by_gpu)?;
+                Open::Gpu(gpu, session.publish_by_layers(blocks, layers).map_err(refused)?)
             }
         };
         Ok(LayeredPublish::new(publish, count))

@@ -82,5 +82,5 @@ def driver() -> Driver:
         built = pathlib.Path(folder) / NAME
         command = ["cc", "-shared", "-fPIC", "-O1", "-pthread", f"-Wl,-soname,{NAME}"]
         subprocess.run([*command, "-o", built, SOURCE], check=True)
-        # Whoever asks for this name later in this process gets what is loaded already.
+        # A later load of this name in this process gets the library that is loaded already.
         return Driver(ctypes.CDLL(str(built), mode=ctypes.RTLD_GLOBAL))

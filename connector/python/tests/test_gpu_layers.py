@@ -88,7 +88,7 @@ class LayersOnGpu(unittest.TestCase):
     def compute(
         self, publish: rackline.LayeredPublish, layers: list[int], told: int | None = None
     ) -> None:
-        """A forward that launches those layers, and says so as it goes on; layer n is full of n + 1."""
+        """A forward that launches those layers, and says so as it continues; layer n is full of n + 1."""
         for layer in layers:
             self.source.write_later(self.stream, layer, layer + 1, range(1, 4))
             publish.layer_ready(layer, stream=self.stream if told is None else told)
@@ -224,7 +224,7 @@ class LayersOnGpu(unittest.TestCase):
         refused("a stream is for", lambda: fetch(cpu, stream=0))
         with driver().capturing(self.stream):
             refused("captured into a CUDA graph", lambda: fetch(blocks, stream=self.stream))
-            refused("is the default stream beside one", lambda: fetch(blocks, stream=0))
+            refused("is the default stream during such a capture", lambda: fetch(blocks, stream=0))
         pool.close()
         session = self.session()
         layered = publish(blocks)

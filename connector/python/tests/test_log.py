@@ -49,14 +49,14 @@ class Log(unittest.TestCase):
     def test_lines_of_the_libraries_are_in_logging(self) -> None:
         # A heap that is used for the first time is built.
         with rackline.Pool(self.region.path, 0):
-            record = self.wait_for("built the heap's directory anew")
+            record = self.wait_for("rebuilt the heap's directory")
         self.assertEqual(record.levelno, logging.INFO)
         self.assertTrue(record.name.startswith("rackline.native.kv_cache"), record.name)
         self.assertIn("node=0", record.getMessage())
 
     def test_a_forked_child_has_a_log_of_its_own_when_it_attaches(self) -> None:
         with rackline.Pool(self.region.path, 0):
-            self.wait_for("built the heap's directory anew")
+            self.wait_for("rebuilt the heap's directory")
             child = os.fork()
             if child == 0:
                 try:
@@ -76,7 +76,7 @@ class Log(unittest.TestCase):
             timeout=WAIT_S,
             check=True,
         )
-        self.assertIn("built the heap's directory anew", ended.stdout)
+        self.assertIn("rebuilt the heap's directory", ended.stdout)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class Membership(unittest.TestCase):
         (lines,) = self.declared_dead("busy", 1)
         self.assertIn("done\n", lines)
         warnings = [line for line in lines.splitlines() if " WARNING " in line]
-        lost = [line for line in warnings if "takes part in the pool no more" in line]
+        lost = [line for line in warnings if "lost its membership of the pool" in line]
         self.assertEqual(len(lost), 1, lines)
         self.assertIn("rackline.native.kv_cache", lost[0])
         self.assertIn("was declared dead", lost[0])

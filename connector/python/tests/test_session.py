@@ -75,8 +75,8 @@ class Sessions(unittest.TestCase):
             ({"copy_threads": 65}, "the settings: copy_threads is 65: it must be from 1 to 64"),
             ({"copy_threads": 0}, "copy_threads is 0"),
             ({"queue_depth": 1 << 21}, "queue_depth is 2097152"),
-            ({"high_watermark_per_mille": 100}, "watermarks of 100 and 900"),
-            ({"quotas": [{"per_mille": 1001}]}, "per_mille 1001: 1000 at most"),
+            ({"high_watermark_percent": 10}, "watermarks of 10 and 90"),
+            ({"quotas": [{"percent": 101}]}, "percent 101: 100 at most"),
             ({"quotas": [7]}, "7"),
             ({"quotas": {"a": 1}}, "not of type list"),
         ]:
@@ -91,7 +91,7 @@ class Sessions(unittest.TestCase):
         for other, message in [
             ({}, "with queue_depth 64 and not 256: .* set the same for both"),
             ({"queue_depth": 64, "copy_threads": 2}, "copy_threads 1 and not 2"),
-            ({"queue_depth": 64, "quotas": [{"per_mille": 1}]}, "quotas"),
+            ({"queue_depth": 64, "quotas": [{"percent": 1}]}, "quotas"),
         ]:
             with self.subTest(message), self.assertRaisesRegex(SettingsError, message):
                 Attachment(PoolSettings.of({**given, **other}))
@@ -119,17 +119,17 @@ class Sessions(unittest.TestCase):
     def test_watermarks_and_quotas_are_kept(self) -> None:
         pool = self.attach(
             copy_threads=64,
-            high_watermark_per_mille=2,
-            low_watermark_per_mille=1,
-            quotas=[{"tenant": "modest", "per_mille": 0}],
+            high_watermark_percent=2,
+            low_watermark_percent=1,
+            quotas=[{"tenant": "modest", "percent": 0}],
         )
         usual = pool.session(model(), BLOCK_BYTES)
         modest = pool.session(model(), BLOCK_BYTES, tenant="modest")
         memory = rackline.block_memory(buffer(fill=1))
         usual.publish(hashes(2), 0, memory, [0, 1]).wait()
         # What is being written cannot be evicted.
-        for number in range(250):
-            modest.publish([bytes([number, 1]) * 16], number, memory, [2]).wait()
+        for number in range(1000):
+            modest.publish([number.to_bytes(2, "big") * 16], number, memory, [2]).wait()
         deadline_s = time.monotonic() + 60
         while pool.metrics()["evicted_blocks"] < 200:
             self.assertLess(time.monotonic(), deadline_s, pool.metrics())
@@ -315,16 +315,16 @@ class Sessions(unittest.TestCase):
             (lambda: self.refused(copy_threads=-1), "copy_threads is -1: out of range"),
             (lambda: self.refused(fetch_threads=65), "fetch_threads is 65: 64 at most"),
             (lambda: self.refused(queue_depth=0), "queue_depth is 0: it must be from 1 to 1048576"),
-            (lambda: self.refused(high_watermark_per_mille=1001), "watermarks of 1001 and 900"),
-            (lambda: self.refused(low_watermark_per_mille=950), "watermarks of 950 and 950"),
-            (lambda: self.refused(low_watermark_per_mille=70000), "is 70000: out of range"),
-            (lambda: self.refused(quotas=[{"tenant": "a"}]), 'of "a" must have bytes, or per_mille'),
-            (lambda: self.refused(quotas=[{"bytes": 1, "per_mille": 1}]), "bytes, or per_mille"),
-            (lambda: self.refused(quotas=[{"per_mille": 1001}]), "per_mille 1001: 1000 at most"),
+            (lambda: self.refused(high_watermark_percent=101), "watermarks of 101 and 90"),
+            (lambda: self.refused(low_watermark_percent=95), "watermarks of 95 and 95"),
+            (lambda: self.refused(low_watermark_percent=70000), "is 70000: out of range"),
+            (lambda: self.refused(quotas=[{"tenant": "a"}]), 'of "a" must have bytes, or percent'),
+            (lambda: self.refused(quotas=[{"bytes": 1, "percent": 1}]), "bytes, or percent"),
+            (lambda: self.refused(quotas=[{"percent": 101}]), "percent 101: 100 at most"),
             (lambda: self.refused(quotas=[{"bytes": 2**63}]), "9223372036854775807 at most"),
             (lambda: self.refused(quotas=[{"bytes": -1}]), "bytes of a quota is -1"),
             (lambda: self.refused(quotas=[{"share": 1}]), "a quota has no share"),
-            (lambda: self.refused(quotas=[{"bytes": 1}] * 2), "has one already"),
+            (lambda: self.refused(quotas=[{"bytes": 1}] * 2), "already has a quota"),
             (lambda: rackline.Pool("/nonexistent", 0), "/nonexistent"),
         ]:
             with self.subTest(message), self.assertRaisesRegex(rackline.Error, message):

@@ -24,7 +24,7 @@ const _: () = assert!(LINE as u64 == LINE_BYTES);
 /// How a store knows that its payload has reached the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
-    /// Every line is read back after the fence: M2 in read-back mode, for platforms of which
+    /// Every line is read back after the fence: MEM-M2 in read-back mode, for platforms of which
     /// nobody has shown that a fence waits for the device. Costs about 40 % of the speed of a
     /// store. Where the fabric is qualified to need no read-back it does nothing.
     ReadBack,
@@ -41,7 +41,7 @@ pub enum Arrival {
 ///
 /// # Example
 /// ```
-/// use connector::dma::{DmaEngine, HostDma, LoadJob, StoreJob};
+/// use rackline::dma::{DmaEngine, HostDma, LoadJob, StoreJob};
 /// use cxl_shm::fabric::{MappedFabric, Mapping};
 /// use cxl_shm::units::Extent;
 ///
@@ -76,12 +76,13 @@ impl HostDma {
         Self { fabric, arrival }
     }
 
+    #[cfg(feature = "cuda")]
     /// The memory it copies to and from.
     pub(super) fn fabric(&self) -> &MappedFabric {
         &self.fabric
     }
 
-    /// Has what was stored to `payloads` arrive at the device (M9, M2).
+    /// Has what was stored to `payloads` arrive at the device (MEM-M9, MEM-M2).
     fn make_arrive<'p>(&self, payloads: impl Iterator<Item = &'p Extent> + Clone) {
         let stored = || payloads.clone().map(|payload| LineRange::covering(*payload));
         if !copy::STORES_BYPASS_CACHES {
@@ -93,6 +94,7 @@ impl HostDma {
         }
     }
 
+    #[cfg(feature = "cuda")]
     /// The checksum of a payload as the device has it, read past this host's caches. The payload
     /// lies in the region, on lines.
     pub(super) fn checksum(&self, payload: Extent) -> Checksum {
@@ -101,6 +103,7 @@ impl HostDma {
         checksum.finish()
     }
 
+    #[cfg(feature = "cuda")]
     /// Reads the next lines of a payload as the device has them, past this host's caches, and adds
     /// them to its checksum; `bytes` gets them piece by piece.
     pub(super) fn read(
@@ -341,8 +344,8 @@ impl Gather {
     }
 }
 
-/// Bytes on their way from a payload into parts. It borrows what is not filled yet, and nothing else:
-/// a layer that was said to be there is read by others.
+/// Bytes on their way from a payload into parts. It borrows what is not filled yet, and nothing
+/// else: a layer that was said to be there is read by others.
 struct Scatter<'a, P> {
     parts: P,
     /// What is left of the part at hand.

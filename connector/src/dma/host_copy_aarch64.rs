@@ -1,5 +1,5 @@
-//! Copying whole lines on aarch64. Written from the Arm ARM (DDI 0487); compiled for no machine we
-//! have and not run yet, as the README says.
+//! Copying whole lines on aarch64. Written from the Arm ARM (DDI 0487); compiled,
+//! and never run: see `deploy/docs/limits.md`.
 //!
 //! The architecture's non-temporal stores (`stnp`) are hints that may go through the caches all
 //! the same, so stores are ordinary ones and the engine writes the lines back.
@@ -44,7 +44,7 @@ impl<'m> LineStream<'m> {
     }
 
     /// Loads `block` into the start of `into`. The processor's own prefetcher works ahead; it does
-    /// no harm where it runs past the fenced lines, since their drop comes after (M3).
+    /// no harm where it runs past the fenced lines, since their drop comes after (MEM-M3).
     ///
     /// # Panics
     /// When the block does not start on a line, is longer than `into`, or its lines are not inside

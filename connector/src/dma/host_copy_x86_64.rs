@@ -1,7 +1,7 @@
 //! Copying whole lines on x86-64.
 //!
-//! Stores are non-temporal: they go around the caches, evicting any copy this host holds (Intel
-//! SDM vol. 1, 10.4.6.2), so that the writer's half of M9 is one fence instead of a flush a line,
+//! Stores are non-temporal: they go around the caches, evicting any copy this host holds (Intel SDM
+//! vol. 1, 10.4.6.2), so that the writer's half of MEM-M9 is one fence instead of a flush a line,
 //! and no line is fetched only to be overwritten. Two widths: AVX-512 writes a whole line with one
 //! instruction and was 3 to 7 % faster than SSE2, which every x86-64 has; AVX2 was in between and
 //! is not worth a third.
@@ -55,7 +55,7 @@ impl<'m> LineStream<'m> {
     }
 
     /// Loads `block` into the start of `into`, and prefetches what follows it up to `fenced_end`,
-    /// an offset in the mapping: nothing further may be touched yet (M3).
+    /// an offset in the mapping: nothing further may be touched yet (MEM-M3).
     ///
     /// # Panics
     /// When the block does not start on a line, is longer than `into`, or its lines are not inside
@@ -157,9 +157,9 @@ macro_rules! line_kernels {
             /// Copies `lines` lines past the caches.
             ///
             /// # Safety
-            /// `lines` lines can be read from `from`, which nobody writes meanwhile, and written
-            /// to `to`, which is aligned to a line. They do not overlap. The processor has the
-            /// feature of this kernel. A store fence follows before anybody is told.
+            /// `lines` lines can be read from `from`, which nobody writes meanwhile, and written to
+            /// `to`, which is aligned to a line. They do not overlap. The processor has the feature
+            /// of this kernel. A store fence follows before any host is told.
             #[target_feature(enable = $feature)]
             pub(super) unsafe fn stream_lines(from: *const u8, to: *mut u8, lines: usize) {
                 for line in 0..lines {

@@ -7,7 +7,7 @@ use super::{DmaError, Layers, Part};
 /// One payload on its way into the pool.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreJob<'a, S = &'a [u8]> {
-    /// Where in the region. Starts on a line (payload slots start on a page, rule M6).
+    /// Where in the region. Starts on a line (payload slots start on a page, rule MEM-M6).
     pub payload: Extent,
     /// The bytes, gathered in this order. Their lengths add up to `payload.bytes()`; each may be
     /// any, also 0.

@@ -8,7 +8,7 @@ use super::DmaEngine;
 ///
 /// # Example
 /// ```
-/// use connector::dma::Layers;
+/// use rackline::dma::Layers;
 ///
 /// let layers = Layers::new([4096, 4096, 1024]);
 /// assert_eq!((layers.count(), layers.bytes()), (3, 9216));
@@ -48,6 +48,7 @@ impl Layers {
     }
 
     /// A layer of `payload`.
+    #[cfg(any(test, feature = "cuda", feature = "sim"))]
     pub(super) fn of(&self, payload: Extent, layer: usize) -> Extent {
         between(payload, self.start(layer), self.end(layer))
     }
@@ -61,6 +62,7 @@ impl Layers {
 
     /// What is complete when a layer is there and those before it. A line that two layers share is
     /// complete with the second of them.
+    #[cfg(any(test, feature = "cuda"))]
     pub(super) fn complete_with(&self, payload: Extent, layer: usize) -> Extent {
         let whole_lines = |bytes: u64| {
             if bytes == payload.bytes() { bytes } else { bytes - bytes % LINE_BYTES }
@@ -81,18 +83,18 @@ fn between(payload: Extent, start: u64, end: u64) -> Extent {
     payload.part(start, end - start).expect("a layer lies in its payload")
 }
 
-/// What copies one layer: it takes the parts of that layer, an entry for each payload. It panics when
-/// it is called a second time for a layer, or there is another number of entries.
+/// What copies one layer: it takes the parts of that layer, an entry for each payload. It panics
+/// when it is called a second time for a layer, or there is another number of entries.
 pub type CopyLayer<'c, E> = dyn for<'a> FnMut(&[Vec<<E as DmaEngine>::Source<'a>>]) + 'c;
 
 /// Payloads whose layers become ready one after the other, to be stored by
 /// [`DmaEngine::store_by_layers`].
 pub trait LayeredSource<E: DmaEngine + ?Sized + 'static> {
-    /// Waits until `layer` is ready, and has `copy` copy it, once. The parts are borrowed for the time
-    /// of that call only.
+    /// Waits until `layer` is ready, and has `copy` copy it, once. The parts are borrowed for the
+    /// time of that call only.
     ///
-    /// The answer is whether there is any use in going on: after `false`, which must not have called
-    /// `copy`, no other layer is asked for.
+    /// The answer is whether there is any use in going on: after `false`, which must not have
+    /// called `copy`, no other layer is asked for.
     fn layer(&mut self, layer: usize, copy: &mut CopyLayer<'_, E>) -> bool;
 }
 
@@ -100,8 +102,8 @@ pub trait LayeredSource<E: DmaEngine + ?Sized + 'static> {
 pub(super) type StoreLayer<'s, E> =
     dyn for<'a> FnMut(usize, &[Vec<<E as DmaEngine>::Source<'a>>]) + 's;
 
-/// Has `store` store each layer of that many payloads, as `source` has them ready, once and in order.
-/// Whether it was not broken off.
+/// Has `store` store each layer of that many payloads, as `source` has them ready, once and in
+/// order. Whether it was not broken off.
 ///
 /// # Panics
 /// When the source does not keep its contract: the checksum would be that of other bytes than those
@@ -121,7 +123,10 @@ pub(super) fn store_each<E: DmaEngine>(
             copied = true;
             store(layer, parts);
         });
-        assert_eq!(copied, goes_on, "layer {layer} was not given, or given by who breaks off");
+        assert_eq!(
+            copied, goes_on,
+            "layer {layer} is missing, or was supplied by a publish that was aborted"
+        );
         goes_on
     })
 }
@@ -130,15 +135,16 @@ pub(super) fn store_each<E: DmaEngine>(
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use cxl_shm::fabric::simulated::{DmaCache, SimulatedRack};
     use cxl_shm::fabric::{MappedFabric, Mapping};
+    use cxl_shm::verify::simulated::{DmaCache, SimulatedRack};
 
     use super::*;
     use crate::dma::{Checksum, DmaError, HostDma, SimulatedDma};
 
     const REGION_BYTES: u64 = 8192;
 
-    /// Gives the second of two layers so often, for so many payloads, and says that it goes on or not.
+    /// Gives the second of two layers so often, for so many payloads, and says that it continues or
+    /// not.
     struct Gives {
         times: usize,
         payloads: usize,
@@ -184,7 +190,7 @@ mod tests {
             (1, 3, true, "more payloads"),
             (0, 2, true, "nothing: the checksum would be that of fewer bytes"),
             (2, 2, true, "twice: the second would lie behind the payload"),
-            (1, 2, false, "by who breaks off"),
+            (1, 2, false, "by a source that then aborts"),
         ] {
             assert_eq!(gives(times, payloads, goes_on), None, "{what}");
         }

@@ -1,23 +1,25 @@
 //! Moving payload between an engine's memory and the pool.
 //!
 //! A [`DmaEngine`] copies whole payloads: gathered from parts on the way down ([`StoreJob`]),
-//! scattered into parts on the way up ([`LoadJob`]). It is also where rule M9 is kept, so that its
-//! callers cannot forget half of it: a store returns when the payload is on the device, a load
+//! scattered into parts on the way up ([`LoadJob`]). It is also where rule MEM-M9 is kept, so that
+//! its callers cannot forget half of it: a store returns when the payload is on the device, a load
 //! drops this host's cached lines before it reads the first byte.
 //!
-//! Each engine takes parts in the memory it can reach: slices of this process ([`HostDma`],
-//! [`SimulatedDma`]), or memory of a GPU ([`cuda`]).
+//! Each engine takes parts in the memory it can reach: slices of this process ([`HostDma`]), or,
+//! with the feature `cuda`, memory of a GPU (`CudaDma`).
 //!
 //! Both go by layers, too, for engines that compute one layer while the next is copied: a load says
-//! when a layer of all its payloads is there ([`DmaEngine::load_by_layers`]), a store takes each as it
-//! becomes ready ([`DmaEngine::store_by_layers`]). The checksum is the same: over the whole payload, in
-//! its order. So what a layered load has said to be there is not checked before its end.
+//! when a layer of all its payloads is there ([`DmaEngine::load_by_layers`]), a store takes each as
+//! it becomes ready ([`DmaEngine::store_by_layers`]). The checksum is the same: over the whole
+//! payload, in its order. So what a layered load has said to be there is not checked before its
+//! end.
 //!
 //! What an engine does not do: decide whether the payload may be written or is still the one that
 //! was looked up. The descriptor says so, before and after (see `kv_cache`); the engine returns
 //! the checksum that goes into the descriptor or is compared with it.
 
 mod checksum;
+#[cfg(feature = "cuda")]
 pub mod cuda;
 mod host;
 #[cfg(target_arch = "aarch64")]
@@ -28,6 +30,7 @@ mod job;
 mod layers;
 mod part;
 mod refresh_ahead;
+#[cfg(feature = "sim")]
 mod simulated;
 
 pub use checksum::Checksum;
@@ -35,8 +38,10 @@ pub use host::{Arrival, HostDma};
 pub use job::{LoadJob, StoreJob};
 pub use layers::{CopyLayer, LayeredSource, Layers};
 pub use part::Part;
+#[cfg(feature = "sim")]
 pub use simulated::SimulatedDma;
 
+#[cfg(feature = "cuda")]
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cxl_shm::units::Extent;
@@ -46,10 +51,10 @@ use cxl_shm::units::Extent;
 /// The result of job `i` is at index `i`. A job that fails does not stop the others. Payloads of
 /// one batch do not overlap: which bytes win is not specified.
 ///
-/// The caller owns the space it stores to (its descriptor says WRITING, published: rule H2), and
-/// looks at the descriptor again, and compares the checksum, before it believes a loaded byte: another
-/// host may rewrite the space during the load. (The checksum alone may be that of another read than
-/// the one that filled the parts: a GPU's copy is not the CPU's.)
+/// The caller owns the space it stores to (its descriptor says WRITING, published: rule EVICT-H2),
+/// and looks at the descriptor again, and compares the checksum, before it believes a loaded byte:
+/// another host may rewrite the space during the load. (The checksum alone may be that of another
+/// read than the one that filled the parts: a GPU's copy is not the CPU's.)
 pub trait DmaEngine: 'static {
     /// Memory that a payload is gathered from. Nobody writes it during the call.
     type Source<'a>: Part + Copy;
@@ -59,9 +64,9 @@ pub trait DmaEngine: 'static {
     /// Stores each payload.
     ///
     /// After return every host that refreshes a stored payload (as [`load`](Self::load) does) reads
-    /// these bytes: the writer's half of M9, its fence included. A descriptor that announces the
-    /// payload may be published at once. Before return other hosts may see any mix of old and new
-    /// lines. Where the payload ends inside a line, the rest of that line becomes undefined; no
+    /// these bytes: the writer's half of MEM-M9, its fence included. A descriptor that announces
+    /// the payload may be published at once. Before return other hosts may see any mix of old and
+    /// new lines. Where the payload ends inside a line, the rest of that line becomes undefined; no
     /// other byte of the region changes.
     ///
     /// The batch is fenced once, not once a job.
@@ -75,9 +80,9 @@ pub trait DmaEngine: 'static {
     ///
     /// The bytes are at least as new as what had been stored (by any host, with
     /// [`store`](Self::store)) before the call: no line is read before this host's copy of it was
-    /// dropped and the drop fenced (the reader's half of M9, M4). Call it after the descriptor was
-    /// seen, never before. All reads are complete at return, so a second look at the descriptor
-    /// after it covers every byte. Nothing becomes visible to other hosts.
+    /// dropped and the drop fenced (the reader's half of MEM-M9, MEM-M4). Call it after the
+    /// descriptor was seen, never before. All reads are complete at return, so a second look at the
+    /// descriptor after it covers every byte. Nothing becomes visible to other hosts.
     ///
     /// # Errors
     /// Per job: [`DmaError::LengthMismatch`], [`DmaError::Misaligned`], [`DmaError::OutOfRange`]
@@ -88,14 +93,16 @@ pub trait DmaEngine: 'static {
     /// Loads each payload as [`load`](Self::load) does, layer by layer: the first of all payloads,
     /// then the next.
     ///
-    /// `arrived` is called once for each layer, in order, when the parts that lie in it have the bytes
-    /// of it, of every payload that did not fail: other threads of this process (on a GPU: other
-    /// streams) may use that layer from then on, and the engine neither touches it any more nor
-    /// borrows it. Bytes of later layers may be there, too. Whether they are the right ones is known
-    /// at the end. `arrived` must not load with this engine: others that do may wait for this load.
+    /// `arrived` is called once for each layer, in order, when the parts that lie in it have the
+    /// bytes of it, of every payload that did not fail: other threads of this process (on a GPU:
+    /// other streams) may use that layer from then on, and the engine neither touches it any more
+    /// nor borrows it. Bytes of later layers may be there, too. Whether they are the right ones is
+    /// known at the end. `arrived` must not load with this engine: others that do may wait for this
+    /// load.
     ///
     /// # Errors
-    /// As for `load`; [`DmaError::LengthMismatch`], too, when the layers are not as long as a payload.
+    /// As for `load`; [`DmaError::LengthMismatch`], too, when the layers are not as long as a
+    /// payload.
     fn load_by_layers(
         &self,
         jobs: Vec<LoadJob<Self::Destination<'_>>>,
@@ -103,17 +110,17 @@ pub trait DmaEngine: 'static {
         arrived: &mut dyn FnMut(usize),
     ) -> Vec<Result<Checksum, DmaError>>;
 
-    /// Stores each payload as [`store`](Self::store) does, layer by layer, each as soon as `source` says
-    /// that it is ready. `None` when it broke off: what is in the space of the payloads is undefined
-    /// then.
+    /// Stores each payload as [`store`](Self::store) does, layer by layer, each as soon as `source`
+    /// says that it is ready. `None` when it broke off: what is in the space of the payloads is
+    /// undefined then.
     ///
     /// # Panics
-    /// When `source` says that it goes on and did not have the layer copied, once and with an entry for
-    /// each payload. What is in the space of the payloads is undefined then, too.
+    /// When `source` says that it continues and did not have the layer copied, once and with an
+    /// entry for each payload. What is in the space of the payloads is undefined then, too.
     ///
     /// # Errors
-    /// As for `store`; [`DmaError::LengthMismatch`], too, when the layers are not as long as a payload,
-    /// or parts not as long as their layer (then the payload is in an undefined state).
+    /// As for `store`; [`DmaError::LengthMismatch`], too, when the layers are not as long as a
+    /// payload, or parts not as long as their layer (then the payload is in an undefined state).
     fn store_by_layers(
         &self,
         payloads: &[Extent],
@@ -124,6 +131,7 @@ pub trait DmaEngine: 'static {
 
 /// Why a payload was not copied.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DmaError {
     /// The payload does not lie in the region: a descriptor that was not validated.
     #[error(
@@ -161,7 +169,8 @@ pub enum DmaError {
     },
 }
 
-/// A lock that somebody who panicked had is as good as before.
+/// A lock whose holder panicked is as good as before.
+#[cfg(feature = "cuda")]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -20,7 +20,7 @@ pub(super) fn blocks(payload: Extent) -> impl Iterator<Item = Extent> {
     })
 }
 
-/// Refreshes a sequence of blocks (M3), a window ahead of their reader.
+/// Refreshes a sequence of blocks (MEM-M3), a window ahead of their reader.
 #[derive(Debug)]
 pub(super) struct RefreshAhead<'f, F, I> {
     fabric: &'f F,
@@ -39,8 +39,8 @@ impl<'f, F: Fabric, I: Iterator<Item = Extent>> RefreshAhead<'f, F, I> {
     }
 
     /// Makes the next block readable. The answer is how many blocks may be read, or prefetched,
-    /// from it on: those whose drop is fenced (M3: a load passes a flush that is not). 0 when there
-    /// is no block left.
+    /// from it on: those whose drop is fenced (MEM-M3: a load passes a flush that is not). 0 when
+    /// there is no block left.
     pub(super) fn admit(&mut self) -> usize {
         if self.readable == 0 {
             if self.dropped == 0 {

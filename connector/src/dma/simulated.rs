@@ -1,10 +1,10 @@
-//! A DMA engine of a simulated host, with every step of M9 a place of its own.
+//! A DMA engine of a simulated host, with every step of MEM-M9 a place of its own.
 
 use std::sync::{Mutex, PoisonError};
 
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{DmaCache, SimulatedHost};
 use cxl_shm::units::{Extent, LineRange};
+use cxl_shm::verify::simulated::{DmaCache, SimulatedHost};
 
 use super::checksum::RunningChecksum;
 use super::job::{check_layer, check_layers};
@@ -16,8 +16,8 @@ use super::{Checksum, DmaEngine, DmaError, LayeredSource, Layers, LoadJob, Store
 ///
 /// # Example
 /// ```
-/// use connector::dma::{DmaEngine, LoadJob, SimulatedDma, StoreJob};
-/// use cxl_shm::fabric::simulated::{DmaCache, SimulatedRack};
+/// use rackline::dma::{DmaEngine, LoadJob, SimulatedDma, StoreJob};
+/// use cxl_shm::verify::simulated::{DmaCache, SimulatedRack};
 /// use cxl_shm::units::Extent;
 ///
 /// let rack = SimulatedRack::sticky(2, 8192);
@@ -70,8 +70,8 @@ impl SimulatedDma {
     /// Has what was stored to `payloads` arrive at the device.
     fn make_arrive(&self, payloads: impl Iterator<Item = Extent> + Clone) {
         let stored = || payloads.clone().map(LineRange::covering);
-        // The engine may have left the payload in this host's caches (M9), and a fence need not
-        // wait for the device (M2).
+        // The engine may have left the payload in this host's caches (MEM-M9), and a fence need not
+        // wait for the device (MEM-M2).
         for lines in stored() {
             self.host.write_back(lines);
         }
@@ -143,7 +143,7 @@ impl DmaEngine for SimulatedDma {
 
     fn load(&self, jobs: &mut [LoadJob<&mut [u8]>]) -> Vec<Result<Checksum, DmaError>> {
         let checked: Vec<_> = jobs.iter().map(|job| job.check(self.host.bytes())).collect();
-        // The engine may read through this host's caches (M9): drop what they hold.
+        // The engine may read through this host's caches (MEM-M9): drop what they hold.
         for payload in checked.iter().flatten() {
             self.host.invalidate(LineRange::covering(*payload));
         }
@@ -166,8 +166,8 @@ impl DmaEngine for SimulatedDma {
             })
             .collect();
         for layer in 0..layers.count() {
-            // Lines may have come back since the layer before (M9): each is dropped when its layer is
-            // read.
+            // Lines may have come back since the layer before (MEM-M9): each is dropped when its
+            // layer is read.
             for (payload, ..) in loading.iter().flatten() {
                 self.host.invalidate(LineRange::covering(layers.read_with(*payload, layer)));
             }
@@ -243,8 +243,8 @@ fn length(bytes: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use cxl_shm::fabric::simulated::SimulatedRack;
     use cxl_shm::units::LineOffset;
+    use cxl_shm::verify::simulated::SimulatedRack;
 
     use super::*;
     use crate::dma::CopyLayer;

@@ -1,20 +1,43 @@
 //! Fetching a run of blocks.
 
+use std::fmt;
+
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::member::Liveness;
+use cxl_shm::host::Liveness;
 use kv_cache::{Handle, MatchedBlock, Miss, Wanted};
 
-use super::{Session, SessionError};
+use super::{SessionCore, SessionError};
 use crate::dma::{Checksum, DmaEngine, DmaError, Layers, LoadJob, Part};
 
 /// Why a fetch ended before the last block.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FetchStop {
-    /// The block was not had. This process does not look it up again.
+    /// The block is a miss. This process does not look it up again.
     Miss(Miss),
     /// Its bytes could not be copied into the destination. The block itself may be good.
     Failed(DmaError),
+}
+
+impl FetchStop {
+    /// A short name, for metrics: that of a [`Miss`](Miss::label), or `copy`.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Miss(miss) => miss.label(),
+            Self::Failed(_) => "copy",
+        }
+    }
+}
+
+impl fmt::Display for FetchStop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Miss(miss) => miss.fmt(f),
+            Self::Failed(failure) => failure.fmt(f),
+        }
+    }
 }
 
 /// What came of a fetch.
@@ -26,8 +49,8 @@ pub struct FetchReport {
 }
 
 impl FetchReport {
-    /// How many blocks, from the first on, have their right bytes in their destinations. What is
-    /// in the others is undefined.
+    /// How many blocks, from the first on, have their right bytes in their destinations. The
+    /// content of the others is undefined.
     #[must_use]
     pub fn valid_blocks(&self) -> usize {
         self.valid_blocks
@@ -40,7 +63,7 @@ impl FetchReport {
     }
 }
 
-impl<F, H, L, D, C> Session<'_, F, H, L, D, C>
+impl<F, H, L, D, C> SessionCore<'_, F, H, L, D, C>
 where
     F: Fabric,
     H: HostMemory,
@@ -65,13 +88,14 @@ where
         self.fetch_with(blocks, destinations, |dma, mut jobs| dma.load(&mut jobs))
     }
 
-    /// Fetches `blocks` as [`fetch`](Self::fetch) does, layer by layer: `arrived` is called once for
-    /// each layer, in order, when the bytes of that layer are in the destinations of all blocks that
-    /// can be had, and may be used: they are borrowed no more ([`DmaEngine::load_by_layers`], which says
-    /// what `arrived` must not do).
+    /// Fetches `blocks` as [`fetch`](Self::fetch) does, layer by layer: `arrived` is called once
+    /// for each layer, in order, when the bytes of that layer are in the destinations of all
+    /// available blocks, and may be used: they are borrowed no more ([`DmaEngine::load_by_layers`],
+    /// which says what `arrived` must not do).
     ///
-    /// A layer that arrived is not checked before the end, since a block's checksum is that of all its
-    /// layers: what is computed from it is worth nothing if its block turns out not to be valid.
+    /// A layer that arrived is not checked before the end, since a block's checksum is that of all
+    /// its layers: what is computed from it is worth nothing if its block turns out not to be
+    /// valid.
     ///
     /// # Errors
     /// [`SessionError`]; nothing is changed then, and `arrived` is not called.
@@ -159,8 +183,8 @@ where
         Wanted {
             handle: block.handle,
             key: block.key,
-            fingerprint: self.options.model,
-            bytes: self.options.block_bytes,
+            fingerprint: self.options.model(),
+            bytes: self.options.block_bytes(),
         }
     }
 }

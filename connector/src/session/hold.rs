@@ -2,10 +2,10 @@
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::member::Liveness;
+use cxl_shm::host::Liveness;
 use kv_cache::{HeldBlock, HoldError, MatchedBlock};
 
-use super::{Session, SessionError};
+use super::{SessionCore, SessionError};
 use crate::dma::DmaEngine;
 
 /// The blocks of a prefix that stay in the pool while this lives, for at most the time that they
@@ -36,7 +36,7 @@ impl HoldReport {
     }
 }
 
-impl<F, H, L, D, C> Session<'_, F, H, L, D, C>
+impl<F, H, L, D, C> SessionCore<'_, F, H, L, D, C>
 where
     F: Fabric,
     H: HostMemory,
@@ -45,8 +45,9 @@ where
     C: Clock,
 {
     /// Holds `blocks`, which a lookup found one after the other: their owners do not evict them for
-    /// as long as the session says ([`Session::with_hold_ms`]), or until this is dropped or this
-    /// process dies. Nothing after the first block that is not to be had is held.
+    /// as long as the session says
+    /// ([`SessionOptions::with_hold`](crate::SessionOptions::with_hold)), or until this is dropped
+    /// or this process dies. Nothing after the first block that is not available is held.
     ///
     /// What is held may still turn out to be damaged when it is fetched.
     ///
@@ -58,7 +59,7 @@ where
         let mut held = Vec::with_capacity(blocks.len());
         let mut stop = None;
         let mut behind = Vec::new();
-        for outcome in self.cache.hold(self.clock, &wanted, self.hold_ms) {
+        for outcome in self.cache.hold(self.clock, &wanted, self.options.hold_ms()) {
             match outcome {
                 Ok(block) if stop.is_none() => held.push(block),
                 Ok(block) => behind.push(block),

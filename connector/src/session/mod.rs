@@ -1,16 +1,17 @@
 //! Sessions: what an engine does with the pool, a batch of blocks at a time.
 //!
-//! A [`Session`] puts two halves together: `kv_cache` knows which block is where and whether it may
-//! be believed, a [`DmaEngine`] moves the bytes. It keeps the order between them: descriptors say
-//! WRITING before the first byte is stored and READY after the last, bytes are loaded between the
-//! two looks at a descriptor.
+//! A [`Session`] puts two halves together. `kv_cache` knows which block is where and whether a
+//! block may be trusted. A [`DmaEngine`] moves the bytes. The session keeps the order between them:
+//! descriptors say WRITING before the first byte is stored and READY after the last, and bytes are
+//! loaded between the two looks at a descriptor.
 //!
-//! Fetches and publishes also go by layers, while the engine computes: nothing of a block is visible
-//! before its last layer is stored, and what was fetched is known to be right when its last layer is.
+//! Fetches and publishes also go by layers, while the engine computes. Nothing of a block is
+//! visible before its last layer is stored. A fetched block is known to be right when its last
+//! layer has arrived.
 //!
-//! Nothing an engine gets from a session needs to be checked again: a block that failed in any way
-//! is a miss.
+//! An engine need not check what a session returns: a block that failed in any way is a miss.
 
+mod error;
 mod fetch;
 mod hold;
 mod publish;
@@ -18,81 +19,60 @@ mod publish;
 #[cfg(test)]
 mod tests;
 
-use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::member::{Liveness, MembershipLost};
-use kv_cache::{
-    BlockHash, BlockKey, Cache, KeySpace, Metrics, ModelFingerprint, Namespace, PrefixMatch,
-};
+use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::fabric::{Fabric, HostMemory, MappedFabric, MappedHostMemory};
+use cxl_shm::host::{Liveness, ProcLiveness};
+use kv_cache::{BlockHash, BlockKey, Cache, KeySpace, Metrics, PrefixMatch};
 
-use crate::dma::{DmaEngine, Layers};
+use crate::dma::{DmaEngine, HostDma, Layers};
+use crate::options::SessionOptions;
 
+pub use error::{OpenError, SessionError};
 pub use fetch::{FetchReport, FetchStop};
 pub use hold::HoldReport;
-pub use publish::{LayeredBlock, LayeredBlocks, PublishBlock, PublishOutcome, PublishReport};
+pub use publish::{LayeredBlocks, PublishOutcome, PublishReport};
 
-/// What the blocks of a session are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SessionOptions {
-    /// The model, as its [`fingerprint`](kv_cache::Model::fingerprint).
-    pub model: ModelFingerprint,
-    /// Who shares the blocks.
-    pub namespace: Namespace,
-    /// Length of every block in bytes.
-    pub block_bytes: u64,
-    /// How long a publish waits for other hosts when its node needs a further chunk, in
-    /// milliseconds.
-    pub chunk_timeout_ms: u64,
-}
+/// An engine's way to the blocks of one model and namespace, on one thread: every call waits until
+/// its work is done. [`Pool::session`](crate::Pool::session) opens one.
+///
+/// Copies are made by `E`: the CPU, or a GPU.
+///
+/// # Example
+/// ```no_run
+/// use rackline::{ChainHasher, NewBlock, Pool, SessionOptions};
+/// # fn serve(options: SessionOptions) -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = Pool::attach("/dev/dax0.0", 3)?;
+/// let session = pool.session(options)?; // of blocks of 2,048 bytes
+///
+/// let hashes = ChainHasher::new(b"", 4).chain(&[1, 2, 3, 4, 5, 6, 7, 8]);
+/// let (keys, values) = ([1; 1024], [2; 1024]);
+/// let blocks = NewBlock::chain(0, hashes.clone(), [[&keys[..], &values[..]]; 2]);
+/// assert_eq!(session.publish(&blocks)?.available(), 2);
+///
+/// let held = session.lookup_and_hold(&hashes)?;
+/// let (mut first, mut second) = ([0; 2048], [0; 2048]);
+/// let report = session.fetch(&held.blocks(), vec![vec![&mut first], vec![&mut second]])?;
+/// assert_eq!(report.valid_blocks(), 2);
+/// # Ok(())
+/// # }
+/// ```
+pub type Session<'p, E = HostDma> =
+    SessionCore<'p, MappedFabric, MappedHostMemory, ProcLiveness, E, SystemClock>;
 
-/// A call that was not carried out at all: the caller's buffers do not fit the session, or this
-/// process does not take part in the pool any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum SessionError {
-    /// The parts of a block are not as long as a block.
-    #[error("the parts of block {index} have {parts_bytes} bytes, a block has {block_bytes}")]
-    Length {
-        /// Index of the block in the batch.
-        index: usize,
-        /// Length of its parts in bytes.
-        parts_bytes: u64,
-        /// Length of a block in bytes.
-        block_bytes: u64,
-    },
-    /// The layers are not as long as a block.
-    #[error("the layers have {layers_bytes} bytes, a block has {block_bytes}")]
-    Layers {
-        /// Sum of their lengths in bytes.
-        layers_bytes: u64,
-        /// Length of a block in bytes.
-        block_bytes: u64,
-    },
-    /// Not one destination for each block.
-    #[error("{blocks} blocks are to be fetched into {destinations} destinations")]
-    Destinations {
-        /// Blocks asked for.
-        blocks: usize,
-        /// Destinations given.
-        destinations: usize,
-    },
-    /// This process does not take part in the pool any more. It attaches anew, when all processes of
-    /// its host have ended or left.
-    #[error(transparent)]
-    MembershipLost(#[from] MembershipLost),
-}
-
-/// An engine's way to the blocks of one model and namespace, on one thread.
+/// A [`Session`] over any memory and clock, also simulated ones.
 ///
 /// # Example
 /// ```
 /// # use std::cell::RefCell;
-/// # use cxl_shm::fabric::simulated::{DmaCache, SimulatedRack};
+/// # use cxl_shm::verify::simulated::{DmaCache, SimulatedRack};
 /// # use cxl_shm::layout::{Geometry, Layout, Superblock, format_superblock};
-/// # use cxl_shm::member::{HostIdentity, HostTier, Member, ProcLiveness, ProcessIdentity};
+/// # use cxl_shm::host::{HostIdentity, HostTier, ProcLiveness, ProcessIdentity};
+/// # use cxl_shm::node::Member;
 /// # use cxl_shm::clock::Clock;
-/// use connector::dma::SimulatedDma;
-/// use connector::session::{PublishBlock, Session, SessionOptions};
-/// use kv_cache::{Cache, CacheGeometry, ChainHasher, Model, Namespace};
+/// use rackline::dma::SimulatedDma;
+/// use rackline::session::SessionCore;
+/// use rackline::{Attention, ChainHasher, Dtype, KvGeometry, NewBlock, SessionOptions};
+/// use kv_cache::{Cache, CacheGeometry};
 ///
 /// # let cache = CacheGeometry::new(64, 64).unwrap();
 /// # let geometry = Geometry {
@@ -121,25 +101,16 @@ pub enum SessionError {
 /// # let clock = Serving(&serve, rack.clock(0));
 /// let cache = Cache::attach(&member, &clock)?;
 /// let dma = SimulatedDma::new(member.fabric().clone(), DmaCache::Bypass);
-/// let model = Model {
-///     name: "tiny", revision: "1", dtype: "f16", layout_version: 1, block_tokens: 4,
-///     tensor_parallel_rank: 0, tensor_parallel_size: 1, layers: 2, kv_heads: 1, head_dim: 64,
-/// };
-/// let session = Session::new(&cache, &dma, &clock, SessionOptions {
-///     model: model.fingerprint(),
-///     namespace: Namespace::default(),
-///     block_bytes: 2048,
-///     chunk_timeout_ms: 1000,
-/// });
+/// let heads = Attention::Heads { kv_heads: 1, head_dim: 64 };
+/// let kv = KvGeometry::new(2, heads, Dtype::F16, 4)?;
+/// let options = SessionOptions::new(kv.model("tiny", "1", 1), kv.rank_block_bytes());
+/// let session = SessionCore::new(&cache, &dma, &clock, options);
 ///
 /// let hashes = ChainHasher::new(b"", 4).chain(&[1, 2, 3, 4, 5, 6, 7, 8]);
 /// assert_eq!(session.lookup(&hashes)?.blocks().len(), 0);
 ///
 /// let (keys, values) = ([1; 1024], [2; 1024]);
-/// let parts: &[&[u8]] = &[&keys, &values];
-/// let blocks: Vec<_> = (0..).zip(&hashes)
-///     .map(|(depth, hash)| PublishBlock { hash: *hash, depth, parts })
-///     .collect();
+/// let blocks = NewBlock::chain(0, hashes.clone(), [[&keys[..], &values[..]]; 2]);
 /// assert_eq!(session.publish(&blocks)?.published(), 2);
 ///
 /// let found = session.lookup(&hashes)?;
@@ -150,16 +121,15 @@ pub enum SessionError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Session<'a, F, H: HostMemory, L, D, C> {
-    cache: &'a Cache<'a, F, H, L>,
+pub struct SessionCore<'a, F, H: HostMemory, L, D, C> {
+    cache: Cache<'a, F, H, L>,
     dma: &'a D,
     clock: &'a C,
     keys: KeySpace,
     options: SessionOptions,
-    hold_ms: u64,
 }
 
-impl<'a, F, H, L, D, C> Session<'a, F, H, L, D, C>
+impl<'a, F, H, L, D, C> SessionCore<'a, F, H, L, D, C>
 where
     F: Fabric,
     H: HostMemory,
@@ -170,20 +140,13 @@ where
     /// A session that moves bytes by `dma`, which reaches the same region.
     #[must_use]
     pub fn new(
-        cache: &'a Cache<'a, F, H, L>,
+        cache: &Cache<'a, F, H, L>,
         dma: &'a D,
         clock: &'a C,
         options: SessionOptions,
     ) -> Self {
-        let keys = KeySpace::new(options.model, options.namespace);
-        Self { cache, dma, clock, keys, options, hold_ms: kv_cache::HOLD_MS }
-    }
-
-    /// The session with holds of this length in milliseconds, instead of [`kv_cache::HOLD_MS`]; at
-    /// most [`kv_cache::HOLD_MS_MAX`].
-    #[must_use]
-    pub fn with_hold_ms(self, hold_ms: u64) -> Self {
-        Self { hold_ms, ..self }
+        let keys = KeySpace::new(options.model(), *options.namespace());
+        Self { cache: cache.clone(), dma, clock, keys, options }
     }
 
     /// What the blocks are.
@@ -202,8 +165,8 @@ where
         Ok(self.cache.lookup(&self.keys_of(hashes)))
     }
 
-    /// The longest such prefix, as far as it is held ([`hold`](Self::hold)). Counted as hits are the
-    /// blocks that are.
+    /// The longest such prefix, as far as it is held ([`hold`](Self::hold)). Counted as hits are
+    /// the blocks that are.
     ///
     /// # Errors
     /// [`SessionError::MembershipLost`].
@@ -222,12 +185,12 @@ where
     /// What this process did with the pool so far, in all its sessions.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        self.cache.local().metrics()
+        self.cache.process_state().metrics()
     }
 
     /// Checks that these are the layers of a block.
     fn check_layers(&self, layers: &Layers) -> Result<(), SessionError> {
-        let (layers_bytes, block_bytes) = (layers.bytes(), self.options.block_bytes);
+        let (layers_bytes, block_bytes) = (layers.bytes(), self.options.block_bytes());
         if layers_bytes == block_bytes {
             Ok(())
         } else {
@@ -242,7 +205,7 @@ where
         lengths: impl Iterator<Item = usize>,
     ) -> Result<(), SessionError> {
         let parts_bytes = lengths.map(|length| length as u64).sum();
-        let block_bytes = self.options.block_bytes;
+        let block_bytes = self.options.block_bytes();
         if parts_bytes == block_bytes {
             Ok(())
         } else {

@@ -1,19 +1,23 @@
 //! Sessions on a simulated rack of two hosts, driven by one thread.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
-use cxl_shm::fabric::simulated::{
-    DmaCache, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack,
+use cxl_shm::host::{
+    HostIdentity, HostTier, LossCause, MembershipLost, ProcLiveness, ProcessIdentity,
 };
 use cxl_shm::layout::{Geometry, Layout, Superblock, format_superblock};
-use cxl_shm::member::{
-    Deaths, HostIdentity, HostTier, LossCause, Manage, Member, NoFence, ProcLiveness,
-    ProcessIdentity, SUSPECT_MS,
-};
+use cxl_shm::lifecycle::{Deaths, NoFence};
+use cxl_shm::lock::Manage;
+use cxl_shm::node::{Member, SUSPECT_MS};
 use cxl_shm::units::{NodeId, WordOffset};
-use kv_cache::{CacheGeometry, Handle, Miss, Model};
+use cxl_shm::verify::simulated::{
+    DmaCache, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack,
+};
+use kv_cache::{CacheGeometry, Handle, Miss, Model, Namespace};
 
 use super::*;
+use crate::block::NewBlock;
 use crate::dma::{CopyLayer, DmaError, Layers, SimulatedDma};
 
 const BLOCK_BYTES: usize = 5000;
@@ -31,17 +35,12 @@ const MODEL: Model<'_> = Model {
 };
 
 fn options() -> SessionOptions {
-    SessionOptions {
-        model: MODEL.fingerprint(),
-        namespace: Namespace::default(),
-        block_bytes: BLOCK_BYTES as u64,
-        chunk_timeout_ms: 1000,
-    }
+    SessionOptions::new(MODEL, BLOCK_BYTES as u64).with_chunk_timeout(Duration::from_secs(1))
 }
 
 type TestMember = Member<SimulatedHost, SimulatedHostMemory, ProcLiveness>;
 type TestSession<'a, 'm> =
-    Session<'a, SimulatedHost, SimulatedHostMemory, ProcLiveness, SimulatedDma, Serving<'m>>;
+    SessionCore<'a, SimulatedHost, SimulatedHostMemory, ProcLiveness, SimulatedDma, Serving<'m>>;
 
 /// A clock on which both hosts live on while somebody waits, the first as lock manager.
 struct Serving<'m> {
@@ -74,7 +73,7 @@ struct Pair<'a, 'm> {
 
 impl<'a, 'm> Pair<'a, 'm> {
     fn session(&self, host: usize, options: SessionOptions) -> TestSession<'a, 'm> {
-        Session::new(self.caches[host], self.engines[host], self.clock, options)
+        SessionCore::new(self.caches[host], self.engines[host], self.clock, options)
     }
 
     fn sessions(&self) -> [TestSession<'a, 'm>; 2] {
@@ -137,13 +136,8 @@ fn content(number: u8) -> Vec<u8> {
 fn publish(session: &TestSession<'_, '_>, numbers: impl IntoIterator<Item = u8>) -> PublishReport {
     let numbers: Vec<_> = numbers.into_iter().collect();
     let contents: Vec<_> = numbers.iter().map(|number| content(*number)).collect();
-    let parts: Vec<_> = contents.iter().map(|bytes| [&bytes[..100], &bytes[100..]]).collect();
-    let block = |((depth, number), parts): ((u32, &u8), _)| {
-        let hash = BlockHash::new([*number; 32]);
-        PublishBlock { hash, depth, parts }
-    };
-    let blocks = (0..).zip(&numbers).zip(parts.iter().map(<[_; 2]>::as_slice)).map(block);
-    session.publish(&blocks.collect::<Vec<_>>()).unwrap()
+    let parts = contents.iter().map(|bytes| [&bytes[..100], &bytes[100..]]);
+    session.publish(&NewBlock::chain(0, hashes(numbers), parts)).unwrap()
 }
 
 /// Looks blocks up and fetches what is found. Checks that what is valid is right.
@@ -169,7 +163,7 @@ fn handle(session: &TestSession<'_, '_>, number: u8) -> Option<Handle> {
 /// Where a block lies.
 fn place(pair: &Pair<'_, '_>, number: u8) -> u64 {
     let handle = handle(&pair.session(0, options()), number).unwrap();
-    let keys = KeySpace::new(options().model, options().namespace);
+    let keys = KeySpace::new(options().model(), *options().namespace());
     let segment = pair.caches[0].segment(handle.owner()).unwrap();
     let key = keys.key(&BlockHash::new([number; 32]));
     let block = segment.probe(pair.caches[0].member().fabric(), key).unwrap();
@@ -183,7 +177,7 @@ fn damage(pair: &Pair<'_, '_>, number: u8) {
 
 /// Damages all that the first node says of a block, on the device.
 fn damage_descriptor(pair: &Pair<'_, '_>, number: u8) {
-    let keys = KeySpace::new(options().model, options().namespace);
+    let keys = KeySpace::new(options().model(), *options().namespace());
     let key = keys.key(&BlockHash::new([number; 32]));
     let word = u64::from_le_bytes(key.as_bytes()[..8].try_into().unwrap());
     let area = pair.caches[0].member().layout().area(NodeId(0)).range();
@@ -248,10 +242,8 @@ impl<E: FnMut()> LayeredBlocks<SimulatedDma> for Ready<E> {
     }
 }
 
-fn layered(numbers: std::ops::RangeInclusive<u8>) -> (Vec<LayeredBlock>, Vec<Vec<u8>>) {
-    let hash = |number| BlockHash::new([number; 32]);
-    let block = |(depth, number)| LayeredBlock { hash: hash(number), depth };
-    let blocks = (0..).zip(numbers.clone()).map(block).collect();
+fn layered(numbers: std::ops::RangeInclusive<u8>) -> (Vec<NewBlock<()>>, Vec<Vec<u8>>) {
+    let blocks = NewBlock::chain(0, hashes(numbers.clone()), std::iter::repeat(()));
     (blocks, numbers.map(content).collect())
 }
 
@@ -333,7 +325,7 @@ fn a_publish_by_layers_that_panics_leaves_nothing() {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(publish_fewer));
         assert!(outcome.is_err(), "{outcome:?}");
         assert_eq!(fetch(&b, 1..=4).valid_blocks(), 0);
-        // Freed by who takes the lock next.
+        // Freed by the next holder of the lock.
         assert_eq!(publish(&a, 5..=5).published(), 1);
         assert_eq!(pair.caches[0].heap_use(pair.clock).blocks, 1, "its space is free again");
         assert_eq!(publish(&a, 1..=4).published(), 4);
@@ -403,8 +395,8 @@ fn models_and_tenants_do_not_see_each_other() {
         let tenant = Namespace::new("tenant", b"");
         let other_model = Model { layers: 31, ..MODEL }.fingerprint();
         let strangers = [
-            SessionOptions { namespace: tenant, ..options() },
-            SessionOptions { model: other_model, ..options() },
+            options().with_namespace(tenant),
+            SessionOptions::new(other_model, BLOCK_BYTES as u64),
         ];
         for options in strangers {
             let stranger = pair.session(1, options);
@@ -506,8 +498,7 @@ fn buffers_that_do_not_fit_are_refused_before_anything_happens() {
     on_two_hosts(|pair| {
         let [a, b] = pair.sessions();
         let short = [0; BLOCK_BYTES - 1];
-        let parts: &[&[u8]] = &[&short];
-        let block = PublishBlock { hash: BlockHash::new([1; 32]), depth: 0, parts };
+        let block = NewBlock { hash: BlockHash::new([1; 32]), depth: 0, bytes: [&short[..]] };
         let expected =
             SessionError::Length { index: 0, parts_bytes: 4999, block_bytes: BLOCK_BYTES as u64 };
         assert_eq!(a.publish(&[block]), Err(expected));
@@ -563,7 +554,7 @@ fn a_prefix_that_is_held_is_there_when_it_is_fetched() {
         }
         assert_eq!(fetch(&b, 1..=3).valid_blocks(), 0);
         // A hold of another length ends by itself.
-        let short = pair.session(1, options()).with_hold_ms(1);
+        let short = pair.session(1, options().with_hold(Duration::from_millis(1)));
         let held = short.hold(short.lookup(&hashes([200])).unwrap().blocks()).unwrap();
         assert_eq!((held.blocks().len(), held.stop()), (1, None));
     });
@@ -598,15 +589,14 @@ fn every_call_of_a_process_whose_node_was_declared_dead_says_so() {
         let fetched = b.fetch(&found.blocks()[..1], vec![vec![&mut buffer[..]]]);
         assert_eq!(fetched.unwrap_err(), error);
         let bytes = content(9);
-        let parts = [&bytes[..]];
-        let block = PublishBlock { hash: BlockHash::new([9; 32]), depth: 0, parts: &parts };
+        let block = NewBlock { hash: BlockHash::new([9; 32]), depth: 0, bytes: [&bytes[..]] };
         assert_eq!(b.publish(&[block]).unwrap_err(), error);
 
         let after = b.metrics();
         assert_eq!((after.lost(), after.membership_lost), (Some(lost), 1));
         assert_eq!(after.lookup_hits, before.lookup_hits, "hits that nobody got");
         assert_eq!(after.refused_holds, before.refused_holds);
-        // The other host goes on.
+        // The other host continues.
         assert_eq!(fetch(&a, 1..=5).valid_blocks(), 5);
     });
 }

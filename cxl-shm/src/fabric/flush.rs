@@ -34,7 +34,7 @@ impl FlushKind {
     }
 }
 
-/// Whether a publish reads its lines back (M2).
+/// Whether a publish reads its lines back (MEM-M2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadBack {
     /// A fence is not known to wait for the device: the load that follows it is.
@@ -72,8 +72,8 @@ pub enum FlushError {
     /// The processor has no cache-line flush.
     #[error("this processor has no clflush: it cannot share memory that is not coherent")]
     Missing,
-    /// The processor writes several lines of 64 bytes back together: it would overwrite lines of other
-    /// hosts with what its caches have of them (M1).
+    /// The processor writes several lines of 64 bytes back together: it would overwrite lines of
+    /// other hosts with what its caches have of them (MEM-M1).
     #[error(
         "this processor may write {bytes} bytes of memory back at a time (CTR_EL0.CWG), and hosts \
          share memory in lines of 64 bytes: it would overwrite what other hosts wrote beside its own \
@@ -85,8 +85,9 @@ pub enum FlushError {
     },
 }
 
-/// Whether an aarch64 processor whose register CTR_EL0 holds `ctr` writes back no more than a line at a
-/// time. The field CWG is the logarithm of a number of words of 4 bytes; 0 says nothing, and is let pass.
+/// Whether an aarch64 processor whose register CTR_EL0 holds `ctr` writes back no more than a line
+/// at a time. The field CWG is the logarithm of a number of words of 4 bytes; 0 says nothing, and
+/// is let pass.
 ///
 /// # Errors
 /// [`FlushError::Granule`].
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_granule_of_more_than_a_line_is_refused() {
-        // Registers of a Neoverse N1 (64 bytes), of an A64FX (256), and one that does not say.
+        // Registers of a Neoverse-N1 (64 bytes), of an A64FX (256), and one that does not say.
         for (ctr, refused) in [(0x8444_c004, None), (0x8644_c004, Some(256)), (0x8044_c004, None)] {
             let found = match check_granule(ctr) {
                 Ok(()) => None,

@@ -1,5 +1,5 @@
-//! Cache-line instructions of aarch64. Written from the Arm ARM (DDI 0487, C5.3 `DC CIVAC`); not
-//! run on such a machine yet, and the README says so.
+//! Cache-line instructions of aarch64. Written from the Arm ARM (DDI 0487, C5.3 `DC CIVAC`); never
+//! run on such a machine: see `deploy/docs/limits.md`.
 #![expect(unsafe_code, reason = "cache-line instructions have no safe form")]
 
 use core::arch::asm;
@@ -49,7 +49,7 @@ fn cache_type() -> u64 {
     ctr
 }
 
-/// The weaker fences, for litmus programs only: none of them is enough for a refresh (M3).
+/// The weaker fences, for litmus programs only: none of them is enough for a refresh (MEM-M3).
 pub(super) fn fence_of(kind: FenceKind) {
     match kind {
         FenceKind::None => {}

@@ -1,7 +1,7 @@
 //! Cache-line instructions of x86-64.
 //!
 //! `clflush` and `clflushopt` only *start* a write-back: what waits is `mfence`, for both. `sfence`
-//! and `lfence` are not enough for a refresh, a plain load passes the flush (rule M3).
+//! and `lfence` are not enough for a refresh, a plain load passes the flush (rule MEM-M3).
 #![expect(unsafe_code, reason = "cache-line instructions have no safe form")]
 
 use core::arch::asm;
@@ -64,7 +64,7 @@ fn offset(i: u64) -> usize {
     (i * LINE_BYTES) as usize
 }
 
-/// The weaker fences, for litmus programs only: none of them is enough for a refresh (M3).
+/// The weaker fences, for litmus programs only: none of them is enough for a refresh (MEM-M3).
 pub(super) fn fence_of(kind: FenceKind) {
     match kind {
         FenceKind::None => {}

@@ -1,7 +1,7 @@
 //! Typed lines and words: what may be published by this host, and what may only be observed.
 //!
 //! There is no way to write a line without publishing it, and no way to read one without a choice
-//! between `fresh` (M3) and `cached`.
+//! between `fresh` (MEM-M3) and `cached`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,10 +15,10 @@ use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};
 /// Bytes of a line that a record fills; the last eight hold its version and its CRC.
 const RECORD_BYTES: usize = 56;
 
-/// A record that fills one line but for its seal: exactly 56 bytes, checked when first used.
+/// A record that fills one line except for its seal: exactly 56 bytes, checked when first used.
 ///
 /// The seal is {version u32, CRC-32C u32} over the bytes, the version, the kind and the offset of
-/// the line: a torn, misplaced or foreign line is an error, never a value (M5).
+/// the line: a torn, misplaced or foreign line is an error, never a value (MEM-M5).
 ///
 /// # Example
 /// ```
@@ -120,7 +120,7 @@ fn crc_of(at: LineOffset, kind: u32, version: u32, words: &LineWords) -> u32 {
     crc
 }
 
-/// A line that this host, and no other, may write (M1).
+/// A line that this host, and no other, may write (MEM-M1).
 ///
 /// Had only from an [`OwnedArea`]. Clones write the same line: the threads and processes of one
 /// host must agree among themselves who writes, by a host-local lock.
@@ -130,7 +130,8 @@ pub struct OwnedLine<T> {
 }
 
 impl<T: Record> OwnedLine<T> {
-    pub(crate) fn new(at: LineOffset) -> Self {
+    #[doc(hidden)]
+    pub fn new(at: LineOffset) -> Self {
         Self { at, record: PhantomData }
     }
 
@@ -140,8 +141,8 @@ impl<T: Record> OwnedLine<T> {
         self.at
     }
 
-    /// Writes and publishes `value` as the next version (M2). After return every host that reads
-    /// the line fresh sees it.
+    /// Writes and publishes `value` as the next version (MEM-M2). After return every host that
+    /// reads the line fresh sees it.
     #[track_caller]
     pub fn publish(&self, fabric: &impl Fabric, value: &T) {
         self.write(fabric, value);
@@ -156,9 +157,9 @@ impl<T: Record> OwnedLine<T> {
         unseal(self.at, &fabric.read_line(self.at)).map(|(value, _)| value)
     }
 
-    /// A value of ours within whose write somebody died: what the line says, once `mend` has put it
-    /// right, if that is what its seal was made for. For writes that change little: who reads tries the
-    /// few values that there can be.
+    /// A value of ours in whose write a process died: what the line says, once `mend` has put it
+    /// right, if that is what its seal was made for. For writes that change little: who reads tries
+    /// the few values that there can be.
     pub fn own_mended(&self, fabric: &impl Fabric, mend: impl FnOnce(&mut T)) -> Option<T> {
         let mut words = fabric.read_line(self.at);
         let mut value = value_of(&words);
@@ -174,7 +175,8 @@ impl<T: Record> OwnedLine<T> {
     }
 
     #[track_caller]
-    pub(crate) fn write(&self, fabric: &impl Fabric, value: &T) {
+    #[doc(hidden)]
+    pub fn write(&self, fabric: &impl Fabric, value: &T) {
         fabric.write_line(self.at, &self.image(fabric, value));
     }
 
@@ -202,7 +204,7 @@ impl<T: Record> PeerLine<T> {
         self.at
     }
 
-    /// Refreshes the line, then reads it (M3): at least what was published before the call.
+    /// Refreshes the line, then reads it (MEM-M3): at least what was published before the call.
     ///
     /// # Errors
     /// [`LineError`]; a line that is being written reads as corrupt for a moment.
@@ -227,20 +229,21 @@ impl<T: Record> PeerLine<T> {
         LineRange::one(self.at)
     }
 
-    /// The line as its owner sees it. Only for code that argues why this host owns it (M1).
-    pub(crate) fn claim(&self) -> OwnedLine<T> {
+    #[doc(hidden)]
+    /// The line as its owner sees it. Only for code that argues why this host owns it (MEM-M1).
+    pub fn claim(&self) -> OwnedLine<T> {
         OwnedLine::new(self.at)
     }
 }
 
-/// A word that this host, and no other, may write: a single-writer register (M1, M5).
+/// A word that this host, and no other, may write: a single-writer register (MEM-M1, MEM-M5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnedWord {
     at: WordOffset,
 }
 
 impl OwnedWord {
-    /// Stores and publishes (M2).
+    /// Stores and publishes (MEM-M2).
     #[track_caller]
     pub fn publish(&self, fabric: &impl Fabric, value: u64) {
         fabric.store(self.at, value);
@@ -272,7 +275,7 @@ pub struct PeerWord {
 }
 
 impl PeerWord {
-    /// Refreshes the word's line, then loads it (M3).
+    /// Refreshes the word's line, then loads it (MEM-M3).
     #[track_caller]
     pub fn fresh(&self, fabric: &impl Fabric) -> u64 {
         fabric.refresh(LineRange::one(self.at.line()));
@@ -290,8 +293,9 @@ impl PeerWord {
         LineRange::one(self.at.line())
     }
 
-    /// The word as its owner sees it. Only for code that argues why this host owns it (M1).
-    pub(crate) fn claim(self) -> OwnedWord {
+    #[doc(hidden)]
+    /// The word as its owner sees it. Only for code that argues why this host owns it (MEM-M1).
+    pub fn claim(self) -> OwnedWord {
         OwnedWord { at: self.at }
     }
 }
@@ -303,8 +307,16 @@ pub struct OwnedArea {
 }
 
 impl OwnedArea {
-    pub(crate) fn new(lines: LineRange) -> Self {
+    #[doc(hidden)]
+    pub fn new(lines: LineRange) -> Self {
         Self { lines }
+    }
+
+    /// Lines of a memory without a region, which a test gives to one host.
+    #[cfg(feature = "sim")]
+    #[must_use]
+    pub fn in_test(lines: LineRange) -> Self {
+        Self::new(lines)
     }
 
     /// Number of lines.
@@ -344,14 +356,15 @@ impl OwnedArea {
     }
 }
 
-/// A run of lines that some host writes and everybody may read.
+/// A run of lines that one host writes and all hosts may read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerArea {
     lines: LineRange,
 }
 
 impl PeerArea {
-    pub(crate) fn new(lines: LineRange) -> Self {
+    #[doc(hidden)]
+    pub fn new(lines: LineRange) -> Self {
         Self { lines }
     }
 
@@ -385,8 +398,9 @@ impl PeerArea {
         part_of(self.lines, first, lines).map(Self::new)
     }
 
-    /// The area as its owner sees it. Only for code that argues why this host owns it (M1).
-    pub(crate) fn claim(self) -> OwnedArea {
+    #[doc(hidden)]
+    /// The area as its owner sees it. Only for code that argues why this host owns it (MEM-M1).
+    pub fn claim(self) -> OwnedArea {
         OwnedArea::new(self.lines)
     }
 }

@@ -107,7 +107,7 @@ impl Mapping {
     fn word(&self, offset_bytes: u64) -> *mut u64 {
         let inside = offset_bytes.checked_add(WORD_BYTES).is_some_and(|end| end <= self.bytes());
         assert!(inside, "word {offset_bytes:#x} is outside the mapping of {} bytes", self.bytes());
-        debug_assert!(offset_bytes.is_multiple_of(WORD_BYTES), "words are aligned (M5)");
+        debug_assert!(offset_bytes.is_multiple_of(WORD_BYTES), "words are aligned (MEM-M5)");
         // In range, so it fits an address.
         #[expect(clippy::cast_possible_truncation, reason = "usize is 64 bits, checked above")]
         self.raw.as_mut_ptr().wrapping_add(offset_bytes as usize).cast::<u64>()
@@ -117,7 +117,7 @@ impl Mapping {
     fn load(&self, offset_bytes: u64, order: Ordering) -> u64 {
         let word = self.word(offset_bytes);
         // SAFETY: in range and aligned (see `word`); the mapping lives as long as `self`; every
-        // process accesses shared words as 8-byte atomics only (M5).
+        // process accesses shared words as 8-byte atomics only (MEM-M5).
         unsafe { AtomicU64::from_ptr(word) }.load(order)
     }
 
@@ -157,7 +157,7 @@ impl MappedFabric {
     }
 
     /// The same memory, published with or without read-back. Without is right only where a fence
-    /// is known to wait for the device: [`qualify`](crate::qualify) decides.
+    /// is known to wait for the device: [`Visibility`](crate::region::Visibility) decides.
     #[must_use]
     pub fn with_read_back(self, read_back: ReadBack) -> Self {
         Self { read_back, ..self }
@@ -182,22 +182,23 @@ impl MappedFabric {
     }
 
     /// A fence of any kind, for litmus programs.
-    pub(crate) fn fence_of(&self, kind: FenceKind) {
+    pub fn fence_of(&self, kind: FenceKind) {
         cpu::fence_of(kind);
     }
 
     /// Asks for a line as a prefetcher would, for litmus programs.
-    pub(crate) fn prefetch(&self, at: LineOffset) {
+    pub fn prefetch(&self, at: LineOffset) {
         cpu::prefetch(self.line(at));
     }
 
     /// The processor's counter, after everything before and before everything after.
-    pub(crate) fn ticks(&self) -> u64 {
+    #[must_use]
+    pub fn ticks(&self) -> u64 {
         cpu::ticks()
     }
 
     /// Stores a line with one instruction; false where the processor has none.
-    pub(crate) fn write_whole_line(&self, at: LineOffset, words: &LineWords) -> bool {
+    pub fn write_whole_line(&self, at: LineOffset, words: &LineWords) -> bool {
         let has = cpu::has_whole_lines();
         if has {
             let line = self.line(at);
@@ -209,7 +210,8 @@ impl MappedFabric {
     }
 
     /// Loads a line with one instruction; `None` where the processor has none.
-    pub(crate) fn read_whole_line(&self, at: LineOffset) -> Option<LineWords> {
+    #[must_use]
+    pub fn read_whole_line(&self, at: LineOffset) -> Option<LineWords> {
         if !cpu::has_whole_lines() {
             return None;
         }
@@ -286,7 +288,7 @@ impl Fabric for MappedFabric {
             return;
         }
         // The flush dropped the line, so the load goes to the device and returns behind our write
-        // (M2). A later store of this thread cannot overtake a load on x86-64; later loads that
+        // (MEM-M2). A later store of this thread cannot overtake a load on x86-64; later loads that
         // matter come after the fence of their own refresh.
         for line in lines.iter() {
             std::hint::black_box(self.mapping.load(line.bytes(), Ordering::Relaxed));

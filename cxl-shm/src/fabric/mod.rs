@@ -6,33 +6,31 @@
 //! coherence, no atomic read-modify-write and no order between different lines. Within one host
 //! everything is coherent.
 //!
-//! - **M1 One writing host per line.** Ownership passes only through a published hand-over after
-//!   the old owner flushed. In code: an [`OwnedLine`] can be had only for a seat's own lines, under
-//!   a lock between hosts, or by the formatter.
-//! - **M2 Publish** = store, write the line back, full fence, and in *read-back mode* a load of
+//! - **MEM-M1 One writing host per line.** Ownership passes only through a published hand-over
+//!   after the old owner flushed. In code: an [`OwnedLine`] exists only for a seat's own lines,
+//!   under a lock between hosts, or by the formatter.
+//! - **MEM-M2 Publish** = store, write the line back, full fence, and in *read-back mode* a load of
 //!   the line. "A before B" needs a full publish of A before the store of B.
-//! - **M3 Refresh** = drop the line from this host's caches, full fence, then load. A plain load
-//!   may pass a flush that is not fenced with `mfence`.
-//! - **M4 Flag, then payload.** See the flag, fence, *then* refresh the payload, then read it.
-//! - **M5 Words are aligned 8 bytes**, one width per word, relaxed atomics on the host. Longer
+//! - **MEM-M3 Refresh** = drop the line from this host's caches, full fence, then load. A plain
+//!   load may pass a flush that is not fenced with `mfence`.
+//! - **MEM-M4 Flag, then payload.** See the flag, fence, *then* refresh the payload, then read it.
+//! - **MEM-M5 Words are aligned 8 bytes**, one width per word, relaxed atomics on the host. Longer
 //!   records carry a version and a CRC and are validated on every read. A reader never trusts an
 //!   offset it has not range-checked.
-//! - **M6 Payload and metadata never share a page**, and where a GPU copies, the CPU
+//! - **MEM-M6 Payload and metadata never share a page**, and where a GPU copies, the CPU
 //!   loads payload for its checksum alone, refreshed as for any load.
-//! - **M7 No read-modify-write on shared lines.** [`Fabric`] has none, so it does not compile.
+//! - **MEM-M7 No read-modify-write on shared lines.** [`Fabric`] has none, so it does not compile.
 //!   Words in a host's own DRAM have one: [`HostMemory`].
-//! - **M8 Attach, detach and take-over flush** the metadata this host may hold.
-//! - **M9 Payload visibility is a property of the platform.** A DMA engine may leave its writes in
-//!   the writing host's cache (DDIO) or read through the reading host's. Until a platform has been
-//!   measured the writer writes payload back and the reader drops it from its caches, always.
+//! - **MEM-M8 Attach, detach and take-over flush** the metadata this host may hold.
+//! - **MEM-M9 Payload visibility is a property of the platform.** A DMA engine may leave its writes
+//!   in the writing host's cache (DDIO) or read through the reading host's. Until a platform has
+//!   been measured the writer writes payload back and the reader drops it from its caches, always.
 //!
 //! # The lemma that all protocols rest on
 //!
-//! Under M1 to M3 an 8-byte word with one writing host is a linearizable single-writer register.
-//! Every algorithm proved for such registers may be used; nothing more may be assumed.
+//! Under MEM-M1 to MEM-M3 an 8-byte word with one writing host is a linearizable single-writer
+//! register. Every algorithm proved for such registers may be used; nothing more may be assumed.
 
-#[cfg(any(test, feature = "proof"))]
-pub mod explored;
 mod flush;
 #[cfg(target_arch = "aarch64")]
 mod flush_aarch64;
@@ -41,17 +39,18 @@ mod flush_x86_64;
 mod host_memory;
 mod line;
 mod mapped;
+mod parts;
 mod publish_batch;
-mod shadowed;
-pub mod simulated;
 
 pub use flush::{FenceKind, FlushError, FlushKind, ReadBack};
 pub use host_memory::HostMemory;
 pub(crate) use line::unseal;
 pub use line::{LineError, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
 pub use mapped::{MapError, MappedFabric, MappedHostMemory, Mapping};
+#[doc(hidden)]
+pub use parts::PART_LINES;
+pub(crate) use parts::publish_in_parts;
 pub use publish_batch::{PublishBatch, publish_all, refresh_all};
-pub use shadowed::ShadowedFabric;
 
 use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};
 
@@ -64,8 +63,8 @@ pub type LineWords = [u64; LINE_WORDS];
 /// host last refreshed it, may make a store visible to others at any time after it was issued,
 /// and must make it visible no later than the end of a [`publish`](Self::publish) of its line.
 ///
-/// Offsets outside the memory are a bug of the caller: every offset that came from shared memory
-/// is range-checked before it gets here (M5). Implementations stop the program rather than touch
+/// Offsets outside the memory are a bug of the caller: every offset that came from shared memory is
+/// range-checked before it gets here (MEM-M5). Implementations stop the program rather than touch
 /// anything else.
 ///
 /// The methods are `#[track_caller]`: the place in the source that publishes or refreshes is the
@@ -73,8 +72,9 @@ pub type LineWords = [u64; LINE_WORDS];
 ///
 /// # Example
 /// ```
-/// use cxl_shm::fabric::{Fabric, simulated::SimulatedRack};
+/// use cxl_shm::fabric::Fabric;
 /// use cxl_shm::units::{LineOffset, LineRange};
+/// use cxl_shm::verify::simulated::SimulatedRack;
 ///
 /// let rack = SimulatedRack::sticky(2, 4096);
 /// let (writer, reader) = (rack.host(0), rack.host(1));
@@ -83,9 +83,9 @@ pub type LineWords = [u64; LINE_WORDS];
 ///
 /// assert_eq!(reader.load(word), 0);          // now cached by the reader
 /// writer.store(word, 7);
-/// writer.publish(LineRange::one(line));      // M2
+/// writer.publish(LineRange::one(line));      // MEM-M2
 /// assert_eq!(reader.load(word), 0);          // stale: nobody told the reader
-/// reader.refresh(LineRange::one(line));      // M3
+/// reader.refresh(LineRange::one(line));      // MEM-M3
 /// assert_eq!(reader.load(word), 7);
 /// ```
 pub trait Fabric {
@@ -99,10 +99,10 @@ pub trait Fabric {
     #[track_caller]
     fn store(&self, at: WordOffset, value: u64);
 
-    /// Loads a line, possibly stale, word by word: it may be torn between words (M5).
+    /// Loads a line, possibly stale, word by word: it may be torn between words (MEM-M5).
     fn read_line(&self, at: LineOffset) -> LineWords;
 
-    /// Stores a line, word by word: a reader may see it torn between words (M5). Not published.
+    /// Stores a line, word by word: a reader may see it torn between words (MEM-M5). Not published.
     #[track_caller]
     fn write_line(&self, at: LineOffset, words: &LineWords);
 
@@ -119,12 +119,12 @@ pub trait Fabric {
     #[track_caller]
     fn fence(&self);
 
-    /// Waits until the lines are known to have reached the device: the read-back of M2. Does
+    /// Waits until the lines are known to have reached the device: the read-back of MEM-M2. Does
     /// nothing where the platform is qualified to need none.
     #[track_caller]
     fn read_back(&self, lines: LineRange);
 
-    /// M2. After return every host that refreshes the lines sees at least these values.
+    /// MEM-M2. After return every host that refreshes the lines sees at least these values.
     #[track_caller]
     fn publish(&self, lines: LineRange) {
         self.write_back(lines);
@@ -132,7 +132,7 @@ pub trait Fabric {
         self.read_back(lines);
     }
 
-    /// M3. After return the next load of each line sees at least what was published before.
+    /// MEM-M3. After return the next load of each line sees at least what was published before.
     #[track_caller]
     fn refresh(&self, lines: LineRange) {
         self.invalidate(lines);

@@ -6,7 +6,7 @@ use crate::units::{LineOffset, LineRange};
 
 /// Lines and words that become visible together, at the latest when the batch is published.
 ///
-/// There is no order between the members of a batch: "A before B" is two batches (M2).
+/// There is no order between the members of a batch: "A before B" is two batches (MEM-M2).
 ///
 /// # Example
 /// ```
@@ -44,13 +44,13 @@ impl<'f, F: Fabric> PublishBatch<'f, F> {
     }
 
     /// Adds a line that was sealed before: an image of a redo record. Only for code that argues
-    /// why this host owns it (M1).
+    /// why this host owns it (MEM-M1).
     pub(crate) fn image(&mut self, at: LineOffset, words: &LineWords) {
         self.fabric.write_line(at, words);
         self.add(at);
     }
 
-    /// Publishes all of it with one fence (M2).
+    /// Publishes all of it with one fence (MEM-M2).
     #[track_caller]
     pub fn publish(mut self) {
         let lines = std::mem::take(&mut self.lines);
@@ -83,7 +83,7 @@ impl<F: Fabric> Drop for PublishBatch<'_, F> {
     }
 }
 
-/// Refreshes all `lines` with one fence (M3). The next `cached` read of each sees at least what
+/// Refreshes all `lines` with one fence (MEM-M3). The next `cached` read of each sees at least what
 /// was published before the call.
 #[track_caller]
 pub fn refresh_all<F: Fabric>(fabric: &F, lines: impl IntoIterator<Item = LineRange>) {
@@ -97,9 +97,9 @@ pub fn refresh_all<F: Fabric>(fabric: &F, lines: impl IntoIterator<Item = LineRa
     }
 }
 
-/// Publishes what this host's caches hold of all `lines`, whoever of the host wrote it, with one
-/// fence (M2). After return nothing of it can reach the device any more: it has, or was published
-/// before.
+/// Publishes what this host's caches hold of all `lines`, whichever process of the host wrote it,
+/// with one fence (MEM-M2). After return nothing of it can reach the device any more: it has, or
+/// was published before.
 #[track_caller]
 pub fn publish_all<F: Fabric>(fabric: &F, lines: impl IntoIterator<Item = LineRange>) {
     let lines: Vec<LineRange> = lines.into_iter().collect();

@@ -1,34 +1,35 @@
-//! Intents: an update under a lock is redone or never seen (rule L2).
+//! Intents: an update under a lock is redone or never seen (rule LOCK-L2).
 //!
-//! A holder publishes what it is about to write, writes it, publishes it, then closes the intent
-//! and only then releases. When it dies on the way, whoever recovers finds the intent open and
-//! writes the same again, any number of times.
+//! A holder publishes what it is about to write, writes it, publishes it, closes the intent, and
+//! only then releases the lock. When the holder dies on the way, its recoverer finds the intent
+//! open and writes the same again, any number of times.
 //!
 //! ```text
 //! line 0      head, sealed: open, lock, number of images, their CRC-32C, the lines they are for
 //! lines 1..8  images: the new contents of those lines, each with the seal of its target
 //! ```
 //!
-//! Head and images are published together, in any order. A head that is torn, or does not fit its
-//! images, is that of a holder which died before its intent was published: then nothing else was
-//! written yet. Targets are numbers of lines within what the lock guards, so an intent, whatever
-//! is in it, can reach nothing else (M5), but for one line: the first of a chunk that it gives to a
-//! heap, which is made to say that nobody has built the chunk. Written under the open intent it is
-//! never left in the caches of a host that does not get the chunk after all (M1).
+//! Head and images are published together, in any order. A head that is torn, or does not match its
+//! images, belongs to a holder that died before its intent was published. Such a holder had written
+//! nothing else. Targets are numbers of lines within what the lock guards. So an intent, whatever
+//! it contains, can reach nothing else (MEM-M5), with one exception: the first line of a chunk that
+//! it gives to a heap. That line is made to say that no node has built the chunk. It is written
+//! under the open intent, so it never stays in the caches of a host that does not get the chunk
+//! after all (MEM-M1).
 
 use crc_fast::CrcAlgorithm;
 
-use crate::alloc::heap::{self, HEAP_PURPOSE};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{
     Fabric, HostMemory, LineWords, OwnedArea, PeerArea, PeerLine, PublishBatch, Record, unseal,
 };
 use crate::layout::{
-    CHUNK_LOCK, ChunkEntry, ChunkState, HeapHeader, INTENT_IMAGES, INTENT_LINES, INTENTS,
-    IntentRecord, LOCK_TABLE_LOCK, Layout, PROFILE_LOCK, ROOT_LOCK, settle_superblock,
+    CHUNK_LOCK, ChunkEntry, ChunkState, HEAP_PURPOSE, HeapHeader, INTENT_IMAGES, INTENT_LINES,
+    INTENTS, IntentRecord, LOCK_TABLE_LOCK, Layout, PROFILE_LOCK, ROOT_LOCK, header,
+    settle_superblock,
 };
-use crate::member::Seat;
 use crate::mutant::{self, Mutant};
+use crate::node::Seat;
 use crate::units::{ChunkId, LineOffset, LineRange, LockId, NodeId};
 
 /// The lines that `lock` guards: the only ones that an intent under it may write.
@@ -41,12 +42,13 @@ fn guarded(layout: &Layout, lock: LockId) -> Option<LineRange> {
     }
 }
 
+#[doc(hidden)]
 /// An update of up to [`INTENT_IMAGES`] lines that a lock guards: all of them, or none.
 ///
-/// The caller holds the lock and has refreshed the lines that it adds (L1).
+/// The caller holds the lock and has refreshed the lines that it adds (LOCK-L1).
 #[derive(Debug)]
 #[must_use = "nothing is written before `commit`"]
-pub(crate) struct Update {
+pub struct Update {
     lock: LockId,
     guarded: LineRange,
     targets: Vec<u32>,
@@ -54,37 +56,35 @@ pub(crate) struct Update {
 }
 
 impl Update {
+    #[doc(hidden)]
     /// An update under `lock`, one of the region's own that guards something.
-    pub(crate) fn new(layout: &Layout, lock: LockId) -> Self {
+    pub fn new(layout: &Layout, lock: LockId) -> Self {
         let guarded = guarded(layout, lock).expect("updates are made under the locks that guard");
         Self { lock, guarded, targets: Vec::new(), images: Vec::new() }
     }
 
+    #[doc(hidden)]
     /// Adds the next version of a line.
     ///
     /// # Panics
     /// When the lock does not guard the line, or there are more lines than an intent holds: both
     /// are bugs of the caller.
-    pub(crate) fn line<T: Record>(
-        mut self,
-        fabric: &impl Fabric,
-        line: PeerLine<T>,
-        value: &T,
-    ) -> Self {
+    pub fn line<T: Record>(mut self, fabric: &impl Fabric, line: PeerLine<T>, value: &T) -> Self {
         assert!(self.targets.len() < INTENT_IMAGES, "an intent holds {INTENT_IMAGES} lines");
         let from_start = line.at().bytes().checked_sub(self.guarded.start().bytes());
         let index = from_start.map(|bytes| bytes / crate::units::LINE_BYTES);
         let index = index.filter(|index| *index < self.guarded.lines());
         let target = index.and_then(|index| u32::try_from(index).ok());
         self.targets.push(target.expect("the lock guards the lines of its updates"));
-        // M1: the lock makes us the one writer of the line.
+        // MEM-M1: the lock makes us the one writer of the line.
         self.images.push(line.claim().image(fabric, value));
         self
     }
 
+    #[doc(hidden)]
     /// Carries the update out: intent, lines, close. After return every host that reads the lines
     /// fresh sees all of it.
-    pub(crate) fn commit<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+    pub fn commit<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
         let Self { lock, guarded: _, targets, images } = self;
         let intent = seat.intent(lock);
         open(&intent, fabric, lock, &targets, &images);
@@ -96,7 +96,7 @@ impl Update {
 }
 
 /// Writes one entry of the chunk table. The caller holds [`CHUNK_LOCK`] and has refreshed the
-/// entry (L1).
+/// entry (LOCK-L1).
 pub(crate) fn set_chunk<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
@@ -108,12 +108,12 @@ pub(crate) fn set_chunk<F: Fabric, H: HostMemory>(
     update.line(fabric, layout.chunk_entry(chunk), entry).commit(seat, fabric);
 }
 
-/// Redoes and closes the intent that this node has open under `lock`, if any. The node still
-/// holds the lock in the eyes of everybody else.
+/// Redoes and closes the intent that this node has open under `lock`, if any. The node still holds
+/// the lock in the eyes of all others.
 pub(crate) fn redo_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
     if lock == PROFILE_LOCK {
         // Not an intent: slots and word are whole by themselves. But what a dead holder left in
-        // this host's caches must not come after the next holder's work (M1).
+        // this host's caches must not come after the next holder's work (MEM-M1).
         settle_superblock(fabric);
     } else if seat.has_intent(lock) {
         // Our own lines: the processes of a host see each other's last values.
@@ -124,9 +124,9 @@ pub(crate) fn redo_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, loc
 /// As [`redo_own`], for what a process of this host left that died, or a former life of it.
 pub(crate) fn recover_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
     if seat.has_intent(lock) {
-        // It may be closed in our caches only. Were our host lost after others have changed the same
-        // lines, its recoverer would find it open, and undo what they did. It is written back when it
-        // leaves the caches, and read back by the load that follows.
+        // It may be closed in our caches only. Were our host lost after others have changed the
+        // same lines, its recoverer would find it open, and undo what they did. It is written back
+        // when it leaves the caches, and read back by the load that follows.
         fabric.refresh(head_of(&seat.intent(lock)).range());
     }
     redo_own(seat, fabric, lock);
@@ -145,13 +145,13 @@ pub(crate) fn is_any_open<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) 
 /// Redoes and closes every intent that `dead` left open; how many were redone.
 ///
 /// Called by the one recoverer of a node after its fence, while the node still holds its locks in
-/// the eyes of everybody else (redo, close, release, in that order), and again by the next one
-/// when the recoverer dies on the way.
+/// the eyes of all others (redo, close, release, in that order), and again by the next one when the
+/// recoverer dies on the way.
 pub(crate) fn redo_of_dead<F: Fabric>(layout: &Layout, fabric: &F, dead: NodeId) -> usize {
     let intents = layout.intents(dead);
-    // M3: the dead wrote them, not we.
+    // MEM-M3: the dead wrote them, not we.
     fabric.refresh(intents.range());
-    // M1: after the fence nobody writes the lines of the dead but its one recoverer.
+    // MEM-M1: after the fence nobody writes the lines of the dead but its one recoverer.
     let intents = intents.claim();
     let locks = u32::try_from(INTENTS).map_or(0..0, |locks| 0..locks).map(LockId);
     locks
@@ -180,8 +180,9 @@ fn redo<F: Fabric>(layout: &Layout, fabric: &F, lock: LockId, intent: &OwnedArea
         head.publish(fabric, &IntentRecord::closed());
     }
     if whole {
-        // Whoever opened it may have died before it was published, and left it in our caches only.
-        // Were our host lost while we write, nobody would find it to complete what has arrived.
+        // The holder that opened it may have died before it was published, and left it in our
+        // caches only. Were our host lost while we write, nobody would find it to complete what has
+        // arrived.
         let written = intent.part(0, 1 + targets.len() as u64);
         written.into_iter().for_each(|lines| fabric.publish(lines.range()));
         write(layout, fabric, lock, targets, &images);
@@ -222,7 +223,7 @@ fn write<F: Fabric>(
         if let Some(line) = guarded.part(u64::from(*target), 1) {
             if let Some(header) = header_of_new_heap(layout, lock, ChunkId(*target), image) {
                 // Before the entry: the processes of a host that see whose the chunk is see this.
-                // M1: under the lock, the chunk becomes this node's, or the node's it recovers.
+                // MEM-M1: under the lock, the chunk becomes this node's, or the node's it recovers.
                 batch.line(header.claim(), &HeapHeader::unbuilt());
             }
             batch.image(line.range().start(), image);
@@ -232,8 +233,8 @@ fn write<F: Fabric>(
     batch.publish();
 }
 
-/// The header of the chunk that an image gives to a heap. Whatever was there before, that of a former
-/// heap of the same node among it, must not count for one.
+/// The header of the chunk that an image gives to a heap. Whatever was there before, that of a
+/// former heap of the same node among it, must not count for one.
 fn header_of_new_heap(
     layout: &Layout,
     lock: LockId,
@@ -243,7 +244,7 @@ fn header_of_new_heap(
     let chunk = layout.chunk_id(chunk.0).filter(|_| lock == CHUNK_LOCK)?;
     let (entry, _) = unseal::<ChunkEntry>(layout.chunk_entry(chunk).at(), image).ok()?;
     match entry.state()? {
-        ChunkState::Owned { purpose: HEAP_PURPOSE, .. } => Some(heap::header(layout.chunk(chunk))),
+        ChunkState::Owned { purpose: HEAP_PURPOSE, .. } => Some(header(layout.chunk(chunk))),
         ChunkState::Owned { .. } | ChunkState::Free => None,
     }
 }

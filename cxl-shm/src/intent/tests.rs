@@ -4,10 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::SystemClock;
-use crate::fabric::simulated::{Schedule, Settings, SimulatedHost, SimulatedRack};
+use crate::host::{HostIdentity, HostTier, ProcLiveness, ProcessIdentity};
 use crate::layout::{ChunkState, Geometry, Superblock, format_superblock};
-use crate::member::{HostIdentity, HostTier, Member, ProcLiveness, ProcessIdentity};
+use crate::node::Member;
 use crate::units::Incarnation;
+use crate::verify::simulated::{Schedule, Settings, SimulatedHost, SimulatedRack};
 
 const LINES: u32 = 5;
 
@@ -43,7 +44,7 @@ fn join(
     rack: &SimulatedRack,
     geometry: &Geometry,
     host: u16,
-) -> Member<SimulatedHost, crate::fabric::simulated::SimulatedHostMemory> {
+) -> Member<SimulatedHost, crate::verify::simulated::SimulatedHostMemory> {
     let memory = rack.host_memory(usize::from(host), HostTier::words_of(geometry));
     let identity = HostIdentity::simulated(u64::from(host));
     let me = ProcessIdentity::current().unwrap();

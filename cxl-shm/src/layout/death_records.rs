@@ -6,7 +6,7 @@ use static_assertions::assert_eq_size;
 use crate::fabric::Record;
 use crate::units::{Incarnation, NodeId};
 
-/// One question that hosts agree on: who recovers this life of a node slot?
+/// One question that hosts agree on: which node recovers this life of a node slot?
 ///
 /// Ordered: a later case makes every earlier one of the slot moot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -17,10 +17,10 @@ pub struct Case {
     pub appointment: u32,
 }
 
-/// The answer: who recovers.
+/// The answer: the recoverer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Appointment {
-    /// Who was appointed.
+    /// The appointed recoverer.
     pub recoverer: NodeId,
     /// In which of its lives.
     pub incarnation: Incarnation,
@@ -141,7 +141,7 @@ impl BallotRecord {
 pub enum RecoveryStep {
     /// Nothing keeps the dead host from writing yet: nothing of it is touched.
     Unfenced,
-    /// It can write no more. From here on its lines are the recoverer's (M1).
+    /// It can write no more. From here on its lines are the recoverer's (MEM-M1).
     Fenced,
     /// Its open intents are redone and closed.
     Redone,
@@ -260,7 +260,7 @@ impl RecoveryRecord {
     }
 }
 
-// A record fills its line but for the seal.
+// A record fills its line except for the seal.
 assert_eq_size!(BallotRecord, [u8; 56]);
 assert_eq_size!(RecoveryRecord, [u8; 56]);
 

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use static_assertions::assert_eq_size;
 
-use crate::fabric::Record;
-use crate::units::{Incarnation, NodeId};
+use crate::fabric::{PeerLine, Record};
+use crate::units::{Extent, Incarnation, LineRange, NodeId};
 
 /// Whose heap has built the chunk: a host finds here, through its own caches, whether what the
 /// chunk's lines say of pages and slots is its own, and others find the life that an object of the
@@ -45,3 +45,12 @@ impl HeapHeader {
 }
 
 assert_eq_size!(HeapHeader, [u8; 56]);
+
+/// "OBJ" in the upper half of a chunk's purpose word: what it is to the chunk table.
+pub const HEAP_PURPOSE: u64 = (u32::from_le_bytes(*b"OBJ\0") as u64) << 32;
+
+#[doc(hidden)]
+/// The first line of a chunk of a heap.
+pub fn header(chunk: Extent) -> PeerLine<HeapHeader> {
+    PeerLine::new(LineRange::covering(chunk).start())
+}

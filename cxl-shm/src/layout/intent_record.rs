@@ -7,12 +7,12 @@ use super::INTENT_LINES;
 use crate::fabric::Record;
 use crate::units::LockId;
 
-/// Images that a redo record can hold: the lines of its intent but for the head.
+/// Images that a redo record can hold: the lines of its intent except for the head.
 pub const INTENT_IMAGES: usize = 7;
 const _: () = assert!(INTENT_IMAGES as u64 + 1 == INTENT_LINES, "a head, and the images");
 
-/// Head of a redo record (rule L2): which lines of what its lock guards are being written. Their
-/// new contents, the images, are the lines behind it.
+/// Head of a redo record (rule LOCK-L2): which lines of what its lock guards are being written.
+/// Their new contents, the images, are the lines behind it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct IntentRecord {

@@ -62,5 +62,5 @@ fn place(lock: LockId) -> (usize, u64) {
     ((index / u64::BITS) as usize, 1 << (index % u64::BITS))
 }
 
-// A record fills its line but for the seal.
+// A record fills its line except for the seal.
 assert_eq_size!(LockSet, [u8; 56]);

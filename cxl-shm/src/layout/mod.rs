@@ -8,8 +8,8 @@
 //! +--------------------------------------------------------------------------+
 //! | node page 0 | node page 1 | ...          identity, heartbeat, host name, |  node i
 //! |                                          manager claim, summary, arrival,|
-//! |                                          chunks asked for, guardian       |
-//! |   and its door: a knock, a mark a host                                   |  whoever comes
+//! |                                          chunks asked for, reclaimer       |
+//! |   and its door: a knock, a mark a host                                   |  joining hosts
 //! | intents 0   | intents 1   | ...          redo records, 8 lines per lock  |  node i
 //! | ballots 0   | ballots 1   | ...          two lines per node              |  node i
 //! | recoveries 0| recoveries 1| ...          two lines per node              |  node i
@@ -31,10 +31,10 @@
 //! +--------------------------------------------------------------------------+
 //! ```
 //!
-//! Each part of each writer starts on a page of its own, so that no line ever has two writing
-//! hosts (M1) and payload shares no page with metadata (M6). Who comes for a slot that nobody owns
-//! writes at its door: a knock and marks, a line for each of these words, and beside each mark a record of
-//! whose it is (`member/door.rs`).
+//! Each part of each writer starts on a page of its own, so that no line ever has two writing hosts
+//! (MEM-M1) and payload shares no page with metadata (MEM-M6). A host that joins a vacant slot
+//! writes at its door: a knock and marks, a line for each of these words, and beside each mark a
+//! record of whose it is (`lifecycle/claim.rs`).
 
 mod death_records;
 mod heap_records;
@@ -42,11 +42,15 @@ mod intent_record;
 mod lock_set;
 mod profile;
 mod records;
+mod region_kind;
 mod root_records;
 mod superblock;
+mod twin;
 
 pub use death_records::{Appointment, BallotRecord, Case, RecoveryRecord, RecoveryStep};
-pub use heap_records::HeapHeader;
+#[doc(hidden)]
+pub use heap_records::header;
+pub use heap_records::{HEAP_PURPOSE, HeapHeader};
 pub use intent_record::{INTENT_IMAGES, IntentRecord};
 pub use lock_set::LockSet;
 pub use profile::{FenceEvidence, PayloadPolicy, Platform, PlatformProfile};
@@ -54,12 +58,14 @@ pub(crate) use records::DoorHost;
 pub use records::{
     Arrival, ChunkEntry, ChunkState, HostName, Machine, ManagerClaim, NodeLine, NodeState,
 };
+pub use region_kind::RegionKind;
 pub use root_records::{ROOT_NAME_BYTES_MAX, RootHead, RootName, RootState, root_name_hash};
 pub use superblock::{
     FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
-    read_superblock,
+    read_superblock, replace_profile,
 };
-pub(crate) use superblock::{SuperblockWatch, replace_profile, settle_superblock};
+pub(crate) use superblock::{SuperblockWatch, settle_superblock};
+pub(crate) use twin::{OwnedTwin, PeerTwin, Unreadable};
 
 use crate::fabric::{PeerArea, PeerLine, PeerWord};
 use crate::units::{
@@ -67,7 +73,7 @@ use crate::units::{
     PAGE_BYTES,
 };
 
-/// Lock that guards the chunk table. Lock 2 is for the formatting of segments (L3); locks from
+/// Lock that guards the chunk table. Lock 2 is for the formatting of segments (LOCK-L3); locks from
 /// [`FIRST_FREE_LOCK`] on are for users.
 pub const CHUNK_LOCK: LockId = LockId(1);
 /// First lock that this crate does not use itself.
@@ -112,7 +118,7 @@ const LINE_SUMMARY: u64 = 5;
 const LINE_ARRIVAL: u64 = 6;
 const LINE_CHUNK_DEMAND: u64 = 7;
 const LINE_KNOCK: u64 = 8;
-const LINE_GUARDIAN: u64 = 9;
+const LINE_RECLAIMER: u64 = 9;
 const LINE_DOOR_MARKS: u64 = 16;
 const LINE_DOOR_HOSTS: u64 = LINE_DOOR_MARKS + DOOR_MARKS;
 /// Marks at the door of a node slot, each for one host.
@@ -236,7 +242,7 @@ impl Layout {
     /// exhaustively has to be small.
     ///
     /// # Errors
-    /// As [`Self::new`], but for the counts of nodes and locks, which the caller has checked.
+    /// As [`Self::new`], except for the counts of nodes and locks, which the caller has checked.
     pub(crate) fn with_counts_unchecked(geometry: Geometry) -> Result<Self, GeometryError> {
         let Geometry { region_bytes, nodes, locks, chunk_bytes, area_lines, host_words } = geometry;
         if !chunk_bytes.is_power_of_two() || chunk_bytes < CHUNK_BYTES_MIN {
@@ -368,6 +374,12 @@ impl Layout {
         extent(self.chunks_at + u64::from(chunk.0) * bytes, bytes)
     }
 
+    /// The lines of `chunk`.
+    #[must_use]
+    pub fn chunk_area(&self, chunk: ChunkId) -> PeerArea {
+        PeerArea::new(LineRange::covering(self.chunk(chunk)))
+    }
+
     /// The chunk that holds all of `extent`; `None` when none does.
     #[must_use]
     pub fn chunk_of(&self, extent: Extent) -> Option<ChunkId> {
@@ -414,15 +426,15 @@ impl Layout {
         word(self.node_page(node), LINE_SUMMARY * LINE_WORDS as u64)
     }
 
-    /// A copy of the last new request of a node: the word after its summary, in one line, so that a lock
-    /// manager polls both at once.
+    /// A copy of the last new request of a node: the word after its summary, in one line, so that a
+    /// lock manager polls both at once.
     pub(crate) fn request_copy(&self, node: NodeId) -> PeerWord {
         word(self.node_page(node), LINE_SUMMARY * LINE_WORDS as u64 + 1)
     }
 
     /// The incarnation that a process has claimed which found the former inhabitant of the slot
-    /// gone, on the same machine: from then on nobody else may begin to recover that one. An [`Arrival`]
-    /// in one word.
+    /// gone, on the same machine: from then on nobody else may begin to recover that one. An
+    /// [`Arrival`] in one word.
     #[must_use]
     pub fn arrival(&self, node: NodeId) -> PeerWord {
         word(self.node_page(node), LINE_ARRIVAL * LINE_WORDS as u64)
@@ -434,11 +446,11 @@ impl Layout {
         word(self.node_page(node), LINE_CHUNK_DEMAND * LINE_WORDS as u64)
     }
 
-    /// Whose guardian the host of a node is, if anybody's: a [`Guardian`](crate::member::Guardian) in
-    /// one word.
+    /// The node whose reclaimer the host of a node is, if any: a
+    /// [`Reclaimer`](crate::lifecycle::Reclaimer) in one word.
     #[must_use]
-    pub fn guardian(&self, node: NodeId) -> PeerWord {
-        word(self.node_page(node), LINE_GUARDIAN * LINE_WORDS as u64)
+    pub fn reclaimer(&self, node: NodeId) -> PeerWord {
+        word(self.node_page(node), LINE_RECLAIMER * LINE_WORDS as u64)
     }
 
     /// Who came last for the slot of a node, and for which incarnation: the one word that several
@@ -465,7 +477,8 @@ impl Layout {
     }
 
     /// All marks at the door of a node's slot, a word a line, which says which host comes, or has
-    /// come, for which incarnation; and after them, as many lines, each host in full. For one refresh.
+    /// come, for which incarnation; and after them, as many lines, each host in full. For one
+    /// refresh.
     #[must_use]
     pub fn door(&self, node: NodeId) -> LineRange {
         LineRange::new(self.node_page_line(node, LINE_DOOR_MARKS), 2 * DOOR_MARKS)
@@ -578,10 +591,10 @@ impl Layout {
         PeerArea::new(lines(at, self.geometry.area_lines))
     }
 
-    /// Every line before the chunks that only `node` writes, and its door. The one list of them: what a
-    /// host drops from its caches when it joins (M8), and what it flushes when it leaves. A seat gives
-    /// access to these lines alone ([`Self::is_owned_by`]), so nothing that is not refreshed at joining
-    /// is ever read as one's own.
+    /// Every line before the chunks that only `node` writes, and its door. The one list of them:
+    /// what a host drops from its caches when it joins (MEM-M8), and what it flushes when it
+    /// leaves. A seat gives access to these lines alone ([`Self::is_owned_by`]), so nothing that is
+    /// not refreshed at joining is ever read as one's own.
     pub fn owned_by(&self, node: NodeId) -> impl Iterator<Item = LineRange> + use<> {
         let rings = u64::from(node.0) * u64::from(self.geometry.nodes);
         let ring_lines = u64::from(self.geometry.nodes) * FREE_RING_LINES;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
 
+use super::region_kind::RegionKind;
 use crate::fabric::{FlushKind, ReadBack, Record};
-use crate::region::RegionKind;
 
 /// What the visibility of memory depends on: two hosts with equal platforms behave alike.
 ///
@@ -49,7 +49,7 @@ impl FenceEvidence {
     }
 }
 
-/// What has to be flushed so that payload of a DMA engine is seen (M9). The host engine always
+/// What has to be flushed so that payload of a DMA engine is seen (MEM-M9). The host engine always
 /// flushes on both sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PayloadPolicy {

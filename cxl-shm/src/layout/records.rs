@@ -31,8 +31,8 @@ pub enum NodeState {
     Joined,
     /// Has left in order: it holds nothing.
     Left,
-    /// Was declared dead, fenced and recovered: it holds nothing. Written by who recovered it, to
-    /// whom the fence passed its lines (M1), as the last of its writes to them.
+    /// Was declared dead, fenced and recovered: it holds nothing. The recoverer writes this last:
+    /// fencing passed the lines of the node to it (MEM-M1).
     Dead,
 }
 
@@ -206,15 +206,15 @@ impl ManagerClaim {
     }
 }
 
-/// Which life of a node slot a process has come for that found the one before it gone. One word that checks
-/// itself: a life that nobody came for would be declared dead, with all before it.
+/// Which life of a node slot a process has come for that found the one before it gone. One word
+/// that checks itself: a life that nobody came for would be declared dead, with all before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
     /// Nobody has come so yet.
     Nobody,
     /// Of this life, the last one.
     Life(Incarnation),
-    /// The word is damaged: somebody may have come.
+    /// The word is damaged: a host may have arrived.
     Damaged,
 }
 
@@ -302,7 +302,7 @@ impl ChunkEntry {
     }
 }
 
-// A record fills its line but for the seal.
+// A record fills its line except for the seal.
 assert_eq_size!(NodeLine, [u8; 56]);
 assert_eq_size!(HostName, [u8; 56]);
 assert_eq_size!(DoorHost, [u8; 56]);

@@ -4,7 +4,7 @@
 //! The formatter writes the selector last, and nobody writes it again. What changes later (the
 //! platform profile) is written whole into the other slot and published before the word names it,
 //! so a crash in between leaves the old slot in force. It is a word and not a record because a
-//! word never tears (M5): were it torn by the death of its writer, the region would be lost.
+//! word never tears (MEM-M5): were it torn by the death of its writer, the region would be lost.
 
 use std::fmt;
 
@@ -185,12 +185,12 @@ pub enum SuperblockError {
         bytes: u64,
     },
     /// No superblock there.
-    #[error("this is not a Rackline region; make it one with `rackline format`")]
+    #[error("this is not a Rackline region; format it with `rackline format`")]
     NotOurs,
     /// A superblock of another version.
     #[error(
         "the region has format version {found}, this program knows {FORMAT_VERSION}; use the \
-         program that made it, or make it anew with `rackline format --force`"
+         program that made it, or format it again with `rackline format --force`"
     )]
     OtherVersion {
         /// Version found.
@@ -198,8 +198,8 @@ pub enum SuperblockError {
     },
     /// The region was made for memory of another size.
     #[error(
-        "the region was formatted for {formatted_bytes} bytes but the memory has {bytes}; give \
-         the device its size back, or make the region anew with `rackline format --force`"
+        "the region was formatted for {formatted_bytes} bytes but the memory has {bytes}; give the \
+         device its size back, or format the region again with `rackline format --force`"
     )]
     WrongSize {
         /// Size of the memory.
@@ -208,15 +208,18 @@ pub enum SuperblockError {
         formatted_bytes: u64,
     },
     /// A damaged superblock.
-    #[error("the superblock is damaged ({0}); make the region anew with `rackline format --force`")]
+    #[error(
+        "the superblock is damaged ({0}); format the region again with `rackline format --force`"
+    )]
     Damaged(LineError),
     /// Its parts contradict each other.
     #[error(
-        "the superblock contradicts itself; make the region anew with `rackline format --force`"
+        "the fields of the superblock contradict each other; format the region again with \
+         `rackline format --force`"
     )]
     Inconsistent,
     /// Its geometry cannot be.
-    #[error("the superblock is wrong: {0}; make the region anew with `rackline format --force`")]
+    #[error("the superblock is wrong: {0}; format the region again with `rackline format --force`")]
     Geometry(#[from] GeometryError),
 }
 
@@ -232,7 +235,7 @@ pub fn read_superblock(fabric: &impl Fabric) -> Result<(Superblock, Layout), Sup
     let selector = PeerLine::<Selector>::new(line(SELECTOR_AT)).fresh(fabric);
     let selector = match selector {
         Ok(selector) if selector.magic == MAGIC => selector,
-        // A seal that does not fit is most likely somebody else's data.
+        // A seal that does not fit most likely belongs to other data.
         Ok(_) | Err(_) => return Err(SuperblockError::NotOurs),
     };
     if selector.version != FORMAT_VERSION {
@@ -244,7 +247,7 @@ pub fn read_superblock(fabric: &impl Fabric) -> Result<(Superblock, Layout), Sup
             Ok(read) => return Ok(read),
             Err(error) => error,
         };
-        // A slot is written again only after the word has named the other one (M2): of a slot
+        // A slot is written again only after the word has named the other one (MEM-M2): of a slot
         // that is named before and after, what is wrong is wrong for good.
         let now = current_word().fresh(fabric);
         if now == current {
@@ -305,7 +308,7 @@ impl Slot {
     }
 
     /// Writes all of it into `batch`. The caller is the one writer: the formatter, or the holder
-    /// of the profile's lock (M1).
+    /// of the profile's lock (MEM-M1).
     fn write<F: Fabric>(
         self,
         batch: &mut PublishBatch<'_, F>,
@@ -385,11 +388,14 @@ fn read_slot(fabric: &impl Fabric, current: u64) -> Result<(Superblock, Layout),
 ///
 /// After return every host that reads the superblock fresh sees the new profile. One that dies on
 /// the way leaves the old one or the new one in force.
-pub(crate) fn replace_profile<F: Fabric>(
+///
+/// # Errors
+/// [`SuperblockError`] when the superblock cannot be read; nothing is changed then.
+pub fn replace_profile<F: Fabric>(
     fabric: &F,
     profile: Option<PlatformProfile>,
 ) -> Result<Superblock, SuperblockError> {
-    // L1: read freshly under the lock.
+    // LOCK-L1: read freshly under the lock.
     let (superblock, layout) = read_superblock(fabric)?;
     let superblock = Superblock { profile, ..superblock };
     let next = sequence_of(current_word().cached(fabric))
@@ -406,7 +412,7 @@ pub(crate) fn replace_profile<F: Fabric>(
 
 /// Ends what a process of this host that died in [`replace_profile`] left in this host's caches,
 /// before the lock passes on: written back later it would land on the work of the next holder
-/// (M1). The slot in force is unchanged, or complete: whichever the word says.
+/// (MEM-M1). The slot in force is unchanged, or complete: whichever the word says.
 pub(crate) fn settle_superblock(fabric: &impl Fabric) {
     // In any order: a word that was stored and not published names a slot that was published.
     let all = [slot_of(1).lines(), slot_of(2).lines(), current_word().range()];
@@ -419,7 +425,8 @@ pub(crate) fn settle_superblock(fabric: &impl Fabric) {
     }
 }
 
-/// The few lines that tell whether the memory is still the same region, for who looks often.
+/// The few lines that tell whether the memory is still the same region, for a caller that looks
+/// often.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SuperblockWatch {
     uuid: [u64; 2],
@@ -437,8 +444,8 @@ impl SuperblockWatch {
         [LineRange::one(line(SELECTOR_AT)), current_word().range()].into_iter().chain(slots)
     }
 
-    /// Whether what the caches hold of these lines says for certain that it is. When not, it may be an
-    /// update of the superblock: [`read_superblock`] tells.
+    /// Whether what the caches hold of these lines says for certain that it is. When not, it may be
+    /// an update of the superblock: [`read_superblock`] tells.
     pub(crate) fn is_same(self, fabric: &impl Fabric) -> bool {
         let selector = PeerLine::<Selector>::new(line(SELECTOR_AT)).cached(fabric);
         let selected = selector
@@ -505,7 +512,7 @@ pub fn format_superblock<F: Fabric>(
     // Nobody looks at it before the selector is there.
     batch.word(current_word().claim(), word_of(first));
     batch.publish();
-    // M2: everything is visible before the selector says that it is a region.
+    // MEM-M2: everything is visible before the selector says that it is a region.
     let selector = Selector::new(FORMAT_VERSION);
     OwnedLine::new(line(SELECTOR_AT)).publish(fabric, &selector);
     Ok(layout)
@@ -542,7 +549,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fabric::simulated::SimulatedRack;
+    use crate::verify::simulated::SimulatedRack;
 
     pub(super) fn geometry() -> Geometry {
         Geometry {

@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::tests::geometry;
 use super::*;
 use crate::fabric::FlushKind;
-use crate::fabric::simulated::{Faults, Schedule, SimulatedHost, SimulatedRack, Site};
 use crate::layout::{FenceEvidence, PayloadPolicy, Platform};
 use crate::region::RegionKind;
 use crate::units::NodeId;
+use crate::verify::simulated::{Faults, Schedule, SimulatedHost, SimulatedRack, Site};
 
 const BYTES: u64 = 1 << 20;
 const SEEDS: u64 = 60;
@@ -165,7 +165,7 @@ fn every_flush_and_fence_of_the_superblock_is_needed() {
     assert_eq!(unnoticed, [""; 0], "nothing went wrong without these");
 }
 
-/// The writer dies at operation `step`; the next host finds the old or the new, and goes on.
+/// The writer dies at operation `step`; the next host finds the old or the new, and continues.
 fn dies_at(rack: &SimulatedRack, seed: u64, step: u64, whole_host: bool) -> bool {
     format(rack);
     replace_profile(&rack.host(0), Some(profile(1))).unwrap();

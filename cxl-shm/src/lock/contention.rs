@@ -4,27 +4,28 @@ use std::fmt;
 
 use super::arbitrated::{grants_of, manager_of, ticket_wanted};
 use super::bakery;
-use super::queue::Living;
 use super::shared_tier::others_requests;
-use super::stamp::Phase;
 use crate::fabric::{Fabric, HostMemory, refresh_all};
+use crate::host::Living;
+use crate::host::Phase;
+use crate::host::{Liveness, ProcessIdentity};
 use crate::layout::LockProtocol;
-use crate::member::{Liveness, Member, ProcessIdentity, Seat};
+use crate::node::{Member, Seat};
 use crate::units::{LockId, NodeId};
 
 /// Who else held or wanted a lock between hosts at the end of a wait: what one look found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contention {
-    /// Another node holds it, by the grant of the lock manager. Never under the protocol `bakery`, where a
-    /// holder looks like a waiter from outside.
+    /// Another node holds it, by the grant of the lock manager. Never under the protocol `bakery`,
+    /// where a holder looks like a waiter from outside.
     HeldBy {
         /// The node. It may be dead, and not recovered yet.
         node: NodeId,
     },
     /// Another node holds or wants it, and no grant to that node was seen.
     WantedBy {
-        /// The first of such nodes: by its number in the bakery, else by the number of the node. It may be
-        /// dead, and not recovered yet.
+        /// The first of such nodes: by its number in the bakery, else by the number of the node. It
+        /// may be dead, and not recovered yet.
         node: NodeId,
     },
     /// Another thread of this host holds it, or came first in the host's queue for it.
@@ -67,7 +68,7 @@ fn elsewhere<F: Fabric, H: HostMemory>(
     match seat.lock_protocol() {
         LockProtocol::Bakery => {
             let numbered = |(node, word)| Some((bakery::number_wanted(word)?, node));
-            // Who holds has the smallest number.
+            // The holder has the smallest number.
             let (_, node) = requests.filter_map(numbered).min()?;
             Some(Contention::WantedBy { node })
         }
@@ -82,8 +83,8 @@ fn elsewhere<F: Fabric, H: HostMemory>(
     }
 }
 
-/// The one of the nodes in `wanting`, each with its ticket, to which the lock manager that this host obeys
-/// has granted `lock`.
+/// The one of the nodes in `wanting`, each with its ticket, to which the lock manager that this
+/// host obeys has granted `lock`.
 fn holder_of<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
@@ -106,18 +107,18 @@ impl fmt::Display for Contention {
         match self {
             Self::HeldBy { node } => write!(
                 f,
-                "node {node} holds it; if that node is dead, it is not recovered yet; `rackline status` \
-                 shows whether node {node} lives"
+                "node {node} holds it; if that node is dead, it is not recovered yet: `rackline \
+                 status` shows whether node {node} is alive"
             ),
             Self::WantedBy { node } => write!(
                 f,
-                "node {node} holds it or waits for it; if that node is dead, it is not recovered yet; \
-                 `rackline status` shows whether node {node} lives"
+                "node {node} holds it or waits for it; if that node is dead, it is not recovered \
+                 yet: `rackline status` shows whether node {node} is alive"
             ),
             Self::ThisHost { pid: Some(pid) } => write!(
                 f,
-                "process {pid} of this host has it or waits for it in front of this thread; if that \
-                 process is stopped, by a debugger or SIGSTOP say, let it go on or end it"
+                "process {pid} of this host holds it, or waits for it before this thread; if that \
+                 process is stopped (a debugger, SIGSTOP), let it continue or end it"
             ),
             Self::ThisHost { pid: None } => write!(
                 f,
@@ -125,9 +126,9 @@ impl fmt::Display for Contention {
             ),
             Self::Nobody => write!(
                 f,
-                "nobody else holds it or wants it, and its grant did not come in time; try again, with a \
-                 longer time-out; if this goes on, look with `rackline status` whether the lock manager \
-                 keeps up"
+                "no other thread holds it or wants it, and its grant did not arrive in time; try \
+                 again, with a longer time-out; if this happens again, check with `rackline \
+                 status` whether the lock manager keeps up"
             ),
         }
     }

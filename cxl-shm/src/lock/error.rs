@@ -1,10 +1,10 @@
-//! Why a lock between hosts was not had.
+//! Why a lock between hosts was not acquired.
 
 use super::Contention;
-use crate::member::MembershipLost;
+use crate::host::MembershipLost;
 use crate::units::{LockId, NodeId};
 
-/// Why a lock between hosts was not had. Nothing is held or left behind then.
+/// Why a lock between hosts was not acquired. Nothing is held or left behind then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LockError {
     /// No lock manager ever ran on this region. Not under the protocol `bakery`, which needs none.
@@ -13,11 +13,13 @@ pub enum LockError {
          one of its hosts"
     )]
     NoManager,
-    /// The lock manager does not move any more. Not under the protocol `bakery`. The first who waits finds
-    /// that out; all of its host are refused at once from then on, until the manager moves again.
+    /// The lock manager does not move any more. Not under the protocol `bakery`. The first who
+    /// waits finds that out; all of its host are refused at once from then on, until the manager
+    /// moves again.
     #[error(
-        "the lock manager on node {node} (term {term}) has not moved for {silent_ms} ms or longer; \
-         start one with `rackline lock-manager` on this or another host, it takes over"
+        "the lock manager on node {node} (term {term}) has sent no heartbeat for {silent_ms} ms or \
+         longer; start another one with `rackline lock-manager` on this or another host: it takes \
+         over"
     )]
     ManagerSilent {
         /// Where it ran.
@@ -27,8 +29,8 @@ pub enum LockError {
         /// How long it has been silent, at least.
         silent_ms: u64,
     },
-    /// It was not had in time.
-    #[error("lock {lock} was not had within {timeout_ms} ms: {others}")]
+    /// It was not acquired in time.
+    #[error("lock {lock} was not acquired within {timeout_ms} ms: {others}")]
     TimedOut {
         /// The lock.
         lock: LockId,
@@ -37,10 +39,11 @@ pub enum LockError {
         /// Who else held or wanted it at the end.
         others: Contention,
     },
-    /// This node has asked for the lock as often as can be counted. Not under the protocol `bakery`.
+    /// This node has asked for the lock as often as can be counted. Not under the protocol
+    /// `bakery`.
     #[error(
-        "node {node} has used up its tickets for lock {lock} (2^37 of them); use another lock, or \
-         make the region anew with `rackline format --force`"
+        "node {node} has used all 2^37 tickets for lock {lock}; use another lock, or format the \
+         region again with `rackline format --force`"
     )]
     TicketsUsedUp {
         /// This node.
@@ -54,8 +57,8 @@ pub enum LockError {
     /// What a node has in its request word was written by no node. It may hide a holder, so nobody
     /// has the lock while it is there. Only under the protocol `bakery`.
     #[error(
-        "the request of node {node} for lock {lock} is damaged; stop what runs on that node and \
-         start it again, which writes it anew"
+        "the request of node {node} for lock {lock} is damaged; stop all processes of that node \
+         and start them again: joining repairs the request"
     )]
     DamagedRequest {
         /// Whose request it is.
@@ -66,9 +69,9 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// Whether the lock was refused because nobody grants locks at the moment: no lock manager runs, or
-    /// it is silent. The host remembers that: until a lock manager moves, every further request of the
-    /// same host is refused at once, without waiting.
+    /// Whether the lock was refused because nobody grants locks at the moment: no lock manager
+    /// runs, or it is silent. The host remembers that: until a lock manager moves, every further
+    /// request of the same host is refused at once, without waiting.
     #[must_use]
     pub fn is_silence(&self) -> bool {
         matches!(self, Self::NoManager | Self::ManagerSilent { .. })

@@ -2,15 +2,18 @@
 
 use std::fmt;
 
-use super::queue::{Abandoned, Cohort};
-use super::shared_tier::{Competitor, Held, SharedTier};
-use super::stamp::Phase;
+use super::competitor::Competitor;
+use super::settling::Settling;
+use super::shared_tier::{Held, SharedTier};
 use super::tally::is_for_programs;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
+use crate::host::Liveness;
+use crate::host::Phase;
+use crate::host::{Abandoned, Cohort};
 use crate::intent::{recover_own, redo_own};
-use crate::member::{Liveness, Member, Seat, Settling};
+use crate::node::{Member, Seat};
 use crate::units::LockId;
 
 /// How often a host passes a lock on among its own threads before it gives it to other hosts. Each
@@ -23,15 +26,17 @@ pub const PASSING_US_MAX: u64 = 20;
 /// A lock between hosts, held until this is dropped.
 ///
 /// While it lives no other thread of any host holds the same lock. Dropped on unwind it first
-/// redoes the update in progress (L2), so that what it protects is never seen half done. A program's lock is
-/// then left to the host's agent, as after a death (L5): later holders are told.
+/// redoes the update in progress (LOCK-L2), so that what it protects is never seen half done. A
+/// program's lock is then left to the host's agent, as after a death (LOCK-L5): later holders are
+/// told.
 pub struct SharedGuard<'m, F: Fabric, H: HostMemory, L: Liveness> {
     member: &'m Member<F, H, L>,
     clock: &'m dyn Clock,
     held: Held,
     cohort: Cohort,
     since_us: u64,
-    /// The thread was unwinding when it took the lock: then that is no sign of anything left undone.
+    /// The thread was unwinding when it took the lock: then that is no sign of anything left
+    /// undone.
     unwinds: bool,
 }
 
@@ -58,21 +63,21 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SharedGuard<'m, F, H, L> {
         self.held.lock
     }
 
-    /// Whether a holder of this lock, a program's, died or panicked with it in hand, and no later holder has
-    /// said that the data is consistent ([`Self::set_consistent`]). It may have been the one before this, or an
-    /// earlier one. Of a host that died nobody knows whether it held the lock or waited for it: then this says
-    /// yes.
+    /// Whether a holder of this lock, a program's, died or panicked with it in hand, and no later
+    /// holder has said that the data is consistent ([`Self::set_consistent`]). It may have been the
+    /// one before this, or an earlier one. Of a host that died nobody knows whether it held the
+    /// lock or waited for it: then this says yes.
     ///
-    /// Any part of what that holder stored may be there, or none of it; nothing more of it appears later. That
-    /// holds for the memory that [`Member::may_write`] was told of on the dead holder's host, which all objects
-    /// are.
+    /// Any part of what that holder stored may be there, or none of it; nothing more of it appears
+    /// later. That holds for the memory that [`Member::may_write`] was told of on the dead holder's
+    /// host, which all objects are.
     #[must_use]
     pub fn previous_holder_died(&self) -> bool {
         self.held.after_death
     }
 
-    /// Says that the data is consistent again: later holders are not told of the death any more. Does nothing
-    /// when there was none. What was repaired has been published.
+    /// Says that the data is consistent again: later holders are not told of the death any more.
+    /// Does nothing when there was none. What was repaired has been published.
     pub fn set_consistent(&mut self) {
         if self.held.after_death {
             let (seat, fabric) = (self.member.seat(), self.member.fabric());
@@ -90,6 +95,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SharedGuard<'m, F, H, L> {
             elapsed_us: elapsed_us.saturating_add(held_us),
             after_death: self.held.after_death,
         };
+        // LOCK-L4.
         (next.passes <= PASSES_MAX && next.elapsed_us < PASSING_US_MAX).then_some(next)
     }
 }
@@ -122,9 +128,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
     }
 }
 
-/// Ends what a dead thread of this host left of `lock`: redo, close, release, in that order (L2).
-/// The caller has the host's turn. Does nothing where nothing was left. Where [`is_unsettled`] says so, what
-/// programs may have written is on the device (L5).
+/// Ends what a dead thread of this host left of `lock`: redo, close, release, in that order
+/// (LOCK-L2). The caller has the host's turn. Does nothing where nothing was left. Where
+/// [`is_unsettled`] says so, what programs may have written is on the device (LOCK-L5).
 pub(crate) fn recover_seat<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
     if seat.tier().stamp(lock).phase == Phase::Hold {
         recover_own(seat, fabric, lock);
@@ -135,21 +141,24 @@ pub(crate) fn recover_seat<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F,
 
 /// Releases a lock that was passed, and that nobody takes over: the one who passed it was done.
 pub(super) fn release_passed<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-    // Who passes says in the queue's word whether a holder had died; here the tally says so.
+    // A thread that passes the lock says in the queue's word whether a holder had died; here the
+    // tally says so.
     if let Some(held) = Held::passed(seat, lock, false) {
         Competitor::release(held, seat, fabric);
     }
 }
 
-/// Whether a thread that died with `lock` may have left stores of a program in this host's caches (L5).
+/// Whether a thread that died with `lock` may have left stores of a program in this host's caches
+/// (LOCK-L5).
 pub(super) fn is_unsettled<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool {
     is_for_programs(lock) && seat.tier().stamp(lock).phase == Phase::Hold
 }
 
 /// Ends what nobody of this host looks after: locks whose holders died, and locks that were passed
-/// and not taken over. For the agent, at each beat, which goes on to beat while much is moved to the device.
-/// `beat` says whether the slot is its own still (G3): when it is not, nothing more is written. Without a
-/// `beat` only what is done at once: programs' locks with dead holders are left to the agent.
+/// and not taken over. For the agent, at each beat, which continues to beat while much is moved to
+/// the device. `beat` says whether the slot is its own still (BEAT-G3): when it is not, nothing
+/// more is written. Without a `beat` only what is done at once: programs' locks with dead holders
+/// are left to the agent.
 pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     beat: Option<&dyn Fn() -> bool>,
@@ -189,8 +198,8 @@ pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
     }
 }
 
-/// Ends what dead processes left of all locks. For the last process of a host, which is alone. When `beat`
-/// says that the slot is not its own any more (G4), the rest is left.
+/// Ends what dead processes left of all locks. For the last process of a host, which is alone. When
+/// `beat` says that the slot is not its own any more (BEAT-G4), the rest is left.
 pub(crate) fn recover_all<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
@@ -214,8 +223,8 @@ fn settle<F: Fabric, H: HostMemory>(
     let mut settling = Settling::begin(seat);
     tracing::warn!(
         node = %seat.node(), ?locks, bytes = settling.bytes(),
-        "a process died with locks in hand: what programs of this host may have written is moved to the \
-         device before they are released"
+        "a process died while holding locks: its host moves to the device what its programs may \
+         have written, then releases the locks"
     );
     while !settling.step(fabric) {
         if !beat() {

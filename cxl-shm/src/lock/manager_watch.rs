@@ -1,21 +1,22 @@
-//! Notices that the lock manager we wait for does not move, and remembers it for the whole host.
+//! Notices a silent lock manager, and remembers it for the whole host.
 //!
-//! Who finds it silent says for which term and heartbeat, in a word of the host tier. Whoever asks for a
-//! lock next looks once, whether the heartbeat is still that one, and is refused at once when it is. So a
-//! silence costs a host [`SUSPECT_MS`] once, not at every request. Only time in which we looked is silence
-//! (rule G0 of [`Stillness`]).
+//! A thread that finds the manager silent writes that manager's term and heartbeat into a word of
+//! the host tier. The next thread that asks for a lock checks once whether the heartbeat is still
+//! the same, and is then refused at once. So a silence costs a host [`SUSPECT_MS`] once, not at
+//! every request. Only time in which the thread looked counts as silence (BEAT-G0 of
+//! [`Stillness`]).
 
 use super::LockError;
 use super::arbitrated::manager_of;
 use crate::fabric::{Fabric, HostMemory};
-use crate::member::{LOOK_GAP_MAX_MS, SUSPECT_MS, Seat, Stillness};
+use crate::node::{LOOK_GAP_MAX_MS, SUSPECT_MS, Seat, Stillness};
 use crate::units::NodeId;
 
 /// Polls between two looks: each costs a refresh of the manager's heartbeat, and the suspicion
 /// takes a second and a half anyway.
 const POLLS_PER_LOOK: u32 = 32;
-/// The longest time between two looks of a waiter that polls seldom: few polls must not look like a pause of
-/// the waiter (G0).
+/// The longest time between two looks of a waiter that polls seldom: few polls must not look like a
+/// pause of the waiter (BEAT-G0).
 const LOOK_MS: u64 = LOOK_GAP_MAX_MS / 4;
 /// Bits of the heartbeat in the host's word: above them there is room for a term and none.
 const BEAT_BITS: u32 = 39;
@@ -70,8 +71,8 @@ impl ManagerWatch {
     ) -> Option<LockError> {
         let remembered = if self.polls == 0 { seat.tier().silence() } else { 0 };
         self.polls = self.polls.wrapping_add(1).max(1);
-        // Not the first, unless others know something: mostly the grant comes before there is anything
-        // to suspect.
+        // Not the first, unless others know something: mostly the grant comes before there is
+        // anything to suspect.
         let looked_ms = *self.looked_ms.get_or_insert(now_ms);
         let is_due = self.polls.is_multiple_of(POLLS_PER_LOOK)
             || now_ms.saturating_sub(looked_ms) >= LOOK_MS;

@@ -2,32 +2,28 @@
 
 use std::fmt;
 
+use super::competitor::Competitor;
 use super::guard::{is_unsettled, recover_seat, release_passed};
 use super::manager_watch::ManagerWatch;
-use super::queue::{Cohort, Place, Turn};
-use super::shared_tier::{Competitor, DamagedRequest, Held, SharedTier};
-use super::stopped_watch::StoppedWatch;
+use super::settling::Settling;
+use super::shared_tier::{DamagedRequest, Held, SharedTier};
 use super::{Contention, LockError, SharedGuard};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
+use crate::host::Cohort;
+use crate::host::Liveness;
+use crate::host::Place;
+use crate::host::StoppedWatch;
+use crate::host::Turn;
+use crate::host::is_thorough;
 use crate::layout::LockProtocol;
-use crate::member::{Liveness, Member, Settling};
+use crate::node::Member;
 use crate::units::LockId;
 
 /// How long a try of a lock that nobody else wants waits for the lock manager's grant, or for
 /// others who try at the same moment, in milliseconds.
 pub const TRY_MS: u64 = 20;
-/// Looks at the host's queue before the first question whether who is in the way still lives, and
-/// at most between two such questions: each is a system call, and mostly the answer is yes.
-const LOOKS_UNTIL_THOROUGH: u32 = 16;
-const LOOKS_BETWEEN_MAX: u32 = 256;
-
-/// Whether a waiter's look of this number, from 1 on, asks who lives.
-pub(super) fn is_thorough(looks: u32) -> bool {
-    looks.is_multiple_of(LOOKS_BETWEEN_MAX)
-        || looks >= LOOKS_UNTIL_THOROUGH && looks.is_power_of_two()
-}
 
 /// A lock between hosts that is being acquired. Polled until it is held; withdrawn when dropped, at
 /// any time, after which nothing is left of it.
@@ -44,8 +40,8 @@ pub struct PendingLock<'m, F: Fabric, H: HostMemory, L: Liveness> {
 enum Stage {
     /// In the host's queue.
     Queued(Place, StoppedWatch),
-    /// The host's turn is ours, and the one before us died with the lock: what programs may have written
-    /// goes to the device, a part at each poll.
+    /// The host's turn is ours, and the one before us died with the lock: what programs may have
+    /// written goes to the device, a part at each poll.
     Settling(Settling),
     /// The host's turn is ours, and we compete with other hosts.
     Competing(Competitor),
@@ -69,7 +65,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     /// A few operations towards the lock; never waits. The guard, once the lock is held.
     ///
     /// # Errors
-    /// [`LockError`]. The acquisition goes on: poll again, or drop it.
+    /// [`LockError`]. The acquisition continues: poll again, or drop it.
     ///
     /// # Panics
     /// When it is polled again after it gave its guard.
@@ -98,7 +94,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
                 return Ok(Some(guard));
             }
             if self.clock.now_ms() >= deadline_ms {
-                // The dead do not keep a lock from anybody, however short the time-out.
+                // The dead do not keep a lock from any thread, however short the time-out.
                 let guard = self.step(true)?;
                 return guard.map(Some).ok_or_else(|| self.timed_out(timeout_ms));
             }
@@ -145,7 +141,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
             Stage::Queued(place, before) => {
                 let queue = seat.tier().queue(lock);
                 let me = member.token();
-                // Q6: we may have been stopped ourselves.
+                // LOCK-Q6: we may have been stopped ourselves.
                 queue.stay(me, *place);
                 let Some(turn) = queue.look(me, *place, member, thorough) else {
                     let now_ms = || self.clock.now_ms();
@@ -226,13 +222,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for PendingLock<'_, F, H, L> {
         let (queue, token) = (seat.tier().queue(self.lock), self.member.token());
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Queued(..) => {
-                // Passed to us in the last moment, and nobody else is there (Q4).
+                // Passed to us in the last moment, and nobody else is there (LOCK-Q4).
                 if queue.withdraw(token) {
                     release_passed(seat, fabric, self.lock);
                     queue.release(token);
                 }
             }
-            // The next to look goes on from there, or the agent begins anew.
+            // The next to look continues from there, or the agent begins anew.
             Stage::Settling(settling) => queue.abandon(token, settling.settled()),
             Stage::Competing(competitor) => {
                 competitor.withdraw(seat, fabric);

@@ -1,26 +1,28 @@
-//! How a holder of a program's lock is told that one before it died.
+//! How a holder of a program's lock is told that an earlier holder died.
 //!
-//! The *tally* of a lock is a small number beside the ticket, or the bakery's number, in each node's
-//! request word of that lock. Of several nodes the largest tally counts. It is odd after a holder died
-//! with the lock in hand, and even after a later holder has said that the data is consistent again.
+//! The *tally* of a lock is a small number in each node's request word of that lock, beside the
+//! ticket or the bakery's number. The largest tally of all nodes counts. It is odd after a holder
+//! died with the lock, and even after a later holder has said that the data is consistent again.
 //!
-//! - **L5** Before a program's lock is released for a holder that died, all that programs of its host may
-//!   have written is on the device ([`Settling`](crate::member)): none of it can appear later, over what
-//!   later holders write. Then the release carries an odd tally, larger than all others or the largest
-//!   odd one. Every later holder is told, until one says that the data is consistent: its
-//!   release carries a larger, even tally.
+//! - LOCK-L5: Before a program's lock is released for a dead holder, everything that programs of
+//!   its host may have written is on the device ([`Settling`](crate::lock)). None of it can
+//!   appear later and overwrite what later holders write. Then the release carries an odd tally:
+//!   one larger than all others, or the largest odd one. Every later holder is told, until one of
+//!   them says that the data is consistent. The release of that one carries a larger, even tally.
 //!
-//! Why nobody misses it: only who holds a lock, or ends what a dead holder has, writes its tally, and the
-//! next holder learns the tallies after that. In the bakery it reads the words of all who were before it
-//! (B3). Otherwise the manager that grants has read them, or copies of them (S3), to know that the lock is
-//! free (A1), and the grant says so in a bit. Where nobody knows whether a dead host held the lock or waited for it, it counts as
-//! holder: then somebody is told in vain.
+//! Why nobody misses it: only a holder, or a process that ends the lock of a dead holder, writes
+//! its tally, and the next holder learns the tallies after that. In the bakery it reads the words
+//! of all that came before it (LOCK-B3). Otherwise the manager that grants has read the words, or
+//! copies of them (LOCK-S3), to know that the lock is free (LOCK-A1), and one bit of the grant says
+//! so. When nobody knows whether a dead host held the lock or waited for it, the host counts as the
+//! holder. Then a later holder is told in vain.
 
 use crate::fabric::{Fabric, refresh_all};
 use crate::layout::{FIRST_FREE_LOCK, Layout};
 use crate::units::{LockId, NodeId};
 
-/// Whether `lock` is for programs. What the region's own locks guard has redo records (L2) and no tallies.
+/// Whether `lock` is for programs. What the region's own locks guard has redo records (LOCK-L2) and
+/// no tallies.
 pub(crate) fn is_for_programs(lock: LockId) -> bool {
     lock.0 >= FIRST_FREE_LOCK
 }
@@ -30,8 +32,8 @@ pub(crate) fn is_for_programs(lock: LockId) -> bool {
 pub(super) struct Tally(u32);
 
 impl Tally {
-    /// Bits that it takes in a word: half a million deaths of holders of one lock. The last number is odd:
-    /// from then on everybody is told.
+    /// Bits that it takes in a word: half a million deaths of holders of one lock. The last number
+    /// is odd: from then on every holder is told.
     pub(super) const BITS: u32 = 20;
     const LAST: u32 = (1 << Self::BITS) - 1;
 

@@ -36,7 +36,7 @@ pub enum UseError {
         path: PathBuf,
     },
     /// The path does not name the mapped file any more.
-    #[error("{} was removed or replaced since it was opened: open it anew", .path.display())]
+    #[error("{} was removed or replaced since it was opened: open it again", .path.display())]
     Replaced {
         /// Path of the region.
         path: PathBuf,

@@ -18,12 +18,16 @@ mod file_system;
 mod in_use;
 mod open_error;
 mod path;
+mod platform;
 mod prefault;
 mod remove;
+mod visibility;
 
-use std::fmt;
 use std::fs::File;
 use std::path::Path;
+
+use crate::fabric::{Fabric, MappedFabric, ReadBack};
+pub use crate::layout::RegionKind;
 
 pub use create::CreateError;
 pub use dax::Sysfs;
@@ -31,35 +35,18 @@ pub use file_system::{FreeBytesError, free_bytes};
 pub use in_use::{RegionUse, UseError};
 pub use open_error::OpenError;
 pub use path::RegionPath;
+pub use platform::{hypervisor, platform_of};
 pub use prefault::PrefaultError;
 pub use remove::RemoveError;
-
-use crate::fabric::{Fabric, MappedFabric, ReadBack};
-
-/// What a region is made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RegionKind {
-    /// A device-dax character device: memory that several hosts can share.
-    Devdax,
-    /// A regular file: memory, or a drive, of this host only.
-    File,
-}
-
-impl fmt::Display for RegionKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Devdax => "a devdax device",
-            Self::File => "a regular file",
-        })
-    }
-}
+pub use visibility::{Basis, Visibility};
 
 /// A region, mapped whole. Unmapped when it and every clone of its fabric are dropped.
 ///
 /// # Example
 /// ```
 /// use cxl_shm::fabric::Fabric;
-/// use cxl_shm::region::{Region, RegionKind};
+/// use cxl_shm::region::Region;
+/// use cxl_shm::layout::RegionKind;
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("pool");

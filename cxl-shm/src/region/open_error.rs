@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::RegionKind;
 use crate::fabric::MapError;
+use crate::layout::RegionKind;
 
 /// Why a path could not be opened as a region. Nothing has been changed.
 #[derive(Debug, thiserror::Error)]
@@ -66,8 +66,8 @@ pub enum OpenError {
     },
     /// Smaller than it has to be.
     #[error(
-        "{} has {bytes} bytes, but at least {bytes_min} are needed: it was cut short or is not the \
-         region it was taken for; restore it, or format a region of that size",
+        "{} has {bytes} bytes, but at least {bytes_min} are needed: it was truncated, or is \
+         another file than expected; restore it, or format a region of that size",
         .path.display()
     )]
     TooSmall {

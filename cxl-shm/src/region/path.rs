@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
+use super::Region;
 use super::dax::{Sysfs, device_name};
 use super::file_system::align_bytes;
 use super::open_error::OpenError;
-use super::{Region, RegionKind};
 use crate::fabric::{MapError, MappedFabric, Mapping};
+use crate::layout::RegionKind;
 
 /// A path that names a region: its kind is known and its size makes sense.
 #[derive(Clone, Debug)]

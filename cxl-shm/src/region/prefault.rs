@@ -5,8 +5,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use super::Region;
 use super::file_system::room_left;
-use super::{Region, RegionKind};
+use crate::layout::RegionKind;
 use crate::units::{Extent, PAGE_BYTES};
 
 /// Why a region could not be pre-faulted. Its bytes are as they were; some may have memory behind
@@ -16,7 +17,7 @@ pub enum PrefaultError {
     /// The file system, or the machine, is full.
     #[error(
         "no room to back {}: it needs {needed_bytes} bytes more; left in its file system: {}, and \
-         the machine may have less; free some memory, or make the region anew and smaller",
+         the machine may have less; free some memory, or format a smaller region",
         .path.display(), stated(*.free_bytes)
     )]
     NoSpace {
@@ -80,7 +81,7 @@ impl Region {
         Ok(())
     }
 
-    /// Filling `/dev/shm` to the brim and then failing would hurt everybody on the machine.
+    /// Filling `/dev/shm` to the brim and then failing would hurt every process on the machine.
     fn require_room(&self) -> Result<(), PrefaultError> {
         // A device has its memory, and hugetlbfs has set it aside when it was mapped.
         if self.kind() == RegionKind::Devdax || self.path.align_bytes() != PAGE_BYTES {

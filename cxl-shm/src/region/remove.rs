@@ -4,14 +4,15 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use super::Region;
 use super::path::Identity;
-use super::{Region, RegionKind};
+use crate::layout::RegionKind;
 
 /// Why the file of a region could not be removed. It is still there.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
     /// It is not a file.
-    #[error("{} is a devdax device: a device is not removed, format it anew instead",
+    #[error("{} is a devdax device, which cannot be removed: format it again instead",
         .path.display())]
     Device {
         /// Path of the region.
@@ -19,8 +20,8 @@ pub enum RemoveError {
     },
     /// The path names another file by now. It is left alone.
     #[error(
-        "{} is not the file of this region any more: look at it and remove it by hand if it should \
-         go",
+        "{} is no longer the file of this region: check the file, and remove it by hand if it is \
+         not needed",
         .path.display()
     )]
     Replaced {

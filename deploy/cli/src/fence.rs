@@ -4,24 +4,25 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use cxl_shm::host::HOST_TIER_FOLDER;
 use cxl_shm::layout::read_superblock;
-use cxl_shm::member::{HOST_TIER_FOLDER, NodeDeath, confirm_off_here};
+use cxl_shm::lifecycle::{NodeDeath, confirm_off_here};
 use cxl_shm::region::Region;
 
 use crate::output::say;
 
 /// Confirm that a host which was declared dead is off.
 ///
-/// A host that was declared dead and cannot be fenced by the lock manager is quarantined: what it
-/// held stays out of use, because it may only be paused, and overwrite it when it wakes. When you
-/// know that it is off, or cut off from the memory, say so here: its locks are freed and its node
-/// number can be used by another machine. If it is not so, data is overwritten.
+/// The lock manager quarantines a dead host that it cannot fence. The locks and the memory of that
+/// host stay out of use, because it may only be paused and may write again. When you know that the
+/// host is off, or cut off from the memory, confirm it here. Its locks are then freed, and another
+/// machine can use its node number. A wrong confirmation lets a live host overwrite data.
 ///
-/// Look at `rackline status` first: it says which host is meant. That may be another than the one that
-/// had the node before: one that came for the node number, and died before it had given its name.
+/// Run `rackline status` first: it says which host is meant. That may be a host that was joining
+/// under this number and died before it had published its name.
 ///
-/// Run it on the host that was appointed to recover it (`rackline status` names it): its lock
-/// manager hears it.
+/// Run this on the host that was appointed as the recoverer (`rackline status` names it): the lock
+/// manager there waits for the confirmation.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// The region: a devdax device (/dev/daxX.Y), or a file.
@@ -32,7 +33,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N")]
     node: u16,
 
-    /// I have made sure that this host is off, or cut off from the memory.
+    /// You have made sure that this host is off, or cut off from the memory.
     #[arg(long, required = true)]
     confirm_off: bool,
 }
@@ -49,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let Some(death) = NodeDeath::of(&layout, region.fabric(), node) else {
         bail!(
             "node {node} was not declared dead: there is nothing to confirm; a running lock \
-             manager declares it when its heart stands still"
+             manager declares it dead when its heartbeat stops"
         );
     };
     let recoverer = death.decision.appointment.recoverer;
@@ -63,10 +64,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let folder = Path::new(HOST_TIER_FOLDER);
     if !confirm_off_here(folder, &superblock, known, node, death.decision.case.incarnation)? {
         bail!(
-            "node {recoverer} was appointed to recover node {node}, {whom}, and it is not on this \
-             machine; run this command there"
+            "node {recoverer} was appointed to recover node {node}, {whom}, and is not on this \
+             machine; run this command on the host of node {recoverer}"
         );
     }
-    say!("node {node}, {whom}, is confirmed to be off; node {recoverer} recovers what it left");
+    say!(
+        "node {node}, {whom}, is confirmed to be off; node {recoverer} recovers its locks and \
+         memory"
+    );
     Ok(())
 }

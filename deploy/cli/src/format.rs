@@ -7,11 +7,12 @@ use bytesize::ByteSize;
 use clap::Args;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
+use cxl_shm::host::{HOST_TIER_FOLDER, HostIdentity, HostTierFile};
 use cxl_shm::layout::{
     Geometry, Layout, LockProtocol, NodeState, Superblock, SuperblockError, format_superblock,
     read_superblock,
 };
-use cxl_shm::member::{HOST_TIER_FOLDER, HostIdentity, HostTierFile, NodeHeart, watch_hearts};
+use cxl_shm::lifecycle::{NodeHeart, watch_hearts};
 use cxl_shm::region::{Region, RegionKind, RegionUse};
 use cxl_shm::units::{LineOffset, LineRange, PAGE_BYTES};
 use kv_cache::CacheGeometry;
@@ -20,10 +21,10 @@ use crate::output::say;
 
 /// Make a devdax device, or a file on a single host, a Rackline region.
 ///
-/// Done once, from one host. All blocks that were in the region are lost. Refused while the region
-/// is in use, without --force when there is anything in the memory already, and without
-/// --hosts-are-off when a host that did not leave the region may only be paused. On a device that
-/// includes this host: a container of it may have a device node of its own.
+/// Run this once, on one host. All blocks in the region are lost. The command refuses in three
+/// cases: the region is in use; the memory already holds data, and --force is missing; a host did
+/// not leave the region and may only be paused, and --hosts-are-off is missing. For a device the
+/// last case includes this host, because a container on it may have a device node of its own.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// The memory: a devdax device (/dev/daxX.Y), or a file.
@@ -59,13 +60,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE", default_value = "512KiB")]
     block: ByteSize,
 
-    /// Format even when the memory holds a region, or other data. Never while it is in use.
+    /// Format even when the memory holds a region or other data. A region in use is never
+    /// formatted.
     #[arg(long)]
     force: bool,
 
-    /// Together with --force: all hosts that have not left the region are off, or cut off from the
-    /// memory for good. A host that is only paused writes into the new region for a moment when it
-    /// goes on, before it notices. A host whose heart beats is never overruled.
+    /// With --force: you guarantee that all hosts which have not left the region are off, or cut
+    /// off from the memory for good. A host that was only paused would write into the new region
+    /// before it notices. A host that sends heartbeats is never overruled.
     #[arg(long, requires = "force")]
     hosts_are_off: bool,
 
@@ -93,13 +95,14 @@ impl From<Kind> for RegionKind {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 enum Lock {
-    /// A lock manager grants them: it looks at one word a host, however many hosts wait, so this
-    /// is for racks of many hosts. Without a running manager no host gets new chunks.
+    /// A lock manager grants the locks. It reads one word of each host, however many hosts wait, so
+    /// this suits racks of many hosts. Without a running manager no host gets new chunks.
     #[default]
     Arbitrated,
-    /// Hosts take numbers and need no manager: a lock passes from host to host in one transfer instead
-    /// of two, but who takes one looks at a word of every host. For few hosts, and where nothing may
-    /// depend on a manager. A dead host keeps what it held until it is declared dead and recovered.
+    /// Hosts take numbers and need no manager. A lock passes from host to host in one transfer
+    /// instead of two, but each acquisition reads a word of every host. This suits few hosts, or
+    /// racks without a manager. A dead host keeps its locks until it is declared dead and
+    /// recovered.
     Bakery,
 }
 
@@ -119,7 +122,7 @@ pub(crate) enum Overrule {
     Nothing,
     /// A region, or other data.
     Content,
-    /// Also a region that hosts have not left whose hearts stand still.
+    /// Also a region that hosts have not left whose heartbeats have stopped.
     SilentHosts,
 }
 
@@ -153,7 +156,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let region = match options.create {
         Some(size) => {
             if options.kind == Some(Kind::Devdax) {
-                bail!("a device cannot be created: leave out --create, or --kind devdax");
+                bail!("a device cannot be created: omit --create, or --kind devdax");
             }
             // What cannot be laid out is refused before there is a file.
             superblock(&plan, size.as_u64())?;
@@ -251,8 +254,8 @@ pub(crate) fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
     Ok(Superblock { lock_protocol: plan.lock_protocol, ..superblock })
 }
 
-/// Whether the silent inhabitant of a slot may write again. Not one of this boot of this machine, when
-/// `marked` is that boot: then the caller's use mark excludes every process of this machine.
+/// Whether the silent inhabitant of a slot may write again. Not one of this boot of this machine,
+/// when `marked` is that boot: then the caller's use mark excludes every process of this machine.
 fn may_wake<F: Fabric>(
     layout: &Layout,
     fabric: &F,
@@ -265,10 +268,10 @@ fn may_wake<F: Fabric>(
     !heart.state.is_some_and(NodeState::is_vacant) && !is_marked
 }
 
-/// The boot all of whose processes the exclusive use mark of `region` excludes; `None` when it may leave
-/// some out. A file in this host's memory has one inode for all processes of the kernel, and the mark is on
-/// that. The same device may have several nodes, with a mark each: one for every container. All containers
-/// of a kernel have the same boot id.
+/// The boot all of whose processes the exclusive use mark of `region` excludes; `None` when it may
+/// leave some out. A file in this host's memory has one inode for all processes of the kernel, and
+/// the mark is on that. The same device may have several nodes, with a mark each: one for every
+/// container. All containers of a kernel have the same boot id.
 fn marked_boot(region: &Region) -> Option<[u64; 2]> {
     let boot_id = HostIdentity::current().ok()?.boot_id;
     (region.is_own_memory() && boot_id != [0; 2]).then_some(boot_id)
@@ -301,7 +304,7 @@ fn refuse_if_occupied<F: Fabric>(
             }
             if overrule == Overrule::Nothing {
                 bail!(
-                    "{} holds region {} already; --force makes it anew and loses its blocks",
+                    "{} already holds region {}; --force formats it again and loses its blocks",
                     path.display(),
                     superblock.uuid_text()
                 );
@@ -310,9 +313,9 @@ fn refuse_if_occupied<F: Fabric>(
                 hearts.iter().filter(|heart| may_wake(&layout, fabric, heart, marked)).collect();
             if overrule != Overrule::SilentHosts && !silent.is_empty() {
                 bail!(
-                    "{}: {} did not leave the region and may only be paused; start and stop Rackline \
-                     there, so that it leaves in order, or add --hosts-are-off when those hosts are \
-                     certainly off",
+                    "{}: {} did not leave the region and may only be paused; start and stop \
+                     Rackline there, so that the host leaves in order, or add --hosts-are-off when \
+                     those hosts are certainly off",
                     path.display(),
                     in_words(silent)
                 );
@@ -339,21 +342,14 @@ fn is_blank<F: Fabric>(fabric: &F) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use cxl_shm::fabric::simulated::SimulatedRack;
-    use cxl_shm::member::{HostTier, Member, ProcLiveness, ProcessIdentity};
+    use cxl_shm::host::{HostTier, ProcLiveness, ProcessIdentity};
+    use cxl_shm::node::Member;
+    use cxl_shm::verify::fixture::{SMALL, SmallRegion};
 
     use super::*;
 
     #[test]
     fn a_host_that_may_only_be_paused_is_overruled_by_name_alone() {
-        let geometry = Geometry {
-            region_bytes: 8 << 20,
-            nodes: 2,
-            locks: 8,
-            chunk_bytes: 64 << 10,
-            area_lines: 1,
-            host_words: 0,
-        };
         let here = HostIdentity::current().unwrap();
         let marked = Some(here.boot_id);
         for (host, leaves, marked, refused) in [
@@ -364,10 +360,8 @@ mod tests {
             (here.clone(), false, None, true),
             (here, true, None, false),
         ] {
-            let rack = SimulatedRack::sticky(2, geometry.region_bytes);
-            let superblock = Superblock::new([1, 2], geometry, [0; 6]);
-            format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
-            let memory = rack.host_memory(1, HostTier::words_of(&geometry));
+            let SmallRegion { rack, .. } = SmallRegion::new(SMALL, LockProtocol::Arbitrated);
+            let memory = rack.host_memory(1, HostTier::words_of(&SMALL));
             let (me, clock) = (ProcessIdentity::current().unwrap(), SystemClock::start());
             let member = Member::join(rack.host(1), memory, 1, &host, me, ProcLiveness, &clock);
             let member = member.unwrap();

@@ -35,7 +35,7 @@ const EXIT_STATUS: &str = "\
 Exit status:
   0  done, or the reader of the output closed it before its end
   1  not done; the error is on standard error
-  2  arguments that cannot be; qualify: the memory is unfit";
+  2  wrong arguments; qualify: the memory is unfit";
 
 #[derive(Subcommand)]
 enum Command {

@@ -1,8 +1,8 @@
 //! What the command prints: to standard output, and errors to standard error.
 //!
 //! Neither ends the command in the middle. Once standard output takes nothing more, the rest is not
-//! printed, and [`finish`] says so at the end. A reader that closed its pipe (`| head -1`) has what it
-//! wants: that is no error.
+//! printed, and [`finish`] says so at the end. A reader that closed its pipe (`| head -1`) has what
+//! it wants: that is no error.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
@@ -45,7 +45,7 @@ pub(crate) fn print_error(text: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Whether everything was printed that anybody wanted to read.
+/// Whether everything was printed that the reader wanted.
 ///
 /// # Errors
 /// Standard output did not take it, on a full disk for instance.

@@ -8,13 +8,14 @@ use anyhow::{Result, bail};
 use clap::Args;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::layout::{FenceEvidence, PayloadPolicy, PlatformProfile};
-use cxl_shm::member::{Attachment, LocalMember};
-use cxl_shm::qualify::{
-    EVIDENCE_TRIALS_MIN, Expect, Finding, Measured, Partner, ROUNDS_MAX, Timing, Visibility, alone,
-    pair, platform_of, store_profile, trials_of,
-};
+use cxl_shm::lifecycle::{Attachment, LocalMember};
 use cxl_shm::region::Region;
+use cxl_shm::region::{Visibility, platform_of};
 use cxl_shm::units::NodeId;
+use rackline_qualify::{
+    EVIDENCE_TRIALS_MIN, Expect, Finding, Measured, Partner, ROUNDS_MAX, Timing, alone, pair,
+    store_profile, trials_of,
+};
 use serde_json::{Value, json};
 
 use crate::output::{say, show};
@@ -42,8 +43,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N")]
     pair_with: Option<u16>,
 
-    /// Vouch that the two hosts of a pair are two machines. Needed where one of them is a virtual machine:
-    /// two virtual machines of one machine share its caches, and show nothing about fences.
+    /// You guarantee that the two hosts of a pair are two machines. Needed when one of them is a
+    /// virtual machine: two virtual machines on one machine share its caches, and show nothing
+    /// about memory fences.
     #[arg(long, requires = "pair_with")]
     hosts_are_separate: bool,
 
@@ -57,13 +59,14 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout_s: u64,
 
-    /// Vouch that a fence waits for this memory, so that publishes need not read back. True of
-    /// ordinary memory that one host alone uses; of a device that hosts share let a pair find out.
+    /// You guarantee that a memory fence waits for this memory, so that publishes need not read
+    /// back. True for ordinary memory that a single host uses. For a shared device, measure with a
+    /// pair.
     #[arg(long, conflicts_with = "pair_with")]
     assume_fence_waits: bool,
 
-    /// From now on refuse hosts of another platform than this one, instead of letting them run in
-    /// the conservative mode.
+    /// From now on, refuse hosts whose platform differs from this one. Without the flag such hosts
+    /// run in the conservative mode.
     #[arg(long)]
     strict: bool,
 
@@ -81,7 +84,10 @@ pub(crate) enum Verdict {
 
 pub(crate) fn run(options: &Options) -> Result<Verdict> {
     if options.pair_with == Some(options.node) {
-        bail!("--pair-with {} is this very node: give the other host's", options.node);
+        bail!(
+            "--pair-with {} is this node itself: give the number of the other host's node",
+            options.node
+        );
     }
     let attachment = Attachment::attach_to_measure(&options.region, options.node)?;
     let member = attachment.member();
@@ -146,8 +152,8 @@ struct Outcome<'r> {
     doubtful: bool,
 }
 
-/// Whether the two hosts of a pair may be one machine, and so show nothing about fences. What they find
-/// broken is broken all the same.
+/// Whether the two hosts of a pair may be one machine, and so show nothing about fences. What they
+/// find broken is broken all the same.
 fn is_doubtful(partner: Option<Partner>, separate: bool) -> bool {
     partner.is_some_and(|partner| partner.other_host && partner.virtual_machine) && !separate
 }

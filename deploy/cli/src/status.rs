@@ -1,4 +1,4 @@
-//! `rackline status`: who is there, who grants locks, how full it is. Needs no membership and
+//! `rackline status`: the nodes, the lock manager and the use of memory. It needs no membership and
 //! changes nothing.
 
 use std::path::PathBuf;
@@ -9,11 +9,12 @@ use clap::Args;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::layout::{ChunkState, Layout, LockProtocol, Superblock, read_superblock};
-use cxl_shm::member::{
-    EndingNumber, ManagerSeen, NodeDeath, NodeHeart, NumberUse, membership_epoch, watch_hearts,
+use cxl_shm::lifecycle::{
+    EndingNumber, NodeDeath, NodeHeart, NumberUse, membership_epoch, watch_hearts,
 };
-use cxl_shm::qualify::Visibility;
+use cxl_shm::lock::ManagerSeen;
 use cxl_shm::region::Region;
+use cxl_shm::region::Visibility;
 use cxl_shm::units::{ChunkId, NodeId};
 use kv_cache::SlotContent;
 use serde::Serialize;
@@ -22,7 +23,8 @@ use crate::output::say;
 
 /// Show the state of a region.
 ///
-/// Reads the region only; it need not be in use. Hearts are watched for up to 1.5 seconds.
+/// The command only reads the region, which need not be in use. It watches the heartbeats for up to
+/// 1.5 seconds.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// The region: a devdax device (/dev/daxX.Y), or a file.
@@ -65,9 +67,11 @@ struct NumberStatus {
     number: &'static str,
     node: Option<u16>,
     lock: Option<u32>,
+    /// How many are left.
     left: u64,
-    most: u64,
-    /// What it means and what to do.
+    /// How many there are in all.
+    limit: u64,
+    /// What the end of the numbers means, and what to do.
     advice: String,
 }
 
@@ -79,8 +83,8 @@ impl From<NumberUse> for NumberStatus {
             EndingNumber::Incarnations { node } => ("incarnations", Some(node.0), None),
             EndingNumber::Ballots { victim } => ("ballots", Some(victim.0), None),
         };
-        let (left, most, advice) = (number_use.left(), number_use.most, number_use.in_words());
-        Self { number, node, lock, left, most, advice }
+        let (left, limit, advice) = (number_use.left(), number_use.most, number_use.in_words());
+        Self { number, node, lock, left, limit, advice }
     }
 }
 
@@ -88,11 +92,11 @@ impl From<NumberUse> for NumberStatus {
 struct LockManagerStatus {
     node: u16,
     term: u64,
-    /// It has not said that it stopped.
+    /// The lock manager has not stopped in an orderly way.
     serving: bool,
-    /// It moved while it was watched.
+    /// Its words changed while they were watched.
     alive: bool,
-    /// A node that it waits for before it grants anything.
+    /// A node that has to acknowledge the term before the lock manager grants a lock.
     waiting_for: Option<u16>,
 }
 
@@ -102,8 +106,9 @@ struct NodeStatus {
     host: String,
     state: &'static str,
     incarnation: u32,
-    heart_beats: bool,
-    /// It was declared dead.
+    /// Its heartbeat counter moved while it was watched. A missed heartbeat is no proof of death.
+    alive: bool,
+    /// The declared death of this incarnation.
     death: Option<DeathStatus>,
     chunks: u32,
     blocks: u64,
@@ -114,19 +119,19 @@ struct NodeStatus {
 
 #[derive(Debug, Serialize)]
 struct DeathStatus {
-    /// Who was appointed to recover it.
+    /// The node whose lock manager recovers it.
     recoverer: u16,
     /// The epoch of the slot's last decision.
     epoch: u64,
-    /// Nothing of it is touched before it is fenced.
+    /// The host is not fenced yet, so its chunks and locks stay untouched.
     quarantined: bool,
-    /// It was recovered; the slot may be joined.
-    over: bool,
-    /// It is that of a host which came for the slot and died at its door: the host's name is not known.
-    at_door: bool,
-    /// Who is dead, as far as anybody knows.
-    whom: String,
-    /// How far the recovery is.
+    /// The recovery has ended. A host may join the slot again.
+    recovered: bool,
+    /// The host died while it joined, before it had written its name into the slot.
+    while_joining: bool,
+    /// The dead host: its name, or its machine-id and boot when it died while it joined.
+    dead_host: String,
+    /// The step that the recovery has reached, in words.
     progress: String,
 }
 
@@ -197,7 +202,7 @@ fn node_status(
 ) -> Result<NodeStatus> {
     let blocks = blocks_of(heart.node, superblock, layout, fabric)?;
     let death = NodeDeath::of(layout, fabric, heart.node);
-    // The name that the slot has is of the host before who died at the door.
+    // The slot still has the name of the previous host when this host died while it joined.
     let is_named = death.is_none_or(|death| !death.at_door);
     let host = if is_named { &heart.host } else { UNKNOWN };
     Ok(NodeStatus {
@@ -205,14 +210,14 @@ fn node_status(
         host: host.to_owned(),
         state: state_of(heart, death.as_ref()),
         incarnation: heart.incarnation.0,
-        heart_beats: heart.beats,
+        alive: heart.beats,
         death: death.map(|death| DeathStatus {
             recoverer: death.decision.appointment.recoverer.0,
             epoch: death.decision.appointment.epoch,
             quarantined: death.is_quarantined(),
-            over: death.over,
-            at_door: death.at_door,
-            whom: death.whom_in_words(host),
+            recovered: death.over,
+            while_joining: death.at_door,
+            dead_host: death.whom_in_words(host),
             progress: death.in_words(),
         }),
         chunks,
@@ -228,7 +233,7 @@ fn state_of(heart: &NodeHeart, death: Option<&NodeDeath>) -> &'static str {
         (Some(state), _) if state.is_vacant() => state.in_words(),
         (_, Some(death)) if death.is_quarantined() => "quarantined",
         (_, Some(_)) => "recovering",
-        (_, None) if heart.at_door => "at the door",
+        (_, None) if heart.at_door => "joining",
         (Some(_), None) if !heart.beats => "suspected",
         (Some(state), None) => state.in_words(),
         (None, None) => "unreadable",
@@ -285,14 +290,14 @@ fn print(status: &Status) {
         say!("no node has joined yet");
         return;
     }
-    say!("node  host              state        heart   joined  chunks    blocks       bytes");
+    say!("node  host              state        heartbeat  joined  chunks    blocks       bytes");
     for node in &status.nodes {
         say!(
-            "{:>4}  {:<16}  {:<12} {:<6} {:>6}x  {:>6}  {:>8}  {:>10}{}",
+            "{:>4}  {:<16}  {:<12} {:<9}  {:>5}x  {:>6}  {:>8}  {:>10}{}",
             node.node,
             node.host,
             node.state,
-            if node.heart_beats { "beats" } else { "still" },
+            if node.alive { "alive" } else { "missed" },
             node.incarnation,
             node.chunks,
             node.blocks,
@@ -306,8 +311,8 @@ fn print(status: &Status) {
     }
     for node in &status.nodes {
         match &node.death {
-            Some(DeathStatus { progress, at_door: true, whom, .. }) => {
-                say!("node {}: {whom}: {progress}", node.node);
+            Some(DeathStatus { progress, while_joining: true, dead_host, .. }) => {
+                say!("node {}: {dead_host}: {progress}", node.node);
             }
             Some(DeathStatus { progress, .. }) => say!("node {}: {progress}", node.node),
             None => {}
@@ -315,15 +320,15 @@ fn print(status: &Status) {
     }
 }
 
-/// How locks are had, and the lock manager: what it does, and what to do when it does not.
+/// The lock protocol, and the lock manager: what it does, and what to do when it does nothing.
 fn print_locks(status: &Status) {
     let granted = status.lock_protocol == LockProtocol::Arbitrated.to_string();
     let how = if granted { "a lock manager grants them" } else { "no lock manager needed" };
     say!("locks: {}, {how}", status.lock_protocol);
     let Some(LockManagerStatus { node, term, serving, alive, waiting_for }) = &status.lock_manager
     else {
-        let so = if granted { "no host can have new chunks" } else { "nobody watches for deaths" };
-        say!("lock manager: none has run yet: {so}");
+        let effect = if granted { "no host gets new chunks" } else { "no dead host is detected" };
+        say!("lock manager: none has run yet: {effect}. Start one: `rackline lock-manager --help`");
         return;
     };
     let does = match (serving, alive, waiting_for) {
@@ -332,9 +337,11 @@ fn print_locks(status: &Status) {
         }
         (true, true, _) if granted => "serves".to_owned(),
         (true, true, _) => "watches for dead hosts".to_owned(),
-        (true, false, _) => "does not move: start another, it takes over".to_owned(),
-        (false, ..) if granted => "stopped: start one for new chunks to be had".to_owned(),
-        (false, ..) => "stopped: start one, or nobody watches for dead hosts".to_owned(),
+        (true, false, _) => {
+            "missed its heartbeats: start another lock manager, it takes over".to_owned()
+        }
+        (false, ..) if granted => "stopped: no host gets new chunks until one runs".to_owned(),
+        (false, ..) => "stopped: no dead host is detected until one runs".to_owned(),
     };
     say!("lock manager: node {node}, term {term}, {does}");
 }

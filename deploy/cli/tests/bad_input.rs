@@ -3,11 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
-use connector::pool::Pool;
-use connector::session::{PublishBlock, PublishOutcome, SessionOptions};
 use cxl_shm::clock::SystemClock;
-use kv_cache::{BlockHash, Model, Namespace, Refusal};
+use rackline::{BlockHash, Model, NewBlock, Pool, PublishOutcome, Refusal, SessionOptions};
 use tempfile::TempDir;
 
 /// Sizes that fit a region of 4 MiB.
@@ -147,10 +146,13 @@ fn a_fence_that_cannot_work_is_refused_when_the_lock_manager_starts() {
     let not_executable = not_executable.to_str().unwrap();
     for (arguments, words) in [
         (vec!["--fence", "command"], ["--fence-command", "required"]),
-        (vec!["--fence-command", "/bin/true"], ["add --fence command", "nothing would run it"]),
+        (
+            vec!["--fence-command", "/bin/true"],
+            ["add --fence command", "the program would never run"],
+        ),
         (
             vec!["--fence", "none", "--fence-command", "/bin/true"],
-            ["add --fence command", "nothing would run it"],
+            ["add --fence command", "the program would never run"],
         ),
         (
             vec!["--fence", "command", "--fence-command", "/nowhere/fence"],
@@ -252,18 +254,12 @@ fn publish_until_refused(pool: &Pool) -> (usize, Option<Refusal>) {
         kv_heads: 1,
         head_dim: 1,
     };
-    let options = SessionOptions {
-        model: model.fingerprint(),
-        namespace: Namespace::default(),
-        block_bytes: BLOCK_BYTES as u64,
-        chunk_timeout_ms: 5000,
-    };
-    let cache = pool.cache().unwrap();
-    let session = pool.session(&cache, options);
+    let options = SessionOptions::new(model, BLOCK_BYTES as u64);
+    let session = pool.session(options.with_chunk_timeout(Duration::from_secs(5))).unwrap();
     let payload = vec![7; BLOCK_BYTES];
     for number in 0u8..=255 {
-        let block =
-            PublishBlock { hash: BlockHash::new([number; 32]), depth: 0, parts: &[&payload[..]] };
+        let hash = BlockHash::new([number; 32]);
+        let block = NewBlock { hash, depth: 0, bytes: [&payload[..]] };
         let report = session.publish(&[block]).unwrap();
         if let PublishOutcome::Refused(refusal) = &report.outcomes()[0] {
             return (usize::from(number), Some(*refusal));
@@ -279,7 +275,7 @@ fn a_full_pool_makes_room_for_what_is_new() {
     let _manager = LockManager::start(&path);
     let pool = Pool::attach(&path, 1).unwrap();
     assert_eq!(publish_until_refused(&pool), (256, None));
-    let metrics = pool.cache().unwrap().local().metrics();
+    let metrics = pool.metrics();
     assert_eq!((metrics.published_blocks, metrics.refused), (256, 0));
     assert!(metrics.evicted_blocks > 0, "{metrics:?}");
 }

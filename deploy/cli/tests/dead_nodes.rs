@@ -2,43 +2,32 @@
 //! recovered, and its slot is joined again.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
-mod leftovers;
+mod pool;
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
+use cxl_shm::host::ProcessSlot;
 use cxl_shm::layout::read_superblock;
-use cxl_shm::member::{Attachment, Guardian, ProcessSlot};
+use cxl_shm::lifecycle::{Attachment, Reclaimer};
 use cxl_shm::region::Region;
 use cxl_shm::units::NodeId;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tempfile::TempDir;
+
+use pool::Pool;
 
 /// How often a state is looked for before the test has failed. Each look takes up to 1.5 s.
 const LOOKS: u32 = 200;
 
-fn rackline(arguments: &[&str], region: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rackline"));
-    command.args(arguments).arg("--region").arg(region).stdin(Stdio::null());
-    command
-}
-
 struct Rack {
-    _folder: TempDir,
-    region: PathBuf,
+    pool: Pool,
 }
 
 impl Rack {
     fn new() -> Self {
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let region = folder.path().join("pool");
-        let sizes = ["--nodes", "3", "--chunk", "256KiB", "--block", "16KiB", "--create", "6MiB"];
-        let output = rackline(&["format"], &region).args(sizes).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Self { _folder: folder, region }
+        Self { pool: Pool::format_in("/dev/shm") }
     }
 
     fn manager(&self, node: &str, fence: &[&str]) -> Process {
@@ -46,13 +35,13 @@ impl Rack {
     }
 
     fn manager_with_log(&self, node: &str, fence: &[&str], log: impl Into<Stdio>) -> Process {
-        let mut command = rackline(&["lock-manager", "--node", node], &self.region);
+        let mut command = self.pool.rackline(&["lock-manager", "--node", node]);
         command.args(fence).args(["--declare-ms", "1500"]).stderr(log);
         Process(command.spawn().unwrap())
     }
 
     fn status(&self) -> Value {
-        let output = rackline(&["status", "--json"], &self.region).output().unwrap();
+        let output = self.pool.rackline(&["status", "--json"]).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -84,12 +73,6 @@ impl Rack {
             SystemClock::start().sleep_ms(20);
         }
         panic!("no lock manager serves on node {node}: {}", self.status());
-    }
-}
-
-impl Drop for Rack {
-    fn drop(&mut self) {
-        leftovers::remove(&self.region);
     }
 }
 
@@ -125,7 +108,10 @@ fn a_killed_node_is_recovered_and_its_slot_joined_again() {
     rack.wait_for_state(1, "joined");
     victim.signal(Signal::KILL);
     let dead = rack.wait_for_state(1, "dead");
-    assert_eq!((&dead["death"]["recoverer"], &dead["death"]["over"]), (&0.into(), &true.into()));
+    assert_eq!(
+        (&dead["death"]["recoverer"], &dead["death"]["recovered"]),
+        (&0.into(), &true.into())
+    );
     assert_eq!(rack.status()["membership_epoch"], 1);
     let _heir = rack.manager("1", &[]);
     let joined = rack.wait_for_state(1, "joined");
@@ -147,7 +133,7 @@ fn the_dead_manager_s_node_is_recovered_by_the_standby() {
 #[test]
 fn a_stopped_node_is_killed_before_it_is_recovered_and_the_log_says_so() {
     let rack = Rack::new();
-    let log = rack.region.with_file_name("log");
+    let log = rack.pool.path().with_file_name("log");
     let _manager = rack.manager_with_log("0", &[], std::fs::File::create(&log).unwrap());
     rack.wait_until_served_by(0);
     let mut victim = rack.manager("1", &[]);
@@ -159,7 +145,7 @@ fn a_stopped_node_is_killed_before_it_is_recovered_and_the_log_says_so() {
     // A process is in the registry once for each of its threads.
     let killed = log.lines().find(|line| line.contains("kills all processes")).expect(&log);
     let pid = victim.0.id().to_string();
-    assert!(killed.contains(&pid) && killed.contains("its heart stood still"), "{log}");
+    assert!(killed.contains(&pid) && killed.contains("its heartbeat stopped"), "{log}");
 }
 
 #[test]
@@ -167,13 +153,16 @@ fn a_lock_manager_waits_for_no_other_process_of_its_host() {
     let rack = Rack::new();
     let _manager = rack.manager("0", &[]);
     rack.wait_until_served_by(0);
-    let attachment = Attachment::attach(&rack.region, 0).unwrap();
+    let attachment = Attachment::attach(&rack.pool.path(), 0).unwrap();
     let (member, clock) = (attachment.member(), SystemClock::start());
-    // What a guardian left that died is being written back, and there is no end of it.
-    let busy = member.lock_ward(&clock);
-    let gone =
-        Guardian { ward: NodeId(1), process: ProcessSlot(200), incarnation: member.incarnation() };
-    member.guardian_word().publish(member.fabric(), gone.word());
+    // What a reclaimer left that died is being written back, and there is no end of it.
+    let busy = member.lock_orphan(&clock);
+    let gone = Reclaimer {
+        orphan: NodeId(1),
+        process: ProcessSlot(200),
+        incarnation: member.incarnation(),
+    };
+    member.reclaimer_word().publish(member.fabric(), gone.word());
     let beat = || member.manager_seen().unwrap().heartbeat;
     // Far longer than it is between two looks after the dead.
     for _ in 0..20 {
@@ -187,12 +176,12 @@ fn a_lock_manager_waits_for_no_other_process_of_its_host() {
             "it grants nothing any more"
         );
     }
-    assert_eq!(member.guardian_word().own(member.fabric()), gone.word());
+    assert_eq!(member.reclaimer_word().own(member.fabric()), gone.word());
     drop(busy);
     assert!(
         (0..LOOKS).any(|_| {
             clock.sleep_ms(20);
-            member.guardian_word().own(member.fabric()) == 0
+            member.reclaimer_word().own(member.fabric()) == 0
         }),
         "it does not look after the dead of its host"
     );
@@ -205,7 +194,7 @@ fn without_a_fence_an_operator_confirms() {
     let _manager = rack.manager("0", &none);
     rack.wait_until_served_by(0);
     let fence = |node| {
-        let output = rackline(&["fence", "--confirm-off", "--node", node], &rack.region);
+        let output = rack.pool.rackline(&["fence", "--confirm-off", "--node", node]);
         let mut output = output;
         output.output().unwrap()
     };
@@ -237,9 +226,9 @@ fn without_a_fence_an_operator_confirms() {
 fn numbers_that_come_to_their_end_are_told_of_with_what_to_do() {
     let rack = Rack::new();
     assert_eq!(rack.status()["numbers_ending"], Value::Array(Vec::new()));
-    // A lock manager on node 0 that has started very often: this is the last term, and divided by three
-    // nodes nothing remains.
-    let region = Region::open(&rack.region, None).unwrap();
+    // A lock manager on node 0 that has started very often: this is the last term, and divided by
+    // three nodes nothing remains.
+    let region = Region::open(&rack.pool.path(), None).unwrap();
     let (_, layout) = read_superblock(region.fabric()).unwrap();
     let term = (1 << 24) - 1;
     let claim = layout.manager_claim(NodeId(0)).range();
@@ -248,14 +237,14 @@ fn numbers_that_come_to_their_end_are_told_of_with_what_to_do() {
     let status = rack.status();
     let terms = &status["numbers_ending"][0];
     assert_eq!((&terms["number"], &terms["left"]), (&"terms".into(), &0.into()), "{status}");
-    let lines = rackline(&["status"], &rack.region).output().unwrap();
+    let lines = rack.pool.rackline(&["status"]).output().unwrap();
     let lines = String::from_utf8_lossy(&lines.stdout).into_owned();
     assert!(lines.contains("ends soon: terms of lock managers: 0 of"), "{lines}");
     assert!(lines.contains("rackline format --force"), "{lines}");
 }
 
-/// An operator is told who is meant: a host that came for a number and died before it had given its name,
-/// and not the one that had the number before, which may be off.
+/// An operator is told which host is meant: a host that joined under a number and died before it
+/// had published its name, and not the one that had the number before, which may be off.
 #[test]
 fn who_died_at_the_door_is_not_called_by_the_name_of_the_one_before() {
     let rack = Rack::new();
@@ -266,7 +255,7 @@ fn who_died_at_the_door_is_not_called_by_the_name_of_the_one_before() {
     drop(before);
     rack.wait_for_state(1, "left");
     // A mark for the second life, of a host that nobody knows.
-    let region = Region::open(&rack.region, None).unwrap();
+    let region = Region::open(&rack.pool.path(), None).unwrap();
     let (_, layout) = read_superblock(region.fabric()).unwrap();
     let door = layout.door(NodeId(1));
     region.fabric().store(door.start().word(0).unwrap(), 7 << 32 | 2);
@@ -274,15 +263,14 @@ fn who_died_at_the_door_is_not_called_by_the_name_of_the_one_before() {
 
     let quarantined = rack.wait_for_state(1, "quarantined");
     assert_eq!((&quarantined["host"], &quarantined["incarnation"]), (&"unknown".into(), &2.into()));
-    let lines = rackline(&["status"], &rack.region).output().unwrap();
+    let lines = rack.pool.rackline(&["status"]).output().unwrap();
     let lines = String::from_utf8_lossy(&lines.stdout).into_owned();
     let told = lines.lines().find(|line| line.starts_with("node 1:")).unwrap().to_owned();
-    let fence =
-        rackline(&["fence", "--confirm-off", "--node", "1"], &rack.region).output().unwrap();
+    let fence = rack.pool.rackline(&["fence", "--confirm-off", "--node", "1"]).output().unwrap();
     let confirmed = String::from_utf8_lossy(&fence.stdout).into_owned();
     assert!(fence.status.success(), "{}", String::from_utf8_lossy(&fence.stderr));
     for text in [told, confirmed] {
-        let whom = "came for the slot and died at its door (nothing says which)";
+        let whom = "died while joining (nothing says which)";
         assert!(text.contains(whom) && !text.contains(&format!("\"{name}\"")), "{text}");
     }
     rack.wait_for_state(1, "dead");

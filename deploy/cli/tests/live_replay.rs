@@ -2,15 +2,18 @@
 //! left of it, however it ends.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod processes;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use cxl_shm::clock::SystemClock;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use self::processes::{children, mapped_files, wait_until};
 
 fn rackline(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rackline"));
@@ -143,7 +146,7 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// A replay that goes on for minutes, its processes, and their files in /dev/shm.
+/// A replay that continues for minutes, its processes, and their files in /dev/shm.
 struct Running {
     _folder: TempDir,
     coordinator: Child,
@@ -183,31 +186,6 @@ impl Running {
         let left: Vec<_> = self.files.iter().filter(|file| file.exists()).collect();
         assert!(left.is_empty(), "{left:?}");
     }
-}
-
-fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
-    let clock = SystemClock::start();
-    // To end a hang, and not to measure.
-    for _ in 0..60_000 {
-        if reached() {
-            return;
-        }
-        clock.sleep_ms(2);
-    }
-    panic!("it never got there: {what}");
-}
-
-fn children(parent: u32) -> BTreeSet<i32> {
-    let file = format!("/proc/{parent}/task/{parent}/children");
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-}
-
-/// Files in /dev/shm that a process has mapped; none when it has ended.
-fn mapped_files(pid: i32) -> BTreeSet<PathBuf> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let files = maps.lines().filter_map(|line| line.find("/dev/shm/").map(|at| &line[at..]));
-    files.map(PathBuf::from).collect()
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! `rackline qualify` with real processes: alone, as a pair, and what becomes of the profile.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
-mod leftovers;
+mod pool;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use cxl_shm::clock::SystemClock;
 use cxl_shm::layout::{FenceEvidence, PayloadPolicy, Platform, PlatformProfile, read_superblock};
-use cxl_shm::member::Attachment;
-use cxl_shm::qualify::{platform_of, store_profile};
+use cxl_shm::lifecycle::Attachment;
 use cxl_shm::region::Region;
+use cxl_shm::region::platform_of;
+use rackline_qualify::store_profile;
 use serde_json::Value;
-use tempfile::TempDir;
+
+use pool::Pool;
 
 fn rackline() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rackline"));
@@ -23,36 +25,29 @@ fn rackline() -> Command {
 /// A region for three nodes, with a lock manager.
 struct Rack {
     manager: Child,
-    folder: TempDir,
+    pool: Pool,
 }
 
 impl Rack {
     /// In memory, or in a file system where a file may be of more than one host.
     fn new(in_memory: bool) -> Self {
         let folder = if in_memory { "/dev/shm" } else { env!("CARGO_TARGET_TMPDIR") };
-        let folder = tempfile::tempdir_in(folder).unwrap();
-        let region = folder.path().join("pool");
-        let sizes = ["--create", "8MiB", "--nodes", "3", "--chunk", "256KiB", "--block", "16KiB"];
-        let formatted =
-            rackline().arg("format").arg("--region").arg(&region).args(sizes).output().unwrap();
-        assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
-        let manager = rackline()
-            .args(["lock-manager", "--node", "0", "--region"])
-            .arg(&region)
+        let pool = Pool::format_in(folder);
+        let manager = pool
+            .rackline(&["lock-manager", "--node", "0"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self { manager, folder }
+        Self { manager, pool }
     }
 
     fn region(&self) -> PathBuf {
-        self.folder.path().join("pool")
+        self.pool.path()
     }
 
     fn qualify(&self, arguments: &[&str]) -> Command {
-        let mut command = rackline();
-        command.arg("qualify").arg("--region").arg(self.region()).args(["--rounds", "5"]);
+        let mut command = self.pool.rackline(&["qualify", "--rounds", "5"]);
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -63,7 +58,7 @@ impl Rack {
     }
 
     fn free_chunks(&self) -> (u64, u64) {
-        let status = rackline().args(["status", "--json", "--region"]).arg(self.region()).output();
+        let status = self.pool.rackline(&["status", "--json"]).output();
         let status: Value = serde_json::from_slice(&status.unwrap().stdout).unwrap();
         (status["chunks"].as_u64().unwrap(), status["chunks_free"].as_u64().unwrap())
     }
@@ -73,7 +68,6 @@ impl Drop for Rack {
     fn drop(&mut self) {
         let _ = self.manager.kill();
         let _ = self.manager.wait();
-        leftovers::remove(&self.region());
     }
 }
 
@@ -132,7 +126,7 @@ fn a_pair_of_one_gives_up_and_leaves_nothing() {
     let rack = Rack::new(true);
     let alone = rack.qualify(&["--node", "1", "--pair-with", "2", "--timeout-s", "1"]);
     let says = refused(&{ alone }.output().unwrap());
-    assert!(says.contains("run `rackline qualify` there too"), "{says}");
+    assert!(says.contains("run `rackline qualify` on it too"), "{says}");
     let (chunks, free) = rack.free_chunks();
     assert_eq!(chunks, free);
     assert_eq!(rack.profile(), None);
@@ -143,7 +137,7 @@ fn bad_input_is_refused_and_says_what_to_do() {
     let rack = Rack::new(true);
     for (arguments, says) in [
         (&["--node", "9"][..], "nodes 0 to 2"),
-        (&["--node", "1", "--pair-with", "1"], "is this very node"),
+        (&["--node", "1", "--pair-with", "1"], "is this node itself"),
         (&["--node", "1", "--pair-with", "7"], "nodes 0 to 2"),
     ] {
         let error = refused(&rack.qualify(arguments).output().unwrap());
@@ -155,11 +149,14 @@ fn bad_input_is_refused_and_says_what_to_do() {
         &["--node", "1", "--timeout-s", "0"],
         &["--node", "1", "--pair-with", "2", "--assume-fence-waits"],
     ] {
-        let mut command = rackline();
-        command.arg("qualify").arg("--region").arg(rack.region()).args(arguments);
-        assert_eq!(command.output().unwrap().status.code(), Some(2), "{arguments:?}");
+        let mut command = rack.pool.rackline(&["qualify"]);
+        assert_eq!(
+            command.args(arguments).output().unwrap().status.code(),
+            Some(2),
+            "{arguments:?}"
+        );
     }
-    let blank = rack.folder.path().join("blank");
+    let blank = rack.region().with_file_name("blank");
     std::fs::write(&blank, vec![0; 1 << 20]).unwrap();
     let mut command = rackline();
     command.args(["qualify", "--node", "0", "--region"]).arg(&blank);
@@ -208,7 +205,7 @@ fn a_host_goes_by_the_profile_of_its_platform_and_falls_back_visibly_without() {
     let (fallen_back, says) = mode();
     assert_eq!(fallen_back, ReadBack::Needed);
     assert!(says.contains("is not the platform that was measured (AnotherMaker"), "{says}");
-    let status = rackline().args(["status", "--region"]).arg(&region).output().unwrap();
+    let status = rack.pool.rackline(&["status"]).output().unwrap();
     assert!(ok(&status).contains("on this host publishes read back: this host ("), "{status:?}");
 
     store(&region, |profile| PlatformProfile { strict: true, ..other(profile) });

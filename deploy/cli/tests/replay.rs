@@ -174,8 +174,8 @@ fn people_get_the_same_in_words() {
 #[test]
 fn bad_traces_are_refused_with_the_line() {
     for (text, said) in [
-        ("{\"hash_ids\": [1]}\nnot json\n", "line 2 is no request"),
-        ("{\"hash_ids\": [1]}\n\n{\"timestamp\": 3}\n", "line 3 is no request"),
+        ("{\"hash_ids\": [1]}\nnot json\n", "line 2 is not a request"),
+        ("{\"hash_ids\": [1]}\n\n{\"timestamp\": 3}\n", "line 3 is not a request"),
         ("{\"hash_ids\": [4, 4]}\n", "line 1 names block 4 twice"),
         ("", "no requests"),
     ] {
@@ -195,8 +195,8 @@ fn bad_traces_are_refused_with_the_line() {
 fn bad_options_are_refused() {
     let (_folder, trace) = write("{\"hash_ids\": [1]}\n");
     for (arguments, said) in [
-        (["--capacity-blocks", "0"], "is no capacity"),
-        (["--capacity-blocks", "5GiB"], "is no capacity"),
+        (["--capacity-blocks", "0"], "is not a capacity"),
+        (["--capacity-blocks", "5GiB"], "is not a capacity"),
         (["--policy", "fifo"], "there are clock, lru and s3-fifo"),
         (["--touch", "sideways"], "there are leaf-first and root-first"),
     ] {

@@ -1,53 +1,37 @@
-//! Output and logs that cannot be written: nothing panics, and no lock manager ends or stands still.
+//! Output and logs that cannot be written: nothing panics, and no lock manager ends or stands
+//! still.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
-mod leftovers;
+mod pool;
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Write, pipe};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use cxl_shm::clock::SystemClock;
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
+
+use pool::Pool;
 
 /// How often it is looked whether a lock manager serves, before the test has failed.
 const LOOKS: u32 = 100;
 
-fn rackline(arguments: &[&str], region: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rackline"));
-    command.args(arguments).arg("--region").arg(region).stdin(Stdio::null());
-    command
-}
-
 struct Rack {
-    _folder: TempDir,
-    region: PathBuf,
+    pool: Pool,
 }
 
 impl Rack {
     fn new() -> Self {
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let region = folder.path().join("pool");
-        let sizes = ["--nodes", "3", "--chunk", "256KiB", "--block", "16KiB", "--create", "6MiB"];
-        assert!(rackline(&["format"], &region).args(sizes).output().unwrap().status.success());
-        Self { _folder: folder, region }
+        Self { pool: Pool::format_in("/dev/shm") }
     }
 
     fn is_served(&self) -> bool {
         (0..LOOKS).any(|_| {
             SystemClock::start().sleep_ms(10);
-            let status = rackline(&["status", "--json"], &self.region).output().unwrap();
+            let status = self.pool.rackline(&["status", "--json"]).output().unwrap();
             let status = String::from_utf8_lossy(&status.stdout).into_owned();
             status.contains("\"serving\":true,\"alive\":true")
         })
-    }
-}
-
-impl Drop for Rack {
-    fn drop(&mut self) {
-        leftovers::remove(&self.region);
     }
 }
 
@@ -56,7 +40,7 @@ struct Manager(Child);
 
 impl Manager {
     fn start(rack: &Rack, log: impl Into<Stdio>) -> Self {
-        let mut command = rackline(&["lock-manager", "--node", "0"], &rack.region);
+        let mut command = rack.pool.rackline(&["lock-manager", "--node", "0"]);
         Self(command.env("RUST_LOG", "trace").stderr(log).spawn().unwrap())
     }
 
@@ -106,7 +90,7 @@ fn output_that_nobody_takes_is_one_error_at_most() {
     let rack = Rack::new();
     for arguments in [vec!["status"], vec!["status", "--json"]] {
         let run = |output: Stdio| {
-            rackline(&arguments, &rack.region).stdout(output).stderr(Stdio::piped()).output()
+            rack.pool.rackline(&arguments).stdout(output).stderr(Stdio::piped()).output()
         };
         let (reader, closed) = pipe().unwrap();
         drop(reader);
@@ -121,6 +105,6 @@ fn output_that_nobody_takes_is_one_error_at_most() {
     }
     // Nor where the error cannot be told.
     let full = || File::options().write(true).open("/dev/full").unwrap();
-    let failed = rackline(&["status"], &rack.region).stdout(full()).stderr(full()).status();
+    let failed = rack.pool.rackline(&["status"]).stdout(full()).stderr(full()).status();
     assert_eq!(failed.unwrap().code(), Some(1));
 }

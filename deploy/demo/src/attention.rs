@@ -1,13 +1,13 @@
 //! Causal attention over the KV cache, blocked at fixed token positions.
 //!
-//! A query row meets the keys in chunks of [`KEY_CHUNK_TOKENS`] that start at multiples of it. Within
-//! a chunk every sum runs over the whole chunk in one order, keys behind the row's own position
-//! weighing an exact zero; chunks are added in order. So a row's result does not depend on what lies
-//! behind it, nor on which other rows are computed with it, and a decode step gives the same bits as
-//! prefill.
+//! A query row meets the keys in chunks of [`KEY_CHUNK_TOKENS`] that start at multiples of it.
+//! Within a chunk every sum runs over the whole chunk in one order, keys behind the row's own
+//! position weighing an exact zero; chunks are added in order. So a row's result does not depend on
+//! what lies behind it, nor on which other rows are computed with it, and a decode step gives the
+//! same bits as prefill.
 //!
-//! The products run on candle's f32 matrix multiplication. Its inner dimension is the head (64) or a
-//! chunk (256), so it is never split by a rule that looks at the number of rows; and every query
+//! The products run on candle's f32 matrix multiplication. Its inner dimension is the head (64) or
+//! a chunk (256), so it is never split by a rule that looks at the number of rows; and every query
 //! group has at least two rows, so it never takes the vector-only path with its other order. Models
 //! with as many KV heads as query heads would break the second and are refused.
 

@@ -4,8 +4,8 @@
 //! <|im_start|>system\n...<|im_end|>\n<|im_start|>user\n...<|im_end|>\n<|im_start|>assistant\n
 //! ```
 //! A conversation only ever grows: the prompt of a turn is the prompt before, the tokens that were
-//! generated for it, and the next question. So all turns, and all conversations with the same system
-//! text, share their prefix token for token.
+//! generated for it, and the next question. So all turns, and all conversations with the same
+//! system text, share their prefix token for token.
 
 use crate::tokenizer::{Tokenizer, TokenizerError};
 

@@ -2,8 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use crate::error::ForwardError;
 use crate::kv::KvCache;
-use crate::model::{ForwardError, Logits, Model};
+use crate::model::{Logits, Model};
 use crate::tokenizer::Tokenizer;
 
 /// Why an answer ended.
@@ -30,9 +31,9 @@ pub struct Answer {
 
 /// Generates the answer to a prompt: always the token with the highest score.
 ///
-/// `kv` holds the prompt and `logits` are the scores behind it, both from
-/// [`Model::forward`]. `on_text` is called once for every token with the text it completed, which is
-/// empty while a character is split over tokens; it may end the answer.
+/// `kv` holds the prompt and `logits` are the scores behind it, both from [`Model::forward`].
+/// `on_text` is called once for every token with the text it completed, which is empty while a
+/// character is split over tokens; it may end the answer.
 ///
 /// Afterwards `kv` holds the prompt and every token of the answer but possibly the last, which is
 /// computed only when another one follows.

@@ -7,8 +7,8 @@ use crate::kv::KvCache;
 /// What to do around each layer of a forward pass: load a layer's blocks just before it computes,
 /// save them just after.
 pub trait LayerSteps {
-    /// Called before `layer` computes. The tokens before the first one must be in that layer of `kv`
-    /// when this returns.
+    /// Called before `layer` computes. The tokens before the first one must be in that layer of
+    /// `kv` when this returns.
     ///
     /// # Errors
     /// Any error ends the forward pass as [`ForwardError::Step`](crate::ForwardError::Step).

@@ -6,9 +6,9 @@ use candle_core::Device;
 use candle_core::quantized::QTensor;
 
 use crate::config::ModelConfig;
+use crate::error::LoadError;
 use crate::gguf::{Gguf, GgufError};
 use crate::linear::{Kernels, Linear};
-use crate::model::LoadError;
 
 /// One decoder layer.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 //!
 //! Every document gets several conversations. Their system text is the same: an instruction and the
 //! document, cut to a number of tokens; so after one of them was answered, all others find almost
-//! their whole prompt cached. A second turn shares its conversation's first turn and answer too. The
-//! prompt of a later turn depends on the generated answers, so the plan holds texts, and
+//! their whole prompt cached. A second turn shares its conversation's first turn and answer too.
+//! The prompt of a later turn depends on the generated answers, so the plan holds texts, and
 //! [`chat::Conversation`](crate::chat::Conversation) makes the tokens.
 
 /// A text to talk about.

@@ -1,14 +1,15 @@
-//! The owner's fresh look at what all hosts say of some of its blocks; or its guardian's.
+//! The owner's fresh look at what all hosts say of some of its blocks; or its reclaimer's.
 
 use cxl_shm::fabric::{Fabric, HostMemory, LineError, refresh_all};
+use cxl_shm::host::Liveness;
 use cxl_shm::layout::NodeState;
-use cxl_shm::member::{Liveness, Member, is_declared_dead};
+use cxl_shm::lifecycle::is_declared_dead;
+use cxl_shm::node::Member;
 use cxl_shm::units::{Incarnation, NodeId};
 
-use crate::area::Areas;
+use super::HoldWatch;
+use crate::format::{Areas, Stamp, age};
 use crate::heap::LockedHeap;
-use crate::hold::HoldWatch;
-use crate::stamp::{Stamp, age};
 
 /// What the hosts say of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,9 +35,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
 /// Reads the stamps of `owner`'s `slots` freshly. The results are in the same order. The caller may
 /// write `owner`'s segment.
 ///
-/// Stamps of nodes that have left or are dead do not count (H5). A node whose line says so now
-/// and that joins later stamps after this look: it will find EVICTING, when that is what this
-/// look follows (H1).
+/// Stamps of nodes that have left or are dead do not count (EVICT-H5). A node whose line says so
+/// now and that joins later stamps after this look: it will find EVICTING, when that is what this
+/// look follows (EVICT-H1).
 pub(crate) fn look_at_stamps<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     areas: &Areas,
@@ -63,7 +64,7 @@ pub(crate) fn look_at_stamps<F: Fabric, H: HostMemory, L: Liveness>(
         slots.iter().map(move |slot| stamps(*node).word(owner, *slot).range())
     });
     refresh_all(fabric, words);
-    // Asked for only when somebody says that he holds something.
+    // Asked for only when a stamp says that a reader holds something.
     let mut declared: Vec<(NodeId, bool)> = Vec::new();
     let mut is_dead = |node: NodeId, incarnation: Option<Incarnation>| {
         let known = declared.iter().find(|(other, _)| *other == node).map(|(_, dead)| *dead);

@@ -1,63 +1,53 @@
 //! Eviction: which blocks make room for others, and how.
 //!
-//! Only the owner evicts, under its host's heap lock. A batch goes like this:
+//! The owner evicts, under its host's heap lock; of a vacant node its reclaimer does (`reclaim`).
+//! Both follow one protocol (`evict/protocol.rs`). A batch of the owner has these steps:
 //!
 //! ```text
 //! order     candidates, leaf first                          (this process's own memory)
 //! look      their stamps, freshly: used since? held?        (two fences)  -> stays
-//! attempt   descriptors EVICTING, published                 (one fence)
-//!           their stamps again, freshly (H1)                (two fences)
-//!           held: READY again, published                    (one fence, seldom)
+//! announce  descriptors EVICTING, published                 (one fence)
+//! decide    their stamps again, freshly (EVICT-H1)                (two fences)
+//! commit    held: READY again, published                    (one fence, seldom)
 //!           else: FREE, published; the slot is free         (one fence)
 //!           tombstones cleaned up; log entries; log head    (one fence each)
 //! ```
 //!
-//! - **V1** A block that is held (H1 to H5) or being written is never evicted.
-//! - **V2** A block that was used on any host since it was last looked at stays for another round,
-//!   within the bound of V3.
-//! - **V3** A batch looks at no more than [`LOOKED_AT_MAX`] blocks before it takes what it finds, so a
-//!   publish that has to make room itself waits for a bounded time. After twice as many, held ones
-//!   counted, it lets others have the heap lock, and so it does between parts of a first look at all
-//!   blocks.
-//! - **V4** Deeper blocks of a prefix leave before those that they build on ([`policy`]).
-//! - **V5** Namespaces over their quota give first ([`Quota`]).
-//! - **V6** Between two watermarks it happens in the background ([`Cache::upkeep`]); a publish that
-//!   finds no room, or is not granted the lock of the chunk table, evicts what it needs itself, at most
-//!   [`BATCH`] blocks at a time.
-//! - **V7** A chunk that is given back takes no payload from then on; it is given back once all its
-//!   slots are free, outside the heap lock (L3). Nothing is evicted for that while somebody holds
-//!   something in it, or while the lock of the chunk table is not to be had. A death in between
-//!   leaves it this node's or nobody's, which the next process finds out from the chunk table once
-//!   what the dead left there is redone.
+//! - **EVICT-V1** A block that is held (EVICT-H1 to EVICT-H5) or being written is never evicted.
+//! - **EVICT-V2** A block that any host used since the last look stays for another round, within
+//!   the bound of EVICT-V3.
+//! - **EVICT-V3** A batch looks at no more than [`LOOKED_AT_MAX`] blocks before it takes what it
+//!   finds. So a publish that has to make room itself waits for a bounded time. After twice as
+//!   many, counting held ones, the batch lets others have the heap lock. It does so between parts
+//!   of a first look at all blocks, too.
+//! - **EVICT-V4** Deeper blocks of a prefix leave before those that they build on ([`policy`]).
+//! - **EVICT-V5** Namespaces over their quota give first ([`Quota`](crate::Quota)).
+//! - **EVICT-V6** Between two watermarks eviction happens in the background ([`Cache::upkeep`]). A
+//!   publish that finds no room, or does not get the lock of the chunk table, evicts what it needs
+//!   itself, at most [`BATCH`] blocks at a time.
+//! - **EVICT-V7** A chunk that is to be returned takes no payload from then on. It is returned once
+//!   all its slots are free, outside the heap lock (LOCK-L3). Nothing is evicted for that while a
+//!   reader holds a block in it, or while the lock of the chunk table cannot be acquired. After a
+//!   death in between, the chunk belongs to this node or to nobody. The next process finds that out
+//!   from the chunk table, once the dead process's update there is redone.
 //!
-//! A crash anywhere leaves each block complete or free: EVICTING goes back to READY in the sweep,
-//! since somebody may hold it (H6), also where the line that says so is torn, and the log is skipped over, so that nobody goes on believing in
-//! what is gone (G3).
+//! A crash anywhere leaves each block complete or free. EVICTING goes back to READY in the sweep,
+//! because a reader may hold the block (EVICT-H6), even when the line that says so is torn. The
+//! sweep also skips the log ahead, so that no reader keeps believing in a block that is gone
+//! (INDEX-G3).
 //!
 //! [`Cache::upkeep`]: crate::Cache::upkeep
 
-mod attempt;
-mod chunk_wait;
-mod give_back;
+mod batch;
 mod look;
 mod order;
 pub mod policy;
-mod quota;
-mod room;
-mod touch;
-mod upkeep;
+mod protocol;
+mod watch;
 
-pub(crate) use attempt::Decision;
-pub(crate) use chunk_wait::ChunkWait;
-#[cfg(test)]
-pub(crate) use give_back::GivenBack;
-pub(crate) use look::look_at_stamps;
 pub(crate) use order::Order;
-pub(crate) use quota::{QUOTA_WORDS, QuotaTable};
-pub(crate) use room::Lack;
-
-pub use quota::{QUOTAS_MAX, Quota, TooManyQuotas};
-pub use upkeep::{Upkeep, WatermarkError, Watermarks};
+pub(crate) use protocol::{Announced, Decision, SegmentWriter};
+pub(crate) use watch::HoldWatch;
 
 /// Most blocks that are evicted in one go, under one hold of the heap lock.
 pub const BATCH: usize = 64;

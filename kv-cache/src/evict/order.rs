@@ -1,29 +1,27 @@
 //! In which order this node's blocks leave: a [`policy`](super::policy) for each kind of block,
 //! kept up to date from the node's own log.
 //!
-//! Every process keeps an order of its own, in its own memory; it is soft state. What it proposes is
-//! checked against the directory and the stamps under the heap lock, so a stale order costs a worse
-//! choice and nothing else.
+//! Every process keeps an order of its own, in its own memory; it is soft state. What it proposes
+//! is checked against the directory and the stamps under the heap lock, so a stale order costs a
+//! worse choice and nothing else.
 //!
 //! Blocks of one size make room for each other, so each size has a policy, and so has, within a
 //! size, each namespace with a quota.
 //!
-//! An order is made by a look at all slots, in parts, so that others have the heap lock in between. What
-//! the log tells meanwhile is remembered, and taken in once each slot was looked at. A log that was
-//! overrun never begins that anew: the order is used as it is, and the slots are looked at once more,
-//! in parts, for what it told. So an order is made after a number of calls that depends on the segment
-//! alone, whatever others publish.
+//! An order is made by a look at all slots, in parts, so that others have the heap lock in between.
+//! What the log tells meanwhile is remembered, and taken in once each slot was looked at. A log
+//! that was overrun never begins that anew: the order is used as it is, and the slots are looked at
+//! once more, in parts, for what it told. So an order is made after a number of calls that depends
+//! on the segment alone, whatever others publish.
 
 use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::member::Liveness;
+use cxl_shm::host::Liveness;
 
+use super::HoldWatch;
 use super::policy::{Clock, EvictionPolicy, Newcomer};
-use super::quota::Quota;
-use crate::descriptor::{BlockState, SlotContent};
-use crate::heap::{LockedHeap, SlotSize, SlotWord};
-use crate::hold::HoldWatch;
-use crate::key::NamespaceTag;
-use crate::log::{Behind, LogKind, behind};
+use crate::format::{Behind, BlockState, LogKind, SlotContent, behind};
+use crate::heap::{LockedHeap, Quota, SlotSize, SlotWord};
+use crate::identity::NamespaceTag;
 
 /// Slots that are looked at in one go when the order is made: what holds the heap lock no longer
 /// than a batch of evictions does.
@@ -88,19 +86,20 @@ pub(crate) struct Order {
     run: (u64, u16),
     quotas: Vec<(NamespaceTag, Quota)>,
     quota_version: u64,
-    pub(super) watch: HoldWatch,
+    pub(crate) watch: HoldWatch,
 }
 
 impl Order {
-    /// Takes in what happened since the last call. Returns whether it has looked at all slots: else it
-    /// is to be called again.
+    /// Takes in what happened since the last call. Returns whether it has looked at all slots: else
+    /// it is to be called again.
     pub(crate) fn follow<F: Fabric, H: HostMemory, L: Liveness>(
         &mut self,
         heap: &LockedHeap<'_, F, H, L>,
     ) -> bool {
         let (head, entries) = (heap.log.head(heap.fabric()), heap.areas.log(heap.node()).entries());
         if self.slots.is_empty() || self.quota_version != heap.quotas.version() {
-            // As far behind as the log tells: what came last stays in its order. It is read at once.
+            // As far behind as the log tells: what came last stays in its order. It is read at
+            // once.
             self.start(heap, head.saturating_sub(entries));
         }
         if matches!(behind(self.position, head, entries), Behind::Overrun) {
@@ -171,9 +170,9 @@ impl Order {
         while self.position != head {
             let number = self.position;
             self.position = number.wrapping_add(1);
-            // One that cannot be read was skipped over (G3), before the slots were looked at.
+            // One that cannot be read was skipped over (INDEX-G3), before the slots were looked at.
             let Some(entry) = log.cached(heap.fabric(), number) else { continue };
-            // G4: what lies in the log is a hint, and may name what is not there.
+            // INDEX-G4: what lies in the log is a hint, and may name what is not there.
             if entry.slot >= heap.directory.slots() {
                 continue;
             }
@@ -183,8 +182,8 @@ impl Order {
                     self.heard.push(Heard { number, slot, generation });
                 }
                 LogKind::Published => {
-                    // Blocks of one prefix are announced one after the other, ever deeper: they came
-                    // together.
+                    // Blocks of one prefix are announced one after the other, ever deeper: they
+                    // came together.
                     self.learn(heap, slot, generation, number, number + 1);
                 }
                 LogKind::Removed => {
@@ -194,7 +193,8 @@ impl Order {
                 }
             }
         }
-        // Others may publish for as long as they like. What is gone again is not worth being remembered.
+        // Others may publish for as long as they like. What is gone again is not worth being
+        // remembered.
         if self.heard.len() > 2 * self.slots.len() {
             self.heard.retain(|heard| {
                 matches!(heap.directory.slot(heard.slot),
@@ -275,8 +275,8 @@ impl Order {
         places.into_iter().map(|place| slots[place as usize]).collect()
     }
 
-    /// Takes in when a block was last used, a position in the log. Returns whether it was since it was last
-    /// looked at.
+    /// Takes in when a block was last used, a position in the log. Returns whether it was since it
+    /// was last looked at.
     pub(super) fn used(&mut self, slot: u32, used: Option<u64>) -> bool {
         let Some(used) = used else { return false };
         let known = &mut self.slots[slot as usize];
@@ -287,9 +287,9 @@ impl Order {
         later
     }
 
-    /// How long ago the block in `slot` was last used, as far as is known, in entries of the log whose
-    /// head is at `head`; at most `u32::MAX`, which is that of a block that is not known.
-    pub(super) fn age(&self, slot: u32, head: u64) -> u64 {
+    /// How long ago the block in `slot` was last used, as far as is known, in entries of the log
+    /// whose head is at `head`; at most `u32::MAX`, which is that of a block that is not known.
+    pub(crate) fn age(&self, slot: u32, head: u64) -> u64 {
         let known = self.slots.get(slot as usize).filter(|known| known.kind.is_some());
         let age = known.map_or(u64::MAX, |known| head.saturating_sub(known.used));
         age.min(u64::from(u32::MAX))

@@ -10,7 +10,7 @@
 //! word 8 ..    a word per descriptor: generation u32 | state u8 | tag u24
 //! ..           a word per chunk of the region: pages of its slots u32 | free slots u32
 //! ..           a bit per page of the region: the payload slot is taken
-//! ..           who holds what (crate::hold), quotas (crate::evict): not cleared with the rest
+//! ..           holds ([`super::hold_table`]), quotas ([`super::quota`]): not cleared with the rest
 //! ```
 //!
 //! It says nothing that the descriptors do not say: it saves the owner a read of slow memory for
@@ -18,19 +18,17 @@
 //! wrong. Read and written under the heap lock only.
 
 use cxl_shm::fabric::HostMemory;
+use cxl_shm::host::ProcessSlot;
 use cxl_shm::layout::Layout;
-use cxl_shm::member::ProcessSlot;
 use cxl_shm::units::{ChunkId, Incarnation, PAGE_BYTES};
 
-use crate::area::all_slots;
-use crate::evict::{self, QuotaTable};
-use crate::geometry::{CacheGeometry, halves};
-use crate::hold::{self, HoldTable};
-use crate::key::BlockKey;
-use crate::segment::probe_sequence;
+use super::hold_table::{self, HoldTable};
+use super::quota::{QUOTA_WORDS, QuotaTable};
+use crate::format::{CacheGeometry, all_slots, halves, probe_sequence};
+use crate::identity::BlockKey;
 
 /// Version of the directory, so that processes of two versions do not share one.
-const FORMAT: u64 = 3;
+const FORMAT: u64 = 4;
 
 const WORD_FORMAT: usize = 0;
 const WORD_CHANGING: usize = 1;
@@ -47,7 +45,7 @@ const HEADER_WORDS: usize = 8;
 pub(crate) enum SlotWord {
     /// Never used.
     Blank,
-    /// A tombstone; searches end at some (S2).
+    /// A tombstone; searches end at some (INDEX-S2).
     Free { generation: u32, ends: bool },
     /// A block that is being written.
     Writing { generation: u32, tag: u32 },
@@ -83,7 +81,7 @@ impl SlotWord {
         matches!(self, Self::Writing { .. } | Self::Ready { .. })
     }
 
-    /// Whether a search ends here (S2).
+    /// Whether a search ends here (INDEX-S2).
     pub(crate) fn ends_search(self) -> bool {
         matches!(self, Self::Blank | Self::Free { ends: true, .. })
     }
@@ -102,7 +100,7 @@ pub(crate) fn tag(key: BlockKey) -> u32 {
 pub(crate) enum Insert {
     /// Into this slot, whose last block had this generation.
     Into { slot: u32, last: u32 },
-    /// Nowhere: the segment is full enough (S3).
+    /// Nowhere: the segment is full enough (INDEX-S3).
     Full,
     /// Nowhere: every slot where it could be found is taken.
     Crowded,
@@ -116,11 +114,15 @@ pub(crate) struct Directory<W> {
     slots: u32,
 }
 
-/// Words that the directory needs.
-pub(crate) fn words_needed(geometry: CacheGeometry, layout: &Layout) -> usize {
-    let slots = geometry.descriptor_slots() as usize;
-    let holds = hold::words_needed(all_slots(geometry, layout));
-    bitmap_end(slots, layout) + holds + evict::QUOTA_WORDS
+impl CacheGeometry {
+    /// Words that a host's tier needs for a region laid out as `layout`
+    /// ([`cxl_shm::layout::Geometry::host_words`], which does not change the layout otherwise).
+    #[must_use]
+    pub fn host_words(&self, layout: &Layout) -> usize {
+        let slots = self.descriptor_slots() as usize;
+        let holds = hold_table::words_needed(all_slots(*self, layout));
+        bitmap_end(slots, layout) + holds + QUOTA_WORDS
+    }
 }
 
 fn bitmap_end(slots: usize, layout: &Layout) -> usize {
@@ -154,7 +156,7 @@ impl<W: HostMemory> Directory<W> {
         }
     }
 
-    /// Whether somebody stopped in the middle of a change, or nobody built it in this life of the
+    /// Whether a process stopped in the middle of a change, or none built it in this life of the
     /// node.
     pub(crate) fn is_doubtful(&self, incarnation: Incarnation) -> bool {
         self.words.load(WORD_CHANGING) != 0 || !self.is_built_in(incarnation)
@@ -170,7 +172,7 @@ impl<W: HostMemory> Directory<W> {
         self.words.store(WORD_CHANGING, u64::from(changing));
     }
 
-    /// Forgets everything but which chunk is being given back: who does that goes on. The caller
+    /// Forgets everything but which chunk is being given back: who does that continues. The caller
     /// builds it anew.
     pub(crate) fn clear(&self) {
         for index in (WORD_BLOCKS..self.end()).filter(|index| *index != WORD_CLOSING) {
@@ -197,7 +199,8 @@ impl<W: HostMemory> Directory<W> {
         self.words.store(WORD_CLOSING, word);
     }
 
-    /// The first stamp that is not settled, of those of all nodes' slots in turn ([`crate::hold`]).
+    /// The first stamp that is not settled, of those of all nodes' slots in turn
+    /// ([`super::holds`]).
     pub(crate) fn unsettled(&self) -> Option<u64> {
         self.words.load(WORD_UNSETTLED).checked_sub(1)
     }
@@ -232,7 +235,7 @@ impl<W: HostMemory> Directory<W> {
         self.words.load(WORD_BLOCKS)
     }
 
-    /// Most blocks that a segment holds (S3).
+    /// Most blocks that a segment holds (INDEX-S3).
     pub(crate) fn blocks_max(&self) -> u64 {
         u64::from(self.slots) * 3 / 4
     }
@@ -316,6 +319,6 @@ impl<W: HostMemory> Directory<W> {
     where
         W: Copy,
     {
-        QuotaTable::new(self.words, self.end() + hold::words_needed(all_slots))
+        QuotaTable::new(self.words, self.end() + hold_table::words_needed(all_slots))
     }
 }

@@ -1,15 +1,23 @@
-//! Freeing blocks: the tombstone first, for everybody to see, then the payload slot.
+//! Freeing blocks: the tombstone first, for all hosts to see, then the payload slot.
 
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::member::{Liveness, ProcessSlot};
-use cxl_shm::units::{ChunkId, Extent};
+use cxl_shm::host::{Liveness, ProcessSlot};
+use cxl_shm::units::{ChunkId, Extent, Incarnation};
 
-use super::{LockedHeap, SlotSize, SlotWord};
-use crate::block::Claim;
-use crate::descriptor::{BlockState, Descriptor, DescriptorLine, Handle, SlotContent};
-use crate::gone::once_each;
-use crate::log::{LogEntry, LogKind};
+use super::{LockedHeap, SlotSize, SlotWord, once_each};
+use crate::format::{
+    BlockState, Descriptor, DescriptorLine, Handle, LogEntry, LogKind, SlotContent,
+};
+
+/// The right to write a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) payload: Extent,
+}
 
 /// A slot that becomes a tombstone.
 struct Victim {
@@ -17,8 +25,6 @@ struct Victim {
     generation: u32,
     /// What it named; `None` when its descriptor cannot be read.
     payload: Option<Extent>,
-    /// It makes room for others.
-    evicted: bool,
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
@@ -29,20 +35,19 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             slot: claim.slot,
             generation: claim.generation,
             payload: Some(claim.payload),
-            evicted: false,
         });
         let victims = victims.collect();
         self.free(victims)
     }
 
-    /// Whether the block of `claim` is still being written by whoever claimed it.
+    /// Whether the process that claimed the block of `claim` is still writing it.
     pub(crate) fn holds(&self, claim: &Claim) -> bool {
         claim.incarnation == self.member.incarnation()
             && matches!(self.directory.slot(claim.slot),
                 SlotWord::Writing { generation, .. } if generation == claim.generation)
     }
 
-    /// Frees what processes that `is_gone` names were writing (E3). Returns how many blocks.
+    /// Frees what processes that `is_gone` names were writing (BLOCK-E3). Returns how many blocks.
     pub(crate) fn free_writing_of(&mut self, is_gone: impl Fn(ProcessSlot) -> bool) -> u64 {
         let mut victims = Vec::new();
         for slot in 0..self.directory.slots() {
@@ -52,17 +57,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             match self.segment.own(self.fabric(), slot) {
                 Ok(SlotContent::Block(Descriptor { process, .. })) if !is_gone(process) => {}
                 Ok(SlotContent::Block(Descriptor { payload, .. })) => {
-                    victims.push(Victim {
-                        slot,
-                        generation,
-                        payload: Some(payload),
-                        evicted: false,
-                    });
+                    victims.push(Victim { slot, generation, payload: Some(payload) });
                 }
                 // A line that we wrote and cannot read: nobody can complete that block.
                 Ok(_) | Err(_) => {
                     let payload = None;
-                    victims.push(Victim { slot, generation, payload, evicted: false });
+                    victims.push(Victim { slot, generation, payload });
                 }
             }
         }
@@ -102,31 +102,22 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
                 entries.push(LogEntry { kind: LogKind::Removed, key, slot, generation });
             }
             let payload = block.map(|block| block.payload);
-            victims.push(Victim { slot, generation, payload, evicted: false });
+            victims.push(Victim { slot, generation, payload });
         }
         let freed = self.free(victims);
         self.log.append(self.fabric(), &entries);
         freed
     }
 
-    /// Frees blocks whose descriptors say EVICTING, and announces it. Returns how many.
-    pub(crate) fn free_evicted(&mut self, blocks: &[Descriptor]) -> u64 {
-        let victim = |block: &Descriptor| Victim {
+    /// Takes in that blocks are gone which this node has evicted: their descriptors say FREE,
+    /// published.
+    pub(crate) fn forget_evicted(&mut self, blocks: &[Descriptor]) {
+        let gone = |block: &Descriptor| Victim {
             slot: block.handle.slot(),
             generation: block.handle.generation(),
             payload: Some(block.payload),
-            evicted: true,
         };
-        let entry = |block: &Descriptor| LogEntry {
-            kind: LogKind::Removed,
-            key: block.key,
-            slot: block.handle.slot(),
-            generation: block.handle.generation(),
-        };
-        let entries: Vec<_> = blocks.iter().map(entry).collect();
-        let freed = self.free(blocks.iter().map(victim).collect());
-        self.log.append(self.fabric(), &entries);
-        freed
+        self.forget(&blocks.iter().map(gone).collect::<Vec<_>>());
     }
 
     /// Takes in chunks of this node that the directory does not know: their allocator died before
@@ -156,16 +147,22 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
 
     fn free(&mut self, victims: Vec<Victim>) -> u64 {
         let mut batch = PublishBatch::new(self.fabric());
-        for Victim { slot, generation, evicted, .. } in &victims {
-            let line = DescriptorLine::free(self.node(), *generation, *evicted);
+        for Victim { slot, generation, .. } in &victims {
+            let line = DescriptorLine::free(self.node(), *generation, false);
             batch.line(self.segment.line(*slot), &line);
         }
-        // D2: gone for every reader before the payload can be taken again.
+        // BLOCK-D2: gone for every reader before the payload can be taken again.
         batch.publish();
         if !victims.is_empty() {
             crash::reach(CrashPoint::RetireFreed);
         }
-        for Victim { slot, generation, payload, .. } in &victims {
+        self.forget(&victims);
+        victims.len() as u64
+    }
+
+    /// Takes in that the slots of `victims` are tombstones.
+    fn forget(&mut self, victims: &[Victim]) {
+        for Victim { slot, generation, payload } in victims {
             let word = SlotWord::Free { generation: *generation, ends: false };
             self.directory.set_slot(*slot, word);
             match payload {
@@ -175,6 +172,5 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             }
         }
         self.clean_tombstones(victims.iter().map(|victim| victim.slot));
-        victims.len() as u64
     }
 }

@@ -1,36 +1,44 @@
 //! The heap: this node's descriptors and payload slots, shared by the processes of the host.
 //!
-//! - **E1** Everything a node writes of its own area, and its directory, is written under the heap
-//!   lock of the host. It is never held while waiting for another host.
-//! - **E2** The descriptors are the only truth. The directory says when a change begins and when
-//!   it is complete; whoever takes the lock and finds a change that was never completed (its
-//!   process died, or panicked) builds the directory anew from the descriptors: mark and sweep.
-//!   What its caches alone hold of them is written back first.
-//! - **E3** A block that was being written belongs to its process. When that is dead, or from an
-//!   earlier life of the node, the block is freed. Complete blocks stay, whoever wrote them.
+//! - **BLOCK-E1** A node writes its own area, and its directory, only under the heap lock of the
+//!   host. No thread holds this lock while it waits for another host.
+//! - **BLOCK-E2** The descriptors are the only truth. The directory says when a change begins and
+//!   when it is complete. A thread that takes the lock and finds a change that was never completed
+//!   (its process died, or panicked) rebuilds the directory from the descriptors: mark and sweep.
+//!   It first writes back what only its caches hold of them.
+//! - **BLOCK-E3** A block that was being written belongs to its process. When that process is dead,
+//!   or belongs to an earlier life of the node, the block is freed. Complete blocks stay, whichever
+//!   process wrote them.
 
+mod closing;
 mod directory;
 mod free;
+mod gone;
+mod hold_table;
+mod holds;
 mod payload;
+mod quota;
 mod sweep;
 mod tombstones;
 
-use std::sync::{Mutex, PoisonError};
-
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::member::{ApplicationWords, Liveness, Member};
+use cxl_shm::host::{ApplicationWords, Liveness};
+use cxl_shm::node::Member;
 use cxl_shm::units::NodeId;
 
-use crate::area::Areas;
-use crate::evict::QuotaTable;
-use crate::hold::HoldTable;
-use crate::local::Local;
-use crate::log::OwnLog;
-use crate::segment::OwnSegment;
-use crate::stamp::OwnStamps;
-pub(crate) use directory::{Directory, Insert, SlotWord, tag, words_needed};
+use crate::format::{Areas, OwnLog, OwnSegment, OwnStamps};
+
+pub(crate) use directory::{Directory, Insert, SlotWord, tag};
+pub(crate) use free::Claim;
+pub(crate) use gone::once_each;
+pub(crate) use hold_table::HoldTable;
+pub(crate) use holds::{NotStamped, Release};
 pub(crate) use payload::{ChunkUse, SlotSize};
+pub(crate) use quota::QuotaTable;
+pub(crate) use tombstones::{LinesOf, end_searches_at};
+
+pub use quota::{QUOTAS_MAX, Quota, TooManyQuotas};
 
 /// This process's way to the heap of its node.
 #[derive(Debug)]
@@ -59,39 +67,26 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
         Self { member, areas }
     }
 
-    /// Carries out `change` under the heap lock, on a directory that is right.
+    /// Carries out `change` under the heap lock, on a directory that is right. `change` is told how
+    /// many blocks were freed when the directory had to be built anew.
     pub(crate) fn locked<T>(
         &self,
-        local: &Local,
         clock: &impl Clock,
-        change: impl FnOnce(&mut LockedHeap<'m, F, H, L>) -> T,
+        change: impl FnOnce(&mut LockedHeap<'m, F, H, L>, Option<u64>) -> T,
     ) -> T {
         let guard = self.member.lock_heap(clock);
         let mut heap = self.unguarded();
         let doubtful = heap.directory.is_doubtful(self.member.incarnation());
         heap.directory.set_changing(true);
-        if doubtful || guard.recovered() {
+        let swept = (doubtful || guard.recovered()).then(|| {
             let freed = heap.sweep();
             heap.settle_holds();
-            tracing::info!(node = %heap.node(), freed, "built the heap's directory anew");
-            local.count(|metrics| {
-                metrics.sweeps += 1;
-                metrics.reclaimed_blocks += freed;
-            });
-        }
-        heap.settle_stamps();
-        let abandoned = take(&local.abandoned);
-        let freed = heap.free_writing(abandoned);
-        let released = heap.release_holds(&take(&local.released));
-        local.count(|metrics| {
-            metrics.aborted_blocks += freed;
-            metrics.released_blocks += released;
+            tracing::info!(node = %heap.node(), freed, "rebuilt the heap's directory");
+            freed
         });
-        if local.has_many_touches() {
-            heap.flush_touches(local);
-        }
-        let outcome = change(&mut heap);
-        // After a panic this is not reached (E2).
+        heap.settle_stamps();
+        let outcome = change(&mut heap, swept);
+        // After a panic this is not reached (BLOCK-E2).
         heap.directory.set_changing(heap.doubtful);
         drop(guard);
         outcome
@@ -100,7 +95,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
     /// Whether the host tier has the words and the format that the directory needs.
     pub(crate) fn claim_format(&self, clock: &impl Clock) -> bool {
         let _guard = self.member.lock_heap(clock);
-        let needed = words_needed(self.areas.geometry(), self.areas.layout());
+        let needed = self.areas.geometry().host_words(self.areas.layout());
         let heap = self.unguarded();
         self.member.application().words() >= needed && heap.directory.claim_format()
     }
@@ -140,9 +135,4 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     pub(crate) fn node(&self) -> NodeId {
         self.segment.node()
     }
-}
-
-/// What threads of the process have put on a list since it was last carried out.
-fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
-    std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -1,15 +1,16 @@
 //! Payload slots: each chunk of this node is divided in slots of one size.
 //!
-//! - **P1** A slot is a whole number of pages, so payload and metadata never share one (M6), and
-//!   the chunk table's purpose word says how many: a chunk's slots can be found without DRAM.
-//! - **P2** A slot is taken exactly when a descriptor that is not FREE names it; the bitmap only
-//!   remembers that.
+//! - **BLOCK-P1** A slot is a whole number of pages, so payload and metadata never share one
+//!   (MEM-M6), and the chunk table's purpose word says how many: a chunk's slots can be found
+//!   without DRAM.
+//! - **BLOCK-P2** A slot is taken exactly when a descriptor that is not FREE names it; the bitmap
+//!   only remembers that.
 
 use cxl_shm::fabric::HostMemory;
 use cxl_shm::units::{ChunkId, Extent, PAGE_BYTES};
 
 use super::directory::{Directory, bitmap_words};
-use crate::geometry::halves;
+use crate::format::halves;
 
 /// "KV" in the upper half of a chunk's purpose word.
 const PURPOSE: u32 = u32::from_le_bytes(*b"KV\0\0");
@@ -27,6 +28,7 @@ impl SlotSize {
         if block_bytes == 0 || block_bytes > chunk_bytes || u32::try_from(block_bytes).is_err() {
             return None;
         }
+        // BLOCK-P1.
         u32::try_from(block_bytes.div_ceil(PAGE_BYTES)).ok().map(|pages| Self { pages })
     }
 
@@ -117,7 +119,8 @@ impl<W: HostMemory> Directory<W> {
         true
     }
 
-    /// Gives the slot of `payload` back. Every descriptor that named it is FREE, published (D2).
+    /// Gives the slot of `payload` back. Every descriptor that named it is FREE, published
+    /// (BLOCK-D2).
     pub(crate) fn free_payload(&self, payload: Extent) {
         let Some((chunk, size, free, index)) = self.locate(payload) else {
             return;

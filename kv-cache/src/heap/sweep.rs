@@ -2,11 +2,11 @@
 
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::member::Liveness;
+use cxl_shm::host::Liveness;
 
 use super::{LockedHeap, SlotWord, tag};
 use crate::broken::{Rule, is_broken};
-use crate::descriptor::{BlockState, Descriptor, DescriptorLine, SlotContent, is_newer};
+use crate::format::{BlockState, Descriptor, DescriptorLine, SlotContent, is_newer};
 
 /// How many more blocks than any other slot of its node a slot may have held whose generation is
 /// lost: more than any has in practice, and few enough to be lost a thousand times (`is_newer`).
@@ -22,9 +22,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         let known = self.known_generations();
         self.directory.clear();
         self.find_chunks();
-        // M8: while nobody had this slot others may have written what it published (W2).
-        // D2: what is read here as free is free for everybody, also what a process stored that died
-        // before it had published it. It is written back, and each line is read from the device.
+        // MEM-M8: while nobody had this slot others may have written what it published (ORPHAN-W2).
+        // BLOCK-D2: what is read here as free is free for all hosts, also what a process stored
+        // that died before it had published it. It is written back, and each line is read from the
+        // device.
         self.fabric().refresh(self.areas.published(self.node()));
         let mut victims = Vec::new();
         let mut kept = Vec::new();
@@ -80,7 +81,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         let mut batch = PublishBatch::new(self.fabric());
         for (slot, generation) in &victims {
             // A line that cannot be read does not tell its generation. The directory did, if it is
-            // of this life; else go on from one that no handle to the slot can have (D1).
+            // of this life; else go on from one that no handle to the slot can have (BLOCK-D1).
             let generation = generation
                 .or_else(|| known.get(*slot as usize).copied().flatten())
                 .unwrap_or_else(|| newest.unwrap_or(0).wrapping_add(UNHEARD_OF));
@@ -91,10 +92,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         for block in &kept {
             batch.line(self.segment.line(block.handle.slot()), &DescriptorLine::block(block));
         }
-        // D2.
+        // BLOCK-D2.
         batch.publish();
         if used {
-            // G3: what was published last may not have been announced.
+            // INDEX-G3: what was published last may not have been announced.
             self.log.skip(self.fabric());
         }
         self.directory.set_built(self.member.incarnation());
@@ -117,7 +118,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         (0..self.directory.slots()).map(known).collect()
     }
 
-    /// Has whoever takes the heap lock next sweep.
+    /// Makes the next holder of the heap lock sweep.
     pub(crate) fn doubt(&mut self) {
         self.doubtful = true;
     }
@@ -126,9 +127,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     fn keep(&self, block: &Descriptor) -> Option<SlotWord> {
         let (generation, tag) = (block.handle.generation(), tag(block.key));
         let word = match block.state {
-            // Its owner died while it considered removing the block, which somebody may hold (H6).
+            // Its owner died while it considered removing the block, which a reader may hold
+            // (EVICT-H6).
             BlockState::Ready | BlockState::Evicting => SlotWord::Ready { generation, tag },
-            // E3.
+            // BLOCK-E3.
             BlockState::Writing
                 if block.incarnation == self.member.incarnation()
                     && self.member.is_process_alive(block.process) =>
@@ -139,6 +141,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             BlockState::Writing | BlockState::Spilled => return None,
         };
         // Two descriptors never share a payload, and none names one that is not ours.
+        // BLOCK-P2.
         self.directory.mark_payload(block.payload).then_some(word)
     }
 }

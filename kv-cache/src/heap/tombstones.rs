@@ -1,53 +1,119 @@
-//! Tombstones at which searches end (S2).
+//! Tombstones at which searches end (INDEX-S2).
 //!
-//! A tombstone can end searches when no block in the slots after it has its home at it or before it. Next
-//! to a slot where searches end that is known at once, when a block is freed. But inserts take such slots,
-//! and above half load they take more than frees make: once the last is gone none could be made again. So
-//! the owner looks at all tombstones in turn, a part at each upkeep, and at the homes of the blocks after
-//! them.
+//! A tombstone can end searches when no block in the slots after it has its home at it or before
+//! it. Next to a slot where searches end that is known at once, when a block is freed. But inserts
+//! take such slots, and above half load they take more than frees make: once the last is gone none
+//! could be made again. So the owner looks at all tombstones in turn, a part at each upkeep, and at
+//! the homes of the blocks after them.
 
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::member::Liveness;
+use cxl_shm::host::Liveness;
 
-use super::{LockedHeap, SlotWord};
-use crate::descriptor::SlotContent;
-use crate::geometry::halves;
-use crate::segment::PROBE_SLOTS;
+use super::{Directory, LockedHeap, SlotWord};
+use crate::format::{OwnSegment, PROBE_SLOTS, SlotContent, halves};
 
 /// Slots that are looked at under one hold of the heap lock.
 const PART_SLOTS: u32 = 1024;
 
+/// What a host knows of the slots of a segment that it may write.
+pub(crate) trait SearchedSlots {
+    /// How many there are, a power of two.
+    fn slots(&self) -> u32;
+    /// Whether a search ends at this slot.
+    fn ends_search(&self, slot: u32) -> bool;
+    /// Whether this slot is a tombstone that searches pass over.
+    fn is_open(&self, slot: u32) -> bool;
+    /// The tombstone in this slot ends searches from now on.
+    fn set_ending(&self, slot: u32);
+}
+
+impl<W: HostMemory> SearchedSlots for Directory<W> {
+    fn slots(&self) -> u32 {
+        self.slots()
+    }
+
+    fn ends_search(&self, slot: u32) -> bool {
+        self.slot(slot).ends_search()
+    }
+
+    fn is_open(&self, slot: u32) -> bool {
+        matches!(self.slot(slot), SlotWord::Free { ends: false, .. })
+    }
+
+    fn set_ending(&self, slot: u32) {
+        if let SlotWord::Free { generation, .. } = self.slot(slot) {
+            self.set_slot(slot, SlotWord::Free { generation, ends: true });
+        }
+    }
+}
+
+/// The slots of a segment as its lines tell: for a reclaimer, which has no directory of them.
+#[derive(Debug)]
+pub(crate) struct LinesOf<'f, F> {
+    pub(crate) fabric: &'f F,
+    pub(crate) segment: OwnSegment,
+    pub(crate) slots: u32,
+}
+
+impl<F: Fabric> SearchedSlots for LinesOf<'_, F> {
+    fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    fn ends_search(&self, slot: u32) -> bool {
+        matches!(
+            self.segment.own(self.fabric, slot),
+            Ok(SlotContent::Blank | SlotContent::Free { ends_search: true, .. })
+        )
+    }
+
+    fn is_open(&self, slot: u32) -> bool {
+        let content = self.segment.own(self.fabric, slot);
+        matches!(content, Ok(SlotContent::Free { ends_search: false, .. }))
+    }
+
+    // The line says so.
+    fn set_ending(&self, _: u32) {}
+}
+
+/// Lets searches end at tombstones that nothing can be found after (INDEX-S2): at each of `freed`,
+/// and those before it, after which a search ends.
+pub(crate) fn end_searches_at<F: Fabric>(
+    fabric: &F,
+    segment: &OwnSegment,
+    slots: &impl SearchedSlots,
+    freed: impl Iterator<Item = u32>,
+) {
+    let mask = slots.slots() - 1;
+    let mut batch = PublishBatch::new(fabric);
+    let mut cleaned = false;
+    for freed in freed {
+        let mut slot = freed;
+        while slots.ends_search(slot.wrapping_add(1) & mask) && slots.is_open(slot) {
+            // What cannot be read stays as it is: searches pass over it.
+            let Ok(line) = segment.line(slot).own(fabric) else { break };
+            batch.line(segment.line(slot), &line.ending());
+            slots.set_ending(slot);
+            slot = slot.wrapping_sub(1) & mask;
+            cleaned = true;
+        }
+    }
+    // Apart from the tombstones themselves: after a loss of power no search must end before a block
+    // that came back.
+    batch.publish();
+    if cleaned {
+        crash::reach(CrashPoint::TombstonesCleaned);
+    }
+}
+
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
-    /// Lets searches end at tombstones that nothing can be found after (S2): at each of `freed`, and
-    /// those before it, after which a search ends.
-    pub(super) fn clean_tombstones(&mut self, freed: impl Iterator<Item = u32>) {
-        let mask = self.directory.slots() - 1;
-        let mut batch = PublishBatch::new(self.fabric());
-        let mut cleaned = false;
-        for freed in freed {
-            let mut slot = freed;
-            while self.directory.slot(slot.wrapping_add(1) & mask).ends_search()
-                && let SlotWord::Free { generation, ends: false } = self.directory.slot(slot)
-            {
-                // What cannot be read stays as it is: searches pass over it.
-                let Ok(line) = self.segment.line(slot).own(self.fabric()) else { break };
-                batch.line(self.segment.line(slot), &line.ending());
-                self.directory.set_slot(slot, SlotWord::Free { generation, ends: true });
-                slot = slot.wrapping_sub(1) & mask;
-                cleaned = true;
-            }
-        }
-        // Apart from the tombstones themselves: after a loss of power no search must end before a
-        // block that came back.
-        batch.publish();
-        if cleaned {
-            crash::reach(CrashPoint::TombstonesCleaned);
-        }
+    pub(super) fn clean_tombstones(&self, freed: impl Iterator<Item = u32>) {
+        end_searches_at(self.fabric(), &self.segment, &self.directory, freed);
     }
 
     /// Looks at the tombstones of the next part of the segment, and lets searches end at those that
-    /// nothing can be found after (S2).
+    /// nothing can be found after (INDEX-S2).
     pub(crate) fn end_searches(&mut self) {
         let slots = self.directory.slots();
         let first = self.directory.next_tombstone();
@@ -58,7 +124,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             matches!(self.directory.slot(at(offset)), SlotWord::Free { ends: false, .. })
         };
         let Some(lowest) = (0..part).find(|offset| is_open(*offset)) else { return };
-        // From the last slot that can matter backwards: the lowest home of the blocks that were passed.
+        // From the last slot that can matter backwards: the lowest home of the blocks that were
+        // passed.
         let reach = PROBE_SLOTS.min(slots) - 1;
         let mut lowest_home = u32::MAX;
         let mut batch = PublishBatch::new(self.fabric());

@@ -2,19 +2,13 @@
 
 use std::sync::{Arc, PoisonError};
 
-use cxl_shm::lock::HolderToken;
+use cxl_shm::host::HolderToken;
 
-use crate::descriptor::Handle;
-use crate::key::BlockKey;
-use crate::local::Local;
-use crate::lookup::MatchedBlock;
-
-/// A hold that somebody gave up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Release {
-    pub(crate) holder: HolderToken,
-    pub(crate) handle: Handle,
-}
+use crate::format::Handle;
+use crate::heap::Release;
+use crate::identity::BlockKey;
+use crate::process::ProcessState;
+use crate::read::MatchedBlock;
 
 /// A block that its owner does not evict while this lives, for at most as long as it was held for.
 ///
@@ -27,12 +21,16 @@ pub struct HeldBlock {
     block: MatchedBlock,
     holder: HolderToken,
     /// Where it goes when it is dropped.
-    local: Arc<Local>,
+    process_state: Arc<ProcessState>,
 }
 
 impl HeldBlock {
-    pub(crate) fn new(block: MatchedBlock, holder: HolderToken, local: Arc<Local>) -> Self {
-        Self { block, holder, local }
+    pub(crate) fn new(
+        block: MatchedBlock,
+        holder: HolderToken,
+        process_state: Arc<ProcessState>,
+    ) -> Self {
+        Self { block, holder, process_state }
     }
 
     /// The block, to be fetched.
@@ -58,7 +56,7 @@ impl Drop for HeldBlock {
     fn drop(&mut self) {
         // No lock of the host here, which may be waited for.
         let release = Release { holder: self.holder, handle: self.block.handle };
-        let mut list = self.local.released.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.process_state.released.lock().unwrap_or_else(PoisonError::into_inner);
         list.push(release);
     }
 }

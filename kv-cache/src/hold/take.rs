@@ -3,40 +3,33 @@
 use std::sync::Arc;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
-use cxl_shm::member::{Liveness, MembershipLost, ProcessSlot};
+use cxl_shm::fabric::{Fabric, HostMemory, refresh_all};
+use cxl_shm::host::{Liveness, MembershipLost};
 use cxl_shm::units::NodeId;
 
-use super::{HeldBlock, Release};
+use super::HeldBlock;
 use crate::broken::{Rule, is_broken};
-use crate::cache::Cache;
-use crate::descriptor::{BlockState, Handle};
-use crate::fetch::{Wanted, accept};
-use crate::gone::once_each;
-use crate::heap::LockedHeap;
-use crate::lookup::MatchedBlock;
-use crate::miss::Miss;
-use crate::replica::Missed;
-use crate::stamp::Stamp;
+use crate::format::BlockState;
+use crate::heap::NotStamped;
+use crate::process::Cache;
+use crate::read::{MatchedBlock, Wanted, accept};
+use crate::replica::{Miss, Missed};
 
 /// How often a hold looks again at a block that its owner considers evicting, or whose line it is
 /// just writing: for some 20 ms of a real clock, many times what an attempt takes.
 const LOOKS_MAX: u32 = 600;
 
-/// Stamps that are made to agree with the counts under one hold of the heap lock.
-const SETTLED_MAX: u64 = 4096;
-
 /// Why a block is not held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum HoldError {
     /// It is not there, or not the one that was wanted.
     #[error(transparent)]
     Miss(#[from] Miss),
     /// The processes of this host hold too much.
     #[error(
-        "the processes of this host hold as many blocks as there is room for ({most}); release \
-         some, or hold fewer at a time"
+        "the processes of this host hold {most} blocks, the most there is room for; release some, \
+         or hold fewer at a time"
     )]
     TooMany {
         /// Most holds of a host, one for each process and block.
@@ -47,7 +40,29 @@ pub enum HoldError {
     MembershipLost(#[from] MembershipLost),
 }
 
-/// What one look at a block says of its hold (H1).
+impl From<NotStamped> for HoldError {
+    fn from(why: NotStamped) -> Self {
+        match why {
+            NotStamped::Malformed => Miss::Malformed.into(),
+            NotStamped::TooMany { most } => Self::TooMany { most },
+        }
+    }
+}
+
+impl HoldError {
+    /// A short name, for metrics: that of a [`Miss`](Miss::label), `too_many_held` or
+    /// `declared_dead`.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Miss(miss) => miss.label(),
+            Self::TooMany { .. } => "too_many_held",
+            Self::MembershipLost(_) => "declared_dead",
+        }
+    }
+}
+
+/// What one look at a block says of its hold (EVICT-H1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Look {
     /// It is held.
@@ -67,8 +82,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// of the host, begins the time anew.
     ///
     /// Takes the host's heap lock and publishes a line for each block, or for up to eight
-    /// neighbours; no lock between hosts. When an owner considers evicting a block at this moment it
-    /// waits for the decision, a few milliseconds at most.
+    /// neighbours; no lock between hosts. When an owner considers evicting a block at this moment
+    /// it waits for the decision, a few milliseconds at most.
     ///
     /// # Errors
     /// Per block: [`HoldError`]; it is not held then.
@@ -86,12 +101,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         let holder = self.member().token();
         let guard = |wanted: &Wanted| {
             let block = MatchedBlock { key: wanted.key, handle: wanted.handle };
-            HeldBlock::new(block, holder, Arc::clone(self.local()))
+            HeldBlock::new(block, holder, Arc::clone(self.process_state()))
         };
         let mut outcomes: Vec<_> = wanted
             .iter()
             .zip(stamped)
-            .map(|(wanted, stamped)| stamped.map(|()| guard(wanted)))
+            .map(|(wanted, stamped)| stamped.map(|()| guard(wanted)).map_err(HoldError::from))
             .collect();
         let malformed = outcomes.iter().zip(wanted).filter_map(|(outcome, wanted)| match outcome {
             Err(HoldError::Miss(miss)) => Some(missed(wanted, *miss)),
@@ -100,7 +115,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         self.note_misses(&malformed.collect::<Vec<_>>());
         self.settle(clock, wanted, &mut outcomes);
         let held = outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
-        self.local().count(|metrics| {
+        self.process_state().count(|metrics| {
             metrics.held_blocks += held;
             metrics.refused_holds += outcomes.len() as u64 - held;
         });
@@ -110,12 +125,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// Gives holds up. After return their owners may evict the blocks, unless others hold them.
     pub fn release(&self, clock: &impl Clock, blocks: Vec<HeldBlock>) {
         drop(blocks);
-        // Whoever takes the lock releases what was dropped.
+        // The next holder of the lock releases what was dropped.
         self.locked(clock, |_| ());
     }
 
-    /// The look of H1, at the blocks whose stamps are published; what it does not find READY is
-    /// not held.
+    /// The look of EVICT-H1, at the blocks whose stamps are published; what it does not find READY
+    /// is not held.
     fn settle(
         &self,
         clock: &impl Clock,
@@ -143,18 +158,19 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             }
             clock.pause(tries);
         }
-        // Its owner has stopped in the middle. The block may be as good as ever, and can be read: it
-        // is not quarantined. No lookup offers it meanwhile, so that it is published anew (R5).
+        // Its owner has stopped in the middle. The block may be as good as ever, and can be read:
+        // it is not quarantined. No lookup offers it meanwhile, so that it is published anew
+        // (INDEX-R5).
         for index in open {
             outcomes[index] = Err(Miss::NotReady.into());
-            self.local().replica().withhold(wanted[index].handle);
-            self.local().count(|metrics| metrics.count_miss(Miss::NotReady));
+            self.process_state().replica().withhold(wanted[index].handle);
+            self.process_state().count(|metrics| metrics.count_miss(Miss::NotReady));
         }
         self.note_misses(&misses);
     }
 
-    /// One look at those of `wanted` that are `open`, all at once; and a second one at those that are
-    /// EVICTING and whose owners are over (H7).
+    /// One look at those of `wanted` that are `open`, all at once; and a second one at those that
+    /// are EVICTING and whose owners are over (EVICT-H7).
     pub(crate) fn look_at_open(
         &self,
         wanted: &[Wanted],
@@ -202,10 +218,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             let looked = self.look(wanted[*index].handle);
             let verdict = looked.and_then(|block| accept(&block, &wanted[*index]).map(|()| block));
             let look = match verdict {
-                // H7.
+                // EVICT-H7.
                 Ok(block) if block.state == BlockState::Evicting && !unattended => Look::Open,
                 Ok(_) => Look::Held,
-                // H2: a held block passes through EVICTING, and its line is torn meanwhile.
+                // EVICT-H2: a held block passes through EVICTING, and its line is torn meanwhile.
                 Err(Miss::Torn) if !is_last => Look::Open,
                 Err(miss) => Look::Missed(miss),
             };
@@ -217,95 +233,4 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
 
 fn missed(wanted: &Wanted, miss: Miss) -> Missed {
     Missed { handle: wanted.handle, key: wanted.key, miss }
-}
-
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
-    /// Counts holds of this process and publishes their stamps (H4).
-    pub(crate) fn stamp_holds(
-        &mut self,
-        handles: &[Handle],
-        hold_ms: u64,
-    ) -> Vec<Result<(), HoldError>> {
-        let process = self.member.process();
-        let mut batch = PublishBatch::new(self.fabric());
-        let stamp = |handle: &Handle| {
-            if self.areas.segment_of(*handle).is_none() {
-                return Err(Miss::Malformed.into());
-            }
-            if !self.holds.add(process, *handle) {
-                return Err(HoldError::TooMany { most: self.holds.capacity() });
-            }
-            let stamp = self.stamps.own(self.fabric(), handle.owner(), handle.slot());
-            let word = self.stamps.word(handle.owner(), handle.slot());
-            batch.word(word, stamp.hold(hold_ms).word());
-            Ok(())
-        };
-        let outcomes = handles.iter().map(stamp).collect();
-        crash::reach(CrashPoint::HoldCounted);
-        // H1: before the look.
-        batch.publish();
-        crash::reach(CrashPoint::HoldStamped);
-        outcomes
-    }
-
-    /// Carries out what holders gave up. Returns how many.
-    pub(crate) fn release_holds(&mut self, releases: &[Release]) -> u64 {
-        for Release { holder, handle } in releases {
-            // H4: a place passes on after its holds were dropped. What is there now is another's.
-            if self.member.has_place(*holder) {
-                self.holds.remove(holder.process(), *handle);
-            }
-        }
-        let slots = releases.iter().map(|it| (it.handle.owner(), it.handle.slot()));
-        self.unstamp(slots);
-        releases.len() as u64
-    }
-
-    /// Drops the holds of processes that are gone (H4). Returns how many.
-    pub(crate) fn drop_holds_of(&mut self, is_gone: impl Fn(ProcessSlot) -> bool) -> u64 {
-        if is_broken(Rule::DeadLetGo) {
-            return 0;
-        }
-        let dropped = self.holds.drop_of(once_each(is_gone));
-        self.unstamp(dropped.iter().copied());
-        dropped.len() as u64
-    }
-
-    /// Makes counts and stamps agree, after a process died in the middle or when the node has a new
-    /// life: the counts now, and the stamps, of which there may be millions, by and by.
-    pub(crate) fn settle_holds(&mut self) {
-        self.holds.recount();
-        self.directory.set_unsettled(Some(0));
-    }
-
-    /// Releases those of the next stamps that nobody holds. Until their turn comes they expire.
-    pub(crate) fn settle_stamps(&mut self) {
-        let Some(first) = self.directory.unsettled() else { return };
-        if is_broken(Rule::DeadLetGo) {
-            return;
-        }
-        let slots = u64::from(self.directory.slots());
-        let all = u64::from(self.member.layout().geometry().nodes) * slots;
-        let end = all.min(first.saturating_add(SETTLED_MAX));
-        let place = |stamp: u64| {
-            let owner = u16::try_from(stamp / slots).ok()?;
-            Some((NodeId(owner), u32::try_from(stamp % slots).ok()?))
-        };
-        self.unstamp((first..end).filter_map(place));
-        self.directory.set_unsettled((end < all).then_some(end));
-    }
-
-    /// Releases the stamps of those of `slots` that nobody on this host holds.
-    fn unstamp(&self, slots: impl Iterator<Item = (NodeId, u32)>) {
-        let mut batch = PublishBatch::new(self.fabric());
-        for (owner, slot) in slots {
-            let stamp = self.stamps.own(self.fabric(), owner, slot);
-            // Also one that says so: who stored that may have died before it had published it.
-            if stamp != Stamp::default() && !self.holds.is_held(owner, slot) {
-                batch.word(self.stamps.word(owner, slot), stamp.release().word());
-            }
-        }
-        batch.publish();
-        crash::reach(CrashPoint::HoldReleased);
-    }
 }

@@ -1,4 +1,4 @@
-//! How large the KV of a model is, and who holds which part of it.
+//! How large the KV of a model is, and which rank holds which part of it.
 //!
 //! ```text
 //! per token    layers x elements of a layer x bytes of an element
@@ -9,14 +9,10 @@
 //! ranks, and with MLA always, several ranks hold the same bytes: such ranks have the same
 //! [`Part`], the same fingerprint and thus the same blocks in the pool, which are stored once.
 
-mod known;
-
 use std::fmt;
 use std::str::FromStr;
 
-use crate::key::Model;
-
-pub use known::{KNOWN_MODELS, KnownModel, known_model};
+use crate::identity::Model;
 
 /// Type of the elements of the KV.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -3,20 +3,19 @@
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::member::Liveness;
+use cxl_shm::host::Liveness;
 
-use crate::block::{ReadyBlock, WritingBlock};
-use crate::cache::Cache;
-use crate::descriptor::{BlockState, Descriptor, DescriptorLine, Handle};
+use super::{ReadyBlock, WritingBlock};
+use crate::format::{BlockState, Descriptor, DescriptorLine, Handle, LogEntry, LogKind};
 use crate::heap::{LockedHeap, SlotWord, tag};
-use crate::log::{LogEntry, LogKind};
+use crate::process::Cache;
 
-/// A block that was not completed: somebody believed its process dead, or the node had another
-/// life meanwhile, and freed it. Its payload may belong to another block by now.
+/// A block that was not completed: another process believed its process dead, or the node had
+/// another life meanwhile, and freed it. Its payload may belong to another block by now.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the block in slot {} was taken from this process while it wrote it: processes of this host \
-     must see each other as alive",
+    "the block in slot {} was taken from this process during the write: processes of this host \
+     must see each other in /proc",
     .block.descriptor.handle.slot()
 )]
 pub struct CommitError {
@@ -27,8 +26,8 @@ pub struct CommitError {
 impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// Completes blocks: each with the CRC-32C of its payload. The results are in the same order.
     ///
-    /// The payloads are on the device, fenced (B2). After return every host that looks finds the
-    /// blocks and can read them.
+    /// The payloads are on the device, fenced (WRITE-B2). After return every host that looks finds
+    /// the blocks and can read them.
     pub fn commit(
         &self,
         clock: &impl Clock,
@@ -36,7 +35,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     ) -> Vec<Result<ReadyBlock, CommitError>> {
         let outcomes = self.locked(clock, |heap| heap.commit(blocks));
         let bytes = |outcome: &Result<(ReadyBlock, u64), _>| outcome.as_ref().map_or(0, |ok| ok.1);
-        self.local().count(|metrics| {
+        self.process_state().count(|metrics| {
             metrics.published_blocks +=
                 outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
             metrics.published_bytes += outcomes.iter().map(bytes).sum::<u64>();
@@ -48,7 +47,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// stopped.
     pub fn abort(&self, clock: &impl Clock, blocks: Vec<WritingBlock>) {
         drop(blocks);
-        // Whoever takes the lock frees what was dropped.
+        // The next holder of the lock frees what was dropped.
         self.locked(clock, |_| ());
     }
 
@@ -56,10 +55,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// many there were; handles of blocks that are gone, or another node's, are passed over.
     ///
     /// After return no host can fetch them, and every host that syncs forgets them. Holds are not
-    /// asked for: a damaged block is of no use to who holds it.
+    /// asked for: a damaged block is of no use to its holder.
     pub fn retire(&self, clock: &impl Clock, handles: &[Handle]) -> u64 {
         let freed = self.locked(clock, |heap| heap.free_ready(handles));
-        self.local().count(|metrics| metrics.retired_blocks += freed);
+        self.process_state().count(|metrics| metrics.retired_blocks += freed);
         freed
     }
 }
@@ -86,7 +85,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             Ok((block.into_ready(), payload.bytes()))
         };
         let outcomes = blocks.into_iter().map(complete).collect();
-        // B3.
+        // WRITE-B3.
         batch.publish();
         crash::reach(CrashPoint::PublishReady);
         self.log.append(self.fabric(), &entries);

@@ -2,37 +2,43 @@
 //!
 //! ```text
 //! reserve   descriptors WRITING, published           (one fence)
-//! -> the caller copies the payloads, and gets them to the device (M9), with a fence
+//! -> the caller copies the payloads, and gets them to the device (MEM-M9), with a fence
 //! commit    descriptors READY with checksum, published    (one fence)
 //!           log entries, published                        (one fence)
 //!           log head, published                           (one fence)
 //! ```
 //!
-//! - **B1** WRITING is fully published before the first byte of the payload changes (H2).
-//! - **B2** The payload is on the device before READY is stored. That is the caller's part: a
+//! - **WRITE-B1** WRITING is fully published before the first byte of the payload changes
+//!   (EVICT-H2).
+//! - **WRITE-B2** The payload is on the device before READY is stored. That is the caller's part: a
 //!   `store` of the DMA engines returns only then.
-//! - **B3** READY is visible before the log says so: who follows the log finds a complete block.
+//! - **WRITE-B3** READY is visible before the log says so: a reader that follows the log finds a
+//!   complete block.
 //!
-//! No lock between hosts is taken, unless this node has no free payload slot of the size: then it
-//! takes a chunk from the region, without holding the heap lock (L3).
+//! No lock between hosts is taken, unless this node has no free payload slot of the size. Then it
+//! takes a chunk from the region, without holding the heap lock (LOCK-L3).
 //!
-//! A crash anywhere leaves a block either complete or free: WRITING is freed by the sweep, READY
-//! without a log entry is found by the rescan that the sweep provokes.
+//! A crash anywhere leaves a block either complete or free. The sweep frees WRITING. The rescan
+//! that the sweep causes finds READY without a log entry.
 
+mod block;
 mod commit;
 mod reserve;
+mod room;
 
-use cxl_shm::alloc::AllocateError;
-use cxl_shm::member::MembershipLost;
+use cxl_shm::chunk::AllocateError;
+use cxl_shm::host::MembershipLost;
 
+pub use block::{BlockSpec, ReadyBlock, WritingBlock};
 pub use commit::CommitError;
 pub use reserve::Reservation;
 
 /// Why a block was not reserved. Nothing is changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// A block has at least one byte, and fits a chunk and 32 bits.
-    #[error("a block of {bytes} bytes cannot be: it needs 1 to {most_bytes} bytes")]
+    #[error("a block cannot have {bytes} bytes: the length must be 1 to {most_bytes} bytes")]
     Length {
         /// Length asked for.
         bytes: u64,
@@ -50,13 +56,27 @@ pub enum Refusal {
         /// Descriptors of this node.
         slots: u32,
     },
-    /// No payload slot is free, and no chunk was to be had.
+    /// No payload slot is free, and no chunk was available.
     #[error("no room for the payload: {0}")]
     NoChunk(#[from] AllocateError),
     /// This node does not take part any more: nothing of it may be written.
     #[error(transparent)]
     MembershipLost(#[from] MembershipLost),
     /// Other processes of this host took every payload slot that this one added.
-    #[error("no room for the payload: other processes of this host were faster; publish again")]
+    #[error("no room for the payload: other processes of this host took it; publish again")]
     Outrun,
+}
+
+impl Refusal {
+    /// A short name, for metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Length { .. } => "wrong_length",
+            Self::SegmentFull { .. } => "segment_full",
+            Self::NoChunk(_) => "no_chunk",
+            Self::MembershipLost(_) => "declared_dead",
+            Self::Outrun => "outrun",
+        }
+    }
 }

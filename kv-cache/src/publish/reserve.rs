@@ -5,19 +5,15 @@ use std::sync::Arc;
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::member::Liveness;
+use cxl_shm::host::Liveness;
 use cxl_shm::units::Extent;
 
-use super::Refusal;
-use crate::block::{BlockSpec, WritingBlock};
-use crate::cache::Cache;
-use crate::descriptor::{
-    BlockState, Descriptor, DescriptorLine, Handle, SlotContent, next_generation,
-};
-use crate::evict::{ChunkWait, Lack};
+use super::room::Shortage;
+use super::{BlockSpec, Refusal, WritingBlock};
+use crate::format::{BlockState, Descriptor, DescriptorLine, Handle, SlotContent, next_generation};
 use crate::heap::{Insert, LockedHeap, SlotSize, SlotWord, tag};
-use crate::key::{BlockKey, Namespace, NamespaceTag};
-use crate::local::Local;
+use crate::identity::{BlockKey, Namespace, NamespaceTag};
+use crate::process::{Cache, ChunkWait, ProcessState};
 
 /// What became of a block that was to be published.
 #[derive(Debug)]
@@ -32,25 +28,26 @@ pub enum Reservation {
 }
 
 /// A block of a batch on its way through `reserve`.
-struct Wish {
+struct Pending {
     spec: BlockSpec,
     namespace: NamespaceTag,
     size: Option<SlotSize>,
     outcome: Option<Reservation>,
 }
 
-/// How often the other processes of the host may take the room that a call has made, before what is still
-/// open is refused: many times for each of the ranks of a host, which publish at the same time.
+/// How often the other processes of the host may take the room that a call has made, before what is
+/// still open is refused: many times for each of the ranks of a host, which publish at the same
+/// time.
 const OUTRUN_MAX: usize = 64;
 
-impl Wish {
+impl Pending {
     /// Whether it is still open for want of this.
-    fn lacks(&self, lack: Lack) -> bool {
+    fn lacks(&self, shortage: Shortage) -> bool {
         self.outcome.is_none()
-            && match lack {
-                Lack::Payload(size, _) => self.size == Some(size),
-                Lack::Descriptors(_) => true,
-                Lack::Place(key) => self.spec.key == key,
+            && match shortage {
+                Shortage::Payload(size, _) => self.size == Some(size),
+                Shortage::Descriptors(_) => true,
+                Shortage::Place(key) => self.spec.key == key,
             }
     }
 }
@@ -63,11 +60,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// finds them.
     ///
     /// When this node has no free payload slot of the size, a chunk is taken from the region, as
-    /// long as that has any, which waits for other hosts, for at most `chunk_timeout_ms` in all of the call.
-    /// When there is no chunk, or the lock of the chunk table is not to be had (the lock manager is
-    /// silent, say), blocks of this node are evicted, at most a batch at a time; a lock that was not
-    /// had is not asked for again in the same call. What is refused found everything held, or being
-    /// written.
+    /// long as that has any, which waits for other hosts, for at most `chunk_timeout_ms` in all of
+    /// the call. When there is no chunk, or the lock of the chunk table cannot be acquired (the
+    /// lock manager is silent, say), blocks of this node are evicted, at most a batch at a time; a
+    /// lock that was not acquired is not asked for again in the same call. What is refused found
+    /// everything held, or being written.
     pub fn reserve(
         &self,
         clock: &impl Clock,
@@ -89,23 +86,23 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         if let Err(dead) = self.check_member() {
             return specs.iter().map(|_| Reservation::Refused(dead.into())).collect();
         }
-        let mut wishes = self.wishes(specs, namespace.tag());
+        let mut pending = self.pending(specs, namespace.tag());
         let (mut chunk, mut wait) = (None, ChunkWait::new(chunk_timeout_ms));
         // Each round but the last makes room for at least one block, or refuses one; others of this
         // host may be faster and take it, as often as there are other processes that publish.
         for _ in 0..=2 * specs.len() + OUTRUN_MAX {
-            let lacking = self.locked(clock, |heap| {
+            let shortage = self.locked(clock, |heap| {
                 if let Some(chunk) = chunk.take() {
                     heap.add_chunk(chunk);
                 }
-                heap.reserve(&mut wishes, self.local())
+                heap.reserve(&mut pending, self.process_state())
             });
-            let Some(lack) = lacking else { break };
-            match self.make_room(clock, lack, &mut wait) {
+            let Some(shortage) = shortage else { break };
+            match self.make_room(clock, shortage, &mut wait) {
                 Ok(new) => chunk = new,
                 Err(refusal) => {
-                    for wish in wishes.iter_mut().filter(|wish| wish.lacks(lack)) {
-                        wish.outcome = Some(Reservation::Refused(refusal));
+                    for entry in pending.iter_mut().filter(|entry| entry.lacks(shortage)) {
+                        entry.outcome = Some(Reservation::Refused(refusal));
                     }
                 }
             }
@@ -114,9 +111,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             self.locked(clock, |heap| heap.add_chunk(chunk));
         }
         let outrun = || Reservation::Refused(Refusal::Outrun);
-        let outcomes = wishes.into_iter().map(|wish| wish.outcome.unwrap_or_else(outrun));
+        let outcomes = pending.into_iter().map(|entry| entry.outcome.unwrap_or_else(outrun));
         let outcomes: Vec<_> = outcomes.collect();
-        self.local().count(|metrics| {
+        self.process_state().count(|metrics| {
             for outcome in &outcomes {
                 match outcome {
                     Reservation::Writing(_) => {}
@@ -129,11 +126,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     }
 
     /// What can be said of the blocks before the heap is locked.
-    fn wishes(&self, specs: &[BlockSpec], namespace: NamespaceTag) -> Vec<Wish> {
+    fn pending(&self, specs: &[BlockSpec], namespace: NamespaceTag) -> Vec<Pending> {
         let chunk_bytes = self.member().layout().geometry().chunk_bytes;
         let replica = self.synced_replica();
         let mut used = Vec::new();
-        let wish = |spec: &BlockSpec| {
+        let entry = |spec: &BlockSpec| {
             let size = SlotSize::for_block(spec.bytes, chunk_bytes);
             let outcome = if size.is_none() {
                 let most_bytes = chunk_bytes.min(u64::from(u32::MAX));
@@ -146,62 +143,66 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                 used.extend(found);
                 found.map(|_| Reservation::AlreadyThere)
             };
-            Wish { spec: *spec, namespace, size, outcome }
+            Pending { spec: *spec, namespace, size, outcome }
         };
-        let wishes = specs.iter().map(wish).collect();
+        let pending = specs.iter().map(entry).collect();
         drop(replica);
-        self.local().touch(used.into_iter());
-        wishes
+        self.process_state().touch(used.into_iter());
+        pending
     }
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Reserves what there is room for, and leaves open what lacks something. Returns what is
     /// lacking.
-    fn reserve(&mut self, wishes: &mut [Wish], local: &Arc<Local>) -> Option<Lack> {
-        let mut lacking = None;
+    fn reserve(
+        &mut self,
+        pending: &mut [Pending],
+        process_state: &Arc<ProcessState>,
+    ) -> Option<Shortage> {
+        let mut shortage = None;
         let mut batch = PublishBatch::new(self.fabric());
-        for wish in wishes.iter_mut() {
-            let (None, Some(size)) = (&wish.outcome, wish.size) else {
+        for entry in pending.iter_mut() {
+            let (None, Some(size)) = (&entry.outcome, entry.size) else {
                 continue;
             };
-            if lacking.is_some_and(|lack| wish.lacks(lack)) {
+            if shortage.is_some_and(|shortage| entry.lacks(shortage)) {
                 continue;
             }
-            if self.has(wish.spec.key) {
-                wish.outcome = Some(Reservation::AlreadyThere);
+            if self.has(entry.spec.key) {
+                entry.outcome = Some(Reservation::AlreadyThere);
                 continue;
             }
-            let (slot, last) = match self.directory.insert(wish.spec.key) {
+            let (slot, last) = match self.directory.insert(entry.spec.key) {
                 Insert::Into { slot, last } => (slot, last),
                 Insert::Full => {
-                    lacking = lacking.or(Some(Lack::Descriptors(0)));
+                    shortage = shortage.or(Some(Shortage::Descriptors(0)));
                     continue;
                 }
                 Insert::Crowded => {
-                    lacking = lacking.or(Some(Lack::Place(wish.spec.key)));
+                    shortage = shortage.or(Some(Shortage::Place(entry.spec.key)));
                     continue;
                 }
             };
-            let Some(payload) = self.directory.take_payload(size, wish.spec.bytes) else {
-                lacking = lacking.or(Some(Lack::Payload(size, 0)));
+            let Some(payload) = self.directory.take_payload(size, entry.spec.bytes) else {
+                shortage = shortage.or(Some(Shortage::Payload(size, 0)));
                 continue;
             };
-            let descriptor = self.writing(wish, slot, next_generation(last), payload);
+            let descriptor = self.writing(entry, slot, next_generation(last), payload);
             batch.line(self.segment.line(slot), &DescriptorLine::block(&descriptor));
-            let (generation, tag) = (descriptor.handle.generation(), tag(wish.spec.key));
+            let (generation, tag) = (descriptor.handle.generation(), tag(entry.spec.key));
             self.directory.set_slot(slot, SlotWord::Writing { generation, tag });
-            let block = WritingBlock::new(descriptor, Arc::clone(local));
-            wish.outcome = Some(Reservation::Writing(block));
+            let block = WritingBlock::new(descriptor, Arc::clone(process_state));
+            entry.outcome = Some(Reservation::Writing(block));
         }
-        // B1.
+        // WRITE-B1.
         batch.publish();
         crash::reach(CrashPoint::PublishReserved);
-        let blocks = |lack| wishes.iter().filter(|wish| wish.lacks(lack)).count();
-        lacking.map(|lack| match lack {
-            Lack::Payload(size, _) => Lack::Payload(size, blocks(lack)),
-            Lack::Descriptors(_) => Lack::Descriptors(blocks(lack)),
-            Lack::Place(_) => lack,
+        let blocks = |shortage| pending.iter().filter(|entry| entry.lacks(shortage)).count();
+        shortage.map(|shortage| match shortage {
+            Shortage::Payload(size, _) => Shortage::Payload(size, blocks(shortage)),
+            Shortage::Descriptors(_) => Shortage::Descriptors(blocks(shortage)),
+            Shortage::Place(_) => shortage,
         })
     }
 
@@ -213,8 +214,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         })
     }
 
-    fn writing(&self, wish: &Wish, slot: u32, generation: u32, payload: Extent) -> Descriptor {
-        let Wish { spec, namespace, .. } = wish;
+    fn writing(&self, entry: &Pending, slot: u32, generation: u32, payload: Extent) -> Descriptor {
+        let Pending { spec, namespace, .. } = entry;
         Descriptor {
             namespace: *namespace,
             handle: Handle::new(self.node(), slot, generation),

@@ -1,10 +1,10 @@
-//! Slots of which a look said nothing: the line was torn, or its owner had not decided (R5).
+//! Slots of which a look said nothing: the line was torn, or its owner had not decided (INDEX-R5).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
-/// Looks at one slot at each sync, before they become rarer: a writer that waits for a processor comes to
-/// its end meanwhile.
+/// Looks at one slot at each sync, before they become rarer: a writer that waits for a processor
+/// comes to its end meanwhile.
 const LOOKS_SOON: u32 = 16;
 /// After so many doublings looks become no rarer: one in 1,024 syncs.
 const DOUBLINGS_MAX: u32 = 10;
@@ -18,7 +18,8 @@ pub(super) struct Waiting {
     looks: u32,
 }
 
-/// Slots that are looked at again: at each of the next syncs, then after twice as many syncs each time.
+/// Slots that are looked at again: at each of the next syncs, then after twice as many syncs each
+/// time.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     syncs: u64,
@@ -34,7 +35,8 @@ impl Again {
         }
     }
 
-    /// The slots that this sync looks at. Each is off the list until it is [`put back`](Self::put_back).
+    /// The slots that this sync looks at. Each is off the list until it is [`put
+    /// back`](Self::put_back).
     pub(super) fn next(&mut self) -> Vec<Waiting> {
         self.syncs += 1;
         let mut slots = Vec::new();

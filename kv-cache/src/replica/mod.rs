@@ -1,36 +1,39 @@
 //! The replica: what this process believes is in the pool, in its own DRAM.
 //!
-//! One batched refresh of the heads of all publication logs makes it current; then a whole prefix
+//! One batched refresh of the heads of all publication logs makes it current. Then a whole prefix
 //! is matched at the speed of DRAM.
 //!
-//! - **R1** It is soft state. A wrong entry costs a failed fetch, that is a miss; a missing one a
-//!   block that is not found.
-//! - **R2** Every slot of every segment has at most one entry, so its size is bounded by the
-//!   region whatever the logs say. Several owners may have the same key.
-//! - **R3** An entry whose fetch failed is *quarantined*: this process does not believe in that
-//!   generation of that slot any more, whatever logs and segments say; unless it is this node's own
-//!   and turns out to be readable under the heap lock ([`crate::damage`]). Only a generation is
-//!   quarantined that the slot was seen to have, or to have had, or that this replica has an entry
-//!   of. A handle comes from anywhere: one that is newer than the slot, or that names another key
-//!   than the descriptor, says nothing about the slot.
-//! - **R4** Of several copies of a block all readers take that of the lowest node.
-//! - **R5** A slot whose line was torn, or whose block was EVICTING when a hold gave up, has no entry
-//!   for the moment, and is looked at again at the next syncs, ever more rarely ([`again`]). No log
-//!   tells that a line is whole again, or that EVICTING has become READY.
+//! - **INDEX-R1** It is soft state. A wrong entry costs a failed fetch, which is a miss. A missing
+//!   entry costs a block that is not found.
+//! - **INDEX-R2** Every slot of every segment has at most one entry, so the region bounds its size,
+//!   whatever the logs say. Several owners may have the same key.
+//! - **INDEX-R3** An entry whose fetch failed is *quarantined*: this process does not believe in
+//!   that generation of that slot any more, whatever logs and segments say. A block of this node
+//!   itself is an exception, when it turns out to be readable under the heap lock
+//!   (`read/damage.rs`). Only some generations are quarantined: one that the slot was seen to have,
+//!   or to have had, or one that this replica has an entry of. A handle may come from anywhere. One
+//!   that is newer than the slot, or names another key than the descriptor, says nothing about the
+//!   slot.
+//! - **INDEX-R4** Of several copies of a block all readers take that of the lowest node.
+//! - **INDEX-R5** Some slots have no entry for the moment: the line was torn, or the block was
+//!   EVICTING when a hold gave up. They are looked at again at the next syncs, at growing intervals
+//!   ([`again`]). No log tells that a line is whole again, or that EVICTING has become READY.
 
 mod again;
+mod miss;
 mod rows;
 mod sync;
 
 use cxl_shm::units::NodeId;
 use hashbrown::HashTable;
 
-use crate::area::Areas;
-use crate::descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent, is_newer};
-use crate::key::BlockKey;
-use crate::log::{LogEntry, LogKind};
-use crate::miss::Miss;
+use crate::format::{
+    Areas, BlockState, Descriptor, DescriptorError, Handle, LogEntry, LogKind, SlotContent,
+    is_newer,
+};
+use crate::identity::BlockKey;
 use again::Again;
+pub use miss::Miss;
 use rows::{Mark, Rows};
 
 /// A table of all blocks of the pool, as far as this process knows.
@@ -43,7 +46,7 @@ pub(crate) struct Replica {
     again: Again,
 }
 
-/// A block that was not had.
+/// A block that is a miss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Missed {
     /// As it was asked for.
@@ -82,14 +85,14 @@ impl Replica {
     }
 
     /// A block with `key`; of several owners that of the first, so that all readers use and stamp
-    /// the same copy and the others grow cold (R4).
+    /// the same copy and the others grow cold (INDEX-R4).
     pub(crate) fn find(&self, key: BlockKey) -> Option<Handle> {
         let same = self.table.iter_hash(hash(key)).filter(|number| self.key_of(**number) == key);
         let (owner, slot) = self.place(*same.min()?);
         Some(Handle::new(owner, slot, self.owners[owner.index()].rows.generation(slot)))
     }
 
-    /// Whether this process does not believe in `handle` any more (R3).
+    /// Whether this process does not believe in `handle` any more (INDEX-R3).
     pub(crate) fn is_quarantined(&self, handle: Handle) -> bool {
         let rows = |owner: &Owner| {
             owner.rows.mark(handle.slot()) == Mark::Quarantined
@@ -98,7 +101,7 @@ impl Replica {
         self.owners.get(handle.owner().index()).is_some_and(rows)
     }
 
-    /// Stops believing in a block that was missed, whose slot was read as `read` (R3).
+    /// Stops believing in a block that was missed, whose slot was read as `read` (INDEX-R3).
     pub(crate) fn distrust(
         &mut self,
         missed: &Missed,
@@ -142,7 +145,7 @@ impl Replica {
         }
     }
 
-    /// Offers a block to no lookup until its owner has decided whether it stays (R5).
+    /// Offers a block to no lookup until its owner has decided whether it stays (INDEX-R5).
     pub(crate) fn withhold(&mut self, handle: Handle) {
         if self.areas.segment_of(handle).is_none() {
             return;
@@ -156,7 +159,7 @@ impl Replica {
         }
     }
 
-    /// Believes in a quarantined block again, which was only torn for a moment (R3).
+    /// Believes in a quarantined block again, which was only torn for a moment (INDEX-R3).
     pub(crate) fn believe(&mut self, handle: Handle, key: BlockKey) {
         let (owner, slot) = (handle.owner(), handle.slot());
         let same = |owner: &Owner| owner.rows.generation(slot) == handle.generation();
@@ -168,8 +171,8 @@ impl Replica {
         }
     }
 
-    /// Takes in another look at a slot of which an earlier one said nothing (R5). Returns whether
-    /// this one says something.
+    /// Takes in another look at a slot of which an earlier one said nothing (INDEX-R5). Returns
+    /// whether this one says something.
     fn learn_again(
         &mut self,
         owner: NodeId,

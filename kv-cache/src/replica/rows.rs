@@ -1,9 +1,8 @@
 //! One row per slot of a segment: 21 bytes, in arrays that the operating system hands out zeroed
 //! and backs with memory only where they are used.
 
-use crate::descriptor::is_newer;
-use crate::geometry::halves;
-use crate::key::BlockKey;
+use crate::format::{halves, is_newer};
+use crate::identity::BlockKey;
 
 /// What the replica believes of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,9 +13,9 @@ pub(super) enum Mark {
     Present,
     /// That the block of this generation is no good.
     Quarantined,
-    /// That the line of a block of this generation was torn (R5).
+    /// That the line of a block of this generation was torn (INDEX-R5).
     Torn,
-    /// That the owner of the block of this generation has not decided whether it stays (R5).
+    /// That the owner of the block of this generation has not decided whether it stays (INDEX-R5).
     Undecided,
 }
 
@@ -82,6 +81,7 @@ impl Rows {
         BlockKey::from_words([word(a, b), word(c, d)])
     }
 
+    /// Makes the entry of `slot` this one (INDEX-R2).
     pub(super) fn set(&mut self, slot: u32, key: BlockKey, generation: u32) {
         let [first, second] = key.words();
         let ((a, b), (c, d)) = (halves(first), halves(second));

@@ -4,8 +4,7 @@ use cxl_shm::fabric::{Fabric, refresh_all};
 use cxl_shm::units::NodeId;
 
 use super::Replica;
-use crate::descriptor::DescriptorError;
-use crate::log::{Behind, behind};
+use crate::format::{Behind, DescriptorError, behind};
 
 /// What a sync had to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,7 +39,7 @@ impl Replica {
             }
         }
 
-        // M4: the heads were seen, now what they count.
+        // MEM-M4: the heads were seen, now what they count.
         let ranges =
             |(node, first, count): &(NodeId, u64, u64)| areas.log(*node).ranges(*first, *count);
         refresh_all(fabric, new.iter().flat_map(ranges));
@@ -51,7 +50,7 @@ impl Replica {
             for step in 0..count {
                 let number = position.wrapping_add(step);
                 let Some(entry) = areas.log(node).cached(fabric, number) else {
-                    // G2: overwritten while we read, or damaged.
+                    // INDEX-G2: overwritten while we read, or damaged.
                     overrun.push((node, end));
                     break;
                 };
@@ -67,7 +66,7 @@ impl Replica {
         counts
     }
 
-    /// Looks again at slots of which an earlier look said nothing (R5).
+    /// Looks again at slots of which an earlier look said nothing (INDEX-R5).
     fn look_again<F: Fabric>(&mut self, fabric: &F) {
         let slots = self.again.next();
         let areas = self.areas;
@@ -87,7 +86,7 @@ impl Replica {
         self.owners[node.index()].position
     }
 
-    /// Reads a whole segment; `head` was read before (G2).
+    /// Reads a whole segment; `head` was read before (INDEX-G2).
     fn rescan<F: Fabric>(&mut self, fabric: &F, node: NodeId, head: u64) {
         self.owners[node.index()].position = Some(head);
         let segment = self.areas.segment(node);
@@ -97,7 +96,7 @@ impl Replica {
             Err(DescriptorError::Torn(_)) => torn.push(slot),
             Err(DescriptorError::Malformed) => self.remove(node, slot),
         });
-        // Being written just now, perhaps in place: nothing to find for the moment (R5).
+        // Being written just now, perhaps in place: nothing to find for the moment (INDEX-R5).
         for slot in torn {
             self.remove(node, slot);
             self.again.add(self.number(node, slot));

@@ -1,7 +1,7 @@
 //! Counters that are near their ends: heads of logs, ticks, generations, numbers of holds.
 
 use super::*;
-use crate::evict::Watermarks;
+use crate::upkeep::Watermarks;
 
 /// Where heads of logs begin: in both halves of what a tick can say, and just before each end.
 const HEADS: [u64; 8] = [
@@ -32,7 +32,7 @@ fn a_use_counts_wherever_the_log_is() {
             }
             (0..3).for_each(|_| assert!(find_and_fetch(b, 1)));
             upkeep(&[b, a], clock);
-            assert_eq!(b.local().metrics().told_uses, 1, "head {head}");
+            assert_eq!(b.process_state().metrics().told_uses, 1, "head {head}");
             assert_eq!(a.evict(clock, None, 3), 3, "head {head}");
             assert!(find(b, 1).is_some(), "the only one that was used goes, head {head}");
             // Once, and not for ever.
@@ -72,7 +72,11 @@ fn the_oldest_of_a_crowded_place_goes_wherever_the_log_is() {
                 publish(a, clock, number);
             }
             let now_ms = clock.now_ms();
-            assert!(a.locked(clock, |heap| heap.evict_for(a.local(), now_ms, key(9))));
+            assert!(a.locked(clock, |heap| heap.evict_for(
+                &mut a.process_state().order(),
+                now_ms,
+                key(9)
+            )));
             let there: Vec<_> = (1..=4).filter(|number| find(b, *number).is_some()).collect();
             assert_eq!(there, [2, 3, 4], "head {head}");
         });
@@ -129,5 +133,5 @@ fn a_lost_generation_is_replaced_by_a_newer_one_also_where_they_went_round() {
     let a = Cache::attach(&again, &clock).unwrap();
     let next = publish(&a, &clock, 8);
     assert_eq!(next.slot(), torn.slot());
-    assert!(crate::descriptor::is_newer(next.generation(), torn.generation()), "{next:?}");
+    assert!(crate::format::is_newer(next.generation(), torn.generation()), "{next:?}");
 }

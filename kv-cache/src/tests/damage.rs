@@ -17,7 +17,7 @@ fn a_damaged_payload_is_a_miss_and_the_block_can_be_published_again() {
         rig.rack.flip_bit(payload.offset() + 4321, 3);
         assert_eq!(fetch(b, 1, find(b, 1).unwrap()), Err(Miss::Checksum));
         assert!(Miss::Checksum.is_damage());
-        assert_eq!(b.local().metrics().misses(Miss::Checksum), 1);
+        assert_eq!(b.process_state().metrics().misses(Miss::Checksum), 1);
         assert_eq!(find(b, 1), None, "quarantined: not offered again");
 
         // Another host's copy, or a new one of the owner's, is believed again.
@@ -45,7 +45,7 @@ fn a_quarantine_outlives_a_rescan() {
         }
         assert_eq!(find(b, 1), None);
         assert!(find_and_fetch(b, 10));
-        assert_eq!(b.local().metrics().rescans, 1);
+        assert_eq!(b.process_state().metrics().rescans, 1);
     });
 }
 
@@ -82,7 +82,7 @@ fn a_damaged_descriptor_of_our_own_costs_only_its_block() {
         assert_eq!(a.retire(clock, &[first]), 1);
         // The payload could not be told from the descriptor: the next to take the lock sweeps.
         assert_eq!(free_bytes(a), before + 8192);
-        assert_eq!(a.local().metrics().sweeps, 2, "one at the attach, one now");
+        assert_eq!(a.process_state().metrics().sweeps, 2, "one at the attach, one now");
         assert_eq!(find(b, 2), Some(second));
         assert!(find_and_fetch(b, 2));
         let again = publish(a, clock, 1);
@@ -97,11 +97,11 @@ fn a_damaged_log_only_costs_a_scan() {
     on_two_hosts(&rig, |a, b, clock| {
         publish(a, clock, 1);
         let log =
-            crate::area::Areas::new(*a.member().layout(), a.geometry()).log(a.member().node());
+            crate::format::Areas::new(*a.member().layout(), a.geometry()).log(a.member().node());
         let first = log.ranges(0, 1).next().unwrap().start();
         rig.rack.flip_bit(first.bytes() + 3, 5);
         assert!(find_and_fetch(b, 1));
-        let metrics = b.local().metrics();
+        let metrics = b.process_state().metrics();
         assert_eq!((metrics.log_entries, metrics.rescans), (0, 1));
     });
 }

@@ -1,7 +1,8 @@
 //! Eviction: room without end, in the right order, whatever happens meanwhile.
 
 use super::*;
-use crate::evict::{Quota, Watermarks};
+use crate::heap::Quota;
+use crate::upkeep::Watermarks;
 use crate::{BlockKey, HeapUse};
 
 /// As [`publish`], of a block so deep in its prefix.
@@ -48,10 +49,10 @@ fn publishing_without_end_never_fails() {
                         b.sync();
                     }
                 }
-                refused += a.local().metrics().refused;
+                refused += a.process_state().metrics().refused;
             }
             assert_eq!(refused, 0);
-            let metrics = a.local().metrics();
+            let metrics = a.process_state().metrics();
             assert_eq!(metrics.published_blocks, 768);
             let HeapUse { blocks, .. } = a.heap_use(clock);
             assert_eq!(metrics.evicted_blocks, 768 - blocks);
@@ -102,7 +103,7 @@ fn what_was_used_on_any_host_gets_another_round() {
         let slots: Vec<_> = (1..=6).map(|number| find(a, number).unwrap().slot()).collect();
         let now_ms = clock.now_ms();
         a.locked(clock, |heap| {
-            heap.look_at_stamps(&mut crate::hold::HoldWatch::default(), &slots, now_ms)
+            heap.look_at_stamps(&mut crate::evict::HoldWatch::default(), &slots, now_ms)
         });
         b.release(clock, vec![held]);
         assert!(find_and_fetch(b, 1) && find_and_fetch(a, 3));
@@ -143,7 +144,7 @@ fn a_namespace_over_its_quota_gives_first() {
         assert_ne!(greedy.tag(), modest.tag());
         // A slot takes two pages.
         a.set_quota(clock, &greedy, Some(Quota::Bytes(3 * 8192))).unwrap();
-        a.set_quota(clock, &modest, Some(Quota::PerMille(500))).unwrap();
+        a.set_quota(clock, &modest, Some(Quota::Percent(50))).unwrap();
         for number in 0..3 {
             publish_for(a, clock, &modest, spec(number), number);
         }
@@ -170,7 +171,7 @@ fn a_namespace_over_its_quota_gives_first() {
 fn between_the_watermarks_it_happens_in_the_background() {
     let rig = Rig::new(2, 256, 256);
     on_two_hosts(&rig, |a, b, clock| {
-        let marks = Watermarks::new(900, 750).unwrap();
+        let marks = Watermarks::new(90, 75).unwrap();
         let most = u8::try_from(a.member().layout().chunks() * 8).unwrap();
         for number in 0..most {
             publish(a, clock, number);
@@ -184,7 +185,7 @@ fn between_the_watermarks_it_happens_in_the_background() {
         for number in 0..10 {
             publish(a, clock, 200 + number);
         }
-        assert_eq!(a.local().metrics().evictions_inline, 0);
+        assert_eq!(a.process_state().metrics().evictions_inline, 0);
         assert!(find_and_fetch(b, 209));
     });
 }
@@ -205,8 +206,8 @@ fn blocks_of_another_size_make_room_by_the_chunk() {
         let spec = BlockSpec { bytes: 40_000, ..spec(200 + number) };
         publish_for(&a, &clock, &Namespace::default(), spec, 200 + number);
     }
-    assert_eq!(a.local().metrics().refused, 0);
-    assert!(a.local().metrics().chunks_returned > 0);
+    assert_eq!(a.process_state().metrics().refused, 0);
+    assert!(a.process_state().metrics().chunks_returned > 0);
     assert!(find_and_fetch(&a, 0), "it was held");
     drop(held);
     assert_eq!(rig.rack.conflicts(), []);
@@ -234,7 +235,7 @@ fn chunks_go_to_the_node_that_has_none() {
     let block = b.reserve(&asking, &[spec(250)], CHUNK_TIMEOUT_MS).remove(0);
     assert!(matches!(block, Reservation::Writing(_)), "{block:?}");
     assert_eq!((first.owned_chunks().len(), second.owned_chunks().len()), (chunks as usize - 1, 1));
-    assert_eq!(a.local().metrics().chunks_returned, 1);
+    assert_eq!(a.process_state().metrics().chunks_returned, 1);
     drop(block);
     // Whatever has gone with the chunk is said to be gone.
     let left = there(&b, 0..most);
@@ -278,7 +279,7 @@ fn a_chunk_that_was_being_given_back_is_used_on_or_is_gone() {
                 other.free_chunk(clock, CHUNK_TIMEOUT_MS, chunk).unwrap();
             }
             let before = reserve(a, clock, 2);
-            assert_ne!(a.member().layout().chunk_of(before.payload()), Some(chunk), "V7");
+            assert_ne!(a.member().layout().chunk_of(before.payload()), Some(chunk), "EVICT-V7");
             a.abort(clock, vec![before]);
             rig.kill(&other);
             crate::reclaim_dead_processes(a.member(), clock);
@@ -386,5 +387,5 @@ fn misses_tell_why() {
     drop(clock);
     assert_eq!(again.leave(), LeaveOutcome::NodeLeft);
     assert_eq!(open(&a, 2, spilled), Err(Miss::OwnerDead), "nobody can read that drive");
-    assert_eq!(a.local().metrics().misses(Miss::OwnerDead), 2);
+    assert_eq!(a.process_state().metrics().misses(Miss::OwnerDead), 2);
 }

@@ -20,7 +20,7 @@ fn a_block_is_found_and_fetched_on_another_host() {
         // The publisher finds them too, by its own log.
         assert_eq!(a.lookup(&keys), found);
 
-        let (published, fetched) = (a.local().metrics(), b.local().metrics());
+        let (published, fetched) = (a.process_state().metrics(), b.process_state().metrics());
         assert_eq!((published.published_blocks, published.chunks_added), (10, 2));
         assert_eq!(published.published_bytes, 10 * BLOCK_BYTES);
         assert_eq!((fetched.fetched_blocks, fetched.fetched_bytes), (10, 10 * BLOCK_BYTES));
@@ -53,7 +53,8 @@ fn a_block_is_invisible_until_it_is_committed() {
         let handle = block.descriptor.handle;
         assert_eq!(find(a, 1), None);
         assert_eq!(find(b, 1), None);
-        // Whoever guesses the handle sees, freshly, that it is being written (H2).
+        // A reader that guesses the handle sees, freshly, that the block is being written
+        // (EVICT-H2).
         assert_eq!(open(b, 1, handle), Err(Miss::NotReady));
         assert_eq!(b.segment(handle.owner()).unwrap().probe(b.member().fabric(), key(1)), None);
         let bytes = content(1);
@@ -116,7 +117,7 @@ fn a_removal_is_announced_to_who_never_fetched() {
         assert_eq!(find(b, 1), Some(handle));
         a.retire(clock, &[handle]);
         assert_eq!(find(b, 1), None);
-        assert_eq!(b.local().metrics().replica_blocks, 0);
+        assert_eq!(b.process_state().metrics().replica_blocks, 0);
     });
 }
 
@@ -139,7 +140,7 @@ fn the_second_look_notices_what_happened_during_the_copy() {
             // Where no checksum is computed, nothing else would notice.
             assert_eq!(b.close(&[(ticket, None)]), [Err(Miss::Changed)]);
         }
-        assert_eq!(b.local().metrics().misses(Miss::Changed), 2);
+        assert_eq!(b.process_state().metrics().misses(Miss::Changed), 2);
     });
 }
 
@@ -149,7 +150,7 @@ fn a_block_that_is_considered_for_removal_is_still_good() {
     on_two_hosts(&rig, |a, b, clock| {
         let handle = publish(a, clock, 1);
         let set_state = |state| rewrite(a, handle, |block| Descriptor { state, ..block });
-        // H2: at the first look, at the second, and back.
+        // EVICT-H2: at the first look, at the second, and back.
         let ticket = open(b, 1, handle).unwrap();
         set_state(BlockState::Evicting);
         assert_eq!(b.close(&[(ticket, None)]), [Ok(())]);
@@ -176,7 +177,7 @@ fn foreign_blocks_are_misses() {
         ];
         for (reason, wanted) in wrong {
             assert_eq!(b.open(&[wanted]), [Err(reason)]);
-            assert_eq!(b.local().metrics().misses(reason), 1);
+            assert_eq!(b.process_state().metrics().misses(reason), 1);
         }
         let (node, slots) = (a.member().node(), a.geometry().descriptor_slots());
         let outside = [
@@ -210,7 +211,7 @@ fn a_block_is_published_once() {
             let handle = find(cache, 1).unwrap();
             assert!([ours, theirs].contains(&handle));
             assert_eq!(fetch(cache, 1, handle), Ok(()));
-            assert_eq!(cache.local().metrics().replica_blocks, 2);
+            assert_eq!(cache.process_state().metrics().replica_blocks, 2);
         }
         // Once it is announced nobody writes it again.
         for cache in [a, b] {
@@ -231,9 +232,9 @@ fn threads_of_a_process_share_what_it_knows() {
         publish(a, clock, 1);
         assert!(find(b, 1).is_some());
         let thread = rig.join(1);
-        let beside = Cache::attach_beside(&thread, clock, Arc::clone(b.local())).unwrap();
+        let beside = Cache::attach_beside(&thread, clock, Arc::clone(b.process_state())).unwrap();
         assert!(find_and_fetch(&beside, 1));
-        assert_eq!(b.local().metrics().fetched_blocks, 1);
-        assert_eq!(b.local().metrics().log_entries, 1, "read once for both");
+        assert_eq!(b.process_state().metrics().fetched_blocks, 1);
+        assert_eq!(b.process_state().metrics().log_entries, 1, "read once for both");
     });
 }

@@ -1,15 +1,17 @@
-//! Chunks that are given back: whose they are, whoever dies or is faster meanwhile.
+//! Chunks that are returned: their owner, whichever process dies or is faster meanwhile.
 
-use cxl_shm::alloc::AllocateError;
-use cxl_shm::fabric::simulated::{Faults, Schedule};
+use cxl_shm::chunk::AllocateError;
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::units::ChunkId;
+use cxl_shm::verify::simulated::{Faults, Schedule};
 
 use super::*;
 use crate::Refusal;
-use crate::evict::{ChunkWait, GivenBack, Quota, Watermarks};
+use crate::heap::Quota;
 use crate::heap::{ChunkUse, SlotSize};
+use crate::process::ChunkWait;
 use crate::reclaim_dead_processes;
+use crate::upkeep::{GivenBack, Watermarks};
 
 /// Blocks that are published after a death.
 const AFTER: [u8; 4] = [2, 3, 4, 5];
@@ -44,8 +46,8 @@ fn without_manager(nodes: u16) -> Rig {
     rig
 }
 
-/// A process of host 0 gives its host's only chunk back and dies before operation `step` of that, if
-/// one is given. Returns how many operations it had.
+/// A process of host 0 gives its host's only chunk back and dies before operation `step` of that,
+/// if one is given. Returns how many operations it had.
 fn give_back_until(step: Option<u64>) -> u64 {
     let rig = without_manager(1);
     let clock = rig.rack.clock(0);
@@ -215,14 +217,14 @@ fn a_publish_that_can_get_no_chunk_evicts_nothing_for_it_and_one_chunk_otherwise
         let lock =
             matches!(refused[0], Reservation::Refused(Refusal::NoChunk(AllocateError::Lock(_))));
         assert!(lock, "{refused:?}");
-        assert_eq!(a.local().metrics().evicted_blocks, 0);
+        assert_eq!(a.process_state().metrics().evicted_blocks, 0);
     }
     assert!((0..most).all(|number| find_and_fetch(&a, number)));
     // One that lives gets the coldest, and no more.
     let served = rig.serve(&[&first, &second]);
     let reserved = a.reserve(&served, &large(), CHUNK_TIMEOUT_MS);
     assert!(matches!(reserved[0], Reservation::Writing(_)), "{reserved:?}");
-    assert_eq!(a.local().metrics().evicted_blocks, 8);
+    assert_eq!(a.process_state().metrics().evicted_blocks, 8);
 }
 
 #[test]
@@ -245,7 +247,7 @@ fn the_next_chunk_goes_when_something_in_the_coldest_is_held() {
         // With holds everywhere nothing goes.
         let other = hold(b, clock, 16).unwrap();
         assert_eq!(a.give_one_back(clock, &chunks[..1], &mut wait()), GivenBack::Held);
-        assert_eq!(a.local().metrics().evicted_blocks, 8);
+        assert_eq!(a.process_state().metrics().evicted_blocks, 8);
         b.release(clock, vec![held, other]);
     });
 }
@@ -268,7 +270,7 @@ fn chunks_of_who_is_within_a_quota_go_last() {
             (8..16).map(|number| publish_for(&Namespace::default(), number)).collect();
         assert_eq!(a.coldest(clock, |_| true), [old[0], new[0]]);
         a.set_quota(clock, &modest, Some(Quota::Bytes(8 * 8192))).unwrap();
-        assert_eq!(a.coldest(clock, |_| true), [new[0], old[0]], "V5");
+        assert_eq!(a.coldest(clock, |_| true), [new[0], old[0]], "EVICT-V5");
         a.set_quota(clock, &modest, Some(Quota::Bytes(7 * 8192))).unwrap();
         assert_eq!(a.coldest(clock, |_| true), [old[0], new[0]], "over its quota");
     });

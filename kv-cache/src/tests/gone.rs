@@ -17,7 +17,7 @@ fn what_was_unfinished_when_a_process_left_is_freed() {
         assert_eq!(other.leave(), LeaveOutcome::OthersRemain);
         assert_eq!(a.reclaim_unfinished(clock), 1);
         assert_eq!(a.reclaim_unfinished(clock), 0);
-        assert_eq!(a.local().metrics().reclaimed_blocks, 1);
+        assert_eq!(a.process_state().metrics().reclaimed_blocks, 1);
         assert_eq!(a.heap_use(clock).blocks, 2);
         publish(a, clock, 2);
         store(a, ours.payload(), &content(3));
@@ -53,19 +53,19 @@ fn the_heap_lock_is_not_kept_while_another_thread_is_at_the_replica() {
     on_two_hosts(&rig, |a, b, clock| {
         let handle = publish(a, clock, 1);
         assert!(find_and_fetch(b, 1));
-        let tell = || b.locked(clock, |heap| heap.flush_touches(b.local()));
+        let tell = || b.locked(clock, |heap| b.process_state().flush_touches(heap));
         let tick = || {
             b.areas()
                 .own_stamps(b.member().area())
                 .own(b.member().fabric(), handle.owner(), handle.slot())
                 .tick
         };
-        let scanning = b.local().replica();
+        let scanning = b.process_state().replica();
         assert!(!tell(), "nothing more can be told now");
         assert_eq!(tick(), 0);
         drop(scanning);
         assert!(!tell());
         assert_eq!(tick(), 1, "it was not forgotten");
-        assert_eq!(b.local().metrics().told_uses, 1);
+        assert_eq!(b.process_state().metrics().told_uses, 1);
     });
 }

@@ -1,8 +1,8 @@
 //! Holds: what is held stays, for as long as it is held and no longer.
 
 use super::*;
-use crate::evict::Watermarks;
-use crate::stamp::Stamp;
+use crate::format::Stamp;
+use crate::upkeep::Watermarks;
 
 /// Everything that can be evicted of a node's blocks is; returns the numbers of those that stay.
 fn squeeze(owner: &TestCache<'_>, clock: &impl Clock, numbers: &[u8]) -> Vec<u8> {
@@ -38,11 +38,11 @@ fn what_is_held_stays_until_it_is_released() {
         assert_eq!((find(b, 1), find(b, 4)), (None, None));
         b.release(clock, vec![theirs]);
         assert_eq!(squeeze(a, clock, &[2, 3]), [3]);
-        // Dropped, it is released by the next who takes the lock.
+        // Dropped, it is released by the next holder of the lock.
         drop(ours);
         assert_eq!(squeeze(a, clock, &[3]), [0; 0]);
         assert_eq!(a.heap_use(clock).blocks, 0);
-        let (owner, reader) = (a.local().metrics(), b.local().metrics());
+        let (owner, reader) = (a.process_state().metrics(), b.process_state().metrics());
         assert_eq!((owner.evicted_blocks, reader.held_blocks, reader.released_blocks), (4, 1, 1));
     });
 }
@@ -54,7 +54,9 @@ fn a_hold_of_what_is_gone_is_a_miss_and_leaves_nothing_behind() {
         let handles: Vec<_> = (1..=4).map(|number| publish(a, clock, number)).collect();
         (1..=4).for_each(|number| assert!(find(b, number).is_some()));
         let now_ms = clock.now_ms();
-        a.locked(clock, |heap| heap.evict_all(a.local(), now_ms, &[handles[0].slot()]));
+        a.locked(clock, |heap| {
+            heap.evict_all(&mut a.process_state().order(), now_ms, &[handles[0].slot()])
+        });
         a.retire(clock, &handles[1..2]);
         let model = ModelFingerprint(8);
         let tries = [
@@ -67,13 +69,13 @@ fn a_hold_of_what_is_gone_is_a_miss_and_leaves_nothing_behind() {
         let held = b.hold(clock, &tries.map(|(wanted, _)| wanted), HOLD_MS);
         for (outcome, (_, miss)) in held.into_iter().zip(tries) {
             assert_eq!(outcome.unwrap_err(), HoldError::Miss(miss));
-            assert_eq!(b.local().metrics().misses(miss), 1, "{miss}");
+            assert_eq!(b.process_state().metrics().misses(miss), 1, "{miss}");
         }
         b.release(clock, Vec::new());
         for handle in &handles {
             assert!(!stamp(b, *handle).held);
         }
-        assert_eq!(b.local().metrics().refused_holds, 5);
+        assert_eq!(b.process_state().metrics().refused_holds, 5);
         assert_eq!(squeeze(a, clock, &[3, 4]), [0; 0]);
     });
 }
@@ -123,7 +125,7 @@ fn holds_die_with_their_process() {
         rig.kill(&other);
         crate::reclaim_dead_processes(b.member(), clock);
         assert!(!stamp(b, handle).held);
-        assert_eq!(squeeze(a, clock, &[1, 2]), [2], "the other one is held by who lives");
+        assert_eq!(squeeze(a, clock, &[1, 2]), [2], "the other one is held by a living process");
         b.release(clock, vec![shared]);
         assert_eq!(squeeze(a, clock, &[2]), [0; 0]);
     });
@@ -164,7 +166,7 @@ fn holds_die_with_their_host() {
             assert_eq!(second.leave(), LeaveOutcome::NodeLeft);
             let clock = rig.serve(&[&first]);
             let a = Cache::attach(&first, &clock).unwrap();
-            assert_eq!(squeeze(&a, &clock, &[1]), [0; 0], "who has left holds nothing");
+            assert_eq!(squeeze(&a, &clock, &[1]), [0; 0], "a node that left holds nothing");
             continue;
         }
         rig.kill(&second);
@@ -225,7 +227,7 @@ fn a_hold_waits_for_the_owners_decision_and_no_longer() {
         assert_eq!(error, HoldError::Miss(Miss::NotReady));
         b.release(clock, Vec::new());
         assert!(!stamp(b, handle).held);
-        // H2: for a fetch that is as good as READY.
+        // EVICT-H2: for a fetch that is as good as READY.
         assert_eq!(fetch(b, 1, handle), Ok(()), "it is not quarantined");
         set_state(BlockState::Ready);
         drop(hold(b, clock, 1).unwrap());
@@ -243,7 +245,7 @@ fn a_host_holds_so_much_and_no_more() {
         // Others hold all that there is room for.
         for number in 0..u32::try_from(table.capacity()).unwrap() {
             let handle = Handle::new(handle.owner(), 100 + number, 1);
-            assert!(table.add(cxl_shm::member::ProcessSlot(9), handle));
+            assert!(table.add(cxl_shm::host::ProcessSlot(9), handle));
         }
         let error = hold(b, clock, 1).unwrap_err();
         assert_eq!(error, HoldError::TooMany { most: 64 });

@@ -1,19 +1,20 @@
-//! A ward that comes back while its guardian waits for a lock does not wait for as long as that.
+//! An orphan that comes back while its reclaimer waits for a lock does not wait for as long as
+//! that.
 
 use cxl_shm::layout::CHUNK_LOCK;
 
-use super::ward::{Off, WARD, bury, is_recovered, there};
+use super::orphan::{ORPHAN, Off, bury, is_recovered, there};
 use super::*;
 use crate::heap::SlotSize;
 
-/// For which a publish of the guardian waits: longer than anybody waits for a guardian.
+/// For which a publish of the reclaimer waits: longer than anybody waits for a reclaimer.
 const HOUR_MS: u64 = 3_600_000;
 
-/// Lets the ward join at the guardian's third pause.
+/// Lets the orphan join at the reclaimer's third pause.
 struct ComesBack<'c, 'm> {
     clock: &'c ServingClock<'m>,
     rig: &'c Rig,
-    ward: RefCell<Option<TestMember>>,
+    orphan: RefCell<Option<TestMember>>,
     pauses: Cell<u32>,
 }
 
@@ -25,15 +26,18 @@ impl Clock for ComesBack<'_, '_> {
     fn pause(&self, tries: u32) {
         self.clock.pause(tries);
         self.pauses.set(self.pauses.get() + 1);
-        assert!(self.pauses.get() < 1000, "the guardian waits for the lock, and the ward for it");
+        assert!(
+            self.pauses.get() < 1000,
+            "the reclaimer waits for the lock, and the orphan for it"
+        );
         if self.pauses.get() == 3 {
-            *self.ward.borrow_mut() = Some(self.rig.join(WARD.0));
+            *self.orphan.borrow_mut() = Some(self.rig.join(ORPHAN.0));
         }
     }
 }
 
-/// The ward has four blocks in a chunk, and a chunk without blocks if it `has_empty`, which is the one
-/// that goes.
+/// The orphan has four blocks in a chunk, and a chunk without blocks if it `has_empty`, which is
+/// the one that goes.
 fn comes_back(has_empty: bool) {
     let rig = Rig::new(3, 32, 16);
     let wall = rig.rack.clock(0);
@@ -51,28 +55,28 @@ fn comes_back(has_empty: bool) {
     }
     rig.kill(&second);
     let clock = rig.serve(&[&first, &third]);
-    bury(&rig, &clock, &wall, WARD, Off, is_recovered);
+    bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
     let a = Cache::attach(&first, &clock).unwrap();
-    let chunks = first.chunks_of(WARD).len();
+    let chunks = first.chunks_of(ORPHAN).len();
     let held = third.lock_shared(CHUNK_LOCK, &clock, CHUNK_TIMEOUT_MS).unwrap();
     let comes =
-        ComesBack { clock: &clock, rig: &rig, ward: RefCell::default(), pauses: Cell::new(0) };
-    assert!(!a.empty_a_ward(&comes, HOUR_MS));
+        ComesBack { clock: &clock, rig: &rig, orphan: RefCell::default(), pauses: Cell::new(0) };
+    assert!(!a.empty_an_orphan(&comes, HOUR_MS));
     drop(held);
-    let again = comes.ward.into_inner().unwrap();
+    let again = comes.orphan.into_inner().unwrap();
     assert_eq!(again.still_guarded(), None);
     let b = Cache::attach(&again, &clock).unwrap();
     assert_eq!(there(&b, 1..=4), [1, 2, 3, 4], "nothing was evicted in vain");
     assert_eq!(again.owned_chunks().len(), chunks);
-    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (M1)");
+    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (MEM-M1)");
 }
 
 #[test]
-fn a_guardian_that_waits_to_evict_stops_when_its_ward_comes_back() {
+fn a_reclaimer_that_waits_to_evict_stops_when_its_orphan_comes_back() {
     comes_back(false);
 }
 
 #[test]
-fn a_guardian_that_waits_to_give_a_chunk_back_stops_when_its_ward_comes_back() {
+fn a_reclaimer_that_waits_to_give_a_chunk_back_stops_when_its_orphan_comes_back() {
     comes_back(true);
 }

@@ -1,7 +1,7 @@
 //! Readers that fall behind.
 
 use super::*;
-use crate::log::{LogEntry, LogKind};
+use crate::format::{LogEntry, LogKind};
 
 #[test]
 fn an_overrun_log_means_a_scan_and_nothing_is_lost() {
@@ -9,7 +9,7 @@ fn an_overrun_log_means_a_scan_and_nothing_is_lost() {
     on_two_hosts(&rig, |a, b, clock| {
         let handles: Vec<_> = (1..=8).map(|number| publish(a, clock, number)).collect();
         assert_eq!(find(b, 1), Some(handles[0]));
-        assert_eq!(b.local().metrics().rescans, 0, "exactly a ring behind is not too far");
+        assert_eq!(b.process_state().metrics().rescans, 0, "exactly a ring behind is not too far");
         let more: Vec<_> = (9..=17).map(|number| publish(a, clock, number)).collect();
         a.retire(clock, &handles[..2]);
         assert_eq!((find(b, 1), find(b, 2)), (None, None));
@@ -17,7 +17,7 @@ fn an_overrun_log_means_a_scan_and_nothing_is_lost() {
             assert_eq!(find(b, number), Some(*handle));
             assert_eq!(fetch(b, number, *handle), Ok(()));
         }
-        let metrics = b.local().metrics();
+        let metrics = b.process_state().metrics();
         assert_eq!((metrics.rescans, metrics.replica_blocks), (1, 15));
     });
 }
@@ -38,7 +38,7 @@ fn one_batch_longer_than_the_log_is_found_by_a_scan() {
         for number in 1..=12 {
             assert!(find_and_fetch(b, number), "block {number}");
         }
-        assert_eq!(b.local().metrics().rescans, 1);
+        assert_eq!(b.process_state().metrics().rescans, 1);
     });
 }
 
@@ -51,7 +51,7 @@ fn who_attaches_late_finds_everything() {
         }
         let third = rig.join(2);
         let c = Cache::attach(&third, clock).unwrap();
-        let metrics = c.local().metrics();
+        let metrics = c.process_state().metrics();
         assert_eq!((metrics.rescans, metrics.replica_blocks), (2, 12), "its own is empty");
         for number in 1..=12 {
             assert!(find_and_fetch(&c, number), "block {number}");
@@ -72,7 +72,7 @@ fn a_slot_that_is_reused_many_times_has_one_entry() {
         }
         let last = publish(a, clock, 99);
         assert_eq!(find(b, 99), Some(last));
-        assert_eq!(b.local().metrics().replica_blocks, 1);
+        assert_eq!(b.process_state().metrics().replica_blocks, 1);
     });
 }
 
@@ -89,7 +89,7 @@ fn the_replica_stays_small() {
         host_words: 0,
     };
     let layout = cxl_shm::layout::Layout::new(region).unwrap();
-    let mut replica = crate::replica::Replica::new(crate::area::Areas::new(layout, geometry));
+    let mut replica = crate::replica::Replica::new(crate::format::Areas::new(layout, geometry));
     let blocks: u32 = (1 << 16) * 3 / 4;
     for node in layout.nodes() {
         for slot in 0..blocks {

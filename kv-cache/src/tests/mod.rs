@@ -14,8 +14,11 @@ mod homecoming;
 mod lag;
 mod mutation;
 mod order;
+mod orphan;
+mod orphan_choice;
 mod places;
 mod pressure;
+mod reclaimer_words;
 mod recovery;
 mod room;
 mod schedule;
@@ -26,9 +29,6 @@ mod torn;
 mod undecided;
 mod undecided_by_the_dead;
 mod unpublished;
-mod ward;
-mod ward_choice;
-mod ward_words;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -37,17 +37,18 @@ use std::sync::{Arc, Mutex};
 use crc_fast::CrcAlgorithm;
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{
+use cxl_shm::host::{HostIdentity, HostTier, Liveness, ProcessIdentity};
+use cxl_shm::layout::{Geometry, Layout, Superblock, format_superblock};
+use cxl_shm::lifecycle::LeaveOutcome;
+use cxl_shm::lock::Manage;
+use cxl_shm::node::Member;
+use cxl_shm::units::{Extent, LineRange};
+use cxl_shm::verify::simulated::{
     DmaCache, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack,
 };
-use cxl_shm::layout::{Geometry, Layout, Superblock, format_superblock};
-use cxl_shm::member::{
-    HostIdentity, HostTier, LeaveOutcome, Liveness, Manage, Member, ProcessIdentity,
-};
-use cxl_shm::units::{Extent, LineRange};
 
-use crate::area::Areas;
-use crate::descriptor::DescriptorLine;
+use crate::format::Areas;
+use crate::format::DescriptorLine;
 use crate::{
     BlockHash, BlockSpec, BlockState, Cache, CacheGeometry, Descriptor, HOLD_MS, Handle, HeldBlock,
     HoldError, KeySpace, Miss, ModelFingerprint, Namespace, Reservation, SlotContent, Ticket,
@@ -135,8 +136,9 @@ impl Rig {
         .unwrap()
     }
 
-    /// Lets all nodes begin as if they had worked for long: `head` entries were announced by each, each
-    /// descriptor slot has had `generation` blocks, and each stamp nearly as many holds as it can number.
+    /// Lets all nodes begin as if they had worked for long: `head` entries were announced by each,
+    /// each descriptor slot has had `generation` blocks, and each stamp nearly as many holds as it
+    /// can number.
     fn age(&self, head: u64, generation: u32) {
         for node in 0..self.geometry.nodes {
             let member = self.join(node);
@@ -203,7 +205,7 @@ fn on_two_hosts(rig: &Rig, test: impl FnOnce(&TestCache<'_>, &TestCache<'_>, &Se
     let a = Cache::attach(&first, &clock).unwrap();
     let b = Cache::attach(&second, &clock).unwrap();
     test(&a, &b, &clock);
-    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (M1)");
+    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (MEM-M1)");
 }
 
 fn key(number: u8) -> crate::BlockKey {

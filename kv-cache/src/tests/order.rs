@@ -1,7 +1,7 @@
 //! The order of eviction of a segment that takes several looks, beside others that publish.
 
 use super::*;
-use crate::evict::Watermarks;
+use crate::upkeep::Watermarks;
 
 /// Four parts of a first look at all slots.
 const SLOTS: u32 = 16_384;
@@ -47,7 +47,7 @@ fn calls_until_the_order_is_made(
     (1..=64)
         .find(|call| {
             disturb(&publisher, &clock, *call);
-            late.locked(&clock, |heap| late.local().order().follow(heap))
+            late.locked(&clock, |heap| late.process_state().order().follow(heap))
         })
         .expect("it is never made")
 }
@@ -81,7 +81,7 @@ fn who_comes_late_to_a_full_pool_makes_room_beside_a_publisher() {
     let clock = rig.serve(&[&first, &second]);
     let publisher = Cache::attach(&second, &clock).unwrap();
     let mut next = 0;
-    while publisher.local().metrics().evicted_blocks == 0 {
+    while publisher.process_state().metrics().evicted_blocks == 0 {
         publish_small(&publisher, &clock, next..next + 64);
         next += 64;
     }
@@ -91,13 +91,13 @@ fn who_comes_late_to_a_full_pool_makes_room_beside_a_publisher() {
     for _ in 0..PARTS + 2 {
         publish_small(&publisher, &clock, next..next + 64);
         next += 64;
-        late.upkeep(&clock, Watermarks::new(500, 400).unwrap(), CHUNK_TIMEOUT_MS);
+        late.upkeep(&clock, Watermarks::new(50, 40).unwrap(), CHUNK_TIMEOUT_MS);
         evicted += late.evict(&clock, None, 8);
     }
     assert!(evicted > 0, "it never has an order");
-    let before = late.local().metrics().refused;
+    let before = late.process_state().metrics().refused;
     assert_eq!(publish_small(&late, &clock, next + 1000..next + 1008).len(), 8);
-    assert_eq!(late.local().metrics().refused, before);
+    assert_eq!(late.process_state().metrics().refused, before);
 }
 
 #[test]

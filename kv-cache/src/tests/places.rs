@@ -1,9 +1,9 @@
-//! Processes that leave, and who has their places in the registry next (N1 in `cxl_shm`'s
-//! `member/places.rs`): members with a cache and without one.
+//! Processes that leave, and the next processes in their places of the registry (HOST-N1 in
+//! `cxl_shm`'s `host/places.rs`): members with a cache and without one.
 
 use super::*;
-use crate::evict::Watermarks;
 use crate::reclaim_dead_processes;
+use crate::upkeep::Watermarks;
 
 /// What every process of a host does now and then.
 fn look_after(caches: &[&TestCache<'_>], clock: &impl Clock) {
@@ -20,7 +20,7 @@ fn is_held(reader: &TestCache<'_>, handle: Handle) -> bool {
 }
 
 #[test]
-fn what_a_process_left_is_freed_whoever_comes_for_its_place() {
+fn what_a_process_left_is_freed_whichever_process_takes_its_place() {
     for place_is_wanted in [false, true] {
         let rig = Rig::new(2, 32, 16);
         on_two_hosts(&rig, |a, b, clock| {
@@ -33,7 +33,7 @@ fn what_a_process_left_is_freed_whoever_comes_for_its_place() {
                 std::mem::forget(reserve(&cache, clock, 2));
             }
             assert_eq!(leaves.leave(), LeaveOutcome::OthersRemain);
-            // A thread that beats a heart, a lock manager, or a program that has no cache.
+            // A thread that sends heartbeats, a lock manager, or a program that has no cache.
             let without_a_cache = place_is_wanted.then(|| rig.join(1));
             look_after(&[b], clock);
             assert!(!is_held(b, handle), "who left holds it; place wanted: {place_is_wanted}");
@@ -52,11 +52,11 @@ fn a_late_release_takes_no_hold_of_another_process() {
         let handle = publish(a, clock, 1);
         let leaves = rig.join(1);
         let place = leaves.process();
-        let (late, local) = {
+        let (late, process_state) = {
             let cache = Cache::attach(&leaves, clock).unwrap();
-            (hold(&cache, clock, 1).unwrap(), Arc::clone(cache.local()))
+            (hold(&cache, clock, 1).unwrap(), Arc::clone(cache.process_state()))
         };
-        // The thread ends; its process goes on, and has the right to the block still.
+        // The thread ends; its process continues, and has the right to the block still.
         assert_eq!(leaves.leave(), LeaveOutcome::OthersRemain);
         look_after(&[b], clock);
         let heir = rig.join(1);
@@ -65,7 +65,7 @@ fn a_late_release_takes_no_hold_of_another_process() {
         let held = hold(&ours, clock, 1).unwrap();
         drop(late);
         let beside = rig.join(1);
-        let other_thread = Cache::attach_beside(&beside, clock, local).unwrap();
+        let other_thread = Cache::attach_beside(&beside, clock, process_state).unwrap();
         other_thread.release(clock, Vec::new());
         assert!(is_held(b, handle));
         assert_eq!(a.evict(clock, None, usize::MAX), 0, "it is held");
@@ -76,7 +76,7 @@ fn a_late_release_takes_no_hold_of_another_process() {
 }
 
 #[test]
-fn a_chunk_that_was_being_given_back_takes_payload_again_whoever_comes() {
+fn a_chunk_that_was_being_given_back_takes_payload_again_whichever_process_comes() {
     let rig = Rig::new(2, 32, 16);
     on_two_hosts(&rig, |a, _, clock| {
         let handle = publish(a, clock, 1);

@@ -2,11 +2,12 @@
 //! another that holds what it finds, in any order of their steps, on caches that do what they like,
 //! with a publisher, the publishers' host or the reader dying anywhere.
 
-use cxl_shm::fabric::simulated::schedule::Crash;
-use cxl_shm::fabric::simulated::{Faults, Schedule};
+use cxl_shm::verify::simulated::schedule::Crash;
+use cxl_shm::verify::simulated::{Faults, Schedule};
 
 use super::*;
-use crate::evict::{Decision, Watermarks};
+use crate::evict::Decision;
+use crate::upkeep::Watermarks;
 
 const KEYS: u8 = 12;
 /// Blocks that each publisher publishes: into a segment that holds six.
@@ -29,7 +30,7 @@ fn work(member: &TestMember, clock: &SimulatedClock, shift: u8) {
             Reservation::Refused(refusal) => panic!("{refusal}"),
         }
         if round % 4 == 3 {
-            cache.upkeep(clock, Watermarks::new(700, 500).unwrap(), CHUNK_TIMEOUT_MS);
+            cache.upkeep(clock, Watermarks::new(70, 50).unwrap(), CHUNK_TIMEOUT_MS);
         }
     }
 }
@@ -99,7 +100,7 @@ fn check(rig: &Rig, a: &TestMember, b: &TestMember) {
     // And it is all evictable again.
     a.evict(&clock, None, usize::MAX);
     assert_eq!(a.heap_use(&clock).blocks, 0);
-    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (M1)");
+    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (MEM-M1)");
 }
 
 /// A member that goes into a task and comes back when that ends well.
@@ -226,8 +227,8 @@ pub(super) fn held_and_evicted(rack: SimulatedRack) {
     }
 }
 
-/// Step by step, with caches that hold everything as it was before; also run with flushes and fences
-/// removed.
+/// Step by step, with caches that hold everything as it was before; also run with flushes and
+/// fences removed.
 pub(super) fn nobody_looks_at_what_was(rack: SimulatedRack) {
     let rig = Rig::on(rack, 2, 32, 64);
     let first = rig.join(0);
@@ -248,7 +249,8 @@ pub(super) fn nobody_looks_at_what_was(rack: SimulatedRack) {
     let held = hold(&b, &clock, 1).unwrap();
     let slots = [handles[0].slot()];
     let now_ms = clock.now_ms();
-    let evicted = a.locked(&clock, |heap| heap.evict_all(a.local(), now_ms, &slots));
+    let evicted =
+        a.locked(&clock, |heap| heap.evict_all(&mut a.process_state().order(), now_ms, &slots));
     assert_eq!(evicted, 0, "somebody is there now");
     b.release(&clock, vec![held]);
     let held = b.hold(&clock, &[wanted(1, handles[0])], HOLD_MS).remove(0).unwrap();
@@ -264,16 +266,18 @@ pub(super) fn nobody_looks_at_what_was(rack: SimulatedRack) {
     // Spared, it is READY for the next one who holds it.
     let again = b.hold(&clock, &[wanted(1, handles[0])], HOLD_MS).remove(0).unwrap();
     b.release(&clock, vec![held, again]);
-    // H1, with the reader between the owner's look and its decision: it does not take READY for granted.
+    // EVICT-H1, with the reader between the owner's look and its decision: it does not take READY
+    // for granted.
     a.locked(&clock, |heap| {
-        let blocks = heap.announce(&[handles[5].slot()]);
-        let decision = heap.decide(&mut crate::hold::HoldWatch::default(), &blocks, 0);
+        let writer = heap.writer();
+        let announced = writer.announce(heap.ready(&[handles[5].slot()]));
+        let decision = writer.decide(&mut crate::evict::HoldWatch::default(), announced, 0);
         assert_eq!((decision.stay.len(), decision.leave.len()), (0, 1));
         let error = hold(&b, &clock, 6).unwrap_err();
         assert_eq!(error, Miss::NotReady.into());
         // It changes its mind, and nothing was lost.
         let Decision { stay, leave } = decision;
-        assert_eq!(heap.carry_out(&Decision { stay: leave, leave: stay }), 0);
+        writer.commit(&Decision { stay: leave, leave: stay }, |_| panic!("nothing leaves"));
     });
     b.release(&clock, vec![hold(&b, &clock, 6).unwrap()]);
     // What was used goes last.
@@ -315,7 +319,7 @@ pub(super) fn nobody_looks_at_what_was(rack: SimulatedRack) {
 /// The owner's caches hold what all hosts say of its blocks.
 fn look(owner: &TestCache<'_>, clock: &impl Clock, handles: &[Handle]) {
     let slots: Vec<_> = handles.iter().map(|handle| handle.slot()).collect();
-    let mut watch = crate::hold::HoldWatch::default();
+    let mut watch = crate::evict::HoldWatch::default();
     let now_ms = clock.now_ms();
     let seen = owner.locked(clock, |heap| heap.look_at_stamps(&mut watch, &slots, now_ms));
     assert!(seen.iter().all(|seen| !seen.held && seen.used.is_none()));

@@ -113,10 +113,10 @@ pub(super) fn death_under_the_lock(rack: SimulatedRack) {
         rewrite(&cache, handles[2], |block| Descriptor { state, ..block });
         rig.kill(&other);
 
-        let sweeps = a.local().metrics().sweeps;
+        let sweeps = a.process_state().metrics().sweeps;
         let after = HeapUse { blocks: 4, free_bytes: before.free_bytes - 8192, ..before };
         assert_eq!(a.heap_use(clock), after);
-        assert_eq!(a.local().metrics().sweeps, sweeps + 1);
+        assert_eq!(a.process_state().metrics().sweeps, sweeps + 1);
         for number in 1..=4 {
             assert!(find_and_fetch(b, number), "block {number}");
         }
@@ -202,14 +202,14 @@ fn a_host_that_comes_back_finds_what_it_had_published() {
             lost.leave();
             assert_eq!(second.leave(), LeaveOutcome::NodeLeft);
         }
-        // Whoever dies, what was published stays readable.
+        // Whichever process dies, published blocks stay readable.
         assert!(find_and_fetch(&a, 2));
 
         let again = rig.join(1);
         let clock = rig.serve(&[&first, &again]);
         let b = Cache::attach(&again, &clock).unwrap();
         assert_eq!(again.incarnation().0, 2);
-        let metrics = b.local().metrics();
+        let metrics = b.process_state().metrics();
         assert_eq!((metrics.sweeps, metrics.reclaimed_blocks), (1, 2), "crash: {crash}");
         assert_eq!(b.heap_use(&clock).blocks, 5);
         assert_eq!(b.heap_use(&clock).free_bytes, 24 << 10);

@@ -1,9 +1,9 @@
 //! Running out of space, and getting it back.
 
-use super::ward::{Off, WARD, bury, is_recovered};
+use super::orphan::{ORPHAN, Off, bury, is_recovered};
 use super::*;
 use crate::{Refusal, heap::SlotSize};
-use cxl_shm::alloc::AllocateError;
+use cxl_shm::chunk::AllocateError;
 use cxl_shm::layout::CHUNK_LOCK;
 use cxl_shm::lock::LockError;
 
@@ -18,9 +18,9 @@ fn a_dropped_or_aborted_block_gives_its_space_back() {
         assert_eq!(a.heap_use(clock).free_bytes, 48 << 10);
         a.abort(clock, vec![first, second]);
         assert_eq!(a.heap_use(clock), unused);
-        assert_eq!(a.local().metrics().aborted_blocks, 3);
+        assert_eq!(a.process_state().metrics().aborted_blocks, 3);
         assert_eq!(find(b, 1), None);
-        // What was freed can be had again, as another generation.
+        // A freed slot can be reserved again, as another generation.
         assert_eq!(publish(a, clock, 1).generation(), 3);
         assert!(find_and_fetch(b, 1));
     });
@@ -40,7 +40,7 @@ fn a_full_pool_makes_room_and_refuses_what_is_held() {
             };
             assert!(matches!(error, AllocateError::Exhausted { own: 0, .. }), "{error}");
         }
-        assert_eq!(b.local().metrics().refused, 2);
+        assert_eq!(b.process_state().metrics().refused, 2);
         assert_eq!(a.heap_use(clock).free_bytes, 0);
         a.retire(clock, &handles[3..5]);
         let there: Vec<_> = (0..most).filter(|number| !(3..5).contains(number)).collect();
@@ -51,7 +51,7 @@ fn a_full_pool_makes_room_and_refuses_what_is_held() {
         let written = partly.iter().filter(|one| matches!(one, Reservation::Writing(_))).count();
         assert_eq!(written, 3, "two slots were free, one block is not held");
         assert!(matches!(partly[3], Reservation::Refused(Refusal::NoChunk(_))), "{:?}", partly[3]);
-        assert_eq!(a.local().metrics().evicted_blocks, 1);
+        assert_eq!(a.process_state().metrics().evicted_blocks, 1);
         assert_eq!(find(b, there[0]), None);
         for number in &there[1..] {
             assert!(find_and_fetch(b, *number), "block {number} is held");
@@ -89,7 +89,7 @@ fn without_a_lock_manager_publishing_goes_on_while_there_are_slots() {
     };
     let waited = matches!(error, LockError::TimedOut { .. } | LockError::ManagerSilent { .. });
     assert!(waited, "{error}");
-    assert_eq!(a.local().metrics().evicted_blocks, 1);
+    assert_eq!(a.process_state().metrics().evicted_blocks, 1);
     assert_eq!(find(&b, 1), None);
     assert!(find_and_fetch(&b, 8));
     // The silence ends no publish for as long as something can be evicted.
@@ -112,7 +112,7 @@ fn a_chunk_lock_that_others_hold_is_waited_for_once_in_a_call() {
     }
     rig.kill(&second);
     let clock = rig.serve(&[&first, &third]);
-    bury(&rig, &clock, &wall, WARD, Off, is_recovered);
+    bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
     let a = Cache::attach(&first, &clock).unwrap();
     // The vacant node has one chunk, and the first node all others. Nothing of it can be evicted.
     let last = u8::try_from((first.layout().chunks() - 1) * 8).unwrap() + 1;
@@ -179,7 +179,7 @@ fn blocks_of_several_sizes_live_in_chunks_of_their_own() {
             let Reservation::Writing(block) = reservation else { panic!("{reservation:?}") };
             let payload = block.payload();
             assert_eq!(payload.bytes(), bytes);
-            assert!(payload.offset().is_multiple_of(4096), "payload starts on a page (M6)");
+            assert!(payload.offset().is_multiple_of(4096), "payload starts on a page (MEM-M6)");
             assert!(a.member().layout().chunk_of(payload).is_some());
             payloads.push(Extent::new(payload.offset(), bytes.next_multiple_of(4096)).unwrap());
         }

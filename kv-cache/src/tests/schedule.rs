@@ -2,8 +2,8 @@
 //! caches that do what they like, with one of the publishers, or their
 //! host, dying anywhere.
 
-use cxl_shm::fabric::simulated::schedule::Crash;
-use cxl_shm::fabric::simulated::{Faults, Schedule};
+use cxl_shm::verify::simulated::schedule::Crash;
+use cxl_shm::verify::simulated::{Faults, Schedule};
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn read(member: &TestMember, clock: &SimulatedClock) -> (u64, u64) {
             assert_eq!(bytes, content(number), "bytes of another block");
         }
     }
-    let metrics = cache.local().metrics();
+    let metrics = cache.process_state().metrics();
     (metrics.fetched_blocks, metrics.all_misses().map(|(_, count)| count).sum())
 }
 
@@ -78,7 +78,7 @@ fn check(rig: &Rig, a: &TestMember, b: &TestMember) {
             assert_eq!(find_and_fetch(cache, number), there, "block {number}");
         }
     }
-    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (M1)");
+    assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (MEM-M1)");
 }
 
 /// A member that goes into a task and comes back when that ends well.

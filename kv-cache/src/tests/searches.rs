@@ -1,8 +1,8 @@
 //! Searches in vain: how long they are, at any load, after many turnovers.
 
 use super::*;
-use crate::evict::Watermarks;
 use crate::heap::SlotWord;
+use crate::upkeep::Watermarks;
 
 const SLOTS: u32 = 2048;
 const REGION: u64 = 16 << 20;
@@ -39,8 +39,8 @@ fn mean_in_vain(cache: &TestCache<'_>, clock: &impl Clock) -> u32 {
     lengths / SLOTS
 }
 
-/// A node of which so many thousandths of the slots hold blocks, all of them replaced many times. The
-/// longest mean after a turnover.
+/// A node of which so many thousandths of the slots hold blocks, all of them replaced many times.
+/// The longest mean after a turnover.
 fn longest_mean(load: u32) -> u32 {
     let rack = SimulatedRack::sticky(2, REGION);
     let rig = Rig::sized(rack, REGION, 2, SLOTS, 64);
@@ -70,7 +70,7 @@ fn longest_mean(load: u32) -> u32 {
             live.extend(numbers.into_iter().zip(handles));
             next += BATCH;
             replaced += BATCH;
-            a.upkeep(&clock, Watermarks::new(1000, 999).unwrap(), CHUNK_TIMEOUT_MS);
+            a.upkeep(&clock, Watermarks::new(100, 99).unwrap(), CHUNK_TIMEOUT_MS);
         }
         if turnover > 0 {
             longest = longest.max(mean_in_vain(&a, &clock));
@@ -91,9 +91,9 @@ fn longest_mean(load: u32) -> u32 {
 
 #[test]
 fn searches_in_vain_stay_short_over_many_turnovers() {
-    // Twice what it settles at when tombstones are looked at at once: blocks stay where they are (S4), so
-    // these are longer than those of a table that moves them. Nothing else ends them before 256 slots.
-    // The last load is nearly the highest that there is (S3).
+    // Twice what it settles at when tombstones are looked at at once: blocks stay where they are
+    // (INDEX-S4), so these are longer than those of a table that moves them. Nothing else ends them
+    // before 256 slots. The last load is nearly the highest that there is (INDEX-S3).
     for (load, most) in [(500, 10), (675, 48), (700, 60), (718, 80)] {
         let mean = longest_mean(load);
         assert!(mean <= most, "{mean} slots at a load of {load} thousandths");
@@ -133,7 +133,7 @@ fn no_search_ends_before_a_block() {
                 let word = a.locked(clock, |heap| heap.directory.slot(slot));
                 matches!(word, SlotWord::Free { ends: true, .. })
             };
-            let metrics = a.local().metrics();
+            let metrics = a.process_state().metrics();
             assert!(slots == 8 || (0..slots).any(ends), "searches end nowhere");
             assert_eq!(metrics.sweeps, 1, "the directory was never in doubt");
         });

@@ -1,8 +1,8 @@
 //! Memory that says what nobody wrote: eviction and sweep come to their end, and forget nothing.
 
 use super::*;
-use crate::evict::Watermarks;
-use crate::log::{LogEntry, LogKind};
+use crate::format::{LogEntry, LogKind};
+use crate::upkeep::Watermarks;
 
 /// Operations after which a test that should have ended has not.
 const OPERATIONS: u64 = 1 << 20;
@@ -45,11 +45,11 @@ fn a_block_that_cannot_be_read_does_not_keep_eviction_going() {
         // It is in the order.
         a.upkeep(clock, Watermarks::default(), CHUNK_TIMEOUT_MS);
         damage(a, handles[1]);
-        let sweeps = a.local().metrics().sweeps;
+        let sweeps = a.process_state().metrics().sweeps;
         rig.rack.limit_operations(OPERATIONS);
         assert_eq!(evict(a, clock), 3);
         assert_eq!(a.heap_use(clock).blocks, 0, "the next to take the lock sweeps it away");
-        let metrics = a.local().metrics();
+        let metrics = a.process_state().metrics();
         assert_eq!((metrics.sweeps, metrics.spared_held), (sweeps + 1, 0));
         assert_eq!(publish(a, clock, 2).generation(), handles[1].generation() + 1);
     });

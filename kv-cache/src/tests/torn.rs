@@ -1,14 +1,13 @@
 //! Lines that are torn for a moment, and such that are damaged for good.
 
-use cxl_shm::fabric::LineWords;
-use cxl_shm::units::{LineOffset, WordOffset};
+use cxl_shm::verify::simulated::{Access, Interposed, Interposer};
 
 use super::*;
 
-/// A host that finds a line torn, until it has refreshed it some more times.
+/// Lets a host find a line torn, until it has refreshed it some more times.
 #[derive(Clone, Debug)]
 struct Tearing {
-    host: SimulatedHost,
+    rack: SimulatedRack,
     torn: Arc<Mutex<Option<Torn>>>,
 }
 
@@ -34,7 +33,7 @@ impl Tearing {
 
     /// As if one of its words were of the line before.
     fn flip(&self, line: LineRange) {
-        self.host.rack().flip_bit(line.start().bytes() + 36, 5);
+        self.rack.flip_bit(line.start().bytes() + 36, 5);
     }
 
     fn is_whole(&self) -> bool {
@@ -42,39 +41,11 @@ impl Tearing {
     }
 }
 
-impl Fabric for Tearing {
-    fn bytes(&self) -> u64 {
-        self.host.bytes()
-    }
-
-    fn load(&self, at: WordOffset) -> u64 {
-        self.host.load(at)
-    }
-
-    #[track_caller]
-    fn store(&self, at: WordOffset, value: u64) {
-        self.host.store(at, value);
-    }
-
-    fn read_line(&self, at: LineOffset) -> LineWords {
-        self.host.read_line(at)
-    }
-
-    #[track_caller]
-    fn write_line(&self, at: LineOffset, words: &LineWords) {
-        self.host.write_line(at, words);
-    }
-
-    #[track_caller]
-    fn write_back(&self, lines: LineRange) {
-        self.host.write_back(lines);
-    }
-
-    #[track_caller]
-    fn invalidate(&self, lines: LineRange) {
+impl Interposer for Tearing {
+    fn before(&self, access: Access) {
         let mut torn = self.torn.lock().unwrap();
         if let Some(Torn { handle_line, refreshes }) = &mut *torn
-            && lines.iter().any(|line| line == handle_line.start())
+            && access.invalidates(handle_line.start())
         {
             *refreshes -= 1;
             if *refreshes == 0 {
@@ -82,21 +53,10 @@ impl Fabric for Tearing {
                 *torn = None;
             }
         }
-        self.host.invalidate(lines);
-    }
-
-    #[track_caller]
-    fn fence(&self) {
-        self.host.fence();
-    }
-
-    #[track_caller]
-    fn read_back(&self, lines: LineRange) {
-        self.host.read_back(lines);
     }
 }
 
-type TearingCache<'m> = Cache<'m, Tearing, SimulatedHostMemory, Deaths>;
+type TearingCache<'m> = Cache<'m, Interposed<Tearing>, SimulatedHostMemory, Deaths>;
 
 /// A node that publishes block 1, and another one to whom its line looks torn when `tear` says so.
 fn with_a_torn_line(
@@ -105,7 +65,8 @@ fn with_a_torn_line(
 ) {
     let rig = Rig::on(rack, 2, 32, 8);
     let first = rig.join(0);
-    let fabric = Tearing { host: rig.rack.host(1), torn: Arc::default() };
+    let tearing = Tearing { rack: rig.rack.clone(), torn: Arc::default() };
+    let fabric = Interposed::new(rig.rack.host(1), tearing);
     let clock = rig.serve(&[&first]);
     let second = Member::join(
         fabric,
@@ -141,12 +102,12 @@ fn both_looks_of_a_fetch_wait_for_a_line_that_is_being_written() {
 /// Also run with flushes and fences removed.
 pub(super) fn fetched_while_it_is_written(rack: SimulatedRack) {
     with_a_torn_line(rack, |_, b, _, handle, line| {
-        b.member().fabric().tear(line, 5);
+        b.member().fabric().interposer().tear(line, 5);
         let ticket = b.open(&[wanted(1, handle)]).remove(0).unwrap();
-        assert!(b.member().fabric().is_whole());
-        b.member().fabric().tear(line, 5);
+        assert!(b.member().fabric().interposer().is_whole());
+        b.member().fabric().interposer().tear(line, 5);
         assert_eq!(b.close(&[(ticket, None)]), [Ok(())]);
-        assert!(b.member().fabric().is_whole() && is_found(b, handle));
+        assert!(b.member().fabric().interposer().is_whole() && is_found(b, handle));
     });
 }
 
@@ -154,7 +115,7 @@ pub(super) fn fetched_while_it_is_written(rack: SimulatedRack) {
 fn a_fetch_does_not_wait_forever() {
     with_a_torn_line(quiet(), |_, b, _, handle, line| {
         let ticket = b.open(&[wanted(1, handle)]).remove(0).unwrap();
-        b.member().fabric().tear(line, u32::MAX);
+        b.member().fabric().interposer().tear(line, u32::MAX);
         assert_eq!(b.close(&[(ticket, None)]), [Err(Miss::Changed)]);
         assert_eq!(b.open(&[wanted(1, handle)]), [Err(Miss::Torn)]);
         assert!(!is_found(b, handle));
@@ -164,11 +125,11 @@ fn a_fetch_does_not_wait_forever() {
 #[test]
 fn a_hold_waits_for_a_line_that_is_being_written_and_no_longer() {
     with_a_torn_line(quiet(), |_, b, clock, handle, line| {
-        b.member().fabric().tear(line, 100);
+        b.member().fabric().interposer().tear(line, 100);
         let held = b.hold(clock, &[wanted(1, handle)], HOLD_MS).remove(0).unwrap();
-        assert!(b.member().fabric().is_whole());
+        assert!(b.member().fabric().interposer().is_whole());
         b.release(clock, vec![held]);
-        b.member().fabric().tear(line, u32::MAX);
+        b.member().fabric().interposer().tear(line, u32::MAX);
         let error = b.hold(clock, &[wanted(1, handle)], HOLD_MS).remove(0).unwrap_err();
         assert_eq!(error, HoldError::Miss(Miss::Torn));
         assert!(!is_found(b, handle));
@@ -187,20 +148,20 @@ pub(super) fn scanned_while_it_is_written(rack: SimulatedRack) {
         for number in 2..=10 {
             publish(a, clock, number);
         }
-        b.member().fabric().tear(line, 5);
+        b.member().fabric().interposer().tear(line, 5);
         assert!(!is_found(b, handle), "torn at the moment");
         assert!(is_found_soon(b, handle));
-        assert_eq!(b.local().metrics().rescans, 1);
+        assert_eq!(b.process_state().metrics().rescans, 1);
         for number in 11..=19 {
             publish(a, clock, number);
         }
-        b.member().fabric().tear(line, u32::MAX);
+        b.member().fabric().interposer().tear(line, u32::MAX);
         assert!(!is_found(b, handle), "damaged for good");
-        assert_eq!(b.local().metrics().rescans, 2);
+        assert_eq!(b.process_state().metrics().rescans, 2);
         // Not for good: its writer only waited for a processor. No log tells of that.
-        b.member().fabric().mend();
+        b.member().fabric().interposer().mend();
         assert!(is_found_soon(b, handle));
-        assert_eq!(b.local().metrics().rescans, 2);
+        assert_eq!(b.process_state().metrics().rescans, 2);
     });
 }
 
@@ -213,7 +174,7 @@ fn is_found_soon(cache: &TearingCache<'_>, handle: Handle) -> bool {
 fn a_torn_line_of_another_node_is_missed_for_a_while_only() {
     for holds in [false, true] {
         with_a_torn_line(quiet(), |_, b, clock, handle, line| {
-            b.member().fabric().tear(line, u32::MAX);
+            b.member().fabric().interposer().tear(line, u32::MAX);
             if holds {
                 let held = b.hold(clock, &[wanted(1, handle)], HOLD_MS).remove(0);
                 assert_eq!(held.unwrap_err(), HoldError::Miss(Miss::Torn));
@@ -222,7 +183,7 @@ fn a_torn_line_of_another_node_is_missed_for_a_while_only() {
                 assert_eq!(b.open(&[wanted(1, handle)]), [Err(Miss::Torn)]);
             }
             (0..3).for_each(|_| assert!(!is_found(b, handle)));
-            b.member().fabric().mend();
+            b.member().fabric().interposer().mend();
             assert!(is_found_soon(b, handle), "holds: {holds}");
             let ticket = b.open(&[wanted(1, handle)]).remove(0).unwrap();
             assert_eq!(b.close(&[(ticket, None)]), [Ok(())]);
@@ -234,10 +195,10 @@ fn a_torn_line_of_another_node_is_missed_for_a_while_only() {
 fn a_second_look_at_a_line_that_stays_torn_misses_it_for_a_while_only() {
     with_a_torn_line(quiet(), |_, b, _, handle, line| {
         let ticket = b.open(&[wanted(1, handle)]).remove(0).unwrap();
-        b.member().fabric().tear(line, u32::MAX);
+        b.member().fabric().interposer().tear(line, u32::MAX);
         assert_eq!(b.close(&[(ticket, None)]), [Err(Miss::Changed)]);
         assert!(!is_found(b, handle));
-        b.member().fabric().mend();
+        b.member().fabric().interposer().mend();
         assert!(is_found_soon(b, handle));
     });
 }
@@ -266,7 +227,7 @@ fn an_owner_removes_what_it_cannot_read_and_nothing_else() {
         let foreign = Handle::new(b.member().node(), handle.slot(), handle.generation());
         let outside = Handle::new(handle.owner(), 32, 1);
         assert_eq!(a.retire_unreadable(clock, &[foreign, outside, handle]), 1);
-        assert_eq!(a.local().metrics().retired_blocks, 1);
+        assert_eq!(a.process_state().metrics().retired_blocks, 1);
         assert_eq!(publish(a, clock, 1).generation(), handle.generation() + 1);
         assert!(find_and_fetch(b, 1));
     });

@@ -4,9 +4,9 @@ use cxl_shm::units::LINE_WORDS;
 
 use super::*;
 
-/// A process of the owner dies when of its write of the descriptor, which said `from` before and was to
-/// say `to`, or that the block is gone, word `arrived` alone is in the line. What another process of the
-/// host makes of it.
+/// A process of the owner dies when of its write of the descriptor, which said `from` before and
+/// was to say `to`, or that the block is gone, word `arrived` alone is in the line. What another
+/// process of the host makes of it.
 fn died_within(
     from: BlockState,
     to: impl Into<Option<BlockState>>,

@@ -1,8 +1,8 @@
 //! Blocks that say EVICTING, and whose owner does not come to a decision.
 
-use super::ward::{Off, WARD, bury, is_recovered};
+use super::orphan::{ORPHAN, Off, bury, is_recovered};
 use super::*;
-use crate::evict::Watermarks;
+use crate::upkeep::Watermarks;
 
 /// Counts how often somebody waits.
 struct Patient<'c, 'm> {
@@ -23,7 +23,7 @@ impl Clock for Patient<'_, '_> {
 
 /// The owner announces that the block may leave, and comes no further.
 fn announce(owner: &TestCache<'_>, clock: &impl Clock, handle: Handle) {
-    owner.locked(clock, |heap| heap.announce(&[handle.slot()]));
+    owner.locked(clock, |heap| heap.writer().announce(heap.ready(&[handle.slot()])));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_block_that_its_dead_owner_was_about_to_evict_is_held_at_once() {
             assert_eq!(second.leave(), LeaveOutcome::NodeLeft);
         } else {
             rig.kill(&second);
-            bury(&rig, &clock, &wall, WARD, Off, is_recovered);
+            bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
         }
         let [a, c] = [&first, &third].map(|it| Cache::attach(it, &clock).unwrap());
         assert_eq!(find(&c, 1), Some(handle));
@@ -52,8 +52,8 @@ fn a_block_that_its_dead_owner_was_about_to_evict_is_held_at_once() {
         let held = hold(&c, &patient, 1).unwrap();
         assert_eq!(patient.pauses.get(), 0, "nobody decides whom it could wait for");
         assert_eq!(fetch(&c, 1, held.handle()), Ok(()));
-        // Whoever comes later announces anew, and sees it.
-        assert!(!a.empty_a_ward(&clock, CHUNK_TIMEOUT_MS));
+        // A process that comes later announces the block again, and sees the stamp.
+        assert!(!a.empty_an_orphan(&clock, CHUNK_TIMEOUT_MS));
         assert_eq!(fetch(&c, 1, held.handle()), Ok(()));
         let again = rig.join(1);
         let b = Cache::attach(&again, &clock).unwrap();
@@ -66,7 +66,7 @@ fn a_block_that_its_dead_owner_was_about_to_evict_is_held_at_once() {
 }
 
 #[test]
-fn a_block_beside_a_guardian_is_not_held_before_that_has_decided() {
+fn a_block_beside_a_reclaimer_is_not_held_before_that_has_decided() {
     let rig = Rig::new(3, 32, 16);
     let (first, second, third) = (rig.join(0), rig.join(1), rig.join(2));
     {
@@ -77,17 +77,17 @@ fn a_block_beside_a_guardian_is_not_held_before_that_has_decided() {
     let clock = rig.serve(&[&first, &third]);
     let [a, c] = [&first, &third].map(|it| Cache::attach(it, &clock).unwrap());
     let handle = find(&c, 1).unwrap();
-    for guardian in [&a, &c] {
+    for reclaimer in [&a, &c] {
         // Of another host, and of the reader's own.
-        assert!(guardian.take_ward(&clock, WARD));
-        let ward = crate::ward::Ward::of(guardian, WARD);
-        let blocks = super::ward::blocks_of_ward(&a);
-        ward.announce(&blocks);
+        assert!(reclaimer.take_orphan(&clock, ORPHAN));
+        let orphan = crate::reclaim::Orphan::of(reclaimer, ORPHAN);
+        let blocks = super::orphan::blocks_of_orphan(&a);
+        orphan.announce(&blocks);
         let held = c.hold(&clock, &[wanted(1, handle)], HOLD_MS).remove(0);
         assert_eq!(held.unwrap_err(), HoldError::Miss(Miss::NotReady));
         c.release(&clock, Vec::new());
-        ward.settle(&blocks);
-        guardian.leave_ward(&clock);
+        orphan.settle(&blocks);
+        reclaimer.leave_orphan(&clock);
     }
     let held = c.hold(&clock, &[wanted(1, handle)], HOLD_MS).remove(0).unwrap();
     c.release(&clock, vec![held]);
@@ -101,7 +101,7 @@ fn a_block_whose_owner_has_stopped_is_published_anew_and_found_again_when_it_goe
         assert_eq!(find(b, 1), Some(handle));
         announce(a, clock, handle);
         assert_eq!(hold(b, clock, 1).unwrap_err(), HoldError::Miss(Miss::NotReady));
-        // Who has the handle reads it as ever (H2). No lookup waits for it a second time.
+        // Who has the handle reads it as ever (EVICT-H2). No lookup waits for it a second time.
         assert_eq!(fetch(b, 1, handle), Ok(()));
         assert_eq!(find(b, 1), None);
         let copy = publish(b, clock, 1);
@@ -110,14 +110,14 @@ fn a_block_whose_owner_has_stopped_is_published_anew_and_found_again_when_it_goe
         b.release(clock, vec![held]);
         (0..50).for_each(|_| assert_eq!(find(b, 1), Some(copy), "not decided yet"));
 
-        // It goes on, and the block stays. No log tells of that.
+        // It continues, and the block stays. No log tells of that.
         let areas = Areas::new(*a.member().layout(), a.geometry());
         let segment = areas.own_segment(a.member().node(), a.member().area());
         let Ok(SlotContent::Block(block)) = segment.own(a.member().fabric(), handle.slot()) else {
             panic!("it is there");
         };
         segment.publish_as(a.member().fabric(), &[block], BlockState::Ready);
-        assert!((0..64).any(|_| find(b, 1) == Some(handle)), "as all readers do (R4)");
+        assert!((0..64).any(|_| find(b, 1) == Some(handle)), "as all readers do (INDEX-R4)");
         b.upkeep(clock, Watermarks::default(), CHUNK_TIMEOUT_MS);
         let held = hold(b, clock, 1).unwrap();
         assert_eq!(held.handle(), handle);

@@ -5,10 +5,10 @@ use std::mem::forget;
 use cxl_shm::fabric::PublishBatch;
 
 use super::*;
-use crate::stamp::Stamp;
+use crate::format::Stamp;
 
-/// A process of host 0 stores a tombstone over block 1 and dies, with the heap locked, before it has
-/// published it. Also run with flushes and fences removed.
+/// A process of host 0 stores a tombstone over block 1 and dies, with the heap locked, before it
+/// has published it. Also run with flushes and fences removed.
 pub(super) fn freed_by_the_dead(rack: SimulatedRack) {
     let rig = Rig::on(rack, 2, 32, 16);
     on_two_hosts(&rig, |a, b, clock| {

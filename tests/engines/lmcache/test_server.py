@@ -149,7 +149,7 @@ class ServedEngine(unittest.TestCase):
         return answers, counters
 
     def wait_until_stored(self) -> None:
-        """Until all chunks are known to another host, whoever stored them."""
+        """Until all chunks are known to another host, whichever host stored them."""
         model = rackline.Model(
             name="any", revision="1", dtype="any", block_tokens=1, layers=1, kv_heads=1, head_dim=1
         )

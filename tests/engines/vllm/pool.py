@@ -13,7 +13,7 @@ NUMBER_AT, NUMBER_BYTES = 76, 4
 
 def damage(region: Region) -> int:
     """Flips a bit in every page of every block, and returns in how many pages. It is one of the
-    exponent of a number, so that whoever computes with it computes nonsense."""
+    exponent of a number, so that an engine that computes with it computes nonsense."""
     return _change(region, lambda number: number[:-1] + bytes([number[-1] ^ 0x40]))
 
 

@@ -3,7 +3,7 @@
     python suite.py TEST...
 
 The processes are forked from this one, which has imported vLLM. What a module writes is shown when it has
-ended."""
+ended, with the time that each of its longer tests took."""
 
 from __future__ import annotations
 
@@ -17,6 +17,29 @@ import unittest
 from typing import IO
 
 import engine
+
+
+SHOWN_S = 3.0
+"""Tests that take longer are told of."""
+
+
+class Timed(unittest.TextTestResult):
+    """Tells how long tests took, and how much processor time they and their processes had."""
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        self._began_s, self._began = time.monotonic(), processor_s()
+        super().startTest(test)
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        super().stopTest(test)
+        took_s, used_s = time.monotonic() - self._began_s, processor_s() - self._began
+        if took_s > SHOWN_S:
+            self.stream.writeln(f"    took {took_s:.1f} s, of a processor {used_s:.1f} s")
+
+
+def processor_s() -> float:
+    """Processor time of this process and of the children that it has waited for."""
+    return sum(os.times()[:4])
 
 
 class Running:
@@ -37,7 +60,8 @@ class Running:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.dup2(self._log.fileno(), 1)
             os.dup2(self._log.fileno(), 2)
-            ran = unittest.main(module=None, argv=["suite", *tests], verbosity=2, exit=False)
+            runner = unittest.TextTestRunner(verbosity=2, resultclass=Timed)
+            ran = unittest.main(module=None, argv=["suite", *tests], testRunner=runner, exit=False)
             # Also when there are none: they were named.
             status = 0 if ran.result.wasSuccessful() and ran.result.testsRun > 0 else 1
             atexit._run_exitfuncs()

@@ -121,7 +121,7 @@ class Workers(unittest.TestCase):
             self.assertFalse(cache[1:5].any())
 
     def test_what_a_failed_load_kept_from_the_pool_is_put_off(self) -> None:
-        """W8: blocks of another request, in the same step."""
+        """VLLM-W8: blocks of another request, in the same step."""
         for layerwise in ("off", "both"):
             with self.subTest(layerwise):
                 half = worker(
@@ -218,7 +218,7 @@ class Schedulers(unittest.TestCase):
         return [(job.first_depth, len(job.hashes)) for job in made.saves]
 
     def test_what_was_put_off_is_saved_with_the_next_step(self) -> None:
-        """W8: once; what the pool refused is not tried again."""
+        """VLLM-W8: once; what the pool refused is not tried again."""
         self.request.num_computed_tokens, self.request.num_prompt_tokens = 0, 12
         self.index.found.return_value = 0
         self.half.matched_tokens(self.request, 0)

@@ -138,7 +138,7 @@ class Layerwise(TinyCase):
             answers = second.answers(PROMPTS)
             self.assertEqual([answer.finish_reason for answer in answers], ["error"] * 3)
             self.assertGreater(second.counter("loaded_layers"), 0)
-            # The engine goes on.
+            # The engine continues.
             self.assertEqual(second.answers(prompts(3, 100))[0].finish_reason, "length")
 
     def test_nothing_computed_on_failed_blocks_is_saved(self) -> None:

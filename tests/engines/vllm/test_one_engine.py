@@ -82,7 +82,7 @@ class OneEngine(TinyCase):
             with self.subTest(load), told as second:
                 answers = second.answers(PROMPTS)
                 self.assertEqual([answer.finish_reason for answer in answers], ["error"] * 3)
-                # The engine goes on.
+                # The engine continues.
                 other = prompts(3, 100)
                 self.assertEqual(second.answers(other)[0].finish_reason, "length")
                 # What failed is not found again.

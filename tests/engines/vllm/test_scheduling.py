@@ -64,7 +64,7 @@ class StepsAhead(TinyCase):
             self.assertEqual(own.counter("failed_load_blocks"), FULL_BLOCKS)
 
     def test_synchronous_loads_are_refused(self) -> None:
-        """The engine would go on with a request whose load failed."""
+        """The engine would continue with a request whose load failed."""
         told = engine(self.model, self.settings(load="sync"))
         self.assert_refused("--no-async-scheduling", told)
         with engine(self.model, self.settings(load="sync"), role="kv_producer") as producer:
@@ -72,7 +72,7 @@ class StepsAhead(TinyCase):
 
 
 class Aborts(TinyCase):
-    """While something is copied (V4)."""
+    """While something is copied (VLLM-V4)."""
 
     def test_nothing_is_left_behind(self) -> None:
         gone, others = prompts(21, 200)[0], prompts(22, 150, 90)
@@ -91,7 +91,7 @@ class Aborts(TinyCase):
                 for _ in range(5):
                     own.llm.llm_engine.step()
                 self.assertEqual(gate.waiting("publish"), 1)
-                # Those that are being saved are not given to anybody (V4).
+                # Those that are being saved are not given to anybody (VLLM-V4).
                 self.assertLess(own.free_blocks(), all_blocks - 5)
                 self.assertEqual(tokens(own.answers(others)), expected[1:])
                 gate.open()

@@ -1,4 +1,4 @@
-"""Synchronous loads that fail, and who might get at what they left (V5)."""
+"""Synchronous loads that fail, and which requests might get at what they left (VLLM-V5)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SyncLoads(TinyCase):
             self.assertEqual(own.scheduler.connector.scheduler._requests, {})
 
     def test_an_abort_in_the_step_that_loads(self) -> None:
-        """What it saves of that step stays until it is saved (V4)."""
+        """What it saves of that step stays until it is saved (VLLM-V4)."""
         first, longer, expected = GIVEN[1], GIVEN[2], computed(GIVEN)[2]
         with Gate() as gate, engine(self.model, self.settings(**SYNC)) as own:
             own.answers([first])

@@ -1,14 +1,16 @@
-//! What processes leave that die with a program's lock in hand, what hosts leave that cannot be read, and
-//! numbers that come to their end: seen at once by those whom it concerns.
+//! What processes leave that die with a program's lock in hand, what hosts leave that cannot be
+//! read, and numbers that come to their end: seen at once by those whom it concerns.
 
+use cxl_shm_objects::Objects;
 use std::cell::RefCell;
 use std::mem::forget;
 
-use cxl_shm::fabric::simulated::Crash;
 use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::host::HostTier;
 use cxl_shm::layout::{Layout, LockProtocol};
-use cxl_shm::member::{HostTier, NumberUse};
+use cxl_shm::lifecycle::NumberUse;
 use cxl_shm::units::{LineOffset, LockId, NodeId, WordOffset};
+use cxl_shm::verify::simulated::Crash;
 
 use super::bed::{OBSERVER, acquire, beat_all, cluster, poll_grants};
 use crate::rack::{Cluster, Mutant, RackMember};
@@ -29,7 +31,8 @@ fn dies(cluster: &Cluster) {
 }
 
 /// A process stores under a lock between programs and dies. The next beat of its host moves what it
-/// stored to the device and frees the lock; the next holder is told, until one has made all consistent.
+/// stored to the device and frees the lock; the next holder is told, until one has made all
+/// consistent.
 ///
 /// # Panics
 /// When that is not so, with locks of bakery.
@@ -84,7 +87,8 @@ pub fn a_dead_holder_is_told_of_by_the_manager(mutant: Mutant, seed: u64) {
     dies(&cluster);
     cluster.warm();
     beat_all(&[&beside]);
-    // The mending host is not the manager's: the manager's caches know the words of the dead host already.
+    // The mending host is not the manager's: the manager's caches know the words of the dead host
+    // already.
     for (member, clock, told, mends) in [
         (&other, &clocks[2], true, false),
         (&third, &clocks[0], true, false),
@@ -103,9 +107,10 @@ pub fn a_dead_holder_is_told_of_by_the_manager(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// The only process of a host holds a lock between programs, and stores into the heap of another host. The
-/// chunk table in its caches is older than that heap. The process dies, and the tier of its host is lost.
-/// The next process of the host moves the stores to the device: it reads the chunk table freshly (L5).
+/// The only process of a host holds a lock between programs, and stores into the heap of another
+/// host. The chunk table in its caches is older than that heap. The process dies, and the tier of
+/// its host is lost. The next process of the host moves the stores to the device: it reads the
+/// chunk table freshly (LOCK-L5).
 ///
 /// # Panics
 /// When it does not.
@@ -131,8 +136,8 @@ pub fn a_holder_whose_tier_is_lost_is_settled(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A node says nothing readable of a recovery any more. Who joins it next makes that good: for as long as
-/// it cannot be read, and somebody lives there, others wait for a recovery.
+/// A node says nothing readable of a recovery any more. The next host that joins it repairs that:
+/// as long as it cannot be read, and somebody lives there, others wait for a recovery.
 ///
 /// # Panics
 /// When that is not so.

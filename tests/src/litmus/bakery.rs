@@ -1,9 +1,9 @@
 //! The bakery lock: every look at another's word sees what was published before it.
 
-use cxl_shm::fabric::simulated::{SimulatedHost, SimulatedHostMemory};
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::lock::{PendingLock, SharedGuard};
 use cxl_shm::units::LockId;
+use cxl_shm::verify::simulated::{SimulatedHost, SimulatedHostMemory};
 
 use super::bed::{cluster, request};
 use crate::rack::{Mutant, Processes};

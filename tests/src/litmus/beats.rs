@@ -1,9 +1,11 @@
-//! The heart of a lock manager, seen for the first time by a host whose caches hold an older beat.
+//! The heartbeat of a lock manager, seen for the first time by a host whose caches hold an older
+//! beat.
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
+use cxl_shm::host::LossCause;
 use cxl_shm::layout::{LockProtocol, Superblock};
-use cxl_shm::member::{LOOK_GAP_MAX_MS, LossCause, SUSPECT_MS};
+use cxl_shm::node::{LOOK_GAP_MAX_MS, SUSPECT_MS};
 use cxl_shm::units::{LineRange, LockId};
 
 use super::bed::{OBSERVER, Scripted, beat_all, cluster, geometry, poll_grants};
@@ -29,9 +31,9 @@ pub fn a_first_look_finds_the_last_beat(mutant: Mutant, seed: u64) {
     assert_eq!(seen.map(|seen| seen.heartbeat), Some(2), "two rounds are two beats");
 }
 
-/// A manager does nothing any more, and a waiter has an older beat in its caches. The waiter looks as
-/// seldom as G0 allows, and notices the silence at the first look that is [`SUSPECT_MS`] after the first
-/// one: the first look must read the last beat.
+/// A manager does nothing any more, and a waiter has an older beat in its caches. The waiter looks
+/// as seldom as BEAT-G0 allows, and notices the silence at the first look that is [`SUSPECT_MS`]
+/// after the first one: the first look must read the last beat.
 ///
 /// # Panics
 /// When the waiter notices nothing by then.
@@ -57,8 +59,8 @@ pub fn a_silent_manager_is_noticed(mutant: Mutant, seed: u64) {
     assert!((0..POLLS_PER_LOOK).any(|_| pending.poll().is_err()), "the silence was not noticed");
 }
 
-/// The region is formatted anew while a host sleeps whose caches hold what it was: the first beat after
-/// that finds it out, and nothing of the host is written.
+/// The region is formatted anew while a host sleeps whose caches hold what it was: the first beat
+/// after that finds it out, and nothing of the host is written.
 ///
 /// # Panics
 /// When it does not.
@@ -73,8 +75,8 @@ pub fn a_formatted_region_is_noticed(mutant: Mutant, seed: u64) {
     assert_eq!(cause, Some(LossCause::RegionReplaced));
 }
 
-/// A deposed agent wakes, and stores an acknowledgement of an older term over a newer one. The next beat of
-/// the agent looks at it, and then the manager of the newer term serves.
+/// A deposed agent wakes, and stores an acknowledgement of an older term over a newer one. The next
+/// beat of the agent looks at it, and then the manager of the newer term serves.
 ///
 /// # Panics
 /// When it waits.
@@ -93,7 +95,8 @@ pub fn an_overwritten_acknowledgement_is_written_anew(mutant: Mutant, seed: u64)
     worker.fabric().store(first, older);
     worker.fabric().publish(LineRange::one(acks.start()));
     cluster.warm();
-    // Not twice: the second beat would read the line, which pushes what the first has left on its way.
+    // Not twice: the second beat would read the line, which pushes what the first has left on its
+    // way.
     beat_all(&[&worker]);
     poll_grants(&mut manage, 0);
 }

@@ -3,15 +3,17 @@
 use std::cell::{Cell, RefCell};
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::simulated::{
-    Crash, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
-};
 use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::host::Liveness;
 use cxl_shm::layout::{Geometry, LockProtocol};
+use cxl_shm::lock::Manage;
 use cxl_shm::lock::arbitrated::ManagerState;
 use cxl_shm::lock::{PendingLock, SharedGuard};
-use cxl_shm::member::{Liveness, Manage, Member};
+use cxl_shm::node::Member;
 use cxl_shm::units::LockId;
+use cxl_shm::verify::simulated::{
+    Crash, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
+};
 
 use crate::rack::{Cluster, Mutant, Processes, RackMember};
 
@@ -44,14 +46,15 @@ pub(super) fn settings(seed: u64) -> Settings {
     }
 }
 
-/// A formatted rack of three hosts that can join, and one that looks on, every cache full of what the formatting left.
+/// A formatted rack of three hosts that can join, and one that looks on, every cache full of what
+/// the formatting left.
 pub(super) fn cluster(lock_protocol: LockProtocol, mutant: Mutant, seed: u64) -> Cluster {
     let cluster = Cluster::format(settings(seed), geometry(), lock_protocol, [0; 6], mutant);
     cluster.warm();
     cluster
 }
 
-/// A clock whose time goes on only in pauses, each of which first lets somebody act. The act is
+/// A clock whose time advances only in pauses, each of which first lets somebody act. The act is
 /// told how many pauses there were before, and so can say: by now it should have been seen.
 pub(super) struct Scripted<A> {
     now_ms: Cell<u64>,
@@ -133,7 +136,7 @@ pub(super) fn request<'m>(
     pending
 }
 
-/// Each member beats its heart once, and so follows the newest manager.
+/// Each member sends its heartbeat once, and so follows the newest manager.
 pub(super) fn beat_all<F: Fabric, H: HostMemory, L: Liveness>(members: &[&Member<F, H, L>]) {
     assert!(members.iter().all(|member| member.beat()), "each is the agent of its host");
 }

@@ -2,17 +2,17 @@
 
 use std::cell::{Cell, RefCell};
 
-use cxl_shm::alloc::AllocateError;
+use cxl_shm::chunk::AllocateError;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{Faults, Schedule};
 use cxl_shm::layout::{ChunkState, LockProtocol};
 use cxl_shm::units::{ChunkId, LineRange, WordOffset};
+use cxl_shm::verify::simulated::{Faults, Schedule};
 
 use super::bed::{
     OBSERVER, Scripted, beat_all, cluster, crash, geometry, manager_polls, poll_grants, settings,
 };
 use crate::rack::{Cluster, Mutant, RackMember};
-use crate::stepped::Stepped;
+use crate::stepped::stepped;
 
 /// One host takes all chunks, another finds none; every chunk that the first gives back the second
 /// can take, in both directions.
@@ -66,8 +66,8 @@ pub fn chunks_change_hands(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A host has seen the last free chunk, and another host takes it before the first one asks for the lock of
-/// the table. Exactly one of the two has the chunk.
+/// A host has seen the last free chunk, and another host takes it before the first one asks for the
+/// lock of the table. Exactly one of the two has the chunk.
 ///
 /// # Panics
 /// When both have it, or neither.
@@ -86,10 +86,10 @@ fn is_taken_before(mutant: Mutant, seed: u64, step: u64) -> bool {
         other.allocate_chunk(&clocks[1], 1000, 9).unwrap_or_else(|error| panic!("{error}"));
     }
     let theirs = Cell::new(None);
-    let fabric = Stepped::new(cluster.rack.host(1));
+    let fabric = stepped(cluster.rack.host(1));
     let one = cluster.join_over(fabric.clone(), &clocks[0], 1, 1, "one");
     let one = one.unwrap_or_else(|error| panic!("{error}"));
-    fabric.interrupt_at(step, || {
+    fabric.interposer().interrupt_at(step, || {
         theirs.set(other.allocate_chunk(&Scripted::new(|_| ()), 5, 9).ok());
     });
     let ours = one.allocate_chunk(&clocks[0], 1000, 7).ok();
@@ -144,14 +144,14 @@ fn intent_is_cached_at(mutant: Mutant, seed: u64, step: u64) -> bool {
     let settings = settings(seed);
     let cluster = Cluster::format(settings, geometry(), LockProtocol::Bakery, [0; 6], mutant);
     let clocks = [0, 1, 2].map(|host| cluster.clock(host));
-    let fabric = Stepped::new(cluster.rack.host(1));
+    let fabric = stepped(cluster.rack.host(1));
     let first = cluster.join_over(fabric.clone(), &clocks[1], 1, 1, "first");
     let first = first.unwrap_or_else(|error| panic!("{error}"));
     // Who inhabits the slot next has never seen its redo records before.
     let during = cluster.clone();
-    fabric.interrupt_at(step, move || during.warm());
+    fabric.interposer().interrupt_at(step, move || during.warm());
     let chunk = first.allocate_chunk(&clocks[1], 1000, 7).unwrap_or_else(|e| panic!("{e}"));
-    let reached = fabric.steps() >= step;
+    let reached = fabric.interposer().steps() >= step;
     first.free_chunk(&clocks[1], 1000, chunk).unwrap_or_else(|error| panic!("{error}"));
     first.leave();
     let other = cluster.join(0, "other");
@@ -165,7 +165,7 @@ fn intent_is_cached_at(mutant: Mutant, seed: u64, step: u64) -> bool {
 }
 
 /// A host loses power at each step of taking a chunk and giving it back, several times with other
-/// losses: the table stays readable, and who comes back has the chunk or has it not.
+/// losses: the table stays readable, and the returning host has the chunk or does not have it.
 ///
 /// # Panics
 /// When an entry was lost, or a chunk is taken and nobody knows.
@@ -211,13 +211,14 @@ fn dies_at(mutant: Mutant, seed: u64, step: u64) -> bool {
     let taken = other.owned_chunks();
     assert_eq!(cluster.join(1, "back").owned_chunks(), owned, "step {step}");
     assert_eq!(other.owned_chunks(), taken, "step {step}: a closed intent was redone");
-    // Not sooner, as the dead leave nothing in order. Forgotten, they would keep a rack each in memory.
+    // Not sooner, as the dead leave nothing in order. Forgotten, they would keep a rack each in
+    // memory.
     drop((joined, back));
     report.host_crashes > 0
 }
 
 /// A host leaves stores in a chunk that it never published, and gives the chunk back: they are gone
-/// from its caches before another host has the chunk (M1).
+/// from its caches before another host has the chunk (MEM-M1).
 ///
 /// # Panics
 /// When they are not.

@@ -3,19 +3,21 @@
 
 use std::cell::RefCell;
 
-use cxl_shm::alloc::HEAP_PURPOSE;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{SimulatedClock, SimulatedHost, SimulatedHostMemory};
+use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{CHUNK_LOCK, ChunkState, Layout, LockProtocol, NodeState, RecoveryStep};
-use cxl_shm::member::{
-    DeathNews, Deaths, Fence, FenceOrder, FenceState, JoinError, Manage, NoFence, NodeDeath,
-    RecoveryNews, SUSPECT_MS, membership_epoch,
+use cxl_shm::lifecycle::{
+    DeathNews, Deaths, Fence, FenceOrder, FenceState, JoinError, NoFence, NodeDeath, RecoveryNews,
+    membership_epoch,
 };
+use cxl_shm::lock::Manage;
+use cxl_shm::node::SUSPECT_MS;
 use cxl_shm::units::{Incarnation, LineRange, LockId, NodeId};
+use cxl_shm::verify::simulated::{SimulatedClock, SimulatedHost, SimulatedHostMemory};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants};
 use crate::rack::{Cluster, Mutant, Processes, RackMember};
-use crate::stepped::Stepped;
+use crate::stepped::stepped;
 
 type RackManage<'m> = Manage<'m, SimulatedHost, SimulatedHostMemory, Processes>;
 
@@ -32,8 +34,8 @@ impl Fence for IsOff {
     }
 }
 
-/// The looks of a watcher until it suspects a heart that stands still, from the first on. They are not
-/// far apart: a watcher that sleeps starts to watch anew.
+/// The looks of a watcher until it suspects a heartbeat that has stopped, from the first on. They
+/// are not far apart: a watcher that sleeps starts to watch anew.
 pub(super) fn until_suspected(look: impl FnMut(u64)) {
     (0..SUSPECT_MS).step_by(100).for_each(look);
 }
@@ -48,8 +50,8 @@ fn seen(cluster: &Cluster, host: usize) -> Option<NodeDeath> {
     NodeDeath::of(&layout, &cluster.rack.host(host), VICTIM)
 }
 
-/// A host dies, and the word in which it would say that it comes back is damaged: who buries it mends the
-/// word, and another machine takes the slot.
+/// A host dies, and the word in which it would say that it comes back is damaged: who buries it
+/// mends the word, and another machine takes the slot.
 ///
 /// # Panics
 /// When that is not so.
@@ -108,7 +110,7 @@ pub fn a_death_is_seen_step_by_step(mutant: Mutant, seed: u64) {
     let mut deaths = Deaths::watch(&manage.borrow(), &clocks[0], SUSPECT_MS);
     cluster.warm();
     until_suspected(|now_ms| assert_eq!(deaths.step(now_ms, true, &mut IsOff), []));
-    // A heart that has beaten meanwhile is alive.
+    // A heartbeat that has advanced meanwhile is alive.
     beat_all(&[&other]);
     crash(&cluster, 1);
     std::mem::forget(held);
@@ -164,8 +166,8 @@ pub fn a_death_is_seen_step_by_step(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A chunk of a dead host goes to another while its recoverer waits for the lock of the chunks: one that
-/// recovered it before had begun that, and died with the lock. It is not given away twice.
+/// A chunk of a dead host goes to another while its recoverer waits for the lock of the chunks: one
+/// that recovered it before had begun that, and died with the lock. It is not given away twice.
 ///
 /// # Panics
 /// When it is.
@@ -226,11 +228,11 @@ pub fn a_chunk_is_adopted_once(mutant: Mutant, seed: u64) {
     assert_eq!(now, Some(state));
 }
 
-fn poll_any<F, H, L>(manage: &RefCell<cxl_shm::member::Manage<'_, F, H, L>>)
+fn poll_any<F, H, L>(manage: &RefCell<cxl_shm::lock::Manage<'_, F, H, L>>)
 where
     F: cxl_shm::fabric::Fabric,
     H: cxl_shm::fabric::HostMemory,
-    L: cxl_shm::member::Liveness,
+    L: cxl_shm::host::Liveness,
 {
     let state = manage.borrow_mut().poll();
     assert!(state.is_some(), "it was not deposed");
@@ -315,15 +317,17 @@ fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
     assert!(seen(&cluster, OBSERVER).is_some_and(|death| death.is_quarantined()));
 
     // Its machine comes back; before its operation `at` it is known to be off, and recovered.
-    let fabric = Stepped::new(cluster.rack.host(1));
-    fabric.interrupt_at(at, || recoverer.borrow_mut().go_on(false, &mut IsOff, recovery_steps));
-    // It watches the heart of its former life a few times only.
+    let fabric = stepped(cluster.rack.host(1));
+    fabric
+        .interposer()
+        .interrupt_at(at, || recoverer.borrow_mut().go_on(false, &mut IsOff, recovery_steps));
+    // It watches the heartbeat of its former life a few times only.
     let wait = Scripted::with_pauses_of(400, |_| ());
     let back = cluster.join_over(fabric.clone(), &wait, 1, 1, "back");
-    let steps = fabric.steps();
+    let steps = fabric.interposer().steps();
     match back {
         Ok(back) => {
-            // Whoever was appointed yields: the new life is not touched.
+            // The appointed recoverer yields: the new life is not touched.
             beat_all(&[&back]);
             recoverer.borrow_mut().go_on(false, &mut IsOff, 12);
             cluster.warm();
@@ -339,7 +343,7 @@ fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
             // The next recoverer of its host, which looks around anew.
             Watch::begin(&cluster, &watcher, &manage, &clock).go_on(false, &mut IsOff, 12);
             cluster.warm();
-            // Or another machine: nothing is left of who was refused.
+            // Or another machine: nothing is left of the refused host.
             let host = if at.is_multiple_of(2) { 1 } else { OBSERVER };
             let back = cluster.join_as(host, 1, "back");
             assert!(back.is_ok(), "at step {at}: {:?}", back.map(drop));
@@ -350,8 +354,9 @@ fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
     steps
 }
 
-/// A watcher of hearts, one step after the other. Without `declares` it carries on with what was
-/// decided: a life that is just coming, and whose heart does not beat yet, is not declared dead.
+/// A watcher of heartbeats, one step after the other. Without `declares` it carries on with what
+/// was decided: a life that is just coming, and whose heartbeat does not advance yet, is not
+/// declared dead.
 pub(super) struct Watch<'m> {
     cluster: &'m Cluster,
     watcher: &'m RackMember,
@@ -360,7 +365,7 @@ pub(super) struct Watch<'m> {
 }
 
 impl<'m> Watch<'m> {
-    /// It has looked once, and finds hearts that stand still from now on.
+    /// It has looked once, and finds a stopped heartbeat from now on.
     pub(super) fn begin(
         cluster: &'m Cluster,
         watcher: &'m RackMember,

@@ -1,6 +1,6 @@
 //! Scenarios that need what is private to `cxl-shm`: it has them, here they are run.
 
-use cxl_shm::proof::rack_scenarios;
+use cxl_shm::verify::scenarios::rack_scenarios;
 
 use crate::rack::{Mutant, adopt};
 
@@ -24,11 +24,11 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    /// A process dies between the two lines of what it promised, then its host: what had reached the
-    /// device is still there.
+    /// A process dies between the two lines of what it promised, then its host: what had reached
+    /// the device is still there.
     twins_are_never_forgotten;
-    /// A host dies at each operation of an update of several lines: another redoes it, or finds that
-    /// nothing was changed.
+    /// A host dies at each operation of an update of several lines: another redoes it, or finds
+    /// that nothing was changed.
     holders_are_redone;
     /// A process dies at each operation of an update, and its host at each operation of the redo.
     holders_and_hosts_die;
@@ -39,6 +39,7 @@ scenarios! {
     /// A recoverer's process dies at each operation, and its host gives the recovery up: the next
     /// recoverer is the only one that writes.
     a_recovery_passes_on;
-    /// The processes of a node are killed: nothing that they had stored comes after what others write.
+    /// The processes of a node are killed: nothing that they had stored comes after what others
+    /// write.
     the_killed_leave_nothing;
 }

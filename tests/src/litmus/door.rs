@@ -1,27 +1,28 @@
-//! Who comes for a slot and is not what it seems: one that was declared dead at the door and only
-//! slept, and the image of a machine that lives.
+//! A host that joins a slot and is not what it seems: one that was declared dead at the door and
+//! only slept, and the image of a machine that lives.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use cxl_shm::fabric::Fabric;
+use cxl_shm::host::HostIdentity;
 use cxl_shm::layout::{Layout, LockProtocol};
-use cxl_shm::member::{HostIdentity, JoinError, NoFence, watch_hearts};
+use cxl_shm::lifecycle::{JoinError, NoFence, watch_hearts};
 use cxl_shm::units::{Incarnation, LineOffset, NodeId};
 
 use super::bed::{OBSERVER, Scripted, beat_all, cluster, crash};
 use super::deaths::Watch;
 use crate::rack::{Cluster, Mutant};
-use crate::stepped::Stepped;
+use crate::stepped::stepped;
 
 const SLOT: NodeId = NodeId(1);
 
-/// A host sleeps at the door, behind its mark, until it is declared dead there, and wakes; perhaps another
-/// has knocked meanwhile. It finds that out, steps back and comes again for a life that nobody has declared
-/// dead; or it had looked already, goes on, and stops itself.
+/// A host sleeps at the door, behind its mark, until it is declared dead there, and wakes; perhaps
+/// another has knocked meanwhile. It finds that out, steps back and comes again for a life that
+/// nobody has declared dead; or it had looked already, continues, and stops itself.
 ///
 /// # Panics
-/// When it goes on in the life that was.
+/// When it continues in the life that was.
 pub fn a_life_that_was_declared_dead_is_not_taken(mutant: Mutant, seed: u64) {
     for knocks in [false, true] {
         // Which steps leave the mark on the device, and not yet the line, follows from trying each.
@@ -50,7 +51,8 @@ enum Slept {
     Inside,
 }
 
-/// What becomes of a host that is declared dead at the door while it sleeps before operation `step`.
+/// What becomes of a host that is declared dead at the door while it sleeps before operation
+/// `step`.
 fn sleeps_at(mutant: Mutant, seed: u64, step: u64, knocks: bool) -> Slept {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
     cluster.join(1, "before").leave();
@@ -59,8 +61,8 @@ fn sleeps_at(mutant: Mutant, seed: u64, step: u64, knocks: bool) -> Slept {
     cluster.warm();
     let layout = Layout::new(cluster.geometry()).expect("the region was formatted by it");
     let slept = RefCell::new(Slept::Inside);
-    let fabric = Stepped::new(cluster.rack.host(1));
-    fabric.interrupt_at(step, || {
+    let fabric = stepped(cluster.rack.host(1));
+    fabric.interposer().interrupt_at(step, || {
         if is_inside(&cluster, &layout) {
             return;
         }
@@ -104,8 +106,8 @@ fn is_marked(cluster: &Cluster, layout: &Layout) -> bool {
     marked_host(cluster, layout).is_some()
 }
 
-/// Where the device says which host has come for the second life of the slot: the line beside its mark.
-/// `None` when the device has no such mark.
+/// Where the device says which host has come for the second life of the slot: the line beside its
+/// mark. `None` when the device has no such mark.
 fn marked_host(cluster: &Cluster, layout: &Layout) -> Option<LineOffset> {
     let door = layout.door(SLOT);
     // The marks, and after them as many hosts in full.
@@ -116,8 +118,9 @@ fn marked_host(cluster: &Cluster, layout: &Layout) -> Option<LineOffset> {
     marked.map(|(_, host)| host)
 }
 
-/// A host loses power at the door. When its mark is on the device, the line that says whose mark it is, is
-/// there too. A list of the nodes then shows a host at the door, whatever was in the caches of the reader.
+/// A host loses power at the door. When its mark is on the device, the line that says whose mark it
+/// is, is there too. A list of the nodes then shows a host at the door, whatever was in the caches
+/// of the reader.
 ///
 /// # Panics
 /// When one of the two is not so.
@@ -157,8 +160,8 @@ fn dies_at(mutant: Mutant, seed: u64, step: u64) -> Died {
     cluster.join_as(2, 1, "before").unwrap_or_else(|error| panic!("{error}")).leave();
     cluster.warm();
     let layout = Layout::new(cluster.geometry()).expect("the region was formatted by it");
-    let fabric = Stepped::new(cluster.rack.host(1));
-    fabric.interrupt_at(step, || resume_unwind(Box::new(Power)));
+    let fabric = stepped(cluster.rack.host(1));
+    fabric.interposer().interrupt_at(step, || resume_unwind(Box::new(Power)));
     let come = || cluster.join_over(fabric, &cluster.clock(1), 1, 1, "comes").map(drop);
     match catch_unwind(AssertUnwindSafe(come)) {
         Ok(joined) => panic!("it is dead long before it is in: {joined:?}"),
@@ -182,8 +185,9 @@ fn dies_at(mutant: Mutant, seed: u64, step: u64) -> Died {
 /// Why a join was broken off.
 struct Power;
 
-/// Two machines are images of one installation, and were given one number. While one lives the other
-/// is refused; when its heart stands still the other is let in, as the machine that has booted again.
+/// Two machines are images of one installation, and were given one number. While one lives the
+/// other is refused; when its heartbeat has stopped the other is let in, as the machine that has
+/// booted again.
 ///
 /// # Panics
 /// When that is not so.
@@ -207,11 +211,11 @@ pub fn an_image_of_a_machine_that_lives_is_refused(mutant: Mutant, seed: u64) {
         other => panic!("beside one that lives: {:?}", other.map(drop)),
     }
     let second = come(2, &|| cluster.warm());
-    assert!(second.is_ok(), "its heart stands still: {:?}", second.map(drop));
+    assert!(second.is_ok(), "its heartbeat has stopped: {:?}", second.map(drop));
 }
 
-/// As many machines as a door has marks have lived in a slot, one after the other. One more comes, takes
-/// the oldest mark, and is refused behind the door: the door says again what it said before.
+/// As many machines as a door has marks have lived in a slot, one after the other. One more comes,
+/// takes the oldest mark, and is refused behind the door: the door says again what it said before.
 ///
 /// # Panics
 /// When it does not.
@@ -235,7 +239,7 @@ pub fn who_is_refused_leaves_the_door_as_it_was(mutant: Mutant, seed: u64) {
         words.map(|word| cluster.rack.device_word(word)).collect()
     };
     let before = said();
-    // Beyond all counting: who comes finds it only after it has passed the door.
+    // Beyond all counting: the joining host finds it only after its admission.
     let requests = layout.requests(SLOT).range();
     host.store(requests.start().word(0).expect("a line has words"), u64::MAX);
     host.publish(requests);

@@ -2,21 +2,21 @@
 
 use std::cell::RefCell;
 
-use cxl_shm::fabric::simulated::{Crash, Faults, Schedule};
 use cxl_shm::fabric::{Fabric, FlushKind, LineError};
 use cxl_shm::layout::{
     FenceEvidence, Geometry, LockProtocol, PayloadPolicy, Platform, PlatformProfile, Superblock,
     SuperblockError, format_superblock, read_superblock,
 };
-use cxl_shm::qualify::store_profile;
 use cxl_shm::region::RegionKind;
 use cxl_shm::units::LockId;
+use cxl_shm::verify::simulated::{Crash, Faults, Schedule};
+use rackline_qualify::store_profile;
 
 use super::bed::{
     OBSERVER, acquire, beat_all, cluster, geometry, manager_polls, poll_grants, settings,
 };
 use crate::rack::{Cluster, Mutant};
-use crate::stepped::Stepped;
+use crate::stepped::stepped;
 
 const LOCK: LockId = LockId(9);
 
@@ -77,8 +77,8 @@ pub fn a_new_region_is_seen_at_once(mutant: Mutant, seed: u64) {
     }
 }
 
-/// The superblock is replaced, twice, at each step of a look at it: who looks finds the one before, or one
-/// of the new ones, whole.
+/// The superblock is replaced, twice, at each step of a look at it: who looks finds the one before,
+/// or one of the new ones, whole.
 ///
 /// # Panics
 /// When it finds none.
@@ -106,12 +106,14 @@ pub fn a_superblock_is_replaced_at_each_step_of_a_look(mutant: Mutant, seed: u64
     store(1);
     for step in 1.. {
         cluster.warm();
-        let fabric = Stepped::new(cluster.rack.host(OBSERVER));
+        let fabric = stepped(cluster.rack.host(OBSERVER));
         let (last, store) = (2 * step, &store);
-        fabric.interrupt_at(step, move || [last, last + 1].into_iter().for_each(store));
+        fabric
+            .interposer()
+            .interrupt_at(step, move || [last, last + 1].into_iter().for_each(store));
         let (found, _) = read_superblock(&fabric).unwrap_or_else(|e| panic!("step {step}: {e}"));
         let number = found.profile.map_or(0, |profile| profile.measured_unix_s);
-        if fabric.steps() < step {
+        if fabric.interposer().steps() < step {
             break;
         }
         assert!([last - 1, last, last + 1].contains(&number), "step {step}: {number}");

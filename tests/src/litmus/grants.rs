@@ -34,7 +34,7 @@ pub fn grants_are_seen_at_once(mutant: Mutant, seed: u64) {
         drop(held);
     }
 
-    // The second waits until the first has released, whoever asks again.
+    // The second waits until the first has released, whichever asks again.
     let first = acquire(&cluster, &one, &clocks[1], LOCK, &manage);
     let mut second = request(&other, &clocks[2], LOCK);
     cluster.warm();
@@ -98,8 +98,8 @@ pub fn a_manager_is_seen_to_move(mutant: Mutant, seed: u64) {
     poll_grants(&mut manage.borrow_mut(), 0);
 
     let held = acquire(&cluster, &one, &clocks[1], LOCK, &manage);
-    // A waiter looks at the manager's heart at least every 140 ms here: one beat every 1440 ms is just
-    // often enough.
+    // A waiter looks at the manager's heartbeat at least every 140 ms here: one beat every 1440 ms
+    // is just often enough.
     let moving = Scripted::with_pauses_of(15, |pause| {
         cluster.warm();
         if pause % 96 == 0 {

@@ -7,15 +7,16 @@ use std::rc::Rc;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::Fabric;
+use cxl_shm::host::HostIdentity;
 use cxl_shm::layout::{Layout, LockProtocol, Machine, NodeState};
+use cxl_shm::lifecycle::{Fence, FenceOrder, FenceState, JoinError};
 use cxl_shm::lock::arbitrated::ManagerState;
-use cxl_shm::member::{Fence, FenceOrder, FenceState, HostIdentity, JoinError};
 use cxl_shm::units::{LineRange, LockId, NodeId};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
 use super::deaths::Watch;
 use crate::rack::{Cluster, Mutant};
-use crate::stepped::Stepped;
+use crate::stepped::{Stepped, stepped};
 
 const LOCK: LockId = LockId(9);
 
@@ -33,7 +34,7 @@ pub fn a_join_is_seen_at_once(mutant: Mutant, seed: u64) {
 }
 
 /// A manager claims a term and makes a round between any two operations of a host that joins: it
-/// either sees the host come, and waits for it, or the host sees the claim, and obeys it (T4).
+/// either sees the host come, and waits for it, or the host sees the claim, and obeys it (LOCK-T4).
 ///
 /// # Panics
 /// When neither saw the other.
@@ -56,7 +57,7 @@ fn claim_at(mutant: Mutant, seed: u64, step: u64) -> u64 {
     beat_all(&[&manager]);
     cluster.warm();
     let served_early = Rc::new(Cell::new(false));
-    let fabric = Stepped::new(cluster.rack.host(1));
+    let fabric = stepped(cluster.rack.host(1));
     let act = {
         let (manager, served) = (Rc::clone(&manager), Rc::clone(&served_early));
         let cluster = cluster.clone();
@@ -68,14 +69,14 @@ fn claim_at(mutant: Mutant, seed: u64, step: u64) -> u64 {
             cluster.warm();
             let state = manage.poll();
             served.set(matches!(state, Some(ManagerState::Serving { .. })));
-            // It goes on below; its right to manage must not end with this call.
+            // It continues below; its right to manage must not end with this call.
             std::mem::forget(manage);
         }
     };
-    fabric.interrupt_at(step, act);
+    fabric.interposer().interrupt_at(step, act);
     let joiner = cluster.join_over(fabric.clone(), &cluster.clock(1), 1, 1, "joiner");
     assert!(joiner.is_ok(), "{joiner:?}");
-    let steps = fabric.steps();
+    let steps = fabric.interposer().steps();
     cluster.warm();
     if served_early.get() {
         let seen = manager.manager_seen().expect("it claimed");
@@ -131,7 +132,8 @@ fn holder_dies(mutant: Mutant, seed: u64) {
 }
 
 /// A slot whose inhabitant did not leave is refused to another host, for the right reason: its
-/// heart beats, or it stands still, and caches that know an older beat do not confuse the two.
+/// heartbeat advances, or it stands still, and caches that know an older beat do not confuse the
+/// two.
 ///
 /// # Panics
 /// When it is given away, or refused for the other reason.
@@ -167,9 +169,9 @@ pub fn a_slot_that_is_not_left_is_refused(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A line that cannot be read may be torn by a death, and may be one that is being written by a host
-/// that sleeps. Who lived there the mark at the door still says: a stranger is refused, and its own
-/// machine let in.
+/// A line that cannot be read may be torn by a death, and may be one that is being written by a
+/// host that sleeps. The mark at the door still says which host lived there: a stranger is refused,
+/// and its own machine let in.
 ///
 /// # Panics
 /// When that is not so.
@@ -222,19 +224,19 @@ fn joins_within_at(mutant: Mutant, seed: u64, step: u64) -> bool {
         move |fabric, host| cluster.join_over(fabric, &impatient(), host, 1, "guest")
     };
     let inner = Rc::new(RefCell::new(None));
-    let fabric = Stepped::new(cluster.rack.host(1));
+    let fabric = stepped(cluster.rack.host(1));
     let act = {
         let (cluster, come, inner) = (cluster.clone(), come.clone(), Rc::clone(&inner));
         move || {
             // Also in the middle of a line.
             cluster.warm();
-            *inner.borrow_mut() = Some(come(Stepped::new(cluster.rack.host(2)), 2));
+            *inner.borrow_mut() = Some(come(stepped(cluster.rack.host(2)), 2));
             cluster.warm();
         }
     };
-    fabric.interrupt_at(step, act);
+    fabric.interposer().interrupt_at(step, act);
     let outer = come(fabric.clone(), 1);
-    let reached = fabric.steps() >= step;
+    let reached = fabric.interposer().steps() >= step;
     let Some(inner) = inner.take() else { return reached };
     let (winner, loser, host) = match (outer, inner) {
         (Ok(winner), Err(loser)) => (winner, loser, 2),
@@ -246,7 +248,7 @@ fn joins_within_at(mutant: Mutant, seed: u64, step: u64) -> bool {
     assert!(told, "at step {step}: {loser}");
     winner.leave();
     cluster.warm();
-    let next = come(Stepped::new(cluster.rack.host(host)), host);
+    let next = come(stepped(cluster.rack.host(host)), host);
     assert!(next.is_ok(), "after step {step}: {:?}", next.map(drop));
     reached
 }
@@ -256,13 +258,13 @@ fn impatient() -> impl Clock {
     Scripted::with_pauses_of(400, |_| ())
 }
 
-/// A host dies at any operation of its joining. Its next process gets in at once; another host does
-/// when nothing of the dead one is to be seen, or when that one was declared dead, fenced, and no other
-/// in its place, and recovered, also when a host that has slept in front of the door since a former life knocks over
-/// what it had knocked.
+/// A host dies at any operation of its joining. Its next process is admitted at once. Another host
+/// is admitted in two cases: the dead host left no visible trace, or exactly the dead host was
+/// declared dead, fenced and recovered. That also holds when a third host, which slept before
+/// admission since a former life, overwrites the claim word of the dead host.
 ///
 /// # Panics
-/// When somebody is shut out for ever, or comes into what is not recovered.
+/// When a host is shut out forever, or is admitted to a slot that is not recovered.
 pub fn a_guest_dies_at_each_step(mutant: Mutant, seed: u64) {
     let (mut step, mut nameless) = (1, 0);
     while let Some(fenced) = guest_dies_at(mutant, seed, step, step % 4 == 3) {
@@ -273,7 +275,7 @@ pub fn a_guest_dies_at_each_step(mutant: Mutant, seed: u64) {
     assert!(nameless > 0, "nobody died at the door");
 }
 
-/// For a host that is off: whoever is to be fenced has to be that one, and known.
+/// For a host that is off: the host to be fenced must be this host, and known.
 struct Guest {
     host: u64,
     /// How often it was to be fenced before it had given its name.
@@ -295,7 +297,8 @@ impl Fence for Guest {
 /// Why a join was broken off.
 struct Died;
 
-/// How often the guest was fenced before it had given its name; nothing when the join had no such step.
+/// How often the guest was fenced before it had given its name; nothing when the join had no such
+/// step.
 fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> Option<u32> {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
     // It lives on, elsewhere.
@@ -303,8 +306,8 @@ fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> Option<
     let watcher = cluster.join(0, "watcher");
     beat_all(&[&watcher]);
     cluster.warm();
-    let fabric = Stepped::new(cluster.rack.host(1));
-    fabric.interrupt_at(step, || resume_unwind(Box::new(Died)));
+    let fabric = stepped(cluster.rack.host(1));
+    fabric.interposer().interrupt_at(step, || resume_unwind(Box::new(Died)));
     let come = |fabric: Stepped<'static>, host| {
         cluster.join_over(fabric, &impatient(), host, 1, "guest").map(std::mem::forget)
     };
@@ -320,7 +323,7 @@ fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> Option<
     cluster.warm();
     let host = if returns { 1 } else { 2 };
     let mut fence = Guest { host: 1, nameless: 0 };
-    let first = come(Stepped::new(cluster.rack.host(host)), host);
+    let first = come(stepped(cluster.rack.host(host)), host);
     match first {
         Ok(()) => {}
         Err(error) if returns => panic!("after a death at step {step}: {error}"),
@@ -329,7 +332,7 @@ fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> Option<
             let clock = cluster.clock(0);
             Watch::begin(&cluster, &watcher, &manage, &clock).go_on(true, &mut fence, 12);
             cluster.warm();
-            let again = come(Stepped::new(cluster.rack.host(host)), host);
+            let again = come(stepped(cluster.rack.host(host)), host);
             assert!(again.is_ok(), "after a death at step {step}, recovered: {again:?}");
         }
     }

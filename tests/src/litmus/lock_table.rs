@@ -1,16 +1,17 @@
 //! The table of locks that are given out, used by hosts whose caches hold what it was before.
 
 use cxl_shm::layout::LockProtocol;
-use cxl_shm::lock::{AllocateLockError, FreeLockError};
 use cxl_shm::units::LockId;
+use cxl_shm_objects::LockTable;
+use cxl_shm_objects::{AllocateLockError, FreeLockError};
 
 use super::bed::cluster;
 use crate::rack::Mutant;
 
 const TIMEOUT_MS: u64 = 1000;
 
-/// Two hosts are given the two locks that there are, give them back and are given them again; a third
-/// looks on. Each sees at once what the others did.
+/// Two hosts are given the two locks that there are, give them back and are given them again; a
+/// third looks on. Each sees at once what the others did.
 ///
 /// # Panics
 /// When one did not.

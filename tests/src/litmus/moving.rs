@@ -1,11 +1,13 @@
 //! A node slot that moves from host to host and back, every host's caches full of what the slot
-//! was before (rule M8).
+//! was before (rule MEM-M8).
 
 use std::cell::RefCell;
 
 use cxl_shm::fabric::{Fabric, HostMemory, PeerLine};
+use cxl_shm::host::Liveness;
 use cxl_shm::layout::{Layout, LockProtocol, NodeLine, NodeState};
-use cxl_shm::member::{Liveness, Manage, NodeHeart, watch_hearts};
+use cxl_shm::lifecycle::{NodeHeart, watch_hearts};
+use cxl_shm::lock::Manage;
 use cxl_shm::units::{ChunkId, LockId, NodeId};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, manager_polls, poll_grants};
@@ -49,7 +51,7 @@ fn line_of(cluster: &Cluster, layout: &Layout) -> NodeLine {
     line.fresh(&cluster.rack.host(OBSERVER)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Two hosts inhabit one slot in turn; each goes on where the other ended, and everybody sees who
+/// Two hosts inhabit one slot in turn; each continues where the other ended, and everybody sees who
 /// lives there at once.
 ///
 /// # Panics
@@ -68,7 +70,7 @@ pub fn a_slot_moves_and_comes_back(mutant: Mutant, seed: u64) {
         let member = member.unwrap_or_else(|error| panic!("life {life}: {error}"));
         assert_eq!(member.incarnation().0 as usize, life + 1);
         cluster.warm();
-        // T4: it has acknowledged the term by joining.
+        // LOCK-T4: it has acknowledged the term by joining.
         poll_grants(&mut manage.borrow_mut(), 0);
         let reports = manage.borrow().nodes();
         let report = reports.iter().find(|report| report.node == member.node());

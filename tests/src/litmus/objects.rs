@@ -1,12 +1,14 @@
 //! Objects and named roots, each step seen at once by hosts whose caches hold what was before, and
 //! kept by hosts that lose power right after it.
 
-use cxl_shm::alloc::{FreeError, Object, PeerObject, SharedOffset};
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{Faults, Schedule};
 use cxl_shm::layout::LockProtocol;
-use cxl_shm::root::RootKind;
 use cxl_shm::units::{LINE_BYTES, LineOffset, LineRange, PAGE_BYTES};
+use cxl_shm::verify::simulated::{Faults, Schedule};
+use cxl_shm_objects::NamedRoots;
+use cxl_shm_objects::Objects;
+use cxl_shm_objects::RootKind;
+use cxl_shm_objects::{FreeError, Object, PeerObject, SharedOffset};
 
 use super::bed::{Scripted, cluster, crash};
 use crate::rack::{Cluster, Mutant, RackMember};
@@ -96,7 +98,7 @@ pub fn frees_arrive(mutant: Mutant, seed: u64) {
     for bytes in [64, 3000, 3 * PAGE_BYTES] {
         warm(&cluster);
         let object = allocate(&cluster, &owner, bytes);
-        // Words that nobody publishes but whoever gives the object away.
+        // Words that only the host which gives the object away publishes.
         let words = object.extent().offset();
         let line = LineOffset::new(words).expect("objects start on lines");
         let dirty = LineRange::one(line);
@@ -156,8 +158,8 @@ pub fn rings_go_round(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A process dies at each step of sending the free that fills a line of its ring; what others of its
-/// host send after it, in other lines, arrives.
+/// A process dies at each step of sending the free that fills a line of its ring; what others of
+/// its host send after it, in other lines, arrives.
 ///
 /// # Panics
 /// When it does not.
@@ -268,9 +270,9 @@ pub fn a_free_of_a_former_life_frees_nothing(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A host that holds nothing but objects, and does nothing, has only its agent: that frees what others
-/// send, collects the roots that they destroy, keeps one chunk and gives the others back, and the last
-/// one to a host that asks.
+/// A host that holds nothing but objects, and does nothing, has only its agent: that frees what
+/// others send, collects the roots that they destroy, keeps one chunk and gives the others back,
+/// and the last one to a host that asks.
 ///
 /// # Panics
 /// When one of these does not happen at the next look.
@@ -347,7 +349,8 @@ pub fn a_heap_moves(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A host that is given an object goes on from what the giver wrote, whatever its caches held there.
+/// A host that is given an object continues from what the giver wrote, whatever its caches held
+/// there.
 ///
 /// # Panics
 /// When it does not.
@@ -426,7 +429,7 @@ fn use_again(cluster: &Cluster) {
     let all: Vec<_> = (0..want - 1)
         .map(|_| user.allocate_chunk(&clock, TIMEOUT_MS, 7).expect("one is left"))
         .collect();
-    // The owner gives its one chunk back to whoever asks.
+    // The owner returns its one chunk to any host that asks.
     let asking = Scripted::new(|_| serve(cluster, &owner));
     assert_eq!(user.request_chunk(&asking, 50, 7).ok(), Some(chunk), "it was asked for");
     assert_eq!(owner.chunks_requested(), 0, "the request was not withdrawn");

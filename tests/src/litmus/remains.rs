@@ -1,11 +1,12 @@
 //! What processes and hosts leave that die with the chunk table in their hands, or waiting for it.
 
-use cxl_shm::alloc::HEAP_PURPOSE;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::{Crash, Faults, Report, Schedule};
+use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::LockProtocol;
-use cxl_shm::member::LeaveOutcome;
+use cxl_shm::lifecycle::LeaveOutcome;
 use cxl_shm::units::{LineRange, WordOffset};
+use cxl_shm::verify::simulated::{Crash, Faults, Report, Schedule};
+use cxl_shm_objects::Objects;
 
 use super::bed::{Scripted, beat_all, cluster, crash};
 use crate::rack::{Cluster, Mutant, RackMember};
@@ -42,7 +43,7 @@ fn take_and_write(cluster: &Cluster, member: &RackMember) {
 }
 
 /// A process dies at each step of taking a chunk for its host's heap: the chunk is its host's, or
-/// nothing that it wrote there is left in its host's caches (M1).
+/// nothing that it wrote there is left in its host's caches (MEM-M1).
 ///
 /// # Panics
 /// When something is.
@@ -67,8 +68,8 @@ pub fn a_chunk_that_is_not_taken_is_not_written(mutant: Mutant, seed: u64) {
     }
 }
 
-/// A process dies at each step of giving a chunk back, its host goes on, another host takes the chunk,
-/// and the host loses power: what it had given back stays with the other.
+/// A process dies at each step of giving a chunk back, its host continues, another host takes the
+/// chunk, and the host loses power: what it had given back stays with the other.
 ///
 /// # Panics
 /// When the other has lost it.
@@ -136,9 +137,9 @@ pub fn the_dead_ask_for_nothing(mutant: Mutant, seed: u64) {
 }
 
 /// A process dies with stores that it had not published, in its node's own lines, in a chunk for
-/// payload, in an object of its node's heap, and in one that it took over in another's; and the last
-/// process of its host leaves: another machine that takes the slot is the only one that writes them
-/// (M1).
+/// payload, in an object of its node's heap, and in one that it took over in another's; and the
+/// last process of its host leaves: another machine that takes the slot is the only one that writes
+/// them (MEM-M1).
 ///
 /// # Panics
 /// When something of the dead is left in its host's caches.

@@ -2,22 +2,23 @@
 
 use std::cell::RefCell;
 
-use cxl_shm::alloc::HEAP_PURPOSE;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::Crash;
+use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{Arrival, LockProtocol, RecoveryStep};
-use cxl_shm::lock::PendingLock;
-use cxl_shm::member::{
-    DeathNews, Deaths, Fence, FenceOrder, FenceState, NoFence, NodeDeath, RESIGN_BEATS,
-    RecoveryNews, SUSPECT_MS,
+use cxl_shm::lifecycle::{
+    DeathNews, Deaths, Fence, FenceOrder, FenceState, NoFence, NodeDeath, RecoveryNews,
 };
+use cxl_shm::lock::PendingLock;
+use cxl_shm::node::{RESIGN_BEATS, SUSPECT_MS};
 use cxl_shm::units::{Incarnation, LockId, NodeId};
+use cxl_shm::verify::simulated::Crash;
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants, request};
 use super::deaths::{Watch, until_suspected};
 use crate::rack::{Cluster, Mutant, RackMember};
 
-/// The first of its line of requests: a store to the line would complete a flush that is not fenced.
+/// The first of its line of requests: a store to the line would complete a flush that is not
+/// fenced.
 const LOCK: LockId = LockId(8);
 const VICTIM: NodeId = NodeId(1);
 
@@ -46,7 +47,8 @@ pub fn what_the_dead_held_is_granted(mutant: Mutant, seed: u64) {
     beat_all(&[&rescuer, &victim, &manager]);
     cluster.warm();
     poll_grants(&mut manage.borrow_mut(), 0);
-    // What the caches hold of its tickets is more than one ticket old: A2 ends it all the same.
+    // What the caches hold of its tickets is more than one ticket old: LOCK-A2 ends it all the
+    // same.
     drop(acquire(&cluster, &victim, &clocks[1], LOCK, &manage));
     let held = acquire(&cluster, &victim, &clocks[1], LOCK, &manage);
     crash(&cluster, 1);
@@ -75,13 +77,14 @@ pub fn what_the_dead_held_is_granted(mutant: Mutant, seed: u64) {
     poll_grants(&mut manage.borrow_mut(), 1);
     let next = next.poll().unwrap_or_else(|error| panic!("{error}"));
     let next = next.expect("a grant was not seen at once");
-    assert!(next.previous_holder_died(), "the recoverer reads grants freshly (L5)");
+    assert!(next.previous_holder_died(), "the recoverer reads grants freshly (LOCK-L5)");
     drop(next);
     cluster.check_writers();
 }
 
-/// With locks of bakery: a host waits behind another, gets the lock and dies with it. The caches of its
-/// recoverer are from the time at which it waited. The next holder is told of the death (L5).
+/// With locks of bakery: a host waits behind another, gets the lock and dies with it. The caches of
+/// its recoverer are from the time at which it waited. The next holder is told of the death
+/// (LOCK-L5).
 ///
 /// # Panics
 /// When it is not told.
@@ -161,8 +164,8 @@ fn seen(cluster: &Cluster, member: &RackMember) -> Option<NodeDeath> {
     NodeDeath::of(member.layout(), &cluster.rack.host(OBSERVER), VICTIM)
 }
 
-/// A process of the victim's machine says that it comes for the next life, and dies there: it reads nothing,
-/// and takes nothing back.
+/// A process of the victim's machine says that it comes for the next life, and dies there: it reads
+/// nothing, and takes nothing back.
 fn dies_at_its_arrival(cluster: &Cluster, member: &RackMember) {
     let (fabric, arrival) = (cluster.rack.host(1), member.layout().arrival(VICTIM).range());
     let second = Arrival::Life(Incarnation(2)).word();
@@ -171,9 +174,9 @@ fn dies_at_its_arrival(cluster: &Cluster, member: &RackMember) {
     cluster.warm();
 }
 
-/// A host is at the recovery of another, and waits for the lock of the chunks, when the next process of
-/// the dead one dies at its arrival. The next lock manager grants it that lock, and waits for neither
-/// life's acknowledgement: it is not to recover beside it.
+/// A host is at the recovery of another, and waits for the lock of the chunks, when the next
+/// process of the dead one dies at its arrival. The next lock manager grants it that lock, and
+/// waits for neither life's acknowledgement: it is not to recover beside it.
 ///
 /// # Panics
 /// When the two wait for each other.
@@ -219,9 +222,9 @@ pub fn who_died_at_its_arrival_keeps_no_manager_waiting(mutant: Mutant, seed: u6
     cluster.check_writers();
 }
 
-/// A lock manager dies at a recovery, before its fence, in the middle, or in the middle while a case of
-/// a later life is opened. Its host lives, and gives that up: what was written and not published is
-/// on the device by then, and the next recoverer sees at once that it may go on.
+/// A lock manager dies at a recovery, before its fence, in the middle, or in the middle while a
+/// case of a later life is opened. Its host lives, and gives that up: what was written and not
+/// published is on the device by then, and the next recoverer sees at once that it may continue.
 ///
 /// # Panics
 /// When it is not, or does not.
@@ -276,7 +279,11 @@ fn broke_off(mutant: Mutant, seed: u64, fenced: bool, later_case: bool) {
     go_on(20);
     let waits = seen(&cluster, &second).and_then(|death| death.step);
     let expected = if later_case { RecoveryStep::Fenced } else { wanted };
-    assert_eq!(waits, Some(expected), "R4: the host of the first one lives, and has not given up");
+    assert_eq!(
+        waits,
+        Some(expected),
+        "DEATH-R4: the host of the first one lives, and has not given up"
+    );
     for _ in 0..RESIGN_BEATS + 64 {
         beat_all(&[&agent, &second]);
     }
@@ -288,8 +295,9 @@ fn broke_off(mutant: Mutant, seed: u64, fenced: bool, later_case: bool) {
     cluster.check_writers();
 }
 
-/// A recoverer loses power in the middle, and its machine comes back: what it said in its former life keeps
-/// nobody waiting. The dead one's next process sees that at once, over caches that know the former life.
+/// A recoverer loses power in the middle, and its machine comes back: what it said in its former
+/// life keeps nobody waiting. The dead one's next process sees that at once, over caches that know
+/// the former life.
 ///
 /// # Panics
 /// When it is refused.

@@ -1,14 +1,16 @@
-//! Named roots that are destroyed, and their entries used again, under the eyes of hosts whose caches
-//! hold the table as it was.
+//! Named roots that are destroyed, and their entries used again, under the eyes of hosts whose
+//! caches hold the table as it was.
 
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::LockProtocol;
-use cxl_shm::root::{PutRootError, RootKind};
 use cxl_shm::units::{LineRange, WordOffset};
+use cxl_shm_objects::NamedRoots;
+use cxl_shm_objects::Objects;
+use cxl_shm_objects::{PutRootError, RootKind};
 
 use super::bed::cluster;
 use crate::rack::{Cluster, Mutant, RackMember};
-use crate::stepped::Stepped;
+use crate::stepped::stepped;
 
 const TIMEOUT_MS: u64 = 1000;
 
@@ -26,7 +28,8 @@ fn destroy(cluster: &Cluster, member: &RackMember, name: &str) {
     destroyed.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Two hosts destroy roots of a third: its next look frees the objects, whatever it knew of the table.
+/// Two hosts destroy roots of a third: its next look frees the objects, whatever it knew of the
+/// table.
 ///
 /// # Panics
 /// When it does not.
@@ -57,13 +60,13 @@ pub fn destroyed_roots_are_collected_at_once(mutant: Mutant, seed: u64) {
 pub fn a_root_is_found_at_the_first_look(mutant: Mutant, seed: u64) {
     let cluster = cluster(LockProtocol::Bakery, mutant, seed);
     let [owner, other] = [1, 2].map(|host| cluster.join(host, "worker"));
-    let fabric = Stepped::new(cluster.rack.host(0));
+    let fabric = stepped(cluster.rack.host(0));
     let reader = cluster.join_over(fabric.clone(), &cluster.clock(0), 0, 0, "reader");
     let reader = reader.unwrap_or_else(|error| panic!("{error}"));
     let steps = || {
-        fabric.interrupt_at(1, || ());
+        fabric.interposer().interrupt_at(1, || ());
         assert!(reader.root("name").is_ok_and(|root| root.is_some()), "it was put");
-        fabric.steps()
+        fabric.interposer().steps()
     };
     name(&cluster, &owner, "name");
     for round in 0..2 {
@@ -79,8 +82,8 @@ pub fn a_root_is_found_at_the_first_look(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A host names an object. The caches of another host hold a table without that name, and that host gives
-/// the same name to an object of its own: it is refused.
+/// A host names an object. The caches of another host hold a table without that name, and that host
+/// gives the same name to an object of its own: it is refused.
 ///
 /// # Panics
 /// When two objects have one name.
@@ -99,8 +102,8 @@ pub fn a_name_is_given_once(mutant: Mutant, seed: u64) {
     cluster.check_writers();
 }
 
-/// A host stores into a named object of another host, without publishing it, and destroys the root. Its
-/// stores are on the device before the owner uses the place for the next object (M1).
+/// A host stores into a named object of another host, without publishing it, and destroys the root.
+/// Its stores are on the device before the owner uses the place for the next object (MEM-M1).
 ///
 /// # Panics
 /// When they are not.

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use cxl_shm::layout::LockProtocol;
+use cxl_shm::lock::ManagerSeen;
 use cxl_shm::lock::arbitrated::ManagerState;
-use cxl_shm::member::ManagerSeen;
 use cxl_shm::units::LockId;
 
 use super::bed::{OBSERVER, acquire, beat_all, cluster, poll_grants, request};
@@ -13,7 +13,8 @@ use crate::rack::Mutant;
 const LOCK: LockId = LockId(9);
 
 /// A new manager on another node: the old one finds itself deposed in its next round, the new one
-/// serves in the first round after every heart has beaten, and knows who holds what (T2 to T4).
+/// serves in the first round after every heartbeat has beaten, and knows who holds what (LOCK-T2 to
+/// LOCK-T4).
 ///
 /// # Panics
 /// When one of them was not seen.
@@ -34,7 +35,7 @@ pub fn a_takeover_is_seen_at_once(mutant: Mutant, seed: u64) {
     let term = new.borrow_mut().claim().expect("there are terms");
     cluster.warm();
     assert_eq!(old.borrow_mut().poll(), Some(ManagerState::Deposed { by_term: term }));
-    // T4: it waits for each of them, and no longer.
+    // LOCK-T4: it waits for each of them, and no longer.
     let looker = cluster.rack.host(OBSERVER);
     for next in &everybody[..2] {
         cluster.warm();
@@ -51,7 +52,7 @@ pub fn a_takeover_is_seen_at_once(mutant: Mutant, seed: u64) {
     cluster.warm();
     poll_grants(&mut new.borrow_mut(), 0);
 
-    // T3: held by the report of a holder that this manager never granted anything.
+    // LOCK-T3: held by the report of a holder that this manager never granted anything.
     let mut next = request(&first, &clocks[0], LOCK);
     cluster.warm();
     poll_grants(&mut new.borrow_mut(), 0);

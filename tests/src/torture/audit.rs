@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, bail};
-use cxl_shm::alloc::heap::HEAP_PURPOSE;
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::MappedFabric;
+use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{LockProtocol, NodeState};
-use cxl_shm::member::NoFence;
+use cxl_shm::lifecycle::NoFence;
 use cxl_shm::units::PAGE_BYTES;
 use kv_cache::Cache;
 use lock_manager::{Duty, Patience};

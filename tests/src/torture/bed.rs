@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use cxl_shm::host::{HOST_TIER_FOLDER, HostTierFile};
 use cxl_shm::layout::{Layout, LockProtocol, Superblock, format_superblock};
-use cxl_shm::member::{HOST_TIER_FOLDER, HostTierFile};
 use cxl_shm::region::Region;
 
 use super::ground;

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use cxl_shm::alloc::AllocateError;
+use cxl_shm::chunk::AllocateError;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedHostMemory};
-use cxl_shm::member::ProcLiveness;
+use cxl_shm::host::ProcLiveness;
 use cxl_shm::units::LineRange;
 use kv_cache::{BlockSpec, Cache, HeldBlock, Miss, Refusal, Reservation, Wanted};
 
-use connector::dma::Checksum;
+use rackline::dma::Checksum;
 
 use super::child::{ChildMember, ChildOptions};
 use super::event::{Event, tell};
@@ -105,10 +105,10 @@ impl<'m, F: Fabric> Blocks<'m, F> {
             depth: 0,
         };
         let specs: Vec<_> = (first..self.next).map(spec).collect();
-        let evicted = || self.cache.local().metrics().evicted_blocks;
+        let evicted = || self.cache.process_state().metrics().evicted_blocks;
         let evicted_before = evicted();
         let reserved = self.cache.reserve(&self.clock, &specs, CHUNK_TIMEOUT_MS);
-        // Where a chunk is not to be had, room is made for them.
+        // Where a chunk is not available, room is made for them.
         tell(&Event::Evicted(evicted() - evicted_before))?;
         let (mut writing, mut numbers) = (Vec::new(), Vec::new());
         for (number, outcome) in (first..).zip(reserved) {
@@ -160,8 +160,8 @@ impl<'m, F: Fabric> Blocks<'m, F> {
         self.publish(TOO_MANY)
     }
 
-    /// Publishes a block of a size of which there may be none, where chunks have run out: those of a
-    /// whole chunk make room for it.
+    /// Publishes a block of a size of which there may be none, where chunks have run out: those of
+    /// a whole chunk make room for it.
     pub(super) fn publish_large(&mut self) -> Result<()> {
         self.next = next_large(self.next);
         self.publish(1)
@@ -217,8 +217,8 @@ impl<'m, F: Fabric> Blocks<'m, F> {
         self.check_kept()
     }
 
-    /// Holds one more block for some time: one of its own, drawn by `draw`, or, of `other` if there is
-    /// one, the one `age` before its last.
+    /// Holds one more block for some time: one of its own, drawn by `draw`, or, of `other` if there
+    /// is one, the one `age` before its last.
     pub(super) fn keep_one(
         &mut self,
         other: Option<(u32, u64)>,

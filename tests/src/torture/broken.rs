@@ -5,7 +5,7 @@
 //! meets once in hours; that is for the explorations.
 
 use cxl_shm::crash::CrashPoint;
-use cxl_shm::proof::Mutant;
+use cxl_shm::verify::Mutant;
 
 use crate::exploration::broken;
 

@@ -8,8 +8,10 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use cxl_shm::crash;
 use cxl_shm::fabric::{Fabric, MappedHostMemory};
-use cxl_shm::member::{Fence, Member, ProcLiveness};
-use cxl_shm::proof::{Mutant, as_mutant};
+use cxl_shm::host::ProcLiveness;
+use cxl_shm::lifecycle::Fence;
+use cxl_shm::node::Member;
+use cxl_shm::verify::{Mutant, as_mutant};
 
 use super::event::{Event, tell};
 use super::ground::Memory;
@@ -161,8 +163,8 @@ impl Order {
     }
 }
 
-/// The last order of the parent, and how often it was to rest: who looks now and then may miss that it
-/// was to work in between.
+/// The last order of the parent, and how often it was to rest: who looks now and then may miss that
+/// it was to work in between.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Orders(Arc<Mutex<(Order, u64)>>);
 

@@ -1,12 +1,14 @@
 //! The accounts of objects, roots and chunks at the end of a run: every byte is somebody's.
 
 use anyhow::{Result, bail, ensure};
-use cxl_shm::alloc::heap::HEAP_PURPOSE;
-use cxl_shm::alloc::{HeapUsage, PeerObject, SharedOffset};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::MappedFabric;
+use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{ChunkState, ROOTS_MAX, RootHead, RootState};
 use cxl_shm::units::{ChunkId, Extent, LINE_BYTES, NodeId};
+use cxl_shm_objects::NamedRoots;
+use cxl_shm_objects::Objects;
+use cxl_shm_objects::{HeapUsage, PeerObject, SharedOffset};
 
 use super::child::ChildMember;
 use super::ground::{ground, is_purpose};
@@ -135,8 +137,8 @@ fn check_heap(member: &AuditMember, usage: &HeapUsage, objects: u64, bytes: u64)
     Ok(())
 }
 
-/// Every chunk but the ground is free, or a node's: for blocks, or in its heap. Returns the bytes of
-/// all.
+/// Every chunk but the ground is free, or a node's: for blocks, or in its heap. Returns the bytes
+/// of all.
 fn check_table(member: &AuditMember) -> Result<u64> {
     let (layout, fabric) = (member.layout(), member.fabric());
     for chunk in (0..layout.chunks()).map(ChunkId).filter(|chunk| *chunk != ground(layout)) {

@@ -1,11 +1,11 @@
 //! A death at every crash point.
 //!
-//! Scenes first run unarmed, and say which points each of their processes visits. Then each point is
-//! armed in one scene that reaches it: a real process dies there, others go on, it lives again, and
-//! the region is audited. A point that no scene reaches is a point that nothing shows to be
-//! survived: the run fails and names it.
+//! Scenes first run unarmed, and say which points each of their processes visits. Then each point
+//! is armed in one scene that reaches it: a real process dies there, others continue, it lives
+//! again, and the region is audited. A point that no scene reaches is a point that nothing shows to
+//! be survived: the run fails and names it.
 //!
-//! Several are played at once: most of a play is waiting for hearts that stand still.
+//! Several are played at once: most of a play is waiting until a heartbeat counts as stopped.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -21,7 +21,7 @@ pub(super) enum Event {
     Repaired(u32, u64),
     /// It had a lock, or gave up waiting for one, and changed nothing.
     Locked,
-    /// A lock was not to be had.
+    /// A lock was not acquired.
     Busy,
     /// It is about to take a chunk.
     Taking,

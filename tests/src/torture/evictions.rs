@@ -1,18 +1,18 @@
 //! Which blocks may be missing: as many as were evicted, and no more.
 //!
-//! An eviction is that of the node whose block it is, or, where hosts are declared dead, of whoever
-//! looks after what a dead one left. Whoever lives says how many blocks it evicted. One that died while
-//! it published takes that with it: then they were at most [`begun`]. Both are forgotten whenever
-//! everybody rests and every block has been looked for.
+//! An eviction is made by the node that owns the block, or, where hosts are declared dead, by a
+//! reclaimer of the dead node. Each living process says how many blocks it evicted. One that died
+//! while it published takes that with it: then they were at most [`begun`]. Both are forgotten
+//! whenever everybody rests and every block has been looked for.
 
 use anyhow::{Result, ensure};
 
 /// Most blocks in a chunk.
 const CHUNK_BLOCKS: u64 = 8;
 
-/// Most evictions of a process that died while it published `blocks`: it makes room for as many, for as
-/// many again each time that others of its host took the room, which happens seldom, and of a chunk
-/// that it gives back, for blocks of another size, all leave.
+/// Most evictions of a process that died while it published `blocks`: it makes room for as many,
+/// for as many again each time that others of its host took the room, which happens seldom, and of
+/// a chunk that it gives back, for blocks of another size, all leave.
 fn begun(blocks: u64) -> u64 {
     3 * blocks + CHUNK_BLOCKS
 }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use cxl_shm::member::{Fence, FenceOrder, FenceState};
+use cxl_shm::lifecycle::{Fence, FenceOrder, FenceState};
 
 /// Asks the parent's files.
 #[derive(Clone, Debug)]

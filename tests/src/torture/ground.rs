@@ -2,7 +2,6 @@
 //! know of objects is in `named`.
 
 use anyhow::{Context, Result};
-use cxl_shm::fabric::simulated::Random;
 use cxl_shm::fabric::{Fabric, FlushKind};
 use cxl_shm::layout::{
     FIRST_FREE_LOCK, FenceEvidence, Geometry, Layout, LockProtocol, PayloadPolicy, Platform,
@@ -10,6 +9,7 @@ use cxl_shm::layout::{
 };
 use cxl_shm::region::RegionKind;
 use cxl_shm::units::{ChunkId, Extent, LINE_BYTES, LINE_WORDS, LineRange, LockId, WordOffset};
+use cxl_shm::verify::simulated::Random;
 use kv_cache::{BlockHash, BlockKey, CacheGeometry, KeySpace, Model, ModelFingerprint, Namespace};
 
 /// What stands for the memory between hosts.
@@ -157,8 +157,8 @@ pub(super) fn is_purpose(purpose: u64) -> bool {
     purpose & PURPOSE == PURPOSE && purpose >> 32 == PURPOSE >> 32
 }
 
-/// A counter on two lines. The first is written and published before the second, so that who finds
-/// them one apart knows that a holder died in between.
+/// A counter on two lines. The first is written and published before the second, so that a reader
+/// that finds them one apart knows that a holder died in between.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair([WordOffset; 2]);
 
@@ -168,7 +168,7 @@ impl Pair {
         Self([ground_word(layout, first), ground_word(layout, first + 1)])
     }
 
-    /// L1, then a read of both.
+    /// LOCK-L1, then a read of both.
     pub(super) fn read<F: Fabric>(&self, fabric: &F) -> [u64; 2] {
         for word in self.0 {
             fabric.invalidate(LineRange::one(word.line()));

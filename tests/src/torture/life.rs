@@ -6,15 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::simulated::CacheMode;
-use cxl_shm::fabric::{Fabric, ShadowedFabric};
+use cxl_shm::fabric::Fabric;
+use cxl_shm::host::{HostIdentity, HostTier, HostTierFile, ProcLiveness, ProcessIdentity};
 use cxl_shm::layout::read_superblock;
-use cxl_shm::member::{
-    AttachError, Attachment, Fence, HEARTBEAT_MS, HostIdentity, HostTier, HostTierFile, JoinError,
-    LeaveOutcome, Member, NoFence, ProcLiveness, ProcessFence, ProcessIdentity,
+use cxl_shm::lifecycle::{
+    AttachError, Attachment, Fence, JoinError, LeaveOutcome, NoFence, ProcessFence,
 };
-use cxl_shm::proof::as_mutant;
+use cxl_shm::node::{HEARTBEAT_MS, Member};
 use cxl_shm::region::{Region, RegionUse};
+use cxl_shm::verify::as_mutant;
+use cxl_shm::verify::shadowed::ShadowedFabric;
+use cxl_shm::verify::simulated::CacheMode;
+use cxl_shm_objects::ObjectChunks;
 
 use super::bed;
 use super::child::{ChildMember, ChildOptions, Orders, work};
@@ -48,7 +51,8 @@ pub(super) fn live(options: &ChildOptions, orders: &Orders) -> Result<()> {
     // The next life of the host has other habits.
     let seed = options.seed ^ options.life << 20;
     let fabric = ShadowedFabric::new(region.fabric().clone(), cache, seed);
-    // Where nobody is declared dead, nobody could help a machine that dies at the door and boots (J4).
+    // Where nobody is declared dead, nobody could help a machine that dies at the door and boots
+    // (JOIN-J4).
     let boot = if options.declare { options.life } else { 1 };
     let host = own_host(options.node, boot)?;
     let member = loop {
@@ -70,15 +74,15 @@ pub(super) fn live(options: &ChildOptions, orders: &Orders) -> Result<()> {
 
 fn attach(options: &ChildOptions, path: &Path) -> Result<Attachment> {
     loop {
-        match Attachment::attach(path, options.node) {
+        match Attachment::attach_with(path, options.node, ObjectChunks) {
             Err(AttachError::Join(error)) if will_pass(options, &error) => wait()?,
             outcome => return Ok(outcome?),
         }
     }
 }
 
-/// Whether joining is refused because the host was declared dead, and is being recovered, or will be: its
-/// life before, in another boot, died at the door (J4).
+/// Whether joining is refused because the host was declared dead, and is being recovered, or will
+/// be: its life before, in another boot, died at the door (JOIN-J4).
 fn will_pass(options: &ChildOptions, error: &JoinError) -> bool {
     let dead = matches!(
         error,

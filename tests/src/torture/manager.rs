@@ -4,7 +4,8 @@ use anyhow::Result;
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::RecoveryStep;
-use cxl_shm::member::{DeathNews, Fence, RecoveryNews, SUSPECT_MS};
+use cxl_shm::lifecycle::{DeathNews, Fence, RecoveryNews};
+use cxl_shm::node::SUSPECT_MS;
 use kv_cache::reclaim_dead_processes;
 use lock_manager::{Duty, DutyChange, Patience};
 
@@ -16,8 +17,9 @@ const TAKEOVER_MS: u64 = 100;
 /// How often it looks whether processes of its host have died.
 const RECLAIM_MS: u64 = 200;
 
-/// Manages until `orders` say to stop. With `declares` a host whose heart stands still is declared dead and, once
-/// `fence` holds, recovered; without, each of the dead lives again and completes what it left.
+/// Manages until `orders` say to stop. With `declares` a host whose heartbeat has stopped is
+/// declared dead and, once `fence` holds, recovered; without, each of the dead lives again and
+/// completes what it left.
 pub(super) fn run<F: Fabric>(
     member: &ChildMember<F>,
     declares: bool,

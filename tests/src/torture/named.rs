@@ -1,10 +1,11 @@
 //! Objects that workers name and give each other: their names, their sizes, what is in them.
 
-use cxl_shm::alloc::{Object, PeerObject, SharedOffset};
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::Random;
-use cxl_shm::root::{Root, RootKind};
 use cxl_shm::units::{Incarnation, LINE_BYTES};
+use cxl_shm::verify::simulated::Random;
+use cxl_shm_objects::Objects;
+use cxl_shm_objects::{Object, PeerObject, SharedOffset};
+use cxl_shm_objects::{Root, RootKind};
 
 use super::child::ChildMember;
 
@@ -125,7 +126,7 @@ impl MadeFor {
 }
 
 /// An object that a worker gives the next one to free: one word, which is there whole or not at
-/// all. It is worth nothing once the life of its node that allocated it is over (O5).
+/// all. It is worth nothing once the life of its node that allocated it is over (OBJECT-O5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Gift {
     pub(super) offset: SharedOffset,

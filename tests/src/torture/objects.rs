@@ -4,17 +4,18 @@
 //! one of them says when a root is no longer certain. Objects without a name are its own, until it
 //! gives one to the next worker, which frees it.
 
+use cxl_shm_objects::NamedRoots;
+use cxl_shm_objects::Objects as _;
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use cxl_shm::alloc::{
-    AllocateError, FreeError, Object, ObjectError, ReturnError, SharedOffset, SweepError,
-};
+use cxl_shm::chunk::AllocateError;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::Random;
-use cxl_shm::root::{DestroyRootError, GetRootError, PutRootError, Root, RootKind};
 use cxl_shm::units::{Extent, LINE_BYTES, LineRange, WordOffset};
+use cxl_shm::verify::simulated::Random;
+use cxl_shm_objects::{DestroyRootError, GetRootError, PutRootError, Root, RootKind};
+use cxl_shm_objects::{FreeError, Object, ObjectError, ReturnError, SharedOffset, SweepError};
 
 use super::child::{ChildMember, ChildOptions};
 use super::event::{Event, tell};
@@ -39,7 +40,7 @@ pub(super) struct Objects<'m, F> {
     named: BTreeSet<u64>,
     held: Vec<(Object, MadeFor)>,
     /// Hosts are declared dead, and their heaps pass to others. Then nothing is given: who frees it
-    /// could not know whose it is (O5).
+    /// could not know whose it is (OBJECT-O5).
     adopts: bool,
 }
 
@@ -72,8 +73,8 @@ impl<'m, F: Fabric> Objects<'m, F> {
         Ok(objects)
     }
 
-    /// O5: whoever still frees what an earlier life of this host gave away has done so before this
-    /// life allocates anything.
+    /// OBJECT-O5: any process that still frees what an earlier life of this host gave away has done
+    /// so before this life allocates anything.
     fn outlast_gifts(&self) -> Result<()> {
         loop {
             match self.member.lock_shared(gift_lock(), &self.clock, LOCK_TIMEOUT_MS) {
@@ -144,7 +145,7 @@ impl<'m, F: Fabric> Objects<'m, F> {
         Ok(())
     }
 
-    /// Allocates an object and writes it; `None` when there is none to be had at the moment.
+    /// Allocates an object and writes it; `None` when there is none available at the moment.
     fn make(&self, made_for: MadeFor, child: Option<&Object>) -> Result<Option<Object>> {
         match self.member.allocate(&self.clock, LOCK_TIMEOUT_MS, made_for.bytes()) {
             Ok(object) => {
@@ -280,7 +281,7 @@ impl<'m, F: Fabric> Objects<'m, F> {
         tell(&Event::Destroyed(root.worker, root.number))?;
         let Some(child) = child else { return Ok(true) };
         // In the heap of another node, which has recovered us, it is left to a sweep: that node may
-        // have a new life already (O5).
+        // have a new life already (OBJECT-O5).
         let at = Extent::new(child.bytes(), LINE_BYTES);
         let chunk = at.and_then(|at| self.member.layout().chunk_of(at));
         if self.member.owned_chunks().iter().any(|(owned, _)| Some(*owned) == chunk) {
@@ -456,7 +457,8 @@ impl<'m, F: Fabric> Objects<'m, F> {
         // twice.
         fabric.store(taken, word);
         fabric.publish(LineRange::one(taken.line()));
-        // O5. Were its life over by now, the next one would wait for our lock before it allocates.
+        // OBJECT-O5. Were its life over by now, the next one would wait for our lock before it
+        // allocates.
         let owner = layout.nodes().nth(before as usize % usize::from(layout.geometry().nodes));
         let line = owner.and_then(|owner| layout.node_line(owner).fresh(fabric).ok());
         if !line.is_some_and(|line| gift.is_of(line.incarnation())) {
@@ -471,7 +473,7 @@ impl<'m, F: Fabric> Objects<'m, F> {
         fabric.load(word)
     }
 
-    /// What whoever beats the heart of a host does now and then.
+    /// What the process that sends the heartbeat of a host does now and then.
     fn tend(&self) -> Result<()> {
         match self.member.answer_chunk_requests(&self.clock, LOCK_TIMEOUT_MS) {
             Ok(_) => tell(&Event::Tended),

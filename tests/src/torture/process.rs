@@ -74,7 +74,7 @@ impl Process {
         let _ = self.child.kill();
     }
 
-    /// Stops it where it is, or lets it go on.
+    /// Stops it where it is, or lets it continue.
     pub(super) fn pause(&self, paused: bool) -> Result<()> {
         let signal = if paused { Signal::STOP } else { Signal::CONT };
         let pid = Pid::from_child(&self.child);

@@ -1,4 +1,4 @@
-//! A rack of real processes: who plays what, who lives, what each said.
+//! A rack of real processes: the role of each, which of them live, and what each said.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::crash::{Armed, CrashPoint};
 use cxl_shm::layout::LockProtocol;
-use cxl_shm::member::NodeDeath;
-use cxl_shm::proof::Mutant;
+use cxl_shm::lifecycle::NodeDeath;
+use cxl_shm::verify::Mutant;
 
 use super::bed::Bed;
 use super::child::{ChildOptions, Order, Part};
@@ -48,7 +48,7 @@ pub struct Plan {
     pub declare: bool,
     /// Whether chunks run out.
     pub scarce: bool,
-    /// Whether processes are stopped for some time, and go on.
+    /// Whether processes are stopped for some time, and continue.
     pub stops: bool,
     /// The rule that the protocols do not keep, to show that it is noticed.
     pub mutant: Option<Mutant>,
@@ -317,7 +317,7 @@ impl Rack {
         places
     }
 
-    /// Stops a player's process as long as it is not told to go on.
+    /// Stops a player's process as long as it is not told to continue.
     pub(super) fn pause(&mut self, place: usize, paused: bool) -> Result<()> {
         match &self.players[place].process {
             Some(process) => process.pause(paused),
@@ -501,7 +501,7 @@ impl Rack {
             }
             for place in self.of(part) {
                 let player = &self.players[place];
-                // One that ended in order while others went on has nothing to look after.
+                // One that ended in order while others continued has nothing to look after.
                 if !player.lives() && !player.stopped {
                     self.start(place, None, None)?;
                 }

@@ -1,9 +1,10 @@
-//! A rack at rest: in the middle of a run nobody does anything for a moment, and what is in the pool is
-//! compared with what its processes said.
+//! A rack at rest: in the middle of a run nobody does anything for a moment, and what is in the
+//! pool is compared with what its processes said.
 //!
 //! The dead live again first, so that somebody has looked after what they left. Then nobody holds
-//! anything, writes anything or evicts anything: no stamp says that a block is held, every descriptor
-//! is free or READY, and those that are READY are the blocks that were acknowledged and not evicted.
+//! anything, writes anything or evicts anything: no stamp says that a block is held, every
+//! descriptor is free or READY, and those that are READY are the blocks that were acknowledged and
+//! not evicted.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,8 @@ use super::ground::key;
 use super::rack::Rack;
 
 impl Rack {
-    /// Has everybody rest, looks, and lets everybody go on. Who ended in order is left alone.
+    /// Has everybody rest, looks, and lets everybody continue. A process that ended in order is
+    /// left alone.
     ///
     /// # Errors
     /// What must never be.

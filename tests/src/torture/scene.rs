@@ -1,4 +1,5 @@
-//! The scenes in which processes die at crash points: who is there, who dies after what, who goes on.
+//! The scenes in which processes die at crash points: which processes there are, which dies after
+//! what, and which continues.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ const ROUNDS: u32 = 3;
 const LOCKS: u64 = 30;
 
 /// Blocks of a host that dies for others to make room of them.
-const WARD_BLOCKS: u64 = 24;
+const ORPHAN_BLOCKS: u64 = 24;
 
 /// How long a dead host may stay unrecovered: far more than it takes on a busy machine.
 const RECOVERED_MS: u64 = 90_000;
@@ -44,7 +45,7 @@ pub(super) enum Scene {
     /// A worker whose host stood still, and was declared dead meanwhile.
     Paused,
     /// A worker where chunks have run out, and a dead host has some that nobody came back to.
-    Guardian,
+    Reclaimer,
 }
 
 impl Scene {
@@ -61,7 +62,7 @@ impl Scene {
         Self::Recoverer(LockProtocol::Arbitrated),
         Self::Recoverer(LockProtocol::Bakery),
         Self::Paused,
-        Self::Guardian,
+        Self::Reclaimer,
     ];
 
     /// Whether it can be played on that memory.
@@ -84,7 +85,7 @@ impl Scene {
             Self::Dry => &[CrashPoint::ChunkAsked, CrashPoint::ChunkVacated],
             Self::Recoverer(_) => &[CrashPoint::RecoveryBuried],
             Self::Paused => &[CrashPoint::SelfFenced],
-            Self::Guardian => &[CrashPoint::WardTaken],
+            Self::Reclaimer => &[CrashPoint::OrphanTaken],
             Self::Worker(_) | Self::Manager | Self::Returning(_) => &[],
         }
     }
@@ -97,12 +98,12 @@ impl Scene {
             | Self::Rescuer
             | Self::Dry
             | Self::Paused
-            | Self::Guardian => LockProtocol::Arbitrated,
+            | Self::Reclaimer => LockProtocol::Arbitrated,
         }
     }
 
     fn declares(self) -> bool {
-        matches!(self, Self::Recoverer(_) | Self::Paused | Self::Guardian)
+        matches!(self, Self::Recoverer(_) | Self::Paused | Self::Reclaimer)
     }
 }
 
@@ -142,7 +143,7 @@ impl Play<'_> {
             locks: scene.locks(),
             seed: self.number,
             declare: scene.declares(),
-            scarce: matches!(scene, Scene::Dry | Scene::Guardian),
+            scarce: matches!(scene, Scene::Dry | Scene::Reclaimer),
             stops: false,
             mutant: None,
         };
@@ -156,7 +157,7 @@ impl Play<'_> {
         match scene {
             Scene::Recoverer(_) => recoverer(cast, armed),
             Scene::Paused => paused(cast, armed),
-            Scene::Guardian => guardian(cast, armed),
+            Scene::Reclaimer => reclaimer(cast, armed),
             _ => alone(cast, scene, armed),
         }
     }
@@ -223,7 +224,7 @@ fn alone(cast: Cast, scene: Scene, armed: Option<Armed>) -> Result<Vec<CrashPoin
 }
 
 /// The host of a worker dies with a half-written update under a lock between hosts, and stays away
-/// until the others have recovered it. Who recovers may die on the way: its next life goes on.
+/// until the others have recovered it. The recoverer may die on the way: its next life continues.
 fn recoverer(cast: Cast, armed: Option<Armed>) -> Result<Vec<CrashPoint>> {
     let Cast { mut rack, manager, dies, witness, beside } = cast;
     let manager = manager.context("a scene of deaths has a lock manager")?;
@@ -249,7 +250,7 @@ fn recoverer(cast: Cast, armed: Option<Armed>) -> Result<Vec<CrashPoint>> {
     Ok(visited)
 }
 
-/// The host of a worker stands still until the others have declared it dead, and then goes on.
+/// The host of a worker stands still until the others have declared it dead, and then continues.
 fn paused(cast: Cast, armed: Option<Armed>) -> Result<Vec<CrashPoint>> {
     let Cast { mut rack, manager, dies, witness, beside } = cast;
     rack.start(manager.context("a scene of deaths has a lock manager")?, None, None)?;
@@ -285,17 +286,17 @@ fn paused(cast: Cast, armed: Option<Armed>) -> Result<Vec<CrashPoint>> {
 }
 
 /// The host of a worker dies, and stays away after it was recovered. Another runs short of chunks.
-fn guardian(cast: Cast, armed: Option<Armed>) -> Result<Vec<CrashPoint>> {
+fn reclaimer(cast: Cast, armed: Option<Armed>) -> Result<Vec<CrashPoint>> {
     let Cast { mut rack, manager, dies, witness, beside } = cast;
     // Alone on its host, on either memory; the manager is on another.
-    let ward = witness;
+    let orphan = witness;
     rack.start(manager.context("a scene of deaths has a lock manager")?, None, None)?;
-    rack.start(ward, None, None)?;
-    wait_until_up(&mut rack, ward)?;
-    while rack.players[ward].ledger.blocks_published < WARD_BLOCKS {
+    rack.start(orphan, None, None)?;
+    wait_until_up(&mut rack, orphan)?;
+    while rack.players[orphan].ledger.blocks_published < ORPHAN_BLOCKS {
         rack.listen(1)?;
     }
-    let node = rack.players[ward].node;
+    let node = rack.players[orphan].node;
     rack.kill_host(node);
     let until_ms = rack.now_ms() + RECOVERED_MS;
     while rack.death_of(node).is_none_or(|death| !death.over) {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use cxl_shm::crash::{Armed, CrashPoint};
-use cxl_shm::fabric::simulated::Random;
+use cxl_shm::verify::simulated::Random;
 
 use super::broken::{needs_take_overs, points_of};
 use super::child::Part;
@@ -18,8 +18,8 @@ const KILL_GAP_MS_MAX: u64 = 250;
 const WORKER_AWAY_MS_MAX: u64 = 300;
 /// Long enough for a standby to take over first.
 const MANAGER_AWAY_MS_MAX: u64 = 4000;
-/// One death of a process in this many is that of a lock manager, and where hosts are declared dead:
-/// a manager that is to notice lives for seconds.
+/// One death of a process in this many is that of a lock manager, and where hosts are declared
+/// dead: a manager that is to notice lives for seconds.
 const MANAGER_ONE_IN: u32 = 6;
 const DECLARING_MANAGER_ONE_IN: u32 = 60;
 /// Where one that is to declare hosts dead dies besides: every other life is armed.
@@ -36,14 +36,15 @@ const ON_THE_WAY: [CrashPoint; 9] = [
 ];
 /// Most milliseconds between two deaths of hosts.
 const HOST_GAP_MS_MAX: u64 = 2500;
-/// Where take-overs are what matters: milliseconds between two deaths of all lock managers, which then
-/// live again within this many. A new one waits until the hearts of those before it have stood still.
+/// Where take-overs are what matters: milliseconds between two deaths of all lock managers, which
+/// then live again within this many. A new one waits until the heartbeats of those before it have
+/// stood still.
 const MANAGERS_GAP_MS: u64 = 3500;
 const MANAGERS_AWAY_MS_MAX: u64 = 100;
 /// How long a dead host stays away at most: it was not recovered, and comes back by itself.
 const HOST_AWAY_MS_MAX: u64 = 8000;
-/// Most milliseconds between two stops of a process, and how long one stays stopped: longer than a lock is
-/// waited for, and than a heart stands still before its host is declared dead.
+/// Most milliseconds between two stops of a process, and how long one stays stopped: longer than a
+/// lock is waited for, and than a heartbeat may stop before its host is declared dead.
 const STOP_GAP_MS_MAX: u64 = 500;
 const STOPPED_MS_MAX: u64 = 4000;
 /// Least and most milliseconds between two rests of everybody.
@@ -64,7 +65,7 @@ const IN_THE_CACHE: [CrashPoint; 15] = [
     CrashPoint::EvictAnnounced,
     CrashPoint::EvictDecided,
     CrashPoint::ChunkVacated,
-    CrashPoint::WardTaken,
+    CrashPoint::OrphanTaken,
     CrashPoint::SweepMarked,
 ];
 /// One life in this many is armed to die at a crash point.
@@ -118,7 +119,7 @@ struct Storm {
     host_away: Option<(u16, u64)>,
     /// Whether processes are stopped for some time.
     stops: bool,
-    /// When which process is to go on.
+    /// When which process is to continue.
     stopped: Vec<(u64, usize)>,
 }
 
@@ -214,8 +215,8 @@ impl Storm {
         Ok(())
     }
 
-    /// Lets the processes go on whose time has come. One that was killed meanwhile may have a next life,
-    /// which does not mind.
+    /// Lets the processes continue whose time has come. One that was killed meanwhile may have a
+    /// next life, which does not mind.
     fn let_go_on(&mut self, now_ms: u64) -> Result<()> {
         let due: Vec<_> =
             self.stopped.extract_if(.., |(until_ms, _)| *until_ms <= now_ms).collect();

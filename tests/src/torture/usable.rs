@@ -1,13 +1,13 @@
 //! What is free can be used again: at the end of a run the pool is emptied, and filled anew.
 
 use anyhow::{Result, ensure};
-use connector::dma::Checksum;
-use cxl_shm::alloc::heap::HEAP_PURPOSE;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::MappedFabric;
 use cxl_shm::layout::ChunkState;
+use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::units::ChunkId;
 use kv_cache::{BlockSpec, Cache, Reservation, SlotContent};
+use rackline::dma::Checksum;
 
 use super::blocks::{ChildCache, Fetched, fetch};
 use super::child::ChildMember;
@@ -22,9 +22,9 @@ const BLOCKS_MAX: u64 = 248;
 /// No worker of a rack.
 const NOBODY: u32 = 1 << 20;
 
-/// Removes all blocks of all nodes, and has the first fill the free chunks of the region, or as many as
-/// it has descriptors for, without evicting anything: every block is found from the last one, byte for
-/// byte.
+/// Removes all blocks of all nodes, and has the first fill the free chunks of the region, or as
+/// many as it has descriptors for, without evicting anything: every block is found from the last
+/// one, byte for byte.
 ///
 /// # Errors
 /// What is not free, or cannot be used.
@@ -41,7 +41,7 @@ pub(super) fn use_again(members: &[ChildMember<MappedFabric>]) -> Result<()> {
     for numbers in numbers.chunks(16) {
         publish(&cache, &clock, numbers)?;
     }
-    let evicted = cache.local().metrics().evicted_blocks;
+    let evicted = cache.process_state().metrics().evicted_blocks;
     ensure!(evicted == 0, "{evicted} blocks were evicted where all had been free");
     let cache = Cache::attach(last, &clock)?;
     for number in &numbers {

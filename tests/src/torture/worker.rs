@@ -2,16 +2,16 @@
 //! and reads those of others, names objects and frees them.
 
 use anyhow::{Result, bail};
-use cxl_shm::alloc::{AllocateError, ChunkError};
+use cxl_shm::chunk::{AllocateError, ChunkError};
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::Fabric;
-use cxl_shm::fabric::simulated::Random;
 use cxl_shm::layout::read_superblock;
 use cxl_shm::lock::LockError;
-use cxl_shm::proof::{Mutant, is_mutant};
-use cxl_shm::qualify::{StoreError, store_profile};
 use cxl_shm::units::{ChunkId, LineRange, WordOffset};
+use cxl_shm::verify::simulated::Random;
+use cxl_shm::verify::{Mutant, is_mutant};
 use kv_cache::reclaim_dead_processes;
+use rackline_qualify::{StoreError, store_profile};
 
 use super::blocks::Blocks;
 use super::broken::needs_take_overs;
@@ -428,7 +428,7 @@ fn takes_over() -> bool {
     Mutant::ALL.into_iter().any(|mutant| needs_take_overs(mutant) && is_mutant(mutant))
 }
 
-/// A lock that was not to be had: others are dead, or slow, which is what this is about.
+/// A lock that was not acquired: others are dead, or slow, which is what this is about.
 pub(super) fn busy(error: LockError) -> Result<()> {
     match error {
         LockError::MembershipLost(error) => Err(error.into()),

@@ -21,8 +21,8 @@ pub(super) unsafe fn text<'t>(text: *const c_char, what: &str) -> Result<&'t str
 /// does not matter.
 ///
 /// # Safety
-/// `address` is null, or points to `count` values of a type that any bytes are a value of, or that C
-/// has made, and that stay unchanged during the call.
+/// `address` is null, or points to `count` values of a type that any bytes are a value of, or that
+/// C has made, and that stay unchanged during the call.
 pub(super) unsafe fn values<'v, T>(
     address: *const T,
     count: usize,
@@ -69,7 +69,8 @@ pub(super) unsafe fn value<'v, T>(address: *const T, what: &str) -> Result<&'v T
 /// The place for `count` results at `address`.
 ///
 /// # Safety
-/// `address` is null, or points to memory for `count` values that nobody else uses during the call.
+/// `address` is null, or points to memory for `count` values that nothing else uses during the
+/// call.
 pub(super) unsafe fn places<'p, T>(
     address: *mut T,
     count: usize,

@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::AssertUnwindSafe;
 
-use connector::session::SessionError;
-use connector::transfer::{GpuError, GpuSubmitError, OpenError, SubmitError};
+use rackline::cuda::GpuError;
+use rackline::{OpenError, SessionError, SubmitError, SubmitErrorKind};
 
 /// What a call returned. Zero is success; `rackline_error_message` says what was wrong and what to
 /// do.
@@ -19,12 +19,12 @@ pub enum RacklineError {
     Ok = 0,
     /// An argument is null, not a text, out of range, or does not fit the others.
     BadArgument = -1,
-    /// A handle is not open in this process (it was freed, or never made), or is one of another kind.
+    /// A handle is not open in this process (it was freed, or never made), or is one of another
+    /// kind.
     BadHandle = -2,
-    /// The pool cannot be opened or joined, or is none.
+    /// The pool cannot be opened or joined, or the memory is not a pool.
     Pool = -3,
-    /// The queue is full: as many transfers as it takes are waiting. Nothing is changed. Go on
-    /// without, or try again later.
+    /// The queue is full. Nothing is changed. Continue without the transfer, or try again later.
     Busy = -4,
     /// The pool was closed in this process.
     Closed = -5,
@@ -33,21 +33,22 @@ pub enum RacklineError {
     Forked = -6,
     /// The transfer is still under way: wait again, or poll later.
     UnderWay = -7,
-    /// The transfer has no result: it was taken already, the transfer was cancelled, or the thread
-    /// that worked on it panicked, and said so on standard error.
+    /// The transfer has no result: the result was already taken, the transfer was cancelled, or its
+    /// thread panicked and said so on standard error.
     NoResult = -8,
-    /// A mistake in this library, which said so on standard error. What the call was to do may be
-    /// half done in this process; the pool is as consistent as after the death of a process.
+    /// A mistake in this library, reported on standard error. The work of the call may be half done
+    /// in this process. The pool is as consistent as after the death of a process.
     Panicked = -9,
-    /// Memory of this transfer is lent to another, and one of the two writes it. Nothing is changed.
-    /// Wait for the other one, or free it.
+    /// Memory of this transfer is lent to another transfer, and one of the two writes it. Nothing
+    /// is changed. Wait for the other transfer, or free it.
     Lent = -10,
-    /// The GPU cannot be used, or is not open in the pool of the session; or the copy cannot come after
-    /// the work of the stream, which is being captured into a graph, say. Nothing is changed.
+    /// The GPU cannot be used, or is not open in the pool of the session. Or the copy cannot be
+    /// ordered after the stream, for example because the stream is being captured into a graph.
+    /// Nothing is changed.
     Gpu = -11,
-    /// This process does not take part in the pool any more: its node was declared dead, say. Every call
-    /// of its sessions fails. Close the pool, and attach again: that works when all processes of the
-    /// host have closed theirs.
+    /// This process has lost its membership of the pool, for example because its node was declared
+    /// dead. Every call of its sessions fails. Close the pool and attach again. Attaching works
+    /// when all processes of the host have closed their pools.
     MembershipLost = -12,
 }
 
@@ -119,9 +120,10 @@ impl Failure {
 impl From<OpenError> for Failure {
     fn from(refused: OpenError) -> Self {
         let code = match refused {
-            OpenError::Length { .. } => RacklineError::BadArgument,
             OpenError::Forked => RacklineError::Forked,
             OpenError::Closed => RacklineError::Closed,
+            // Any other is of the options.
+            _ => RacklineError::BadArgument,
         };
         Self::new(code, refused)
     }
@@ -132,9 +134,8 @@ impl From<SessionError> for Failure {
     fn from(refused: SessionError) -> Self {
         match refused {
             SessionError::MembershipLost(_) => Self::new(RacklineError::MembershipLost, refused),
-            SessionError::Length { .. }
-            | SessionError::Layers { .. }
-            | SessionError::Destinations { .. } => Self::bad_argument(refused),
+            // Any other is of the buffers.
+            _ => Self::bad_argument(refused),
         }
     }
 }
@@ -142,41 +143,32 @@ impl From<SessionError> for Failure {
 /// Work that was not taken up; what was given is dropped.
 impl<T> From<SubmitError<T>> for Failure {
     fn from(refused: SubmitError<T>) -> Self {
-        let code = match refused {
-            SubmitError::Busy(_) => RacklineError::Busy,
-            SubmitError::Forked(_) => RacklineError::Forked,
-            SubmitError::Closed(_) => RacklineError::Closed,
+        let code = match refused.kind {
+            SubmitErrorKind::Busy => RacklineError::Busy,
+            SubmitErrorKind::Forked => RacklineError::Forked,
+            SubmitErrorKind::Closed => RacklineError::Closed,
+            // Any other is of how the pool was attached.
+            _ => RacklineError::Pool,
         };
-        Self::new(code, refused)
+        Self::new(code, refused.kind)
     }
 }
 
-/// Work for a GPU that was not taken up; what was given is dropped.
-impl<T> From<GpuSubmitError<T>> for Failure {
-    fn from(refused: GpuSubmitError<T>) -> Self {
+/// A GPU that was not opened, or whose memory cannot be transferred.
+impl From<GpuError> for Failure {
+    fn from(refused: GpuError) -> Self {
         match refused {
-            GpuSubmitError::Refused(refused) => refused.into(),
-            GpuSubmitError::NotOpen { gpu, .. } => Self::new(
+            GpuError::Forked => Self::new(RacklineError::Forked, refused),
+            GpuError::Closed => Self::new(RacklineError::Closed, refused),
+            GpuError::NotOpen { gpu } => Self::new(
                 RacklineError::Gpu,
                 format!(
                     "GPU {gpu} is not open in the pool of this session: it was opened in another, call \
                      rackline_gpu_open with this one"
                 ),
             ),
-            GpuSubmitError::Stream { .. } => Self::new(RacklineError::Gpu, refused),
+            _ => Self::new(RacklineError::Gpu, refused),
         }
-    }
-}
-
-/// A GPU that was not opened.
-impl From<GpuError> for Failure {
-    fn from(refused: GpuError) -> Self {
-        let code = match refused {
-            GpuError::Cuda(_) => RacklineError::Gpu,
-            GpuError::Forked => RacklineError::Forked,
-            GpuError::Closed => RacklineError::Closed,
-        };
-        Self::new(code, refused)
     }
 }
 
@@ -195,10 +187,10 @@ pub(super) fn keep_message(message: Cow<'static, CStr>) {
     let _ = LAST.try_with(|last| last.replace(message));
 }
 
-/// The code of what `call` came to, its message kept. A panic is an error, too (I9).
+/// The code of what `call` came to, its message kept. A panic is an error, too (CAPI-I9).
 pub(super) fn code(call: impl FnOnce() -> Result<(), Failure>) -> RacklineError {
-    // What a panic may leave half done is locks, whose users know what to make of a poisoned one, and
-    // shared memory, whose protocols outlive whole processes.
+    // What a panic may leave half done is locks, whose users know what to make of a poisoned one,
+    // and shared memory, whose protocols outlive whole processes.
     match std::panic::catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => RacklineError::Ok,
         Ok(Err(failure)) => failure.keep(),
@@ -212,10 +204,10 @@ fn said_by(panic: &(dyn Any + Send)) -> String {
     format!("a mistake in the library: {}", said.unwrap_or("it did not say which"))
 }
 
-/// What was wrong in the last call of this thread that returned an error, or whose result says that
-/// blocks could not be had (a hold, `RacklinePublishResult`, `RacklineFetchResult`; not a lookup that
-/// finds fewer), or that a GPU bounces (`rackline_gpu_reach`): a text, empty when there was none. It
-/// stays valid until the next such call of the same thread.
+/// What was wrong in the last such call of this thread: a text, empty when there was none. Such a
+/// call returned an error, or a result with missing blocks (a hold, `RacklinePublishResult`,
+/// `RacklineFetchResult`; not a lookup that finds fewer), or said that a GPU uses a buffer
+/// (`rackline_gpu_reach`). The text stays valid until the next such call of the same thread.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_error_message() -> *const c_char {
@@ -223,8 +215,8 @@ pub extern "C" fn rackline_error_message() -> *const c_char {
     last.unwrap_or(c"".as_ptr())
 }
 
-/// The name of an error code, as in this header: `"RACKLINE_ERROR_BUSY"`, say. A text that stays
-/// valid; for a number that is no code `"RACKLINE_ERROR_UNKNOWN"`.
+/// The name of an error code, as in this header: `"RACKLINE_ERROR_BUSY"`, say. The text stays
+/// valid. For a number that is not a code it is `"RACKLINE_ERROR_UNKNOWN"`.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_error_name(code: i32) -> *const c_char {

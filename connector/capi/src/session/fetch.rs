@@ -3,15 +3,14 @@
 
 use std::ffi::c_void;
 
-use connector::session::FetchStop;
-use connector::transfer::{Fetched, TransferSession};
-use kv_cache::MatchedBlock;
+use rackline::memory::MemoryOf;
+use rackline::{AsyncSession, Fetched, MatchedBlock};
 
 use super::arguments::place;
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
 use super::gpu::{GpuStream, RacklineGpu};
 use super::handles::{self, Opened};
-use super::lent::{LentDestination, MemoryOf, RacklineDestination, destinations_at};
+use super::lent::{LentDestination, RacklineDestination, destinations_at};
 use super::opening::RacklineSession;
 use super::pending::Pending;
 use super::prefix::{Prefix, RacklineBlockHandle, RacklinePrefix, blocks_at};
@@ -29,9 +28,11 @@ pub struct RacklineFetch {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklineFetchResult {
-    /// Blocks, from the first on, that have their right bytes. What is in the others is undefined.
+    /// Blocks, from the first on, that have their right bytes. The content of the others is
+    /// undefined.
     pub valid_blocks: usize,
-    /// Why the next one is not good; none when all are. `rackline_error_message` says it for people.
+    /// Why the next one is not good; none when all are. `rackline_error_message` says it for
+    /// people.
     pub reason: RacklineReason,
 }
 
@@ -58,11 +59,11 @@ unsafe fn start(
         // SAFETY: by the caller's promise.
         let fetch = unsafe { place(fetch, "the place for the fetch") }?;
         fetch.write(RacklineFetch { handle: 0 });
-        let session = handles::get::<TransferSession>(session.handle)?;
+        let session = handles::get::<AsyncSession>(session.handle)?;
         // SAFETY: by the caller's promise.
         let stream = stream.map(|stream| unsafe { stream.found() }).transpose()?;
         let blocks = blocks()?;
-        let (count, block_bytes) = (blocks.len(), session.options().block_bytes);
+        let (count, block_bytes) = (blocks.len(), session.options().block_bytes());
         let of = if stream.is_some() { MemoryOf::Gpu } else { MemoryOf::Process };
         let lending = handles::lending()?;
         // SAFETY: by the caller's promise. Until the fetch is over: its completion comes after the
@@ -71,7 +72,7 @@ unsafe fn start(
             unsafe { destinations_at(parts, count, parts_a_block, block_bytes, of, lending) }?;
         let submitted = match stream {
             None => session.fetch(blocks, destinations)?,
-            Some((gpu, stream)) => session.fetch_into_gpu(gpu, stream, blocks, destinations)?,
+            Some((gpu, stream)) => session.on_gpu(gpu, stream)?.fetch(blocks, destinations)?,
         };
         fetch.write(RacklineFetch { handle: handles::open(Fetch(Pending::new(submitted))) });
         Ok(())
@@ -88,18 +89,18 @@ fn of_prefix(
     Ok(prefix.part(first, count)?.to_vec())
 }
 
-/// Fetches `count` blocks of a prefix, from number `first` on. The bytes of the first of them go into
-/// the parts `parts[0]` to `parts[parts_a_block - 1]`, filled in this order, those of the next into as
-/// many parts behind, and so on; the parts of a block together are as long as a block of the session,
-/// and no two parts share bytes.
+/// Fetches `count` blocks of a prefix, from number `first` on. The bytes of the first of them go
+/// into the parts `parts[0]` to `parts[parts_a_block - 1]`, filled in this order, those of the next
+/// block into the following parts, and so on. The parts of a block together are as long as a block
+/// of the session, and no two parts share bytes.
 ///
 /// Does not wait: `rackline_fetch_wait` has the result. The array is not needed after return; the
-/// memory of the parts is lent until the fetch is over. A prefix that is held is to be kept as long.
+/// memory of the parts is lent until the fetch is over. Keep a held prefix for as long.
 ///
 /// # Safety
 /// `parts` is null or points to `count * parts_a_block` parts. The memory of the parts exists, and
-/// nobody reads or writes it, until the fetch is over. `fetch` is null or points to a handle that
-/// nobody else uses during the call.
+/// nothing reads or writes it, until the fetch is over. `fetch` is null or points to a handle that
+/// nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_fetch(
@@ -116,8 +117,8 @@ pub unsafe extern "C" fn rackline_fetch(
     unsafe { start(session, None, blocks, parts, parts_a_block, fetch) }
 }
 
-/// As `rackline_fetch`, of blocks that another process of the rack found (`rackline_prefix_handles`),
-/// one after the other in a prompt.
+/// As `rackline_fetch`, of blocks that another process of the rack found
+/// (`rackline_prefix_handles`), one after the other in a prompt.
 ///
 /// # Safety
 /// As `rackline_fetch`, and `handles` is null or points to `count` handles.
@@ -137,13 +138,13 @@ pub unsafe extern "C" fn rackline_fetch_handles(
     unsafe { start(session, None, blocks, parts, parts_a_block, fetch) }
 }
 
-/// As `rackline_fetch`, into the memory of `gpu`, whose copy engines copy the blocks when `stream` (as in
-/// `rackline_publish_from_gpu`) is done with what it was given before this call. What is launched after
-/// the fetch is over finds the bytes.
+/// As `rackline_fetch`, into the memory of `gpu`, whose copy engines copy the blocks after the work
+/// that `stream` (as in `rackline_publish_from_gpu`) had before this call. Work that is launched
+/// after the fetch is over finds the bytes.
 ///
 /// # Safety
-/// As `rackline_fetch`, with parts in the memory of the GPU, which what the stream was given before may
-/// read and write still. The stream exists during the call.
+/// As `rackline_fetch`, with parts in the memory of the GPU, which earlier work of the stream may
+/// still read and write. The stream exists during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_fetch_into_gpu(
@@ -186,11 +187,12 @@ pub unsafe extern "C" fn rackline_fetch_handles_into_gpu(
 }
 
 /// The result of a fetch, when it comes within `timeout_ms` milliseconds: 0 only looks, and
-/// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`; after
-/// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the fetch is over. The result is had once.
+/// `RACKLINE_FOREVER_MS` waits without a limit. Without a result `RACKLINE_ERROR_UNDER_WAY`; after
+/// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the fetch is over. The result can be taken
+/// once.
 ///
 /// # Safety
-/// `result` is null or points to a result that nobody else uses during the call.
+/// `result` is null or points to a result that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_fetch_wait(
@@ -206,11 +208,7 @@ pub unsafe extern "C" fn rackline_fetch_wait(
         drop(destinations);
         let report = report?;
         let reason = report.stop().map_or(RacklineReason::None, |stop| {
-            let message = match stop {
-                FetchStop::Miss(miss) => miss.to_string(),
-                FetchStop::Failed(failure) => failure.to_string(),
-            };
-            keep_message(c_text(&message).into());
+            keep_message(c_text(&stop.to_string()).into());
             stop.into()
         });
         result.write(RacklineFetchResult { valid_blocks: report.valid_blocks(), reason });
@@ -221,7 +219,7 @@ pub unsafe extern "C" fn rackline_fetch_wait(
 /// `rackline_fetch_wait` that only looks.
 ///
 /// # Safety
-/// `result` is null or points to a result that nobody else uses during the call.
+/// `result` is null or points to a result that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_fetch_poll(
@@ -232,11 +230,11 @@ pub unsafe extern "C" fn rackline_fetch_poll(
     unsafe { rackline_fetch_wait(fetch, 0, result) }
 }
 
-/// Revokes a fetch if nothing of it was begun, and says so in `cancelled`: then it is over, and has no
-/// result. Else it goes on as if nothing had happened.
+/// Revokes a fetch that has not begun, and says so in `cancelled`: then it is over, and has no
+/// result. Otherwise the fetch continues unchanged.
 ///
 /// # Safety
-/// `cancelled` is null or points to a value that nobody else uses during the call.
+/// `cancelled` is null or points to a value that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_fetch_cancel(
@@ -251,8 +249,8 @@ pub unsafe extern "C" fn rackline_fetch_cancel(
     })
 }
 
-/// Frees a fetch. After return it is over: it is cancelled, or waited for when it was begun. One that
-/// is zero is ignored.
+/// Frees a fetch. After return it is over: it was cancelled, or this call waited for it. A fetch
+/// that is zero is ignored.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_fetch_free(fetch: RacklineFetch) -> RacklineError {

@@ -3,8 +3,8 @@
 
 use std::ffi::c_void;
 
-use connector::dma::cuda::{EngineStream, PoolReach};
-use connector::transfer::{Gpu, Transfers};
+use rackline::AsyncPool;
+use rackline::cuda::{EngineStream, Gpu, PoolReach};
 
 use super::arguments::place;
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
@@ -43,21 +43,21 @@ pub struct RacklineGpuFigures {
     pub stored_bytes: u64,
     /// Bytes that came out of it.
     pub loaded_bytes: u64,
-    /// Those of both that took the way through the buffer.
+    /// How many of both went through the buffer.
     pub bounced_bytes: u64,
     /// Blocks that the driver failed to copy.
     pub failed_payloads: u64,
 }
 
-/// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory; or finds it
-/// open. Open it once, for all sessions of the pool. Takes seconds for a large pool, all of which is
-/// registered with the driver. The GPU stays open until the pool is closed.
+/// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory, or finds it
+/// open. Open it once, for all sessions of the pool. For a large pool this takes seconds, because
+/// the driver registers all of it. The GPU stays open until the pool is closed.
 ///
-/// The CUDA driver (libcuda.so) is loaded by the first call. On a machine without one, as without that
-/// GPU, the error is `RACKLINE_ERROR_GPU`.
+/// The CUDA driver (libcuda.so) is loaded by the first call. Without a driver, or without that GPU,
+/// the error is `RACKLINE_ERROR_GPU`.
 ///
 /// # Safety
-/// `gpu` is null or points to a handle that nobody else uses during the call.
+/// `gpu` is null or points to a handle that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_gpu_open(
@@ -69,16 +69,16 @@ pub unsafe extern "C" fn rackline_gpu_open(
         // SAFETY: by the caller's promise.
         let gpu = unsafe { place(gpu, "the place for the GPU") }?;
         gpu.write(RacklineGpu { handle: 0 });
-        let opened = handles::get::<Transfers>(pool.handle)?.gpu(number as usize)?;
+        let opened = handles::get::<AsyncPool>(pool.handle)?.gpu(number as usize)?;
         gpu.write(RacklineGpu { handle: handles::open(opened) });
         Ok(())
     })
 }
 
-/// How the GPU reaches the pool. When it does through a buffer, `rackline_error_message` says why.
+/// How the GPU reaches the pool. When it uses a buffer, `rackline_error_message` says why.
 ///
 /// # Safety
-/// `reach` is null or points to a value that nobody else uses during the call.
+/// `reach` is null or points to a value that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_gpu_reach(
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn rackline_gpu_reach(
 /// What the GPU copied so far; also after the pool was closed.
 ///
 /// # Safety
-/// `figures` is null or points to figures that nobody else uses during the call.
+/// `figures` is null or points to figures that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_gpu_figures(
@@ -124,8 +124,8 @@ pub unsafe extern "C" fn rackline_gpu_figures(
     })
 }
 
-/// Frees the handle of a GPU. What it has under way goes on, and it stays open. One that is zero is
-/// ignored.
+/// Frees the handle of a GPU. Its transfers under way continue, and the GPU stays open. A handle
+/// that is zero is ignored.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_gpu_free(gpu: RacklineGpu) -> RacklineError {

@@ -1,11 +1,12 @@
-//! Handles: numbers by which C names what it has open (I5).
+//! Handles: numbers by which C names what it has open (CAPI-I5).
 //!
 //! A table a process says what each number stands for. Numbers are not used again, so one that was
 //! closed is found out, however often and by whichever thread it is closed or used; and what a call
 //! works with stays alive until the call returns, also when another thread closes it meanwhile.
 //!
-//! A child made by `fork` has a table of its own, made when it attaches: the parent's is never touched
-//! (I10), but for the last number that it had given, behind which those of the child begin.
+//! A child made by `fork` has a table of its own, made when it attaches: the parent's is never
+//! touched (CAPI-I10), except for the last number that it had given, behind which those of the
+//! child begin.
 #![expect(clippy::disallowed_types, reason = "a number in private memory")]
 
 use std::any::Any;
@@ -13,8 +14,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rackline::memory::Lending;
+
 use super::error::{Failure, RacklineError};
-use super::lending::Lending;
 use crate::per_process::PerProcess;
 
 /// Something that C has open.
@@ -33,7 +35,7 @@ struct Table {
     open: Mutex<HashMap<u64, Entry>>,
     /// The last number that was given.
     last: AtomicU64,
-    lending: Lending,
+    lending: Arc<Lending>,
 }
 
 static TABLE: PerProcess<Table> = PerProcess::new();
@@ -43,7 +45,7 @@ impl Table {
         // A child does not give the numbers of its parent to something else.
         let of_ancestors = TABLE.of_ancestors().map(|table| table.last.load(Ordering::Relaxed));
         let last = of_ancestors.max().unwrap_or_else(|| u64::from(std::process::id()) << 40);
-        Self { open: Mutex::default(), last: last.into(), lending: Lending::default() }
+        Self { open: Mutex::default(), last: last.into(), lending: Arc::default() }
     }
 
     /// That of this process, if it has one.
@@ -53,9 +55,11 @@ impl Table {
                 RacklineError::BadHandle,
                 "nothing is open: call rackline_pool_attach first",
             ),
+            // CAPI-I8.
             Some(_) => Failure::new(
                 RacklineError::Forked,
-                "this process is a forked child of the one that attached: attach again in the child",
+                "this process is a forked child of the process that attached: attach again in the \
+                 child",
             ),
         })
     }
@@ -66,7 +70,7 @@ impl Table {
 }
 
 /// The memory that this process has lent.
-pub(super) fn lending() -> Result<&'static Lending, Failure> {
+pub(super) fn lending() -> Result<&'static Arc<Lending>, Failure> {
     Table::of_this_process().map(|table| &table.lending)
 }
 
@@ -78,7 +82,7 @@ pub(super) fn open<T: Opened>(opened: T) -> u64 {
     number
 }
 
-/// What `number` stands for.
+/// What `number` stands for: kept until the caller drops it, also when others close it (CAPI-I6).
 pub(super) fn get<T: Opened>(number: u64) -> Result<Arc<T>, Failure> {
     let open = Table::of_this_process()?.open();
     let entry = open.get(&number).ok_or_else(|| not_open::<T>(number))?;

@@ -1,13 +1,13 @@
 //! Hashes of blocks.
 #![expect(unsafe_code, reason = "a function that C calls")]
 
-use kv_cache::{BlockHash, ChainHasher};
+use rackline::{BlockHash, ChainHasher};
 
 use super::arguments::{optional, place, places, values};
 use super::error::{Failure, RacklineError, code};
 
-/// The engine's hash of a block and of all blocks before it: same prefix, same hash. Engines that
-/// have none of their own make them by `rackline_chain_hashes`.
+/// The engine's hash of a block and of all blocks before it: same prefix, same hash. Engines
+/// without hashes of their own make them with `rackline_chain_hashes`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklineBlockHash {
@@ -30,18 +30,18 @@ pub(super) unsafe fn hashes_at(
 
 /// Hashes the full blocks of `block_tokens` tokens that the `token_count` tokens at `tokens` make,
 /// each with everything before it; the tokens of a block that is not full are left out. The blocks
-/// follow the one with the hash `parent`, or are the first of a prompt when that is null. Whoever
-/// hashes with another `seed` (of `seed_bytes` bytes; null with 0) has other hashes for the same
-/// tokens; with a parent the seed does not matter.
+/// follow the one with the hash `parent`, or are the first of a prompt when that is null. Another
+/// `seed` (of `seed_bytes` bytes; null with 0) gives other hashes for the same tokens; with a
+/// parent the seed does not matter.
 ///
-/// The hashes are SHA-256: of `rackline chain 1` and the seed for what is before the first block, and
-/// of the hash before and the tokens, 4 bytes each, little-endian, for each block. They are written
-/// to `hashes`, of which there is room for `capacity`, and their number to `count`.
+/// The hashes are SHA-256: of `rackline chain 1` and the seed for what is before the first block,
+/// and of the hash before and the tokens, 4 bytes each, little-endian, for each block. They are
+/// written to `hashes`, of which there is room for `capacity`, and their number to `count`.
 ///
 /// # Safety
-/// `seed` is null or points to `seed_bytes` bytes, `parent` is null or points to a hash, `tokens` is
-/// null or points to `token_count` tokens; `hashes` is null or points to room for `capacity` hashes,
-/// and `count` is null or points to a number, that nobody else uses during the call.
+/// `seed` is null or points to `seed_bytes` bytes, `parent` is null or points to a hash, `tokens`
+/// is null or points to `token_count` tokens; `hashes` is null or points to room for `capacity`
+/// hashes, and `count` is null or points to a number, that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_chain_hashes(

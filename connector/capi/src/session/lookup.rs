@@ -1,9 +1,7 @@
 //! Looking for a prefix, and holding it.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
-use connector::session::{HoldReport, SessionError};
-use connector::transfer::{Completion, TransferSession};
-use kv_cache::PrefixMatch;
+use rackline::{AsyncSession, Completion, HoldReport, PrefixMatch, SessionError};
 
 use super::arguments::place;
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
@@ -80,28 +78,28 @@ impl Lookup {
 /// Starts a lookup on the session, whose handle it writes to `lookup`.
 ///
 /// # Safety
-/// `lookup` is null or points to a handle that nobody else uses during the call.
+/// `lookup` is null or points to a handle that nothing else uses during the call.
 unsafe fn start(
     session: RacklineSession,
     lookup: *mut RacklineLookup,
-    submit: impl FnOnce(&TransferSession) -> Result<Lookup, Failure>,
+    submit: impl FnOnce(&AsyncSession) -> Result<Lookup, Failure>,
 ) -> RacklineError {
     code(|| {
         // SAFETY: by the caller's promise.
         let lookup = unsafe { place(lookup, "the place for the lookup") }?;
         lookup.write(RacklineLookup { handle: 0 });
-        let session = handles::get::<TransferSession>(session.handle)?;
+        let session = handles::get::<AsyncSession>(session.handle)?;
         lookup.write(RacklineLookup { handle: handles::open(submit(&session)?) });
         Ok(())
     })
 }
 
-/// Looks for the longest prefix of the `count` hashes at `hashes` of which every block is in the pool.
-/// Does not wait: `rackline_lookup_wait` has the result.
+/// Looks for the longest prefix of the `count` hashes at `hashes` of which every block is in the
+/// pool. Does not wait: `rackline_lookup_wait` has the result.
 ///
 /// # Safety
-/// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that nobody
-/// else uses during the call.
+/// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that
+/// nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_lookup(
@@ -110,7 +108,7 @@ pub unsafe extern "C" fn rackline_lookup(
     count: usize,
     lookup: *mut RacklineLookup,
 ) -> RacklineError {
-    let submit = |session: &TransferSession| {
+    let submit = |session: &AsyncSession| {
         // SAFETY: by the caller's promise.
         let hashes = unsafe { hashes_at(hashes, count) }?;
         Ok(session.lookup(hashes)?.into())
@@ -119,13 +117,13 @@ pub unsafe extern "C" fn rackline_lookup(
     unsafe { start(session, lookup, submit) }
 }
 
-/// As `rackline_lookup`, and holds what it finds: it stays in the pool until the prefix is released or
-/// freed, for at most as long as the session holds. The prefix ends before the first block that was
-/// not to be held.
+/// As `rackline_lookup`, and holds the blocks that it finds. They stay in the pool until the prefix
+/// is released or freed, at most for the session's time. The prefix ends before the first block
+/// that could not be held.
 ///
 /// # Safety
-/// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that nobody
-/// else uses during the call.
+/// `hashes` is null or points to `count` hashes; `lookup` is null or points to a handle that
+/// nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_lookup_and_hold(
@@ -134,7 +132,7 @@ pub unsafe extern "C" fn rackline_lookup_and_hold(
     count: usize,
     lookup: *mut RacklineLookup,
 ) -> RacklineError {
-    let submit = |session: &TransferSession| {
+    let submit = |session: &AsyncSession| {
         // SAFETY: by the caller's promise.
         let hashes = unsafe { hashes_at(hashes, count) }?;
         Ok(session.lookup_and_hold(hashes)?.into())
@@ -144,11 +142,11 @@ pub unsafe extern "C" fn rackline_lookup_and_hold(
 }
 
 /// Holds blocks that another process of the rack found (`rackline_prefix_handles`), one after the
-/// other in a prompt. Has a result as `rackline_lookup_and_hold` has.
+/// other in a prompt. The result is that of `rackline_lookup_and_hold`.
 ///
 /// # Safety
-/// `handles` is null or points to `count` handles; `lookup` is null or points to a handle that nobody
-/// else uses during the call.
+/// `handles` is null or points to `count` handles; `lookup` is null or points to a handle that
+/// nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_hold(
@@ -157,7 +155,7 @@ pub unsafe extern "C" fn rackline_hold(
     count: usize,
     lookup: *mut RacklineLookup,
 ) -> RacklineError {
-    let submit = |session: &TransferSession| {
+    let submit = |session: &AsyncSession| {
         // SAFETY: by the caller's promise.
         let blocks = unsafe { blocks_at(handles, count) }?;
         Ok(session.hold(blocks)?.into())
@@ -167,11 +165,11 @@ pub unsafe extern "C" fn rackline_hold(
 }
 
 /// The result of a lookup, when it comes within `timeout_ms` milliseconds: 0 only looks, and
-/// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`. The result
-/// is had once.
+/// `RACKLINE_FOREVER_MS` waits without a limit. Without a result `RACKLINE_ERROR_UNDER_WAY`. The
+/// result can be taken once.
 ///
 /// # Safety
-/// `result` is null or points to a result that nobody else uses during the call.
+/// `result` is null or points to a result that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_lookup_wait(
@@ -193,7 +191,7 @@ pub unsafe extern "C" fn rackline_lookup_wait(
 /// `rackline_lookup_wait` that only looks.
 ///
 /// # Safety
-/// `result` is null or points to a result that nobody else uses during the call.
+/// `result` is null or points to a result that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_lookup_poll(
@@ -204,11 +202,11 @@ pub unsafe extern "C" fn rackline_lookup_poll(
     unsafe { rackline_lookup_wait(lookup, 0, result) }
 }
 
-/// Revokes a lookup if nothing of it was begun, and says so in `cancelled`: then it has no result. Else
-/// it goes on as if nothing had happened.
+/// Revokes a lookup that has not begun, and says so in `cancelled`: then it has no result.
+/// Otherwise the lookup continues unchanged.
 ///
 /// # Safety
-/// `cancelled` is null or points to a value that nobody else uses during the call.
+/// `cancelled` is null or points to a value that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_lookup_cancel(
@@ -226,8 +224,8 @@ pub unsafe extern "C" fn rackline_lookup_cancel(
     })
 }
 
-/// Frees a lookup. One that is under way goes on, and what it finds is released. One that is zero is
-/// ignored.
+/// Frees a lookup. A lookup under way continues, and the blocks that it finds are released. A
+/// lookup that is zero is ignored.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_lookup_free(lookup: RacklineLookup) -> RacklineError {

@@ -1,18 +1,20 @@
-//! Sessions for C: the KV cache, over `connector::transfer`.
+//! Sessions for C: the KV cache, over `rackline::AsyncPool`.
 //!
-//! The header `include/rackline.h` is generated from this folder and checked in; a test fails when it
-//! is not current. `include/rackline.hpp` is a wrapper for C++, written by hand.
+//! The header `include/rackline.h` is generated from this folder and checked in; a test fails when
+//! it is not current. `include/rackline.hpp` is a wrapper for C++, written by hand.
 //!
-//! - **I5** What is open has a number, in a struct of its own type, and never an address. Numbers are
-//!   not used again: one that was freed, or is of another kind, is an error, by whichever thread.
-//! - **I6** Every call is safe from any thread, with any handle, also while others use or free it. What
-//!   a call works with stays until the call returns.
-//! - **I7** Memory is lent to a transfer until that is *over*: a wait for it returned `RACKLINE_ERROR_OK`
-//!   or `RACKLINE_ERROR_NO_RESULT`, a cancel said that it was revoked, or a free of it returned. What one
-//!   transfer writes is lent to no other: [`lending`] refuses it. Memory of a GPU is lent like any other.
-//! - **I8** A child of `fork` is refused everything that its parent has open, without a lock that the
-//!   parent may have held. It may attach by itself.
-//! - **I9** No panic crosses into C: it becomes `RACKLINE_ERROR_PANICKED`.
+//! - **CAPI-I5** What is open has a number, in a struct of its own type, and never an address.
+//!   Numbers are not used again: one that was freed, or is of another kind, is an error, by
+//!   whichever thread.
+//! - **CAPI-I6** Every call is safe from any thread, with any handle, also while others use or free
+//!   it. What a call works with stays until the call returns.
+//! - **CAPI-I7** Memory is lent to a transfer until that is *over*: a wait for it returned
+//!   `RACKLINE_ERROR_OK` or `RACKLINE_ERROR_NO_RESULT`, a cancel said that it was revoked, or a
+//!   free of it returned. What one transfer writes is lent to no other: `rackline::memory` refuses
+//!   it. Memory of a GPU is lent like any other.
+//! - **CAPI-I8** A child of `fork` is refused everything that its parent has open, without a lock
+//!   that the parent may have held. It may attach by itself.
+//! - **CAPI-I9** No panic crosses into C: it becomes `RACKLINE_ERROR_PANICKED`.
 
 mod arguments;
 mod error;
@@ -20,7 +22,6 @@ mod fetch;
 mod gpu;
 mod handles;
 mod hashes;
-mod lending;
 mod lent;
 mod lookup;
 mod model;

@@ -3,13 +3,13 @@
 
 use std::ffi::c_char;
 
-use kv_cache::Model;
+use rackline::Model;
 
 use super::arguments::{place, text, value};
 use super::error::{Failure, RacklineError, code};
 
-/// Everything that decides what the bytes of a block mean. Two engines share blocks when all of it is
-/// equal.
+/// Everything that decides what the bytes of a block mean. Two engines share blocks when all of it
+/// is equal.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklineModel {
@@ -63,12 +63,12 @@ pub(super) unsafe fn model_at<'m>(model: *const RacklineModel) -> Result<Model<'
     })
 }
 
-/// What stands for all of a model, to be shown or logged: equal for the same model in every process
-/// of every host, and in every language.
+/// The fingerprint of a model, to be shown or logged. It is equal for the same model in every
+/// process of every host, and in every language.
 ///
 /// # Safety
-/// `model` is null or points to a model whose texts are null or end with a NUL; `fingerprint` is null
-/// or points to a number that nobody else uses during the call.
+/// `model` is null or points to a model whose texts are null or end with a NUL; `fingerprint` is
+/// null or points to a number that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_model_fingerprint(

@@ -3,16 +3,13 @@
 
 use std::ffi::c_char;
 
-use connector::pool::PoolOptions;
-use connector::transfer::TransferOptions;
-use kv_cache::Namespace;
-use kv_cache::evict::{Quota, Watermarks};
+use rackline::{AsyncOptions, Namespace, PoolOptions, Quota, Watermarks};
 
 use super::arguments::{optional, text, values};
 use super::error::Failure;
 
-/// How much of this node's payload a namespace may keep when room is short. While there is room nobody
-/// is kept from using it. For all processes of the host, until another one says otherwise.
+/// How much of this node's payload a namespace may keep when room is short. While there is room
+/// nobody is kept from using it. For all processes of the host, until another one says otherwise.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklineQuota {
@@ -22,10 +19,10 @@ pub struct RacklineQuota {
     pub salt: *const u8,
     /// Length of the salt in bytes.
     pub salt_bytes: usize,
-    /// So many bytes, from 1 to 2^63 - 1, when `per_mille` is 0; else 0.
+    /// So many bytes, from 1 to 2^63 - 1, when `percent` is 0; else 0.
     pub bytes: u64,
-    /// So many thousandths of the node's payload, from 1 to 1000, when `bytes` is 0; else 0.
-    pub per_mille: u16,
+    /// So many percent of the node's payload, from 1 to 100, when `bytes` is 0; else 0.
+    pub percent: u16,
 }
 
 /// How a process transfers, and keeps its node's part of the pool. What is zero has its default.
@@ -37,15 +34,16 @@ pub struct RacklinePoolOptions {
     pub copy_threads: u32,
     /// Transfers that wait in each queue at most, 1048576 at most; by default 256.
     pub queue_depth: u32,
-    /// Above how many thousandths of use this process begins to evict in the background; by default
-    /// 950, 1000 at most. Of payload only when the region has no free memory left.
-    pub high_watermark_per_mille: u16,
-    /// Down to how many thousandths it evicts then; by default 900, below the high one.
-    pub low_watermark_per_mille: u16,
-    // Programs that were compiled before it was there have padding here: every field is where it was.
-    /// Threads beside them that take fetches only, 64 at most; by default one. A publish may wait, for
-    /// other hosts when its node needs memory, or for the work of a GPU's stream, and fetches need not
-    /// wait behind it.
+    /// Above how many percent of use this process begins to evict in the background; by default
+    /// 95, 100 at most. Of payload only when the region has no free memory left.
+    pub high_watermark_percent: u16,
+    /// Down to how many percent it evicts then; by default 90, below the high one.
+    pub low_watermark_percent: u16,
+    // Programs that were compiled before it was there have padding here: every field is where it
+    // was.
+    /// Threads beside them that take fetches only, 64 at most; by default one. A publish may wait,
+    /// for other hosts when its node needs memory, or for the work of a GPU's stream, and fetches
+    /// need not wait behind it.
     pub fetch_threads: u32,
     /// Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
     pub quotas: *const RacklineQuota,
@@ -56,37 +54,34 @@ pub struct RacklinePoolOptions {
 /// The options that C chose at `options`, or the default ones.
 ///
 /// # Safety
-/// `options` is null or points to options, whose quotas are null or `quota_count`, each with a tenant
-/// that is null or ends with a NUL, and a salt that is null or has its length. All stay unchanged during
-/// the call.
+/// `options` is null or points to options, whose quotas are null or `quota_count`, each with a
+/// tenant that is null or ends with a NUL, and a salt that is null or has its length. All stay
+/// unchanged during the call.
 pub(super) unsafe fn options_at(
     options: *const RacklinePoolOptions,
-) -> Result<TransferOptions, Failure> {
-    let default = TransferOptions::default();
+) -> Result<AsyncOptions, Failure> {
+    let mut chosen = AsyncOptions::new();
     // SAFETY: by the caller's promise.
-    let Some(options) = unsafe { optional(options, "the options") }? else { return Ok(default) };
-    let or_default = |chosen: u32, default| if chosen == 0 { default } else { chosen as usize };
+    let Some(options) = unsafe { optional(options, "the options") }? else { return Ok(chosen) };
+    let (high, low) = (options.high_watermark_percent, options.low_watermark_percent);
+    let watermarks = Watermarks::of_chosen((high != 0).then_some(high), (low != 0).then_some(low));
+    let mut pool = PoolOptions::new().with_watermarks(watermarks.map_err(Failure::bad_argument)?);
     // SAFETY: by the caller's promise.
-    let quotas = unsafe { values(options.quotas, options.quota_count, "the quotas") }?;
-    let quotas = quotas.iter().map(|quota| {
+    for quota in unsafe { values(options.quotas, options.quota_count, "the quotas") }? {
         // SAFETY: by the caller's promise.
-        unsafe { quota_of(quota) }
-    });
-    let (high, low) = (options.high_watermark_per_mille, options.low_watermark_per_mille);
-    let chosen = TransferOptions {
-        pool: PoolOptions {
-            watermarks: Watermarks::of_chosen(
-                (high != 0).then_some(high),
-                (low != 0).then_some(low),
-            )
-            .map_err(Failure::bad_argument)?,
-            quotas: quotas.collect::<Result<_, _>>()?,
-        },
-        copy_threads: or_default(options.copy_threads, default.copy_threads),
-        fetch_threads: or_default(options.fetch_threads, default.fetch_threads),
-        queue_depth: or_default(options.queue_depth, default.queue_depth),
-        publishes_by_layers: false,
-    };
+        let (namespace, quota) = unsafe { quota_of(quota) }?;
+        pool = pool.with_quota(namespace, quota);
+    }
+    chosen = chosen.with_pool(pool);
+    if options.copy_threads != 0 {
+        chosen = chosen.with_copy_threads(options.copy_threads as usize);
+    }
+    if options.fetch_threads != 0 {
+        chosen = chosen.with_fetch_threads(options.fetch_threads as usize);
+    }
+    if options.queue_depth != 0 {
+        chosen = chosen.with_queue_depth(options.queue_depth as usize);
+    }
     chosen.check().map_err(Failure::bad_argument)?;
     Ok(chosen)
 }
@@ -98,15 +93,15 @@ pub(super) unsafe fn options_at(
 unsafe fn quota_of(quota: &RacklineQuota) -> Result<(Namespace, Quota), Failure> {
     // SAFETY: by the caller's promise.
     let namespace = unsafe { namespace_at(quota.tenant, quota.salt, quota.salt_bytes) }?;
-    match (quota.bytes, quota.per_mille) {
+    match (quota.bytes, quota.percent) {
         // One that is not filled in would have all of the tenant's blocks evicted first.
         (0, 0) => Err(Failure::bad_argument(
-            "a quota has neither bytes nor thousandths: set bytes, or per_mille, to at least 1",
+            "a quota has neither bytes nor percent: set bytes, or percent, to at least 1",
         )),
         (bytes, 0) => Ok((namespace, Quota::Bytes(bytes))),
-        (0, per_mille) => Ok((namespace, Quota::PerMille(per_mille))),
-        (bytes, per_mille) => Err(Failure::bad_argument(format!(
-            "a quota of {bytes} bytes and of {per_mille} thousandths: set one, and the other to 0"
+        (0, percent) => Ok((namespace, Quota::Percent(percent))),
+        (bytes, percent) => Err(Failure::bad_argument(format!(
+            "a quota of {bytes} bytes and of {percent} percent: set one, and the other to 0"
         ))),
     }
 }
@@ -137,14 +132,15 @@ mod tests {
 
     use super::*;
 
-    /// The library keeps its name, so programs that were compiled before go on with it.
+    /// Fields stay where they were. Watermarks and shares are percent, and were thousandths before
+    /// the first release.
     #[test]
     fn options_are_where_programs_have_them_that_know_no_threads_for_fetches() {
         assert_eq!(size_of::<RacklinePoolOptions>(), 32);
         assert_eq!(offset_of!(RacklinePoolOptions, copy_threads), 0);
         assert_eq!(offset_of!(RacklinePoolOptions, queue_depth), 4);
-        assert_eq!(offset_of!(RacklinePoolOptions, high_watermark_per_mille), 8);
-        assert_eq!(offset_of!(RacklinePoolOptions, low_watermark_per_mille), 10);
+        assert_eq!(offset_of!(RacklinePoolOptions, high_watermark_percent), 8);
+        assert_eq!(offset_of!(RacklinePoolOptions, low_watermark_percent), 10);
         assert_eq!(offset_of!(RacklinePoolOptions, quotas), 16);
         assert_eq!(offset_of!(RacklinePoolOptions, quota_count), 24);
     }

@@ -4,12 +4,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use connector::transfer::Completion;
 use cxl_shm::clock::{Clock as _, SystemClock};
+use rackline::Completion;
 
 use super::error::{Failure, RacklineError};
 
-/// A wait that takes as long as it takes, in milliseconds.
+/// A wait without a limit, in milliseconds.
 pub const RACKLINE_FOREVER_MS: u64 = u64::MAX;
 
 /// A result that is taken once, by whichever thread; any number may wait, and none of them keeps
@@ -20,8 +20,8 @@ pub(super) struct Pending<T> {
     bell: Arc<Bell>,
 }
 
-/// Rings when there is something new about a transfer. Apart from the completion, whose lock is held
-/// while it is polled, and which may ring there and then.
+/// Rings when there is something new about a transfer. Apart from the completion, whose lock is
+/// held while it is polled, and which may ring there and then.
 #[derive(Default)]
 struct Bell {
     rings: Mutex<u64>,
@@ -42,7 +42,7 @@ impl Bell {
     fn wait(&self, heard: u64, timeout: Option<Duration>) {
         let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         let silent = |rings: &mut u64| *rings == heard;
-        // Poisoned or not, who waits looks again.
+        // Poisoned or not, the waiting thread looks again.
         match timeout {
             None => drop(self.rung.wait_while(rings, silent)),
             Some(timeout) => drop(self.rung.wait_timeout_while(rings, timeout, silent)),
@@ -61,7 +61,8 @@ impl<T> Pending<T> {
         Self { completion: Mutex::new(Some(completion)), bell: Arc::default() }
     }
 
-    /// The result, when it comes within `timeout_ms`; [`RACKLINE_FOREVER_MS`] has no end, 0 only looks.
+    /// The result, when it comes within `timeout_ms`; [`RACKLINE_FOREVER_MS`] has no end, 0 only
+    /// looks.
     pub(super) fn wait(&self, timeout_ms: u64) -> Result<T, Failure> {
         const UNDER_WAY: Failure =
             Failure::usual(RacklineError::UnderWay, c"the transfer is still under way");
@@ -95,8 +96,8 @@ impl<T> Pending<T> {
         cancelled.is_some()
     }
 
-    /// Cancels the transfer, or waits until it is done; drops its result. After return what was lent
-    /// to it is not touched any more.
+    /// Cancels the transfer, or waits until it is done; drops its result. After return what was
+    /// lent to it is not touched any more.
     pub(super) fn finish(&self) {
         if !self.cancel() {
             // Without a result it is over, too.
@@ -108,8 +109,8 @@ impl<T> Pending<T> {
     fn advance(&self) -> Option<Result<T, Failure>> {
         const NO_RESULT: Failure = Failure::usual(
             RacklineError::NoResult,
-            c"the transfer has no result: it was taken already, the transfer was cancelled, or its \
-              thread panicked",
+            c"the transfer has no result: the result was already taken, the transfer was \
+              cancelled, or its thread panicked",
         );
         let mut place = self.completion.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(completion) = place.as_mut() else { return Some(Err(NO_RESULT)) };
@@ -118,8 +119,8 @@ impl<T> Pending<T> {
         let Poll::Ready(result) = polled else { return None };
         *place = None;
         drop(place);
-        // Others may wait for what is taken here, and one that is done in the moment in which a waker
-        // takes the place of another wakes nobody.
+        // Others may wait for what is taken here, and one that is done in the moment in which a
+        // waker takes the place of another wakes nobody.
         self.bell.ring();
         Some(result.map_err(|_| NO_RESULT))
     }

@@ -5,8 +5,7 @@ use std::ffi::c_char;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use connector::transfer::Transfers;
-use cxl_shm::member::LossCause;
+use rackline::{AsyncPool, LossCause};
 
 use super::arguments::{place, places, text};
 use super::error::{Failure, RacklineError, c_text, code};
@@ -22,22 +21,22 @@ pub struct RacklinePool {
     pub handle: u64,
 }
 
-impl Opened for Transfers {
+impl Opened for AsyncPool {
     const KIND: &'static str = "a pool";
 }
 
-/// Attaches this process to the pool in the memory at `region` (a devdax device or a file) as one of
-/// node `node`, and starts its threads. Every host of the rack has a node number of its own, from 0,
-/// and its processes share it; a single host is node 0. Without `options` (null) all have their
-/// defaults.
+/// Attaches this process to the pool in the memory at `region` (a devdax device or a file) as one
+/// of node `node`, and starts its threads. Every host of the rack has a node number of its own,
+/// from 0, and its processes share it; a single host is node 0. Without `options` (null) all have
+/// their defaults.
 ///
 /// Attach once a process, for all its threads.
 ///
 /// # Safety
-/// `region` is null or points to a text that ends with a NUL; `options` is null or points to options,
-/// whose quotas are null or as many as they say, each with a tenant that is null or ends with a NUL, and
-/// a salt that is null or has its length; `pool` is null or points to a handle that nobody else uses
-/// during the call.
+/// `region` is null or points to a text that ends with a NUL; `options` is null or points to
+/// options, whose quotas are null or as many as they say, each with a tenant that is null or ends
+/// with a NUL, and a salt that is null or has its length; `pool` is null or points to a handle that
+/// nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_pool_attach(
@@ -55,22 +54,22 @@ pub unsafe extern "C" fn rackline_pool_attach(
         // SAFETY: by the caller's promise.
         let options = unsafe { options_at(options) }?;
         log::start();
-        let transfers = Transfers::attach(Path::new(region), node, options);
-        let transfers = transfers.map_err(|error| Failure::new(RacklineError::Pool, error))?;
-        pool.write(RacklinePool { handle: handles::open(transfers) });
+        let attached = AsyncPool::attach(Path::new(region), node, &options);
+        let attached = attached.map_err(|error| Failure::new(RacklineError::Pool, error))?;
+        pool.write(RacklinePool { handle: handles::open(attached) });
         Ok(())
     })
 }
 
-/// Takes no more work, waits for what was taken up, leaves the pool, and frees its handle. Sessions
-/// and transfers that remain are still to be freed; sessions are refused everything
-/// (`RACKLINE_ERROR_CLOSED`). A pool that is zero is ignored.
+/// Accepts no more work, waits for accepted work, leaves the pool, and frees its handle. Remaining
+/// sessions and transfers are still to be freed; every call of such a session returns
+/// `RACKLINE_ERROR_CLOSED`. A pool that is zero is ignored.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_pool_close(pool: RacklinePool) -> RacklineError {
     code(|| {
         if pool.handle != 0 {
-            handles::close::<Transfers>(pool.handle)?.close();
+            handles::close::<AsyncPool>(pool.handle)?.close();
         }
         Ok(())
     })
@@ -79,22 +78,22 @@ pub extern "C" fn rackline_pool_close(pool: RacklinePool) -> RacklineError {
 /// The node that this process belongs to.
 ///
 /// # Safety
-/// `node` is null or points to a number that nobody else uses during the call.
+/// `node` is null or points to a number that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_pool_node(pool: RacklinePool, node: *mut u16) -> RacklineError {
     code(|| {
         // SAFETY: by the caller's promise.
         let node = unsafe { place(node, "the place for the node") }?;
-        node.write(handles::get::<Transfers>(pool.handle)?.node().0);
+        node.write(handles::get::<AsyncPool>(pool.handle)?.node().0);
         Ok(())
     })
 }
 
-/// Counters of this process since it attached, by their names; misses as `misses.evicted`, say, and why
-/// it does not take part any more as 1 of `membership_lost.declared_dead`, say.
+/// Counters of this process since it attached, by their names; misses as `misses.evicted`, say, and
+/// why it does not take part any more as 1 of `membership_lost.declared_dead`, say.
 fn counters(pool: RacklinePool) -> Result<Vec<(String, u64)>, Failure> {
-    let metrics = handles::get::<Transfers>(pool.handle)?.metrics();
+    let metrics = handles::get::<AsyncPool>(pool.handle)?.metrics();
     let counters = metrics.counters().into_iter().map(|(name, value)| (name.to_owned(), value));
     let misses = metrics.all_misses();
     let misses = misses.map(|(reason, count)| (format!("misses.{}", reason.label()), count));
@@ -106,12 +105,12 @@ fn counters(pool: RacklinePool) -> Result<Vec<(String, u64)>, Failure> {
 }
 
 /// The counter `name` of this process since it attached: `"lookup_hits"`, say, or
-/// `"misses.evicted"`. `rackline_pool_metrics` lists them all. `"membership_lost"` is 1 once this process
-/// does not take part in the pool any more, and every call fails (`RACKLINE_ERROR_MEMBERSHIP_LOST`).
+/// `"misses.evicted"`. `rackline_pool_metrics` lists them all. `"membership_lost"` is 1 once this
+/// process has lost its membership, and every call fails (`RACKLINE_ERROR_MEMBERSHIP_LOST`).
 ///
 /// # Safety
 /// `name` is null or points to a text that ends with a NUL; `value` is null or points to a number
-/// that nobody else uses during the call.
+/// that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_pool_metric(
@@ -137,12 +136,13 @@ pub unsafe extern "C" fn rackline_pool_metric(
 
 /// All counters of this process since it attached, as a text: a line each, with name and value
 /// (`lookup_hits 17`). The length of the text with its final NUL is written to `bytes`; the text to
-/// `text`, when the `capacity` bytes there are enough for it, else it is an error and nothing but the
-/// length is written. With a capacity of 0 the text may be null, and only the length is asked for.
+/// `text`, when the `capacity` bytes there are enough for it, else it is an error and nothing but
+/// the length is written. With a capacity of 0 the text may be null, and only the length is asked
+/// for.
 ///
 /// # Safety
 /// `text` is null or points to `capacity` bytes, and `bytes` is null or points to a number, that
-/// nobody else uses during the call.
+/// nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_pool_metrics(

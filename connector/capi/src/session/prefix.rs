@@ -3,8 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use connector::session::HoldReport;
-use kv_cache::MatchedBlock;
+use rackline::{HoldReport, MatchedBlock};
 
 use super::arguments::{place, places, values};
 use super::error::{Failure, RacklineError, code};
@@ -18,8 +17,8 @@ pub struct RacklinePrefix {
     pub handle: u64,
 }
 
-/// A block that was found, for any process of the rack: it may fetch the block, or hold it. Any bytes
-/// will do: what they name is checked, and a block that is not there any more is a miss.
+/// Names a block that was found. Any process of the rack may fetch or hold the block by it. Wrong
+/// bytes do no harm: the named block is checked, and a block that is gone is a miss.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklineBlockHandle {
@@ -72,7 +71,7 @@ pub(super) unsafe fn blocks_at(
 /// How many blocks a prefix has.
 ///
 /// # Safety
-/// `blocks` is null or points to a number that nobody else uses during the call.
+/// `blocks` is null or points to a number that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_prefix_blocks(
@@ -87,11 +86,11 @@ pub unsafe extern "C" fn rackline_prefix_blocks(
     })
 }
 
-/// Handles of `count` blocks of a prefix, from number `first` on, by which any process of the rack can
-/// fetch them.
+/// Handles of `count` blocks of a prefix, from number `first` on, by which any process of the rack
+/// can fetch them.
 ///
 /// # Safety
-/// `handles` is null or points to room for `count` handles that nobody else uses during the call.
+/// `handles` is null or points to room for `count` handles that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_prefix_handles(
@@ -115,7 +114,7 @@ pub unsafe extern "C" fn rackline_prefix_handles(
 /// Whether the blocks of a prefix are held by it.
 ///
 /// # Safety
-/// `held` is null or points to a value that nobody else uses during the call.
+/// `held` is null or points to a value that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_prefix_held(
@@ -132,8 +131,8 @@ pub unsafe extern "C" fn rackline_prefix_held(
     })
 }
 
-/// Lets the blocks of a prefix go: the pool may evict them again. They can still be fetched as long
-/// as they are there.
+/// Releases the blocks of a prefix: the pool may evict them again. They can still be fetched as
+/// long as they are there.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_prefix_release(prefix: RacklinePrefix) -> RacklineError {
@@ -145,7 +144,7 @@ pub extern "C" fn rackline_prefix_release(prefix: RacklinePrefix) -> RacklineErr
     })
 }
 
-/// Frees a prefix, and lets its blocks go. One that is zero is ignored.
+/// Frees a prefix, and releases its blocks. A prefix that is zero is ignored.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_prefix_free(prefix: RacklinePrefix) -> RacklineError {

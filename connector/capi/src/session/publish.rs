@@ -3,15 +3,15 @@
 
 use std::ffi::c_void;
 
-use connector::session::PublishOutcome;
-use connector::transfer::{NewBlock, Published, TransferSession};
+use rackline::memory::MemoryOf;
+use rackline::{AsyncSession, NewBlock, PublishOutcome, Published};
 
 use super::arguments::{place, places};
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
 use super::gpu::{GpuStream, RacklineGpu};
 use super::handles::{self, Opened};
 use super::hashes::{RacklineBlockHash, hashes_at};
-use super::lent::{LentSource, MemoryOf, RacklineSource, sources_at};
+use super::lent::{LentSource, RacklineSource, sources_at};
 use super::opening::RacklineSession;
 use super::pending::Pending;
 use super::reason::RacklineOutcome;
@@ -24,8 +24,8 @@ pub struct RacklinePublish {
     pub handle: u64,
 }
 
-/// How many blocks of a publish are in the pool. When some are missing `rackline_error_message` says
-/// why the first of them is.
+/// How many blocks of a publish are in the pool. When some are missing `rackline_error_message`
+/// says why the first of them is.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklinePublishResult {
@@ -70,16 +70,15 @@ impl Blocks {
             return Err(Failure::bad_argument("a prompt of more than 4 billion blocks"));
         }
         let lending = handles::lending()?;
-        // SAFETY: by the caller's promise. Until the publish is over: its completion comes after the
-        // blocks were used for the last time.
+        // SAFETY: by the caller's promise. Until the publish is over: its completion comes after
+        // the blocks were used for the last time.
         let sources = unsafe { sources_at(parts, count, parts_a_block, block_bytes, of, lending) }?;
-        let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
-        Ok((first_depth..).zip(hashes).zip(sources).map(block).collect())
+        Ok(NewBlock::chain(first_depth, hashes, sources))
     }
 }
 
-/// Starts a publish on the session, whose handle it writes to `publish`; from the GPU of `stream`, if
-/// there is one.
+/// Starts a publish on the session, whose handle it writes to `publish`; from the GPU of `stream`,
+/// if there is one.
 ///
 /// # Safety
 /// As [`rackline_publish`], or [`rackline_publish_from_gpu`].
@@ -93,8 +92,8 @@ unsafe fn start(
         // SAFETY: by the caller's promise.
         let publish = unsafe { place(publish, "the place for the publish") }?;
         publish.write(RacklinePublish { handle: 0 });
-        let session = handles::get::<TransferSession>(session.handle)?;
-        let (count, block_bytes) = (blocks.count, session.options().block_bytes);
+        let session = handles::get::<AsyncSession>(session.handle)?;
+        let (count, block_bytes) = (blocks.count, session.options().block_bytes());
         let submitted = match stream {
             None => {
                 // SAFETY: by the caller's promise.
@@ -106,7 +105,7 @@ unsafe fn start(
                 let (gpu, stream) = unsafe { stream.found() }?;
                 // SAFETY: by the caller's promise.
                 let blocks = unsafe { blocks.lent(block_bytes, MemoryOf::Gpu) }?;
-                session.publish_from_gpu(gpu, stream, blocks)?
+                session.on_gpu(gpu, stream)?.publish(blocks)?
             }
         };
         let opened = handles::open(Publish { blocks: count, pending: Pending::new(submitted) });
@@ -117,17 +116,17 @@ unsafe fn start(
 
 /// Publishes `count` blocks that follow one another in a prompt, the first of them behind
 /// `first_depth` others. Block `b` has the hash `hashes[b]`, and its bytes are those of the
-/// `parts_a_block` parts from `parts[b * parts_a_block]` on, gathered in this order; together they are
-/// as long as a block of the session. Blocks that are in the pool are not copied; blocks that cannot
-/// be published do not stop the others.
+/// `parts_a_block` parts from `parts[b * parts_a_block]` on, gathered in this order; together they
+/// are as long as a block of the session. Blocks that are in the pool are not copied; blocks that
+/// cannot be published do not stop the others.
 ///
-/// Does not wait: `rackline_publish_wait` has the result. The arrays are not needed after return; the
-/// memory of the parts is lent until the publish is over.
+/// Does not wait: `rackline_publish_wait` has the result. The arrays are not needed after return;
+/// the memory of the parts is lent until the publish is over.
 ///
 /// # Safety
-/// `hashes` is null or points to `count` hashes, `parts` is null or points to `count * parts_a_block`
-/// parts. The memory of the parts exists, and nobody writes it, until the publish is over. `publish`
-/// is null or points to a handle that nobody else uses during the call.
+/// `hashes` is null or points to `count` hashes, `parts` is null or points to
+/// `count * parts_a_block` parts. The memory of the parts exists, and nothing writes it, until the
+/// publish is over. `publish` is null or points to a handle that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_publish(
@@ -144,14 +143,14 @@ pub unsafe extern "C" fn rackline_publish(
     unsafe { start(session, None, blocks, publish) }
 }
 
-/// As `rackline_publish`, of blocks in the memory of `gpu`, whose copy engines copy them. They are
-/// published as `stream` leaves them with what it was given before this call: a `CUstream` or
-/// `cudaStream_t` of the GPU's primary context, or one of CUDA's own (0 or 1 the default stream, 2 that of
-/// the calling thread). The call records how far the stream is, and does not wait for it.
+/// As `rackline_publish`, of blocks in the memory of `gpu`, whose copy engines copy them. The copy
+/// is ordered after the work that `stream` had before this call: a `CUstream` or `cudaStream_t` of
+/// the GPU's primary context, or one of CUDA's own (0 or 1 the default stream, 2 that of the
+/// calling thread). The call records the position of the stream, and does not wait for it.
 ///
 /// # Safety
-/// As `rackline_publish`, with parts in the memory of the GPU, which what the stream was given before may
-/// write still. The stream exists during the call.
+/// As `rackline_publish`, with parts in the memory of the GPU, which earlier work of the stream may
+/// still write. The stream exists during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_publish_from_gpu(
@@ -171,15 +170,16 @@ pub unsafe extern "C" fn rackline_publish_from_gpu(
 }
 
 /// The result of a publish, when it comes within `timeout_ms` milliseconds: 0 only looks, and
-/// `RACKLINE_FOREVER_MS` waits as long as it takes. Without one `RACKLINE_ERROR_UNDER_WAY`; after
-/// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the publish is over. The result is had once.
+/// `RACKLINE_FOREVER_MS` waits without a limit. Without a result `RACKLINE_ERROR_UNDER_WAY`; after
+/// `RACKLINE_ERROR_OK` and `RACKLINE_ERROR_NO_RESULT` the publish is over. The result can be taken
+/// once.
 ///
-/// What became of each block is written to `outcomes`, of which there is room for `capacity`, at least
-/// as many as blocks; null, with a capacity of 0, when it does not matter.
+/// The outcome of each block is written to `outcomes`, which has room for `capacity` of them, at
+/// least as many as blocks. It may be null, with a capacity of 0.
 ///
 /// # Safety
 /// `result` is null or points to a result, and `outcomes` is null or points to room for `capacity`
-/// outcomes, that nobody else uses during the call.
+/// outcomes, that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_publish_wait(
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn rackline_publish_wait(
         for (place, outcome) in places.iter_mut().zip(report.outcomes()) {
             place.write(outcome.into());
         }
-        if let Some(message) = report.outcomes().iter().find_map(why_missing) {
+        if let Some(message) = report.outcomes().iter().find_map(PublishOutcome::why_missing) {
             keep_message(c_text(&message).into());
         }
         let published = report.published();
@@ -217,21 +217,10 @@ pub unsafe extern "C" fn rackline_publish_wait(
     })
 }
 
-fn why_missing(outcome: &PublishOutcome) -> Option<String> {
-    match outcome {
-        PublishOutcome::Published | PublishOutcome::AlreadyThere => None,
-        PublishOutcome::Refused(refusal) => Some(refusal.to_string()),
-        PublishOutcome::Failed(failure) => Some(failure.to_string()),
-        PublishOutcome::TakenAway => {
-            Some("other processes of this host believed this one dead".to_owned())
-        }
-    }
-}
-
-/// `rackline_publish_wait` that only looks, and does not say what became of each block.
+/// `rackline_publish_wait` that only looks, without the outcomes of blocks.
 ///
 /// # Safety
-/// `result` is null or points to a result that nobody else uses during the call.
+/// `result` is null or points to a result that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_publish_poll(
@@ -242,11 +231,11 @@ pub unsafe extern "C" fn rackline_publish_poll(
     unsafe { rackline_publish_wait(publish, 0, result, std::ptr::null_mut(), 0) }
 }
 
-/// Revokes a publish if nothing of it was begun, and says so in `cancelled`: then it is over, and has
-/// no result. Else it goes on as if nothing had happened.
+/// Revokes a publish that has not begun, and says so in `cancelled`: then it is over, and has no
+/// result. Otherwise the publish continues unchanged.
 ///
 /// # Safety
-/// `cancelled` is null or points to a value that nobody else uses during the call.
+/// `cancelled` is null or points to a value that nothing else uses during the call.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_publish_cancel(
@@ -261,8 +250,8 @@ pub unsafe extern "C" fn rackline_publish_cancel(
     })
 }
 
-/// Frees a publish. After return it is over: it is cancelled, or waited for when it was begun. One
-/// that is zero is ignored.
+/// Frees a publish. After return it is over: it was cancelled, or this call waited for it. A
+/// publish that is zero is ignored.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_publish_free(publish: RacklinePublish) -> RacklineError {

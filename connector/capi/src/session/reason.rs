@@ -3,8 +3,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use connector::session::{FetchStop, PublishOutcome};
-use kv_cache::{HoldError, Miss, Refusal};
+use rackline::{FetchStop, HoldError, PublishOutcome};
 
 /// Why a prefix was not fetched, or held, to its end. Always harmless: the engine computes the rest
 /// itself.
@@ -19,7 +18,7 @@ pub enum RacklineReason {
     Evicted = 2,
     /// The block is still being written, or just being removed.
     NotReady = 3,
-    /// The block's owner is dead, and the block not in the pool.
+    /// The block's owner is dead, and the block is not in the pool.
     OwnerDead = 4,
     /// The block is on a drive of its owner.
     Spilled = 5,
@@ -95,43 +94,25 @@ impl RacklineReason {
     }
 }
 
-impl From<Miss> for RacklineReason {
-    fn from(miss: Miss) -> Self {
-        match miss {
-            Miss::Absent => Self::Absent,
-            Miss::Evicted => Self::Evicted,
-            Miss::NotReady => Self::NotReady,
-            Miss::OwnerDead => Self::OwnerDead,
-            Miss::Spilled => Self::Spilled,
-            Miss::Quarantined => Self::Quarantined,
-            Miss::StaleGeneration => Self::StaleGeneration,
-            Miss::WrongKey => Self::WrongKey,
-            Miss::WrongModel => Self::WrongModel,
-            Miss::WrongLength => Self::WrongLength,
-            Miss::Torn => Self::Torn,
-            Miss::Malformed => Self::Malformed,
-            Miss::Changed => Self::Changed,
-            Miss::Checksum => Self::Checksum,
-        }
+impl RacklineReason {
+    /// The reason with this label. Tests see to it that there is one for every label of the
+    /// library.
+    fn labelled(label: &str) -> Self {
+        let known =
+            Self::ALL.into_iter().find(|known| known.label().to_bytes() == label.as_bytes());
+        known.expect("every label of a missing block is in the header")
     }
 }
 
 impl From<&FetchStop> for RacklineReason {
     fn from(stop: &FetchStop) -> Self {
-        match stop {
-            FetchStop::Miss(miss) => (*miss).into(),
-            FetchStop::Failed(_) => Self::Copy,
-        }
+        Self::labelled(stop.label())
     }
 }
 
 impl From<&HoldError> for RacklineReason {
     fn from(error: &HoldError) -> Self {
-        match error {
-            HoldError::Miss(miss) => (*miss).into(),
-            HoldError::TooMany { .. } => Self::TooManyHeld,
-            HoldError::MembershipLost(_) => Self::DeclaredDead,
-        }
+        Self::labelled(error.label())
     }
 }
 
@@ -147,7 +128,7 @@ pub enum RacklineOutcome {
     WrongLength = 2,
     /// The descriptors of this node are used up.
     SegmentFull = 3,
-    /// No memory is free, and no more was to be had from the region.
+    /// No memory is free, and no more was available from the region.
     NoChunk = 4,
     /// This node was declared dead: nothing of it may be written any more.
     DeclaredDead = 5,
@@ -189,22 +170,14 @@ impl RacklineOutcome {
 
 impl From<&PublishOutcome> for RacklineOutcome {
     fn from(outcome: &PublishOutcome) -> Self {
-        match outcome {
-            PublishOutcome::Published => Self::Published,
-            PublishOutcome::AlreadyThere => Self::AlreadyThere,
-            PublishOutcome::Refused(Refusal::Length { .. }) => Self::WrongLength,
-            PublishOutcome::Refused(Refusal::SegmentFull { .. }) => Self::SegmentFull,
-            PublishOutcome::Refused(Refusal::NoChunk(_)) => Self::NoChunk,
-            PublishOutcome::Refused(Refusal::MembershipLost(_)) => Self::DeclaredDead,
-            PublishOutcome::Refused(Refusal::Outrun) => Self::Outrun,
-            PublishOutcome::Failed(_) => Self::Copy,
-            PublishOutcome::TakenAway => Self::TakenAway,
-        }
+        let label = outcome.label().as_bytes();
+        let known = Self::ALL.into_iter().find(|known| known.label().to_bytes() == label);
+        known.expect("every label of a published block is in the header")
     }
 }
 
-/// A short name of a reason, as the counters of `rackline_pool_metrics` have it: `"evicted"`, say. A
-/// text that stays valid; for a number that is no reason `"unknown"`.
+/// A short name of a reason, as the counters of `rackline_pool_metrics` have it: `"evicted"`, say.
+/// The text stays valid. For a number that is not a reason it is `"unknown"`.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_reason_label(reason: i32) -> *const c_char {
@@ -212,8 +185,8 @@ pub extern "C" fn rackline_reason_label(reason: i32) -> *const c_char {
     known.map_or(c"unknown", RacklineReason::label).as_ptr()
 }
 
-/// A short name of what became of a block: `"already_there"`, say. A text that stays valid; for a
-/// number that is no outcome `"unknown"`.
+/// A short name of an outcome of a block: `"already_there"`, for example. The text stays valid. For
+/// a number that is not an outcome it is `"unknown"`.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_outcome_label(outcome: i32) -> *const c_char {
@@ -223,12 +196,45 @@ pub extern "C" fn rackline_outcome_label(outcome: i32) -> *const c_char {
 
 #[cfg(test)]
 mod tests {
+    use cxl_shm::chunk::AllocateError;
+    use cxl_shm::units::Extent;
+    use rackline::dma::DmaError;
+    use rackline::{LossCause, MembershipLost, Miss, NodeId, Refusal};
+
     use super::*;
 
     #[test]
-    fn misses_have_the_labels_of_their_counters() {
+    fn every_label_of_the_library_is_in_the_header() {
         for miss in Miss::ALL {
-            assert_eq!(RacklineReason::from(miss).label().to_str().unwrap(), miss.label());
+            let reason = RacklineReason::from(&FetchStop::Miss(miss));
+            assert_eq!(reason.label().to_str().unwrap(), miss.label());
+            assert_eq!(RacklineReason::from(&HoldError::Miss(miss)), reason);
+        }
+        let reason = "not on this machine".to_owned();
+        let failed = DmaError::Device { payload: Extent::new(0, 64).unwrap(), reason };
+        let lost = MembershipLost { node: NodeId(1), cause: LossCause::DeclaredDead };
+        let stop = FetchStop::Failed(failed.clone());
+        assert_eq!(RacklineReason::from(&stop), RacklineReason::Copy);
+        for (error, expected) in [
+            (HoldError::TooMany { most: 1 }, RacklineReason::TooManyHeld),
+            (HoldError::MembershipLost(lost), RacklineReason::DeclaredDead),
+        ] {
+            assert_eq!(RacklineReason::from(&error), expected);
+        }
+        let exhausted = AllocateError::Exhausted { chunks: 1, chunk_bytes: 1, own: 1 };
+        let refused = PublishOutcome::Refused;
+        for (outcome, expected) in [
+            (PublishOutcome::Published, RacklineOutcome::Published),
+            (PublishOutcome::AlreadyThere, RacklineOutcome::AlreadyThere),
+            (refused(Refusal::Length { bytes: 0, most_bytes: 1 }), RacklineOutcome::WrongLength),
+            (refused(Refusal::SegmentFull { blocks: 1, slots: 1 }), RacklineOutcome::SegmentFull),
+            (refused(Refusal::NoChunk(exhausted)), RacklineOutcome::NoChunk),
+            (refused(Refusal::MembershipLost(lost)), RacklineOutcome::DeclaredDead),
+            (refused(Refusal::Outrun), RacklineOutcome::Outrun),
+            (PublishOutcome::Failed(failed), RacklineOutcome::Copy),
+            (PublishOutcome::TakenAway, RacklineOutcome::TakenAway),
+        ] {
+            assert_eq!(RacklineOutcome::from(&outcome), expected);
         }
     }
 

@@ -6,13 +6,13 @@ use std::process::Command;
 
 use crate::program::compile_linked;
 
-/// The program `source`, compiled into `folder` with the stand-in for the driver, which it has also on a
-/// machine with a real one.
+/// The program `source`, compiled into `folder` with the stand-in for the driver, which it has also
+/// on a machine with a real one.
 pub(crate) fn compile_with_driver(source: &Path, folder: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let driver = folder.join("libcuda.so");
     let built = Command::new("cc")
-        // Who asks for the driver by this name later in the process gets what is loaded already.
+        // A later load of the driver by this name gets the library that is loaded already.
         .args(["-shared", "-fPIC", "-O1", "-pthread", "-Wl,-soname,libcuda.so", "-o"])
         .arg(&driver)
         .arg(root.join("../gpu-check/tests/fake_cuda.c"))

@@ -30,16 +30,17 @@ static CAN_SANITIZE: LazyLock<bool> = LazyLock::new(|| {
     can
 });
 
-/// Says what was not tried, past the harness of the tests, which keeps what a test that passes says.
+/// Says what was not tried, past the harness of the tests, which keeps what a test that passes
+/// says.
 pub(crate) fn warn(what: &str) {
     let _ = std::io::stderr().write_all(format!("!!! {what}\n").as_bytes());
 }
 
-/// The program `source`, compiled into `folder` with the headers, the library that was built, and the
-/// sanitizers where there are some. A path that is not absolute is one of `tests/programs`.
+/// The program `source`, compiled into `folder` with the headers, the library that was built, and
+/// the sanitizers where there are some. A path that is not absolute is one of `tests/programs`.
 ///
-/// One that forks is compiled without: that of addresses has locks in its allocator, which a child may
-/// find closed for good.
+/// One that forks is compiled without: that of addresses has locks in its allocator, which a child
+/// may find closed for good.
 pub(crate) fn compile(source: &Path, folder: &Path) -> PathBuf {
     compile_linked(source, folder, &[])
 }

@@ -72,13 +72,13 @@ static const char *a_text(void) {
 }
 
 static void attach(void) {
-    RacklineQuota quotas[2] = {{.tenant = a_text(), .bytes = roll(3) * 5000, .per_mille = roll(2000) * roll(2)},
+    RacklineQuota quotas[2] = {{.tenant = a_text(), .bytes = roll(3) * 5000, .percent = roll(200) * roll(2)},
                                {.tenant = a_text(), .salt = MAYBE(memory), .salt_bytes = roll(9)}};
     RacklinePoolOptions options = {.copy_threads = roll(2) * roll(70),
                                    .fetch_threads = roll(2) * roll(70),
                                    .queue_depth = roll(2) * roll(9),
-                                   .high_watermark_per_mille = roll(2) * roll(1100),
-                                   .low_watermark_per_mille = roll(2) * roll(1100),
+                                   .high_watermark_percent = roll(2) * roll(110),
+                                   .low_watermark_percent = roll(2) * roll(110),
                                    .quotas = MAYBE(quotas),
                                    .quota_count = roll(3)};
     RacklinePool pool = {0};

@@ -85,7 +85,7 @@ static void of_an_attached_process(uint16_t child_node, void (*before_fork)(void
         _exit(0);
     }
     must_end_well(child);
-    /* The parent goes on. */
+    /* The parent continues. */
     RacklineLookupResult found;
     MUST(rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
     CHECK(found.blocks == 1);

@@ -86,7 +86,7 @@ int main(int argc, char **argv) {
     CHECK(child > 0 && waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 
-    /* The parent goes on. */
+    /* The parent continues. */
     RacklineFetchResult fetched;
     MUST(rackline_fetch_wait(under_way, RACKLINE_FOREVER_MS, &fetched));
     CHECK(fetched.valid_blocks == 1);

@@ -187,7 +187,7 @@ static void at_once(void) {
                                    {(void *)(second_memory + 1), BLOCK_BYTES}};
     EXPECT(BAD_ARGUMENT,
            rackline_fetch_into_gpu(session, gpu, stream, prefix, 0, 2, over, 1, &refused));
-    CHECK(said("one over the other"));
+    CHECK(said("overlap"));
     MUST(rackline_prefix_free(prefix));
 }
 
@@ -220,7 +220,7 @@ static void refused(const char *region) {
     const CUstream default_streams[] = {NULL, CU_STREAM_LEGACY};
     for (size_t i = 0; i < 2; i++) {
         EXPECT(GPU, try_publish(default_streams[i], first_memory, 1, 0, &publish));
-        CHECK(publish.handle == 0 && said("is the default stream beside one that is"));
+        CHECK(publish.handle == 0 && said("is the default stream during such a capture"));
     }
     MUST(try_fetch(stream, first_memory, prefix, 0, 1, &fetch));
     CHECK(end_fetch(fetch).valid_blocks == 1);

@@ -113,7 +113,7 @@ static void wrong_fetches(RacklineSession session) {
     RacklineDestination over[2] = {{memory, BLOCK_BYTES}, {memory + BLOCK_BYTES - 1, BLOCK_BYTES}};
     RacklineFetch fetch;
     EXPECT(BAD_ARGUMENT, rackline_fetch(session, found.prefix, 0, 2, over, 1, &fetch));
-    CHECK(said("one over the other"));
+    CHECK(said("overlap"));
     EXPECT(BAD_ARGUMENT, rackline_fetch(session, found.prefix, 1, 2, apart, 1, &fetch));
     EXPECT(BAD_ARGUMENT, rackline_fetch(session, found.prefix, SIZE_MAX, 2, apart, 1, &fetch));
     EXPECT(BAD_HANDLE, rackline_fetch(session, NO_PREFIX, 0, 2, apart, 1, &fetch));

@@ -1,4 +1,4 @@
-/* On a machine without a CUDA driver one clear error says so, and the rest goes on: run as
+/* On a machine without a CUDA driver one clear error says so, and the rest continues: run as
  *
  *     no_gpu REGION */
 #include "blocks.h"

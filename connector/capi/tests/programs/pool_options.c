@@ -23,16 +23,16 @@ static void refused(const char *region) {
     } wrong[] = {
         {{.copy_threads = 65}, {0}, "copy_threads is 65"},
         {{.queue_depth = 1048577}, {0}, "queue_depth is 1048577"},
-        {{.high_watermark_per_mille = 1001}, {0}, "watermarks of 1001 and 900"},
-        {{.low_watermark_per_mille = 960}, {0}, "watermarks of 950 and 960"},
-        {{.high_watermark_per_mille = 900}, {0}, "watermarks of 900 and 900"},
-        {{.quota_count = 1}, {0}, "neither bytes nor thousandths"},
-        {{.quota_count = 1}, {.bytes = 1, .per_mille = 1}, "set one"},
-        {{.quota_count = 1}, {.per_mille = 1001}, "per_mille 1001"},
+        {{.high_watermark_percent = 101}, {0}, "watermarks of 101 and 90"},
+        {{.low_watermark_percent = 96}, {0}, "watermarks of 95 and 96"},
+        {{.high_watermark_percent = 90}, {0}, "watermarks of 90 and 90"},
+        {{.quota_count = 1}, {0}, "neither bytes nor percent"},
+        {{.quota_count = 1}, {.bytes = 1, .percent = 1}, "set one"},
+        {{.quota_count = 1}, {.percent = 101}, "percent 101"},
         {{.quota_count = 1}, {.bytes = UINT64_MAX}, "quota 0 has 18446744073709551615 bytes"},
         {{.quota_count = 1}, {.tenant = "\xff"}, "the tenant"},
         {{.quota_count = 1}, {.salt_bytes = 1}, "the salt"},
-        {{.quota_count = 2}, {.bytes = 1}, "one already"},
+        {{.quota_count = 2}, {.bytes = 1}, "already has a quota"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         RacklinePoolOptions options = wrong[i].options;
@@ -53,7 +53,7 @@ static void refused(const char *region) {
     uint8_t salts[65];
     for (uint8_t i = 0; i < 65; i++) {
         salts[i] = i;
-        quotas[i] = (RacklineQuota){.salt = &salts[i], .salt_bytes = 1, .per_mille = 10};
+        quotas[i] = (RacklineQuota){.salt = &salts[i], .salt_bytes = 1, .percent = 10};
     }
     options.quotas = quotas;
     options.quota_count = 65;
@@ -105,8 +105,8 @@ static size_t found(RacklineSession session, uint32_t count) {
 /* Above the high watermark goes what is over its quota, though it is the younger, down to the low one. */
 static void kept(const char *region) {
     RacklineQuota quota = {.tenant = "modest", .bytes = 10 * BLOCK_BYTES};
-    RacklinePoolOptions options = {.high_watermark_per_mille = 500,
-                                   .low_watermark_per_mille = 250,
+    RacklinePoolOptions options = {.high_watermark_percent = 50,
+                                   .low_watermark_percent = 25,
                                    .quotas = &quota,
                                    .quota_count = 1};
     RacklinePool pool;

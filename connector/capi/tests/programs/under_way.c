@@ -81,7 +81,7 @@ static void *wait_for(void *argument) {
     return NULL;
 }
 
-/* Whoever waits is woken, by the end of a transfer and by its cancellation; one has the result. */
+/* Every waiting thread is woken, by the end of a transfer and by its cancellation; one has the result. */
 static int several_wait(RacklineSession session) {
     started all[TRANSFERS];
     size_t made = fill_the_queue(session, all);

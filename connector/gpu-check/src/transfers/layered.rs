@@ -1,18 +1,13 @@
-//! Layer by layer: each is published behind the work of the stream it was said to be ready with, and is
-//! there when it is said to have arrived.
+//! Layer by layer: each is published behind the work of the stream it was said to be ready with,
+//! and is there when it is said to have arrived.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use connector::dma::Layers;
-use connector::dma::cuda::{CudaError, DeviceSource};
-use connector::session::PublishOutcome;
-use connector::transfer::{
-    GpuLayerSource, GpuLayeredPublish, GpuLayeredSubmitError, GpuSubmitError, NewBlock,
-    TransferSession,
-};
 use cudarc::driver::{CudaSlice, CudaStream, sys};
+use rackline::cuda::{CudaDma, CudaError, DeviceSource, GpuError};
+use rackline::{AsyncSession, LayeredPublish, Layers, NewBlock, PublishOutcome, Source};
 
 use super::on_gpu::{InLayers, Layer};
 use super::{BLOCK_BYTES, hash, taken_up};
@@ -27,7 +22,7 @@ const FIRST_BLOCK: u32 = 400;
 
 /// The session of the check, the GPU, and the stream that computes.
 pub(super) struct Engine<'c> {
-    pub(super) session: &'c TransferSession,
+    pub(super) session: &'c AsyncSession,
     pub(super) stream: &'c Arc<CudaStream>,
     pub(super) gpu: usize,
 }
@@ -54,21 +49,21 @@ impl Engine<'_> {
     }
 
     /// A publish of blocks of the numbers of this check, and another way to their memory.
-    pub(super) fn begin(&self) -> Result<(GpuLayeredPublish<InLayers>, Vec<InLayers>)> {
+    pub(super) fn begin(&self) -> Result<(LayeredPublish<InLayers, CudaDma>, Vec<InLayers>)> {
         let block = |_| InLayers::new(self.stream, &LAYERS);
         let memory = (0..BLOCKS).map(block).collect::<Result<Vec<_>>>()?;
-        let publish = self.session.publish_from_gpu_by_layers(self.gpu, blocks(&memory), layers());
-        Ok((publish.map_err(|error| anyhow::anyhow!("{error}"))?, memory))
+        let session = self.session.on_gpu_by_layers(self.gpu)?;
+        let publish = taken_up(session.publish_by_layers(blocks(&memory), layers()))?;
+        Ok((publish, memory))
     }
 
     /// A GPU that is not open is no way to publish.
     pub(super) fn check_not_open(&self) -> Result<()> {
-        let memory = vec![InLayers::new(self.stream, &LAYERS)?];
-        let refused = self.session.publish_from_gpu_by_layers(self.gpu, blocks(&memory), layers());
-        let Err(GpuLayeredSubmitError::Gpu(GpuSubmitError::NotOpen { given, .. })) = refused else {
-            anyhow::bail!("a publish by layers was not refused: the GPU is not open");
-        };
-        ensure!(given.len() == memory.len(), "blocks were not given back");
+        let refused = self.session.on_gpu_by_layers(self.gpu);
+        ensure!(
+            matches!(refused, Err(GpuError::NotOpen { .. })),
+            "a publish by layers was not refused: the GPU is not open"
+        );
         Ok(())
     }
 
@@ -82,13 +77,8 @@ impl Engine<'_> {
         for layer in 0..LAYERS.len() {
             self.write_layer(&to, &other, layer)?;
         }
-        let fetch = taken_up(self.session.fetch_into_gpu_by_layers(
-            self.gpu,
-            (&**self.stream).into(),
-            held.blocks(),
-            to.clone(),
-            layers(),
-        ))?;
+        let session = self.session.on_gpu(self.gpu, (&**self.stream).into())?;
+        let fetch = taken_up(session.fetch_by_layers(held.blocks(), to.clone(), layers()))?;
         for layer in 0..LAYERS.len() {
             fetch.arrivals.wait(layer)?;
             for (number, block) in to.iter().enumerate() {
@@ -104,8 +94,8 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// An engine launches all layers before the GPU has come to the first: the first is copied then, when
-    /// the next ones are still to be computed.
+    /// An engine launches all layers before the GPU has come to the first: the first is copied
+    /// then, when the next ones are still to be computed.
     fn layers_do_not_wait_for_later_ones(
         &self,
         written: &[CudaSlice<u8>],
@@ -116,8 +106,8 @@ impl Engine<'_> {
             let ((reached, at), (go_on, told)) = (channel(), channel());
             let bytes = Stopping { reached, told: Mutex::new(told), bytes: memory.clone() };
             let blocks = vec![NewBlock { hash: hash(round), depth: round, bytes }];
-            let publish = self.session.publish_from_gpu_by_layers(self.gpu, blocks, layers());
-            let publish = publish.map_err(|error| anyhow::anyhow!("{error}"))?;
+            let session = self.session.on_gpu_by_layers(self.gpu)?;
+            let publish = taken_up(session.publish_by_layers(blocks, layers()))?;
             for layer in 0..LAYERS.len() {
                 self.write_layer(std::slice::from_ref(&memory), written, layer)?;
                 publish.layer_ready(layer, (&**self.stream).into())?;
@@ -211,7 +201,11 @@ struct Stopping {
     bytes: InLayers,
 }
 
-impl GpuLayerSource for Stopping {
+impl Source<CudaDma> for Stopping {
+    fn parts(&self) -> Vec<DeviceSource<'_>> {
+        self.bytes.parts()
+    }
+
     fn layer(&self, layer: usize) -> Vec<DeviceSource<'_>> {
         // Who drops the other ends has given up.
         let _ = self.reached.send(layer);

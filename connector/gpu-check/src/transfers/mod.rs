@@ -1,5 +1,5 @@
-//! Blocks of a GPU's memory through a pool, as engines move them: without waiting, behind the work of
-//! their streams, and with nothing left behind.
+//! Blocks of a GPU's memory through a pool, as engines move them: without waiting, behind the work
+//! of their streams, and with nothing left behind.
 
 mod layered;
 mod on_gpu;
@@ -10,12 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use connector::dma::cuda::{CudaError, CudaFigures, PoolReach};
-use connector::transfer::{
-    GpuError, GpuSubmitError, NewBlock, SubmitError, TransferOptions, Transfers,
-};
 use cudarc::driver::CudaStream;
-use kv_cache::BlockHash;
+use rackline::cuda::{CudaError, CudaFigures, GpuError, PoolReach};
+use rackline::{AsyncOptions, AsyncPool, BlockHash, NewBlock, SubmitError, SubmitErrorKind};
 
 use crate::current::without_context;
 use crate::device::{Device, is_mapped};
@@ -34,22 +31,22 @@ pub(crate) fn check(device: &Device, directory: &Path, gpu: usize) -> Result<Str
     let folder = tempfile::Builder::new().prefix("rackline-gpu-check-").tempdir_in(directory)?;
     let path = folder.path().join("region");
     make_region(&path)?;
-    let asked = TransferOptions { publishes_by_layers: true, ..TransferOptions::default() };
-    let transfers = Transfers::attach(&path, 0, asked)?;
-    let session = transfers.session(options());
+    let asked = AsyncOptions::new().with_publishes_by_layers(true);
+    let pool = AsyncPool::attach(&path, 0, &asked)?;
+    let session = pool.session(options()?)?;
     let engine = device.dma.context().new_stream()?;
 
-    let refused = session.publish_from_gpu(gpu, (&*engine).into(), blocks(&engine)?);
-    given_back(refused, |error| matches!(error, GpuSubmitError::NotOpen { .. }))?;
+    let refused = session.on_gpu(gpu, (&*engine).into());
+    ensure!(matches!(refused, Err(GpuError::NotOpen { .. })), "a GPU that is not open is used");
     let computing = Engine { session: &session, stream: &engine, gpu };
     computing.check_not_open()?;
-    let nobody = transfers.gpu(usize::from(u16::MAX));
+    let nobody = pool.gpu(usize::from(u16::MAX));
     ensure!(
         matches!(nobody, Err(GpuError::Cuda(CudaError::NoSuchGpu { .. }))),
         "GPU 65535 was opened"
     );
-    let opened = without_context("opening a GPU", || Ok(transfers.gpu(gpu)?))?;
-    let again = transfers.gpu(gpu)?;
+    let opened = without_context("opening a GPU", || Ok(pool.gpu(gpu)?))?;
+    let again = pool.gpu(gpu)?;
     ensure!(again.reach() == opened.reach(), "a GPU that is open was opened anew");
     ensure!(
         matches!(opened.reach(), PoolReach::Bounced { .. })
@@ -76,10 +73,11 @@ pub(crate) fn check(device: &Device, directory: &Path, gpu: usize) -> Result<Str
     // What is under way when the pool is closed is done; then nothing of it is left.
     let mut others = blocks(&engine)?;
     others.iter_mut().for_each(|block| block.hash = hash(block.depth + 100));
-    let under_way = taken_up(session.publish_from_gpu(gpu, (&*engine).into(), others))?;
+    let under_way = taken_up(session.on_gpu(gpu, (&*engine).into())?.publish(others))?;
     let (layered, _memory) = computing.begin()?;
+    let late = session.on_gpu(gpu, (&*engine).into())?;
     let close = || {
-        transfers.close();
+        pool.close();
         Ok(())
     };
     without_context("closing the pool", close)?;
@@ -93,27 +91,21 @@ pub(crate) fn check(device: &Device, directory: &Path, gpu: usize) -> Result<Str
     };
     let report = without_context("the end of a publish by layers", finish)?;
     ensure!(report.is_none(), "published by layers after the pool was closed");
-    let refused = session.publish_from_gpu(gpu, (&*engine).into(), blocks(&engine)?);
-    given_back(refused, |error| matches!(error, GpuSubmitError::Refused(SubmitError::Closed(_))))?;
-    ensure!(matches!(transfers.gpu(gpu), Err(GpuError::Closed)), "a closed pool opens a GPU");
+    let Err(refused) = late.publish(blocks(&engine)?) else {
+        anyhow::bail!("a transfer was taken up after the pool was closed");
+    };
+    ensure!(refused.kind == SubmitErrorKind::Closed, "refused for another reason: {refused}");
+    ensure!(refused.given.len() == usize::from(BLOCKS), "blocks were not given back");
+    let refused = session.on_gpu(gpu, (&*engine).into());
+    ensure!(matches!(refused, Err(GpuError::Closed)), "a GPU of a closed pool is used");
+    ensure!(matches!(pool.gpu(gpu), Err(GpuError::Closed)), "a closed pool opens a GPU");
     ensure!(opened.figures().stored_bytes == before_closing + bytes, "figures of a closed pool");
     Ok(format!(
         "{BLOCKS} blocks behind late work of a stream, both ways, whole and by layers; closed and unmapped"
     ))
 }
 
-/// Refused for the right reason, with all that was given.
-fn given_back<T>(
-    refused: Result<T, GpuSubmitError<Vec<NewBlock<OnGpu>>>>,
-    expected: impl FnOnce(&GpuSubmitError<Vec<NewBlock<OnGpu>>>) -> bool,
-) -> Result<()> {
-    let Err(error) = refused else { anyhow::bail!("a transfer that cannot be was taken up") };
-    ensure!(expected(&error), "refused for another reason: {error}");
-    ensure!(error.into_inner().len() == usize::from(BLOCKS), "blocks were not given back");
-    Ok(())
-}
-
-fn taken_up<T, G>(submitted: Result<T, GpuSubmitError<G>>) -> Result<T> {
+fn taken_up<T, G>(submitted: Result<T, SubmitError<G>>) -> Result<T> {
     submitted.map_err(|error| anyhow::anyhow!("{error}"))
 }
 

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
-use connector::dma::cuda::{DeviceDestination, DeviceSource};
-use connector::transfer::{GpuDestination, GpuLayerSource, GpuSource};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use rackline::cuda::{CudaDma, DeviceDestination, DeviceSource};
+use rackline::{Destination, Source};
 
 use super::BLOCK_BYTES;
 
@@ -32,7 +32,7 @@ impl OnGpu {
     }
 }
 
-impl GpuSource for OnGpu {
+impl Source<CudaDma> for OnGpu {
     fn parts(&self) -> Vec<DeviceSource<'_>> {
         let part = |(address, bytes)| {
             // SAFETY: it is memory of the GPU that the check is given, which this owns, and who
@@ -43,7 +43,7 @@ impl GpuSource for OnGpu {
     }
 }
 
-impl GpuDestination for OnGpu {
+impl Destination<CudaDma> for OnGpu {
     fn parts_mut(&mut self) -> Vec<DeviceDestination<'_>> {
         let part = |(address, bytes)| {
             // SAFETY: as above, and nobody else touches it before it is given back.
@@ -53,8 +53,8 @@ impl GpuDestination for OnGpu {
     }
 }
 
-/// A block of the GPU's memory of which each layer lies apart. Clones are of the same memory: who has one
-/// gives streams work with it while a transfer has another.
+/// A block of the GPU's memory of which each layer lies apart. Clones are of the same memory: who
+/// has one gives streams work with it while a transfer has another.
 #[derive(Clone)]
 pub(super) struct InLayers(Vec<Layer>);
 
@@ -84,20 +84,24 @@ impl InLayers {
     }
 }
 
-impl GpuLayerSource for InLayers {
+impl Source<CudaDma> for InLayers {
+    fn parts(&self) -> Vec<DeviceSource<'_>> {
+        (0..self.0.len()).flat_map(|layer| self.layer(layer)).collect()
+    }
+
     fn layer(&self, layer: usize) -> Vec<DeviceSource<'_>> {
         let Layer { address, bytes, .. } = self.0[layer];
-        // SAFETY: it is memory of the GPU that the check is given, kept by this, and the check says that
-        // it is ready with the one stream that writes it.
+        // SAFETY: it is memory of the GPU that the check is given, kept by this, and the check says
+        // that it is ready with the one stream that writes it.
         vec![unsafe { DeviceSource::new(address, bytes) }]
     }
 }
 
-impl GpuDestination for InLayers {
+impl Destination<CudaDma> for InLayers {
     fn parts_mut(&mut self) -> Vec<DeviceDestination<'_>> {
         let part = |layer: &Layer| {
-            // SAFETY: as above, and the check touches a layer only when it has arrived, but for what it
-            // gave to the stream before that the transfer comes after.
+            // SAFETY: as above, and the check touches a layer only when it has arrived, except for
+            // what it gave to the stream before that the transfer comes after.
             unsafe { DeviceDestination::new(layer.address, layer.bytes) }
         };
         self.0.iter().map(part).collect()

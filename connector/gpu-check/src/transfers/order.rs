@@ -1,39 +1,40 @@
-//! A copy comes after what its stream was given before the call, and not after what it is given later.
+//! A copy comes after what its stream was given before the call, and not after what it is given
+//! later.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
-use connector::dma::cuda::{CudaError, DeviceSource};
-use connector::session::PublishOutcome;
-use connector::transfer::{GpuSource, GpuSubmitError, NewBlock, TransferSession};
 use cudarc::driver::{CudaStream, sys};
+use rackline::cuda::{CudaDma, CudaError, DeviceSource, GpuError};
+use rackline::{AsyncSession, NewBlock, PublishOutcome, Source};
 
 use super::on_gpu::OnGpu;
-use super::{BLOCK_BYTES, BLOCKS, blocks, given_back, hash, taken_up};
+use super::{BLOCK_BYTES, BLOCKS, blocks, hash, taken_up};
 use crate::content::{content, difference};
 use crate::streams::{keep_busy, scratch};
 
 /// Work that becomes part of a graph is done who knows when.
 pub(super) fn a_capture_is_refused(
-    session: &TransferSession,
+    session: &AsyncSession,
     engine: &Arc<CudaStream>,
     gpu: usize,
 ) -> Result<()> {
-    let memory = blocks(engine)?;
     engine.synchronize()?;
     engine.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    let refused = session.publish_from_gpu(gpu, (&**engine).into(), memory);
+    let refused = session.on_gpu(gpu, (&**engine).into());
     drop(engine.end_capture(sys::CUgraphInstantiate_flags(0))?);
-    given_back(refused, |error| {
-        matches!(error, GpuSubmitError::Stream { error: CudaError::Capturing, .. })
-    })
+    ensure!(
+        matches!(refused, Err(GpuError::Stream(CudaError::Capturing))),
+        "copies behind a stream that is captured: {refused:?}"
+    );
+    Ok(())
 }
 
 /// What is published is written by a stream that has much to do before that; what is fetched goes
 /// where that stream is still to write something else.
 pub(super) fn behind_late_work(
-    session: &TransferSession,
+    session: &AsyncSession,
     engine: &Arc<CudaStream>,
     gpu: usize,
 ) -> Result<()> {
@@ -49,7 +50,7 @@ pub(super) fn behind_late_work(
     for (block, written) in from.iter_mut().zip(&written) {
         engine.memcpy_dtod(written, &mut block.bytes.memory)?;
     }
-    let publish = taken_up(session.publish_from_gpu(gpu, (&**engine).into(), from))?;
+    let publish = taken_up(session.on_gpu(gpu, (&**engine).into())?.publish(from))?;
     let published = publish.wait()?;
     let report = published.report?;
     ensure!(report.published() == usize::from(BLOCKS), "not published: {:?}", report.outcomes());
@@ -61,7 +62,7 @@ pub(super) fn behind_late_work(
     }
     let hashes = (0..u32::from(BLOCKS)).map(hash).collect();
     let held = session.lookup_and_hold(hashes)?.wait()??;
-    let fetch = taken_up(session.fetch_into_gpu(gpu, (&**engine).into(), held.blocks(), to))?;
+    let fetch = taken_up(session.on_gpu(gpu, (&**engine).into())?.fetch(held.blocks(), to))?;
     let fetched = fetch.wait()?;
     let report = fetched.report?;
     ensure!(report.valid_blocks() == usize::from(BLOCKS), "not fetched: {:?}", report.stop());
@@ -80,7 +81,7 @@ struct Gated {
     bytes: OnGpu,
 }
 
-impl GpuSource for Gated {
+impl Source<CudaDma> for Gated {
     fn parts(&self) -> Vec<DeviceSource<'_>> {
         // Who drops the other end has given up.
         let _ = self.gate.lock().map(|gate| gate.recv());
@@ -88,10 +89,10 @@ impl GpuSource for Gated {
     }
 }
 
-/// A publish that waited in its queue while the stream was given more, and another call named it: it is
-/// done when the stream has come to where it was at its own call.
+/// A publish that waited in its queue while the stream was given more, and another call named it:
+/// it is done when the stream has come to where it was at its own call.
 pub(super) fn not_behind_later_work(
-    session: &TransferSession,
+    session: &AsyncSession,
     engine: &Arc<CudaStream>,
     gpu: usize,
 ) -> Result<()> {
@@ -103,7 +104,7 @@ pub(super) fn not_behind_later_work(
             let (open, gate) = channel();
             let bytes = Gated { gate: Mutex::new(gate), bytes };
             let blocks = vec![NewBlock { hash: hash(depth), depth, bytes }];
-            let publish = taken_up(session.publish_from_gpu(gpu, (&**engine).into(), blocks))?;
+            let publish = taken_up(session.on_gpu(gpu, (&**engine).into())?.publish(blocks))?;
             anyhow::Ok((publish, open))
         };
         let [mut early, late] = [OnGpu::new(engine)?, OnGpu::new(engine)?];
@@ -132,7 +133,7 @@ pub(super) fn not_behind_later_work(
 
 /// What is in the pool already is not copied, and waits for no stream.
 pub(super) fn not_behind_work_for_nothing(
-    session: &TransferSession,
+    session: &AsyncSession,
     engine: &Arc<CudaStream>,
     gpu: usize,
 ) -> Result<()> {
@@ -142,7 +143,7 @@ pub(super) fn not_behind_work_for_nothing(
         for _ in 0..times {
             keep_busy(engine, &mut scratch)?;
         }
-        let publish = taken_up(session.publish_from_gpu(gpu, (&**engine).into(), blocks))?;
+        let publish = taken_up(session.on_gpu(gpu, (&**engine).into())?.publish(blocks))?;
         let later = engine.record_event(None)?;
         // With its blocks, whose end waits for the stream.
         let published = publish.wait()?;
@@ -160,7 +161,7 @@ pub(super) fn not_behind_work_for_nothing(
 
 /// That the block is in the pool.
 fn arrived(
-    session: &TransferSession,
+    session: &AsyncSession,
     engine: &Arc<CudaStream>,
     gpu: usize,
     number: u32,
@@ -168,7 +169,7 @@ fn arrived(
 ) -> Result<()> {
     let found = session.lookup_and_hold(vec![hash(number)])?.wait()??;
     let to = vec![OnGpu::new(engine)?];
-    let fetch = taken_up(session.fetch_into_gpu(gpu, (&**engine).into(), found.blocks(), to))?;
+    let fetch = taken_up(session.on_gpu(gpu, (&**engine).into())?.fetch(found.blocks(), to))?;
     let fetched = fetch.wait()?;
     ensure!(fetched.report?.valid_blocks() == 1, "block {number} is not fetched");
     let bytes = engine.clone_dtoh(&fetched.destinations[0].memory)?;

@@ -1,36 +1,23 @@
 //! The pool of the check.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use connector::session::SessionOptions;
 use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
 use cxl_shm::region::Region;
-use kv_cache::{CacheGeometry, Model, Namespace};
+use kv_cache::CacheGeometry;
+use rackline::{Attention, Dtype, KvGeometry, SessionOptions};
 
 use super::BLOCK_BYTES;
 
 const REGION_BYTES: u64 = 64 << 20;
 
-pub(super) fn options() -> SessionOptions {
-    let model = Model {
-        name: "gpu-check",
-        revision: "1",
-        dtype: "f16",
-        layout_version: 1,
-        block_tokens: 16,
-        tensor_parallel_rank: 0,
-        tensor_parallel_size: 1,
-        layers: 2,
-        kv_heads: 1,
-        head_dim: 64,
-    };
-    SessionOptions {
-        model: model.fingerprint(),
-        namespace: Namespace::default(),
-        block_bytes: BLOCK_BYTES as u64,
-        chunk_timeout_ms: 5000,
-    }
+pub(super) fn options() -> Result<SessionOptions> {
+    let heads = Attention::Heads { kv_heads: 1, head_dim: 64 };
+    let model = KvGeometry::new(2, heads, Dtype::F16, 16)?.model("gpu-check", "1", 1);
+    let options = SessionOptions::new(model, BLOCK_BYTES as u64);
+    Ok(options.with_chunk_timeout(Duration::from_secs(5)))
 }
 
 /// A region whose locks need no lock manager.

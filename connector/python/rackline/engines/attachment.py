@@ -1,10 +1,10 @@
 """The attachment of a process, shared by the halves that live in it.
 
-- **E1** A process that is put out of the pool (its node was declared dead, say) attaches again by itself:
+- **ENGINE-E1** A process that is put out of the pool (its node was declared dead, say) attaches again by itself:
   a thread looks about once a second whether the process is a member, also while nobody calls the pool.
   When it is not, the thread closes the attachment, which waits for what was begun, and tries to attach
   until it can. The pool lets the node in again when all processes of the host have left.
-- **E2** Meanwhile every call is refused, which is a miss, or a block that is not saved. What was found or
+- **ENGINE-E2** Meanwhile every call is refused, which is a miss, or a block that is not saved. What was found or
   held before does not count any more: who uses the pool opens its sessions anew when the ``life`` of the
   attachment has changed, and looks again. Where that fails it is tried again, about once a second.
 """
@@ -94,7 +94,7 @@ class _Attached:
         )
 
     def _watch(self) -> None:
-        """In a thread of its own (E1). No error ends it."""
+        """In a thread of its own (ENGINE-E1). No error ends it."""
         telling = _Telling("not attached to the pool again yet")
         while not self.ended:
             self.wake.wait(TRY_EVERY_S if self.out else WATCH_EVERY_S)
@@ -141,7 +141,7 @@ class _Attached:
         """Waits for the thread, which may be attaching, and for what was begun in the pool."""
         self.wake.set()
         try:
-            # Threads do not go on any more when the interpreter ends.
+            # Threads do not continue any more when the interpreter ends.
             if not sys.is_finalizing():
                 self._watcher.join()
         finally:
@@ -178,7 +178,7 @@ class Attachment:
 
     @property
     def life(self) -> int:
-        """Which attachment it is, from 0: sessions of an earlier one are refused everything (E2)."""
+        """Which attachment it is, from 0: sessions of an earlier one are refused everything (ENGINE-E2)."""
         return self._attached.life
 
     def prepare(self, prepare: Callable[[rackline.Pool], None]) -> None:
@@ -187,7 +187,7 @@ class Attachment:
 
     def is_out(self, error: rackline.Error, life: int) -> bool:
         """Whether the error of a session of this ``life`` says that the session's attachment is lost.
-        The process attaches again by itself (E1)."""
+        The process attaches again by itself (ENGINE-E1)."""
         # Not the lock in a forked child: the thread and the pool are the parent's.
         if self._key[0] != os.getpid() or not self._open:
             return False
@@ -225,7 +225,7 @@ class Attachment:
 
 
 class Renewal:
-    """Opens the sessions of one user of an attachment, and opens them anew (E2). Not for several
+    """Opens the sessions of one user of an attachment, and opens them anew (ENGINE-E2). Not for several
     threads at once."""
 
     def __init__(self, attachment: Attachment) -> None:

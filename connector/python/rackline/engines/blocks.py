@@ -60,7 +60,7 @@ class SharedBlocks:
         )
 
     def _current(self) -> rackline.Session:
-        """The session, opened anew where the process attached to the pool again (E2)."""
+        """The session, opened anew where the process attached to the pool again (ENGINE-E2)."""
         with self._changed:
             self._renewal.renew(self._open_session)
             # Another thread may renew it before this one's call has failed.
@@ -76,7 +76,7 @@ class SharedBlocks:
         """What was done since the start: ``lookup_blocks`` and ``hit_blocks``, ``loaded_blocks``,
         ``missed_blocks`` (were to be loaded, and are not) and ``miss_*`` by reason, ``saved_blocks``,
         ``already_there_blocks``, ``unsaved_blocks``, ``errors``, and ``not_attached``: calls that did
-        nothing because the process takes part in the pool no more, until it has attached again."""
+        nothing because the process lost its membership of the pool, until it has attached again."""
         with self._changed:
             return dict(self._counters)
 
@@ -229,12 +229,12 @@ class SharedBlocks:
         self._count(unsaved_blocks=blocks)
 
     def stop(self) -> None:
-        """From now on nothing is found, loaded or saved; what was begun goes on."""
+        """From now on nothing is found, loaded or saved; what was begun continues."""
         self._shares = False
 
     def close(self) -> None:
         """Ends this share of the process's attachment: the last one waits for what was begun, and
-        leaves the pool. Who uses the memory of a transfer waits for it before."""
+        leaves the pool. A caller that uses the memory of a transfer waits for the transfer first."""
         self.stop()
         self._tell(self.counters())
         self._attachment.close()

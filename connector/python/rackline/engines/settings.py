@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _OPTIONS = (
     "copy_threads",
     "queue_depth",
-    "high_watermark_per_mille",
-    "low_watermark_per_mille",
+    "high_watermark_percent",
+    "low_watermark_percent",
     "quotas",
 )
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be, or an engine that cannot be served."""
+    """An impossible setting, or an engine that cannot be served."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +48,13 @@ class PoolSettings:
     """Threads that copy, in each process; 64 at most."""
     queue_depth: int = 256
     """Transfers that wait in each queue of a process at most."""
-    high_watermark_per_mille: int = 950
-    """Above how many thousandths of use a process begins to evict in the background."""
-    low_watermark_per_mille: int = 900
-    """Down to how many thousandths it evicts then."""
+    high_watermark_percent: int = 95
+    """Above how many percent of use a process begins to evict in the background."""
+    low_watermark_percent: int = 90
+    """Down to how many percent it evicts then."""
     quotas: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """What tenants may keep of this host's part of the pool when room is short: for each ``tenant``
-    ``bytes``, or ``per_mille`` of it."""
+    ``bytes``, or ``percent`` of it."""
 
     def pool_options(self) -> dict[str, Any]:
         """Those of :class:`rackline.Pool`."""

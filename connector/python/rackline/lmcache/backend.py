@@ -1,11 +1,11 @@
 """The class that LMCache loads: chunks of its CPU memory, shared with every engine of the rack.
 
-- **C1** Whole chunks only, copied between LMCache's memory and that of the pool, and only what the
+- **LMCACHE-C1** Whole chunks only, copied between LMCache's memory and that of the pool, and only what the
   pool's checks let pass: a chunk that failed, and those behind it, are not there.
-- **C2** Saving never waits in the engine's thread: LMCache's objects are kept while threads copy them,
+- **LMCACHE-C2** Saving never waits in the engine's thread: LMCache's objects are kept while threads copy them,
   and what is too much is not saved.
-- **C3** Nothing is raised once it is made: what fails is a miss, or not saved.
-- **C4** Nothing is copied from or into LMCache's memory once LMCache closes that, which it does before
+- **LMCACHE-C3** Nothing is raised once it is made: what fails is a miss, or not saved.
+- **LMCACHE-C4** Nothing is copied from or into LMCache's memory once LMCache closes that, which it does before
   it closes this: what has not begun then is dropped, and what has is waited for.
 """
 
@@ -80,7 +80,7 @@ class RacklineBackend(StoragePluginInterface):
 
     def _opened(self) -> tuple[SharedBlocks, ChunkForm] | None:
         """The blocks, and the form of a chunk, which LMCache may not know before the engine has told
-        it of its KV. ``None`` when they are not to be had."""
+        it of its KV. ``None`` when they are not available."""
         with self._changed:
             if self._open is None and not self._ended:
                 try:
@@ -88,7 +88,7 @@ class RacklineBackend(StoragePluginInterface):
                     model = chunk_model(self.config, self.metadata, self._model_name, form)
                     self._open = SharedBlocks(self._settings, model, form.bytes), form
                 except Exception as error:
-                    # Also what LMCache's own description of a chunk raises (C3).
+                    # Also what LMCache's own description of a chunk raises (LMCACHE-C3).
                     self._ended = True
                     logger.error("Rackline: nothing is shared: %r", error)
             return None if self._ended else self._open
@@ -166,6 +166,7 @@ class RacklineBackend(StoragePluginInterface):
             try:
                 self._allocate(objects, len(prefix), form)
                 memories = [_memory(item, form.bytes) for item in objects]
+                # LMCACHE-C1.
                 valid = blocks.load_each(prefix.handles()[: len(objects)], memories)
             except Exception as error:
                 logger.warning("Rackline: %d chunks are not loaded: %r", len(objects), error)
@@ -229,6 +230,7 @@ class RacklineBackend(StoragePluginInterface):
             blocks.left_out(len(keys) - len(taken))
         if not taken:
             return None
+        # LMCACHE-C2.
         begun = self._submit(self._saves, self._save, blocks, form, taken, on_complete_callback)
         if begun is None:
             self._let_go(taken)
@@ -285,7 +287,7 @@ class RacklineBackend(StoragePluginInterface):
 
     def _drain_before_close_of(self, memory: LocalCPUBackend) -> None:
         """LMCache closes its backends in the order in which it made them: its memory on the CPU
-        first, while this one still copies from and into it (C4)."""
+        first, while this one still copies from and into it (LMCACHE-C4)."""
         close = memory.close
 
         def drain_and_close() -> None:
@@ -334,7 +336,7 @@ class RacklineBackend(StoragePluginInterface):
         *arguments: Any,
         unwanted: Callable[[Any], None] | None = None,
     ) -> Any:
-        """What a call returns; ``None`` when this is being closed, or it failed. Who is cancelled
+        """What a call returns; ``None`` when this is being closed, or it failed. A caller that is cancelled
         while it waits leaves the result to ``unwanted``."""
         begun = self._submit(self._loads, call, *arguments)
         if begun is None:

@@ -1,13 +1,13 @@
 """What LMCache's server loads in its mode of several processes: its objects, shared with every server of
 the rack.
 
-- **D1** Whole objects only, copied between LMCache's memory and that of the pool, and only what the pool's
+- **LMCACHE-D1** Whole objects only, copied between LMCache's memory and that of the pool, and only what the pool's
   checks let pass: an object that failed, and those behind it in its task, are not there.
-- **D2** No call waits: threads carry out the tasks, and an event says when one is done. Nor does a thread
+- **LMCACHE-D2** No call waits: threads carry out the tasks, and an event says when one is done. Nor does a thread
   wait for a model that is being opened: what LMCache stores, and offers only once, is put off until it is
   open; a lookup is put off for so long, and finds nothing then.
-- **D3** Nothing is raised once it is made: what fails is a miss, or not stored.
-- **D4** LMCache keeps the memory of a task until it is done, but for ``--l1-read-ttl-seconds`` at most: then
+- **LMCACHE-D3** Nothing is raised once it is made: what fails is a miss, or not stored.
+- **LMCACHE-D4** LMCache keeps the memory of a task until it is done, except for ``--l1-read-ttl-seconds`` at most: then
   it may give it to another chunk, whose bytes would be stored under this one's name. A task that has waited
   for ``task_timeout_ms`` is given up, put off or not. When this is closed all are done.
 """
@@ -20,7 +20,7 @@ import itertools
 import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import rackline
 from lmcache.lmcache_native import Bitmap
@@ -28,9 +28,9 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from rackline.engines.attachment import Attachment
 from rackline.engines.blocks import SAVED
-from rackline.engines.settings import PoolSettings, SettingsError
 from rackline.lmcache.l2_identity import ObjectForm, object_form, object_hash
 from rackline.lmcache.l2_openings import Opening, Openings
+from rackline.lmcache.l2_settings import L2Settings
 from rackline.lmcache.l2_tasks import Tasks
 from rackline.lmcache.log import use_log_of_lmcache
 from rackline.lmcache.pins import Pins
@@ -39,38 +39,12 @@ if TYPE_CHECKING:
     from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
     from lmcache.v1.distributed.internal_api import L1MemoryDesc
     from lmcache.v1.memory_management import MemoryObj
-    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
 # Tasks that are carried out at once. Lookups and loads do not wait behind stores.
 LOADS_AT_ONCE = 4
 STORES_AT_ONCE = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class L2Settings(PoolSettings):
-    """How the adapter works in this server."""
-
-    PLACE: ClassVar[str] = "adapter_params of --l2-adapter"
-
-    lookup_timeout_ms: int = 1000
-    """After which nothing was found."""
-    task_timeout_ms: int = 200000
-    """After which a task is given up that could not be carried out, with room to do it in the 300 s for
-    which LMCache keeps its memory (``--l1-read-ttl-seconds``). Stores are put off for half of it at most."""
-    engines_on_gpu: bool = False
-    """The engines compute on GPUs: the order of their bytes does not depend on the host's CPU."""
-
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> Self:
-        settings = super().of(given)
-        if settings.task_timeout_ms < 100:
-            raise SettingsError(
-                f'the setting "task_timeout_ms" is {settings.task_timeout_ms}: at least 100, or nothing '
-                "would ever be stored or loaded"
-            )
-        return settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +119,7 @@ class RacklineL2Adapter(L2AdapterInterface):
                 for place, outcome in zip(part.places, outcomes, strict=True)
                 if outcome == "published"
             ]
-        # What was there already was counted by whoever stored it.
+        # What was there already was counted by the process that stored it.
         sizes = [objects[place].get_size() for place in new]
         if new:
             self._notify_keys_stored([keys[place] for place in new], sizes)
@@ -200,7 +174,7 @@ class RacklineL2Adapter(L2AdapterInterface):
             try:
                 self._pins.drop(object_hash(key))
             except rackline.Error as error:
-                # It is let go after hold_ms at the latest.
+                # LMCACHE-D3. It is let go after hold_ms at the latest.
                 logger.warning("Rackline: an unlock failed: %s", error)
 
     # Loads
@@ -217,6 +191,7 @@ class RacklineL2Adapter(L2AdapterInterface):
         parts = self._parts([_form_of(*pair) for pair in zip(keys, objects, strict=True)])
         for part in parts:
             if not part.opening.waited.done():
+                # LMCACHE-D2.
                 return part.opening.waited
         loaded, good = Bitmap(len(keys)), []
         for part in parts:
@@ -229,6 +204,7 @@ class RacklineL2Adapter(L2AdapterInterface):
             with prefix:
                 places = part.places[: len(prefix)]
                 memories = [_memory(objects[place], part.form.bytes) for place in places]
+                # LMCACHE-D1.
                 valid = blocks.load_each(prefix.handles(), memories)
             loaded.batched_set(places[:valid])
             good += [keys[place] for place in places[:valid]]
@@ -267,7 +243,7 @@ class RacklineL2Adapter(L2AdapterInterface):
         }
 
     def close(self) -> None:
-        """Waits for what has begun; nothing of LMCache's memory is used after return (D4)."""
+        """Waits for what has begun; nothing of LMCache's memory is used after return (LMCACHE-D4)."""
         self._openings.stop()
         self._load_threads.shutdown()
         self._store_threads.shutdown()
@@ -280,7 +256,7 @@ class RacklineL2Adapter(L2AdapterInterface):
 
 def _form_of(key: ObjectKey, item: MemoryObj) -> ObjectForm | None:
     """The form of an object; ``None`` when it has not all the bytes that it should have, or no memory
-    any more (D4)."""
+    any more (LMCACHE-D4)."""
     form = object_form(key, item.get_shapes(), item.get_dtypes())
     return form if item.is_valid() and item.get_size() == form.bytes else None
 

@@ -10,14 +10,11 @@ import contextlib
 import logging
 import threading
 from concurrent.futures import Future, InvalidStateError
-from typing import TYPE_CHECKING
 
 from rackline.engines.blocks import SharedBlocks
 from rackline.engines.weights import digest_of_folder
 from rackline.lmcache.l2_identity import ObjectForm, object_model
-
-if TYPE_CHECKING:
-    from rackline.lmcache.l2_adapter import L2Settings
+from rackline.lmcache.l2_settings import L2Settings
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +87,7 @@ class Openings:
         try:
             thread.start()
         except RuntimeError as error:
-            # The system has no more threads. Who waits for this would wait for ever.
+            # The system has no more threads. A thread that waits for this would wait forever.
             self._refuse(form, error)
             opening.end(None)
         return opening

@@ -20,7 +20,7 @@ Work = Callable[[float], Any]
 
 class Tasks:
     """The tasks of one kind. For any thread. One that could not be carried out within ``timeout_ms`` is
-    given up: its memory may be another's by then (D4)."""
+    given up: its memory may be another's by then (LMCACHE-D4)."""
 
     def __init__(self, threads: ThreadPoolExecutor, timeout_ms: int) -> None:
         self._threads, self._timeout_ms = threads, timeout_ms

@@ -8,6 +8,6 @@ from lmcache.logging import init_logger
 
 
 def use_log_of_lmcache() -> None:
-    """Rackline's lines go where LMCache's go, unless whoever runs the process has said where."""
+    """Rackline's lines go where LMCache's go, unless the process has configured them."""
     if not logging.getLogger("rackline").hasHandlers():
         init_logger("rackline")

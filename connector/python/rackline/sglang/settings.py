@@ -21,7 +21,7 @@ class Settings(PoolSettings):
     PLACE: ClassVar[str] = "--hicache-storage-backend-extra-config"
 
     lora_same_everywhere: bool = False
-    """The user's word that a LoRA adapter of one name and path is the same on every host."""
+    """The user guarantees that a LoRA adapter of one name and path is the same on every host."""
     lookup_timeout_ms: int = 1000
     """After which nothing was found."""
 

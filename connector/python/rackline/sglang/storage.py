@@ -1,12 +1,12 @@
 """The class that SGLang loads: pages of its host pool, shared with every engine of the rack.
 
-- **S1** Whole pages only, copied between the host pool and the memory of the pool, and only what the
+- **SGLANG-S1** Whole pages only, copied between the host pool and the memory of the pool, and only what the
   pool's checks let pass: a page that failed, and those behind it, were not fetched.
-- **S2** Nothing is raised once the engine runs: SGLang calls from threads of its own, which wait, and
+- **SGLANG-S2** Nothing is raised once the engine runs: SGLang calls from threads of its own, which wait, and
   what fails is a miss, or not stored.
-- **S3** A page as it lies in the host pool and a page that the pool made flat may have their bytes in
+- **SGLANG-S3** A page as it lies in the host pool and a page that the pool made flat may have their bytes in
   another order: they are never taken for each other.
-- **S4** Once the storage was cleared, which is how new weights are announced, this process shares nothing
+- **SGLANG-S4** Once the storage was cleared, which is how new weights are announced, this process shares nothing
   any more, also with a backend that is attached later.
 """
 
@@ -35,7 +35,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 logger = logging.getLogger(__name__)
 
-# Set when the storage of this process was cleared (S4): a backend that is attached later is another one.
+# Set when the storage of this process was cleared (SGLANG-S4): a backend that is attached later is another one.
 _cleared = threading.Event()
 
 
@@ -104,7 +104,7 @@ class RacklineStorage(HiCacheStorage):
 
     def clear(self) -> bool:
         """What is in the pool is other engines' too, and stays; from now on this engine does not
-        find it, and shares nothing (S4)."""
+        find it, and shares nothing (SGLANG-S4)."""
         _cleared.set()
         if self._blocks is not None:
             self._blocks.stop()
@@ -141,6 +141,7 @@ class RacklineStorage(HiCacheStorage):
         if pages is None:
             return [False] * len(keys)
         began_s = time.monotonic()
+        # SGLANG-S1, SGLANG-S2.
         valid = self._blocks.load(_hashes(keys), self._memory, pages)
         self._observe("prefetch", valid, began_s)
         return [number < valid for number in range(len(keys))]
@@ -220,7 +221,7 @@ class RacklineStorage(HiCacheStorage):
         return self.batch_set([key], None if value is None else [value])
 
     def _takes_flat(self, keys: list[str], tensors: Any) -> bool:
-        """Whether these are tensors in memory of the host, of a page each."""
+        """Whether these are tensors in memory of the host, of a page each, and pages are flat here (SGLANG-S3)."""
         if self._blocks is None or self._zero_copy or tensors is None or not keys:
             return False
         return len(tensors) == len(keys) and all(

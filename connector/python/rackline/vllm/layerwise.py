@@ -1,4 +1,4 @@
-"""Saving a step layer by layer, while its forward goes on."""
+"""Saving a step layer by layer, while its forward continues."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import logging
 
 
 def use_log_of_vllm() -> None:
-    """Rackline's lines go where vLLM's go, unless whoever runs the process has said where."""
+    """Rackline's lines go where vLLM's go, unless the process has configured them."""
     own, engine = logging.getLogger("rackline"), logging.getLogger("vllm")
     if not own.hasHandlers():
         own.setLevel(engine.level)

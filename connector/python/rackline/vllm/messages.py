@@ -76,7 +76,7 @@ class Saved:
     complete: bool
     """Whether every block is in the pool."""
     put_off_blocks: int = 0
-    """Blocks that the ranks left out for a failed load of the step: a later step saves them (W8)."""
+    """Blocks that the ranks left out for a failed load of the step: a later step saves them (VLLM-W8)."""
 
 
 @dataclasses.dataclass

@@ -1,11 +1,11 @@
 """The scheduler's half: finds prefixes, holds them, and says what is to be loaded and saved.
 
-V1, V2 and V6 are in `search`.
+VLLM-V1, VLLM-V2 and VLLM-V6 are in `search`.
 
-- **V3** A block is saved when it is full, its tokens are decided, and its forward is done.
-- **V4** Blocks of a request that ended stay with it until every rank has saved them.
+- **VLLM-V3** A block is saved when it is full, its tokens are decided, and its forward is done.
+- **VLLM-V4** Blocks of a request that ended stay with it until every rank has saved them.
 
-V5 is in `sync_loads`.
+VLLM-V5 is in `sync_loads`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Progress:
     """Since when there is no room for its lookup."""
     search: Search | None = None
     looks: bool = True
-    """Whether it is looked for; not after a load that failed for no reason of the pool's (V6)."""
+    """Whether it is looked for; not after a load that failed for no reason of the pool's (VLLM-V6)."""
     put_off_blocks: int = 0
-    """Blocks of all ranks that a failed load kept from the pool, and that no later step has saved (W8)."""
+    """Blocks of all ranks that a failed load kept from the pool, and that no later step has saved (VLLM-W8)."""
     loaded: range = range(0)
     """Blocks that came from the pool: they need not be saved."""
     next_save: int = 0
@@ -225,11 +225,11 @@ class SchedulerHalf:
         step.failures_known = self._reports.failures
         self._index.next_step()
         if output.preempted_req_ids:
-            # By their saves: who was preempted may have been aborted since.
+            # By their saves: a preempted request may have been aborted since.
             for job, progress in self._jobs.values():
                 if job.request_id in output.preempted_req_ids:
                     step.preempted.append(job.request_id)
-                    # It may be revoked (W3): to be saved when the request has computed it again.
+                    # It may be revoked (VLLM-W3): to be saved when the request has computed it again.
                     progress.next_save = min(progress.next_save, job.first_depth)
         if self._saves:
             for request_id, tokens in output.num_scheduled_tokens.items():
@@ -241,7 +241,7 @@ class SchedulerHalf:
     def _save(self, progress: Progress, tokens: int, output: Any, step: Step) -> None:
         request = progress.request
         end = (request.num_computed_tokens + tokens) // self._block_tokens
-        # V3: there is a hash for blocks whose tokens are decided.
+        # VLLM-V3: there is a hash for blocks whose tokens are decided.
         end = min(end, len(request.block_hashes))
         if not self._settings.save_generated:
             end = min(end, request.num_prompt_tokens // self._block_tokens)
@@ -299,7 +299,7 @@ class SchedulerHalf:
         job, progress = self._jobs.pop(number)
         progress.saving.discard(number)
         if saved.put_off_blocks:
-            # W8: by the next step of the request, if it has one.
+            # VLLM-W8: by the next step of the request, if it has one.
             progress.next_save = min(progress.next_save, job.first_depth)
             progress.put_off_blocks += saved.put_off_blocks
             if self._ended(progress):
@@ -332,7 +332,7 @@ class SchedulerHalf:
                 self._handovers.begin(request, progress.next_save)
         # While others compute the blocks of one that loads stay for that, and are freed when that is
         # reported: what is being saved then is of an earlier life, from before a preemption, which
-        # waited (W3). A synchronous load is in one step with the saves of what it computes.
+        # waited (VLLM-W3). A synchronous load is in one step with the saves of what it computes.
         waits = self._settings.load == "async" and request.request_id in self._loading
         if progress.saving and not waits:
             self._step.finished.append(request.request_id)

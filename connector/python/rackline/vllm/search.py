@@ -1,9 +1,9 @@
 """Finding prefixes: what the scheduler asks, and what it is told.
 
-- **V1** Nothing here waits for the pool, but for lookups: ``lookup_wait_ms`` a step at most, for all of
-  them; who has no answer by then is asked about again.
-- **V2** What the scheduler is told is there is held on every rank until it is loaded.
-- **V6** A block that the pool did not give is not found again by this engine: asked once more, it would
+- **VLLM-V1** Nothing here waits for the pool, except for lookups: ``lookup_wait_ms`` a step at most, for all of
+  them; a request without an answer by then is asked about again.
+- **VLLM-V2** What the scheduler is told is there is held on every rank until it is loaded.
+- **VLLM-V6** A block that the pool did not give is not found again by this engine: asked once more, it would
   not be loaded once more. Where a load failed for another reason, a queue that is full or a copy that
   went wrong, its blocks may be good: others find them, and the request looks no more, and computes.
 """
@@ -123,7 +123,7 @@ class Index:
         )
 
     def _renew(self) -> None:
-        """Opens the sessions anew where this process attached to the pool again (E2)."""
+        """Opens the sessions anew where this process attached to the pool again (ENGINE-E2)."""
         self._renewal.renew(self._open_all)
 
     def _open_all(self) -> None:
@@ -136,7 +136,7 @@ class Index:
         return search.life == self._attachment.life
 
     def next_step(self) -> None:
-        """There is time to wait again (V1)."""
+        """There is time to wait again (VLLM-V1)."""
         self._wait_ends_s = None
 
     def look(
@@ -172,7 +172,7 @@ class Index:
         return search.answer
 
     def missed(self, search: Search, depth: int) -> None:
-        """A block that was found was not there to be loaded, or was no good (V6). On which rank that
+        """A block that was found was not there to be loaded, or was no good (VLLM-V6). On which rank that
         was is not known: a prefix counts when every rank has it."""
         for handles in search.handles_of_ranks():
             self._missed_handles[handles[depth]] = None

@@ -2,11 +2,11 @@
 ``OffloadingConnector``. For engines whose KV is on a GPU: vLLM copies between the GPU and its CPU
 tier, and this tier between that and the pool.
 
-- **T1** Nothing here waits for the pool in the scheduler: lookups, loads and stores run in threads,
+- **VLLM-T1** Nothing here waits for the pool in the scheduler: lookups, loads and stores run in threads,
   and it asks what is done.
-- **T2** A chunk is looked up and held again when it is loaded: one that went away since the scheduler
+- **VLLM-T2** A chunk is looked up and held again when it is loaded: one that went away since the scheduler
   was told of it was not loaded, and is not found again for that request.
-- **T3** After the engine's cache was reset, which is how new weights are announced, nothing is shared.
+- **VLLM-T3** After the engine's cache was reset, which is how new weights are announced, nothing is shared.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ class RacklineTier(SecondaryTierManager):
         if self._shares:
             # Refused after the tier was shut down.
             with contextlib.suppress(RuntimeError):
+                # VLLM-T1.
                 future = threads.submit(self._run, transfer, job, *arguments)
         if future is None:
             self._finished.put((job, JobResult(job.job_id, success=False)))
@@ -187,7 +188,7 @@ class RacklineTier(SecondaryTierManager):
         return sum(self._blocks.save(hashes, depth, self._memory, job.chunk_ids.tolist()))
 
     def _load(self, job: TransferJob) -> int:
-        """How many chunks, from the first on, are loaded (T2)."""
+        """How many chunks, from the first on, are loaded (VLLM-T2)."""
         hashes = [block_hash(key) for key in job.keys]
         return self._blocks.load(hashes, self._memory, job.chunk_ids.tolist())
 
@@ -205,7 +206,7 @@ class RacklineTier(SecondaryTierManager):
 
     def drain_jobs(self) -> None:
         """Waits for what was begun. The engine calls this when its cache is reset, so that from then
-        on nothing is shared (T3)."""
+        on nothing is shared (VLLM-T3)."""
         self._wait()
         if self._shares:
             self._shares = False

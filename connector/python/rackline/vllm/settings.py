@@ -22,11 +22,11 @@ class Settings(PoolSettings):
     """``async``: a request waits for its blocks while others compute; ``sync``: the step waits."""
     layerwise: str = "off"
     """``load``: the layers of a synchronous load are waited for one by one, by the layers of the
-    forward; ``save``: a layer is saved while the forward goes on with the next; ``both``; ``off``."""
+    forward; ``save``: a layer is saved while the forward continues with the next; ``both``; ``off``."""
     save_generated: bool = True
     """Whether blocks of generated tokens are saved, or those of the prompt only."""
     lora_same_everywhere: bool = False
-    """The user's word that a LoRA adapter of one name and path is the same on every host."""
+    """The user guarantees that a LoRA adapter of one name and path is the same on every host."""
     lookup_wait_ms: int = 2
     """How long the scheduler waits for a lookup before it turns to other requests."""
     lookup_timeout_ms: int = 1000

@@ -4,7 +4,7 @@ The engine takes blocks for cached as soon as it has places for them, a step bef
 under their hashes others find them, and they stay findable when the load failed, until they are
 computed.
 
-- **V5** Nobody shares a block before its load is over, and a block that was not loaded is found by
+- **VLLM-V5** Nobody shares a block before its load is over, and a block that was not loaded is found by
   nobody, nor is what was computed on it: the engine drops their hashes before it looks for anything
   again.
 """

@@ -1,23 +1,23 @@
 """The worker's half: copies, and says what came of it.
 
-- **W1** Whole blocks only, and only what the pool's checks let pass: what failed is told to the
+- **VLLM-W1** Whole blocks only, and only what the pool's checks let pass: what failed is told to the
   engine as not loaded.
-- **W2** Nothing that was computed on blocks that failed to load is saved. Only synchronous loads can
+- **VLLM-W2** Nothing that was computed on blocks that failed to load is saved. Only synchronous loads can
   fail under a forward; the ranks agree on what failed, since a forward of one runs on the blocks of
   all, and from then on nothing is saved until a step that the scheduler made knowing of it. They agree
   before the forward, or behind it where it waits layer by layer: before anything of the step becomes
   visible in either case.
-- **W3** Blocks of a preempted request are not given up while they are copied: a save that was not
+- **VLLM-W3** Blocks of a preempted request are not given up while they are copied: a save that was not
   begun is revoked, the others are waited for. Requests that ended are reported when theirs are saved.
-- **W4** A step whose forward did not come to its end saves nothing. The engine calls on its way out of
+- **VLLM-W4** A step whose forward did not come to its end saves nothing. The engine calls on its way out of
   an error, too, signals among them.
-- **W5** A block that was not loaded is zeroed: what a failed fetch left may be no number at all, and an
+- **VLLM-W5** A block that was not loaded is zeroed: what a failed fetch left may be no number at all, and an
   engine that uses the block next multiplies what it masks by zero. So is what a forward that waited
   layer by layer computed on such blocks, behind them.
-- **W6** What fails here is a block not loaded, or not saved; never the engine.
-- **W7** A forward that waits layer by layer is one of which every layer asked. The blocks that it ran
+- **VLLM-W6** What fails here is a block not loaded, or not saved; never the engine.
+- **VLLM-W7** A forward that waits layer by layer is one of which every layer asked. The blocks that it ran
   on are bad if one did not, whatever their checksums say; later loads are whole then.
-- **W8** Blocks that a step left out for a failed load (W2) are saved with a later step of their request.
+- **VLLM-W8** Blocks that a step left out for a failed load (VLLM-W2) are saved with a later step of their request.
   By then the engine has computed again what the failure spoilt.
 """
 
@@ -40,7 +40,8 @@ from rackline.vllm.statistics import RacklineStats
 
 logger = logging.getLogger(__name__)
 
-# A fetch that was refused, or broke off: of no block it is known that the pool has it not.
+# A fetch that was refused, or broke off: nothing is known about which blocks are missing in the
+# pool.
 NOT_TRIED = Loaded(1, 0, missed=False)
 # The reason of a fetch whose copy failed, and not the block.
 NOT_COPIED = "copy"
@@ -51,7 +52,7 @@ class _Saving:
     job: SaveJob
     publish: rackline.Publish | Share
     again: bool = False
-    """Whether a later step saves what this one leaves out (W8)."""
+    """Whether a later step saves what this one leaves out (VLLM-W8)."""
 
 
 class WorkerHalf:
@@ -126,14 +127,14 @@ class WorkerHalf:
         )
 
     def _renew(self) -> None:
-        """Opens the session anew where this process attached to the pool again (E2). What an earlier
+        """Opens the session anew where this process attached to the pool again (ENGINE-E2). What an earlier
         session was asked for has come to its end with that: a block that it did not load is told to the
-        engine like any other (W1)."""
+        engine like any other (VLLM-W1)."""
         if self._session is not None and self._renewal.renew(self._open_session):
             self.stats.count("attached_again", 1)
 
     def _failed(self, what: str, error: rackline.Error, blocks: int) -> None:
-        """Tells of an error; while this process is not attached to the pool, which the pool has said,
+        """Tells of an error, and raises none (VLLM-W6); while this process is not attached to the pool, which the pool has said,
         ``blocks`` are counted instead."""
         if self._attachment.is_out(error, self._renewal.life):
             self.stats.count("not_attached_blocks", blocks)
@@ -184,7 +185,7 @@ class WorkerHalf:
 
     def begin_layer(self, step: Step, name: str) -> None:
         """A layer of the forward waits for that layer of what is loaded. Whether it is good is known
-        at the end; if it is not, the engine throws away what the forward makes of it (W2)."""
+        at the end; if it is not, the engine throws away what the forward makes of it (VLLM-W2)."""
         self._begin_layered_save(step)
         if self._forward_waits and (layer := self._layers.layer(name)) is not None:
             self._asked.add(name)
@@ -199,7 +200,7 @@ class WorkerHalf:
                 pass  # It ended without: so says its result, which is asked for at the end.
 
     def _end_loads(self, step: Step, broken_off: bool = False) -> None:
-        """To the end of the synchronous loads, and to what all ranks have (W2)."""
+        """To the end of the synchronous loads, and to what all ranks have (VLLM-W2)."""
         if not self._loads_open:
             return
         unasked = self._layers.missing(self._asked) if self._forward_waits else []
@@ -209,6 +210,7 @@ class WorkerHalf:
             fetch = self._loading.pop(job.request_id, None)
             own.append(NOT_TRIED if fetch is None else self._came_of(job, fetch[1], wait=True))
         valid = [loaded.valid_blocks for loaded in own]
+        # VLLM-W7.
         if unasked and not broken_off and self._all_ask:
             self._all_ask = False
             valid = [0] * len(valid)
@@ -263,6 +265,7 @@ class WorkerHalf:
         valid_blocks = loaded.valid_blocks
         failed = job.block_ids[valid_blocks:]
         computed_on_them = job.behind_ids if failed and self._settings.loads_by_layers else []
+        # VLLM-W5.
         clear_blocks(
             self._caches, self._kv_cache_config.num_blocks, [*failed, *computed_on_them]
         )
@@ -280,7 +283,7 @@ class WorkerHalf:
         """Once a forward, with its first layer."""
         if self._forward is step or not self._settings.publishes_by_layers:
             return
-        # Of a forward that never ended (W4).
+        # Of a forward that never ended (VLLM-W4).
         self._end_layered_save(worth_saving=False)
         self._forward = step
         if not step.saves or not self._stores() or step.failures_known < self._failures:
@@ -314,7 +317,7 @@ class WorkerHalf:
 
     def start_saves(self, step: Step) -> None:
         """The step's forward is done, or launched on a GPU: its full blocks are saved while the engine
-        goes on."""
+        continues."""
         broken_off = self._is_broken_off()
         self._end_loads(step, broken_off)
         worth_saving = not broken_off and step.failures_known >= self._failures
@@ -379,7 +382,7 @@ class WorkerHalf:
         self._report.add(Report(saved={job.job: Saved(1, complete, put_off)}))
 
     def keep_preempted(self, step: Step) -> None:
-        """Waits until nothing reads blocks that may be overwritten from now on (W3)."""
+        """Waits until nothing reads blocks that may be overwritten from now on (VLLM-W3)."""
         preempted = set(step.preempted)
         for saving in list(self._saving.values()):
             if saving.job.request_id in preempted:

@@ -10,8 +10,8 @@ use super::turn::Turn;
 /// Buffers are multiples of this.
 const GRAIN_BYTES: usize = 2 << 20;
 
-/// Memory that both sides reach, as long as the longest payload so far. One payload, or one layer of
-/// several, is in it at a time.
+/// Memory that both sides reach, as long as the longest payload so far. One payload, or one layer
+/// of several, is in it at a time.
 #[derive(Debug)]
 pub(super) struct Bounce {
     context: Arc<CudaContext>,

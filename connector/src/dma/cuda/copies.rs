@@ -13,8 +13,8 @@ pub(super) struct Copy {
     pub(super) bytes: usize,
 }
 
-/// The copies of one payload, or of one layer of several. Runs that lie side by side stay apart: memory of
-/// a GPU that does may be of two allocations, which the driver does not copy as one.
+/// The copies of one payload, or of one layer of several. Runs that lie side by side stay apart:
+/// memory of a GPU that does may be of two allocations, which the driver does not copy as one.
 #[derive(Debug, Default)]
 pub(super) struct Copies(Vec<Copy>);
 

@@ -10,12 +10,14 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 pub enum CudaError {
     /// No driver is installed.
     #[error(
-        "this machine has no CUDA driver (libcuda.so is not found, or cannot be loaded): install the \
-         NVIDIA driver, or go without a GPU"
+        "this machine has no CUDA driver (libcuda.so is not found, or cannot be loaded): install \
+         the NVIDIA driver, or run without a GPU"
     )]
     Absent,
     /// The driver lacks what this needs.
-    #[error("the CUDA driver is too old, it has no {symbol}: install one for CUDA 11.2 or newer")]
+    #[error(
+        "the CUDA driver is too old and lacks {symbol}: install a driver for CUDA 11.2 or newer"
+    )]
     TooOld {
         /// The function that is missing.
         symbol: &'static str,
@@ -28,11 +30,12 @@ pub enum CudaError {
         /// How many there are.
         gpus: usize,
     },
-    /// The stream's work is being captured into a graph: it is done who knows when. The default stream
-    /// takes no work either while another one is captured that waits for it (a blocking one).
+    /// The stream's work is being captured into a graph: it is done who knows when. The default
+    /// stream takes no work either while another one is captured that waits for it (a blocking
+    /// one).
     #[error(
-        "the stream is being captured into a CUDA graph, or is the default stream beside one that is: \
-         give it after the capture, when the graph was launched"
+        "the stream is being captured into a CUDA graph, or is the default stream during such a \
+         capture: pass the stream after the capture, when the graph was launched"
     )]
     Capturing,
     /// The driver refused.
@@ -126,8 +129,8 @@ pub(super) fn find(gpu: usize) -> Result<(), CudaError> {
     if gpu < gpus { Ok(()) } else { Err(CudaError::NoSuchGpu { gpu, gpus }) }
 }
 
-/// The primary context of a GPU that was found, which frameworks in this process share. It is the current
-/// one of this thread afterwards.
+/// The primary context of a GPU that was found, which frameworks in this process share. It is the
+/// current one of this thread afterwards.
 pub(super) fn context(gpu: usize) -> Result<Arc<CudaContext>, CudaError> {
     CudaContext::new(gpu).map_err(|error| CudaError::of("cannot open the GPU", error))
 }

@@ -21,15 +21,16 @@ use crate::dma::{Checksum, DmaError, HostDma, lock};
 
 /// Copies with the copy engines of one GPU, one stream each way.
 ///
-/// Its copies, both ways, come after the work of streams that [`after`](Self::after) was told of. Clones
-/// are the same handle of the engine, and have one such order; [`with_own_order`](Self::with_own_order)
-/// makes another handle. Threads that copy the same way take turns. It belongs to the process that made
-/// it: a child made by `fork` must not use it, nor drop it (CUDA's own rule).
+/// Its copies, both ways, come after the work of streams that [`after`](Self::after) was told of.
+/// Clones are the same handle of the engine, and have one such order;
+/// [`with_own_order`](Self::with_own_order) makes another handle. Threads that copy the same way
+/// take turns. It belongs to the process that made it: a child made by `fork` must not use it, nor
+/// drop it (CUDA's own rule).
 ///
 /// # Example
 /// ```no_run
-/// use connector::dma::cuda::CudaDma;
-/// use connector::dma::{DmaEngine, StoreJob};
+/// use rackline::dma::cuda::CudaDma;
+/// use rackline::dma::{DmaEngine, StoreJob};
 /// use cxl_shm::fabric::{MappedFabric, Mapping};
 /// use cxl_shm::units::Extent;
 ///
@@ -58,7 +59,7 @@ pub struct CudaFigures {
     pub stored_bytes: u64,
     /// Bytes that came out of it.
     pub loaded_bytes: u64,
-    /// Those of both that took the way through the buffer.
+    /// How many of both went through the buffer.
     pub bounced_bytes: u64,
     /// Payloads that the driver failed to copy.
     pub failed_payloads: u64,
@@ -66,6 +67,7 @@ pub struct CudaFigures {
 
 #[derive(Debug)]
 pub(super) struct Inner {
+    gpu: usize,
     // Dropped in this order, when no copy is under way any more.
     pub(super) way: Way,
     pub(super) down: Mutex<Arc<CudaStream>>,
@@ -85,16 +87,17 @@ pub(super) enum Way {
 
 impl CudaDma {
     /// The engine of GPU number `gpu`, over the memory of `fabric`. Takes seconds for a large pool:
-    /// every page of it is pinned, and has memory behind it afterwards. A mapping is pinned once: for
-    /// more engines over one pool in a process, of the same GPU or others, map it once more, or they
-    /// bounce.
+    /// every page of it is pinned, and has memory behind it afterwards. A mapping is pinned once:
+    /// for more engines over one pool in a process, of the same GPU or others, map it once more, or
+    /// they bounce.
     ///
     /// # Errors
     /// [`CudaError`]. That the pool could not be registered is none: [`reach`](Self::reach).
     pub fn new(fabric: MappedFabric, gpu: usize) -> Result<Self, CudaError> {
         let cannot_use = |error| CudaError::of("cannot use the GPU", error);
         driver::find(gpu)?;
-        // Around all of it: also what is made here, and is of no use when something else fails, ends in it.
+        // Around all of it: also what is made here, and is of no use when something else fails,
+        // ends in it.
         let _around = Turn::around().map_err(cannot_use)?;
         let context = driver::context(gpu)?;
         let _turn = Turn::begin(&context).map_err(cannot_use)?;
@@ -112,8 +115,8 @@ impl CudaDma {
         };
         let host = HostDma::new(fabric);
         let figures = Arc::default();
-        let order = Arc::new(Order::new(&context));
-        let inner = Inner { way, down, up, context, host, reach, figures };
+        let order = Arc::new(Order::new(&context, None));
+        let inner = Inner { gpu, way, down, up, context, host, reach, figures };
         let inner = Arc::new(EndsInTurn::new(inner));
         Ok(Self { inner, order })
     }
@@ -144,16 +147,33 @@ impl CudaDma {
     /// another, is no concern of theirs.
     #[must_use]
     pub fn with_own_order(&self) -> Self {
-        let order = Arc::new(Order::new(&self.inner.context));
+        self.ordered(None)
+    }
+
+    /// A handle of the same engine, whose copies come after what `order` says, now or later, and
+    /// after what it is told itself.
+    pub(crate) fn behind(&self, order: &Arc<Order>) -> Self {
+        self.ordered(Some(Arc::clone(order)))
+    }
+
+    fn ordered(&self, behind: Option<Arc<Order>>) -> Self {
+        let order = Arc::new(Order::new(&self.inner.context, behind));
         Self { inner: Arc::clone(&self.inner), order }
     }
 
-    /// Has every later copy of this handle, either way, wait, on the GPU, for what `stream` was given to
-    /// do so far: the kernels that compute what is stored, or still use the memory that is loaded into.
-    /// Waits for nothing itself.
+    /// Number of the GPU, as CUDA counts in this process.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.inner.gpu
+    }
+
+    /// Has every later copy of this handle, either way, wait, on the GPU, for what `stream` was
+    /// given to do so far: the kernels that compute what is stored, or still use the memory that is
+    /// loaded into. Waits for nothing itself.
     ///
     /// # Errors
-    /// [`CudaError::Driver`], [`CudaError::Capturing`]; then nothing may be copied that depends on it.
+    /// [`CudaError::Driver`], [`CudaError::Capturing`]; then nothing may be copied that depends on
+    /// it.
     pub fn after(&self, stream: EngineStream<'_>) -> Result<(), CudaError> {
         self.order.after(stream)
     }
@@ -163,8 +183,8 @@ impl CudaDma {
         &self.order
     }
 
-    /// The bytes of `slice` as what was given to any stream so far leaves them, `stream` and those that
-    /// `cudarc` knows to have written it.
+    /// The bytes of `slice` as what was given to any stream so far leaves them, `stream` and those
+    /// that `cudarc` knows to have written it.
     ///
     /// # Errors
     /// As [`after`](Self::after).
@@ -212,8 +232,8 @@ impl CudaDma {
 
 impl CudaDma {
     /// Has `copy` copy `payloads` when it is this thread's turn, after the work of the engine's
-    /// streams. At the end nothing of it is under way any more, and what was copied is counted. Without
-    /// payloads nobody's turn and nobody's work is waited for.
+    /// streams. At the end nothing of it is under way any more, and what was copied is counted.
+    /// Without payloads nobody's turn and nobody's work is waited for.
     pub(super) fn in_turn(
         &self,
         stream: &Mutex<Arc<CudaStream>>,
@@ -255,8 +275,9 @@ impl CudaDma {
         }
     }
 
-    /// A turn with the GPU, in which `stream` comes after what this handle's copies come after. Where the
-    /// driver refuses some of that, what it took stays in front of whatever the stream copies next.
+    /// A turn with the GPU, in which `stream` comes after what this handle's copies come after.
+    /// Where the driver refuses some of that, what it took stays in front of whatever the stream
+    /// copies next.
     pub(super) fn begin(&self, stream: &CudaStream) -> Result<Turn, DriverError> {
         let turn = Turn::begin(&self.inner.context)?;
         self.order.comes_before(stream)?;
@@ -269,9 +290,9 @@ impl CudaDma {
         stream: &CudaStream,
         copies: &Copies,
     ) -> Result<CudaEvent, DriverError> {
-        // SAFETY: one side lies in the mapping, which is registered, or in the pinned buffer; who named
-        // the other vouches for it while the jobs live, and no call of the engine ends, not by a panic
-        // either, before the stream has come to an end (`Settled`).
+        // SAFETY: one side lies in the mapping, which is registered, or in the pinned buffer; who
+        // named the other vouches for it while the jobs live, and no call of the engine ends, not
+        // by a panic either, before the stream has come to an end (`Settled`).
         unsafe { copies.submit(stream) }?;
         stream.record_event(None)
     }

@@ -79,8 +79,8 @@ impl CudaDma {
             for (loading, job) in loading.iter_mut().zip(jobs) {
                 let Ok((payload, checksum)) = loading else { continue };
                 let lines = layers.read_with(*payload, layer);
-                // M9: the refresh for the checksum comes before the copy, which may find the lines
-                // in this host's caches: they are new then.
+                // MEM-M9: the refresh for the checksum comes before the copy, which may find the
+                // lines in this host's caches: they are new then.
                 self.inner.host.read(lines, checksum, |_| ());
                 self.inner.add_up(&mut copies, lines, parts_of(job, lines), pool);
                 tell_done(&mut under_way, told);
@@ -129,7 +129,7 @@ impl CudaDma {
     ) -> Result<(), DmaError> {
         let failed = |error| self.failed(job.payload, error);
         let mut buffer = bounce.take(length(lines)).map_err(failed)?;
-        // Also when a copy fails, before somebody else has the buffer.
+        // Also when a copy fails, before another call has the buffer.
         let _settled = Settled(stream);
         let mut rest = buffer.bytes().map_err(failed)?;
         self.inner.host.read(lines, checksum, |bytes| {
@@ -147,8 +147,8 @@ impl CudaDma {
     }
 
     /// [`DmaEngine::store_by_layers`](crate::dma::DmaEngine::store_by_layers). Nobody else's copies
-    /// wait while a layer is waited for that was not said to be ready; of one that was, they wait for the
-    /// work that computes it, as behind any copy that was begun before.
+    /// wait while a layer is waited for that was not said to be ready; of one that was, they wait
+    /// for the work that computes it, as behind any copy that was begun before.
     pub(super) fn store_layers(
         &self,
         payloads: &[Extent],
@@ -224,8 +224,8 @@ impl CudaDma {
             self.fail_all(storing, error);
         }
         for (payload, checksum) in storing.iter_mut().flatten() {
-            // The refresh of each line flushes what the copy may have left in this host's caches, and
-            // reading it then tells that it has arrived (M2).
+            // The refresh of each line flushes what the copy may have left in this host's caches,
+            // and reading it then tells that it has arrived (MEM-M2).
             self.inner.host.read(layers.complete_with(*payload, layer), checksum, |_| ());
         }
     }

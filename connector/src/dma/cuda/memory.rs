@@ -30,8 +30,8 @@ impl DeviceSource<'_> {
     ///
     /// # Safety
     /// For the life that the caller gives it, those bytes are memory of the GPU that the
-    /// [`CudaDma`](super::CudaDma) that copies was made for, and nobody writes them, but for work of a
-    /// stream that [`after`](super::CudaDma::after) of that handle was called with since.
+    /// [`CudaDma`](super::CudaDma) that copies was made for, and nobody writes them, except for
+    /// work of a stream that [`after`](super::CudaDma::after) of that handle was called with since.
     #[must_use]
     pub unsafe fn new(address: u64, bytes: usize) -> Self {
         Self { address, bytes, memory: PhantomData }
@@ -43,8 +43,9 @@ impl DeviceDestination<'_> {
     ///
     /// # Safety
     /// For the life that the caller gives it, those bytes are memory of the GPU that the
-    /// [`CudaDma`](super::CudaDma) that copies was made for, and nobody reads or writes them, but for
-    /// work of a stream that [`after`](super::CudaDma::after) of that handle was called with since.
+    /// [`CudaDma`](super::CudaDma) that copies was made for, and nobody reads or writes them,
+    /// except for work of a stream that [`after`](super::CudaDma::after) of that handle was called
+    /// with since.
     #[must_use]
     pub unsafe fn new(address: u64, bytes: usize) -> Self {
         Self { address, bytes, memory: PhantomData }

@@ -10,11 +10,11 @@ use super::memory::EngineStream;
 use super::turn::{self, EndsInTurn, Turn};
 use crate::dma::lock;
 
-/// The work of engines' streams that is to be over before a copy begins: how far each stream was when it
-/// was named.
+/// The work of engines' streams that is to be over before a copy begins: how far each stream was
+/// when it was named.
 ///
-/// It keeps the GPU's context alive, and not the engine. As with that, a child made by `fork` must not use
-/// it, nor drop it.
+/// It keeps the GPU's context alive, and not the engine. As with that, a child made by `fork` must
+/// not use it, nor drop it.
 #[derive(Debug)]
 pub(crate) struct Order(EndsInTurn<Named>);
 
@@ -24,6 +24,8 @@ struct Named {
     /// Held for a moment only, whatever is being copied.
     events: Mutex<Events>,
     context: Arc<CudaContext>,
+    /// What copies come after as well.
+    behind: Option<Arc<Order>>,
 }
 
 #[derive(Debug, Default)]
@@ -35,15 +37,17 @@ struct Events {
 }
 
 impl Order {
-    pub(super) fn new(context: &Arc<CudaContext>) -> Self {
-        let context = Arc::clone(context);
-        Self(EndsInTurn::new(Named { events: Mutex::default(), context }))
+    /// One that names nothing yet, except for what is named by `behind`.
+    pub(super) fn new(context: &Arc<CudaContext>, behind: Option<Arc<Order>>) -> Self {
+        let (events, context) = (Mutex::default(), Arc::clone(context));
+        Self(EndsInTurn::new(Named { events, context, behind }))
     }
 
     /// Adds what `stream` was given to do so far. Waits for nothing.
     ///
     /// # Errors
-    /// [`CudaError::Driver`], [`CudaError::Capturing`]; then nothing may be copied that depends on it.
+    /// [`CudaError::Driver`], [`CudaError::Capturing`]; then nothing may be copied that depends on
+    /// it.
     pub(crate) fn after(&self, stream: EngineStream<'_>) -> Result<(), CudaError> {
         self.record(stream, |events, event| {
             forget_complete(&mut events.of_all);
@@ -51,8 +55,8 @@ impl Order {
         })
     }
 
-    /// The same for copies that begin when `layer` is taken up. An engine launches layers far ahead of the
-    /// GPU: the copies of one need not wait for the next.
+    /// The same for copies that begin when `layer` is taken up. An engine launches layers far ahead
+    /// of the GPU: the copies of one need not wait for the next.
     pub(crate) fn layer_after(
         &self,
         layer: usize,
@@ -70,6 +74,9 @@ impl Order {
 
     /// Has `stream`, in a turn with the GPU, go on behind all that its copies come after.
     pub(super) fn comes_before(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        if let Some(behind) = &self.0.behind {
+            behind.comes_before(stream)?;
+        }
         let mut events = lock(&self.0.events);
         forget_complete(&mut events.of_all);
         events.of_all.iter().try_for_each(|event| stream.wait(event))
@@ -92,7 +99,7 @@ impl Order {
     }
 }
 
-/// Those whose work failed stay: who waits for them is told.
+/// Those whose work failed stay: a thread that waits for them is told.
 fn forget_complete(events: &mut Vec<CudaEvent>) {
     events.retain(|event| !event.is_complete());
 }

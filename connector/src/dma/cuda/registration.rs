@@ -90,8 +90,8 @@ impl Registration {
         Ok(())
     }
 
-    /// The runs of `bytes` bytes from `offset` on that lie in one piece each: offset and length. The
-    /// driver refuses a copy that crosses from one into the next.
+    /// The runs of `bytes` bytes from `offset` on that lie in one piece each: offset and length.
+    /// The driver refuses a copy that crosses from one into the next.
     pub(super) fn runs(&self, offset: u64, bytes: usize) -> impl Iterator<Item = (u64, usize)> {
         runs(offset, bytes, self.piece_bytes)
     }

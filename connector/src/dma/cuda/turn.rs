@@ -8,9 +8,9 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
 use super::driver::reason;
 
-/// While it lasts, the GPU's context is the current one of this thread, and the thread takes no part
-/// in the capture of a graph by another one, which waits and allocations would break off. Both are as
-/// they were when it ends: the engine of the thread may be at work with another GPU.
+/// While it lasts, the GPU's context is the current one of this thread, and the thread takes no
+/// part in the capture of a graph by another one, which waits and allocations would break off. Both
+/// are as they were when it ends: the engine of the thread may be at work with another GPU.
 #[derive(Debug)]
 pub(super) struct Turn {
     before: sys::CUcontext,
@@ -22,13 +22,13 @@ impl Turn {
     /// The driver's.
     pub(super) fn begin(context: &CudaContext) -> Result<Self, DriverError> {
         let turn = Self::around()?;
-        // SAFETY: the context lives as long as `context`, which outlives the turn of whoever has it.
+        // SAFETY: the context lives as long as `context`, which outlives every turn that has it.
         unsafe { result::ctx::set_current(context.cu_ctx()) }?;
         Ok(turn)
     }
 
-    /// A turn around what makes a context the current one by itself, as the beginning and the end of
-    /// everything of `cudarc` do. The driver was found.
+    /// A turn around what makes a context the current one by itself, as the beginning and the end
+    /// of everything of `cudarc` do. The driver was found.
     ///
     /// # Errors
     /// The driver's.
@@ -50,8 +50,9 @@ impl Drop for Turn {
     }
 }
 
-/// What ends in a turn of its own: the end of streams, events and pinned memory, and of the last share of
-/// their context, leaves that as the current one of the thread, also when it is there no more.
+/// What ends in a turn of its own: the end of streams, events and pinned memory, and of the last
+/// share of their context, leaves that as the current one of the thread, also when it is there no
+/// more.
 #[derive(Debug)]
 pub(super) struct EndsInTurn<T> {
     /// There until it is dropped.
@@ -80,8 +81,9 @@ impl<T> Drop for EndsInTurn<T> {
     }
 }
 
-/// Whether what `stream` is given becomes part of a graph, and is done who knows when. Of the default
-/// stream also when it cannot be given anything, as another one is captured that waits for it.
+/// Whether what `stream` is given becomes part of a graph, and is done who knows when. Of the
+/// default stream also when it cannot be given anything, as another one is captured that waits for
+/// it.
 pub(super) fn is_capturing(stream: &CudaStream) -> Result<bool, DriverError> {
     let beside_a_capture = DriverError(sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     // SAFETY: the stream is alive.
@@ -104,7 +106,7 @@ pub(super) fn wait_for(stream: &CudaStream) -> Result<(), DriverError> {
 }
 
 /// At its end no copy of the stream is under way any more, also none of a job that failed: the
-/// space in the pool may be somebody else's then, and the memory is the engine's again.
+/// space in the pool may belong to another block then, and the memory is the engine's again.
 #[derive(Debug)]
 pub(super) struct Settled<'s>(pub(super) &'s CudaStream);
 
@@ -116,8 +118,9 @@ impl Drop for Settled<'_> {
             // The process is ending, and what it had under way has ended.
             Err(error) if error == gone => {}
             Err(error) => {
-                // The context is broken, and its process can do nothing with this GPU any more. What
-                // it has under way ends with it; anything else could be wrong bytes in a block.
+                // The context is broken, and its process can do nothing with this GPU any more.
+                // What it has under way ends with it; anything else could be wrong bytes in a
+                // block.
                 eprintln!(
                     "rackline: the GPU cannot be waited for ({}), and may still write into the pool \
                      or into memory of the engine: this process ends here",

@@ -33,7 +33,7 @@ impl DmaEngine for CudaDma {
                     let (payload, done) = submitted?;
                     done.synchronize().map_err(|error| self.failed(payload, error))?;
                     // The refresh of each line flushes what the copy may have left in this host's
-                    // caches, and reading it then tells that it has arrived (M2).
+                    // caches, and reading it then tells that it has arrived (MEM-M2).
                     Ok(self.inner.host.checksum(payload))
                 });
                 arrived.collect()
@@ -54,8 +54,8 @@ impl DmaEngine for CudaDma {
                 let submitted: Vec<_> = checked
                     .map(|(payload, job)| {
                         let payload = payload?;
-                        // M9: the refresh for the checksum comes before the copy, which may find
-                        // the lines in this host's caches: they are new then.
+                        // MEM-M9: the refresh for the checksum comes before the copy, which may
+                        // find the lines in this host's caches: they are new then.
                         let checksum = self.inner.host.checksum(payload);
                         let copies = self.inner.up_copies(payload, job, registration);
                         let done = self.submit(stream, payload, &copies)?;
@@ -114,7 +114,7 @@ impl CudaDma {
     ) -> Result<Checksum, DmaError> {
         let failed = |error| self.failed(payload, error);
         let mut buffer = bounce.take(length(payload)).map_err(failed)?;
-        // Also when a copy fails, before somebody else has the buffer.
+        // Also when a copy fails, before another call has the buffer.
         let _settled = Settled(stream);
         let mut copies = Copies::default();
         let mut to = buffer.address().map_err(failed)?;
@@ -138,7 +138,7 @@ impl CudaDma {
     ) -> Result<Checksum, DmaError> {
         let failed = |error| self.failed(payload, error);
         let mut buffer = bounce.take(length(payload)).map_err(failed)?;
-        // Also when a copy fails, before somebody else has the buffer.
+        // Also when a copy fails, before another call has the buffer.
         let _settled = Settled(stream);
         let parts = vec![buffer.bytes().map_err(failed)?];
         let checksum = self.inner.host.load(&mut [LoadJob { payload, parts }]).remove(0)?;

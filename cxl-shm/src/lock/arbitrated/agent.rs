@@ -1,91 +1,51 @@
-//! A host's agent: beats its heart and follows the lock managers from term to term.
+//! A host's agent: sends its heartbeat and follows the lock managers from term to term.
 
 use std::ops::Range;
 
 use super::manager_of;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use crate::host::{Phase, Stamp, TERM_MAX};
 use crate::layout::{Layout, ManagerClaim};
-use crate::lock::stamp::{Phase, Stamp, TERM_MAX};
-use crate::member::{RESIGN_BEATS, Seat};
 use crate::mutant::{self, Mutant};
+use crate::node::Seat;
+use crate::node::beat_heart;
 use crate::units::{LockId, NodeId};
 
-/// The work of the one elected agent of a host. Driven by [`tick`](Self::tick), every few
-/// milliseconds; holds no clock of its own.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct Agent {
-    beats: u64,
-    /// Looks in a row at which no lock manager lived on this host.
-    unmanaged: u64,
-}
-
-/// Beats between two looks for a lock manager on this host: each is a system call.
-const MANAGER_LOOK_BEATS: u64 = 64;
-/// Beats between two looks for dead processes of this host: a system call for each of its processes.
-const DEAD_LOOK_BEATS: u64 = 128;
-/// Acknowledgements that are looked at with each beat (T2b): a few lines.
+/// Acknowledgements that are looked at with each beat (LOCK-T2b): a few lines.
 const MENDED_LOCKS: u32 = 64;
 
-impl Agent {
-    /// One heartbeat, and one look for a newer term.
-    pub(crate) fn tick<F: Fabric, H: HostMemory>(&mut self, seat: &Seat<H>, fabric: &F) {
-        self.beats = beat_heart(seat, fabric);
-        obey_newest_term(seat, fabric);
-        let parts = u64::from(seat.layout().locks().div_ceil(MENDED_LOCKS));
-        let first = u32::try_from(self.beats % parts).unwrap_or(0) * MENDED_LOCKS;
-        mend_acknowledgements(seat, fabric, first..first + MENDED_LOCKS);
-    }
-
-    /// Whether the last beat was one after which to look for dead processes of this host.
-    pub(crate) fn is_time_for_the_dead(&self) -> bool {
-        self.beats.is_multiple_of(DEAD_LOOK_BEATS)
-    }
-
-    /// Whether the last beat was one after which to look for a lock manager on this host.
-    pub(crate) fn is_time_for_managers(&self) -> bool {
-        self.beats.is_multiple_of(MANAGER_LOOK_BEATS)
-    }
-
-    /// Takes note of such a look. Whether none has lived here for long.
-    pub(crate) fn has_missed_managers(&mut self, lives: bool) -> bool {
-        self.unmanaged = if lives { 0 } else { self.unmanaged + 1 };
-        let for_long = self.unmanaged >= RESIGN_BEATS / MANAGER_LOOK_BEATS;
-        if for_long {
-            self.unmanaged = 0;
-        }
-        for_long
-    }
-}
-
-/// The heart of this host beats once; how often it has by now. Only of the agent, of one that was deposed
-/// and does not know it yet (G2), and of a process that is alone on its host.
-pub(crate) fn beat_heart<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> u64 {
-    let heartbeat = seat.heartbeat();
-    // From the published word, not from our own count: another process may have been agent.
-    let beats = heartbeat.own(fabric).wrapping_add(1);
-    heartbeat.publish(fabric, beats);
+/// One heartbeat of the one elected agent of a host, and one look for a newer term: called every
+/// few milliseconds. How often the heartbeat has beaten by now.
+pub(crate) fn tick<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> u64 {
+    let beats = beat_heart(seat, fabric);
+    obey_newest_term(seat, fabric);
+    let parts = u64::from(seat.layout().locks().div_ceil(MENDED_LOCKS));
+    let first = u32::try_from(beats % parts).unwrap_or(0) * MENDED_LOCKS;
+    mend_acknowledgements(seat, fabric, first..first + MENDED_LOCKS);
     beats
 }
 
-/// Moves every lock of this host to the newest term that any manager has claimed (T2).
+/// Moves every lock of this host to the newest term that any manager has claimed (LOCK-T2).
 ///
 /// Two agents of a host may be here at once: one that was deposed while it was stopped, and the one
-/// that has the office since (G2). Why that is safe:
+/// that has the office since (BEAT-G2). Why that is safe:
 ///
-/// - **T2a** No stamp goes back to an older term. An agent that finds a stamp of a later term than the one
-///   that it saw leaves the rest to whoever moved it there.
-/// - All acknowledgements of one lock that are made for one term say the same to its manager. A stamp
-///   that has come to term T enters by no older grant, and by none of T before the manager has read
-///   the acknowledgement. So between the first move to T and that reading a holder can only release:
-///   an acknowledgement made later differs at most by naming no ticket where an earlier one names one
-///   that was released, and a ticket whose request has moved on holds nothing (T3).
-/// - An acknowledgement of T that is stored late, over that of a later term, harms nobody either: the
-///   stamps are beyond T, so no grant of T is obeyed (T5), and what it says of the holder was true
-///   when the stamp was at T. But the manager of the later term waits for what was overwritten.
-/// - **T2b** So the agent looks at its host's acknowledgements now and then, and writes those anew that
-///   are of an older term than the host obeys ([`mend_acknowledgements`]). That may be late in
-///   the same way, and is mended in the same way.
+/// - **LOCK-T2a** No stamp goes back to an older term. An agent that finds a stamp of a later term
+///   than the one that it saw leaves the rest to the agent that moved it there.
+/// - All acknowledgements of one lock that are made for one term say the same to its manager. A
+///   stamp that has come to term T enters by no older grant, and by none of T before the manager
+///   has read the acknowledgement. So between the first move to T and that reading a holder can
+///   only release: an acknowledgement made later differs at most by naming no ticket where an
+///   earlier one names one that was released, and a ticket whose request has moved on holds nothing
+///   (LOCK-T3).
+/// - An acknowledgement of T that is stored late, over that of a later term, harms nobody either:
+///   the stamps are beyond T, so no grant of T is obeyed (LOCK-T5), and what it says of the holder
+///   was true when the stamp was at T. But the manager of the later term waits for what was
+///   overwritten.
+/// - **LOCK-T2b** So the agent looks at its host's acknowledgements now and then, and writes those
+///   anew that are of an older term than the host obeys ([`mend_acknowledgements`]). That may be
+///   late in the same way, and is mended in the same way.
 pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
     let newest = newest_term(seat.layout(), fabric);
     if newest <= seat.tier().term() {
@@ -99,7 +59,7 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
         let mut stamp = seat.tier().stamp(lock);
         let moved = loop {
             if stamp.term > newest {
-                // T2a.
+                // LOCK-T2a.
                 return;
             }
             let moved = Stamp { term: newest, ..stamp };
@@ -125,8 +85,8 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
     seat.tier().raise_term(newest);
 }
 
-/// What is acknowledged of a lock whose stamp was moved to its present term. T3: what is held is
-/// reported by its ticket; one word carries both it and the term.
+/// What is acknowledged of a lock whose stamp was moved to its present term. LOCK-T3: what is held
+/// is reported by its ticket; one word carries both it and the term.
 fn acknowledgement(moved: Stamp) -> Stamp {
     match moved.phase {
         Phase::Hold if !mutant::is(Mutant::AcknowledgesNoHolder) => moved,
@@ -134,8 +94,8 @@ fn acknowledgement(moved: Stamp) -> Stamp {
     }
 }
 
-/// Publishes the acknowledgements of those `locks` anew that a deposed agent has overwritten with one
-/// of an older term (T2b). Mostly there is none, which costs a load each.
+/// Publishes the acknowledgements of those `locks` anew that a deposed agent has overwritten with
+/// one of an older term (LOCK-T2b). Mostly there is none, which costs a load each.
 fn mend_acknowledgements<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, locks: Range<u32>) {
     let (term, acks) = (seat.tier().term(), seat.acks());
     let mut batch = PublishBatch::new(fabric);
@@ -150,7 +110,8 @@ fn mend_acknowledgements<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, l
     batch.publish();
 }
 
-/// What an agent without T2 does first: says that nothing is held, or what was held a moment ago.
+/// What an agent without LOCK-T2 does first: says that nothing is held, or what was held a moment
+/// ago.
 fn acknowledge_unmoved<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, term: u64) {
     let mut batch = PublishBatch::new(fabric);
     for lock in (0..seat.layout().locks()).map(LockId) {

@@ -8,12 +8,12 @@ use super::request::{Request, beyond, tally_of};
 use super::told::{Told, tell_number};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use crate::host::{Phase, Stamp, TICKET_END, grant_word};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
-use crate::lock::stamp::{Phase, Stamp, TICKET_END, grant_word};
 use crate::lock::tally::{self, is_for_programs};
-use crate::member::Seat;
 use crate::mutant::{self, Mutant};
+use crate::node::Seat;
 use crate::units::{LockId, NodeId};
 
 /// An acquisition in progress.
@@ -30,7 +30,7 @@ impl SharedTier for Acquire {
         let mut stamp = seat.tier().stamp(lock);
         let ticket = if mutant::is(Mutant::ReusesTicket) { 1 } else { stamp.ticket + 1 };
         debug_assert_eq!(stamp.phase, Phase::Idle, "one competitor a host, and it is recovered");
-        // The stamp first: from here on the agent reports us under a new term (T2).
+        // The stamp first: from here on the agent reports us under a new term (LOCK-T2).
         while let Err(found) =
             seat.tier().swap_stamp(lock, stamp, Stamp { phase: Phase::Wait, ticket, ..stamp })
         {
@@ -65,7 +65,7 @@ impl SharedTier for Acquire {
             self.told.repeat_if_hidden(seat, fabric, lock);
             return Ok(None);
         }
-        // T1: enter only from {T, wait, t}. The agent may have moved on to another term.
+        // LOCK-T1: enter only from {T, wait, t}. The agent may have moved on to another term.
         let hold = Stamp { phase: Phase::Hold, ..waiting };
         if mutant::is(Mutant::EntersByStore) {
             seat.tier().set_stamp(lock, hold);
@@ -83,7 +83,7 @@ impl SharedTier for Acquire {
         tell_number(seat, fabric, self.lock);
     }
 
-    /// The manager is not told: it looks at whoever holds what others want.
+    /// The manager is not told: it looks at the holders of locks that others want.
     fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
         crash::reach(CrashPoint::LockReleasing);
         end(seat, fabric, held.lock, held.ticket);
@@ -111,7 +111,8 @@ impl SharedTier for Acquire {
         let own = Request::from_word(seat.request(lock).own(fabric)).tally;
         let others = tally::of_others(seat.layout(), fabric, seat.node(), lock, tally_of);
         let request = Request { ticket, tally: own.max(others).after_mending() };
-        // Published with the release: who dies before that is told of, whatever the tally.
+        // Published with the release: a thread that dies before that is told of, whatever the
+        // tally.
         fabric.store(seat.request(lock).at(), request.word());
     }
 
@@ -123,12 +124,12 @@ impl SharedTier for Acquire {
         others_requests(seat, fabric, lock).any(|(_, word)| Request::from_word(word).wants())
     }
 
-    /// A2: the last tickets are not begun with, as release is one more.
+    /// LOCK-A2: the last tickets are not begun with, as release is one more.
     fn has_tickets<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool {
         seat.tier().stamp(lock).ticket < TICKET_END - 2
     }
 
-    /// M5: a ticket beyond all counting is not gone on from.
+    /// MEM-M5: a ticket beyond all counting is not gone on from.
     fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
         Request::is_sound(seat.request(lock).own(fabric))
     }
@@ -138,7 +139,7 @@ impl SharedTier for Acquire {
         may_have_held(seat.layout(), fabric, seat.node(), lock, word)
     }
 
-    /// A2: tickets go on beyond all that the former life may have told.
+    /// LOCK-A2: tickets go on beyond all that the former life may have told.
     fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
         let request = seat.request(lock);
         let word = end_of_dead(seat.layout(), fabric, seat.node(), lock, request.own(fabric));
@@ -147,8 +148,8 @@ impl SharedTier for Acquire {
     }
 }
 
-/// Ends the requests of a fenced node, and what it may have told (A2). The manager finds it when it looks
-/// at who holds what others want.
+/// Ends the requests of a fenced node, and what it may have told (LOCK-A2). The manager finds it
+/// when it looks at the holders of what others want.
 pub(crate) fn clear_requests<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
     let requests = layout.requests(node).claim();
     fabric.refresh(requests.range());
@@ -161,7 +162,8 @@ pub(crate) fn clear_requests<F: Fabric>(layout: &Layout, fabric: &F, node: NodeI
     batch.publish();
 }
 
-/// The request word with which `word` of a dead life of `node` ends: its holder, if it was one, died (L5).
+/// The request word with which `word` of a dead life of `node` ends: its holder, if it was one,
+/// died (LOCK-L5).
 fn end_of_dead<F: Fabric>(
     layout: &Layout,
     fabric: &F,
@@ -177,8 +179,9 @@ fn end_of_dead<F: Fabric>(
     beyond(word, own.max(others).after_death())
 }
 
-/// Whether `node`, whose request for the program's lock `lock` is `word`, may have held it: some manager has
-/// granted that ticket. Also one that the node did not obey, so that it may be true of who only waited.
+/// Whether `node`, whose request for the program's lock `lock` is `word`, may have held it: some
+/// manager has granted that ticket. This includes a grant that the node did not obey, so it may
+/// also be true for a node that only waited.
 fn may_have_held<F: Fabric>(
     layout: &Layout,
     fabric: &F,
@@ -196,8 +199,8 @@ fn may_have_held<F: Fabric>(
     grants().any(|grant| Stamp::from_word(grant.cached(fabric)).ticket == request.ticket)
 }
 
-/// The request with `ticket`, and with the tally that this node knows: of the region's own locks there is
-/// none.
+/// The request with `ticket`, and with the tally that this node knows: of the region's own locks
+/// there is none.
 fn request_of<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
@@ -209,8 +212,8 @@ fn request_of<F: Fabric, H: HostMemory>(
     Request { ticket, tally: known.unwrap_or_default() }
 }
 
-/// Release and withdrawal: the ticket becomes even. It is published *before* the stamp goes idle:
-/// whoever dies in between leaves a stamp that says there is still something to end.
+/// Release and withdrawal: the ticket becomes even. It is published *before* the stamp goes idle: a
+/// thread that dies in between leaves a stamp which says that something is still to be ended.
 fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId, ticket: u64) {
     let ended = request_of(seat, fabric, lock, ticket + 1);
     seat.request(lock).publish(fabric, ended.word());
@@ -227,7 +230,7 @@ fn go_idle<H: HostMemory>(seat: &Seat<H>, lock: LockId, ticket: u64) {
     }
 }
 
-/// What a client without T1 takes for a grant.
+/// What a client without LOCK-T1 takes for a grant.
 fn is_granted_by_any<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,

@@ -1,8 +1,8 @@
-//! A copy of a node's last request, in one word beside the summary (S3).
+//! A copy of a node's last request, in one word beside the summary (LOCK-S3).
 
 use super::request::Request;
+use crate::host::{TICKET_BITS, TICKET_END};
 use crate::layout::LOCKS_MAX;
-use crate::lock::stamp::{TICKET_BITS, TICKET_END};
 use crate::lock::tally::Tally;
 use crate::units::LockId;
 
@@ -37,7 +37,7 @@ impl RequestCopy {
         self.0
     }
 
-    /// Perhaps a lock that the region has not (M5).
+    /// Perhaps a lock that the region has not (MEM-M5).
     pub(super) fn lock(self) -> LockId {
         LockId(u32::try_from(self.0 >> (TALLY_BITS + TICKET_BITS)).unwrap_or(u32::MAX))
     }

@@ -1,11 +1,11 @@
 //! The lock manager of a term: collects acknowledgements, then grants.
 //!
 //! A state machine: [`Manager::poll`] makes one round over the nodes and returns. With one fence it
-//! refreshes of each node its claim, its identity and the line of its summary, and the tickets of whoever
-//! holds what others wait for: the way from a release to the next grant is one look and one publish. So is
-//! the way from a request to its grant, as the line of the summary has a copy of the request (S3). Where
-//! the summary has a new number, the tickets are read that it tells of. A round costs the same whatever
-//! the number of locks.
+//! refreshes of each node its claim, its identity and the line of its summary, and the tickets of
+//! holders for whose locks others wait. So the way from a release to the next grant is one look and
+//! one publish. So is the way from a request to its grant, as the line of the summary has a copy of
+//! the request (LOCK-S3). Where the summary has a new number, the tickets are read that it tells
+//! of. A round costs the same whatever the number of locks.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -16,17 +16,17 @@ use super::request::Request;
 use super::summary::Summary;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use crate::host::{Phase, Stamp, TERM_MAX, grant_word};
 use crate::layout::{FIRST_FREE_LOCK, Layout, LockProtocol, ManagerClaim};
-use crate::lock::stamp::{Phase, Stamp, TERM_MAX, grant_word};
 use crate::lock::tally::Tally;
-use crate::member::{Seat, is_freed, is_taken};
 use crate::mutant::{self, Mutant};
+use crate::node::{Seat, is_freed, is_taken};
 use crate::units::{LineRange, LockId, NodeId};
 
 /// What a manager is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ManagerState {
-    /// Waits until every node has acknowledged the term (T4). Grants nothing yet.
+    /// Waits until every node has acknowledged the term (LOCK-T4). Grants nothing yet.
     Collecting {
         /// A node that has not.
         waiting_for: NodeId,
@@ -57,7 +57,7 @@ pub struct NodeReport {
 enum Round {
     /// Everything.
     Whole,
-    /// Who waits for a lock, and who holds it.
+    /// The nodes that wait for a lock, and the node that holds it.
     Hurried,
 }
 
@@ -71,7 +71,7 @@ struct NodeView {
     copy: Option<RequestCopy>,
     requests: Vec<u64>,
     granted: Vec<u64>,
-    /// Beside the requests (L5). Also of nodes that are absent.
+    /// Beside the requests (LOCK-L5). Also of nodes that are absent.
     tallies: Vec<Tally>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Manager {
     queues: Vec<VecDeque<(NodeId, u64)>>,
     wanted: BTreeSet<u32>,
     serving: bool,
-    /// It has read the tallies of all nodes (L5). Not where all locks are the region's own.
+    /// It has read the tallies of all nodes (LOCK-L5). Not where all locks are the region's own.
     knows_tallies: bool,
 }
 
@@ -101,7 +101,7 @@ impl Manager {
     /// host lock `Manager` for the life of the returned value.
     ///
     /// A manager that starts again on the same node claims a new term too: grants of its former
-    /// life carry the old one, and nobody obeys them (A1 without the refresh that it needed).
+    /// life carry the old one, and nobody obeys them (LOCK-A1 without the refresh that it needed).
     ///
     /// `None` when there are no terms left.
     pub(crate) fn claim<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> Option<Self> {
@@ -170,8 +170,9 @@ impl Manager {
                 waiting_for = Some(view.node);
             }
         }
-        // T4. Once it serves, a node that comes must acknowledge before it is granted anything,
-        // but nobody else waits for it: it came after the claim, so it has never obeyed another.
+        // LOCK-T4. Once it serves, a node that comes must acknowledge before it is granted
+        // anything, but nobody else waits for it: it came after the claim, so it has never obeyed
+        // another.
         let waits = !mutant::is(Mutant::GrantsUnacknowledged);
         let state = match waiting_for.filter(|_| waits && !self.serving) {
             Some(waiting_for) => ManagerState::Collecting { waiting_for },
@@ -190,12 +191,12 @@ impl Manager {
         state
     }
 
-    /// A round in haste of a manager that serves: only what brings on those who wait for a lock. Returns
-    /// the grants given.
+    /// A round in haste of a manager that serves: only what brings on those who wait for a lock.
+    /// Returns the grants given.
     ///
-    /// It does not look whether another manager has come, which a manager need not notice (T5), nor
-    /// who is there: a node that comes anew is granted nothing before it has acknowledged, which a
-    /// whole round sees.
+    /// It does not look whether another manager has come, which a manager need not notice
+    /// (LOCK-T5), nor who is there: a node that joins again is granted nothing before it has
+    /// acknowledged, which a whole round sees.
     pub(crate) fn hurry<F: Fabric, H: HostMemory>(&mut self, seat: &Seat<H>, fabric: &F) -> u32 {
         let held = self.refresh(Round::Hurried, seat.layout(), fabric);
         self.serve(&held, seat, fabric)
@@ -216,7 +217,8 @@ impl Manager {
         self.nodes.iter().filter(|view| view.present).map(report)
     }
 
-    /// Who holds what others wait for, as far as is known: index of the node, and the lock.
+    /// The nodes that hold what others wait for, as far as is known: index of the node, and the
+    /// lock.
     fn held_and_wanted(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         let holders = |lock: &u32| {
             let lock = *lock;
@@ -226,8 +228,8 @@ impl Manager {
         self.wanted.iter().flat_map(holders)
     }
 
-    /// Refreshes all that a round looks at in any case, with one fence. Who holds what others wait
-    /// for, which is part of it.
+    /// Refreshes all that a round looks at in any case, with one fence. Returns the nodes that hold
+    /// what others wait for, which is part of it.
     fn refresh<F: Fabric>(&self, round: Round, layout: &Layout, fabric: &F) -> Vec<(usize, u32)> {
         let held: Vec<_> = self.held_and_wanted().collect();
         let whole = layout
@@ -262,7 +264,7 @@ impl Manager {
         let node = view.node;
         // Only a node that says so has left, only one that was never joined was never there, and
         // only one whose locks its recoverer has freed needs none any more: a line that cannot be
-        // read is being written, or damaged, and its node may hold locks (T4).
+        // read is being written, or damaged, and its node may hold locks (LOCK-T4).
         view.present = is_taken(layout, fabric, node)
             && (view.acknowledged || !is_freed(layout, fabric, node));
         if !view.present {
@@ -289,8 +291,8 @@ impl Manager {
         view.summary = None;
         view.copy = None;
         view.requests.fill(0);
-        // T3: a reported ticket counts as granted: the node is the holder until its request
-        // differs from it. The grant word itself is written too, for whoever looks.
+        // LOCK-T3: a reported ticket counts as granted: the node is the holder until its request
+        // differs from it. The grant word itself is written too, for observers.
         let mut batch = PublishBatch::new(fabric);
         for (lock, ticket) in held {
             if !mutant::is(Mutant::LastGranteeOnly) {
@@ -317,7 +319,7 @@ impl Manager {
             self.note(*index, *lock, layout, fabric);
         }
         if self.look_for_requests(layout, fabric) {
-            // Who holds what is wanted only now may have released it long ago.
+            // A node that holds what is wanted only now may have released it long ago.
             let known = |pair: &(usize, u32)| held.contains(pair);
             let more: Vec<_> = self.held_and_wanted().filter(|pair| !known(pair)).collect();
             refresh_all(fabric, self.requests_of(&more, layout));
@@ -328,12 +330,13 @@ impl Manager {
         self.grant(seat, fabric)
     }
 
-    /// Takes note of the requests that nodes tell of (S1, S3). Those that have to be read are read with one
-    /// fence. Whether there were any.
+    /// Takes note of the requests that nodes tell of (LOCK-S1, LOCK-S3). Those that have to be read
+    /// are read with one fence. Whether there were any.
     fn look_for_requests<F: Fabric>(&mut self, layout: &Layout, fabric: &F) -> bool {
         let mut unread = Vec::new();
         let mut copies = Vec::new();
-        // Once, also those of nodes that are absent: former managers alone were told their tallies (L5).
+        // Once, also those of nodes that are absent: former managers alone were told their tallies
+        // (LOCK-L5).
         let first =
             layout.locks() > FIRST_FREE_LOCK && !std::mem::replace(&mut self.knows_tallies, true);
         for (index, view) in self.nodes.iter_mut().enumerate() {
@@ -347,18 +350,19 @@ impl Manager {
             let before = view.summary.replace(summary);
             if before != Some(summary) {
                 let lock = before.and_then(|before| summary.only_lock_since(before));
-                // A lock that the region has not: a faulty host's (M5).
+                // A lock that the region has not: a faulty host's (MEM-M5).
                 unread.push((index, lock.filter(|lock| lock.0 < layout.locks())));
             }
             let copy = RequestCopy::from_word(layout.request_copy(view.node).cached(fabric));
             let before = view.copy.replace(copy);
-            // As above (M5).
+            // As above (MEM-M5).
             if before != Some(copy) && copy.lock().0 < layout.locks() {
                 copies.push((index, copy, before.is_some()));
             }
         }
         let any = !unread.is_empty() || !copies.is_empty();
-        // Two beyond: a release is not told. Where nothing was read yet there is nothing to go on from.
+        // Two beyond: a release is not told. Where nothing was read yet there is nothing to
+        // continue from.
         copies.retain(|(index, copy, may_go_on)| {
             let tally = copy.tally().filter(|_| *may_go_on);
             !tally.is_some_and(|tally| self.take(*index, *copy, 2, tally))
@@ -383,8 +387,8 @@ impl Manager {
         any
     }
 
-    /// S3: takes note of the request of which a node has told a copy, if its ticket is the known one or
-    /// among the next `steps`. Whether it was.
+    /// LOCK-S3: takes note of the request of which a node has told a copy, if its ticket is the
+    /// known one or among the next `steps`. Whether it was.
     fn take(&mut self, index: usize, copy: RequestCopy, steps: u64, tally: Tally) -> bool {
         let known = self.nodes[index].requests[copy.lock().0 as usize];
         match copy.ticket().checked_sub(known) {
@@ -401,7 +405,7 @@ impl Manager {
     fn note<F: Fabric>(&mut self, index: usize, lock: u32, layout: &Layout, fabric: &F) {
         let view = &self.nodes[index];
         let request = Request::from_word(layout.request(view.node, LockId(lock)).cached(fabric));
-        // S4.
+        // LOCK-S4.
         let has_not_arrived = request.ticket + 1 == view.requests[lock as usize];
         if !has_not_arrived || mutant::is(Mutant::BelievesOldRequest) {
             self.learn(index, LockId(lock), request);
@@ -429,7 +433,7 @@ impl Manager {
         let wanted: Vec<u32> = self.wanted.iter().copied().collect();
         for lock in wanted {
             let slot = lock as usize;
-            // A1, over all nodes, present or not: one that is gone may have died holding.
+            // LOCK-A1, over all nodes, present or not: one that is gone may have died holding.
             if self.nodes.iter().any(|view| view.holds(lock)) {
                 continue;
             }
@@ -462,8 +466,8 @@ impl Manager {
     }
 }
 
-/// Shows those who wait for a grant that the manager of this host lives. Only of the process that has the
-/// right to be it.
+/// Shows those who wait for a grant that the manager of this host lives. Only of the process that
+/// has the right to be it.
 pub(crate) fn beat_as_manager<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
     // From the published word, not from our own count: another process may have been manager.
     let heartbeat = seat.manager_heartbeat();

@@ -1,36 +1,38 @@
 //! The shared tier `arbitrated`: slots in shared memory that a lock manager grants, as in the
 //! paper, made safe with single-writer lines.
 //!
-//! Node *i* writes only its request words (a ticket per lock: odd = wants or holds, even = idle) and a
-//! copy of the last new one. The manager of a term writes only its own grant words (per node and lock: the
-//! ticket it granted). A node holds the lock while the grant of the term it obeys equals its ticket. Release and
-//! withdrawal are the same write (ticket + 1) and always legal, so a time-out strands nothing.
+//! Node *i* writes only its request words (a ticket per lock: odd = wants or holds, even = idle)
+//! and a copy of the last new one. The manager of a term writes only its own grant words (per node
+//! and lock: the ticket it granted). A node holds the lock while the grant of the term it obeys
+//! equals its ticket. Release and withdrawal are the same write (ticket + 1) and always legal, so a
+//! time-out strands nothing.
 //!
 //! Each rule breaks something when dropped (seen in a model of the protocol):
-//! - **A1** A lock is free only when *no* node has an odd request equal to its grant, looked at
-//!   over all nodes; never "the last grantee has moved on".
-//! - **A2** A ticket only grows. A node that joins again continues from the even ticket that is one or two
-//!   beyond its published one, and a recoverer leaves the same. The next ticket may have been told, and
-//!   may yet be granted: its copy arrived, and its word was lost with the host (S3).
-//! - **A3** Protected data is fully published before the release is stored; the next holder
+//! - **LOCK-A1** A lock is free only when *no* node has an odd request equal to its grant, looked
+//!   at over all nodes; never "the last grantee has moved on".
+//! - **LOCK-A2** A ticket only grows. A node that joins again continues from the even ticket that
+//!   is one or two beyond its published one, and a recoverer leaves the same. The next ticket may
+//!   have been told, and may yet be granted: its copy arrived, and its word was lost with the host
+//!   (LOCK-S3).
+//! - **LOCK-A3** Protected data is fully published before the release is stored; the next holder
 //!   refreshes it after it sees the grant.
-//! - **T1** Per node and lock one host-local word {term, phase, ticket}. A thread looks only at
-//!   the grant of the term in that word and enters only after a CAS from {T, wait, t} to
-//!   {T, hold, t}.
-//! - **T2** The host's agent changes the term of every such word by a CAS each, in every phase,
-//!   takes the held ticket from that CAS, and only then publishes the acknowledgement {term, held
-//!   ticket} of that lock. A stamp never goes back to an older term (T2a), and an acknowledgement
-//!   that a deposed agent overwrote is written anew (T2b): see `agent.rs`.
-//! - **T3** What is reported is the ticket held, never a flag. The reported node is the holder
+//! - **LOCK-T1** Per node and lock one host-local word {term, phase, ticket}. A thread looks only
+//!   at the grant of the term in that word and enters only after a CAS from {T, wait, t} to {T,
+//!   hold, t}.
+//! - **LOCK-T2** The host's agent changes the term of every such word by a CAS each, in every
+//!   phase, takes the held ticket from that CAS, and only then publishes the acknowledgement {term,
+//!   held ticket} of that lock. A stamp never goes back to an older term (LOCK-T2a), and an
+//!   acknowledgement that a deposed agent overwrote is written anew (LOCK-T2b): see `agent.rs`.
+//! - **LOCK-T3** What is reported is the ticket held, never a flag. The reported node is the holder
 //!   until its request differs from that ticket.
-//! - **T4** No grant in a term before every node has acknowledged it, or is known to have left.
-//!   A time-out is not a fence.
-//! - **T5** The old manager need not notice: its late grants land in words that nobody obeys.
+//! - **LOCK-T4** No grant in a term before every node has acknowledged it, or is known to have
+//!   left. A time-out is not a fence.
+//! - **LOCK-T5** The old manager need not notice: its late grants land in words that nobody obeys.
 //!
-//! How a manager learns of requests is said in `summary` (rules S1 to S4).
+//! How a manager learns of requests is said in `summary` (rules LOCK-S1 to LOCK-S4).
 //!
 //! The term tells its manager: term `t` belongs to node `t mod nodes`, so two managers never
-//! claim the same one, and each writes grant words of its own (M1).
+//! claim the same one, and each writes grant words of its own (MEM-M1).
 
 mod agent;
 mod client;
@@ -42,7 +44,7 @@ mod summary;
 mod tests;
 mod told;
 
-pub(crate) use agent::{Agent, beat_heart, newest_claim, obey_newest_term};
+pub(crate) use agent::{newest_claim, obey_newest_term, tick};
 pub(crate) use client::{Acquire, clear_requests};
 pub(crate) use manager::{Manager, beat_as_manager};
 pub use manager::{ManagerState, NodeReport};

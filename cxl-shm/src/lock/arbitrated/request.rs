@@ -1,6 +1,7 @@
-//! A node's request word of a lock: its ticket, and the lock's tally as the node knows it (L5).
+//! A node's request word of a lock: its ticket, and the lock's tally as the node knows it
+//! (LOCK-L5).
 
-use crate::lock::stamp::{TICKET_BITS, TICKET_END, grant_word};
+use crate::host::{TICKET_BITS, TICKET_END, grant_word};
 use crate::lock::tally::Tally;
 use crate::mutant::{self, Mutant};
 
@@ -24,7 +25,7 @@ impl Request {
         self.tally.bits() << TICKET_BITS | self.ticket & TICKET_END
     }
 
-    /// Whether a node can have written `word`: its ticket can be counted further (M5).
+    /// Whether a node can have written `word`: its ticket can be counted further (MEM-M5).
     pub(super) fn is_sound(word: u64) -> bool {
         let request = Self::from_word(word);
         request.word() == word && request.ticket < TICKET_END
@@ -52,18 +53,21 @@ pub(crate) fn grants_of(term: u64, ticket: u64) -> [u64; 2] {
     [false, true].map(|tells| grant_word(term, ticket, tells))
 }
 
-/// How many tickets a node has used, by its request word: all of them when no node can have written it.
+/// How many tickets a node has used, by its request word: all of them when no node can have written
+/// it.
 pub(crate) fn tickets_used(word: u64) -> u64 {
     if Request::is_sound(word) { Request::from_word(word).ticket } else { TICKET_END }
 }
 
-/// `word`, with which the requests of a dead life of a node ended, with an even ticket that no request of
-/// that life had, and `tally`. The ticket is one or two beyond, as the next one after an even one may have
-/// been told without its word (A2). What else may be in a damaged word stays, so that it stays refused.
+/// `word`, with which the requests of a dead life of a node ended, with an even ticket that no
+/// request of that life had, and `tally`. The ticket is one or two beyond, as the next one after an
+/// even one may have been told without its word (LOCK-A2). What else may be in a damaged word
+/// stays, so that it stays refused.
 pub(super) fn beyond(word: u64, tally: Tally) -> u64 {
     let Request { ticket, .. } = Request::from_word(word);
     let step = if mutant::is(Mutant::ResumesTooEarly) { 1 } else { 2 };
-    // No request begins with the last even ticket. The largest number there is is odd, and no ticket.
+    // No request begins with the last even ticket. The largest number there is is odd, and no
+    // ticket.
     let ticket = ((ticket + step) & !1).min(TICKET_END - 1);
     let rest = word & !(u64::MAX >> (64 - TICKET_BITS - Tally::BITS));
     rest | Request { ticket, tally }.word()

@@ -6,14 +6,16 @@ use super::copy::RequestCopy;
 use super::request::Request;
 use super::told::tell_number;
 use super::{Acquire, Manager, ManagerState, clear_requests, obey_newest_term};
-use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
-use crate::fabric::{Fabric, LineWords};
+use crate::host::HostTier;
 use crate::layout::{FIRST_FREE_LOCK, Geometry, Layout, LockProtocol, NodeLine, NodeState};
 use crate::lock::shared_tier::{Held, SharedTier};
 use crate::lock::tally::Tally;
-use crate::member::{HostTier, Seat};
 use crate::mutant::{self, Mutant};
-use crate::units::{Incarnation, LineOffset, LineRange, LockId, NodeId, WordOffset};
+use crate::node::Seat;
+use crate::units::{Incarnation, LockId, NodeId};
+use crate::verify::simulated::{
+    Access, Interposed, Interposer, SimulatedHost, SimulatedHostMemory, SimulatedRack,
+};
 
 const FIRST: LockId = LockId(FIRST_FREE_LOCK);
 const SECOND: LockId = LockId(FIRST.0 + 1);
@@ -68,10 +70,10 @@ impl Nodes {
     /// One round of the manager. How often it has looked at the region.
     fn round(&mut self) -> u32 {
         let (seat, fabric) = self.at(NodeId(1));
-        let fabric = Counting::new(fabric);
+        let fabric = Interposed::new(fabric, Counts::default());
         let state = self.manager.as_mut().unwrap().poll(&seat, &fabric);
         assert!(matches!(state, ManagerState::Serving { .. }), "{state:?}");
-        fabric.looks.get()
+        fabric.interposer().looks.get()
     }
 
     /// After how many rounds of the manager, with a poll after each, `acquire` has its lock.
@@ -84,72 +86,38 @@ impl Nodes {
     }
 }
 
-/// Counts publishes and looks: fences that wait for write-backs, and fences that wait for invalidations.
-struct Counting {
-    host: SimulatedHost,
+/// Counts publishes and looks: fences that wait for write-backs, and fences that wait for
+/// invalidations.
+#[derive(Default)]
+struct Counts {
     publishes: Cell<u32>,
     looks: Cell<u32>,
     written: Cell<u32>,
     dropped: Cell<u32>,
 }
 
-impl Counting {
-    fn new(host: SimulatedHost) -> Self {
-        let [publishes, looks, written, dropped] = [(); 4].map(|()| Cell::new(0));
-        Self { host, publishes, looks, written, dropped }
-    }
-}
-
-impl Fabric for Counting {
-    fn bytes(&self) -> u64 {
-        self.host.bytes()
-    }
-
-    fn load(&self, at: WordOffset) -> u64 {
-        self.host.load(at)
-    }
-
-    fn store(&self, at: WordOffset, value: u64) {
-        self.host.store(at, value);
-    }
-
-    fn read_line(&self, at: LineOffset) -> LineWords {
-        self.host.read_line(at)
-    }
-
-    fn write_line(&self, at: LineOffset, words: &LineWords) {
-        self.host.write_line(at, words);
-    }
-
-    fn write_back(&self, lines: LineRange) {
-        self.written.set(1);
-        self.host.write_back(lines);
-    }
-
-    fn invalidate(&self, lines: LineRange) {
-        self.dropped.set(1);
-        self.host.invalidate(lines);
-    }
-
-    fn fence(&self) {
-        self.publishes.set(self.publishes.get() + self.written.take());
-        self.looks.set(self.looks.get() + self.dropped.take());
-        self.host.fence();
-    }
-
-    fn read_back(&self, lines: LineRange) {
-        self.host.read_back(lines);
+impl Interposer for Counts {
+    fn before(&self, access: Access) {
+        match access {
+            Access::WriteBack(_) => self.written.set(1),
+            Access::Invalidate(_) => self.dropped.set(1),
+            Access::Fence => {
+                self.publishes.set(self.publishes.get() + self.written.take());
+                self.looks.set(self.looks.get() + self.dropped.take());
+            }
+            _ => {}
+        }
     }
 }
 
 /// Node 0 acquires `lock`, which nobody else wants. How often it published, and the manager looked.
 fn acquire(nodes: &mut Nodes, lock: LockId) -> (Held, u32, u32) {
     let (seat, fabric) = nodes.at(NodeId(0));
-    let fabric = Counting::new(fabric);
+    let fabric = Interposed::new(fabric, Counts::default());
     let mut asks = Acquire::begin(&seat, &fabric, lock);
     let looks = nodes.round();
     let held = asks.poll(&seat, &fabric).unwrap().expect("it is granted in the first round");
-    (held, fabric.publishes.get(), looks)
+    (held, fabric.interposer().publishes.get(), looks)
 }
 
 #[test]
@@ -181,13 +149,13 @@ fn a_request_with_a_large_tally_is_read() {
 }
 
 /// A thread of node 0 draws its number, stands still, and stores it after a second thread has drawn
-/// and stored the next number. The first thread never goes on. After how many rounds of the manager the
-/// second thread has its lock, which nobody else wants.
+/// and stored the next number. The first thread never continues. After how many rounds of the
+/// manager the second thread has its lock, which nobody else wants.
 fn rounds_beside_a_late_number() -> Option<u32> {
     let mut nodes = Nodes::joined();
     let (seat, fabric) = nodes.at(NodeId(0));
     let (mut second, copy) = begin_beside_a_copy(&nodes);
-    // What the first thread stores, once it goes on: its number, and its lock.
+    // What the first thread stores, once it continues: its number, and its lock.
     let late = {
         let before = seat.summary().own(&fabric);
         tell_number(&seat, &fabric, FIRST);
@@ -201,8 +169,8 @@ fn rounds_beside_a_late_number() -> Option<u32> {
     nodes.rounds_until_held(&mut second)
 }
 
-/// A second thread of node 0 asks for its lock beside a first, which has yet to store the copy of its
-/// request. The second thread, and that copy.
+/// A second thread of node 0 asks for its lock beside a first, which has yet to store the copy of
+/// its request. The second thread, and that copy.
 fn begin_beside_a_copy(nodes: &Nodes) -> (Acquire, u64) {
     let (seat, fabric) = nodes.at(NodeId(0));
     let request = Request { ticket: 1, tally: Tally::default() };
@@ -225,18 +193,18 @@ fn a_request_is_granted_though_a_smaller_number_was_stored_over_its_own() {
     // The first round reads the request of the first thread only.
     assert_eq!(rounds_beside_a_late_number(), Some(2));
     let once = mutant::with(Some(Mutant::TellsOnce), rounds_beside_a_late_number);
-    assert_eq!(once, None, "without S2 the request is never read");
+    assert_eq!(once, None, "without LOCK-S2 the request is never read");
 }
 
 #[test]
 fn a_request_is_granted_though_the_copy_of_another_was_stored_over_its_own() {
     assert_eq!(rounds_beside_a_late_copy(), Some(2));
     let once = mutant::with(Some(Mutant::TellsByCopyOnly), rounds_beside_a_late_copy);
-    assert_eq!(once, None, "without S3 the request is never read");
+    assert_eq!(once, None, "without LOCK-S3 the request is never read");
 }
 
-/// The copy of a request arrives, and the manager grants it before its word arrives. Whether the manager
-/// grants the lock to another node as well, which looks at it.
+/// The copy of a request arrives, and the manager grants it before its word arrives. Whether the
+/// manager grants the lock to another node as well, which looks at it.
 fn is_granted_twice() -> bool {
     let mut nodes = Nodes::joined();
     let (seat, fabric) = nodes.at(NodeId(0));
@@ -255,11 +223,11 @@ fn is_granted_twice() -> bool {
 fn a_word_that_has_not_arrived_is_no_release() {
     assert!(!is_granted_twice());
     let believes = mutant::with(Some(Mutant::BelievesOldRequest), is_granted_twice);
-    assert!(believes, "without S4 the lock is held twice");
+    assert!(believes, "without LOCK-S4 the lock is held twice");
 }
 
-/// The copy of a request arrives, its word is lost with the host, and the manager grants it. Whether
-/// another node has the lock after the requests of the dead were cleared.
+/// The copy of a request arrives, its word is lost with the host, and the manager grants it.
+/// Whether another node has the lock after the requests of the dead were cleared.
 fn is_freed_of_the_dead() -> bool {
     let mut nodes = Nodes::joined();
     let (seat, fabric) = nodes.at(NodeId(0));
@@ -279,5 +247,5 @@ fn is_freed_of_the_dead() -> bool {
 fn what_was_told_without_its_word_ends_with_its_host() {
     assert!(is_freed_of_the_dead());
     let early = mutant::with(Some(Mutant::ResumesTooEarly), is_freed_of_the_dead);
-    assert!(!early, "without A2 nobody releases what was granted");
+    assert!(!early, "without LOCK-A2 nobody releases what was granted");
 }

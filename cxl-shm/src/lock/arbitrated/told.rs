@@ -1,11 +1,11 @@
-//! How a node's threads tell the lock manager that they ask for a lock (S1 to S3).
+//! How a node's threads tell the lock manager that they ask for a lock (LOCK-S1 to LOCK-S3).
 
 use super::copy::RequestCopy;
 use super::request::Request;
 use super::summary::Summary;
 use crate::fabric::{Fabric, HostMemory, PublishBatch};
-use crate::member::Seat;
 use crate::mutant::{self, Mutant};
+use crate::node::Seat;
 use crate::units::LockId;
 
 /// What a thread that waits told the lock manager last.
@@ -18,7 +18,7 @@ pub(super) enum Told {
 }
 
 impl Told {
-    /// Publishes the request of this node for `lock` and the copy of it, with one fence (S3).
+    /// Publishes the request of this node for `lock` and the copy of it, with one fence (LOCK-S3).
     pub(super) fn publish<F: Fabric, H: HostMemory>(
         seat: &Seat<H>,
         fabric: &F,
@@ -33,8 +33,9 @@ impl Told {
         Self::Copy(copy)
     }
 
-    /// For a thread whose request for `lock` is published and not granted yet. Tells the lock manager by a
-    /// number when another thread of the host has overwritten what this one told (S2, S3).
+    /// For a thread whose request for `lock` is published and not granted yet. Tells the lock
+    /// manager by a number when another thread of the host has overwritten what this one told
+    /// (LOCK-S2, LOCK-S3).
     pub(super) fn repeat_if_hidden<F: Fabric, H: HostMemory>(
         &mut self,
         seat: &Seat<H>,
@@ -58,11 +59,11 @@ impl Told {
 }
 
 /// Tells the manager that the request of this node for `lock`, which was published before, has
-/// changed (S1). Returns the word that was written.
+/// changed (LOCK-S1). Returns the word that was written.
 ///
-/// Several threads of the host may do so at once. A number may then be overwritten by a smaller one. A
-/// manager that saw the larger one sees the number go back, and looks at everything. A manager that did
-/// not see it may miss a request until S2 is applied.
+/// Several threads of the host may do so at once. A number may then be overwritten by a smaller
+/// one. A manager that saw the larger one sees the number go back, and looks at everything. A
+/// manager that did not see it may miss a request until LOCK-S2 is applied.
 pub(super) fn tell_number<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,

@@ -3,11 +3,11 @@
 use super::number::{Request, tally_of};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use crate::host::{Phase, Stamp};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
-use crate::lock::stamp::{Phase, Stamp};
 use crate::lock::tally::{self, Tally, is_for_programs};
-use crate::member::Seat;
+use crate::node::Seat;
 use crate::units::{LockId, NODES_MAX, NodeId};
 
 /// An acquisition in progress.
@@ -22,8 +22,8 @@ pub(crate) struct Acquire {
 enum Stage {
     /// *Choosing* is published.
     Choosing,
-    /// The number is published. Of the nodes that may be ahead, those in `numbered` were seen with a
-    /// smaller number since. The tally is the largest of those seen (L5).
+    /// The number is published. Of the nodes that may be ahead, those in `numbered` were seen with
+    /// a smaller number since. The tally is the largest of those seen (LOCK-L5).
     Waiting { number: u64, ahead: NodeSet, numbered: NodeSet, tally: Tally },
 }
 
@@ -49,7 +49,7 @@ impl NodeSet {
 impl SharedTier for Acquire {
     fn begin<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Self {
         debug_assert_eq!(seat.tier().stamp(lock).phase, Phase::Idle, "one competitor a host");
-        // The stamp first: whoever dies from here on leaves something to end.
+        // The stamp first: a thread that dies from here on leaves something to end.
         set_phase(seat, lock, Phase::Wait);
         crash::reach(CrashPoint::LockStamped);
         publish(seat, fabric, lock, Request::Choosing);
@@ -91,7 +91,8 @@ impl SharedTier for Acquire {
                     let is_before = match Request::from_word(word) {
                         None => return Err(DamagedRequest { node }),
                         Some(Request::None) => false,
-                        // B4: who had its turn before us chooses again, and finds our number.
+                        // LOCK-B4: a node that had its turn before us chooses again, and finds our
+                        // number.
                         Some(Request::Choosing) => !numbered.contains(node),
                         Some(Request::Number(theirs)) if (theirs, node) < (mine, me) => {
                             *numbered = numbered.with(node);
@@ -142,7 +143,8 @@ impl SharedTier for Acquire {
         let tally = tally(seat, fabric, held.lock).after_mending();
         let word = seat.request(held.lock);
         if let Some(request) = Request::from_word(word.own(fabric)) {
-            // Published with the release: who dies before that is told of, whatever the tally.
+            // Published with the release: a thread that dies before that is told of, whatever the
+            // tally.
             fabric.store(word.at(), request.word(tally));
         }
     }
@@ -161,7 +163,7 @@ impl SharedTier for Acquire {
         true
     }
 
-    /// Always: nothing goes on from the former word.
+    /// Always: nothing continues from the former word.
     fn can_resume<F: Fabric, H: HostMemory>(_: &Seat<H>, _: &F, _: LockId) -> bool {
         true
     }
@@ -196,7 +198,8 @@ pub(crate) fn clear_requests<F: Fabric>(layout: &Layout, fabric: &F, node: NodeI
     batch.publish();
 }
 
-/// The word with which `word` of a dead life of `node` ends: its holder, if it was one, died (L5).
+/// The word with which `word` of a dead life of `node` ends: its holder, if it was one, died
+/// (LOCK-L5).
 fn end_of_dead<F: Fabric>(
     layout: &Layout,
     fabric: &F,
@@ -211,8 +214,8 @@ fn end_of_dead<F: Fabric>(
     Request::None.word(tally_of(word).max(others).after_death())
 }
 
-/// Whether `node`, whose word for the program's lock `lock` is `word`, may have held it. Not when another has
-/// a smaller number: for that one it waited (B3).
+/// Whether `node`, whose word for the program's lock `lock` is `word`, may have held it. Not when
+/// another has a smaller number: for that one it waited (LOCK-B3).
 fn may_have_held<F: Fabric>(
     layout: &Layout,
     fabric: &F,
@@ -242,8 +245,8 @@ fn tally<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> 
     own.max(tally::of_others(seat.layout(), fabric, seat.node(), lock, tally_of))
 }
 
-/// Publishes a request, and with it the tally that this node knows: of the region's own locks there is
-/// none.
+/// Publishes a request, and with it the tally that this node knows: of the region's own locks there
+/// is none.
 fn publish<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
@@ -256,8 +259,8 @@ fn publish<F: Fabric, H: HostMemory>(
     known
 }
 
-/// Release and withdrawal. The word is published *before* the stamp goes idle: whoever dies in
-/// between leaves a stamp that says there is still something to end.
+/// Release and withdrawal. The word is published *before* the stamp goes idle: a thread that dies
+/// in between leaves a stamp which says that something is still to be ended.
 fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
     publish(seat, fabric, lock, Request::None);
     crash::reach(CrashPoint::LockEnded);

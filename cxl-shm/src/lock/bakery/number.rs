@@ -28,10 +28,10 @@ pub(super) enum Request {
 }
 
 impl Request {
-    /// The number of who finds the bakery empty.
+    /// The number of a node that finds the bakery empty.
     pub(super) const FIRST: u64 = 1;
 
-    /// `None` for a word that no node ever writes (B6).
+    /// `None` for a word that no node ever writes (LOCK-B6).
     pub(super) fn from_word(word: u64) -> Option<Self> {
         match word & !(TALLY_MASK << NUMBER_BITS) {
             0 => Some(Self::None),
@@ -51,8 +51,8 @@ impl Request {
         request | tally.bits() << NUMBER_BITS
     }
 
-    /// The smallest number of whoever comes after it; `None` at the end of all numbers, which no
-    /// node reaches (B6).
+    /// The smallest number of any node that comes after it; `None` at the end of all numbers, which
+    /// no node reaches (LOCK-B6).
     pub(super) fn next(self) -> Option<u64> {
         match self {
             Self::Number(number) => (number + 1 < NUMBER_END).then_some(number + 1),
@@ -66,8 +66,8 @@ pub(super) fn tally_of(word: u64) -> Tally {
     Tally::from_low_bits(word >> NUMBER_BITS)
 }
 
-/// The number with which a node holds or wants the lock, the largest when it chooses one still; `None` when
-/// it does neither. A damaged word may hide a holder (B6): the smallest.
+/// The number with which a node holds or wants the lock, the largest when it chooses one still;
+/// `None` when it does neither. A damaged word may hide a holder (LOCK-B6): the smallest.
 pub(crate) fn number_wanted(word: u64) -> Option<u64> {
     match Request::from_word(word) {
         Some(Request::None) => None,

@@ -3,27 +3,33 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::alloc::Object;
 use crate::fabric::Fabric;
+use crate::layout::HEAP_PURPOSE;
 use crate::lock::clear_requests_of;
-use crate::units::{Extent, LineRange, NodeId, WordOffset};
+use crate::units::{Extent, LINE_BYTES, LineRange, NodeId, WordOffset};
 
-/// An object of host 0, zeroed, whose first word counts.
-fn counter(bed: &Bed, owner: &Process) -> Object {
-    let object = owner.allocate(&bed.clock, TIMEOUT_MS, 64).unwrap();
-    object.zero(owner.fabric());
-    object
+/// A line in a chunk of the heap of `owner`, whose first word counts.
+fn counter(bed: &Bed, owner: &Process) -> LineRange {
+    let chunk = owner.allocate_chunk(&bed.clock, TIMEOUT_MS, HEAP_PURPOSE).unwrap();
+    // The first line says who has built the chunk.
+    let line = LineRange::covering(owner.layout().chunk(chunk)).iter().nth(1).unwrap();
+    let counter = LineRange::one(line);
+    owner.may_write(Extent::new(counter.start().bytes(), LINE_BYTES).unwrap());
+    owner.fabric().store(word_of(&counter), 0);
+    owner.fabric().publish(counter);
+    counter
 }
 
-fn word_of(object: &Object) -> WordOffset {
-    object.area().word(0).unwrap().at()
+fn word_of(counter: &LineRange) -> WordOffset {
+    counter.start().word(0).unwrap()
 }
 
-/// L1, a count, and A3 unless the counting process dies before that.
-fn count(process: &Process, object: &Object, dies: bool) -> u64 {
-    let (fabric, word) = (process.fabric(), word_of(object));
-    // M1: the lock is held; the object passes with it.
-    let _ = process.take_over(object.offset()).unwrap();
+/// LOCK-L1, a count, and LOCK-A3 unless the counting process dies before that.
+fn count(process: &Process, counter: &LineRange, dies: bool) -> u64 {
+    let (fabric, word) = (process.fabric(), word_of(counter));
+    fabric.refresh(*counter);
+    // MEM-M1: the lock is held; the line passes with it.
+    process.may_write(Extent::new(counter.start().bytes(), LINE_BYTES).unwrap());
     let count = fabric.load(word) + 1;
     fabric.store(word, count);
     if !dies {
@@ -39,18 +45,18 @@ fn what_a_dead_process_stored_under_a_lock_cannot_undo_what_later_holders_store(
         for owner in [0, 1] {
             let bed = Bed::new(protocol);
             let (dies, remote) = (bed.process(0, 3), bed.process(1, 4));
-            let object = counter(&bed, &bed.process(owner, 4));
+            let counted = counter(&bed, &bed.process(owner, 4));
             let guard = bed.acquire(&dies);
-            count(&dies, &object, true);
+            count(&dies, &counted, true);
             std::mem::forget(guard);
             bed.kill(3);
             let guard = bed.acquire(&remote);
-            let first = count(&remote, &object, false);
+            let first = count(&remote, &counted, false);
             drop(guard);
-            let line = word_of(&object).line();
+            let line = word_of(&counted).line();
             assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
-            assert_eq!(bed.rack.device_word(word_of(&object)), first);
-            assert_eq!(bed.rack.conflicts(), [], "a line with two writing hosts (M1)");
+            assert_eq!(bed.rack.device_word(word_of(&counted)), first);
+            assert_eq!(bed.rack.conflicts(), [], "a line with two writing hosts (MEM-M1)");
         }
     }
 }
@@ -60,15 +66,15 @@ fn who_recovers_without_an_agent_settles_what_the_dead_stored_too() {
     for protocol in PROTOCOLS {
         let bed = Bed::new(protocol);
         let (dies, beside) = (bed.process(0, 3), bed.process(0, 4));
-        let object = counter(&bed, &beside);
+        let counted = counter(&bed, &beside);
         let guard = bed.acquire(&dies);
-        count(&dies, &object, true);
+        count(&dies, &counted, true);
         std::mem::forget(guard);
         bed.kill(3);
         // The agent of host 0 stands still.
         drop(bed.clock.others.borrow_mut().remove(0));
         drop(bed.acquire(&beside));
-        let line = word_of(&object).line();
+        let line = word_of(&counted).line();
         assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
     }
 }
@@ -109,7 +115,7 @@ fn every_holder_is_told_of_a_death_until_one_makes_the_data_consistent() {
                 assert!(!is_told(&bed, process, false), "{protocol}: it was mended");
             }
         }
-        assert_eq!(bed.rack.conflicts(), [], "a line with two writing hosts (M1)");
+        assert_eq!(bed.rack.conflicts(), [], "a line with two writing hosts (MEM-M1)");
     }
 }
 
@@ -199,14 +205,14 @@ fn a_host_that_comes_again_settles_what_its_former_life_held() {
     for protocol in PROTOCOLS {
         let bed = Bed::new(protocol);
         let (dies, far) = (bed.process(0, 3), bed.process(1, 4));
-        let object = counter(&bed, &far);
+        let counted = counter(&bed, &far);
         let guard = bed.acquire(&dies);
-        count(&dies, &object, true);
+        count(&dies, &counted, true);
         std::mem::forget(guard);
         std::mem::forget(dies);
         bed.kill_first_host(&[3]);
         let again = bed.process(0, 6);
-        let line = word_of(&object).line();
+        let line = word_of(&counted).line();
         assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
         assert!(is_told(&bed, &far, true), "{protocol}");
         assert!(!is_told(&bed, &again, false), "{protocol}");
@@ -218,14 +224,14 @@ fn the_last_to_leave_settles_what_the_dead_of_its_host_held() {
     for protocol in PROTOCOLS {
         let bed = Bed::new(protocol);
         let (dies, last, far) = (bed.process(0, 3), bed.process(0, 4), bed.process(1, 4));
-        let object = counter(&bed, &far);
+        let counted = counter(&bed, &far);
         let guard = bed.acquire(&dies);
-        count(&dies, &object, true);
+        count(&dies, &counted, true);
         std::mem::forget(guard);
         std::mem::forget(dies);
         bed.kill_first_host(&[3]);
         last.leave();
-        let line = word_of(&object).line();
+        let line = word_of(&counted).line();
         assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
         assert!(is_told(&bed, &far, false), "{protocol}");
     }
@@ -236,15 +242,15 @@ fn a_panic_inside_is_told_like_a_death() {
     for protocol in PROTOCOLS {
         let bed = Bed::new(protocol);
         let (panics, far) = (bed.process(0, 4), bed.process(1, 4));
-        let object = counter(&bed, &panics);
+        let counted = counter(&bed, &panics);
         let unwound = catch_unwind(AssertUnwindSafe(|| {
             let _guard = bed.acquire(&panics);
-            count(&panics, &object, true);
+            count(&panics, &counted, true);
             panic!("inside");
         }));
         assert!(unwound.is_err());
         assert!(is_told(&bed, &far, false), "{protocol}");
-        let line = word_of(&object).line();
+        let line = word_of(&counted).line();
         assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
         assert!(is_told(&bed, &panics, true), "{protocol}");
     }
@@ -254,15 +260,15 @@ fn a_panic_inside_is_told_like_a_death() {
 fn a_waiter_that_gives_up_while_it_settles_leaves_the_rest_to_the_next() {
     let bed = Bed::new(LockProtocol::Bakery);
     let (dies, beside, far) = (bed.process(0, 3), bed.process(0, 4), bed.process(1, 4));
-    let object = counter(&bed, &far);
+    let counted = counter(&bed, &far);
     // As if all chunks were in use.
     beside.may_write(beside.layout().payload());
     let guard = bed.acquire(&dies);
-    count(&dies, &object, true);
+    count(&dies, &counted, true);
     std::mem::forget(guard);
     bed.kill(3);
     let mut pending = beside.begin_shared(LOCK, &bed.clock);
-    let line = word_of(&object).line();
+    let line = word_of(&counted).line();
     // Up to a thorough look.
     while bed.rack.dirty_lines(0).contains(&line) && !matches!(pending.poll(), Ok(Some(_))) {
         assert!(far.try_lock_shared(LOCK, &bed.clock).unwrap().is_none(), "not released yet");
@@ -297,8 +303,8 @@ fn the_heart_beats_while_much_is_settled_and_untouched_chunks_are_left_out() {
     assert!(dirty.contains(&WordOffset::new(untouched).unwrap().line()), "nobody was told of it");
 }
 
-/// Much is to be settled, and whoever comes has a short time-out. The agent has no turn: a living thread
-/// has the lock whenever it looks.
+/// Much is to be settled, and each thread that comes has a short time-out. The agent has no turn: a
+/// living thread has the lock whenever it looks.
 #[test]
 fn waiters_that_give_up_while_they_settle_come_to_an_end_together() {
     let geometry = Geometry { region_bytes: 64 << 20, chunk_bytes: 4 << 20, ..GEOMETRY };
@@ -317,14 +323,14 @@ fn waiters_that_give_up_while_they_settle_come_to_an_end_together() {
     assert!(!bed.rack.dirty_lines(0).contains(&last.line()), "it comes later");
 }
 
-/// The tier of this life lies in another folder than that of the life before last, say in a container's:
-/// the map in that one says nothing of the last life.
+/// The tier of this life lies in another folder than that of the life before last, say in a
+/// container's: the map in that one says nothing of the last life.
 #[test]
 fn a_host_that_comes_again_does_not_settle_by_the_map_of_an_older_life() {
     for protocol in PROTOCOLS {
         let bed = Bed::new(protocol);
         let far = bed.process(1, 4);
-        let object = counter(&bed, &far);
+        let counted = counter(&bed, &far);
         bed.kill_first_host(&[]);
         // The second life, on the same machine, with a tier of its own.
         let elsewhere = SimulatedRack::sticky(1, 4096);
@@ -333,12 +339,12 @@ fn a_host_that_comes_again_does_not_settle_by_the_map_of_an_older_life() {
         let (fabric, dead) = (bed.rack.host(0), bed.dead.clone());
         let dies = Member::join(fabric, memory, 0, &identity, me, dead, &bed.clock).unwrap();
         let guard = bed.acquire(&dies);
-        count(&dies, &object, true);
+        count(&dies, &counted, true);
         std::mem::forget(guard);
         std::mem::forget(dies);
         bed.kill(3);
         let _again = bed.process(0, 6);
-        let line = word_of(&object).line();
+        let line = word_of(&counted).line();
         assert!(!bed.rack.dirty_lines(0).contains(&line), "{protocol}: it comes later");
     }
 }

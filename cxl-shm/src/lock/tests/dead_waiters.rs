@@ -39,8 +39,8 @@ fn a_free_host_lock_is_had_at_once_however_many_dead_wait_for_it() {
     assert!(waited_ms < 50, "{waited_ms} ms");
 }
 
-/// A debugger stops a process that waits for a lock between hosts. Its host is refused that lock no longer
-/// than it takes to notice that.
+/// A debugger stops a process that waits for a lock between hosts. Its host is refused that lock no
+/// longer than it takes to notice that.
 #[test]
 fn a_stopped_waiter_keeps_a_lock_from_nobody_and_is_first_when_it_goes_on() {
     for protocol in PROTOCOLS {

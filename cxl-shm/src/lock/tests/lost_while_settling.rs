@@ -1,63 +1,13 @@
 //! A host that loses its slot while much is moved to the device for a lock whose holder died.
 
 use super::*;
-use crate::fabric::{Fabric, LineWords};
+use crate::host::LossCause;
 use crate::layout::{NodeLine, NodeState};
-use crate::member::LossCause;
-use crate::units::{ChunkId, Incarnation, LineOffset, LineRange, NodeId, WordOffset};
+use crate::units::{ChunkId, Incarnation, LineRange, NodeId, WordOffset};
+use crate::verify::simulated::{Access, Interposed};
 
-/// The memory of host 0, where something happens when a certain line is written back.
-struct Meddled {
-    host: SimulatedHost,
-    at: LineOffset,
-    act: RefCell<Option<Box<dyn FnOnce()>>>,
-}
-
-impl Fabric for Meddled {
-    fn bytes(&self) -> u64 {
-        self.host.bytes()
-    }
-
-    fn load(&self, at: WordOffset) -> u64 {
-        self.host.load(at)
-    }
-
-    fn store(&self, at: WordOffset, value: u64) {
-        self.host.store(at, value);
-    }
-
-    fn read_line(&self, at: LineOffset) -> LineWords {
-        self.host.read_line(at)
-    }
-
-    fn write_line(&self, at: LineOffset, words: &LineWords) {
-        self.host.write_line(at, words);
-    }
-
-    fn write_back(&self, lines: LineRange) {
-        if lines.start() == self.at
-            && let Some(act) = self.act.take()
-        {
-            act();
-        }
-        self.host.write_back(lines);
-    }
-
-    fn invalidate(&self, lines: LineRange) {
-        self.host.invalidate(lines);
-    }
-
-    fn fence(&self) {
-        self.host.fence();
-    }
-
-    fn read_back(&self, lines: LineRange) {
-        self.host.read_back(lines);
-    }
-}
-
-/// Process 5 of host 0, alone with one that died with the lock in hand, beats, or leaves. In the middle of
-/// what is to be settled another life takes the slot.
+/// Process 5 of host 0, alone with one that died with the lock in hand, beats, or leaves. In the
+/// middle of what is to be settled another life takes the slot.
 fn nothing_is_written_after_the_slot_was_lost(leaves: bool) {
     let geometry = Geometry { region_bytes: 64 << 20, chunk_bytes: 4 << 20, ..GEOMETRY };
     let bed = Bed::with(LockProtocol::Bakery, geometry);
@@ -84,11 +34,16 @@ fn nothing_is_written_after_the_slot_was_lost(leaves: bool) {
             taken.set(Some(of_node()));
         }
     };
-    let fabric = Meddled {
-        host: bed.rack.host(0),
-        at: LineRange::covering(layout.chunk(ChunkId(3))).start(),
-        act: RefCell::new(Some(Box::new(act))),
-    };
+    let (at, act) =
+        (LineRange::covering(layout.chunk(ChunkId(3))).start(), RefCell::new(Some(act)));
+    // Something happens when a certain line is written back.
+    let fabric = Interposed::new(bed.rack.host(0), |access: Access| {
+        if matches!(access, Access::WriteBack(lines) if lines.start() == at)
+            && let Some(act) = act.take()
+        {
+            act();
+        }
+    });
     let (identity, me) = (HostIdentity::simulated(0), ProcessIdentity::new(5, 1));
     let member =
         Member::join(fabric, memory, 0, &identity, me, bed.dead.clone(), &bed.clock).unwrap();

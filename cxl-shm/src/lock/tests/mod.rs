@@ -7,15 +7,16 @@ mod lost_while_settling;
 mod silence;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::SharedGuard;
 use crate::clock::Clock;
-use crate::fabric::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
-use crate::layout::{Geometry, LockProtocol, Superblock, format_superblock};
-use crate::member::{HostIdentity, HostLockName, HostTier, Liveness, Member, ProcessIdentity};
+use crate::host::{HostIdentity, HostLockName, HostTier, ProcessIdentity};
+use crate::layout::{Geometry, LockProtocol};
+use crate::node::Member;
 use crate::units::LockId;
+use crate::verify::fixture::{Died, SmallRegion};
+use crate::verify::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
 
 /// The number of the agent of host 0.
 const AGENT: u32 = 100;
@@ -33,20 +34,10 @@ const GEOMETRY: Geometry = Geometry {
     host_words: 0,
 };
 
-/// Numbers of the processes that are dead.
-#[derive(Clone, Debug, Default)]
-struct Dead(Rc<RefCell<BTreeSet<u32>>>);
+type Process = Member<SimulatedHost, SimulatedHostMemory, Died>;
+type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, Died>;
 
-impl Liveness for Dead {
-    fn is_alive(&self, process: ProcessIdentity) -> bool {
-        !self.0.borrow().contains(&process.pid())
-    }
-}
-
-type Process = Member<SimulatedHost, SimulatedHostMemory, Dead>;
-type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, Dead>;
-
-/// A clock that goes on only while somebody waits, and then lets others do their work.
+/// A clock that advances only while somebody waits, and then lets others do their work.
 #[derive(Default)]
 struct PumpClock {
     us: Cell<u64>,
@@ -81,7 +72,7 @@ struct Bed {
     rack: SimulatedRack,
     geometry: Geometry,
     clock: PumpClock,
-    dead: Dead,
+    dead: Died,
 }
 
 impl Bed {
@@ -98,9 +89,8 @@ impl Bed {
 
     fn with(lock_protocol: LockProtocol, geometry: Geometry) -> Self {
         let rack = SimulatedRack::sticky(HOSTS, geometry.region_bytes);
-        let superblock = Superblock { lock_protocol, ..Superblock::new([1, 2], geometry, [0; 6]) };
-        format_superblock(&rack.host(0), &superblock, |_, _| ()).unwrap();
-        let bed = Self { rack, geometry, clock: PumpClock::default(), dead: Dead::default() };
+        let SmallRegion { rack, .. } = SmallRegion::on(rack, geometry, lock_protocol);
+        let bed = Self { rack, geometry, clock: PumpClock::default(), dead: Died::default() };
         for host in 0..HOSTS {
             bed.start_agent(host);
         }
@@ -149,7 +139,7 @@ impl Bed {
 
     /// Process `pid` of any host dies, whatever it holds.
     fn kill(&self, pid: u32) {
-        self.dead.0.borrow_mut().insert(pid);
+        self.dead.add(pid);
     }
 
     /// All processes of host 0 die, its agent among them.

@@ -1,8 +1,8 @@
-//! A lock manager that is silent is waited for once, not by each who asks.
+//! A silent lock manager is waited for once, not at each request.
 
 use super::*;
 use crate::lock::LockError;
-use crate::member::SUSPECT_MS;
+use crate::node::SUSPECT_MS;
 
 fn waited_ms(bed: &Bed, process: &Process) -> (u64, LockError) {
     let before_ms = bed.clock.now_ms();
@@ -48,7 +48,8 @@ fn that_there_is_no_manager_is_remembered_until_there_is_one() {
     drop(bed.acquire(&second));
 }
 
-/// A process that is paused while it waits, and everything else with it, has watched no silence (G0).
+/// A process that is paused while it waits, and everything else with it, has watched no silence
+/// (BEAT-G0).
 #[test]
 fn the_pause_of_a_waiter_is_no_silence_of_the_manager() {
     let bed = Bed::new(LockProtocol::Arbitrated);

@@ -2,10 +2,10 @@
 //! in the pool is noticed, counted and computed again.
 
 use anyhow::{Context, Result, bail, ensure};
-use connector::dma::{DmaEngine, HostDma, LoadJob, StoreJob};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::units::Extent;
 use indicatif::ProgressBar;
+use rackline::dma::{DmaEngine, HostDma, LoadJob, StoreJob};
 
 use super::protocol::{Event, Task};
 use super::rack::Worker;

@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use connector::pool::{LocalCache, LocalSession, Pool};
-use connector::session::{PublishBlock, SessionOptions};
 use demo::{Gguf, Kernels, KvCache, Model, Tokenizer, generate};
-use kv_cache::{BlockHash, ChainHasher, Namespace, Wanted};
+use kv_cache::Wanted;
+use rackline::{BlockHash, ChainHasher, LocalCache, NewBlock, Pool, Session, SessionOptions};
 
 use super::protocol::{Event, Moved, Task};
 use crate::rack::{carry_out_tasks, say};
@@ -28,8 +28,8 @@ pub(crate) struct WorkerOptions {
     node: Option<u16>,
 }
 
-/// How long a publish waits for a chunk. Serving goes on without the pool after that.
-const CHUNK_TIMEOUT_MS: u64 = 2000;
+/// How long a publish waits for a chunk. Serving continues without the pool after that.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
     let mut gguf = Gguf::open(&options.model)?;
@@ -41,9 +41,8 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
     match (&options.region, options.node) {
         (Some(region), Some(node)) => {
             let pool = Pool::attach(region, node)?;
-            let cache = pool.cache()?;
-            let session = pool.session(&cache, engine.session_options());
-            engine.serve(Some(&Shared { cache: &cache, session, evicted_blocks: Cell::new(0) }))
+            let (cache, session) = (pool.cache(), pool.session(engine.session_options())?);
+            engine.serve(Some(&Shared { cache, session, evicted_blocks: Cell::new(0) }))
         }
         _ => engine.serve(None),
     }
@@ -51,8 +50,8 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
 
 /// The pool as a worker uses it.
 struct Shared<'p> {
-    cache: &'p LocalCache<'p>,
-    session: LocalSession<'p>,
+    cache: LocalCache<'p>,
+    session: Session<'p>,
     /// Blocks evicted that were reported.
     evicted_blocks: Cell<u64>,
 }
@@ -77,7 +76,7 @@ impl Engine {
         let layout_version = 1;
         let name = "SmolLM2-135M-Instruct";
         let pool = self.model.kv_geometry().pool();
-        let model = kv_cache::Model {
+        let model = rackline::Model {
             // Kernels round differently: workers on unlike CPUs must not share blocks.
             dtype: match self.kernels {
                 Kernels::Integer => "f16, computed in 8 bits",
@@ -85,12 +84,7 @@ impl Engine {
             },
             ..pool.model(name, demo::model_file::SHA256, layout_version)
         };
-        SessionOptions {
-            model: model.fingerprint(),
-            namespace: Namespace::default(),
-            block_bytes: pool.rank_block_bytes(),
-            chunk_timeout_ms: CHUNK_TIMEOUT_MS,
-        }
+        SessionOptions::new(model, pool.rank_block_bytes()).with_chunk_timeout(CHUNK_TIMEOUT)
     }
 
     fn block_bytes(&self) -> usize {
@@ -209,7 +203,7 @@ impl Engine {
             kv.import_block(block, payload)?;
         }
         let after = session.metrics();
-        let corrupt = |metrics: &kv_cache::Metrics| -> u64 {
+        let corrupt = |metrics: &rackline::Metrics| -> u64 {
             metrics.all_misses().filter(|(miss, _)| miss.is_damage()).map(|(_, count)| count).sum()
         };
         Ok(Moved {
@@ -235,14 +229,8 @@ impl Engine {
                 kv.export_block(block, &mut payload).map(|()| payload)
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
-        let blocks = (first..)
-            .zip(&hashes[first..])
-            .zip(&parts)
-            .map(|((depth, hash), parts)| {
-                Ok(PublishBlock { hash: *hash, depth: u32::try_from(depth)?, parts })
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let parts = payloads.iter().map(|payload| [payload.as_slice()]);
+        let blocks = NewBlock::chain(u32::try_from(first)?, hashes[first..].iter().copied(), parts);
         let report = session.publish(&blocks)?;
         moved.published_bytes += (report.published() * self.block_bytes()) as u64;
         moved.refused_blocks += (blocks.len() - report.available()) as u64;
@@ -257,8 +245,8 @@ impl Engine {
         let wanted = Wanted {
             handle: matched.handle,
             key: matched.key,
-            fingerprint: options.model,
-            bytes: options.block_bytes,
+            fingerprint: options.model(),
+            bytes: options.block_bytes(),
         };
         let ticket = shared.cache.open(&[wanted]).into_iter().next().context("no answer")??;
         let payload = ticket.payload();

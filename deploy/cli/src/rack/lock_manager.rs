@@ -5,14 +5,14 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::layout::Layout;
-use cxl_shm::member::ManagerSeen;
+use cxl_shm::lock::ManagerSeen;
 use cxl_shm::region::Region;
 
 use super::Interrupt;
 use super::process::OwnProcess;
 
-/// How long a heart stands still before its host is declared dead: when a worker ends unasked the
-/// run is over anyway, and one that gets no CPU on a busy machine is not dead.
+/// How long a heartbeat has stopped before its host is declared dead: when a worker ends unasked
+/// the run is over anyway, and one that gets no CPU on a busy machine is not dead.
 const DECLARE_MS: u64 = 60_000;
 
 /// A lock manager. It ends, in order, when this is dropped, and with this process however it ends.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use cxl_shm::host::{HOST_TIER_FOLDER, HostTierFile};
 use cxl_shm::layout::{Layout, Superblock};
-use cxl_shm::member::{HOST_TIER_FOLDER, HostTierFile};
 use cxl_shm::region::Region;
 
 use super::{Interrupt, progress_bar};

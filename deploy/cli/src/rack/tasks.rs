@@ -1,4 +1,4 @@
-//! What workers are told and say: one JSON object a line, on their standard input and output.
+//! The protocol with workers: one JSON object per line, on their standard input and output.
 
 use std::io::{BufRead, Write};
 
@@ -6,13 +6,14 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// In a worker: takes tasks until the standard input ends. That one failed is told, and the next one
-/// taken.
+/// In a worker: takes tasks until standard input ends. A failed task is reported, and the next one
+/// is taken.
 pub(crate) fn carry_out_tasks<T: DeserializeOwned>(
     mut carry_out: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
-        let task = serde_json::from_str(&line?).context("a task that is none")?;
+        let task =
+            serde_json::from_str(&line?).context("a line on standard input is not a task")?;
         if let Err(error) = carry_out(task) {
             tell(&Err::<(), _>(format!("{error:#}")))?;
         }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use kv_cache::evict::policy::PolicyKind;
-use kv_cache::replay::{Capacity, Touch, Trace};
 use plotters::prelude::*;
+use rackline_replay::{Capacity, Touch, Trace};
 
 /// Where the curves are computed, in percent of the different blocks.
 const PERCENTS: [f64; 13] =

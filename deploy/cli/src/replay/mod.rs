@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
 use kv_cache::evict::policy::PolicyKind;
-use kv_cache::replay::{Capacity, Outcome, PoolSimulation, Simulation, Touch, Trace};
+use rackline_replay::{Capacity, Outcome, PoolSimulation, Simulation, Touch, Trace};
 use serde::Serialize;
 
 use crate::output::say;
@@ -52,8 +52,8 @@ use crate::output::say;
 /// The last two have the same hits, to the block. Without --nodes a simulation is of the policy
 /// alone: one room for all, in which a block leaves for each that comes. A pool differs: each node
 /// has room of its own (chunks, which it takes as it needs them), and evicts in batches when a
-/// publish finds none. --live prints both, and fails when its hits are not those of a simulated pool
-/// of the same shape. Without a limit, all have the same hits.
+/// publish finds none. --live prints both, and fails when its hits are not those of a simulated
+/// pool of the same shape. Without a limit, all have the same hits.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Options {
@@ -71,7 +71,8 @@ pub(crate) struct Options {
     policy: PolicyKind,
 
     /// In which order a request uses its blocks: leaf-first lets the end of a prompt leave before
-    /// its beginning, as the pool does; root-first is what caches do that know of no prefixes.
+    /// its beginning, as the pool does; root-first is the order of caches that know nothing of
+    /// prefixes.
     #[arg(long, value_name = "ORDER", default_value_t)]
     touch: Touch,
 
@@ -99,14 +100,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE", default_value = "4KiB")]
     block_bytes: ByteSize,
 
-    /// With --live: a pool that is there, instead of one made for the replay. Others may use it
-    /// meanwhile: it is as large as it is, and what is hit depends on them. The blocks are removed
-    /// at the end.
+    /// With --live: use this existing pool, instead of one made for the replay. Other processes may
+    /// use it meanwhile, and the hits then depend on them. The blocks are removed at the end.
     #[arg(long, value_name = "PATH", requires = "live", conflicts_with = "capacity_blocks")]
     region: Option<PathBuf>,
 
-    /// With --region: the first node number to attach as. Those from here on must be this host's, or
-    /// vacant.
+    /// With --region: the first node number to attach as. This number and those after it must
+    /// belong to this host, or be vacant.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "region")]
     first_node: u16,
 }

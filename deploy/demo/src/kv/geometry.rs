@@ -27,7 +27,8 @@ pub struct KvGeometry {
 }
 
 impl KvGeometry {
-    /// Blocks of 16 tokens of a model with so many layers, KV heads of a layer, and values of a head.
+    /// Blocks of 16 tokens of a model with so many layers, KV heads of a layer, and values of a
+    /// head.
     ///
     /// # Errors
     /// A number is 0, or larger than any model has.

@@ -1,8 +1,8 @@
 //! Linear layers: rows of f32 times the weights, in the form this CPU is fast at.
 //!
 //! Each output is the dot product of one row with one weight row, in an order of summation that
-//! depends on neither the number of rows nor the number of threads. Bit-exactness rests on this, and
-//! the tests hold both forms to it.
+//! depends on neither the number of rows nor the number of threads. Bit-exactness rests on this,
+//! and the tests hold both forms to it.
 
 mod float;
 mod integer;

@@ -1,8 +1,8 @@
 //! Which blocks leave first when room is needed: CLOCK, LRU and S3-FIFO behind one trait.
 //!
-//! A policy knows blocks by dense slot numbers and keeps its order in this process's own memory.
-//! It decides nothing alone: it proposes, and whoever evicts makes sure that a block is not held,
-//! removes it, and says so. The same code works in the pool and in `rackline replay`.
+//! A policy knows blocks by dense slot numbers and keeps its order in this process's own memory. It
+//! decides nothing alone: it proposes, and the evicting process makes sure that a block is not
+//! held, removes it, and says so. The same code works in the pool and in `rackline replay`.
 //!
 //! # Time and depth
 //! A *tick* is a moment of the caller's own counting; ticks never go back. What is told with one
@@ -10,8 +10,8 @@
 //! (*leaf first*), in whatever order they are told: a block without its ancestors can never be a
 //! hit. A caller that counts a tick for every block gives up that rule on purpose.
 //!
-//! Policies do not know which block is whose ancestor. Who continues a prefix in the pool touches
-//! the prefix too, or the prefix may leave first.
+//! Policies do not know which block is an ancestor of which. A process that continues a prefix in
+//! the pool touches the prefix too, or the prefix may leave first.
 
 mod clock;
 mod lru;

@@ -218,7 +218,8 @@ mod tests {
             assert_eq!(evict(&mut policy, 1).len(), 1);
             let free =
                 (0..20).find(|slot| !policy.small.stands(*slot) && !policy.main.stands(*slot));
-            // Every second round the block of two rounds ago comes back, and is forgotten as a ghost.
+            // Every second round the block of two rounds ago comes back, and is forgotten as a
+            // ghost.
             let key = if round % 2 == 0 { 1000 + round } else { 1000 + round - 1 };
             policy.inserted(free.unwrap(), Newcomer { key, depth: 0, tick: 100 + round });
             assert!(policy.ghosts.keys.len() <= 18 && policy.ghosts.order.len() <= 36);

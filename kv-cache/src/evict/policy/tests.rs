@@ -30,7 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Victims are there, are different, are allowed, and are as many as can be had.
+    /// Victims are there, are different, are allowed, and are as many as possible.
     #[test]
     fn victims_are_what_may_leave(
         kind in proptest::sample::select(PolicyKind::ALL.to_vec()),

@@ -4,15 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
-use connector::dma::Checksum;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedFabric, MappedHostMemory};
-use cxl_shm::member::{Attachment, ProcLiveness};
+use cxl_shm::host::ProcLiveness;
+use cxl_shm::lifecycle::Attachment;
 use cxl_shm::units::{Extent, LineRange};
 use kv_cache::{
     BlockHash, BlockKey, BlockSpec, Cache, KeySpace, Model, ModelFingerprint, Namespace,
     Reservation, Wanted,
 };
+use rackline::dma::Checksum;
 
 const TIMEOUT_MS: u64 = 60_000;
 const BLOCK_BYTES: u64 = 16 << 10;
@@ -79,7 +80,7 @@ fn publish(cache: &LocalCache<'_>, clock: &SystemClock, node: u16, count: u64) -
     let mut writing = Vec::new();
     for (number, reserved) in (0..).zip(cache.reserve(clock, &specs, TIMEOUT_MS)) {
         let Reservation::Writing(block) = reserved else {
-            bail!("block {number} is not to be had: {reserved:?}");
+            bail!("block {number} is not available: {reserved:?}");
         };
         let words = content(node, number);
         let Checksum(crc) = Checksum::of(&[&bytes_of(&words)]);

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
-use cxl_shm::alloc::{AllocateError, ChunkError};
+use cxl_shm::chunk::{AllocateError, ChunkError};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{ChunkState, Layout, read_superblock};
-use cxl_shm::member::{Attachment, LocalMember};
+use cxl_shm::lifecycle::{Attachment, LocalMember};
 use cxl_shm::region::Region;
 use cxl_shm::units::{ChunkId, LineRange};
 

@@ -1,4 +1,5 @@
-//! A pair of counters in a chunk, guarded by a lock between hosts, and who has added how often.
+//! A pair of counters in a chunk, guarded by a lock between hosts, and how often each process has
+//! added.
 
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use clap::{Args, Subcommand};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{Layout, read_superblock};
-use cxl_shm::member::Attachment;
+use cxl_shm::lifecycle::Attachment;
 use cxl_shm::region::Region;
 use cxl_shm::units::{ChunkId, WordOffset};
 
@@ -103,7 +104,7 @@ impl Counter {
         self.lines.word(Self::GUARDED + worker, 0)
     }
 
-    /// Drops from our caches what the lock guards (L1).
+    /// Drops from our caches what the lock guards (LOCK-L1).
     pub(crate) fn refresh(self, fabric: &impl Fabric) {
         fabric.refresh(self.lines.lines(0, Self::GUARDED));
     }

@@ -1,14 +1,17 @@
 //! Small objects in the hosts' heaps, and named roots that lead other hosts to them.
 
+use cxl_shm_objects::NamedRoots;
+use cxl_shm_objects::Objects;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
-use cxl_shm::alloc::{FreeError, SharedOffset};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::layout::ROOT_NAME_BYTES_MAX;
-use cxl_shm::member::{Attachment, LocalMember};
-use cxl_shm::root::{DestroyRootError, PutRootError, RootKind};
+use cxl_shm::lifecycle::{Attachment, LocalMember};
+use cxl_shm_objects::ObjectChunks;
+use cxl_shm_objects::{DestroyRootError, PutRootError, RootKind};
+use cxl_shm_objects::{FreeError, SharedOffset};
 
 const TIMEOUT_MS: u64 = 30_000;
 
@@ -33,20 +36,20 @@ enum Action {
     Get { name: String, bytes: u64 },
     /// Show the names of all roots.
     List,
-    /// Destroy a root, whoever put it.
+    /// Destroy a root, whichever host put it.
     Destroy { name: String },
     /// Put, get and destroy roots of its own, over and over.
     Churn { rounds: u64 },
     /// Allocate an object without a name.
     Allocate { bytes: u64 },
-    /// Free an object, whoever allocated it.
+    /// Free an object, whichever host allocated it.
     Free { offset: u64 },
     /// Carry out what other hosts freed, and count this node's objects.
     Count,
 }
 
 pub(crate) fn run(options: &Options) -> Result<String> {
-    let attachment = Attachment::attach(&options.region, options.node)?;
+    let attachment = Attachment::attach_with(&options.region, options.node, ObjectChunks)?;
     let (member, clock) = (attachment.member(), SystemClock::start());
     match &options.action {
         Action::Put { name, bytes } => put(member, &clock, name, *bytes),

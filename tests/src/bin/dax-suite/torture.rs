@@ -7,9 +7,10 @@ use clap::Args;
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::FIRST_FREE_LOCK;
+use cxl_shm::lifecycle::{Attachment, LocalMember};
 use cxl_shm::lock::LockError;
-use cxl_shm::member::{Attachment, LocalMember};
 use cxl_shm::units::{LineRange, LockId, WordOffset};
+use cxl_shm_objects::ObjectChunks;
 
 use crate::counter::{Counter, WORKERS_MAX};
 
@@ -83,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<String> {
     let end = options.first_worker + options.threads;
     ensure!(end <= WORKERS_MAX && end <= options.workers, "more workers than there can be");
     ensure!(options.lock >= FIRST_FREE_LOCK, "lock {} is Rackline's own", options.lock);
-    let attachment = Attachment::attach(&options.region, options.node)?;
+    let attachment = Attachment::attach_with(&options.region, options.node, ObjectChunks)?;
     let mut threads = Vec::new();
     for worker in options.first_worker..end {
         let member = attachment.join_thread()?;
@@ -149,7 +150,7 @@ impl<'a> Worker<'a> {
             done.wait_us_max = done.wait_us_max.max(self.clock.now_us() - asked_us);
             done.repaired += self.add(round)?;
             drop(guard);
-            // The worker's own line: whoever looks knows what was finished before a death.
+            // The worker's own line: a reader learns what was finished before a death.
             self.publish(self.counter.acknowledged(self.worker), round);
             done.rounds = round;
         }

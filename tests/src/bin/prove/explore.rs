@@ -5,8 +5,8 @@ mod rows;
 use std::process::ExitCode;
 
 use clap::Args;
-use cxl_shm::fabric::explored::{Limits, Memory};
-use cxl_shm::proof::{Broken, Scenario};
+use cxl_shm::verify::explored::{Limits, Memory};
+use cxl_shm::verify::scenarios::{Broken, Scenario};
 use rackline_tests::exploration::{broken, scenarios};
 
 use rows::{Row, Total};

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use cxl_shm::fabric::simulated::Site;
+use cxl_shm::verify::simulated::Site;
 use rackline_tests::flush_sites::{self, Place};
 use rackline_tests::mutation::{self, Outcome, Plan, SiteText};
 use rackline_tests::scenario::ALL;
 use rackline_tests::survivors::{Listed, Verdict};
 
-/// Removes each flush and each fence in turn. Fails when nobody misses one that is not listed with a
-/// reason, and when the sources have one that no scenario reaches and that is not listed either.
+/// Removes each flush and each fence in turn. Fails when nobody misses one that is not listed with
+/// a reason, and when the sources have one that no scenario reaches and that is not listed either.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Seeds under which each scenario runs with each removal.
@@ -45,7 +45,7 @@ const EXPLORED: [&str; 2] = ["consensus-2", "dead-holder"];
 /// Crates whose own tests remove each of their flushes in turn, on racks of their own.
 const PROVED_ELSEWHERE: [(&str, &str); 2] = [
     ("kv-cache/src/", "cargo test -p kv-cache every_flush_and_fence_is_needed"),
-    ("connector/src/", "cargo test -p connector simulated"),
+    ("connector/src/", "cargo test -p rackline simulated"),
 ];
 
 pub(crate) fn run(options: &Options) -> ExitCode {
@@ -63,12 +63,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     // Mutants fail by the hundred, each with a message that is no news.
     std::panic::set_hook(Box::new(|_| ()));
     let wanted = |site: &Site| {
-        let ours = site.file.starts_with("cxl-shm/src/") || site.file.starts_with("lock-manager/");
-        // What scenarios flush themselves is no part of any protocol.
-        let protocol = !site.file.starts_with("cxl-shm/src/proof/");
+        // Just those whose places are counted: what is flushed there is removed, too.
         !options.places
-            && ours
-            && protocol
+            && flush_sites::is_scanned(site.file)
             && options.filter.as_ref().is_none_or(|filter| site.file.contains(filter))
     };
     let scenarios: Vec<_> =

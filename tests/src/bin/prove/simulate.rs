@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
-use cxl_shm::proof::Mutant;
+use cxl_shm::verify::Mutant;
 use rackline_tests::scenario::{ALL, Scenario};
 use rackline_tests::simulation::{self, Plan, Tally};
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use cxl_shm::crash::CrashPoint;
 use cxl_shm::layout::LockProtocol;
-use cxl_shm::proof::Mutant;
+use cxl_shm::verify::Mutant;
 use rackline_tests::torture::coverage;
 use rackline_tests::torture::storm::{self, Figures, Plan};
 use rackline_tests::torture::{
@@ -45,12 +45,13 @@ pub(crate) struct Options {
     #[arg(long)]
     declare: bool,
 
-    /// Chunks run out: blocks make room for others all the time, some of them are held meanwhile, and
-    /// processes die there more often than anywhere else.
+    /// Chunks run out: blocks make room for others all the time, some of them are held meanwhile,
+    /// and processes die there more often than anywhere else.
     #[arg(long)]
     scarce: bool,
 
-    /// Processes are stopped besides, for up to 4 s, with any lock in hand, and go on after that.
+    /// Processes are stopped besides, for up to 4 s, with any lock in hand, and continue after
+    /// that.
     #[arg(long)]
     stops: bool,
 

@@ -1,4 +1,5 @@
-//! The bytes of a block: they follow from its hash, so that whoever fetches it can check each.
+//! The bytes of a block: they follow from its hash, so that each process that fetches the block can
+//! check them.
 
 use kv_cache::BlockHash;
 

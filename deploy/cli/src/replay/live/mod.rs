@@ -15,10 +15,10 @@ use anyhow::{Context, Result, bail, ensure};
 use bytesize::ByteSize;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::layout::{LockProtocol, read_superblock};
-use cxl_shm::member::ManagerSeen;
+use cxl_shm::lock::ManagerSeen;
 use cxl_shm::region::{Region, free_bytes};
 use kv_cache::evict::policy::PolicyKind;
-use kv_cache::replay::{Outcome, PoolShape, PoolSimulation, Touch, Trace};
+use rackline_replay::{Outcome, PoolShape, PoolSimulation, Touch, Trace};
 use serde::Serialize;
 
 use self::figures::{Calls, Figures};
@@ -90,7 +90,7 @@ pub(super) fn run(wish: &Wish<'_>, trace: &Trace) -> Result<Replayed> {
     };
     let region = Region::open(path, None)?;
     let (superblock, layout) = read_superblock(region.fabric()).with_context(|| {
-        format!("{} is no pool; `rackline format` makes it one", path.display())
+        format!("{} is not a pool; format it with `rackline format`", path.display())
     })?;
     let serves = ManagerSeen::look(&layout, region.fabric()).is_some_and(|seen| seen.serving);
     let needed = superblock.lock_protocol == LockProtocol::Arbitrated && !serves;
@@ -152,7 +152,7 @@ struct Fleet {
 
 impl Fleet {
     /// Starts the workers and waits until all have attached. Then the file of a region of one's own
-    /// goes: nothing is left of it whoever is killed.
+    /// goes: nothing is left of it, whichever process is killed.
     fn start(
         wish: &Wish<'_>,
         region: &Path,

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use cxl_shm::layout::{CHUNK_BYTES_MIN, Layout, LockProtocol};
 use cxl_shm::units::PAGE_BYTES;
 use kv_cache::CacheGeometry;
-use kv_cache::replay::PoolShape;
+use rackline_replay::PoolShape;
 
 use crate::format::{self, Descriptors, Plan};
 
@@ -78,7 +78,8 @@ impl Sizes {
         let payload_bytes = wanted * self.chunk_bytes;
         let areas_bytes = u64::from(nodes) * cache.area_bytes(nodes);
         let mut bytes = 2 * payload_bytes + areas_bytes + (64 << 20);
-        // A chunk less needs no more metadata, so this ends, at the smallest region that has enough.
+        // A chunk less needs no more metadata, so this ends, at the smallest region that has
+        // enough.
         loop {
             let surplus = chunks_in(bytes)? - wanted;
             if surplus == 0 {

@@ -1,20 +1,24 @@
-//! A worker process of a live replay: serves requests as an engine would, but for the computing.
+//! A worker process of a live replay: serves requests as an engine would, except for the computing.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytesize::ByteSize;
 use clap::Args;
-use connector::dma::HostDma;
-use connector::session::{PublishBlock, PublishOutcome, Session, SessionOptions};
-use cxl_shm::alloc::AllocateError;
+use cxl_shm::chunk::AllocateError;
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::{Fabric, MappedFabric, MappedHostMemory};
+use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::ChunkState;
-use cxl_shm::member::{Attachment, ProcLiveness};
+use cxl_shm::lifecycle::Attachment;
 use cxl_shm::units::ChunkId;
-use kv_cache::evict::Watermarks;
-use kv_cache::{BlockHash, Cache, MatchedBlock, Model, Namespace, Refusal, reclaim_dead_processes};
+use kv_cache::{Cache, reclaim_dead_processes};
+use rackline::dma::HostDma;
+use rackline::session::SessionCore;
+use rackline::{
+    BlockHash, LocalCache, MatchedBlock, Model, Namespace, NewBlock, PublishOutcome, Refusal,
+    Session, SessionOptions, Watermarks,
+};
 
 use super::bytes;
 use super::protocol::{Event, Served, Task};
@@ -40,19 +44,15 @@ pub(crate) struct WorkerOptions {
     tidy: bool,
 }
 
-/// How long a publish waits for the lock of the chunk table, on a busy machine; or for a chunk, when
-/// it takes the last one and finds that it needs another.
-const LOCK_TIMEOUT_MS: u64 = 5000;
+/// How long a publish waits for the lock of the chunk table, on a busy machine; or for a chunk,
+/// when it takes the last one and finds that it needs another.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it waits once there is no chunk left: nobody gives one back, so it is of no use.
 const FULL_TIMEOUT_MS: u64 = 0;
 /// How long what was found is held: for one request.
-const HOLD_MS: u64 = 600_000;
+const HOLD: Duration = Duration::from_secs(600);
 /// Slots that a turn of upkeep takes in when a process is new.
 const SLOTS_A_TURN: u32 = 4096;
-
-type WorkerCache<'a> = Cache<'a, MappedFabric, MappedHostMemory, ProcLiveness>;
-type WorkerSession<'a> =
-    Session<'a, MappedFabric, MappedHostMemory, ProcLiveness, HostDma, SystemClock>;
 
 pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
     let attachment = Attachment::attach(&options.region, options.node)?;
@@ -73,23 +73,18 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
         kv_heads: 1,
         head_dim: 1,
     };
-    let session = |chunk_timeout_ms| {
-        let session_options = SessionOptions {
-            model: model.fingerprint(),
-            namespace: Namespace::new("rackline replay", options.salt.as_bytes()),
-            block_bytes,
-            chunk_timeout_ms,
-        };
-        Session::new(&cache, &dma, &clock, session_options).with_hold_ms(HOLD_MS)
-    };
+    let namespace = Namespace::new("rackline replay", options.salt.as_bytes());
+    let chosen = SessionOptions::new(model, block_bytes).with_namespace(namespace).with_hold(HOLD);
+    let session =
+        |timeout| SessionCore::new(&cache, &dma, &clock, chosen.with_chunk_timeout(timeout));
     let mut worker = Worker {
         cache: &cache,
         clock,
-        session: session(LOCK_TIMEOUT_MS),
-        once_full: Some(session(FULL_TIMEOUT_MS)),
+        session: session(LOCK_TIMEOUT),
+        once_full: Some(session(Duration::from_millis(FULL_TIMEOUT_MS))),
         // Nothing is evicted but by a publish that finds no room: when a thread does it in the
         // background, what is hit depends on when it happens to run.
-        watermarks: Watermarks::new(1000, 999)?,
+        watermarks: Watermarks::new(100, 99)?,
         block_bytes: usize::try_from(block_bytes)?,
         buffer: Vec::new(),
         published: Vec::new(),
@@ -107,11 +102,11 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
 }
 
 struct Worker<'a> {
-    cache: &'a WorkerCache<'a>,
+    cache: &'a LocalCache<'a>,
     clock: SystemClock,
-    session: WorkerSession<'a>,
-    /// The session to go on with once the pool has no chunk left.
-    once_full: Option<WorkerSession<'a>>,
+    session: Session<'a>,
+    /// The session to continue with once the pool has no chunk left.
+    once_full: Option<Session<'a>>,
     watermarks: Watermarks,
     block_bytes: usize,
     /// The bytes of a request's blocks, one after the other.
@@ -181,12 +176,8 @@ impl Worker<'_> {
             bytes::fill(hash, part);
         }
         let parts = self.buffer.chunks_exact(self.block_bytes).map(|part| [part]);
-        let parts: Vec<[&[u8]; 1]> = parts.take(missing.len()).collect();
         let depth = u32::try_from(first).context("a request of 2^32 blocks")?;
-        let blocks = (depth..).zip(missing.iter().zip(&parts));
-        let blocks: Vec<_> = blocks
-            .map(|(depth, (hash, parts))| PublishBlock { hash: *hash, depth, parts })
-            .collect();
+        let blocks = NewBlock::chain(depth, missing.iter().copied(), parts);
         let start_ns = self.clock.now_ns();
         let report = self.session.publish(&blocks);
         served.publish_ns = self.clock.now_ns() - start_ns;
@@ -208,9 +199,7 @@ impl Worker<'_> {
                     served.refused += 1;
                     served.trouble.get_or_insert_with(|| refusal.to_string());
                 }
-                outcome @ (PublishOutcome::Failed(_) | PublishOutcome::TakenAway) => {
-                    bail!("a block was not published: {outcome:?}")
-                }
+                outcome => bail!("a block was not published: {outcome:?}"),
             }
         }
         Ok(())
@@ -232,7 +221,7 @@ impl Worker<'_> {
     }
 }
 
-fn has_free_chunk(cache: &WorkerCache<'_>) -> bool {
+fn has_free_chunk(cache: &LocalCache<'_>) -> bool {
     let (layout, fabric) = (cache.member().layout(), cache.member().fabric());
     fabric.refresh(layout.chunk_table());
     (0..layout.chunks()).map(ChunkId).any(|chunk| {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError, mpsc};
 
-use cxl_shm::fabric::explored::{Exploration, Limits, Memory, Verdict};
-use cxl_shm::fabric::simulated::CacheMode;
-use cxl_shm::proof::{Broken, Mutant, Scenario};
+use cxl_shm::verify::Mutant;
+use cxl_shm::verify::explored::{Exploration, Limits, Memory, Verdict};
+use cxl_shm::verify::scenarios::{Broken, Scenario};
+use cxl_shm::verify::simulated::CacheMode;
 
 /// A scenario on one memory, and the broken rules that it is to refute there.
 #[derive(Debug)]

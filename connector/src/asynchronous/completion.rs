@@ -1,0 +1,153 @@
+//! The result of a transfer, some time later.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// There is no result: it was taken before, the transfer was cancelled, or the thread that worked
+/// on it panicked (which was printed) and what the transfer owned is gone with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the transfer has no result: the result was already taken, the transfer was cancelled, or its \
+     thread panicked"
+)]
+pub struct Lost;
+
+/// A transfer under way: polled, waited for, or awaited as a [`Future`] of any executor.
+///
+/// Dropping it does not stop the transfer; its result, and the buffers with it, are dropped when it
+/// is done.
+///
+/// # Example
+/// ```
+/// # fn example(lookup: rackline::Completion<u32>) -> Result<(), rackline::Lost> {
+/// let found = match lookup.poll()? {
+///     Some(found) => found,
+///     None => lookup.wait()?, // or do something else first, and poll again
+/// };
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the result, and the buffers with it, come from here"]
+pub struct Completion<T> {
+    receiver: oneshot::Receiver<T>,
+    work: Arc<dyn Revoke>,
+}
+
+/// Work that waits to be taken up.
+pub(super) trait Revoke: Send + Sync {
+    /// Whether it will never be taken up now: it was not before.
+    fn revoke(&self) -> bool;
+}
+
+impl<T> fmt::Debug for Completion<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion").finish_non_exhaustive()
+    }
+}
+
+impl<T> Completion<T> {
+    /// A completion of `work`, and what completes it.
+    pub(super) fn new(work: Arc<dyn Revoke>) -> (oneshot::Sender<T>, Self) {
+        let (sender, receiver) = oneshot::channel();
+        (sender, Self { receiver, work })
+    }
+
+    /// Revokes the transfer if nothing of it was begun: `true` means that it never will be, and
+    /// that what was given to it is dropped. Else it continues as if nothing had happened.
+    #[must_use]
+    pub fn cancel(&self) -> bool {
+        self.work.revoke()
+    }
+
+    /// The result, or `None` while the transfer is under way. Never waits.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn poll(&self) -> Result<Option<T>, Lost> {
+        match self.receiver.try_recv() {
+            Ok(result) => Ok(Some(result)),
+            Err(oneshot::TryRecvError::Empty) => Ok(None),
+            Err(oneshot::TryRecvError::Disconnected) => Err(Lost),
+        }
+    }
+
+    /// The result, or `None` when it does not come within `timeout`.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    ///
+    /// # Panics
+    /// When it was awaited before and is still under way: await it again, or poll it.
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<T>, Lost> {
+        match self.receiver.recv_timeout(timeout) {
+            Ok(result) => Ok(Some(result)),
+            Err(oneshot::RecvTimeoutError::Timeout) => Ok(None),
+            Err(oneshot::RecvTimeoutError::Disconnected) => Err(Lost),
+        }
+    }
+
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    ///
+    /// # Panics
+    /// When it was awaited before and is still under way: await it again, or poll it.
+    pub fn wait(self) -> Result<T, Lost> {
+        self.receiver.recv().map_err(|_| Lost)
+    }
+}
+
+impl<T> Future for Completion<T> {
+    type Output = Result<T, Lost>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.get_mut().receiver).poll(context).map_err(|_| Lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Work that was taken up.
+    struct Begun;
+
+    impl Revoke for Begun {
+        fn revoke(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_result_is_had_once() {
+        let (sender, completion) = Completion::new(Arc::new(Begun));
+        assert_eq!(completion.poll(), Ok(None));
+        assert_eq!(completion.wait_timeout(Duration::ZERO), Ok(None));
+        sender.send(7).unwrap();
+        assert_eq!(completion.wait_timeout(Duration::ZERO), Ok(Some(7)));
+        assert_eq!(completion.poll(), Err(Lost));
+    }
+
+    #[test]
+    fn a_transfer_whose_thread_is_gone_says_so() {
+        let (sender, completion) = Completion::<()>::new(Arc::new(Begun));
+        drop(sender);
+        assert_eq!(completion.poll(), Err(Lost));
+        assert_eq!(completion.wait(), Err(Lost));
+    }
+
+    #[test]
+    fn a_completion_is_a_future() {
+        let (sender, mut completion) = Completion::new(Arc::new(Begun));
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(Pin::new(&mut completion).as_mut().poll(&mut context).is_pending());
+        sender.send("done").unwrap();
+        let done = Future::poll(Pin::new(&mut completion), &mut context);
+        assert_eq!(done, Poll::Ready(Ok("done")));
+    }
+}

@@ -1,0 +1,263 @@
+//! A pool for engines that must not wait.
+//!
+//! A [`Session`](crate::Session) does its work on the thread that calls, and belongs to it. An
+//! engine has several threads, and a scheduler that must never be held up. [`AsyncPool`] attaches
+//! the process once and works on threads of its own; every call of an [`AsyncSession`] returns at
+//! once with a [`Completion`].
+//!
+//! Queues are bounded: when one is full, the call gives back what it was given
+//! ([`SubmitErrorKind::Busy`]). For a publish that is a block fewer in the pool, for a lookup a
+//! miss. Fetches go before publishes, and at least one thread takes nothing else unless the options
+//! say otherwise: a publish may wait for memory that other hosts grant.
+//!
+//! An engine that computes layer by layer fetches and publishes by layers
+//! ([`fetch_by_layers`](AsyncSession::fetch_by_layers),
+//! [`publish_by_layers`](AsyncSession::publish_by_layers)). It waits for each layer of a fetch when
+//! it needs the layer, and says of each layer of a publish when the layer is there. When a fetch
+//! ends, so does every wait for its layers. When a publish is finished, aborted or dropped, or the
+//! pool is closed, so does the wait of the thread that copies it. Until then publishes by layers
+//! behind it wait, and nothing else does.
+//!
+//! Blocks may be in the memory of a GPU: `gpu.rs`.
+
+mod arrivals;
+mod buffers;
+mod completion;
+mod engine;
+#[cfg(feature = "cuda")]
+mod gpu;
+mod lanes;
+mod layered;
+mod readiness;
+mod session;
+mod submit;
+
+#[cfg(test)]
+mod layered_tests;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use cxl_shm::fork::ProcessMark;
+use cxl_shm::units::NodeId;
+use kv_cache::{Metrics, ProcessState};
+
+use crate::dma::HostDma;
+use crate::options::{AsyncOptions, SessionOptions};
+use crate::pool::{Pool, PoolError};
+use crate::session::OpenError;
+use lanes::{Lane, Lanes, Work};
+use readiness::Waiting;
+
+pub use arrivals::{Arrivals, LayeredFetch, Stopped};
+pub use buffers::{Destination, Source};
+pub use completion::{Completion, Lost};
+pub use engine::AsyncEngine;
+#[cfg(feature = "cuda")]
+pub use gpu::{Gpu, GpuError};
+pub use readiness::{LayeredPublish, LayeredPublished};
+pub use session::{AsyncSession, Fetched, Published};
+pub use submit::{SubmitError, SubmitErrorKind};
+
+/// This process, attached to a pool, for sessions that do not wait: for all its threads. Clones are
+/// the same attachment.
+///
+/// It ends with [`close`](Self::close), or when the last clone and the last session are dropped:
+/// what waits in the queues is done, and then the process leaves the pool.
+///
+/// A child made by `fork` is not attached: every call in it is refused
+/// ([`SubmitErrorKind::Forked`]).
+///
+/// # Example
+/// ```no_run
+/// use rackline::{AsyncOptions, AsyncPool, BlockHash, NewBlock, SessionOptions};
+///
+/// # fn serve(options: SessionOptions) -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = AsyncPool::attach("/dev/dax0.0", 3, &AsyncOptions::new())?;
+/// let session = pool.session(options)?; // of blocks of 368,640 bytes
+/// let hash = BlockHash::new([7; 32]);
+/// let publish = session.publish(vec![NewBlock { hash, depth: 0, bytes: vec![1; 368_640] }])?;
+/// // ... the engine continues ...
+/// assert_eq!(publish.wait()?.report?.available(), 1);
+///
+/// let found = session.lookup_and_hold(vec![hash])?.wait()??;
+/// let fetch = session.fetch(found.blocks(), vec![vec![0; 368_640]])?;
+/// let fetched = fetch.wait()?;
+/// assert_eq!(fetched.report?.valid_blocks(), 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct AsyncPool {
+    running: Arc<Running>,
+}
+
+/// The threads of an attached process.
+#[derive(Debug)]
+pub struct Running {
+    /// Where they were started: a child made by `fork` has no threads.
+    process: ProcessMark,
+    node: NodeId,
+    process_state: Arc<ProcessState>,
+    lanes: Mutex<Option<(Lanes, JoinHandle<()>)>>,
+    /// Held until the pool is left. A second call of `close` waits for the first.
+    closing: Mutex<()>,
+    #[cfg(feature = "cuda")]
+    gpus: gpu::Gpus,
+    publishes_by_layers: bool,
+    block_bytes_max: u64,
+    waiting: Waiting,
+}
+
+impl AsyncPool {
+    /// Attaches to the pool at `path` as a process of `node`, and starts its threads.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn attach(
+        path: impl AsRef<Path>,
+        node: u16,
+        options: &AsyncOptions,
+    ) -> Result<Self, PoolError> {
+        options.check()?;
+        let pool = Pool::attach_with(path, node, options.pool())?;
+        let (node, process_state) = (pool.node(), Arc::clone(pool.process_state()));
+        #[cfg(feature = "cuda")]
+        let fabric = pool.attachment().region().fabric().clone();
+        let block_bytes_max = pool.block_bytes_max();
+        let lanes = Mutex::new(Some(lanes::start(pool, options)?));
+        // Not before: what it has is let go by `close` alone, and the pool would stay mapped.
+        #[cfg(feature = "cuda")]
+        let gpus = gpu::Gpus::new(fabric);
+        let running = Running {
+            process: ProcessMark::of_this(),
+            node,
+            process_state,
+            lanes,
+            closing: Mutex::new(()),
+            #[cfg(feature = "cuda")]
+            gpus,
+            publishes_by_layers: options.publishes_by_layers(),
+            block_bytes_max,
+            waiting: Waiting::default(),
+        };
+        Ok(Self { running: Arc::new(running) })
+    }
+
+    /// A session for the blocks of one model and namespace, in the memory of this process.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn session(&self, options: SessionOptions) -> Result<AsyncSession, OpenError> {
+        self.check_open()?;
+        OpenError::check(&options, self.running.block_bytes_max)?;
+        Ok(AsyncSession::new(Arc::clone(&self.running), options))
+    }
+
+    /// Whether this process is attached by this pool.
+    ///
+    /// # Errors
+    /// [`OpenError::Forked`], [`OpenError::Closed`].
+    pub fn check_open(&self) -> Result<(), OpenError> {
+        if self.running.is_forked() {
+            return Err(OpenError::Forked);
+        }
+        if self.running.is_closed() { Err(OpenError::Closed) } else { Ok(()) }
+    }
+
+    /// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory; or
+    /// finds it open. The first time takes seconds for a large pool: all of it is registered with
+    /// the driver. Where that is refused the GPU reaches the pool through a buffer: [`Gpu::reach`].
+    ///
+    /// # Errors
+    /// [`GpuError`]; `GpuError::Cuda(CudaError::Absent)` on a machine without a driver.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(&self, number: usize) -> Result<Gpu, GpuError> {
+        self.running.gpu(number)
+    }
+
+    /// The node this process belongs to.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.running.node
+    }
+
+    /// What this process did with the pool so far.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.running.process_state.metrics()
+    }
+
+    /// Takes no more work, waits until what was taken up is done, and leaves the pool. Publishes by
+    /// layers that were not finished are aborted. Sessions that remain are refused everything
+    /// ([`SubmitErrorKind::Closed`]). Every caller of this waits until the pool is left, also where
+    /// another thread called it before.
+    pub fn close(&self) {
+        self.running.close();
+    }
+}
+
+impl Running {
+    /// Whether this is a child of the process that attached.
+    fn is_forked(&self) -> bool {
+        !self.process.is_of_this()
+    }
+
+    fn submit(&self, lane: Lane, work: Work) -> Result<(), SubmitErrorKind> {
+        if self.is_forked() {
+            return Err(SubmitErrorKind::Forked);
+        }
+        let lanes = self.lanes();
+        let Some((lanes, _)) = &*lanes else { return Err(SubmitErrorKind::Closed) };
+        lanes.submit(lane, work)
+    }
+
+    /// The CPU's engine. Only the queues keep it: a closed pool is not mapped any more.
+    fn host_dma(&self) -> Result<HostDma, SubmitErrorKind> {
+        // Before the lock, which a fork may have found held by another thread.
+        if self.is_forked() {
+            return Err(SubmitErrorKind::Forked);
+        }
+        let lanes = self.lanes();
+        lanes.as_ref().map(|(lanes, _)| lanes.dma().clone()).ok_or(SubmitErrorKind::Closed)
+    }
+
+    /// Whether no work is taken up any more.
+    fn is_closed(&self) -> bool {
+        self.lanes().is_none()
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Option<(Lanes, JoinHandle<()>)>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        if self.is_forked() {
+            // The threads are the parent's, and so are the locks of the queues, in whatever state
+            // the fork found them.
+            if let Ok(mut lanes) = self.lanes.try_lock() {
+                std::mem::forget(lanes.take());
+            }
+            return;
+        }
+        let _closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.lanes().take();
+        if let Some((lanes, keeper)) = running {
+            drop(lanes);
+            self.waiting.abort_all();
+            // If it panicked, that was printed.
+            let _ = keeper.join();
+        }
+        #[cfg(feature = "cuda")]
+        self.gpus.close();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

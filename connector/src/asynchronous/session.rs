@@ -1,0 +1,200 @@
+//! A session that does not wait.
+
+use std::sync::Arc;
+
+use kv_cache::{BlockHash, MatchedBlock, Metrics, PrefixMatch};
+
+use super::lanes::Lane;
+use super::{AsyncEngine, Completion, Destination, Running, Source, SubmitError};
+use crate::block::NewBlock;
+use crate::dma::HostDma;
+use crate::options::SessionOptions;
+use crate::session::{FetchReport, HoldReport, PublishReport, Session, SessionError};
+
+/// A publish that came to its end.
+#[derive(Debug)]
+pub struct Published<S> {
+    /// What became of each block.
+    pub report: Result<PublishReport, SessionError>,
+    /// The blocks, given back.
+    pub blocks: Vec<NewBlock<S>>,
+}
+
+/// A fetch that came to its end.
+#[derive(Debug)]
+pub struct Fetched<D> {
+    /// How many destinations are good.
+    pub report: Result<FetchReport, SessionError>,
+    /// The destinations, given back.
+    pub destinations: Vec<D>,
+}
+
+/// An engine's way to the blocks of one model and namespace, for any thread: every call returns at
+/// once, and the threads of [`AsyncPool`](super::AsyncPool) do the work.
+///
+/// Clones are the same session. Calls of one thread are not done in order: wait for a publish
+/// before looking up what it published.
+///
+/// Blocks are in memory that `E` copies: that of this process, or of a GPU (`on_gpu`).
+#[derive(Debug)]
+pub struct AsyncSession<E: AsyncEngine = HostDma> {
+    running: Arc<Running>,
+    options: SessionOptions,
+    /// What its copies come after.
+    order: E::Order,
+}
+
+impl<E: AsyncEngine> Clone for AsyncSession<E> {
+    fn clone(&self) -> Self {
+        self.ordered(self.order.clone())
+    }
+}
+
+impl AsyncSession {
+    pub(super) fn new(running: Arc<Running>, options: SessionOptions) -> Self {
+        Self { running, options, order: () }
+    }
+}
+
+impl<E: AsyncEngine> AsyncSession<E> {
+    /// The same session for blocks in memory that another engine copies.
+    pub(super) fn ordered<O: AsyncEngine>(&self, order: O::Order) -> AsyncSession<O> {
+        AsyncSession { running: Arc::clone(&self.running), options: self.options, order }
+    }
+
+    /// What the blocks are.
+    #[must_use]
+    pub fn options(&self) -> &SessionOptions {
+        &self.options
+    }
+
+    pub(super) fn running(&self) -> &Running {
+        &self.running
+    }
+
+    pub(super) fn order(&self) -> &E::Order {
+        &self.order
+    }
+
+    /// What this process did with the pool so far, in all its sessions.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.running.process_state.metrics()
+    }
+
+    /// The longest prefix of `hashes` of which every block is in the pool: [`Session::lookup`].
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn lookup(
+        &self,
+        hashes: Vec<BlockHash>,
+    ) -> Result<Completion<Result<PrefixMatch, SessionError>>, SubmitError<Vec<BlockHash>>> {
+        self.submit(Lane::Lookup, hashes, |session, hashes| session.lookup(&hashes))
+    }
+
+    /// The longest such prefix, held: [`Session::lookup_and_hold`].
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn lookup_and_hold(
+        &self,
+        hashes: Vec<BlockHash>,
+    ) -> Result<Completion<Result<HoldReport, SessionError>>, SubmitError<Vec<BlockHash>>> {
+        self.submit(Lane::Lookup, hashes, |session, hashes| session.lookup_and_hold(&hashes))
+    }
+
+    /// Holds `blocks`: [`Session::hold`].
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn hold(
+        &self,
+        blocks: Vec<MatchedBlock>,
+    ) -> Result<Completion<Result<HoldReport, SessionError>>, SubmitError<Vec<MatchedBlock>>> {
+        self.submit(Lane::Lookup, blocks, |session, blocks| session.hold(&blocks))
+    }
+
+    /// Releases what is held, sooner than dropping it would.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn release(&self, held: HoldReport) -> Result<Completion<()>, SubmitError<HoldReport>> {
+        self.submit(Lane::Lookup, held, |session, held| session.release(held))
+    }
+
+    /// Publishes `blocks`: [`Session::publish`].
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn publish<S: Source<E>>(
+        &self,
+        blocks: Vec<NewBlock<S>>,
+    ) -> Result<Completion<Published<S>>, SubmitError<Vec<NewBlock<S>>>> {
+        self.copy(Lane::Publish, blocks, |session, blocks, _| {
+            let parts = blocks.iter().map(|NewBlock { hash, depth, bytes }| NewBlock {
+                hash: *hash,
+                depth: *depth,
+                bytes: bytes.parts(),
+            });
+            let report = session.publish(&parts.collect::<Vec<_>>());
+            Published { report, blocks }
+        })
+    }
+
+    /// Fetches `blocks`, each into its destination: [`Session::fetch`].
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn fetch<D: Destination<E>>(
+        &self,
+        blocks: Vec<MatchedBlock>,
+        destinations: Vec<D>,
+    ) -> Result<Completion<Fetched<D>>, SubmitError<Vec<D>>> {
+        self.copy(Lane::Fetch, destinations, move |session, mut destinations, _| {
+            let parts = destinations.iter_mut().map(Destination::parts_mut).collect();
+            let report = session.fetch(&blocks, parts);
+            Fetched { report, destinations }
+        })
+    }
+
+    /// Has `work` done with `given` by a thread of the lane that copies nothing.
+    fn submit<G: Send + 'static, T: Send + 'static>(
+        &self,
+        lane: Lane,
+        given: G,
+        work: impl FnOnce(&Session<'_>, G) -> T + Send + 'static,
+    ) -> Result<Completion<T>, SubmitError<G>> {
+        let options = self.options;
+        self.running.submit_to(lane, given, move |desk, given| {
+            work(&desk.session(desk.dma, options), given)
+        })
+    }
+
+    /// Has `work` done with `given` by a thread of the lane, with the engine of this session.
+    pub(super) fn copy<G: Send + 'static, T: Send + 'static>(
+        &self,
+        lane: Lane,
+        given: G,
+        work: impl FnOnce(&Session<'_, E>, G, &E) -> T + Send + 'static,
+    ) -> Result<Completion<T>, SubmitError<G>> {
+        match E::of(&self.running, &self.order) {
+            Ok(engine) => self.copy_by(engine, lane, given, work),
+            Err(kind) => Err(kind.with(given)),
+        }
+    }
+
+    /// The same with a given engine.
+    pub(super) fn copy_by<G: Send + 'static, T: Send + 'static>(
+        &self,
+        engine: E,
+        lane: Lane,
+        given: G,
+        work: impl FnOnce(&Session<'_, E>, G, &E) -> T + Send + 'static,
+    ) -> Result<Completion<T>, SubmitError<G>> {
+        let options = self.options;
+        self.running.submit_to(lane, given, move |desk, given| {
+            work(&desk.session(&engine, options), given, &engine)
+        })
+    }
+}

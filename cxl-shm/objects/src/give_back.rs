@@ -1,0 +1,116 @@
+//! Chunks without objects go back to the region.
+
+use cxl_shm::chunk;
+use cxl_shm::clock::Clock;
+use cxl_shm::crash::{self, CrashPoint};
+use cxl_shm::fabric::{Fabric, HostMemory, PART_LINES};
+use cxl_shm::host::Liveness;
+use cxl_shm::layout::CHUNK_LOCK;
+use cxl_shm::node::Member;
+use cxl_shm::units::LineRange;
+
+use crate::heap::{Access, Deadline, IDLE_CHUNKS_MAX, ReturnError, Unlocked};
+
+/// Gives chunks without objects back to the region: those above the high-water mark, and as many
+/// as other nodes ask for. Carries out first what other hosts have freed.
+pub(crate) fn answer_chunk_requests<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+    timeout_ms: u64,
+) -> Result<u64, ReturnError> {
+    let deadline = Deadline::after(clock, timeout_ms);
+    let mut unlocked = Unlocked::begin(member);
+    let wanted = chunk::of_others(member);
+    if crate::root::retired_by_others(member) {
+        crate::root::collect(&mut unlocked, clock, deadline)?;
+    }
+    let surplus = {
+        let access = unlocked.enter_until(clock, deadline)?;
+        access.drain()?;
+        let idle = access.idle_chunks(wanted > 0)?;
+        idle.saturating_sub(IDLE_CHUNKS_MAX).max(idle.min(wanted))
+    };
+    let mut returned = 0;
+    while returned < surplus {
+        let deadline = Deadline::after(clock, timeout_ms);
+        let given = unlocked.in_heap_under(&[CHUNK_LOCK], clock, deadline, |access| {
+            give_back_one(member, access, || ())
+        });
+        if !given? {
+            break;
+        }
+        returned += 1;
+    }
+    Ok(returned)
+}
+
+/// As [`answer_chunk_requests`], for a process that does so now and then: one chunk at most. What
+/// is not available at once is left for the next time. Calls `beat` while it moves much to the
+/// device.
+pub(crate) fn attend<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+    beat: impl Fn(),
+) -> Result<bool, ReturnError> {
+    let wanted = chunk::of_others(member);
+    if crate::root::retired_by_others(member) {
+        later(crate::root::try_collect(member, clock))?;
+    }
+    {
+        // A process that rebuilds the heap holds its lock for long.
+        let Some(access) = Access::try_enter(member)? else { return Ok(false) };
+        access.drain()?;
+        if !has_surplus(&access, wanted)? {
+            return Ok(false);
+        }
+    }
+    let Some(_guard) = later(member.try_lock_shared(CHUNK_LOCK, clock))?.flatten() else {
+        return Ok(false);
+    };
+    // A process of this host that sleeps in the heap must not keep the lock of the chunks from all.
+    let Some(access) = Access::try_enter(member)? else { return Ok(false) };
+    // Another process of this host may have given one back meanwhile.
+    if !has_surplus(&access, chunk::of_others(member))? {
+        return Ok(false);
+    }
+    give_back_one(member, access, beat)
+}
+
+/// Whether the heap has a chunk to give back, when other nodes want `wanted` chunks.
+fn has_surplus<F: Fabric, H: HostMemory, L: Liveness>(
+    access: &Access<'_, F, H, L>,
+    wanted: u64,
+) -> Result<bool, ReturnError> {
+    let idle = access.idle_chunks(wanted > 0)?;
+    Ok(idle > if wanted > 0 { 0 } else { IDLE_CHUNKS_MAX })
+}
+
+/// What an attempt gave; `None` when a lock between hosts was not acquired.
+fn later<T, E: Into<ReturnError>>(outcome: Result<T, E>) -> Result<Option<T>, ReturnError> {
+    match outcome.map_err(Into::into) {
+        Ok(value) => Ok(Some(value)),
+        Err(ReturnError::Lock(_)) => Ok(None),
+        Err(error @ (ReturnError::Damaged | ReturnError::HeapBusy { .. })) => Err(error),
+    }
+}
+
+/// Gives a chunk without objects back to the region, if there is one. The caller holds
+/// [`CHUNK_LOCK`].
+fn give_back_one<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    access: Access<'_, F, H, L>,
+    between: impl Fn(),
+) -> Result<bool, ReturnError> {
+    let idle = access.give_up_idle()?;
+    drop(access);
+    let Some(idle) = idle else { return Ok(false) };
+    // MEM-M1: the chunk passes on only after all that we wrote there has arrived.
+    let lines = LineRange::covering(member.layout().chunk(idle));
+    for part in lines.parts(PART_LINES) {
+        member.fabric().publish(part);
+        between();
+    }
+    crash::reach(CrashPoint::ChunkFlushed);
+    chunk::set_free(member, idle);
+    Ok(true)
+}

@@ -1,0 +1,62 @@
+//! Chunks without objects: built into the heap, and given back to the region.
+
+use super::access::{Access, Damaged};
+use super::core::Broken;
+use super::page::{PageNumber, PageUse, PageWord};
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::host::Liveness;
+use cxl_shm::layout::HeapHeader;
+use cxl_shm::units::ChunkId;
+
+/// High-water mark: chunks without objects that a heap keeps for itself while nobody asks.
+pub(crate) const IDLE_CHUNKS_MAX: u64 = 1;
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
+    /// Takes a chunk into the heap that nobody has used since it was taken from the region. Does
+    /// nothing when another process of the host has built it meanwhile.
+    pub(super) fn build_empty(&self, chunk: ChunkId) -> Result<(), Damaged> {
+        if self.is_built(chunk) || !self.chunks().contains(&chunk) {
+            return Ok(());
+        }
+        let pages = self.heap.pages;
+        for page in pages.data_of(chunk).map(PageNumber) {
+            pages.set(page, PageWord::Allocated, 0);
+            pages.set(page, PageWord::Named, 0);
+            pages.set_usage(page, PageUse::Free);
+        }
+        let header = HeapHeader::built_by(self.member.node(), self.member.incarnation());
+        self.set_header(chunk, &header);
+        // Publishes what the pages are: else a former owner's would count after our death.
+        self.relink()
+    }
+
+    /// Takes a chunk without objects out of the heap: from here on it is unbuilt.
+    pub(crate) fn give_up_idle(&self) -> Result<Option<ChunkId>, Damaged> {
+        let chunk = self.mended(|heap| {
+            heap.release_empty()?;
+            heap.take_idle_chunk()
+        })?;
+        if let Some(chunk) = chunk {
+            self.heap.words.forget(chunk);
+            // Published with the chunk: should it come back to us from another host, it must not
+            // look as if we had built it.
+            self.set_header(chunk, &HeapHeader::unbuilt());
+        }
+        Ok(chunk)
+    }
+
+    pub(crate) fn idle_chunks(&self, asked: bool) -> Result<u64, Damaged> {
+        self.mended(|heap| {
+            if asked {
+                heap.release_empty()?;
+            }
+            heap.idle_chunks()
+        })
+    }
+}
+
+impl From<Broken> for Damaged {
+    fn from(Broken: Broken) -> Self {
+        Self
+    }
+}

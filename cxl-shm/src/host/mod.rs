@@ -1,0 +1,36 @@
+//! A host: what its processes share in its own DRAM, which is coherent and has atomic operations.
+//!
+//! The *host tier* is a file that all processes of a host map: the registry of processes, locks and
+//! queues among threads of the host, and the words that a lock between hosts keeps here. Nothing in
+//! this folder touches the memory that hosts share.
+
+mod guard;
+mod identity;
+mod life_lock;
+mod lock;
+mod loss;
+mod places;
+mod process;
+mod queue;
+mod stamp;
+mod stopped_watch;
+mod tier;
+mod tier_file;
+mod turn;
+
+pub use guard::HostGuard;
+pub use identity::HostIdentity;
+pub use lock::{HolderToken, HostAcquire, HostLock};
+pub use loss::{LossCause, MembershipLost};
+pub use places::GoneProcess;
+pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
+pub(crate) use queue::Abandoned;
+#[doc(hidden)]
+pub use queue::{Cohort, HostQueue, Living, Place, Turn};
+pub(crate) use stamp::{Phase, Stamp, TERM_MAX, TICKET_BITS, TICKET_END, grant_word};
+pub(crate) use stopped_watch::StoppedWatch;
+#[doc(hidden)]
+pub use tier::OBJECT_WORDS;
+pub use tier::{ApplicationWords, HostLockName, HostTier};
+pub use tier_file::{HOST_TIER_FOLDER, HostTierError, HostTierFile};
+pub(crate) use turn::{is_thorough, wait_for_host_lock, wait_for_host_lock_until};

@@ -1,0 +1,48 @@
+//! What a death needs from a lock manager, as values, for models.
+
+use crate::clock::Clock;
+use crate::fabric::{Fabric, HostMemory};
+use crate::host::Liveness;
+use crate::lifecycle::consensus::{Ballots, Proposal};
+use crate::lifecycle::deaths::{Care, Deaths};
+use crate::lifecycle::failure_detector::Suspicion;
+use crate::lifecycle::recovery::Remembered;
+use crate::node::Member;
+use crate::node::Slot;
+use crate::units::NodeId;
+
+/// What the death of a node needs from one host.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Need {
+    /// To be declared, or another recoverer is to be appointed.
+    Propose(Proposal),
+    /// To be recovered by this host.
+    Recover(Remembered),
+}
+
+/// What [`Deaths::look`] finds that `victim` needs, whose heartbeat is taken to stand still; `None`
+/// when nobody lives in the slot, or nothing is to be done at the moment.
+pub(crate) fn need_of<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &dyn Clock,
+    victim: NodeId,
+) -> Option<Need> {
+    let suspicion = Suspicion::default();
+    let deaths = Deaths {
+        slots: Default::default(),
+        member,
+        clock,
+        declare_ms: 0,
+        suspicion,
+        look_at_ms: 0,
+        cares: Vec::new(),
+    };
+    let slots = Slot::all(member.layout(), member.fabric());
+    let slot = slots.iter().find(|slot| slot.node == victim && !slot.vacant)?;
+    let ballots = Ballots::fresh(member.layout(), member.fabric(), [victim]);
+    match deaths.care_for(slot, &ballots, true)? {
+        Care::Proposing { proposal, .. } => Some(Need::Propose(proposal)),
+        Care::Recovering(recovery) => Some(Need::Recover(recovery.remembered())),
+        Care::Over => None,
+    }
+}

@@ -1,0 +1,50 @@
+//! A recovery as a value, for models: what it remembers between two steps.
+
+use super::adopt::Adoption;
+use crate::fabric::{Fabric, HostMemory};
+use crate::host::Liveness;
+use crate::layout::{Case, RecoveryStep};
+use crate::lifecycle::recovery::Recovery;
+use crate::units::NodeId;
+
+/// What a [`Recovery`] remembers between two steps while it adopts no chunks.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Remembered {
+    victim: NodeId,
+    case: Case,
+    step: RecoveryStep,
+    alone: bool,
+    told: Option<String>,
+}
+
+impl Remembered {
+    /// Whether its next steps write what the dead host left.
+    pub(crate) fn writes(&self) -> bool {
+        self.alone && (RecoveryStep::Fenced..RecoveryStep::Adopted).contains(&self.step)
+            || (RecoveryStep::Redone..RecoveryStep::Adopted).contains(&self.step)
+    }
+
+    /// It yielded to another life of the slot, or to another recovery.
+    pub(crate) fn is_moot(&self) -> bool {
+        self.step == RecoveryStep::Moot
+    }
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Recovery<'_, F, H, L> {
+    /// What it remembers.
+    ///
+    /// # Panics
+    /// When it waits for the chunk lock or has adopted chunks, which a model has none of.
+    pub(crate) fn remembered(&self) -> Remembered {
+        assert!(self.adoption.is_idle(), "a model of a recovery has no chunks to adopt");
+        let told = self.told.clone();
+        let Self { victim, case, step, alone, .. } = *self;
+        Remembered { victim, case, step, alone, told }
+    }
+
+    /// A recovery that continues from there.
+    pub(crate) fn of_remembered(remembered: Remembered) -> Self {
+        let Remembered { victim, case, step, alone, told } = remembered;
+        Self { victim, case, step, alone, told, adoption: Adoption::default() }
+    }
+}

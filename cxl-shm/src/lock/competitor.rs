@@ -1,0 +1,180 @@
+//! The shared tier of a lock under the protocol of the region.
+
+use super::shared_tier::{DamagedRequest, Held, SharedTier};
+use super::{arbitrated, bakery};
+use crate::fabric::{Fabric, HostMemory};
+use crate::layout::{Layout, LockProtocol};
+use crate::node::Seat;
+use crate::units::{LockId, NodeId};
+
+/// An acquisition under the protocol of the region.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Competitor {
+    /// Granted by a lock manager.
+    Arbitrated(arbitrated::Acquire),
+    /// By numbers.
+    Bakery(bakery::Acquire),
+}
+
+impl SharedTier for Competitor {
+    fn begin<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Self {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => {
+                Self::Arbitrated(arbitrated::Acquire::begin(seat, fabric, lock))
+            }
+            LockProtocol::Bakery => Self::Bakery(bakery::Acquire::begin(seat, fabric, lock)),
+        }
+    }
+
+    fn poll<F: Fabric, H: HostMemory>(
+        &mut self,
+        seat: &Seat<H>,
+        fabric: &F,
+    ) -> Result<Option<Held>, DamagedRequest> {
+        match self {
+            Self::Arbitrated(acquire) => acquire.poll(seat, fabric),
+            Self::Bakery(acquire) => acquire.poll(seat, fabric),
+        }
+    }
+
+    fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+        match self {
+            Self::Arbitrated(acquire) => acquire.withdraw(seat, fabric),
+            Self::Bakery(acquire) => acquire.withdraw(seat, fabric),
+        }
+    }
+
+    fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::release(held, seat, fabric),
+            LockProtocol::Bakery => bakery::Acquire::release(held, seat, fabric),
+        }
+    }
+
+    fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => {
+                arbitrated::Acquire::release_after_death(seat, fabric, lock)
+            }
+            LockProtocol::Bakery => bakery::Acquire::release_after_death(seat, fabric, lock),
+        }
+    }
+
+    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::make_consistent(held, seat, fabric),
+            LockProtocol::Bakery => bakery::Acquire::make_consistent(held, seat, fabric),
+        }
+    }
+
+    fn may_have_held<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::may_have_held(seat, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::may_have_held(seat, fabric, lock),
+        }
+    }
+
+    fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
+        seat: &Seat<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => {
+                arbitrated::Acquire::is_wanted_elsewhere(seat, fabric, lock)
+            }
+            LockProtocol::Bakery => bakery::Acquire::is_wanted_elsewhere(seat, fabric, lock),
+        }
+    }
+
+    fn has_tickets<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::has_tickets(seat, lock),
+            LockProtocol::Bakery => bakery::Acquire::has_tickets(seat, lock),
+        }
+    }
+
+    fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::can_resume(seat, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::can_resume(seat, fabric, lock),
+        }
+    }
+
+    fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+        match seat.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::resume(seat, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::resume(seat, fabric, lock),
+        }
+    }
+}
+
+/// Ends every request of `node`, so that nobody waits for it any more.
+///
+/// MEM-M1: the words pass to this host because their writer is fenced, that is can write no more,
+/// and because one recoverer was decided on, which is this host. Its open intents were redone
+/// before (LOCK-L2). May be repeated by a recoverer after this one.
+pub(crate) fn clear_requests_of<F: Fabric>(
+    protocol: LockProtocol,
+    layout: &Layout,
+    fabric: &F,
+    node: NodeId,
+) {
+    match protocol {
+        LockProtocol::Arbitrated => arbitrated::clear_requests(layout, fabric, node),
+        LockProtocol::Bakery => bakery::clear_requests(layout, fabric, node),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::layout::Geometry;
+    use crate::verify::fixture::{EvenLive, SMALL, SmallRegion};
+
+    const LOCK: LockId = LockId(11);
+
+    /// A host dies holding one lock and waiting for nothing; its recoverer clears its requests,
+    /// more than once.
+    fn a_cleared_node_holds_nothing(lock_protocol: LockProtocol) {
+        let region = SmallRegion::new(Geometry { locks: 16, ..SMALL }, lock_protocol);
+        let clock = SystemClock::start();
+        let [recoverer, victim] = [0, 1].map(|host| region.join(host, 2, EvenLive, &clock));
+        let mut manage = recoverer.manage().unwrap();
+        manage.claim().unwrap();
+        recoverer.beat();
+        victim.beat();
+        let mut held = victim.begin_shared(LOCK, &clock);
+        let guard = (0..8).find_map(|_| {
+            manage.poll();
+            held.poll().unwrap()
+        });
+        std::mem::forget(guard.expect("nobody else wants it"));
+        region.rack.crash(1);
+
+        let mut pending = recoverer.begin_shared(LOCK, &clock);
+        let mut look = |pending: &mut crate::lock::PendingLock<'_, _, _, _>| {
+            (0..8).any(|_| {
+                manage.poll();
+                pending.poll().unwrap().is_some()
+            })
+        };
+        assert!(!look(&mut pending), "{lock_protocol}: the dead host holds it");
+        let (layout, fabric) = (*recoverer.layout(), recoverer.fabric());
+        for _ in 0..2 {
+            clear_requests_of(lock_protocol, &layout, fabric, NodeId(1));
+        }
+        assert!(look(&mut pending), "{lock_protocol}: cleared, and still waited for");
+    }
+
+    #[test]
+    fn a_cleared_node_holds_no_arbitrated_lock() {
+        a_cleared_node_holds_nothing(LockProtocol::Arbitrated);
+    }
+
+    #[test]
+    fn a_cleared_node_holds_no_lock_of_the_bakery() {
+        a_cleared_node_holds_nothing(LockProtocol::Bakery);
+    }
+}

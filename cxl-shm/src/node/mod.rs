@@ -1,0 +1,32 @@
+//! A node: the lines of the region that one host writes, and what all hosts read of each other's.
+//!
+//! [`Member`] is this process as one of a node. The folders above add what it does: locks, chunks,
+//! and its life. A slot is read here, whichever host lives in it; what changes it is in
+//! [`lifecycle`](crate::lifecycle).
+
+mod agent;
+#[cfg(feature = "verify")]
+mod carried;
+mod heart;
+mod marks;
+mod member;
+mod places;
+mod seat;
+mod slot;
+mod slot_watch;
+mod stillness;
+
+pub(crate) use agent::OfficeWatch;
+pub use agent::STALLED_BEATS;
+pub(crate) use heart::beat_heart;
+pub use heart::{HEARTBEAT_MS, RESIGN_BEATS, SUSPECT_MS};
+pub(crate) use marks::{Call, Mark, Marks, name_of};
+pub use member::Member;
+#[doc(hidden)]
+pub use seat::Seat;
+pub(crate) use slot::{
+    Slot, is_freed, is_over, is_taken, is_unreadable, last_named, make_good, recoverers_at_work,
+    recoveries_of,
+};
+pub(crate) use slot_watch::SlotWatch;
+pub use stillness::{LOOK_GAP_MAX_MS, Stillness};

@@ -1,0 +1,213 @@
+//! `rackline demo`: the tokens are equal, the first one comes sooner with the pool, and nothing is
+//! left behind, however the run ends. The command under test is `$RACKLINE_COMMAND`, if that is
+//! set.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod processes;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use self::processes::{children, mapped_files, wait_until};
+
+/// One at a time: each takes all cores, and is measured.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+/// A variable by which the processes of one run are known.
+const MARK: &str = "RACKLINE_TEST_OF_DEMO";
+
+/// A running demonstration.
+struct Demo {
+    process: Child,
+    mark: String,
+    files_before: BTreeSet<PathBuf>,
+    folder: TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Demo {
+    fn start(arguments: &[&str]) -> Self {
+        let alone = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().unwrap();
+        let files_before = files();
+        let mark = format!("{MARK}={}", folder.path().display());
+        let command = std::env::var_os("RACKLINE_COMMAND");
+        let command = command.unwrap_or_else(|| env!("CARGO_BIN_EXE_rackline").into());
+        // Files, and not pipes: what is left behind would hold a pipe open, and hide itself so.
+        let said = |name: &str| File::create(folder.path().join(name)).unwrap();
+        let process = Command::new(command)
+            .arg("demo")
+            .args(arguments)
+            .env(MARK, folder.path())
+            .stdin(Stdio::null())
+            .stdout(said("output"))
+            .stderr(said("errors"))
+            .spawn()
+            .unwrap();
+        Self { process, mark, files_before, folder, _alone: alone }
+    }
+
+    fn said(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.path().join(name)).unwrap()
+    }
+
+    /// Waits until `reached`, which has to be before the end.
+    fn wait_until(&mut self, what: &str, reached: impl Fn(&Self) -> bool) {
+        wait_until(what, || {
+            let ended = self.process.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended before {what}: {}", self.said("errors"));
+            reached(self)
+        });
+    }
+
+    fn wait_until_it_serves(&mut self) {
+        self.wait_until("the second request", |demo| demo.said("output").contains("\n[2] "));
+    }
+
+    fn interrupt(&self) {
+        kill_process(Pid::from_child(&self.process), Signal::INT).unwrap();
+    }
+
+    /// Its workers in the order it started them: prefill first, decode last.
+    fn workers(&self) -> Vec<i32> {
+        let is_worker = |pid: &i32| {
+            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            arguments.split(|byte| *byte == 0).any(|argument| argument == b"demo-worker")
+        };
+        children(self.process.id()).into_iter().filter(is_worker).collect()
+    }
+
+    /// Waits for its end, after which nothing may be left of it.
+    fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("its end", || {
+            status = self.process.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(self.processes(), [0; 0], "they outlived it");
+        // Others may have made files meanwhile, which they use.
+        let used: BTreeSet<_> = all_processes().into_iter().flat_map(mapped_files).collect();
+        let left: Vec<_> =
+            files().into_iter().filter(|file| !self.files_before.contains(file)).collect();
+        let left: Vec<_> = left.iter().filter(|file| !used.contains(*file)).collect();
+        assert!(left.is_empty(), "it left {left:?}");
+        status.unwrap()
+    }
+
+    /// Its end, which is an error, and told as one.
+    fn fails(&mut self) {
+        let status = self.end();
+        assert!(!status.success(), "it ended as if all was well");
+        assert_ne!(self.said("errors").trim(), "", "it ended without a word on standard error");
+    }
+
+    /// What it reports in JSON, after which it has ended well.
+    fn report(&mut self) -> Value {
+        let status = self.end();
+        let (output, errors) = (self.said("output"), self.said("errors"));
+        assert!(status.success(), "it ended with {status}: {errors}");
+        let report: Value = serde_json::from_str(&output).unwrap();
+        assert!(report.is_object(), "{output}");
+        assert_eq!(report["tokens_equal"], true, "with and without the pool");
+        report
+    }
+
+    /// All processes of this run.
+    fn processes(&self) -> Vec<i32> {
+        let is_own = |pid: &i32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|set| set == self.mark.as_bytes())
+        };
+        all_processes().into_iter().filter(is_own).collect()
+    }
+}
+
+impl Drop for Demo {
+    /// A test that failed leaves none of its processes.
+    fn drop(&mut self) {
+        for pid in self.processes() {
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+        }
+        let _ = self.process.wait();
+    }
+}
+
+fn all_processes() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").unwrap();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Files in shared memory that are ours.
+fn files() -> BTreeSet<PathBuf> {
+    let paths = fs::read_dir("/dev/shm").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    paths.filter(|path| path.to_string_lossy().contains("rackline")).collect()
+}
+
+fn count(report: &Value, name: &str) -> u64 {
+    let count = report[name].as_u64().unwrap_or(0);
+    assert!(count > 0, "{name} is {}, not a number above 0", report[name]);
+    count
+}
+
+fn time_ms(report: &Value, name: &str) -> f64 {
+    let time = report[name].as_f64().unwrap_or(0.0);
+    assert!(time > 0.0, "{name} is {}, not a time above 0", report[name]);
+    time
+}
+
+#[test]
+fn the_tokens_are_equal_and_the_first_comes_sooner() {
+    let report = Demo::start(&["--json"]).report();
+    for name in ["requests", "kv_bytes_published", "kv_bytes_fetched"] {
+        count(&report, name);
+    }
+    let found = count(&report, "prefix_hit_tokens");
+    assert!(found <= count(&report, "prompt_tokens"), "more was found than the prompts have");
+    let (with, without) = (time_ms(&report, "ttft_pool_ms"), time_ms(&report, "ttft_cold_ms"));
+    assert!(with < without, "first token after {with} ms with the pool, {without} ms without");
+}
+
+#[test]
+fn a_pool_smaller_than_its_working_set_evicts_and_the_tokens_are_equal() {
+    // Less than half of what these two conversations fill.
+    let small = ["--region-size", "32MiB", "--conversations", "1", "--max-tokens", "8"];
+    let report = Demo::start(&[&["--json"][..], &small].concat()).report();
+    count(&report, "blocks_evicted");
+    count(&report, "kv_bytes_published");
+}
+
+#[test]
+fn interrupted_while_the_region_is_made_ready() {
+    let mut demo = Demo::start(&[]);
+    let region = PathBuf::from(format!("/dev/shm/rackline-demo-{}", demo.process.id()));
+    demo.wait_until("its region", |_| region.exists());
+    demo.interrupt();
+    demo.fails();
+}
+
+#[test]
+fn interrupted_in_the_middle_of_the_conversations() {
+    let mut demo = Demo::start(&[]);
+    demo.wait_until_it_serves();
+    demo.interrupt();
+    demo.fails();
+}
+
+#[test]
+fn killed_workers_end_it() {
+    for which in [0, 3] {
+        let mut demo = Demo::start(&[]);
+        demo.wait_until_it_serves();
+        let workers = demo.workers();
+        assert_eq!(workers.len(), 4, "{workers:?}");
+        kill_process(Pid::from_raw(workers[which]).unwrap(), Signal::KILL).unwrap();
+        demo.fails();
+    }
+}

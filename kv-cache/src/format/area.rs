@@ -1,0 +1,155 @@
+//! Where the cache's parts are in a node's area.
+//!
+//! ```text
+//! line 0                head of the publication log
+//! line 1 ..             publication log: two entries a line
+//! ..                    descriptor segment: one descriptor a line
+//! ..                    stamp arrays: one of each node's segment, a word a slot
+//! ```
+//!
+//! One host writes all of it (MEM-M1): the node's own. While the node is vacant, its reclaimer
+//! writes the parts before the stamps (`reclaim`). There is no header. The sizes are in the
+//! superblock, and an area of zeros, as the formatter leaves it, is an empty log and an empty
+//! segment.
+
+use cxl_shm::fabric::{OwnedArea, OwnedWord, PeerWord};
+use cxl_shm::layout::Layout;
+use cxl_shm::units::{LINE_WORDS, LineRange, NodeId};
+
+use super::log::{ENTRIES_A_LINE, OwnLog, PeerLog};
+use super::stamp::{OwnStamps, PeerStamps};
+use super::{CacheGeometry, Handle, OwnSegment, PeerSegment};
+
+const LOG_FIRST: u64 = 1;
+
+/// First lines and lengths of the parts of an area.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AreaPlan {
+    geometry: CacheGeometry,
+    nodes: u16,
+}
+
+impl AreaPlan {
+    pub(crate) fn new(geometry: CacheGeometry, nodes: u16) -> Self {
+        Self { geometry, nodes }
+    }
+
+    pub(crate) fn lines(self) -> u64 {
+        self.stamps_first() + self.stamp_lines()
+    }
+
+    fn log_lines(self) -> u64 {
+        u64::from(self.geometry.log_entries()) / ENTRIES_A_LINE
+    }
+
+    fn segment_first(self) -> u64 {
+        LOG_FIRST + self.log_lines()
+    }
+
+    fn stamps_first(self) -> u64 {
+        self.segment_first() + u64::from(self.geometry.descriptor_slots())
+    }
+
+    /// Lines of all stamp arrays of an area.
+    fn stamp_lines(self) -> u64 {
+        // Slots are a power of two of at least a line of words.
+        u64::from(self.nodes) * u64::from(self.geometry.descriptor_slots()) / LINE_WORDS as u64
+    }
+}
+
+impl CacheGeometry {
+    /// Lines that a node's area needs in a region of `nodes` nodes
+    /// ([`cxl_shm::layout::Geometry::area_lines`]): each node stamps the blocks of all.
+    #[must_use]
+    pub fn area_lines(&self, nodes: u16) -> u64 {
+        AreaPlan::new(*self, nodes).lines()
+    }
+}
+
+/// Descriptors of all nodes of a region.
+pub(crate) fn all_slots(geometry: CacheGeometry, layout: &Layout) -> u64 {
+    u64::from(layout.geometry().nodes) * u64::from(geometry.descriptor_slots())
+}
+
+/// The areas of all nodes of a region, which the layout was checked to have room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Areas {
+    layout: Layout,
+    plan: AreaPlan,
+}
+
+impl Areas {
+    /// The areas of `layout`. `geometry` was decoded for areas of this layout's size.
+    pub(crate) fn new(layout: Layout, geometry: CacheGeometry) -> Self {
+        Self { layout, plan: AreaPlan::new(geometry, layout.geometry().nodes) }
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) fn geometry(&self) -> CacheGeometry {
+        self.plan.geometry
+    }
+
+    /// Word that says how many entries a node's log ever had.
+    pub(crate) fn log_head(&self, node: NodeId) -> PeerWord {
+        self.layout.area(node).word(0).expect("an area has a line for its log's head")
+    }
+
+    /// Log and segment of a node: what its reclaimer may write.
+    pub(crate) fn published(&self, node: NodeId) -> LineRange {
+        let part = self.layout.area(node).part(0, self.plan.stamps_first());
+        part.expect("an area has room for its stamps").range()
+    }
+
+    pub(crate) fn log(&self, node: NodeId) -> PeerLog {
+        let part = self.layout.area(node).part(LOG_FIRST, self.plan.log_lines());
+        PeerLog::new(part.expect("an area has room for its log"))
+    }
+
+    pub(crate) fn segment(&self, node: NodeId) -> PeerSegment {
+        let slots = u64::from(self.geometry().descriptor_slots());
+        let part = self.layout.area(node).part(self.plan.segment_first(), slots);
+        PeerSegment::new(part.expect("an area has room for its segment"), node, self.layout)
+    }
+
+    /// The segment that holds a handle's descriptor; `None` when there is no such descriptor.
+    pub(crate) fn segment_of(&self, handle: Handle) -> Option<PeerSegment> {
+        let node = self.layout.node(handle.owner().0)?;
+        (handle.slot() < self.geometry().descriptor_slots()).then(|| self.segment(node))
+    }
+
+    /// What `reader` says of the blocks of all nodes.
+    pub(crate) fn stamps(&self, reader: NodeId) -> PeerStamps {
+        let part = self.layout.area(reader).part(self.plan.stamps_first(), self.plan.stamp_lines());
+        let slots = self.geometry().descriptor_slots();
+        PeerStamps::new(part.expect("an area has room for its stamps"), slots)
+    }
+
+    /// This node's own stamps, in its own area.
+    pub(crate) fn own_stamps(&self, area: OwnedArea) -> OwnStamps {
+        let part = area.part(self.plan.stamps_first(), self.plan.stamp_lines());
+        let slots = self.geometry().descriptor_slots();
+        OwnStamps::new(part.expect("an area has room for its stamps"), slots)
+    }
+
+    /// Descriptors of all nodes.
+    pub(crate) fn all_slots(&self) -> u64 {
+        all_slots(self.geometry(), &self.layout)
+    }
+
+    /// This node's own log, in its own area.
+    pub(crate) fn own_log(&self, area: OwnedArea) -> OwnLog {
+        let head: OwnedWord = area.word(0).expect("an area has a line for its log's head");
+        let part = area.part(LOG_FIRST, self.plan.log_lines());
+        OwnLog::new(head, part.expect("an area has room for its log"))
+    }
+
+    /// This node's own segment, in its own area.
+    pub(crate) fn own_segment(&self, node: NodeId, area: OwnedArea) -> OwnSegment {
+        let slots = u64::from(self.geometry().descriptor_slots());
+        let part = area.part(self.plan.segment_first(), slots);
+        OwnSegment::new(part.expect("an area has room for its segment"), node, self.layout)
+    }
+}

@@ -1,0 +1,216 @@
+//! How large the cache's metadata is: chosen at format time, kept in the superblock.
+
+use cxl_shm::units::{LINE_BYTES, PAGE_BYTES};
+
+use super::halves;
+
+/// "RLKVCACH", the first application word of the superblock.
+const MAGIC: u64 = u64::from_le_bytes(*b"RLKVCACH");
+/// Version of everything this crate keeps in a region.
+const VERSION: u32 = 2;
+
+/// Fewest descriptors of a node.
+pub const DESCRIPTOR_SLOTS_MIN: u32 = 8;
+/// Most descriptors of a node: with 32 nodes, every descriptor has a number of 31 bits.
+pub const DESCRIPTOR_SLOTS_MAX: u32 = 1 << 26;
+/// Fewest entries of a publication log.
+pub const LOG_ENTRIES_MIN: u32 = 8;
+/// Most entries of a publication log.
+pub const LOG_ENTRIES_MAX: u32 = 1 << 24;
+
+/// Sizes that every node has the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheGeometry {
+    descriptor_slots: u32,
+    log_entries: u32,
+}
+
+/// Why sizes cannot be, or a region is not a cache's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GeometryError {
+    /// Not a possible number of descriptors.
+    #[error(
+        "{slots} descriptors a node: must be a power of two from {DESCRIPTOR_SLOTS_MIN} to \
+         {DESCRIPTOR_SLOTS_MAX}"
+    )]
+    DescriptorSlots {
+        /// Asked for.
+        slots: u32,
+    },
+    /// Not a possible length of the publication log.
+    #[error(
+        "a publication log of {entries} entries: must be a power of two from {LOG_ENTRIES_MIN} \
+         to {LOG_ENTRIES_MAX}"
+    )]
+    LogEntries {
+        /// Asked for.
+        entries: u32,
+    },
+    /// The region was formatted for something else.
+    #[error("the region was not formatted for a KV cache; format it again with `rackline format`")]
+    NotACache,
+    /// The region was formatted by another version.
+    #[error(
+        "the region's cache format is version {found}, this program knows {VERSION}; use the \
+         program that made it, or format it again with `rackline format --force`"
+    )]
+    OtherVersion {
+        /// Version found.
+        found: u32,
+    },
+    /// The nodes' areas have another size than these sizes need.
+    #[error(
+        "the region has {area_lines} lines for each node, the cache needs {needed_lines}; format \
+         the region again with `rackline format --force`"
+    )]
+    AreaLines {
+        /// Lines of an area.
+        area_lines: u64,
+        /// Lines that are needed.
+        needed_lines: u64,
+    },
+}
+
+impl CacheGeometry {
+    /// Checked sizes: descriptors of a node, and entries of its publication log. Both are powers
+    /// of two.
+    ///
+    /// # Errors
+    /// [`GeometryError::DescriptorSlots`], [`GeometryError::LogEntries`].
+    pub fn new(descriptor_slots: u32, log_entries: u32) -> Result<Self, GeometryError> {
+        let slots = DESCRIPTOR_SLOTS_MIN..=DESCRIPTOR_SLOTS_MAX;
+        if !slots.contains(&descriptor_slots) || !descriptor_slots.is_power_of_two() {
+            return Err(GeometryError::DescriptorSlots { slots: descriptor_slots });
+        }
+        let entries = LOG_ENTRIES_MIN..=LOG_ENTRIES_MAX;
+        if !entries.contains(&log_entries) || !log_entries.is_power_of_two() {
+            return Err(GeometryError::LogEntries { entries: log_entries });
+        }
+        Ok(Self { descriptor_slots, log_entries })
+    }
+
+    /// Sizes for a region of `region_bytes` shared by `nodes` nodes, with blocks of about
+    /// `block_bytes`.
+    ///
+    /// Every node can own twice its share of the pool before it runs out of descriptors, and a
+    /// reader can be a quarter of a full segment behind before it has to read it all again.
+    #[must_use]
+    pub fn suggest(region_bytes: u64, nodes: u16, block_bytes: u64) -> Self {
+        let slot_bytes = block_bytes.max(1).next_multiple_of(PAGE_BYTES);
+        let blocks = region_bytes / slot_bytes;
+        let share = (blocks / u64::from(nodes.max(1)) * 2).clamp(1, blocks.max(1));
+        // Only three quarters of a segment are ever filled.
+        let slots = (share.saturating_mul(4) / 3 + 1).min(u64::from(DESCRIPTOR_SLOTS_MAX));
+        let slots = u32::try_from(slots).unwrap_or(DESCRIPTOR_SLOTS_MAX);
+        let descriptor_slots = slots.next_power_of_two().max(64);
+        let log_entries = (descriptor_slots / 4).clamp(64, 1 << 16);
+        Self { descriptor_slots, log_entries }
+    }
+
+    /// Descriptors of a node.
+    #[must_use]
+    pub fn descriptor_slots(&self) -> u32 {
+        self.descriptor_slots
+    }
+
+    /// Entries of a node's publication log.
+    #[must_use]
+    pub fn log_entries(&self) -> u32 {
+        self.log_entries
+    }
+
+    /// The superblock's application words that say so.
+    #[must_use]
+    pub fn encode(&self) -> [u64; 6] {
+        let sizes = u64::from(self.descriptor_slots) | u64::from(self.log_entries) << 32;
+        [MAGIC, u64::from(VERSION), sizes, 0, 0, 0]
+    }
+
+    /// Sizes from the superblock's application words, checked to fit the areas of `nodes` nodes,
+    /// of `area_lines` each.
+    ///
+    /// # Errors
+    /// [`GeometryError`].
+    pub fn decode(
+        application: [u64; 6],
+        nodes: u16,
+        area_lines: u64,
+    ) -> Result<Self, GeometryError> {
+        let [magic, version, sizes, reserved @ ..] = application;
+        if magic != MAGIC {
+            return Err(GeometryError::NotACache);
+        }
+        if version != u64::from(VERSION) {
+            let found = u32::try_from(version).unwrap_or(u32::MAX);
+            return Err(GeometryError::OtherVersion { found });
+        }
+        if reserved != [0; 3] {
+            return Err(GeometryError::NotACache);
+        }
+        let (slots, entries) = halves(sizes);
+        let geometry = Self::new(slots, entries)?;
+        let needed_lines = geometry.area_lines(nodes);
+        if area_lines != needed_lines {
+            return Err(GeometryError::AreaLines { area_lines, needed_lines });
+        }
+        Ok(geometry)
+    }
+
+    /// Bytes of metadata of one node in a region of `nodes` nodes.
+    #[must_use]
+    pub fn area_bytes(&self, nodes: u16) -> u64 {
+        self.area_lines(nodes) * LINE_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sizes_survive_the_superblock() {
+        let geometry = CacheGeometry::new(1024, 256).unwrap();
+        let words = geometry.encode();
+        assert_eq!(CacheGeometry::decode(words, 4, geometry.area_lines(4)), Ok(geometry));
+        let error = CacheGeometry::decode(words, 4, geometry.area_lines(4) + 1).unwrap_err();
+        assert!(matches!(error, GeometryError::AreaLines { .. }));
+        assert_eq!(CacheGeometry::decode([0; 6], 4, 0), Err(GeometryError::NotACache));
+        let other = [words[0], 1, words[2], 0, 0, 0];
+        let error = CacheGeometry::decode(other, 4, geometry.area_lines(4)).unwrap_err();
+        assert_eq!(error, GeometryError::OtherVersion { found: 1 });
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        assert!(CacheGeometry::new(1000, 256).is_err());
+        assert!(CacheGeometry::new(1 << 27, 256).is_err());
+        assert!(CacheGeometry::new(4, 256).is_err());
+        assert!(CacheGeometry::new(1024, 4).is_err());
+        assert!(CacheGeometry::new(1024, 255).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_decode_or_are_refused(words: [u64; 6], nodes in 1u16..40, lines: u64) {
+            if let Ok(geometry) = CacheGeometry::decode(words, nodes, lines) {
+                prop_assert_eq!(geometry.encode(), words);
+            }
+        }
+
+        #[test]
+        fn suggestions_are_possible(region in 0u64..1 << 48, nodes in 0u16..40, block in 0u64..1 << 30) {
+            let suggested = CacheGeometry::suggest(region, nodes, block);
+            let checked = CacheGeometry::new(suggested.descriptor_slots, suggested.log_entries);
+            prop_assert_eq!(checked, Ok(suggested));
+        }
+    }
+
+    #[test]
+    fn a_suggestion_costs_little_of_the_pool() {
+        let geometry = CacheGeometry::suggest(64 << 30, 4, 64 << 10);
+        assert!(geometry.area_bytes(4) * 4 < (64 << 30) / 100, "{geometry:?}");
+        // Every node can hold at least one and a half times its share.
+        assert!(u64::from(geometry.descriptor_slots()) * 3 / 4 >= (1 << 20) / 4 * 3 / 2);
+    }
+}

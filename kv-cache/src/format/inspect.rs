@@ -1,0 +1,56 @@
+//! Descriptors and holds as tools read them that are no members.
+
+use cxl_shm::fabric::Fabric;
+use cxl_shm::layout::{Layout, Superblock};
+use cxl_shm::units::NodeId;
+
+use super::area::Areas;
+use super::geometry::{CacheGeometry, GeometryError};
+use super::segment::PeerSegment;
+use super::stamp::Stamp;
+
+/// The descriptor segment of `node`, for tools that are no members.
+///
+/// # Errors
+/// [`GeometryError`] when the region was not formatted for a cache of this version.
+///
+/// # Panics
+/// When the region has no such node.
+pub fn segment_of(
+    superblock: &Superblock,
+    layout: &Layout,
+    node: NodeId,
+) -> Result<PeerSegment, GeometryError> {
+    Ok(areas(superblock, layout)?.segment(node))
+}
+
+/// The blocks that `reader` says it holds, freshly read: owner and descriptor slot of each. For
+/// tools that are no members.
+///
+/// # Errors
+/// [`GeometryError`] when the region was not formatted for a cache of this version.
+///
+/// # Panics
+/// When the region has no such node.
+pub fn held_by<F: Fabric>(
+    fabric: &F,
+    superblock: &Superblock,
+    layout: &Layout,
+    reader: NodeId,
+) -> Result<Vec<(NodeId, u32)>, GeometryError> {
+    let areas = areas(superblock, layout)?;
+    let stamps = areas.stamps(reader);
+    fabric.refresh(stamps.range());
+    let slots = areas.geometry().descriptor_slots();
+    let all = layout.nodes().flat_map(|owner| (0..slots).map(move |slot| (owner, slot)));
+    let is_held = |(owner, slot): &(NodeId, u32)| {
+        Stamp::from_word(stamps.word(*owner, *slot).cached(fabric)).held
+    };
+    Ok(all.filter(is_held).collect())
+}
+
+fn areas(superblock: &Superblock, layout: &Layout) -> Result<Areas, GeometryError> {
+    let region = layout.geometry();
+    let geometry = CacheGeometry::decode(superblock.application, region.nodes, region.area_lines)?;
+    Ok(Areas::new(*layout, geometry))
+}

@@ -1,0 +1,29 @@
+//! What lies in a region: sizes, the areas of the nodes, descriptors, logs and stamps.
+//!
+//! Offsets, lines and words, and who may write them; no locks and no decisions. `docs/region.md` of
+//! `cxl-shm` draws the rest of the region.
+
+mod area;
+mod descriptor;
+mod geometry;
+mod inspect;
+mod log;
+mod segment;
+mod stamp;
+mod words;
+
+pub(crate) use area::{Areas, all_slots};
+pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
+pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};
+pub(crate) use segment::{OwnSegment, probe_sequence};
+pub(crate) use stamp::{HoldMark, OwnStamps, Stamp, age, tick_of};
+pub(crate) use words::halves;
+
+pub use descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent};
+pub use geometry::{
+    CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, GeometryError, LOG_ENTRIES_MAX,
+    LOG_ENTRIES_MIN,
+};
+pub use inspect::{held_by, segment_of};
+pub use segment::{PROBE_SLOTS, PeerSegment};
+pub use stamp::HOLD_MS_MAX;

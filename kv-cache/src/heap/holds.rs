@@ -1,0 +1,149 @@
+//! What this host says of blocks that it holds or has used: its stamps, under the heap lock
+//! (EVICT-H4).
+
+use cxl_shm::crash::{self, CrashPoint};
+use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
+use cxl_shm::host::HolderToken;
+use cxl_shm::host::{Liveness, ProcessSlot};
+use cxl_shm::units::NodeId;
+
+use super::{LockedHeap, once_each};
+use crate::broken::{Rule, is_broken};
+use crate::format::{Handle, Stamp, tick_of};
+
+/// Stamps that are made to agree with the counts under one hold of the heap lock.
+const SETTLED_MAX: u64 = 4096;
+
+/// A hold that its process gave up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Release {
+    pub(crate) holder: HolderToken,
+    pub(crate) handle: Handle,
+}
+
+/// Why a hold is not counted, and its stamp not published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotStamped {
+    /// The region has no such descriptor.
+    Malformed,
+    /// The processes of this host hold as many blocks as there is room for.
+    TooMany {
+        /// Most holds of a host.
+        most: usize,
+    },
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+    /// Counts holds of this process and publishes their stamps (EVICT-H4).
+    pub(crate) fn stamp_holds(
+        &mut self,
+        handles: &[Handle],
+        hold_ms: u64,
+    ) -> Vec<Result<(), NotStamped>> {
+        let process = self.member.process();
+        let mut batch = PublishBatch::new(self.fabric());
+        let stamp = |handle: &Handle| {
+            if self.areas.segment_of(*handle).is_none() {
+                return Err(NotStamped::Malformed);
+            }
+            if !self.holds.add(process, *handle) {
+                return Err(NotStamped::TooMany { most: self.holds.capacity() });
+            }
+            let stamp = self.stamps.own(self.fabric(), handle.owner(), handle.slot());
+            let word = self.stamps.word(handle.owner(), handle.slot());
+            batch.word(word, stamp.hold(hold_ms).word());
+            Ok(())
+        };
+        let outcomes = handles.iter().map(stamp).collect();
+        crash::reach(CrashPoint::HoldCounted);
+        // EVICT-H1: before the look.
+        batch.publish();
+        crash::reach(CrashPoint::HoldStamped);
+        outcomes
+    }
+
+    /// Carries out what holders gave up. Returns how many.
+    pub(crate) fn release_holds(&mut self, releases: &[Release]) -> u64 {
+        for Release { holder, handle } in releases {
+            // EVICT-H4: a place passes on after its holds were dropped. What is there now is
+            // another's.
+            if self.member.has_place(*holder) {
+                self.holds.remove(holder.process(), *handle);
+            }
+        }
+        let slots = releases.iter().map(|it| (it.handle.owner(), it.handle.slot()));
+        self.unstamp(slots);
+        releases.len() as u64
+    }
+
+    /// Drops the holds of processes that are gone (EVICT-H4). Returns how many.
+    pub(crate) fn drop_holds_of(&mut self, is_gone: impl Fn(ProcessSlot) -> bool) -> u64 {
+        if is_broken(Rule::DeadLetGo) {
+            return 0;
+        }
+        let dropped = self.holds.drop_of(once_each(is_gone));
+        self.unstamp(dropped.iter().copied());
+        dropped.len() as u64
+    }
+
+    /// Makes counts and stamps agree, after a process died in the middle or when the node has a new
+    /// life: the counts now, and the stamps, of which there may be millions, by and by.
+    pub(crate) fn settle_holds(&mut self) {
+        self.holds.recount();
+        self.directory.set_unsettled(Some(0));
+    }
+
+    /// Releases those of the next stamps that nobody holds. Until their turn comes they expire.
+    pub(crate) fn settle_stamps(&mut self) {
+        let Some(first) = self.directory.unsettled() else { return };
+        if is_broken(Rule::DeadLetGo) {
+            return;
+        }
+        let slots = u64::from(self.directory.slots());
+        let all = u64::from(self.member.layout().geometry().nodes) * slots;
+        let end = all.min(first.saturating_add(SETTLED_MAX));
+        let place = |stamp: u64| {
+            let owner = u16::try_from(stamp / slots).ok()?;
+            Some((NodeId(owner), u32::try_from(stamp % slots).ok()?))
+        };
+        self.unstamp((first..end).filter_map(place));
+        self.directory.set_unsettled((end < all).then_some(end));
+    }
+
+    /// Releases the stamps of those of `slots` that nobody on this host holds.
+    fn unstamp(&self, slots: impl Iterator<Item = (NodeId, u32)>) {
+        let mut batch = PublishBatch::new(self.fabric());
+        for (owner, slot) in slots {
+            let stamp = self.stamps.own(self.fabric(), owner, slot);
+            // Also one that says so: who stored that may have died before it had published it.
+            if stamp != Stamp::default() && !self.holds.is_held(owner, slot) {
+                batch.word(self.stamps.word(owner, slot), stamp.release().word());
+            }
+        }
+        batch.publish();
+        crash::reach(CrashPoint::HoldReleased);
+    }
+    /// Stamps blocks as used when their owners' logs were at `positions`; a log without a position
+    /// is one that nobody has followed. Returns how many stamps say something new.
+    pub(crate) fn stamp_uses(&mut self, mut used: Vec<Handle>, positions: &[Option<u64>]) -> u64 {
+        // So that each line is written back once.
+        used.sort_unstable_by_key(|handle| (handle.owner(), handle.slot()));
+        used.dedup_by_key(|handle| (handle.owner(), handle.slot()));
+        let mut told = 0;
+        let mut batch = PublishBatch::new(self.fabric());
+        for handle in used {
+            let (owner, slot) = (handle.owner(), handle.slot());
+            let Some(Some(position)) = positions.get(owner.index()) else { continue };
+            let stamp = self.stamps.own(self.fabric(), owner, slot);
+            let touched = stamp.touch(tick_of(*position));
+            if touched != stamp {
+                // EVICT-H4: the whole word as it was except for the tick, under the lock of all who
+                // write it.
+                batch.word(self.stamps.word(owner, slot), touched.word());
+                told += 1;
+            }
+        }
+        batch.publish();
+        told
+    }
+}

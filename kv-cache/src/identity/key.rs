@@ -1,0 +1,344 @@
+//! Identity of blocks: who may read what.
+//!
+//! Two models, two layouts of the KV or two tenants must never read each other's blocks, so all
+//! of that goes into the key under which a block is found ([`KeySpace`] says how, and what a tenant
+//! that chooses its own prompts can do).
+
+use std::fmt;
+
+use bytemuck::{Pod, Zeroable};
+use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// The engine's hash of a block and of all blocks before it: same prefix, same hash. Opaque here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockHash([u8; 32]);
+
+impl BlockHash {
+    /// A hash as the engine gave it.
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// Everything that decides what the bytes of a block mean. Two engines may share blocks when all
+/// of it is equal.
+///
+/// [`KvGeometry::model`](crate::KvGeometry::model) makes one from checked numbers. An engine whose
+/// type of elements has no name there fills in the fields.
+///
+/// # Example
+/// ```
+/// use kv_cache::Model;
+///
+/// let model = Model {
+///     name: "SmolLM2-135M-Instruct",
+///     revision: "b179c952",
+///     dtype: "f16",
+///     layout_version: 1,
+///     block_tokens: 16,
+///     tensor_parallel_rank: 0,
+///     tensor_parallel_size: 1,
+///     layers: 30,
+///     kv_heads: 3,
+///     head_dim: 64,
+/// };
+/// let other = Model { dtype: "bf16", ..model };
+/// assert_ne!(model.fingerprint(), other.fingerprint());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Model<'a> {
+    /// Name of the model.
+    pub name: &'a str,
+    /// Revision of its weights.
+    pub revision: &'a str,
+    /// Type of the elements, as the engine calls it.
+    pub dtype: &'a str,
+    /// Version of the order of the bytes in a block, which the engine's connector defines.
+    pub layout_version: u32,
+    /// Tokens in a block.
+    pub block_tokens: u32,
+    /// Which part of the heads this engine holds.
+    pub tensor_parallel_rank: u32,
+    /// In how many parts the heads are divided.
+    pub tensor_parallel_size: u32,
+    /// Layers with KV.
+    pub layers: u32,
+    /// KV heads of a layer, over all parts.
+    pub kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+}
+
+impl Model<'_> {
+    /// The first 8 bytes, little-endian, of SHA-256 over: the text `rackline model 1`; name,
+    /// revision and dtype, each after its length in bytes as 8 bytes; the numbers in the order of
+    /// the fields, as 4 bytes each. All numbers are little-endian.
+    #[must_use]
+    pub fn fingerprint(&self) -> ModelFingerprint {
+        let mut hasher = Sha256::new();
+        hasher.update(b"rackline model 1");
+        for text in [self.name, self.revision, self.dtype] {
+            hasher.update((text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        let numbers = [
+            self.layout_version,
+            self.block_tokens,
+            self.tensor_parallel_rank,
+            self.tensor_parallel_size,
+            self.layers,
+            self.kv_heads,
+            self.head_dim,
+        ];
+        for number in numbers {
+            hasher.update(number.to_le_bytes());
+        }
+        let [first, ..] = words(&hasher.finalize().into());
+        ModelFingerprint(first)
+    }
+}
+
+impl From<Model<'_>> for ModelFingerprint {
+    fn from(model: Model<'_>) -> Self {
+        model.fingerprint()
+    }
+}
+
+/// Stands for a [`Model`]. Goes into every key, and into every descriptor for a second check.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelFingerprint(pub(crate) u64);
+
+impl ModelFingerprint {
+    /// The number, to be shown or logged.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Who shares blocks: a tenant and its cache salt. The default is the one namespace of a pool
+/// that knows no tenants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Namespace([u8; 16]);
+
+impl Namespace {
+    /// The namespace of `tenant` with `salt`: the first 16 bytes of SHA-256 over the text
+    /// `rackline namespace 1`, the length of the tenant's name in bytes as 8 bytes little-endian,
+    /// the name, the salt.
+    #[must_use]
+    pub fn new(tenant: &str, salt: &[u8]) -> Self {
+        let mut hasher = Sha256::new();
+        hasher.update(b"rackline namespace 1");
+        hasher.update((tenant.len() as u64).to_le_bytes());
+        hasher.update(tenant.as_bytes());
+        hasher.update(salt);
+        Self(half(&hasher.finalize().into()))
+    }
+
+    /// What descriptors say of it.
+    #[must_use]
+    pub fn tag(&self) -> NamespaceTag {
+        NamespaceTag(u16::from_le_bytes([self.0[0], self.0[1]]))
+    }
+}
+
+/// Sixteen bits of a namespace, by which a node accounts for the blocks it keeps for each. Two
+/// namespaces with one tag share a quota; never blocks, which only keys decide.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct NamespaceTag(pub(crate) u16);
+
+/// Under which a block is found: 128 bits, uniform, equal only for the same block hash, model and
+/// namespace.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct BlockKey([u8; 16]);
+
+impl BlockKey {
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    pub(crate) fn words(self) -> [u64; 2] {
+        [0, 8].map(|at| {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(&self.0[at..at + 8]);
+            u64::from_le_bytes(eight)
+        })
+    }
+
+    pub(crate) fn from_words(words: [u64; 2]) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+        bytes[8..].copy_from_slice(&words[1].to_le_bytes());
+        Self(bytes)
+    }
+}
+
+/// Makes the keys of one model and namespace.
+///
+/// A key is the XXH3-128, as 16 bytes little-endian, of 48 bytes: a *salt* of 16, then the block
+/// hash. The salt is the first half of the SHA-256 of the text `rackline block key 2` padded with
+/// zeros to 32 bytes, the fingerprint (8 bytes, little-endian) and the namespace (16).
+///
+/// A lookup makes a key for every block of a prompt, and SHA-256 for each would take most of its
+/// time. XXH3 is no cryptographic hash: that nobody can aim at the keys of another namespace rests
+/// on the salt and on the engine's hash, of which a tenant chooses neither. An engine whose block
+/// hashes can be aimed at (any but SHA-256) lets its tenants do so with or without a pool.
+#[derive(Clone)]
+pub struct KeySpace {
+    fingerprint: ModelFingerprint,
+    salt: [u8; 16],
+}
+
+impl KeySpace {
+    /// Keys for blocks of `fingerprint` in `namespace`.
+    #[must_use]
+    pub fn new(fingerprint: ModelFingerprint, namespace: Namespace) -> Self {
+        const DOMAIN: &[u8] = b"rackline block key 2";
+        let mut bytes = [0; 56];
+        bytes[..DOMAIN.len()].copy_from_slice(DOMAIN);
+        bytes[32..40].copy_from_slice(&fingerprint.0.to_le_bytes());
+        bytes[40..].copy_from_slice(&namespace.0);
+        Self { fingerprint, salt: half(&Sha256::digest(bytes).into()) }
+    }
+
+    /// The model that the keys are for.
+    #[must_use]
+    pub fn fingerprint(&self) -> ModelFingerprint {
+        self.fingerprint
+    }
+
+    /// The key of a block.
+    #[must_use]
+    pub fn key(&self, hash: &BlockHash) -> BlockKey {
+        let mut bytes = [0; 48];
+        bytes[..16].copy_from_slice(&self.salt);
+        bytes[16..].copy_from_slice(&hash.0);
+        BlockKey(xxh3_128(&bytes).to_le_bytes())
+    }
+}
+
+fn half(digest: &[u8; 32]) -> [u8; 16] {
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest[..16]);
+    half
+}
+
+fn words(digest: &[u8; 32]) -> [u64; 2] {
+    BlockKey(half(digest)).words()
+}
+
+fn hex(f: &mut fmt::Formatter<'_>, name: &str, bytes: &[u8]) -> fmt::Result {
+    write!(f, "{name}(")?;
+    for byte in bytes {
+        write!(f, "{byte:02x}")?;
+    }
+    write!(f, ")")
+}
+
+impl fmt::Debug for BlockHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(f, "BlockHash", &self.0)
+    }
+}
+impl fmt::Debug for BlockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(f, "BlockKey", &self.0)
+    }
+}
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(f, "Namespace", &self.0)
+    }
+}
+impl fmt::Debug for ModelFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ModelFingerprint({:016x})", self.0)
+    }
+}
+impl fmt::Debug for KeySpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeySpace").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: Model<'_> = Model {
+        name: "model",
+        revision: "1",
+        dtype: "f16",
+        layout_version: 1,
+        block_tokens: 16,
+        tensor_parallel_rank: 0,
+        tensor_parallel_size: 2,
+        layers: 30,
+        kv_heads: 3,
+        head_dim: 64,
+    };
+
+    #[test]
+    fn every_field_of_a_model_counts() {
+        let changed = [
+            Model { name: "modem", ..MODEL },
+            Model { revision: "2", ..MODEL },
+            Model { dtype: "bf16", ..MODEL },
+            Model { layout_version: 2, ..MODEL },
+            Model { block_tokens: 32, ..MODEL },
+            Model { tensor_parallel_rank: 1, ..MODEL },
+            Model { tensor_parallel_size: 4, ..MODEL },
+            Model { layers: 31, ..MODEL },
+            Model { kv_heads: 4, ..MODEL },
+            Model { head_dim: 128, ..MODEL },
+            // The same letters, divided differently.
+            Model { name: "model1", revision: "", ..MODEL },
+        ];
+        let mut seen = vec![MODEL.fingerprint()];
+        for model in changed {
+            assert!(!seen.contains(&model.fingerprint()), "{model:?}");
+            seen.push(model.fingerprint());
+        }
+    }
+
+    #[test]
+    fn keys_differ_by_hash_model_and_namespace() {
+        let hash = BlockHash::new([7; 32]);
+        let other_model = Model { layers: 31, ..MODEL }.fingerprint();
+        let keys = [
+            KeySpace::new(MODEL.fingerprint(), Namespace::default()).key(&hash),
+            KeySpace::new(MODEL.fingerprint(), Namespace::default()).key(&BlockHash::new([8; 32])),
+            KeySpace::new(other_model, Namespace::default()).key(&hash),
+            KeySpace::new(MODEL.fingerprint(), Namespace::new("a", b"bc")).key(&hash),
+            KeySpace::new(MODEL.fingerprint(), Namespace::new("ab", b"c")).key(&hash),
+        ];
+        for (i, key) in keys.iter().enumerate() {
+            assert!(!keys[..i].contains(key), "key {i}");
+            assert_eq!(BlockKey::from_words(key.words()), *key);
+        }
+    }
+
+    #[test]
+    fn a_key_is_what_its_documentation_says() {
+        let (fingerprint, namespace) = (MODEL.fingerprint(), Namespace::new("tenant", b"salt"));
+        let mut bytes = [0; 56];
+        bytes[..20].copy_from_slice(b"rackline block key 2");
+        bytes[32..40].copy_from_slice(&fingerprint.get().to_le_bytes());
+        bytes[40..56].copy_from_slice(&namespace.0);
+        let salt: [u8; 32] = Sha256::digest(bytes).into();
+        let expected = xxh3_128(&[&salt[..16], &[9; 32]].concat());
+        let key = KeySpace::new(fingerprint, namespace).key(&BlockHash::new([9; 32]));
+        assert_eq!(key.as_bytes(), &expected.to_le_bytes());
+    }
+}

@@ -1,0 +1,169 @@
+//! What a process did with the pool, as plain counters.
+
+use cxl_shm::host::MembershipLost;
+
+use crate::replica::Miss;
+
+/// Counters of one process since it attached. A snapshot: see
+/// [`ProcessState::metrics`](crate::ProcessState::metrics).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Metrics {
+    /// Prefix lookups.
+    pub lookups: u64,
+    /// Blocks that were looked up.
+    pub lookup_blocks: u64,
+    /// Blocks of those that the caller got, all before them too: they were found, and held if that
+    /// was asked for.
+    pub lookup_hits: u64,
+    /// Entries of publication logs that were read.
+    pub log_entries: u64,
+    /// Segments that were scanned, because their log was overrun or never read before.
+    pub rescans: u64,
+    /// Blocks that were fetched and valid.
+    pub fetched_blocks: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
+    /// Blocks that were published.
+    pub published_blocks: u64,
+    /// Their bytes.
+    pub published_bytes: u64,
+    /// Blocks that were not published because they were in the pool.
+    pub already_there: u64,
+    /// Blocks that were not published for another reason.
+    pub refused: u64,
+    /// Blocks that were reserved, and freed without having been published.
+    pub aborted_blocks: u64,
+    /// Blocks that this process removed.
+    pub retired_blocks: u64,
+    /// Blocks of this node that this process evicted.
+    pub evicted_blocks: u64,
+    /// Times a publish had to make room itself.
+    pub evictions_inline: u64,
+    /// Blocks that were not evicted because a reader held them.
+    pub spared_held: u64,
+    /// Blocks that were held.
+    pub held_blocks: u64,
+    /// Blocks that were to be held, and were not.
+    pub refused_holds: u64,
+    /// Holds that were given up.
+    pub released_blocks: u64,
+    /// Uses of blocks that were told to their owners.
+    pub told_uses: u64,
+    /// Chunks that were added to the node's heap.
+    pub chunks_added: u64,
+    /// Chunks that were given back to the region.
+    pub chunks_returned: u64,
+    /// Chunks of vacant nodes that were given back to the region.
+    pub inherited_chunks: u64,
+    /// Times the heap's directory was built anew from the descriptors.
+    pub sweeps: u64,
+    /// Blocks freed that a dead process, or an earlier life of the node, was writing.
+    pub reclaimed_blocks: u64,
+    /// Entries of this process's replica.
+    pub replica_blocks: u64,
+    /// DRAM that the replica takes.
+    pub replica_bytes: u64,
+    /// 1 when this process does not take part any more ([`lost`](Self::lost)), else 0.
+    pub membership_lost: u64,
+    lost: Option<MembershipLost>,
+    misses: [u64; Miss::ALL.len()],
+}
+
+impl Metrics {
+    /// All counters but the misses, with the names of their fields.
+    #[must_use]
+    pub fn counters(&self) -> [(&'static str, u64); 28] {
+        [
+            ("lookups", self.lookups),
+            ("lookup_blocks", self.lookup_blocks),
+            ("lookup_hits", self.lookup_hits),
+            ("log_entries", self.log_entries),
+            ("rescans", self.rescans),
+            ("fetched_blocks", self.fetched_blocks),
+            ("fetched_bytes", self.fetched_bytes),
+            ("published_blocks", self.published_blocks),
+            ("published_bytes", self.published_bytes),
+            ("already_there", self.already_there),
+            ("refused", self.refused),
+            ("aborted_blocks", self.aborted_blocks),
+            ("retired_blocks", self.retired_blocks),
+            ("evicted_blocks", self.evicted_blocks),
+            ("evictions_inline", self.evictions_inline),
+            ("spared_held", self.spared_held),
+            ("held_blocks", self.held_blocks),
+            ("refused_holds", self.refused_holds),
+            ("released_blocks", self.released_blocks),
+            ("told_uses", self.told_uses),
+            ("chunks_added", self.chunks_added),
+            ("chunks_returned", self.chunks_returned),
+            ("inherited_chunks", self.inherited_chunks),
+            ("sweeps", self.sweeps),
+            ("reclaimed_blocks", self.reclaimed_blocks),
+            ("replica_blocks", self.replica_blocks),
+            ("replica_bytes", self.replica_bytes),
+            ("membership_lost", self.membership_lost),
+        ]
+    }
+
+    /// Why this process does not take part in the pool any more: every call fails then. `None`
+    /// while it does.
+    #[must_use]
+    pub fn lost(&self) -> Option<MembershipLost> {
+        self.lost
+    }
+
+    /// Notes why this process does not take part any more. False when it is known already.
+    pub(crate) fn lose(&mut self, lost: MembershipLost) -> bool {
+        self.membership_lost = 1;
+        let is_news = self.lost.is_none();
+        self.lost.get_or_insert(lost);
+        is_news
+    }
+
+    /// Fetches that failed for `reason`.
+    #[must_use]
+    pub fn misses(&self, reason: Miss) -> u64 {
+        Miss::ALL.iter().zip(self.misses).find(|(miss, _)| **miss == reason).map_or(0, |(_, n)| n)
+    }
+
+    /// Fetches that failed, with their reasons.
+    pub fn all_misses(&self) -> impl Iterator<Item = (Miss, u64)> {
+        Miss::ALL.into_iter().zip(self.misses)
+    }
+
+    pub(crate) fn count_miss(&mut self, reason: Miss) {
+        let counters = Miss::ALL.iter().zip(&mut self.misses);
+        for (_, counter) in counters.filter(|(miss, _)| **miss == reason) {
+            *counter += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_its_name() {
+        let text = format!("{:#?}", Metrics::default());
+        let fields = text.lines().filter_map(|line| line.strip_suffix(": 0,")).map(str::trim);
+        let fields: Vec<_> = fields.collect();
+        assert_eq!(Metrics::default().counters().map(|(name, _)| name).to_vec(), fields);
+    }
+
+    #[test]
+    fn every_reason_has_a_counter_and_a_label_of_its_own() {
+        let mut metrics = Metrics::default();
+        for (count, reason) in (1..).zip(Miss::ALL) {
+            for _ in 0..count {
+                metrics.count_miss(reason);
+            }
+        }
+        let mut labels = Vec::new();
+        for (count, reason) in (1..).zip(Miss::ALL) {
+            assert_eq!(metrics.misses(reason), count, "{reason:?}");
+            assert!(!labels.contains(&reason.label()));
+            labels.push(reason.label());
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! What the threads of a process share, and the cache as one of them uses it.
+//!
+//! [`ProcessState`] is the process's own memory: its replica, its order of eviction, its counters,
+//! and what it puts off until one of them has the heap lock. [`Cache`] is a thread's way to all of
+//! it, and has its operations in the folders above: `read`, `hold`, `reclaim`, `upkeep`, `publish`.
+
+mod cache;
+mod chunk_wait;
+mod metrics;
+mod orphan_watch;
+mod state;
+mod uses;
+
+pub(crate) use chunk_wait::ChunkWait;
+pub(crate) use orphan_watch::OrphanWatch;
+
+pub use cache::{AttachedCache, Cache, HeapUse};
+pub use metrics::Metrics;
+pub use state::ProcessState;

@@ -1,0 +1,122 @@
+//! What the threads of a process share: the replica, the counters, the order in which blocks
+//! leave, and what they have yet to tell the host: blocks that were dropped before they were
+//! complete, holds that were dropped, blocks that were used. All in the process's own memory.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::host::{Liveness, MembershipLost};
+use cxl_shm::units::NodeId;
+
+use super::{Metrics, OrphanWatch};
+use crate::evict::Order;
+use crate::format::{Areas, Handle};
+use crate::heap::{Claim, LockedHeap, Release};
+use crate::replica::Replica;
+
+/// This process's own knowledge of the pool. Shared by its threads, each of which works through a
+/// [`Cache`](crate::Cache) of its own.
+#[derive(Debug)]
+pub struct ProcessState {
+    pub(crate) areas: Areas,
+    replica: Mutex<Replica>,
+    metrics: Mutex<Metrics>,
+    pub(crate) abandoned: Mutex<Vec<Claim>>,
+    pub(crate) released: Mutex<Vec<Release>>,
+    pub(crate) touched: Mutex<Vec<Handle>>,
+    order: Mutex<Order>,
+    /// Nodes that nobody has the slot of, as this process sees them.
+    pub(crate) orphans: Mutex<BTreeMap<NodeId, OrphanWatch>>,
+}
+
+impl ProcessState {
+    pub(crate) fn new(areas: Areas) -> Self {
+        let replica = Mutex::new(Replica::new(areas));
+        Self {
+            areas,
+            replica,
+            metrics: Mutex::default(),
+            abandoned: Mutex::default(),
+            released: Mutex::default(),
+            touched: Mutex::default(),
+            order: Mutex::default(),
+            orphans: Mutex::default(),
+        }
+    }
+
+    /// Does under the heap lock what the threads of the process have put off until one has it, and
+    /// counts what taking it has `swept`.
+    pub(super) fn catch_up<F: Fabric, H: HostMemory, L: Liveness>(
+        &self,
+        heap: &mut LockedHeap<'_, F, H, L>,
+        swept: Option<u64>,
+    ) {
+        let freed = heap.free_writing(take(&self.abandoned));
+        let released = heap.release_holds(&take(&self.released));
+        self.count(|metrics| {
+            metrics.sweeps += u64::from(swept.is_some());
+            metrics.reclaimed_blocks += swept.unwrap_or(0);
+            metrics.aborted_blocks += freed;
+            metrics.released_blocks += released;
+        });
+        if self.has_many_touches() {
+            self.flush_touches(heap);
+        }
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let replica = self.replica();
+        let (replica_blocks, replica_bytes) = (replica.blocks() as u64, replica.bytes() as u64);
+        drop(replica);
+        let mut metrics = *self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        (metrics.replica_blocks, metrics.replica_bytes) = (replica_blocks, replica_bytes);
+        metrics
+    }
+
+    /// The replica. A thread that panicked left it no worse than stale (INDEX-R1).
+    pub(crate) fn replica(&self) -> MutexGuard<'_, Replica> {
+        self.replica.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The replica, unless another thread uses it: for the holder of the heap lock, for which the
+    /// whole host waits, while a thread with the replica may be scanning segments.
+    pub(crate) fn try_replica(&self) -> Option<MutexGuard<'_, Replica>> {
+        match self.replica.try_lock() {
+            Ok(replica) => Some(replica),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The order in which this node's blocks leave. Locked by the holder of the heap lock. A thread
+    /// that panicked left it no worse than stale: what it proposes is checked.
+    pub(crate) fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that this process does not take part in the region any more: for its metrics, and with
+    /// one line in the log. The first cause stays.
+    pub(crate) fn note_loss(&self, lost: MembershipLost) {
+        let mut is_news = false;
+        self.count(|metrics| is_news = metrics.lose(lost));
+        if is_news {
+            let (node, cause) = (lost.node, lost.cause.name());
+            tracing::warn!(
+                %node, cause,
+                "this process lost its membership of the pool, and every call fails: {lost}"
+            );
+        }
+    }
+
+    pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {
+        count(&mut self.metrics.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// What threads of the process have put on a list since it was last carried out.
+fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
+    std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
+}

@@ -1,0 +1,68 @@
+//! What processes of a host leave in the cache when they die, or leave without tidying up.
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::host::Liveness;
+use cxl_shm::node::Member;
+
+use super::settle_orphan;
+use crate::format::{Areas, CacheGeometry};
+use crate::heap::Heap;
+
+/// Frees what processes of this host were writing that died or left, drops what they held, and
+/// strikes them off the registry: their places pass on (HOST-N1 in `cxl_shm`'s `host/places.rs`).
+/// Does nothing, and costs little, when there are none. Returns how many blocks were freed.
+///
+/// To be called now and then by every process that stays: a host whose registry is full of
+/// processes that are gone takes no more. Waits for no other host, and needs no
+/// [`Cache`](crate::Cache).
+pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+) -> u64 {
+    let gone = member.gone_processes();
+    // Also of one that is not among them: a panic may have ended a reclamation of this process.
+    settle_orphan(member, clock);
+    // Whether a chunk that one of them was taking is this node's is known only when its update is
+    // redone: taken in before, it would be nobody's. The next call finds them again.
+    if gone.is_empty() || !member.recover_locks() {
+        return 0;
+    }
+    let layout = *member.layout();
+    let region = layout.geometry();
+    let application = member.superblock().application;
+    let geometry = CacheGeometry::decode(application, region.nodes, region.area_lines);
+    let (freed, settled) = match geometry {
+        Ok(geometry) => {
+            let areas = Areas::new(layout, geometry);
+            let heap = Heap::new(member, areas);
+            // Two things are not touched: a host tier of another version, and blocks that another
+            // host is still reclaiming. In both cases no process of this life has used them. This
+            // waits for no other host. It does wait for processes of this host that have the locks
+            // of its orphan or its heap, so a lock manager calls it on a thread of its own.
+            if heap.claim_format(clock) && heap.is_home(clock).is_ok() {
+                heap.locked(clock, |heap, _| {
+                    let (freed, _) = heap.reap();
+                    (freed, heap.settle_closing())
+                })
+            } else {
+                (0, true)
+            }
+        }
+        // Not a cache: then nothing of one is to be freed either.
+        Err(_) => (0, true),
+    };
+    // HOST-N1: the next process in its place would seem to be returning the chunk.
+    if !settled {
+        return freed;
+    }
+    tracing::info!(
+        processes = gone.len(),
+        freed,
+        "reclaimed blocks and holds of processes that are gone"
+    );
+    for process in gone {
+        member.forget_process(process);
+    }
+    freed
+}

@@ -1,0 +1,47 @@
+//! Becoming the reclaimer of an orphan, and ceasing to be.
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::host::Liveness;
+use cxl_shm::node::Member;
+use cxl_shm::units::NodeId;
+
+use crate::process::Cache;
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+    /// Makes this host the reclaimer of `orphan` (ORPHAN-W1). False, and nothing is changed, when
+    /// it may not be: the orphan has come back, another host looks after it, or this one after
+    /// another.
+    pub(crate) fn take_orphan(&self, clock: &impl Clock, orphan: NodeId) -> bool {
+        let member = self.member();
+        let _guard = member.lock_orphan(clock);
+        member.settle_orphan();
+        if member.reclaimer_word().own(member.fabric()) != 0 {
+            return false;
+        }
+        let ours = member.take_orphan(orphan);
+        if !ours {
+            member.reclaimer_word().publish(member.fabric(), 0);
+        }
+        ours
+    }
+
+    /// Ceases to be a reclaimer.
+    pub(crate) fn leave_orphan(&self, clock: &impl Clock) {
+        let _guard = self.member().lock_orphan(clock);
+        self.member().reclaimer_word().publish(self.member().fabric(), 0);
+    }
+}
+
+/// Ends what a process of this host left that was a reclaimer, and is gone (ORPHAN-W4). Takes no
+/// lock while there is nothing to end, and not that of the heap: all that the orphan published may
+/// have to be written back.
+pub(crate) fn settle_orphan<F: Fabric, H: HostMemory, L: Liveness>(
+    member: &Member<F, H, L>,
+    clock: &impl Clock,
+) {
+    if member.reclaimer_word().own(member.fabric()) != 0 {
+        let _guard = member.lock_orphan(clock);
+        member.settle_orphan();
+    }
+}

@@ -1,0 +1,43 @@
+//! Blocks that processes of this host did not finish.
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::host::Liveness;
+
+use super::settle_orphan;
+use crate::heap::once_each;
+use crate::process::Cache;
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+    /// Frees what processes of this host were writing that died or left, drops what they held, and
+    /// takes in chunks that they had allocated and not yet used. To be called before such a process
+    /// is struck off the registry (`Member::forget_process`);
+    /// [`reclaim_dead_processes`](crate::reclaim_dead_processes) does both. Returns how many blocks
+    /// were freed.
+    pub fn reap(&self, clock: &impl Clock) -> u64 {
+        settle_orphan(self.member(), clock);
+        let (freed, released) = self.locked(clock, |heap| heap.reap());
+        self.process_state().count(|metrics| {
+            metrics.reclaimed_blocks += freed;
+            metrics.released_blocks += released;
+        });
+        freed
+    }
+
+    /// Frees what processes of this host were writing that died or left since: their payload, and
+    /// the keys, which no other process of the host can publish until then. What wrote those
+    /// payloads has stopped. Returns how many blocks were freed.
+    ///
+    /// [`reclaim_dead_processes`](crate::reclaim_dead_processes) does so too, and more; this is
+    /// cheap enough to be called every few milliseconds. Reads this host's DRAM alone while there
+    /// is nothing being written. Does nothing on a node that was declared dead.
+    pub fn reclaim_unfinished(&self, clock: &impl Clock) -> u64 {
+        if self.member().check_member().is_err() {
+            return 0;
+        }
+        let is_gone = |process| !self.member().is_process_alive(process);
+        let freed = self.locked(clock, |heap| heap.free_writing_of(once_each(is_gone)));
+        self.process_state().count(|metrics| metrics.reclaimed_blocks += freed);
+        freed
+    }
+}

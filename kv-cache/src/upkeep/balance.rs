@@ -1,0 +1,176 @@
+//! What is done in the background, now and then: recency told, room kept, chunks balanced.
+
+use std::collections::BTreeMap;
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{Fabric, HostMemory, LineError, refresh_all};
+use cxl_shm::host::Liveness;
+use cxl_shm::layout::{ChunkState, NodeState};
+use cxl_shm::units::ChunkId;
+
+use super::GivenBack;
+use super::watermarks::Watermarks;
+use crate::heap::{ChunkUse, Quota, SlotSize, TooManyQuotas};
+use crate::identity::Namespace;
+use crate::process::{Cache, ChunkWait};
+use crate::reclaim::settle_orphan;
+
+/// Batches of one call, so that it comes to its end.
+const BATCHES_MAX: usize = 16;
+/// Chunks without blocks that a node keeps for itself while nobody asks.
+const IDLE_CHUNKS_MAX: usize = 1;
+
+/// What a call of [`Cache::upkeep`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Upkeep {
+    /// Blocks evicted.
+    pub evicted_blocks: u64,
+    /// Chunks given back to the region.
+    pub chunks_returned: u64,
+    /// Chunks got from other nodes.
+    pub chunks_added: u64,
+}
+
+impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+    /// Keeps this node's part of the pool in order, a bounded piece at a time; called every few
+    /// milliseconds by a thread that does nothing else.
+    ///
+    /// Tells the owners what this process used, releases holds of processes that are gone, keeps
+    /// searches in this node's segment short, evicts above the high watermark down to the low one,
+    /// and balances chunks over the nodes: a node that is full takes one of a vacant node first
+    /// ([`Metrics::inherited_chunks`](crate::Metrics)); one that has less than its share asks for
+    /// one, a node with more than its share gives the coldest one to a node that asks. It waits for
+    /// other hosts only for chunks: at most `chunk_timeout_ms` for each lock.
+    ///
+    /// Does nothing on a node that was declared dead.
+    pub fn upkeep(
+        &self,
+        clock: &impl Clock,
+        watermarks: Watermarks,
+        chunk_timeout_ms: u64,
+    ) -> Upkeep {
+        if self.check_member().is_err() {
+            return Upkeep::default();
+        }
+        let process_state = self.process_state();
+        while self.locked(clock, |heap| process_state.flush_touches(heap)) {}
+        settle_orphan(self.member(), clock);
+        let (uses, blocks, blocks_max) = self.locked(clock, |heap| {
+            let member = heap.member;
+            heap.drop_holds_of(|process| !member.is_process_alive(process));
+            heap.settle_closing();
+            heap.end_searches();
+            process_state.order().follow(heap);
+            (heap.directory.chunk_uses(), heap.directory.blocks(), heap.directory.blocks_max())
+        });
+        let mut done = Upkeep::default();
+        let surplus = watermarks.surplus(blocks, blocks_max);
+        done.evicted_blocks += self.evict_surplus(clock, None, surplus);
+        let short = self.sizes_above(&uses, watermarks);
+        let full = !short.is_empty() && !self.has_free_chunk();
+        // What vacant nodes have, nobody fills any more: the room is for those that live.
+        let full = full && !self.empty_an_orphan(clock, chunk_timeout_ms);
+        if full {
+            for (size, surplus) in &short {
+                done.evicted_blocks += self.evict_surplus(clock, Some(*size), *surplus);
+            }
+        }
+        done.chunks_returned = self.answer(clock, &uses, chunk_timeout_ms);
+        if let (true, Some((size, _))) = (full, short.first()) {
+            done.chunks_added = self.ask(clock, uses.len(), *size, chunk_timeout_ms);
+        }
+        done
+    }
+
+    /// Gives a namespace another quota, or none, on this host: for the blocks that it publishes.
+    ///
+    /// # Errors
+    /// [`TooManyQuotas`].
+    pub fn set_quota(
+        &self,
+        clock: &impl Clock,
+        namespace: &Namespace,
+        quota: Option<Quota>,
+    ) -> Result<(), TooManyQuotas> {
+        self.locked(clock, |heap| heap.quotas.set(namespace.tag(), quota))
+    }
+
+    /// The sizes of which more slots are taken than should be, and how many.
+    fn sizes_above(&self, uses: &[ChunkUse], watermarks: Watermarks) -> Vec<(SlotSize, u64)> {
+        let mut sizes: BTreeMap<SlotSize, (u64, u64)> = BTreeMap::new();
+        for chunk in uses {
+            let (used, most) = sizes.entry(chunk.size).or_default();
+            *used += u64::from(chunk.taken());
+            *most += u64::from(chunk.slots);
+        }
+        let surplus = |(size, (used, most))| (size, watermarks.surplus(used, most));
+        sizes.into_iter().map(surplus).filter(|(_, surplus)| *surplus > 0).collect()
+    }
+
+    fn evict_surplus(&self, clock: &impl Clock, size: Option<SlotSize>, surplus: u64) -> u64 {
+        let mut evicted = 0;
+        for _ in 0..BATCHES_MAX {
+            let want = usize::try_from(surplus.saturating_sub(evicted)).unwrap_or(usize::MAX);
+            if want == 0 {
+                break;
+            }
+            match self.evict(clock, size, want) {
+                0 => break,
+                more => evicted += more,
+            }
+        }
+        evicted
+    }
+
+    /// Returns a chunk: to a node that asks, when this node has more than its share; else one that
+    /// nobody here needs.
+    fn answer(&self, clock: &impl Clock, uses: &[ChunkUse], timeout_ms: u64) -> u64 {
+        let idle = uses.iter().filter(|chunk| chunk.taken() == 0);
+        let idle: Vec<_> = idle.map(|chunk| chunk.chunk).collect();
+        let asked = self.member().chunks_requested() > 0;
+        let chunks = match idle.first() {
+            Some(chunk) if asked || idle.len() > IDLE_CHUNKS_MAX => vec![*chunk],
+            _ if asked && uses.len() > self.fair_share() => self.coldest(clock, |_| true),
+            _ => return 0,
+        };
+        let mut wait = ChunkWait::new(timeout_ms);
+        u64::from(self.give_one_back(clock, &chunks, &mut wait) == GivenBack::Yes)
+    }
+
+    /// Asks the other nodes for a chunk when this node has less than its share.
+    fn ask(&self, clock: &impl Clock, own: usize, size: SlotSize, timeout_ms: u64) -> u64 {
+        if own >= self.fair_share() {
+            return 0;
+        }
+        let Ok(chunk) = self.member().request_chunk(clock, timeout_ms, size.purpose()) else {
+            return 0;
+        };
+        self.locked(clock, |heap| heap.add_chunk(chunk));
+        self.process_state().count(|metrics| metrics.chunks_added += 1);
+        1
+    }
+
+    /// Whether the region has a chunk that is nobody's, freshly read.
+    pub(crate) fn has_free_chunk(&self) -> bool {
+        let (layout, fabric) = (self.areas().layout(), self.member().fabric());
+        fabric.refresh(layout.chunk_table());
+        (0..layout.chunks()).map(ChunkId).any(|chunk| {
+            let entry = layout.chunk_entry(chunk).cached(fabric);
+            entry.is_ok_and(|entry| entry.state() == Some(ChunkState::Free))
+        })
+    }
+
+    /// Chunks for each node that takes part.
+    pub(crate) fn fair_share(&self) -> usize {
+        let (layout, fabric) = (self.areas().layout(), self.member().fabric());
+        refresh_all(fabric, layout.nodes().map(|node| layout.node_line(node).range()));
+        let takes_part = |line: Result<cxl_shm::layout::NodeLine, LineError>| match line {
+            Ok(line) => !line.state().is_some_and(NodeState::is_vacant),
+            Err(LineError::Blank { .. }) => false,
+            Err(LineError::Corrupt { .. }) => true,
+        };
+        let nodes =
+            layout.nodes().filter(|node| takes_part(layout.node_line(*node).cached(fabric)));
+        layout.chunks() as usize / nodes.count().max(1)
+    }
+}

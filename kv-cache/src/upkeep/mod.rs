@@ -1,0 +1,12 @@
+//! Making room: in the background between two watermarks, by batches of evictions, and by chunks
+//! that are emptied and given back.
+
+mod balance;
+mod batches;
+mod give_back;
+mod watermarks;
+
+pub(crate) use give_back::GivenBack;
+
+pub use balance::Upkeep;
+pub use watermarks::{WatermarkError, Watermarks};
