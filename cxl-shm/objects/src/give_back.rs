@@ -114,3 +114,45 @@ fn give_back_one<F: Fabric, H: HostMemory, L: Liveness>(
     chunk::set_free(member, idle);
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Objects as _;
+    use crate::heap::build_new;
+    use cxl_shm::layout::HEAP_PURPOSE;
+    use cxl_shm::verify::small_rack::{Rig, TIMEOUT_MS};
+
+    #[test]
+    fn a_chunk_that_one_process_gives_back_is_not_built_by_the_process_that_asked_for_it() {
+        let rig = Rig::new(4);
+        let [asks, gives] = [rig.join(0), rig.join(0)];
+        let chunk = chunk::request(&asks, &rig.clock, TIMEOUT_MS, HEAP_PURPOSE).unwrap();
+        // Before it builds the chunk, another process of its host does, and gives it back.
+        let mut unlocked = Unlocked::begin(&gives);
+        let deadline = Deadline::after(&rig.clock, TIMEOUT_MS);
+        assert!(build_new(&mut unlocked, &rig.clock, deadline).unwrap());
+        let guard = gives.lock_shared(CHUNK_LOCK, &rig.clock, TIMEOUT_MS).unwrap();
+        let access = Access::try_enter(&gives).unwrap().unwrap();
+        let built = || {
+            let access = Access::try_enter(&asks).unwrap().unwrap();
+            assert!(!access.build_empty(chunk).unwrap(), "it is about to be another host's");
+        };
+        assert!(give_back_one(&gives, access, built).unwrap());
+        drop(guard);
+        let usage = asks.heap_usage(&rig.clock).unwrap();
+        assert_eq!((usage.chunks, asks.owned_chunks()), (0, Vec::new()));
+        // The same chunk, taken once more: built under the lock, since nobody could tell.
+        asks.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap();
+    }
+
+    #[test]
+    fn a_chunk_that_a_process_died_giving_back_is_used_again() {
+        let rig = Rig::new(1);
+        let [asks, dies] = [rig.join(0), rig.join(0)];
+        let object = dies.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap();
+        dies.free(&rig.clock, TIMEOUT_MS, object.offset()).unwrap();
+        Access::try_enter(&dies).unwrap().unwrap().give_up_idle().unwrap().unwrap();
+        asks.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap();
+    }
+}

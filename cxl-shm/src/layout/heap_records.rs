@@ -37,6 +37,13 @@ impl HeapHeader {
         Some((NodeId(node), Incarnation(self.incarnation)))
     }
 
+    /// Given up by `node` in one of its incarnations, which has no object there any more and is about
+    /// to give the chunk back: it does not build it again before it has the lock of the chunk table.
+    #[must_use]
+    pub fn given_up_by(node: NodeId, incarnation: Incarnation) -> Self {
+        Self { built: 2, ..Self::built_by(node, incarnation) }
+    }
+
     /// Built by nobody.
     #[must_use]
     pub fn unbuilt() -> Self {

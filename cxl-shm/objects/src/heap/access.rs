@@ -371,7 +371,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         self.header(chunk).claim().write(self.member.fabric(), header);
     }
 
-    fn header(&self, chunk: ChunkId) -> PeerLine<HeapHeader> {
+    pub(super) fn header(&self, chunk: ChunkId) -> PeerLine<HeapHeader> {
         header(self.member.layout().chunk(chunk))
     }
 

@@ -12,11 +12,15 @@ use cxl_shm::units::ChunkId;
 pub(crate) const IDLE_CHUNKS_MAX: u64 = 1;
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
-    /// Takes a chunk into the heap that nobody has used since it was taken from the region. Does
-    /// nothing when another process of the host has built it meanwhile.
-    pub(super) fn build_empty(&self, chunk: ChunkId) -> Result<(), Damaged> {
-        if self.is_built(chunk) || !self.chunks().contains(&chunk) {
-            return Ok(());
+    /// Takes a chunk into the heap that was taken from the region; whether it is built now. Builds
+    /// none that another process of the host may be giving back at this moment: who wants that one
+    /// needs the lock of the chunk table ([`build_new`](super::build_new)).
+    pub(crate) fn build_empty(&self, chunk: ChunkId) -> Result<bool, Damaged> {
+        if self.is_built(chunk) {
+            return Ok(true);
+        }
+        if self.is_given_up(chunk) || !self.chunks().contains(&chunk) {
+            return Ok(false);
         }
         let pages = self.heap.pages;
         for page in pages.data_of(chunk).map(PageNumber) {
@@ -27,10 +31,18 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
         let header = HeapHeader::built_by(self.member.node(), self.member.incarnation());
         self.set_header(chunk, &header);
         // Publishes what the pages are: else a former owner's would count after our death.
-        self.relink()
+        self.relink().map(|()| true)
     }
 
-    /// Takes a chunk without objects out of the heap: from here on it is unbuilt.
+    /// Whether this incarnation gave the chunk up, and may be giving it back still: until
+    /// [`give_back_one`](crate::give_back) has said in the table that it is free, it is ours there.
+    fn is_given_up(&self, chunk: ChunkId) -> bool {
+        let header = self.header(chunk).cached(self.member.fabric());
+        header == Ok(HeapHeader::given_up_by(self.member.node(), self.member.incarnation()))
+    }
+
+    /// Takes a chunk without objects out of the heap: from here on it is given up. The caller holds
+    /// the lock of the chunk table until it has given the chunk back.
     pub(crate) fn give_up_idle(&self) -> Result<Option<ChunkId>, Damaged> {
         let chunk = self.mended(|heap| {
             heap.release_empty()?;
@@ -40,7 +52,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
             self.heap.words.forget(chunk);
             // Published with the chunk: should it come back to us from another host, it must not
             // look as if we had built it.
-            self.set_header(chunk, &HeapHeader::unbuilt());
+            let (node, incarnation) = (self.member.node(), self.member.incarnation());
+            self.set_header(chunk, &HeapHeader::given_up_by(node, incarnation));
         }
         Ok(chunk)
     }

@@ -116,10 +116,11 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
                 return Err(ObjectError::Exhausted { bytes, free_bytes, heap_chunks, source });
             }
         };
-        let access = Access::enter(&unlocked, clock)?;
-        access.build_empty(chunk)?;
-        // None only when another process took what was in the new chunk.
-        if let Some(object) = access.take(room)? {
+        if !Access::enter(&unlocked, clock)?.build_empty(chunk)? {
+            sweep::build_new(&mut unlocked, clock, Deadline::after(clock, left_ms))?;
+        }
+        // None only when another process took what was in the new chunk, or gave it back.
+        if let Some(object) = Access::enter(&unlocked, clock)?.take(room)? {
             return Ok(object);
         }
     }
