@@ -302,5 +302,8 @@ fn collect_locked<F: Fabric, H: HostMemory, L: Liveness>(
         .map(|root| Retired { entry: root.entry, sequence: root.sequence, offset: root.offset })
         .collect();
     let set_free = |root: &Retired| table::set_free(member.seat(), member.fabric(), root.entry);
+    // Before their room can be taken again: a free that was sent while a root named its object is
+    // refused now, and would later free the next object there (OBJECT-N3).
+    access.drain()?;
     Ok(access.collect(&retired, set_free)?)
 }
