@@ -84,7 +84,7 @@ impl Rack {
             let Some(child) = root.read_whole(member, found) else {
                 bail!("root {} has other bytes, or is of another kind", found.name);
             };
-            let child = child.and_then(|child| member.object(child));
+
             for object in [Some(found.object), child].into_iter().flatten() {
                 reached.push(Reached {
                     owner: owner_of(member, &object)?,

@@ -46,11 +46,14 @@ impl RootId {
         self,
         member: &ChildMember<F>,
         found: &Root,
-    ) -> Option<Option<SharedOffset>> {
+    ) -> Option<Option<PeerObject>> {
         let fabric = member.fabric();
-        let child = self.made_for().read(fabric, &found.object)?;
-        let whole = match child {
-            Some(child) => self.child().read(fabric, &member.object(child)?).is_some(),
+        let child = match self.made_for().read(fabric, &found.object)? {
+            Some(child) => Some(member.object(child)?),
+            None => None,
+        };
+        let whole = match &child {
+            Some(child) => self.child().read(fabric, child).is_some(),
             None => self.kind() == RootKind::Leaf,
         };
         (whole && found.kind == Some(self.kind())).then_some(child)

@@ -12,10 +12,10 @@ use anyhow::Result;
 use cxl_shm::chunk::AllocateError;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
-use cxl_shm::units::{Extent, LINE_BYTES, LineRange, WordOffset};
+use cxl_shm::units::{LineRange, WordOffset};
 use cxl_shm::verify::simulated::Random;
 use cxl_shm_objects::{DestroyRootError, GetRootError, PutRootError, Root, RootKind};
-use cxl_shm_objects::{FreeError, Object, ObjectError, ReturnError, SharedOffset, SweepError};
+use cxl_shm_objects::{FreeError, Object, ObjectError, PeerObject, ReturnError, SweepError};
 
 use super::child::{ChildMember, ChildOptions};
 use super::event::{Event, tell};
@@ -93,6 +93,9 @@ impl<'m, F: Fabric> Objects<'m, F> {
 
     /// Something, drawn by `random`.
     pub(super) fn turn(&mut self, random: &mut Random) -> Result<()> {
+        for (object, made_for) in &self.held {
+            self.check_held(object, *made_for)?;
+        }
         match random.below(12) {
             0..3 => self.name(),
             3 | 4 => self.destroy_oldest(OWN_MAX - 2),
@@ -280,20 +283,10 @@ impl<'m, F: Fabric> Objects<'m, F> {
         }
         tell(&Event::Destroyed(root.worker, root.number))?;
         let Some(child) = child else { return Ok(true) };
-        // In the heap of another node, which has recovered us, it is left to a sweep: that node may
-        // have a new life already (OBJECT-O5).
-        let at = Extent::new(child.bytes(), LINE_BYTES);
-        let chunk = at.and_then(|at| self.member.layout().chunk_of(at));
-        if self.member.owned_chunks().iter().any(|(owned, _)| Some(*owned) == chunk) {
-            let freed = self.member.free(&self.clock, LOCK_TIMEOUT_MS, child);
-            // Of a chunk that came to our heap and was not built yet: that swept it.
-            let swept = matches!(
-                freed,
-                Err(FreeError::NotAllocated { .. } | FreeError::NotAnObject { .. })
-            );
-            if !(swept && (self.adopts || !certain)) {
-                self.freed(freed, false)?;
-            }
+        match self.member.free_object(&self.clock, LOCK_TIMEOUT_MS, &child) {
+            // The life that it was in is over: no root reached it when its chunk was swept.
+            Err(FreeError::OtherLife { .. }) if self.adopts || !certain => {}
+            freed => self.freed(freed, false)?,
         }
         Ok(true)
     }
@@ -323,7 +316,7 @@ impl<'m, F: Fabric> Objects<'m, F> {
 
     /// A root that nobody destroys meanwhile is whole, and so is what it refers to, which is
     /// returned; `None` after a fault.
-    fn read_whole(&self, root: RootId, found: &Root) -> Result<Option<Option<SharedOffset>>> {
+    fn read_whole(&self, root: RootId, found: &Root) -> Result<Option<Option<PeerObject>>> {
         let read = root.read_whole(self.member, found);
         tell(&match read {
             Some(_) => Event::Verified,
@@ -398,13 +391,27 @@ impl<'m, F: Fabric> Objects<'m, F> {
         Ok(())
     }
 
-    /// Frees an object without a name. Nobody else has written into it.
+    /// Nobody else has written into an object without a name.
+    fn check_held(&self, object: &Object, made_for: MadeFor) -> Result<()> {
+        if made_for.read(self.member.fabric(), &object.peer()).is_some() {
+            return Ok(());
+        }
+        let (layout, fabric) = (self.member.layout(), self.member.fabric());
+        let offset = object.offset();
+        let chunk = layout.chunk_of(object.extent());
+        let entry = chunk.map(|chunk| (chunk, layout.chunk_entry(chunk).fresh(fabric)));
+        let words = object.area().range().start();
+        let words = (0..8).filter_map(|index| words.word(index)).map(|word| fabric.load(word));
+        tell(&Event::Fault(format!(
+            "object {offset}, {made_for:?}, is somebody else's too: {:x?} in {entry:?}",
+            words.collect::<Vec<_>>(),
+        )))
+    }
+
+    /// Frees an object without a name.
     fn free(&mut self, index: usize) -> Result<()> {
         let (object, made_for) = self.held.swap_remove(index);
-        if made_for.read(self.member.fabric(), &object.peer()).is_none() {
-            let text = format!("object {} is somebody else's too", object.offset());
-            tell(&Event::Fault(text))?;
-        }
+        self.check_held(&object, made_for)?;
         self.freed(self.member.free(&self.clock, LOCK_TIMEOUT_MS, object.offset()), false)
     }
 

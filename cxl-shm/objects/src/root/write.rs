@@ -123,6 +123,9 @@ pub(super) fn put<F: Fabric, H: HostMemory, L: Liveness>(
         let (entry, sequence) = table.room_for(name).ok_or(PutRootError::Full)?;
         // Until the root is there nobody else on this host can free the object.
         let place = access.allocated(offset.bytes()).ok_or(PutRootError::NotAnObject { offset })?;
+        // First: a process that dies behind the commit leaves no named object that could be freed. One
+        // that dies before it leaves an object for the sweep, as any that it had allocated.
+        access.set_named(&place, true);
         // OBJECT-N1.
         let mut update = Update::new(layout, ROOT_LOCK);
         let lines = table::name_lines(layout, entry);
@@ -131,7 +134,6 @@ pub(super) fn put<F: Fabric, H: HostMemory, L: Liveness>(
         }
         let head = RootHead::live(name, offset.bytes(), kind.code(), sequence);
         update.line(fabric, table::head(layout, entry), &head).commit(member.seat(), fabric);
-        access.set_named(&place, true);
         Ok(())
     })
 }
@@ -169,9 +171,9 @@ pub(super) fn replace<F: Fabric, H: HostMemory, L: Liveness>(
         let old_place =
             access.allocated(old.bytes()).ok_or(PutRootError::NotAnObject { offset: old })?;
         let head = head.with_offset(offset.bytes(), kind.code());
+        access.set_named(&place, true);
         let update = Update::new(layout, ROOT_LOCK);
         update.line(fabric, table::head(layout, entry), &head).commit(member.seat(), fabric);
-        access.set_named(&place, true);
         access.set_named(&old_place, false);
         Ok(PeerObject::new(old_place.extent(), Some((member.node(), member.incarnation()))))
     })
