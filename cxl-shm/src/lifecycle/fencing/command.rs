@@ -1,11 +1,10 @@
 //! The fence `command`: a configured program that cuts the host off.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::layout::{Case, Machine};
+use crate::lifecycle::fencing::runs::Runs;
 use crate::lifecycle::fencing::{Fence, FenceOrder, FenceState};
-use crate::units::NodeId;
 
 /// Argument in place of what is not known.
 const UNKNOWN: &str = "-";
@@ -27,55 +26,37 @@ const AGAIN_MS: u64 = 10_000;
 pub struct CommandFence {
     program: PathBuf,
     timeout_ms: u64,
-    runs: Vec<Run>,
+    runs: Runs<Running>,
 }
 
+/// The program while it runs. Killed when dropped.
 #[derive(Debug)]
-struct Run {
-    victim: NodeId,
-    case: Case,
-    machine: Option<Machine>,
-    since_ms: u64,
-    stage: Stage,
-}
-
-#[derive(Debug)]
-enum Stage {
-    Running(Child),
-    Fenced,
-    Failed(String),
-}
+struct Running(Child);
 
 impl CommandFence {
     /// A fence that runs `program`, for at most `timeout_ms` each time.
     #[must_use]
     pub fn new(program: PathBuf, timeout_ms: u64) -> Self {
-        Self { program, timeout_ms, runs: Vec::new() }
+        Self { program, timeout_ms, runs: Runs::new(AGAIN_MS) }
     }
+}
 
-    fn start(&self, order: &FenceOrder) -> Stage {
-        if order.host.is_none() && order.machine.is_none() {
-            let unknown =
-                "nothing says which host it was, so it cannot be told to the fence's program";
-            return Stage::Failed(unknown.to_owned());
-        }
-        let ids = order.machine.map(|machine| [machine.machine_id, machine.boot_id].map(hex_of));
-        let [machine_id, boot_id] = ids.unwrap_or_else(|| [UNKNOWN.to_owned(), UNKNOWN.to_owned()]);
-        let mut command = Command::new(&self.program);
-        command.arg(order.victim.to_string()).args([machine_id, boot_id]).stdin(Stdio::null());
-        match command.spawn() {
-            Ok(child) => {
-                let (node, program) = (order.victim, self.program.display());
-                tracing::warn!(
-                    %node, incarnation = %order.incarnation, %program,
-                    "runs the fencing program: this node was declared dead, because its heartbeat \
-                     stopped"
-                );
-                Stage::Running(child)
-            }
-            Err(error) => Stage::Failed(format!("cannot run {}: {error}", self.program.display())),
-        }
+fn start(program: &Path, order: &FenceOrder) -> Result<Running, String> {
+    if order.host.is_none() && order.machine.is_none() {
+        let unknown = "nothing says which host it was, so it cannot be told to the fence's program";
+        return Err(unknown.to_owned());
     }
+    let ids = order.machine.map(|machine| [machine.machine_id, machine.boot_id].map(hex_of));
+    let [machine_id, boot_id] = ids.unwrap_or_else(|| [UNKNOWN.to_owned(), UNKNOWN.to_owned()]);
+    let mut command = Command::new(program);
+    command.arg(order.victim.to_string()).args([machine_id, boot_id]).stdin(Stdio::null());
+    let program = program.display();
+    let child = command.spawn().map_err(|error| format!("cannot run {program}: {error}"))?;
+    tracing::warn!(
+        node = %order.victim, incarnation = %order.incarnation, %program,
+        "runs the fencing program: this node was declared dead, because its heartbeat stopped"
+    );
+    Ok(Running(child))
 }
 
 /// An id as machine-id(5) writes it; a dash for one of zeros, which is none.
@@ -85,76 +66,34 @@ fn hex_of([high, low]: [u64; 2]) -> String {
 
 impl Fence for CommandFence {
     fn poll(&mut self, order: &FenceOrder, now_ms: u64) -> FenceState {
-        let FenceOrder { victim, case, machine, .. } = *order;
-        let asked = (victim, case, machine);
-        let at = self.runs.iter().position(|run| (run.victim, run.case, run.machine) == asked);
-        let index = at.unwrap_or_else(|| {
-            let stage = self.start(order);
-            self.runs.retain(|run| run.victim != victim);
-            self.runs.push(Run { victim, case, machine, since_ms: now_ms, stage });
-            self.runs.len() - 1
-        });
-        let again = now_ms.saturating_sub(self.runs[index].since_ms) >= AGAIN_MS;
-        if again && matches!(self.runs[index].stage, Stage::Failed(_)) {
-            let stage = self.start(order);
-            self.runs[index].stage = stage;
-            self.runs[index].since_ms = now_ms;
-        }
-        let (program, timeout_ms) = (self.program.display().to_string(), self.timeout_ms);
-        self.runs[index].look(&program, timeout_ms, now_ms)
-    }
-}
-
-impl Run {
-    fn look(&mut self, program: &str, timeout_ms: u64, now_ms: u64) -> FenceState {
-        if let Stage::Running(child) = &mut self.stage {
-            let late = now_ms.saturating_sub(self.since_ms) >= timeout_ms;
-            let next = match child.try_wait() {
-                Ok(Some(status)) if status.success() => Some(Stage::Fenced),
-                Ok(Some(status)) => Some(Stage::Failed(format!("{program} ended with {status}"))),
-                Ok(None) if late => {
-                    end(child);
-                    Some(Stage::Failed(format!("{program} did not end within {timeout_ms} ms")))
-                }
-                Ok(None) => None,
-                Err(error) => {
-                    end(child);
-                    Some(Stage::Failed(format!("cannot wait for {program}: {error}")))
-                }
-            };
-            if let Some(next) = next {
-                self.stage = next;
-                // A failure is tried again some time after it, not after its start.
-                self.since_ms = now_ms;
+        let Self { program, timeout_ms, runs } = self;
+        let (start, shown) = (|| start(program, order), program.display());
+        runs.poll(order, now_ms, start, |Running(child), age_ms| match child.try_wait() {
+            Ok(Some(status)) if status.success() => Some(Ok(())),
+            Ok(Some(status)) => Some(Err(format!("{shown} ended with {status}"))),
+            Ok(None) if age_ms >= *timeout_ms => {
+                Some(Err(format!("{shown} did not end within {timeout_ms} ms")))
             }
-        }
-        match &self.stage {
-            Stage::Running(_) => FenceState::Running,
-            Stage::Fenced => FenceState::Fenced,
-            Stage::Failed(reason) => FenceState::NotFenced(reason.clone()),
-        }
+            Ok(None) => None,
+            Err(error) => Some(Err(format!("cannot wait for {shown}: {error}"))),
+        })
     }
 }
 
-impl Drop for Run {
+impl Drop for Running {
     fn drop(&mut self) {
-        if let Stage::Running(child) = &mut self.stage {
-            end(child);
-        }
+        // A program that cannot be killed has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
-}
-
-/// Kills and reaps. A child that cannot be killed has ended.
-fn end(child: &mut Child) {
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::{Clock, SystemClock};
-    use crate::units::Incarnation;
+    use crate::layout::{Case, Machine};
+    use crate::units::{Incarnation, NodeId};
     use std::os::unix::fs::PermissionsExt;
 
     fn order(host: Option<&str>, machine: Option<Machine>) -> FenceOrder {
@@ -188,8 +127,8 @@ mod tests {
             let outcome = outcome(script, &named, timeout_ms);
             assert!(matches!(outcome, FenceState::NotFenced(_)), "{script}");
         }
-        let none = CommandFence::new("/nowhere/fence".into(), 1).start(&named);
-        assert!(matches!(none, Stage::Failed(_)));
+        let none = CommandFence::new("/nowhere/fence".into(), 1).poll(&named, 0);
+        assert!(matches!(none, FenceState::NotFenced(_)));
     }
 
     #[test]

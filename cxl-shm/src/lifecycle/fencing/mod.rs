@@ -6,6 +6,7 @@
 
 mod command;
 mod process;
+mod runs;
 
 pub use command::CommandFence;
 pub use process::ProcessFence;

@@ -11,7 +11,8 @@ use crate::fabric::{Fabric, MappedFabric};
 use crate::host::{
     HOST_TIER_FOLDER, HostIdentity, HostTier, HostTierFile, Liveness, ProcLiveness, ProcessIdentity,
 };
-use crate::layout::{Case, Layout, Machine, Superblock};
+use crate::layout::{Layout, Superblock};
+use crate::lifecycle::fencing::runs::Runs;
 use crate::lifecycle::fencing::{Fence, FenceOrder, FenceState};
 use crate::lifecycle::write_back::settle_killed;
 use crate::units::{Incarnation, NodeId};
@@ -36,22 +37,7 @@ pub struct ProcessFence<F = MappedFabric> {
     superblock: Superblock,
     layout: Layout,
     host: HostIdentity,
-    jobs: Vec<Job>,
-}
-
-#[derive(Debug)]
-struct Job {
-    victim: NodeId,
-    case: Case,
-    machine: Option<Machine>,
-    since_ms: u64,
-    stage: Stage,
-}
-
-#[derive(Debug)]
-enum Stage {
-    Running(Receiver<Result<(), String>>),
-    Over(Result<(), String>),
+    runs: Runs<Receiver<Result<(), String>>>,
 }
 
 impl<F: Fabric + Clone + Send + 'static> ProcessFence<F> {
@@ -61,69 +47,54 @@ impl<F: Fabric + Clone + Send + 'static> ProcessFence<F> {
     /// When the operating system does not say which machine this is.
     pub fn new(fabric: F, superblock: Superblock, layout: Layout) -> std::io::Result<Self> {
         let (host, tiers) = (HostIdentity::current()?, PathBuf::from(HOST_TIER_FOLDER));
-        Ok(Self { fabric, tiers, superblock, layout, host, jobs: Vec::new() })
-    }
-
-    fn start(&self, order: &FenceOrder) -> Stage {
-        // The same kernel: its processes are ours to see and to kill. The machine id alone does
-        // not tell, as images of one installation share it.
-        if order.machine.map(|machine| machine.boot_id) != Some(self.host.boot_id) {
-            let host = order.host.as_ref().map(|host| format!(" \"{host}\""));
-            let host = host.unwrap_or_default();
-            return Stage::Over(Err(format!("its host{host} is another machine than this")));
-        }
-        let path = HostTierFile::path_in(&self.tiers, &self.superblock, order.victim);
-        let (sender, receiver) = channel();
-        let (fabric, layout, superblock) = (self.fabric.clone(), self.layout, self.superblock);
-        let (victim, life, namespace) = (order.victim, order.incarnation, self.host.pid_namespace);
-        let job = move || {
-            let killed = kill_all(&path, &superblock, victim, life, namespace, GONE_MS);
-            if killed.is_ok() {
-                settle_killed(&layout, &fabric, victim);
-            }
-            // Nobody listens when the lock manager has ended meanwhile.
-            let _ = sender.send(killed);
-        };
-        let name = "rackline-fence".to_owned();
-        match std::thread::Builder::new().name(name).spawn(job) {
-            Ok(_) => Stage::Running(receiver),
-            Err(error) => Stage::Over(Err(format!("no thread for the fence: {error}"))),
-        }
+        let runs = Runs::new(AGAIN_MS);
+        Ok(Self { fabric, tiers, superblock, layout, host, runs })
     }
 }
 
 impl<F: Fabric + Clone + Send + 'static> Fence for ProcessFence<F> {
     fn poll(&mut self, order: &FenceOrder, now_ms: u64) -> FenceState {
-        let FenceOrder { victim, case, machine, .. } = *order;
-        let asked = (victim, case, machine);
-        let at = self.jobs.iter().position(|job| (job.victim, job.case, job.machine) == asked);
-        let index = at.unwrap_or_else(|| {
-            let stage = self.start(order);
-            self.jobs.retain(|job| job.victim != victim);
-            self.jobs.push(Job { victim, case, machine, since_ms: now_ms, stage });
-            self.jobs.len() - 1
-        });
-        let again = now_ms.saturating_sub(self.jobs[index].since_ms) >= AGAIN_MS;
-        if again && matches!(self.jobs[index].stage, Stage::Over(Err(_))) {
-            let stage = self.start(order);
-            self.jobs[index].stage = stage;
-            self.jobs[index].since_ms = now_ms;
-        }
-        let job = &mut self.jobs[index];
-        if let Stage::Running(receiver) = &job.stage {
-            let over = match receiver.try_recv() {
-                Ok(outcome) => outcome,
-                Err(TryRecvError::Empty) => return FenceState::Running,
-                Err(TryRecvError::Disconnected) => Err("the fence's thread has died".to_owned()),
-            };
-            job.stage = Stage::Over(over);
-        }
-        match &job.stage {
-            Stage::Running(_) => FenceState::Running,
-            Stage::Over(Ok(())) => FenceState::Fenced,
-            Stage::Over(Err(reason)) => FenceState::NotFenced(reason.clone()),
-        }
+        let Self { fabric, tiers, superblock, layout, host, runs } = self;
+        let start = || {
+            // The same kernel: its processes are ours to see and to kill. The machine id alone does
+            // not tell, as images of one installation share it.
+            if order.machine.map(|machine| machine.boot_id) != Some(host.boot_id) {
+                let host = order.host.as_ref().map(|host| format!(" \"{host}\""));
+                let host = host.unwrap_or_default();
+                return Err(format!("its host{host} is another machine than this"));
+            }
+            let path = HostTierFile::path_in(tiers, superblock, order.victim);
+            start(fabric.clone(), *layout, *superblock, path, order, host.pid_namespace)
+        };
+        runs.poll(order, now_ms, start, |outcome, _| match outcome.try_recv() {
+            Ok(outcome) => Some(outcome),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err("the fence's thread has died".to_owned())),
+        })
     }
+}
+
+/// Starts the thread that kills the processes of the tier at `path` and publishes what they left.
+fn start<F: Fabric + Send + 'static>(
+    fabric: F,
+    layout: Layout,
+    superblock: Superblock,
+    path: PathBuf,
+    order: &FenceOrder,
+    pid_namespace: u64,
+) -> Result<Receiver<Result<(), String>>, String> {
+    let (sender, receiver) = channel();
+    let (victim, life) = (order.victim, order.incarnation);
+    let job = move || {
+        let killed = kill_all(&path, &superblock, victim, life, pid_namespace, GONE_MS);
+        if killed.is_ok() {
+            settle_killed(&layout, &fabric, victim);
+        }
+        // Nobody listens when the lock manager has ended meanwhile.
+        let _ = sender.send(killed);
+    };
+    let thread = std::thread::Builder::new().name("rackline-fence".to_owned()).spawn(job);
+    thread.map(|_| receiver).map_err(|error| format!("no thread for the fence: {error}"))
 }
 
 /// Kills every process of the tier at `path` and waits until they are gone, and before that for
@@ -222,7 +193,7 @@ fn kill(process: ProcessIdentity) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::fabric::OwnedLine;
-    use crate::layout::{ChunkEntry, ChunkState, Geometry, format_superblock};
+    use crate::layout::{Case, ChunkEntry, ChunkState, Geometry, Machine, format_superblock};
     use crate::units::{ChunkId, LineOffset, LineRange, WordOffset};
     use crate::verify::simulated::{Access, Interposed, SimulatedRack};
     use std::process::{Child, Command};
