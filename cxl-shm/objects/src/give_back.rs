@@ -21,7 +21,7 @@ pub(crate) fn answer_chunk_requests<F: Fabric, H: HostMemory, L: Liveness>(
     let deadline = Deadline::after(clock, timeout_ms);
     let mut unlocked = Unlocked::begin(member);
     let wanted = chunk::of_others(member);
-    if crate::root::retired_by_others(member) {
+    if crate::root::is_to_collect(member) {
         crate::root::collect(&mut unlocked, clock, deadline)?;
     }
     let surplus = {
@@ -53,7 +53,7 @@ pub(crate) fn attend<F: Fabric, H: HostMemory, L: Liveness>(
     beat: impl Fn(),
 ) -> Result<bool, ReturnError> {
     let wanted = chunk::of_others(member);
-    if crate::root::retired_by_others(member) {
+    if crate::root::is_to_collect(member) {
         later(crate::root::try_collect(member, clock))?;
     }
     {

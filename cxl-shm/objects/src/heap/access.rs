@@ -438,6 +438,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
             set_free(root);
             words.set_collected(None);
         }
+        // Of a process that died behind `set_free`: no root waits for that any more.
+        words.set_collected(None);
         Ok(mine.len() as u64)
     }
 }

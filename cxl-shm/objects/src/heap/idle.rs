@@ -43,7 +43,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
 
     /// Takes a chunk without objects out of the heap: from here on it is given up. The caller holds
     /// the lock of the chunk table until it has given the chunk back.
+    ///
+    /// Gives up none while a destroyed root waits whose object is freed: another host that has the
+    /// chunk next would free its own object there for that root.
     pub(crate) fn give_up_idle(&self) -> Result<Option<ChunkId>, Damaged> {
+        if self.heap.words.has_collected() {
+            return Ok(None);
+        }
         let chunk = self.mended(|heap| {
             heap.release_empty()?;
             heap.take_idle_chunk()

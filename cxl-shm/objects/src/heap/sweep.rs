@@ -12,6 +12,7 @@ use super::core::Piece;
 use super::error::SweepError;
 use super::page::{PageNumber, PageUse, PageWord, PlaceKind};
 use super::unlocked::{Deadline, Unlocked};
+use super::words::Origin;
 use crate::root::table::{self, RootSeen};
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
@@ -94,8 +95,12 @@ fn sweep_locked<F: Fabric, H: HostMemory, L: Liveness>(
     fabric.refresh(layout.roots().range());
     let roots = table::seen(layout, fabric);
     for root in roots.iter().filter(|root| root.retired) {
-        // Nothing is freed for it: it reaches nothing, so the sweep does that.
-        if chunk_at(member, root.offset).is_some_and(|chunk| swept.contains(&chunk)) {
+        let origin = Origin::Root { entry: root.entry, sequence: root.sequence };
+        // Nothing is freed for it: it reaches nothing, so the sweep does that. Or a process died that
+        // had freed its object, in any chunk.
+        if chunk_at(member, root.offset).is_some_and(|chunk| swept.contains(&chunk))
+            || access.heap.words.is_collected(origin)
+        {
             table::set_free(member.seat(), fabric, root.entry);
         }
     }

@@ -174,6 +174,11 @@ impl<'t, H: HostMemory> HeapWords<'t, H> {
         self.get(COLLECTED) == origin.word()
     }
 
+    /// Whether there is such a root, of a process that died since it freed the object.
+    pub(crate) fn has_collected(&self) -> bool {
+        self.get(COLLECTED) != 0
+    }
+
     pub(super) fn set_collected(&self, origin: Option<Origin>) {
         self.set(COLLECTED, origin.map_or(0, Origin::word));
     }

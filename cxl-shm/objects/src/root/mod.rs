@@ -18,11 +18,13 @@ pub(crate) mod table;
 mod write;
 
 #[cfg(test)]
+mod collect_tests;
+#[cfg(test)]
 mod tests;
 
 pub use error::{DestroyRootError, GetRootError, PutRootError};
 pub use table::RootKind;
-pub(crate) use write::{collect, retired_by_others, try_collect};
+pub(crate) use write::{collect, is_to_collect, try_collect};
 
 use super::heap::{PeerObject, SharedOffset};
 use cxl_shm::clock::Clock;

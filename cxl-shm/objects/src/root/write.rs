@@ -238,12 +238,14 @@ fn take_stores_along<F: Fabric, H: HostMemory, L: Liveness>(
     }
 }
 
-/// Whether other hosts say that they have destroyed roots whose objects are this node's.
-pub(crate) fn retired_by_others<F: Fabric, H: HostMemory, L: Liveness>(
+/// Whether objects of this node wait to be freed for destroyed roots: other hosts say that they have
+/// destroyed some, or a process of this host died while it freed one.
+pub(crate) fn is_to_collect<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
 ) -> bool {
     let words = HeapWords::of(member.seat().tier());
-    others(member).any(|(sender, count)| words.retired_seen(sender) != count)
+    words.has_collected()
+        || others(member).any(|(sender, count)| words.retired_seen(sender) != count)
 }
 
 /// What each other node says of itself, freshly read with one fence.
