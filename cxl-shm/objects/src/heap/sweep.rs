@@ -106,22 +106,7 @@ fn sweep_locked<F: Fabric, H: HostMemory, L: Liveness>(
     }
     access.heap.words.set_collected(None);
 
-    let pages = access.heap.pages;
-    for chunk in &swept {
-        access.heap.words.forget(*chunk);
-        if !access.is_built(*chunk) {
-            // MEM-M3: another incarnation, or another host, wrote them.
-            fabric.refresh(pages.lines_of(*chunk));
-        }
-        for page in pages.data_of(*chunk).map(PageNumber) {
-            // A line that is not ours describes no object: its writer died before it said so.
-            if pages.usage(page) == PageUse::Damaged {
-                pages.set_usage(page, PageUse::Free);
-            }
-            pages.set(page, PageWord::Allocated, 0);
-            pages.set(page, PageWord::Named, 0);
-        }
-    }
+    unbuild(access, &swept);
     let mut mark = Mark { access, swept: &swept, seen: BTreeSet::new() };
     let live = |linked| roots.iter().filter(move |root| !root.retired && root.linked == linked);
     // Linked ones first: an object that is reached both ways has its words looked at.
@@ -147,14 +132,37 @@ fn sweep_locked<F: Fabric, H: HostMemory, L: Liveness>(
                 Piece::Free { .. } | Piece::Damaged { .. } => {}
             }
         }
-        if !access.is_built(*chunk) {
-            let header = HeapHeader::built_by(member.node(), member.incarnation());
-            access.set_header(*chunk, &header);
-        }
+        access.set_header(*chunk, &HeapHeader::built_by(member.node(), member.incarnation()));
     }
     // Publishes what the pages are, before any of them is used again.
     access.relink()?;
     Ok(report)
+}
+
+/// Forgets what is allocated in `swept`. A chunk is unbuilt from here until all of it is marked: when
+/// this process dies meanwhile, the next sweep begins anew, and nobody takes room there before.
+pub(super) fn unbuild<F: Fabric, H: HostMemory, L: Liveness>(
+    access: &Access<'_, F, H, L>,
+    swept: &BTreeSet<ChunkId>,
+) {
+    let pages = access.heap.pages;
+    for chunk in swept {
+        access.heap.words.forget(*chunk);
+        if access.is_built(*chunk) {
+            access.set_header(*chunk, &HeapHeader::unbuilt());
+        } else {
+            // MEM-M3: another incarnation, or another host, wrote them.
+            access.member.fabric().refresh(pages.lines_of(*chunk));
+        }
+        for page in pages.data_of(*chunk).map(PageNumber) {
+            // A line that is not ours describes no object: its writer died before it said so.
+            if pages.usage(page) == PageUse::Damaged {
+                pages.set_usage(page, PageUse::Free);
+            }
+            pages.set(page, PageWord::Allocated, 0);
+            pages.set(page, PageWord::Named, 0);
+        }
+    }
 }
 
 fn chunk_at<F: Fabric, H: HostMemory, L: Liveness>(

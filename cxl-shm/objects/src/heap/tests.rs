@@ -456,6 +456,24 @@ fn who_comes_after_an_unwinding_is_told() {
 
 /// How often the agent beats while it mends the heap, in which `chunks` objects of a chunk each are
 /// allocated, and a process died.
+#[test]
+fn a_process_that_dies_sweeping_loses_no_named_object() {
+    let rig = Rig::new(1);
+    let (sweeps, stays) = (rig.join(0), rig.join(0));
+    let named = sweeps.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap().offset();
+    sweeps.put_root(&rig.clock, TIMEOUT_MS, "it", named, RootKind::Leaf).unwrap();
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let access = Access::try_enter(&sweeps).unwrap().unwrap();
+        sweep::unbuild(&access, &access.chunks().into_iter().collect());
+        panic!("dies");
+    }));
+    unwound.unwrap_err();
+    let next = stays.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap();
+    assert_ne!(next.offset(), named, "a root names what is there");
+    let refused = Err(FreeError::Named { offset: named });
+    assert_eq!(stays.free(&rig.clock, TIMEOUT_MS, named), refused);
+}
+
 fn beats_while_mended(rig: &Rig, chunks: u64) -> u64 {
     let (agent, dies) = (process(rig, 2), process(rig, 3));
     let most = dies.object_bytes_max();

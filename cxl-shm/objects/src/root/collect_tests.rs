@@ -45,7 +45,11 @@ fn a_sweep_of_another_chunk_ends_what_a_dead_collector_began() {
     let deadline = Deadline::after(&rig.clock, TIMEOUT_MS);
     assert!(heap::build_new(&mut Unlocked::begin(&owner), &rig.clock, deadline).unwrap());
     owner.destroy_root(&rig.clock, TIMEOUT_MS, "other").unwrap();
-    assert_eq!(owner.heap_usage(&rig.clock).unwrap().objects, 1, "nobody has freed the next object");
+    assert_eq!(
+        owner.heap_usage(&rig.clock).unwrap().objects,
+        1,
+        "nobody has freed the next object"
+    );
 }
 
 #[test]
