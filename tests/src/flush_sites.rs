@@ -19,7 +19,7 @@ use crate::mutation::SiteText;
 const OTHERS: [&str; 4] = ["store", "write_line", "write", "cached"];
 /// The line below flushes one of two lines when it finds the other torn. Other types have a
 /// `cached` which does not, so this one is told by the name of what it is called on.
-const TWIN: &str = "twin(";
+const DOUBLE_BUFFER: &str = "double_buffer(";
 /// Sources that run on no simulated rack: the memories themselves, models, and what measures
 /// hardware.
 const APART: [&str; 3] =
@@ -142,7 +142,7 @@ fn calls(text: &str, tracked: &BTreeSet<Tracked>) -> Vec<(u32, String)> {
         }
         let called = tracked.iter().filter(|tracked| is_called(code, tracked));
         found.extend(called.map(|tracked| (number, tracked.name.clone())));
-        if code.contains(TWIN) && code.contains(".cached(") {
+        if code.contains(DOUBLE_BUFFER) && code.contains(".cached(") {
             found.push((number, "cached".to_owned()));
         }
     }
@@ -213,7 +213,7 @@ fn others(fabric: &impl Fabric) {
     super::settle::publish_in_parts(
         fabric,
     );
-    let record = twin(node).cached(fabric);
+    let record = double_buffer(node).cached(fabric);
     let line = line.cached(fabric);
 }
 

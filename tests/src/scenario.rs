@@ -191,7 +191,7 @@ pub const ALL: &[Scenario] = scenarios! {
         rescue::who_died_at_its_arrival_keeps_no_manager_waiting,
         rescue::a_recovery_that_broke_off_is_given_up,
         rescue::the_next_life_of_a_recoverer_is_seen_at_once,
-        deep::twins_are_never_forgotten,
+        deep::double_buffers_are_never_forgotten,
         deep::holders_are_redone,
         deep::holders_and_hosts_die,
         deep::profiles_change_hands,

@@ -37,6 +37,7 @@
 //! record of whose it is (`lifecycle/claim.rs`).
 
 mod death_records;
+mod double_buffer;
 mod heap_records;
 mod intent_record;
 mod lock_set;
@@ -45,9 +46,9 @@ mod records;
 mod region_kind;
 mod root_records;
 mod superblock;
-mod twin;
 
 pub use death_records::{Appointment, BallotRecord, Case, RecoveryRecord, RecoveryStep};
+pub(crate) use double_buffer::{OwnedDoubleBuffer, PeerDoubleBuffer, Unreadable};
 #[doc(hidden)]
 pub use heap_records::header;
 pub use heap_records::{HEAP_PURPOSE, HeapHeader};
@@ -65,7 +66,6 @@ pub use superblock::{
     read_superblock, replace_profile,
 };
 pub(crate) use superblock::{SuperblockWatch, settle_superblock};
-pub(crate) use twin::{OwnedTwin, PeerTwin, Unreadable};
 
 use crate::fabric::{PeerArea, PeerLine, PeerWord};
 use crate::units::{
@@ -125,7 +125,7 @@ const LINE_DOOR_HOSTS: u64 = LINE_DOOR_MARKS + DOOR_MARKS;
 pub(crate) const DOOR_MARKS: u64 = 16;
 const _: () = assert!((LINE_DOOR_HOSTS + DOOR_MARKS) * LINE_BYTES <= PAGE_BYTES, "fits the page");
 /// Lines of a record that is written in turn, so that one of them is always whole.
-pub(crate) const TWIN_LINES: u64 = 2;
+pub(crate) const DOUBLE_BUFFER_LINES: u64 = 2;
 const INTENTS_STRIDE: u64 = INTENTS * INTENT_LINES * LINE_BYTES;
 const _: () = assert!(INTENTS_STRIDE.is_multiple_of(PAGE_BYTES), "intents fill whole pages");
 const ROOTS_BYTES: u64 = ROOTS_MAX * ROOT_LINES * LINE_BYTES;
@@ -261,7 +261,7 @@ impl Layout {
         let words_stride = pages(u64::from(locks) * 8)?;
         let grants_stride = pages(nodes_wide * u64::from(locks) * 8)?;
         let nodes_at = SUPERBLOCK_PAGES * PAGE_BYTES;
-        let lines_stride = pages(nodes_wide * TWIN_LINES * LINE_BYTES)?;
+        let lines_stride = pages(nodes_wide * DOUBLE_BUFFER_LINES * LINE_BYTES)?;
         let intents_at = nodes_at + nodes_wide * PAGE_BYTES;
         let ballots_at = intents_at + nodes_wide * INTENTS_STRIDE;
         let recoveries_at = ballots_at + nodes_wide * lines_stride;

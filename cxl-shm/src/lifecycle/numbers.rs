@@ -131,7 +131,7 @@ impl NumberUse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::OwnedTwin;
+    use crate::layout::OwnedDoubleBuffer;
     use crate::layout::{Appointment, BallotRecord, Case, ManagerClaim};
     use crate::units::Incarnation;
     use crate::verify::fixture::{SMALL, SmallRegion};
@@ -168,15 +168,15 @@ mod tests {
         assert_eq!(scarce().iter().map(NumberUse::left).collect::<Vec<_>>(), [7, 20]);
         // Of an open case, what the highest bidder has used; of a decided one nothing.
         let case = Case { incarnation: Incarnation(3), appointment: 1 };
-        let twin = OwnedTwin::of(layout.ballots(node).claim(), NodeId(0));
+        let double_buffer = OwnedDoubleBuffer::of(layout.ballots(node).claim(), NodeId(0));
         let bid = BallotRecord::promise(case, u32::MAX - 9, 0);
-        twin.publish(&host, bid);
+        double_buffer.publish(&host, bid);
         let ballots = scarce()
             .into_iter()
             .find(|it| it.number == EndingNumber::Ballots { victim: NodeId(0) } && it.left() == 9);
         assert!(ballots.is_some_and(|it| it.in_words().contains("leave one running")));
         let value = Appointment { recoverer: node, incarnation: Incarnation(1), epoch: 1 };
-        twin.publish(&host, bid.with_accepted(value).with_decided());
+        double_buffer.publish(&host, bid.with_accepted(value).with_decided());
         assert_eq!(scarce().len(), 2);
         // Numbers of the bakery start again.
         assert_eq!(NumberUse::scarce(&layout, LockProtocol::Bakery, &[], &host).len(), 1);

@@ -9,7 +9,7 @@ use crate::fabric::Fabric;
 use crate::fabric::publish_all;
 use crate::fabric::publish_in_parts;
 use crate::layout::{
-    ChunkState, HEAP_PURPOSE, Layout, OwnedTwin, RecoveryRecord, RecoveryStep, header,
+    ChunkState, HEAP_PURPOSE, Layout, OwnedDoubleBuffer, RecoveryRecord, RecoveryStep, header,
 };
 use crate::units::{ChunkId, LineRange, NodeId};
 
@@ -19,13 +19,13 @@ use crate::units::{ChunkId, LineRange, NodeId};
 pub(crate) fn settle_recoverer<F: Fabric>(
     layout: &Layout,
     fabric: &F,
-    twin: &OwnedTwin<RecoveryRecord>,
+    double_buffer: &OwnedDoubleBuffer<RecoveryRecord>,
     victim: NodeId,
     concerns: impl Fn(&RecoveryRecord) -> bool,
     between: impl Fn(),
 ) -> Option<RecoveryRecord> {
-    twin.settle(fabric);
-    let own = twin.own(fabric).ok().flatten().filter(concerns)?;
+    double_buffer.settle(fabric);
+    let own = double_buffer.own(fabric).ok().flatten().filter(concerns)?;
     if own.step().is_some_and(RecoveryStep::is_under_way) {
         settle_recovery(layout, fabric, victim, between);
     }
@@ -54,8 +54,9 @@ pub(crate) fn settle_recoveries<F: Fabric>(layout: &Layout, fabric: &F, node: No
     for victim in layout.nodes().filter(|victim| *victim != node) {
         // MEM-M1: the joining host is alone (JOIN-J3), and the word of the life before belongs to
         // its own host.
-        let twin = OwnedTwin::<RecoveryRecord>::of(layout.recoveries(node).claim(), victim);
-        settle_recoverer(layout, fabric, &twin, victim, |_| true, || ());
+        let double_buffer =
+            OwnedDoubleBuffer::<RecoveryRecord>::of(layout.recoveries(node).claim(), victim);
+        settle_recoverer(layout, fabric, &double_buffer, victim, |_| true, || ());
     }
 }
 

@@ -3,7 +3,7 @@
 use super::marks::Marks;
 use crate::fabric::{Fabric, LineError, OwnedArea, refresh_all};
 use crate::layout::{Arrival, Layout, Machine, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
-use crate::layout::{OwnedTwin, PeerTwin, Unreadable};
+use crate::layout::{OwnedDoubleBuffer, PeerDoubleBuffer, Unreadable};
 use crate::mutant::{self, Mutant};
 use crate::units::{Incarnation, LineRange, NodeId};
 
@@ -183,9 +183,10 @@ fn said_of<F: Fabric>(
     fabric: &F,
     victim: NodeId,
 ) -> Vec<(NodeId, Result<Option<RecoveryRecord>, Unreadable>)> {
-    let twin = |node| PeerTwin::<RecoveryRecord>::of(layout.recoveries(node), victim);
-    refresh_all(fabric, layout.nodes().flat_map(|node| twin(node).ranges()));
-    layout.nodes().map(|node| (node, twin(node).cached(fabric))).collect()
+    let double_buffer =
+        |node| PeerDoubleBuffer::<RecoveryRecord>::of(layout.recoveries(node), victim);
+    refresh_all(fabric, layout.nodes().flat_map(|node| double_buffer(node).ranges()));
+    layout.nodes().map(|node| (node, double_buffer(node).cached(fabric))).collect()
 }
 
 /// The nodes that may be writing the lines of `victim` as its recoverers, freshly read: they say
@@ -248,9 +249,9 @@ pub(crate) fn last_named<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -
 /// while the host joins, which has refreshed its records, and before its line says that it lives.
 pub(crate) fn make_good<F: Fabric>(layout: &Layout, fabric: &F, me: NodeId, records: OwnedArea) {
     for victim in layout.nodes() {
-        let twin = OwnedTwin::<RecoveryRecord>::of(records, victim);
-        if twin.own(fabric).is_err() {
-            twin.publish(fabric, RecoveryRecord::nothing());
+        let double_buffer = OwnedDoubleBuffer::<RecoveryRecord>::of(records, victim);
+        if double_buffer.own(fabric).is_err() {
+            double_buffer.publish(fabric, RecoveryRecord::nothing());
             tracing::warn!(node = %me, %victim, "repaired a damaged recovery record");
         }
     }

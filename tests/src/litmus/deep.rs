@@ -26,7 +26,7 @@ macro_rules! scenarios {
 scenarios! {
     /// A process dies between the two lines of what it promised, then its host: what had reached
     /// the device is still there.
-    twins_are_never_forgotten;
+    double_buffers_are_never_forgotten;
     /// A host dies at each operation of an update of several lines: another redoes it, or finds
     /// that nothing was changed.
     holders_are_redone;

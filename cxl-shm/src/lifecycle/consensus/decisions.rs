@@ -2,7 +2,7 @@
 
 use crate::fabric::{Fabric, refresh_all};
 use crate::layout::{Appointment, BallotRecord, Case, Layout};
-use crate::layout::{PeerTwin, Unreadable};
+use crate::layout::{PeerDoubleBuffer, Unreadable};
 use crate::units::{Incarnation, NodeId};
 
 /// A life of a node slot was declared dead.
@@ -45,9 +45,13 @@ impl Ballots {
     }
 
     fn read<F: Fabric>(layout: &Layout, fabric: &F, pairs: Vec<(NodeId, NodeId)>) -> Self {
-        let twin = |node, victim| PeerTwin::<BallotRecord>::of(layout.ballots(node), victim);
-        refresh_all(fabric, pairs.iter().flat_map(|(node, victim)| twin(*node, *victim).ranges()));
-        let read = |(node, victim)| (node, victim, twin(node, victim).cached(fabric));
+        let double_buffer =
+            |node, victim| PeerDoubleBuffer::<BallotRecord>::of(layout.ballots(node), victim);
+        refresh_all(
+            fabric,
+            pairs.iter().flat_map(|(node, victim)| double_buffer(*node, *victim).ranges()),
+        );
+        let read = |(node, victim)| (node, victim, double_buffer(node, victim).cached(fabric));
         Self { records: pairs.into_iter().map(read).collect() }
     }
 

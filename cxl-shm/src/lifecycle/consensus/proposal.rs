@@ -3,7 +3,7 @@
 use super::decisions::Ballots;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::Fabric;
-use crate::layout::OwnedTwin;
+use crate::layout::OwnedDoubleBuffer;
 use crate::layout::{Appointment, BallotRecord, Case, Layout};
 use crate::mutant::{self, Mutant};
 use crate::units::{Incarnation, NodeId};
@@ -91,10 +91,10 @@ impl Proposal {
     }
 
     fn promise<F: Fabric>(&mut self, layout: &Layout, fabric: &F) -> Result<(), Progress> {
-        let twin = self.twin(layout);
+        let double_buffer = self.double_buffer(layout);
         // What a process of this host wrote before it died may still be in our caches only.
-        twin.settle(fabric);
-        let own = self.own(&twin, fabric)?;
+        double_buffer.settle(fabric);
+        let own = self.own(&double_buffer, fabric)?;
         let (base, promised) = match own {
             Some(own) if own.case() > self.case => return Err(Progress::Over { by: own.case() }),
             // DEATH-C2: what we said in an earlier case is nothing here, except for the epochs it
@@ -111,15 +111,16 @@ impl Proposal {
         let next = above.checked_add(1 + nodes).ok_or(Progress::Exhausted)? - nodes;
         let mine = u32::from(self.me.0);
         self.ballot = next + (mine + nodes - next % nodes) % nodes;
-        twin.publish(fabric, base.with_promise(self.ballot));
+        double_buffer.publish(fabric, base.with_promise(self.ballot));
         crash::reach(CrashPoint::DeathPromised);
         self.phase = Phase::Accept;
         Ok(())
     }
 
     fn accept<F: Fabric>(&mut self, layout: &Layout, fabric: &F) -> Result<(), Progress> {
-        let twin = self.twin(layout);
-        let own = self.own(&twin, fabric)?.ok_or(Progress::Unreadable { node: self.me })?;
+        let double_buffer = self.double_buffer(layout);
+        let own =
+            self.own(&double_buffer, fabric)?.ok_or(Progress::Unreadable { node: self.me })?;
         // DEATH-C1: our promise was published by the poll before.
         let others = self.look(layout, fabric)?;
         let accepted = |record: &BallotRecord| {
@@ -136,22 +137,23 @@ impl Proposal {
             },
             |(_, value)| value,
         );
-        twin.publish(fabric, own.with_accepted(value));
+        double_buffer.publish(fabric, own.with_accepted(value));
         crash::reach(CrashPoint::DeathAccepted);
         self.phase = Phase::Decide;
         Ok(())
     }
 
     fn decide<F: Fabric>(&mut self, layout: &Layout, fabric: &F) -> Result<(), Progress> {
-        let twin = self.twin(layout);
-        let own = self.own(&twin, fabric)?.ok_or(Progress::Unreadable { node: self.me })?;
+        let double_buffer = self.double_buffer(layout);
+        let own =
+            self.own(&double_buffer, fabric)?.ok_or(Progress::Unreadable { node: self.me })?;
         let (_, value) = own.accepted().ok_or(Progress::Unreadable { node: self.me })?;
         // DEATH-C1: that we accepted was published by the poll before.
         if !mutant::is(Mutant::DecidesUnseen) {
             self.look(layout, fabric)?;
         }
         // So that all hosts see it, the victim too.
-        twin.publish(fabric, own.with_decided());
+        double_buffer.publish(fabric, own.with_decided());
         crash::reach(CrashPoint::DeathDecided);
         Err(Progress::Decided(value))
     }
@@ -190,10 +192,10 @@ impl Proposal {
 
     fn own<F: Fabric>(
         &self,
-        twin: &OwnedTwin<BallotRecord>,
+        double_buffer: &OwnedDoubleBuffer<BallotRecord>,
         fabric: &F,
     ) -> Result<Option<BallotRecord>, Progress> {
-        twin.own(fabric).map_err(|_| Progress::Unreadable { node: self.me })
+        double_buffer.own(fabric).map_err(|_| Progress::Unreadable { node: self.me })
     }
 
     fn blank(&self, epoch_seen: u64) -> BallotRecord {
@@ -201,7 +203,7 @@ impl Proposal {
     }
 
     /// MEM-M1: made by the one process of this host that may be its lock manager.
-    fn twin(&self, layout: &Layout) -> OwnedTwin<BallotRecord> {
-        OwnedTwin::of(layout.ballots(self.me).claim(), self.victim)
+    fn double_buffer(&self, layout: &Layout) -> OwnedDoubleBuffer<BallotRecord> {
+        OwnedDoubleBuffer::of(layout.ballots(self.me).claim(), self.victim)
     }
 }

@@ -45,7 +45,7 @@ use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::host::Liveness;
 use crate::intent::redo_of_dead;
-use crate::layout::OwnedTwin;
+use crate::layout::OwnedDoubleBuffer;
 use crate::layout::{Arrival, Case, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
 use crate::lock::clear_requests_of;
 use crate::mutant::{self, Mutant};
@@ -85,10 +85,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
     /// Begins, or continues where a process of this host before us stopped. This node was
     /// appointed, in its present life.
     pub(crate) fn begin(member: &Member<F, H, L>, victim: NodeId, case: Case) -> Self {
-        let twin = twin(member, victim);
+        let double_buffer = double_buffer(member, victim);
         // What a process before us wrote may still be in our caches only.
-        twin.settle(member.fabric());
-        let own = twin.own(member.fabric()).ok().flatten();
+        double_buffer.settle(member.fabric());
+        let own = double_buffer.own(member.fabric()).ok().flatten();
         let step = own.filter(|own| own.case() == case).and_then(|own| own.step());
         // Whom we yielded to did not come.
         let step = step.filter(|step| *step != RecoveryStep::Moot);
@@ -305,14 +305,14 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
 
     fn publish(&self, member: &Member<F, H, L>) {
         let record = RecoveryRecord::new(self.case, member.incarnation(), self.step);
-        twin(member, self.victim).publish(member.fabric(), record);
+        double_buffer(member, self.victim).publish(member.fabric(), record);
     }
 }
 
 /// MEM-M1: written by the one process of this host that may be its lock manager.
-fn twin<F: Fabric, H: HostMemory, L: Liveness>(
+fn double_buffer<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     victim: NodeId,
-) -> OwnedTwin<RecoveryRecord> {
-    OwnedTwin::of(member.seat().recoveries(), victim)
+) -> OwnedDoubleBuffer<RecoveryRecord> {
+    OwnedDoubleBuffer::of(member.seat().recoveries(), victim)
 }

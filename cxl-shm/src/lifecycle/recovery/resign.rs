@@ -8,7 +8,7 @@ use crate::fabric::{Fabric, HostMemory};
 use crate::host::{HostLockName, Liveness};
 use crate::layout::{Case, RecoveryRecord, RecoveryStep};
 use crate::lifecycle::consensus::Ballots;
-use crate::lifecycle::recovery::twin;
+use crate::lifecycle::recovery::double_buffer;
 use crate::lifecycle::write_back::settle_recoverer;
 use crate::node::Member;
 use crate::node::Slot;
@@ -42,13 +42,13 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
         else {
             continue;
         };
-        let twin = twin(member, victim);
+        let double_buffer = double_buffer(member, victim);
         // MEM-M8: the lines of the dead, and those that its updates concern, pass to the next
         // recoverer (MEM-M1). What the process before us wrote there and did not publish must not
         // reach the device after the writes of that recoverer. It may be a lot, and the agent is
         // here.
         let of_case = |own: &RecoveryRecord| own.case() == decision.case;
-        let own = settle_recoverer(layout, fabric, &twin, victim, of_case, between);
+        let own = settle_recoverer(layout, fabric, &double_buffer, victim, of_case, between);
         let step = own.and_then(|own| own.step()).unwrap_or(RecoveryStep::Unfenced);
         let next = match step {
             // Whom it yielded to did not come, or was refused: the slot has the life of the case
@@ -57,7 +57,7 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
             _ if step.is_under_way() => RecoveryStep::ResignedFenced,
             _ => continue,
         };
-        twin.publish(fabric, RecoveryRecord::new(decision.case, mine, next));
+        double_buffer.publish(fabric, RecoveryRecord::new(decision.case, mine, next));
         resigned.push(victim);
     }
     resigned
@@ -74,16 +74,18 @@ pub(crate) fn give_up_earlier<F: Fabric, H: HostMemory, L: Liveness>(
     between: impl Fn(),
 ) -> bool {
     let (layout, fabric) = (member.layout(), member.fabric());
-    let twin = twin(member, victim);
+    let double_buffer = double_buffer(member, victim);
     let broke_off = |own: &RecoveryRecord| {
         own.case().incarnation < last.incarnation
             && own.step().is_some_and(RecoveryStep::is_under_way)
     };
     // MEM-M8, as above.
-    let Some(own) = settle_recoverer(layout, fabric, &twin, victim, broke_off, between) else {
+    let Some(own) = settle_recoverer(layout, fabric, &double_buffer, victim, broke_off, between)
+    else {
         return false;
     };
     let resigned = RecoveryStep::ResignedFenced;
-    twin.publish(fabric, RecoveryRecord::new(own.case(), own.recoverer_incarnation(), resigned));
+    double_buffer
+        .publish(fabric, RecoveryRecord::new(own.case(), own.recoverer_incarnation(), resigned));
     true
 }

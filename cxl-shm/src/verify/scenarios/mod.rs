@@ -13,6 +13,7 @@ mod asking;
 mod broken;
 mod client;
 mod consensus;
+mod double_buffers;
 mod ground;
 mod intents;
 mod joining;
@@ -29,7 +30,6 @@ mod scenario;
 mod succession;
 #[cfg(test)]
 mod tests;
-mod twins;
 mod two_locks;
 
 pub use broken::{Broken, broken};

@@ -4,10 +4,10 @@
 
 use std::cell::OnceCell;
 
+use super::double_buffers::double_buffers_are_never_forgotten;
 use super::intents::{holders_and_hosts_die, holders_are_redone};
 use super::passing::{a_recovery_passes_on, the_killed_leave_nothing};
 use super::profiles::{profiles_are_settled, profiles_change_hands};
-use super::twins::twins_are_never_forgotten;
 use crate::layout::{Geometry, Layout, Superblock, format_superblock};
 use crate::verify::simulated::{DeviceImage, Settings, SimulatedRack};
 
@@ -33,7 +33,10 @@ impl RackScenario {
 #[must_use]
 pub fn rack_scenarios() -> [RackScenario; 7] {
     [
-        RackScenario { name: "twins_are_never_forgotten", run: twins_are_never_forgotten },
+        RackScenario {
+            name: "double_buffers_are_never_forgotten",
+            run: double_buffers_are_never_forgotten,
+        },
         RackScenario { name: "holders_are_redone", run: holders_are_redone },
         RackScenario { name: "holders_and_hosts_die", run: holders_and_hosts_die },
         RackScenario { name: "profiles_change_hands", run: profiles_change_hands },

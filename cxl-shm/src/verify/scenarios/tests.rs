@@ -43,7 +43,7 @@ fn a_block_is_read_whole_or_not_at_all() {
 
 #[test]
 fn proposers_agree() {
-    // Here this found a look that took a promise for blank: one line of its twin was torn, the
+    // Here this found a look that took a promise for blank: one line of its record was torn, the
     // copy of the other older than the promise.
     let adversarial = Memory::ALL[2];
     let exploration = scenario("consensus-2").explore(adversarial, None, None, LIMITS);

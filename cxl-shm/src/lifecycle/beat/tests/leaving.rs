@@ -1,7 +1,7 @@
 //! The last process of a host leaves, or another one joins, after the slot or the region was lost.
 
 use super::*;
-use crate::layout::OwnedTwin;
+use crate::layout::OwnedDoubleBuffer;
 use crate::layout::{Case, RecoveryRecord, RecoveryStep};
 use crate::lifecycle::join::JoinError;
 use crate::lifecycle::leave::LeaveOutcome;
@@ -93,7 +93,7 @@ fn who_was_declared_dead_leaves_in_order_until_it_is_fenced() {
         let records = member.layout().recoveries(NodeId(0)).claim();
         let case = Case { incarnation: LIFE, appointment: 1 };
         let record = RecoveryRecord::new(case, LIFE, step);
-        OwnedTwin::<RecoveryRecord>::of(records, NODE).publish(&bed.rack.host(0), record);
+        OwnedDoubleBuffer::<RecoveryRecord>::of(records, NODE).publish(&bed.rack.host(0), record);
         member.seat().tier().set_loss(LossCause::DeclaredDead);
         let layout = *member.layout();
         assert_eq!(bed.writes_when_leaving(member), writes, "{step:?}");

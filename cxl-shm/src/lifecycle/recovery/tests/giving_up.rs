@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::fabric::Fabric;
 use crate::fabric::PART_LINES;
 use crate::host::{HostIdentity, ProcessIdentity};
-use crate::layout::PeerTwin;
+use crate::layout::PeerDoubleBuffer;
 use crate::layout::header;
 use crate::layout::{RecoveryRecord, RecoveryStep};
 use crate::lifecycle::claim::Visitor;
@@ -13,10 +13,10 @@ use crate::lifecycle::deaths::{DeathNews, Deaths};
 use crate::lifecycle::fencing::{Fence, NoFence};
 use crate::lifecycle::leave::LeaveOutcome;
 use crate::lifecycle::node_death::NodeDeath;
+use crate::lifecycle::recovery::double_buffer;
 use crate::lifecycle::recovery::tests::{
     Bed, MANAGER_PID, Off, VICTIM, arrival_of, has_reached, is_done, is_quarantined,
 };
-use crate::lifecycle::recovery::twin;
 use crate::node::{RESIGN_BEATS, SUSPECT_MS};
 use crate::units::{ChunkId, Incarnation, NodeId};
 
@@ -118,9 +118,10 @@ fn a_recovery_that_yielded_to_who_did_not_come_is_carried_on_by_another() {
             agent.beat();
             second.beat();
         }
-        let twin = PeerTwin::<RecoveryRecord>::of(first.layout().recoveries(NodeId(0)), VICTIM);
+        let double_buffer =
+            PeerDoubleBuffer::<RecoveryRecord>::of(first.layout().recoveries(NodeId(0)), VICTIM);
         second.fabric().refresh(first.layout().recoveries(NodeId(0)).range());
-        let step = twin.cached(second.fabric()).unwrap().and_then(|record| record.step());
+        let step = double_buffer.cached(second.fabric()).unwrap().and_then(|record| record.step());
         // Of one whose next life is there nothing is given up.
         let expected = if comes { RecoveryStep::Moot } else { RecoveryStep::ResignedUnfenced };
         assert_eq!(step, Some(expected));
@@ -164,7 +165,7 @@ fn a_record_that_nobody_corrects_keeps_nobody_waiting() {
     assert!(news.iter().any(is_done), "{news:?}");
     let case = decided_about(first.layout(), first.fabric(), VICTIM, Incarnation(1)).unwrap().case;
     let buried = RecoveryRecord::new(case, first.incarnation(), RecoveryStep::Adopted);
-    twin(&first, VICTIM).publish(first.fabric(), buried);
+    double_buffer(&first, VICTIM).publish(first.fabric(), buried);
     bed.manager_dies(deaths, manage);
 
     let recover = || {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fabric::Fabric;
-use crate::layout::{Layout, NodeLine, NodeState, RecoveryRecord, TWIN_LINES};
+use crate::layout::{DOUBLE_BUFFER_LINES, Layout, NodeLine, NodeState, RecoveryRecord};
 use crate::units::{LineOffset, LineRange};
 use crate::verify::simulated::{Access, Interposed};
 
@@ -32,9 +32,10 @@ impl Bed {
     }
 
     /// The two lines in which node 0 says how far it is with the victim.
-    fn twin(&self) -> [LineOffset; 2] {
+    fn double_buffer(&self) -> [LineOffset; 2] {
         let area = self.layout().recoveries(RECOVERER);
-        let line = |i| area.line::<RecoveryRecord>(u64::from(VICTIM.0) * TWIN_LINES + i).unwrap();
+        let line =
+            |i| area.line::<RecoveryRecord>(u64::from(VICTIM.0) * DOUBLE_BUFFER_LINES + i).unwrap();
         [0, 1].map(|i| line(i).at())
     }
 
@@ -78,7 +79,7 @@ fn nobody_comes_in_beside_a_recovery_whose_record_is_being_written() {
     let news = bed.watch(&mut deaths, &[&manager], &mut Off, &redone);
     assert!(news.iter().any(redone), "{news:?}");
 
-    let [first, second] = bed.twin();
+    let [first, second] = bed.double_buffer();
     // Half of `Redone`; then, when the next recoverer has taken that for torn, half of `Freed`.
     bed.tear(0, second);
     let freeing = || {
@@ -109,7 +110,7 @@ fn a_record_that_stays_torn_counts_until_the_life_of_its_writer_is_over() {
         let bed = Bed::of_three(1);
         let writer = bed.join(0, 1);
         bed.dies(bed.join(2, 9));
-        bed.twin().into_iter().for_each(|line| bed.tear(0, line));
+        bed.double_buffer().into_iter().for_each(|line| bed.tear(0, line));
         let came = || bed.comes(bed.rack.host(2), VICTIM, 10).map(|member| member.incarnation());
         for _ in 0..2 {
             let refused = came();

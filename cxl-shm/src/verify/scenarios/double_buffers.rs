@@ -1,9 +1,9 @@
-//! A process dies between the two lines of a twin, and then its host.
+//! A process dies between the two lines of a double-buffered record, and then its host.
 
 use super::racks::{OBSERVER, Racks};
 use crate::fabric::refresh_all;
 use crate::layout::{Case, RecoveryRecord, RecoveryStep};
-use crate::layout::{OwnedTwin, PeerTwin};
+use crate::layout::{OwnedDoubleBuffer, PeerDoubleBuffer};
 use crate::units::{Incarnation, NodeId};
 use crate::verify::simulated::{EventKind, Faults, Schedule, SimulatedRack};
 
@@ -19,7 +19,7 @@ const STEPS: std::ops::Range<u64> = 8..32;
 /// A process writes one value after the other and dies at any operation; another process of its
 /// host continues and writes the next; the host loses power in the middle of that, where it leaves
 /// a line torn. What had reached the device before is still there, or something newer.
-pub(super) fn twins_are_never_forgotten(racks: &Racks<'_>) {
+pub(super) fn double_buffers_are_never_forgotten(racks: &Racks<'_>) {
     for round in 0..ROUNDS {
         for process_dies in STEPS {
             let run = round * STEPS.end + process_dies;
@@ -38,18 +38,19 @@ fn write_on(rack: &SimulatedRack, process_dies: u64, host_dies: Option<u64>) -> 
     let host = rack.host(0);
     schedule()
         .task(0, "first", move || {
-            let twin = OwnedTwin::of(layout().recoveries(WRITER).claim(), ABOUT);
-            (1..=4).for_each(|number| twin.publish(&host, value(number)));
+            let double_buffer = OwnedDoubleBuffer::of(layout().recoveries(WRITER).claim(), ABOUT);
+            (1..=4).for_each(|number| double_buffer.publish(&host, value(number)));
         })
         .crash_process_at("first", process_dies)
         .run();
     let before = read(rack);
     let host = rack.host(0);
     let next = schedule().task(0, "next", move || {
-        let twin = OwnedTwin::<RecoveryRecord>::of(layout().recoveries(WRITER).claim(), ABOUT);
-        twin.settle(&host);
-        let last = twin.own(&host).ok().flatten().map_or(0, number_of);
-        twin.publish(&host, value(last + 1));
+        let double_buffer =
+            OwnedDoubleBuffer::<RecoveryRecord>::of(layout().recoveries(WRITER).claim(), ABOUT);
+        double_buffer.settle(&host);
+        let last = double_buffer.own(&host).ok().flatten().map_or(0, number_of);
+        double_buffer.publish(&host, value(last + 1));
     });
     let events = rack.history().len();
     match host_dies {
@@ -80,8 +81,8 @@ fn number_of(record: RecoveryRecord) -> u32 {
 /// What a host reads that has not looked since; 0 before the first value.
 fn read(rack: &SimulatedRack) -> u32 {
     let fabric = rack.host(OBSERVER);
-    let twin = PeerTwin::<RecoveryRecord>::of(layout().recoveries(WRITER), ABOUT);
-    refresh_all(&fabric, twin.ranges());
-    let found = twin.cached(&fabric);
+    let double_buffer = PeerDoubleBuffer::<RecoveryRecord>::of(layout().recoveries(WRITER), ABOUT);
+    refresh_all(&fabric, double_buffer.ranges());
+    let found = double_buffer.cached(&fabric);
     found.unwrap_or_else(|_| panic!("neither line can be read")).map_or(0, number_of)
 }

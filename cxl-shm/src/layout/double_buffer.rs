@@ -4,15 +4,14 @@
 //! One line would not be enough: a host that dies while it writes a line may leave it torn for
 //! good. Its earlier promise would be forgotten, which consensus must not allow. Here a torn line
 //! counts as a write that never happened, and the reader takes the other line. So a double-buffered
-//! record (the code calls it a *twin*) is a register with one writing host, like a word, only
-//! wider.
+//! record is a register with one writing host, like a word, only wider.
 
 use super::death_records::{BallotRecord, RecoveryRecord};
 use crate::fabric::{Fabric, LineError, OwnedArea, OwnedLine, PeerArea, PeerLine, Record};
-use crate::layout::TWIN_LINES;
+use crate::layout::DOUBLE_BUFFER_LINES;
 use crate::units::{LineRange, NodeId};
 
-/// A record that says which write of its twin it is.
+/// A record that holds the number of its write.
 pub(crate) trait Numbered: Record {
     fn sequence(&self) -> u32;
     fn with_sequence(self, sequence: u32) -> Self;
@@ -43,13 +42,13 @@ impl Numbered for RecoveryRecord {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unreadable;
 
-/// A twin that this host writes.
-pub(crate) struct OwnedTwin<T>([OwnedLine<T>; 2]);
+/// A double-buffered record that this host writes.
+pub(crate) struct OwnedDoubleBuffer<T>([OwnedLine<T>; 2]);
 
-impl<T: Numbered> OwnedTwin<T> {
-    /// The twin about `node` in `area`, which has two lines per node.
+impl<T: Numbered> OwnedDoubleBuffer<T> {
+    /// The record about `node` in `area`, which has two lines per node.
     pub(crate) fn of(area: OwnedArea, node: NodeId) -> Self {
-        let line = |i| area.line(u64::from(node.0) * TWIN_LINES + i);
+        let line = |i| area.line(u64::from(node.0) * DOUBLE_BUFFER_LINES + i);
         Self([0, 1].map(|i| line(i).expect("the area has two lines per node")))
     }
 
@@ -71,7 +70,8 @@ impl<T: Numbered> OwnedTwin<T> {
         }
     }
 
-    /// Publishes `value`. After return every host that reads the twin fresh sees it.
+    /// Publishes `value`. After return every host that reads the double-buffered record fresh sees
+    /// it.
     #[track_caller]
     pub(crate) fn publish(&self, fabric: &impl Fabric, value: T) {
         let [first, second] = self.0.map(|line| line.own(fabric).map_or(0, |own| own.sequence()));
@@ -81,17 +81,17 @@ impl<T: Numbered> OwnedTwin<T> {
     }
 }
 
-/// A twin that some host writes.
-pub(crate) struct PeerTwin<T>([PeerLine<T>; 2]);
+/// A double-buffered record that some host writes.
+pub(crate) struct PeerDoubleBuffer<T>([PeerLine<T>; 2]);
 
-impl<T: Numbered> PeerTwin<T> {
-    /// The twin about `node` in `area`, which has two lines per node.
+impl<T: Numbered> PeerDoubleBuffer<T> {
+    /// The record about `node` in `area`, which has two lines per node.
     pub(crate) fn of(area: PeerArea, node: NodeId) -> Self {
-        let line = |i| area.line(u64::from(node.0) * TWIN_LINES + i);
+        let line = |i| area.line(u64::from(node.0) * DOUBLE_BUFFER_LINES + i);
         Self([0, 1].map(|i| line(i).expect("the area has two lines per node")))
     }
 
-    /// Its lines, to refresh several twins with one fence.
+    /// Its lines, to refresh several double-buffered records with one fence.
     pub(crate) fn ranges(&self) -> [LineRange; 2] {
         self.0.map(|line| line.range())
     }
