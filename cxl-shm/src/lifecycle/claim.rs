@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use crate::host::{HostTier, ProcLiveness};
     use crate::layout::{Arrival, LockProtocol, NodeLine, NodeState};
-    use crate::lifecycle::failure_detector::watch_hearts;
+    use crate::lifecycle::failure_detector::watch_heartbeats;
     use crate::lifecycle::join::JoinError;
     use crate::node::Member;
     use crate::units::LockId;
@@ -224,10 +224,10 @@ mod tests {
             let outside = sleeper.look(&layout, &first, Incarnation(0));
             assert_eq!(sleeper.pass(&layout, &first, &outside, Incarnation(1)), Ok(()));
             let still = HandClock::new(100);
-            let hearts = watch_hearts(&layout, &rack.host(1), &still);
-            let seen = hearts.iter().map(|it| (it.node, it.at_door, it.state, it.beats));
+            let heartbeats = watch_heartbeats(&layout, &rack.host(1), &still);
+            let seen = heartbeats.iter().map(|it| (it.node, it.at_door, it.state, it.beats));
             assert_eq!(seen.collect::<Vec<_>>(), [(SLOT, true, None, false)]);
-            assert_eq!(hearts[0].host, "unknown");
+            assert_eq!(heartbeats[0].host, "unknown");
             // While the other one watches its heartbeat it wakes, says that it is in, and beats
             // much later.
             let act = |pause| {

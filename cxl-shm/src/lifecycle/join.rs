@@ -17,8 +17,8 @@ use crate::lock::arbitrated::obey_newest_term;
 use crate::lock::{Competitor, Settling, SharedTier, is_for_programs};
 use crate::mutant::{self, Mutant};
 use crate::node::{
-    Marks, Member, SUSPECT_MS, Seat, Slot, Stillness, beat_heart, is_unreadable, last_named,
-    make_good, recoverers_at_work,
+    Marks, Member, SUSPECT_MS, Seat, Slot, Stillness, is_unreadable, last_named, make_good,
+    recoverers_at_work, send_heartbeat,
 };
 use crate::units::{Incarnation, LockId, NodeId};
 
@@ -233,7 +233,7 @@ fn settle_holders<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, uuid: [u
         _ => Settling::all_heaps(layout, fabric),
     };
     while !settling.step(fabric) {
-        beat_heart(seat, fabric);
+        send_heartbeat(seat, fabric);
     }
 }
 
@@ -355,7 +355,9 @@ fn vacate<F: Fabric, H: HostMemory>(
     let until_ms = clock.now_ms().saturating_add(SUSPECT_MS);
     let mut tries = 0;
     loop {
-        match attempt(seat, fabric, uuid, host, visitor, || heart_beats(seat, fabric, clock))? {
+        match attempt(seat, fabric, uuid, host, visitor, || {
+            heartbeat_advances(seat, fabric, clock)
+        })? {
             Attempt::Passed(passed) => return Ok(passed),
             Attempt::Again => continue,
             Attempt::Refused => {}
@@ -368,14 +370,15 @@ fn vacate<F: Fabric, H: HostMemory>(
     }
 }
 
-/// One attempt to pass the door. `heart_beats` watches the heartbeat of the slot's last inhabitant.
+/// One attempt to pass the door. `heartbeat_advances` watches the heartbeat of the slot's last
+/// inhabitant.
 pub(crate) fn attempt<F: Fabric, H: HostMemory>(
     seat: &Seat<H>,
     fabric: &F,
     uuid: [u64; 2],
     host: &HostIdentity,
     visitor: Visitor,
-    heart_beats: impl Fn() -> bool,
+    heartbeat_advances: impl Fn() -> bool,
 ) -> Result<Attempt, JoinError> {
     let (layout, node) = (seat.layout(), seat.node());
     let slot = Slot::inside(layout, fabric, node);
@@ -393,14 +396,14 @@ pub(crate) fn attempt<F: Fabric, H: HostMemory>(
     } else if died_at_door {
         // JOIN-J4: this host's own life. None of its processes joins beside us; a heartbeat that
         // stands still proves the death on this very machine, as below.
-        if heart_beats() {
+        if heartbeat_advances() {
             return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
         }
     } else if let Some(last) = slot {
         // Of a line that cannot be read the mark still tells the machine.
         let marks = Marks::cached(layout, fabric, node);
         let machine = last.machine.or_else(|| marks.machine_of(last.incarnation));
-        check_gone(seat, fabric, uuid, host, &Slot { machine, ..last }, heart_beats)?;
+        check_gone(seat, fabric, uuid, host, &Slot { machine, ..last }, heartbeat_advances)?;
     }
     if closed || visitor.pass(layout, fabric, &outside, next).is_err() {
         return Ok(Attempt::Refused);
@@ -443,7 +446,7 @@ fn check_gone<F: Fabric, H: HostMemory>(
     uuid: [u64; 2],
     host: &HostIdentity,
     last: &Slot,
-    heart_beats: impl Fn() -> bool,
+    heartbeat_advances: impl Fn() -> bool,
 ) -> Result<(), JoinError> {
     let node = seat.node();
     let same_boot = last.machine.is_some_and(|machine| machine.boot_id == host.boot_id);
@@ -455,7 +458,7 @@ fn check_gone<F: Fabric, H: HostMemory>(
         && seat.tier().life(uuid, node) == Some(last.incarnation);
     // Also of a machine that seems to have booted since: images of one installation have one id,
     // and the other may live.
-    if !ours && heart_beats() {
+    if !ours && heartbeat_advances() {
         return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
     }
     // A heartbeat that has stopped proves a death only on this very machine (a time-out is not a
@@ -496,7 +499,11 @@ fn host_of<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> String {
 
 /// Watches the heartbeat of the slot's last inhabitant, until it has beaten or was watched for
 /// [`SUSPECT_MS`] without a gap (BEAT-G0).
-fn heart_beats<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, clock: &impl Clock) -> bool {
+fn heartbeat_advances<F: Fabric, H: HostMemory>(
+    seat: &Seat<H>,
+    fabric: &F,
+    clock: &impl Clock,
+) -> bool {
     let heartbeat = seat.layout().heartbeat(seat.node());
     let first = heartbeat.fresh(fabric);
     let (mut watching, mut tries) = (Stillness::default(), 0);

@@ -36,7 +36,7 @@ pub use consensus::{
 pub use deaths::{DeathNews, Deaths};
 #[cfg(feature = "verify")]
 pub(crate) use deaths::{Need, need_of};
-pub use failure_detector::{NodeHeart, watch_hearts};
+pub use failure_detector::{NodeHeartbeat, watch_heartbeats};
 pub use fencing::{CommandFence, Fence, FenceOrder, FenceState, NoFence, ProcessFence};
 pub use join::JoinError;
 #[cfg(feature = "verify")]

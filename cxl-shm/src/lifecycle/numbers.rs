@@ -5,7 +5,7 @@
 //! each case. A region that has used one up is formatted anew.
 
 use super::consensus::Ballots;
-use super::failure_detector::NodeHeart;
+use super::failure_detector::NodeHeartbeat;
 use crate::fabric::{Fabric, refresh_all};
 use crate::host::{TERM_MAX, TICKET_END};
 use crate::layout::{Layout, LockProtocol};
@@ -49,19 +49,19 @@ pub struct NumberUse {
 }
 
 impl NumberUse {
-    /// The numbers of which less than a tenth is left, freshly read. Needs no membership. `hearts`
-    /// are those of the nodes that ever joined.
+    /// The numbers of which less than a tenth is left, freshly read. Needs no membership.
+    /// `heartbeats` are those of the nodes that ever joined.
     #[must_use]
     pub fn scarce<F: Fabric>(
         layout: &Layout,
         protocol: LockProtocol,
-        hearts: &[NodeHeart],
+        heartbeats: &[NodeHeartbeat],
         fabric: &F,
     ) -> Vec<Self> {
         let term = newest_claim(layout, fabric).map_or(0, |(_, claim)| claim.term);
         let mut found = vec![Self { number: EndingNumber::Terms, used: term, most: TERM_MAX }];
-        for heart in hearts {
-            let (node, used) = (heart.node, u64::from(heart.incarnation.0));
+        for heartbeat in heartbeats {
+            let (node, used) = (heartbeat.node, u64::from(heartbeat.incarnation.0));
             let number = EndingNumber::Incarnations { node };
             found.push(Self { number, used, most: u64::from(u32::MAX) });
         }

@@ -46,7 +46,7 @@ use crate::intent::set_chunk;
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, Layout, NodeState, RecoveryStep};
 use crate::lock::LockError;
 use crate::mutant::{self, Mutant};
-use crate::node::{Member, Seat, beat_heart, recoveries_of};
+use crate::node::{Member, Seat, recoveries_of, send_heartbeat};
 use crate::units::{ChunkId, Incarnation, NodeId};
 
 /// What a host's word says: which orphan it is the reclaimer of, and by which process.
@@ -152,7 +152,7 @@ pub(crate) fn still_guarded<F: Fabric>(layout: &Layout, fabric: &F, me: NodeId) 
 /// hosts wait for a heartbeat. So this sends the heartbeat meanwhile.
 pub(crate) fn settle<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
     settle_in_parts(seat, fabric, || {
-        beat_heart(seat, fabric);
+        send_heartbeat(seat, fabric);
     });
 }
 
@@ -339,8 +339,8 @@ mod tests {
         reclaimer.fabric().store(left, 5);
         dead.0.set(1);
         std::mem::forget(reclaimer);
-        let heart = || layout.heartbeat(NodeId(0)).fresh(&rack.host(1));
-        let before = heart();
+        let heartbeat = || layout.heartbeat(NodeId(0)).fresh(&rack.host(1));
+        let before = heartbeat();
         if leaves {
             assert_eq!(beside.leave(), LeaveOutcome::NodeLeft);
         } else {
@@ -352,11 +352,11 @@ mod tests {
             assert_eq!(rack.device_word(left), 5, "what the reclaimer stored");
             assert_eq!(layout.reclaimer(NodeId(0)).fresh(&rack.host(1)), 0);
         }
-        heart() - before
+        heartbeat() - before
     }
 
     #[test]
-    fn a_heart_beats_while_what_a_reclaimer_left_is_written_back() {
+    fn heartbeats_go_on_while_what_a_reclaimer_left_is_written_back() {
         let (process, incarnation) = (ProcessSlot(0), Incarnation(1));
         let named = Reclaimer { orphan: ORPHAN, process, incarnation }.word();
         let damaged = 7 << 16;

@@ -1,7 +1,7 @@
 //! What the agent of a host remembers between two beats, and what a process that is not the agent
 //! has seen of it.
 
-use super::heart::RESIGN_BEATS;
+use super::heartbeat::RESIGN_BEATS;
 
 /// What the one elected agent of a host counts. Holds no clock of its own.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -46,7 +46,8 @@ impl Agent {
 }
 
 /// Beats of a process during which the heartbeat of its host stands still before the process takes
-/// the agent's office over: 160 ms at one beat every [`HEARTBEAT_MS`](super::heart::HEARTBEAT_MS).
+/// the agent's office over: 160 ms at one beat every
+/// [`HEARTBEAT_MS`](super::heartbeat::HEARTBEAT_MS).
 pub const STALLED_BEATS: u32 = 16;
 
 /// What a process that is not the agent has seen of the heartbeat of its host.

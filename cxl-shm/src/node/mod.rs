@@ -7,7 +7,7 @@
 mod agent;
 #[cfg(feature = "verify")]
 mod carried;
-mod heart;
+mod heartbeat;
 mod marks;
 mod member;
 mod places;
@@ -18,8 +18,8 @@ mod stillness;
 
 pub(crate) use agent::OfficeWatch;
 pub use agent::STALLED_BEATS;
-pub(crate) use heart::beat_heart;
-pub use heart::{HEARTBEAT_MS, RESIGN_BEATS, SUSPECT_MS};
+pub(crate) use heartbeat::send_heartbeat;
+pub use heartbeat::{HEARTBEAT_MS, RESIGN_BEATS, SUSPECT_MS};
 pub(crate) use marks::{Call, Mark, Marks, name_of};
 pub use member::Member;
 #[doc(hidden)]

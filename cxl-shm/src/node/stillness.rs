@@ -4,7 +4,7 @@
 //!   waited for a device that stalled for all hosts, saw nothing of that time. It starts to watch
 //!   again.
 
-use super::heart::SUSPECT_MS;
+use super::heartbeat::SUSPECT_MS;
 
 /// The longest time between two looks of a watcher that counts as watched. After a longer one the
 /// watcher was probably stopped itself, and whatever it watches may have been stopped with it.

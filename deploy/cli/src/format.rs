@@ -12,7 +12,7 @@ use cxl_shm::layout::{
     Geometry, Layout, LockProtocol, NodeState, Superblock, SuperblockError, format_superblock,
     read_superblock,
 };
-use cxl_shm::lifecycle::{NodeHeart, watch_hearts};
+use cxl_shm::lifecycle::{NodeHeartbeat, watch_heartbeats};
 use cxl_shm::region::{Region, RegionKind, RegionUse};
 use cxl_shm::units::{LineOffset, LineRange, PAGE_BYTES};
 use kv_cache::CacheGeometry;
@@ -259,13 +259,13 @@ pub(crate) fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
 fn may_wake<F: Fabric>(
     layout: &Layout,
     fabric: &F,
-    heart: &NodeHeart,
+    heartbeat: &NodeHeartbeat,
     marked: Option<[u64; 2]>,
 ) -> bool {
-    let line = layout.node_line(heart.node).fresh(fabric).ok();
-    let is_marked = !heart.at_door
+    let line = layout.node_line(heartbeat.node).fresh(fabric).ok();
+    let is_marked = !heartbeat.at_door
         && marked.is_some_and(|boot| line.is_some_and(|line| line.boot_id() == boot));
-    !heart.state.is_some_and(NodeState::is_vacant) && !is_marked
+    !heartbeat.state.is_some_and(NodeState::is_vacant) && !is_marked
 }
 
 /// The boot all of whose processes the exclusive use mark of `region` excludes; `None` when it may
@@ -288,13 +288,13 @@ fn refuse_if_occupied<F: Fabric>(
     match read_superblock(fabric) {
         Ok((superblock, layout)) => {
             // The use mark shows processes of this host only.
-            let hearts = watch_hearts(&layout, fabric, &SystemClock::start());
-            let in_words = |hearts: Vec<&NodeHeart>| {
+            let heartbeats = watch_heartbeats(&layout, fabric, &SystemClock::start());
+            let in_words = |heartbeats: Vec<&NodeHeartbeat>| {
                 let words =
-                    hearts.iter().map(|it| format!("node {} on host \"{}\"", it.node, it.host));
+                    heartbeats.iter().map(|it| format!("node {} on host \"{}\"", it.node, it.host));
                 words.collect::<Vec<_>>().join(", ")
             };
-            let beating: Vec<_> = hearts.iter().filter(|heart| heart.beats).collect();
+            let beating: Vec<_> = heartbeats.iter().filter(|heartbeat| heartbeat.beats).collect();
             if !beating.is_empty() {
                 bail!(
                     "{} is in use by {}: stop what runs there first",
@@ -309,8 +309,10 @@ fn refuse_if_occupied<F: Fabric>(
                     superblock.uuid_text()
                 );
             }
-            let silent: Vec<_> =
-                hearts.iter().filter(|heart| may_wake(&layout, fabric, heart, marked)).collect();
+            let silent: Vec<_> = heartbeats
+                .iter()
+                .filter(|heartbeat| may_wake(&layout, fabric, heartbeat, marked))
+                .collect();
             if overrule != Overrule::SilentHosts && !silent.is_empty() {
                 bail!(
                     "{}: {} did not leave the region and may only be paused; start and stop \

@@ -10,7 +10,7 @@ use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::layout::{ChunkState, Layout, LockProtocol, Superblock, read_superblock};
 use cxl_shm::lifecycle::{
-    EndingNumber, NodeDeath, NodeHeart, NumberUse, membership_epoch, watch_hearts,
+    EndingNumber, NodeDeath, NodeHeartbeat, NumberUse, membership_epoch, watch_heartbeats,
 };
 use cxl_shm::lock::ManagerSeen;
 use cxl_shm::region::Region;
@@ -151,7 +151,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Status> {
     let fabric = region.fabric();
     let first = ManagerSeen::look(layout, fabric);
-    let hearts = watch_hearts(layout, fabric, &SystemClock::start());
+    let heartbeats = watch_heartbeats(layout, fabric, &SystemClock::start());
     let lock_manager = ManagerSeen::look(layout, fabric).map(|seen| LockManagerStatus {
         node: seen.node.0,
         term: seen.term,
@@ -159,7 +159,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         alive: first != Some(seen),
         waiting_for: seen.waiting_for(layout, fabric).map(|node| node.0),
     });
-    let scarce = NumberUse::scarce(layout, superblock.lock_protocol, &hearts, fabric);
+    let scarce = NumberUse::scarce(layout, superblock.lock_protocol, &heartbeats, fabric);
     fabric.refresh(layout.chunk_table());
     let chunk_states: Vec<_> = (0..layout.chunks())
         .map(|chunk| layout.chunk_entry(ChunkId(chunk)).cached(fabric).ok()?.state())
@@ -167,13 +167,13 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
     let count = |wanted: &dyn Fn(&Option<ChunkState>) -> bool| {
         u32::try_from(chunk_states.iter().filter(|state| wanted(state)).count()).unwrap_or(u32::MAX)
     };
-    let nodes = hearts
+    let nodes = heartbeats
         .into_iter()
-        .map(|heart| {
+        .map(|heartbeat| {
             let owned = |state: &Option<ChunkState>| {
-                matches!(state, Some(ChunkState::Owned { owner, .. }) if *owner == heart.node)
+                matches!(state, Some(ChunkState::Owned { owner, .. }) if *owner == heartbeat.node)
             };
-            node_status(&heart, count(&owned), superblock, layout, fabric)
+            node_status(&heartbeat, count(&owned), superblock, layout, fabric)
         })
         .collect::<Result<_>>()?;
     Ok(Status {
@@ -194,23 +194,23 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
 }
 
 fn node_status(
-    heart: &NodeHeart,
+    heartbeat: &NodeHeartbeat,
     chunks: u32,
     superblock: &Superblock,
     layout: &Layout,
     fabric: &MappedFabric,
 ) -> Result<NodeStatus> {
-    let blocks = blocks_of(heart.node, superblock, layout, fabric)?;
-    let death = NodeDeath::of(layout, fabric, heart.node);
+    let blocks = blocks_of(heartbeat.node, superblock, layout, fabric)?;
+    let death = NodeDeath::of(layout, fabric, heartbeat.node);
     // The slot still has the name of the previous host when this host died while it joined.
     let is_named = death.is_none_or(|death| !death.at_door);
-    let host = if is_named { &heart.host } else { UNKNOWN };
+    let host = if is_named { &heartbeat.host } else { UNKNOWN };
     Ok(NodeStatus {
-        node: heart.node.0,
+        node: heartbeat.node.0,
         host: host.to_owned(),
-        state: state_of(heart, death.as_ref()),
-        incarnation: heart.incarnation.0,
-        alive: heart.beats,
+        state: state_of(heartbeat, death.as_ref()),
+        incarnation: heartbeat.incarnation.0,
+        alive: heartbeat.beats,
         death: death.map(|death| DeathStatus {
             recoverer: death.decision.appointment.recoverer.0,
             epoch: death.decision.appointment.epoch,
@@ -228,13 +228,13 @@ fn node_status(
 }
 
 /// The state in a word.
-fn state_of(heart: &NodeHeart, death: Option<&NodeDeath>) -> &'static str {
-    match (heart.state, death) {
+fn state_of(heartbeat: &NodeHeartbeat, death: Option<&NodeDeath>) -> &'static str {
+    match (heartbeat.state, death) {
         (Some(state), _) if state.is_vacant() => state.in_words(),
         (_, Some(death)) if death.is_quarantined() => "quarantined",
         (_, Some(_)) => "recovering",
-        (_, None) if heart.at_door => "joining",
-        (Some(_), None) if !heart.beats => "suspected",
+        (_, None) if heartbeat.at_door => "joining",
+        (Some(_), None) if !heartbeat.beats => "suspected",
         (Some(state), None) => state.in_words(),
         (None, None) => "unreadable",
     }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use cxl_shm::fabric::Fabric;
 use cxl_shm::host::HostIdentity;
 use cxl_shm::layout::{Layout, LockProtocol};
-use cxl_shm::lifecycle::{JoinError, NoFence, watch_hearts};
+use cxl_shm::lifecycle::{JoinError, NoFence, watch_heartbeats};
 use cxl_shm::units::{Incarnation, LineOffset, NodeId};
 
 use super::bed::{OBSERVER, Scripted, beat_all, cluster, crash};
@@ -176,9 +176,12 @@ fn dies_at(mutant: Mutant, seed: u64, step: u64) -> Died {
     let said = host.word(0).map(|word| cluster.rack.device_word(word));
     assert!(said.is_some_and(|said| said != 0), "step {step}: nobody knows whose mark it is");
     let clock = Scripted::with_pauses_of(400, |_| ());
-    let hearts = watch_hearts(&layout, &cluster.rack.host(OBSERVER), &clock);
-    let at_door = hearts.iter().find(|heart| heart.node == SLOT).map(|heart| heart.at_door);
-    assert_eq!(at_door, Some(true), "step {step}: {hearts:?}");
+    let heartbeats = watch_heartbeats(&layout, &cluster.rack.host(OBSERVER), &clock);
+    let at_door = heartbeats
+        .iter()
+        .find(|heartbeat| heartbeat.node == SLOT)
+        .map(|heartbeat| heartbeat.at_door);
+    assert_eq!(at_door, Some(true), "step {step}: {heartbeats:?}");
     Died::AtDoor
 }
 

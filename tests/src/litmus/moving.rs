@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use cxl_shm::fabric::{Fabric, HostMemory, PeerLine};
 use cxl_shm::host::Liveness;
 use cxl_shm::layout::{Layout, LockProtocol, NodeLine, NodeState};
-use cxl_shm::lifecycle::{NodeHeart, watch_hearts};
+use cxl_shm::lifecycle::{NodeHeartbeat, watch_heartbeats};
 use cxl_shm::lock::Manage;
 use cxl_shm::units::{ChunkId, LockId, NodeId};
 
@@ -80,10 +80,16 @@ pub fn a_slot_moves_and_comes_back(mutant: Mutant, seed: u64) {
         let layout = *manager.layout();
         beat_all(&[&manager, &member]);
         let still = Scripted::with_pauses_of(400, |_| cluster.warm());
-        let hearts = watch_hearts(&layout, &looker, &still);
-        assert!(hearts.iter().all(|heart| !heart.beats), "nobody beats: {hearts:?}");
-        let lives_there = |heart: &NodeHeart| heart.host == format!("host-{host}");
-        assert!(hearts.iter().any(lives_there), "whose slot it is was not seen: {hearts:?}");
+        let heartbeats = watch_heartbeats(&layout, &looker, &still);
+        assert!(
+            heartbeats.iter().all(|heartbeat| !heartbeat.beats),
+            "nobody beats: {heartbeats:?}"
+        );
+        let lives_there = |heartbeat: &NodeHeartbeat| heartbeat.host == format!("host-{host}");
+        assert!(
+            heartbeats.iter().any(lives_there),
+            "whose slot it is was not seen: {heartbeats:?}"
+        );
         // One beat of everybody while we watch.
         cluster.warm();
         let clock = Scripted::new(|pause| {
@@ -91,12 +97,16 @@ pub fn a_slot_moves_and_comes_back(mutant: Mutant, seed: u64) {
             cluster.warm();
             beat_all(&[&manager, &member]);
         });
-        let hearts = watch_hearts(&layout, &looker, &clock);
-        let heart = hearts.iter().find(|heart| heart.node == member.node());
-        let heart = heart.unwrap_or_else(|| panic!("the node is not there: {hearts:?}"));
-        assert_eq!((heart.host.as_str(), heart.beats), (format!("host-{host}").as_str(), true));
-        assert_eq!(heart.state, Some(NodeState::Joined));
-        assert_eq!(heart.incarnation, member.incarnation());
+        let heartbeats = watch_heartbeats(&layout, &looker, &clock);
+        let heartbeat = heartbeats.iter().find(|heartbeat| heartbeat.node == member.node());
+        let heartbeat =
+            heartbeat.unwrap_or_else(|| panic!("the node is not there: {heartbeats:?}"));
+        assert_eq!(
+            (heartbeat.host.as_str(), heartbeat.beats),
+            (format!("host-{host}").as_str(), true)
+        );
+        assert_eq!(heartbeat.state, Some(NodeState::Joined));
+        assert_eq!(heartbeat.incarnation, member.incarnation());
 
         // What the layer above keeps in the node's area, eight words to a line.
         let area = member.area();

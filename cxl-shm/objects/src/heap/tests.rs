@@ -483,10 +483,10 @@ fn beats_while_mended(rig: &Rig, chunks: u64) -> u64 {
     assert!(agent.beat());
     // It dies in the heap, where nobody else of its host goes.
     std::mem::forget(dies.lock_host(HostLockName::Objects, &rig.clock));
-    let heart = agent.layout().heartbeat(agent.node());
-    let before = heart.fresh(agent.fabric());
+    let heartbeat = agent.layout().heartbeat(agent.node());
+    let before = heartbeat.fresh(agent.fabric());
     assert_eq!(agent.attend(&rig.clock), Ok(false), "there is nothing to give");
-    let beats = heart.fresh(agent.fabric()) - before;
+    let beats = heartbeat.fresh(agent.fabric()) - before;
     assert_eq!(agent.heap_usage(&rig.clock).unwrap().objects, chunks);
     beats
 }
@@ -519,10 +519,10 @@ fn a_process_that_mends_the_heap_beats_for_a_dead_agent() {
     dies.allocate(&rig.clock, TIMEOUT_MS, dies.object_bytes_max()).unwrap();
     assert!(dies.beat());
     std::mem::forget(dies.lock_host(HostLockName::Objects, &rig.clock));
-    let heart = other.layout().heartbeat(other.node());
-    let before = heart.fresh(other.fabric());
+    let heartbeat = other.layout().heartbeat(other.node());
+    let before = heartbeat.fresh(other.fabric());
     assert_eq!(other.attend(&rig.clock), Ok(false), "there is nothing to give");
-    assert!(heart.fresh(other.fabric()) > before);
+    assert!(heartbeat.fresh(other.fabric()) > before);
 }
 
 #[test]

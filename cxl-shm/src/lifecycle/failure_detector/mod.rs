@@ -1,8 +1,8 @@
 //! Whose heartbeat stands still, by the watcher's own clock (BEAT-G0): a suspicion, never a proof
 //! of death.
 
-mod hearts;
+mod heartbeats;
 mod suspicion;
 
-pub use hearts::{NodeHeart, watch_hearts};
+pub use heartbeats::{NodeHeartbeat, watch_heartbeats};
 pub(crate) use suspicion::Suspicion;

@@ -9,7 +9,7 @@ use crate::host::{Phase, Stamp, TERM_MAX};
 use crate::layout::{Layout, ManagerClaim};
 use crate::mutant::{self, Mutant};
 use crate::node::Seat;
-use crate::node::beat_heart;
+use crate::node::send_heartbeat;
 use crate::units::{LockId, NodeId};
 
 /// Acknowledgements that are looked at with each beat (LOCK-T2b): a few lines.
@@ -18,7 +18,7 @@ const MENDED_LOCKS: u32 = 64;
 /// One heartbeat of the one elected agent of a host, and one look for a newer term: called every
 /// few milliseconds. How often the heartbeat has beaten by now.
 pub(crate) fn tick<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> u64 {
-    let beats = beat_heart(seat, fabric);
+    let beats = send_heartbeat(seat, fabric);
     obey_newest_term(seat, fabric);
     let parts = u64::from(seat.layout().locks().div_ceil(MENDED_LOCKS));
     let first = u32::try_from(beats % parts).unwrap_or(0) * MENDED_LOCKS;

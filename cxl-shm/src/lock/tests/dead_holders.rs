@@ -278,7 +278,7 @@ fn a_waiter_that_gives_up_while_it_settles_leaves_the_rest_to_the_next() {
 }
 
 #[test]
-fn the_heart_beats_while_much_is_settled_and_untouched_chunks_are_left_out() {
+fn heartbeats_go_on_while_much_is_flushed_and_untouched_chunks_are_left_out() {
     let geometry = Geometry { region_bytes: 64 << 20, chunk_bytes: 4 << 20, ..GEOMETRY };
     let bed = Bed::with(LockProtocol::Bakery, geometry);
     let dies = bed.process(0, 3);
@@ -293,10 +293,10 @@ fn the_heart_beats_while_much_is_settled_and_untouched_chunks_are_left_out() {
     }
     std::mem::forget(guard);
     bed.kill(3);
-    let heart = dies.layout().heartbeat(NodeId(0));
-    let before = heart.fresh(&bed.rack.host(1));
+    let heartbeat = dies.layout().heartbeat(NodeId(0));
+    let before = heartbeat.fresh(&bed.rack.host(1));
     bed.clock.others.borrow_mut()[0]();
-    let beats = heart.fresh(&bed.rack.host(1)) - before;
+    let beats = heartbeat.fresh(&bed.rack.host(1)) - before;
     assert!(beats >= 3, "{beats} beats while 12 MiB were settled");
     let dirty = bed.rack.dirty_lines(0);
     assert!(lines.iter().all(|word| !dirty.contains(&word.line())));

@@ -29,7 +29,7 @@ pub(super) struct Guest {
     others: Constant<Vec<usize>>,
     /// A heartbeat may also stand still for long while its host lives. Not where machines have one
     /// id: there such a host is taken for dead.
-    hearts_sleep: bool,
+    heartbeats_pause: bool,
     /// How often it comes at most.
     visits: u32,
     stays: Stays,
@@ -61,9 +61,10 @@ impl Guest {
     fn come(&mut self, world: World) -> Stage {
         self.visits -= 1;
         let lives = || self.others.iter().any(|task| !world.has_died(*task));
-        let heart_beats = || lives() && !(self.hearts_sleep && world.choose(2) == 1);
+        let heartbeat_advances = || lives() && !(self.heartbeats_pause && world.choose(2) == 1);
         let fabric = world.fabric();
-        let come = attempt(&*self.seat, &fabric, UUID, &self.identity, self.visitor, heart_beats);
+        let come =
+            attempt(&*self.seat, &fabric, UUID, &self.identity, self.visitor, heartbeat_advances);
         match come {
             Ok(Attempt::Passed(passed)) => Stage::Passed(passed),
             // It gives up, or comes again.
@@ -184,7 +185,7 @@ fn come_as(
     let layout = *ground.layout();
     let left = NodeLine::new(NodeState::Left, Incarnation(1), [9, 9], [9, 9]);
     layout.node_line(SLOT).claim().publish(&ground.fabric(SLOT), &left);
-    let hearts_sleep = identity(0).machine_id != identity(1).machine_id;
+    let heartbeats_pause = identity(0).machine_id != identity(1).machine_id;
     let guest = |host: u16, process: u32| {
         let identity = identity(u64::from(host));
         // The second task of host 0 comes last.
@@ -194,7 +195,7 @@ fn come_as(
             visitor: Visitor::new(SLOT, &identity, ProcessIdentity::new(process, 1)),
             identity: Constant::new(identity),
             others: Constant::new(others),
-            hearts_sleep,
+            heartbeats_pause,
             // The first comes back after the second, and no more is needed for what a slot that
             // moved leaves in the caches of a host.
             visits: if stays == Stays::ForOneTicket && host == 1 { 1 } else { visits },

@@ -213,8 +213,15 @@ impl Returner {
             Returns::Outside => {
                 self.visits -= 1;
                 // The heartbeat of the dead stands still.
-                let heart_beats = || false;
-                match attempt(&*seat, &fabric, UUID, &self.identity, self.visitor, heart_beats) {
+                let heartbeat_advances = || false;
+                match attempt(
+                    &*seat,
+                    &fabric,
+                    UUID,
+                    &self.identity,
+                    self.visitor,
+                    heartbeat_advances,
+                ) {
                     Ok(Attempt::Passed(passed)) => Returns::Passed(passed),
                     Ok(Attempt::Again | Attempt::Refused) | Err(_) => Returns::Outside,
                 }

@@ -53,13 +53,13 @@ fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathN
         assert!(news.iter().all(|(node, _)| *node != VICTIM), "{news:?}");
     }
     assert_eq!(appointed(death()), NodeId(0));
-    let heart = || agent.layout().heartbeat(NodeId(0)).fresh(second.fabric());
-    let before = heart();
+    let heartbeat = || agent.layout().heartbeat(NodeId(0)).fresh(second.fabric());
+    let before = heartbeat();
     for _ in 0..=RESIGN_BEATS + 64 {
         agent.beat();
         second.beat();
     }
-    let between = heart() - before - (RESIGN_BEATS + 64 + 1);
+    let between = heartbeat() - before - (RESIGN_BEATS + 64 + 1);
     assert!(death().step.is_some_and(RecoveryStep::has_resigned), "{:?}", death().step);
     // Where it had begun, the lines that it may have written pass on with it.
     let stays = death().step == Some(RecoveryStep::ResignedUnfenced);

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use super::*;
 use crate::layout::Layout;
-use crate::lifecycle::failure_detector::{NodeHeart, watch_hearts};
+use crate::lifecycle::failure_detector::{NodeHeartbeat, watch_heartbeats};
 use crate::node::{LOOK_GAP_MAX_MS, SUSPECT_MS};
 
 const DECLARE_MS: u64 = 3000;
@@ -66,7 +66,7 @@ fn a_proposal_is_dropped_when_its_watcher_was_stopped() {
 struct Stopped<'b> {
     now_ms: Cell<u64>,
     pauses: Cell<u32>,
-    heart: &'b Process,
+    heartbeat: &'b Process,
 }
 
 impl Clock for Stopped<'_> {
@@ -79,19 +79,19 @@ impl Clock for Stopped<'_> {
         let pause_ms = if pauses == 3 { 10_000 } else { 10 };
         self.now_ms.set(self.now_ms.get() + pause_ms);
         if pauses == 8 {
-            self.heart.beat();
+            self.heartbeat.beat();
         }
     }
 }
 
 #[test]
-fn who_watches_hearts_is_not_misled_by_a_stop_of_its_own() {
+fn a_watcher_of_heartbeats_is_not_misled_by_a_stop_of_its_own() {
     let bed = Bed::of_three(1);
     let living = bed.join(2, 9);
-    let clock = || Stopped { now_ms: Cell::new(0), pauses: Cell::new(0), heart: &living };
+    let clock = || Stopped { now_ms: Cell::new(0), pauses: Cell::new(0), heartbeat: &living };
     let layout = Layout::new(bed.geometry).unwrap();
-    let hearts = watch_hearts(&layout, &bed.rack.host(1), &clock());
-    assert!(matches!(&hearts[..], [NodeHeart { beats: true, .. }]), "{hearts:?}");
+    let heartbeats = watch_heartbeats(&layout, &bed.rack.host(1), &clock());
+    assert!(matches!(&heartbeats[..], [NodeHeartbeat { beats: true, .. }]), "{heartbeats:?}");
     // Another image of its machine comes for its slot.
     let identity = HostIdentity { boot_id: [99, 0], ..HostIdentity::simulated(2) };
     let memory = bed.rack.host_memory(1, HostTier::words_of(&bed.geometry));

@@ -15,7 +15,7 @@ pub const HEARTBEAT_MS: u64 = 10;
 
 /// The heartbeat of this host advances by one; how often it has by now. Only of the agent, of one
 /// that was deposed and does not know it yet (BEAT-G2), and of a process that is alone on its host.
-pub(crate) fn beat_heart<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> u64 {
+pub(crate) fn send_heartbeat<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> u64 {
     let heartbeat = seat.heartbeat();
     // From the published word, not from our own count: another process may have been agent.
     let beats = heartbeat.own(fabric).wrapping_add(1);

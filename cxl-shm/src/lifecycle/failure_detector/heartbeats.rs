@@ -10,7 +10,7 @@ use crate::units::{Incarnation, NodeId};
 
 /// A node slot that was ever joined, or that a host has come for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NodeHeart {
+pub struct NodeHeartbeat {
     /// The node.
     pub node: NodeId,
     /// What it says of itself; `None` when its line cannot be read, or says nothing of its present
@@ -29,13 +29,17 @@ pub struct NodeHeart {
 
 /// Watches the heartbeats of all nodes that take part, until each has beaten or was watched for
 /// [`SUSPECT_MS`] without a gap (BEAT-G0). Writes nothing, and needs no membership.
-pub fn watch_hearts<F: Fabric>(layout: &Layout, fabric: &F, clock: &impl Clock) -> Vec<NodeHeart> {
+pub fn watch_heartbeats<F: Fabric>(
+    layout: &Layout,
+    fabric: &F,
+    clock: &impl Clock,
+) -> Vec<NodeHeartbeat> {
     let slots = Slot::all(layout, fabric);
-    let heart = |slot: &Slot| {
+    let heartbeat = |slot: &Slot| {
         // A host at the door has not published its name: the line has the name of the host before
         // it.
         let host = layout.host_name(slot.node).fresh(fabric).ok().filter(|_| !slot.at_door);
-        NodeHeart {
+        NodeHeartbeat {
             node: slot.node,
             state: slot.line.and_then(|line| line.state()),
             incarnation: slot.incarnation,
@@ -44,19 +48,21 @@ pub fn watch_hearts<F: Fabric>(layout: &Layout, fabric: &F, clock: &impl Clock) 
             beats: false,
         }
     };
-    let mut watched: Vec<_> =
-        slots.iter().map(|slot| (heart(slot), layout.heartbeat(slot.node).fresh(fabric))).collect();
+    let mut watched: Vec<_> = slots
+        .iter()
+        .map(|slot| (heartbeat(slot), layout.heartbeat(slot.node).fresh(fabric)))
+        .collect();
     let (mut watching, mut tries) = (Stillness::default(), 0);
     loop {
         let mut all = true;
-        for (heart, first) in &mut watched {
-            if !heart.state.is_some_and(NodeState::is_vacant) && !heart.beats {
-                heart.beats = layout.heartbeat(heart.node).fresh(fabric) != *first;
-                all &= heart.beats;
+        for (heartbeat, first) in &mut watched {
+            if !heartbeat.state.is_some_and(NodeState::is_vacant) && !heartbeat.beats {
+                heartbeat.beats = layout.heartbeat(heartbeat.node).fresh(fabric) != *first;
+                all &= heartbeat.beats;
             }
         }
         if all || watching.look((), clock.now_ms()) >= SUSPECT_MS {
-            return watched.into_iter().map(|(heart, _)| heart).collect();
+            return watched.into_iter().map(|(heartbeat, _)| heartbeat).collect();
         }
         clock.pause(tries);
         tries += 1;
