@@ -9,7 +9,7 @@ use cxl_shm::node::Member;
 
 use crate::format::{Areas, CacheGeometry, GeometryError};
 use crate::process::{Cache, ProcessState};
-use crate::reclaim::{BeingEmptied, reclaim_dead_processes, settle_orphan};
+use crate::reclaim::{ReclaimInProgress, reclaim_dead_processes, settle_orphan};
 
 /// Why a member cannot use the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum AttachError {
     Geometry(#[from] GeometryError),
     /// Another host is at what this node published in an earlier life.
     #[error(transparent)]
-    BeingEmptied(#[from] BeingEmptied),
+    ReclaimInProgress(#[from] ReclaimInProgress),
     /// The host tier is too small, or another version's.
     #[error(
         "the host tier has {words} words for the cache, which needs {needed_words}, or another \
@@ -68,7 +68,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
             let needed_words = cache.geometry().host_words(cache.areas().layout());
             return Err(AttachError::HostTier { words, needed_words });
         }
-        cache.heap().come_home(clock)?;
+        cache.heap().await_reclaimer(clock)?;
         // HOST-N1: from here on holds, descriptors and a chunk that is given back name our place.
         member.name_place();
         // Another cache of this member, which is gone.

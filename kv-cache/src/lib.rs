@@ -68,7 +68,7 @@ pub use model::{Attention, Dtype, KvGeometry, KvGeometryError, Part, UnknownDtyp
 pub use process::{AttachedCache, Cache, HeapUse, Metrics, ProcessState};
 pub use publish::{BlockSpec, CommitError, ReadyBlock, Refusal, Reservation, WritingBlock};
 pub use read::{MatchedBlock, PrefixMatch, Ticket, Wanted};
-pub use reclaim::{BeingEmptied, reclaim_dead_processes};
+pub use reclaim::{ReclaimInProgress, reclaim_dead_processes};
 pub use replica::Miss;
 pub use upkeep::{Upkeep, WatermarkError, Watermarks};
 

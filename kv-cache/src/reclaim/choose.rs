@@ -45,7 +45,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
                     return true;
                 }
                 Emptied::NoLock => return false,
-                Emptied::CameBack => {}
+                Emptied::Rejoined => {}
                 Emptied::Held => {
                     let again_at_ms = clock.now_ms().saturating_add(AGAIN_MS);
                     let orphans = &self.process_state().orphans;

@@ -18,9 +18,9 @@
 //! the next life, comes.
 
 mod choose;
-mod homecoming;
 mod orphan;
 mod processes;
+mod rejoin;
 mod take;
 mod unfinished;
 
@@ -30,5 +30,5 @@ pub(crate) use choose::AGAIN_MS;
 pub(crate) use orphan::Orphan;
 pub(crate) use take::settle_orphan;
 
-pub use homecoming::BeingEmptied;
 pub use processes::reclaim_dead_processes;
+pub use rejoin::ReclaimInProgress;

@@ -29,7 +29,7 @@ pub(super) enum Emptied {
     /// are not the orphan's any more.
     Held,
     /// The orphan has a new life.
-    CameBack,
+    Rejoined,
     /// The lock of the chunk table was not acquired.
     NoLock,
 }
@@ -74,7 +74,7 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Orphan<'c, 'm, F, H, L> {
         for (chunk, _) in chunks.into_iter().take(CHUNKS_LOOKED_AT_MAX) {
             // ORPHAN-W2: there may be millions to look at.
             if !self.is_ours() {
-                return Emptied::CameBack;
+                return Emptied::Rejoined;
             }
             let inside = self.blocks().filter(|(other, _)| *other == chunk);
             let blocks: Vec<Descriptor> = inside.map(|(_, block)| block).collect();
@@ -91,14 +91,14 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Orphan<'c, 'm, F, H, L> {
                 };
                 match wait.ask(clock, lock, |error| Some(*error)) {
                     Ok(true) => {}
-                    Ok(false) => return Emptied::CameBack,
+                    Ok(false) => return Emptied::Rejoined,
                     Err(_) => return Emptied::NoLock,
                 }
             }
             for batch in blocks.chunks(BATCH) {
                 // ORPHAN-W2.
                 if !self.is_ours() {
-                    return Emptied::CameBack;
+                    return Emptied::Rejoined;
                 }
                 if !self.evict(batch, clock) {
                     return Emptied::Held;

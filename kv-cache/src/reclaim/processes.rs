@@ -40,7 +40,7 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
             // host is still reclaiming. In both cases no process of this life has used them. This
             // waits for no other host. It does wait for processes of this host that have the locks
             // of its orphan or its heap, so a lock manager calls it on a thread of its own.
-            if heap.claim_format(clock) && heap.is_home(clock).is_ok() {
+            if heap.claim_format(clock) && heap.check_reclaimer(clock).is_ok() {
                 heap.locked(clock, |heap, _| {
                     let (freed, _) = heap.reap();
                     (freed, heap.settle_closing())

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use cxl_shm::verify::simulated::Site;
 
-use super::orphan::reclaimers_and_homecomings;
+use super::orphan::reclaimers_and_rejoins;
 use super::pressure::{held_and_evicted, nobody_looks_at_what_was};
 use super::recovery::death_under_the_lock;
 use super::shares::shares_as_nodes_come_and_go;
@@ -24,7 +24,7 @@ const SCENARIOS: [fn(SimulatedRack); 12] = [
     death_under_the_lock,
     nobody_looks_at_what_was,
     held_and_evicted,
-    reclaimers_and_homecomings,
+    reclaimers_and_rejoins,
     scanned_while_it_is_written,
     fetched_while_it_is_written,
     shares_as_nodes_come_and_go,

@@ -92,7 +92,7 @@ impl Clock for Waiting<'_, '_> {
 
 /// All that becomes of an orphan, step by step, with caches that hold everything as it was before;
 /// also run with flushes and fences removed.
-pub(super) fn reclaimers_and_homecomings(rack: SimulatedRack) {
+pub(super) fn reclaimers_and_rejoins(rack: SimulatedRack) {
     let rig = Rig::on(rack, 3, 32, 16);
     let wall = rig.rack.clock(0);
     let (first, second, third) = (rig.join(0), rig.join(1), rig.join(2));
@@ -232,7 +232,7 @@ pub(super) fn reclaimers_and_homecomings(rack: SimulatedRack) {
 
 #[test]
 fn an_orphan_has_one_reclaimer_at_a_time_and_then_itself() {
-    reclaimers_and_homecomings(SimulatedRack::sticky(3, REGION_BYTES));
+    reclaimers_and_rejoins(SimulatedRack::sticky(3, REGION_BYTES));
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_next_life_says_who_is_in_its_way_until_that_is_fenced() {
     let c = Cache::attach(&third, &clock).unwrap();
     let error = Cache::attach(&again, &clock).unwrap_err();
     assert!(
-        matches!(error, AttachError::BeingEmptied(it) if it.reclaimer == first.node()),
+        matches!(error, AttachError::ReclaimInProgress(it) if it.reclaimer == first.node()),
         "{error}"
     );
     assert_eq!(crate::reclaim_dead_processes(&again, &clock), 0);

@@ -21,7 +21,7 @@ const WAIT_MS: u64 = 10_000;
      stop: its host is paused, or dead and not fenced yet (`rackline status`); start again when \
      that host continues or is recovered"
 )]
-pub struct BeingEmptied {
+pub struct ReclaimInProgress {
     /// The reclaiming node.
     pub reclaimer: NodeId,
 }
@@ -30,11 +30,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Heap<'_, F, H, L> {
     /// Waits until no other node writes the blocks that this node published in earlier lives,
     /// unless a process of this life has taken them over already. This host's caches do not hold
     /// what was written since the node joined: the first sweep refreshes those lines (MEM-M8).
-    pub(crate) fn come_home(&self, clock: &impl Clock) -> Result<(), BeingEmptied> {
+    pub(crate) fn await_reclaimer(&self, clock: &impl Clock) -> Result<(), ReclaimInProgress> {
         let until_ms = clock.now_ms().saturating_add(WAIT_MS);
         let mut tries = 0;
         loop {
-            match self.is_home(clock) {
+            match self.check_reclaimer(clock) {
                 Err(_) if clock.now_ms() < until_ms => clock.pause(tries),
                 outcome => return outcome,
             }
@@ -42,11 +42,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Heap<'_, F, H, L> {
         }
     }
 
-    /// One look whether it is so.
-    pub(crate) fn is_home(&self, clock: &impl Clock) -> Result<(), BeingEmptied> {
+    /// Looks once whether another node still writes them.
+    pub(crate) fn check_reclaimer(&self, clock: &impl Clock) -> Result<(), ReclaimInProgress> {
         if self.is_built(clock) {
             return Ok(());
         }
-        self.member().still_guarded().map_or(Ok(()), |reclaimer| Err(BeingEmptied { reclaimer }))
+        self.member()
+            .still_guarded()
+            .map_or(Ok(()), |reclaimer| Err(ReclaimInProgress { reclaimer }))
     }
 }
