@@ -7,14 +7,14 @@
 //! blocks do not need it. Without a lock manager no chunk is allocated, and a publish that needs a
 //! chunk evicts instead.
 
-mod duty;
 mod fence;
 mod log;
 mod options;
+mod role;
 mod run;
 
-pub use duty::{Duty, DutyChange, DutyError, Patience, Stepped};
 pub use fence::FenceError;
 pub use log::Log;
 pub use options::{FenceKind, Options};
+pub use role::{ManagerRole, RoleChange, RoleError, StepOutcome, Timeouts};
 pub use run::{RunError, run};

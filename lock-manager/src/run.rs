@@ -12,9 +12,9 @@ use cxl_shm_objects::ObjectChunks;
 
 use kv_cache::reclaim_dead_processes;
 
-use crate::duty::{Duty, DutyChange, DutyError, Patience};
 use crate::fence::{self, FenceError, fence_of};
 use crate::options::Options;
+use crate::role::{ManagerRole, RoleChange, RoleError, Timeouts};
 
 /// How often it looks whether processes of its host have died.
 const RECLAIM_MS: u64 = 500;
@@ -32,7 +32,7 @@ pub enum RunError {
     Manage(#[from] ManageError),
     /// It cannot manage any more.
     #[error(transparent)]
-    Duty(#[from] DutyError),
+    Role(#[from] RoleError),
     /// Hosts cannot be fenced as the options say.
     #[error(transparent)]
     Fence(#[from] FenceError),
@@ -63,7 +63,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let clock = SystemClock::start();
     let Options { takeover_ms, declare_ms, .. } = *options;
     let mut fence = fence_of(options, &attachment)?;
-    let mut duty = Duty::new(attachment.member(), &clock, Patience { takeover_ms, declare_ms })?;
+    let mut role =
+        ManagerRole::new(attachment.member(), &clock, Timeouts { takeover_ms, declare_ms })?;
     let reclaimer = Reclaimer::start(&attachment)?;
     let mut tries = 0;
     let outcome = loop {
@@ -71,21 +72,21 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             tracing::info!(region, "stops");
             break Ok(());
         }
-        let stepped = match duty.step(clock.now_ms(), &mut fence) {
-            Ok(stepped) => stepped,
+        let outcome = match role.step(clock.now_ms(), &mut fence) {
+            Ok(outcome) => outcome,
             Err(error) => break Err(error.into()),
         };
-        if let Some(change) = stepped.change {
+        if let Some(change) = outcome.change {
             tell(&region, change);
         }
-        for (node, news) in &stepped.deaths {
+        for (node, news) in &outcome.deaths {
             tell_death(&region, *node, news);
         }
-        tries = if stepped.busy { 0 } else { tries + 1 };
+        tries = if outcome.busy { 0 } else { tries + 1 };
         clock.pause(tries);
     };
     // Others are to take over at once, whatever the thread is at.
-    drop(duty);
+    drop(role);
     reclaimer.end(&attachment);
     outcome
 }
@@ -131,16 +132,16 @@ impl Reclaimer {
     }
 }
 
-fn tell(region: &str, change: DutyChange) {
+fn tell(region: &str, change: RoleChange) {
     match change {
-        DutyChange::StandingBy { node, term } => {
+        RoleChange::StandingBy { node, term } => {
             tracing::info!(region, %node, term, "stands by: another lock manager serves");
         }
-        DutyChange::Collecting { term, waiting_for } => {
+        RoleChange::Collecting { term, waiting_for } => {
             tracing::info!(region, term, %waiting_for, "claimed a term, waits for its acknowledgement");
         }
-        DutyChange::Serving { term } => tracing::info!(region, term, "serves"),
-        DutyChange::Deposed { by_term } => {
+        RoleChange::Serving { term } => tracing::info!(region, term, "serves"),
+        RoleChange::Deposed { by_term } => {
             tracing::warn!(region, by_term, "was deposed, stands by");
         }
     }

@@ -14,7 +14,7 @@ use cxl_shm::units::{LINE_BYTES, LineRange, LockId, PAGE_BYTES, WORD_BYTES, Word
 use cxl_shm::verify::simulated::{DmaCache, Faults, Random, Schedule, Settings};
 use cxl_shm_objects::RootKind;
 use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Model};
-use lock_manager::{Duty, Patience};
+use lock_manager::{ManagerRole, Timeouts};
 use rackline::dma::SimulatedDma;
 use rackline::session::SessionCore;
 use rackline::{NewBlock, SessionOptions};
@@ -133,12 +133,12 @@ fn scribble(cluster: &Cluster, geometry: Geometry, seed: u64) {
 fn manage(cluster: &Cluster, host: usize) {
     let Ok(member) = cluster.try_join(host, "manager") else { return };
     let clock = cluster.clock(host);
-    let patience = Patience { takeover_ms: 500, declare_ms: 2000 };
-    let Ok(mut duty) = Duty::new(&member, &clock, patience) else { return };
+    let timeouts = Timeouts { takeover_ms: 500, declare_ms: 2000 };
+    let Ok(mut role) = ManagerRole::new(&member, &clock, timeouts) else { return };
     let mut tries = 0;
     loop {
         member.beat();
-        if duty.step(clock.now_ms(), &mut NoFence).is_err() {
+        if role.step(clock.now_ms(), &mut NoFence).is_err() {
             return;
         }
         tries += 1;

@@ -14,16 +14,16 @@ use cxl_shm::verify::simulated::{SimulatedClock, SimulatedHost, SimulatedHostMem
 
 use crate::rack::{Processes, RackMember};
 
-/// What a worker of a run puts up with while it waits.
+/// What a worker of a run accepts while it waits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct WaitLimits {
     /// For how long a lock may be free although the worker waits for it, on the worker's own clock.
     pub(crate) free_ms: u64,
     /// Whether the lock manager may be silent: in a run in which it pauses, or dies.
     pub(crate) silence: bool,
 }
 
-impl Patience {
+impl WaitLimits {
     /// In a run without faults: about ten times what any worker was seen to wait.
     pub(crate) const SHORT: Self = Self { free_ms: 300, silence: false };
     /// In a run with pauses of some seconds, of any process, one after the other.
@@ -37,7 +37,7 @@ pub(crate) fn is_silence(error: &LockError) -> bool {
 
 /// One lock, as the workers of a run see it from outside.
 #[derive(Debug, Default)]
-struct Door {
+struct LockSeen {
     inside: Option<String>,
     /// How often somebody came in or went out.
     turns: u64,
@@ -46,26 +46,26 @@ struct Door {
 /// The locks of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
-    doors: Arc<Mutex<BTreeMap<LockId, Door>>>,
-    patience: Patience,
+    locks: Arc<Mutex<BTreeMap<LockId, LockSeen>>>,
+    limits: WaitLimits,
 }
 
 type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, Processes>;
 
 impl Gate {
-    pub(crate) fn new(patience: Patience) -> Self {
-        Self { doors: Arc::default(), patience }
+    pub(crate) fn new(limits: WaitLimits) -> Self {
+        Self { locks: Arc::default(), limits }
     }
 
-    fn doors(&self) -> MutexGuard<'_, BTreeMap<LockId, Door>> {
-        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locks(&self) -> MutexGuard<'_, BTreeMap<LockId, LockSeen>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes `lock` for the worker `name`, however long others hold it.
     ///
     /// # Panics
     /// When another worker is inside, when the lock is refused, and when it stays free for longer
-    /// than the worker has patience for.
+    /// than the worker accepts.
     pub(crate) fn enter<'m>(
         &self,
         member: &'m RackMember,
@@ -79,17 +79,17 @@ impl Gate {
         loop {
             match pending.poll() {
                 Ok(Some(guard)) => {
-                    let mut doors = self.doors();
-                    let door = doors.entry(lock).or_default();
-                    let found = door.inside.replace(name.to_owned());
+                    let mut locks = self.locks();
+                    let seen = locks.entry(lock).or_default();
+                    let found = seen.inside.replace(name.to_owned());
                     assert_eq!(found, None, "{name} is inside lock {lock} together with another");
-                    door.turns += 1;
+                    seen.turns += 1;
                     return guard;
                 }
                 Ok(None) => {}
                 // The same request continues: the manager's next life has to find it.
                 Err(error) => {
-                    let expected = self.patience.silence && is_silence(&error);
+                    let expected = self.limits.silence && is_silence(&error);
                     assert!(expected, "{name} is refused lock {lock}: {error}");
                 }
             }
@@ -99,7 +99,7 @@ impl Gate {
                 (None, _) => None,
                 (Some(turns), Some((then, since_ms))) if turns == then => {
                     let free_ms = now_ms - since_ms;
-                    let lost = free_ms > self.patience.free_ms;
+                    let lost = free_ms > self.limits.free_ms;
                     assert!(!lost, "{name} waits for lock {lock}, which is free for {free_ms} ms");
                     Some((then, since_ms))
                 }
@@ -115,16 +115,16 @@ impl Gate {
     /// # Panics
     /// When another is inside.
     pub(crate) fn leave(&self, lock: LockId, name: &str) {
-        let mut doors = self.doors();
-        let door = doors.entry(lock).or_default();
-        door.turns += 1;
-        let inside = door.inside.take();
+        let mut locks = self.locks();
+        let seen = locks.entry(lock).or_default();
+        seen.turns += 1;
+        let inside = seen.inside.take();
         assert_eq!(inside.as_deref(), Some(name), "two workers inside lock {lock}");
     }
 
     fn turns_if_free(&self, lock: LockId) -> Option<u64> {
-        let mut doors = self.doors();
-        let door = doors.entry(lock).or_default();
-        door.inside.is_none().then_some(door.turns)
+        let mut locks = self.locks();
+        let seen = locks.entry(lock).or_default();
+        seen.inside.is_none().then_some(seen.turns)
     }
 }

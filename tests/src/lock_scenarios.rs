@@ -12,7 +12,7 @@ use cxl_shm::units::{ChunkId, Extent, LineRange, LockId, WordOffset};
 use cxl_shm::verify::simulated::{Faults, Schedule, Settings, SimulatedClock, SimulatedHost};
 use cxl_shm::verify::{Mutant as Broken, is_mutant};
 
-use crate::lock_gate::{Gate, Patience, is_silence};
+use crate::lock_gate::{Gate, WaitLimits, is_silence};
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run, wait_ms};
 
 pub(crate) const LOCK: LockId = LockId(9);
@@ -160,7 +160,7 @@ pub(crate) fn with_manager(schedule: Schedule, cluster: &Cluster, host: usize) -
 pub fn count_together(mutant: Mutant, seed: u64) {
     let hosts = mutant.hosts(seed, 2..=4);
     let cluster = format(settings(hosts, seed), geometry(nodes(hosts)), seed, mutant);
-    let gate = Gate::new(Patience::LONG);
+    let gate = Gate::new(WaitLimits::LONG);
     let rounds = mutant.rounds(3);
     let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(400_000));
     schedule = with_agents(with_manager(schedule, &cluster, 0), &cluster, hosts);
@@ -191,7 +191,7 @@ type Progress = Arc<Mutex<[u64; 2]>>;
 pub fn free_locks_are_granted(mutant: Mutant, seed: u64) {
     let hosts = mutant.hosts(seed, 2..=3);
     let cluster = format(settings(hosts, seed), geometry(nodes(hosts)), seed, mutant);
-    let gate = Gate::new(Patience::SHORT);
+    let gate = Gate::new(WaitLimits::SHORT);
     let rounds = mutant.rounds(12);
     let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(800_000));
     schedule = schedule.faults(Faults::NONE);
@@ -251,7 +251,7 @@ fn count_in_step(
 pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
     let hosts = mutant.hosts(seed, 3..=3);
     let cluster = format(settings(hosts, seed), geometry(nodes(hosts)), seed, mutant);
-    let gate = Gate::new(Patience::LONG);
+    let gate = Gate::new(WaitLimits::LONG);
     let rounds = mutant.rounds(4);
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));
@@ -281,7 +281,7 @@ pub fn count_through_takeovers(mutant: Mutant, seed: u64) {
 /// When it takes over.
 pub fn standby_stands_by(mutant: Mutant, seed: u64) {
     let cluster = format(settings(2, seed), geometry(2), seed, mutant);
-    let gate = Gate::new(Patience::SHORT);
+    let gate = Gate::new(WaitLimits::SHORT);
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(1_000_000));
     schedule = schedule.faults(Faults::NONE);

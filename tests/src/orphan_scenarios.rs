@@ -10,7 +10,7 @@ use cxl_shm::node::SUSPECT_MS;
 use cxl_shm::verify::simulated::{Crash, Faults, Schedule};
 use kv_cache::Watermarks;
 use kv_cache::{Cache, reclaim_dead_processes};
-use lock_manager::{Duty, DutyError, Patience};
+use lock_manager::{ManagerRole, RoleError, Timeouts};
 use rackline::dma::SimulatedDma;
 use rackline::session::SessionCore;
 
@@ -40,15 +40,15 @@ impl Fence for PowerOff {
 fn manage(cluster: &Cluster, host: usize, name: &str) {
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);
-    let patience = Patience { takeover_ms: 300, declare_ms: SUSPECT_MS };
-    let duty = Duty::new(&member, &clock, patience);
-    let mut duty = duty.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let timeouts = Timeouts { takeover_ms: 300, declare_ms: SUSPECT_MS };
+    let role = ManagerRole::new(&member, &clock, timeouts);
+    let mut role = role.unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut fence = PowerOff(cluster.clone());
     let mut tries = 0;
     loop {
-        match duty.step(clock.now_ms(), &mut fence) {
-            Ok(stepped) => tries = if stepped.busy { 0 } else { tries + 1 },
-            Err(DutyError::MembershipLost(_)) => return,
+        match role.step(clock.now_ms(), &mut fence) {
+            Ok(outcome) => tries = if outcome.busy { 0 } else { tries + 1 },
+            Err(RoleError::MembershipLost(_)) => return,
             Err(error) => panic!("{name}: {error}"),
         }
         pause_idle(&clock, tries);

@@ -20,7 +20,7 @@ use cxl_shm::verify::simulated::{
     DeviceImage, Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
     SimulatedRack, Site,
 };
-use lock_manager::{Duty, Patience};
+use lock_manager::{ManagerRole, Timeouts};
 
 /// A member of a simulated rack.
 pub type RackMember = Member<SimulatedHost, SimulatedHostMemory, Processes>;
@@ -362,14 +362,14 @@ impl Cluster {
         let member = self.join(host, name);
         let clock = self.clock(host);
         // Nobody is declared dead, however long he pauses.
-        let patience = Patience { takeover_ms: 500, declare_ms: u64::MAX };
-        let duty = Duty::new(&member, &clock, patience);
-        let mut duty = duty.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let timeouts = Timeouts { takeover_ms: 500, declare_ms: u64::MAX };
+        let role = ManagerRole::new(&member, &clock, timeouts);
+        let mut role = role.unwrap_or_else(|error| panic!("{name}: {error}"));
         let mut tries = 0;
         loop {
-            let stepped = duty.step(clock.now_ms(), &mut NoFence);
-            let stepped = stepped.unwrap_or_else(|error| panic!("{name}: {error}"));
-            tries = if stepped.busy { 0 } else { tries + 1 };
+            let outcome = role.step(clock.now_ms(), &mut NoFence);
+            let outcome = outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
+            tries = if outcome.busy { 0 } else { tries + 1 };
             pause_idle(&clock, tries);
         }
     }

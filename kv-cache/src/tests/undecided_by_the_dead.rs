@@ -5,12 +5,12 @@ use super::*;
 use crate::upkeep::Watermarks;
 
 /// Counts how often somebody waits.
-struct Patient<'c, 'm> {
+struct CountedPauses<'c, 'm> {
     clock: &'c ServingClock<'m>,
     pauses: Cell<u32>,
 }
 
-impl Clock for Patient<'_, '_> {
+impl Clock for CountedPauses<'_, '_> {
     fn now_ms(&self) -> u64 {
         self.clock.now_ms()
     }
@@ -48,9 +48,9 @@ fn a_block_that_its_dead_owner_was_about_to_evict_is_held_at_once() {
         }
         let [a, c] = [&first, &third].map(|it| Cache::attach(it, &clock).unwrap());
         assert_eq!(find(&c, 1), Some(handle));
-        let patient = Patient { clock: &clock, pauses: Cell::new(0) };
-        let held = hold(&c, &patient, 1).unwrap();
-        assert_eq!(patient.pauses.get(), 0, "nobody decides whom it could wait for");
+        let counted = CountedPauses { clock: &clock, pauses: Cell::new(0) };
+        let held = hold(&c, &counted, 1).unwrap();
+        assert_eq!(counted.pauses.get(), 0, "nobody decides whom it could wait for");
         assert_eq!(fetch(&c, 1, held.handle()), Ok(()));
         // A process that comes later announces the block again, and sees the stamp.
         assert!(!a.empty_an_orphan(&clock, CHUNK_TIMEOUT_MS));

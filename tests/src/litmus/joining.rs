@@ -221,7 +221,7 @@ fn joins_within_at(mutant: Mutant, seed: u64, step: u64) -> bool {
     cluster.warm();
     let come = {
         let cluster = cluster.clone();
-        move |fabric, host| cluster.join_over(fabric, &impatient(), host, 1, "guest")
+        move |fabric, host| cluster.join_over(fabric, &short_pauses(), host, 1, "guest")
     };
     let inner = Rc::new(RefCell::new(None));
     let fabric = stepped(cluster.rack.host(1));
@@ -254,7 +254,7 @@ fn joins_within_at(mutant: Mutant, seed: u64, step: u64) -> bool {
 }
 
 /// Its time goes by in a few pauses.
-fn impatient() -> impl Clock {
+fn short_pauses() -> impl Clock {
     Scripted::with_pauses_of(400, |_| ())
 }
 
@@ -309,7 +309,7 @@ fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> Option<
     let fabric = stepped(cluster.rack.host(1));
     fabric.interposer().interrupt_at(step, || resume_unwind(Box::new(Died)));
     let come = |fabric: Stepped<'static>, host| {
-        cluster.join_over(fabric, &impatient(), host, 1, "guest").map(std::mem::forget)
+        cluster.join_over(fabric, &short_pauses(), host, 1, "guest").map(std::mem::forget)
     };
     let died = match catch_unwind(AssertUnwindSafe(|| come(fabric, 1))) {
         Ok(_) => false,

@@ -10,7 +10,7 @@ use cxl_shm::layout::{LockProtocol, NodeState};
 use cxl_shm::lifecycle::NoFence;
 use cxl_shm::units::PAGE_BYTES;
 use kv_cache::Cache;
-use lock_manager::{Duty, Patience};
+use lock_manager::{ManagerRole, Timeouts};
 
 use super::blocks::{Fetched, fetch};
 use super::child::{ChildMember, Part};
@@ -155,12 +155,12 @@ impl Rack {
 /// Grants until `ends`. Nobody dies in an audit.
 fn manage(member: &ChildMember<MappedFabric>, ends: &AtomicBool) -> Result<()> {
     let clock = SystemClock::start();
-    let patience = Patience { takeover_ms: 0, declare_ms: u64::MAX };
-    let mut duty = Duty::new(member, &clock, patience)?;
+    let timeouts = Timeouts { takeover_ms: 0, declare_ms: u64::MAX };
+    let mut role = ManagerRole::new(member, &clock, timeouts)?;
     let mut tries = 0;
     while !ends.load(Ordering::Relaxed) {
-        let stepped = duty.step(clock.now_ms(), &mut NoFence)?;
-        tries = if stepped.busy { 0 } else { tries + 1 };
+        let outcome = role.step(clock.now_ms(), &mut NoFence)?;
+        tries = if outcome.busy { 0 } else { tries + 1 };
         clock.pause(tries);
     }
     Ok(())

@@ -7,7 +7,7 @@ use cxl_shm::layout::RecoveryStep;
 use cxl_shm::lifecycle::{DeathNews, Fence, RecoveryNews};
 use cxl_shm::node::SUSPECT_MS;
 use kv_cache::reclaim_dead_processes;
-use lock_manager::{Duty, DutyChange, Patience};
+use lock_manager::{ManagerRole, RoleChange, Timeouts};
 
 use super::child::{ChildMember, Orders};
 use super::event::{Event, tell};
@@ -28,8 +28,8 @@ pub(super) fn run<F: Fabric>(
 ) -> Result<()> {
     let clock = SystemClock::start();
     let declare_ms = if declares { SUSPECT_MS } else { u64::MAX };
-    let patience = Patience { takeover_ms: TAKEOVER_MS, declare_ms };
-    let mut duty = Duty::new(member, &clock, patience)?;
+    let timeouts = Timeouts { takeover_ms: TAKEOVER_MS, declare_ms };
+    let mut role = ManagerRole::new(member, &clock, timeouts)?;
     tell(&Event::Up)?;
     let (mut tries, mut reclaim_at_ms) = (0, 0);
     while !orders.stops() {
@@ -38,11 +38,11 @@ pub(super) fn run<F: Fabric>(
             reclaim_dead_processes(member, &clock);
             reclaim_at_ms = now_ms + RECLAIM_MS;
         }
-        let stepped = duty.step(now_ms, fence)?;
-        if let Some(DutyChange::Serving { term }) = stepped.change {
+        let outcome = role.step(now_ms, fence)?;
+        if let Some(RoleChange::Serving { term }) = outcome.change {
             tell(&Event::Serving(term))?;
         }
-        for (node, news) in stepped.deaths {
+        for (node, news) in outcome.deaths {
             match news {
                 DeathNews::Declared(_) => tell(&Event::DeclaredDead(node.0))?,
                 DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Done)) => {
@@ -51,7 +51,7 @@ pub(super) fn run<F: Fabric>(
                 DeathNews::Suspected | DeathNews::Unreadable { .. } | DeathNews::Recovery(_) => {}
             }
         }
-        tries = if stepped.busy { 0 } else { tries + 1 };
+        tries = if outcome.busy { 0 } else { tries + 1 };
         clock.pause(tries);
     }
     Ok(())

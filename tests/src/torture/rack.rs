@@ -26,9 +26,9 @@ use super::roots::Roots;
 
 /// How long a process may get nothing done before something is wedged. Far more than any wait
 /// takes on a busy machine: it ends a hang, and measures nothing.
-const PATIENCE_MS: u64 = 90_000;
+const NO_PROGRESS_MS: u64 = 90_000;
 /// The same where a rule is broken, and a rack that is wedged is what is hoped for.
-const PATIENCE_WITH_MUTANT_MS: u64 = 20_000;
+const NO_PROGRESS_WITH_MUTANT_MS: u64 = 20_000;
 const SIGKILL: i32 = 9;
 
 /// What a rack is made of.
@@ -386,23 +386,23 @@ impl Rack {
         if self.interrupted.load(Ordering::Relaxed) {
             bail!("interrupted");
         }
-        self.check_patience()?;
+        self.check_progress()?;
         Ok(dead)
     }
 
-    fn check_patience(&self) -> Result<()> {
+    fn check_progress(&self) -> Result<()> {
         let now_ms = self.now_ms();
-        let patience_ms =
-            if self.plan.mutant.is_some() { PATIENCE_WITH_MUTANT_MS } else { PATIENCE_MS };
+        let no_progress_ms =
+            if self.plan.mutant.is_some() { NO_PROGRESS_WITH_MUTANT_MS } else { NO_PROGRESS_MS };
         let wedged = |player: &&Player| {
             player.lives()
                 && player.part == Part::Worker
-                && now_ms.saturating_sub(player.progress_at_ms) > patience_ms
+                && now_ms.saturating_sub(player.progress_at_ms) > no_progress_ms
         };
         match self.players.iter().find(wedged) {
             Some(player) => bail!(
-                "wedged: worker {} on node {} got nothing done for {patience_ms} ms: it was told to \
-                 {:?} and said {:?} last; up: {}; the last death of its host: {:?}",
+                "wedged: worker {} on node {} got nothing done for {no_progress_ms} ms: it was told \
+                 to {:?} and said {:?} last; up: {}; the last death of its host: {:?}",
                 player.index,
                 player.node,
                 player.order,

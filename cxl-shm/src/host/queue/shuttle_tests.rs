@@ -105,7 +105,7 @@ impl Host {
         let before = self.waiting.lock().unwrap().clone();
         let place = queue.enter(me);
         self.waiting.lock().unwrap().push((slot, place));
-        let patience = thread_rng().gen_range(1..12);
+        let tries = thread_rng().gen_range(1..12);
         let mut looks = 0;
         let turn = loop {
             if one_in(25) {
@@ -114,7 +114,7 @@ impl Host {
             }
             match queue.look(me, place, self, looks % 2 == 1) {
                 Some(turn) => break turn,
-                None if looks == patience => {
+                None if looks == tries => {
                     self.left(slot);
                     if queue.withdraw(me) {
                         assert!(self.shared.load(Ordering::SeqCst), "what was passed is held");

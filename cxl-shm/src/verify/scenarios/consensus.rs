@@ -29,7 +29,7 @@ pub(super) struct Proposer {
     follows: bool,
     /// How often it continues after it was outbid: proposers could continue outbidding each other
     /// for ever, with ballots that nobody has used before.
-    patience: u32,
+    tries: u32,
     outcome: Outcome,
 }
 
@@ -48,8 +48,8 @@ impl Task for Proposer {
                 Progress::Pending => {}
                 // A line that is being written; the next look finds it whole.
                 Progress::Unreadable { .. } => {}
-                Progress::Outbid if self.patience == 0 => self.outcome = Outcome::GaveUp,
-                Progress::Outbid => self.patience -= 1,
+                Progress::Outbid if self.tries == 0 => self.outcome = Outcome::GaveUp,
+                Progress::Outbid => self.tries -= 1,
                 Progress::Decided(value) => self.outcome = Outcome::Decided(value),
                 Progress::Over { by: LATER_CASE } if self.follows => {
                     self.proposal = self.proposal.in_case(LATER_CASE);
@@ -92,19 +92,14 @@ impl Task for Proposer {
 
 /// One proposer on each of nodes 1 to `proposers`, of which up to `deaths` processes die at any
 /// point and are followed by another process of their host, and those hosts may lose power.
-pub(super) fn agree(
-    proposers: u16,
-    patience: u32,
-    deaths: u32,
-    host_dies: bool,
-) -> Model<Proposer> {
+pub(super) fn agree(proposers: u16, tries: u32, deaths: u32, host_dies: bool) -> Model<Proposer> {
     let ground = Ground::joined(proposers + 1, 1, LockProtocol::Arbitrated);
     let mut model = ground.model();
     let proposer = |node| Proposer {
         layout: Constant::new(*ground.layout()),
         proposal: Proposal::begin(node, Incarnation(1), VICTIM, CASE),
         follows: false,
-        patience,
+        tries,
         outcome: Outcome::Open,
     };
     for node in (1..=proposers).map(NodeId) {

@@ -11,7 +11,7 @@ use cxl_shm::units::NodeId;
 
 /// What changed since the last step, for the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DutyChange {
+pub enum RoleChange {
     /// Another manager serves; this one stands by.
     StandingBy {
         /// Where it runs.
@@ -40,7 +40,7 @@ pub enum DutyChange {
 
 /// How long a lock manager waits for others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Patience {
+pub struct Timeouts {
     /// How long after the active manager is suspected a standby takes over.
     pub takeover_ms: u64,
     /// How long the heartbeat of a host stands still before it is declared dead.
@@ -49,7 +49,7 @@ pub struct Patience {
 
 /// Why a process cannot be the lock manager any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum DutyError {
+pub enum RoleError {
     /// It may not manage.
     #[error(transparent)]
     Manage(#[from] ManageError),
@@ -58,21 +58,21 @@ pub enum DutyError {
     MembershipLost(#[from] MembershipLost),
 }
 
-/// What came of one step.
+/// What one step did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Stepped {
+pub struct StepOutcome {
     /// Something was granted or claimed, or a thread has begun to wait for a holder: the next step
     /// should follow at once.
     pub busy: bool,
     /// What the process does now, when that has changed.
-    pub change: Option<DutyChange>,
+    pub change: Option<RoleChange>,
     /// What is new about dead hosts.
     pub deaths: Vec<(NodeId, DeathNews)>,
 }
 
 /// A process that is, or may become, the lock manager.
 #[derive(Debug)]
-pub struct Duty<'m, F: Fabric, H: HostMemory, L: Liveness> {
+pub struct ManagerRole<'m, F: Fabric, H: HostMemory, L: Liveness> {
     member: &'m Member<F, H, L>,
     manage: Manage<'m, F, H, L>,
     deaths: Deaths<'m, F, H, L>,
@@ -80,11 +80,11 @@ pub struct Duty<'m, F: Fabric, H: HostMemory, L: Liveness> {
     term: Option<u64>,
     /// Term and heartbeat of the active manager.
     watched: Stillness<(u64, u64)>,
-    told: Option<DutyChange>,
+    reported: Option<RoleChange>,
     waited_for: bool,
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
+impl<'m, F: Fabric, H: HostMemory, L: Liveness> ManagerRole<'m, F, H, L> {
     /// Makes `member`'s process the one of its host that may be lock manager.
     ///
     /// # Errors
@@ -92,10 +92,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
     pub fn new(
         member: &'m Member<F, H, L>,
         clock: &'m (impl Clock + 'm),
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> Result<Self, ManageError> {
         let manage = member.manage()?;
-        let Patience { takeover_ms, declare_ms } = patience;
+        let Timeouts { takeover_ms, declare_ms } = timeouts;
         let deaths = Deaths::watch(&manage, clock, declare_ms);
         Ok(Self {
             member,
@@ -104,7 +104,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
             takeover_ms,
             term: None,
             watched: Stillness::default(),
-            told: None,
+            reported: None,
             waited_for: false,
         })
     }
@@ -113,44 +113,44 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
     /// that a declared host writes no more.
     ///
     /// # Errors
-    /// [`DutyError`].
-    pub fn step(&mut self, now_ms: u64, fence: &mut impl Fence) -> Result<Stepped, DutyError> {
+    /// [`RoleError`].
+    pub fn step(&mut self, now_ms: u64, fence: &mut impl Fence) -> Result<StepOutcome, RoleError> {
         self.member.check_member()?;
-        let mut stepped = Stepped::default();
+        let mut outcome = StepOutcome::default();
         let change = match self.term {
             Some(term) => Some(match self.manage.attend() {
                 Some(ManagerState::Collecting { waiting_for }) => {
-                    DutyChange::Collecting { term, waiting_for }
+                    RoleChange::Collecting { term, waiting_for }
                 }
                 Some(ManagerState::Serving { granted }) => {
                     let waited_for = self.manage.is_waited_for();
                     let before = std::mem::replace(&mut self.waited_for, waited_for);
-                    stepped.busy = granted > 0 || (waited_for && !before);
-                    DutyChange::Serving { term }
+                    outcome.busy = granted > 0 || (waited_for && !before);
+                    RoleChange::Serving { term }
                 }
                 Some(ManagerState::Deposed { by_term }) => {
                     self.term = None;
-                    DutyChange::Deposed { by_term }
+                    RoleChange::Deposed { by_term }
                 }
                 None => unreachable!("polled only between claim and deposition"),
             }),
             None => {
                 let change = self.stand_by(now_ms)?;
-                stepped.busy = change.is_none();
+                outcome.busy = change.is_none();
                 change
             }
         };
         // The active manager declares deaths, also where the locks need none; a standby does when
         // it has taken over. What this node was appointed to it carries on in any case.
         let declares = self.term.is_some();
-        stepped.deaths = self.deaths.step(now_ms, declares, fence);
-        stepped.change = change.filter(|change| self.told != Some(*change));
-        self.told = change.or(self.told);
-        Ok(stepped)
+        outcome.deaths = self.deaths.step(now_ms, declares, fence);
+        outcome.change = change.filter(|change| self.reported != Some(*change));
+        self.reported = change.or(self.reported);
+        Ok(outcome)
     }
 
     /// Watches the active manager, and claims the next term when there is none: `None` then.
-    fn stand_by(&mut self, now_ms: u64) -> Result<Option<DutyChange>, ManageError> {
+    fn stand_by(&mut self, now_ms: u64) -> Result<Option<RoleChange>, ManageError> {
         // One that ran on this node is dead: we hold the node's right to manage.
         let elsewhere = |seen: &ManagerSeen| seen.serving && seen.node != self.member.node();
         let seen = self.member.manager_seen().filter(elsewhere);
@@ -161,7 +161,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Duty<'m, F, H, L> {
             let silent_ms = self.watched.look((seen.term, seen.heartbeat), now_ms);
             if silent_ms < SUSPECT_MS.saturating_add(self.takeover_ms) {
                 let (node, term) = (seen.node, seen.term);
-                return Ok(Some(DutyChange::StandingBy { node, term }));
+                return Ok(Some(RoleChange::StandingBy { node, term }));
             }
         }
         self.watched = Stillness::default();
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Patience = Patience { takeover_ms: 1000, declare_ms: 3000 };
+    const TIMEOUTS: Timeouts = Timeouts { takeover_ms: 1000, declare_ms: 3000 };
 
     /// Both managers are stopped, and the standby goes on a moment before the active one.
     #[test]
@@ -187,8 +187,8 @@ mod tests {
         let region = SmallRegion::new(SMALL, LockProtocol::Arbitrated);
         let clock = SystemClock::start();
         let [first, second] = [0, 1].map(|host| region.join(host, 2, EvenLive, &clock));
-        let mut active = Duty::new(&first, &clock, PATIENCE).unwrap();
-        let mut standby = Duty::new(&second, &clock, PATIENCE).unwrap();
+        let mut active = ManagerRole::new(&first, &clock, TIMEOUTS).unwrap();
+        let mut standby = ManagerRole::new(&second, &clock, TIMEOUTS).unwrap();
         let mut step = |now_ms, both: bool| {
             first.beat();
             second.beat();
@@ -208,7 +208,7 @@ mod tests {
             assert_eq!(step(now_ms, true), NodeId(0), "at {now_ms} ms");
         }
         // It does take over when the active one alone is silent.
-        let until_ms = 8000 + SUSPECT_MS + PATIENCE.takeover_ms;
+        let until_ms = 8000 + SUSPECT_MS + TIMEOUTS.takeover_ms;
         let taken = (8000..until_ms + 100).step_by(10).map(|now_ms| step(now_ms, false)).last();
         assert_eq!(taken, Some(NodeId(1)));
     }
