@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cxl_shm::lifecycle::{Attachment, CommandFence, Fence, NoFence, ProcessFence};
 use rustix::fs::{Access, access};
 
-use crate::options::{FenceKind, Options};
+use crate::options::{FencingMethod, Options};
 
 /// Why a lock manager cannot fence as its options say.
 #[derive(Debug, thiserror::Error)]
@@ -38,12 +38,12 @@ pub enum FenceError {
 /// Refuses options with which hosts could not be fenced as they say.
 pub(crate) fn check(options: &Options) -> Result<(), FenceError> {
     match (options.fence, &options.fence_command) {
-        (FenceKind::Command, None) => Err(FenceError::NoProgram),
-        (FenceKind::Command, Some(program)) => check_program(program, std::env::var_os("PATH")),
-        (FenceKind::Process | FenceKind::None, Some(program)) => {
+        (FencingMethod::Command, None) => Err(FenceError::NoProgram),
+        (FencingMethod::Command, Some(program)) => check_program(program, std::env::var_os("PATH")),
+        (FencingMethod::Process | FencingMethod::None, Some(program)) => {
             Err(FenceError::Unused(program.clone()))
         }
-        (FenceKind::Process | FenceKind::None, None) => Ok(()),
+        (FencingMethod::Process | FencingMethod::None, None) => Ok(()),
     }
 }
 
@@ -73,16 +73,16 @@ pub(crate) fn fence_of(
 ) -> Result<Box<dyn Fence>, FenceError> {
     let member = attachment.member();
     Ok(match (options.fence, &options.fence_command) {
-        (FenceKind::Process, _) => {
+        (FencingMethod::Process, _) => {
             let fabric = member.fabric().clone();
             let fence = ProcessFence::new(fabric, *member.superblock(), *member.layout());
             Box::new(fence.map_err(FenceError::Machine)?)
         }
-        (FenceKind::Command, Some(program)) => {
+        (FencingMethod::Command, Some(program)) => {
             Box::new(CommandFence::new(program.clone(), options.fence_timeout_ms))
         }
-        (FenceKind::Command, None) => return Err(FenceError::NoProgram),
-        (FenceKind::None, _) => Box::new(NoFence),
+        (FencingMethod::Command, None) => return Err(FenceError::NoProgram),
+        (FencingMethod::None, _) => Box::new(NoFence),
     })
 }
 

@@ -15,6 +15,6 @@ mod run;
 
 pub use fence::FenceError;
 pub use log::Log;
-pub use options::{FenceKind, Options};
+pub use options::{FencingMethod, Options};
 pub use role::{ManagerRole, RoleChange, RoleError, StepOutcome, Timeouts};
 pub use run::{RunError, run};

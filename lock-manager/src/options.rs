@@ -7,7 +7,7 @@ use cxl_shm::node::SUSPECT_MS;
 
 /// How a host that was declared dead is kept from writing ever again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum FenceKind {
+pub enum FencingMethod {
     /// Kill the processes of the host, if it runs on this machine. A host on another machine is
     /// quarantined, as with `none`.
     Process,
@@ -51,8 +51,8 @@ pub struct Options {
 
     /// How a dead host is kept from writing ever again. Its locks and its node number are freed
     /// only after that, because a host that only paused could still write.
-    #[arg(long, value_enum, default_value_t = FenceKind::Process)]
-    pub fence: FenceKind,
+    #[arg(long, value_enum, default_value_t = FencingMethod::Process)]
+    pub fence: FencingMethod,
 
     /// With --fence command: the program that cuts a host off (power, switch port). Its arguments
     /// are the node number, and the machine-id and the boot id that the region keeps for the node

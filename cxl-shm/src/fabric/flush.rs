@@ -45,7 +45,7 @@ pub enum ReadBack {
 
 /// A fence of a litmus program. Protocols have one only, [`Fabric::fence`](super::Fabric::fence).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FenceKind {
+pub enum MemoryFenceKind {
     /// None at all.
     None,
     /// `sfence`, `dsb st`.

@@ -5,7 +5,7 @@
 use core::arch::asm;
 
 use super::flush::check_granule;
-use super::{FenceKind, FlushError, FlushKind, LineWords};
+use super::{FlushError, FlushKind, LineWords, MemoryFenceKind};
 use crate::units::LINE_BYTES;
 
 pub(super) fn detect() -> Result<FlushKind, FlushError> {
@@ -50,14 +50,14 @@ fn cache_type() -> u64 {
 }
 
 /// The weaker fences, for litmus programs only: none of them is enough for a refresh (MEM-M3).
-pub(super) fn fence_of(kind: FenceKind) {
+pub(super) fn fence_of(kind: MemoryFenceKind) {
     match kind {
-        FenceKind::None => {}
+        MemoryFenceKind::None => {}
         // SAFETY: a barrier touches no memory of its own.
-        FenceKind::Stores => unsafe { asm!("dsb st", options(nostack, preserves_flags)) },
+        MemoryFenceKind::Stores => unsafe { asm!("dsb st", options(nostack, preserves_flags)) },
         // SAFETY: as above.
-        FenceKind::Loads => unsafe { asm!("dsb ld", options(nostack, preserves_flags)) },
-        FenceKind::Full => fence(),
+        MemoryFenceKind::Loads => unsafe { asm!("dsb ld", options(nostack, preserves_flags)) },
+        MemoryFenceKind::Full => fence(),
     }
 }
 

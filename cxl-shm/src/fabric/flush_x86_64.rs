@@ -10,7 +10,7 @@ use core::arch::x86_64::{
     _mm_prefetch, _mm_sfence,
 };
 
-use super::{FenceKind, FlushError, FlushKind, LineWords};
+use super::{FlushError, FlushKind, LineWords, MemoryFenceKind};
 use crate::units::LINE_BYTES;
 
 /// CPUID leaf 1, EDX bit 19: `clflush`.
@@ -65,14 +65,14 @@ fn offset(i: u64) -> usize {
 }
 
 /// The weaker fences, for litmus programs only: none of them is enough for a refresh (MEM-M3).
-pub(super) fn fence_of(kind: FenceKind) {
+pub(super) fn fence_of(kind: MemoryFenceKind) {
     match kind {
-        FenceKind::None => {}
+        MemoryFenceKind::None => {}
         // SAFETY: every x86-64 has SSE2, where it comes from; it touches no memory of its own.
-        FenceKind::Stores => unsafe { _mm_sfence() },
+        MemoryFenceKind::Stores => unsafe { _mm_sfence() },
         // SAFETY: as above.
-        FenceKind::Loads => unsafe { _mm_lfence() },
-        FenceKind::Full => fence(),
+        MemoryFenceKind::Loads => unsafe { _mm_lfence() },
+        MemoryFenceKind::Full => fence(),
     }
 }
 

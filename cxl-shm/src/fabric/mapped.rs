@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::flush::{FenceKind, FlushError, FlushKind, ReadBack};
+use super::flush::{FlushError, FlushKind, MemoryFenceKind, ReadBack};
 use super::{Fabric, HostMemory, LineWords};
 use crate::units::{Extent, LINE_BYTES, LineOffset, LineRange, WORD_BYTES, WordOffset};
 
@@ -182,7 +182,7 @@ impl MappedFabric {
     }
 
     /// A fence of any kind, for litmus programs.
-    pub fn fence_of(&self, kind: FenceKind) {
+    pub fn fence_of(&self, kind: MemoryFenceKind) {
         cpu::fence_of(kind);
     }
 

@@ -42,7 +42,7 @@ mod mapped;
 mod parts;
 mod publish_batch;
 
-pub use flush::{FenceKind, FlushError, FlushKind, ReadBack};
+pub use flush::{FlushError, FlushKind, MemoryFenceKind, ReadBack};
 pub use host_memory::HostMemory;
 pub(crate) use line::unseal;
 pub use line::{LineError, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};

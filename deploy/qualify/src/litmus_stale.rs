@@ -4,7 +4,7 @@ use super::finding::{Expect, Finding};
 use super::party::{Party, Role, Silent, TRIALS, TRIALS_LEN, word_of};
 use super::probe::Probe;
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::FenceKind;
+use cxl_shm::fabric::MemoryFenceKind;
 use cxl_shm::units::LineRange;
 
 /// How the reader gets at what the other one published.
@@ -13,7 +13,7 @@ enum Way {
     /// Loads what it has.
     Plain,
     /// Flushes, a fence of some kind, loads.
-    Flush(FenceKind),
+    Flush(MemoryFenceKind),
 }
 
 /// The reader holds a copy, the writer publishes, the reader is told, and loads in some way.
@@ -22,10 +22,10 @@ pub(super) fn run<P: Probe, C: Clock>(
     rounds: u64,
 ) -> Result<Vec<Finding>, Silent> {
     let flushes = [
-        (FenceKind::None, "flush, load", Expect::Hidden),
-        (FenceKind::Stores, "flush, store fence, load", Expect::Hidden),
-        (FenceKind::Loads, "flush, load fence, load", Expect::Hidden),
-        (FenceKind::Full, "flush, full fence, load (MEM-M3)", Expect::Never),
+        (MemoryFenceKind::None, "flush, load", Expect::Hidden),
+        (MemoryFenceKind::Stores, "flush, store fence, load", Expect::Hidden),
+        (MemoryFenceKind::Loads, "flush, load fence, load", Expect::Hidden),
+        (MemoryFenceKind::Full, "flush, full fence, load (MEM-M3)", Expect::Never),
     ];
     let mut findings = Vec::new();
     for (fence, tried, expect) in flushes {
@@ -34,7 +34,7 @@ pub(super) fn run<P: Probe, C: Clock>(
     }
     for (way, tried, expect) in [
         (Way::Plain, "prefetch, plain load", Expect::Hidden),
-        (Way::Flush(FenceKind::Full), "prefetch, refresh, load (MEM-M3)", Expect::Never),
+        (Way::Flush(MemoryFenceKind::Full), "prefetch, refresh, load (MEM-M3)", Expect::Never),
     ] {
         let seen = count(party, rounds, true, way)?;
         findings.push(finding("stale after prefetch", tried, rounds, seen, expect));

@@ -1,6 +1,6 @@
 //! What litmus programs do that protocols never may.
 
-use cxl_shm::fabric::{Fabric, FenceKind, LineWords, MappedFabric};
+use cxl_shm::fabric::{Fabric, LineWords, MappedFabric, MemoryFenceKind};
 use cxl_shm::units::LineOffset;
 #[cfg(test)]
 use cxl_shm::verify::simulated::SimulatedHost;
@@ -8,7 +8,7 @@ use cxl_shm::verify::simulated::SimulatedHost;
 /// A fabric with the operations of litmus programs beside those of protocols.
 pub trait Probe: Fabric + Clone {
     /// A fence of any kind.
-    fn fence_of(&self, kind: FenceKind);
+    fn fence_of(&self, kind: MemoryFenceKind);
 
     /// Asks for a line as a prefetcher would.
     fn prefetch(&self, at: LineOffset);
@@ -24,7 +24,7 @@ pub trait Probe: Fabric + Clone {
 }
 
 impl Probe for MappedFabric {
-    fn fence_of(&self, kind: FenceKind) {
+    fn fence_of(&self, kind: MemoryFenceKind) {
         Self::fence_of(self, kind);
     }
 
@@ -48,9 +48,9 @@ impl Probe for MappedFabric {
 /// So that the litmus programs themselves can be tested: here it is known what they must see.
 #[cfg(test)]
 impl Probe for SimulatedHost {
-    fn fence_of(&self, kind: FenceKind) {
+    fn fence_of(&self, kind: MemoryFenceKind) {
         // The weaker ones complete no flush.
-        if kind == FenceKind::Full {
+        if kind == MemoryFenceKind::Full {
             self.fence();
         }
     }

@@ -6,7 +6,7 @@ use super::party::PARTY_LINES;
 use super::probe::Probe;
 use super::{EVIDENCE_TRIALS_MIN, Finding, Measured, Timing, trials_of};
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::{Fabric, FenceKind, LineWords, MappedFabric, Mapping, OwnedArea};
+use cxl_shm::fabric::{Fabric, LineWords, MappedFabric, Mapping, MemoryFenceKind, OwnedArea};
 use cxl_shm::layout::FenceEvidence;
 use cxl_shm::units::{LineOffset, LineRange};
 use cxl_shm::verify::simulated::{Access, Interposed, SimulatedHost, SimulatedRack};
@@ -83,7 +83,7 @@ fn unfenced(host: SimulatedHost) -> Unfenced {
 }
 
 impl Probe for Unfenced {
-    fn fence_of(&self, _: FenceKind) {}
+    fn fence_of(&self, _: MemoryFenceKind) {}
     fn prefetch(&self, at: LineOffset) {
         self.read_line(at);
     }

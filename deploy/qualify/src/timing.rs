@@ -3,7 +3,7 @@
 use super::party::word_of;
 use super::probe::Probe;
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::{FenceKind, OwnedArea};
+use cxl_shm::fabric::{MemoryFenceKind, OwnedArea};
 use cxl_shm::units::{LineOffset, LineRange};
 
 const PUBLISHES: u32 = 20_000;
@@ -27,8 +27,8 @@ pub struct Timing {
 }
 
 /// The fences that [`Timing::loads_passing_flush`] counts, in its order.
-const FENCES: [FenceKind; 4] =
-    [FenceKind::None, FenceKind::Stores, FenceKind::Loads, FenceKind::Full];
+const FENCES: [MemoryFenceKind; 4] =
+    [MemoryFenceKind::None, MemoryFenceKind::Stores, MemoryFenceKind::Loads, MemoryFenceKind::Full];
 
 impl Timing {
     /// Measures in lines of this host.
@@ -69,7 +69,7 @@ fn per_turn_ns(clock: &SystemClock, turns: u32, mut turn: impl FnMut(u32)) -> f6
 }
 
 fn loads_passing_flush<P: Probe>(fabric: &P, line: LineOffset) -> [f64; 4] {
-    let timed = |fence: FenceKind| -> Option<Vec<u64>> {
+    let timed = |fence: MemoryFenceKind| -> Option<Vec<u64>> {
         (0..LOADS)
             .map(|_| {
                 // There is a copy to pass to.
@@ -82,7 +82,7 @@ fn loads_passing_flush<P: Probe>(fabric: &P, line: LineOffset) -> [f64; 4] {
             })
             .collect()
     };
-    let Some(mut fenced) = timed(FenceKind::Full) else {
+    let Some(mut fenced) = timed(MemoryFenceKind::Full) else {
         return [0.0; 4];
     };
     fenced.sort_unstable();
