@@ -45,7 +45,7 @@ impl<T: Send> Pending<T> {
     pub(crate) fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<T>> {
         self.check_process()?;
         wait_in_pieces(py, timeout_ms, |now| {
-            let completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner);
             if now.is_zero() { completion.poll() } else { completion.wait_timeout(now) }
                 .map_err(error)
         })

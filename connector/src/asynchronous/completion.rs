@@ -4,8 +4,11 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
+
+use cxl_shm::clock::{Clock as _, SystemClock};
 
 /// There is no result: it was taken before, the transfer was cancelled, or the thread that worked
 /// on it panicked (which was printed) and what the transfer owned is gone with it.
@@ -79,26 +82,46 @@ impl<T> Completion<T> {
     ///
     /// # Errors
     /// [`Lost`].
-    ///
-    /// # Panics
-    /// When it was awaited before and is still under way: await it again, or poll it.
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<T>, Lost> {
-        match self.receiver.recv_timeout(timeout) {
-            Ok(result) => Ok(Some(result)),
-            Err(oneshot::RecvTimeoutError::Timeout) => Ok(None),
-            Err(oneshot::RecvTimeoutError::Disconnected) => Err(Lost),
-        }
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Option<T>, Lost> {
+        self.park(Some(timeout))
     }
 
     /// Waits for the result.
     ///
     /// # Errors
     /// [`Lost`].
-    ///
-    /// # Panics
-    /// When it was awaited before and is still under way: await it again, or poll it.
-    pub fn wait(self) -> Result<T, Lost> {
-        self.receiver.recv().map_err(|_| Lost)
+    pub fn wait(mut self) -> Result<T, Lost> {
+        self.park(None)?.ok_or(Lost)
+    }
+
+    /// Waits as a task of an executor does: the receiver's own waits panic once it was awaited.
+    fn park(&mut self, timeout: Option<Duration>) -> Result<Option<T>, Lost> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let clock = SystemClock::start();
+        loop {
+            if let Poll::Ready(result) = Future::poll(Pin::new(&mut *self), &mut context) {
+                return result.map(Some);
+            }
+            let Some(timeout) = timeout else {
+                thread::park();
+                continue;
+            };
+            let left = timeout.saturating_sub(Duration::from_millis(clock.now_ms()));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            thread::park_timeout(left);
+        }
+    }
+}
+
+/// Wakes a thread that is parked.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 
@@ -125,12 +148,36 @@ mod tests {
 
     #[test]
     fn a_result_is_had_once() {
-        let (sender, completion) = Completion::new(Arc::new(Begun));
+        let (sender, mut completion) = Completion::new(Arc::new(Begun));
         assert_eq!(completion.poll(), Ok(None));
         assert_eq!(completion.wait_timeout(Duration::ZERO), Ok(None));
         sender.send(7).unwrap();
         assert_eq!(completion.wait_timeout(Duration::ZERO), Ok(Some(7)));
         assert_eq!(completion.poll(), Err(Lost));
+    }
+
+    #[test]
+    fn what_was_awaited_may_be_waited_for() {
+        let (sender, mut completion) = Completion::new(Arc::new(Begun));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Future::poll(Pin::new(&mut completion), &mut context).is_pending());
+        assert_eq!(completion.wait_timeout(Duration::ZERO), Ok(None));
+        assert_eq!(completion.wait_timeout(Duration::from_millis(20)), Ok(None));
+        let sends = std::thread::spawn(move || sender.send(7).unwrap());
+        assert_eq!(completion.wait(), Ok(7));
+        sends.join().unwrap();
+    }
+
+    #[test]
+    fn what_was_awaited_to_its_end_is_not_there_again() {
+        let (sender, mut completion) = Completion::new(Arc::new(Begun));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Future::poll(Pin::new(&mut completion), &mut context).is_pending());
+        sender.send(7).unwrap();
+        let awaited = Future::poll(Pin::new(&mut completion), &mut context);
+        assert_eq!(awaited, Poll::Ready(Ok(7)));
+        assert_eq!(completion.wait_timeout(Duration::MAX), Err(Lost));
+        assert_eq!(completion.wait(), Err(Lost));
     }
 
     #[test]
@@ -144,7 +191,7 @@ mod tests {
     #[test]
     fn a_completion_is_a_future() {
         let (sender, mut completion) = Completion::new(Arc::new(Begun));
-        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut completion).as_mut().poll(&mut context).is_pending());
         sender.send("done").unwrap();
         let done = Future::poll(Pin::new(&mut completion), &mut context);

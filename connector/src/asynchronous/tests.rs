@@ -209,7 +209,7 @@ fn fetches_do_not_wait_for_publishes_unless_asked_for() {
         })
         .unzip();
     for _ in 0..3 {
-        let fetch = session.fetch(found.blocks().to_vec(), vec![vec![0; BLOCK_BYTES]]).unwrap();
+        let mut fetch = session.fetch(found.blocks().to_vec(), vec![vec![0; BLOCK_BYTES]]).unwrap();
         let fetched = fetch
             .wait_timeout(Duration::from_secs(60))
             .unwrap()
@@ -242,7 +242,7 @@ fn what_was_not_begun_can_be_cancelled() {
     for gate in &gates {
         gate.send(()).unwrap();
     }
-    for completion in under_way {
+    for mut completion in under_way {
         assert!(completion.wait_timeout(Duration::from_secs(60)).unwrap().is_some());
     }
     assert_eq!(waiting.wait().unwrap_err(), Lost);
@@ -320,7 +320,7 @@ fn sessions_serve_many_threads() {
 }
 
 /// How many times this process has the file at `path` mapped.
-fn mappings(path: &Path) -> usize {
+pub(super) fn mappings(path: &Path) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.ends_with(path.to_str().unwrap())).count()
 }
