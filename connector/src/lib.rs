@@ -114,6 +114,7 @@ mod options;
 mod pool;
 mod scratch;
 pub mod session;
+mod spawn;
 
 // For sibling crates (C, Python): no semver.
 #[doc(hidden)]

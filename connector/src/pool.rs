@@ -19,6 +19,7 @@ use crate::dma::HostDma;
 use crate::dma::cuda::{CudaDma, CudaError};
 use crate::options::{OptionsError, PoolOptions, SessionOptions};
 use crate::session::{OpenError, Session, SessionCore};
+use crate::spawn::spawn_with;
 
 /// The cache of a real pool.
 #[doc(hidden)]
@@ -250,14 +251,23 @@ impl Pool {
     ) -> Result<JoinHandle<LocalMember>, PoolError> {
         let member = self.attachment.join_thread()?;
         // By this thread, whose caller hears of a refusal.
-        let cache = Cache::attach_beside(&member, &self.clock, Arc::clone(self.process_state()))?
-            .attached();
+        let process_state = Arc::clone(self.process_state());
+        let cache = match Cache::attach_beside(&member, &self.clock, process_state) {
+            Ok(cache) => cache.attached(),
+            Err(error) => {
+                self.attachment.leave_thread(member);
+                return Err(error.into());
+            }
+        };
         let clock = self.clock;
-        let body = move || {
+        let body = move |(cache, member): (AttachedCache, LocalMember)| {
             run(&cache.through(&member), &clock);
             member
         };
-        std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(PoolError::Thread)
+        spawn_with(name, (cache, member), body).map_err(|(error, (_, member))| {
+            self.attachment.leave_thread(member);
+            PoolError::Thread(error)
+        })
     }
 
     fn start_upkeep(&self, watermarks: Watermarks) -> Result<Upkeep, PoolError> {

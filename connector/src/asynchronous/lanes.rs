@@ -15,7 +15,7 @@
 //! anything into it any more. What is in it by then is still done.
 
 use std::panic::AssertUnwindSafe;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select_biased};
 use cxl_shm::clock::SystemClock;
@@ -26,6 +26,7 @@ use crate::dma::{DmaEngine, HostDma};
 use crate::options::{AsyncOptions, SessionOptions};
 use crate::pool::{LocalCache, Pool, PoolError};
 use crate::session::{Session, SessionCore};
+use crate::spawn::spawn_with;
 
 /// What a thread of the pool works with.
 pub(super) struct Desk<'p> {
@@ -103,63 +104,88 @@ impl Lanes {
     }
 }
 
-/// Starts the threads. The one returned ends after all others, and after it the process is not
-/// attached any more.
-pub(super) fn start(
-    pool: Pool,
-    options: &AsyncOptions,
-) -> Result<(Lanes, JoinHandle<()>), PoolError> {
+/// The threads, and the ways to them.
+pub(super) struct Started {
+    pub(super) lanes: Lanes,
+    /// Ends after all others, and after it the process is not attached any more.
+    pub(super) keeper: JoinHandle<()>,
+    /// All of them.
+    pub(super) threads: Vec<ThreadId>,
+}
+
+/// Starts the threads.
+///
+/// # Errors
+/// [`PoolError`]. The process has left the pool then.
+pub(super) fn start(pool: Pool, options: &AsyncOptions) -> Result<Started, PoolError> {
     let queue_depth = options.queue_depth();
-    let of_copies = (0..options.copy_threads()).map(|number| (format!("copy-{number}"), true));
-    let of_fetches = (0..options.fetch_threads()).map(|number| (format!("fetch-{number}"), false));
     let (lookup, lookups) = bounded::<Work>(queue_depth);
     let (fetch, fetches) = bounded::<Work>(queue_depth);
     let (publish, publishes) = bounded::<Work>(queue_depth);
-    let (mut copying, mut refused) = (Vec::new(), None);
-    for (name, publishes_too) in of_copies.chain(of_fetches) {
-        if refused.is_some() {
-            break;
-        }
-        let fetches = fetches.clone();
-        // One that nobody can put anything into.
-        let publishes = if publishes_too { publishes.clone() } else { bounded(1).1 };
-        let dma = pool.dma().clone();
-        let serve = move |cache: &LocalCache<'_>, clock: &SystemClock| {
-            copy(&Desk { cache, dma: &dma, clock }, &fetches, &publishes);
-        };
-        match pool.start_thread(&format!("rackline-{name}"), serve) {
-            Ok(thread) => copying.push(thread),
-            Err(error) => refused = Some(error),
-        }
-    }
     let (layers, layered) = bounded::<Work>(queue_depth);
-    if options.publishes_by_layers() && refused.is_none() {
-        let dma = pool.dma().clone();
-        let serve = move |cache: &LocalCache<'_>, clock: &SystemClock| {
-            let desk = Desk { cache, dma: &dma, clock };
-            layered.iter().for_each(|work| desk.work_on(work));
-        };
-        match pool.start_thread("rackline-layers", serve) {
-            Ok(thread) => copying.push(thread),
-            Err(error) => refused = Some(error),
-        }
+    let mut copying = Vec::new();
+    let mut started = start_copying(&pool, options, &fetches, &publishes, &mut copying);
+    if started.is_ok() && options.publishes_by_layers() {
+        started = start_layers(&pool, layered).map(|thread| copying.push(thread));
     }
-    if let Some(error) = refused {
+    if let Err(error) = started {
         // Threads that were started end with their queues, and leave before the pool does.
         drop((fetch, publish, layers));
         end(&pool, copying);
         return Err(error);
     }
+    let mut threads: Vec<_> = copying.iter().map(|thread| thread.thread().id()).collect();
     let dma = pool.dma().clone();
-    let keep = move || {
+    let keep = move |(pool, copying): (Pool, Vec<JoinHandle<LocalMember>>)| {
         let desk = Desk { cache: &pool.cache(), dma: pool.dma(), clock: pool.clock() };
         lookups.iter().for_each(|work| desk.work_on(work));
         end(&pool, copying);
     };
-    let keeper = std::thread::Builder::new().name("rackline-lookup".to_owned());
-    let keeper = keeper.spawn(keep).map_err(PoolError::Thread)?;
+    let keeper = match spawn_with("rackline-lookup", (pool, copying), keep) {
+        Ok(keeper) => keeper,
+        Err((error, (pool, copying))) => {
+            drop((fetch, publish, layers));
+            end(&pool, copying);
+            return Err(PoolError::Thread(error));
+        }
+    };
+    threads.push(keeper.thread().id());
     let layers = options.publishes_by_layers().then_some(layers);
-    Ok((Lanes { dma, lookup, fetch, publish, layers }, keeper))
+    Ok(Started { lanes: Lanes { dma, lookup, fetch, publish, layers }, keeper, threads })
+}
+
+/// Adds the threads that copy whole blocks to `copying`, until one cannot be started.
+fn start_copying(
+    pool: &Pool,
+    options: &AsyncOptions,
+    fetches: &Receiver<Work>,
+    publishes: &Receiver<Work>,
+    copying: &mut Vec<JoinHandle<LocalMember>>,
+) -> Result<(), PoolError> {
+    let of_copies = (0..options.copy_threads()).map(|number| (format!("copy-{number}"), true));
+    let of_fetches = (0..options.fetch_threads()).map(|number| (format!("fetch-{number}"), false));
+    for (name, publishes_too) in of_copies.chain(of_fetches) {
+        let fetches = fetches.clone();
+        // A queue without senders, for a thread that only fetches.
+        let publishes = if publishes_too { publishes.clone() } else { bounded(1).1 };
+        let dma = pool.dma().clone();
+        let serve = move |cache: &LocalCache<'_>, clock: &SystemClock| {
+            copy(&Desk { cache, dma: &dma, clock }, &fetches, &publishes);
+        };
+        copying.push(pool.start_thread(&format!("rackline-{name}"), serve)?);
+    }
+    Ok(())
+}
+
+fn start_layers(
+    pool: &Pool,
+    layered: Receiver<Work>,
+) -> Result<JoinHandle<LocalMember>, PoolError> {
+    let dma = pool.dma().clone();
+    pool.start_thread("rackline-layers", move |cache, clock| {
+        let desk = Desk { cache, dma: &dma, clock };
+        layered.iter().for_each(|work| desk.work_on(work));
+    })
 }
 
 fn end(pool: &Pool, copying: Vec<JoinHandle<LocalMember>>) {

@@ -33,13 +33,16 @@ mod session;
 mod submit;
 
 #[cfg(test)]
+mod closing_tests;
+#[cfg(test)]
 mod layered_tests;
 #[cfg(test)]
 mod tests;
 
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle, ThreadId};
 
 use cxl_shm::fork::ProcessMark;
 use cxl_shm::units::NodeId;
@@ -49,7 +52,7 @@ use crate::dma::HostDma;
 use crate::options::{AsyncOptions, SessionOptions};
 use crate::pool::{Pool, PoolError};
 use crate::session::OpenError;
-use lanes::{Lane, Lanes, Work};
+use lanes::{Lane, Lanes, Started, Work};
 use readiness::Waiting;
 
 pub use arrivals::{Arrivals, LayeredFetch, Stopped};
@@ -95,6 +98,9 @@ pub struct AsyncPool {
     running: Arc<Running>,
 }
 
+/// The ways to the threads, and the thread that ends last.
+type Serving = (Lanes, JoinHandle<()>);
+
 /// The threads of an attached process.
 #[derive(Debug)]
 pub struct Running {
@@ -102,7 +108,11 @@ pub struct Running {
     process: ProcessMark,
     node: NodeId,
     process_state: Arc<ProcessState>,
-    lanes: Mutex<Option<(Lanes, JoinHandle<()>)>>,
+    /// Never dropped where `close` did not take them: a child made by `fork` leaves the queues of
+    /// its parent alone. Their locks are in whatever state the fork found them.
+    lanes: ManuallyDrop<Mutex<Option<Serving>>>,
+    /// Of the pool. None of them can wait for its own end.
+    threads: Vec<ThreadId>,
     /// Held until the pool is left. A second call of `close` waits for the first.
     closing: Mutex<()>,
     #[cfg(feature = "cuda")]
@@ -128,7 +138,8 @@ impl AsyncPool {
         #[cfg(feature = "cuda")]
         let fabric = pool.attachment().region().fabric().clone();
         let block_bytes_max = pool.block_bytes_max();
-        let lanes = Mutex::new(Some(lanes::start(pool, options)?));
+        let Started { lanes, keeper, threads } = lanes::start(pool, options)?;
+        let lanes = ManuallyDrop::new(Mutex::new(Some((lanes, keeper))));
         // Not before: what it has is let go by `close` alone, and the pool would stay mapped.
         #[cfg(feature = "cuda")]
         let gpus = gpu::Gpus::new(fabric);
@@ -137,6 +148,7 @@ impl AsyncPool {
             node,
             process_state,
             lanes,
+            threads,
             closing: Mutex::new(()),
             #[cfg(feature = "cuda")]
             gpus,
@@ -195,6 +207,9 @@ impl AsyncPool {
     /// layers that were not finished are aborted. Sessions that remain are refused everything
     /// ([`SubmitErrorKind::Closed`]). Every caller of this waits until the pool is left, also where
     /// another thread called it before.
+    ///
+    /// A [`Source`] or [`Destination`] may own its pool, and close or drop it on a thread of the
+    /// pool. That call returns at once, and the pool is left when its threads have ended.
     pub fn close(&self) {
         self.running.close();
     }
@@ -230,26 +245,26 @@ impl Running {
         self.lanes().is_none()
     }
 
-    fn lanes(&self) -> MutexGuard<'_, Option<(Lanes, JoinHandle<()>)>> {
+    fn lanes(&self) -> MutexGuard<'_, Option<Serving>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn close(&self) {
         if self.is_forked() {
-            // The threads are the parent's, and so are the locks of the queues, in whatever state
-            // the fork found them.
-            if let Ok(mut lanes) = self.lanes.try_lock() {
-                std::mem::forget(lanes.take());
-            }
             return;
         }
-        let _closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        // The memory of a transfer may close its pool, or drop the last handle of it. The pool is
+        // left when the threads have ended, and no thread waits for itself.
+        let waits = !self.threads.contains(&thread::current().id());
+        let _closing = waits.then(|| self.closing.lock().unwrap_or_else(PoisonError::into_inner));
         let running = self.lanes().take();
         if let Some((lanes, keeper)) = running {
             drop(lanes);
             self.waiting.abort_all();
-            // If it panicked, that was printed.
-            let _ = keeper.join();
+            if waits {
+                // If it panicked, that was printed.
+                let _ = keeper.join();
+            }
         }
         #[cfg(feature = "cuda")]
         self.gpus.close();
