@@ -209,7 +209,7 @@ fn others(fabric: &impl Fabric) {
     line.republish(fabric, publish);
     self.publish(member);
     let marks = Marks::publish(fabric);
-    publish(seat, fabric);
+    publish(node_handle, fabric);
     super::settle::publish_in_parts(
         fabric,
     );

@@ -139,7 +139,7 @@ fn write_set<F: Fabric, H: HostMemory, L: Liveness>(
 ) {
     let update = Update::new(member.layout(), LOCK_TABLE_LOCK);
     let update = update.line(member.fabric(), line_of(member.layout(), lock), set);
-    update.commit(member.seat(), member.fabric());
+    update.commit(member.node_handle(), member.fabric());
 }
 
 fn line_of(layout: &Layout, lock: LockId) -> PeerLine<LockSet> {

@@ -43,7 +43,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Request<'m, F, H, L> {
         if self.asking.is_none() {
             self.asking = self.member.try_lock_host(HostLockName::ChunkDemand);
             if self.asking.is_some() {
-                self.member.seat().chunk_demand().publish(fabric, 1);
+                self.member.node_handle().chunk_demand().publish(fabric, 1);
                 crash::reach(CrashPoint::ChunkAsked);
             }
         }
@@ -55,7 +55,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for Request<'_, F, H, L> {
     fn drop(&mut self) {
         // Before the lock goes: the next of this host to ask publishes anew.
         if self.asking.is_some() {
-            self.member.seat().chunk_demand().publish(self.member.fabric(), 0);
+            self.member.node_handle().chunk_demand().publish(self.member.fabric(), 0);
         }
     }
 }
@@ -65,7 +65,7 @@ pub(crate) fn end_abandoned_request<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
 ) {
     // Mostly nobody asks, which costs one load.
-    if member.seat().tier().host_lock(HostLockName::ChunkDemand).holder().is_none() {
+    if member.node_handle().tier().host_lock(HostLockName::ChunkDemand).holder().is_none() {
         return;
     }
     if let Some(guard) = member.try_lock_host(HostLockName::ChunkDemand) {

@@ -155,7 +155,7 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
     };
     let (owner, incarnation) = (member.node(), member.incarnation());
     let entry = ChunkEntry::new(ChunkState::Owned { owner, incarnation, purpose });
-    intent::set_chunk(member.seat(), fabric, chunk, &entry);
+    intent::set_chunk(member.node_handle(), fabric, chunk, &entry);
     crash::reach(CrashPoint::ChunkAllocated);
     Ok(chunk)
 }
@@ -201,7 +201,7 @@ fn check_ours<F: Fabric, H: HostMemory, L: Liveness>(
 /// Makes a flushed chunk of this node nobody's. The caller holds [`CHUNK_LOCK`].
 pub fn set_free<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, chunk: ChunkId) {
     let entry = ChunkEntry::new(ChunkState::Free);
-    intent::set_chunk(member.seat(), member.fabric(), chunk, &entry);
+    intent::set_chunk(member.node_handle(), member.fabric(), chunk, &entry);
     crash::reach(CrashPoint::ChunkFreed);
 }
 

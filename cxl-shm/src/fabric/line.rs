@@ -300,7 +300,8 @@ impl PeerWord {
     }
 }
 
-/// A run of lines that this host writes. Had only from a seat, a lock guard or the formatter.
+/// A run of lines that this host writes. Had only from a node handle, a lock guard or the
+/// formatter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnedArea {
     lines: LineRange,

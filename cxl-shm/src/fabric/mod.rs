@@ -7,8 +7,8 @@
 //! everything is coherent.
 //!
 //! - **MEM-M1 One writing host per line.** Ownership passes only through a published hand-over
-//!   after the old owner flushed. In code: an [`OwnedLine`] exists only for a seat's own lines,
-//!   under a lock between hosts, or by the formatter.
+//!   after the old owner flushed. In code: an [`OwnedLine`] exists only for the lines of a node
+//!   handle, under a lock between hosts, or by the formatter.
 //! - **MEM-M2 Publish** = store, write the line back, full fence, and in *read-back mode* a load of
 //!   the line. "A before B" needs a full publish of A before the store of B.
 //! - **MEM-M3 Refresh** = drop the line from this host's caches, full fence, then load. A plain

@@ -106,7 +106,7 @@ mod tests {
             let region = SmallRegion::new(geometry, LockProtocol::Arbitrated);
             let (rack, layout) = (&region.rack, region.layout);
             let member = region.join(0, 2, EvenLive, &rack.clock(0));
-            member.seat().tier().set_loss(cause);
+            member.node_handle().tier().set_loss(cause);
             let words = || {
                 let lines = (0..geometry.region_bytes / 8).map(|word| word * 8);
                 let word = |at| rack.device_word(WordOffset::new(at).unwrap());

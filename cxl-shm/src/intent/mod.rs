@@ -29,7 +29,7 @@ use crate::layout::{
     settle_superblock,
 };
 use crate::mutant::{self, Mutant};
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{ChunkId, LineOffset, LineRange, LockId, NodeId};
 
 /// The lines that `lock` guards: the only ones that an intent under it may write.
@@ -84,12 +84,12 @@ impl Update {
     #[doc(hidden)]
     /// Carries the update out: intent, lines, close. After return every host that reads the lines
     /// fresh sees all of it.
-    pub fn commit<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+    pub fn commit<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F) {
         let Self { lock, guarded: _, targets, images } = self;
-        let intent = seat.intent(lock);
+        let intent = handle.intent(lock);
         open(&intent, fabric, lock, &targets, &images);
         crash::reach(CrashPoint::IntentOpen);
-        write(seat.layout(), fabric, lock, &targets, &images);
+        write(handle.layout(), fabric, lock, &targets, &images);
         crash::reach(CrashPoint::IntentWritten);
         head_of(&intent).claim().publish(fabric, &IntentRecord::closed());
     }
@@ -98,46 +98,50 @@ impl Update {
 /// Writes one entry of the chunk table. The caller holds [`CHUNK_LOCK`] and has refreshed the
 /// entry (LOCK-L1).
 pub(crate) fn set_chunk<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     chunk: ChunkId,
     entry: &ChunkEntry,
 ) {
-    let layout = seat.layout();
+    let layout = handle.layout();
     let update = Update::new(layout, CHUNK_LOCK);
-    update.line(fabric, layout.chunk_entry(chunk), entry).commit(seat, fabric);
+    update.line(fabric, layout.chunk_entry(chunk), entry).commit(handle, fabric);
 }
 
 /// Redoes and closes the intent that this node has open under `lock`, if any. The node still holds
 /// the lock in the eyes of all others.
-pub(crate) fn redo_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+pub(crate) fn redo_own<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
     if lock == PROFILE_LOCK {
         // Not an intent: slots and word are whole by themselves. But what a dead holder left in
         // this host's caches must not come after the next holder's work (MEM-M1).
         settle_superblock(fabric);
-    } else if seat.has_intent(lock) {
+    } else if handle.has_intent(lock) {
         // Our own lines: the processes of a host see each other's last values.
-        redo(seat.layout(), fabric, lock, &seat.intent(lock));
+        redo(handle.layout(), fabric, lock, &handle.intent(lock));
     }
 }
 
 /// As [`redo_own`], for what a process of this host left that died, or a former life of it.
-pub(crate) fn recover_own<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-    if seat.has_intent(lock) {
+pub(crate) fn recover_own<F: Fabric, H: HostMemory>(
+    handle: &NodeHandle<H>,
+    fabric: &F,
+    lock: LockId,
+) {
+    if handle.has_intent(lock) {
         // It may be closed in our caches only. Were our host lost after others have changed the
         // same lines, its recoverer would find it open, and undo what they did. It is written back
         // when it leaves the caches, and read back by the load that follows.
-        fabric.refresh(head_of(&seat.intent(lock)).range());
+        fabric.refresh(head_of(&handle.intent(lock)).range());
     }
-    redo_own(seat, fabric, lock);
+    redo_own(handle, fabric, lock);
 }
 
 /// Whether this node has an intent open: an update is under way, or its holder died and nobody has
 /// redone it yet.
-pub(crate) fn is_any_open<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> bool {
-    let locks = (0..seat.layout().locks()).map(LockId);
-    locks.filter(|lock| seat.has_intent(*lock)).any(|lock| {
-        let head = head_of(&seat.intent(lock)).claim().own(fabric);
+pub(crate) fn is_any_open<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) -> bool {
+    let locks = (0..handle.layout().locks()).map(LockId);
+    locks.filter(|lock| handle.has_intent(*lock)).any(|lock| {
+        let head = head_of(&handle.intent(lock)).claim().own(fabric);
         head.is_ok_and(|record| record.open(lock).is_some())
     })
 }

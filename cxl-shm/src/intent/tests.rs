@@ -84,7 +84,7 @@ fn an_update_is_whole_or_undone_wherever_its_host_dies() {
                 .crash_host_at(0, step)
                 .task(0, "writer", move || {
                     let layout = *member.layout();
-                    update(&layout, &fabric).commit(member.seat(), &fabric);
+                    update(&layout, &fabric).commit(member.node_handle(), &fabric);
                 })
                 .run();
             let died = report.tasks.iter().any(|task| task.crashes > 0);
@@ -113,7 +113,7 @@ fn a_recoverer_that_dies_is_followed_by_another() {
             let Update { targets, images, .. } = update(&layout, &fabric);
             (targets, images)
         };
-        open(&member.seat().intent(CHUNK_LOCK), &fabric, CHUNK_LOCK, &targets, &images);
+        open(&member.node_handle().intent(CHUNK_LOCK), &fabric, CHUNK_LOCK, &targets, &images);
         let recoverer = rack.host(1);
         Schedule::builder(&rack, step)
             .crash_host_at(1, step)

@@ -593,8 +593,8 @@ impl Layout {
 
     /// Every line before the chunks that only `node` writes, and its door. The one list of them:
     /// what a host drops from its caches when it joins (MEM-M8), and what it flushes when it
-    /// leaves. A seat gives access to these lines alone ([`Self::is_owned_by`]), so nothing that is
-    /// not refreshed at joining is ever read as one's own.
+    /// leaves. A node handle gives access to these lines alone ([`Self::is_owned_by`]), so nothing
+    /// that is not refreshed at joining is ever read as one's own.
     pub fn owned_by(&self, node: NodeId) -> impl Iterator<Item = LineRange> + use<> {
         let rings = u64::from(node.0) * u64::from(self.geometry.nodes);
         let ring_lines = u64::from(self.geometry.nodes) * FREE_RING_LINES;

@@ -40,7 +40,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// [`RESIGN_BEATS`](crate::node::RESIGN_BEATS). When the node has lost its membership
     /// ([`LossCause`]) it tells all processes of the host, and writes no more.
     pub fn beat(&self) -> bool {
-        let lock = self.seat.tier().host_lock(HostLockName::Agent);
+        let lock = self.handle.tier().host_lock(HostLockName::Agent);
         let is_agent = lock.holder() == Some(self.token) || self.takes_office(&lock);
         if !is_agent {
             return false;
@@ -67,7 +67,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// is dead. Does nothing while another process is the agent and lives: calls in quick
     /// succession would count as looks at a heartbeat that has stopped (BEAT-G1).
     pub fn beat_in_long_work(&self) {
-        let agent = self.seat.tier().host_lock(HostLockName::Agent).holder();
+        let agent = self.handle.tier().host_lock(HostLockName::Agent).holder();
         if !agent.is_some_and(|agent| agent != self.token && self.holds(agent)) {
             self.beat();
         }
@@ -80,7 +80,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             return false;
         }
         // Written by this host alone, whose caches agree: no refresh is needed.
-        let beats = self.seat.heartbeat().own(&self.fabric);
+        let beats = self.handle.heartbeat().own(&self.fabric);
         let stalled = self.office.borrow_mut().look(beats);
         let mut deposed = None;
         let is_alive = |holder| {
@@ -92,7 +92,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             return false;
         }
         self.office.replace(OfficeWatch::default());
-        if let Some(process) = deposed.and_then(|holder| self.seat.tier().process(holder.process()))
+        if let Some(process) =
+            deposed.and_then(|holder| self.handle.tier().process(holder.process()))
         {
             tracing::warn!(
                 node = %self.node(), pid = process.pid(),
@@ -106,7 +107,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// Whether the lines of this life are still its own to write, freshly read (BEAT-G4).
     pub(super) fn has_slot(&self) -> bool {
         let is_final = |cause: Option<LossCause>| cause.is_some_and(LossCause::is_final);
-        !is_final(self.seat.tier().loss())
+        !is_final(self.handle.tier().loss())
             && !is_final(self.find_loss())
             && !is_over(self.layout(), &self.fabric, self.node(), self.incarnation)
     }
@@ -167,7 +168,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         if !self.agent.borrow().is_time_for_managers() {
             return;
         }
-        let manager = self.seat.tier().host_lock(HostLockName::Manager).holder();
+        let manager = self.handle.tier().host_lock(HostLockName::Manager).holder();
         let lives = manager.is_some_and(|manager| self.holds(manager));
         let is_missed = self.agent.borrow_mut().has_missed_managers(lives);
         if is_missed {
@@ -185,7 +186,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// processes of the host are told. Only of the agent. Returns whether it does.
     fn tick_unless_lost(&self) -> bool {
         if let Some(cause) = self.find_loss() {
-            self.seat.tier().set_loss(cause);
+            self.handle.tier().set_loss(cause);
             crash::reach(CrashPoint::SelfFenced);
             return false;
         }
@@ -206,7 +207,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 
     /// The heartbeat continues. Only of the agent, and of the last process of the host.
     fn tick(&self) {
-        let beats = crate::lock::arbitrated::tick(&self.seat, &self.fabric);
+        let beats = crate::lock::arbitrated::tick(&self.handle, &self.fabric);
         self.agent.borrow_mut().ticked(beats);
     }
 }

@@ -183,7 +183,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         // What a process before this one was at, in a case that is over, is given up. The heartbeat
         // is sent by the agent, and the manager's here: nobody is granted anything meanwhile.
         if let Some(last) = last {
-            let beat = || beat_as_manager(self.member.seat(), fabric);
+            let beat = || beat_as_manager(self.member.node_handle(), fabric);
             give_up_earlier(self.member, victim, last, beat);
         }
         let Some(last) = last else {

@@ -17,7 +17,7 @@ use crate::lock::arbitrated::obey_newest_term;
 use crate::lock::{Competitor, Settling, SharedTier, is_for_programs};
 use crate::mutant::{self, Mutant};
 use crate::node::{
-    Marks, Member, SUSPECT_MS, Seat, Slot, Stillness, is_unreadable, last_named, make_good,
+    Marks, Member, NodeHandle, SUSPECT_MS, Slot, Stillness, is_unreadable, last_named, make_good,
     recoverers_at_work, send_heartbeat,
 };
 use crate::units::{Incarnation, LockId, NodeId};
@@ -166,13 +166,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         if let Some(cause) = tier.loss().filter(|_| ours) {
             return Err(MembershipLost { node, cause }.into());
         }
-        let seat = Seat::new(layout, superblock.lock_protocol, node, tier);
+        let handle = NodeHandle::new(layout, superblock.lock_protocol, node, tier);
         let incarnation = match running {
             Some(incarnation) => incarnation,
-            None => take_slot(&seat, &fabric, superblock.uuid, host, process, clock)?,
+            None => take_slot(&handle, &fabric, superblock.uuid, host, process, clock)?,
         };
         let identity = process;
-        let Some((process, token)) = seat.tier().register(identity) else {
+        let Some((process, token)) = handle.tier().register(identity) else {
             let processes = crate::host::PROCESSES_MAX;
             return Err(JoinError::TooManyProcesses { node, processes });
         };
@@ -180,7 +180,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         let mut member = Self {
             fabric,
             superblock,
-            seat,
+            handle,
             incarnation,
             process,
             identity,
@@ -194,7 +194,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         if running.is_some()
             && let Some(cause) = member.find_loss()
         {
-            member.seat.tier().set_loss(cause);
+            member.handle.tier().set_loss(cause);
             member.unregister();
             return Err(MembershipLost { node, cause }.into());
         }
@@ -205,94 +205,94 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 
 /// Joins the node slot as the first process of this host.
 fn take_slot<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     uuid: [u64; 2],
     host: &HostIdentity,
     process: ProcessIdentity,
     clock: &impl Clock,
 ) -> Result<Incarnation, JoinError> {
-    let passed = vacate(seat, fabric, uuid, host, process, clock)?;
-    move_in(seat, fabric, uuid, host, &passed)
+    let passed = vacate(handle, fabric, uuid, host, process, clock)?;
+    move_in(handle, fabric, uuid, host, &passed)
 }
 
 /// LOCK-L5: the former life of this host may have held programs' locks, which are released in its
 /// name further on. First goes to the device what its programs may have written, by the map in its
 /// tier, if that is there still. The tier of an older life says nothing of it: a life between the
 /// two had its tier in another folder, a container's say.
-fn settle_holders<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, uuid: [u64; 2]) {
-    let (layout, node) = (seat.layout(), seat.node());
+fn settle_holders<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, uuid: [u64; 2]) {
+    let (layout, node) = (handle.layout(), handle.node());
     let mut locks = (0..layout.locks()).map(LockId).filter(|lock| is_for_programs(*lock));
-    if !locks.any(|lock| Competitor::may_have_held(seat, fabric, lock)) {
+    if !locks.any(|lock| Competitor::may_have_held(handle, fabric, lock)) {
         return;
     }
-    let mut settling = match seat.tier().life(uuid, node) {
+    let mut settling = match handle.tier().life(uuid, node) {
         // Also of a life that came no further than its tier: it had settled this before it made
         // that.
-        Some(life) if life >= last_named(layout, fabric, node) => Settling::begin(seat),
+        Some(life) if life >= last_named(layout, fabric, node) => Settling::begin(handle),
         _ => Settling::all_heaps(layout, fabric),
     };
     while !settling.step(fabric) {
-        send_heartbeat(seat, fabric);
+        send_heartbeat(handle, fabric);
     }
 }
 
 /// The rest of a join, after the door was passed: the slot says that this host lives there.
 pub(crate) fn move_in<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     uuid: [u64; 2],
     host: &HostIdentity,
     passed: &Passed,
 ) -> Result<Incarnation, JoinError> {
-    let (layout, node) = (seat.layout(), seat.node());
+    let (layout, node) = (handle.layout(), handle.node());
     let incarnation = passed.next;
 
     // MEM-M8: what an earlier life of this host left in its caches is gone before we write, and
-    // what a recoverer wrote meanwhile is there: of all that a seat gives access to. Beats go on
-    // from the last one: a count that went back could repeat what a watcher has seen.
+    // what a recoverer wrote meanwhile is there: of all that a node handle gives access to. Beats
+    // go on from the last one: a count that went back could repeat what a watcher has seen.
     if !mutant::is(Mutant::JoinsUnrefreshed) {
         refresh_all(fabric, layout.owned_by(node));
     }
     // MEM-M5, and before anything is changed that cannot be taken back.
-    let bad = |lock: &LockId| !Competitor::can_resume(seat, fabric, *lock);
+    let bad = |lock: &LockId| !Competitor::can_resume(handle, fabric, *lock);
     if let Some(lock) = (0..layout.locks()).map(LockId).find(bad) {
-        passed.step_back(seat, fabric);
+        passed.step_back(handle, fabric);
         return Err(JoinError::BadTicket { node, lock });
     }
-    settle_holders(seat, fabric, uuid);
-    seat.tier().reset(uuid, node, incarnation, host.pid_namespace);
+    settle_holders(handle, fabric, uuid);
+    handle.tier().reset(uuid, node, incarnation, host.pid_namespace);
     crash::reach(CrashPoint::JoinTierReset);
 
-    make_good(layout, fabric, node, seat.recoveries());
+    make_good(layout, fabric, node, handle.recoveries());
     // ORPHAN-W3: before our line says that the life which wrote the word is over.
-    super::orphans::settle(seat, fabric);
+    super::orphans::settle(handle, fabric);
     // Coming is announced before we look for a manager: a manager that claims a term either sees
     // us, or we see its claim (LOCK-T4).
-    seat.host_name().publish(fabric, &HostName::new(&host.name));
+    handle.host_name().publish(fabric, &HostName::new(&host.name));
     let line = |state| NodeLine::new(state, incarnation, host.boot_id, host.machine_id);
     if mutant::is(Mutant::JoinsUnannounced) {
-        obey_newest_term(seat, fabric);
+        obey_newest_term(handle, fabric);
     }
-    seat.node_line().publish(fabric, &line(NodeState::Joining));
+    handle.node_line().publish(fabric, &line(NodeState::Joining));
     crash::reach(CrashPoint::JoinAnnounced);
     crate::chunk::end_request_of_dead(layout, fabric, node);
 
     // LOCK-L2: redo and close what the former incarnation left open, while its requests still
     // stand, then end those. LOCK-A2: tickets go on beyond those.
     for lock in (0..layout.locks()).map(LockId) {
-        redo_own(seat, fabric, lock);
+        redo_own(handle, fabric, lock);
         crash::reach(CrashPoint::JoinRedone);
-        Competitor::resume(seat, fabric, lock);
+        Competitor::resume(handle, fabric, lock);
     }
-    seat.resume_requests(incarnation);
+    handle.resume_requests(incarnation);
     crash::reach(CrashPoint::JoinResumed);
     if !mutant::is(Mutant::JoinsUnannounced) {
-        obey_newest_term(seat, fabric);
+        obey_newest_term(handle, fabric);
     }
-    seat.node_line().publish(fabric, &line(NodeState::Joined));
+    handle.node_line().publish(fabric, &line(NodeState::Joined));
     crash::reach(CrashPoint::JoinSaid);
-    seat.tier().set_member(true);
+    handle.tier().set_member(true);
     Ok(incarnation)
 }
 
@@ -322,11 +322,11 @@ impl Passed {
 
     /// Nothing of the new life was written, so there is none: what says that it comes is taken
     /// back.
-    fn step_back<F: Fabric, H: HostMemory>(&self, seat: &Seat<H>, fabric: &F) {
+    fn step_back<F: Fabric, H: HostMemory>(&self, handle: &NodeHandle<H>, fabric: &F) {
         if let Some(last) = self.arrived_after {
-            seat.arrival().publish(fabric, Arrival::Life(last).word());
+            handle.arrival().publish(fabric, Arrival::Life(last).word());
         }
-        self.visitor.step_back(seat.layout(), fabric, &self.outside);
+        self.visitor.step_back(handle.layout(), fabric, &self.outside);
     }
 }
 
@@ -343,20 +343,20 @@ pub(crate) enum Attempt {
 
 /// Makes sure that nobody else lives in the slot, and that nobody else comes for it.
 fn vacate<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     uuid: [u64; 2],
     host: &HostIdentity,
     process: ProcessIdentity,
     clock: &impl Clock,
 ) -> Result<Passed, JoinError> {
-    let node = seat.node();
+    let node = handle.node();
     let visitor = Visitor::new(node, host, process);
     let until_ms = clock.now_ms().saturating_add(SUSPECT_MS);
     let mut tries = 0;
     loop {
-        match attempt(seat, fabric, uuid, host, visitor, || {
-            heartbeat_advances(seat, fabric, clock)
+        match attempt(handle, fabric, uuid, host, visitor, || {
+            heartbeat_advances(handle, fabric, clock)
         })? {
             Attempt::Passed(passed) => return Ok(passed),
             Attempt::Again => continue,
@@ -373,14 +373,14 @@ fn vacate<F: Fabric, H: HostMemory>(
 /// One attempt to pass the door. `heartbeat_advances` watches the heartbeat of the slot's last
 /// inhabitant.
 pub(crate) fn attempt<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     uuid: [u64; 2],
     host: &HostIdentity,
     visitor: Visitor,
     heartbeat_advances: impl Fn() -> bool,
 ) -> Result<Attempt, JoinError> {
-    let (layout, node) = (seat.layout(), seat.node());
+    let (layout, node) = (handle.layout(), handle.node());
     let slot = Slot::inside(layout, fabric, node);
     let said = slot.map_or(Incarnation(0), |slot| slot.said);
     let outside = visitor.look(layout, fabric, said);
@@ -389,7 +389,7 @@ pub(crate) fn attempt<F: Fabric, H: HostMemory>(
     // DEATH-R3: the arrival of a host at a slot that was not left, whose mark is now ours or
     // belongs to no host.
     let closed = outside.is_closed() || arrived > last;
-    let next = life_after(seat, fabric, last).ok_or(JoinError::NoIncarnations { node })?;
+    let next = life_after(handle, fabric, last).ok_or(JoinError::NoIncarnations { node })?;
     let vacant = slot.is_none_or(|slot| slot.vacant) && !died_at_door;
     if closed || vacant {
         // Nobody to make sure of, or no use in it.
@@ -397,20 +397,20 @@ pub(crate) fn attempt<F: Fabric, H: HostMemory>(
         // JOIN-J4: this host's own life. None of its processes joins beside us; a heartbeat that
         // stands still proves the death on this very machine, as below.
         if heartbeat_advances() {
-            return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
+            return Err(JoinError::NodeInUse { node, host: host_of(handle, fabric) });
         }
     } else if let Some(last) = slot {
         // Of a line that cannot be read the mark still tells the machine.
         let marks = Marks::cached(layout, fabric, node);
         let machine = last.machine.or_else(|| marks.machine_of(last.incarnation));
-        check_gone(seat, fabric, uuid, host, &Slot { machine, ..last }, heartbeat_advances)?;
+        check_gone(handle, fabric, uuid, host, &Slot { machine, ..last }, heartbeat_advances)?;
     }
     if closed || visitor.pass(layout, fabric, &outside, next).is_err() {
         return Ok(Attempt::Refused);
     }
     let arrived_after = (!vacant).then_some(last);
     let passed = Passed { visitor, outside, next, arrived_after };
-    if life_after(seat, fabric, last) != Some(next) {
+    if life_after(handle, fabric, last) != Some(next) {
         // DEATH-C2: another came for that life while we watched a heartbeat, or slept, and gave up.
         visitor.step_back(layout, fabric, &passed.outside);
         return Ok(Attempt::Again);
@@ -418,8 +418,8 @@ pub(crate) fn attempt<F: Fabric, H: HostMemory>(
     if !vacant {
         settle_recoveries(layout, fabric, node);
     }
-    if !vacant && let Err(error) = arrive(seat, fabric, next) {
-        passed.step_back(seat, fabric);
+    if !vacant && let Err(error) = arrive(handle, fabric, next) {
+        passed.step_back(handle, fabric);
         return Err(error);
     }
     Ok(Attempt::Passed(passed))
@@ -429,42 +429,42 @@ pub(crate) fn attempt<F: Fabric, H: HostMemory>(
 /// none left. One may have been at the door (JOIN-J4), where its host only slept, and stepped back:
 /// the host that took that life would fence itself, at once or later.
 fn life_after<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     last: Incarnation,
 ) -> Option<Incarnation> {
-    let node = seat.node();
-    let opened = Ballots::fresh(seat.layout(), fabric, [node]).last_case(node);
+    let node = handle.node();
+    let opened = Ballots::fresh(handle.layout(), fabric, [node]).last_case(node);
     let after = opened.map_or(last, |case| case.incarnation.max(last));
     after.0.checked_add(1).map(Incarnation)
 }
 
 /// Makes sure that the last inhabitant of the slot, which did not leave it, is gone.
 fn check_gone<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     uuid: [u64; 2],
     host: &HostIdentity,
     last: &Slot,
     heartbeat_advances: impl Fn() -> bool,
 ) -> Result<(), JoinError> {
-    let node = seat.node();
+    let node = handle.node();
     let same_boot = last.machine.is_some_and(|machine| machine.boot_id == host.boot_id);
     let same_machine = host.machine_id != [0; 2]
         && last.machine.is_some_and(|machine| machine.machine_id == host.machine_id);
     // Our own tier of that life, in which nobody lives: it tells the machine, too.
     let ours = last.machine.is_none_or(|_| same_boot)
-        && seat.tier().pid_namespace() == host.pid_namespace
-        && seat.tier().life(uuid, node) == Some(last.incarnation);
+        && handle.tier().pid_namespace() == host.pid_namespace
+        && handle.tier().life(uuid, node) == Some(last.incarnation);
     // Also of a machine that seems to have booted since: images of one installation have one id,
     // and the other may live.
     if !ours && heartbeat_advances() {
-        return Err(JoinError::NodeInUse { node, host: host_of(seat, fabric) });
+        return Err(JoinError::NodeInUse { node, host: host_of(handle, fabric) });
     }
     // A heartbeat that has stopped proves a death only on this very machine (a time-out is not a
     // fence).
     if !ours && !same_boot && !same_machine {
-        return Err(JoinError::NotLeft { node, host: host_of(seat, fabric) });
+        return Err(JoinError::NotLeft { node, host: host_of(handle, fabric) });
     }
     Ok(())
 }
@@ -472,13 +472,13 @@ fn check_gone<F: Fabric, H: HostMemory>(
 /// The former life is over, and its lines are ours, unless a recoverer has them already (DEATH-R3):
 /// say that we come, then look. A recoverer says that it begins, then looks.
 fn arrive<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     next: Incarnation,
 ) -> Result<(), JoinError> {
-    let (layout, node) = (seat.layout(), seat.node());
+    let (layout, node) = (handle.layout(), handle.node());
     fabric.refresh(layout.arrival(node).range());
-    seat.arrival().publish(fabric, Arrival::Life(next).word());
+    handle.arrival().publish(fabric, Arrival::Life(next).word());
     crash::reach(CrashPoint::JoinArrived);
     // The line of the slot was refreshed when we came.
     let at_work = recoverers_at_work(layout, fabric, node);
@@ -492,19 +492,19 @@ fn arrive<F: Fabric, H: HostMemory>(
     Ok(())
 }
 
-fn host_of<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> String {
-    let name = seat.layout().host_name(seat.node()).fresh(fabric);
+fn host_of<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) -> String {
+    let name = handle.layout().host_name(handle.node()).fresh(fabric);
     name.map_or_else(|_| "unknown".to_owned(), |name| name.to_string())
 }
 
 /// Watches the heartbeat of the slot's last inhabitant, until it has beaten or was watched for
 /// [`SUSPECT_MS`] without a gap (BEAT-G0).
 fn heartbeat_advances<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     clock: &impl Clock,
 ) -> bool {
-    let heartbeat = seat.layout().heartbeat(seat.node());
+    let heartbeat = handle.layout().heartbeat(handle.node());
     let first = heartbeat.fresh(fabric);
     let (mut watching, mut tries) = (Stillness::default(), 0);
     // The heartbeat is read before the time: what was not watched does not count.

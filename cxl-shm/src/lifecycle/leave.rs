@@ -24,19 +24,19 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         self.unregister();
         crash::reach(CrashPoint::ProcessUnregistered);
         let others =
-            self.seat.tier().processes().any(|(_, identity)| self.liveness.is_alive(identity));
+            self.handle.tier().processes().any(|(_, identity)| self.liveness.is_alive(identity));
         if others {
             return LeaveOutcome::OthersRemain;
         }
         let ends_in_order = self.end_life();
-        self.seat.tier().set_member(false);
+        self.handle.tier().set_member(false);
         crash::reach(CrashPoint::LeaveTierClosed);
         if ends_in_order
             && self.has_slot()
-            && let Ok(line) = self.seat.node_line().own(&self.fabric)
+            && let Ok(line) = self.handle.node_line().own(&self.fabric)
             && line.incarnation() == self.incarnation
         {
-            self.seat.node_line().publish(&self.fabric, &line.with_state(NodeState::Left));
+            self.handle.node_line().publish(&self.fabric, &line.with_state(NodeState::Left));
         }
         crash::reach(CrashPoint::LeaveSaid);
         LeaveOutcome::NodeLeft
@@ -50,7 +50,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             return false;
         }
         // Whatever dead processes of this host left of the region's locks ends here.
-        crate::lock::recover_all(&self.seat, &self.fabric, || self.tick_in_slot());
+        crate::lock::recover_all(&self.handle, &self.fabric, || self.tick_in_slot());
         if !self.has_slot() {
             return false;
         }
@@ -64,7 +64,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             return false;
         }
         // ORPHAN-W3.
-        super::orphans::settle(&self.seat, &self.fabric);
+        super::orphans::settle(&self.handle, &self.fabric);
         true
     }
 }

@@ -46,7 +46,7 @@ use crate::intent::set_chunk;
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, Layout, NodeState, RecoveryStep};
 use crate::lock::LockError;
 use crate::mutant::{self, Mutant};
-use crate::node::{Member, Seat, recoveries_of, send_heartbeat};
+use crate::node::{Member, NodeHandle, recoveries_of, send_heartbeat};
 use crate::units::{ChunkId, Incarnation, NodeId};
 
 /// What a host's word says: which orphan it is the reclaimer of, and by which process.
@@ -150,15 +150,19 @@ pub(crate) fn still_guarded<F: Fabric>(layout: &Layout, fabric: &F, me: NodeId) 
 /// there. The caller is alone on its host: it is the first process to join or the last to leave, so
 /// no agent sends the heartbeat. Flushing one area, or all of them, may take longer than other
 /// hosts wait for a heartbeat. So this sends the heartbeat meanwhile.
-pub(crate) fn settle<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
-    settle_in_parts(seat, fabric, || {
-        send_heartbeat(seat, fabric);
+pub(crate) fn settle<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) {
+    settle_in_parts(handle, fabric, || {
+        send_heartbeat(handle, fabric);
     });
 }
 
 /// As [`settle`], and calls `between` after every few milliseconds' work.
-fn settle_in_parts<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, between: impl Fn()) {
-    let (layout, word) = (seat.layout(), seat.reclaimer());
+fn settle_in_parts<F: Fabric, H: HostMemory>(
+    handle: &NodeHandle<H>,
+    fabric: &F,
+    between: impl Fn(),
+) {
+    let (layout, word) = (handle.layout(), handle.reclaimer());
     let found = word.own(fabric);
     if found == 0 {
         return;
@@ -176,7 +180,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// of the host agree on who writes it by [`Self::lock_orphan`].
     #[must_use]
     pub fn reclaimer_word(&self) -> OwnedWord {
-        self.seat().reclaimer()
+        self.node_handle().reclaimer()
     }
 
     /// The host lock of the word in which this host says whose reclaimer it is. Waits for other
@@ -214,7 +218,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         });
         if !lives {
             // The agent beats.
-            settle_in_parts(self.seat(), self.fabric(), || ());
+            settle_in_parts(self.node_handle(), self.fabric(), || ());
         }
     }
 
@@ -289,7 +293,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         let is_its = matches!(state, Some(ChunkState::Owned { owner, purpose, .. })
             if owner == node && purpose != crate::layout::HEAP_PURPOSE);
         if is_its {
-            set_chunk(self.seat(), fabric, chunk, &ChunkEntry::new(ChunkState::Free));
+            set_chunk(self.node_handle(), fabric, chunk, &ChunkEntry::new(ChunkState::Free));
             crash::reach(CrashPoint::ChunkFreed);
         }
         Ok(is_its)

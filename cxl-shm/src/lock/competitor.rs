@@ -4,7 +4,7 @@ use super::shared_tier::{DamagedRequest, Held, SharedTier};
 use super::{arbitrated, bakery};
 use crate::fabric::{Fabric, HostMemory};
 use crate::layout::{Layout, LockProtocol};
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{LockId, NodeId};
 
 /// An acquisition under the protocol of the region.
@@ -17,94 +17,106 @@ pub(crate) enum Competitor {
 }
 
 impl SharedTier for Competitor {
-    fn begin<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Self {
-        match seat.lock_protocol() {
+    fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self {
+        match handle.lock_protocol() {
             LockProtocol::Arbitrated => {
-                Self::Arbitrated(arbitrated::Acquire::begin(seat, fabric, lock))
+                Self::Arbitrated(arbitrated::Acquire::begin(handle, fabric, lock))
             }
-            LockProtocol::Bakery => Self::Bakery(bakery::Acquire::begin(seat, fabric, lock)),
+            LockProtocol::Bakery => Self::Bakery(bakery::Acquire::begin(handle, fabric, lock)),
         }
     }
 
     fn poll<F: Fabric, H: HostMemory>(
         &mut self,
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
     ) -> Result<Option<Held>, DamagedRequest> {
         match self {
-            Self::Arbitrated(acquire) => acquire.poll(seat, fabric),
-            Self::Bakery(acquire) => acquire.poll(seat, fabric),
+            Self::Arbitrated(acquire) => acquire.poll(handle, fabric),
+            Self::Bakery(acquire) => acquire.poll(handle, fabric),
         }
     }
 
-    fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+    fn withdraw<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F) {
         match self {
-            Self::Arbitrated(acquire) => acquire.withdraw(seat, fabric),
-            Self::Bakery(acquire) => acquire.withdraw(seat, fabric),
+            Self::Arbitrated(acquire) => acquire.withdraw(handle, fabric),
+            Self::Bakery(acquire) => acquire.withdraw(handle, fabric),
         }
     }
 
-    fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
-        match seat.lock_protocol() {
-            LockProtocol::Arbitrated => arbitrated::Acquire::release(held, seat, fabric),
-            LockProtocol::Bakery => bakery::Acquire::release(held, seat, fabric),
+    fn release<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
+        match handle.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::release(held, handle, fabric),
+            LockProtocol::Bakery => bakery::Acquire::release(held, handle, fabric),
         }
     }
 
-    fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-        match seat.lock_protocol() {
+    fn release_after_death<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    ) {
+        match handle.lock_protocol() {
             LockProtocol::Arbitrated => {
-                arbitrated::Acquire::release_after_death(seat, fabric, lock)
+                arbitrated::Acquire::release_after_death(handle, fabric, lock)
             }
-            LockProtocol::Bakery => bakery::Acquire::release_after_death(seat, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::release_after_death(handle, fabric, lock),
         }
     }
 
-    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
-        match seat.lock_protocol() {
-            LockProtocol::Arbitrated => arbitrated::Acquire::make_consistent(held, seat, fabric),
-            LockProtocol::Bakery => bakery::Acquire::make_consistent(held, seat, fabric),
+    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
+        match handle.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::make_consistent(held, handle, fabric),
+            LockProtocol::Bakery => bakery::Acquire::make_consistent(held, handle, fabric),
         }
     }
 
-    fn may_have_held<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
-        match seat.lock_protocol() {
-            LockProtocol::Arbitrated => arbitrated::Acquire::may_have_held(seat, fabric, lock),
-            LockProtocol::Bakery => bakery::Acquire::may_have_held(seat, fabric, lock),
+    fn may_have_held<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool {
+        match handle.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::may_have_held(handle, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::may_have_held(handle, fabric, lock),
         }
     }
 
     fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
         lock: LockId,
     ) -> bool {
-        match seat.lock_protocol() {
+        match handle.lock_protocol() {
             LockProtocol::Arbitrated => {
-                arbitrated::Acquire::is_wanted_elsewhere(seat, fabric, lock)
+                arbitrated::Acquire::is_wanted_elsewhere(handle, fabric, lock)
             }
-            LockProtocol::Bakery => bakery::Acquire::is_wanted_elsewhere(seat, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::is_wanted_elsewhere(handle, fabric, lock),
         }
     }
 
-    fn has_tickets<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool {
-        match seat.lock_protocol() {
-            LockProtocol::Arbitrated => arbitrated::Acquire::has_tickets(seat, lock),
-            LockProtocol::Bakery => bakery::Acquire::has_tickets(seat, lock),
+    fn has_tickets<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool {
+        match handle.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::has_tickets(handle, lock),
+            LockProtocol::Bakery => bakery::Acquire::has_tickets(handle, lock),
         }
     }
 
-    fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
-        match seat.lock_protocol() {
-            LockProtocol::Arbitrated => arbitrated::Acquire::can_resume(seat, fabric, lock),
-            LockProtocol::Bakery => bakery::Acquire::can_resume(seat, fabric, lock),
+    fn can_resume<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool {
+        match handle.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::can_resume(handle, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::can_resume(handle, fabric, lock),
         }
     }
 
-    fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-        match seat.lock_protocol() {
-            LockProtocol::Arbitrated => arbitrated::Acquire::resume(seat, fabric, lock),
-            LockProtocol::Bakery => bakery::Acquire::resume(seat, fabric, lock),
+    fn resume<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
+        match handle.lock_protocol() {
+            LockProtocol::Arbitrated => arbitrated::Acquire::resume(handle, fabric, lock),
+            LockProtocol::Bakery => bakery::Acquire::resume(handle, fabric, lock),
         }
     }
 }

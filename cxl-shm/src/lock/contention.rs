@@ -10,7 +10,7 @@ use crate::host::Living;
 use crate::host::Phase;
 use crate::host::{Liveness, ProcessIdentity};
 use crate::layout::LockProtocol;
-use crate::node::{Member, Seat};
+use crate::node::{Member, NodeHandle};
 use crate::units::{LockId, NodeId};
 
 /// Who else held or wanted a lock between hosts at the end of a wait: what one look found.
@@ -44,28 +44,28 @@ impl Contention {
         lock: LockId,
         is_queued: bool,
     ) -> Self {
-        let seat = member.seat();
-        let turn = seat.tier().queue(lock).holder();
+        let handle = member.node_handle();
+        let turn = handle.tier().queue(lock).holder();
         let turn = turn.filter(|token| *token != member.token() && member.holds(*token));
-        let identity = turn.and_then(|token| seat.tier().process(token.process()));
+        let identity = turn.and_then(|token| handle.tier().process(token.process()));
         let this_host = Self::ThisHost { pid: identity.map(ProcessIdentity::pid) };
         let is_behind = is_queued || turn.is_some();
-        if is_behind && seat.tier().stamp(lock).phase == Phase::Hold {
+        if is_behind && handle.tier().stamp(lock).phase == Phase::Hold {
             return this_host;
         }
         let nobody = if is_behind { this_host } else { Self::Nobody };
-        elsewhere(seat, member.fabric(), lock).unwrap_or(nobody)
+        elsewhere(handle, member.fabric(), lock).unwrap_or(nobody)
     }
 }
 
 /// What other nodes do with `lock`: one refresh of their requests, and one of their grants.
 fn elsewhere<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     lock: LockId,
 ) -> Option<Contention> {
-    let requests = others_requests(seat, fabric, lock);
-    match seat.lock_protocol() {
+    let requests = others_requests(handle, fabric, lock);
+    match handle.lock_protocol() {
         LockProtocol::Bakery => {
             let numbered = |(node, word)| Some((bakery::number_wanted(word)?, node));
             // The holder has the smallest number.
@@ -76,7 +76,7 @@ fn elsewhere<F: Fabric, H: HostMemory>(
             let wanted = |(node, word)| Some((node, ticket_wanted(word)?));
             let wanting: Vec<_> = requests.filter_map(wanted).collect();
             let (first, _) = *wanting.first()?;
-            let holder = holder_of(seat, fabric, lock, &wanting);
+            let holder = holder_of(handle, fabric, lock, &wanting);
             let wanted = Contention::WantedBy { node: first };
             Some(holder.map_or(wanted, |node| Contention::HeldBy { node }))
         }
@@ -86,12 +86,12 @@ fn elsewhere<F: Fabric, H: HostMemory>(
 /// The one of the nodes in `wanting`, each with its ticket, to which the lock manager that this
 /// host obeys has granted `lock`.
 fn holder_of<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     lock: LockId,
     wanting: &[(NodeId, u64)],
 ) -> Option<NodeId> {
-    let (layout, term) = (seat.layout(), seat.tier().term());
+    let (layout, term) = (handle.layout(), handle.tier().term());
     let grants = layout.grants(manager_of(layout, term)?);
     let grant = |node| grants.word(layout.grant_index(node, lock));
     let words = wanting.iter().filter_map(|(node, _)| grant(*node));

@@ -13,7 +13,7 @@ use crate::host::Liveness;
 use crate::host::Phase;
 use crate::host::{Abandoned, Cohort};
 use crate::intent::{recover_own, redo_own};
-use crate::node::{Member, Seat};
+use crate::node::{Member, NodeHandle};
 use crate::units::LockId;
 
 /// How often a host passes a lock on among its own threads before it gives it to other hosts. Each
@@ -80,8 +80,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SharedGuard<'m, F, H, L> {
     /// Does nothing when there was none. What was repaired has been published.
     pub fn set_consistent(&mut self) {
         if self.held.after_death {
-            let (seat, fabric) = (self.member.seat(), self.member.fabric());
-            Competitor::make_consistent(self.held, seat, fabric);
+            let (handle, fabric) = (self.member.node_handle(), self.member.fabric());
+            Competitor::make_consistent(self.held, handle, fabric);
             self.held.after_death = false;
         }
     }
@@ -109,10 +109,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> fmt::Debug for SharedGuard<'_, F, H,
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
     fn drop(&mut self) {
-        let (seat, fabric) = (self.member.seat(), self.member.fabric());
+        let (handle, fabric) = (self.member.node_handle(), self.member.fabric());
         // Only after an unwind is an intent still open here.
-        redo_own(seat, fabric, self.held.lock);
-        let queue = seat.tier().queue(self.held.lock);
+        redo_own(handle, fabric, self.held.lock);
+        let queue = handle.tier().queue(self.held.lock);
         if is_for_programs(self.held.lock) && std::thread::panicking() && !self.unwinds {
             queue.abandon(self.member.token(), 0);
             return;
@@ -122,7 +122,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
         {
             return;
         }
-        Competitor::release(self.held, seat, fabric);
+        Competitor::release(self.held, handle, fabric);
         crash::reach(CrashPoint::LockReleased);
         queue.release(self.member.token());
     }
@@ -131,27 +131,35 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
 /// Ends what a dead thread of this host left of `lock`: redo, close, release, in that order
 /// (LOCK-L2). The caller has the host's turn. Does nothing where nothing was left. Where
 /// [`is_unsettled`] says so, what programs may have written is on the device (LOCK-L5).
-pub(crate) fn recover_seat<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-    if seat.tier().stamp(lock).phase == Phase::Hold {
-        recover_own(seat, fabric, lock);
+pub(crate) fn recover_dead_holder<F: Fabric, H: HostMemory>(
+    handle: &NodeHandle<H>,
+    fabric: &F,
+    lock: LockId,
+) {
+    if handle.tier().stamp(lock).phase == Phase::Hold {
+        recover_own(handle, fabric, lock);
         crash::reach(CrashPoint::LockRecovering);
     }
-    Competitor::release_after_death(seat, fabric, lock);
+    Competitor::release_after_death(handle, fabric, lock);
 }
 
 /// Releases a lock that was passed, and that nobody takes over: the one who passed it was done.
-pub(super) fn release_passed<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
+pub(super) fn release_passed<F: Fabric, H: HostMemory>(
+    handle: &NodeHandle<H>,
+    fabric: &F,
+    lock: LockId,
+) {
     // A thread that passes the lock says in the queue's word whether a holder had died; here the
     // tally says so.
-    if let Some(held) = Held::passed(seat, lock, false) {
-        Competitor::release(held, seat, fabric);
+    if let Some(held) = Held::passed(handle, lock, false) {
+        Competitor::release(held, handle, fabric);
     }
 }
 
 /// Whether a thread that died with `lock` may have left stores of a program in this host's caches
 /// (LOCK-L5).
-pub(super) fn is_unsettled<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool {
-    is_for_programs(lock) && seat.tier().stamp(lock).phase == Phase::Hold
+pub(super) fn is_unsettled<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool {
+    is_for_programs(lock) && handle.tier().stamp(lock).phase == Phase::Hold
 }
 
 /// Ends what nobody of this host looks after: locks whose holders died, and locks that were passed
@@ -163,21 +171,21 @@ pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     beat: Option<&dyn Fn() -> bool>,
 ) {
-    let (seat, fabric, me) = (member.seat(), member.fabric(), member.token());
+    let (handle, fabric, me) = (member.node_handle(), member.fabric(), member.token());
     let mut unsettled = Vec::new();
     for lock in (0..member.layout().locks()).map(LockId) {
-        if beat.is_none() && is_unsettled(seat, lock) {
+        if beat.is_none() && is_unsettled(handle, lock) {
             continue;
         }
-        let queue = seat.tier().queue(lock);
+        let queue = handle.tier().queue(lock);
         match queue.take_abandoned(me, member) {
-            Some(Abandoned::ByDead) if is_unsettled(seat, lock) => unsettled.push(lock),
+            Some(Abandoned::ByDead) if is_unsettled(handle, lock) => unsettled.push(lock),
             Some(Abandoned::ByDead) => {
-                recover_seat(seat, fabric, lock);
+                recover_dead_holder(handle, fabric, lock);
                 queue.release(me);
             }
             Some(Abandoned::Passed) => {
-                release_passed(seat, fabric, lock);
+                release_passed(handle, fabric, lock);
                 queue.release(me);
             }
             None => {}
@@ -187,13 +195,13 @@ pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
         return;
     }
     // Once for all of them: nobody knows which of them guards what.
-    let settled = settle(seat, fabric, &unsettled, || beat.is_none_or(|beat| beat()));
+    let settled = settle(handle, fabric, &unsettled, || beat.is_none_or(|beat| beat()));
     for lock in unsettled {
         if settled {
-            recover_seat(seat, fabric, lock);
-            seat.tier().queue(lock).release(me);
+            recover_dead_holder(handle, fabric, lock);
+            handle.tier().queue(lock).release(me);
         } else {
-            seat.tier().queue(lock).abandon(me, 0);
+            handle.tier().queue(lock).abandon(me, 0);
         }
     }
 }
@@ -201,28 +209,28 @@ pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
 /// Ends what dead processes left of all locks. For the last process of a host, which is alone. When
 /// `beat` says that the slot is not its own any more (BEAT-G4), the rest is left.
 pub(crate) fn recover_all<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     beat: impl Fn() -> bool,
 ) {
-    let locks = || (0..seat.layout().locks()).map(LockId);
-    let unsettled: Vec<LockId> = locks().filter(|lock| is_unsettled(seat, *lock)).collect();
-    if !unsettled.is_empty() && !settle(seat, fabric, &unsettled, beat) {
+    let locks = || (0..handle.layout().locks()).map(LockId);
+    let unsettled: Vec<LockId> = locks().filter(|lock| is_unsettled(handle, *lock)).collect();
+    if !unsettled.is_empty() && !settle(handle, fabric, &unsettled, beat) {
         return;
     }
-    locks().for_each(|lock| recover_seat(seat, fabric, lock));
+    locks().for_each(|lock| recover_dead_holder(handle, fabric, lock));
 }
 
 /// Returns whether all of it is on the device: `beat` ends it by false.
 fn settle<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     locks: &[LockId],
     beat: impl Fn() -> bool,
 ) -> bool {
-    let mut settling = Settling::begin(seat);
+    let mut settling = Settling::begin(handle);
     tracing::warn!(
-        node = %seat.node(), ?locks, bytes = settling.bytes(),
+        node = %handle.node(), ?locks, bytes = settling.bytes(),
         "a process died while holding locks: its host moves to the device what its programs may \
          have written, then releases the locks"
     );

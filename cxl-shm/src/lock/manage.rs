@@ -53,7 +53,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// # Errors
     /// [`ManageError::OneOnThisHost`].
     pub fn manage(&self) -> Result<Manage<'_, F, H, L>, ManageError> {
-        let lock = self.seat().tier().host_lock(HostLockName::Manager);
+        let lock = self.node_handle().tier().host_lock(HostLockName::Manager);
         match self.try_host_lock(&lock) {
             HostAcquire::Busy => Err(ManageError::OneOnThisHost),
             HostAcquire::Acquired | HostAcquire::Recovered => {
@@ -104,7 +104,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Manage<'m, F, H, L> {
     /// # Errors
     /// [`ManageError::NoTermsLeft`].
     pub fn claim(&mut self) -> Result<u64, ManageError> {
-        let manager = Manager::claim(self.member.seat(), self.member.fabric());
+        let manager = Manager::claim(self.member.node_handle(), self.member.fabric());
         let manager = manager.ok_or(ManageError::NoTermsLeft)?;
         let term = manager.term();
         self.manager = Some(manager);
@@ -114,7 +114,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Manage<'m, F, H, L> {
     /// One round of the manager's work; `None` before [`claim`](Self::claim) and after the
     /// manager was deposed.
     pub fn poll(&mut self) -> Option<ManagerState> {
-        let state = self.manager.as_mut()?.poll(self.member.seat(), self.member.fabric());
+        let state = self.manager.as_mut()?.poll(self.member.node_handle(), self.member.fabric());
         if matches!(state, ManagerState::Deposed { .. }) {
             self.manager = None;
         }
@@ -129,7 +129,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Manage<'m, F, H, L> {
         match &mut self.manager {
             Some(manager) if manager.is_waited_for() && hurried < HURRIED_MAX => {
                 self.hurried = hurried + 1;
-                let granted = manager.hurry(self.member.seat(), self.member.fabric());
+                let granted = manager.hurry(self.member.node_handle(), self.member.fabric());
                 Some(ManagerState::Serving { granted })
             }
             _ => {
@@ -155,10 +155,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Manage<'m, F, H, L> {
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Drop for Manage<'_, F, H, L> {
     fn drop(&mut self) {
-        let (seat, fabric) = (self.member.seat(), self.member.fabric());
+        let (handle, fabric) = (self.member.node_handle(), self.member.fabric());
         if let Some(manager) = self.manager.take() {
-            manager.stop(seat, fabric);
+            manager.stop(handle, fabric);
         }
-        seat.tier().host_lock(HostLockName::Manager).release(self.member.token());
+        handle.tier().host_lock(HostLockName::Manager).release(self.member.token());
     }
 }

@@ -9,7 +9,7 @@
 use super::LockError;
 use super::arbitrated::manager_of;
 use crate::fabric::{Fabric, HostMemory};
-use crate::node::{LOOK_GAP_MAX_MS, SUSPECT_MS, Seat, Stillness};
+use crate::node::{LOOK_GAP_MAX_MS, NodeHandle, SUSPECT_MS, Stillness};
 use crate::units::NodeId;
 
 /// Polls between two looks: each costs a refresh of the manager's heartbeat, and the suspicion
@@ -30,10 +30,10 @@ struct Sighting {
 }
 
 impl Sighting {
-    fn fresh<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> Self {
-        let term = seat.tier().term();
-        let manager = manager_of(seat.layout(), term);
-        let beat = manager.map_or(0, |node| seat.layout().manager_heartbeat(node).fresh(fabric));
+    fn fresh<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) -> Self {
+        let term = handle.tier().term();
+        let manager = manager_of(handle.layout(), term);
+        let beat = manager.map_or(0, |node| handle.layout().manager_heartbeat(node).fresh(fabric));
         Self { term, manager, beat }
     }
 
@@ -65,11 +65,11 @@ impl ManagerWatch {
     /// [`SUSPECT_MS`], as seen by us, or by others of this host before us.
     pub(super) fn look<F: Fabric, H: HostMemory>(
         &mut self,
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
         now_ms: u64,
     ) -> Option<LockError> {
-        let remembered = if self.polls == 0 { seat.tier().silence() } else { 0 };
+        let remembered = if self.polls == 0 { handle.tier().silence() } else { 0 };
         self.polls = self.polls.wrapping_add(1).max(1);
         // Not the first, unless others know something: mostly the grant comes before there is
         // anything to suspect.
@@ -80,19 +80,19 @@ impl ManagerWatch {
             return None;
         }
         self.looked_ms = Some(now_ms);
-        let sighting = Sighting::fresh(seat, fabric);
+        let sighting = Sighting::fresh(handle, fabric);
         if remembered == sighting.word() {
             return Some(sighting.silent_for(SUSPECT_MS));
         }
         // It moves, or another one is obeyed.
         if remembered != 0 {
-            seat.tier().swap_silence(remembered, 0);
+            handle.tier().swap_silence(remembered, 0);
         }
         // The time was read before the manager's heartbeat: that can only make a silence shorter.
         let silent_ms = self.seen.look(sighting, now_ms);
         (silent_ms >= SUSPECT_MS).then(|| {
-            let before = seat.tier().silence();
-            seat.tier().swap_silence(before, sighting.word());
+            let before = handle.tier().silence();
+            handle.tier().swap_silence(before, sighting.word());
             sighting.silent_for(silent_ms)
         })
     }

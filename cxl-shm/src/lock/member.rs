@@ -97,7 +97,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     #[must_use]
     pub fn recover_locks(&self) -> bool {
         crate::lock::end_abandoned(self, None);
-        !crate::intent::is_any_open(&self.seat, &self.fabric)
+        !crate::intent::is_any_open(&self.handle, &self.fabric)
     }
 
     /// Strikes off the dead processes of this host whose places the layer above never names

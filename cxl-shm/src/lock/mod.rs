@@ -43,7 +43,7 @@ pub(crate) use competitor::{Competitor, clear_requests_of};
 pub use contention::Contention;
 pub use error::LockError;
 #[cfg(feature = "verify")]
-pub(crate) use guard::recover_seat;
+pub(crate) use guard::recover_dead_holder;
 pub use guard::{PASSES_MAX, PASSING_US_MAX, SharedGuard};
 pub(crate) use guard::{end_abandoned, recover_all};
 pub use manage::{Manage, ManageError, ManagerSeen};

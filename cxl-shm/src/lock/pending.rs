@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::competitor::Competitor;
-use super::guard::{is_unsettled, recover_seat, release_passed};
+use super::guard::{is_unsettled, recover_dead_holder, release_passed};
 use super::manager_watch::ManagerWatch;
 use super::settling::Settling;
 use super::shared_tier::{DamagedRequest, Held, SharedTier};
@@ -57,7 +57,7 @@ impl Stage {
 
 impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     pub(crate) fn begin(member: &'m Member<F, H, L>, lock: LockId, clock: &'m dyn Clock) -> Self {
-        let place = member.seat().tier().queue(lock).enter(member.token());
+        let place = member.node_handle().tier().queue(lock).enter(member.token());
         let (stage, watch) = (Stage::queued(place), ManagerWatch::default());
         Self { member, clock, lock, stage, looks: 0, watch }
     }
@@ -112,8 +112,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
         if guard.is_some() || matches!(self.stage, Stage::Queued(..)) {
             return Ok(guard);
         }
-        let (seat, fabric) = (self.member.seat(), self.member.fabric());
-        if Competitor::is_wanted_elsewhere(seat, fabric, self.lock) {
+        let (handle, fabric) = (self.member.node_handle(), self.member.fabric());
+        if Competitor::is_wanted_elsewhere(handle, fabric, self.lock) {
             return Ok(None);
         }
         let member = self.member;
@@ -136,10 +136,10 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
         let (member, lock) = (self.member, self.lock);
         // A node that was declared dead takes no more locks.
         member.check_member()?;
-        let (seat, fabric) = (member.seat(), member.fabric());
+        let (handle, fabric) = (member.node_handle(), member.fabric());
         match &mut self.stage {
             Stage::Queued(place, before) => {
-                let queue = seat.tier().queue(lock);
+                let queue = handle.tier().queue(lock);
                 let me = member.token();
                 // LOCK-Q6: we may have been stopped ourselves.
                 queue.stay(me, *place);
@@ -151,19 +151,19 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
                 let passed = match turn {
                     Turn::Fresh => None,
                     Turn::Passed(cohort) => {
-                        let held = Held::passed(seat, lock, cohort.after_death);
+                        let held = Held::passed(handle, lock, cohort.after_death);
                         held.map(|held| (held, cohort))
                     }
-                    Turn::Recovered | Turn::GivenUp { .. } if is_unsettled(seat, lock) => {
+                    Turn::Recovered | Turn::GivenUp { .. } if is_unsettled(handle, lock) => {
                         let settling = match turn {
-                            Turn::GivenUp { settled } => Settling::go_on(seat, settled),
-                            _ => Settling::begin(seat),
+                            Turn::GivenUp { settled } => Settling::go_on(handle, settled),
+                            _ => Settling::begin(handle),
                         };
                         self.stage = Stage::Settling(settling);
                         return Ok(None);
                     }
                     Turn::Recovered | Turn::GivenUp { .. } => {
-                        recover_seat(seat, fabric, lock);
+                        recover_dead_holder(handle, fabric, lock);
                         None
                     }
                 };
@@ -177,13 +177,13 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
                 if !settling.step(fabric) {
                     return Ok(None);
                 }
-                recover_seat(seat, fabric, lock);
+                recover_dead_holder(handle, fabric, lock);
                 self.compete()
             }
-            Stage::Competing(competitor) => match competitor.poll(seat, fabric) {
+            Stage::Competing(competitor) => match competitor.poll(handle, fabric) {
                 Ok(Some(held)) => Ok(Some(self.end(held, Cohort::default()))),
-                Ok(None) if seat.lock_protocol() == LockProtocol::Arbitrated => {
-                    match self.watch.look(seat, fabric, self.clock.now_ms()) {
+                Ok(None) if handle.lock_protocol() == LockProtocol::Arbitrated => {
+                    match self.watch.look(handle, fabric, self.clock.now_ms()) {
                         None => Ok(None),
                         Some(error) => Err(error),
                     }
@@ -198,15 +198,15 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     /// With the host's turn.
     fn compete(&mut self) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
         let (member, lock) = (self.member, self.lock);
-        let (seat, fabric) = (member.seat(), member.fabric());
-        if !Competitor::has_tickets(seat, lock) {
+        let (handle, fabric) = (member.node_handle(), member.fabric());
+        if !Competitor::has_tickets(handle, lock) {
             // What was passed could be taken over, what others hold in this host too.
-            let queue = seat.tier().queue(lock);
+            let queue = handle.tier().queue(lock);
             queue.release(member.token());
             self.stage = Stage::queued(queue.enter(member.token()));
-            return Err(LockError::TicketsUsedUp { node: seat.node(), lock });
+            return Err(LockError::TicketsUsedUp { node: handle.node(), lock });
         }
-        self.stage = Stage::Competing(Competitor::begin(seat, fabric, lock));
+        self.stage = Stage::Competing(Competitor::begin(handle, fabric, lock));
         Ok(None)
     }
 
@@ -218,20 +218,20 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Drop for PendingLock<'_, F, H, L> {
     fn drop(&mut self) {
-        let (seat, fabric) = (self.member.seat(), self.member.fabric());
-        let (queue, token) = (seat.tier().queue(self.lock), self.member.token());
+        let (handle, fabric) = (self.member.node_handle(), self.member.fabric());
+        let (queue, token) = (handle.tier().queue(self.lock), self.member.token());
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Queued(..) => {
                 // Passed to us in the last moment, and nobody else is there (LOCK-Q4).
                 if queue.withdraw(token) {
-                    release_passed(seat, fabric, self.lock);
+                    release_passed(handle, fabric, self.lock);
                     queue.release(token);
                 }
             }
             // The next to look continues from there, or the agent begins anew.
             Stage::Settling(settling) => queue.abandon(token, settling.settled()),
             Stage::Competing(competitor) => {
-                competitor.withdraw(seat, fabric);
+                competitor.withdraw(handle, fabric);
                 queue.release(token);
             }
             Stage::Over => {}
@@ -247,6 +247,6 @@ impl<F: Fabric, H: HostMemory, L: Liveness> fmt::Debug for PendingLock<'_, F, H,
 }
 
 fn no_manager<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> bool {
-    let seat = member.seat();
-    seat.lock_protocol() == LockProtocol::Arbitrated && seat.tier().term() == 0
+    let handle = member.node_handle();
+    handle.lock_protocol() == LockProtocol::Arbitrated && handle.tier().term() == 0
 }

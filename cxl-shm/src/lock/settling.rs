@@ -3,7 +3,7 @@
 
 use crate::fabric::{Fabric, HostMemory, PART_LINES, publish_all};
 use crate::layout::{ChunkState, HEAP_PURPOSE, Layout};
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{ChunkId, LINE_BYTES, LineRange};
 
 /// Largest number that [`Settling::settled`] says.
@@ -21,15 +21,15 @@ pub(crate) struct Settling {
 
 impl Settling {
     /// By the map in the host tier.
-    pub(crate) fn begin<H: HostMemory>(seat: &Seat<H>) -> Self {
-        let layout = seat.layout();
-        Self::of(layout, |chunk| seat.tier().may_be_written(chunk, layout.chunks()))
+    pub(crate) fn begin<H: HostMemory>(handle: &NodeHandle<H>) -> Self {
+        let layout = handle.layout();
+        Self::of(layout, |chunk| handle.tier().may_be_written(chunk, layout.chunks()))
     }
 
     /// Goes on where another stopped that had come as far as `settled` for the same death. A chunk
     /// that the map has since then was first written by processes that live.
-    pub(crate) fn go_on<H: HostMemory>(seat: &Seat<H>, settled: u64) -> Self {
-        let Self { parts, .. } = Self::begin(seat);
+    pub(crate) fn go_on<H: HostMemory>(handle: &NodeHandle<H>, settled: u64) -> Self {
+        let Self { parts, .. } = Self::begin(handle);
         Self::with(parts.filter(|part| part.start().bytes() / LINE_BYTES >= settled).collect())
     }
 

@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use crate::fabric::{Fabric, HostMemory, refresh_all};
 use crate::host::Phase;
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{LockId, NodeId};
 
 /// A node's side of a lock between hosts, as a state machine: an acquisition in progress. `begin`,
@@ -18,7 +18,7 @@ use crate::units::{LockId, NodeId};
 pub(crate) trait SharedTier: Clone + Eq + Hash + Debug + Sized {
     /// Publishes that this node wants `lock`. The stamp is idle: a predecessor that died with it
     /// was recovered from first.
-    fn begin<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Self;
+    fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self;
 
     /// A few operations towards the lock; what is held, once it is. Not called again after that.
     ///
@@ -26,46 +26,58 @@ pub(crate) trait SharedTier: Clone + Eq + Hash + Debug + Sized {
     /// [`DamagedRequest`]: nothing has changed, and the acquisition is still to be withdrawn.
     fn poll<F: Fabric, H: HostMemory>(
         &mut self,
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
     ) -> Result<Option<Held>, DamagedRequest>;
 
     /// Gives up waiting. Always legal, also when the lock is being granted.
-    fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F);
+    fn withdraw<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F);
 
     /// Releases. Everything the lock protects has been published (LOCK-A3).
-    fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F);
+    fn release<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F);
 
     /// Ends what a thread that died waiting or holding had begun. Intents were redone before; of a
     /// program's lock that it held, what it may have stored is on the device, and later holders are
     /// told (LOCK-L5).
-    fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId);
+    fn release_after_death<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    );
 
     /// Later holders are not told any more that one before them died (LOCK-L5): from the release
     /// on.
-    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F);
+    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F);
 
     /// Whether a former life of this node may have held `lock`, a program's. Only while the host
     /// joins.
-    fn may_have_held<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool;
+    fn may_have_held<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool;
 
     /// Whether a node other than this one wants or holds `lock`: one parallel look.
     fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
         lock: LockId,
     ) -> bool;
 
     /// Whether the node has a ticket left for `lock`. Asked with the host's turn, before
     /// [`begin`](Self::begin).
-    fn has_tickets<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool;
+    fn has_tickets<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool;
 
     /// Whether the node can continue from its published request. Asked before the slot is touched.
-    fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool;
+    fn can_resume<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool;
 
     /// Ends the request of the node's former incarnation and starts its stamp. Only while the host
     /// joins, after intents were redone.
-    fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId);
+    fn resume<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId);
 }
 
 /// A lock that the host holds, and the ticket under which it does; bakery has none.
@@ -81,11 +93,11 @@ pub(crate) struct Held {
 impl Held {
     /// What the host holds of `lock`, for the thread that it was passed to: no other is at it.
     pub(crate) fn passed<H: HostMemory>(
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         lock: LockId,
         after_death: bool,
     ) -> Option<Self> {
-        let stamp = seat.tier().stamp(lock);
+        let stamp = handle.tier().stamp(lock);
         let held = Self { lock, ticket: stamp.ticket, after_death };
         (stamp.phase == Phase::Hold).then_some(held)
     }
@@ -93,14 +105,14 @@ impl Held {
 
 /// What every other node has in its request word of `lock`, freshly read with one fence.
 pub(super) fn others_requests<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     lock: LockId,
 ) -> impl Iterator<Item = (NodeId, u64)> {
-    let me = seat.node();
-    let others = || seat.layout().nodes().filter(move |node| *node != me);
-    refresh_all(fabric, others().map(|node| seat.layout().request(node, lock).range()));
-    others().map(move |node| (node, seat.layout().request(node, lock).cached(fabric)))
+    let me = handle.node();
+    let others = || handle.layout().nodes().filter(move |node| *node != me);
+    refresh_all(fabric, others().map(|node| handle.layout().request(node, lock).range()));
+    others().map(move |node| (node, handle.layout().request(node, lock).cached(fabric)))
 }
 
 /// A request word that no host ever writes.

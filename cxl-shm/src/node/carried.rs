@@ -1,7 +1,7 @@
 //! Members of a model: they joined on a rack, and continue in memory that is explored.
 
+use super::handle::NodeHandle;
 use super::member::Member;
-use super::seat::Seat;
 use crate::fabric::{Fabric, HostMemory};
 use crate::host::{HostTier, Liveness};
 use crate::layout::NodeState;
@@ -12,7 +12,7 @@ impl<F: Fabric, H: HostMemory, L> Member<F, H, L> {
     /// # Panics
     /// When the line of the node cannot be read.
     pub fn say(&self, state: NodeState) {
-        let line = self.seat.node_line();
+        let line = self.handle.node_line();
         let said = line.own(&self.fabric).expect("the node has joined");
         line.publish(&self.fabric, &said.with_state(state));
     }
@@ -27,12 +27,12 @@ impl<F, H: HostMemory, L> Member<F, H, L> {
         memory: M,
         liveness: K,
     ) -> Member<G, M, K> {
-        let layout = *self.seat.layout();
+        let layout = *self.handle.layout();
         let tier = HostTier::new(memory, layout.locks());
         Member {
             fabric,
             superblock: self.superblock,
-            seat: Seat::new(layout, self.seat.lock_protocol(), self.seat.node(), tier),
+            handle: NodeHandle::new(layout, self.handle.lock_protocol(), self.handle.node(), tier),
             incarnation: self.incarnation,
             process: self.process,
             identity: self.identity,

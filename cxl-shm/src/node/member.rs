@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use super::agent::{Agent, OfficeWatch};
-use super::seat::Seat;
+use super::handle::NodeHandle;
 use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory, OwnedArea, PeerArea};
 use crate::host::{
@@ -49,7 +49,7 @@ use crate::units::{ChunkId, Extent, Incarnation, NodeId};
 pub struct Member<F, H: HostMemory, L = ProcLiveness> {
     pub(crate) fabric: F,
     pub(crate) superblock: Superblock,
-    pub(crate) seat: Seat<H>,
+    pub(crate) handle: NodeHandle<H>,
     pub(crate) incarnation: Incarnation,
     pub(crate) process: ProcessSlot,
     pub(crate) identity: ProcessIdentity,
@@ -70,7 +70,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// Where everything is.
     #[must_use]
     pub fn layout(&self) -> &Layout {
-        self.seat.layout()
+        self.handle.layout()
     }
 
     /// What the region is.
@@ -82,7 +82,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// The node.
     #[must_use]
     pub fn node(&self) -> NodeId {
-        self.seat.node()
+        self.handle.node()
     }
 
     /// Its incarnation.
@@ -100,20 +100,20 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// Whether the process in `slot` of this host's registry lives.
     #[must_use]
     pub fn is_process_alive(&self, slot: ProcessSlot) -> bool {
-        self.seat.tier().process(slot).is_some_and(|identity| self.liveness.is_alive(identity))
+        self.handle.tier().process(slot).is_some_and(|identity| self.liveness.is_alive(identity))
     }
 
     /// The processes of this host.
     #[must_use]
     pub fn processes(&self) -> Vec<(ProcessSlot, ProcessIdentity)> {
-        self.seat.tier().processes().collect()
+        self.handle.tier().processes().collect()
     }
 
     /// This node's own area of the region, for the layer above. The processes of the host agree
     /// on who writes by [`Self::lock_heap`].
     #[must_use]
     pub fn area(&self) -> OwnedArea {
-        self.seat.area()
+        self.handle.area()
     }
 
     /// The area of any node, to be read.
@@ -128,7 +128,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// The layer above's words in the host tier.
     #[must_use]
     pub fn application(&self) -> ApplicationWords<'_, H> {
-        self.seat.tier().application()
+        self.handle.tier().application()
     }
 
     /// The host lock of this node's area and chunks. Waits for other threads and processes of
@@ -141,10 +141,10 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// A host lock. Waits for other threads and processes of this host only, first come, first
     /// served (rule LOCK-Q5); a dead holder is recovered from, not waited for.
     pub fn lock_host(&self, name: HostLockName, clock: &impl Clock) -> HostGuard<'_, H> {
-        let queue = self.seat.tier().host_queue(name);
+        let queue = self.handle.tier().host_queue(name);
         let recovered =
             !queue.take_unwaited(self.token) && wait_for_host_lock(&queue, self.token, self, clock);
-        HostGuard::new(self.seat.tier().host_lock(name), self.token, recovered)
+        HostGuard::new(self.handle.tier().host_lock(name), self.token, recovered)
     }
 
     #[doc(hidden)]
@@ -155,17 +155,17 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         clock: &impl Clock,
         until_ms: u64,
     ) -> Option<HostGuard<'_, H>> {
-        let queue = self.seat.tier().host_queue(name);
+        let queue = self.handle.tier().host_queue(name);
         let recovered = !queue.take_unwaited(self.token)
             && wait_for_host_lock_until(&queue, self.token, self, clock, until_ms)?;
-        Some(HostGuard::new(self.seat.tier().host_lock(name), self.token, recovered))
+        Some(HostGuard::new(self.handle.tier().host_lock(name), self.token, recovered))
     }
 
     #[doc(hidden)]
     /// A host lock, if no living process has it. Does not look for waiters: to be called now and
     /// then, not again and again.
     pub fn try_lock_host(&self, name: HostLockName) -> Option<HostGuard<'_, H>> {
-        let lock = self.seat.tier().host_lock(name);
+        let lock = self.handle.tier().host_lock(name);
         let recovered = match self.try_host_lock(&lock) {
             HostAcquire::Busy => return None,
             HostAcquire::Acquired => false,
@@ -184,7 +184,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         let last = extent.end().saturating_sub(1);
         let (Some(first), Some(last)) = (at(extent.offset()), at(last)) else { return };
         for chunk in (first.0..=last.0).map(ChunkId) {
-            self.seat.tier().note_written(chunk, layout.chunks());
+            self.handle.tier().note_written(chunk, layout.chunks());
         }
     }
 
@@ -194,7 +194,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// # Errors
     /// [`MembershipLost`]: for good; the processes of the host end, and join again.
     pub fn check_member(&self) -> Result<(), MembershipLost> {
-        match self.seat.tier().loss() {
+        match self.handle.tier().loss() {
             Some(cause) => Err(MembershipLost { node: self.node(), cause }),
             None => Ok(()),
         }
@@ -202,12 +202,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 
     /// Whether an operator has confirmed that life `incarnation` of `node` is over.
     pub(crate) fn is_confirmed_off(&self, node: NodeId, incarnation: Incarnation) -> bool {
-        self.seat.tier().is_confirmed_off(node, incarnation)
+        self.handle.tier().is_confirmed_off(node, incarnation)
     }
 
     #[doc(hidden)]
-    pub fn seat(&self) -> &Seat<H> {
-        &self.seat
+    pub fn node_handle(&self) -> &NodeHandle<H> {
+        &self.handle
     }
 
     /// Names this process in its host's registry. No other process ever has the same token.
@@ -223,7 +223,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Living for Member<F, H, L> {
     fn holds(&self, token: HolderToken) -> bool {
-        self.seat.tier().is_holder_alive(token, &self.liveness)
+        self.handle.tier().is_holder_alive(token, &self.liveness)
     }
 
     fn waits(&self, slot: ProcessSlot) -> bool {
@@ -242,8 +242,8 @@ impl<F, H: HostMemory, L> Drop for Member<F, H, L> {
 impl<F, H: HostMemory, L> Member<F, H, L> {
     pub(crate) fn unregister(&mut self) {
         if std::mem::take(&mut self.registered) {
-            self.seat.tier().host_lock(HostLockName::Agent).release(self.token);
-            self.seat.tier().unregister(self.process, self.identity);
+            self.handle.tier().host_lock(HostLockName::Agent).release(self.token);
+            self.handle.tier().unregister(self.process, self.identity);
         }
     }
 }

@@ -7,23 +7,23 @@
 mod agent;
 #[cfg(feature = "verify")]
 mod carried;
+mod handle;
 mod heartbeat;
 mod marks;
 mod member;
 mod places;
-mod seat;
 mod slot;
 mod slot_watch;
 mod stillness;
 
 pub(crate) use agent::OfficeWatch;
 pub use agent::STALLED_BEATS;
+#[doc(hidden)]
+pub use handle::NodeHandle;
 pub(crate) use heartbeat::send_heartbeat;
 pub use heartbeat::{HEARTBEAT_MS, RESIGN_BEATS, SUSPECT_MS};
 pub(crate) use marks::{Call, Mark, Marks, name_of};
 pub use member::Member;
-#[doc(hidden)]
-pub use seat::Seat;
 pub(crate) use slot::{
     Slot, is_freed, is_over, is_taken, is_unreadable, last_named, make_good, recoverers_at_work,
     recoveries_of,

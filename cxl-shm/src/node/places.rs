@@ -9,13 +9,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// Says that the layer above may name the place of this process from now on (HOST-N1). To be
     /// called before it does.
     pub fn name_place(&self) {
-        self.seat.tier().name_place(self.process, self.identity);
+        self.handle.tier().name_place(self.process, self.identity);
     }
 
     /// Whether no other process has had the place that `token` names since.
     #[must_use]
     pub fn has_place(&self, token: HolderToken) -> bool {
-        self.seat.tier().has_place(token)
+        self.handle.tier().has_place(token)
     }
 
     /// Processes of this host that died without leaving, or left while the layer above could name
@@ -23,13 +23,13 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// [`Self::forget_process`].
     #[must_use]
     pub fn gone_processes(&self) -> Vec<GoneProcess> {
-        self.seat.tier().gone(&self.liveness).collect()
+        self.handle.tier().gone(&self.liveness).collect()
     }
 
     /// Strikes a process off the registry that is gone, and after which the layer above has tidied
     /// up: its place passes on. Does nothing when another process has struck it off (HOST-N3).
     pub fn forget_process(&self, gone: GoneProcess) {
-        self.seat.tier().free_place(gone);
+        self.handle.tier().free_place(gone);
     }
 }
 

@@ -111,8 +111,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         guard.map(|guard| Self::entered(member, guard, true)).transpose()
     }
 
-    /// As [`enter`](Self::enter), if no living process has the lock. Mending takes a few milliseconds
-    /// a chunk. So a host whose agent mends, or died, has its heartbeat meanwhile.
+    /// As [`enter`](Self::enter), if no living process has the lock. Mending takes a few
+    /// milliseconds a chunk. So a host whose agent mends, or died, has its heartbeat meanwhile.
     pub(crate) fn try_enter(member: &'m Member<F, H, L>) -> Result<Option<Self>, Damaged> {
         let guard = member.try_lock_host(HostLockName::Objects);
         guard.map(|guard| Self::entered(member, guard, true)).transpose()
@@ -125,7 +125,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
     ) -> Result<Self, Damaged> {
         let recovered = guard.recovered();
         let pages = Pages::new(member.fabric(), member.layout());
-        let heap = Heap { pages, words: HeapWords::of(member.seat().tier()) };
+        let heap = Heap { pages, words: HeapWords::of(member.node_handle().tier()) };
         let access = Self { member, heap, beats, _guard: guard };
         if recovered {
             access.mend()?;
@@ -248,7 +248,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         }
         // OBJECT-O4, MEM-M1: nothing that we wrote there may land in the owner's next object.
         fabric.publish(LineRange::covering(place.extent));
-        ring.send(self.member.seat(), fabric, sent, offset, incarnation);
+        ring.send(self.member.node_handle(), fabric, sent, offset, incarnation);
         crash::reach(CrashPoint::HeapFreePassed);
         words.set_sent(owner, Some(sent.wrapping_add(1)));
         Ok(())
@@ -262,11 +262,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         let senders = || layout.nodes().filter(|sender| *sender != me);
         let ring_of = |sender| Ring::new(&layout, sender, me);
         // One fence for what mostly is all: whether there is a first free of each.
-        let next = |ring: Ring| ring.slot_range(ring.own_tail(self.member.seat()).own(fabric));
+        let next =
+            |ring: Ring| ring.slot_range(ring.own_tail(self.member.node_handle()).own(fabric));
         refresh_all(fabric, senders().map(|sender| next(ring_of(sender))));
         for sender in senders() {
             let ring = ring_of(sender);
-            let tail = ring.own_tail(self.member.seat());
+            let tail = ring.own_tail(self.member.node_handle());
             let first = tail.own(fabric);
             let mut position = first;
             while position.wrapping_sub(first) < SLOTS
@@ -331,7 +332,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         match origin {
             Origin::Ring { sender, position } => {
                 let ring = Ring::new(self.member.layout(), sender, self.member.node());
-                let tail = ring.own_tail(self.member.seat());
+                let tail = ring.own_tail(self.member.node_handle());
                 // Published with the rest of the ring; within the host it counts from here.
                 let fabric = self.member.fabric();
                 let low = tail.own(fabric) & !Origin::POSITION_MASK;

@@ -14,7 +14,7 @@
 use super::object::SharedOffset;
 use cxl_shm::fabric::{Fabric, HostMemory, OwnedWord, PeerArea, PeerWord, refresh_all};
 use cxl_shm::layout::{FREE_RING_LINES, Layout};
-use cxl_shm::node::Seat;
+use cxl_shm::node::NodeHandle;
 use cxl_shm::units::{Incarnation, LINE_BYTES, LINE_WORDS, LineRange, NodeId};
 
 /// Frees that a ring holds.
@@ -86,9 +86,9 @@ impl Ring {
         self.slots.word(word).expect("a slot of the ring")
     }
 
-    /// Receiver, which has `seat`: how far it has come.
-    pub(super) fn own_tail<H: HostMemory>(&self, seat: &Seat<H>) -> OwnedWord {
-        seat.free_tail(self.tail)
+    /// Receiver, which has `node_handle`: how far it has come.
+    pub(super) fn own_tail<H: HostMemory>(&self, node_handle: &NodeHandle<H>) -> OwnedWord {
+        node_handle.free_tail(self.tail)
     }
 
     /// The line of the free at `position`.
@@ -130,16 +130,16 @@ impl Ring {
         tail.wrapping_add(count as u64)
     }
 
-    /// Sender, which has `seat`: sends a free. There is room for it.
+    /// Sender, which has `node_handle`: sends a free. There is room for it.
     pub(super) fn send<F: Fabric, H: HostMemory>(
         &self,
-        seat: &Seat<H>,
+        node_handle: &NodeHandle<H>,
         fabric: &F,
         position: u64,
         offset: SharedOffset,
         incarnation: Incarnation,
     ) {
-        let slot = seat.free_slot(self.slot(position));
+        let slot = node_handle.free_slot(self.slot(position));
         slot.publish(fabric, slot_word(position, offset, incarnation));
     }
 }

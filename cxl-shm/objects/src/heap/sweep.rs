@@ -96,12 +96,12 @@ fn sweep_locked<F: Fabric, H: HostMemory, L: Liveness>(
     let roots = table::seen(layout, fabric);
     for root in roots.iter().filter(|root| root.retired) {
         let origin = Origin::Root { entry: root.entry, sequence: root.sequence };
-        // Nothing is freed for it: it reaches nothing, so the sweep does that. Or a process died that
-        // had freed its object, in any chunk.
+        // Nothing is freed for it: it reaches nothing, so the sweep does that. Or a process died
+        // that had freed its object, in any chunk.
         if chunk_at(member, root.offset).is_some_and(|chunk| swept.contains(&chunk))
             || access.heap.words.is_collected(origin)
         {
-            table::set_free(member.seat(), fabric, root.entry);
+            table::set_free(member.node_handle(), fabric, root.entry);
         }
     }
     access.heap.words.set_collected(None);
@@ -139,8 +139,9 @@ fn sweep_locked<F: Fabric, H: HostMemory, L: Liveness>(
     Ok(report)
 }
 
-/// Forgets what is allocated in `swept`. A chunk is unbuilt from here until all of it is marked: when
-/// this process dies meanwhile, the next sweep begins anew, and nobody takes room there before.
+/// Forgets what is allocated in `swept`. A chunk is unbuilt from here until all of it is marked:
+/// when this process dies meanwhile, the next sweep begins anew, and nobody takes room there
+/// before.
 pub(super) fn unbuild<F: Fabric, H: HostMemory, L: Liveness>(
     access: &Access<'_, F, H, L>,
     swept: &BTreeSet<ChunkId>,

@@ -117,7 +117,7 @@ proptest! {
         }
         check_usage(&rig, &a, [].into_iter());
         // Asked for, everything goes back.
-        b.seat().chunk_demand().publish(b.fabric(), u64::MAX);
+        b.node_handle().chunk_demand().publish(b.fabric(), u64::MAX);
         a.answer_chunk_requests(&rig.clock, TIMEOUT_MS).unwrap();
         prop_assert_eq!(a.owned_chunks(), []);
     }
@@ -249,7 +249,7 @@ fn a_host_that_runs_dry_gets_idle_chunks_of_others() {
     a.free(&rig.clock, 0, objects[0].offset()).unwrap();
     assert_eq!(a.answer_chunk_requests(&rig.clock, TIMEOUT_MS), Ok(0), "one is kept");
     // What `allocate` says while it waits.
-    b.seat().chunk_demand().publish(b.fabric(), 1);
+    b.node_handle().chunk_demand().publish(b.fabric(), 1);
     assert_eq!(a.chunks_requested(), 1);
     assert_eq!(a.answer_chunk_requests(&rig.clock, TIMEOUT_MS), Ok(1));
     let object = b.allocate(&rig.clock, TIMEOUT_MS, most).unwrap();
@@ -278,7 +278,7 @@ fn a_full_ring_says_so_and_frees_go_on_later() {
         a.answer_chunk_requests(&rig.clock, TIMEOUT_MS).unwrap();
         check_usage(&rig, &a, [].into_iter());
         // Another process of the sender finds out where its host is in the ring.
-        HeapWords::of(b.seat().tier()).set_sent(a.node(), None);
+        HeapWords::of(b.node_handle().tier()).set_sent(a.node(), None);
     }
 }
 

@@ -111,7 +111,7 @@ fn busy<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     timeout_ms: u64,
 ) -> HeapBusy {
-    let tier = member.seat().tier();
+    let tier = member.node_handle().tier();
     let holder = tier.host_lock(HostLockName::Objects).holder();
     let living = holder.filter(|token| member.holds(*token));
     let identity = living.and_then(|token| tier.process(token.process()));
@@ -129,7 +129,7 @@ mod tests {
     use cxl_shm::verify::small_rack::{Rig, RigMember};
 
     fn queue(member: &RigMember) -> HostQueue<'_, SimulatedHostMemory> {
-        member.seat().tier().host_queue(HostLockName::Objects)
+        member.node_handle().tier().host_queue(HostLockName::Objects)
     }
 
     /// Calls `act` in the heap, without locks between hosts.

@@ -1,4 +1,5 @@
-//! A process dies after it has freed the object of a destroyed root, before the root's entry says so.
+//! A process dies after it has freed the object of a destroyed root, before the root's entry says
+//! so.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -22,7 +23,7 @@ fn die_with_the_object_freed(rig: &Rig, member: &RigMember, name: &str) {
     let _guard = member.lock_shared(ROOT_LOCK, &rig.clock, TIMEOUT_MS).unwrap();
     member.fabric().refresh(member.layout().roots().range());
     let (entry, head) = read::head_of(member, name).unwrap();
-    table::set_state(member.seat(), member.fabric(), entry, RootState::Retired);
+    table::set_state(member.node_handle(), member.fabric(), entry, RootState::Retired);
     let retired = Retired { entry, sequence: head.sequence(), offset: head.offset() };
     let unwound = catch_unwind(AssertUnwindSafe(|| {
         let access = Access::try_enter(member).unwrap().unwrap();
@@ -60,7 +61,7 @@ fn a_chunk_passes_to_another_host_after_what_a_dead_collector_began() {
         let object = put(&rig, &owner, "it");
         while other.allocate_chunk(&rig.clock, TIMEOUT_MS, 7).is_ok() {}
         die_with_the_object_freed(&rig, &owner, "it");
-        other.seat().chunk_demand().publish(other.fabric(), 1);
+        other.node_handle().chunk_demand().publish(other.fabric(), 1);
         if attends {
             assert!(owner.attend(&rig.clock).unwrap());
         } else {

@@ -5,7 +5,7 @@ use cxl_shm::intent::Update;
 use cxl_shm::layout::{
     Layout, ROOT_LINES, ROOT_LOCK, ROOTS_MAX, RootHead, RootName, RootState, root_name_hash,
 };
-use cxl_shm::node::Seat;
+use cxl_shm::node::NodeHandle;
 
 /// What a root's object is to a sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,20 +133,26 @@ pub(crate) fn seen<F: Fabric>(layout: &Layout, fabric: &F) -> Vec<RootSeen> {
 }
 
 /// Makes an entry free. The caller holds the lock of the roots and has refreshed them (LOCK-L1).
-pub(crate) fn set_free<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, number: u16) {
-    set_state(seat, fabric, number, RootState::Free);
+pub(crate) fn set_free<F: Fabric, H: HostMemory>(
+    node_handle: &NodeHandle<H>,
+    fabric: &F,
+    number: u16,
+) {
+    set_state(node_handle, fabric, number, RootState::Free);
 }
 
 /// Changes the state of an entry. The caller holds the lock of the roots and has refreshed them.
 pub(crate) fn set_state<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    node_handle: &NodeHandle<H>,
     fabric: &F,
     number: u16,
     state: RootState,
 ) {
-    let layout = seat.layout();
+    let layout = node_handle.layout();
     if let Entry::Head(of) = entry(layout, fabric, number) {
         let update = Update::new(layout, ROOT_LOCK);
-        update.line(fabric, head(layout, number), &of.with_state(state)).commit(seat, fabric);
+        update
+            .line(fabric, head(layout, number), &of.with_state(state))
+            .commit(node_handle, fabric);
     }
 }

@@ -123,8 +123,8 @@ pub(super) fn put<F: Fabric, H: HostMemory, L: Liveness>(
         let (entry, sequence) = table.room_for(name).ok_or(PutRootError::Full)?;
         // Until the root is there nobody else on this host can free the object.
         let place = access.allocated(offset.bytes()).ok_or(PutRootError::NotAnObject { offset })?;
-        // First: a process that dies behind the commit leaves no named object that could be freed. One
-        // that dies before it leaves an object for the sweep, as any that it had allocated.
+        // First: a process that dies behind the commit leaves no named object that could be freed.
+        // One that dies before it leaves an object for the sweep, as any that it had allocated.
         access.set_named(&place, true);
         // OBJECT-N1.
         let mut update = Update::new(layout, ROOT_LOCK);
@@ -133,7 +133,7 @@ pub(super) fn put<F: Fabric, H: HostMemory, L: Liveness>(
             update = update.line(fabric, *line, &part);
         }
         let head = RootHead::live(name, offset.bytes(), kind.code(), sequence);
-        update.line(fabric, table::head(layout, entry), &head).commit(member.seat(), fabric);
+        update.line(fabric, table::head(layout, entry), &head).commit(member.node_handle(), fabric);
         Ok(())
     })
 }
@@ -173,7 +173,7 @@ pub(super) fn replace<F: Fabric, H: HostMemory, L: Liveness>(
         let head = head.with_offset(offset.bytes(), kind.code());
         access.set_named(&place, true);
         let update = Update::new(layout, ROOT_LOCK);
-        update.line(fabric, table::head(layout, entry), &head).commit(member.seat(), fabric);
+        update.line(fabric, table::head(layout, entry), &head).commit(member.node_handle(), fabric);
         access.set_named(&old_place, false);
         Ok(PeerObject::new(old_place.extent(), Some((member.node(), member.incarnation()))))
     })
@@ -198,14 +198,14 @@ pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
         let standing = chunk.map_or(Standing::NoHeap, |chunk| access.standing(chunk));
         if standing == Standing::NoHeap {
             // It names nothing that any host could free.
-            table::set_free(member.seat(), fabric, entry);
+            table::set_free(member.node_handle(), fabric, entry);
             return Ok(());
         }
         if published != Some((entry, *head)) {
             // Of another root of that name, put since we looked.
             take_stores_along(member, head);
         }
-        table::set_state(member.seat(), fabric, entry, RootState::Retired);
+        table::set_state(member.node_handle(), fabric, entry, RootState::Retired);
         match standing {
             Standing::Ours => {
                 collect_locked(member, &access)?;
@@ -213,7 +213,7 @@ pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
             Standing::Other(owner) => {
                 // MEM-M1: the lock of the roots is held, so one process of this host is here.
                 let count = heap::retired(member.layout(), member.node(), owner);
-                let retired = member.seat().retired(count);
+                let retired = member.node_handle().retired(count);
                 retired.publish(fabric, retired.own(fabric).wrapping_add(1));
             }
             // The sweep that builds the chunk does not find the object reachable.
@@ -238,12 +238,12 @@ fn take_stores_along<F: Fabric, H: HostMemory, L: Liveness>(
     }
 }
 
-/// Whether objects of this node wait to be freed for destroyed roots: other hosts say that they have
-/// destroyed some, or a process of this host died while it freed one.
+/// Whether objects of this node wait to be freed for destroyed roots: other hosts say that they
+/// have destroyed some, or a process of this host died while it freed one.
 pub(crate) fn is_to_collect<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
 ) -> bool {
-    let words = HeapWords::of(member.seat().tier());
+    let words = HeapWords::of(member.node_handle().tier());
     words.has_collected()
         || others(member).any(|(sender, count)| words.retired_seen(sender) != count)
 }
@@ -290,7 +290,7 @@ fn collect_retired<F: Fabric, H: HostMemory, L: Liveness>(
     // LOCK-L1.
     member.fabric().refresh(member.layout().roots().range());
     let collected = collect_locked(member, access)?;
-    let words = HeapWords::of(member.seat().tier());
+    let words = HeapWords::of(member.node_handle().tier());
     counts.into_iter().for_each(|(sender, count)| words.set_retired_seen(sender, count));
     Ok(collected)
 }
@@ -305,7 +305,8 @@ fn collect_locked<F: Fabric, H: HostMemory, L: Liveness>(
         .filter(|root| root.retired)
         .map(|root| Retired { entry: root.entry, sequence: root.sequence, offset: root.offset })
         .collect();
-    let set_free = |root: &Retired| table::set_free(member.seat(), member.fabric(), root.entry);
+    let set_free =
+        |root: &Retired| table::set_free(member.node_handle(), member.fabric(), root.entry);
     // Before their room can be taken again: a free that was sent while a root named its object is
     // refused now, and would later free the next object there (OBJECT-N3).
     access.drain()?;

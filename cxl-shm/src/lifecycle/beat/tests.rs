@@ -158,7 +158,7 @@ fn a_stamp_does_not_go_back_to_an_older_term() {
     let manager = bed.join(0, 1);
     let mut manage = manager.manage().unwrap();
     let claimed = manage.claim().unwrap();
-    let tier = worker.seat().tier();
+    let tier = worker.node_handle().tier();
     // Another agent of the host has begun to follow a later one.
     let later = Stamp { term: claimed + 2, ..tier.stamp(LockId(5)) };
     tier.set_stamp(LockId(5), later);

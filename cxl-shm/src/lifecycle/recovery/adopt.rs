@@ -75,7 +75,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Adoption<'m, F, H, L> {
         for chunk in &self.next {
             let (owner, incarnation) = (member.node(), member.incarnation());
             let state = ChunkState::Owned { owner, incarnation, purpose: HEAP_PURPOSE };
-            set_chunk(member.seat(), fabric, *chunk, &ChunkEntry::new(state));
+            set_chunk(member.node_handle(), fabric, *chunk, &ChunkEntry::new(state));
         }
         self.adopted.append(&mut self.next);
         self.waiting = None;

@@ -314,5 +314,5 @@ fn double_buffer<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     victim: NodeId,
 ) -> OwnedDoubleBuffer<RecoveryRecord> {
-    OwnedDoubleBuffer::of(member.seat().recoveries(), victim)
+    OwnedDoubleBuffer::of(member.node_handle().recoveries(), victim)
 }

@@ -8,7 +8,7 @@ use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
 use crate::host::{Phase, Stamp, TERM_MAX};
 use crate::layout::{Layout, ManagerClaim};
 use crate::mutant::{self, Mutant};
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::node::send_heartbeat;
 use crate::units::{LockId, NodeId};
 
@@ -17,12 +17,12 @@ const MENDED_LOCKS: u32 = 64;
 
 /// One heartbeat of the one elected agent of a host, and one look for a newer term: called every
 /// few milliseconds. How often the heartbeat has beaten by now.
-pub(crate) fn tick<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> u64 {
-    let beats = send_heartbeat(seat, fabric);
-    obey_newest_term(seat, fabric);
-    let parts = u64::from(seat.layout().locks().div_ceil(MENDED_LOCKS));
+pub(crate) fn tick<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) -> u64 {
+    let beats = send_heartbeat(handle, fabric);
+    obey_newest_term(handle, fabric);
+    let parts = u64::from(handle.layout().locks().div_ceil(MENDED_LOCKS));
     let first = u32::try_from(beats % parts).unwrap_or(0) * MENDED_LOCKS;
-    mend_acknowledgements(seat, fabric, first..first + MENDED_LOCKS);
+    mend_acknowledgements(handle, fabric, first..first + MENDED_LOCKS);
     beats
 }
 
@@ -46,17 +46,17 @@ pub(crate) fn tick<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> u64 
 /// - **LOCK-T2b** So the agent looks at its host's acknowledgements now and then, and writes those
 ///   anew that are of an older term than the host obeys ([`mend_acknowledgements`]). That may be
 ///   late in the same way, and is mended in the same way.
-pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
-    let newest = newest_term(seat.layout(), fabric);
-    if newest <= seat.tier().term() {
+pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) {
+    let newest = newest_term(handle.layout(), fabric);
+    if newest <= handle.tier().term() {
         return;
     }
     if mutant::is(Mutant::AcknowledgesFirst) {
-        acknowledge_unmoved(seat, fabric, newest);
+        acknowledge_unmoved(handle, fabric, newest);
     }
     let mut held = Vec::new();
-    for lock in (0..seat.layout().locks()).map(LockId) {
-        let mut stamp = seat.tier().stamp(lock);
+    for lock in (0..handle.layout().locks()).map(LockId) {
+        let mut stamp = handle.tier().stamp(lock);
         let moved = loop {
             if stamp.term > newest {
                 // LOCK-T2a.
@@ -64,10 +64,10 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
             }
             let moved = Stamp { term: newest, ..stamp };
             if mutant::is(Mutant::TermInTwoSteps) {
-                seat.tier().set_stamp(lock, moved);
+                handle.tier().set_stamp(lock, moved);
                 break moved;
             }
-            match seat.tier().swap_stamp(lock, stamp, moved) {
+            match handle.tier().swap_stamp(lock, stamp, moved) {
                 Ok(()) => break moved,
                 Err(found) => stamp = found,
             }
@@ -75,14 +75,14 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric:
         held.push((lock, acknowledgement(moved)));
     }
     crash::reach(CrashPoint::TermStamped);
-    let (acks, mut batch) = (seat.acks(), PublishBatch::new(fabric));
+    let (acks, mut batch) = (handle.acks(), PublishBatch::new(fabric));
     for (lock, stamp) in held {
         let ack = acks.word(u64::from(lock.0)).expect("the area has a word per lock");
         batch.word(ack, stamp.word());
     }
     batch.publish();
     crash::reach(CrashPoint::TermAcknowledged);
-    seat.tier().raise_term(newest);
+    handle.tier().raise_term(newest);
 }
 
 /// What is acknowledged of a lock whose stamp was moved to its present term. LOCK-T3: what is held
@@ -96,12 +96,16 @@ fn acknowledgement(moved: Stamp) -> Stamp {
 
 /// Publishes the acknowledgements of those `locks` anew that a deposed agent has overwritten with
 /// one of an older term (LOCK-T2b). Mostly there is none, which costs a load each.
-fn mend_acknowledgements<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, locks: Range<u32>) {
-    let (term, acks) = (seat.tier().term(), seat.acks());
+fn mend_acknowledgements<F: Fabric, H: HostMemory>(
+    handle: &NodeHandle<H>,
+    fabric: &F,
+    locks: Range<u32>,
+) {
+    let (term, acks) = (handle.tier().term(), handle.acks());
     let mut batch = PublishBatch::new(fabric);
-    for lock in (locks.start..locks.end.min(seat.layout().locks())).map(LockId) {
+    for lock in (locks.start..locks.end.min(handle.layout().locks())).map(LockId) {
         let ack = acks.word(u64::from(lock.0)).expect("the area has a word per lock");
-        let stamp = seat.tier().stamp(lock);
+        let stamp = handle.tier().stamp(lock);
         // One that is beyond the term is being acknowledged.
         if stamp.term == term && Stamp::from_word(ack.own(fabric)).term < term {
             batch.word(ack, acknowledgement(stamp).word());
@@ -112,15 +116,15 @@ fn mend_acknowledgements<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, l
 
 /// What an agent without LOCK-T2 does first: says that nothing is held, or what was held a moment
 /// ago.
-fn acknowledge_unmoved<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, term: u64) {
+fn acknowledge_unmoved<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, term: u64) {
     let mut batch = PublishBatch::new(fabric);
-    for lock in (0..seat.layout().locks()).map(LockId) {
-        let stamp = seat.tier().stamp(lock);
+    for lock in (0..handle.layout().locks()).map(LockId) {
+        let stamp = handle.tier().stamp(lock);
         let held = match stamp.phase {
             Phase::Hold => Stamp { term, ..stamp },
             Phase::Idle | Phase::Wait => Stamp { term, phase: Phase::Idle, ticket: 0 },
         };
-        batch.word(seat.acks().word(u64::from(lock.0)).expect("a word per lock"), held.word());
+        batch.word(handle.acks().word(u64::from(lock.0)).expect("a word per lock"), held.word());
     }
     batch.publish();
 }

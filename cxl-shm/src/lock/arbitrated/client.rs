@@ -13,7 +13,7 @@ use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
 use crate::lock::tally::{self, is_for_programs};
 use crate::mutant::{self, Mutant};
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{LockId, NodeId};
 
 /// An acquisition in progress.
@@ -26,18 +26,18 @@ pub(crate) struct Acquire {
 }
 
 impl SharedTier for Acquire {
-    fn begin<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Self {
-        let mut stamp = seat.tier().stamp(lock);
+    fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self {
+        let mut stamp = handle.tier().stamp(lock);
         let ticket = if mutant::is(Mutant::ReusesTicket) { 1 } else { stamp.ticket + 1 };
         debug_assert_eq!(stamp.phase, Phase::Idle, "one competitor a host, and it is recovered");
         // The stamp first: from here on the agent reports us under a new term (LOCK-T2).
         while let Err(found) =
-            seat.tier().swap_stamp(lock, stamp, Stamp { phase: Phase::Wait, ticket, ..stamp })
+            handle.tier().swap_stamp(lock, stamp, Stamp { phase: Phase::Wait, ticket, ..stamp })
         {
             stamp = found;
         }
         crash::reach(CrashPoint::LockStamped);
-        let told = Told::publish(seat, fabric, lock, request_of(seat, fabric, lock, ticket));
+        let told = Told::publish(handle, fabric, lock, request_of(handle, fabric, lock, ticket));
         crash::reach(CrashPoint::LockRequested);
         Self { lock, ticket, told }
     }
@@ -45,106 +45,119 @@ impl SharedTier for Acquire {
     /// Looks whether the manager of the term we obey has granted our ticket.
     fn poll<F: Fabric, H: HostMemory>(
         &mut self,
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
     ) -> Result<Option<Held>, DamagedRequest> {
         let Self { lock, ticket, .. } = *self;
-        let waiting = Stamp { phase: Phase::Wait, ..seat.tier().stamp(lock) };
-        let Some(manager) = manager_of(seat.layout(), waiting.term) else {
+        let waiting = Stamp { phase: Phase::Wait, ..handle.tier().stamp(lock) };
+        let Some(manager) = manager_of(handle.layout(), waiting.term) else {
             return Ok(None);
         };
-        let index = seat.layout().grant_index(seat.node(), lock);
-        let grants = seat.layout().grants(manager);
+        let index = handle.layout().grant_index(handle.node(), lock);
+        let grants = handle.layout().grants(manager);
         let grant = grants.word(index).expect("the index is in the layout").fresh(fabric);
         let after_death = grant == grant_word(waiting.term, ticket, true);
         let ungranted = !after_death
             && grant != grant_word(waiting.term, ticket, false)
-            && !(mutant::is(Mutant::NoTermCheck) && is_granted_by_any(seat, fabric, index, ticket));
+            && !(mutant::is(Mutant::NoTermCheck)
+                && is_granted_by_any(handle, fabric, index, ticket));
         if ungranted {
             // After the look: a request that was granted needs no more.
-            self.told.repeat_if_hidden(seat, fabric, lock);
+            self.told.repeat_if_hidden(handle, fabric, lock);
             return Ok(None);
         }
         // LOCK-T1: enter only from {T, wait, t}. The agent may have moved on to another term.
         let hold = Stamp { phase: Phase::Hold, ..waiting };
         if mutant::is(Mutant::EntersByStore) {
-            seat.tier().set_stamp(lock, hold);
-        } else if seat.tier().swap_stamp(lock, waiting, hold).is_err() {
+            handle.tier().set_stamp(lock, hold);
+        } else if handle.tier().swap_stamp(lock, waiting, hold).is_err() {
             return Ok(None);
         }
         crash::reach(CrashPoint::LockHeld);
         Ok(Some(Held { lock, ticket, after_death }))
     }
 
-    fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+    fn withdraw<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F) {
         crash::reach(CrashPoint::LockWithdrawing);
-        end(seat, fabric, self.lock, self.ticket);
+        end(handle, fabric, self.lock, self.ticket);
         // So that it is not granted what it has given up: others would wait for a round in vain.
-        tell_number(seat, fabric, self.lock);
+        tell_number(handle, fabric, self.lock);
     }
 
     /// The manager is not told: it looks at the holders of locks that others want.
-    fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
+    fn release<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
         crash::reach(CrashPoint::LockReleasing);
-        end(seat, fabric, held.lock, held.ticket);
+        end(handle, fabric, held.lock, held.ticket);
     }
 
-    fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-        let stamp = seat.tier().stamp(lock);
+    fn release_after_death<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    ) {
+        let stamp = handle.tier().stamp(lock);
         match stamp.phase {
             Phase::Hold if is_for_programs(lock) => {
-                let (layout, node) = (seat.layout(), seat.node());
-                let own = Request::from_word(seat.request(lock).own(fabric)).tally;
+                let (layout, node) = (handle.layout(), handle.node());
+                let own = Request::from_word(handle.request(lock).own(fabric)).tally;
                 let others = tally::of_others(layout, fabric, node, lock, tally_of);
                 let request =
                     Request { ticket: stamp.ticket + 1, tally: own.max(others).after_death() };
-                seat.request(lock).publish(fabric, request.word());
-                go_idle(seat, lock, stamp.ticket + 1);
+                handle.request(lock).publish(fabric, request.word());
+                go_idle(handle, lock, stamp.ticket + 1);
             }
-            Phase::Hold | Phase::Wait => end(seat, fabric, lock, stamp.ticket),
+            Phase::Hold | Phase::Wait => end(handle, fabric, lock, stamp.ticket),
             Phase::Idle => {}
         }
     }
 
-    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
+    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
         let Held { lock, ticket, .. } = held;
-        let own = Request::from_word(seat.request(lock).own(fabric)).tally;
-        let others = tally::of_others(seat.layout(), fabric, seat.node(), lock, tally_of);
+        let own = Request::from_word(handle.request(lock).own(fabric)).tally;
+        let others = tally::of_others(handle.layout(), fabric, handle.node(), lock, tally_of);
         let request = Request { ticket, tally: own.max(others).after_mending() };
         // Published with the release: a thread that dies before that is told of, whatever the
         // tally.
-        fabric.store(seat.request(lock).at(), request.word());
+        fabric.store(handle.request(lock).at(), request.word());
     }
 
     fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
         lock: LockId,
     ) -> bool {
-        others_requests(seat, fabric, lock).any(|(_, word)| Request::from_word(word).wants())
+        others_requests(handle, fabric, lock).any(|(_, word)| Request::from_word(word).wants())
     }
 
     /// LOCK-A2: the last tickets are not begun with, as release is one more.
-    fn has_tickets<H: HostMemory>(seat: &Seat<H>, lock: LockId) -> bool {
-        seat.tier().stamp(lock).ticket < TICKET_END - 2
+    fn has_tickets<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool {
+        handle.tier().stamp(lock).ticket < TICKET_END - 2
     }
 
     /// MEM-M5: a ticket beyond all counting is not gone on from.
-    fn can_resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
-        Request::is_sound(seat.request(lock).own(fabric))
+    fn can_resume<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool {
+        Request::is_sound(handle.request(lock).own(fabric))
     }
 
-    fn may_have_held<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
-        let word = seat.request(lock).own(fabric);
-        may_have_held(seat.layout(), fabric, seat.node(), lock, word)
+    fn may_have_held<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool {
+        let word = handle.request(lock).own(fabric);
+        may_have_held(handle.layout(), fabric, handle.node(), lock, word)
     }
 
     /// LOCK-A2: tickets go on beyond all that the former life may have told.
-    fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-        let request = seat.request(lock);
-        let word = end_of_dead(seat.layout(), fabric, seat.node(), lock, request.own(fabric));
+    fn resume<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
+        let request = handle.request(lock);
+        let word = end_of_dead(handle.layout(), fabric, handle.node(), lock, request.own(fabric));
         request.publish(fabric, word);
-        seat.resume_stamp(lock, Request::from_word(word).ticket);
+        handle.resume_stamp(lock, Request::from_word(word).ticket);
     }
 }
 
@@ -202,29 +215,29 @@ fn may_have_held<F: Fabric>(
 /// The request with `ticket`, and with the tally that this node knows: of the region's own locks
 /// there is none.
 fn request_of<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     lock: LockId,
     ticket: u64,
 ) -> Request {
     let known =
-        is_for_programs(lock).then(|| Request::from_word(seat.request(lock).own(fabric)).tally);
+        is_for_programs(lock).then(|| Request::from_word(handle.request(lock).own(fabric)).tally);
     Request { ticket, tally: known.unwrap_or_default() }
 }
 
 /// Release and withdrawal: the ticket becomes even. It is published *before* the stamp goes idle: a
 /// thread that dies in between leaves a stamp which says that something is still to be ended.
-fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId, ticket: u64) {
-    let ended = request_of(seat, fabric, lock, ticket + 1);
-    seat.request(lock).publish(fabric, ended.word());
-    go_idle(seat, lock, ticket + 1);
+fn end<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId, ticket: u64) {
+    let ended = request_of(handle, fabric, lock, ticket + 1);
+    handle.request(lock).publish(fabric, ended.word());
+    go_idle(handle, lock, ticket + 1);
 }
 
-fn go_idle<H: HostMemory>(seat: &Seat<H>, lock: LockId, ticket: u64) {
+fn go_idle<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId, ticket: u64) {
     crash::reach(CrashPoint::LockEnded);
-    let mut stamp = seat.tier().stamp(lock);
+    let mut stamp = handle.tier().stamp(lock);
     while let Err(found) =
-        seat.tier().swap_stamp(lock, stamp, Stamp { phase: Phase::Idle, ticket, ..stamp })
+        handle.tier().swap_stamp(lock, stamp, Stamp { phase: Phase::Idle, ticket, ..stamp })
     {
         stamp = found;
     }
@@ -232,13 +245,13 @@ fn go_idle<H: HostMemory>(seat: &Seat<H>, lock: LockId, ticket: u64) {
 
 /// What a client without LOCK-T1 takes for a grant.
 fn is_granted_by_any<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     index: u64,
     ticket: u64,
 ) -> bool {
-    seat.layout().nodes().any(|manager| {
-        let grant = seat.layout().grants(manager).word(index).map(|word| word.fresh(fabric));
+    handle.layout().nodes().any(|manager| {
+        let grant = handle.layout().grants(manager).word(index).map(|word| word.fresh(fabric));
         grant.is_some_and(|grant| Stamp::from_word(grant).ticket == ticket)
     })
 }

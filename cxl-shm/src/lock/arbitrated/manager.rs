@@ -20,7 +20,7 @@ use crate::host::{Phase, Stamp, TERM_MAX, grant_word};
 use crate::layout::{FIRST_FREE_LOCK, Layout, LockProtocol, ManagerClaim};
 use crate::lock::tally::Tally;
 use crate::mutant::{self, Mutant};
-use crate::node::{Seat, is_freed, is_taken};
+use crate::node::{NodeHandle, is_freed, is_taken};
 use crate::units::{LineRange, LockId, NodeId};
 
 /// What a manager is doing.
@@ -104,18 +104,21 @@ impl Manager {
     /// life carry the old one, and nobody obeys them (LOCK-A1 without the refresh that it needed).
     ///
     /// `None` when there are no terms left.
-    pub(crate) fn claim<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) -> Option<Self> {
-        let layout = seat.layout();
+    pub(crate) fn claim<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+    ) -> Option<Self> {
+        let layout = handle.layout();
         let nodes = u64::from(layout.geometry().nodes);
         let newest = newest_term(layout, fabric);
         let next = newest + 1;
-        let ours = u64::from(seat.node().0);
+        let ours = u64::from(handle.node().0);
         let term = next + (ours + nodes - next % nodes) % nodes;
         if term > TERM_MAX {
             return None;
         }
-        debug_assert_eq!(manager_of(layout, term), Some(seat.node()));
-        seat.manager_claim().publish(fabric, ManagerClaim { term, serving: true }.word());
+        debug_assert_eq!(manager_of(layout, term), Some(handle.node()));
+        handle.manager_claim().publish(fabric, ManagerClaim { term, serving: true }.word());
         crash::reach(CrashPoint::ManagerClaimed);
         let locks = layout.locks() as usize;
         let view = |node| NodeView {
@@ -151,10 +154,10 @@ impl Manager {
     /// One round.
     pub(crate) fn poll<F: Fabric, H: HostMemory>(
         &mut self,
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
     ) -> ManagerState {
-        let layout = seat.layout();
+        let layout = handle.layout();
         let held = self.refresh(Round::Whole, layout, fabric);
         let newest = newest_claim_cached(layout, fabric).map_or(0, |(_, claim)| claim.term);
         if newest > self.term {
@@ -163,7 +166,7 @@ impl Manager {
         let mut waiting_for = None;
         for index in 0..self.nodes.len() {
             if !self.nodes[index].acknowledged {
-                self.look_who_is_there(index, seat, fabric);
+                self.look_who_is_there(index, handle, fabric);
             }
             let view = &self.nodes[index];
             if view.present && !view.acknowledged {
@@ -178,16 +181,16 @@ impl Manager {
             Some(waiting_for) => ManagerState::Collecting { waiting_for },
             None => {
                 self.serving = true;
-                ManagerState::Serving { granted: self.serve(&held, seat, fabric) }
+                ManagerState::Serving { granted: self.serve(&held, handle, fabric) }
             }
         };
         // After the grants, as others wait for those: nobody waits for a node that has left.
         for index in 0..self.nodes.len() {
             if self.nodes[index].acknowledged {
-                self.look_who_is_there(index, seat, fabric);
+                self.look_who_is_there(index, handle, fabric);
             }
         }
-        beat_as_manager(seat, fabric);
+        beat_as_manager(handle, fabric);
         state
     }
 
@@ -197,15 +200,19 @@ impl Manager {
     /// It does not look whether another manager has come, which a manager need not notice
     /// (LOCK-T5), nor who is there: a node that joins again is granted nothing before it has
     /// acknowledged, which a whole round sees.
-    pub(crate) fn hurry<F: Fabric, H: HostMemory>(&mut self, seat: &Seat<H>, fabric: &F) -> u32 {
-        let held = self.refresh(Round::Hurried, seat.layout(), fabric);
-        self.serve(&held, seat, fabric)
+    pub(crate) fn hurry<F: Fabric, H: HostMemory>(
+        &mut self,
+        handle: &NodeHandle<H>,
+        fabric: &F,
+    ) -> u32 {
+        let held = self.refresh(Round::Hurried, handle.layout(), fabric);
+        self.serve(&held, handle, fabric)
     }
 
     /// Says that no more grants will come. Locks that are held stay held.
-    pub(crate) fn stop<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+    pub(crate) fn stop<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F) {
         let stopped = ManagerClaim { term: self.term, serving: false };
-        seat.manager_claim().publish(fabric, stopped.word());
+        handle.manager_claim().publish(fabric, stopped.word());
     }
 
     /// The nodes as last seen.
@@ -256,10 +263,10 @@ impl Manager {
     fn look_who_is_there<F: Fabric, H: HostMemory>(
         &mut self,
         index: usize,
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
     ) {
-        let layout = seat.layout();
+        let layout = handle.layout();
         let view = &mut self.nodes[index];
         let node = view.node;
         // Only a node that says so has left, only one that was never joined was never there, and
@@ -298,7 +305,7 @@ impl Manager {
             if !mutant::is(Mutant::LastGranteeOnly) {
                 view.granted[lock as usize] = ticket;
             }
-            batch.word(seat.grant(node, LockId(lock)), grant_word(self.term, ticket, false));
+            batch.word(handle.grant(node, LockId(lock)), grant_word(self.term, ticket, false));
         }
         batch.publish();
     }
@@ -307,14 +314,14 @@ impl Manager {
     fn serve<F: Fabric, H: HostMemory>(
         &mut self,
         held: &[(usize, u32)],
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
     ) -> u32 {
         // Under the bakery nobody asks for grants: requests are numbers, not tickets.
-        if seat.lock_protocol() == LockProtocol::Bakery {
+        if handle.lock_protocol() == LockProtocol::Bakery {
             return 0;
         }
-        let layout = seat.layout();
+        let layout = handle.layout();
         for (index, lock) in held {
             self.note(*index, *lock, layout, fabric);
         }
@@ -327,7 +334,7 @@ impl Manager {
                 self.note(index, lock, layout, fabric);
             }
         }
-        self.grant(seat, fabric)
+        self.grant(handle, fabric)
     }
 
     /// Takes note of the requests that nodes tell of (LOCK-S1, LOCK-S3). Those that have to be read
@@ -427,7 +434,7 @@ impl Manager {
     }
 
     /// Grants every wanted lock that is free to the first who asked.
-    fn grant<F: Fabric, H: HostMemory>(&mut self, seat: &Seat<H>, fabric: &F) -> u32 {
+    fn grant<F: Fabric, H: HostMemory>(&mut self, handle: &NodeHandle<H>, fabric: &F) -> u32 {
         let mut count = 0;
         let mut batch = PublishBatch::new(fabric);
         let wanted: Vec<u32> = self.wanted.iter().copied().collect();
@@ -447,7 +454,7 @@ impl Manager {
                     continue;
                 }
                 view.granted[slot] = ticket;
-                batch.word(seat.grant(node, LockId(lock)), grant_word(self.term, ticket, tells));
+                batch.word(handle.grant(node, LockId(lock)), grant_word(self.term, ticket, tells));
                 count += 1;
                 break;
             }
@@ -468,9 +475,9 @@ impl Manager {
 
 /// Shows those who wait for a grant that the manager of this host lives. Only of the process that
 /// has the right to be it.
-pub(crate) fn beat_as_manager<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
+pub(crate) fn beat_as_manager<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) {
     // From the published word, not from our own count: another process may have been manager.
-    let heartbeat = seat.manager_heartbeat();
+    let heartbeat = handle.manager_heartbeat();
     heartbeat.publish(fabric, heartbeat.own(fabric).wrapping_add(1));
 }
 

@@ -11,7 +11,7 @@ use crate::layout::{FIRST_FREE_LOCK, Geometry, Layout, LockProtocol, NodeLine, N
 use crate::lock::shared_tier::{Held, SharedTier};
 use crate::lock::tally::Tally;
 use crate::mutant::{self, Mutant};
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{Incarnation, LockId, NodeId};
 use crate::verify::simulated::{
     Access, Interposed, Interposer, SimulatedHost, SimulatedHostMemory, SimulatedRack,
@@ -43,35 +43,35 @@ impl Nodes {
         let rack = SimulatedRack::sticky(2, geometry.region_bytes);
         let mut nodes = Self { rack, layout, words, manager: None };
         for node in [NodeId(0), NodeId(1)] {
-            let (seat, fabric) = nodes.at(node);
-            seat.tier().reset([1, 2], node, Incarnation(1), 1);
+            let (handle, fabric) = nodes.at(node);
+            handle.tier().reset([1, 2], node, Incarnation(1), 1);
             let id = [u64::from(node.0) + 1, 0];
             let line = NodeLine::new(NodeState::Joined, Incarnation(1), id, id);
-            seat.node_line().publish(&fabric, &line);
-            seat.tier().set_member(true);
+            handle.node_line().publish(&fabric, &line);
+            handle.tier().set_member(true);
         }
-        let (seat, fabric) = nodes.at(NodeId(1));
-        nodes.manager = Manager::claim(&seat, &fabric);
+        let (handle, fabric) = nodes.at(NodeId(1));
+        nodes.manager = Manager::claim(&handle, &fabric);
         for node in [NodeId(0), NodeId(1)] {
-            let (seat, fabric) = nodes.at(node);
-            obey_newest_term(&seat, &fabric);
+            let (handle, fabric) = nodes.at(node);
+            obey_newest_term(&handle, &fabric);
         }
         nodes.round();
         nodes
     }
 
-    fn at(&self, node: NodeId) -> (Seat<SimulatedHostMemory>, SimulatedHost) {
+    fn at(&self, node: NodeId) -> (NodeHandle<SimulatedHostMemory>, SimulatedHost) {
         let memory = self.rack.host_memory(node.index(), self.words);
         let tier = HostTier::new(memory, self.layout.locks());
-        let seat = Seat::new(self.layout, LockProtocol::Arbitrated, node, tier);
-        (seat, self.rack.host(node.index()))
+        let handle = NodeHandle::new(self.layout, LockProtocol::Arbitrated, node, tier);
+        (handle, self.rack.host(node.index()))
     }
 
     /// One round of the manager. How often it has looked at the region.
     fn round(&mut self) -> u32 {
-        let (seat, fabric) = self.at(NodeId(1));
+        let (handle, fabric) = self.at(NodeId(1));
         let fabric = Interposed::new(fabric, Counts::default());
-        let state = self.manager.as_mut().unwrap().poll(&seat, &fabric);
+        let state = self.manager.as_mut().unwrap().poll(&handle, &fabric);
         assert!(matches!(state, ManagerState::Serving { .. }), "{state:?}");
         fabric.interposer().looks.get()
     }
@@ -80,8 +80,8 @@ impl Nodes {
     fn rounds_until_held(&mut self, acquire: &mut Acquire) -> Option<u32> {
         (1..=1000).find(|_| {
             self.round();
-            let (seat, fabric) = self.at(NodeId(0));
-            acquire.poll(&seat, &fabric).unwrap().is_some()
+            let (handle, fabric) = self.at(NodeId(0));
+            acquire.poll(&handle, &fabric).unwrap().is_some()
         })
     }
 }
@@ -112,39 +112,39 @@ impl Interposer for Counts {
 
 /// Node 0 acquires `lock`, which nobody else wants. How often it published, and the manager looked.
 fn acquire(nodes: &mut Nodes, lock: LockId) -> (Held, u32, u32) {
-    let (seat, fabric) = nodes.at(NodeId(0));
+    let (handle, fabric) = nodes.at(NodeId(0));
     let fabric = Interposed::new(fabric, Counts::default());
-    let mut asks = Acquire::begin(&seat, &fabric, lock);
+    let mut asks = Acquire::begin(&handle, &fabric, lock);
     let looks = nodes.round();
-    let held = asks.poll(&seat, &fabric).unwrap().expect("it is granted in the first round");
+    let held = asks.poll(&handle, &fabric).unwrap().expect("it is granted in the first round");
     (held, fabric.interposer().publishes.get(), looks)
 }
 
 #[test]
 fn an_uncontended_acquire_is_one_publish_and_one_look_of_the_manager() {
     let mut nodes = Nodes::joined();
-    let (seat, fabric) = nodes.at(NodeId(0));
+    let (handle, fabric) = nodes.at(NodeId(0));
     for lock in [FIRST, FIRST, SECOND, FIRST, SECOND, LockId(0), LockId(0), FIRST] {
         let (held, publishes, looks) = acquire(&mut nodes, lock);
         assert_eq!((publishes, looks), (1, 1), "{lock:?}");
-        Acquire::release(held, &seat, &fabric);
+        Acquire::release(held, &handle, &fabric);
     }
 }
 
 #[test]
 fn a_request_with_a_large_tally_is_read() {
     let mut nodes = Nodes::joined();
-    let (seat, fabric) = nodes.at(NodeId(0));
+    let (handle, fabric) = nodes.at(NodeId(0));
     for (tally, looks) in [(5, 1), ((1 << 14) - 2, 1), ((1 << 14) - 1, 2), ((1 << 14) + 1, 2)] {
         let (held, ..) = acquire(&mut nodes, FIRST);
-        Acquire::release(held, &seat, &fabric);
+        Acquire::release(held, &handle, &fabric);
         // As if holders of other hosts had died since.
-        let Request { ticket, .. } = Request::from_word(seat.request(FIRST).own(&fabric));
+        let Request { ticket, .. } = Request::from_word(handle.request(FIRST).own(&fabric));
         let request = Request { ticket, tally: Tally::from_low_bits(tally) };
-        seat.request(FIRST).publish(&fabric, request.word());
+        handle.request(FIRST).publish(&fabric, request.word());
         let (held, _, looked) = acquire(&mut nodes, FIRST);
         assert_eq!((held.after_death, looked), (tally % 2 == 1, looks), "tally {tally}");
-        Acquire::release(held, &seat, &fabric);
+        Acquire::release(held, &handle, &fabric);
     }
 }
 
@@ -153,38 +153,38 @@ fn a_request_with_a_large_tally_is_read() {
 /// manager the second thread has its lock, which nobody else wants.
 fn rounds_beside_a_late_number() -> Option<u32> {
     let mut nodes = Nodes::joined();
-    let (seat, fabric) = nodes.at(NodeId(0));
+    let (handle, fabric) = nodes.at(NodeId(0));
     let (mut second, copy) = begin_beside_a_copy(&nodes);
     // What the first thread stores, once it continues: its number, and its lock.
     let late = {
-        let before = seat.summary().own(&fabric);
-        tell_number(&seat, &fabric, FIRST);
-        let late = seat.summary().own(&fabric);
-        seat.summary().publish(&fabric, before);
+        let before = handle.summary().own(&fabric);
+        tell_number(&handle, &fabric, FIRST);
+        let late = handle.summary().own(&fabric);
+        handle.summary().publish(&fabric, before);
         late
     };
-    seat.request_copy().publish(&fabric, copy);
-    assert_eq!(second.poll(&seat, &fabric), Ok(None), "it tells a number");
-    seat.summary().publish(&fabric, late);
+    handle.request_copy().publish(&fabric, copy);
+    assert_eq!(second.poll(&handle, &fabric), Ok(None), "it tells a number");
+    handle.summary().publish(&fabric, late);
     nodes.rounds_until_held(&mut second)
 }
 
 /// A second thread of node 0 asks for its lock beside a first, which has yet to store the copy of
 /// its request. The second thread, and that copy.
 fn begin_beside_a_copy(nodes: &Nodes) -> (Acquire, u64) {
-    let (seat, fabric) = nodes.at(NodeId(0));
+    let (handle, fabric) = nodes.at(NodeId(0));
     let request = Request { ticket: 1, tally: Tally::default() };
-    seat.request(FIRST).publish(&fabric, request.word());
-    let second = Acquire::begin(&seat, &fabric, SECOND);
+    handle.request(FIRST).publish(&fabric, request.word());
+    let second = Acquire::begin(&handle, &fabric, SECOND);
     (second, RequestCopy::new(FIRST, request).word())
 }
 
 /// As [`rounds_beside_a_late_number`], of copies of the requests.
 fn rounds_beside_a_late_copy() -> Option<u32> {
     let mut nodes = Nodes::joined();
-    let (seat, fabric) = nodes.at(NodeId(0));
+    let (handle, fabric) = nodes.at(NodeId(0));
     let (mut second, copy) = begin_beside_a_copy(&nodes);
-    seat.request_copy().publish(&fabric, copy);
+    handle.request_copy().publish(&fabric, copy);
     nodes.rounds_until_held(&mut second)
 }
 
@@ -207,9 +207,9 @@ fn a_request_is_granted_though_the_copy_of_another_was_stored_over_its_own() {
 /// manager grants the lock to another node as well, which looks at it.
 fn is_granted_twice() -> bool {
     let mut nodes = Nodes::joined();
-    let (seat, fabric) = nodes.at(NodeId(0));
+    let (handle, fabric) = nodes.at(NodeId(0));
     let request = Request { ticket: 1, tally: Tally::default() };
-    seat.request_copy().publish(&fabric, RequestCopy::new(FIRST, request).word());
+    handle.request_copy().publish(&fabric, RequestCopy::new(FIRST, request).word());
     nodes.round();
     let (other, its_fabric) = nodes.at(NodeId(1));
     let mut asks = Acquire::begin(&other, &its_fabric, FIRST);
@@ -230,9 +230,9 @@ fn a_word_that_has_not_arrived_is_no_release() {
 /// Whether another node has the lock after the requests of the dead were cleared.
 fn is_freed_of_the_dead() -> bool {
     let mut nodes = Nodes::joined();
-    let (seat, fabric) = nodes.at(NodeId(0));
+    let (handle, fabric) = nodes.at(NodeId(0));
     let request = Request { ticket: 1, tally: Tally::default() };
-    seat.request_copy().publish(&fabric, RequestCopy::new(FIRST, request).word());
+    handle.request_copy().publish(&fabric, RequestCopy::new(FIRST, request).word());
     nodes.round();
     let (other, its_fabric) = nodes.at(NodeId(1));
     let mut asks = Acquire::begin(&other, &its_fabric, FIRST);

@@ -5,7 +5,7 @@ use super::request::Request;
 use super::summary::Summary;
 use crate::fabric::{Fabric, HostMemory, PublishBatch};
 use crate::mutant::{self, Mutant};
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::LockId;
 
 /// What a thread that waits told the lock manager last.
@@ -20,15 +20,15 @@ pub(super) enum Told {
 impl Told {
     /// Publishes the request of this node for `lock` and the copy of it, with one fence (LOCK-S3).
     pub(super) fn publish<F: Fabric, H: HostMemory>(
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
         lock: LockId,
         request: Request,
     ) -> Self {
         let copy = RequestCopy::new(lock, request);
         let mut batch = PublishBatch::new(fabric);
-        batch.word(seat.request(lock), request.word());
-        batch.word(seat.request_copy(), copy.word());
+        batch.word(handle.request(lock), request.word());
+        batch.word(handle.request_copy(), copy.word());
         batch.publish();
         Self::Copy(copy)
     }
@@ -38,22 +38,22 @@ impl Told {
     /// (LOCK-S2, LOCK-S3).
     pub(super) fn repeat_if_hidden<F: Fabric, H: HostMemory>(
         &mut self,
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
         lock: LockId,
     ) {
         let is_hidden = match *self {
             Self::Copy(copy) => {
                 !mutant::is(Mutant::TellsByCopyOnly)
-                    && seat.request_copy().own(fabric) != copy.word()
+                    && handle.request_copy().own(fabric) != copy.word()
             }
             Self::Number(number) => {
                 !mutant::is(Mutant::TellsOnce)
-                    && Summary::from_word(seat.summary().own(fabric)).is_before(number)
+                    && Summary::from_word(handle.summary().own(fabric)).is_before(number)
             }
         };
         if is_hidden {
-            *self = Self::Number(tell_number(seat, fabric, lock));
+            *self = Self::Number(tell_number(handle, fabric, lock));
         }
     }
 }
@@ -65,11 +65,11 @@ impl Told {
 /// one. A manager that saw the larger one sees the number go back, and looks at everything. A
 /// manager that did not see it may miss a request until LOCK-S2 is applied.
 pub(super) fn tell_number<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     lock: LockId,
 ) -> Summary {
-    let told = Summary::new(seat.tier().next_request(), lock);
-    seat.summary().publish(fabric, told.word());
+    let told = Summary::new(handle.tier().next_request(), lock);
+    handle.summary().publish(fabric, told.word());
     told
 }

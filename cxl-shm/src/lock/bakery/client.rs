@@ -7,7 +7,7 @@ use crate::host::{Phase, Stamp};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
 use crate::lock::tally::{self, Tally, is_for_programs};
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{LockId, NODES_MAX, NodeId};
 
 /// An acquisition in progress.
@@ -47,39 +47,39 @@ impl NodeSet {
 }
 
 impl SharedTier for Acquire {
-    fn begin<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Self {
-        debug_assert_eq!(seat.tier().stamp(lock).phase, Phase::Idle, "one competitor a host");
+    fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self {
+        debug_assert_eq!(handle.tier().stamp(lock).phase, Phase::Idle, "one competitor a host");
         // The stamp first: a thread that dies from here on leaves something to end.
-        set_phase(seat, lock, Phase::Wait);
+        set_phase(handle, lock, Phase::Wait);
         crash::reach(CrashPoint::LockStamped);
-        publish(seat, fabric, lock, Request::Choosing);
+        publish(handle, fabric, lock, Request::Choosing);
         crash::reach(CrashPoint::LockRequested);
         Self { lock, stage: Stage::Choosing }
     }
 
     fn poll<F: Fabric, H: HostMemory>(
         &mut self,
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
     ) -> Result<Option<Held>, DamagedRequest> {
         match &mut self.stage {
             Stage::Choosing => {
                 let mut next = Request::FIRST;
-                for (node, word) in others_requests(seat, fabric, self.lock) {
+                for (node, word) in others_requests(handle, fabric, self.lock) {
                     let request = Request::from_word(word).ok_or(DamagedRequest { node })?;
                     let after = request.next().ok_or(DamagedRequest { node })?;
                     next = after.max(next);
                 }
-                let tally = publish(seat, fabric, self.lock, Request::Number(next));
+                let tally = publish(handle, fabric, self.lock, Request::Number(next));
                 crash::reach(CrashPoint::LockNumbered);
-                let ahead = NodeSet(u32::MAX).without(seat.node());
+                let ahead = NodeSet(u32::MAX).without(handle.node());
                 let numbered = NodeSet(0);
                 self.stage = Stage::Waiting { number: next, ahead, numbered, tally };
                 Ok(None)
             }
             Stage::Waiting { number, ahead, numbered, tally } => {
-                let (me, mine, before) = (seat.node(), *number, *ahead);
-                let layout = seat.layout();
+                let (me, mine, before) = (handle.node(), *number, *ahead);
+                let layout = handle.layout();
                 let nodes = || layout.nodes().filter(move |node| before.contains(*node));
                 refresh_all(fabric, nodes().map(|node| layout.request(node, self.lock).range()));
                 let mut any = false;
@@ -109,39 +109,43 @@ impl SharedTier for Acquire {
                     return Ok(None);
                 }
                 let after_death = tally.tells();
-                set_phase(seat, self.lock, Phase::Hold);
+                set_phase(handle, self.lock, Phase::Hold);
                 crash::reach(CrashPoint::LockHeld);
                 Ok(Some(Held { lock: self.lock, ticket: 0, after_death }))
             }
         }
     }
 
-    fn withdraw<F: Fabric, H: HostMemory>(self, seat: &Seat<H>, fabric: &F) {
+    fn withdraw<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F) {
         crash::reach(CrashPoint::LockWithdrawing);
-        end(seat, fabric, self.lock);
+        end(handle, fabric, self.lock);
     }
 
-    fn release<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
+    fn release<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
         crash::reach(CrashPoint::LockReleasing);
-        end(seat, fabric, held.lock);
+        end(handle, fabric, held.lock);
     }
 
-    fn release_after_death<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-        match seat.tier().stamp(lock).phase {
+    fn release_after_death<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    ) {
+        match handle.tier().stamp(lock).phase {
             Phase::Hold if is_for_programs(lock) => {
-                let tally = tally(seat, fabric, lock).after_death();
-                seat.request(lock).publish(fabric, Request::None.word(tally));
+                let tally = tally(handle, fabric, lock).after_death();
+                handle.request(lock).publish(fabric, Request::None.word(tally));
                 crash::reach(CrashPoint::LockEnded);
-                set_phase(seat, lock, Phase::Idle);
+                set_phase(handle, lock, Phase::Idle);
             }
-            Phase::Hold | Phase::Wait => end(seat, fabric, lock),
+            Phase::Hold | Phase::Wait => end(handle, fabric, lock),
             Phase::Idle => {}
         }
     }
 
-    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, seat: &Seat<H>, fabric: &F) {
-        let tally = tally(seat, fabric, held.lock).after_mending();
-        let word = seat.request(held.lock);
+    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
+        let tally = tally(handle, fabric, held.lock).after_mending();
+        let word = handle.request(held.lock);
         if let Some(request) = Request::from_word(word.own(fabric)) {
             // Published with the release: a thread that dies before that is told of, whatever the
             // tally.
@@ -150,36 +154,41 @@ impl SharedTier for Acquire {
     }
 
     fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
-        seat: &Seat<H>,
+        handle: &NodeHandle<H>,
         fabric: &F,
         lock: LockId,
     ) -> bool {
-        others_requests(seat, fabric, lock)
+        others_requests(handle, fabric, lock)
             .any(|(_, word)| Request::from_word(word) != Some(Request::None))
     }
 
     /// Always: numbers start again whenever nobody has one.
-    fn has_tickets<H: HostMemory>(_: &Seat<H>, _: LockId) -> bool {
+    fn has_tickets<H: HostMemory>(_: &NodeHandle<H>, _: LockId) -> bool {
         true
     }
 
     /// Always: nothing continues from the former word.
-    fn can_resume<F: Fabric, H: HostMemory>(_: &Seat<H>, _: &F, _: LockId) -> bool {
+    fn can_resume<F: Fabric, H: HostMemory>(_: &NodeHandle<H>, _: &F, _: LockId) -> bool {
         true
     }
 
-    fn may_have_held<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> bool {
-        let word = seat.request(lock).own(fabric);
-        may_have_held(seat.layout(), fabric, seat.node(), lock, word)
+    fn may_have_held<F: Fabric, H: HostMemory>(
+        handle: &NodeHandle<H>,
+        fabric: &F,
+        lock: LockId,
+    ) -> bool {
+        let word = handle.request(lock).own(fabric);
+        may_have_held(handle.layout(), fabric, handle.node(), lock, word)
     }
 
-    fn resume<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-        let request = seat.request(lock);
+    fn resume<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
+        let request = handle.request(lock);
         let word = request.own(fabric);
         if Request::from_word(word) != Some(Request::None) {
-            request.publish(fabric, end_of_dead(seat.layout(), fabric, seat.node(), lock, word));
+            request
+                .publish(fabric, end_of_dead(handle.layout(), fabric, handle.node(), lock, word));
         }
-        seat.resume_stamp(lock, 0);
+        handle.resume_stamp(lock, 0);
     }
 }
 
@@ -240,20 +249,20 @@ fn may_have_held<F: Fabric>(
 }
 
 /// The tally of `lock`, freshly read.
-fn tally<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) -> Tally {
-    let own = tally_of(seat.request(lock).own(fabric));
-    own.max(tally::of_others(seat.layout(), fabric, seat.node(), lock, tally_of))
+fn tally<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Tally {
+    let own = tally_of(handle.request(lock).own(fabric));
+    own.max(tally::of_others(handle.layout(), fabric, handle.node(), lock, tally_of))
 }
 
 /// Publishes a request, and with it the tally that this node knows: of the region's own locks there
 /// is none.
 fn publish<F: Fabric, H: HostMemory>(
-    seat: &Seat<H>,
+    handle: &NodeHandle<H>,
     fabric: &F,
     lock: LockId,
     request: Request,
 ) -> Tally {
-    let word = seat.request(lock);
+    let word = handle.request(lock);
     let known = if is_for_programs(lock) { tally_of(word.own(fabric)) } else { Tally::default() };
     word.publish(fabric, request.word(known));
     known
@@ -261,16 +270,16 @@ fn publish<F: Fabric, H: HostMemory>(
 
 /// Release and withdrawal. The word is published *before* the stamp goes idle: a thread that dies
 /// in between leaves a stamp which says that something is still to be ended.
-fn end<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F, lock: LockId) {
-    publish(seat, fabric, lock, Request::None);
+fn end<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
+    publish(handle, fabric, lock, Request::None);
     crash::reach(CrashPoint::LockEnded);
-    set_phase(seat, lock, Phase::Idle);
+    set_phase(handle, lock, Phase::Idle);
 }
 
 /// The agent may change the stamp's term at the same time.
-fn set_phase<H: HostMemory>(seat: &Seat<H>, lock: LockId, phase: Phase) {
-    let mut stamp = seat.tier().stamp(lock);
-    while let Err(found) = seat.tier().swap_stamp(lock, stamp, Stamp { phase, ..stamp }) {
+fn set_phase<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId, phase: Phase) {
+    let mut stamp = handle.tier().stamp(lock);
+    while let Err(found) = handle.tier().swap_stamp(lock, stamp, Stamp { phase, ..stamp }) {
         stamp = found;
     }
 }

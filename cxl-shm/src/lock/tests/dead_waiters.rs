@@ -28,7 +28,7 @@ fn a_free_host_lock_is_had_at_once_however_many_dead_wait_for_it() {
     let lives = bed.process(0, 4);
     for pid in 200..250 {
         let waits = bed.process(0, pid);
-        let queue = waits.seat().tier().host_queue(HostLockName::Heap);
+        let queue = waits.node_handle().tier().host_queue(HostLockName::Heap);
         let _ = queue.enter(waits.token());
         std::mem::forget(waits);
         bed.kill(pid);

@@ -68,7 +68,7 @@ fn the_pause_of_a_waiter_is_no_silence_of_the_manager() {
     bed.clock.us.set(bed.clock.us.get() + 10 * 1000 * SUSPECT_MS);
     poll(100);
     drop(waits);
-    assert_eq!(first.seat().tier().silence(), 0, "nothing is remembered for the host");
+    assert_eq!(first.node_handle().tier().silence(), 0, "nothing is remembered for the host");
     manager();
     bed.clock.others.borrow_mut().push(manager);
     drop(bed.acquire(&second));

@@ -33,10 +33,10 @@ impl Clients {
 
 /// Everybody on `ground` obeys a manager on `node`; the manager.
 pub(super) fn managed(ground: &Ground, node: NodeId) -> Manager {
-    let (seat, fabric) = (ground.simulated_seat(node), ground.fabric(node));
-    let mut manager = Manager::claim(&seat, &fabric).expect("a new region has terms");
+    let (handle, fabric) = (ground.simulated_handle(node), ground.fabric(node));
+    let mut manager = Manager::claim(&handle, &fabric).expect("a new region has terms");
     ground.obey();
-    let state = manager.poll(&seat, &fabric);
+    let state = manager.poll(&handle, &fabric);
     assert!(matches!(state, ManagerState::Serving { .. }), "all have acknowledged: {state:?}");
     manager
 }
@@ -48,7 +48,7 @@ pub(super) fn add_clients(model: &mut Model<LockTask>, ground: &Ground, clients:
     for node in (0..clients.nodes).map(NodeId) {
         let withdrawals = if node.0 < clients.withdrawing { clients.withdrawals } else { 0 };
         let plan = Plan { lock: LOCK, rounds: clients.rounds, withdrawals };
-        let client = Client::new(ground.seat(node), plan, counter);
+        let client = Client::new(ground.node_handle(node), plan, counter);
         let name = format!("client {node}");
         tasks.push(model.run(name, node.index(), LockTask::Client(client)));
     }
@@ -60,7 +60,8 @@ pub(super) fn add_clients(model: &mut Model<LockTask>, ground: &Ground, clients:
 pub(super) fn serve(clients: Clients, manager: u16) -> Model<LockTask> {
     let ground = Ground::joined(clients.nodes.max(manager + 1), 1, LockProtocol::Arbitrated);
     let node = NodeId(manager);
-    let serving = LockTask::Manager(ground.seat(node), managed(&ground, node), clients.managers);
+    let serving =
+        LockTask::Manager(ground.node_handle(node), managed(&ground, node), clients.managers);
     let mut model = ground.model();
     share_line(&mut model, &ground);
     add_clients(&mut model, &ground, clients);
@@ -100,13 +101,13 @@ pub(super) fn follow(clients: Clients, succession: Succession) -> Model<LockTask
     let mut model = ground.model();
     add_clients(&mut model, &ground, clients);
     for node in (0..clients.nodes).map(NodeId) {
-        let agent = LockTask::Agent(ground.seat(node));
+        let agent = LockTask::Agent(ground.node_handle(node));
         model.run(format!("agent {node}"), node.index(), agent);
     }
-    let old = LockTask::Manager(ground.seat(NodeId(first)), manager, clients.managers);
+    let old = LockTask::Manager(ground.node_handle(NodeId(first)), manager, clients.managers);
     let old = model.run(format!("manager {first}"), usize::from(first), old);
     let mut standby = |node: u16| {
-        let task = LockTask::Standby(ground.seat(NodeId(node)), clients.managers);
+        let task = LockTask::Standby(ground.node_handle(NodeId(node)), clients.managers);
         model.run(format!("standby {node}"), usize::from(node), task)
     };
     match succession {

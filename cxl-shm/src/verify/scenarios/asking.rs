@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::arbitrated::{LOCK, managed};
 use super::client::{Client, Counter, DONE, Plan};
-use super::ground::{ExploredSeat, Ground};
+use super::ground::{ExploredHandle, Ground};
 use super::lock_task::{LockTask, Pace, exclusion};
 use crate::layout::LockProtocol;
 use crate::lock::arbitrated::obey_newest_term;
@@ -27,10 +27,10 @@ pub(super) enum After {
 }
 
 /// The steps of a join that have to do with locks, after the door was passed.
-pub(super) fn resume(seat: &ExploredSeat, world: World) {
+pub(super) fn resume(handle: &ExploredHandle, world: World) {
     let fabric = world.fabric();
-    Competitor::resume(&**seat, &fabric, LOCK);
-    obey_newest_term(&**seat, &fabric);
+    Competitor::resume(&**handle, &fabric, LOCK);
+    obey_newest_term(&**handle, &fabric);
 }
 
 /// Node 0 asks for the lock, and its host may lose power at any moment from then on. Node 1 asks
@@ -41,22 +41,22 @@ pub(super) fn die_asking(after: After) -> Model<LockTask> {
     let mut model = ground.model();
     let counter = Counter { lines: [0, 1].map(|index| ground.payload(index)), used: 1 };
     let plan = Plan { lock: LOCK, rounds: 1, withdrawals: 0 };
-    let client = |node| Client::new(ground.seat(node), plan, counter);
+    let client = |node| Client::new(ground.node_handle(node), plan, counter);
     let asks = model.run("client 0", ASKS.index(), LockTask::Client(client(ASKS)));
     let waits = model.run("client 1", WAITS.index(), LockTask::Client(client(WAITS)));
-    let serving = LockTask::Manager(ground.seat(MANAGES), manager, Pace::Whole);
+    let serving = LockTask::Manager(ground.node_handle(MANAGES), manager, Pace::Whole);
     model.run("manager 2", MANAGES.index(), serving);
     // Lives as long as its host.
     let host = model.run("host 0", ASKS.index(), LockTask::Host);
     let next = match after {
         After::Recovered => {
-            let recoverer = LockTask::HostRecoverer(ground.seat(WAITS), ASKS);
+            let recoverer = LockTask::HostRecoverer(ground.node_handle(WAITS), ASKS);
             model.run("recoverer 1", WAITS.index(), recoverer)
         }
         After::ComesAgain => {
             let machine = model.hosts;
             model.hosts += 1;
-            let comer = LockTask::Comer(ground.seat(ASKS), client(ASKS));
+            let comer = LockTask::Comer(ground.node_handle(ASKS), client(ASKS));
             model.run("client 0 again", machine, comer)
         }
     };

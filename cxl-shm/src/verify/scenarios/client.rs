@@ -1,6 +1,6 @@
 //! A thread that takes a lock between hosts, adds one to a counter, and releases it.
 
-use super::ground::{ExploredSeat, word};
+use super::ground::{ExploredHandle, word};
 use crate::fabric::Fabric;
 use crate::lock::{Competitor, Held, SharedTier};
 use crate::mutant::{self, Mutant};
@@ -35,7 +35,7 @@ pub(super) struct Counter {
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Client {
-    seat: ExploredSeat,
+    handle: ExploredHandle,
     plan: Plan,
     counter: Counter,
     counted: u64,
@@ -53,44 +53,44 @@ enum Stage {
 }
 
 impl Client {
-    pub(super) fn new(seat: ExploredSeat, plan: Plan, counter: Counter) -> Self {
-        Self { seat, plan, counter, counted: 0, stage: Stage::Outside }
+    pub(super) fn new(handle: ExploredHandle, plan: Plan, counter: Counter) -> Self {
+        Self { handle, plan, counter, counted: 0, stage: Stage::Outside }
     }
 
     /// A client that asked for its lock before the model starts. That was the first of its rounds.
     pub(super) fn waiting(
-        seat: ExploredSeat,
+        handle: ExploredHandle,
         plan: Plan,
         counter: Counter,
         asked: Competitor,
     ) -> Self {
-        Self::begun(seat, plan, counter, Stage::Waiting(asked))
+        Self::begun(handle, plan, counter, Stage::Waiting(asked))
     }
 
     /// A client that took its lock before the model starts. That was the first of its rounds.
-    pub(super) fn inside(seat: ExploredSeat, plan: Plan, counter: Counter, held: Held) -> Self {
-        Self::begun(seat, plan, counter, Stage::Inside(held))
+    pub(super) fn inside(handle: ExploredHandle, plan: Plan, counter: Counter, held: Held) -> Self {
+        Self::begun(handle, plan, counter, Stage::Inside(held))
     }
 
-    fn begun(seat: ExploredSeat, plan: Plan, counter: Counter, stage: Stage) -> Self {
+    fn begun(handle: ExploredHandle, plan: Plan, counter: Counter, stage: Stage) -> Self {
         let plan = Plan { rounds: plan.rounds - 1, ..plan };
-        Self { stage, ..Self::new(seat, plan, counter) }
+        Self { stage, ..Self::new(handle, plan, counter) }
     }
 
     pub(super) fn step(&mut self, world: World) -> Step {
-        let (seat, fabric) = (self.seat.clone(), world.fabric());
+        let (handle, fabric) = (self.handle.clone(), world.fabric());
         self.stage = match std::mem::replace(&mut self.stage, Stage::Outside) {
             Stage::Outside if self.plan.rounds == 0 => return Step::Ends,
             Stage::Outside => {
                 self.plan.rounds -= 1;
-                Stage::Waiting(Competitor::begin(&*seat, &fabric, self.plan.lock))
+                Stage::Waiting(Competitor::begin(&*handle, &fabric, self.plan.lock))
             }
             Stage::Waiting(waiting) if self.plan.withdrawals > 0 && world.choose(2) == 1 => {
                 self.plan.withdrawals -= 1;
-                waiting.withdraw(&*seat, &fabric);
+                waiting.withdraw(&*handle, &fabric);
                 Stage::Outside
             }
-            Stage::Waiting(mut waiting) => match waiting.poll(&*seat, &fabric) {
+            Stage::Waiting(mut waiting) => match waiting.poll(&*handle, &fabric) {
                 Ok(Some(held)) => Stage::Inside(held),
                 Ok(None) => Stage::Waiting(waiting),
                 Err(damaged) => world.refute(damaged.to_string()),
@@ -101,7 +101,7 @@ impl Client {
                 let next = self.read(world) + 1;
                 self.counted += 1;
                 if mutant::is(Mutant::PublishesAfterRelease) {
-                    Competitor::release(held, &*seat, &fabric);
+                    Competitor::release(held, &*handle, &fabric);
                     Stage::Late(next)
                 } else {
                     self.write(world, next);
@@ -109,7 +109,7 @@ impl Client {
                 }
             }
             Stage::Leaving(held) => {
-                Competitor::release(held, &*seat, &fabric);
+                Competitor::release(held, &*handle, &fabric);
                 Stage::Outside
             }
             Stage::Late(value) => {

@@ -4,7 +4,7 @@ use crate::fabric::LineWords;
 use crate::host::HostTier;
 use crate::layout::{CHUNK_BYTES_MIN, Geometry, Layout, LockProtocol, NodeLine, NodeState};
 use crate::lock::arbitrated::obey_newest_term;
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{Incarnation, LINE_WORDS, LineOffset, LineRange, NodeId, WordOffset};
 use crate::verify::explored::{Constant, ExploredHostMemory, Model, Task};
 use crate::verify::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
@@ -21,8 +21,8 @@ pub(super) struct Ground {
     words: usize,
 }
 
-/// A node's seat in a model: it acts on the host on which the present step runs.
-pub(super) type ExploredSeat = Constant<Seat<ExploredHostMemory>>;
+/// A node's handle in a model: it acts on the host on which the present step runs.
+pub(super) type ExploredHandle = Constant<NodeHandle<ExploredHostMemory>>;
 
 impl Ground {
     /// A region for `nodes` nodes that have joined it. It has only the locks that the model uses:
@@ -41,12 +41,12 @@ impl Ground {
         let rack = SimulatedRack::sticky(usize::from(nodes), geometry.region_bytes);
         let ground = Self { rack, layout, protocol, words };
         for node in layout.nodes() {
-            let (seat, fabric) = (ground.simulated_seat(node), ground.fabric(node));
-            seat.tier().reset(UUID, node, INCARNATION, 1);
+            let (handle, fabric) = (ground.simulated_handle(node), ground.fabric(node));
+            handle.tier().reset(UUID, node, INCARNATION, 1);
             let id = [u64::from(node.0) + 1, 0];
             let line = NodeLine::new(NodeState::Joined, INCARNATION, id, id);
-            seat.node_line().publish(&fabric, &line);
-            seat.tier().set_member(true);
+            handle.node_line().publish(&fabric, &line);
+            handle.tier().set_member(true);
         }
         ground
     }
@@ -59,24 +59,24 @@ impl Ground {
         self.rack.host(node.index())
     }
 
-    /// A node's seat on the rack, for what happens before the model starts.
-    pub(super) fn simulated_seat(&self, node: NodeId) -> Seat<SimulatedHostMemory> {
+    /// A node's handle on the rack, for what happens before the model starts.
+    pub(super) fn simulated_handle(&self, node: NodeId) -> NodeHandle<SimulatedHostMemory> {
         let memory = self.rack.host_memory(node.index(), self.words);
         let tier = HostTier::new(memory, self.layout.locks());
-        Seat::new(self.layout, self.protocol, node, tier)
+        NodeHandle::new(self.layout, self.protocol, node, tier)
     }
 
-    /// A node's seat in the model.
-    pub(super) fn seat(&self, node: NodeId) -> ExploredSeat {
+    /// A node's handle in the model.
+    pub(super) fn node_handle(&self, node: NodeId) -> ExploredHandle {
         let memory = ExploredHostMemory::with_words(self.words);
         let tier = HostTier::new(memory, self.layout.locks());
-        Constant::new(Seat::new(self.layout, self.protocol, node, tier))
+        Constant::new(NodeHandle::new(self.layout, self.protocol, node, tier))
     }
 
     /// Every host follows the newest manager.
     pub(super) fn obey(&self) {
         for node in self.layout.nodes() {
-            obey_newest_term(&self.simulated_seat(node), &self.fabric(node));
+            obey_newest_term(&self.simulated_handle(node), &self.fabric(node));
         }
     }
 

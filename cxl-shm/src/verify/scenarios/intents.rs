@@ -5,7 +5,7 @@ use crate::fabric::refresh_all;
 use crate::host::HostTier;
 use crate::intent::{Update, redo_of_dead, redo_own};
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, INTENT_LINES, IntentRecord, LockProtocol};
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{ChunkId, Incarnation, LineRange, NodeId};
 use crate::verify::simulated::{
     Faults, Schedule, SimulatedHost, SimulatedHostMemory, SimulatedRack,
@@ -19,21 +19,21 @@ fn entry(number: u32) -> ChunkEntry {
     ChunkEntry::new(ChunkState::Owned { owner: DEAD, incarnation, purpose: 7 })
 }
 
-fn seat(rack: &SimulatedRack) -> Seat<SimulatedHostMemory> {
+fn node_handle(rack: &SimulatedRack) -> NodeHandle<SimulatedHostMemory> {
     let layout = layout();
     let memory = rack.host_memory(0, HostTier::words_of(&layout.geometry()));
-    Seat::new(layout, LockProtocol::Bakery, DEAD, HostTier::new(memory, layout.locks()))
+    NodeHandle::new(layout, LockProtocol::Bakery, DEAD, HostTier::new(memory, layout.locks()))
 }
 
-fn update(seat: &Seat<SimulatedHostMemory>, fabric: &SimulatedHost) {
-    let layout = seat.layout();
+fn update(handle: &NodeHandle<SimulatedHostMemory>, fabric: &SimulatedHost) {
+    let layout = handle.layout();
     let lines = (0..LINES).map(|chunk| (layout.chunk_entry(ChunkId(chunk)), entry(chunk)));
     // LOCK-L1.
     refresh_all(fabric, lines.clone().map(|(line, _)| line.range()));
     let update = lines.fold(Update::new(layout, CHUNK_LOCK), |update, (line, entry)| {
         update.line(fabric, line, &entry)
     });
-    update.commit(seat, fabric);
+    update.commit(handle, fabric);
 }
 
 /// That the update was made or not made, and that nothing is left open.
@@ -57,8 +57,8 @@ fn schedule(rack: &SimulatedRack) -> Schedule {
 }
 
 fn holder(rack: &SimulatedRack) -> Schedule {
-    let (seat, fabric) = (seat(rack), rack.host(0));
-    schedule(rack).task(0, "holder", move || update(&seat, &fabric))
+    let (handle, fabric) = (node_handle(rack), rack.host(0));
+    schedule(rack).task(0, "holder", move || update(&handle, &fabric))
 }
 
 /// The recoverer's caches know the lines from before.
@@ -95,9 +95,9 @@ pub(super) fn holders_and_hosts_die(racks: &Racks<'_>) {
         loop {
             let rack = racks.formatted(first << 16 | second);
             died = holder(&rack).crash_process_at("holder", first).run().process_crashes > 0;
-            let (seat, fabric) = (seat(&rack), rack.host(0));
+            let (handle, fabric) = (node_handle(&rack), rack.host(0));
             let report = schedule(&rack)
-                .task(0, "next", move || redo_own(&seat, &fabric, CHUNK_LOCK))
+                .task(0, "next", move || redo_own(&handle, &fabric, CHUNK_LOCK))
                 .crash_host_at(0, second)
                 .run();
             if report.host_crashes == 0 {

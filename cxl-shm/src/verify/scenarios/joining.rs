@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::ground::{ExploredSeat, Ground, UUID};
+use super::ground::{ExploredHandle, Ground, UUID};
 use crate::host::{HostIdentity, ProcessIdentity};
 use crate::layout::{LockProtocol, NodeLine, NodeState};
 use crate::lifecycle::{Attempt, Passed, Visitor, attempt, move_in};
@@ -22,7 +22,7 @@ const DONE: u64 = 2;
 /// A host that comes for the slot, lives there, and leaves it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Guest {
-    seat: ExploredSeat,
+    handle: ExploredHandle,
     visitor: Visitor,
     identity: Constant<HostIdentity>,
     /// The tasks of other hosts: the heartbeat of the slot beats while one of them lives.
@@ -64,7 +64,7 @@ impl Guest {
         let heartbeat_advances = || lives() && !(self.heartbeats_pause && world.choose(2) == 1);
         let fabric = world.fabric();
         let come =
-            attempt(&*self.seat, &fabric, UUID, &self.identity, self.visitor, heartbeat_advances);
+            attempt(&*self.handle, &fabric, UUID, &self.identity, self.visitor, heartbeat_advances);
         match come {
             Ok(Attempt::Passed(passed)) => Stage::Passed(passed),
             // It gives up, or comes again.
@@ -73,21 +73,21 @@ impl Guest {
     }
 
     fn move_in(&self, passed: &Passed, world: World) -> Stage {
-        let (seat, fabric, life) = (&*self.seat, world.fabric(), passed.life());
+        let (handle, fabric, life) = (&*self.handle, world.fabric(), passed.life());
         // The hosts that lived or live there, perhaps until a death that no host here sees.
-        match Slot::inside(seat.layout(), &fabric, SLOT) {
+        match Slot::inside(handle.layout(), &fabric, SLOT) {
             Some(slot) if !slot.vacant && !passed.has_arrived() || slot.said >= life => {
                 world.refute(format!("{life:?} comes into {slot:?}"))
             }
             _ => {}
         }
-        if let Err(error) = move_in(seat, &fabric, UUID, &self.identity, passed) {
+        if let Err(error) = move_in(handle, &fabric, UUID, &self.identity, passed) {
             world.refute(format!("the slot was passed and cannot be joined: {error}"));
         }
         if self.stays == Stays::ForOneTicket {
             // LOCK-A2: each life continues two beyond. Each before this one but the first of all
             // has used one.
-            let ticket = seat.request(LOCK).own(&fabric);
+            let ticket = handle.request(LOCK).own(&fabric);
             let next = u64::from(life.0.saturating_sub(2)) * 4 + 2;
             if ticket != next {
                 world.refute(format!("tickets go on from {ticket}, and not from {next} (LOCK-A2)"));
@@ -99,7 +99,7 @@ impl Guest {
     fn leave(&self, life: Incarnation, world: World) {
         let line =
             NodeLine::new(NodeState::Left, life, self.identity.boot_id, self.identity.machine_id);
-        self.seat.node_line().publish(&world.fabric(), &line);
+        self.handle.node_line().publish(&world.fabric(), &line);
     }
 }
 
@@ -113,9 +113,9 @@ impl Task for Guest {
                 Stays::ForEver => return Step::Ends,
                 Stays::NotAtAll => Stage::Leaving(life),
                 Stays::ForOneTicket => {
-                    let (seat, fabric) = (&*self.seat, world.fabric());
-                    let asked = crate::lock::Competitor::begin(seat, &fabric, LOCK);
-                    asked.withdraw(seat, &fabric);
+                    let (handle, fabric) = (&*self.handle, world.fabric());
+                    let asked = crate::lock::Competitor::begin(handle, &fabric, LOCK);
+                    asked.withdraw(handle, &fabric);
                     Stage::Leaving(life)
                 }
             },
@@ -191,7 +191,7 @@ fn come_as(
         // The second task of host 0 comes last.
         let others = (0..guests).filter(|other| *other != host).map(usize::from).collect();
         Guest {
-            seat: ground.seat(SLOT),
+            handle: ground.node_handle(SLOT),
             visitor: Visitor::new(SLOT, &identity, ProcessIdentity::new(process, 1)),
             identity: Constant::new(identity),
             others: Constant::new(others),

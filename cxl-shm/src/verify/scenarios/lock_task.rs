@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::asking::resume;
 use super::client::{COUNTED_SHIFT, Client, Counter, DONE, INSIDE};
-use super::ground::{ExploredSeat, word};
+use super::ground::{ExploredHandle, word};
 use super::newcomers::Newcomer;
 use super::recovery::{Updater, recover_host, recover_process};
 use crate::lock::arbitrated::{Manager, ManagerState, obey_newest_term};
@@ -16,23 +16,23 @@ use crate::verify::explored::{Claim, EndClaim, Model, Step, Task, Views, World};
 pub(super) enum LockTask {
     Client(Client),
     /// A manager that serves until it is deposed, and is its host's agent too.
-    Manager(ExploredSeat, Manager, Pace),
+    Manager(ExploredHandle, Manager, Pace),
     /// A manager that has yet to claim its term, whenever it likes.
-    Standby(ExploredSeat, Pace),
+    Standby(ExploredHandle, Pace),
     /// An agent, without its heartbeat.
-    Agent(ExploredSeat),
+    Agent(ExploredHandle),
     /// The next life of a node, from the moment that its tickets go on, and a client then.
-    Comer(ExploredSeat, Client),
+    Comer(ExploredHandle, Client),
     /// A host that joins, and is a client then.
     Newcomer(Newcomer),
     /// A thread that updates several lines.
     Updater(Updater),
     /// Ends what a process of the same host left when it died.
-    Recoverer(ExploredSeat),
+    Recoverer(ExploredHandle),
     /// Does nothing while its host lives.
     Host,
     /// Ends what a host left when it died.
-    HostRecoverer(ExploredSeat, NodeId),
+    HostRecoverer(ExploredHandle, NodeId),
 }
 
 /// How a manager makes its rounds.
@@ -51,36 +51,36 @@ impl Task for LockTask {
         match self {
             Self::Client(client) => return client.step(world),
             Self::Manager(_, _, Pace::Rounds(0)) => return Step::Ends,
-            Self::Manager(seat, manager, pace) => {
+            Self::Manager(handle, manager, pace) => {
                 if let Pace::Rounds(left) = pace {
                     *left -= 1;
                 }
-                obey_newest_term(seat, &world.fabric());
+                obey_newest_term(handle, &world.fabric());
                 let may_hurry = *pace == Pace::Hurried && manager.is_waited_for();
                 if may_hurry && world.choose(2) == 1 {
-                    manager.hurry(seat, &world.fabric());
-                } else if let ManagerState::Deposed { .. } = manager.poll(seat, &world.fabric()) {
-                    *self = Self::Agent(seat.clone());
+                    manager.hurry(handle, &world.fabric());
+                } else if let ManagerState::Deposed { .. } = manager.poll(handle, &world.fabric()) {
+                    *self = Self::Agent(handle.clone());
                 }
             }
-            Self::Standby(seat, pace) => match Manager::claim(seat, &world.fabric()) {
-                Some(manager) => *self = Self::Manager(seat.clone(), manager, *pace),
+            Self::Standby(handle, pace) => match Manager::claim(handle, &world.fabric()) {
+                Some(manager) => *self = Self::Manager(handle.clone(), manager, *pace),
                 None => world.refute("there are no terms left"),
             },
-            Self::Agent(seat) => obey_newest_term(seat, &world.fabric()),
-            Self::Comer(seat, client) => {
-                resume(seat, world);
+            Self::Agent(handle) => obey_newest_term(handle, &world.fabric()),
+            Self::Comer(handle, client) => {
+                resume(handle, world);
                 *self = Self::Client(client.clone());
             }
             Self::Newcomer(newcomer) => *self = Self::Client(newcomer.step(world)),
             Self::Updater(updater) => return updater.step(world),
-            Self::Recoverer(seat) => {
-                recover_process(seat, world);
+            Self::Recoverer(handle) => {
+                recover_process(handle, world);
                 return Step::Ends;
             }
             Self::Host => world.pause(),
-            Self::HostRecoverer(seat, dead) => {
-                recover_host(seat, *dead, world);
+            Self::HostRecoverer(handle, dead) => {
+                recover_host(handle, *dead, world);
                 return Step::Ends;
             }
         }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use super::arbitrated::{LOCK, managed};
 use super::client::{Client, Counter, Plan};
-use super::ground::{ExploredSeat, Ground, UUID};
+use super::ground::{ExploredHandle, Ground, UUID};
 use super::lock_task::{LockTask, Pace, claim_counting};
 use crate::host::{HostIdentity, ProcessIdentity};
 use crate::layout::{LockProtocol, NodeLine, NodeState};
@@ -29,7 +29,7 @@ const NEXT: NodeId = NodeId(2);
 /// A host that has passed the door.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Newcomer {
-    seat: ExploredSeat,
+    handle: ExploredHandle,
     identity: Constant<HostIdentity>,
     passed: Passed,
     /// What it does in the slot.
@@ -39,7 +39,7 @@ pub(super) struct Newcomer {
 impl Newcomer {
     /// Moves in; the client that it is then.
     pub(super) fn step(&self, world: World) -> Client {
-        let moved = move_in(&*self.seat, &world.fabric(), UUID, &self.identity, &self.passed);
+        let moved = move_in(&*self.handle, &world.fabric(), UUID, &self.identity, &self.passed);
         match moved {
             Ok(_) => self.then.clone(),
             Err(error) => world.refute(format!("the door was passed in vain: {error}")),
@@ -52,36 +52,36 @@ pub(super) fn join_beside_a_change() -> Model<LockTask> {
     let ground = Ground::joined(3, 1, LockProtocol::Arbitrated);
     let [new, old] = [NEW, OLD].map(|node| ground.fabric(node));
     let left = NodeLine::new(NodeState::Left, Incarnation(1), [1, 0], [1, 0]);
-    ground.simulated_seat(NEW).node_line().publish(&new, &left);
+    ground.simulated_handle(NEW).node_line().publish(&new, &left);
     let mut manager = managed(&ground, OLD);
-    let state = manager.poll(&ground.simulated_seat(OLD), &old);
+    let state = manager.poll(&ground.simulated_handle(OLD), &old);
     assert!(matches!(state, ManagerState::Serving { .. }), "{state:?}");
     let identity = HostIdentity::simulated(0);
     let visitor = Visitor::new(NEW, &identity, ProcessIdentity::new(9, 1));
-    let seat = ground.simulated_seat(NEW);
-    seat.tier().set_member(false);
-    let passed = match attempt(&seat, &new, UUID, &identity, visitor, || false) {
+    let handle = ground.simulated_handle(NEW);
+    handle.tier().set_member(false);
+    let passed = match attempt(&handle, &new, UUID, &identity, visitor, || false) {
         Ok(Attempt::Passed(passed)) => passed,
         other => panic!("nobody else comes for the slot: {other:?}"),
     };
-    let asked = Competitor::begin(&ground.simulated_seat(NEXT), &ground.fabric(NEXT), LOCK);
+    let asked = Competitor::begin(&ground.simulated_handle(NEXT), &ground.fabric(NEXT), LOCK);
 
     let mut model = ground.model();
     let counter = Counter { lines: [0, 1].map(|index| ground.payload(index)), used: 1 };
     let plan = Plan { lock: LOCK, rounds: 1, withdrawals: 0 };
     let newcomer = LockTask::Newcomer(Newcomer {
-        seat: ground.seat(NEW),
+        handle: ground.node_handle(NEW),
         identity: Constant::new(identity),
         passed,
-        then: Client::new(ground.seat(NEW), plan, counter),
+        then: Client::new(ground.node_handle(NEW), plan, counter),
     });
     let newcomer = model.run("newcomer 0", NEW.index(), newcomer);
-    let client = LockTask::Client(Client::waiting(ground.seat(NEXT), plan, counter, asked));
+    let client = LockTask::Client(Client::waiting(ground.node_handle(NEXT), plan, counter, asked));
     let client = model.run("client 2", NEXT.index(), client);
-    model.run("agent 1", OLD.index(), LockTask::Agent(ground.seat(OLD)));
-    let manager = LockTask::Manager(ground.seat(OLD), manager, Pace::Rounds(1));
+    model.run("agent 1", OLD.index(), LockTask::Agent(ground.node_handle(OLD)));
+    let manager = LockTask::Manager(ground.node_handle(OLD), manager, Pace::Rounds(1));
     model.run("manager 1", OLD.index(), manager);
-    let standby = LockTask::Standby(ground.seat(NEXT), Pace::Rounds(1));
+    let standby = LockTask::Standby(ground.node_handle(NEXT), Pace::Rounds(1));
     model.run("standby 2", NEXT.index(), standby);
     claim_counting(&mut model, &[newcomer, client], counter);
     // The managers make one round each: enough to grant beside each other, not for everybody.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::ground::{ExploredSeat, Ground};
+use super::ground::{ExploredHandle, Ground};
 use crate::fabric::{Fabric, OwnedWord};
 use crate::host::ProcessSlot;
 use crate::layout::{Layout, LockProtocol, NodeLine, NodeState};
@@ -23,7 +23,7 @@ const WROTE: u64 = 4;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Heir {
     layout: Constant<Layout>,
-    seat: ExploredSeat,
+    handle: ExploredHandle,
     node: NodeId,
     stage: Stage,
     wrote: bool,
@@ -68,7 +68,7 @@ impl Heir {
     fn join(&self, world: World, incarnation: u32) {
         let id = [u64::from(self.node.0) + 1, 0];
         let line = NodeLine::new(NodeState::Joined, Incarnation(incarnation), id, id);
-        self.seat.node_line().publish(&world.fabric(), &line);
+        self.handle.node_line().publish(&world.fabric(), &line);
     }
 }
 
@@ -79,7 +79,7 @@ impl Task for Heir {
             Stage::Comes => {
                 let (process, incarnation) = (ProcessSlot(0), Incarnation(1));
                 let word = Reclaimer { orphan: ORPHAN, process, incarnation }.word();
-                self.seat.reclaimer().publish(&fabric, word);
+                self.handle.reclaimer().publish(&fabric, word);
                 let ours = may_write(&layout, &fabric, self.node, ORPHAN);
                 if ours { Stage::Guards } else { Stage::Leaves }
             }
@@ -88,7 +88,7 @@ impl Task for Heir {
                 Stage::Leaves
             }
             Stage::Leaves => {
-                self.seat.reclaimer().publish(&fabric, 0);
+                self.handle.reclaimer().publish(&fabric, 0);
                 Stage::Done
             }
             Stage::Joins => {
@@ -106,7 +106,7 @@ impl Task for Heir {
             }
             Stage::Follows => {
                 fabric.refresh(layout.reclaimer(self.node).range());
-                settle(&self.seat, &fabric);
+                settle(&self.handle, &fabric);
                 self.join(world, 2);
                 Stage::Done
             }
@@ -137,7 +137,7 @@ pub(super) fn look_after(dies: bool) -> Model<Heir> {
     let mut model = ground.model();
     let heir = |node: u16, stage| Heir {
         layout: Constant::new(layout),
-        seat: ground.seat(NodeId(node)),
+        handle: ground.node_handle(NodeId(node)),
         node: NodeId(node),
         stage,
         wrote: false,

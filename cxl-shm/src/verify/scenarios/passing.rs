@@ -14,7 +14,7 @@ use crate::layout::{
 };
 use crate::lifecycle::{settle_killed, settle_recovery};
 use crate::lock::clear_requests_of;
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{ChunkId, Incarnation, LineOffset, LineRange, NodeId};
 use crate::verify::simulated::{Faults, Schedule, SimulatedHostMemory, SimulatedRack};
 
@@ -76,18 +76,19 @@ fn dead_at(racks: &Racks<'_>, step: u64, run: u64) -> SimulatedRack {
     let layout = layout();
     let memory: SimulatedHostMemory = rack.host_memory(0, HostTier::words_of(&layout.geometry()));
     let tier = HostTier::new(memory, layout.locks());
-    let (seat, fabric) = (Seat::new(layout, LockProtocol::Bakery, DEAD, tier), rack.host(0));
+    let (handle, fabric) =
+        (NodeHandle::new(layout, LockProtocol::Bakery, DEAD, tier), rack.host(0));
     // Its recoverer knows its lines from before.
     [1, OBSERVER]
         .into_iter()
         .for_each(|host| rack.warm(host, LineRange::covering(layout.metadata())));
     let update = move || {
-        seat.request(CHUNK_LOCK).publish(&fabric, 1);
+        handle.request(CHUNK_LOCK).publish(&fabric, 1);
         let update = Update::new(&layout, CHUNK_LOCK);
         let given = |update: Update, chunk: ChunkId| {
             update.line(&fabric, layout.chunk_entry(chunk), &entry(DEAD, HEAP_PURPOSE))
         };
-        TAKEN.into_iter().fold(update, given).commit(&seat, &fabric);
+        TAKEN.into_iter().fold(update, given).commit(&handle, &fabric);
     };
     schedule(&rack).task(0, "dies", update).crash_host_at(0, step).run();
     rack

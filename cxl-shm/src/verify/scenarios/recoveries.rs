@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use super::client::INSIDE;
-use super::ground::{ExploredSeat, word};
+use super::ground::{ExploredHandle, word};
 use super::lock_task::{LockTask, Pace};
 use super::recovery::{CHUNKS, Updater, update_both};
 use crate::clock::Clock;
@@ -25,7 +25,7 @@ use crate::lifecycle::{
 };
 use crate::lock::arbitrated::{Manager, obey_newest_term};
 use crate::lock::{Competitor, Held, SharedTier};
-use crate::node::{Member, Seat};
+use crate::node::{Member, NodeHandle};
 use crate::units::{Incarnation, LINE_WORDS, LineRange, NodeId};
 use crate::verify::explored::{
     Constant, ExploredFabric, ExploredHostMemory, LineStores, Model, Step, Task, World,
@@ -190,7 +190,7 @@ impl Recoverer {
 /// The next life of the dead node, on its own machine after another boot.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Returner {
-    seat: ExploredSeat,
+    handle: ExploredHandle,
     identity: Constant<HostIdentity>,
     visitor: Visitor,
     visits: u32,
@@ -207,7 +207,7 @@ enum Returns {
 
 impl Returner {
     fn step(&mut self, world: World) -> Step {
-        let (seat, fabric) = (self.seat.clone(), world.fabric());
+        let (handle, fabric) = (self.handle.clone(), world.fabric());
         self.stage = match self.stage.clone() {
             Returns::Outside if self.visits == 0 => Returns::GaveUp,
             Returns::Outside => {
@@ -215,7 +215,7 @@ impl Returner {
                 // The heartbeat of the dead stands still.
                 let heartbeat_advances = || false;
                 match attempt(
-                    &*seat,
+                    &*handle,
                     &fabric,
                     UUID,
                     &self.identity,
@@ -227,7 +227,7 @@ impl Returner {
                 }
             }
             Returns::Passed(passed) => {
-                match move_in(&*seat, &fabric, UUID, &self.identity, &passed) {
+                match move_in(&*handle, &fabric, UUID, &self.identity, &passed) {
                     Ok(life) => Returns::Home(passed.has_arrived(), life),
                     Err(error) => world.refute(format!("the door was passed in vain: {error}")),
                 }
@@ -329,33 +329,33 @@ impl Bed {
         self.rack.host(host_of(node))
     }
 
-    fn simulated_seat(&self, node: NodeId) -> Seat<SimulatedHostMemory> {
+    fn simulated_handle(&self, node: NodeId) -> NodeHandle<SimulatedHostMemory> {
         let memory = self.rack.host_memory(host_of(node), self.words);
         let tier = HostTier::new(memory, self.layout.locks());
-        Seat::new(self.layout, self.protocol, node, tier)
+        NodeHandle::new(self.layout, self.protocol, node, tier)
     }
 
-    fn seat(&self, node: NodeId) -> ExploredSeat {
+    fn node_handle(&self, node: NodeId) -> ExploredHandle {
         let memory = ExploredHostMemory::with_words(self.words);
         let tier = HostTier::new(memory, self.layout.locks());
-        Constant::new(Seat::new(self.layout, self.protocol, node, tier))
+        Constant::new(NodeHandle::new(self.layout, self.protocol, node, tier))
     }
 
     /// Node 0 holds the chunk lock.
     fn take_lock(&self) -> Held {
-        let (seat, fabric) = (self.simulated_seat(DEAD), self.fabric(DEAD));
-        let mut taking = Competitor::begin(&seat, &fabric, CHUNK_LOCK);
-        let (serves, serving) = (self.simulated_seat(RECOVERER), self.fabric(RECOVERER));
+        let (handle, fabric) = (self.simulated_handle(DEAD), self.fabric(DEAD));
+        let mut taking = Competitor::begin(&handle, &fabric, CHUNK_LOCK);
+        let (serves, serving) = (self.simulated_handle(RECOVERER), self.fabric(RECOVERER));
         let mut manager = (self.protocol == LockProtocol::Arbitrated)
             .then(|| Manager::claim(&serves, &serving).expect("a new region has terms"));
         for node in self.layout.nodes() {
-            obey_newest_term(&self.simulated_seat(node), &self.fabric(node));
+            obey_newest_term(&self.simulated_handle(node), &self.fabric(node));
         }
         loop {
             if let Some(manager) = &mut manager {
                 manager.poll(&serves, &serving);
             }
-            if let Some(held) = taking.poll(&seat, &fabric).expect("no request is damaged") {
+            if let Some(held) = taking.poll(&handle, &fabric).expect("no request is damaged") {
                 return held;
             }
         }
@@ -370,10 +370,10 @@ impl Bed {
             let bed = Self::joined(protocol);
             let _held = bed.take_lock();
             let free = entry(&bed, CHUNKS[0]);
-            let (seat, fabric) = (bed.simulated_seat(DEAD), bed.fabric(DEAD));
+            let (handle, fabric) = (bed.simulated_handle(DEAD), bed.fabric(DEAD));
             Schedule::builder(&bed.rack, 1)
                 .faults(Faults::NONE)
-                .task(host_of(DEAD), "dies", move || update_both(&seat, &fabric))
+                .task(host_of(DEAD), "dies", move || update_both(&handle, &fabric))
                 .crash_host_at(host_of(DEAD), step)
                 .run();
             if entry(&bed, CHUNKS[0]) != free && entry(&bed, CHUNKS[1]) == free {
@@ -412,7 +412,7 @@ impl Bed {
         let before = HostIdentity::simulated(host_of(DEAD) as u64);
         let identity = HostIdentity { boot_id: [99, 0], ..before };
         RecoveryTask::Returner(Returner {
-            seat: self.seat(DEAD),
+            handle: self.node_handle(DEAD),
             visitor: Visitor::new(DEAD, &identity, ProcessIdentity::new(9, 1)),
             identity: Constant::new(identity),
             visits,
@@ -421,7 +421,7 @@ impl Bed {
     }
 
     fn updater(&self, node: NodeId) -> RecoveryTask {
-        RecoveryTask::Updater(Updater::outside(self.seat(node)))
+        RecoveryTask::Updater(Updater::outside(self.node_handle(node)))
     }
 
     /// A model that starts from what the rack holds now, with cold caches.
@@ -552,9 +552,9 @@ pub(super) fn recover_beside(beside: Beside, stores: LineStores) -> Model<Recove
         }
         Beside::NextTerm => {
             all.push(model.run("updater 2", host_of(OTHER), bed.updater(OTHER)));
-            let standby = LockTask::Standby(bed.seat(OTHER), Pace::Whole);
+            let standby = LockTask::Standby(bed.node_handle(OTHER), Pace::Whole);
             model.run("standby 2", host_of(OTHER), RecoveryTask::Lock(standby));
-            let agent = LockTask::Agent(bed.seat(RECOVERER));
+            let agent = LockTask::Agent(bed.node_handle(RECOVERER));
             model.run("agent 1", recovers, RecoveryTask::Lock(agent));
         }
         Beside::Later => {
@@ -580,7 +580,7 @@ pub(super) fn recover_the_living(stores: LineStores) -> Model<RecoveryTask> {
     let held = bed.take_lock();
     bed.decide(RECOVERER, CASE);
     let mut model = bed.model(stores);
-    let victim = RecoveryTask::Updater(Updater::inside(bed.seat(DEAD), held));
+    let victim = RecoveryTask::Updater(Updater::inside(bed.node_handle(DEAD), held));
     let victim = model.run("victim", host_of(DEAD), victim);
     let recoverer = Recoverer { victim: Some(victim), ..bed.recoverer(RECOVERER, false, 1) };
     let recoverer =
@@ -624,6 +624,6 @@ impl Bed {
         let outside = visitor.look(&self.layout, &fabric, LIFE);
         let next = Incarnation(LIFE.0 + 1);
         visitor.pass(&self.layout, &fabric, &outside, next).expect("nobody else comes");
-        self.simulated_seat(DEAD).arrival().publish(&fabric, Arrival::Life(next).word());
+        self.simulated_handle(DEAD).arrival().publish(&fabric, Arrival::Life(next).word());
     }
 }

@@ -5,14 +5,14 @@ use std::rc::Rc;
 
 use super::arbitrated::{LOCK, managed};
 use super::client::{Client, Counter, DONE, INSIDE, Plan};
-use super::ground::{ExploredSeat, Ground};
+use super::ground::{ExploredHandle, Ground};
 use super::lock_task::{LockTask, Pace, claim_counting, exclusion};
 use crate::fabric::{Fabric, HostMemory, refresh_all};
 use crate::intent::{Update, redo_of_dead};
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, LockProtocol};
-use crate::lock::{Competitor, Held, SharedTier, clear_requests_of, recover_seat};
+use crate::lock::{Competitor, Held, SharedTier, clear_requests_of, recover_dead_holder};
 use crate::mutant::{self, Mutant};
-use crate::node::Seat;
+use crate::node::NodeHandle;
 use crate::units::{ChunkId, Incarnation, NodeId};
 use crate::verify::explored::{LineStores, Model, Step, World};
 
@@ -22,7 +22,7 @@ pub(super) const CHUNKS: [ChunkId; 2] = [ChunkId(0), ChunkId(1)];
 /// A thread that takes the chunk table's lock and updates two entries at once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Updater {
-    seat: ExploredSeat,
+    handle: ExploredHandle,
     stage: Stage,
 }
 
@@ -37,20 +37,20 @@ enum Stage {
 
 impl Updater {
     /// One that has yet to ask for the lock.
-    pub(super) fn outside(seat: ExploredSeat) -> Self {
-        Self { seat, stage: Stage::Outside }
+    pub(super) fn outside(handle: ExploredHandle) -> Self {
+        Self { handle, stage: Stage::Outside }
     }
 
     /// One that holds the lock, and has yet to begin its update.
-    pub(super) fn inside(seat: ExploredSeat, held: Held) -> Self {
-        Self { seat, stage: Stage::Inside(held) }
+    pub(super) fn inside(handle: ExploredHandle, held: Held) -> Self {
+        Self { handle, stage: Stage::Inside(held) }
     }
 
     pub(super) fn step(&mut self, world: World) -> Step {
-        let (seat, fabric) = (self.seat.clone(), world.fabric());
+        let (handle, fabric) = (self.handle.clone(), world.fabric());
         self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Outside => Stage::Waiting(Competitor::begin(&*seat, &fabric, CHUNK_LOCK)),
-            Stage::Waiting(mut waiting) => match waiting.poll(&*seat, &fabric) {
+            Stage::Outside => Stage::Waiting(Competitor::begin(&*handle, &fabric, CHUNK_LOCK)),
+            Stage::Waiting(mut waiting) => match waiting.poll(&*handle, &fabric) {
                 Ok(Some(held)) => Stage::Inside(held),
                 Ok(None) => Stage::Waiting(waiting),
                 Err(damaged) => world.refute(damaged.to_string()),
@@ -60,7 +60,7 @@ impl Updater {
                 Stage::Leaving(held)
             }
             Stage::Leaving(held) => {
-                Competitor::release(held, &*seat, &fabric);
+                Competitor::release(held, &*handle, &fabric);
                 Stage::Done
             }
             Stage::Done => return Step::Ends,
@@ -77,7 +77,7 @@ impl Updater {
     }
 
     fn update(&self, world: World) {
-        let (layout, fabric) = (self.seat.layout(), world.fabric());
+        let (layout, fabric) = (self.handle.layout(), world.fabric());
         let lines = CHUNKS.map(|chunk| layout.chunk_entry(chunk));
         // LOCK-L1.
         refresh_all(&fabric, lines.iter().map(|line| line.range()));
@@ -85,36 +85,36 @@ impl Updater {
             [Ok(first), Ok(second)] if first == second => {}
             found => world.refute(format!("an update was seen half done: {found:?}")),
         }
-        update_both(&self.seat, &fabric);
+        update_both(&self.handle, &fabric);
     }
 }
 
-/// Gives both chunks to the node of `seat`, which holds the chunk lock.
-pub(super) fn update_both<F: Fabric, H: HostMemory>(seat: &Seat<H>, fabric: &F) {
-    let layout = seat.layout();
-    let (owner, incarnation) = (seat.node(), Incarnation(1));
+/// Gives both chunks to the node of `handle`, which holds the chunk lock.
+pub(super) fn update_both<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) {
+    let layout = handle.layout();
+    let (owner, incarnation) = (handle.node(), Incarnation(1));
     let entry = ChunkEntry::new(ChunkState::Owned { owner, incarnation, purpose: 5 });
     let lines = CHUNKS.map(|chunk| layout.chunk_entry(chunk));
     let update = Update::new(layout, CHUNK_LOCK);
     let update = lines.iter().fold(update, |update, line| update.line(fabric, *line, &entry));
-    update.commit(seat, fabric);
+    update.commit(handle, fabric);
 }
 
 /// A process of the same host, once it has the host's turn.
-pub(super) fn recover_process(seat: &ExploredSeat, world: World) {
+pub(super) fn recover_process(handle: &ExploredHandle, world: World) {
     if mutant::is(Mutant::ReleasesBeforeRedo) {
-        Competitor::release_after_death(&**seat, &world.fabric(), CHUNK_LOCK);
-        crate::intent::redo_own(&**seat, &world.fabric(), CHUNK_LOCK);
+        Competitor::release_after_death(&**handle, &world.fabric(), CHUNK_LOCK);
+        crate::intent::redo_own(&**handle, &world.fabric(), CHUNK_LOCK);
         return;
     }
-    recover_seat(&**seat, &world.fabric(), CHUNK_LOCK);
+    recover_dead_holder(&**handle, &world.fabric(), CHUNK_LOCK);
 }
 
 /// The recoverer of a host that lost power: the fence is that it has.
-pub(super) fn recover_host(seat: &ExploredSeat, dead: NodeId, world: World) {
-    let (layout, fabric) = (seat.layout(), world.fabric());
+pub(super) fn recover_host(handle: &ExploredHandle, dead: NodeId, world: World) {
+    let (layout, fabric) = (handle.layout(), world.fabric());
     redo_of_dead(layout, &fabric, dead);
-    clear_requests_of(seat.lock_protocol(), layout, &fabric, dead);
+    clear_requests_of(handle.lock_protocol(), layout, &fabric, dead);
 }
 
 /// Node 0 updates two entries and may die on the way: its process, then its recoverer, up to
@@ -129,15 +129,19 @@ pub(super) fn update_through_deaths(deaths: u32, host_dies: bool) -> Model<LockT
         line.publish(&ground.fabric(NodeId(0)), &ChunkEntry::new(ChunkState::Free));
     }
     let mut model = ground.model();
-    let updater = |node| LockTask::Updater(Updater::outside(ground.seat(NodeId(node))));
+    let updater = |node| LockTask::Updater(Updater::outside(ground.node_handle(NodeId(node))));
     let mortal = model.run("updater 0", 0, updater(0));
     model.tasks[mortal].mortal = true;
     let other = model.run("updater 1", 1, updater(1));
-    model.run("manager 2", 2, LockTask::Manager(ground.seat(NodeId(2)), manager, Pace::Whole));
+    model.run(
+        "manager 2",
+        2,
+        LockTask::Manager(ground.node_handle(NodeId(2)), manager, Pace::Whole),
+    );
     let mut last = mortal;
     let recoverers = deaths - u32::from(host_dies);
     for number in 0..recoverers {
-        let recoverer = LockTask::Recoverer(ground.seat(NodeId(0)));
+        let recoverer = LockTask::Recoverer(ground.node_handle(NodeId(0)));
         let recoverer = model.run(format!("recoverer {number}"), 0, recoverer);
         model.tasks[recoverer].after_death_of = Some(last);
         model.tasks[recoverer].mortal = number + 1 < recoverers;
@@ -146,7 +150,7 @@ pub(super) fn update_through_deaths(deaths: u32, host_dies: bool) -> Model<LockT
     if host_dies {
         // Lives as long as its host.
         let host = model.run("host 0", 0, LockTask::Host);
-        let recoverer = LockTask::HostRecoverer(ground.seat(NodeId(1)), NodeId(0));
+        let recoverer = LockTask::HostRecoverer(ground.node_handle(NodeId(1)), NodeId(0));
         let recoverer = model.run("host recoverer", 1, recoverer);
         model.tasks[recoverer].after_death_of = Some(host);
         model.mortal_hosts.push(0);
@@ -164,22 +168,22 @@ pub(super) fn free_what_the_dead_held() -> Model<LockTask> {
     let ground = Ground::joined(3, 1, LockProtocol::Arbitrated);
     let (dead, rescuer, serving) = (NodeId(0), NodeId(1), NodeId(2));
     let mut manager = managed(&ground, serving);
-    let (seat, fabric) = (ground.simulated_seat(dead), ground.fabric(dead));
-    let mut holder = Competitor::begin(&seat, &fabric, LOCK);
-    manager.poll(&ground.simulated_seat(serving), &ground.fabric(serving));
-    let held = holder.poll(&seat, &fabric);
+    let (handle, fabric) = (ground.simulated_handle(dead), ground.fabric(dead));
+    let mut holder = Competitor::begin(&handle, &fabric, LOCK);
+    manager.poll(&ground.simulated_handle(serving), &ground.fabric(serving));
+    let held = holder.poll(&handle, &fabric);
     assert!(matches!(held, Ok(Some(_))), "no other process asks: {held:?}");
     let mut model = ground.model();
     let plan = Plan { lock: LOCK, rounds: 1, withdrawals: 0 };
     let counter = Counter { lines: [0, 1].map(|i| ground.payload(i)), used: 1 };
-    let client = LockTask::Client(Client::new(ground.seat(rescuer), plan, counter));
+    let client = LockTask::Client(Client::new(ground.node_handle(rescuer), plan, counter));
     let client = model.run("client 1", rescuer.index(), client);
-    let recoverer = LockTask::HostRecoverer(ground.seat(rescuer), dead);
+    let recoverer = LockTask::HostRecoverer(ground.node_handle(rescuer), dead);
     model.run("recoverer 1", rescuer.index(), recoverer);
     model.run(
         "manager 2",
         serving.index(),
-        LockTask::Manager(ground.seat(serving), manager, Pace::Whole),
+        LockTask::Manager(ground.node_handle(serving), manager, Pace::Whole),
     );
     claim_counting(&mut model, &[client], counter);
     model

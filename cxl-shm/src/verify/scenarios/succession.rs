@@ -46,35 +46,35 @@ pub(super) enum Agents {
 pub(super) fn succeed(progress: Progress, agents: Agents) -> Model<LockTask> {
     let ground = Ground::joined(3, 1, LockProtocol::Arbitrated);
     let mut old = managed(&ground, MANAGES);
-    let (seat, fabric) = (ground.simulated_seat(GRANTED), ground.fabric(GRANTED));
-    let mut granted = Competitor::begin(&seat, &fabric, LOCK);
-    old.poll(&ground.simulated_seat(MANAGES), &ground.fabric(MANAGES));
+    let (handle, fabric) = (ground.simulated_handle(GRANTED), ground.fabric(GRANTED));
+    let mut granted = Competitor::begin(&handle, &fabric, LOCK);
+    old.poll(&ground.simulated_handle(MANAGES), &ground.fabric(MANAGES));
     let held = match progress {
         Progress::Granted => None,
-        Progress::Holds => granted.poll(&seat, &fabric).expect("no request is damaged"),
+        Progress::Holds => granted.poll(&handle, &fabric).expect("no request is damaged"),
     };
     assert_eq!(held.is_some(), progress == Progress::Holds, "nobody else has asked");
-    let asked = Competitor::begin(&ground.simulated_seat(WAITS), &ground.fabric(WAITS), LOCK);
+    let asked = Competitor::begin(&ground.simulated_handle(WAITS), &ground.fabric(WAITS), LOCK);
 
     let mut model = ground.model();
     let counter = Counter { lines: [0, 1].map(|index| ground.payload(index)), used: 1 };
     let plan = Plan { lock: LOCK, rounds: 1, withdrawals: 0 };
-    let first = Client::waiting(ground.seat(WAITS), plan, counter, asked);
+    let first = Client::waiting(ground.node_handle(WAITS), plan, counter, asked);
     let second = match held {
-        None => Client::waiting(ground.seat(GRANTED), plan, counter, granted),
-        Some(held) => Client::inside(ground.seat(GRANTED), plan, counter, held),
+        None => Client::waiting(ground.node_handle(GRANTED), plan, counter, granted),
+        Some(held) => Client::inside(ground.node_handle(GRANTED), plan, counter, held),
     };
     let mut run = |name: String, node: NodeId, task| model.run(name, node.index(), task);
     let clients = [(WAITS, first), (GRANTED, second)]
         .map(|(node, client)| run(format!("client {node}"), node, LockTask::Client(client)));
     for node in [WAITS, GRANTED] {
-        run(format!("agent {node}"), node, LockTask::Agent(ground.seat(node)));
+        run(format!("agent {node}"), node, LockTask::Agent(ground.node_handle(node)));
     }
     if agents == Agents::Two {
-        let deposed = LockTask::Agent(ground.seat(GRANTED));
+        let deposed = LockTask::Agent(ground.node_handle(GRANTED));
         run(format!("deposed agent {GRANTED}"), GRANTED, deposed);
     }
-    let standby = LockTask::Standby(ground.seat(MANAGES), Pace::Whole);
+    let standby = LockTask::Standby(ground.node_handle(MANAGES), Pace::Whole);
     run(format!("standby {MANAGES}"), MANAGES, standby);
     claim_counting(&mut model, &clients, counter);
     model

@@ -39,7 +39,7 @@ pub(super) fn want_two_locks(plan: TwoLocks) -> Model<LockTask> {
         let mut client = |node: NodeId| {
             let withdrawals = if lock == 0 { plan.withdrawals } else { 0 };
             let plan = Plan { lock: LockId(lock), rounds: plan.rounds, withdrawals };
-            let client = Client::new(ground.seat(node), plan, counter);
+            let client = Client::new(ground.node_handle(node), plan, counter);
             model.run(format!("client {node} of {lock}"), node.index(), LockTask::Client(client))
         };
         let mut clients = vec![client(NodeId(0))];
@@ -49,7 +49,7 @@ pub(super) fn want_two_locks(plan: TwoLocks) -> Model<LockTask> {
         locks.push((clients, counter));
     }
     claim_counting_each(&mut model, &locks);
-    let serving = LockTask::Manager(ground.seat(manager_node), manager, Pace::Whole);
+    let serving = LockTask::Manager(ground.node_handle(manager_node), manager, Pace::Whole);
     model.run("manager", manager_node.index(), serving);
     model
 }

@@ -94,7 +94,7 @@ fn who_was_declared_dead_leaves_in_order_until_it_is_fenced() {
         let case = Case { incarnation: LIFE, appointment: 1 };
         let record = RecoveryRecord::new(case, LIFE, step);
         OwnedDoubleBuffer::<RecoveryRecord>::of(records, NODE).publish(&bed.rack.host(0), record);
-        member.seat().tier().set_loss(LossCause::DeclaredDead);
+        member.node_handle().tier().set_loss(LossCause::DeclaredDead);
         let layout = *member.layout();
         assert_eq!(bed.writes_when_leaving(member), writes, "{step:?}");
         let line = layout.node_line(NODE).fresh(&bed.rack.host(2)).unwrap();
@@ -106,7 +106,7 @@ fn who_was_declared_dead_leaves_in_order_until_it_is_fenced() {
 fn a_later_cause_replaces_that_the_node_was_declared_dead() {
     let bed = Bed::new();
     let member = bed.join(1, 2);
-    let tier = member.seat().tier();
+    let tier = member.node_handle().tier();
     tier.set_loss(LossCause::DeclaredDead);
     tier.set_loss(LossCause::SlotTaken);
     assert_eq!(tier.loss(), Some(LossCause::SlotTaken));

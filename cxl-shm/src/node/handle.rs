@@ -9,17 +9,17 @@ use crate::layout::{HostName, INTENT_LINES, INTENTS, Layout, LockProtocol, NodeL
 use crate::units::{Incarnation, LockId, NodeId};
 
 #[doc(hidden)]
-/// A node's place in the region. Made only by joining, and the processes of one host, which is
-/// coherent, are the only ones that share it.
+/// The lines of a node in the region, for its writers. Made only by joining. Only the processes of
+/// one host share it, and that host's caches are coherent.
 #[derive(Debug)]
-pub struct Seat<H> {
+pub struct NodeHandle<H> {
     layout: Layout,
     lock_protocol: LockProtocol,
     node: NodeId,
     tier: HostTier<H>,
 }
 
-impl<H: HostMemory> Seat<H> {
+impl<H: HostMemory> NodeHandle<H> {
     pub(crate) fn new(
         layout: Layout,
         lock_protocol: LockProtocol,
@@ -49,8 +49,8 @@ impl<H: HostMemory> Seat<H> {
         &self.tier
     }
 
-    /// A word of this node. MEM-M8: everything that is owned through a seat was dropped from the
-    /// caches when the host joined, as all of it is in the one list [`Layout::owned_by`].
+    /// A word of this node. MEM-M8: everything that is owned through a node handle was dropped from
+    /// the caches when the host joined, as all of it is in the one list [`Layout::owned_by`].
     fn word(&self, word: PeerWord) -> OwnedWord {
         debug_assert!(self.layout.is_owned_by(self.node, word.range()), "not in the list");
         word.claim()
@@ -172,7 +172,7 @@ impl<H: HostMemory> Seat<H> {
     }
 }
 
-impl<H: HostMemory> Seat<H> {
+impl<H: HostMemory> NodeHandle<H> {
     /// Starts a lock's stamp at an even ticket (LOCK-A2; zero when tickets mean nothing). Only
     /// while the host joins.
     pub(crate) fn resume_stamp(&self, lock: LockId, even: u64) {
