@@ -30,7 +30,7 @@ struct Known {
     /// No write of more than this has begun.
     begun: u64,
     /// Every read that begins now gives at least this: it was published, or read by somebody.
-    settled: u64,
+    completed: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -75,7 +75,7 @@ fn run(
                 host.store(word(), value);
                 (register.publish)(&host);
                 let mut model = model.lock().unwrap();
-                model.settled = model.settled.max(value);
+                model.completed = model.completed.max(value);
             }
         },
     );
@@ -86,12 +86,12 @@ fn run(
         schedule = schedule.spare(reader).task(reader, format!("reader {reader}"), move || {
             let (mut value, mut tries) = (0, 0);
             while value < WRITES {
-                let least = model.lock().unwrap().settled;
+                let least = model.lock().unwrap().completed;
                 (register.refresh)(&host);
                 value = host.load(word());
                 let mut model = model.lock().unwrap();
                 assert!((least..=model.begun).contains(&value), "{value}, not {least} or more");
-                model.settled = model.settled.max(value);
+                model.completed = model.completed.max(value);
                 drop(model);
                 clock.pause(tries);
                 tries += 1;

@@ -9,7 +9,7 @@ use cxl_shm::node::Member;
 
 use crate::format::{Areas, CacheGeometry, GeometryError};
 use crate::process::{Cache, ProcessState};
-use crate::reclaim::{ReclaimInProgress, reclaim_dead_processes, settle_orphan};
+use crate::reclaim::{ReclaimInProgress, end_reclaim, reclaim_dead_processes};
 
 /// Why a member cannot use the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -72,7 +72,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
         // HOST-N1: from here on holds, descriptors and a chunk that is given back name our place.
         member.name_place();
         // Another cache of this member, which is gone.
-        settle_orphan(member, clock);
+        end_reclaim(member, clock);
         let me = member.process();
         let freed = cache.locked(clock, |heap| {
             heap.drop_holds_of(|process| process == me);

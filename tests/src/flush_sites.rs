@@ -210,7 +210,7 @@ fn others(fabric: &impl Fabric) {
     self.publish(member);
     let marks = Marks::publish(fabric);
     publish(node_handle, fabric);
-    super::settle::publish_in_parts(
+    super::flush::publish_in_parts(
         fabric,
     );
     let record = double_buffer(node).cached(fabric);

@@ -195,13 +195,13 @@ pub const ALL: &[Scenario] = scenarios! {
         deep::holders_are_redone,
         deep::holders_and_hosts_die,
         deep::profiles_change_hands,
-        deep::profiles_are_settled,
+        deep::profiles_are_flushed,
         deep::a_recovery_passes_on,
         deep::the_killed_leave_nothing,
         lock_table::locks_are_given_out_once,
         abandoned::a_dead_holder_is_told_of,
         abandoned::a_dead_holder_is_told_of_by_the_manager,
-        abandoned::a_holder_whose_tier_is_lost_is_settled,
+        abandoned::a_holder_whose_tier_is_lost_is_flushed,
         abandoned::records_that_cannot_be_read_are_made_good,
         abandoned::an_end_of_numbers_is_seen_at_once,
         door::who_is_refused_leaves_the_door_as_it_was,
@@ -210,7 +210,7 @@ pub const ALL: &[Scenario] = scenarios! {
         deaths::a_damaged_arrival_is_mended,
         orphans::a_chunk_of_a_vacant_node_is_given_once,
         orphans::a_reclaimer_is_seen_at_once,
-        orphans::a_reclaimer_that_is_gone_is_settled,
+        orphans::the_work_of_a_reclaimer_that_is_gone_is_ended,
         orphans::a_fenced_reclaimer_is_none;
     Locks: count_together, count_through_takeovers, free_locks_are_granted;
     Chunks: chunks_through_crashes;

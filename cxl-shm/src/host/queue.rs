@@ -118,8 +118,8 @@ pub enum Turn {
     Passed(Cohort),
     /// Its owner died: it is recovered from first (LOCK-Q3).
     Recovered,
-    /// Its owner gave it up, and had settled so much (LOCK-Q3). Else as after a death.
-    GivenUp { settled: u64 },
+    /// Its owner gave it up, and had flushed so much (LOCK-Q3). Else as after a death.
+    GivenUp { flushed: u64 },
 }
 
 /// What nobody looked after.
@@ -221,7 +221,7 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
             Owner::Passed(cohort) => Turn::Passed(cohort),
             Owner::Thread(owner) => match owner.progress_of_nobody() {
                 // Nobody need be asked.
-                Some(settled) => Turn::GivenUp { settled },
+                Some(flushed) => Turn::GivenUp { flushed },
                 None if thorough && !living.holds(owner) => Turn::Recovered,
                 None => return None,
             },
@@ -338,10 +338,10 @@ impl<'t, H: HostMemory> HostQueue<'t, H> {
     }
 
     /// Gives the lock up as a dead owner does: the shared lock is held, and what its holder left is
-    /// not ended, but `settled` so far. The next thread that looks continues from there, or the
+    /// not ended, but `flushed` so far. The next thread that looks continues from there, or the
     /// agent begins anew.
-    pub(crate) fn abandon(&self, me: HolderToken, settled: u64) {
-        let nobody = HolderToken::nobody_at(settled).word();
+    pub(crate) fn abandon(&self, me: HolderToken, flushed: u64) {
+        let nobody = HolderToken::nobody_at(flushed).word();
         let _ = self.memory.compare_exchange(self.words.owner, me.word(), nobody);
     }
 

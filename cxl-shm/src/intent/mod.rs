@@ -25,8 +25,8 @@ use crate::fabric::{
 };
 use crate::layout::{
     CHUNK_LOCK, ChunkEntry, ChunkState, HEAP_PURPOSE, HeapHeader, INTENT_IMAGES, INTENT_LINES,
-    INTENTS, IntentRecord, LOCK_TABLE_LOCK, Layout, PROFILE_LOCK, ROOT_LOCK, header,
-    settle_superblock,
+    INTENTS, IntentRecord, LOCK_TABLE_LOCK, Layout, PROFILE_LOCK, ROOT_LOCK, flush_superblock,
+    header,
 };
 use crate::mutant::{self, Mutant};
 use crate::node::NodeHandle;
@@ -114,7 +114,7 @@ pub(crate) fn redo_own<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric:
     if lock == PROFILE_LOCK {
         // Not an intent: slots and word are whole by themselves. But what a dead holder left in
         // this host's caches must not come after the next holder's work (MEM-M1).
-        settle_superblock(fabric);
+        flush_superblock(fabric);
     } else if handle.has_intent(lock) {
         // Our own lines: the processes of a host see each other's last values.
         redo(handle.layout(), fabric, lock, &handle.intent(lock));

@@ -60,7 +60,7 @@ impl<T: Numbered> OwnedDoubleBuffer<T> {
     /// Publishes both lines as they are: a process of this host that died before us may have
     /// written one and not published it. Without this, writing the other would leave the device
     /// with neither that value nor the one before it.
-    pub(crate) fn settle(&self, fabric: &impl Fabric) {
+    pub(crate) fn flush_both(&self, fabric: &impl Fabric) {
         for line in self.0 {
             fabric.write_back(line.peer().range());
         }

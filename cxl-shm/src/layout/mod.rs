@@ -65,7 +65,7 @@ pub use superblock::{
     FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
     read_superblock, replace_profile,
 };
-pub(crate) use superblock::{SuperblockWatch, settle_superblock};
+pub(crate) use superblock::{SuperblockWatch, flush_superblock};
 
 use crate::fabric::{PeerArea, PeerLine, PeerWord};
 use crate::units::{

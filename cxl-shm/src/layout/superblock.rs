@@ -413,7 +413,7 @@ pub fn replace_profile<F: Fabric>(
 /// Ends what a process of this host that died in [`replace_profile`] left in this host's caches,
 /// before the lock passes on: written back later it would land on the work of the next holder
 /// (MEM-M1). The slot in force is unchanged, or complete: whichever the word says.
-pub(crate) fn settle_superblock(fabric: &impl Fabric) {
+pub(crate) fn flush_superblock(fabric: &impl Fabric) {
     // In any order: a word that was stored and not published names a slot that was published.
     let all = [slot_of(1).lines(), slot_of(2).lines(), current_word().range()];
     for lines in all {

@@ -92,9 +92,9 @@ fn read_beside(rack: SimulatedRack) {
         .run();
 }
 
-/// A process died in an update and left dirty lines; its host settles them before the lock passes
+/// A process died in an update and left dirty lines; its host flushes them before the lock passes
 /// on. What its caches do later harms nothing.
-fn settle_after_death(rack: SimulatedRack) {
+fn flush_after_death(rack: SimulatedRack) {
     for word_stored in [false, true] {
         format(&rack);
         let (dead, next) = (rack.host(0), rack.host(1));
@@ -109,7 +109,7 @@ fn settle_after_death(rack: SimulatedRack) {
         } else {
             std::mem::forget(batch);
         }
-        settle_superblock(&dead);
+        flush_superblock(&dead);
         for turn in [7, 8] {
             replace_profile(&next, Some(profile(turn))).unwrap();
         }
@@ -127,7 +127,7 @@ fn write_back_late(host: &SimulatedHost, lines: LineRange) {
     host.read_back(lines);
 }
 
-const SCENARIOS: [fn(SimulatedRack); 3] = [take_turns, read_beside, settle_after_death];
+const SCENARIOS: [fn(SimulatedRack); 3] = [take_turns, read_beside, flush_after_death];
 
 #[test]
 fn profiles_are_replaced_on_any_caches() {
@@ -182,7 +182,7 @@ fn dies_at(rack: &SimulatedRack, seed: u64, step: u64, whole_host: bool) -> bool
         })
         .run();
     if !whole_host {
-        settle_superblock(&rack.host(0));
+        flush_superblock(&rack.host(0));
     }
     let next = rack.host(1);
     let found = number(&next).unwrap();

@@ -2,7 +2,7 @@
 
 use super::claim::{Outside, Visitor};
 use super::consensus::Ballots;
-use super::write_back::settle_recoveries;
+use super::write_back::flush_recoveries;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, refresh_all};
@@ -14,7 +14,7 @@ use crate::host::ProcessIdentity;
 use crate::intent::redo_own;
 use crate::layout::{Arrival, HostName, NodeLine, NodeState, SuperblockError, read_superblock};
 use crate::lock::arbitrated::obey_newest_term;
-use crate::lock::{Competitor, Settling, SharedTier, is_for_programs};
+use crate::lock::{Competitor, HandoffFlush, SharedTier, is_for_programs};
 use crate::mutant::{self, Mutant};
 use crate::node::{
     Marks, Member, NodeHandle, SUSPECT_MS, Slot, Stillness, is_unreadable, last_named, make_good,
@@ -198,7 +198,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             member.unregister();
             return Err(MembershipLost { node, cause }.into());
         }
-        member.settle_predecessor(clock);
+        member.end_reclaim_of_predecessor(clock);
         Ok(member)
     }
 }
@@ -220,19 +220,19 @@ fn take_slot<F: Fabric, H: HostMemory>(
 /// name further on. First goes to the device what its programs may have written, by the map in its
 /// tier, if that is there still. The tier of an older life says nothing of it: a life between the
 /// two had its tier in another folder, a container's say.
-fn settle_holders<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, uuid: [u64; 2]) {
+fn flush_holders<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, uuid: [u64; 2]) {
     let (layout, node) = (handle.layout(), handle.node());
     let mut locks = (0..layout.locks()).map(LockId).filter(|lock| is_for_programs(*lock));
     if !locks.any(|lock| Competitor::may_have_held(handle, fabric, lock)) {
         return;
     }
-    let mut settling = match handle.tier().life(uuid, node) {
-        // Also of a life that came no further than its tier: it had settled this before it made
+    let mut flush = match handle.tier().life(uuid, node) {
+        // Also of a life that came no further than its tier: it had flushed this before it made
         // that.
-        Some(life) if life >= last_named(layout, fabric, node) => Settling::begin(handle),
-        _ => Settling::all_heaps(layout, fabric),
+        Some(life) if life >= last_named(layout, fabric, node) => HandoffFlush::begin(handle),
+        _ => HandoffFlush::all_heaps(layout, fabric),
     };
-    while !settling.step(fabric) {
+    while !flush.step(fabric) {
         send_heartbeat(handle, fabric);
     }
 }
@@ -260,13 +260,13 @@ pub(crate) fn move_in<F: Fabric, H: HostMemory>(
         passed.step_back(handle, fabric);
         return Err(JoinError::BadTicket { node, lock });
     }
-    settle_holders(handle, fabric, uuid);
+    flush_holders(handle, fabric, uuid);
     handle.tier().reset(uuid, node, incarnation, host.pid_namespace);
     crash::reach(CrashPoint::JoinTierReset);
 
     make_good(layout, fabric, node, handle.recoveries());
     // ORPHAN-W3: before our line says that the life which wrote the word is over.
-    super::orphans::settle(handle, fabric);
+    super::orphans::end_reclaim(handle, fabric);
     // Coming is announced before we look for a manager: a manager that claims a term either sees
     // us, or we see its claim (LOCK-T4).
     handle.host_name().publish(fabric, &HostName::new(&host.name));
@@ -416,7 +416,7 @@ pub(crate) fn attempt<F: Fabric, H: HostMemory>(
         return Ok(Attempt::Again);
     }
     if !vacant {
-        settle_recoveries(layout, fabric, node);
+        flush_recoveries(layout, fabric, node);
     }
     if !vacant && let Err(error) = arrive(handle, fabric, next) {
         passed.step_back(handle, fabric);

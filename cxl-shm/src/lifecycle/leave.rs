@@ -1,6 +1,6 @@
 //! Leaving a node slot.
 
-use super::write_back::settle_own;
+use super::write_back::flush_own;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory};
 use crate::host::Liveness;
@@ -57,14 +57,14 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         // The agent's thread has ended, or there was none: the heartbeat continues from here. What
         // a lock manager of this host was at when it died passes on now (DEATH-R4).
         crate::lifecycle::recovery::resign(self);
-        settle_own(self.layout(), &self.fabric, self.node(), || {
+        flush_own(self.layout(), &self.fabric, self.node(), || {
             self.tick_in_slot();
         });
         if !self.has_slot() {
             return false;
         }
         // ORPHAN-W3.
-        super::orphans::settle(&self.handle, &self.fabric);
+        super::orphans::end_reclaim(&self.handle, &self.fabric);
         true
     }
 }

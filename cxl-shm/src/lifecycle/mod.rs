@@ -46,9 +46,9 @@ pub use node_death::{NodeDeath, confirm_off_here};
 pub use numbers::{EndingNumber, NumberUse};
 pub use orphans::{Reclaimer, is_vacant};
 #[cfg(feature = "verify")]
-pub(crate) use orphans::{may_write, settle, still_guarded};
+pub(crate) use orphans::{end_reclaim, may_write, still_guarded};
 pub use recovery::RecoveryNews;
 #[cfg(feature = "verify")]
 pub(crate) use recovery::{Recovery, Remembered, resign};
 #[cfg(feature = "verify")]
-pub(crate) use write_back::{settle_killed, settle_recovery};
+pub(crate) use write_back::{flush_killed, flush_recovery};

@@ -27,8 +27,8 @@
 //!   later life, says so. The host is then off, or its cached lines of all areas were flushed. Nor
 //!   can a store arrive once the node's line says that the slot is vacant or has a later life. A
 //!   host that leaves, or joins after a life that did not leave, first flushes the area that the
-//!   word names, and clears the word ([`settle`]). A life that is over stays over. A reader reads
-//!   the word before the line: a vacant slot is then that of the word's life or a later one,
+//!   word names, and clears the word ([`end_reclaim`]). A life that is over stays over. A reader
+//!   reads the word before the line: a vacant slot is then that of the word's life or a later one,
 //!   whatever a damaged word says.
 //! - **ORPHAN-W4** A host is reclaimer through one of its processes. When that process dies,
 //!   another process writes back what it stored and clears the word (MEM-M8): the next one that
@@ -150,14 +150,14 @@ pub(crate) fn still_guarded<F: Fabric>(layout: &Layout, fabric: &F, me: NodeId) 
 /// there. The caller is alone on its host: it is the first process to join or the last to leave, so
 /// no agent sends the heartbeat. Flushing one area, or all of them, may take longer than other
 /// hosts wait for a heartbeat. So this sends the heartbeat meanwhile.
-pub(crate) fn settle<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) {
-    settle_in_parts(handle, fabric, || {
+pub(crate) fn end_reclaim<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) {
+    end_reclaim_in_parts(handle, fabric, || {
         send_heartbeat(handle, fabric);
     });
 }
 
-/// As [`settle`], and calls `between` after every few milliseconds' work.
-fn settle_in_parts<F: Fabric, H: HostMemory>(
+/// As [`end_reclaim`], and calls `between` after every few milliseconds' work.
+fn end_reclaim_in_parts<F: Fabric, H: HostMemory>(
     handle: &NodeHandle<H>,
     fabric: &F,
     between: impl Fn(),
@@ -207,7 +207,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 
     /// Ends what a process left of this host that was a reclaimer, and died, left or panicked
     /// (ORPHAN-W4). Does nothing while it lives and is not this one. Under [`Self::lock_orphan`].
-    pub fn settle_orphan(&self) {
+    pub fn end_reclaim(&self) {
         let found = self.reclaimer_word().own(self.fabric());
         let reclaimer = Reclaimer::from_word(found)
             .filter(|reclaimer| self.layout().node(reclaimer.orphan.0).is_some());
@@ -218,17 +218,17 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         });
         if !lives {
             // The agent beats.
-            settle_in_parts(self.node_handle(), self.fabric(), || ());
+            end_reclaim_in_parts(self.node_handle(), self.fabric(), || ());
         }
     }
 
     /// ORPHAN-W4: ends what a process left that had the place of this one in the registry. From now
     /// on it would seem to be us.
-    pub(super) fn settle_predecessor(&self, clock: &impl Clock) {
+    pub(super) fn end_reclaim_of_predecessor(&self, clock: &impl Clock) {
         let found = Reclaimer::from_word(self.reclaimer_word().own(self.fabric()));
         if found.is_some_and(|reclaimer| reclaimer.process == self.process()) {
             let _guard = self.lock_orphan(clock);
-            self.settle_orphan();
+            self.end_reclaim();
         }
     }
 

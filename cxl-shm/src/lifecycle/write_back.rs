@@ -16,7 +16,7 @@ use crate::units::{ChunkId, LineRange, NodeId};
 /// What a process of this host said as a recoverer of `victim`, and may not have published:
 /// published, and given back when `concerns` it. Then, if it had begun, what it may have written,
 /// too: it passes on. Calls `between` after every few milliseconds' work.
-pub(crate) fn settle_recoverer<F: Fabric>(
+pub(crate) fn flush_recoverer<F: Fabric>(
     layout: &Layout,
     fabric: &F,
     double_buffer: &OwnedDoubleBuffer<RecoveryRecord>,
@@ -24,10 +24,10 @@ pub(crate) fn settle_recoverer<F: Fabric>(
     concerns: impl Fn(&RecoveryRecord) -> bool,
     between: impl Fn(),
 ) -> Option<RecoveryRecord> {
-    double_buffer.settle(fabric);
+    double_buffer.flush_both(fabric);
     let own = double_buffer.own(fabric).ok().flatten().filter(concerns)?;
     if own.step().is_some_and(RecoveryStep::is_under_way) {
-        settle_recovery(layout, fabric, victim, between);
+        flush_recovery(layout, fabric, victim, between);
     }
     Some(own)
 }
@@ -36,7 +36,7 @@ pub(crate) fn settle_recoverer<F: Fabric>(
 /// the dead, the tables that its updates are about, and the first line of every chunk, which an
 /// update that gives the chunk to a heap writes. Calls `between` after every few milliseconds'
 /// work.
-pub(crate) fn settle_recovery<F: Fabric>(
+pub(crate) fn flush_recovery<F: Fabric>(
     layout: &Layout,
     fabric: &F,
     victim: NodeId,
@@ -50,13 +50,13 @@ pub(crate) fn settle_recovery<F: Fabric>(
 /// The host of `node`, in whose name nobody acts any more, comes for a new life of it: what a
 /// process of its last life wrote as a recoverer and did not publish. To be called before anybody
 /// may take that life for over, and appoint another recoverer.
-pub(crate) fn settle_recoveries<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
+pub(crate) fn flush_recoveries<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
     for victim in layout.nodes().filter(|victim| *victim != node) {
         // MEM-M1: the joining host is alone (JOIN-J3), and the word of the life before belongs to
         // its own host.
         let double_buffer =
             OwnedDoubleBuffer::<RecoveryRecord>::of(layout.recoveries(node).claim(), victim);
-        settle_recoverer(layout, fabric, &double_buffer, victim, |_| true, || ());
+        flush_recoverer(layout, fabric, &double_buffer, victim, |_| true, || ());
     }
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn settle_recoveries<F: Fabric>(layout: &Layout, fabric: &F, node: No
 /// own chunks; and the heaps of all nodes, in which objects pass from host to host.
 ///
 /// In one go, which takes long where the pool is large: for a thread that nobody waits for.
-pub(crate) fn settle_killed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
+pub(crate) fn flush_killed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) {
     fabric.refresh(layout.chunk_table());
     let written = written_chunks(layout, fabric, node);
     let metadata = LineRange::covering(layout.metadata());
@@ -77,7 +77,7 @@ pub(crate) fn settle_killed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId
 /// nodes. Words of the host alone, and what dead processes had not published, payload too, must not
 /// arrive after another host has taken the slot, or what was in it. Calls `between` after every few
 /// milliseconds' work.
-pub(crate) fn settle_own<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId, between: impl Fn()) {
+pub(crate) fn flush_own<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId, between: impl Fn()) {
     // By the chunk table as our caches have it: what this host wrote in a chunk it wrote after it
     // had seen there whose the chunk is.
     let written = written_chunks(layout, fabric, node);

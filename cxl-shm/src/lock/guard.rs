@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::competitor::Competitor;
-use super::settling::Settling;
+use super::handoff_flush::HandoffFlush;
 use super::shared_tier::{Held, SharedTier};
 use super::tally::is_for_programs;
 use crate::clock::Clock;
@@ -130,7 +130,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
 
 /// Ends what a dead thread of this host left of `lock`: redo, close, release, in that order
 /// (LOCK-L2). The caller has the host's turn. Does nothing where nothing was left. Where
-/// [`is_unsettled`] says so, what programs may have written is on the device (LOCK-L5).
+/// [`needs_flush`] says so, what programs may have written is on the device (LOCK-L5).
 pub(crate) fn recover_dead_holder<F: Fabric, H: HostMemory>(
     handle: &NodeHandle<H>,
     fabric: &F,
@@ -158,7 +158,7 @@ pub(super) fn release_passed<F: Fabric, H: HostMemory>(
 
 /// Whether a thread that died with `lock` may have left stores of a program in this host's caches
 /// (LOCK-L5).
-pub(super) fn is_unsettled<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool {
+pub(super) fn needs_flush<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool {
     is_for_programs(lock) && handle.tier().stamp(lock).phase == Phase::Hold
 }
 
@@ -172,14 +172,14 @@ pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
     beat: Option<&dyn Fn() -> bool>,
 ) {
     let (handle, fabric, me) = (member.node_handle(), member.fabric(), member.token());
-    let mut unsettled = Vec::new();
+    let mut unflushed = Vec::new();
     for lock in (0..member.layout().locks()).map(LockId) {
-        if beat.is_none() && is_unsettled(handle, lock) {
+        if beat.is_none() && needs_flush(handle, lock) {
             continue;
         }
         let queue = handle.tier().queue(lock);
         match queue.take_abandoned(me, member) {
-            Some(Abandoned::ByDead) if is_unsettled(handle, lock) => unsettled.push(lock),
+            Some(Abandoned::ByDead) if needs_flush(handle, lock) => unflushed.push(lock),
             Some(Abandoned::ByDead) => {
                 recover_dead_holder(handle, fabric, lock);
                 queue.release(me);
@@ -191,13 +191,13 @@ pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
             None => {}
         }
     }
-    if unsettled.is_empty() {
+    if unflushed.is_empty() {
         return;
     }
     // Once for all of them: nobody knows which of them guards what.
-    let settled = settle(handle, fabric, &unsettled, || beat.is_none_or(|beat| beat()));
-    for lock in unsettled {
-        if settled {
+    let flushed = flush_for_handoff(handle, fabric, &unflushed, || beat.is_none_or(|beat| beat()));
+    for lock in unflushed {
+        if flushed {
             recover_dead_holder(handle, fabric, lock);
             handle.tier().queue(lock).release(me);
         } else {
@@ -214,27 +214,27 @@ pub(crate) fn recover_all<F: Fabric, H: HostMemory>(
     beat: impl Fn() -> bool,
 ) {
     let locks = || (0..handle.layout().locks()).map(LockId);
-    let unsettled: Vec<LockId> = locks().filter(|lock| is_unsettled(handle, *lock)).collect();
-    if !unsettled.is_empty() && !settle(handle, fabric, &unsettled, beat) {
+    let unflushed: Vec<LockId> = locks().filter(|lock| needs_flush(handle, *lock)).collect();
+    if !unflushed.is_empty() && !flush_for_handoff(handle, fabric, &unflushed, beat) {
         return;
     }
     locks().for_each(|lock| recover_dead_holder(handle, fabric, lock));
 }
 
 /// Returns whether all of it is on the device: `beat` ends it by false.
-fn settle<F: Fabric, H: HostMemory>(
+fn flush_for_handoff<F: Fabric, H: HostMemory>(
     handle: &NodeHandle<H>,
     fabric: &F,
     locks: &[LockId],
     beat: impl Fn() -> bool,
 ) -> bool {
-    let mut settling = Settling::begin(handle);
+    let mut flush = HandoffFlush::begin(handle);
     tracing::warn!(
-        node = %handle.node(), ?locks, bytes = settling.bytes(),
+        node = %handle.node(), ?locks, bytes = flush.bytes(),
         "a process died while holding locks: its host moves to the device what its programs may \
          have written, then releases the locks"
     );
-    while !settling.step(fabric) {
+    while !flush.step(fabric) {
         if !beat() {
             return false;
         }

@@ -29,11 +29,11 @@ mod competitor;
 mod contention;
 mod error;
 mod guard;
+mod handoff_flush;
 mod manage;
 mod manager_watch;
 mod member;
 mod pending;
-mod settling;
 mod shared_tier;
 mod tally;
 #[cfg(test)]
@@ -46,9 +46,9 @@ pub use error::LockError;
 pub(crate) use guard::recover_dead_holder;
 pub use guard::{PASSES_MAX, PASSING_US_MAX, SharedGuard};
 pub(crate) use guard::{end_abandoned, recover_all};
+pub(crate) use handoff_flush::HandoffFlush;
 pub use manage::{Manage, ManageError, ManagerSeen};
 pub use pending::{PendingLock, TRY_MS};
-pub(crate) use settling::Settling;
 #[cfg(feature = "verify")]
 pub(crate) use shared_tier::Held;
 pub(crate) use shared_tier::SharedTier;

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::competitor::Competitor;
-use super::guard::{is_unsettled, recover_dead_holder, release_passed};
+use super::guard::{needs_flush, recover_dead_holder, release_passed};
+use super::handoff_flush::HandoffFlush;
 use super::manager_watch::ManagerWatch;
-use super::settling::Settling;
 use super::shared_tier::{DamagedRequest, Held, SharedTier};
 use super::{Contention, LockError, SharedGuard};
 use crate::clock::Clock;
@@ -42,7 +42,7 @@ enum Stage {
     Queued(Place, StoppedWatch),
     /// The host's turn is ours, and the one before us died with the lock: what programs may have
     /// written goes to the device, a part at each poll.
-    Settling(Settling),
+    Flushing(HandoffFlush),
     /// The host's turn is ours, and we compete with other hosts.
     Competing(Competitor),
     /// Acquired.
@@ -154,12 +154,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
                         let held = Held::passed(handle, lock, cohort.after_death);
                         held.map(|held| (held, cohort))
                     }
-                    Turn::Recovered | Turn::GivenUp { .. } if is_unsettled(handle, lock) => {
-                        let settling = match turn {
-                            Turn::GivenUp { settled } => Settling::go_on(handle, settled),
-                            _ => Settling::begin(handle),
+                    Turn::Recovered | Turn::GivenUp { .. } if needs_flush(handle, lock) => {
+                        let flush = match turn {
+                            Turn::GivenUp { flushed } => HandoffFlush::go_on(handle, flushed),
+                            _ => HandoffFlush::begin(handle),
                         };
-                        self.stage = Stage::Settling(settling);
+                        self.stage = Stage::Flushing(flush);
                         return Ok(None);
                     }
                     Turn::Recovered | Turn::GivenUp { .. } => {
@@ -173,8 +173,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
                 }
                 self.compete()
             }
-            Stage::Settling(settling) => {
-                if !settling.step(fabric) {
+            Stage::Flushing(flush) => {
+                if !flush.step(fabric) {
                     return Ok(None);
                 }
                 recover_dead_holder(handle, fabric, lock);
@@ -229,7 +229,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for PendingLock<'_, F, H, L> {
                 }
             }
             // The next to look continues from there, or the agent begins anew.
-            Stage::Settling(settling) => queue.abandon(token, settling.settled()),
+            Stage::Flushing(flush) => queue.abandon(token, flush.flushed()),
             Stage::Competing(competitor) => {
                 competitor.withdraw(handle, fabric);
                 queue.release(token);

@@ -5,7 +5,7 @@
 //! died with the lock, and even after a later holder has said that the data is consistent again.
 //!
 //! - LOCK-L5: Before a program's lock is released for a dead holder, everything that programs of
-//!   its host may have written is on the device ([`Settling`](crate::lock)). None of it can
+//!   its host may have written is on the device ([`HandoffFlush`](crate::lock)). None of it can
 //!   appear later and overwrite what later holders write. Then the release carries an odd tally:
 //!   one larger than all others, or the largest odd one. Every later holder is told, until one of
 //!   them says that the data is consistent. The release of that one carries a larger, even tally.

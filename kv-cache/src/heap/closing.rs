@@ -11,7 +11,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Begins to give a chunk back: no payload is taken in it any more. False while another process
     /// of the host gives one back.
     pub(crate) fn close_chunk(&mut self, chunk: ChunkId) -> bool {
-        self.settle_closing();
+        self.end_closing();
         if self.directory.closing().is_some() {
             return false;
         }
@@ -25,7 +25,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Ends what a process left that died while it gave a chunk back, or this one when it failed.
     /// False when that has to wait: it died in the middle of an update of the chunk table, which is
     /// not redone yet. The chunk takes no payload until then.
-    pub(crate) fn settle_closing(&mut self) -> bool {
+    pub(crate) fn end_closing(&mut self) -> bool {
         let (Some(chunk), Some(process)) =
             (self.directory.closing(), self.directory.closing_process())
         else {
@@ -35,11 +35,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             return true;
         }
         // Before that the chunk table may name us as the owner of what will be nobody's.
-        let settled = self.member.recover_locks();
-        if settled {
+        let is_ended = self.member.recover_locks();
+        if is_ended {
             self.reopen(chunk);
         }
-        settled
+        is_ended
     }
 
     /// Uses a chunk on that was being given back, if it is still this node's, or again.

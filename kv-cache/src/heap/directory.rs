@@ -36,7 +36,7 @@ const WORD_INCARNATION: usize = 2;
 const WORD_BLOCKS: usize = 3;
 const WORD_CURSOR: usize = 4;
 const WORD_CLOSING: usize = 5;
-const WORD_UNSETTLED: usize = 6;
+const WORD_UNCHECKED: usize = 6;
 const WORD_TOMBSTONES: usize = 7;
 const HEADER_WORDS: usize = 8;
 
@@ -199,15 +199,15 @@ impl<W: HostMemory> Directory<W> {
         self.words.store(WORD_CLOSING, word);
     }
 
-    /// The first stamp that is not settled, of those of all nodes' slots in turn
+    /// The first stamp that is not checked, of those of all nodes' slots in turn
     /// ([`super::holds`]).
-    pub(crate) fn unsettled(&self) -> Option<u64> {
-        self.words.load(WORD_UNSETTLED).checked_sub(1)
+    pub(crate) fn unchecked(&self) -> Option<u64> {
+        self.words.load(WORD_UNCHECKED).checked_sub(1)
     }
 
-    /// Says which stamp is the first that is not settled.
-    pub(crate) fn set_unsettled(&self, first: Option<u64>) {
-        self.words.store(WORD_UNSETTLED, first.map_or(0, |first| first.saturating_add(1)));
+    /// Says which stamp is the first that is not checked.
+    pub(crate) fn set_unchecked(&self, first: Option<u64>) {
+        self.words.store(WORD_UNCHECKED, first.map_or(0, |first| first.saturating_add(1)));
     }
 
     /// The slot from which on tombstones are looked at next.

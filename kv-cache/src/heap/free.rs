@@ -73,7 +73,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// that they were giving back, and takes in chunks that they had allocated and not yet used.
     /// Returns how many blocks were freed, and how many holds.
     pub(crate) fn reap(&mut self) -> (u64, u64) {
-        self.settle_closing();
+        self.end_closing();
         self.find_chunks();
         let member = self.member;
         let is_gone = once_each(|process| !member.is_process_alive(process));

@@ -12,7 +12,7 @@ use crate::broken::{Rule, is_broken};
 use crate::format::{Handle, Stamp, tick_of};
 
 /// Stamps that are made to agree with the counts under one hold of the heap lock.
-const SETTLED_MAX: u64 = 4096;
+const CHECKED_MAX: u64 = 4096;
 
 /// A hold that its process gave up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,26 +88,26 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
 
     /// Makes counts and stamps agree, after a process died in the middle or when the node has a new
     /// life: the counts now, and the stamps, of which there may be millions, by and by.
-    pub(crate) fn settle_holds(&mut self) {
+    pub(crate) fn recount_holds(&mut self) {
         self.holds.recount();
-        self.directory.set_unsettled(Some(0));
+        self.directory.set_unchecked(Some(0));
     }
 
     /// Releases those of the next stamps that nobody holds. Until their turn comes they expire.
-    pub(crate) fn settle_stamps(&mut self) {
-        let Some(first) = self.directory.unsettled() else { return };
+    pub(crate) fn release_unheld(&mut self) {
+        let Some(first) = self.directory.unchecked() else { return };
         if is_broken(Rule::DeadLetGo) {
             return;
         }
         let slots = u64::from(self.directory.slots());
         let all = u64::from(self.member.layout().geometry().nodes) * slots;
-        let end = all.min(first.saturating_add(SETTLED_MAX));
+        let end = all.min(first.saturating_add(CHECKED_MAX));
         let place = |stamp: u64| {
             let owner = u16::try_from(stamp / slots).ok()?;
             Some((NodeId(owner), u32::try_from(stamp % slots).ok()?))
         };
         self.unstamp((first..end).filter_map(place));
-        self.directory.set_unsettled((end < all).then_some(end));
+        self.directory.set_unchecked((end < all).then_some(end));
     }
 
     /// Releases the stamps of those of `slots` that nobody on this host holds.

@@ -80,11 +80,11 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
         heap.directory.set_changing(true);
         let swept = (doubtful || guard.recovered()).then(|| {
             let freed = heap.sweep();
-            heap.settle_holds();
+            heap.recount_holds();
             tracing::info!(node = %heap.node(), freed, "rebuilt the heap's directory");
             freed
         });
-        heap.settle_stamps();
+        heap.release_unheld();
         let outcome = change(&mut heap, swept);
         // After a panic this is not reached (BLOCK-E2).
         heap.directory.set_changing(heap.doubtful);

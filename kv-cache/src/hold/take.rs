@@ -113,7 +113,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             Ok(_) | Err(_) => None,
         });
         self.note_misses(&malformed.collect::<Vec<_>>());
-        self.settle(clock, wanted, &mut outcomes);
+        self.resolve(clock, wanted, &mut outcomes);
         let held = outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
         self.process_state().count(|metrics| {
             metrics.held_blocks += held;
@@ -131,7 +131,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
 
     /// The look of EVICT-H1, at the blocks whose stamps are published; what it does not find READY
     /// is not held.
-    fn settle(
+    fn resolve(
         &self,
         clock: &impl Clock,
         wanted: &[Wanted],

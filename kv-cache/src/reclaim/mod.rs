@@ -28,7 +28,7 @@ mod unfinished;
 pub(crate) use choose::AGAIN_MS;
 #[cfg(feature = "verify")]
 pub(crate) use orphan::Orphan;
-pub(crate) use take::settle_orphan;
+pub(crate) use take::end_reclaim;
 
 pub use processes::reclaim_dead_processes;
 pub use rejoin::ReclaimInProgress;

@@ -68,7 +68,7 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Orphan<'c, 'm, F, H, L> {
                 undecided.push(block);
             }
         }
-        self.settle(&undecided);
+        self.resolve(&undecided);
         let mut chunks: Vec<_> = chunks.into_iter().collect();
         chunks.sort_by_key(|(_, blocks)| *blocks);
         for (chunk, _) in chunks.into_iter().take(CHUNKS_LOOKED_AT_MAX) {
@@ -125,7 +125,7 @@ impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Orphan<'c, 'm, F, H, L> {
 
     /// Ends the work of a reclaimer that died: blocks that say EVICTING are READY again. Others may
     /// wait for what becomes of them (EVICT-H1).
-    pub(crate) fn settle(&self, undecided: &[Descriptor]) {
+    pub(crate) fn resolve(&self, undecided: &[Descriptor]) {
         if !is_broken(Rule::EvictingComesBack) {
             let (segment, fabric) = (self.writer.segment(), self.writer.fabric());
             segment.publish_as(fabric, undecided, BlockState::Ready);

@@ -5,7 +5,7 @@ use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::host::Liveness;
 use cxl_shm::node::Member;
 
-use super::settle_orphan;
+use super::end_reclaim;
 use crate::format::{Areas, CacheGeometry};
 use crate::heap::Heap;
 
@@ -22,7 +22,7 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
 ) -> u64 {
     let gone = member.gone_processes();
     // Also of one that is not among them: a panic may have ended a reclamation of this process.
-    settle_orphan(member, clock);
+    end_reclaim(member, clock);
     // Whether a chunk that one of them was taking is this node's is known only when its update is
     // redone: taken in before, it would be nobody's. The next call finds them again.
     if gone.is_empty() || !member.recover_locks() {
@@ -32,7 +32,7 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
     let region = layout.geometry();
     let application = member.superblock().application;
     let geometry = CacheGeometry::decode(application, region.nodes, region.area_lines);
-    let (freed, settled) = match geometry {
+    let (freed, is_ended) = match geometry {
         Ok(geometry) => {
             let areas = Areas::new(layout, geometry);
             let heap = Heap::new(member, areas);
@@ -43,7 +43,7 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
             if heap.claim_format(clock) && heap.check_reclaimer(clock).is_ok() {
                 heap.locked(clock, |heap, _| {
                     let (freed, _) = heap.reap();
-                    (freed, heap.settle_closing())
+                    (freed, heap.end_closing())
                 })
             } else {
                 (0, true)
@@ -53,7 +53,7 @@ pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
         Err(_) => (0, true),
     };
     // HOST-N1: the next process in its place would seem to be returning the chunk.
-    if !settled {
+    if !is_ended {
         return freed;
     }
     tracing::info!(

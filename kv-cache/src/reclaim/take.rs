@@ -15,7 +15,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     pub(crate) fn take_orphan(&self, clock: &impl Clock, orphan: NodeId) -> bool {
         let member = self.member();
         let _guard = member.lock_orphan(clock);
-        member.settle_orphan();
+        member.end_reclaim();
         if member.reclaimer_word().own(member.fabric()) != 0 {
             return false;
         }
@@ -36,12 +36,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
 /// Ends what a process of this host left that was a reclaimer, and is gone (ORPHAN-W4). Takes no
 /// lock while there is nothing to end, and not that of the heap: all that the orphan published may
 /// have to be written back.
-pub(crate) fn settle_orphan<F: Fabric, H: HostMemory, L: Liveness>(
+pub(crate) fn end_reclaim<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     clock: &impl Clock,
 ) {
     if member.reclaimer_word().own(member.fabric()) != 0 {
         let _guard = member.lock_orphan(clock);
-        member.settle_orphan();
+        member.end_reclaim();
     }
 }

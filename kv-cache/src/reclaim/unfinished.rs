@@ -4,7 +4,7 @@ use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::host::Liveness;
 
-use super::settle_orphan;
+use super::end_reclaim;
 use crate::heap::once_each;
 use crate::process::Cache;
 
@@ -15,7 +15,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     /// [`reclaim_dead_processes`](crate::reclaim_dead_processes) does both. Returns how many blocks
     /// were freed.
     pub fn reap(&self, clock: &impl Clock) -> u64 {
-        settle_orphan(self.member(), clock);
+        end_reclaim(self.member(), clock);
         let (freed, released) = self.locked(clock, |heap| heap.reap());
         self.process_state().count(|metrics| {
             metrics.reclaimed_blocks += freed;

@@ -147,7 +147,7 @@ pub(super) fn reclaimers_and_rejoins(rack: SimulatedRack) {
     orphan.announce(&blocks);
     assert_eq!(hold(&c, &clock, 2).unwrap_err(), Miss::NotReady.into(), "it may be about to go");
     c.release(&clock, Vec::new());
-    orphan.settle(&blocks);
+    orphan.resolve(&blocks);
     c.release(&clock, vec![hold(&c, &clock, 2).unwrap()]);
     let decision = orphan.decide(orphan.announce(&blocks), &clock);
     assert_eq!((decision.stay.len(), decision.leave.len()), (1, 7));

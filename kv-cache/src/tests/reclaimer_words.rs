@@ -6,7 +6,7 @@ use cxl_shm::units::NodeId;
 
 use super::orphan::{ORPHAN, Off, blocks_of_orphan, bury, is_recovered, there};
 use super::*;
-use crate::reclaim::{AGAIN_MS, Orphan, settle_orphan};
+use crate::reclaim::{AGAIN_MS, Orphan, end_reclaim};
 use crate::reclaim_dead_processes;
 
 /// A clock on which nobody waits.
@@ -99,14 +99,14 @@ fn a_reclaimers_host_that_leaves_keeps_nobody_out() {
 }
 
 #[test]
-fn what_a_reclaimer_left_is_settled_beside_who_is_in_the_heap() {
+fn what_a_reclaimer_left_is_ended_beside_a_holder_of_the_heap() {
     let rig = with_orphan(3);
     let (first, third) = (rig.join(0), rig.join(2));
     let clock = rig.serve(&[&third, &first]);
     let beside = rig.join(0);
     die_as_reclaimer(&rig, &clock, 2);
     let inside = beside.lock_heap(&clock);
-    settle_orphan(&first, &AtOnce(&clock));
+    end_reclaim(&first, &AtOnce(&clock));
     assert_eq!(word_of(&rig, first.node()), 0);
     drop(inside);
     let again = rig.join(1);
@@ -176,7 +176,7 @@ fn nobody_is_waited_for_where_the_dead_are_reclaimed() {
 }
 
 #[test]
-fn who_left_as_a_reclaimer_is_settled_without_any_dead() {
+fn the_work_of_a_reclaimer_that_left_is_ended_without_any_dead() {
     let rig = with_orphan(3);
     let (first, third) = (rig.join(0), rig.join(2));
     let clock = rig.serve(&[&third, &first]);

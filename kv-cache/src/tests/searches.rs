@@ -91,7 +91,7 @@ fn longest_mean(load: u32) -> u32 {
 
 #[test]
 fn searches_in_vain_stay_short_over_many_turnovers() {
-    // Twice what it settles at when tombstones are looked at at once: blocks stay where they are
+    // Twice its steady length when tombstones are looked at at once: blocks stay where they are
     // (INDEX-S4), so these are longer than those of a table that moves them. Nothing else ends them
     // before 256 slots. The last load is nearly the highest that there is (INDEX-S3).
     for (load, most) in [(500, 10), (675, 48), (700, 60), (718, 80)] {

@@ -86,7 +86,7 @@ fn a_block_beside_a_reclaimer_is_not_held_before_that_has_decided() {
         let held = c.hold(&clock, &[wanted(1, handle)], HOLD_MS).remove(0);
         assert_eq!(held.unwrap_err(), HoldError::Miss(Miss::NotReady));
         c.release(&clock, Vec::new());
-        orphan.settle(&blocks);
+        orphan.resolve(&blocks);
         reclaimer.leave_orphan(&clock);
     }
     let held = c.hold(&clock, &[wanted(1, handle)], HOLD_MS).remove(0).unwrap();

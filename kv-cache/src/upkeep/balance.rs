@@ -13,7 +13,7 @@ use super::watermarks::Watermarks;
 use crate::heap::{ChunkUse, Quota, SlotSize, TooManyQuotas};
 use crate::identity::Namespace;
 use crate::process::{Cache, ChunkWait};
-use crate::reclaim::settle_orphan;
+use crate::reclaim::end_reclaim;
 
 /// Batches of one call, so that it comes to its end.
 const BATCHES_MAX: usize = 16;
@@ -54,11 +54,11 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         }
         let process_state = self.process_state();
         while self.locked(clock, |heap| process_state.flush_touches(heap)) {}
-        settle_orphan(self.member(), clock);
+        end_reclaim(self.member(), clock);
         let (uses, blocks, blocks_max) = self.locked(clock, |heap| {
             let member = heap.member;
             heap.drop_holds_of(|process| !member.is_process_alive(process));
-            heap.settle_closing();
+            heap.end_closing();
             heap.end_searches();
             process_state.order().follow(heap);
             (heap.directory.chunk_uses(), heap.directory.blocks(), heap.directory.blocks_max())

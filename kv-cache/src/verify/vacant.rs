@@ -53,7 +53,7 @@ pub(super) struct Reclaimer {
 enum Stage {
     Comes,
     /// It undoes what the owner, or an earlier reclaimer, had begun.
-    Settles,
+    Resolves,
     Guards,
     Leaves,
     Done,
@@ -64,14 +64,14 @@ impl Reclaimer {
         let (cache, clock) = (self.process.cache(), StillClock::of(world));
         let owner = NodeId(OWNER);
         self.stage = match self.stage {
-            Stage::Comes if cache.take_orphan(&clock, owner) => Stage::Settles,
+            Stage::Comes if cache.take_orphan(&clock, owner) => Stage::Resolves,
             // The owner has not left yet.
             Stage::Comes => Stage::Done,
-            Stage::Settles => {
+            Stage::Resolves => {
                 let orphan = Orphan::of(&cache, owner);
                 let is_undecided = |block: &Descriptor| block.state == BlockState::Evicting;
                 if let Some(block) = self.block(world).filter(is_undecided) {
-                    orphan.settle(&[block]);
+                    orphan.resolve(&[block]);
                 }
                 if self.block(world).is_some_and(|block| is_undecided(&block)) {
                     world.refute("a block that its owner left undecided is never decided on");

@@ -99,7 +99,7 @@ class Engine:
         """Its half in the scheduler."""
         return self.scheduler.connector.scheduler
 
-    def settle(self, steps: int = 2000) -> None:
+    def drain(self, steps: int = 2000) -> None:
         """Steps until nothing of a request that ended is kept any more."""
         while self.scheduler.has_requests():
             self.llm.llm_engine.step()
@@ -108,7 +108,7 @@ class Engine:
 
     def forget(self) -> None:
         """Empties the engine's own cache."""
-        self.settle()
+        self.drain()
         assert self.llm.reset_prefix_cache()
 
     def free_blocks(self) -> int:

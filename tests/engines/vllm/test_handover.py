@@ -112,7 +112,7 @@ class Handover(TinyCase):
             outputs = prefill.serve({"one": PROMPT}, max_tokens=1, **told(handover=True))
             params = outputs["one"].kv_transfer_params
             self.assertEqual(params, {"rackline": {"blocks": len(PROMPT) // BLOCK_TOKENS}})
-            prefill.settle()
+            prefill.drain()
             # Others make it look after those that ended.
             deadline_s = time.monotonic() + 60
             while gate.held_prefixes() == 0:

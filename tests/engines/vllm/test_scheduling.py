@@ -95,7 +95,7 @@ class Aborts(TinyCase):
                 self.assertLess(own.free_blocks(), all_blocks - 5)
                 self.assertEqual(tokens(own.answers(others)), expected[1:])
                 gate.open()
-                own.settle()
+                own.drain()
                 self.assert_nothing_left(own, gate, all_blocks)
                 self.assertEqual(own.counter("saved_blocks"), 6 + 5 + 3, "generated ones, too")
             with self.subTest("while it loads"):
@@ -110,14 +110,14 @@ class Aborts(TinyCase):
                 self.assertEqual(gate.waiting("fetch"), 1)
                 self.assertLess(own.free_blocks(), all_blocks - 5)
                 gate.open()
-                own.settle()
+                own.drain()
                 self.assert_nothing_left(own, gate, all_blocks)
             with self.subTest("afterwards"):
                 answers = own.answers([gone, *others])
                 self.assertEqual(tokens(answers), expected)
                 self.assertEqual(cached(answers), (6 + 4 + 2) * 32)
                 self.assertEqual(own.counter("failed_load_blocks"), 0)
-                own.settle()
+                own.drain()
                 self.assert_nothing_left(own, gate, all_blocks)
 
     def assert_nothing_left(self, own, gate: Gate, all_blocks: int) -> None:
@@ -158,7 +158,7 @@ class Order(TinyCase):
         expected = computed([long])[0]
         with engine(self.model, self.settings()) as own:
             own.answers(PROMPTS)
-            own.settle()
+            own.drain()
             with self.subTest("a pause keeps the pool"):
                 own.llm.sleep(level=0)
                 own.llm.wake_up(tags=["scheduling"])
@@ -174,7 +174,7 @@ class Order(TinyCase):
 
                 served = own.serve({"long": long}, empty)
                 self.assertEqual(list(served["long"].outputs[0].token_ids), expected)
-                own.settle()
+                own.drain()
             with self.subTest("new weights may come while it sleeps"):
                 saved, loaded = own.counter("saved_blocks"), own.counter("loaded_blocks")
                 own.llm.sleep(level=1)

@@ -58,7 +58,7 @@ class SyncLoads(TinyCase):
             self.assertGreater(own.counter("failed_load_blocks"), 0)
             self.assertEqual(own.counter("loaded_blocks"), 6 + 1, "no more than before the damage")
             # Nothing is left behind.
-            own.settle()
+            own.drain()
             self.assertEqual(own.scheduler.connector.scheduler._requests, {})
 
     def test_an_abort_in_the_step_that_loads(self) -> None:
@@ -77,7 +77,7 @@ class SyncLoads(TinyCase):
             self.assertEqual(gate.waiting("publish"), 1)
             self.assertLess(own.free_blocks(), all_blocks)
             gate.open()
-            own.settle()
+            own.drain()
             self.assertEqual(own.free_blocks(), all_blocks)
             self.assertEqual(gate.held_prefixes(), 0)
             own.forget()

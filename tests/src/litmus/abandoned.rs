@@ -114,7 +114,7 @@ pub fn a_dead_holder_is_told_of_by_the_manager(mutant: Mutant, seed: u64) {
 ///
 /// # Panics
 /// When it does not.
-pub fn a_holder_whose_tier_is_lost_is_settled(mutant: Mutant, seed: u64) {
+pub fn a_holder_whose_tier_is_lost_is_flushed(mutant: Mutant, seed: u64) {
     let cluster = cluster(LockProtocol::Bakery, mutant, seed);
     let clocks = [0, 1].map(|host| cluster.clock(host));
     let [owner, dying] = [(0, "owner"), (1, "dies")].map(|(host, name)| cluster.join(host, name));

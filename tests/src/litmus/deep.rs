@@ -35,7 +35,7 @@ scenarios! {
     /// The platform profile is replaced by two hosts in turn.
     profiles_change_hands;
     /// A process dies at each operation of replacing the profile.
-    profiles_are_settled;
+    profiles_are_flushed;
     /// A recoverer's process dies at each operation, and its host gives the recovery up: the next
     /// recoverer is the only one that writes.
     a_recovery_passes_on;

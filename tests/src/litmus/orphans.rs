@@ -103,7 +103,7 @@ pub fn a_chunk_of_a_vacant_node_is_given_once(mutant: Mutant, seed: u64) {
 ///
 /// # Panics
 /// When that is not so.
-pub fn a_reclaimer_that_is_gone_is_settled(mutant: Mutant, seed: u64) {
+pub fn the_work_of_a_reclaimer_that_is_gone_is_ended(mutant: Mutant, seed: u64) {
     for leaves in [false, true] {
         let cluster = cluster(LockProtocol::Bakery, mutant, seed);
         let [orphan, other] = [1, 2].map(|host| cluster.join(host, "worker"));

@@ -59,7 +59,7 @@ pub(super) fn run<F: Fabric>(
     orders: &Orders,
 ) -> Result<()> {
     let clock = SystemClock::start();
-    // Our former life among them: what it left half done is settled before we look.
+    // Our former life among them: what it left half done is ended before we look.
     look_after_the_dead(member, &clock);
     let mut worker = Worker {
         member,

@@ -16,7 +16,7 @@ use super::driver::{self, CudaError, reason};
 use super::memory::{DeviceDestination, DeviceSource, EngineStream};
 use super::order::Order;
 use super::registration::{PoolReach, Registration};
-use super::turn::{self, EndsInTurn, Settled, Turn};
+use super::turn::{self, DrainOnDrop, EndsInTurn, Turn};
 use crate::dma::{Checksum, DmaError, HostDma, lock};
 
 /// Copies with the copy engines of one GPU, one stream each way.
@@ -252,7 +252,7 @@ impl CudaDma {
             }
         };
         let results = {
-            let _settled = Settled(&stream);
+            let _drain = DrainOnDrop(&stream);
             copy(&stream)
         };
         self.count(payloads, &results, counter);
@@ -292,7 +292,7 @@ impl CudaDma {
     ) -> Result<CudaEvent, DriverError> {
         // SAFETY: one side lies in the mapping, which is registered, or in the pinned buffer; who
         // named the other vouches for it while the jobs live, and no call of the engine ends, not
-        // by a panic either, before the stream has come to an end (`Settled`).
+        // by a panic either, before the stream has come to an end (`DrainOnDrop`).
         unsafe { copies.submit(stream) }?;
         stream.record_event(None)
     }

@@ -11,7 +11,7 @@ use super::copies::{Copies, Copy};
 use super::engine::{CudaDma, Way, length};
 use super::memory::{DeviceDestination, DeviceSource};
 use super::registration::Registration;
-use super::turn::Settled;
+use super::turn::DrainOnDrop;
 use crate::dma::checksum::RunningChecksum;
 use crate::dma::host::LayeredStore;
 use crate::dma::job::{check_layer, check_layers};
@@ -130,7 +130,7 @@ impl CudaDma {
         let failed = |error| self.failed(job.payload, error);
         let mut buffer = bounce.take(length(lines)).map_err(failed)?;
         // Also when a copy fails, before another call has the buffer.
-        let _settled = Settled(stream);
+        let _drain = DrainOnDrop(stream);
         let mut rest = buffer.bytes().map_err(failed)?;
         self.inner.host.read(lines, checksum, |bytes| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes.len());
@@ -284,7 +284,7 @@ impl CudaDma {
 
     /// Copies, and waits for it.
     fn copied(&self, stream: &CudaStream, copies: &Copies) -> Result<(), DriverError> {
-        let _settled = Settled(stream);
+        let _drain = DrainOnDrop(stream);
         self.hand_over(stream, copies)?.synchronize()
     }
 

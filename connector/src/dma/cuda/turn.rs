@@ -108,9 +108,9 @@ pub(super) fn wait_for(stream: &CudaStream) -> Result<(), DriverError> {
 /// At its end no copy of the stream is under way any more, also none of a job that failed: the
 /// space in the pool may belong to another block then, and the memory is the engine's again.
 #[derive(Debug)]
-pub(super) struct Settled<'s>(pub(super) &'s CudaStream);
+pub(super) struct DrainOnDrop<'s>(pub(super) &'s CudaStream);
 
-impl Drop for Settled<'_> {
+impl Drop for DrainOnDrop<'_> {
     fn drop(&mut self) {
         let gone = DriverError(sys::CUresult::CUDA_ERROR_DEINITIALIZED);
         match wait_for(self.0) {

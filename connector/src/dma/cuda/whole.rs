@@ -8,7 +8,7 @@ use super::bounce::Bounce;
 use super::copies::{Copies, Copy};
 use super::engine::{CudaDma, Way, length};
 use super::memory::{DeviceDestination, DeviceSource};
-use super::turn::Settled;
+use super::turn::DrainOnDrop;
 use crate::dma::{Checksum, DmaEngine, DmaError, LayeredSource, Layers, LoadJob, StoreJob};
 
 impl DmaEngine for CudaDma {
@@ -115,7 +115,7 @@ impl CudaDma {
         let failed = |error| self.failed(payload, error);
         let mut buffer = bounce.take(length(payload)).map_err(failed)?;
         // Also when a copy fails, before another call has the buffer.
-        let _settled = Settled(stream);
+        let _drain = DrainOnDrop(stream);
         let mut copies = Copies::default();
         let mut to = buffer.address().map_err(failed)?;
         for part in job.parts {
@@ -139,7 +139,7 @@ impl CudaDma {
         let failed = |error| self.failed(payload, error);
         let mut buffer = bounce.take(length(payload)).map_err(failed)?;
         // Also when a copy fails, before another call has the buffer.
-        let _settled = Settled(stream);
+        let _drain = DrainOnDrop(stream);
         let parts = vec![buffer.bytes().map_err(failed)?];
         let checksum = self.inner.host.load(&mut [LoadJob { payload, parts }]).remove(0)?;
         let mut copies = Copies::default();

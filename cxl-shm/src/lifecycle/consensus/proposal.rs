@@ -93,7 +93,7 @@ impl Proposal {
     fn promise<F: Fabric>(&mut self, layout: &Layout, fabric: &F) -> Result<(), Progress> {
         let double_buffer = self.double_buffer(layout);
         // What a process of this host wrote before it died may still be in our caches only.
-        double_buffer.settle(fabric);
+        double_buffer.flush_both(fabric);
         let own = self.own(&double_buffer, fabric)?;
         let (base, promised) = match own {
             Some(own) if own.case() > self.case => return Err(Progress::Over { by: own.case() }),

@@ -14,7 +14,7 @@ use crate::host::{
 use crate::layout::{Layout, Superblock};
 use crate::lifecycle::fencing::runs::Runs;
 use crate::lifecycle::fencing::{Fence, FenceOrder, FenceState};
-use crate::lifecycle::write_back::settle_killed;
+use crate::lifecycle::write_back::flush_killed;
 use crate::units::{Incarnation, NodeId};
 
 /// How long a killed process may take to be gone.
@@ -88,7 +88,7 @@ fn start<F: Fabric + Send + 'static>(
     let job = move || {
         let killed = kill_all(&path, &superblock, victim, life, pid_namespace, GONE_MS);
         if killed.is_ok() {
-            settle_killed(&layout, &fabric, victim);
+            flush_killed(&layout, &fabric, victim);
         }
         // Nobody listens when the lock manager has ended meanwhile.
         let _ = sender.send(killed);

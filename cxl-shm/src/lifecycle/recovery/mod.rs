@@ -87,7 +87,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
     pub(crate) fn begin(member: &Member<F, H, L>, victim: NodeId, case: Case) -> Self {
         let double_buffer = double_buffer(member, victim);
         // What a process before us wrote may still be in our caches only.
-        double_buffer.settle(member.fabric());
+        double_buffer.flush_both(member.fabric());
         let own = double_buffer.own(member.fabric()).ok().flatten();
         let step = own.filter(|own| own.case() == case).and_then(|own| own.step());
         // Whom we yielded to did not come.

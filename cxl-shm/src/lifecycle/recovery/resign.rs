@@ -9,7 +9,7 @@ use crate::host::{HostLockName, Liveness};
 use crate::layout::{Case, RecoveryRecord, RecoveryStep};
 use crate::lifecycle::consensus::Ballots;
 use crate::lifecycle::recovery::double_buffer;
-use crate::lifecycle::write_back::settle_recoverer;
+use crate::lifecycle::write_back::flush_recoverer;
 use crate::node::Member;
 use crate::node::Slot;
 use crate::units::NodeId;
@@ -48,7 +48,7 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
         // reach the device after the writes of that recoverer. It may be a lot, and the agent is
         // here.
         let of_case = |own: &RecoveryRecord| own.case() == decision.case;
-        let own = settle_recoverer(layout, fabric, &double_buffer, victim, of_case, between);
+        let own = flush_recoverer(layout, fabric, &double_buffer, victim, of_case, between);
         let step = own.and_then(|own| own.step()).unwrap_or(RecoveryStep::Unfenced);
         let next = match step {
             // Whom it yielded to did not come, or was refused: the slot has the life of the case
@@ -80,7 +80,7 @@ pub(crate) fn give_up_earlier<F: Fabric, H: HostMemory, L: Liveness>(
             && own.step().is_some_and(RecoveryStep::is_under_way)
     };
     // MEM-M8, as above.
-    let Some(own) = settle_recoverer(layout, fabric, &double_buffer, victim, broke_off, between)
+    let Some(own) = flush_recoverer(layout, fabric, &double_buffer, victim, broke_off, between)
     else {
         return false;
     };

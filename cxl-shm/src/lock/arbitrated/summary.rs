@@ -22,7 +22,7 @@
 //!
 //! Why LOCK-S2 ends: a number is stored at most once, and only a number that was drawn before can
 //! hide a later one. The thread with the smallest number that is not yet stored is never hidden
-//! again after its store. So the threads of a host settle one after another.
+//! again after its store. So the threads of a host finish one after another.
 //!
 //! Why LOCK-S3 loses no request: a copy that is still there when its writer looks was published
 //! before that look. Every later look of a manager finds it, until another thread stores its copy.

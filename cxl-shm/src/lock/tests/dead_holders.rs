@@ -62,7 +62,7 @@ fn what_a_dead_process_stored_under_a_lock_cannot_undo_what_later_holders_store(
 }
 
 #[test]
-fn who_recovers_without_an_agent_settles_what_the_dead_stored_too() {
+fn who_recovers_without_an_agent_flushes_what_the_dead_stored_too() {
     for protocol in PROTOCOLS {
         let bed = Bed::new(protocol);
         let (dies, beside) = (bed.process(0, 3), bed.process(0, 4));
@@ -201,7 +201,7 @@ fn holders_after_a_host_that_was_recovered_are_told() {
 }
 
 #[test]
-fn a_host_that_comes_again_settles_what_its_former_life_held() {
+fn a_host_that_comes_again_flushes_what_its_former_life_held() {
     for protocol in PROTOCOLS {
         let bed = Bed::new(protocol);
         let (dies, far) = (bed.process(0, 3), bed.process(1, 4));
@@ -220,7 +220,7 @@ fn a_host_that_comes_again_settles_what_its_former_life_held() {
 }
 
 #[test]
-fn the_last_to_leave_settles_what_the_dead_of_its_host_held() {
+fn the_last_to_leave_flushes_what_the_dead_of_its_host_held() {
     for protocol in PROTOCOLS {
         let bed = Bed::new(protocol);
         let (dies, last, far) = (bed.process(0, 3), bed.process(0, 4), bed.process(1, 4));
@@ -257,7 +257,7 @@ fn a_panic_inside_is_told_like_a_death() {
 }
 
 #[test]
-fn a_waiter_that_gives_up_while_it_settles_leaves_the_rest_to_the_next() {
+fn a_waiter_that_gives_up_while_it_flushes_leaves_the_rest_to_the_next() {
     let bed = Bed::new(LockProtocol::Bakery);
     let (dies, beside, far) = (bed.process(0, 3), bed.process(0, 4), bed.process(1, 4));
     let counted = counter(&bed, &far);
@@ -297,16 +297,16 @@ fn heartbeats_go_on_while_much_is_flushed_and_untouched_chunks_are_left_out() {
     let before = heartbeat.fresh(&bed.rack.host(1));
     bed.clock.others.borrow_mut()[0]();
     let beats = heartbeat.fresh(&bed.rack.host(1)) - before;
-    assert!(beats >= 3, "{beats} beats while 12 MiB were settled");
+    assert!(beats >= 3, "{beats} beats while 12 MiB were flushed");
     let dirty = bed.rack.dirty_lines(0);
     assert!(lines.iter().all(|word| !dirty.contains(&word.line())));
     assert!(dirty.contains(&WordOffset::new(untouched).unwrap().line()), "nobody was told of it");
 }
 
-/// Much is to be settled, and each thread that comes has a short time-out. The agent has no turn: a
+/// Much is to be flushed, and each thread that comes has a short time-out. The agent has no turn: a
 /// living thread has the lock whenever it looks.
 #[test]
-fn waiters_that_give_up_while_they_settle_come_to_an_end_together() {
+fn waiters_that_give_up_while_they_flush_come_to_an_end_together() {
     let geometry = Geometry { region_bytes: 64 << 20, chunk_bytes: 4 << 20, ..GEOMETRY };
     let bed = Bed::with(LockProtocol::Bakery, geometry);
     let (dies, beside) = (bed.process(0, 3), [4, 6].map(|pid| bed.process(0, pid)));
@@ -318,7 +318,7 @@ fn waiters_that_give_up_while_they_settle_come_to_an_end_together() {
     bed.kill(3);
     // 4 MiB at each look, 5 looks a try.
     let had = (0..8).find_map(|time| beside[time % 2].lock_shared(LOCK, &bed.clock, 5).ok());
-    let had = had.expect("somebody has settled all of it");
+    let had = had.expect("somebody has flushed all of it");
     assert!(had.previous_holder_died());
     assert!(!bed.rack.dirty_lines(0).contains(&last.line()), "it comes later");
 }
@@ -326,7 +326,7 @@ fn waiters_that_give_up_while_they_settle_come_to_an_end_together() {
 /// The tier of this life lies in another folder than that of the life before last, say in a
 /// container's: the map in that one says nothing of the last life.
 #[test]
-fn a_host_that_comes_again_does_not_settle_by_the_map_of_an_older_life() {
+fn a_host_that_comes_again_does_not_flush_by_the_map_of_an_older_life() {
     for protocol in PROTOCOLS {
         let bed = Bed::new(protocol);
         let far = bed.process(1, 4);

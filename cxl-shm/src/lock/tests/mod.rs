@@ -3,7 +3,7 @@
 
 mod dead_holders;
 mod dead_waiters;
-mod lost_while_settling;
+mod lost_while_flushing;
 mod silence;
 
 use std::cell::{Cell, RefCell};

@@ -57,7 +57,7 @@ impl<T: Task> Explorer<T> {
         let tasks = tasks.into_iter().enumerate();
         let tasks = tasks.map(|(index, task)| self.locals.start(index, task)).collect();
         let state = self.hosts.start(tasks);
-        self.settled(state, Note::new())
+        self.reduced(state, Note::new())
     }
 
     /// Everything that can happen in `state`.
@@ -148,7 +148,7 @@ impl<T: Task> Explorer<T> {
         for (answer, mut after) in self.hosts.apply(&state, task, op, position) {
             after[task] = self.locals.after(state[task], answer);
             let note = self.note(|this| this.tell(task, op, answer));
-            let successor = self.settled(after, note);
+            let successor = self.reduced(after, note);
             successors.push(successor);
         }
     }
@@ -209,7 +209,7 @@ impl<T: Task> Explorer<T> {
         let mut after = state.clone();
         self.hosts.set_line(&mut after, position, line);
         let note = self.note(|this| format!("host {host}: {what} {}", this.model.name_of(at)));
-        self.settled(after, note)
+        self.reduced(after, note)
     }
 
     fn lines(&self) -> Vec<(LineOffset, usize)> {
@@ -228,7 +228,7 @@ impl<T: Task> Explorer<T> {
         for task in (0..self.tasks()).filter(|task| mortal.tasks >> task & 1 == 1) {
             let after = self.hosts.kill(state, task);
             let note = self.note(|this| format!("{} dies", this.model.tasks[task].name));
-            let successor = self.settled(after, note);
+            let successor = self.reduced(after, note);
             successors.push(successor);
         }
         for host in (0..self.model.hosts).filter(|host| mortal.hosts >> host & 1 == 1) {
@@ -238,7 +238,7 @@ impl<T: Task> Explorer<T> {
             let running = running.fold(0, |mask: Tasks, task| mask | 1 << task);
             for after in self.hosts.lose_power(state, host, running) {
                 let note = self.note(|_| format!("host {host} loses power"));
-                let successor = self.settled(after, note);
+                let successor = self.reduced(after, note);
                 successors.push(successor);
             }
         }
@@ -263,7 +263,7 @@ impl<T: Task> Explorer<T> {
     }
 
     /// `state` after every operation that is independent of all others.
-    fn settled(&mut self, mut state: State, mut note: Note) -> Successor {
+    fn reduced(&mut self, mut state: State, mut note: Note) -> Successor {
         let mut moved = self.reduces;
         let mut passed = Vec::new();
         while std::mem::take(&mut moved) {

@@ -48,7 +48,7 @@ fn write_on(rack: &SimulatedRack, process_dies: u64, host_dies: Option<u64>) -> 
     let next = schedule().task(0, "next", move || {
         let double_buffer =
             OwnedDoubleBuffer::<RecoveryRecord>::of(layout().recoveries(WRITER).claim(), ABOUT);
-        double_buffer.settle(&host);
+        double_buffer.flush_both(&host);
         let last = double_buffer.own(&host).ok().flatten().map_or(0, number_of);
         double_buffer.publish(&host, value(last + 1));
     });

@@ -7,7 +7,7 @@ use crate::fabric::{Fabric, OwnedWord};
 use crate::host::ProcessSlot;
 use crate::layout::{Layout, LockProtocol, NodeLine, NodeState};
 use crate::lifecycle::Reclaimer;
-use crate::lifecycle::{may_write, settle, still_guarded};
+use crate::lifecycle::{end_reclaim, may_write, still_guarded};
 use crate::units::{Incarnation, NodeId};
 use crate::verify::explored::{Constant, LineStores, Model, Step, Task, World};
 
@@ -106,7 +106,7 @@ impl Task for Heir {
             }
             Stage::Follows => {
                 fabric.refresh(layout.reclaimer(self.node).range());
-                settle(&self.handle, &fabric);
+                end_reclaim(&self.handle, &fabric);
                 self.join(world, 2);
                 Stage::Done
             }

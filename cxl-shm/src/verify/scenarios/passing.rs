@@ -12,7 +12,7 @@ use crate::layout::{
     CHUNK_LOCK, ChunkEntry, ChunkState, HeapHeader, INTENT_LINES, IntentRecord, Layout,
     LockProtocol,
 };
-use crate::lifecycle::{settle_killed, settle_recovery};
+use crate::lifecycle::{flush_killed, flush_recovery};
 use crate::lock::clear_requests_of;
 use crate::node::NodeHandle;
 use crate::units::{ChunkId, Incarnation, LineOffset, LineRange, NodeId};
@@ -53,7 +53,7 @@ pub(super) fn a_recovery_passes_on(racks: &Racks<'_>) {
             })
             .crash_process_at("recoverer", step)
             .run();
-        settle_recovery(&layout, &rack.host(1), DEAD, || ());
+        flush_recovery(&layout, &rack.host(1), DEAD, || ());
         let next = rack.host(OBSERVER);
         redo_of_dead(&layout, &next, DEAD);
         clear_requests_of(LockProtocol::Bakery, &layout, &next, DEAD);
@@ -138,7 +138,7 @@ pub(super) fn the_killed_leave_nothing(racks: &Racks<'_>) {
                 written.iter().for_each(|line| killed.write_line(*line, &[1; 8]));
             })
             .run();
-        settle_killed(&layout, &rack.host(0), DEAD);
+        flush_killed(&layout, &rack.host(0), DEAD);
         let next = rack.host(OBSERVER);
         for line in written {
             next.write_line(line, &[2; 8]);

@@ -5,8 +5,8 @@ use super::racks::{OBSERVER, Racks, layout};
 use crate::fabric::{Fabric, FlushKind};
 use crate::layout::RegionKind;
 use crate::layout::{
-    FenceEvidence, PayloadPolicy, Platform, PlatformProfile, read_superblock, replace_profile,
-    settle_superblock,
+    FenceEvidence, PayloadPolicy, Platform, PlatformProfile, flush_superblock, read_superblock,
+    replace_profile,
 };
 use crate::units::{Extent, LineRange, NodeId};
 use crate::verify::simulated::{Faults, Schedule, SimulatedRack};
@@ -52,9 +52,9 @@ pub(super) fn profiles_change_hands(racks: &Racks<'_>) {
     }
 }
 
-/// A process dies at each operation of a replacement. Its host settles what it left before the lock
+/// A process dies at each operation of a replacement. Its host flushes what it left before the lock
 /// passes on: what its caches write back later harms nothing.
-pub(super) fn profiles_are_settled(racks: &Racks<'_>) {
+pub(super) fn profiles_are_flushed(racks: &Racks<'_>) {
     for step in 1.. {
         let rack = racks.formatted(step);
         replace(&rack, 0, 1);
@@ -64,7 +64,7 @@ pub(super) fn profiles_are_settled(racks: &Racks<'_>) {
             .task(0, "writer", move || replace(&dying, 0, 2))
             .crash_process_at("writer", step)
             .run();
-        settle_superblock(&rack.host(0));
+        flush_superblock(&rack.host(0));
         let found = number(&rack, OBSERVER);
         assert!(found == Some(1) || found == Some(2), "step {step}: {found:?}");
         for next in [7, 8] {

@@ -7,7 +7,7 @@ use std::cell::OnceCell;
 use super::double_buffers::double_buffers_are_never_forgotten;
 use super::intents::{holders_and_hosts_die, holders_are_redone};
 use super::passing::{a_recovery_passes_on, the_killed_leave_nothing};
-use super::profiles::{profiles_are_settled, profiles_change_hands};
+use super::profiles::{profiles_are_flushed, profiles_change_hands};
 use crate::layout::{Geometry, Layout, Superblock, format_superblock};
 use crate::verify::simulated::{DeviceImage, Settings, SimulatedRack};
 
@@ -40,7 +40,7 @@ pub fn rack_scenarios() -> [RackScenario; 7] {
         RackScenario { name: "holders_are_redone", run: holders_are_redone },
         RackScenario { name: "holders_and_hosts_die", run: holders_and_hosts_die },
         RackScenario { name: "profiles_change_hands", run: profiles_change_hands },
-        RackScenario { name: "profiles_are_settled", run: profiles_are_settled },
+        RackScenario { name: "profiles_are_flushed", run: profiles_are_flushed },
         RackScenario { name: "a_recovery_passes_on", run: a_recovery_passes_on },
         RackScenario { name: "the_killed_leave_nothing", run: the_killed_leave_nothing },
     ]

@@ -24,7 +24,7 @@ struct Gate {
 
 impl Interposer for Gate {
     fn before(&self, access: Access) {
-        // No gate before a load: what it finds was settled by the refresh before it.
+        // No gate before a load: what it finds was fetched by the refresh before it.
         if access.is_load() {
             return;
         }

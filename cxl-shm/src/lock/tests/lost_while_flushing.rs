@@ -7,7 +7,7 @@ use crate::units::{ChunkId, Incarnation, LineRange, NodeId, WordOffset};
 use crate::verify::simulated::{Access, Interposed};
 
 /// Process 5 of host 0, alone with one that died with the lock in hand, beats, or leaves. In the
-/// middle of what is to be settled another life takes the slot.
+/// middle of what is to be flushed another life takes the slot.
 fn nothing_is_written_after_the_slot_was_lost(leaves: bool) {
     let geometry = Geometry { region_bytes: 64 << 20, chunk_bytes: 4 << 20, ..GEOMETRY };
     let bed = Bed::with(LockProtocol::Bakery, geometry);
@@ -62,11 +62,11 @@ fn nothing_is_written_after_the_slot_was_lost(leaves: bool) {
 }
 
 #[test]
-fn an_agent_that_loses_its_slot_while_it_settles_writes_nothing_more() {
+fn an_agent_that_loses_its_slot_while_it_flushes_writes_nothing_more() {
     nothing_is_written_after_the_slot_was_lost(false);
 }
 
 #[test]
-fn who_leaves_and_loses_the_slot_while_it_settles_writes_nothing_more() {
+fn who_leaves_and_loses_the_slot_while_it_flushes_writes_nothing_more() {
     nothing_is_written_after_the_slot_was_lost(true);
 }

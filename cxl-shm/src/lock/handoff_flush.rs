@@ -6,38 +6,38 @@ use crate::layout::{ChunkState, HEAP_PURPOSE, Layout};
 use crate::node::NodeHandle;
 use crate::units::{ChunkId, LINE_BYTES, LineRange};
 
-/// Largest number that [`Settling::settled`] says.
-const SETTLED_MAX: u64 = (1 << 48) - 1;
+/// Largest number that [`HandoffFlush::flushed`] says.
+const FLUSHED_MAX: u64 = (1 << 48) - 1;
 
 /// What programs of this host may have written goes to the device, in parts: for a lock whose
 /// holder died, before it is released (LOCK-L5). Nobody knows what that lock guards. So it is all
 /// chunks of which programs of this host have been told, or have told, an address since the host
 /// joined: 3 ns a line of 64 bytes where nothing of it is in the caches, 3 ms a chunk of 64 MiB.
 #[derive(Debug)]
-pub(crate) struct Settling {
+pub(crate) struct HandoffFlush {
     parts: std::vec::IntoIter<LineRange>,
     lines: u64,
 }
 
-impl Settling {
+impl HandoffFlush {
     /// By the map in the host tier.
     pub(crate) fn begin<H: HostMemory>(handle: &NodeHandle<H>) -> Self {
         let layout = handle.layout();
         Self::of(layout, |chunk| handle.tier().may_be_written(chunk, layout.chunks()))
     }
 
-    /// Goes on where another stopped that had come as far as `settled` for the same death. A chunk
+    /// Goes on where another stopped that had come as far as `flushed` for the same death. A chunk
     /// that the map has since then was first written by processes that live.
-    pub(crate) fn go_on<H: HostMemory>(handle: &NodeHandle<H>, settled: u64) -> Self {
+    pub(crate) fn go_on<H: HostMemory>(handle: &NodeHandle<H>, flushed: u64) -> Self {
         let Self { parts, .. } = Self::begin(handle);
-        Self::with(parts.filter(|part| part.start().bytes() / LINE_BYTES >= settled).collect())
+        Self::with(parts.filter(|part| part.start().bytes() / LINE_BYTES >= flushed).collect())
     }
 
     /// How far it has come: the number of the first line of the region that is left, in at most 48
     /// bits.
-    pub(crate) fn settled(&self) -> u64 {
+    pub(crate) fn flushed(&self) -> u64 {
         let left = self.parts.as_slice().first();
-        left.map_or(SETTLED_MAX, |part| (part.start().bytes() / LINE_BYTES).min(SETTLED_MAX))
+        left.map_or(FLUSHED_MAX, |part| (part.start().bytes() / LINE_BYTES).min(FLUSHED_MAX))
     }
 
     /// Without a map: the heaps of all nodes, by the chunk table as it is on the device.
