@@ -72,8 +72,8 @@ crash_points! {
     ManagerGranting,
     /// Grants are published.
     ManagerGranted,
-    /// A host has marked the door of a slot, and did not look whether another came in the same
-    /// moment.
+    /// A host has written its join mark at a slot, and did not look whether another came in the
+    /// same moment.
     JoinMarked,
     /// The host tier is made anew, the node's line is still that of its former life.
     JoinTierReset,

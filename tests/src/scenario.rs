@@ -3,8 +3,8 @@
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::litmus::{
-    abandoned, bakery, beats, chunks, deaths, deep, door, formatting, grants, joining, lock_table,
-    moving, objects, orphans, remains, rescue, roots, takeover,
+    abandoned, admission, bakery, beats, chunks, deaths, deep, formatting, grants, joining,
+    lock_table, moving, objects, orphans, remains, rescue, roots, takeover,
 };
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -148,10 +148,10 @@ pub const ALL: &[Scenario] = scenarios! {
         joining::a_slot_that_is_not_left_is_refused,
         joining::a_line_that_cannot_be_read_is_still_somebodys,
         joining::two_hosts_with_one_number,
-        joining::a_guest_dies_at_each_step,
-        door::a_life_that_was_declared_dead_is_not_taken,
-        door::an_image_of_a_machine_that_lives_is_refused,
-        door::a_death_at_the_door_is_seen_at_once,
+        joining::a_joining_host_dies_at_each_step,
+        admission::a_life_that_was_declared_dead_is_not_taken,
+        admission::an_image_of_a_machine_that_lives_is_refused,
+        admission::a_death_during_admission_is_seen_at_once,
         chunks::a_host_dies_at_each_step,
         moving::a_slot_moves_and_comes_back,
         moving::a_manager_moves_and_comes_back,
@@ -204,7 +204,7 @@ pub const ALL: &[Scenario] = scenarios! {
         abandoned::a_holder_whose_tier_is_lost_is_flushed,
         abandoned::records_that_cannot_be_read_are_made_good,
         abandoned::an_end_of_numbers_is_seen_at_once,
-        door::who_is_refused_leaves_the_door_as_it_was,
+        admission::a_refused_host_leaves_the_join_marks_as_they_were,
         formatting::a_superblock_is_replaced_at_each_step_of_a_look,
         objects::a_zeroed_object_is_seen_at_once,
         deaths::a_damaged_arrival_is_mended,

@@ -9,7 +9,7 @@
 //! | node page 0 | node page 1 | ...          identity, heartbeat, host name, |  node i
 //! |                                          manager claim, summary, arrival,|
 //! |                                          chunks asked for, reclaimer       |
-//! |   and its door: a knock, a mark a host                                   |  joining hosts
+//! |   and its admission: a claim word, a mark a host                         |  joining hosts
 //! | intents 0   | intents 1   | ...          redo records, 8 lines per lock  |  node i
 //! | ballots 0   | ballots 1   | ...          two lines per node              |  node i
 //! | recoveries 0| recoveries 1| ...          two lines per node              |  node i
@@ -33,8 +33,8 @@
 //!
 //! Each part of each writer starts on a page of its own, so that no line ever has two writing hosts
 //! (MEM-M1) and payload shares no page with metadata (MEM-M6). A host that joins a vacant slot
-//! writes at its door: a knock and marks, a line for each of these words, and beside each mark a
-//! record of whose it is (`lifecycle/claim.rs`).
+//! writes for its admission: a claim word and marks, a line for each of them, and beside each mark
+//! a record of whose it is (`lifecycle/admission.rs`).
 
 mod death_records;
 mod double_buffer;
@@ -55,7 +55,7 @@ pub use heap_records::{HEAP_PURPOSE, HeapHeader};
 pub use intent_record::{INTENT_IMAGES, IntentRecord};
 pub use lock_set::LockSet;
 pub use profile::{FenceEvidence, PayloadPolicy, Platform, PlatformProfile};
-pub(crate) use records::DoorHost;
+pub(crate) use records::JoinMarkHost;
 pub use records::{
     Arrival, ChunkEntry, ChunkState, HostName, Machine, ManagerClaim, NodeLine, NodeState,
 };
@@ -117,13 +117,14 @@ const LINE_MANAGER_HEARTBEAT: u64 = 4;
 const LINE_SUMMARY: u64 = 5;
 const LINE_ARRIVAL: u64 = 6;
 const LINE_CHUNK_DEMAND: u64 = 7;
-const LINE_KNOCK: u64 = 8;
+const LINE_CLAIM_WORD: u64 = 8;
 const LINE_RECLAIMER: u64 = 9;
-const LINE_DOOR_MARKS: u64 = 16;
-const LINE_DOOR_HOSTS: u64 = LINE_DOOR_MARKS + DOOR_MARKS;
-/// Marks at the door of a node slot, each for one host.
-pub(crate) const DOOR_MARKS: u64 = 16;
-const _: () = assert!((LINE_DOOR_HOSTS + DOOR_MARKS) * LINE_BYTES <= PAGE_BYTES, "fits the page");
+const LINE_JOIN_MARKS: u64 = 16;
+const LINE_JOIN_MARK_HOSTS: u64 = LINE_JOIN_MARKS + JOIN_MARKS;
+/// Join marks of a node slot, each for one host.
+pub(crate) const JOIN_MARKS: u64 = 16;
+const _: () =
+    assert!((LINE_JOIN_MARK_HOSTS + JOIN_MARKS) * LINE_BYTES <= PAGE_BYTES, "fits the page");
 /// Lines of a record that is written in turn, so that one of them is always whole.
 pub(crate) const DOUBLE_BUFFER_LINES: u64 = 2;
 const INTENTS_STRIDE: u64 = INTENTS * INTENT_LINES * LINE_BYTES;
@@ -454,34 +455,34 @@ impl Layout {
     }
 
     /// Who came last for the slot of a node, and for which incarnation: the one word that several
-    /// hosts write, each before it looks at [`Self::door`].
+    /// hosts write, each before it looks at [`Self::join_marks`].
     #[must_use]
-    pub fn knock(&self, node: NodeId) -> PeerWord {
-        word(self.node_page(node), LINE_KNOCK * LINE_WORDS as u64)
+    pub fn claim_word(&self, node: NodeId) -> PeerWord {
+        word(self.node_page(node), LINE_CLAIM_WORD * LINE_WORDS as u64)
     }
 
-    /// Mark `index`, below [`DOOR_MARKS`], at the door of a node's slot: which host comes, or has
+    /// Mark `index`, below [`JOIN_MARKS`], of a node's slot: which host comes, or has
     /// come, for which incarnation.
     #[must_use]
-    pub(crate) fn door_mark(&self, node: NodeId, index: u64) -> PeerWord {
-        assert!(index < DOOR_MARKS, "mark {index} of {DOOR_MARKS}");
-        word(self.node_page(node), (LINE_DOOR_MARKS + index) * LINE_WORDS as u64)
+    pub(crate) fn join_mark(&self, node: NodeId, index: u64) -> PeerWord {
+        assert!(index < JOIN_MARKS, "mark {index} of {JOIN_MARKS}");
+        word(self.node_page(node), (LINE_JOIN_MARKS + index) * LINE_WORDS as u64)
     }
 
-    /// Whose mark number `index` at the door of a node's slot is, in full.
+    /// Whose join mark number `index` of a node's slot is, in full.
     #[must_use]
-    pub(crate) fn door_host(&self, node: NodeId, index: u64) -> PeerLine<DoorHost> {
-        assert!(index < DOOR_MARKS, "mark {index} of {DOOR_MARKS}");
-        let line = self.node_page(node).line(LINE_DOOR_HOSTS + index);
+    pub(crate) fn join_mark_host(&self, node: NodeId, index: u64) -> PeerLine<JoinMarkHost> {
+        assert!(index < JOIN_MARKS, "mark {index} of {JOIN_MARKS}");
+        let line = self.node_page(node).line(LINE_JOIN_MARK_HOSTS + index);
         line.expect("the node page has room for them")
     }
 
-    /// All marks at the door of a node's slot, a word a line, which says which host comes, or has
+    /// All join marks of a node's slot, a word a line, which says which host comes, or has
     /// come, for which incarnation; and after them, as many lines, each host in full. For one
     /// refresh.
     #[must_use]
-    pub fn door(&self, node: NodeId) -> LineRange {
-        LineRange::new(self.node_page_line(node, LINE_DOOR_MARKS), 2 * DOOR_MARKS)
+    pub fn join_marks(&self, node: NodeId) -> LineRange {
+        LineRange::new(self.node_page_line(node, LINE_JOIN_MARKS), 2 * JOIN_MARKS)
             .expect("the node page has room for them")
     }
 
@@ -591,10 +592,11 @@ impl Layout {
         PeerArea::new(lines(at, self.geometry.area_lines))
     }
 
-    /// Every line before the chunks that only `node` writes, and its door. The one list of them:
-    /// what a host drops from its caches when it joins (MEM-M8), and what it flushes when it
-    /// leaves. A node handle gives access to these lines alone ([`Self::is_owned_by`]), so nothing
-    /// that is not refreshed at joining is ever read as one's own.
+    /// Every line before the chunks that only `node` writes, and the lines of its admission. The
+    /// one list of them: what a host drops from its caches when it joins (MEM-M8), and what it
+    /// flushes when it leaves. A node handle gives access to these lines alone
+    /// ([`Self::is_owned_by`]), so nothing that is not refreshed at joining is ever read as one's
+    /// own.
     pub fn owned_by(&self, node: NodeId) -> impl Iterator<Item = LineRange> + use<> {
         let rings = u64::from(node.0) * u64::from(self.geometry.nodes);
         let ring_lines = u64::from(self.geometry.nodes) * FREE_RING_LINES;

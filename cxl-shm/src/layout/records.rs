@@ -152,21 +152,21 @@ impl std::fmt::Display for HostName {
     }
 }
 
-/// A host that comes for a node slot, or has come: what its mark at the door has no room for.
+/// A host that comes for a node slot, or has come: what its join mark has no room for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct DoorHost {
+pub(crate) struct JoinMarkHost {
     boot_id: [u64; 2],
     machine_id: [u64; 2],
     tier_device: u64,
     reserved: [u64; 2],
 }
 
-impl Record for DoorHost {
-    const KIND: u32 = u32::from_le_bytes(*b"DOOR");
+impl Record for JoinMarkHost {
+    const KIND: u32 = u32::from_le_bytes(*b"JOIN");
 }
 
-impl DoorHost {
+impl JoinMarkHost {
     pub(crate) fn new(boot_id: [u64; 2], machine_id: [u64; 2], tier_device: u64) -> Self {
         Self { boot_id, machine_id, tier_device, reserved: [0; 2] }
     }
@@ -305,5 +305,5 @@ impl ChunkEntry {
 // A record fills its line except for the seal.
 assert_eq_size!(NodeLine, [u8; 56]);
 assert_eq_size!(HostName, [u8; 56]);
-assert_eq_size!(DoorHost, [u8; 56]);
+assert_eq_size!(JoinMarkHost, [u8; 56]);
 assert_eq_size!(ChunkEntry, [u8; 56]);

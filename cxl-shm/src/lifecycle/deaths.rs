@@ -178,7 +178,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
             let proposal = Proposal::begin(me, mine, victim, case);
             Care::Proposing { proposal, not_before_ms: 0, outbid: 0, unreadable: None }
         };
-        // DEATH-C2: perhaps the case of a life that was given up at the door since.
+        // DEATH-C2: perhaps the case of a life that was given up during admission since.
         let last = ballots.last_case(victim).filter(|case| case.incarnation >= incarnation);
         // What a process before this one was at, in a case that is over, is given up. The heartbeat
         // is sent by the agent, and the manager's here: nobody is granted anything meanwhile.

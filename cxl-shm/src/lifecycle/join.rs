@@ -1,6 +1,6 @@
 //! Joining and leaving a node slot.
 
-use super::claim::{Outside, Visitor};
+use super::admission::{JoinAttempt, SlotSnapshot};
 use super::consensus::Ballots;
 use super::write_back::flush_recoveries;
 use crate::clock::Clock;
@@ -212,8 +212,8 @@ fn take_slot<F: Fabric, H: HostMemory>(
     process: ProcessIdentity,
     clock: &impl Clock,
 ) -> Result<Incarnation, JoinError> {
-    let passed = vacate(handle, fabric, uuid, host, process, clock)?;
-    move_in(handle, fabric, uuid, host, &passed)
+    let admitted = vacate(handle, fabric, uuid, host, process, clock)?;
+    move_in(handle, fabric, uuid, host, &admitted)
 }
 
 /// LOCK-L5: the former life of this host may have held programs' locks, which are released in its
@@ -237,16 +237,16 @@ fn flush_holders<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, u
     }
 }
 
-/// The rest of a join, after the door was passed: the slot says that this host lives there.
+/// The rest of a join, after the admission: the slot says that this host lives there.
 pub(crate) fn move_in<F: Fabric, H: HostMemory>(
     handle: &NodeHandle<H>,
     fabric: &F,
     uuid: [u64; 2],
     host: &HostIdentity,
-    passed: &Passed,
+    admitted: &Admitted,
 ) -> Result<Incarnation, JoinError> {
     let (layout, node) = (handle.layout(), handle.node());
-    let incarnation = passed.next;
+    let incarnation = admitted.next;
 
     // MEM-M8: what an earlier life of this host left in its caches is gone before we write, and
     // what a recoverer wrote meanwhile is there: of all that a node handle gives access to. Beats
@@ -257,7 +257,7 @@ pub(crate) fn move_in<F: Fabric, H: HostMemory>(
     // MEM-M5, and before anything is changed that cannot be taken back.
     let bad = |lock: &LockId| !Competitor::can_resume(handle, fabric, *lock);
     if let Some(lock) = (0..layout.locks()).map(LockId).find(bad) {
-        passed.step_back(handle, fabric);
+        admitted.withdraw(handle, fabric);
         return Err(JoinError::BadTicket { node, lock });
     }
     flush_holders(handle, fabric, uuid);
@@ -296,18 +296,18 @@ pub(crate) fn move_in<F: Fabric, H: HostMemory>(
     Ok(incarnation)
 }
 
-/// A host that has passed the door.
+/// A host that was admitted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Passed {
-    visitor: Visitor,
-    outside: Outside,
+pub(crate) struct Admitted {
+    attempt: JoinAttempt,
+    snapshot: SlotSnapshot,
     /// The incarnation that is next, which is ours.
     next: Incarnation,
     /// The life before, when it did not leave: our arrival says that it is over.
     arrived_after: Option<Incarnation>,
 }
 
-impl Passed {
+impl Admitted {
     /// The life that the host came for.
     #[cfg(feature = "verify")]
     pub(crate) fn life(&self) -> Incarnation {
@@ -322,19 +322,19 @@ impl Passed {
 
     /// Nothing of the new life was written, so there is none: what says that it comes is taken
     /// back.
-    fn step_back<F: Fabric, H: HostMemory>(&self, handle: &NodeHandle<H>, fabric: &F) {
+    fn withdraw<F: Fabric, H: HostMemory>(&self, handle: &NodeHandle<H>, fabric: &F) {
         if let Some(last) = self.arrived_after {
             handle.arrival().publish(fabric, Arrival::Life(last).word());
         }
-        self.visitor.step_back(handle.layout(), fabric, &self.outside);
+        self.attempt.withdraw(handle.layout(), fabric, &self.snapshot);
     }
 }
 
-/// What came of one attempt to pass the door.
+/// The outcome of one attempt at admission.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Attempt {
-    /// The door was passed.
-    Passed(Passed),
+pub(crate) enum AttemptOutcome {
+    /// The host is admitted.
+    Admitted(Admitted),
     /// The life that was tried for is no longer the next one: to be tried again at once.
     Again,
     /// Another host comes for the slot.
@@ -349,18 +349,18 @@ fn vacate<F: Fabric, H: HostMemory>(
     host: &HostIdentity,
     process: ProcessIdentity,
     clock: &impl Clock,
-) -> Result<Passed, JoinError> {
+) -> Result<Admitted, JoinError> {
     let node = handle.node();
-    let visitor = Visitor::new(node, host, process);
+    let attempt = JoinAttempt::new(node, host, process);
     let until_ms = clock.now_ms().saturating_add(SUSPECT_MS);
     let mut tries = 0;
     loop {
-        match attempt(handle, fabric, uuid, host, visitor, || {
+        match attempt_join(handle, fabric, uuid, host, attempt, || {
             heartbeat_advances(handle, fabric, clock)
         })? {
-            Attempt::Passed(passed) => return Ok(passed),
-            Attempt::Again => continue,
-            Attempt::Refused => {}
+            AttemptOutcome::Admitted(admitted) => return Ok(admitted),
+            AttemptOutcome::Again => continue,
+            AttemptOutcome::Refused => {}
         }
         if clock.now_ms() >= until_ms {
             return Err(JoinError::Contended { node });
@@ -370,30 +370,30 @@ fn vacate<F: Fabric, H: HostMemory>(
     }
 }
 
-/// One attempt to pass the door. `heartbeat_advances` watches the heartbeat of the slot's last
+/// One attempt at admission. `heartbeat_advances` watches the heartbeat of the slot's last
 /// inhabitant.
-pub(crate) fn attempt<F: Fabric, H: HostMemory>(
+pub(crate) fn attempt_join<F: Fabric, H: HostMemory>(
     handle: &NodeHandle<H>,
     fabric: &F,
     uuid: [u64; 2],
     host: &HostIdentity,
-    visitor: Visitor,
+    attempt: JoinAttempt,
     heartbeat_advances: impl Fn() -> bool,
-) -> Result<Attempt, JoinError> {
+) -> Result<AttemptOutcome, JoinError> {
     let (layout, node) = (handle.layout(), handle.node());
     let slot = Slot::inside(layout, fabric, node);
     let said = slot.map_or(Incarnation(0), |slot| slot.said);
-    let outside = visitor.look(layout, fabric, said);
-    let (last, died_at_door) = outside.last();
-    let arrived = slot.filter(|slot| slot.at_door).map_or(last, |slot| slot.incarnation);
+    let snapshot = attempt.look(layout, fabric, said);
+    let (last, died_in_admission) = snapshot.last();
+    let arrived = slot.filter(|slot| slot.in_admission).map_or(last, |slot| slot.incarnation);
     // DEATH-R3: the arrival of a host at a slot that was not left, whose mark is now ours or
     // belongs to no host.
-    let closed = outside.is_closed() || arrived > last;
+    let closed = snapshot.is_closed() || arrived > last;
     let next = life_after(handle, fabric, last).ok_or(JoinError::NoIncarnations { node })?;
-    let vacant = slot.is_none_or(|slot| slot.vacant) && !died_at_door;
+    let vacant = slot.is_none_or(|slot| slot.vacant) && !died_in_admission;
     if closed || vacant {
         // Nobody to make sure of, or no use in it.
-    } else if died_at_door {
+    } else if died_in_admission {
         // JOIN-J4: this host's own life. None of its processes joins beside us; a heartbeat that
         // stands still proves the death on this very machine, as below.
         if heartbeat_advances() {
@@ -405,28 +405,28 @@ pub(crate) fn attempt<F: Fabric, H: HostMemory>(
         let machine = last.machine.or_else(|| marks.machine_of(last.incarnation));
         check_gone(handle, fabric, uuid, host, &Slot { machine, ..last }, heartbeat_advances)?;
     }
-    if closed || visitor.pass(layout, fabric, &outside, next).is_err() {
-        return Ok(Attempt::Refused);
+    if closed || attempt.try_claim(layout, fabric, &snapshot, next).is_err() {
+        return Ok(AttemptOutcome::Refused);
     }
     let arrived_after = (!vacant).then_some(last);
-    let passed = Passed { visitor, outside, next, arrived_after };
+    let admitted = Admitted { attempt, snapshot, next, arrived_after };
     if life_after(handle, fabric, last) != Some(next) {
         // DEATH-C2: another came for that life while we watched a heartbeat, or slept, and gave up.
-        visitor.step_back(layout, fabric, &passed.outside);
-        return Ok(Attempt::Again);
+        attempt.withdraw(layout, fabric, &admitted.snapshot);
+        return Ok(AttemptOutcome::Again);
     }
     if !vacant {
         flush_recoveries(layout, fabric, node);
     }
     if !vacant && let Err(error) = arrive(handle, fabric, next) {
-        passed.step_back(handle, fabric);
+        admitted.withdraw(handle, fabric);
         return Err(error);
     }
-    Ok(Attempt::Passed(passed))
+    Ok(AttemptOutcome::Admitted(admitted))
 }
 
 /// The first life after `last` of which nobody has opened a case (DEATH-C2); `None` when there is
-/// none left. One may have been at the door (JOIN-J4), where its host only slept, and stepped back:
+/// none left. One may have been in admission (JOIN-J4), where its host only slept, and withdrew:
 /// the host that took that life would fence itself, at once or later.
 fn life_after<F: Fabric, H: HostMemory>(
     handle: &NodeHandle<H>,

@@ -12,9 +12,9 @@
 //! (what a vacant slot leaves to the layer above); `leave`. `write_back` moves lines to the device
 //! before they pass to another host.
 
+mod admission;
 mod attach;
 mod beat;
-mod claim;
 mod consensus;
 mod deaths;
 mod failure_detector;
@@ -27,9 +27,9 @@ mod orphans;
 mod recovery;
 mod write_back;
 
-pub use attach::{ATTEND_BEATS, AttachError, Attachment, ChunkOwner, LocalMember};
 #[cfg(feature = "verify")]
-pub(crate) use claim::Visitor;
+pub(crate) use admission::JoinAttempt;
+pub use attach::{ATTEND_BEATS, AttachError, Attachment, ChunkOwner, LocalMember};
 pub use consensus::{
     Decision, Progress, Proposal, decided_about, is_declared_dead, membership_epoch,
 };
@@ -40,7 +40,7 @@ pub use failure_detector::{NodeHeartbeat, watch_heartbeats};
 pub use fencing::{CommandFence, Fence, FenceOrder, FenceState, NoFence, ProcessFence};
 pub use join::JoinError;
 #[cfg(feature = "verify")]
-pub(crate) use join::{Attempt, Passed, attempt, move_in};
+pub(crate) use join::{Admitted, AttemptOutcome, attempt_join, move_in};
 pub use leave::LeaveOutcome;
 pub use node_death::{NodeDeath, confirm_off_here};
 pub use numbers::{EndingNumber, NumberUse};

@@ -18,10 +18,10 @@ pub struct NodeDeath {
     pub step: Option<RecoveryStep>,
     /// The slot may be joined again.
     pub over: bool,
-    /// It is the death of a host that came for the slot, at its door (JOIN-J4): the line of the
+    /// It is the death of a host in admission to the slot (JOIN-J4): the line of the
     /// slot, and the name there, are of the host before.
-    pub at_door: bool,
-    /// Which machine is dead, as far as line and door say.
+    pub in_admission: bool,
+    /// Which machine is dead, as far as line and join mark say.
     pub machine: Option<Machine>,
 }
 
@@ -42,16 +42,16 @@ impl NodeDeath {
         };
         let recoveries = recoveries_of(layout, fabric, node);
         let step = recoveries.iter().find(of_recoverer).and_then(|(_, record)| record.step());
-        // As its recoverer sees it: also one that is at the door of a slot that was not left.
+        // As its recoverer sees it: also one in admission to a slot that was not left.
         let slot = Slot::up_to(layout, fabric, node, decision.case.incarnation)?;
-        let Slot { vacant: over, at_door, machine, .. } = slot;
-        Some(Self { decision, step, over, at_door, machine })
+        let Slot { vacant: over, in_admission, machine, .. } = slot;
+        Some(Self { decision, step, over, in_admission, machine })
     }
 
     /// The dead host, for people; `host` is the name that the slot has.
     #[must_use]
     pub fn whom_in_words(&self, host: &str) -> String {
-        if !self.at_door {
+        if !self.in_admission {
             return format!("host \"{host}\"");
         }
         let id = |[high, low]: [u64; 2]| match (high, low) {

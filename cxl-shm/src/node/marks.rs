@@ -1,13 +1,13 @@
 //! The marks at a node slot: which hosts have come for it (rules JOIN-J1 to JOIN-J4 in
-//! `lifecycle/claim.rs`).
+//! `lifecycle/admission.rs`).
 
 use crc_fast::CrcAlgorithm;
 
 use crate::fabric::Fabric;
-use crate::layout::{DOOR_MARKS, DoorHost, Layout, Machine};
+use crate::layout::{JOIN_MARKS, JoinMarkHost, Layout, Machine};
 use crate::units::{Incarnation, NodeId};
 
-/// {who, for which incarnation} in one word: a knock, or a mark. Zero is nobody.
+/// {who, for which incarnation} in one word: a claim, or a mark. Zero is nobody.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Call {
     pub(crate) who: u32,
@@ -25,7 +25,7 @@ impl Call {
     }
 
     /// The mark of `host` for life `incarnation`: a damaged one does not fit.
-    pub(crate) fn of(host: &DoorHost, incarnation: Incarnation) -> Self {
+    pub(crate) fn of(host: &JoinMarkHost, incarnation: Incarnation) -> Self {
         let life = [u64::from(incarnation.0)];
         Self { who: name_of(&[&host.words()[..], &life].concat()), incarnation }
     }
@@ -35,28 +35,28 @@ impl Call {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Mark {
     pub(crate) call: Call,
-    pub(crate) host: Option<DoorHost>,
+    pub(crate) host: Option<JoinMarkHost>,
 }
 
-/// The marks at a door, read at one time.
+/// The join marks of a slot, read at one time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Marks(pub(crate) Vec<Mark>);
 
 impl Marks {
-    /// The marks at the door of `node`, freshly read.
+    /// The join marks of `node`, freshly read.
     pub(crate) fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Self {
-        fabric.refresh(layout.door(node));
+        fabric.refresh(layout.join_marks(node));
         Self::cached(layout, fabric, node)
     }
 
-    /// What the caches hold of the marks at the door of `node`.
+    /// What the caches hold of the join marks of `node`.
     pub(crate) fn cached<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Self {
         let mark = |index| {
-            let call = Call::from_word(layout.door_mark(node, index).cached(fabric));
-            let host = layout.door_host(node, index).cached(fabric).ok();
+            let call = Call::from_word(layout.join_mark(node, index).cached(fabric));
+            let host = layout.join_mark_host(node, index).cached(fabric).ok();
             Mark { call, host: host.filter(|host| Call::of(host, call.incarnation) == call) }
         };
-        Self((0..DOOR_MARKS).map(mark).collect())
+        Self((0..JOIN_MARKS).map(mark).collect())
     }
 
     /// The largest incarnation beyond `last`, and not beyond `up_to`, that any host has come for.

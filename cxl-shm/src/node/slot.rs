@@ -19,13 +19,13 @@ pub(crate) struct Slot {
     /// What its line says of that life; `None` when the line cannot be read (torn by a death, or
     /// damaged), or says nothing of it yet: then it may speak of another host.
     pub(crate) line: Option<NodeLine>,
-    /// The machine of that life, by the line or by the mark at the door; `None` when neither says
+    /// The machine of that life, by the line or by the join mark; `None` when neither says
     /// so, or when nobody lives there.
     pub(crate) machine: Option<Machine>,
     /// It holds nothing, and nobody lives in it.
     pub(crate) vacant: bool,
-    /// A host came for it, and is still at the door or has died there (JOIN-J4, DEATH-R3).
-    pub(crate) at_door: bool,
+    /// A host came for it, and is not admitted yet, or has died before that (JOIN-J4, DEATH-R3).
+    pub(crate) in_admission: bool,
 }
 
 impl Slot {
@@ -42,32 +42,32 @@ impl Slot {
             Arrival::Damaged => said.0.checked_add(1).map(Incarnation),
         };
         if let Some(arrived) = arrived.filter(|arrived| *arrived > said) {
-            return Some(Self::at_door(node, arrived, said));
+            return Some(Self::in_admission(node, arrived, said));
         }
         let vacant = line.and_then(|line| line.state()).is_some_and(NodeState::is_vacant);
         let machine = line.filter(|_| !vacant).map(|line| line.machine());
-        Some(Self { node, incarnation: said, said, line, machine, vacant, at_door: false })
+        Some(Self { node, incarnation: said, said, line, machine, vacant, in_admission: false })
     }
 
-    /// Life `incarnation` of `node`, which has not come further than the door.
-    fn at_door(node: NodeId, incarnation: Incarnation, said: Incarnation) -> Self {
+    /// Life `incarnation` of `node`, which has not come further than its admission.
+    fn in_admission(node: NodeId, incarnation: Incarnation, said: Incarnation) -> Self {
         let (line, machine) = (None, None);
-        Self { node, incarnation, said, line, machine, vacant: false, at_door: true }
+        Self { node, incarnation, said, line, machine, vacant: false, in_admission: true }
     }
 
-    /// What the lines of the slot of `node` say, freshly read, whichever host is at its door.
+    /// What the lines of the slot of `node` say, freshly read, whichever host is being admitted.
     pub(crate) fn inside<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
         refresh_all(fabric, lines_of(layout, node));
         Self::cached(layout, fabric, node)
     }
 
-    /// The slot of `node`, freshly read, with the life at its door.
+    /// The slot of `node`, freshly read, with the life in admission.
     pub(crate) fn fresh<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> Option<Self> {
-        Self::with_doors(layout, fabric, &[node], None).pop()
+        Self::with_admissions(layout, fabric, &[node], None).pop()
     }
 
-    /// The slot of `node`, freshly read, with a life at its door up to `last`, also where somebody
-    /// lives: one that came after a case of `last` was opened finds that, and steps back
+    /// The slot of `node`, freshly read, with a life in admission up to `last`, also where somebody
+    /// lives: one that came after a case of `last` was opened finds that, and withdraws
     /// (DEATH-C2).
     pub(crate) fn up_to<F: Fabric>(
         layout: &Layout,
@@ -75,38 +75,39 @@ impl Slot {
         node: NodeId,
         last: Incarnation,
     ) -> Option<Self> {
-        Self::with_doors(layout, fabric, &[node], Some(last)).pop()
+        Self::with_admissions(layout, fabric, &[node], Some(last)).pop()
     }
 
-    /// All slots, freshly read with two fences, with the lives at their doors.
+    /// All slots, freshly read with two fences, with the lives in admission.
     pub(crate) fn all<F: Fabric>(layout: &Layout, fabric: &F) -> Vec<Self> {
-        Self::with_doors(layout, fabric, &layout.nodes().collect::<Vec<_>>(), None)
+        Self::with_admissions(layout, fabric, &layout.nodes().collect::<Vec<_>>(), None)
     }
 
     /// The slots of `nodes`, freshly read, and of those whose line does not name an inhabitant, the
-    /// marks at the door, whatever the knock is: a host that slept may have knocked over that of
-    /// one that has died there since. With `up_to` also those of others, for lives up to that one.
-    fn with_doors<F: Fabric>(
+    /// join marks, whatever the claim word says: a host that slept may have overwritten the claim
+    /// of one that has died there since. With `up_to` also those of others, for lives up to that
+    /// one.
+    fn with_admissions<F: Fabric>(
         layout: &Layout,
         fabric: &F,
         nodes: &[NodeId],
         up_to: Option<Incarnation>,
     ) -> Vec<Self> {
-        let slots = Self::without_doors(layout, fabric, nodes);
+        let slots = Self::without_admissions(layout, fabric, nodes);
         let asks = |slot: &Option<Self>| {
             slot.is_none_or(|it| it.machine.is_none() || up_to.is_some_and(|last| it.said < last))
         };
         let asked = slots.iter().filter(|(_, slot)| asks(slot));
-        refresh_all(fabric, asked.map(|(node, _)| layout.door(*node)));
-        let with_door = |(node, slot): (NodeId, Option<Self>)| {
-            if asks(&slot) { Self::with_door(layout, fabric, node, slot, up_to) } else { slot }
+        refresh_all(fabric, asked.map(|(node, _)| layout.join_marks(*node)));
+        let with_admission = |(node, slot): (NodeId, Option<Self>)| {
+            if asks(&slot) { Self::with_admission(layout, fabric, node, slot, up_to) } else { slot }
         };
-        slots.into_iter().filter_map(with_door).collect()
+        slots.into_iter().filter_map(with_admission).collect()
     }
 
     /// What the lines of the slots of `nodes` say, freshly read with one fence, whichever host is
-    /// at their doors.
-    pub(super) fn without_doors<F: Fabric>(
+    /// being admitted.
+    pub(super) fn without_admissions<F: Fabric>(
         layout: &Layout,
         fabric: &F,
         nodes: &[NodeId],
@@ -115,8 +116,8 @@ impl Slot {
         nodes.iter().map(|node| (*node, Self::cached(layout, fabric, *node))).collect()
     }
 
-    /// `slot`, of which its lines say so much, with the life at its door as the caches hold it.
-    pub(super) fn with_door<F: Fabric>(
+    /// `slot`, of which its lines say so much, with the life in admission as the caches hold it.
+    pub(super) fn with_admission<F: Fabric>(
         layout: &Layout,
         fabric: &F,
         node: NodeId,
@@ -125,10 +126,10 @@ impl Slot {
     ) -> Option<Self> {
         let marks = Marks::cached(layout, fabric, node);
         let said = slot.map_or(Incarnation(0), |slot| slot.said);
-        let arrived = slot.filter(|slot| slot.at_door).map(|slot| slot.incarnation);
+        let arrived = slot.filter(|slot| slot.in_admission).map(|slot| slot.incarnation);
         let beyond = marks.beyond(said, up_to.unwrap_or(Incarnation(u32::MAX)));
         let here = match beyond.max(arrived) {
-            Some(incarnation) => Self::at_door(node, incarnation, said),
+            Some(incarnation) => Self::in_admission(node, incarnation, said),
             None => slot?,
         };
         let by_mark = || marks.machine_of(here.incarnation).filter(|_| !here.vacant);
@@ -273,7 +274,7 @@ pub(crate) fn is_over<F: Fabric>(
     incarnation: Incarnation,
 ) -> bool {
     refresh_all(fabric, lines_of(layout, node));
-    // For a joining host only a whole arrival counts: a mark at the door, or a damaged arrival,
+    // For a joining host only a whole arrival counts: a join mark, or a damaged arrival,
     // proves nothing.
     let arrival = Arrival::from_word(layout.arrival(node).cached(fabric));
     let arrived = matches!(arrival, Arrival::Life(life) if life > incarnation);
@@ -288,10 +289,10 @@ pub(crate) fn is_over<F: Fabric>(
 /// Whether a host takes part as `node`, or did and has not left, as a lock manager asks (LOCK-T4):
 /// from what the caches hold of the node's line and its summary.
 ///
-/// Not of its arrival. A life at the door (JOIN-J4) has asked for no lock and acknowledged no term,
-/// and it publishes its line before it looks for a manager to obey: when a manager has claimed its
-/// term, and then reads a line that does not name that life, that life sees the claim, and
-/// acknowledges it. What the life before it held stays with the slot, whose line names that one
+/// Not of its arrival. A life in admission (JOIN-J4) has asked for no lock and acknowledged no
+/// term, and it publishes its line before it looks for a manager to obey: when a manager has
+/// claimed its term, and then reads a line that does not name that life, that life sees the claim,
+/// and acknowledges it. What the life before it held stays with the slot, whose line names that one
 /// still: it is waited for as if nobody had come, until a recoverer has freed it ([`is_freed`]), or
 /// a new line names who acknowledges in its place. Were it asked of the arrival, one that died
 /// between its arrival and its line would keep two managers waiting for each other: the one at the
@@ -308,7 +309,7 @@ pub(crate) fn is_taken<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> 
 }
 
 /// Whether the life of `node` that its line names is dead, fenced, and all that it held of the
-/// locks was freed: nobody needs to wait for it any more (LOCK-T4). Nor for one at the door behind
+/// locks was freed: nobody needs to wait for it any more (LOCK-T4). Nor for one in admission behind
 /// it ([`is_taken`]). The line from the caches, the recoveries freshly.
 pub(crate) fn is_freed<F: Fabric>(layout: &Layout, fabric: &F, node: NodeId) -> bool {
     let Said { last: said, .. } = Said::cached(layout, fabric, node);

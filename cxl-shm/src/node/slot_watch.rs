@@ -5,37 +5,37 @@ use crate::fabric::{Fabric, refresh_all};
 use crate::layout::Layout;
 use crate::units::NodeId;
 
-/// How often a watcher of all slots looks at the doors of those in which nobody lives: 32 lines
-/// each, at which hardly anybody ever stands.
-const DOORS_MS: u64 = 100;
+/// How often a watcher of all slots reads the join marks of those in which nobody lives: 32 lines
+/// each, which hardly ever change.
+const JOIN_MARKS_MS: u64 = 100;
 
-/// The slots, as a watcher sees them that looks all the time, with what was last seen at their
-/// doors.
+/// The slots, as a watcher sees them that looks all the time, with what their
+/// join marks last said.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotWatch {
-    doors_at_ms: u64,
-    /// What the lines of a slot said, and what that was with the life at its door.
-    doors: Vec<(NodeId, Option<Slot>, Option<Slot>)>,
+    marks_at_ms: u64,
+    /// What the lines of a slot said, and what that was with the life in admission.
+    last_seen: Vec<(NodeId, Option<Slot>, Option<Slot>)>,
 }
 
 impl SlotWatch {
-    /// All slots: their lines freshly read, and their doors as they were at most [`DOORS_MS`] ago,
-    /// or when the lines last changed.
+    /// All slots: their lines freshly read, and their join marks as they were at most
+    /// [`JOIN_MARKS_MS`] ago, or when the lines last changed.
     pub(crate) fn look<F: Fabric>(
         &mut self,
         layout: &Layout,
         fabric: &F,
         now_ms: u64,
     ) -> Vec<Slot> {
-        let all_doors = now_ms >= self.doors_at_ms;
-        if all_doors {
-            self.doors_at_ms = now_ms + DOORS_MS;
+        let all_marks = now_ms >= self.marks_at_ms;
+        if all_marks {
+            self.marks_at_ms = now_ms + JOIN_MARKS_MS;
         }
         let nodes: Vec<NodeId> = layout.nodes().collect();
-        let slots = Slot::without_doors(layout, fabric, &nodes);
+        let slots = Slot::without_admissions(layout, fabric, &nodes);
         let asks = |slot: &Option<Slot>| slot.is_none_or(|it| it.machine.is_none());
         let known = |node: NodeId, slot: Option<Slot>| {
-            let mut known = self.doors.iter().filter(|_| !all_doors);
+            let mut known = self.last_seen.iter().filter(|_| !all_marks);
             known.find(|it| (it.0, it.1) == (node, slot)).copied()
         };
         let (mut seen, mut unknown) = (Vec::new(), Vec::new());
@@ -46,14 +46,14 @@ impl SlotWatch {
                 None => seen.push((node, slot, slot)),
             }
         }
-        refresh_all(fabric, unknown.iter().map(|(node, _)| layout.door(*node)));
-        let with_door = |(node, slot): (NodeId, Option<Slot>)| {
-            (node, slot, Slot::with_door(layout, fabric, node, slot, None))
+        refresh_all(fabric, unknown.iter().map(|(node, _)| layout.join_marks(*node)));
+        let with_admission = |(node, slot): (NodeId, Option<Slot>)| {
+            (node, slot, Slot::with_admission(layout, fabric, node, slot, None))
         };
-        seen.extend(unknown.into_iter().map(with_door));
+        seen.extend(unknown.into_iter().map(with_admission));
         seen.sort_by_key(|(node, ..)| *node);
-        self.doors = seen;
-        self.doors.iter().filter_map(|(_, _, slot)| *slot).collect()
+        self.last_seen = seen;
+        self.last_seen.iter().filter_map(|(_, _, slot)| *slot).collect()
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::host::{HostIdentity, ProcessIdentity};
     use crate::layout::{LockProtocol, NodeLine, NodeState};
-    use crate::lifecycle::Visitor;
+    use crate::lifecycle::JoinAttempt;
     use crate::units::Incarnation;
     use crate::verify::fixture::{SMALL, SmallRegion};
 
@@ -70,7 +70,7 @@ mod tests {
 
     /// Somebody comes for a slot that nobody ever had, and, when `vacant`, for one that was left.
     #[test]
-    fn doors_are_looked_at_ten_times_a_second() {
+    fn join_marks_are_read_ten_times_a_second() {
         for vacant in [false, true] {
             let SmallRegion { rack, layout, .. } =
                 SmallRegion::new(SMALL, LockProtocol::Arbitrated);
@@ -82,27 +82,27 @@ mod tests {
                 layout.node_line(SLOT).claim().publish(&comer, &line);
             }
             let mut watch = SlotWatch::default();
-            let mut at_door = |now_ms| {
+            let mut in_admission = |now_ms| {
                 let seen = watch.look(&layout, &watcher, now_ms);
                 let slot = seen.into_iter().find(|slot| slot.node == SLOT);
-                slot.filter(|slot| slot.at_door).map(|slot| slot.incarnation)
+                slot.filter(|slot| slot.in_admission).map(|slot| slot.incarnation)
             };
-            assert_eq!(at_door(1000), None);
-            let visitor =
-                Visitor::new(SLOT, &HostIdentity::simulated(1), ProcessIdentity::new(2, 1));
-            let outside = visitor.look(&layout, &comer, before);
+            assert_eq!(in_admission(1000), None);
+            let attempt =
+                JoinAttempt::new(SLOT, &HostIdentity::simulated(1), ProcessIdentity::new(2, 1));
+            let snapshot = attempt.look(&layout, &comer, before);
             let next = Incarnation(before.0 + 1);
-            visitor.pass(&layout, &comer, &outside, next).unwrap();
-            for now_ms in (1010..1000 + DOORS_MS).step_by(10) {
-                assert_eq!(at_door(now_ms), None, "no door is looked at yet");
+            attempt.try_claim(&layout, &comer, &snapshot, next).unwrap();
+            for now_ms in (1010..1000 + JOIN_MARKS_MS).step_by(10) {
+                assert_eq!(in_admission(now_ms), None, "no join mark is read yet");
             }
-            for now_ms in (1000 + DOORS_MS..2000).step_by(10) {
-                assert_eq!(at_door(now_ms), Some(next));
+            for now_ms in (1000 + JOIN_MARKS_MS..2000).step_by(10) {
+                assert_eq!(in_admission(now_ms), Some(next));
             }
             // The line of the slot is looked at each time.
             let line = NodeLine::new(NodeState::Joined, next, [9, 9], [9, 9]);
             layout.node_line(SLOT).claim().publish(&comer, &line);
-            assert_eq!(at_door(2000), None);
+            assert_eq!(in_admission(2000), None);
             assert_eq!(watch.look(&layout, &watcher, 2010)[0].line, Some(line));
         }
     }

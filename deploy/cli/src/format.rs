@@ -263,7 +263,7 @@ fn may_wake<F: Fabric>(
     marked: Option<[u64; 2]>,
 ) -> bool {
     let line = layout.node_line(heartbeat.node).fresh(fabric).ok();
-    let is_marked = !heartbeat.at_door
+    let is_marked = !heartbeat.in_admission
         && marked.is_some_and(|boot| line.is_some_and(|line| line.boot_id() == boot));
     !heartbeat.state.is_some_and(NodeState::is_vacant) && !is_marked
 }

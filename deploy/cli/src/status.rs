@@ -203,7 +203,7 @@ fn node_status(
     let blocks = blocks_of(heartbeat.node, superblock, layout, fabric)?;
     let death = NodeDeath::of(layout, fabric, heartbeat.node);
     // The slot still has the name of the previous host when this host died while it joined.
-    let is_named = death.is_none_or(|death| !death.at_door);
+    let is_named = death.is_none_or(|death| !death.in_admission);
     let host = if is_named { &heartbeat.host } else { UNKNOWN };
     Ok(NodeStatus {
         node: heartbeat.node.0,
@@ -216,7 +216,7 @@ fn node_status(
             epoch: death.decision.appointment.epoch,
             quarantined: death.is_quarantined(),
             recovered: death.over,
-            while_joining: death.at_door,
+            while_joining: death.in_admission,
             dead_host: death.whom_in_words(host),
             progress: death.in_words(),
         }),
@@ -233,7 +233,7 @@ fn state_of(heartbeat: &NodeHeartbeat, death: Option<&NodeDeath>) -> &'static st
         (Some(state), _) if state.is_vacant() => state.in_words(),
         (_, Some(death)) if death.is_quarantined() => "quarantined",
         (_, Some(_)) => "recovering",
-        (_, None) if heartbeat.at_door => "joining",
+        (_, None) if heartbeat.in_admission => "joining",
         (Some(_), None) if !heartbeat.beats => "suspected",
         (Some(state), None) => state.in_words(),
         (None, None) => "unreadable",

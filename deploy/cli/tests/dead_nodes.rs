@@ -246,7 +246,7 @@ fn numbers_that_come_to_their_end_are_told_of_with_what_to_do() {
 /// An operator is told which host is meant: a host that joined under a number and died before it
 /// had published its name, and not the one that had the number before, which may be off.
 #[test]
-fn who_died_at_the_door_is_not_called_by_the_name_of_the_one_before() {
+fn a_host_that_died_during_admission_is_not_called_by_the_name_before_it() {
     let rack = Rack::new();
     let _manager = rack.manager("0", &["--fence", "none"]);
     rack.wait_until_served_by(0);
@@ -257,9 +257,9 @@ fn who_died_at_the_door_is_not_called_by_the_name_of_the_one_before() {
     // A mark for the second life, of a host that nobody knows.
     let region = Region::open(&rack.pool.path(), None).unwrap();
     let (_, layout) = read_superblock(region.fabric()).unwrap();
-    let door = layout.door(NodeId(1));
-    region.fabric().store(door.start().word(0).unwrap(), 7 << 32 | 2);
-    region.fabric().publish(door);
+    let join_marks = layout.join_marks(NodeId(1));
+    region.fabric().store(join_marks.start().word(0).unwrap(), 7 << 32 | 2);
+    region.fabric().publish(join_marks);
 
     let quarantined = rack.wait_for_state(1, "quarantined");
     assert_eq!((&quarantined["host"], &quarantined["incarnation"]), (&"unknown".into(), &2.into()));

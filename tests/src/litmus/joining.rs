@@ -170,7 +170,7 @@ pub fn a_slot_that_is_not_left_is_refused(mutant: Mutant, seed: u64) {
 }
 
 /// A line that cannot be read may be torn by a death, and may be one that is being written by a
-/// host that sleeps. The mark at the door still says which host lived there: a stranger is refused,
+/// host that sleeps. The join mark still says which host lived there: a stranger is refused,
 /// and its own machine let in.
 ///
 /// # Panics
@@ -214,14 +214,14 @@ pub fn two_hosts_with_one_number(mutant: Mutant, seed: u64) {
 /// Says whether the join had such a step.
 fn joins_within_at(mutant: Mutant, seed: u64, step: u64) -> bool {
     let cluster = cluster(LockProtocol::Bakery, mutant, seed);
-    // Both caches know the slot and its door from before.
+    // Both caches know the slot and its join marks from before.
     for host in [1, 2] {
         cluster.join_as(host, 1, "before").unwrap_or_else(|error| panic!("{error}")).leave();
     }
     cluster.warm();
     let come = {
         let cluster = cluster.clone();
-        move |fabric, host| cluster.join_over(fabric, &short_pauses(), host, 1, "guest")
+        move |fabric, host| cluster.join_over(fabric, &short_pauses(), host, 1, "joiner")
     };
     let inner = Rc::new(RefCell::new(None));
     let fabric = stepped(cluster.rack.host(1));
@@ -265,24 +265,24 @@ fn short_pauses() -> impl Clock {
 ///
 /// # Panics
 /// When a host is shut out forever, or is admitted to a slot that is not recovered.
-pub fn a_guest_dies_at_each_step(mutant: Mutant, seed: u64) {
+pub fn a_joining_host_dies_at_each_step(mutant: Mutant, seed: u64) {
     let (mut step, mut nameless) = (1, 0);
-    while let Some(fenced) = guest_dies_at(mutant, seed, step, step % 4 == 3) {
+    while let Some(fenced) = joining_host_dies_at(mutant, seed, step, step % 4 == 3) {
         nameless += fenced;
-        // At the door each step is another case.
+        // In admission each step is another case.
         step += if step < 160 { 1 } else { 11 + seed % 7 };
     }
-    assert!(nameless > 0, "nobody died at the door");
+    assert!(nameless > 0, "nobody died in admission");
 }
 
 /// For a host that is off: the host to be fenced must be this host, and known.
-struct Guest {
+struct JoinerFence {
     host: u64,
     /// How often it was to be fenced before it had given its name.
     nameless: u32,
 }
 
-impl Fence for Guest {
+impl Fence for JoinerFence {
     fn poll(&mut self, order: &FenceOrder, _: u64) -> FenceState {
         let HostIdentity { name, boot_id, machine_id, .. } = HostIdentity::simulated(self.host);
         assert_eq!(order.machine, Some(Machine { boot_id, machine_id }), "{order:?}");
@@ -297,9 +297,9 @@ impl Fence for Guest {
 /// Why a join was broken off.
 struct Died;
 
-/// How often the guest was fenced before it had given its name; nothing when the join had no such
+/// How often the joiner was fenced before it had given its name; nothing when the join had no such
 /// step.
-fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> Option<u32> {
+fn joining_host_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> Option<u32> {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
     // It lives on, elsewhere.
     cluster.join_as(2, 1, "before").unwrap_or_else(|error| panic!("{error}")).leave();
@@ -309,7 +309,7 @@ fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> Option<
     let fabric = stepped(cluster.rack.host(1));
     fabric.interposer().interrupt_at(step, || resume_unwind(Box::new(Died)));
     let come = |fabric: Stepped<'static>, host| {
-        cluster.join_over(fabric, &short_pauses(), host, 1, "guest").map(std::mem::forget)
+        cluster.join_over(fabric, &short_pauses(), host, 1, "joiner").map(std::mem::forget)
     };
     let died = match catch_unwind(AssertUnwindSafe(|| come(fabric, 1))) {
         Ok(_) => false,
@@ -318,11 +318,11 @@ fn guest_dies_at(mutant: Mutant, seed: u64, step: u64, returns: bool) -> Option<
     };
     crash(&cluster, 1);
     if step % 4 < 2 {
-        knock_late(&cluster);
+        claim_late(&cluster);
     }
     cluster.warm();
     let host = if returns { 1 } else { 2 };
-    let mut fence = Guest { host: 1, nameless: 0 };
+    let mut fence = JoinerFence { host: 1, nameless: 0 };
     let first = come(stepped(cluster.rack.host(host)), host);
     match first {
         Ok(()) => {}
@@ -344,8 +344,9 @@ fn layout(cluster: &Cluster) -> Layout {
 }
 
 /// What a host does that came for the first life of the slot, and wakes now.
-fn knock_late(cluster: &Cluster) {
-    let (fabric, knock) = (cluster.rack.host(OBSERVER), layout(cluster).knock(NodeId(1)).range());
-    fabric.store(knock.start().word(0).expect("a line has eight"), 7 << 32 | 1);
-    fabric.publish(knock);
+fn claim_late(cluster: &Cluster) {
+    let (fabric, word) =
+        (cluster.rack.host(OBSERVER), layout(cluster).claim_word(NodeId(1)).range());
+    fabric.store(word.start().word(0).expect("a line has eight"), 7 << 32 | 1);
+    fabric.publish(word);
 }

@@ -9,13 +9,13 @@
 //! sound program each must pass under any seed, also on busy caches.
 
 pub mod abandoned;
+pub mod admission;
 pub mod bakery;
 pub mod beats;
 mod bed;
 pub mod chunks;
 pub mod deaths;
 pub mod deep;
-pub mod door;
 pub mod formatting;
 pub mod grants;
 pub mod joining;

@@ -216,7 +216,7 @@ pub fn who_died_at_its_arrival_keeps_no_manager_waiting(mutant: Mutant, seed: u6
     go_on(&|_| true);
     cluster.warm();
     poll_grants(&mut takes_over, 1);
-    // The one that died at the door is recovered after it.
+    // The life that died in admission is recovered after it.
     let second = |death: &NodeDeath| death.over && death.decision.case.incarnation.0 == 2;
     assert!(go_on(&second), "{:?}", seen(&cluster, &rescuer));
     cluster.check_writers();

@@ -51,7 +51,7 @@ pub(super) fn live(options: &ChildOptions, orders: &Orders) -> Result<()> {
     // The next life of the host has other habits.
     let seed = options.seed ^ options.life << 20;
     let fabric = ShadowedFabric::new(region.fabric().clone(), cache, seed);
-    // Where nobody is declared dead, nobody could help a machine that dies at the door and boots
+    // Where nobody is declared dead, nobody could help a machine that dies in admission and boots
     // (JOIN-J4).
     let boot = if options.declare { options.life } else { 1 };
     let host = own_host(options.node, boot)?;
@@ -82,7 +82,7 @@ fn attach(options: &ChildOptions, path: &Path) -> Result<Attachment> {
 }
 
 /// Whether joining is refused because the host was declared dead, and is being recovered, or will
-/// be: its life before, in another boot, died at the door (JOIN-J4).
+/// be: its life before, in another boot, died in admission (JOIN-J4).
 fn will_pass(options: &ChildOptions, error: &JoinError) -> bool {
     let dead = matches!(
         error,

@@ -20,9 +20,9 @@ pub struct NodeHeartbeat {
     pub incarnation: Incarnation,
     /// The host's name.
     pub host: String,
-    /// A host came for the slot, and is still at its door or has died there. Its heartbeat does not
-    /// advance yet.
-    pub at_door: bool,
+    /// A host came for the slot, and is not admitted yet, or has died before. Its heartbeat does
+    /// not advance yet.
+    pub in_admission: bool,
     /// Whether its heartbeat was seen to advance. A suspicion when not, never a proof of death.
     pub beats: bool,
 }
@@ -36,15 +36,15 @@ pub fn watch_heartbeats<F: Fabric>(
 ) -> Vec<NodeHeartbeat> {
     let slots = Slot::all(layout, fabric);
     let heartbeat = |slot: &Slot| {
-        // A host at the door has not published its name: the line has the name of the host before
+        // A host in admission has not published its name: the line has the name of the host before
         // it.
-        let host = layout.host_name(slot.node).fresh(fabric).ok().filter(|_| !slot.at_door);
+        let host = layout.host_name(slot.node).fresh(fabric).ok().filter(|_| !slot.in_admission);
         NodeHeartbeat {
             node: slot.node,
             state: slot.line.and_then(|line| line.state()),
             incarnation: slot.incarnation,
             host: host.map_or_else(|| "unknown".to_owned(), |name| name.to_string()),
-            at_door: slot.at_door,
+            in_admission: slot.in_admission,
             beats: false,
         }
     };

@@ -310,7 +310,8 @@ mod tests {
             fence.tiers = path.parent().unwrap().to_owned();
             let order = FenceOrder {
                 victim: NODE,
-                // Of a life that was given up at the door since: the slot has the one before it.
+                // Of a life that was given up during admission since: the slot has the one before
+                // it.
                 case: Case { incarnation: Incarnation(LIFE.0 + 1), appointment: 1 },
                 incarnation: LIFE,
                 host: Some(this.name.clone()),

@@ -180,15 +180,15 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         if self.is_past(member) {
             return self.reach(member, RecoveryStep::Moot);
         }
-        // Who marked the door without knowing of this case did so before it was opened: it is seen
-        // here.
+        // A host that wrote its join mark without knowing of this case did so before it was opened:
+        // it is seen here.
         let slot = Slot::up_to(layout, fabric, self.victim, self.case.incarnation);
         let Some(slot) = slot.filter(|slot| self.is_of(slot)) else {
             return self.reach(member, RecoveryStep::Moot);
         };
-        // Who died at the door (JOIN-J4) has not said its name: that on the line is the name before
-        // it.
-        let host = layout.host_name(self.victim).fresh(fabric).ok().filter(|_| !slot.at_door);
+        // A host that died in admission (JOIN-J4) has not given its name: the line has the name
+        // before it.
+        let host = layout.host_name(self.victim).fresh(fabric).ok().filter(|_| !slot.in_admission);
         let order = FenceOrder {
             victim: self.victim,
             case: self.case,
@@ -282,7 +282,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
     }
 
     /// Whether the slot is still that of the life to recover, or of the one before, when that life
-    /// was given up at the door (DEATH-C2).
+    /// was given up during admission (DEATH-C2).
     fn is_of(&self, slot: &Slot) -> bool {
         !slot.vacant && slot.incarnation <= self.case.incarnation
     }

@@ -26,7 +26,7 @@ pub(super) enum After {
     ComesAgain,
 }
 
-/// The steps of a join that have to do with locks, after the door was passed.
+/// The steps of a join that have to do with locks, after the admission.
 pub(super) fn resume(handle: &ExploredHandle, world: World) {
     let fabric = world.fabric();
     Competitor::resume(&**handle, &fabric, LOCK);

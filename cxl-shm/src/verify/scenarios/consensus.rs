@@ -11,7 +11,7 @@ use super::ground::Ground;
 
 const VICTIM: NodeId = NodeId(0);
 const CASE: Case = Case { incarnation: Incarnation(1), appointment: 1 };
-/// The case of the life after that, which died at the door.
+/// The case of the life after that, which died during admission.
 const LATER_CASE: Case = Case { incarnation: Incarnation(2), appointment: 1 };
 /// Bit of a view: the task is done and decided nothing.
 const GAVE_UP: u64 = 1;
@@ -132,7 +132,7 @@ pub(super) fn agree(proposers: u16, tries: u32, deaths: u32, host_dies: bool) ->
     model
 }
 
-/// Node 1 proposes about a life, node 2 about the one after it, which died at the door; node 1
+/// Node 1 proposes about a life, node 2 about the one after it, which died in admission; node 1
 /// continues in that case once it sees it (DEATH-C2).
 pub(super) fn agree_over_cases() -> Model<Proposer> {
     let mut model = agree(2, 0, 0, false);

@@ -119,8 +119,8 @@ impl Ground {
         let mut name = |lines: LineRange, name: String| model.names.push((lines, name));
         for node in layout.nodes() {
             name(layout.node_line(node).range(), format!("node line {node}"));
-            name(layout.knock(node).range(), format!("knock {node}"));
-            name(layout.door(node), format!("door {node}"));
+            name(layout.claim_word(node).range(), format!("claim word {node}"));
+            name(layout.join_marks(node), format!("join marks {node}"));
             name(layout.manager_claim(node).range(), format!("claim {node}"));
             name(layout.summary(node).range(), format!("summary {node}"));
             name(layout.requests(node).range(), format!("requests {node}"));

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::ground::{ExploredHandle, Ground, UUID};
 use crate::host::{HostIdentity, ProcessIdentity};
 use crate::layout::{LockProtocol, NodeLine, NodeState};
-use crate::lifecycle::{Attempt, Passed, Visitor, attempt, move_in};
+use crate::lifecycle::{Admitted, AttemptOutcome, JoinAttempt, attempt_join, move_in};
 use crate::lock::SharedTier;
 use crate::node::Slot;
 use crate::units::{Incarnation, LockId, NodeId};
@@ -14,16 +14,16 @@ use crate::verify::explored::{Constant, LineStores, Model, Step, Task, World};
 const SLOT: NodeId = NodeId(0);
 /// The lock whose tickets a host uses up while it lives in the slot.
 const LOCK: LockId = LockId(0);
-/// Bit of a visitor's view: it has passed the door, and has not left the slot.
+/// Bit of a joiner's view: it was admitted, and has not left the slot.
 const INSIDE: u64 = 1;
-/// Bit of a visitor's view: it has nothing more to do.
+/// Bit of a joiner's view: it has nothing more to do.
 const DONE: u64 = 2;
 
 /// A host that comes for the slot, lives there, and leaves it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Guest {
+pub(super) struct Joiner {
     handle: ExploredHandle,
-    visitor: Visitor,
+    attempt: JoinAttempt,
     identity: Constant<HostIdentity>,
     /// The tasks of other hosts: the heartbeat of the slot beats while one of them lives.
     others: Constant<Vec<usize>>,
@@ -36,7 +36,7 @@ pub(super) struct Guest {
     stage: Stage,
 }
 
-/// What a guest does with a slot that it has joined.
+/// What a joiner does with a slot that it has joined.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Stays {
     /// It stays.
@@ -51,38 +51,44 @@ pub(super) enum Stays {
 enum Stage {
     Outside,
     /// Its line does not say so yet.
-    Passed(Passed),
+    Admitted(Admitted),
     Joined(Incarnation),
     Leaving(Incarnation),
     Done,
 }
 
-impl Guest {
+impl Joiner {
     fn come(&mut self, world: World) -> Stage {
         self.visits -= 1;
         let lives = || self.others.iter().any(|task| !world.has_died(*task));
         let heartbeat_advances = || lives() && !(self.heartbeats_pause && world.choose(2) == 1);
         let fabric = world.fabric();
-        let come =
-            attempt(&*self.handle, &fabric, UUID, &self.identity, self.visitor, heartbeat_advances);
+        let come = attempt_join(
+            &*self.handle,
+            &fabric,
+            UUID,
+            &self.identity,
+            self.attempt,
+            heartbeat_advances,
+        );
         match come {
-            Ok(Attempt::Passed(passed)) => Stage::Passed(passed),
+            Ok(AttemptOutcome::Admitted(admitted)) => Stage::Admitted(admitted),
             // It gives up, or comes again.
-            Ok(Attempt::Again | Attempt::Refused) | Err(_) => Stage::Outside,
+            Ok(AttemptOutcome::Again | AttemptOutcome::Refused) | Err(_) => Stage::Outside,
         }
     }
 
-    fn move_in(&self, passed: &Passed, world: World) -> Stage {
-        let (handle, fabric, life) = (&*self.handle, world.fabric(), passed.life());
+    fn move_in(&self, admitted: &Admitted, world: World) -> Stage {
+        let (handle, fabric, life) = (&*self.handle, world.fabric(), admitted.life());
         // The hosts that lived or live there, perhaps until a death that no host here sees.
         match Slot::inside(handle.layout(), &fabric, SLOT) {
-            Some(slot) if !slot.vacant && !passed.has_arrived() || slot.said >= life => {
+            Some(slot) if !slot.vacant && !admitted.has_arrived() || slot.said >= life => {
                 world.refute(format!("{life:?} comes into {slot:?}"))
             }
             _ => {}
         }
-        if let Err(error) = move_in(handle, &fabric, UUID, &self.identity, passed) {
-            world.refute(format!("the slot was passed and cannot be joined: {error}"));
+        if let Err(error) = move_in(handle, &fabric, UUID, &self.identity, admitted) {
+            world.refute(format!("the host was admitted and cannot join: {error}"));
         }
         if self.stays == Stays::ForOneTicket {
             // LOCK-A2: each life continues two beyond. Each before this one but the first of all
@@ -103,12 +109,12 @@ impl Guest {
     }
 }
 
-impl Task for Guest {
+impl Task for Joiner {
     fn step(&mut self, world: World) -> Step {
         self.stage = match self.stage.clone() {
             Stage::Outside if self.visits == 0 => Stage::Done,
             Stage::Outside => self.come(world),
-            Stage::Passed(passed) => self.move_in(&passed, world),
+            Stage::Admitted(admitted) => self.move_in(&admitted, world),
             Stage::Joined(life) => match self.stays {
                 Stays::ForEver => return Step::Ends,
                 Stays::NotAtAll => Stage::Leaving(life),
@@ -134,7 +140,7 @@ impl Task for Guest {
     fn view(&self) -> u64 {
         match self.stage {
             Stage::Outside | Stage::Leaving(_) => 0,
-            Stage::Passed(_) => INSIDE,
+            Stage::Admitted(_) => INSIDE,
             Stage::Joined(_) if self.stays == Stays::ForEver => INSIDE | DONE,
             Stage::Joined(_) => INSIDE,
             Stage::Done => DONE,
@@ -142,41 +148,41 @@ impl Task for Guest {
     }
 }
 
-/// What dies in a model of guests.
+/// What dies in a model of joiners.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Dies {
     Nobody,
-    /// The host of the first guest, at any point.
+    /// The host of the first joiner, at any point.
     Host,
-    /// The process of the first guest, at any point; another of its host comes after it.
+    /// The process of the first joiner, at any point; another of its host comes after it.
     Process,
 }
 
-/// `guests` hosts come for a slot that somebody left, each `visits` times at most.
-pub(super) fn come_together(guests: u16, visits: u32, stays: Stays, dies: Dies) -> Model<Guest> {
-    come_as(guests, visits, stays, dies, HostIdentity::simulated)
+/// `joiners` hosts come for a slot that somebody left, each `visits` times at most.
+pub(super) fn come_together(joiners: u16, visits: u32, stays: Stays, dies: Dies) -> Model<Joiner> {
+    come_as(joiners, visits, stays, dies, HostIdentity::simulated)
 }
 
 /// As [`come_together`], with lines that are written back half stored.
-pub(super) fn come_together_torn(guests: u16, visits: u32) -> Model<Guest> {
-    let mut model = come_together(guests, visits, Stays::ForEver, Dies::Nobody);
+pub(super) fn come_together_torn(joiners: u16, visits: u32) -> Model<Joiner> {
+    let mut model = come_together(joiners, visits, Stays::ForEver, Dies::Nobody);
     model.line_stores = LineStores::FirstWordApart;
     model
 }
 
 /// As [`come_together`], of two hosts that are images of one installation.
-pub(super) fn clones_come_together(visits: u32) -> Model<Guest> {
+pub(super) fn clones_come_together(visits: u32) -> Model<Joiner> {
     let image = |host| HostIdentity { machine_id: [7, 7], ..HostIdentity::simulated(host) };
     come_as(2, visits, Stays::ForEver, Dies::Nobody, image)
 }
 
 fn come_as(
-    guests: u16,
+    joiners: u16,
     visits: u32,
     stays: Stays,
     dies: Dies,
     identity: fn(u64) -> HostIdentity,
-) -> Model<Guest> {
+) -> Model<Joiner> {
     let protocol = match stays {
         Stays::ForOneTicket => LockProtocol::Arbitrated,
         Stays::ForEver | Stays::NotAtAll => LockProtocol::Bakery,
@@ -186,13 +192,13 @@ fn come_as(
     let left = NodeLine::new(NodeState::Left, Incarnation(1), [9, 9], [9, 9]);
     layout.node_line(SLOT).claim().publish(&ground.fabric(SLOT), &left);
     let heartbeats_pause = identity(0).machine_id != identity(1).machine_id;
-    let guest = |host: u16, process: u32| {
+    let joiner = |host: u16, process: u32| {
         let identity = identity(u64::from(host));
         // The second task of host 0 comes last.
-        let others = (0..guests).filter(|other| *other != host).map(usize::from).collect();
-        Guest {
+        let others = (0..joiners).filter(|other| *other != host).map(usize::from).collect();
+        Joiner {
             handle: ground.node_handle(SLOT),
-            visitor: Visitor::new(SLOT, &identity, ProcessIdentity::new(process, 1)),
+            attempt: JoinAttempt::new(SLOT, &identity, ProcessIdentity::new(process, 1)),
             identity: Constant::new(identity),
             others: Constant::new(others),
             heartbeats_pause,
@@ -203,20 +209,20 @@ fn come_as(
             stage: Stage::Outside,
         }
     };
-    for host in 0..guests {
+    for host in 0..joiners {
         // Of many, each has been there before, as long ago as the slot's last life: what they are
         // stands beside the marks that they will make. Of two, the first writing of that is
         // explored.
-        if guests > 2 || stays == Stays::ForOneTicket {
-            let (visitor, fabric) = (guest(host, 1).visitor, ground.fabric(SLOT));
-            let outside = visitor.look(&layout, &fabric, Incarnation(1));
-            visitor.sign(&layout, &fabric, &outside);
+        if joiners > 2 || stays == Stays::ForOneTicket {
+            let (attempt, fabric) = (joiner(host, 1).attempt, ground.fabric(SLOT));
+            let snapshot = attempt.look(&layout, &fabric, Incarnation(1));
+            attempt.record_identity(&layout, &fabric, &snapshot);
         }
     }
     let mut model = ground.model();
-    model.hosts = usize::from(guests);
-    for host in 0..guests {
-        model.run(format!("guest {host}"), usize::from(host), guest(host, 1));
+    model.hosts = usize::from(joiners);
+    for host in 0..joiners {
+        model.run(format!("joiner {host}"), usize::from(host), joiner(host, 1));
     }
     match dies {
         Dies::Nobody => {}
@@ -226,7 +232,7 @@ fn come_as(
         }
         Dies::Process => {
             model.tasks[0].mortal = true;
-            let next = model.run("next guest 0", 0, guest(0, 2));
+            let next = model.run("next joiner 0", 0, joiner(0, 2));
             model.tasks[next].after_death_of = Some(0);
             model.deaths = 1;
         }

@@ -1,6 +1,6 @@
 //! A host joins beside a change of managers (LOCK-T4).
 //!
-//! A directed start: the host has passed the door of a slot that was left, one manager serves, and
+//! A directed start: the host was admitted to a slot that was left, one manager serves, and
 //! a client on the node of the next manager has asked for the lock. From there in all ways: the
 //! host moves in and asks for the lock, the next manager claims a term, and each manager makes one
 //! round. So exclusion is claimed, and not that everybody is granted the lock in the end.
@@ -13,7 +13,7 @@ use super::ground::{ExploredHandle, Ground, UUID};
 use super::lock_task::{LockTask, Pace, claim_counting};
 use crate::host::{HostIdentity, ProcessIdentity};
 use crate::layout::{LockProtocol, NodeLine, NodeState};
-use crate::lifecycle::{Attempt, Passed, Visitor, attempt, move_in};
+use crate::lifecycle::{Admitted, AttemptOutcome, JoinAttempt, attempt_join, move_in};
 use crate::lock::arbitrated::ManagerState;
 use crate::lock::{Competitor, SharedTier};
 use crate::units::{Incarnation, NodeId};
@@ -26,12 +26,12 @@ const OLD: NodeId = NodeId(1);
 /// Where the next one does, beside a client.
 const NEXT: NodeId = NodeId(2);
 
-/// A host that has passed the door.
+/// A host that was admitted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Newcomer {
     handle: ExploredHandle,
     identity: Constant<HostIdentity>,
-    passed: Passed,
+    admitted: Admitted,
     /// What it does in the slot.
     then: Client,
 }
@@ -39,10 +39,10 @@ pub(super) struct Newcomer {
 impl Newcomer {
     /// Moves in; the client that it is then.
     pub(super) fn step(&self, world: World) -> Client {
-        let moved = move_in(&*self.handle, &world.fabric(), UUID, &self.identity, &self.passed);
+        let moved = move_in(&*self.handle, &world.fabric(), UUID, &self.identity, &self.admitted);
         match moved {
             Ok(_) => self.then.clone(),
-            Err(error) => world.refute(format!("the door was passed in vain: {error}")),
+            Err(error) => world.refute(format!("the admission was in vain: {error}")),
         }
     }
 }
@@ -57,11 +57,11 @@ pub(super) fn join_beside_a_change() -> Model<LockTask> {
     let state = manager.poll(&ground.simulated_handle(OLD), &old);
     assert!(matches!(state, ManagerState::Serving { .. }), "{state:?}");
     let identity = HostIdentity::simulated(0);
-    let visitor = Visitor::new(NEW, &identity, ProcessIdentity::new(9, 1));
+    let attempt = JoinAttempt::new(NEW, &identity, ProcessIdentity::new(9, 1));
     let handle = ground.simulated_handle(NEW);
     handle.tier().set_member(false);
-    let passed = match attempt(&handle, &new, UUID, &identity, visitor, || false) {
-        Ok(Attempt::Passed(passed)) => passed,
+    let admitted = match attempt_join(&handle, &new, UUID, &identity, attempt, || false) {
+        Ok(AttemptOutcome::Admitted(admitted)) => admitted,
         other => panic!("nobody else comes for the slot: {other:?}"),
     };
     let asked = Competitor::begin(&ground.simulated_handle(NEXT), &ground.fabric(NEXT), LOCK);
@@ -72,7 +72,7 @@ pub(super) fn join_beside_a_change() -> Model<LockTask> {
     let newcomer = LockTask::Newcomer(Newcomer {
         handle: ground.node_handle(NEW),
         identity: Constant::new(identity),
-        passed,
+        admitted,
         then: Client::new(ground.node_handle(NEW), plan, counter),
     });
     let newcomer = model.run("newcomer 0", NEW.index(), newcomer);

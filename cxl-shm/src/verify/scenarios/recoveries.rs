@@ -20,8 +20,8 @@ use crate::layout::{
 };
 use crate::lifecycle::resign;
 use crate::lifecycle::{
-    Attempt, Fence, FenceOrder, FenceState, Need, Passed, Progress, Proposal, Recovery, Remembered,
-    Visitor, attempt, move_in, need_of,
+    Admitted, AttemptOutcome, Fence, FenceOrder, FenceState, JoinAttempt, Need, Progress, Proposal,
+    Recovery, Remembered, attempt_join, move_in, need_of,
 };
 use crate::lock::arbitrated::{Manager, obey_newest_term};
 use crate::lock::{Competitor, Held, SharedTier};
@@ -192,7 +192,7 @@ impl Recoverer {
 pub(super) struct Returner {
     handle: ExploredHandle,
     identity: Constant<HostIdentity>,
-    visitor: Visitor,
+    attempt: JoinAttempt,
     visits: u32,
     stage: Returns,
 }
@@ -200,7 +200,7 @@ pub(super) struct Returner {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Returns {
     Outside,
-    Passed(Passed),
+    Admitted(Admitted),
     Home(bool, Incarnation),
     GaveUp,
 }
@@ -214,22 +214,24 @@ impl Returner {
                 self.visits -= 1;
                 // The heartbeat of the dead stands still.
                 let heartbeat_advances = || false;
-                match attempt(
+                match attempt_join(
                     &*handle,
                     &fabric,
                     UUID,
                     &self.identity,
-                    self.visitor,
+                    self.attempt,
                     heartbeat_advances,
                 ) {
-                    Ok(Attempt::Passed(passed)) => Returns::Passed(passed),
-                    Ok(Attempt::Again | Attempt::Refused) | Err(_) => Returns::Outside,
+                    Ok(AttemptOutcome::Admitted(admitted)) => Returns::Admitted(admitted),
+                    Ok(AttemptOutcome::Again | AttemptOutcome::Refused) | Err(_) => {
+                        Returns::Outside
+                    }
                 }
             }
-            Returns::Passed(passed) => {
-                match move_in(&*handle, &fabric, UUID, &self.identity, &passed) {
-                    Ok(life) => Returns::Home(passed.has_arrived(), life),
-                    Err(error) => world.refute(format!("the door was passed in vain: {error}")),
+            Returns::Admitted(admitted) => {
+                match move_in(&*handle, &fabric, UUID, &self.identity, &admitted) {
+                    Ok(life) => Returns::Home(admitted.has_arrived(), life),
+                    Err(error) => world.refute(format!("the admission was in vain: {error}")),
                 }
             }
             Returns::Home(..) | Returns::GaveUp => return Step::Ends,
@@ -241,7 +243,7 @@ impl Returner {
         let came = |arrived| if arrived { ARRIVED } else { CAME };
         match &self.stage {
             Returns::Outside => 0,
-            Returns::Passed(passed) => came(passed.has_arrived()),
+            Returns::Admitted(admitted) => came(admitted.has_arrived()),
             Returns::Home(arrived, life) => FINISHED | came(*arrived) | u64::from(life.0) << 32,
             Returns::GaveUp => FINISHED,
         }
@@ -413,7 +415,7 @@ impl Bed {
         let identity = HostIdentity { boot_id: [99, 0], ..before };
         RecoveryTask::Returner(Returner {
             handle: self.node_handle(DEAD),
-            visitor: Visitor::new(DEAD, &identity, ProcessIdentity::new(9, 1)),
+            attempt: JoinAttempt::new(DEAD, &identity, ProcessIdentity::new(9, 1)),
             identity: Constant::new(identity),
             visits,
             stage: Returns::Outside,
@@ -421,7 +423,7 @@ impl Bed {
     }
 
     fn updater(&self, node: NodeId) -> RecoveryTask {
-        RecoveryTask::Updater(Updater::outside(self.node_handle(node)))
+        RecoveryTask::Updater(Updater::snapshot(self.node_handle(node)))
     }
 
     /// A model that starts from what the rack holds now, with cold caches.
@@ -448,8 +450,8 @@ impl Bed {
         for node in layout.nodes() {
             name(layout.node_line(node).range(), format!("node line {node}"));
             name(layout.arrival(node).range(), format!("arrival {node}"));
-            name(layout.knock(node).range(), format!("knock {node}"));
-            name(layout.door(node), format!("door {node}"));
+            name(layout.claim_word(node).range(), format!("claim word {node}"));
+            name(layout.join_marks(node), format!("join marks {node}"));
             name(layout.requests(node).range(), format!("requests {node}"));
             name(layout.intents(node).range(), format!("intents {node}"));
             name(layout.ballots(node).range(), format!("ballots {node}"));
@@ -504,7 +506,7 @@ pub(super) enum Beside {
     Succeeds,
     /// The next lock manager, on the host of a client that waits for the lock of the dead.
     NextTerm,
-    /// Another host, which recovers a later life of the slot: that has died at the door.
+    /// Another host, which recovers a later life of the slot: that has died in admission.
     Later,
 }
 
@@ -521,7 +523,7 @@ pub(super) fn recover_beside(beside: Beside, stores: LineStores) -> Model<Recove
         first.stage = Stage::Recovering(bed.begin());
     }
     if beside == Beside::Later {
-        bed.come_to_the_door();
+        bed.begin_admission();
     }
     let mut model = bed.model(stores);
     let recovers = host_of(RECOVERER);
@@ -616,14 +618,14 @@ impl Bed {
     }
 
     /// The next life of node 0 came, said so, and died before it looked for a recoverer (DEATH-R3).
-    fn come_to_the_door(&self) {
+    fn begin_admission(&self) {
         let fabric = self.fabric(DEAD);
         let before = HostIdentity::simulated(host_of(DEAD) as u64);
         let identity = HostIdentity { boot_id: [99, 0], ..before };
-        let visitor = Visitor::new(DEAD, &identity, ProcessIdentity::new(9, 1));
-        let outside = visitor.look(&self.layout, &fabric, LIFE);
+        let attempt = JoinAttempt::new(DEAD, &identity, ProcessIdentity::new(9, 1));
+        let snapshot = attempt.look(&self.layout, &fabric, LIFE);
         let next = Incarnation(LIFE.0 + 1);
-        visitor.pass(&self.layout, &fabric, &outside, next).expect("nobody else comes");
+        attempt.try_claim(&self.layout, &fabric, &snapshot, next).expect("nobody else comes");
         self.simulated_handle(DEAD).arrival().publish(&fabric, Arrival::Life(next).word());
     }
 }

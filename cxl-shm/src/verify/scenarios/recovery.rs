@@ -37,7 +37,7 @@ enum Stage {
 
 impl Updater {
     /// One that has yet to ask for the lock.
-    pub(super) fn outside(handle: ExploredHandle) -> Self {
+    pub(super) fn snapshot(handle: ExploredHandle) -> Self {
         Self { handle, stage: Stage::Outside }
     }
 
@@ -129,7 +129,7 @@ pub(super) fn update_through_deaths(deaths: u32, host_dies: bool) -> Model<LockT
         line.publish(&ground.fabric(NodeId(0)), &ChunkEntry::new(ChunkState::Free));
     }
     let mut model = ground.model();
-    let updater = |node| LockTask::Updater(Updater::outside(ground.node_handle(NodeId(node))));
+    let updater = |node| LockTask::Updater(Updater::snapshot(ground.node_handle(NodeId(node))));
     let mortal = model.run("updater 0", 0, updater(0));
     model.tasks[mortal].mortal = true;
     let other = model.run("updater 1", 1, updater(1));

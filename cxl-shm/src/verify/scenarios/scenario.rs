@@ -300,7 +300,7 @@ pub fn scenarios() -> Vec<Scenario> {
         ),
         scenario!(
             "recovery-later-life",
-            "a recovery is under way when a later life of the slot dies at the door: two cases (DEATH-C2)",
+            "a recovery is under way when a later life of the slot dies in admission: two cases (DEATH-C2)",
             false,
             recover_beside(Beside::Later, LineStores::Whole)
         ),

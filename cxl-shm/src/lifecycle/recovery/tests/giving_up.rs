@@ -7,7 +7,7 @@ use crate::host::{HostIdentity, ProcessIdentity};
 use crate::layout::PeerDoubleBuffer;
 use crate::layout::header;
 use crate::layout::{RecoveryRecord, RecoveryStep};
-use crate::lifecycle::claim::Visitor;
+use crate::lifecycle::admission::JoinAttempt;
 use crate::lifecycle::consensus::decided_about;
 use crate::lifecycle::deaths::{DeathNews, Deaths};
 use crate::lifecycle::fencing::{Fence, NoFence};
@@ -174,12 +174,12 @@ fn a_record_that_nobody_corrects_keeps_nobody_waiting() {
         let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
         assert!(news.iter().any(is_done), "{news:?}");
     };
-    // The next life dies at the door: of what is past the line says no more than that.
+    // The next life dies during admission: of what is past the line says no more than that.
     let identity = HostIdentity::simulated(1);
-    let visitor = Visitor::new(VICTIM, &identity, ProcessIdentity::new(4, 1));
+    let attempt = JoinAttempt::new(VICTIM, &identity, ProcessIdentity::new(4, 1));
     let (layout, fabric) = (second.layout(), bed.rack.host(1));
-    let outside = visitor.look(layout, &fabric, Incarnation(1));
-    assert_eq!(visitor.pass(layout, &fabric, &outside, Incarnation(2)), Ok(()));
+    let snapshot = attempt.look(layout, &fabric, Incarnation(1));
+    assert_eq!(attempt.try_claim(layout, &fabric, &snapshot, Incarnation(2)), Ok(()));
     recover();
     // The one after it dies, too, and its machine comes back: that looks for recoverers.
     bed.dies(bed.join(2, 5));

@@ -1,7 +1,7 @@
 //! Recoveries that are broken off, meet another recovery, or meet a host that joins the slot.
 
 mod adopting;
-mod at_the_door;
+mod during_admission;
 mod giving_up;
 mod half_written;
 mod pausing;

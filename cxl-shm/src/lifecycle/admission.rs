@@ -3,23 +3,23 @@
 //!
 //! No host owns the lines of a slot that was left, so no line says who may write them next. Each
 //! joining host announces itself in words that are a line each, looks, and looks again (Lamport's
-//! fast mutual exclusion, also known as a splitter). The code calls the place of these words the
-//! *door*, the claim word the *knock*, and a join mark a *mark*:
+//! fast mutual exclusion, also known as a splitter). One is the *claim word* of the slot, the
+//! others are the *join marks*, one for each host:
 //!
 //! ```text
-//! knock := me          publish {token, incarnation}          one word that any joining host writes
-//! look at the marks    one beyond the slot's incarnation is another host's? --> closed
-//! mark := me           publish {host, incarnation}           one word for each host
-//! look at the knock    still mine? --> admitted
-//!                      not mine, or the mark is not mine? --> mark := its former value; overtaken
+//! claim word := me         publish {token, incarnation}      one word that any joining host writes
+//! look at the marks        one beyond the slot's incarnation is another host's? --> closed
+//! mark := me               publish {host, incarnation}       one word for each host
+//! look at the claim word   still mine? --> admitted
+//!                          not mine, or the mark is not mine? --> mark restored; overtaken
 //! ```
 //!
-//! - **JOIN-J1** The knock is the one word that several hosts write (an exception to MEM-M1). Its
-//!   line holds nothing else, so a host that writes the line back restores no old value of another
-//!   word. Each store takes effect once, before its publish ends. Nothing more is relied on. A host
-//!   that slept before it stored its knock, perhaps for a whole life of the slot, may overwrite the
-//!   knock of another host. That keeps the other host out, and admits nobody. One process uses one
-//!   token, so a knock that is still mine was not overwritten since.
+//! - **JOIN-J1** The claim word is the one word that several hosts write (an exception to MEM-M1).
+//!   Its line holds nothing else, so a host that writes the line back restores no old value of
+//!   another word. Each store takes effect once, before its publish ends. Nothing more is relied
+//!   on. A host that slept before it stored its claim, perhaps for a whole life of the slot, may
+//!   overwrite the claim of another host. That keeps the other host out, and admits nobody. One
+//!   process uses one token, so a claim that is still mine was not overwritten since.
 //! - **JOIN-J2** A mark has one writing host (MEM-M1): the host whose name it holds. The name has
 //!   32 bits, made of the host and the incarnation. The line beside the mark is published before it
 //!   and identifies the host in full. A mark that is damaged, or does not match its line, belongs
@@ -27,10 +27,11 @@
 //!   with its own name. A host that never joined before uses the mark with the smallest
 //!   incarnation. An admitted host leaves its mark in place, so the mark still tells of its life
 //!   when that is over. A host that was not admitted restores the former value.
-//! - **JOIN-J3** Of two hosts that pass for the same life of the slot, one knocked last. That host
-//!   looked at the marks afterwards. The other host's mark was there already, because the other
-//!   host saw its own knock after it had published its mark. So the last to knock was not admitted.
-//! - **JOIN-J4** A host that dies between its mark and the line of the slot leaves the door closed.
+//! - **JOIN-J3** Of two hosts that are admitted to the same life of the slot, one wrote the claim
+//!   word last. That host looked at the marks afterwards. The other host's mark was there already,
+//!   because the other host saw its own claim after it had published its mark. So the last to write
+//!   the claim word was not admitted.
+//! - **JOIN-J4** A host that dies between its mark and the line of the slot leaves the slot closed.
 //!   Another process of the same host may continue, because it recognises the mark. No second
 //!   process of that host competes with it: each joining process holds the lock of the host tier.
 //!   (A process that uses another file system for its tiers counts as another host.) All other
@@ -47,18 +48,18 @@
 //! does so too, or it returns, and its mark is the oldest while all sixteen are in use. Then the
 //! first host to publish its mark finds the mark gone. Or the second host, which slept before it,
 //! erases the mark when it is overtaken. When the second host tries again, or a third host comes,
-//! it finds the door open until the first host has published its line.
+//! it finds the slot open until the first host has published its line.
 
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, refresh_all};
 use crate::host::{HostIdentity, ProcessIdentity};
-use crate::layout::{DOOR_MARKS, DoorHost, Layout};
+use crate::layout::{JOIN_MARKS, JoinMarkHost, Layout};
 use crate::mutant::{self, Mutant};
 use crate::node::{Call, Mark, Marks, name_of};
 use crate::units::{Incarnation, NodeId};
 
-/// Why a host did not pass. Nothing is left of its coming but a knock, which means nothing, and,
-/// beside a mark that belonged to no host, a line that identifies it.
+/// Why a host was not admitted. Nothing is left of its attempt but its claim, which means nothing,
+/// and, beside a mark that belonged to no host, a line that identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Refused {
     /// Another comes, or is in.
@@ -67,19 +68,19 @@ pub(crate) enum Refused {
     Overtaken,
 }
 
-/// A process that comes for a slot.
+/// A process that wants to join as the node of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Visitor {
+pub(crate) struct JoinAttempt {
     node: NodeId,
     /// No other process has it.
     token: u32,
     /// Its host: the same when another process of it comes, over the same tiers.
-    host: DoorHost,
+    host: JoinMarkHost,
 }
 
-/// What a visitor saw of the door before it knocked.
+/// What a joining process saw of the slot before it wrote the claim word.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Outside {
+pub(crate) struct SlotSnapshot {
     /// The last life of the slot, as its line says.
     said: Incarnation,
     /// The place of the mark that is ours, and what it is.
@@ -90,90 +91,96 @@ pub(crate) struct Outside {
     closed: bool,
 }
 
-impl Outside {
-    /// The last life of the slot, and whether it is one of this very host that died at the door.
+impl SlotSnapshot {
+    /// The last life of the slot, and whether it is one of this very host that died during
+    /// admission.
     pub(crate) fn last(&self) -> (Incarnation, bool) {
         (self.own.max(self.said), self.own > self.said)
     }
 
-    /// Whether there is no need to knock: another host comes, or is in.
+    /// Whether there is no need to claim the slot: another host comes, or is in.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
 }
 
-impl Visitor {
+impl JoinAttempt {
     /// `process` of `host`, which comes for the slot of `node`.
     pub(crate) fn new(node: NodeId, host: &HostIdentity, process: ProcessIdentity) -> Self {
         let namespace = host.pid_namespace;
-        let host = DoorHost::new(host.boot_id, host.machine_id, host.tier_device);
+        let host = JoinMarkHost::new(host.boot_id, host.machine_id, host.tier_device);
         let token = name_of(&[&host.words()[..], &[namespace, process.word()]].concat());
         Self { node, token, host }
     }
 
-    /// Looks at the door of the slot, whose line says that `said` is its last life.
+    /// Looks at the join marks of the slot, whose line says that `said` is its last life.
     pub(crate) fn look<F: Fabric>(
         &self,
         layout: &Layout,
         fabric: &F,
         said: Incarnation,
-    ) -> Outside {
+    ) -> SlotSnapshot {
         let Marks(marks) = Marks::fresh(layout, fabric, self.node);
-        let first = u64::from(name_of(&self.host.words())) % DOOR_MARKS;
-        let distance = |place: u64| (place + DOOR_MARKS - first) % DOOR_MARKS;
+        let first = u64::from(name_of(&self.host.words())) % JOIN_MARKS;
+        let distance = |place: u64| (place + JOIN_MARKS - first) % JOIN_MARKS;
         // JOIN-J2.
         let own = (0..).zip(&marks).min_by_key(|(place, mark)| {
             (!self.is_mine(mark), mark.call.incarnation, distance(*place))
         });
-        let (place, mark) = own.expect("a door has marks");
+        let (place, mark) = own.expect("a slot has marks");
         let (ours, others): (Vec<&Mark>, Vec<&Mark>) =
             marks.iter().partition(|mark| self.is_mine(mark));
         let own = ours.iter().map(|mark| mark.call.incarnation).max();
         let closed = others.iter().any(|mark| mark.call.incarnation > said);
-        Outside { said, mark: (place, *mark), own: own.unwrap_or(Incarnation(0)), closed }
+        SlotSnapshot { said, mark: (place, *mark), own: own.unwrap_or(Incarnation(0)), closed }
     }
 
-    /// Tries to pass the door for life `next` of the slot, after a look at it.
+    /// Tries to be admitted to life `next` of the slot, after a look at its marks.
     ///
     /// # Errors
     /// [`Refused`].
-    pub(crate) fn pass<F: Fabric>(
+    pub(crate) fn try_claim<F: Fabric>(
         &self,
         layout: &Layout,
         fabric: &F,
-        outside: &Outside,
+        snapshot: &SlotSnapshot,
         next: Incarnation,
     ) -> Result<(), Refused> {
-        let (place, _) = outside.mark;
-        let knock = Call { who: self.token, incarnation: next }.word();
+        let (place, _) = snapshot.mark;
+        let claim = Call { who: self.token, incarnation: next }.word();
         // MEM-M1: JOIN-J1.
-        layout.knock(self.node).claim().publish(fabric, knock);
-        let again = self.look(layout, fabric, outside.said);
-        if again != *outside {
+        layout.claim_word(self.node).claim().publish(fabric, claim);
+        let again = self.look(layout, fabric, snapshot.said);
+        if again != *snapshot {
             return Err(Refused::Closed);
         }
-        self.sign(layout, fabric, outside);
+        self.record_identity(layout, fabric, snapshot);
         // MEM-M1: JOIN-J2.
-        let mark = layout.door_mark(self.node, place).claim();
+        let mark = layout.join_mark(self.node, place).claim();
         let mine = Call::of(&self.host, next);
         mark.publish(fabric, mine.word());
         crash::reach(CrashPoint::JoinMarked);
-        let host = layout.door_host(self.node, place);
-        let knocked = layout.knock(self.node);
-        refresh_all(fabric, [knocked.range(), mark.peer().range(), host.range()]);
+        let host = layout.join_mark_host(self.node, place);
+        let word = layout.claim_word(self.node);
+        refresh_all(fabric, [word.range(), mark.peer().range(), host.range()]);
         let marked = Call::from_word(mark.own(fabric));
-        let still = knocked.cached(fabric) == knock && marked == mine;
+        let still = word.cached(fabric) == claim && marked == mine;
         let known = host.cached(fabric).is_ok_and(|host| host == self.host);
         if still && known || mutant::is(Mutant::PassesUnseen) {
             return Ok(());
         }
-        self.step_back(layout, fabric, outside);
+        self.withdraw(layout, fabric, snapshot);
         Err(Refused::Overtaken)
     }
 
     /// Says beside the mark that is ours who we are, unless that stands there.
-    pub(crate) fn sign<F: Fabric>(&self, layout: &Layout, fabric: &F, outside: &Outside) {
-        let line = layout.door_host(self.node, outside.mark.0);
+    pub(crate) fn record_identity<F: Fabric>(
+        &self,
+        layout: &Layout,
+        fabric: &F,
+        snapshot: &SlotSnapshot,
+    ) {
+        let line = layout.join_mark_host(self.node, snapshot.mark.0);
         if !line.cached(fabric).is_ok_and(|host| host == self.host) {
             // MEM-M1: JOIN-J2.
             line.claim().publish(fabric, &self.host);
@@ -182,15 +189,15 @@ impl Visitor {
 
     /// Takes the mark back: this process does not come in. And the line beside it, which may have
     /// been another's.
-    pub(crate) fn step_back<F: Fabric>(&self, layout: &Layout, fabric: &F, outside: &Outside) {
-        let (place, before) = outside.mark;
-        let mark = layout.door_mark(self.node, place).claim();
+    pub(crate) fn withdraw<F: Fabric>(&self, layout: &Layout, fabric: &F, snapshot: &SlotSnapshot) {
+        let (place, before) = snapshot.mark;
+        let mark = layout.join_mark(self.node, place).claim();
         let now = Call::from_word(mark.own(fabric));
         if now != Call::of(&self.host, now.incarnation) {
             return;
         }
         if let Some(host) = before.host.filter(|host| *host != self.host) {
-            layout.door_host(self.node, place).claim().publish(fabric, &host);
+            layout.join_mark_host(self.node, place).claim().publish(fabric, &host);
         }
         mark.publish(fabric, before.call.word());
     }
@@ -214,18 +221,18 @@ mod tests {
     const SLOT: NodeId = NodeId(0);
 
     #[test]
-    fn nobody_comes_in_beside_an_image_of_its_machine_that_sleeps_at_the_door() {
+    fn nobody_is_admitted_beside_an_image_of_its_machine_that_sleeps() {
         let comes_in = |wakes: bool| {
             let SmallRegion { rack, layout, .. } =
                 SmallRegion::new(SMALL, LockProtocol::Arbitrated);
             let first = rack.host(0);
             let image = |boot| HostIdentity { machine_id: [7, 7], ..HostIdentity::simulated(boot) };
-            let sleeper = Visitor::new(SLOT, &image(0), ProcessIdentity::new(2, 1));
-            let outside = sleeper.look(&layout, &first, Incarnation(0));
-            assert_eq!(sleeper.pass(&layout, &first, &outside, Incarnation(1)), Ok(()));
+            let sleeper = JoinAttempt::new(SLOT, &image(0), ProcessIdentity::new(2, 1));
+            let snapshot = sleeper.look(&layout, &first, Incarnation(0));
+            assert_eq!(sleeper.try_claim(&layout, &first, &snapshot, Incarnation(1)), Ok(()));
             let still = HandClock::new(100);
             let heartbeats = watch_heartbeats(&layout, &rack.host(1), &still);
-            let seen = heartbeats.iter().map(|it| (it.node, it.at_door, it.state, it.beats));
+            let seen = heartbeats.iter().map(|it| (it.node, it.in_admission, it.state, it.beats));
             assert_eq!(seen.collect::<Vec<_>>(), [(SLOT, true, None, false)]);
             assert_eq!(heartbeats[0].host, "unknown");
             // While the other one watches its heartbeat it wakes, says that it is in, and beats
@@ -256,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_a_damaged_ticket_inside_leaves_the_door_as_it_was() {
+    fn a_host_that_finds_a_damaged_ticket_leaves_the_join_marks_as_they_were() {
         for leaves in [true, false] {
             let region = SmallRegion::new(SMALL, LockProtocol::Arbitrated);
             let (layout, looks_on) = (region.layout, region.rack.host(1));
@@ -273,14 +280,14 @@ mod tests {
             }
             let ticket = layout.request(SLOT, LockId(3)).claim();
             ticket.publish(&region.rack.host(0), u64::MAX);
-            let door = || {
+            let join_marks = || {
                 let marks = Marks::fresh(&layout, &looks_on, SLOT);
                 (marks, Arrival::from_word(layout.arrival(SLOT).fresh(&looks_on)))
             };
-            let (before, _) = door();
+            let (before, _) = join_marks();
             let came = join();
             assert!(matches!(came, Err(JoinError::BadTicket { .. })), "{:?}", came.map(drop));
-            let (marks, arrival) = door();
+            let (marks, arrival) = join_marks();
             assert_eq!(marks, before);
             // None beyond the last life.
             let beyond = matches!(arrival, Arrival::Life(life) if life > Incarnation(1));
@@ -289,27 +296,27 @@ mod tests {
     }
 
     #[test]
-    fn who_steps_back_leaves_the_oldest_mark_to_its_host() {
+    fn who_withdraws_leaves_the_oldest_mark_to_its_host() {
         let SmallRegion { rack, layout, .. } = SmallRegion::new(SMALL, LockProtocol::Arbitrated);
         let host = rack.host(0);
-        let visitor = |host| {
+        let attempt = |host| {
             let process = ProcessIdentity::new(2, 1);
-            Visitor::new(SLOT, &HostIdentity::simulated(host), process)
+            JoinAttempt::new(SLOT, &HostIdentity::simulated(host), process)
         };
-        let lives = u32::try_from(DOOR_MARKS).unwrap();
+        let lives = u32::try_from(JOIN_MARKS).unwrap();
         for life in 1..=lives {
-            let comes = visitor(u64::from(life));
-            let outside = comes.look(&layout, &host, Incarnation(life - 1));
-            assert_eq!(comes.pass(&layout, &host, &outside, Incarnation(life)), Ok(()));
+            let comes = attempt(u64::from(life));
+            let snapshot = comes.look(&layout, &host, Incarnation(life - 1));
+            assert_eq!(comes.try_claim(&layout, &host, &snapshot, Incarnation(life)), Ok(()));
         }
         let marks = Marks::fresh(&layout, &host, SLOT);
         let machine = marks.machine_of(Incarnation(1));
         assert_eq!(machine.map(|machine| machine.boot_id), Some([2, 0]));
-        let comes = visitor(99);
-        let outside = comes.look(&layout, &host, Incarnation(lives));
-        assert_eq!(comes.pass(&layout, &host, &outside, Incarnation(lives + 1)), Ok(()));
+        let comes = attempt(99);
+        let snapshot = comes.look(&layout, &host, Incarnation(lives));
+        assert_eq!(comes.try_claim(&layout, &host, &snapshot, Incarnation(lives + 1)), Ok(()));
         assert_eq!(Marks::fresh(&layout, &host, SLOT).machine_of(Incarnation(1)), None);
-        comes.step_back(&layout, &host, &outside);
+        comes.withdraw(&layout, &host, &snapshot);
         assert_eq!(Marks::fresh(&layout, &host, SLOT), marks);
     }
 
@@ -322,10 +329,10 @@ mod tests {
                 SmallRegion::new(SMALL, LockProtocol::Arbitrated);
             let host = rack.host(0);
             let (identity, process) = (HostIdentity::simulated(0), ProcessIdentity::new(2, 1));
-            let comes = Visitor::new(SLOT, &identity, process);
-            let outside = comes.look(&layout, &host, Incarnation(4));
-            assert_eq!(comes.pass(&layout, &host, &outside, Incarnation(5)), Ok(()));
-            let mark = layout.door_mark(SLOT, outside.mark.0).claim();
+            let comes = JoinAttempt::new(SLOT, &identity, process);
+            let snapshot = comes.look(&layout, &host, Incarnation(4));
+            assert_eq!(comes.try_claim(&layout, &host, &snapshot, Incarnation(5)), Ok(()));
+            let mark = layout.join_mark(SLOT, snapshot.mark.0).claim();
             mark.publish(&host, mark.own(&host) ^ 1 << bit);
             let marks = Marks::fresh(&layout, &host, SLOT);
             let call = Call::from_word(mark.own(&host));

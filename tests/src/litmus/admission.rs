@@ -1,4 +1,4 @@
-//! A host that joins a slot and is not what it seems: one that was declared dead at the door and
+//! A host that joins a slot and is not what it seems: one that was declared dead in admission and
 //! only slept, and the image of a machine that lives.
 
 use std::cell::RefCell;
@@ -17,25 +17,28 @@ use crate::stepped::stepped;
 
 const SLOT: NodeId = NodeId(1);
 
-/// A host sleeps at the door, behind its mark, until it is declared dead there, and wakes; perhaps
-/// another has knocked meanwhile. It finds that out, steps back and comes again for a life that
-/// nobody has declared dead; or it had looked already, continues, and stops itself.
+/// A host sleeps during admission, behind its mark, until it is declared dead, and wakes; perhaps
+/// another has written the claim word meanwhile. It finds that out, withdraws and comes again for a
+/// life that nobody has declared dead; or it had looked already, continues, and stops itself.
 ///
 /// # Panics
 /// When it continues in the life that was.
 pub fn a_life_that_was_declared_dead_is_not_taken(mutant: Mutant, seed: u64) {
-    for knocks in [false, true] {
+    for claims in [false, true] {
         // Which steps leave the mark on the device, and not yet the line, follows from trying each.
         let mut gave_up = 0;
         for step in 1.. {
-            match sleeps_at(mutant, seed, step, knocks) {
+            match sleeps_at(mutant, seed, step, claims) {
                 Slept::Outside => {}
                 Slept::GaveUp => gave_up += 1,
                 Slept::WentOn => {}
                 Slept::Inside => break,
             }
         }
-        assert!(gave_up > 0, "who was declared dead at the door does not look (knocks: {knocks})");
+        assert!(
+            gave_up > 0,
+            "a host that was declared dead in admission does not look (claims: {claims})"
+        );
     }
 }
 
@@ -51,9 +54,9 @@ enum Slept {
     Inside,
 }
 
-/// What becomes of a host that is declared dead at the door while it sleeps before operation
+/// What becomes of a host that is declared dead in admission while it sleeps before operation
 /// `step`.
-fn sleeps_at(mutant: Mutant, seed: u64, step: u64, knocks: bool) -> Slept {
+fn sleeps_at(mutant: Mutant, seed: u64, step: u64, claims: bool) -> Slept {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
     cluster.join(1, "before").leave();
     let watcher = cluster.join(0, "watcher");
@@ -73,11 +76,11 @@ fn sleeps_at(mutant: Mutant, seed: u64, step: u64, knocks: bool) -> Slept {
         slept.replace(Slept::WentOn);
         let (manage, clock) = (watcher.manage().expect("nobody else manages"), cluster.clock(0));
         Watch::begin(&cluster, &watcher, &manage, &clock).go_on(true, &mut NoFence, 8);
-        if knocks {
-            // Another comes, knocks, and finds the mark.
-            let (other, knock) = (cluster.rack.host(2), layout.knock(SLOT).range());
-            other.store(knock.start().word(0).expect("a line has eight"), 7 << 32 | 2);
-            other.publish(knock);
+        if claims {
+            // Another comes, writes the claim word, and finds the mark.
+            let (other, word) = (cluster.rack.host(2), layout.claim_word(SLOT).range());
+            other.store(word.start().word(0).expect("a line has eight"), 7 << 32 | 2);
+            other.publish(word);
         }
         cluster.warm();
     });
@@ -109,29 +112,29 @@ fn is_marked(cluster: &Cluster, layout: &Layout) -> bool {
 /// Where the device says which host has come for the second life of the slot: the line beside its
 /// mark. `None` when the device has no such mark.
 fn marked_host(cluster: &Cluster, layout: &Layout) -> Option<LineOffset> {
-    let door = layout.door(SLOT);
+    let join_marks = layout.join_marks(SLOT);
     // The marks, and after them as many hosts in full.
-    let marks = usize::try_from(door.lines() / 2).unwrap_or(0);
+    let marks = usize::try_from(join_marks.lines() / 2).unwrap_or(0);
     let first = |line: LineOffset| line.word(0).map_or(0, |word| cluster.rack.device_word(word));
-    let mut of_marks = door.iter().take(marks).zip(door.iter().skip(marks));
+    let mut of_marks = join_marks.iter().take(marks).zip(join_marks.iter().skip(marks));
     let marked = of_marks.find(|(mark, _)| first(*mark) & u64::from(u32::MAX) == 2);
     marked.map(|(_, host)| host)
 }
 
-/// A host loses power at the door. When its mark is on the device, the line that says whose mark it
-/// is, is there too. A list of the nodes then shows a host at the door, whatever was in the caches
-/// of the reader.
+/// A host loses power during admission. When its mark is on the device, the line that says whose
+/// mark it is, is there too. A list of the nodes then shows a host in admission, whatever was in
+/// the caches of the reader.
 ///
 /// # Panics
 /// When one of the two is not so.
-pub fn a_death_at_the_door_is_seen_at_once(mutant: Mutant, seed: u64) {
+pub fn a_death_during_admission_is_seen_at_once(mutant: Mutant, seed: u64) {
     const LOSSES: u64 = 4;
     let mut seen = 0;
     for step in (1..).step_by(3) {
         let seed_of = |loss| seed.wrapping_add(step * 64 + loss * 2);
         match dies_at(mutant, seed_of(0), step) {
             Died::Outside => {}
-            Died::AtDoor => {
+            Died::InAdmission => {
                 seen += 1;
                 // Other lines are lost.
                 for loss in 1..LOSSES {
@@ -141,7 +144,7 @@ pub fn a_death_at_the_door_is_seen_at_once(mutant: Mutant, seed: u64) {
             Died::Inside => break,
         }
     }
-    assert!(seen > 0, "nobody died at the door");
+    assert!(seen > 0, "nobody died in admission");
 }
 
 /// How far a host had come for the second life of the slot when it died, as the device says.
@@ -149,7 +152,7 @@ enum Died {
     /// There is no mark of it.
     Outside,
     /// There is its mark, and the line of the slot does not name that life.
-    AtDoor,
+    InAdmission,
     /// The line of the slot names that life.
     Inside,
 }
@@ -177,12 +180,12 @@ fn dies_at(mutant: Mutant, seed: u64, step: u64) -> Died {
     assert!(said.is_some_and(|said| said != 0), "step {step}: nobody knows whose mark it is");
     let clock = Scripted::with_pauses_of(400, |_| ());
     let heartbeats = watch_heartbeats(&layout, &cluster.rack.host(OBSERVER), &clock);
-    let at_door = heartbeats
+    let in_admission = heartbeats
         .iter()
         .find(|heartbeat| heartbeat.node == SLOT)
-        .map(|heartbeat| heartbeat.at_door);
-    assert_eq!(at_door, Some(true), "step {step}: {heartbeats:?}");
-    Died::AtDoor
+        .map(|heartbeat| heartbeat.in_admission);
+    assert_eq!(in_admission, Some(true), "step {step}: {heartbeats:?}");
+    Died::InAdmission
 }
 
 /// Why a join was broken off.
@@ -217,12 +220,13 @@ pub fn an_image_of_a_machine_that_lives_is_refused(mutant: Mutant, seed: u64) {
     assert!(second.is_ok(), "its heartbeat has stopped: {:?}", second.map(drop));
 }
 
-/// As many machines as a door has marks have lived in a slot, one after the other. One more comes,
-/// takes the oldest mark, and is refused behind the door: the door says again what it said before.
+/// As many machines as a slot has marks have lived in a slot, one after the other. One more comes,
+/// takes the oldest mark, and is refused after its admission: the marks say again what they said
+/// before.
 ///
 /// # Panics
 /// When it does not.
-pub fn who_is_refused_leaves_the_door_as_it_was(mutant: Mutant, seed: u64) {
+pub fn a_refused_host_leaves_the_join_marks_as_they_were(mutant: Mutant, seed: u64) {
     let cluster = cluster(LockProtocol::Arbitrated, mutant, seed);
     let layout = Layout::new(cluster.geometry()).expect("the region was formatted by it");
     let (host, clock) = (cluster.rack.host(1), cluster.clock(1));
@@ -230,15 +234,15 @@ pub fn who_is_refused_leaves_the_door_as_it_was(mutant: Mutant, seed: u64) {
         let identity = HostIdentity::simulated(10 + machine);
         cluster.join_known_as(&identity, host.clone(), &clock, 1, 1, "comes")
     };
-    let door = layout.door(SLOT);
+    let join_marks = layout.join_marks(SLOT);
     // The marks, and after them as many hosts in full.
-    for machine in 0..door.lines() / 2 {
+    for machine in 0..join_marks.lines() / 2 {
         come(machine).unwrap_or_else(|error| panic!("machine {machine}: {error}")).leave();
     }
     // Without the seal: it counts how often a line was written.
     let words = |line: LineOffset| [0, 1, 2, 3, 4, 5, 6].map(|index| line.word(index));
     let said = || -> Vec<u64> {
-        let words = door.iter().flat_map(words).flatten();
+        let words = join_marks.iter().flat_map(words).flatten();
         words.map(|word| cluster.rack.device_word(word)).collect()
     };
     let before = said();
@@ -246,7 +250,7 @@ pub fn who_is_refused_leaves_the_door_as_it_was(mutant: Mutant, seed: u64) {
     let requests = layout.requests(SLOT).range();
     host.store(requests.start().word(0).expect("a line has words"), u64::MAX);
     host.publish(requests);
-    let refused = come(door.lines()).map(drop);
+    let refused = come(join_marks.lines()).map(drop);
     assert!(matches!(refused, Err(JoinError::BadTicket { .. })), "{refused:?}");
     assert_eq!(said(), before);
 }

@@ -1,8 +1,8 @@
-//! A recovery beside a host that joins the slot, dies at its door, or gives up there.
+//! A recovery beside a host that joins the slot, and dies or gives up during admission.
 
 use crate::host::{HostIdentity, ProcessIdentity};
 use crate::layout::RecoveryStep;
-use crate::lifecycle::claim::Visitor;
+use crate::lifecycle::admission::JoinAttempt;
 use crate::lifecycle::consensus::decided_about;
 use crate::lifecycle::deaths::{DeathNews, Deaths};
 use crate::lifecycle::fencing::NoFence;
@@ -18,7 +18,7 @@ use crate::units::Incarnation;
 /// case of its life is opened; then it is refused, and takes its arrival back. The life before it,
 /// which the slot has still, is declared dead all the same, with the one that was given up.
 #[test]
-fn a_life_that_is_given_up_at_the_door_keeps_none_before_it_from_being_declared_dead() {
+fn a_life_given_up_in_admission_keeps_none_before_it_from_being_declared_dead() {
     for declared in [false, true] {
         let bed = Bed::of_three(1);
         let (first, second, paused) = (bed.join(0, 1), bed.join(1, 2), bed.join(2, 3));
@@ -87,7 +87,7 @@ fn who_comes_back_and_dies_before_its_first_line_is_not_taken_for_the_host_befor
     assert!(whom.contains("nothing says which") && !whom.contains("host-2"), "{whom}");
 }
 
-/// A recoverer is about to begin, and one of a later case, whose life was given up at the door,
+/// A recoverer is about to begin, and one of a later case, whose life was given up in admission,
 /// too: the one of the earlier case yields, and neither waits for the other for ever.
 #[test]
 fn of_two_that_are_about_to_recover_one_slot_the_earlier_yields() {
@@ -151,7 +151,7 @@ fn a_quarantined_recovery_yields_to_a_later_case() {
     assert!(news.iter().any(is_done), "of {} news, the last is {:?}", news.len(), news.last());
 }
 
-/// A process stands at the door behind a slot that was not left, and has not said that it arrives:
+/// A process is in admission to a slot that was not left, and has not said that it arrives:
 /// it came before the case of its life was opened, which was for another that gave up. It is the
 /// one to be fenced.
 #[test]
@@ -163,9 +163,9 @@ fn who_came_before_its_case_was_opened_is_fenced_behind_a_line_of_the_life_befor
     std::mem::forget(before);
     let layout = first.layout();
     let again = HostIdentity { boot_id: [99, 0], ..HostIdentity::simulated(2) };
-    let visitor = Visitor::new(VICTIM, &again, ProcessIdentity::new(4, 1));
-    let outside = visitor.look(layout, &bed.rack.host(2), Incarnation(1));
-    assert_eq!(visitor.pass(layout, &bed.rack.host(2), &outside, Incarnation(2)), Ok(()));
+    let attempt = JoinAttempt::new(VICTIM, &again, ProcessIdentity::new(4, 1));
+    let snapshot = attempt.look(layout, &bed.rack.host(2), Incarnation(1));
+    assert_eq!(attempt.try_claim(layout, &bed.rack.host(2), &snapshot, Incarnation(2)), Ok(()));
     let arrival = layout.arrival(VICTIM).claim();
     arrival.publish(&bed.rack.host(2), arrival_of(2));
     let manage = first.manage().unwrap();
@@ -187,7 +187,7 @@ fn who_came_before_its_case_was_opened_is_fenced_behind_a_line_of_the_life_befor
     assert_eq!((order.incarnation, &order.host), (Incarnation(2), &None));
     // As an operator is told.
     let death = NodeDeath::of(layout, first.fabric(), VICTIM).unwrap();
-    assert_eq!((death.at_door, death.machine), (true, order.machine), "{death:?}");
+    assert_eq!((death.in_admission, death.machine), (true, order.machine), "{death:?}");
     let whom = death.whom_in_words("host-2");
     let boot = format!("boot {:016x}{:016x}", again.boot_id[0], again.boot_id[1]);
     assert!(whom.contains(&boot) && !whom.contains("host-2"), "{whom}");
