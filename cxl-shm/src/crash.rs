@@ -39,13 +39,13 @@ macro_rules! crash_points {
 }
 
 crash_points! {
-    /// The host's stamp says that it waits for a lock, its ticket is not published yet.
-    LockStamped,
+    /// The host's lock state says that it waits, its ticket is not published yet.
+    LockStateWritten,
     /// A lock is requested.
     LockRequested,
     /// A number of the bakery is published.
     LockNumbered,
-    /// The host's stamp says that it holds a lock.
+    /// The host's lock state says that it holds the lock.
     LockHeld,
     /// A lock was passed on within the host, and the thread that passed it did not look at it
     /// again.
@@ -56,14 +56,14 @@ crash_points! {
     LockWithdrawing,
     /// What a lock protects is published, the lock is about to be released.
     LockReleasing,
-    /// A release or a withdrawal is published, the host's stamp does not say so yet.
+    /// A release or a withdrawal is published, the host's lock state does not say so yet.
     LockEnded,
     /// A lock is released, its host lock is still held.
     LockReleased,
     /// What a dead holder left is redone, its lock is not released yet.
     LockRecovering,
-    /// The host's stamps carry a new term, which is not acknowledged yet.
-    TermStamped,
+    /// The host's lock states carry a new term, which is not acknowledged yet.
+    TermWritten,
     /// A new term is acknowledged, the host tier does not say so yet.
     TermAcknowledged,
     /// A lock manager has claimed a term.
@@ -155,13 +155,13 @@ crash_points! {
     RetireFreed,
     /// Tombstones say that searches end there, the heap is still locked.
     TombstonesCleaned,
-    /// Holds are counted on their host, their stamps are not published.
+    /// Holds are counted on their host, their reader words are not published.
     HoldCounted,
-    /// The stamps of holds are published, the descriptors were not looked at.
-    HoldStamped,
-    /// Holds are released, on their host and in their stamps.
+    /// The reader words of holds are published, the descriptors were not looked at.
+    HoldWritten,
+    /// Holds are released, on their host and in their reader words.
     HoldReleased,
-    /// Descriptors say EVICTING, their stamps were not looked at.
+    /// Descriptors say EVICTING, their reader words were not looked at.
     EvictAnnounced,
     /// Which blocks are held was seen, and those are READY again; the others still say EVICTING.
     EvictDecided,

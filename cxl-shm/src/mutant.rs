@@ -25,9 +25,9 @@ pub enum Mutant {
     NoTermCheck,
     /// LOCK-T1: a client enters by a store instead of a compare-and-exchange.
     EntersByStore,
-    /// LOCK-T2: an agent acknowledges a term before it has moved the stamps to it.
+    /// LOCK-T2: an agent acknowledges a term before it has moved the lock states to it.
     AcknowledgesFirst,
-    /// LOCK-T2: an agent moves a stamp by a load and a store.
+    /// LOCK-T2: an agent moves a lock state by a load and a store.
     TermInTwoSteps,
     /// LOCK-T3: an acknowledgement does not say what is held.
     AcknowledgesNoHolder,
@@ -80,7 +80,7 @@ pub enum Mutant {
     RecoversBeside,
     /// DEATH-R5: a recoverer says that the slot may be joined before it has redone anything.
     BuriesFirst,
-    /// EVICT-H1: the owner of a block does not look at its stamps after it said EVICTING.
+    /// EVICT-H1: the owner of a block does not look at its reader words after it said EVICTING.
     EvictsUnseen,
     /// EVICT-H1: a reader takes a block for held without a look at its descriptor.
     HoldsUnseen,

@@ -82,8 +82,8 @@ pub(super) fn prefetch(line: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
 }
 
-/// The processor's time stamp, read after everything before it is done and before anything after
-/// it begins.
+/// The processor's timestamp counter, read after everything before it is done and before anything
+/// after it begins.
 pub(super) fn ticks() -> u64 {
     let mut core = 0;
     // SAFETY: every x86-64 has it; it touches no memory of its own.

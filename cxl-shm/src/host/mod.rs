@@ -8,11 +8,11 @@ mod guard;
 mod identity;
 mod life_lock;
 mod lock;
+mod lock_state;
 mod loss;
 mod places;
 mod process;
 mod queue;
-mod stamp;
 mod stopped_watch;
 mod tier;
 mod tier_file;
@@ -21,13 +21,13 @@ mod turn;
 pub use guard::HostGuard;
 pub use identity::HostIdentity;
 pub use lock::{HolderToken, HostAcquire, HostLock};
+pub(crate) use lock_state::{LockState, Phase, TERM_MAX, TICKET_BITS, TICKET_END, grant_word};
 pub use loss::{LossCause, MembershipLost};
 pub use places::GoneProcess;
 pub use process::{Liveness, PROCESSES_MAX, ProcLiveness, ProcessIdentity, ProcessSlot};
 pub(crate) use queue::Abandoned;
 #[doc(hidden)]
 pub use queue::{Cohort, HostQueue, Living, Place, Turn};
-pub(crate) use stamp::{Phase, Stamp, TERM_MAX, TICKET_BITS, TICKET_END, grant_word};
 pub(crate) use stopped_watch::StoppedWatch;
 #[doc(hidden)]
 pub use tier::OBJECT_WORDS;

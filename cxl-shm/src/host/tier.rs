@@ -10,7 +10,7 @@
 //! ...     process registry: {place, generation} x 256 (rule HOST-N1, in `places`)
 //! ...     waiters' words: {lock, ticket} x 256 (rule LOCK-Q2)
 //! ...     waiters' words for the host locks: {host lock, ticket} x 256 (rule LOCK-Q5)
-//! ...     lock stamps: {term, phase, ticket} per lock of the region (rule LOCK-T1)
+//! ...     lock states: {term, phase, ticket} per lock of the region (rule LOCK-T1)
 //! ...     what an operator confirmed: per node 1 + the incarnation that is off
 //! ...     silence of the lock manager: {1 + term, heartbeat} for which it was found
 //! ...     chunks that programs of this host may have written: a bit each, or for several
@@ -24,19 +24,19 @@
 //! written all the time lie 128 bytes apart: processors fetch lines of 64 bytes in pairs.
 
 use super::lock::{HolderToken, HostLock};
+use super::lock_state::LockState;
 use super::loss::LossCause;
 use super::places::{GoneProcess, Place};
 use super::process::{Liveness, PROCESSES_MAX, ProcessIdentity, ProcessSlot};
 use super::queue::{HostQueue, QueueWords};
-use super::stamp::Stamp;
 use crate::fabric::HostMemory;
 use crate::layout::Geometry;
 use crate::units::{ChunkId, Incarnation, LockId, NODES_MAX, NodeId};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"RACKTI\0\0");
 /// Version of this layout. Raise it whenever a word of the tier moves or changes its meaning, here,
-/// in the heap's words, in the queues or in the stamps: processes of two versions must not share a
-/// tier. The first version had no number: its first word was `RACKHOST`.
+/// in the heap's words, in the queues or in the lock states: processes of two versions must not
+/// share a tier. The first version had no number: its first word was `RACKHOST`.
 const LAYOUT_VERSION: u64 = 3;
 /// Word 0 of a tier that is in use.
 const FIRST_WORD: u64 = MAGIC | LAYOUT_VERSION << 48;
@@ -284,21 +284,26 @@ impl<H: HostMemory> HostTier<H> {
         HostQueue::new(&self.memory, lock, words)
     }
 
-    /// The stamp of a lock (rule LOCK-T1).
-    pub(crate) fn stamp(&self, lock: LockId) -> Stamp {
-        Stamp::from_word(self.memory.load(self.stamp_at(lock)))
+    /// The state of a lock (rule LOCK-T1).
+    pub(crate) fn lock_state(&self, lock: LockId) -> LockState {
+        LockState::from_word(self.memory.load(self.lock_state_at(lock)))
     }
 
-    pub(crate) fn set_stamp(&self, lock: LockId, stamp: Stamp) {
-        self.memory.store(self.stamp_at(lock), stamp.word());
+    pub(crate) fn set_lock_state(&self, lock: LockId, state: LockState) {
+        self.memory.store(self.lock_state_at(lock), state.word());
     }
 
-    /// Replaces the stamp `current`; the one found when it is another.
-    pub(crate) fn swap_stamp(&self, lock: LockId, current: Stamp, new: Stamp) -> Result<(), Stamp> {
+    /// Replaces the lock state `current`; the one found when it is another.
+    pub(crate) fn swap_lock_state(
+        &self,
+        lock: LockId,
+        current: LockState,
+        new: LockState,
+    ) -> Result<(), LockState> {
         self.memory
-            .compare_exchange(self.stamp_at(lock), current.word(), new.word())
+            .compare_exchange(self.lock_state_at(lock), current.word(), new.word())
             .map(|_| ())
-            .map_err(Stamp::from_word)
+            .map_err(LockState::from_word)
     }
 
     /// Enters a process into the registry; `None` when it is full.
@@ -407,8 +412,8 @@ impl<H: HostMemory> HostTier<H> {
         lock.0 as usize
     }
 
-    fn stamp_at(&self, lock: LockId) -> usize {
-        stamps_at(self.locks) + self.lock_index(lock)
+    fn lock_state_at(&self, lock: LockId) -> usize {
+        lock_states_at(self.locks) + self.lock_index(lock)
     }
 
     fn process_at(&self, slot: ProcessSlot) -> (usize, usize) {
@@ -429,7 +434,7 @@ fn host_waits_at(locks: u32) -> usize {
     waits_at(locks) + usize::from(PROCESSES_MAX)
 }
 
-fn stamps_at(locks: u32) -> usize {
+fn lock_states_at(locks: u32) -> usize {
     host_waits_at(locks) + usize::from(PROCESSES_MAX)
 }
 
@@ -449,7 +454,7 @@ fn host_lock_at(name: HostLockName) -> usize {
 }
 
 fn confirmed_at(locks: u32) -> usize {
-    stamps_at(locks) + locks as usize
+    lock_states_at(locks) + locks as usize
 }
 
 fn silence_at(locks: u32) -> usize {
@@ -513,7 +518,7 @@ mod tests {
         let sections = [
             [UUID, NODE, INCARNATION, STATE, TERM, PID_NAMESPACE, PLACES].as_slice(),
             &[REQUESTS, TICKETS, OWN_LOCKS_AT, OWNERS_AT],
-            &[processes_at(9), waits_at(9), host_waits_at(9), stamps_at(9), confirmed_at(9)],
+            &[processes_at(9), waits_at(9), host_waits_at(9), lock_states_at(9), confirmed_at(9)],
             &[silence_at(9), written_at(9), heap_at(9), application_at(9)],
         ];
         let expected = [

@@ -15,8 +15,8 @@
 //! | recoveries 0| recoveries 1| ...          two lines per node              |  node i
 //! +--------------------------------------------------------------------------+
 //! | requests 0  | requests 1  | ...          a ticket word per lock           |  node i
-//! | acks 0      | acks 1      | ...          a stamp word per lock            |  node i
-//! | grants 0    | grants 1    | ...          nodes x locks stamp words        |  manager on node i
+//! | acks 0      | acks 1      | ...          a state word per lock            |  node i
+//! | grants 0    | grants 1    | ...          nodes x locks state words        |  manager on node i
 //! +--------------------------------------------------------------------------+
 //! | free rings 0| free rings 1| ...          a page per receiving node        |  node i
 //! | free tails 0| free tails 1| ...          a word per sending node          |  node i
@@ -522,13 +522,13 @@ impl Layout {
         word(self.requests(node), u64::from(lock.0))
     }
 
-    /// A node's acknowledgements, a stamp per lock.
+    /// A node's acknowledgements, a lock state per lock.
     #[must_use]
     pub fn acks(&self, node: NodeId) -> PeerArea {
         self.per_node(self.acks_at, self.words_stride, node)
     }
 
-    /// The grants of the manager on node `manager`: stamps, locks of node 0 first.
+    /// The grants of the manager on node `manager`: lock states, locks of node 0 first.
     #[must_use]
     pub fn grants(&self, manager: NodeId) -> PeerArea {
         self.per_node(self.grants_at, self.grants_stride, manager)

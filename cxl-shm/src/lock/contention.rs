@@ -50,7 +50,7 @@ impl Contention {
         let identity = turn.and_then(|token| handle.tier().process(token.process()));
         let this_host = Self::ThisHost { pid: identity.map(ProcessIdentity::pid) };
         let is_behind = is_queued || turn.is_some();
-        if is_behind && handle.tier().stamp(lock).phase == Phase::Hold {
+        if is_behind && handle.tier().lock_state(lock).phase == Phase::Hold {
             return this_host;
         }
         let nobody = if is_behind { this_host } else { Self::Nobody };

@@ -136,7 +136,7 @@ pub(crate) fn recover_dead_holder<F: Fabric, H: HostMemory>(
     fabric: &F,
     lock: LockId,
 ) {
-    if handle.tier().stamp(lock).phase == Phase::Hold {
+    if handle.tier().lock_state(lock).phase == Phase::Hold {
         recover_own(handle, fabric, lock);
         crash::reach(CrashPoint::LockRecovering);
     }
@@ -159,7 +159,7 @@ pub(super) fn release_passed<F: Fabric, H: HostMemory>(
 /// Whether a thread that died with `lock` may have left stores of a program in this host's caches
 /// (LOCK-L5).
 pub(super) fn needs_flush<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool {
-    is_for_programs(lock) && handle.tier().stamp(lock).phase == Phase::Hold
+    is_for_programs(lock) && handle.tier().lock_state(lock).phase == Phase::Hold
 }
 
 /// Ends what nobody of this host looks after: locks whose holders died, and locks that were passed

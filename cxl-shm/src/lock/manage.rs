@@ -3,7 +3,7 @@
 use super::arbitrated::{Manager, ManagerState, NodeReport};
 use crate::fabric::{Fabric, HostMemory};
 use crate::host::HostAcquire;
-use crate::host::Stamp;
+use crate::host::LockState;
 use crate::host::{HostLockName, Liveness};
 use crate::layout::Layout;
 use crate::node::Member;
@@ -86,7 +86,7 @@ impl ManagerSeen {
         layout.nodes().find(|node| {
             let present = is_taken(layout, fabric, *node) && !is_freed(layout, fabric, *node);
             let first = layout.acks(*node).word(0).map(|word| word.fresh(fabric));
-            present && first.is_some_and(|word| Stamp::from_word(word).term != self.term)
+            present && first.is_some_and(|word| LockState::from_word(word).term != self.term)
         })
     }
 }

@@ -12,12 +12,12 @@ use crate::units::{LockId, NodeId};
 /// then `poll` until it holds, or `withdraw` at any time.
 ///
 /// One thread of the host is here at a time: the caller holds the host tier's lock of the same lock
-/// id. What outlives that thread is the host's *stamp* of the lock (its phase: idle, waiting,
+/// id. What outlives that thread is the host's *lock state* (its phase: idle, waiting,
 /// holding), so that a lock can be passed to another thread ([`Held::passed`]) and ended after a
 /// death.
 pub(crate) trait SharedTier: Clone + Eq + Hash + Debug + Sized {
-    /// Publishes that this node wants `lock`. The stamp is idle: a predecessor that died with it
-    /// was recovered from first.
+    /// Publishes that this node wants `lock`. The lock state is idle: a predecessor that died with
+    /// it was recovered from first.
     fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self;
 
     /// A few operations towards the lock; what is held, once it is. Not called again after that.
@@ -75,8 +75,8 @@ pub(crate) trait SharedTier: Clone + Eq + Hash + Debug + Sized {
         lock: LockId,
     ) -> bool;
 
-    /// Ends the request of the node's former incarnation and starts its stamp. Only while the host
-    /// joins, after intents were redone.
+    /// Ends the request of the node's former incarnation and starts its lock state. Only while the
+    /// host joins, after intents were redone.
     fn resume<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId);
 }
 
@@ -97,9 +97,9 @@ impl Held {
         lock: LockId,
         after_death: bool,
     ) -> Option<Self> {
-        let stamp = handle.tier().stamp(lock);
-        let held = Self { lock, ticket: stamp.ticket, after_death };
-        (stamp.phase == Phase::Hold).then_some(held)
+        let state = handle.tier().lock_state(lock);
+        let held = Self { lock, ticket: state.ticket, after_death };
+        (state.phase == Phase::Hold).then_some(held)
     }
 }
 

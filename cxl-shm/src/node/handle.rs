@@ -4,7 +4,7 @@ use crate::fabric::{
     HostMemory, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record,
 };
 use crate::host::HostTier;
-use crate::host::{Phase, Stamp};
+use crate::host::{LockState, Phase};
 use crate::layout::{HostName, INTENT_LINES, INTENTS, Layout, LockProtocol, NodeLine};
 use crate::units::{Incarnation, LockId, NodeId};
 
@@ -173,11 +173,11 @@ impl<H: HostMemory> NodeHandle<H> {
 }
 
 impl<H: HostMemory> NodeHandle<H> {
-    /// Starts a lock's stamp at an even ticket (LOCK-A2; zero when tickets mean nothing). Only
+    /// Starts the state of a lock at an even ticket (LOCK-A2; zero when tickets mean nothing). Only
     /// while the host joins.
-    pub(crate) fn resume_stamp(&self, lock: LockId, even: u64) {
-        let stamp = Stamp { term: 0, phase: Phase::Idle, ticket: even };
-        self.tier.set_stamp(lock, stamp);
+    pub(crate) fn resume_lock_state(&self, lock: LockId, even: u64) {
+        let state = LockState { term: 0, phase: Phase::Idle, ticket: even };
+        self.tier.set_lock_state(lock, state);
     }
 
     /// Starts the numbers of an incarnation's requests. Only while the host joins.

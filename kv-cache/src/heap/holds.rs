@@ -58,7 +58,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         crash::reach(CrashPoint::HoldCounted);
         // EVICT-H1: before the look.
         batch.publish();
-        crash::reach(CrashPoint::HoldStamped);
+        crash::reach(CrashPoint::HoldWritten);
         outcomes
     }
 

@@ -2,7 +2,7 @@
 //! pool is compared with what its processes said.
 //!
 //! The dead live again first, so that somebody has looked after what they left. Then nobody holds
-//! anything, writes anything or evicts anything: no stamp says that a block is held, every
+//! anything, writes anything or evicts anything: no reader word says that a block is held, every
 //! descriptor is free or READY, and those that are READY are the blocks that were acknowledged and
 //! not evicted.
 

@@ -60,7 +60,7 @@ const IN_THE_CACHE: [CrashPoint; 15] = [
     CrashPoint::RetireFreed,
     CrashPoint::TombstonesCleaned,
     CrashPoint::HoldCounted,
-    CrashPoint::HoldStamped,
+    CrashPoint::HoldWritten,
     CrashPoint::HoldReleased,
     CrashPoint::EvictAnnounced,
     CrashPoint::EvictDecided,

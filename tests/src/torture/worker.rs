@@ -50,7 +50,7 @@ struct Worker<'m, F> {
     blocks: Blocks<'m, F>,
     objects: Objects<'m, F>,
     chunks: Vec<ChunkId>,
-    stamps: u64,
+    values: u64,
 }
 
 pub(super) fn run<F: Fabric>(
@@ -70,8 +70,8 @@ pub(super) fn run<F: Fabric>(
         blocks: Blocks::take_over(options, member)?,
         objects: Objects::take_over(options, member)?,
         chunks: Vec::new(),
-        // Of this life: no stamp of an earlier one looks the same.
-        stamps: options.life << 32,
+        // Of this life: no value of an earlier one looks the same.
+        values: options.life << 32,
     };
     worker.take_over_chunks()?;
     tell(&Event::Up)?;
@@ -389,9 +389,9 @@ impl<F: Fabric> Worker<'_, F> {
 
     /// Writes into a chunk whose it is.
     fn mark(&mut self, chunk: ChunkId) {
-        self.stamps += 1;
+        self.values += 1;
         let (fabric, at) = (self.member.fabric(), self.mark_at(chunk));
-        fabric.store(at, u64::from(self.index) << 56 | self.stamps);
+        fabric.store(at, u64::from(self.index) << 56 | self.values);
         fabric.publish(LineRange::one(at.line()));
     }
 

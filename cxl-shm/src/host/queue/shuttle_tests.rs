@@ -40,7 +40,7 @@ impl HostMemory for Memory {
 struct Host {
     memory: Memory,
     dead: Vec<AtomicBool>,
-    /// The host holds the shared lock: what the stamp says in the real tier.
+    /// The host holds the shared lock: what the lock state says in the real tier.
     shared: AtomicBool,
     /// A thread that lives is inside.
     inside: AtomicBool,

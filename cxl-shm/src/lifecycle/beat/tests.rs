@@ -5,7 +5,7 @@ mod leaving;
 
 use super::*;
 use crate::clock::Clock;
-use crate::host::Stamp;
+use crate::host::LockState;
 use crate::host::{HostIdentity, HostTier, PROCESSES_MAX, ProcessIdentity};
 use crate::layout::{
     Geometry, LockProtocol, NodeLine, PROFILE_LOCK, Superblock, format_superblock, replace_profile,
@@ -139,7 +139,7 @@ fn an_acknowledgement_that_was_overwritten_is_written_anew() {
     let newer = manage.claim().unwrap();
     worker.beat();
     for (lock, word) in [0, 99].into_iter().zip(before) {
-        assert!(Stamp::from_word(word).term < newer);
+        assert!(LockState::from_word(word).term < newer);
         late(lock).claim().publish(fabric, word);
     }
     // All parts of the acknowledgements are looked at in turn.
@@ -147,12 +147,12 @@ fn an_acknowledgement_that_was_overwritten_is_written_anew() {
     worker.beat();
     let looker = bed.rack.host(2);
     for lock in [0, 99] {
-        assert_eq!(Stamp::from_word(late(lock).fresh(&looker)).term, newer, "lock {lock}");
+        assert_eq!(LockState::from_word(late(lock).fresh(&looker)).term, newer, "lock {lock}");
     }
 }
 
 #[test]
-fn a_stamp_does_not_go_back_to_an_older_term() {
+fn a_lock_state_does_not_go_back_to_an_older_term() {
     let bed = Bed::new();
     let worker = bed.join(1, 2);
     let manager = bed.join(0, 1);
@@ -160,11 +160,11 @@ fn a_stamp_does_not_go_back_to_an_older_term() {
     let claimed = manage.claim().unwrap();
     let tier = worker.node_handle().tier();
     // Another agent of the host has begun to follow a later one.
-    let later = Stamp { term: claimed + 2, ..tier.stamp(LockId(5)) };
-    tier.set_stamp(LockId(5), later);
+    let later = LockState { term: claimed + 2, ..tier.lock_state(LockId(5)) };
+    tier.set_lock_state(LockId(5), later);
     worker.beat();
-    assert_eq!(tier.stamp(LockId(5)), later);
-    assert_eq!(tier.term(), 0, "the agent that moved the stamp acknowledges");
+    assert_eq!(tier.lock_state(LockId(5)), later);
+    assert_eq!(tier.term(), 0, "the agent that moved the state acknowledges");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::manager_of;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
-use crate::host::{Phase, Stamp, TERM_MAX};
+use crate::host::{LockState, Phase, TERM_MAX};
 use crate::layout::{Layout, ManagerClaim};
 use crate::mutant::{self, Mutant};
 use crate::node::NodeHandle;
@@ -31,18 +31,18 @@ pub(crate) fn tick<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F)
 /// Two agents of a host may be here at once: one that was deposed while it was stopped, and the one
 /// that has the office since (BEAT-G2). Why that is safe:
 ///
-/// - **LOCK-T2a** No stamp goes back to an older term. An agent that finds a stamp of a later term
-///   than the one that it saw leaves the rest to the agent that moved it there.
+/// - **LOCK-T2a** No lock state goes back to an older term. An agent that finds a lock state of a
+///   later term than the one that it saw leaves the rest to the agent that moved it there.
 /// - All acknowledgements of one lock that are made for one term say the same to its manager. A
-///   stamp that has come to term T enters by no older grant, and by none of T before the manager
-///   has read the acknowledgement. So between the first move to T and that reading a holder can
-///   only release: an acknowledgement made later differs at most by naming no ticket where an
+///   lock state that has come to term T enters by no older grant, and by none of T before the
+///   manager has read the acknowledgement. So between the first move to T and that reading a holder
+///   can only release: an acknowledgement made later differs at most by naming no ticket where an
 ///   earlier one names one that was released, and a ticket whose request has moved on holds nothing
 ///   (LOCK-T3).
 /// - An acknowledgement of T that is stored late, over that of a later term, harms nobody either:
-///   the stamps are beyond T, so no grant of T is obeyed (LOCK-T5), and what it says of the holder
-///   was true when the stamp was at T. But the manager of the later term waits for what was
-///   overwritten.
+///   the lock states are beyond T, so no grant of T is obeyed (LOCK-T5), and what it says of the
+///   holder was true when the lock state was at T. But the manager of the later term waits for what
+///   was overwritten.
 /// - **LOCK-T2b** So the agent looks at its host's acknowledgements now and then, and writes those
 ///   anew that are of an older term than the host obeys ([`mend_acknowledgements`]). That may be
 ///   late in the same way, and is mended in the same way.
@@ -56,41 +56,41 @@ pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>,
     }
     let mut held = Vec::new();
     for lock in (0..handle.layout().locks()).map(LockId) {
-        let mut stamp = handle.tier().stamp(lock);
+        let mut state = handle.tier().lock_state(lock);
         let moved = loop {
-            if stamp.term > newest {
+            if state.term > newest {
                 // LOCK-T2a.
                 return;
             }
-            let moved = Stamp { term: newest, ..stamp };
+            let moved = LockState { term: newest, ..state };
             if mutant::is(Mutant::TermInTwoSteps) {
-                handle.tier().set_stamp(lock, moved);
+                handle.tier().set_lock_state(lock, moved);
                 break moved;
             }
-            match handle.tier().swap_stamp(lock, stamp, moved) {
+            match handle.tier().swap_lock_state(lock, state, moved) {
                 Ok(()) => break moved,
-                Err(found) => stamp = found,
+                Err(found) => state = found,
             }
         };
         held.push((lock, acknowledgement(moved)));
     }
-    crash::reach(CrashPoint::TermStamped);
+    crash::reach(CrashPoint::TermWritten);
     let (acks, mut batch) = (handle.acks(), PublishBatch::new(fabric));
-    for (lock, stamp) in held {
+    for (lock, state) in held {
         let ack = acks.word(u64::from(lock.0)).expect("the area has a word per lock");
-        batch.word(ack, stamp.word());
+        batch.word(ack, state.word());
     }
     batch.publish();
     crash::reach(CrashPoint::TermAcknowledged);
     handle.tier().raise_term(newest);
 }
 
-/// What is acknowledged of a lock whose stamp was moved to its present term. LOCK-T3: what is held
-/// is reported by its ticket; one word carries both it and the term.
-fn acknowledgement(moved: Stamp) -> Stamp {
+/// What is acknowledged of a lock whose state was moved to its present term. LOCK-T3: what is
+/// held is reported by its ticket; one word carries both it and the term.
+fn acknowledgement(moved: LockState) -> LockState {
     match moved.phase {
         Phase::Hold if !mutant::is(Mutant::AcknowledgesNoHolder) => moved,
-        _ => Stamp { term: moved.term, phase: Phase::Idle, ticket: 0 },
+        _ => LockState { term: moved.term, phase: Phase::Idle, ticket: 0 },
     }
 }
 
@@ -105,10 +105,10 @@ fn mend_acknowledgements<F: Fabric, H: HostMemory>(
     let mut batch = PublishBatch::new(fabric);
     for lock in (locks.start..locks.end.min(handle.layout().locks())).map(LockId) {
         let ack = acks.word(u64::from(lock.0)).expect("the area has a word per lock");
-        let stamp = handle.tier().stamp(lock);
+        let state = handle.tier().lock_state(lock);
         // One that is beyond the term is being acknowledged.
-        if stamp.term == term && Stamp::from_word(ack.own(fabric)).term < term {
-            batch.word(ack, acknowledgement(stamp).word());
+        if state.term == term && LockState::from_word(ack.own(fabric)).term < term {
+            batch.word(ack, acknowledgement(state).word());
         }
     }
     batch.publish();
@@ -119,10 +119,10 @@ fn mend_acknowledgements<F: Fabric, H: HostMemory>(
 fn acknowledge_unmoved<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, term: u64) {
     let mut batch = PublishBatch::new(fabric);
     for lock in (0..handle.layout().locks()).map(LockId) {
-        let stamp = handle.tier().stamp(lock);
-        let held = match stamp.phase {
-            Phase::Hold => Stamp { term, ..stamp },
-            Phase::Idle | Phase::Wait => Stamp { term, phase: Phase::Idle, ticket: 0 },
+        let state = handle.tier().lock_state(lock);
+        let held = match state.phase {
+            Phase::Hold => LockState { term, ..state },
+            Phase::Idle | Phase::Wait => LockState { term, phase: Phase::Idle, ticket: 0 },
         };
         batch.word(handle.acks().word(u64::from(lock.0)).expect("a word per lock"), held.word());
     }

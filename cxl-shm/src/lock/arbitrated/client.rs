@@ -1,14 +1,14 @@
 //! A node's side of a lock: request, wait for the grant, release or withdraw.
 //!
-//! One thread of the host is here at a time; only the agent changes the stamp beside it, and only
-//! its term.
+//! One thread of the host is here at a time; only the agent changes the lock state beside it, and
+//! only its term.
 
 use super::manager_of;
 use super::request::{Request, beyond, tally_of};
 use super::told::{Told, tell_number};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
-use crate::host::{Phase, Stamp, TICKET_END, grant_word};
+use crate::host::{LockState, Phase, TICKET_END, grant_word};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
 use crate::lock::tally::{self, is_for_programs};
@@ -27,16 +27,18 @@ pub(crate) struct Acquire {
 
 impl SharedTier for Acquire {
     fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self {
-        let mut stamp = handle.tier().stamp(lock);
-        let ticket = if mutant::is(Mutant::ReusesTicket) { 1 } else { stamp.ticket + 1 };
-        debug_assert_eq!(stamp.phase, Phase::Idle, "one competitor a host, and it is recovered");
-        // The stamp first: from here on the agent reports us under a new term (LOCK-T2).
-        while let Err(found) =
-            handle.tier().swap_stamp(lock, stamp, Stamp { phase: Phase::Wait, ticket, ..stamp })
-        {
-            stamp = found;
+        let mut state = handle.tier().lock_state(lock);
+        let ticket = if mutant::is(Mutant::ReusesTicket) { 1 } else { state.ticket + 1 };
+        debug_assert_eq!(state.phase, Phase::Idle, "one competitor a host, and it is recovered");
+        // The lock state first: from here on the agent reports us under a new term (LOCK-T2).
+        while let Err(found) = handle.tier().swap_lock_state(
+            lock,
+            state,
+            LockState { phase: Phase::Wait, ticket, ..state },
+        ) {
+            state = found;
         }
-        crash::reach(CrashPoint::LockStamped);
+        crash::reach(CrashPoint::LockStateWritten);
         let told = Told::publish(handle, fabric, lock, request_of(handle, fabric, lock, ticket));
         crash::reach(CrashPoint::LockRequested);
         Self { lock, ticket, told }
@@ -49,7 +51,7 @@ impl SharedTier for Acquire {
         fabric: &F,
     ) -> Result<Option<Held>, DamagedRequest> {
         let Self { lock, ticket, .. } = *self;
-        let waiting = Stamp { phase: Phase::Wait, ..handle.tier().stamp(lock) };
+        let waiting = LockState { phase: Phase::Wait, ..handle.tier().lock_state(lock) };
         let Some(manager) = manager_of(handle.layout(), waiting.term) else {
             return Ok(None);
         };
@@ -67,10 +69,10 @@ impl SharedTier for Acquire {
             return Ok(None);
         }
         // LOCK-T1: enter only from {T, wait, t}. The agent may have moved on to another term.
-        let hold = Stamp { phase: Phase::Hold, ..waiting };
+        let hold = LockState { phase: Phase::Hold, ..waiting };
         if mutant::is(Mutant::EntersByStore) {
-            handle.tier().set_stamp(lock, hold);
-        } else if handle.tier().swap_stamp(lock, waiting, hold).is_err() {
+            handle.tier().set_lock_state(lock, hold);
+        } else if handle.tier().swap_lock_state(lock, waiting, hold).is_err() {
             return Ok(None);
         }
         crash::reach(CrashPoint::LockHeld);
@@ -95,18 +97,18 @@ impl SharedTier for Acquire {
         fabric: &F,
         lock: LockId,
     ) {
-        let stamp = handle.tier().stamp(lock);
-        match stamp.phase {
+        let state = handle.tier().lock_state(lock);
+        match state.phase {
             Phase::Hold if is_for_programs(lock) => {
                 let (layout, node) = (handle.layout(), handle.node());
                 let own = Request::from_word(handle.request(lock).own(fabric)).tally;
                 let others = tally::of_others(layout, fabric, node, lock, tally_of);
                 let request =
-                    Request { ticket: stamp.ticket + 1, tally: own.max(others).after_death() };
+                    Request { ticket: state.ticket + 1, tally: own.max(others).after_death() };
                 handle.request(lock).publish(fabric, request.word());
-                go_idle(handle, lock, stamp.ticket + 1);
+                go_idle(handle, lock, state.ticket + 1);
             }
-            Phase::Hold | Phase::Wait => end(handle, fabric, lock, stamp.ticket),
+            Phase::Hold | Phase::Wait => end(handle, fabric, lock, state.ticket),
             Phase::Idle => {}
         }
     }
@@ -131,7 +133,7 @@ impl SharedTier for Acquire {
 
     /// LOCK-A2: the last tickets are not begun with, as release is one more.
     fn has_tickets<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool {
-        handle.tier().stamp(lock).ticket < TICKET_END - 2
+        handle.tier().lock_state(lock).ticket < TICKET_END - 2
     }
 
     /// MEM-M5: a ticket beyond all counting is not gone on from.
@@ -157,7 +159,7 @@ impl SharedTier for Acquire {
         let request = handle.request(lock);
         let word = end_of_dead(handle.layout(), fabric, handle.node(), lock, request.own(fabric));
         request.publish(fabric, word);
-        handle.resume_stamp(lock, Request::from_word(word).ticket);
+        handle.resume_lock_state(lock, Request::from_word(word).ticket);
     }
 }
 
@@ -209,7 +211,7 @@ fn may_have_held<F: Fabric>(
     let index = layout.grant_index(node, lock);
     let grants = || layout.nodes().filter_map(|manager| layout.grants(manager).word(index));
     refresh_all(fabric, grants().map(|grant| grant.range()));
-    grants().any(|grant| Stamp::from_word(grant.cached(fabric)).ticket == request.ticket)
+    grants().any(|grant| LockState::from_word(grant.cached(fabric)).ticket == request.ticket)
 }
 
 /// The request with `ticket`, and with the tally that this node knows: of the region's own locks
@@ -225,8 +227,9 @@ fn request_of<F: Fabric, H: HostMemory>(
     Request { ticket, tally: known.unwrap_or_default() }
 }
 
-/// Release and withdrawal: the ticket becomes even. It is published *before* the stamp goes idle: a
-/// thread that dies in between leaves a stamp which says that something is still to be ended.
+/// Release and withdrawal: the ticket becomes even. It is published *before* the lock state goes
+/// idle: a thread that dies in between leaves a lock state which says that something is still to be
+/// ended.
 fn end<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId, ticket: u64) {
     let ended = request_of(handle, fabric, lock, ticket + 1);
     handle.request(lock).publish(fabric, ended.word());
@@ -235,11 +238,13 @@ fn end<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockI
 
 fn go_idle<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId, ticket: u64) {
     crash::reach(CrashPoint::LockEnded);
-    let mut stamp = handle.tier().stamp(lock);
-    while let Err(found) =
-        handle.tier().swap_stamp(lock, stamp, Stamp { phase: Phase::Idle, ticket, ..stamp })
-    {
-        stamp = found;
+    let mut state = handle.tier().lock_state(lock);
+    while let Err(found) = handle.tier().swap_lock_state(
+        lock,
+        state,
+        LockState { phase: Phase::Idle, ticket, ..state },
+    ) {
+        state = found;
     }
 }
 
@@ -252,6 +257,6 @@ fn is_granted_by_any<F: Fabric, H: HostMemory>(
 ) -> bool {
     handle.layout().nodes().any(|manager| {
         let grant = handle.layout().grants(manager).word(index).map(|word| word.fresh(fabric));
-        grant.is_some_and(|grant| Stamp::from_word(grant).ticket == ticket)
+        grant.is_some_and(|grant| LockState::from_word(grant).ticket == ticket)
     })
 }

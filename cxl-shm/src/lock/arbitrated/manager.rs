@@ -16,7 +16,7 @@ use super::request::Request;
 use super::summary::Summary;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
-use crate::host::{Phase, Stamp, TERM_MAX, grant_word};
+use crate::host::{LockState, Phase, TERM_MAX, grant_word};
 use crate::layout::{FIRST_FREE_LOCK, Layout, LockProtocol, ManagerClaim};
 use crate::lock::tally::Tally;
 use crate::mutant::{self, Mutant};
@@ -285,7 +285,7 @@ impl Manager {
         let mut held = Vec::new();
         for lock in 0..layout.locks() {
             let word = acks.word(u64::from(lock)).expect("the area has a word per lock");
-            let ack = Stamp::from_word(word.cached(fabric));
+            let ack = LockState::from_word(word.cached(fabric));
             if ack.term != self.term {
                 return;
             }

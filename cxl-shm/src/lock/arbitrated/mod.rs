@@ -21,7 +21,7 @@
 //!   hold, t}.
 //! - **LOCK-T2** The host's agent changes the term of every such word by a CAS each, in every
 //!   phase, takes the held ticket from that CAS, and only then publishes the acknowledgement {term,
-//!   held ticket} of that lock. A stamp never goes back to an older term (LOCK-T2a), and an
+//!   held ticket} of that lock. A lock state never goes back to an older term (LOCK-T2a), and an
 //!   acknowledgement that a deposed agent overwrote is written anew (LOCK-T2b): see `agent.rs`.
 //! - **LOCK-T3** What is reported is the ticket held, never a flag. The reported node is the holder
 //!   until its request differs from that ticket.

@@ -3,7 +3,7 @@
 use super::number::{Request, tally_of};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
-use crate::host::{Phase, Stamp};
+use crate::host::{LockState, Phase};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
 use crate::lock::tally::{self, Tally, is_for_programs};
@@ -48,10 +48,14 @@ impl NodeSet {
 
 impl SharedTier for Acquire {
     fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self {
-        debug_assert_eq!(handle.tier().stamp(lock).phase, Phase::Idle, "one competitor a host");
-        // The stamp first: a thread that dies from here on leaves something to end.
+        debug_assert_eq!(
+            handle.tier().lock_state(lock).phase,
+            Phase::Idle,
+            "one competitor a host"
+        );
+        // The lock state first: a thread that dies from here on leaves something to end.
         set_phase(handle, lock, Phase::Wait);
-        crash::reach(CrashPoint::LockStamped);
+        crash::reach(CrashPoint::LockStateWritten);
         publish(handle, fabric, lock, Request::Choosing);
         crash::reach(CrashPoint::LockRequested);
         Self { lock, stage: Stage::Choosing }
@@ -131,7 +135,7 @@ impl SharedTier for Acquire {
         fabric: &F,
         lock: LockId,
     ) {
-        match handle.tier().stamp(lock).phase {
+        match handle.tier().lock_state(lock).phase {
             Phase::Hold if is_for_programs(lock) => {
                 let tally = tally(handle, fabric, lock).after_death();
                 handle.request(lock).publish(fabric, Request::None.word(tally));
@@ -188,7 +192,7 @@ impl SharedTier for Acquire {
             request
                 .publish(fabric, end_of_dead(handle.layout(), fabric, handle.node(), lock, word));
         }
-        handle.resume_stamp(lock, 0);
+        handle.resume_lock_state(lock, 0);
     }
 }
 
@@ -268,18 +272,19 @@ fn publish<F: Fabric, H: HostMemory>(
     known
 }
 
-/// Release and withdrawal. The word is published *before* the stamp goes idle: a thread that dies
-/// in between leaves a stamp which says that something is still to be ended.
+/// Release and withdrawal. The word is published *before* the lock state goes idle: a thread that
+/// dies in between leaves a lock state which says that something is still to be ended.
 fn end<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
     publish(handle, fabric, lock, Request::None);
     crash::reach(CrashPoint::LockEnded);
     set_phase(handle, lock, Phase::Idle);
 }
 
-/// The agent may change the stamp's term at the same time.
+/// The agent may change the lock state's term at the same time.
 fn set_phase<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId, phase: Phase) {
-    let mut stamp = handle.tier().stamp(lock);
-    while let Err(found) = handle.tier().swap_stamp(lock, stamp, Stamp { phase, ..stamp }) {
-        stamp = found;
+    let mut state = handle.tier().lock_state(lock);
+    while let Err(found) = handle.tier().swap_lock_state(lock, state, LockState { phase, ..state })
+    {
+        state = found;
     }
 }

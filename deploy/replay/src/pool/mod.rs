@@ -3,7 +3,7 @@
 //!
 //! The policy alone ([`Simulation`](super::Simulation)) keeps one room for all, and one block
 //! leaves for one that comes. In a pool a block lies where it was published, its owner evicts for
-//! its own publishes only, uses are known by stamps that are looked at when the hand comes by, and
+//! its own publishes only, uses are known by words that are looked at when the hand comes by, and
 //! what a request has found stays while it publishes the rest. This follows each of these steps, so
 //! that it and `rackline replay --live` agree exactly.
 

@@ -22,13 +22,13 @@ pub(crate) enum Phase {
 
 /// {term, phase, ticket} in one word, so that it changes as a whole (rules LOCK-T1 to LOCK-T3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Stamp {
+pub(crate) struct LockState {
     pub(crate) term: u64,
     pub(crate) phase: Phase,
     pub(crate) ticket: u64,
 }
 
-impl Stamp {
+impl LockState {
     pub(crate) fn from_word(word: u64) -> Self {
         let phase = match word >> TICKET_BITS & 3 {
             1 => Phase::Wait,
@@ -53,7 +53,7 @@ impl Stamp {
 /// What a manager of `term` writes to grant `ticket`: with a bit more when the holder is to be told
 /// that one before it died (LOCK-L5).
 pub(crate) fn grant_word(term: u64, ticket: u64, tells: bool) -> u64 {
-    Stamp { term, phase: Phase::Hold, ticket }.word() | u64::from(tells) << TICKET_BITS
+    LockState { term, phase: Phase::Hold, ticket }.word() | u64::from(tells) << TICKET_BITS
 }
 
 #[cfg(test)]
@@ -63,17 +63,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_stamp_survives_its_word(
+        fn a_lock_state_survives_its_word(
             term in 0..=TERM_MAX, ticket in 0..=TICKET_MASK, phase in 0..3u8,
         ) {
             let phase = [Phase::Idle, Phase::Wait, Phase::Hold][usize::from(phase)];
-            let stamp = Stamp { term, phase, ticket };
-            prop_assert_eq!(Stamp::from_word(stamp.word()), stamp);
+            let state = LockState { term, phase, ticket };
+            prop_assert_eq!(LockState::from_word(state.word()), state);
             let grants = [false, true].map(|tells| grant_word(term, ticket, tells));
             prop_assert_ne!(grants[0], grants[1]);
-            let held = Stamp { term, phase: Phase::Hold, ticket };
-            prop_assert_eq!(Stamp::from_word(grants[0]), held);
-            prop_assert_eq!(Stamp::from_word(grants[1]), Stamp { phase: Phase::Idle, ..held });
+            let held = LockState { term, phase: Phase::Hold, ticket };
+            prop_assert_eq!(LockState::from_word(grants[0]), held);
+            prop_assert_eq!(LockState::from_word(grants[1]), LockState { phase: Phase::Idle, ..held });
         }
     }
 }
