@@ -3,10 +3,10 @@
 /// A rule of the holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rule {
-    /// EVICT-H1: the evicting host, owner or reclaimer, looks at the stamps after it published
-    /// EVICTING.
+    /// EVICT-H1: the evicting host, owner or reclaimer, looks at the reader words after it
+    /// published EVICTING.
     EvictorLooksAgain,
-    /// EVICT-H1: the reader looks at the descriptor after it published its stamp.
+    /// EVICT-H1: the reader looks at the descriptor after it published its reader word.
     ReaderLooksAgain,
     /// EVICT-H4: what a dead process held is held no more.
     DeadLetGo,

@@ -17,8 +17,8 @@
 //! process    what the threads of a process share, and the cache as one of them uses it
 //! evict      which block leaves next, which hosts hold it, and the protocol by which it leaves
 //! replica    what a process believes is in the pool, and why a block was missed
-//! heap       this node's descriptors, payload and stamps, written under its host's heap lock
-//! format     what lies in the region: sizes, areas, descriptors, segments, logs, stamps
+//! heap       this node's descriptors, payload and reader words, written under its host's heap lock
+//! format     what lies in the region: sizes, areas, descriptors, segments, logs, reader words
 //! identity   keys, namespaces, fingerprints, hash chains
 //! ```
 //!

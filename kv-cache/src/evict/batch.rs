@@ -55,7 +55,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
                 continue;
             }
             looked_at += slots.len();
-            let seen = self.look_at_stamps(&mut order.watch, &slots, now_ms);
+            let seen = self.look_at_reader_words(&mut order.watch, &slots, now_ms);
             let mut leaving = Vec::new();
             for (slot, seen) in slots.into_iter().zip(seen) {
                 let used = order.used(slot, seen.used);

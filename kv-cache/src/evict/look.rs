@@ -8,7 +8,7 @@ use cxl_shm::node::Member;
 use cxl_shm::units::{Incarnation, NodeId};
 
 use super::HoldWatch;
-use crate::format::{Areas, Stamp, age};
+use crate::format::{Areas, ReaderWord, age};
 use crate::heap::LockedHeap;
 
 /// What the hosts say of a block.
@@ -21,24 +21,24 @@ pub(crate) struct Seen {
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
-    /// Reads the stamps of this node's `slots` freshly. The results are in the same order.
-    pub(crate) fn look_at_stamps(
+    /// Reads the reader words of this node's `slots` freshly. The results are in the same order.
+    pub(crate) fn look_at_reader_words(
         &self,
         watch: &mut HoldWatch,
         slots: &[u32],
         now_ms: u64,
     ) -> Vec<Seen> {
-        look_at_stamps(self.member, &self.areas, self.node(), watch, slots, now_ms)
+        look_at_reader_words(self.member, &self.areas, self.node(), watch, slots, now_ms)
     }
 }
 
-/// Reads the stamps of `owner`'s `slots` freshly. The results are in the same order. The caller may
-/// write `owner`'s segment.
+/// Reads the reader words of `owner`'s `slots` freshly. The results are in the same order. The
+/// caller may write `owner`'s segment.
 ///
-/// Stamps of nodes that have left or are dead do not count (EVICT-H5). A node whose line says so
-/// now and that joins later stamps after this look: it will find EVICTING, when that is what this
-/// look follows (EVICT-H1).
-pub(crate) fn look_at_stamps<F: Fabric, H: HostMemory, L: Liveness>(
+/// Reader words of nodes that have left or are dead do not count (EVICT-H5). A node whose line says
+/// so now and that joins later writes its word after this look: it will find EVICTING, when that is
+/// what this look follows (EVICT-H1).
+pub(crate) fn look_at_reader_words<F: Fabric, H: HostMemory, L: Liveness>(
     member: &Member<F, H, L>,
     areas: &Areas,
     owner: NodeId,
@@ -59,12 +59,12 @@ pub(crate) fn look_at_stamps<F: Fabric, H: HostMemory, L: Liveness>(
             Err(_) => Some((node, None)),
         })
         .collect();
-    let stamps = |node| areas.stamps(node);
+    let reader_words = |node| areas.reader_words(node);
     let words = readers.iter().flat_map(|(node, _)| {
-        slots.iter().map(move |slot| stamps(*node).word(owner, *slot).range())
+        slots.iter().map(move |slot| reader_words(*node).word(owner, *slot).range())
     });
     refresh_all(fabric, words);
-    // Asked for only when a stamp says that a reader holds something.
+    // Asked for only when a reader word says that a reader holds something.
     let mut declared: Vec<(NodeId, bool)> = Vec::new();
     let mut is_dead = |node: NodeId, incarnation: Option<Incarnation>| {
         let known = declared.iter().find(|(other, _)| *other == node).map(|(_, dead)| *dead);
@@ -74,18 +74,19 @@ pub(crate) fn look_at_stamps<F: Fabric, H: HostMemory, L: Liveness>(
             dead
         })
     };
-    let own_stamps = areas.own_stamps(member.area());
+    let own_reader_words = areas.own_reader_words(member.area());
     // The caller is the only one that may append: the head is that of this look, and of no other.
     let head = areas.log_head(owner).cached(fabric);
     let used_at = |tick| age(tick, head).and_then(|age| head.checked_sub(u64::from(age)));
     let mut look = |slot: &u32| {
-        let own = own_stamps.own(fabric, owner, *slot);
+        let own = own_reader_words.own(fabric, owner, *slot);
         let held = watch.protects(me, *slot, own, now_ms);
         let mut seen = Seen { held, used: used_at(own.tick) };
         for (node, incarnation) in &readers {
-            let stamp = Stamp::from_word(stamps(*node).word(owner, *slot).cached(fabric));
-            seen.used = seen.used.max(used_at(stamp.tick));
-            let held = watch.protects(*node, *slot, stamp, now_ms);
+            let reader_word =
+                ReaderWord::from_word(reader_words(*node).word(owner, *slot).cached(fabric));
+            seen.used = seen.used.max(used_at(reader_word.tick));
+            let held = watch.protects(*node, *slot, reader_word, now_ms);
             seen.held |= held && !is_dead(*node, *incarnation);
         }
         seen

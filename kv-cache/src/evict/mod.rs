@@ -5,9 +5,9 @@
 //!
 //! ```text
 //! order     candidates, leaf first                          (this process's own memory)
-//! look      their stamps, freshly: used since? held?        (two fences)  -> stays
+//! look      their reader words, freshly: used since? held?  (two fences)  -> stays
 //! announce  descriptors EVICTING, published                 (one fence)
-//! decide    their stamps again, freshly (EVICT-H1)                (two fences)
+//! decide    their reader words again, freshly (EVICT-H1)    (two fences)
 //! commit    held: READY again, published                    (one fence, seldom)
 //!           else: FREE, published; the slot is free         (one fence)
 //!           tombstones cleaned up; log entries; log head    (one fence each)

@@ -2,8 +2,8 @@
 //! kept up to date from the node's own log.
 //!
 //! Every process keeps an order of its own, in its own memory; it is soft state. What it proposes
-//! is checked against the directory and the stamps under the heap lock, so a stale order costs a
-//! worse choice and nothing else.
+//! is checked against the directory and the reader words under the heap lock, so a stale order
+//! costs a worse choice and nothing else.
 //!
 //! Blocks of one size make room for each other, so each size has a policy, and so has, within a
 //! size, each namespace with a quota.

@@ -4,17 +4,17 @@
 //!
 //! ```text
 //! announce   descriptors EVICTING, published                (one fence)
-//! decide     the stamps of their slots, freshly (EVICT-H1)        (two fences)
+//! decide     the reader words of their slots, freshly (EVICT-H1)   (two fences)
 //! commit     held: READY again, published (EVICT-H6)              (one fence, seldom)
 //!            else: FREE, published (BLOCK-D2)                     (one fence)
 //!            what is kept beside the descriptors follows
 //!            log entries; log head (INDEX-G1)                     (one fence each)
 //! ```
 //!
-//! The order is the safety of the cache. A reader publishes its stamp, and then looks at the
+//! The order is the safety of the cache. A reader publishes its reader word, and then looks at the
 //! descriptor: READY means held. The evicting host publishes EVICTING, and then looks at the
-//! stamps. One of the two always sees the other (EVICT-H1), so each step takes what the step before
-//! it returns.
+//! reader words. One of the two always sees the other (EVICT-H1), so each step takes what the step
+//! before it returns.
 
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
@@ -22,7 +22,7 @@ use cxl_shm::host::Liveness;
 use cxl_shm::node::Member;
 use cxl_shm::units::NodeId;
 
-use super::look::{Seen, look_at_stamps};
+use super::look::{Seen, look_at_reader_words};
 use super::watch::HoldWatch;
 use crate::broken::{Rule, is_broken};
 use crate::format::{Areas, BlockState, Descriptor, DescriptorLine, LogEntry, OwnLog, OwnSegment};
@@ -113,7 +113,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SegmentWriter<'m, F, H, L> {
         now_ms: u64,
     ) -> Vec<bool> {
         let slots: Vec<u32> = blocks.iter().map(|block| block.handle.slot()).collect();
-        let seen = look_at_stamps(self.member, &self.areas, self.node(), watch, &slots, now_ms);
+        let seen =
+            look_at_reader_words(self.member, &self.areas, self.node(), watch, &slots, now_ms);
         // Nobody completes what a dead process was writing (BLOCK-E3).
         let is_held = |(block, seen): (&Descriptor, Seen)| seen.held && block.is_readable();
         blocks.iter().zip(seen).map(is_held).collect()

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use cxl_shm::units::NodeId;
 
-use crate::format::{HoldMark, Stamp};
+use crate::format::{HoldMark, ReaderWord};
 
 /// Since when this process has been looking at each hold on this node's blocks.
 ///
@@ -17,15 +17,15 @@ pub(crate) struct HoldWatch {
 }
 
 impl HoldWatch {
-    /// Whether the stamp of `reader` protects the block in `slot` at `now_ms`.
+    /// Whether the reader word of `reader` protects the block in `slot` at `now_ms`.
     pub(crate) fn protects(
         &mut self,
         reader: NodeId,
         slot: u32,
-        stamp: Stamp,
+        reader_word: ReaderWord,
         now_ms: u64,
     ) -> bool {
-        let Some((mark, hold_ms)) = stamp.mark() else {
+        let Some((mark, hold_ms)) = reader_word.mark() else {
             self.seen.remove(&(reader, slot));
             return false;
         };
@@ -46,8 +46,8 @@ mod tests {
     #[test]
     fn a_hold_lasts_from_when_it_was_first_seen() {
         let mut watch = HoldWatch::default();
-        let held = Stamp::default().hold(128);
-        assert!(!watch.protects(READER, 1, Stamp::default(), 0));
+        let held = ReaderWord::default().hold(128);
+        assert!(!watch.protects(READER, 1, ReaderWord::default(), 0));
         assert!(watch.protects(READER, 1, held, 5000));
         assert!(watch.protects(READER, 1, held.touch(9), 5127), "a touch is no new hold");
         assert!(!watch.protects(READER, 1, held, 5128));
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_hold_that_ended_and_began_again_is_another() {
         let mut watch = HoldWatch::default();
-        let held = Stamp::default().hold(128);
+        let held = ReaderWord::default().hold(128);
         assert!(watch.protects(READER, 1, held, 0));
         // The end itself was not seen.
         assert!(watch.protects(READER, 1, held.release().hold(128), 128));

@@ -4,11 +4,11 @@
 //! line 0                head of the publication log
 //! line 1 ..             publication log: two entries a line
 //! ..                    descriptor segment: one descriptor a line
-//! ..                    stamp arrays: one of each node's segment, a word a slot
+//! ..                    reader word arrays: one of each node's segment, a word a slot
 //! ```
 //!
 //! One host writes all of it (MEM-M1): the node's own. While the node is vacant, its reclaimer
-//! writes the parts before the stamps (`reclaim`). There is no header. The sizes are in the
+//! writes the parts before the reader words (`reclaim`). There is no header. The sizes are in the
 //! superblock, and an area of zeros, as the formatter leaves it, is an empty log and an empty
 //! segment.
 
@@ -17,7 +17,7 @@ use cxl_shm::layout::Layout;
 use cxl_shm::units::{LINE_WORDS, LineRange, NodeId};
 
 use super::log::{ENTRIES_A_LINE, OwnLog, PeerLog};
-use super::stamp::{OwnStamps, PeerStamps};
+use super::reader_word::{OwnReaderWords, PeerReaderWords};
 use super::{CacheGeometry, Handle, OwnSegment, PeerSegment};
 
 const LOG_FIRST: u64 = 1;
@@ -35,7 +35,7 @@ impl AreaPlan {
     }
 
     pub(crate) fn lines(self) -> u64 {
-        self.stamps_first() + self.stamp_lines()
+        self.reader_words_first() + self.reader_word_lines()
     }
 
     fn log_lines(self) -> u64 {
@@ -46,12 +46,12 @@ impl AreaPlan {
         LOG_FIRST + self.log_lines()
     }
 
-    fn stamps_first(self) -> u64 {
+    fn reader_words_first(self) -> u64 {
         self.segment_first() + u64::from(self.geometry.descriptor_slots())
     }
 
-    /// Lines of all stamp arrays of an area.
-    fn stamp_lines(self) -> u64 {
+    /// Lines of all reader word arrays of an area.
+    fn reader_word_lines(self) -> u64 {
         // Slots are a power of two of at least a line of words.
         u64::from(self.nodes) * u64::from(self.geometry.descriptor_slots()) / LINE_WORDS as u64
     }
@@ -59,7 +59,8 @@ impl AreaPlan {
 
 impl CacheGeometry {
     /// Lines that a node's area needs in a region of `nodes` nodes
-    /// ([`cxl_shm::layout::Geometry::area_lines`]): each node stamps the blocks of all.
+    /// ([`cxl_shm::layout::Geometry::area_lines`]): each node has a reader word for each block of
+    /// all.
     #[must_use]
     pub fn area_lines(&self, nodes: u16) -> u64 {
         AreaPlan::new(*self, nodes).lines()
@@ -99,8 +100,8 @@ impl Areas {
 
     /// Log and segment of a node: what its reclaimer may write.
     pub(crate) fn published(&self, node: NodeId) -> LineRange {
-        let part = self.layout.area(node).part(0, self.plan.stamps_first());
-        part.expect("an area has room for its stamps").range()
+        let part = self.layout.area(node).part(0, self.plan.reader_words_first());
+        part.expect("an area has room for its reader words").range()
     }
 
     pub(crate) fn log(&self, node: NodeId) -> PeerLog {
@@ -121,17 +122,20 @@ impl Areas {
     }
 
     /// What `reader` says of the blocks of all nodes.
-    pub(crate) fn stamps(&self, reader: NodeId) -> PeerStamps {
-        let part = self.layout.area(reader).part(self.plan.stamps_first(), self.plan.stamp_lines());
+    pub(crate) fn reader_words(&self, reader: NodeId) -> PeerReaderWords {
+        let part = self
+            .layout
+            .area(reader)
+            .part(self.plan.reader_words_first(), self.plan.reader_word_lines());
         let slots = self.geometry().descriptor_slots();
-        PeerStamps::new(part.expect("an area has room for its stamps"), slots)
+        PeerReaderWords::new(part.expect("an area has room for its reader words"), slots)
     }
 
-    /// This node's own stamps, in its own area.
-    pub(crate) fn own_stamps(&self, area: OwnedArea) -> OwnStamps {
-        let part = area.part(self.plan.stamps_first(), self.plan.stamp_lines());
+    /// This node's own reader words, in its own area.
+    pub(crate) fn own_reader_words(&self, area: OwnedArea) -> OwnReaderWords {
+        let part = area.part(self.plan.reader_words_first(), self.plan.reader_word_lines());
         let slots = self.geometry().descriptor_slots();
-        OwnStamps::new(part.expect("an area has room for its stamps"), slots)
+        OwnReaderWords::new(part.expect("an area has room for its reader words"), slots)
     }
 
     /// Descriptors of all nodes.

@@ -6,8 +6,8 @@ use cxl_shm::units::NodeId;
 
 use super::area::Areas;
 use super::geometry::{CacheGeometry, GeometryError};
+use super::reader_word::ReaderWord;
 use super::segment::PeerSegment;
-use super::stamp::Stamp;
 
 /// The descriptor segment of `node`, for tools that are no members.
 ///
@@ -39,12 +39,12 @@ pub fn held_by<F: Fabric>(
     reader: NodeId,
 ) -> Result<Vec<(NodeId, u32)>, GeometryError> {
     let areas = areas(superblock, layout)?;
-    let stamps = areas.stamps(reader);
-    fabric.refresh(stamps.range());
+    let reader_words = areas.reader_words(reader);
+    fabric.refresh(reader_words.range());
     let slots = areas.geometry().descriptor_slots();
     let all = layout.nodes().flat_map(|owner| (0..slots).map(move |slot| (owner, slot)));
     let is_held = |(owner, slot): &(NodeId, u32)| {
-        Stamp::from_word(stamps.word(*owner, *slot).cached(fabric)).held
+        ReaderWord::from_word(reader_words.word(*owner, *slot).cached(fabric)).held
     };
     Ok(all.filter(is_held).collect())
 }

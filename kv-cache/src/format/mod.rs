@@ -1,4 +1,4 @@
-//! What lies in a region: sizes, the areas of the nodes, descriptors, logs and stamps.
+//! What lies in a region: sizes, the areas of the nodes, descriptors, logs and reader words.
 //!
 //! Offsets, lines and words, and who may write them; no locks and no decisions. `docs/region.md` of
 //! `cxl-shm` draws the rest of the region.
@@ -8,15 +8,15 @@ mod descriptor;
 mod geometry;
 mod inspect;
 mod log;
+mod reader_word;
 mod segment;
-mod stamp;
 mod words;
 
 pub(crate) use area::{Areas, all_slots};
 pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
 pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};
+pub(crate) use reader_word::{HoldMark, OwnReaderWords, ReaderWord, age, tick_of};
 pub(crate) use segment::{OwnSegment, probe_sequence};
-pub(crate) use stamp::{HoldMark, OwnStamps, Stamp, age, tick_of};
 pub(crate) use words::halves;
 
 pub use descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent};
@@ -25,5 +25,5 @@ pub use geometry::{
     LOG_ENTRIES_MIN,
 };
 pub use inspect::{held_by, segment_of};
+pub use reader_word::HOLD_MS_MAX;
 pub use segment::{PROBE_SLOTS, PeerSegment};
-pub use stamp::HOLD_MS_MAX;

@@ -5,7 +5,7 @@
 //! word 0       format, geometry      1 changing      2 incarnation it was built for
 //! word 3       blocks                4 chunk where payload was taken last
 //! word 5       chunk that is being given back, and by which process: 1 + chunk u32 | process u32
-//! word 6       1 + the first stamp of this node that may say held though nobody holds; 0 when none
+//! word 6       1 + this node's first reader word that may say held though nobody holds; 0 is none
 //! word 7       the slot from which on tombstones are looked at next
 //! word 8 ..    a word per descriptor: generation u32 | state u8 | tag u24
 //! ..           a word per chunk of the region: pages of its slots u32 | free slots u32
@@ -199,13 +199,13 @@ impl<W: HostMemory> Directory<W> {
         self.words.store(WORD_CLOSING, word);
     }
 
-    /// The first stamp that is not checked, of those of all nodes' slots in turn
+    /// The first reader word that is not checked, of those of all nodes' slots in turn
     /// ([`super::holds`]).
     pub(crate) fn unchecked(&self) -> Option<u64> {
         self.words.load(WORD_UNCHECKED).checked_sub(1)
     }
 
-    /// Says which stamp is the first that is not checked.
+    /// Says which reader word is the first that is not checked.
     pub(crate) fn set_unchecked(&self, first: Option<u64>) {
         self.words.store(WORD_UNCHECKED, first.map_or(0, |first| first.saturating_add(1)));
     }

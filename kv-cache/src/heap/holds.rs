@@ -1,4 +1,4 @@
-//! What this host says of blocks that it holds or has used: its stamps, under the heap lock
+//! What this host says of blocks that it holds or has used: its reader words, under the heap lock
 //! (EVICT-H4).
 
 use cxl_shm::crash::{self, CrashPoint};
@@ -9,9 +9,9 @@ use cxl_shm::units::NodeId;
 
 use super::{LockedHeap, once_each};
 use crate::broken::{Rule, is_broken};
-use crate::format::{Handle, Stamp, tick_of};
+use crate::format::{Handle, ReaderWord, tick_of};
 
-/// Stamps that are made to agree with the counts under one hold of the heap lock.
+/// Reader words that are made to agree with the counts under one hold of the heap lock.
 const CHECKED_MAX: u64 = 4096;
 
 /// A hold that its process gave up.
@@ -21,9 +21,9 @@ pub(crate) struct Release {
     pub(crate) handle: Handle,
 }
 
-/// Why a hold is not counted, and its stamp not published.
+/// Why a hold is not counted, and its reader word not published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NotStamped {
+pub(crate) enum NotWritten {
     /// The region has no such descriptor.
     Malformed,
     /// The processes of this host hold as many blocks as there is room for.
@@ -34,27 +34,27 @@ pub(crate) enum NotStamped {
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
-    /// Counts holds of this process and publishes their stamps (EVICT-H4).
-    pub(crate) fn stamp_holds(
+    /// Counts holds of this process and publishes their reader words (EVICT-H4).
+    pub(crate) fn write_holds(
         &mut self,
         handles: &[Handle],
         hold_ms: u64,
-    ) -> Vec<Result<(), NotStamped>> {
+    ) -> Vec<Result<(), NotWritten>> {
         let process = self.member.process();
         let mut batch = PublishBatch::new(self.fabric());
-        let stamp = |handle: &Handle| {
+        let reader_word = |handle: &Handle| {
             if self.areas.segment_of(*handle).is_none() {
-                return Err(NotStamped::Malformed);
+                return Err(NotWritten::Malformed);
             }
             if !self.holds.add(process, *handle) {
-                return Err(NotStamped::TooMany { most: self.holds.capacity() });
+                return Err(NotWritten::TooMany { most: self.holds.capacity() });
             }
-            let stamp = self.stamps.own(self.fabric(), handle.owner(), handle.slot());
-            let word = self.stamps.word(handle.owner(), handle.slot());
-            batch.word(word, stamp.hold(hold_ms).word());
+            let reader_word = self.reader_words.own(self.fabric(), handle.owner(), handle.slot());
+            let word = self.reader_words.word(handle.owner(), handle.slot());
+            batch.word(word, reader_word.hold(hold_ms).word());
             Ok(())
         };
-        let outcomes = handles.iter().map(stamp).collect();
+        let outcomes = handles.iter().map(reader_word).collect();
         crash::reach(CrashPoint::HoldCounted);
         // EVICT-H1: before the look.
         batch.publish();
@@ -72,7 +72,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             }
         }
         let slots = releases.iter().map(|it| (it.handle.owner(), it.handle.slot()));
-        self.unstamp(slots);
+        self.release_words(slots);
         releases.len() as u64
     }
 
@@ -82,18 +82,19 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
             return 0;
         }
         let dropped = self.holds.drop_of(once_each(is_gone));
-        self.unstamp(dropped.iter().copied());
+        self.release_words(dropped.iter().copied());
         dropped.len() as u64
     }
 
-    /// Makes counts and stamps agree, after a process died in the middle or when the node has a new
-    /// life: the counts now, and the stamps, of which there may be millions, by and by.
+    /// Makes counts and reader words agree, after a process died in the middle or when the node has
+    /// a new life: the counts now, and the reader words, of which there may be millions, by and by.
     pub(crate) fn recount_holds(&mut self) {
         self.holds.recount();
         self.directory.set_unchecked(Some(0));
     }
 
-    /// Releases those of the next stamps that nobody holds. Until their turn comes they expire.
+    /// Releases those of the next reader words that nobody holds. Until their turn comes they
+    /// expire.
     pub(crate) fn release_unheld(&mut self) {
         let Some(first) = self.directory.unchecked() else { return };
         if is_broken(Rule::DeadLetGo) {
@@ -102,30 +103,30 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         let slots = u64::from(self.directory.slots());
         let all = u64::from(self.member.layout().geometry().nodes) * slots;
         let end = all.min(first.saturating_add(CHECKED_MAX));
-        let place = |stamp: u64| {
-            let owner = u16::try_from(stamp / slots).ok()?;
-            Some((NodeId(owner), u32::try_from(stamp % slots).ok()?))
+        let place = |reader_word: u64| {
+            let owner = u16::try_from(reader_word / slots).ok()?;
+            Some((NodeId(owner), u32::try_from(reader_word % slots).ok()?))
         };
-        self.unstamp((first..end).filter_map(place));
+        self.release_words((first..end).filter_map(place));
         self.directory.set_unchecked((end < all).then_some(end));
     }
 
-    /// Releases the stamps of those of `slots` that nobody on this host holds.
-    fn unstamp(&self, slots: impl Iterator<Item = (NodeId, u32)>) {
+    /// Releases the reader words of those of `slots` that nobody on this host holds.
+    fn release_words(&self, slots: impl Iterator<Item = (NodeId, u32)>) {
         let mut batch = PublishBatch::new(self.fabric());
         for (owner, slot) in slots {
-            let stamp = self.stamps.own(self.fabric(), owner, slot);
+            let reader_word = self.reader_words.own(self.fabric(), owner, slot);
             // Also one that says so: who stored that may have died before it had published it.
-            if stamp != Stamp::default() && !self.holds.is_held(owner, slot) {
-                batch.word(self.stamps.word(owner, slot), stamp.release().word());
+            if reader_word != ReaderWord::default() && !self.holds.is_held(owner, slot) {
+                batch.word(self.reader_words.word(owner, slot), reader_word.release().word());
             }
         }
         batch.publish();
         crash::reach(CrashPoint::HoldReleased);
     }
-    /// Stamps blocks as used when their owners' logs were at `positions`; a log without a position
-    /// is one that nobody has followed. Returns how many stamps say something new.
-    pub(crate) fn stamp_uses(&mut self, mut used: Vec<Handle>, positions: &[Option<u64>]) -> u64 {
+    /// Marks blocks as used when their owners' logs were at `positions`; a log without a position
+    /// is one that nobody has followed. Returns how many reader words say something new.
+    pub(crate) fn write_uses(&mut self, mut used: Vec<Handle>, positions: &[Option<u64>]) -> u64 {
         // So that each line is written back once.
         used.sort_unstable_by_key(|handle| (handle.owner(), handle.slot()));
         used.dedup_by_key(|handle| (handle.owner(), handle.slot()));
@@ -134,12 +135,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
         for handle in used {
             let (owner, slot) = (handle.owner(), handle.slot());
             let Some(Some(position)) = positions.get(owner.index()) else { continue };
-            let stamp = self.stamps.own(self.fabric(), owner, slot);
-            let touched = stamp.touch(tick_of(*position));
-            if touched != stamp {
+            let reader_word = self.reader_words.own(self.fabric(), owner, slot);
+            let touched = reader_word.touch(tick_of(*position));
+            if touched != reader_word {
                 // EVICT-H4: the whole word as it was except for the tick, under the lock of all who
                 // write it.
-                batch.word(self.stamps.word(owner, slot), touched.word());
+                batch.word(self.reader_words.word(owner, slot), touched.word());
                 told += 1;
             }
         }

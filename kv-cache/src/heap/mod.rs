@@ -27,13 +27,13 @@ use cxl_shm::host::{ApplicationWords, Liveness};
 use cxl_shm::node::Member;
 use cxl_shm::units::NodeId;
 
-use crate::format::{Areas, OwnLog, OwnSegment, OwnStamps};
+use crate::format::{Areas, OwnLog, OwnReaderWords, OwnSegment};
 
 pub(crate) use directory::{Directory, Insert, SlotWord, tag};
 pub(crate) use free::Claim;
 pub(crate) use gone::once_each;
 pub(crate) use hold_table::HoldTable;
-pub(crate) use holds::{NotStamped, Release};
+pub(crate) use holds::{NotWritten, Release};
 pub(crate) use payload::{ChunkUse, SlotSize};
 pub(crate) use quota::QuotaTable;
 pub(crate) use tombstones::{LinesOf, end_searches_at};
@@ -55,7 +55,7 @@ pub(crate) struct LockedHeap<'m, F, H: HostMemory, L> {
     pub(crate) areas: Areas,
     pub(crate) segment: OwnSegment,
     pub(crate) log: OwnLog,
-    pub(crate) stamps: OwnStamps,
+    pub(crate) reader_words: OwnReaderWords,
     pub(crate) holds: HoldTable<ApplicationWords<'m, H>>,
     pub(crate) quotas: QuotaTable<ApplicationWords<'m, H>>,
     /// A change could not be completed: the next to take the lock sweeps.
@@ -117,7 +117,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
             member,
             areas,
             directory,
-            stamps: areas.own_stamps(member.area()),
+            reader_words: areas.own_reader_words(member.area()),
             holds: directory.holds(areas.all_slots()),
             quotas: directory.quotas(areas.all_slots()),
             segment: areas.own_segment(member.node(), member.area()),

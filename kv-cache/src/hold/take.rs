@@ -10,7 +10,7 @@ use cxl_shm::units::NodeId;
 use super::HeldBlock;
 use crate::broken::{Rule, is_broken};
 use crate::format::BlockState;
-use crate::heap::NotStamped;
+use crate::heap::NotWritten;
 use crate::process::Cache;
 use crate::read::{MatchedBlock, Wanted, accept};
 use crate::replica::{Miss, Missed};
@@ -40,11 +40,11 @@ pub enum HoldError {
     MembershipLost(#[from] MembershipLost),
 }
 
-impl From<NotStamped> for HoldError {
-    fn from(why: NotStamped) -> Self {
+impl From<NotWritten> for HoldError {
+    fn from(why: NotWritten) -> Self {
         match why {
-            NotStamped::Malformed => Miss::Malformed.into(),
-            NotStamped::TooMany { most } => Self::TooMany { most },
+            NotWritten::Malformed => Miss::Malformed.into(),
+            NotWritten::TooMany { most } => Self::TooMany { most },
         }
     }
 }
@@ -97,7 +97,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
             return wanted.iter().map(|_| Err(dead.into())).collect();
         }
         let handles: Vec<_> = wanted.iter().map(|wanted| wanted.handle).collect();
-        let stamped = self.locked(clock, |heap| heap.stamp_holds(&handles, hold_ms));
+        let written = self.locked(clock, |heap| heap.write_holds(&handles, hold_ms));
         let holder = self.member().token();
         let guard = |wanted: &Wanted| {
             let block = MatchedBlock { key: wanted.key, handle: wanted.handle };
@@ -105,8 +105,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         };
         let mut outcomes: Vec<_> = wanted
             .iter()
-            .zip(stamped)
-            .map(|(wanted, stamped)| stamped.map(|()| guard(wanted)).map_err(HoldError::from))
+            .zip(written)
+            .map(|(wanted, written)| written.map(|()| guard(wanted)).map_err(HoldError::from))
             .collect();
         let malformed = outcomes.iter().zip(wanted).filter_map(|(outcome, wanted)| match outcome {
             Err(HoldError::Miss(miss)) => Some(missed(wanted, *miss)),
@@ -129,8 +129,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
         self.locked(clock, |_| ());
     }
 
-    /// The look of EVICT-H1, at the blocks whose stamps are published; what it does not find READY
-    /// is not held.
+    /// The look of EVICT-H1, at the blocks whose reader words are published; what it does not find
+    /// READY is not held.
     fn resolve(
         &self,
         clock: &impl Clock,

@@ -1,7 +1,7 @@
 //! Recency: what this process used, told to the owners of the blocks, lazily.
 //!
 //! A fetch notes the blocks that it read, in the process's own memory. Now and then they are
-//! stamped with the tick of their owner, many at once. That is a hint: nobody waits for it, and
+//! marked with the tick of their owner, many at once. That is a hint: nobody waits for it, and
 //! what is lost with a process costs a worse choice.
 
 use std::sync::PoisonError;
@@ -34,7 +34,7 @@ impl ProcessState {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner).len() >= NOTED_MANY
     }
 
-    /// Stamps what this process has used, a bounded part of it. Returns whether there is more that
+    /// Marks what this process has used, a bounded part of it. Returns whether there is more that
     /// can be told now: nothing can while another thread of the process is at the replica.
     pub(crate) fn flush_touches<F: Fabric, H: HostMemory, L: Liveness>(
         &self,
@@ -49,7 +49,7 @@ impl ProcessState {
             let part = noted.len().min(TOLD_AT_ONCE);
             (noted.drain(..part).collect::<Vec<_>>(), !noted.is_empty())
         };
-        let told = heap.stamp_uses(touched, &positions);
+        let told = heap.write_uses(touched, &positions);
         self.count(|metrics| metrics.told_uses += told);
         more
     }

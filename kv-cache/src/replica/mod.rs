@@ -84,7 +84,7 @@ impl Replica {
         rows + self.table.allocation_size()
     }
 
-    /// A block with `key`; of several owners that of the first, so that all readers use and stamp
+    /// A block with `key`; of several owners that of the first, so that all readers use and mark
     /// the same copy and the others grow cold (INDEX-R4).
     pub(crate) fn find(&self, key: BlockKey) -> Option<Handle> {
         let same = self.table.iter_hash(hash(key)).filter(|number| self.key_of(**number) == key);

@@ -97,13 +97,13 @@ fn what_was_used_on_any_host_gets_another_round() {
         for number in 1..=6 {
             publish_at(a, clock, number, 0);
         }
-        // The owner has looked at all stamps before, so that its caches hold them.
+        // The owner has looked at all reader words before, so that its caches hold them.
         let held = hold(b, clock, 6).unwrap();
         evict(a, clock, 0);
         let slots: Vec<_> = (1..=6).map(|number| find(a, number).unwrap().slot()).collect();
         let now_ms = clock.now_ms();
         a.locked(clock, |heap| {
-            heap.look_at_stamps(&mut crate::evict::HoldWatch::default(), &slots, now_ms)
+            heap.look_at_reader_words(&mut crate::evict::HoldWatch::default(), &slots, now_ms)
         });
         b.release(clock, vec![held]);
         assert!(find_and_fetch(b, 1) && find_and_fetch(a, 3));

@@ -56,7 +56,7 @@ fn the_heap_lock_is_not_kept_while_another_thread_is_at_the_replica() {
         let tell = || b.locked(clock, |heap| b.process_state().flush_touches(heap));
         let tick = || {
             b.areas()
-                .own_stamps(b.member().area())
+                .own_reader_words(b.member().area())
                 .own(b.member().fabric(), handle.owner(), handle.slot())
                 .tick
         };

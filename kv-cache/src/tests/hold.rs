@@ -1,7 +1,7 @@
 //! Holds: what is held stays, for as long as it is held and no longer.
 
 use super::*;
-use crate::format::Stamp;
+use crate::format::ReaderWord;
 use crate::upkeep::Watermarks;
 
 /// Everything that can be evicted of a node's blocks is; returns the numbers of those that stay.
@@ -12,10 +12,10 @@ fn squeeze(owner: &TestCache<'_>, clock: &impl Clock, numbers: &[u8]) -> Vec<u8>
     numbers.iter().copied().filter(|number| find(owner, *number).is_some()).collect()
 }
 
-/// The word in which the host of `reader` stamps a block.
-fn stamp(reader: &TestCache<'_>, handle: Handle) -> Stamp {
-    let stamps = reader.areas().own_stamps(reader.member().area());
-    stamps.own(reader.member().fabric(), handle.owner(), handle.slot())
+/// The word in which the host of `reader` holds and marks a block.
+fn reader_word(reader: &TestCache<'_>, handle: Handle) -> ReaderWord {
+    let reader_words = reader.areas().own_reader_words(reader.member().area());
+    reader_words.own(reader.member().fabric(), handle.owner(), handle.slot())
 }
 
 fn wait_ms(clock: &impl Clock, ms: u64) {
@@ -73,7 +73,7 @@ fn a_hold_of_what_is_gone_is_a_miss_and_leaves_nothing_behind() {
         }
         b.release(clock, Vec::new());
         for handle in &handles {
-            assert!(!stamp(b, *handle).held);
+            assert!(!reader_word(b, *handle).held);
         }
         assert_eq!(b.process_state().metrics().refused_holds, 5);
         assert_eq!(squeeze(a, clock, &[3, 4]), [0; 0]);
@@ -81,7 +81,7 @@ fn a_hold_of_what_is_gone_is_a_miss_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn threads_and_processes_of_a_host_share_a_stamp() {
+fn threads_and_processes_of_a_host_share_a_reader_word() {
     let rig = Rig::new(2, 32, 16);
     on_two_hosts(&rig, |a, b, clock| {
         let handle = publish(a, clock, 1);
@@ -93,18 +93,18 @@ fn threads_and_processes_of_a_host_share_a_stamp() {
         for held in [(b, first), (&beside, second)] {
             let (cache, held) = held;
             cache.release(clock, vec![held]);
-            assert!(stamp(b, handle).held, "others hold it still");
+            assert!(reader_word(b, handle).held, "others hold it still");
             assert_eq!(squeeze(a, clock, &[1]), [1]);
         }
         // A use does not take the hold away, nor does a hold hide a use.
         publish(a, clock, 2);
         assert!(find_and_fetch(&beside, 1));
         beside.upkeep(clock, Watermarks::default(), CHUNK_TIMEOUT_MS);
-        let used = stamp(b, handle);
+        let used = reader_word(b, handle);
         assert!(used.held && used.tick > 0);
         assert_eq!(squeeze(a, clock, &[1]), [1]);
         b.release(clock, vec![again]);
-        assert_eq!(stamp(b, handle).tick, used.tick);
+        assert_eq!(reader_word(b, handle).tick, used.tick);
         assert_eq!(squeeze(a, clock, &[1]), [0; 0]);
     });
 }
@@ -124,7 +124,7 @@ fn holds_die_with_their_process() {
         assert_eq!(squeeze(a, clock, &[1, 2]), [1, 2]);
         rig.kill(&other);
         crate::reclaim_dead_processes(b.member(), clock);
-        assert!(!stamp(b, handle).held);
+        assert!(!reader_word(b, handle).held);
         assert_eq!(squeeze(a, clock, &[1, 2]), [2], "the other one is held by a living process");
         b.release(clock, vec![shared]);
         assert_eq!(squeeze(a, clock, &[2]), [0; 0]);
@@ -142,9 +142,9 @@ fn holds_of_a_process_that_left_are_dropped() {
             std::mem::forget(hold(&beside, clock, 1).unwrap());
         }
         assert_eq!(other.leave(), LeaveOutcome::OthersRemain);
-        assert!(stamp(b, handle).held);
+        assert!(reader_word(b, handle).held);
         b.upkeep(clock, Watermarks::default(), CHUNK_TIMEOUT_MS);
-        assert!(!stamp(b, handle).held);
+        assert!(!reader_word(b, handle).held);
     });
 }
 
@@ -176,7 +176,7 @@ fn holds_die_with_their_host() {
         let a = Cache::attach(&first, &clock).unwrap();
         assert_eq!(squeeze(&a, &clock, &[1]), [1], "nobody knows yet");
         let b = Cache::attach(&again, &clock).unwrap();
-        assert!(!stamp(&b, handle).held, "its next life begins without holds");
+        assert!(!reader_word(&b, handle).held, "its next life begins without holds");
         assert_eq!(squeeze(&a, &clock, &[1]), [0; 0]);
     }
 }
@@ -226,7 +226,7 @@ fn a_hold_waits_for_the_owners_decision_and_no_longer() {
         let error = b.hold(clock, &[wanted(1, handle)], HOLD_MS).remove(0).unwrap_err();
         assert_eq!(error, HoldError::Miss(Miss::NotReady));
         b.release(clock, Vec::new());
-        assert!(!stamp(b, handle).held);
+        assert!(!reader_word(b, handle).held);
         // EVICT-H2: for a fetch that is as good as READY.
         assert_eq!(fetch(b, 1, handle), Ok(()), "it is not quarantined");
         set_state(BlockState::Ready);

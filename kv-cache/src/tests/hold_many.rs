@@ -32,10 +32,11 @@ fn publish_many(cache: &TestCache<'_>, clock: &impl Clock, count: u32) -> Vec<Wa
     wanted.collect()
 }
 
-/// Stamps of `reader` that say that somebody holds something of `owner`'s.
-fn held_stamps(reader: &TestCache<'_>, owner: &TestCache<'_>) -> usize {
-    let stamps = reader.areas().own_stamps(reader.member().area());
-    let held = |slot: &u32| stamps.own(reader.member().fabric(), owner.member().node(), *slot).held;
+/// Reader words of `reader` that say that somebody holds something of `owner`'s.
+fn held_words(reader: &TestCache<'_>, owner: &TestCache<'_>) -> usize {
+    let reader_words = reader.areas().own_reader_words(reader.member().area());
+    let held =
+        |slot: &u32| reader_words.own(reader.member().fabric(), owner.member().node(), *slot).held;
     (0..SLOTS).filter(held).count()
 }
 
@@ -57,7 +58,7 @@ fn what_is_held_stays_and_the_rest_goes_however_much_is_held() {
         let held: Result<Vec<HeldBlock>, HoldError> =
             b.hold(&clock, &blocks[..HELD as usize], HOLD_MS).into_iter().collect();
         let held = held.unwrap();
-        assert_eq!(held_stamps(&b, &a), HELD as usize);
+        assert_eq!(held_words(&b, &a), HELD as usize);
         assert_eq!(evict_all(&a, &clock), u64::from(OTHERS));
         assert_eq!(a.heap_use(&clock).blocks, u64::from(HELD));
         assert!(b.open(&blocks[..HELD as usize]).iter().all(Result::is_ok));
@@ -70,10 +71,10 @@ fn what_is_held_stays_and_the_rest_goes_however_much_is_held() {
     let clock = rig.serve(&[&first, &again]);
     let a = Cache::attach(&first, &clock).unwrap();
     let b = Cache::attach(&again, &clock).unwrap();
-    let left = held_stamps(&b, &a);
+    let left = held_words(&b, &a);
     assert!((1..HELD as usize).contains(&left), "{left} in one go");
     b.release(&clock, Vec::new());
-    assert_eq!(held_stamps(&b, &a), 0);
+    assert_eq!(held_words(&b, &a), 0);
     assert_eq!(evict_all(&a, &clock), u64::from(HELD));
     assert_eq!(rig.rack.conflicts(), []);
 }

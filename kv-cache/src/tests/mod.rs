@@ -137,8 +137,8 @@ impl Rig {
     }
 
     /// Lets all nodes begin as if they had worked for long: `head` entries were announced by each,
-    /// each descriptor slot has had `generation` blocks, and each stamp nearly as many holds as it
-    /// can number.
+    /// each descriptor slot has had `generation` blocks, and each reader word nearly as many holds
+    /// as it can number.
     fn age(&self, head: u64, generation: u32) {
         for node in 0..self.geometry.nodes {
             let member = self.join(node);
@@ -149,13 +149,15 @@ impl Rig {
                 CacheGeometry::decode(application, region.nodes, region.area_lines).unwrap();
             let areas = Areas::new(layout, geometry);
             member.area().word(0).unwrap().publish(fabric, head);
-            let (segment, stamps) =
-                (areas.own_segment(member.node(), member.area()), areas.own_stamps(member.area()));
+            let (segment, reader_words) = (
+                areas.own_segment(member.node(), member.area()),
+                areas.own_reader_words(member.area()),
+            );
             let tombstone = DescriptorLine::free(member.node(), generation, false);
             for slot in 0..geometry.descriptor_slots() {
                 segment.line(slot).publish(fabric, &tombstone);
                 for owner in layout.nodes() {
-                    stamps.word(owner, slot).publish(fabric, 0xfffe << 32);
+                    reader_words.word(owner, slot).publish(fabric, 0xfffe << 32);
                 }
             }
             member.leave();

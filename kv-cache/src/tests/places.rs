@@ -15,8 +15,8 @@ fn look_after(caches: &[&TestCache<'_>], clock: &impl Clock) {
 }
 
 fn is_held(reader: &TestCache<'_>, handle: Handle) -> bool {
-    let stamps = reader.areas().own_stamps(reader.member().area());
-    stamps.own(reader.member().fabric(), handle.owner(), handle.slot()).held
+    let reader_words = reader.areas().own_reader_words(reader.member().area());
+    reader_words.own(reader.member().fabric(), handle.owner(), handle.slot()).held
 }
 
 #[test]

@@ -76,9 +76,9 @@ fn check(rig: &Rig, a: &TestMember, b: &TestMember) {
     }
     let mut blocks = Vec::new();
     a.segment(a.member().node()).unwrap().scan(a.member().fabric(), |slot, content| {
-        let stamps = b.areas().own_stamps(b.member().area());
-        let stamp = stamps.own(b.member().fabric(), a.member().node(), slot);
-        assert!(!stamp.held, "slot {slot}: {stamp:?}");
+        let reader_words = b.areas().own_reader_words(b.member().area());
+        let reader_word = reader_words.own(b.member().fabric(), a.member().node(), slot);
+        assert!(!reader_word.held, "slot {slot}: {reader_word:?}");
         match content {
             Ok(SlotContent::Block(block)) => blocks.push(block),
             Ok(SlotContent::Blank | SlotContent::Free { .. }) => {}
@@ -237,7 +237,7 @@ pub(super) fn nobody_looks_at_what_was(rack: SimulatedRack) {
         let clock = rig.serve(&[&first]);
         let a = Cache::attach(&first, &clock).unwrap();
         handles = (1..=6).map(|number| publish(&a, &clock, number)).collect();
-        // The owner has seen that nobody else is there, and what nobody stamped.
+        // The owner has seen that nobody else is there, and what nobody has marked.
         look(&a, &clock, &handles);
     }
     let second = rig.join(1);
@@ -321,14 +321,14 @@ fn look(owner: &TestCache<'_>, clock: &impl Clock, handles: &[Handle]) {
     let slots: Vec<_> = handles.iter().map(|handle| handle.slot()).collect();
     let mut watch = crate::evict::HoldWatch::default();
     let now_ms = clock.now_ms();
-    let seen = owner.locked(clock, |heap| heap.look_at_stamps(&mut watch, &slots, now_ms));
+    let seen = owner.locked(clock, |heap| heap.look_at_reader_words(&mut watch, &slots, now_ms));
     assert!(seen.iter().all(|seen| !seen.held && seen.used.is_none()));
     // Those of nodes that are not there are not looked at.
     for node in owner.areas().layout().nodes() {
         for slot in &slots {
             owner
                 .areas()
-                .stamps(node)
+                .reader_words(node)
                 .word(owner.member().node(), *slot)
                 .cached(owner.member().fabric());
         }

@@ -52,7 +52,7 @@ fn a_block_that_its_dead_owner_was_about_to_evict_is_held_at_once() {
         let held = hold(&c, &counted, 1).unwrap();
         assert_eq!(counted.pauses.get(), 0, "nobody decides whom it could wait for");
         assert_eq!(fetch(&c, 1, held.handle()), Ok(()));
-        // A process that comes later announces the block again, and sees the stamp.
+        // A process that comes later announces the block again, and sees the reader word.
         assert!(!a.empty_an_orphan(&clock, CHUNK_TIMEOUT_MS));
         assert_eq!(fetch(&c, 1, held.handle()), Ok(()));
         let again = rig.join(1);

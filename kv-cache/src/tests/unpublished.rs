@@ -5,7 +5,7 @@ use std::mem::forget;
 use cxl_shm::fabric::PublishBatch;
 
 use super::*;
-use crate::format::Stamp;
+use crate::format::ReaderWord;
 
 /// A process of host 0 stores a tombstone over block 1 and dies, with the heap locked, before it
 /// has published it. Also run with flushes and fences removed.
@@ -45,8 +45,8 @@ fn a_release_of_the_dead_arrives() {
     let rig = Rig::new(2, 32, 16);
     on_two_hosts(&rig, |a, b, clock| {
         let handle = publish(a, clock, 1);
-        let word = a.areas().stamps(b.member().node()).word(handle.owner(), handle.slot());
-        let says_held = || Stamp::from_word(word.fresh(a.member().fabric())).held;
+        let word = a.areas().reader_words(b.member().node()).word(handle.owner(), handle.slot());
+        let says_held = || ReaderWord::from_word(word.fresh(a.member().fabric())).held;
         for is_counted in [true, false] {
             let other = rig.join(1);
             let cache = Cache::attach(&other, clock).unwrap();
@@ -57,10 +57,10 @@ fn a_release_of_the_dead_arrives() {
                 cache.locked(clock, |heap| heap.holds.remove(other.process(), handle));
             }
             forget(other.lock_heap(clock));
-            let stamps = cache.areas().own_stamps(other.area());
-            let stamp = stamps.own(other.fabric(), handle.owner(), handle.slot());
-            let at = stamps.word(handle.owner(), handle.slot()).at();
-            other.fabric().store(at, stamp.release().word());
+            let reader_words = cache.areas().own_reader_words(other.area());
+            let reader_word = reader_words.own(other.fabric(), handle.owner(), handle.slot());
+            let at = reader_words.word(handle.owner(), handle.slot()).at();
+            other.fabric().store(at, reader_word.release().word());
             forget(held);
             rig.kill(&other);
             assert!(says_held());

@@ -212,7 +212,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// Whether all of `slots` could be evicted: nobody holds or writes any.
     fn can_vacate(&self, watch: &mut HoldWatch, now_ms: u64, slots: &[u32]) -> bool {
         let is_ready = |slot: &u32| matches!(self.directory.slot(*slot), SlotWord::Ready { .. });
-        let seen = self.look_at_stamps(watch, slots, now_ms);
+        let seen = self.look_at_reader_words(watch, slots, now_ms);
         slots.iter().all(is_ready) && !seen.iter().any(|seen| seen.held)
     }
 

@@ -10,7 +10,7 @@ use cxl_shm::verify::explored::{Constant, ExploredFabric, ExploredHostMemory, Mo
 use cxl_shm::verify::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
 
 use crate::format::Areas;
-use crate::format::Stamp;
+use crate::format::ReaderWord;
 use crate::heap::LockedHeap;
 use crate::{
     BlockHash, BlockKey, BlockSpec, Cache, CacheGeometry, DescriptorError, Handle, KeySpace,
@@ -256,8 +256,8 @@ pub(super) fn first_word(fabric: &impl Fabric, line: LineOffset) -> u64 {
 
 impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
     /// What this host says of a block that it may hold.
-    pub(super) fn stamp_of(&self, handle: Handle) -> Stamp {
-        self.stamps.own(self.fabric(), handle.owner(), handle.slot())
+    pub(super) fn reader_word_of(&self, handle: Handle) -> ReaderWord {
+        self.reader_words.own(self.fabric(), handle.owner(), handle.slot())
     }
 
     /// What this host last wrote to one of its slots.

@@ -27,8 +27,8 @@ enum Stage {
     /// It has yet to look after the dead.
     After,
     Outside,
-    /// Its stamp is published.
-    Stamped,
+    /// Its reader word is published.
+    Written,
     Holding,
     Leaving,
     Done,
@@ -52,22 +52,22 @@ impl Holder {
         self.stage = match self.stage {
             Stage::After => {
                 cache.reap(&clock);
-                if cache.locked(&clock, |heap| heap.stamp_of(handle)).held {
+                if cache.locked(&clock, |heap| heap.reader_word_of(handle)).held {
                     world.refute("what a dead process held is held for ever");
                 }
                 Stage::Done
             }
             Stage::Outside => {
-                let stamped = cache.locked(&clock, |heap| heap.stamp_holds(&[handle], HOLD_MS));
-                match stamped[..] {
-                    [Ok(())] => Stage::Stamped,
-                    _ => world.refute(format!("a hold is refused: {stamped:?}")),
+                let written = cache.locked(&clock, |heap| heap.write_holds(&[handle], HOLD_MS));
+                match written[..] {
+                    [Ok(())] => Stage::Written,
+                    _ => world.refute(format!("a hold is refused: {written:?}")),
                 }
             }
             // One look a step, of any number: who has had enough of them lets go.
-            Stage::Stamped => match cache.look_at_open(&[*self.wanted], &[0], false)[..] {
+            Stage::Written => match cache.look_at_open(&[*self.wanted], &[0], false)[..] {
                 [(_, Look::Held)] => Stage::Holding,
-                [(_, Look::Open)] if world.choose(2) == 0 => Stage::Stamped,
+                [(_, Look::Open)] if world.choose(2) == 0 => Stage::Written,
                 _ => Stage::Leaving,
             },
             Stage::Holding => match self.read(world) {

@@ -12,8 +12,8 @@ struct Block {
 /// CLOCK, also known as second chance.
 ///
 /// Touching a block sets a bit, which is why the pool uses this policy: readers on other hosts
-/// leave nothing but stamps, and the owner looks at a stamp only when the hand comes by. The hand
-/// goes by tick of arrival and leaf first; a used block joins again behind the newest.
+/// leave nothing but reader words, and the owner looks at a reader word only when the hand comes
+/// by. The hand goes by tick of arrival and leaf first; a used block joins again behind the newest.
 #[derive(Debug, Default)]
 pub struct Clock {
     /// By slot; a slot without a block does not stand in the queue.

@@ -1,4 +1,4 @@
-//! Stamps (reader words): what a reader node says of a block. Each node has an array for the
+//! Reader words: what a reader node says of a block. Each node has an array for the
 //! segment of each node, with one word per slot.
 //!
 //! ```text
@@ -27,12 +27,12 @@ use super::halves;
 /// Unit of the length of a hold.
 const UNIT_MS: u64 = 64;
 const UNITS_MAX: u64 = (1 << 15) - 1;
-/// Longest hold that a stamp can say, in milliseconds: about 35 minutes.
+/// Longest hold that a reader word can say, in milliseconds: about 35 minutes.
 pub const HOLD_MS_MAX: u64 = UNITS_MAX * UNIT_MS;
 
-/// What a stamp says.
+/// What a reader word says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Stamp {
+pub(crate) struct ReaderWord {
     /// Somebody on the reader's host wants the block to stay.
     pub(crate) held: bool,
     units: u16,
@@ -45,7 +45,7 @@ pub(crate) struct Stamp {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HoldMark(u32);
 
-impl Stamp {
+impl ReaderWord {
     pub(crate) fn from_word(word: u64) -> Self {
         let (tick, high) = halves(word);
         let [a, b, c, d] = high.to_le_bytes();
@@ -63,7 +63,8 @@ impl Stamp {
         u64::from(high) << 48 | u64::from(self.number) << 32 | u64::from(self.tick)
     }
 
-    /// The stamp once it is held for `hold_ms` from now on. A hold that is longer stays as long.
+    /// The reader word once it is held for `hold_ms` from now on. A hold that is longer stays as
+    /// long.
     pub(crate) fn hold(self, hold_ms: u64) -> Self {
         let units = hold_ms.div_ceil(UNIT_MS).clamp(1, UNITS_MAX);
         let units = u16::try_from(units).unwrap_or(u16::MAX >> 1);
@@ -71,13 +72,13 @@ impl Stamp {
         Self { held: true, units, number: self.number.wrapping_add(1), ..self }
     }
 
-    /// The stamp once nobody holds it any more.
+    /// The reader word once nobody holds it any more.
     pub(crate) fn release(self) -> Self {
         Self { held: false, ..self }
     }
 
-    /// The stamp once the block was used at `tick`. One that was used a little later already, as
-    /// another process of the host tells that has followed the log further, stays as it is.
+    /// The reader word once the block was used at `tick`. One that was used a little later already,
+    /// as another process of the host tells that has followed the log further, stays as it is.
     pub(crate) fn touch(self, tick: u32) -> Self {
         let is_late = self.tick != 0 && self.tick.wrapping_sub(tick) < LATE_MAX;
         Self { tick: if is_late { self.tick } else { tick }, ..self }
@@ -106,14 +107,14 @@ pub(crate) fn age(tick: u32, head: u64) -> Option<u32> {
     (tick != 0).then(|| tick_of(head).wrapping_sub(tick))
 }
 
-/// The stamps of one node, as any host may read them.
+/// The reader words of one node, as any host may read them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerStamps {
+pub(crate) struct PeerReaderWords {
     array: PeerArea,
     slots: u32,
 }
 
-impl PeerStamps {
+impl PeerReaderWords {
     pub(crate) fn new(array: PeerArea, slots: u32) -> Self {
         Self { array, slots }
     }
@@ -125,30 +126,30 @@ impl PeerStamps {
 
     /// The word for a slot of `owner`'s segment.
     pub(crate) fn word(&self, owner: NodeId, slot: u32) -> PeerWord {
-        self.array.word(index(self.slots, owner, slot)).expect("every slot has a stamp")
+        self.array.word(index(self.slots, owner, slot)).expect("every slot has a reader word")
     }
 }
 
-/// The stamps of this node, written under the heap lock.
+/// The reader words of this node, written under the heap lock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OwnStamps {
+pub(crate) struct OwnReaderWords {
     array: OwnedArea,
     slots: u32,
 }
 
-impl OwnStamps {
+impl OwnReaderWords {
     pub(crate) fn new(array: OwnedArea, slots: u32) -> Self {
         Self { array, slots }
     }
 
     /// The word for a slot of `owner`'s segment.
     pub(crate) fn word(&self, owner: NodeId, slot: u32) -> OwnedWord {
-        self.array.word(index(self.slots, owner, slot)).expect("every slot has a stamp")
+        self.array.word(index(self.slots, owner, slot)).expect("every slot has a reader word")
     }
 
     /// What this host last said of a slot of `owner`'s segment.
-    pub(crate) fn own(&self, fabric: &impl Fabric, owner: NodeId, slot: u32) -> Stamp {
-        Stamp::from_word(self.word(owner, slot).own(fabric))
+    pub(crate) fn own(&self, fabric: &impl Fabric, owner: NodeId, slot: u32) -> ReaderWord {
+        ReaderWord::from_word(self.word(owner, slot).own(fabric))
     }
 }
 
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn touches_leave_holds_alone_and_holds_leave_touches() {
-        let held = Stamp::default().touch(7).hold(1000);
+        let held = ReaderWord::default().touch(7).hold(1000);
         let touched = held.touch(9);
         assert_eq!((touched.mark(), touched.tick), (held.mark(), 9));
         assert_eq!(touched.touch(8), touched, "a late touch changes nothing");
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_shorter_hold_does_not_shorten_a_longer_one() {
-        let long = Stamp::default().hold(60_000);
+        let long = ReaderWord::default().hold(60_000);
         let (_, hold_ms) = long.hold(1).mark().unwrap();
         assert!(hold_ms >= 60_000);
         let (_, hold_ms) = long.release().hold(1).mark().unwrap();
@@ -194,11 +195,11 @@ mod tests {
                 // Position 0 and its like count as the next.
                 assert!(found.abs_diff(ago) <= 1, "{found}, and {ago} ago at {head}");
             }
-            let used = Stamp::default().touch(tick_of(head));
+            let used = ReaderWord::default().touch(tick_of(head));
             assert_eq!(age(used.tick, head), Some(0), "the first use, at {head}");
             // Not touched for so long that it might seem later.
             for ago in [1 << 30, 1 << 31, 3 << 30] {
-                let before = Stamp::default().touch(tick_of(head.wrapping_sub(ago)));
+                let before = ReaderWord::default().touch(tick_of(head.wrapping_sub(ago)));
                 assert_eq!(age(before.touch(tick_of(head)).tick, head), Some(0));
             }
         }
@@ -206,8 +207,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stamps_survive_their_words(word: u64) {
-            prop_assert_eq!(Stamp::from_word(word).word(), word);
+        fn reader_words_survive_their_words(word: u64) {
+            prop_assert_eq!(ReaderWord::from_word(word).word(), word);
         }
     }
 }
