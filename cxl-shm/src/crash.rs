@@ -134,7 +134,7 @@ crash_points! {
     /// The heap chunks of a dead host belong to its recoverer, its slot is still taken.
     RecoveryAdopted,
     /// The slot of a dead host may be joined again, its recovery is not said to be done.
-    RecoveryBuried,
+    RecoveryFinalized,
     /// A recovery is done, or was not needed.
     RecoveryDone,
     /// A host has found itself declared dead, and says so to its processes.

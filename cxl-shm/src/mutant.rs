@@ -79,7 +79,7 @@ pub enum Mutant {
     /// DEATH-R4: a recoverer does not wait for one of an earlier life.
     RecoversBeside,
     /// DEATH-R5: a recoverer says that the slot may be joined before it has redone anything.
-    BuriesFirst,
+    FinalizesFirst,
     /// EVICT-H1: the owner of a block does not look at its reader words after it said EVICTING.
     EvictsUnseen,
     /// EVICT-H1: a reader takes a block for held without a look at its descriptor.
@@ -131,7 +131,7 @@ impl Mutant {
         Self::ArrivesUnseen,
         Self::BeginsUnseen,
         Self::RecoversBeside,
-        Self::BuriesFirst,
+        Self::FinalizesFirst,
         Self::EvictsUnseen,
         Self::HoldsUnseen,
         Self::KeepsDeadHolds,

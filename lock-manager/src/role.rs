@@ -3,7 +3,7 @@
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::host::{Liveness, MembershipLost};
-use cxl_shm::lifecycle::{DeathNews, Deaths, Fence};
+use cxl_shm::lifecycle::{DeathEvent, Deaths, Fence};
 use cxl_shm::lock::arbitrated::ManagerState;
 use cxl_shm::lock::{Manage, ManageError, ManagerSeen};
 use cxl_shm::node::{Member, SUSPECT_MS, Stillness};
@@ -67,7 +67,7 @@ pub struct StepOutcome {
     /// What the process does now, when that has changed.
     pub change: Option<RoleChange>,
     /// What is new about dead hosts.
-    pub deaths: Vec<(NodeId, DeathNews)>,
+    pub deaths: Vec<(NodeId, DeathEvent)>,
 }
 
 /// A process that is, or may become, the lock manager.

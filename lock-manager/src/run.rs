@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::lifecycle::{AttachError, Attachment, DeathNews, LocalMember, RecoveryNews};
+use cxl_shm::lifecycle::{AttachError, Attachment, DeathEvent, LocalMember, RecoveryEvent};
 use cxl_shm::lock::ManageError;
 use cxl_shm::units::NodeId;
 use cxl_shm_objects::ObjectChunks;
@@ -79,8 +79,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         if let Some(change) = outcome.change {
             tell(&region, change);
         }
-        for (node, news) in &outcome.deaths {
-            tell_death(&region, *node, news);
+        for (node, event) in &outcome.deaths {
+            tell_death(&region, *node, event);
         }
         tries = if outcome.busy { 0 } else { tries + 1 };
         clock.pause(tries);
@@ -147,31 +147,31 @@ fn tell(region: &str, change: RoleChange) {
     }
 }
 
-fn tell_death(region: &str, node: NodeId, news: &DeathNews) {
-    match news {
-        DeathNews::Suspected => {
+fn tell_death(region: &str, node: NodeId, event: &DeathEvent) {
+    match event {
+        DeathEvent::Suspected => {
             tracing::warn!(region, %node, "its heartbeat stopped: proposes to declare the node \
                                            dead");
         }
-        DeathNews::Declared(decision) => {
+        DeathEvent::Declared(decision) => {
             let (recoverer, epoch) = (decision.appointment.recoverer, decision.appointment.epoch);
             let incarnation = decision.case.incarnation;
             tracing::warn!(region, %node, %incarnation, epoch, %recoverer, "was declared dead");
         }
-        DeathNews::Unreadable { by } => {
+        DeathEvent::Unreadable { by } => {
             tracing::error!(region, %node, %by, "cannot be declared dead: a ballot is unreadable");
         }
-        DeathNews::Recovery(RecoveryNews::NotFenced(reason)) => {
+        DeathEvent::Recovery(RecoveryEvent::NotFenced(reason)) => {
             tracing::warn!(
                 region, %node, reason,
                 "is quarantined: its locks and memory stay out of use until the host is fenced; \
                  when the host is certainly off, confirm that with `rackline fence` on this host"
             );
         }
-        DeathNews::Recovery(RecoveryNews::Reached(step)) => {
+        DeathEvent::Recovery(RecoveryEvent::Reached(step)) => {
             tracing::info!(region, %node, ?step, "is being recovered");
         }
-        DeathNews::Recovery(RecoveryNews::Adopted(chunks)) => {
+        DeathEvent::Recovery(RecoveryEvent::Adopted(chunks)) => {
             tracing::info!(region, %node, chunks = chunks.len(), "its heap chunks were adopted");
         }
     }

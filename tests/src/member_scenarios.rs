@@ -210,10 +210,11 @@ pub fn the_dead_are_replaced(mutant: Mutant, seed: u64) {
     let rack = cluster.clone();
     let (heir_on, node) = (hosts, cluster.node_of(victims[0]).index());
     let witness = (0..hosts).rev().find(|host| !victims.contains(host)).unwrap_or(0);
-    let buried = Arc::new(Mutex::new(false));
-    let is_buried = |buried: &Mutex<bool>| *buried.lock().unwrap_or_else(PoisonError::into_inner);
+    let recovered = Arc::new(Mutex::new(false));
+    let is_recovered =
+        |recovered: &Mutex<bool>| *recovered.lock().unwrap_or_else(PoisonError::into_inner);
     schedule = schedule.task(witness, "witness", {
-        let (rack, victims, buried) = (cluster.clone(), victims.clone(), Arc::clone(&buried));
+        let (rack, victims, recovered) = (cluster.clone(), victims.clone(), Arc::clone(&recovered));
         move || {
             let member = rack.join(witness, "witness");
             for victim in victims {
@@ -221,11 +222,11 @@ pub fn the_dead_are_replaced(mutant: Mutant, seed: u64) {
                 wait_for(&rack, witness, || state_of(&member, victim) == Some(NodeState::Dead));
             }
             assert!(membership_epoch(member.layout(), member.fabric()) > 0);
-            *buried.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            *recovered.lock().unwrap_or_else(PoisonError::into_inner) = true;
         }
     });
     schedule = schedule.task(heir_on, "heir", move || {
-        wait_for(&rack, heir_on, || is_buried(&buried));
+        wait_for(&rack, heir_on, || is_recovered(&recovered));
         let heir = rack.join_as(heir_on, node, "heir").unwrap_or_else(|error| panic!("{error}"));
         check_heir(&rack, &heir, heir_on);
     });

@@ -8,7 +8,7 @@ use crate::units::{Incarnation, NodeId};
 
 /// One question that hosts agree on: which node recovers this life of a node slot?
 ///
-/// Ordered: a later case makes every earlier one of the slot moot.
+/// Ordered: a later case supersedes every earlier one of the slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Case {
     /// The life of the slot that has ended.
@@ -152,7 +152,7 @@ pub enum RecoveryStep {
     /// Its line says that it is dead: the slot may be joined again.
     Done,
     /// The slot was left or had a new life before the recovery began: nothing was touched.
-    Moot,
+    Superseded,
     /// No lock manager runs on the recoverer's host any more, and another host is to recover; the
     /// dead one was not fenced.
     ResignedUnfenced,
@@ -168,7 +168,7 @@ impl RecoveryStep {
         Self::Freed,
         Self::Adopted,
         Self::Done,
-        Self::Moot,
+        Self::Superseded,
         Self::ResignedUnfenced,
         Self::ResignedFenced,
     ];

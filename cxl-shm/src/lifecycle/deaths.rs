@@ -6,7 +6,7 @@ use std::fmt;
 use super::consensus::{Ballots, Decision, Progress, Proposal};
 use super::failure_detector::Suspicion;
 use super::fencing::Fence;
-use super::recovery::{Recovery, RecoveryNews, give_up_earlier};
+use super::recovery::{Recovery, RecoveryEvent, give_up_earlier};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory};
 use crate::host::Liveness;
@@ -33,7 +33,7 @@ const DOUBLED_MAX: u32 = 8;
 
 /// What changed about a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum DeathNews {
+pub enum DeathEvent {
     /// Its heartbeat has stopped: a proposal to declare it dead was begun.
     Suspected,
     /// It was declared dead.
@@ -44,11 +44,11 @@ pub enum DeathNews {
         by: NodeId,
     },
     /// Of its recovery by this node.
-    Recovery(RecoveryNews),
+    Recovery(RecoveryEvent),
 }
 
 /// What a node's death needs at the moment.
-enum Care<'m, F: Fabric, H: HostMemory, L: Liveness> {
+enum PendingCase<'m, F: Fabric, H: HostMemory, L: Liveness> {
     Proposing {
         proposal: Proposal,
         not_before_ms: u64,
@@ -60,7 +60,7 @@ enum Care<'m, F: Fabric, H: HostMemory, L: Liveness> {
     Over,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Care<'_, F, H, L> {
+impl<F: Fabric, H: HostMemory, L: Liveness> PendingCase<'_, F, H, L> {
     fn is_adopting(&self) -> bool {
         matches!(self, Self::Recovering(recovery) if recovery.is_adopting())
     }
@@ -74,7 +74,7 @@ pub struct Deaths<'m, F: Fabric, H: HostMemory, L: Liveness> {
     slots: SlotWatch,
     suspicion: Suspicion,
     look_at_ms: u64,
-    cares: Vec<(NodeId, Care<'m, F, H, L>)>,
+    cases: Vec<(NodeId, PendingCase<'m, F, H, L>)>,
 }
 
 impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
@@ -89,7 +89,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         let declare_ms = declare_ms.max(crate::node::SUSPECT_MS);
         let (slots, suspicion) = (SlotWatch::default(), Suspicion::default());
         let member = manage.member();
-        Self { member, clock, declare_ms, slots, suspicion, look_at_ms: 0, cares: Vec::new() }
+        Self { member, clock, declare_ms, slots, suspicion, look_at_ms: 0, cases: Vec::new() }
     }
 
     /// One step. With `declares` every suspected node is proposed to be dead; without, only what
@@ -99,34 +99,34 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         now_ms: u64,
         declares: bool,
         fence: &mut impl Fence,
-    ) -> Vec<(NodeId, DeathNews)> {
-        let mut news = Vec::new();
+    ) -> Vec<(NodeId, DeathEvent)> {
+        let mut events = Vec::new();
         // A node that was declared dead itself declares and recovers nobody.
         if self.member.check_member().is_err() {
-            self.cares.clear();
-            return news;
+            self.cases.clear();
+            return events;
         }
         if now_ms >= self.look_at_ms {
             self.look_at_ms = now_ms + LOOK_MS;
-            self.look(now_ms, declares, &mut news);
+            self.look(now_ms, declares, &mut events);
         }
         // A member waits for one lock at a time: one recovery after the other adopts.
-        let adopting = self.cares.iter().position(|(_, care)| care.is_adopting());
-        for index in 0..self.cares.len() {
-            if !self.cares[index].1.is_adopting() || adopting == Some(index) {
-                self.carry_on(index, now_ms, fence, &mut news);
+        let adopting = self.cases.iter().position(|(_, pending)| pending.is_adopting());
+        for index in 0..self.cases.len() {
+            if !self.cases[index].1.is_adopting() || adopting == Some(index) {
+                self.carry_on(index, now_ms, fence, &mut events);
             }
         }
-        self.cares.retain(|(_, care)| match care {
-            Care::Proposing { .. } => true,
-            Care::Recovering(recovery) => !recovery.is_finished(),
-            Care::Over => false,
+        self.cases.retain(|(_, pending)| match pending {
+            PendingCase::Proposing { .. } => true,
+            PendingCase::Recovering(recovery) => !recovery.is_finished(),
+            PendingCase::Over => false,
         });
-        news
+        events
     }
 
     /// Finds the nodes that need a case and have none yet.
-    fn look(&mut self, now_ms: u64, declares: bool, news: &mut Vec<(NodeId, DeathNews)>) {
+    fn look(&mut self, now_ms: u64, declares: bool, events: &mut Vec<(NodeId, DeathEvent)>) {
         let (layout, fabric) = (self.member.layout(), self.member.fabric());
         let slots = self.slots.look(layout, fabric, now_ms);
         self.suspicion.look(layout, fabric, &slots, now_ms);
@@ -145,38 +145,40 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
                 || others.iter().any(|slot| slot.node == node && before(slot))
         };
         // A recovery finds out for itself, and says so.
-        self.cares.retain(|(node, care)| match care {
-            Care::Proposing { proposal, .. } => lives(*node, proposal) && still(*node, proposal),
-            Care::Recovering(_) | Care::Over => true,
+        self.cases.retain(|(node, pending)| match pending {
+            PendingCase::Proposing { proposal, .. } => {
+                lives(*node, proposal) && still(*node, proposal)
+            }
+            PendingCase::Recovering(_) | PendingCase::Over => true,
         });
-        let uncared: Vec<&Slot> = others
+        let unattended: Vec<&Slot> = others
             .into_iter()
-            .filter(|slot| self.cares.iter().all(|(node, _)| *node != slot.node))
+            .filter(|slot| self.cases.iter().all(|(node, _)| *node != slot.node))
             .filter(|slot| self.suspicion.stands_still(slot.node, self.declare_ms))
             .collect();
-        let ballots = Ballots::fresh(layout, fabric, uncared.iter().map(|slot| slot.node));
-        for slot in uncared {
-            let care = self.care_for(slot, &ballots, declares);
-            if matches!(care, Some(Care::Proposing { .. })) {
-                news.push((slot.node, DeathNews::Suspected));
+        let ballots = Ballots::fresh(layout, fabric, unattended.iter().map(|slot| slot.node));
+        for slot in unattended {
+            let pending = self.case_for(slot, &ballots, declares);
+            if matches!(pending, Some(PendingCase::Proposing { .. })) {
+                events.push((slot.node, DeathEvent::Suspected));
             }
-            self.cares.extend(care.map(|care| (slot.node, care)));
+            self.cases.extend(pending.map(|pending| (slot.node, pending)));
         }
     }
 
     /// What a suspected node needs from us.
-    fn care_for(
+    fn case_for(
         &self,
         slot: &Slot,
         ballots: &Ballots,
         declares: bool,
-    ) -> Option<Care<'m, F, H, L>> {
+    ) -> Option<PendingCase<'m, F, H, L>> {
         let (layout, fabric) = (self.member.layout(), self.member.fabric());
         let (me, mine) = (self.member.node(), self.member.incarnation());
         let (victim, incarnation) = (slot.node, slot.incarnation);
         let propose = |case| {
             let proposal = Proposal::begin(me, mine, victim, case);
-            Care::Proposing { proposal, not_before_ms: 0, outbid: 0, unreadable: None }
+            PendingCase::Proposing { proposal, not_before_ms: 0, outbid: 0, unreadable: None }
         };
         // DEATH-C2: perhaps the case of a life that was given up during admission since.
         let last = ballots.last_case(victim).filter(|case| case.incarnation >= incarnation);
@@ -205,7 +207,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
             return next.filter(|_| declares).map(propose);
         }
         if (appointed.recoverer, appointed.incarnation) == (me, mine) {
-            return Some(Care::Recovering(Recovery::begin(self.member, victim, last)));
+            return Some(PendingCase::Recovering(Recovery::begin(self.member, victim, last)));
         }
         // DEATH-R4. A number that is no node of the region is a faulty host's: it recovers nobody.
         let known = layout.node(appointed.recoverer.0);
@@ -218,13 +220,13 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         index: usize,
         now_ms: u64,
         fence: &mut impl Fence,
-        news: &mut Vec<(NodeId, DeathNews)>,
+        events: &mut Vec<(NodeId, DeathEvent)>,
     ) {
         let member = self.member;
-        let victim = self.cares[index].0;
-        match &mut self.cares[index].1 {
-            Care::Proposing { not_before_ms, .. } if now_ms < *not_before_ms => {}
-            Care::Proposing { proposal, not_before_ms, outbid, unreadable } => {
+        let victim = self.cases[index].0;
+        match &mut self.cases[index].1 {
+            PendingCase::Proposing { not_before_ms, .. } if now_ms < *not_before_ms => {}
+            PendingCase::Proposing { proposal, not_before_ms, outbid, unreadable } => {
                 match proposal.poll(member.layout(), member.fabric()) {
                     Progress::Pending => {}
                     Progress::Outbid => {
@@ -235,34 +237,34 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
                     Progress::Decided(appointment) => {
                         let case = proposal.case();
                         let decision = Decision { victim, case, appointment };
-                        news.push((victim, DeathNews::Declared(decision)));
+                        events.push((victim, DeathEvent::Declared(decision)));
                         // The next look finds out what is to be done, and by whom.
                         self.look_at_ms = now_ms;
-                        self.cares[index].1 = Care::Over;
+                        self.cases[index].1 = PendingCase::Over;
                     }
                     Progress::Over { .. } | Progress::Exhausted => {
-                        self.cares[index].1 = Care::Over;
+                        self.cases[index].1 = PendingCase::Over;
                     }
                     Progress::Unreadable { node } => {
                         if *unreadable != Some(node) {
-                            news.push((victim, DeathNews::Unreadable { by: node }));
+                            events.push((victim, DeathEvent::Unreadable { by: node }));
                         }
                         *unreadable = Some(node);
                     }
                 }
             }
-            Care::Recovering(recovery) => {
+            PendingCase::Recovering(recovery) => {
                 let now = recovery.poll(member, self.clock, fence);
-                news.extend(now.map(|now| (victim, DeathNews::Recovery(now))));
+                events.extend(now.map(|now| (victim, DeathEvent::Recovery(now))));
             }
-            Care::Over => {}
+            PendingCase::Over => {}
         }
     }
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> fmt::Debug for Deaths<'_, F, H, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cares: Vec<NodeId> = self.cares.iter().map(|(node, _)| *node).collect();
-        f.debug_struct("Deaths").field("cares", &cares).finish_non_exhaustive()
+        let cases: Vec<NodeId> = self.cases.iter().map(|(node, _)| *node).collect();
+        f.debug_struct("Deaths").field("cases", &cases).finish_non_exhaustive()
     }
 }

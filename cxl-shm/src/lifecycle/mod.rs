@@ -33,7 +33,7 @@ pub use attach::{ATTEND_BEATS, AttachError, Attachment, ChunkOwner, LocalMember}
 pub use consensus::{
     Decision, Progress, Proposal, decided_about, is_declared_dead, membership_epoch,
 };
-pub use deaths::{DeathNews, Deaths};
+pub use deaths::{DeathEvent, Deaths};
 #[cfg(feature = "verify")]
 pub(crate) use deaths::{Need, need_of};
 pub use failure_detector::{NodeHeartbeat, watch_heartbeats};
@@ -47,7 +47,7 @@ pub use numbers::{EndingNumber, NumberUse};
 pub use orphans::{Reclaimer, is_vacant};
 #[cfg(feature = "verify")]
 pub(crate) use orphans::{end_reclaim, may_write, still_guarded};
-pub use recovery::RecoveryNews;
+pub use recovery::RecoveryEvent;
 #[cfg(feature = "verify")]
 pub(crate) use recovery::{Recovery, Remembered, resign};
 #[cfg(feature = "verify")]

@@ -73,7 +73,9 @@ impl NodeDeath {
             let unfenced = |step| {
                 matches!(
                     step,
-                    RecoveryStep::Unfenced | RecoveryStep::Moot | RecoveryStep::ResignedUnfenced
+                    RecoveryStep::Unfenced
+                        | RecoveryStep::Superseded
+                        | RecoveryStep::ResignedUnfenced
                 )
             };
             self.step.is_none_or(unfenced)
@@ -86,7 +88,7 @@ impl NodeDeath {
         let by = self.decision.appointment.recoverer;
         match self.step {
             _ if self.over => "recovered, any host may join the slot".to_owned(),
-            None | Some(RecoveryStep::Moot) => {
+            None | Some(RecoveryStep::Superseded) => {
                 format!("declared dead, waits for the lock manager on node {by}")
             }
             Some(RecoveryStep::Unfenced) => {

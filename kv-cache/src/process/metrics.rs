@@ -115,9 +115,9 @@ impl Metrics {
     /// Notes why this process does not take part any more. False when it is known already.
     pub(crate) fn lose(&mut self, lost: MembershipLost) -> bool {
         self.membership_lost = 1;
-        let is_news = self.lost.is_none();
+        let is_first = self.lost.is_none();
         self.lost.get_or_insert(lost);
-        is_news
+        is_first
     }
 
     /// Fetches that failed for `reason`.

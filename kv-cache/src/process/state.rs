@@ -100,9 +100,9 @@ impl ProcessState {
     /// Notes that this process does not take part in the region any more: for its metrics, and with
     /// one line in the log. The first cause stays.
     pub(crate) fn note_loss(&self, lost: MembershipLost) {
-        let mut is_news = false;
-        self.count(|metrics| is_news = metrics.lose(lost));
-        if is_news {
+        let mut is_first = false;
+        self.count(|metrics| is_first = metrics.lose(lost));
+        if is_first {
             let (node, cause) = (lost.node, lost.cause.name());
             tracing::warn!(
                 %node, cause,

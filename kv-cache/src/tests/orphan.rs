@@ -24,7 +24,7 @@ impl Fence for Off {
 }
 
 /// The host of `victim`'s node loses power; it is declared dead and, with a `fence`, recovered.
-pub(super) fn bury<'m>(
+pub(super) fn declare_dead<'m>(
     rig: &Rig,
     clock: &ServingClock<'m>,
     wall: &'m SimulatedClock,
@@ -117,7 +117,7 @@ pub(super) fn reclaimers_and_rejoins(rack: SimulatedRack) {
     }
     rig.kill(&second);
     let clock = rig.serve(&[&first, &third]);
-    bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
+    declare_dead(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
     let [a, c] = [&first, &third].map(|it| Cache::attach(it, &clock).unwrap());
 
     // The chunk with the fewest blocks goes first; the rest is read on.
@@ -179,7 +179,7 @@ pub(super) fn reclaimers_and_rejoins(rack: SimulatedRack) {
         }
     }
     rig.kill(&lost);
-    bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
+    declare_dead(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
     (0..3).for_each(|host| rig.rack.warm(host, metadata(&rig)));
     assert!(a.take_orphan(&clock, ORPHAN));
     assert!(!c.take_orphan(&clock, ORPHAN), "one at a time");
@@ -201,7 +201,7 @@ pub(super) fn reclaimers_and_rejoins(rack: SimulatedRack) {
         publish(&b, &clock, 20);
     }
     rig.kill(&lost);
-    bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
+    declare_dead(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
 
     // A process dies as reclaimer, in the middle of a store.
     let other = rig.join(0);
@@ -223,7 +223,7 @@ pub(super) fn reclaimers_and_rejoins(rack: SimulatedRack) {
     publish(&b, &clock, 21);
     forget(b);
     rig.kill(&lost);
-    bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
+    declare_dead(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
     // All of it is seen by a reclaimer that has seen the slots before.
     assert!(a.empty_an_orphan(&clock, CHUNK_TIMEOUT_MS));
     assert_eq!(blocks_of_orphan(&c), []);
@@ -254,7 +254,7 @@ fn who_lives_uses_the_room_of_the_dead() {
     }
     rig.kill(&second);
     let clock = rig.serve(&[&first, &third]);
-    bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
+    declare_dead(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
     let [a, c] = [&first, &third].map(|it| Cache::attach(it, &clock).unwrap());
     let held = hold(&c, &clock, 3).unwrap();
     assert_eq!(there(&c, 0..24).len(), 24);
@@ -296,7 +296,7 @@ fn a_next_life_says_who_is_in_its_way_until_that_is_fenced() {
     rig.kill(&second);
     {
         let clock = rig.serve(&[&third, &first]);
-        bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
+        declare_dead(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
         let a = Cache::attach(&first, &clock).unwrap();
         assert!(a.take_orphan(&clock, ORPHAN));
     }
@@ -304,7 +304,7 @@ fn a_next_life_says_who_is_in_its_way_until_that_is_fenced() {
     rig.kill(&first);
     let again = rig.join(1);
     let clock = rig.serve(&[&third, &again]);
-    bury(&rig, &clock, &wall, first.node(), cxl_shm::lifecycle::NoFence, |_| true);
+    declare_dead(&rig, &clock, &wall, first.node(), cxl_shm::lifecycle::NoFence, |_| true);
     let c = Cache::attach(&third, &clock).unwrap();
     let error = Cache::attach(&again, &clock).unwrap_err();
     assert!(
@@ -313,7 +313,7 @@ fn a_next_life_says_who_is_in_its_way_until_that_is_fenced() {
     );
     assert_eq!(crate::reclaim_dead_processes(&again, &clock), 0);
     assert!(find_and_fetch(&c, 1), "nothing of it was touched");
-    bury(&rig, &clock, &wall, first.node(), Off, is_recovered);
+    declare_dead(&rig, &clock, &wall, first.node(), Off, is_recovered);
     let state = again.layout().node_line(first.node()).fresh(again.fabric()).unwrap().state();
     assert_eq!(state, Some(NodeState::Dead));
     let b = Cache::attach(&again, &clock).unwrap();

@@ -5,7 +5,7 @@ use std::mem::forget;
 use cxl_shm::layout::NodeState;
 use cxl_shm::units::NodeId;
 
-use super::orphan::{ORPHAN, Off, blocks_of_orphan, bury, is_recovered, there};
+use super::orphan::{ORPHAN, Off, blocks_of_orphan, declare_dead, is_recovered, there};
 use super::*;
 use crate::reclaim::AGAIN_MS;
 use crate::upkeep::Watermarks;
@@ -24,7 +24,7 @@ fn an_orphan_that_is_held_hides_no_other() {
     let clock = rig.serve(&[&members[0], &members[3]]);
     for victim in &members[1..3] {
         rig.kill(victim);
-        bury(&rig, &clock, &wall, victim.node(), Off, is_recovered);
+        declare_dead(&rig, &clock, &wall, victim.node(), Off, is_recovered);
     }
     let [a, d] = [&members[0], &members[3]].map(|it| Cache::attach(it, &clock).unwrap());
     let held = hold(&d, &clock, 1).unwrap();

@@ -4,7 +4,7 @@ use std::mem::forget;
 
 use cxl_shm::units::NodeId;
 
-use super::orphan::{ORPHAN, Off, blocks_of_orphan, bury, is_recovered, there};
+use super::orphan::{ORPHAN, Off, blocks_of_orphan, declare_dead, is_recovered, there};
 use super::*;
 use crate::reclaim::{AGAIN_MS, Orphan, end_reclaim};
 use crate::reclaim_dead_processes;
@@ -54,7 +54,7 @@ fn with_orphan(nodes: u16) -> Rig {
     }
     rig.kill(&second);
     let clock = rig.serve(&[&third]);
-    bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
+    declare_dead(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
     drop(clock);
     assert_eq!(third.leave(), LeaveOutcome::NodeLeft);
     rig
@@ -129,7 +129,7 @@ fn two_that_looked_after_each_other_both_come_back() {
         }
         rig.kill(&member);
         let clock = rig.serve(&[&third]);
-        bury(&rig, &clock, &wall, NodeId(reclaimer), Off, is_recovered);
+        declare_dead(&rig, &clock, &wall, NodeId(reclaimer), Off, is_recovered);
         let node = NodeId(reclaimer);
         assert_ne!(word_of(&rig, node), 0, "nobody has cleared it");
     }
@@ -155,7 +155,7 @@ fn a_dead_reclaimer_is_fenced_for_good_whatever_becomes_of_its_slot() {
     let clock = rig.serve(&[&third]);
     // The recovery goes no further than the fence.
     let fenced = |death: &cxl_shm::lifecycle::NodeDeath| !death.is_quarantined();
-    bury(&rig, &clock, &wall, first.node(), Off, fenced);
+    declare_dead(&rig, &clock, &wall, first.node(), Off, fenced);
     let again = rig.join(1);
     assert!(Cache::attach(&again, &AtOnce(&clock)).is_ok());
 }

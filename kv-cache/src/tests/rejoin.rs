@@ -3,7 +3,7 @@
 
 use cxl_shm::layout::CHUNK_LOCK;
 
-use super::orphan::{ORPHAN, Off, bury, is_recovered, there};
+use super::orphan::{ORPHAN, Off, declare_dead, is_recovered, there};
 use super::*;
 use crate::heap::SlotSize;
 
@@ -55,7 +55,7 @@ fn comes_back(has_empty: bool) {
     }
     rig.kill(&second);
     let clock = rig.serve(&[&first, &third]);
-    bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
+    declare_dead(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
     let a = Cache::attach(&first, &clock).unwrap();
     let chunks = first.chunks_of(ORPHAN).len();
     let held = third.lock_shared(CHUNK_LOCK, &clock, CHUNK_TIMEOUT_MS).unwrap();

@@ -1,6 +1,6 @@
 //! Running out of space, and getting it back.
 
-use super::orphan::{ORPHAN, Off, bury, is_recovered};
+use super::orphan::{ORPHAN, Off, declare_dead, is_recovered};
 use super::*;
 use crate::{Refusal, heap::SlotSize};
 use cxl_shm::chunk::AllocateError;
@@ -112,7 +112,7 @@ fn a_chunk_lock_that_others_hold_is_waited_for_once_in_a_call() {
     }
     rig.kill(&second);
     let clock = rig.serve(&[&first, &third]);
-    bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
+    declare_dead(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
     let a = Cache::attach(&first, &clock).unwrap();
     // The vacant node has one chunk, and the first node all others. Nothing of it can be evicted.
     let last = u8::try_from((first.layout().chunks() - 1) * 8).unwrap() + 1;

@@ -1,6 +1,6 @@
 //! Blocks that say EVICTING, and whose owner does not come to a decision.
 
-use super::orphan::{ORPHAN, Off, bury, is_recovered};
+use super::orphan::{ORPHAN, Off, declare_dead, is_recovered};
 use super::*;
 use crate::upkeep::Watermarks;
 
@@ -44,7 +44,7 @@ fn a_block_that_its_dead_owner_was_about_to_evict_is_held_at_once() {
             assert_eq!(second.leave(), LeaveOutcome::NodeLeft);
         } else {
             rig.kill(&second);
-            bury(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
+            declare_dead(&rig, &clock, &wall, ORPHAN, Off, is_recovered);
         }
         let [a, c] = [&first, &third].map(|it| Cache::attach(it, &clock).unwrap());
         assert_eq!(find(&c, 1), Some(handle));

@@ -7,8 +7,8 @@ use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{CHUNK_LOCK, ChunkState, Layout, LockProtocol, NodeState, RecoveryStep};
 use cxl_shm::lifecycle::{
-    DeathNews, Deaths, Fence, FenceOrder, FenceState, JoinError, NoFence, NodeDeath, RecoveryNews,
-    membership_epoch,
+    DeathEvent, Deaths, Fence, FenceOrder, FenceState, JoinError, NoFence, NodeDeath,
+    RecoveryEvent, membership_epoch,
 };
 use cxl_shm::lock::Manage;
 use cxl_shm::node::SUSPECT_MS;
@@ -50,7 +50,7 @@ fn seen(cluster: &Cluster, host: usize) -> Option<NodeDeath> {
     NodeDeath::of(&layout, &cluster.rack.host(host), VICTIM)
 }
 
-/// A host dies, and the word in which it would say that it comes back is damaged: who buries it
+/// A host dies, and the word in which it would say that it comes back is damaged: its recoverer
 /// mends the word, and another machine takes the slot.
 ///
 /// # Panics
@@ -68,16 +68,16 @@ pub fn a_damaged_arrival_is_mended(mutant: Mutant, seed: u64) {
     let mut watch = Watch::begin(&cluster, &watcher, &manage, &clock);
     let line = layout(&cluster).node_line(VICTIM);
     // Not later: the next look at the slot would write the word back.
-    let is_buried = || {
+    let is_recovered = || {
         let line = line.fresh(&cluster.rack.host(OBSERVER));
         line.is_ok_and(|line| line.state() == Some(NodeState::Dead))
     };
-    let buried = (0..30).any(|_| {
+    let recovered = (0..30).any(|_| {
         watch.go_on(true, &mut IsOff, 1);
-        is_buried()
+        is_recovered()
     });
-    assert!(buried, "no end of the recovery");
-    assert_ne!(cluster.rack.device_word(word), 0xbad, "who buried it has mended the word");
+    assert!(recovered, "no end of the recovery");
+    assert_ne!(cluster.rack.device_word(word), 0xbad, "its recoverer has mended the word");
     watch.go_on(true, &mut IsOff, 10);
     drop(manage);
     let heir = cluster.join_as(2, VICTIM.index(), "heir");
@@ -117,35 +117,35 @@ pub fn a_death_is_seen_step_by_step(mutant: Mutant, seed: u64) {
     std::mem::forget(victim);
 
     let mut now_ms = SUSPECT_MS;
-    let mut news = Vec::new();
+    let mut events = Vec::new();
     let mut steps = 0;
     while !matches!(
-        news.last(),
-        Some(DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Done)))
+        events.last(),
+        Some(DeathEvent::Recovery(RecoveryEvent::Reached(RecoveryStep::Done)))
     ) {
         cluster.warm();
         beat_all(&[&other]);
         poll_any(&manage);
-        let of_victim = deaths.step(now_ms, true, &mut IsOff).into_iter().map(|(node, news)| {
-            assert_eq!(node, VICTIM, "{news:?} of one who lives");
-            news
+        let of_victim = deaths.step(now_ms, true, &mut IsOff).into_iter().map(|(node, event)| {
+            assert_eq!(node, VICTIM, "{event:?} of one who lives");
+            event
         });
-        news.extend(of_victim);
+        events.extend(of_victim);
         let death = seen(&cluster, OBSERVER);
-        let told = news.iter().rev().find_map(|news| match news {
-            DeathNews::Recovery(RecoveryNews::Reached(step)) => Some(*step),
-            DeathNews::Recovery(RecoveryNews::Adopted(_)) => Some(RecoveryStep::Adopted),
+        let told = events.iter().rev().find_map(|event| match event {
+            DeathEvent::Recovery(RecoveryEvent::Reached(step)) => Some(*step),
+            DeathEvent::Recovery(RecoveryEvent::Adopted(_)) => Some(RecoveryStep::Adopted),
             _ => None,
         });
-        let declared = news.iter().any(|news| matches!(news, DeathNews::Declared(_)));
+        let declared = events.iter().any(|event| matches!(event, DeathEvent::Declared(_)));
         assert_eq!(death.is_some(), declared, "the decision is seen at once");
         assert_eq!(death.and_then(|death| death.step), told, "the step is seen at once");
         now_ms += 20;
         steps += 1;
-        assert!(steps < 40, "no end after {news:?}");
+        assert!(steps < 40, "no end after {events:?}");
     }
-    let adopted = news.iter().find_map(|news| match news {
-        DeathNews::Recovery(RecoveryNews::Adopted(chunks)) => Some(chunks.len()),
+    let adopted = events.iter().find_map(|event| match event {
+        DeathEvent::Recovery(RecoveryEvent::Adopted(chunks)) => Some(chunks.len()),
         _ => None,
     });
     assert_eq!(adopted, Some(1), "the chunk of the heap, and not that of the layer above");
@@ -265,9 +265,9 @@ pub fn two_declare_one_death(mutant: Mutant, seed: u64) {
             // In the order of the bits, then in turn.
             let next = if step < 6 { order >> step & 1 } else { u32::from(step % 2 == 1) };
             let deaths = &mut watches[next as usize];
-            let news = deaths.step(SUSPECT_MS + step * 20, true, &mut NoFence);
-            appointed.extend(news.into_iter().filter_map(|(_, news)| match news {
-                DeathNews::Declared(decision) => Some(decision.appointment),
+            let events = deaths.step(SUSPECT_MS + step * 20, true, &mut NoFence);
+            appointed.extend(events.into_iter().filter_map(|(_, event)| match event {
+                DeathEvent::Declared(decision) => Some(decision.appointment),
                 _ => None,
             }));
         }

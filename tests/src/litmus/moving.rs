@@ -75,7 +75,7 @@ pub fn a_slot_moves_and_comes_back(mutant: Mutant, seed: u64) {
         let reports = manage.borrow().nodes();
         let report = reports.iter().find(|report| report.node == member.node());
         assert!(report.is_some_and(|report| report.acknowledged), "{reports:?}");
-        // Nobody beats: caches that know older beats must not take them for news.
+        // Nobody beats: caches that know older beats must not take them for new ones.
         let looker = cluster.rack.host(OBSERVER);
         let layout = *manager.layout();
         beat_all(&[&manager, &member]);

@@ -6,7 +6,7 @@ use std::mem::forget;
 
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{Layout, LockProtocol, RecoveryStep};
-use cxl_shm::lifecycle::{DeathNews, Deaths, RecoveryNews, is_vacant};
+use cxl_shm::lifecycle::{DeathEvent, Deaths, RecoveryEvent, is_vacant};
 use cxl_shm::node::SUSPECT_MS;
 use cxl_shm::units::NodeId;
 use cxl_shm::verify::simulated::Crash;
@@ -160,10 +160,10 @@ pub fn a_fenced_reclaimer_is_none(mutant: Mutant, seed: u64) {
         beat_all(&[&other]);
         let state = manage.borrow_mut().poll();
         assert!(state.is_some(), "it was not deposed");
-        let news = deaths.step(SUSPECT_MS + step * 20, true, &mut IsOff);
+        let events = deaths.step(SUSPECT_MS + step * 20, true, &mut IsOff);
         let reached = |wanted: RecoveryStep| {
-            news.iter().any(|(_, news)| {
-                matches!(news, DeathNews::Recovery(RecoveryNews::Reached(step)) if *step == wanted)
+            events.iter().any(|(_, event)| {
+                matches!(event, DeathEvent::Recovery(RecoveryEvent::Reached(step)) if *step == wanted)
             })
         };
         fenced |= reached(RecoveryStep::Fenced);

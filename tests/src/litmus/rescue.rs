@@ -6,7 +6,7 @@ use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{Arrival, LockProtocol, RecoveryStep};
 use cxl_shm::lifecycle::{
-    DeathNews, Deaths, Fence, FenceOrder, FenceState, NoFence, NodeDeath, RecoveryNews,
+    DeathEvent, Deaths, Fence, FenceOrder, FenceState, NoFence, NodeDeath, RecoveryEvent,
 };
 use cxl_shm::lock::PendingLock;
 use cxl_shm::node::{RESIGN_BEATS, SUSPECT_MS};
@@ -65,9 +65,9 @@ pub fn what_the_dead_held_is_granted(mutant: Mutant, seed: u64) {
     for step in 0..40 {
         cluster.warm();
         beat_all(&[&rescuer, &manager]);
-        let news = deaths.step(SUSPECT_MS + step * 20, true, &mut fence);
-        let freed = DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Freed));
-        if news.contains(&(VICTIM, freed)) {
+        let events = deaths.step(SUSPECT_MS + step * 20, true, &mut fence);
+        let freed = DeathEvent::Recovery(RecoveryEvent::Reached(RecoveryStep::Freed));
+        if events.contains(&(VICTIM, freed)) {
             free = true;
             break;
         }

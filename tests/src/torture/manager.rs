@@ -4,7 +4,7 @@ use anyhow::Result;
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::RecoveryStep;
-use cxl_shm::lifecycle::{DeathNews, Fence, RecoveryNews};
+use cxl_shm::lifecycle::{DeathEvent, Fence, RecoveryEvent};
 use cxl_shm::node::SUSPECT_MS;
 use kv_cache::reclaim_dead_processes;
 use lock_manager::{ManagerRole, RoleChange, Timeouts};
@@ -42,13 +42,14 @@ pub(super) fn run<F: Fabric>(
         if let Some(RoleChange::Serving { term }) = outcome.change {
             tell(&Event::Serving(term))?;
         }
-        for (node, news) in outcome.deaths {
-            match news {
-                DeathNews::Declared(_) => tell(&Event::DeclaredDead(node.0))?,
-                DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Done)) => {
+        for (node, event) in outcome.deaths {
+            match event {
+                DeathEvent::Declared(_) => tell(&Event::DeclaredDead(node.0))?,
+                DeathEvent::Recovery(RecoveryEvent::Reached(RecoveryStep::Done)) => {
                     tell(&Event::Recovered(node.0))?;
                 }
-                DeathNews::Suspected | DeathNews::Unreadable { .. } | DeathNews::Recovery(_) => {}
+                DeathEvent::Suspected | DeathEvent::Unreadable { .. } | DeathEvent::Recovery(_) => {
+                }
             }
         }
         tries = if outcome.busy { 0 } else { tries + 1 };

@@ -83,7 +83,7 @@ impl Scene {
             // Who recovers may also be the agent of another process.
             Self::Rescuer => &[CrashPoint::LockRecovering],
             Self::Dry => &[CrashPoint::ChunkAsked, CrashPoint::ChunkVacated],
-            Self::Recoverer(_) => &[CrashPoint::RecoveryBuried],
+            Self::Recoverer(_) => &[CrashPoint::RecoveryFinalized],
             Self::Paused => &[CrashPoint::SelfFenced],
             Self::Reclaimer => &[CrashPoint::OrphanTaken],
             Self::Worker(_) | Self::Manager | Self::Returning(_) => &[],

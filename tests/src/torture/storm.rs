@@ -31,7 +31,7 @@ const ON_THE_WAY: [CrashPoint; 9] = [
     CrashPoint::RecoveryRedone,
     CrashPoint::RecoveryFreed,
     CrashPoint::RecoveryAdopted,
-    CrashPoint::RecoveryBuried,
+    CrashPoint::RecoveryFinalized,
     CrashPoint::RecoveryDone,
 ];
 /// Most milliseconds between two deaths of hosts.

@@ -18,9 +18,9 @@ use cxl_shm::layout::{ChunkState, HEAP_PURPOSE, HeapHeader, Layout, header};
 use cxl_shm::node::Member;
 use cxl_shm::units::{ChunkId, Extent, Incarnation, LineRange, NodeId};
 
-/// Whose a chunk is to this heap.
+/// To whose heap a chunk belongs, as this heap sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum HeapOwnership {
     /// This heap's, in use.
     Ours,
     /// This node's, but what its lines say of pages is another incarnation's, or nobody's.
@@ -297,7 +297,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
     pub(super) fn finish_free(&self, offset: u64, origin: Origin) -> Result<(), Damaged> {
         let words = &self.heap.words;
         let chunk = Extent::new(offset, 1).and_then(|at| self.member.layout().chunk_of(at));
-        let ours = chunk.is_some_and(|chunk| self.standing(chunk) == Standing::Ours);
+        let ours = chunk.is_some_and(|chunk| self.ownership(chunk) == HeapOwnership::Ours);
         let place = self.heap.pages.place(offset).filter(|_| ours);
         if let (Origin::Root { .. }, Some(place)) = (origin, &place) {
             self.set_named(place, false);
@@ -344,19 +344,19 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
         Ok(())
     }
 
-    /// What a chunk is to this heap.
-    pub(crate) fn standing(&self, chunk: ChunkId) -> Standing {
+    /// To whose heap a chunk belongs.
+    pub(crate) fn ownership(&self, chunk: ChunkId) -> HeapOwnership {
         if self.heap.words.knows(chunk) {
-            return Standing::Ours;
+            return HeapOwnership::Ours;
         }
         match heap_owner(self.member.layout(), self.member.fabric(), chunk) {
-            Some(owner) if owner != self.member.node() => Standing::Other(owner),
+            Some(owner) if owner != self.member.node() => HeapOwnership::Other(owner),
             Some(_) if self.is_built(chunk) => {
                 self.heap.words.learn(chunk);
-                Standing::Ours
+                HeapOwnership::Ours
             }
-            Some(_) => Standing::Unbuilt,
-            None => Standing::NoHeap,
+            Some(_) => HeapOwnership::Unbuilt,
+            None => HeapOwnership::NoHeap,
         }
     }
 
@@ -424,7 +424,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
         let ours = |root: &&Retired| {
             let chunk =
                 Extent::new(root.offset, 1).and_then(|at| self.member.layout().chunk_of(at));
-            chunk.is_some_and(|chunk| self.standing(chunk) == Standing::Ours)
+            chunk.is_some_and(|chunk| self.ownership(chunk) == HeapOwnership::Ours)
         };
         let mut mine: Vec<_> = retired.iter().filter(ours).collect();
         // The one that a process died with comes first: there is one word to remember it by.

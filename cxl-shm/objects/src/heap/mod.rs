@@ -48,7 +48,7 @@ mod moved_tests;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use access::{Access, Retired, Standing};
+pub(crate) use access::{Access, HeapOwnership, Retired};
 use cxl_shm::layout::HEAP_PURPOSE;
 pub use error::{FreeError, HeapBusy, ObjectError, SweepError, TakeOverError};
 pub(crate) use idle::IDLE_CHUNKS_MAX;
@@ -142,17 +142,19 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
     // Twice: the first may find that the chunk is ours and not built yet.
     for _ in 0..2 {
         let access = Access::enter(&unlocked, clock)?;
-        match access.standing(chunk) {
-            Standing::Ours | Standing::Unbuilt if life.is_some_and(|life| life != now) => {
+        match access.ownership(chunk) {
+            HeapOwnership::Ours | HeapOwnership::Unbuilt
+                if life.is_some_and(|life| life != now) =>
+            {
                 return Err(FreeError::OtherLife { offset });
             }
-            Standing::Ours => return access.free(offset),
-            Standing::Unbuilt => {
+            HeapOwnership::Ours => return access.free(offset),
+            HeapOwnership::Unbuilt => {
                 drop(access);
                 sweep::build_new(&mut unlocked, clock, Deadline::after(clock, timeout_ms))?;
             }
-            Standing::Other(owner) => return access.send_free(owner, offset, life),
-            Standing::NoHeap => return Err(FreeError::Foreign { offset }),
+            HeapOwnership::Other(owner) => return access.send_free(owner, offset, life),
+            HeapOwnership::NoHeap => return Err(FreeError::Foreign { offset }),
         }
     }
     Err(FreeError::Foreign { offset })

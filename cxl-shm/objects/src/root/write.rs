@@ -3,7 +3,7 @@
 use super::error::{DestroyRootError, PutRootError};
 use super::table::Entry;
 use crate::heap;
-use crate::heap::{Access, Deadline, HeapWords, Retired, Standing, Unlocked};
+use crate::heap::{Access, Deadline, HeapOwnership, HeapWords, Retired, Unlocked};
 use crate::heap::{PeerObject, SharedOffset, SweepError};
 use crate::root::table;
 use crate::root::{RootKind, is_name, read};
@@ -69,19 +69,19 @@ fn chunk_at<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// Where an object stands to this node's heap, built if it has to be. No lock is held.
-fn standing<F: Fabric, H: HostMemory, L: Liveness>(
+fn ownership<F: Fabric, H: HostMemory, L: Liveness>(
     unlocked: &mut Unlocked<'_, F, H, L>,
     clock: &impl Clock,
     deadline: Deadline,
     offset: u64,
-) -> Result<Standing, SweepError> {
-    let Some(chunk) = chunk_at(unlocked.member(), offset) else { return Ok(Standing::NoHeap) };
-    let standing = unlocked.enter_until(clock, deadline)?.standing(chunk);
-    if standing != Standing::Unbuilt {
-        return Ok(standing);
+) -> Result<HeapOwnership, SweepError> {
+    let Some(chunk) = chunk_at(unlocked.member(), offset) else { return Ok(HeapOwnership::NoHeap) };
+    let ownership = unlocked.enter_until(clock, deadline)?.ownership(chunk);
+    if ownership != HeapOwnership::Unbuilt {
+        return Ok(ownership);
     }
     heap::build_new(unlocked, clock, deadline)?;
-    Ok(unlocked.enter_until(clock, deadline)?.standing(chunk))
+    Ok(unlocked.enter_until(clock, deadline)?.ownership(chunk))
 }
 
 /// That the object is allocated in this node's heap (OBJECT-N3).
@@ -91,10 +91,10 @@ fn check_ours<F: Fabric, H: HostMemory, L: Liveness>(
     deadline: Deadline,
     offset: SharedOffset,
 ) -> Result<(), PutRootError> {
-    match standing(unlocked, clock, deadline, offset.bytes())? {
-        Standing::Ours => Ok(()),
-        Standing::Other(owner) => Err(PutRootError::NotOurs { offset, owner }),
-        Standing::Unbuilt | Standing::NoHeap => Err(PutRootError::NotAnObject { offset }),
+    match ownership(unlocked, clock, deadline, offset.bytes())? {
+        HeapOwnership::Ours => Ok(()),
+        HeapOwnership::Other(owner) => Err(PutRootError::NotOurs { offset, owner }),
+        HeapOwnership::Unbuilt | HeapOwnership::NoHeap => Err(PutRootError::NotAnObject { offset }),
     }
 }
 
@@ -160,9 +160,9 @@ pub(super) fn replace<F: Fabric, H: HostMemory, L: Liveness>(
         let old = SharedOffset::new(head.offset()).ok_or(PutRootError::NotAnObject { offset })?;
         // The old object is the caller's to free, in this node's heap: it takes no other host's
         // stores.
-        match chunk_at(member, old.bytes()).map(|chunk| access.standing(chunk)) {
-            Some(Standing::Ours) => {}
-            Some(Standing::Other(owner)) => {
+        match chunk_at(member, old.bytes()).map(|chunk| access.ownership(chunk)) {
+            Some(HeapOwnership::Ours) => {}
+            Some(HeapOwnership::Other(owner)) => {
                 return Err(PutRootError::NotOurs { offset: old, owner });
             }
             _ => return Err(PutRootError::NotAnObject { offset: old }),
@@ -195,8 +195,8 @@ pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
         let (entry, head) =
             found.ok_or_else(|| DestroyRootError::NotFound { name: name.to_owned() })?;
         let chunk = chunk_at(member, head.offset());
-        let standing = chunk.map_or(Standing::NoHeap, |chunk| access.standing(chunk));
-        if standing == Standing::NoHeap {
+        let ownership = chunk.map_or(HeapOwnership::NoHeap, |chunk| access.ownership(chunk));
+        if ownership == HeapOwnership::NoHeap {
             // It names nothing that any host could free.
             table::set_free(member.node_handle(), fabric, entry);
             return Ok(());
@@ -206,18 +206,18 @@ pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
             take_stores_along(member, head);
         }
         table::set_state(member.node_handle(), fabric, entry, RootState::Retired);
-        match standing {
-            Standing::Ours => {
+        match ownership {
+            HeapOwnership::Ours => {
                 collect_locked(member, &access)?;
             }
-            Standing::Other(owner) => {
+            HeapOwnership::Other(owner) => {
                 // MEM-M1: the lock of the roots is held, so one process of this host is here.
                 let count = heap::retired(member.layout(), member.node(), owner);
                 let retired = member.node_handle().retired(count);
                 retired.publish(fabric, retired.own(fabric).wrapping_add(1));
             }
             // The sweep that builds the chunk does not find the object reachable.
-            Standing::Unbuilt | Standing::NoHeap => {}
+            HeapOwnership::Unbuilt | HeapOwnership::NoHeap => {}
         }
         Ok(())
     })

@@ -73,7 +73,7 @@ fn a_stopped_process_costs_its_host_nothing_while_another_lives() {
         let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
         let processes = [2, 3, 4].map(|pid| bed.join(1, pid));
         assert!(processes[0].beat(), "the first to beat is the agent");
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         for _ in 0..1000 {
             manager.beat();
             for (index, process) in processes.iter().enumerate() {
@@ -82,9 +82,9 @@ fn a_stopped_process_costs_its_host_nothing_while_another_lives() {
                 }
             }
             bed.clock.pause(0);
-            news.extend(deaths.step(bed.clock.now_ms(), true, &mut NoFence));
+            events.extend(deaths.step(bed.clock.now_ms(), true, &mut NoFence));
         }
-        assert_eq!(news, [], "process {stopped} is stopped, and two others live");
+        assert_eq!(events, [], "process {stopped} is stopped, and two others live");
         assert!(processes.iter().all(|process| loss(process).is_none()));
         // It wakes, and one process of the host is its agent.
         for _ in 0..100 {

@@ -26,7 +26,7 @@ pub enum Progress {
     Outbid,
     /// Decided, perhaps otherwise than proposed.
     Decided(Appointment),
-    /// A later case is open: this one is moot.
+    /// A later case is open: this one is superseded.
     Over {
         /// The later case.
         by: Case,

@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory};
 use crate::host::Liveness;
 use crate::lifecycle::consensus::{Ballots, Proposal};
-use crate::lifecycle::deaths::{Care, Deaths};
+use crate::lifecycle::deaths::{Deaths, PendingCase};
 use crate::lifecycle::failure_detector::Suspicion;
 use crate::lifecycle::recovery::Remembered;
 use crate::node::Member;
@@ -35,14 +35,14 @@ pub(crate) fn need_of<F: Fabric, H: HostMemory, L: Liveness>(
         declare_ms: 0,
         suspicion,
         look_at_ms: 0,
-        cares: Vec::new(),
+        cases: Vec::new(),
     };
     let slots = Slot::all(member.layout(), member.fabric());
     let slot = slots.iter().find(|slot| slot.node == victim && !slot.vacant)?;
     let ballots = Ballots::fresh(member.layout(), member.fabric(), [victim]);
-    match deaths.care_for(slot, &ballots, true)? {
-        Care::Proposing { proposal, .. } => Some(Need::Propose(proposal)),
-        Care::Recovering(recovery) => Some(Need::Recover(recovery.remembered())),
-        Care::Over => None,
+    match deaths.case_for(slot, &ballots, true)? {
+        PendingCase::Proposing { proposal, .. } => Some(Need::Propose(proposal)),
+        PendingCase::Recovering(recovery) => Some(Need::Recover(recovery.remembered())),
+        PendingCase::Over => None,
     }
 }

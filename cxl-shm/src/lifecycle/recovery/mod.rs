@@ -3,7 +3,7 @@
 //! ```text
 //! decided -> Unfenced -> Fenced -> Redone -> Freed -> Adopted -> Done
 //!                 \         \
-//!                  +---------+--> Moot: the slot was left or has a new life
+//!                  +---------+--> Superseded: the slot was left or has a new life
 //! ```
 //!
 //! - **DEATH-R1** The recoverer touches nothing of the dead host before [`RecoveryStep::Fenced`] is
@@ -60,7 +60,7 @@ pub(crate) use resign::{give_up_earlier, resign};
 
 /// What changed by a step of a recovery.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum RecoveryNews {
+pub enum RecoveryEvent {
     /// The fence does not hold, and why: nothing of the dead host is touched.
     NotFenced(String),
     /// A step is done.
@@ -91,7 +91,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         let own = double_buffer.own(member.fabric()).ok().flatten();
         let step = own.filter(|own| own.case() == case).and_then(|own| own.step());
         // Whom we yielded to did not come.
-        let step = step.filter(|step| *step != RecoveryStep::Moot);
+        let step = step.filter(|step| *step != RecoveryStep::Superseded);
         Self {
             victim,
             case,
@@ -104,7 +104,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
 
     /// Nothing is left to do.
     pub(crate) fn is_finished(&self) -> bool {
-        matches!(self.step, RecoveryStep::Done | RecoveryStep::Moot) || self.step.has_resigned()
+        matches!(self.step, RecoveryStep::Done | RecoveryStep::Superseded)
+            || self.step.has_resigned()
     }
 
     /// Waits for the chunk lock, or is about to.
@@ -118,7 +119,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         member: &'m Member<F, H, L>,
         clock: &'m dyn Clock,
         fence: &mut impl Fence,
-    ) -> Option<RecoveryNews> {
+    ) -> Option<RecoveryEvent> {
         let (layout, fabric) = (member.layout(), member.fabric());
         if self.is_overtaken(member) {
             tracing::error!(
@@ -134,8 +135,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
                 if !self.alone {
                     return self.look_around(member);
                 }
-                if mutant::is(Mutant::BuriesFirst) {
-                    self.bury(member);
+                if mutant::is(Mutant::FinalizesFirst) {
+                    self.finalize(member);
                 }
                 if mutant::is(Mutant::FreesBeforeRedo) {
                     self.free(member);
@@ -155,14 +156,14 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
             RecoveryStep::Freed => {
                 let adopted = self.adoption.poll(member, clock, self.victim)?;
                 self.reach(member, RecoveryStep::Adopted);
-                Some(RecoveryNews::Adopted(adopted))
+                Some(RecoveryEvent::Adopted(adopted))
             }
             RecoveryStep::Adopted => {
-                self.bury(member);
+                self.finalize(member);
                 self.reach(member, RecoveryStep::Done)
             }
             RecoveryStep::Done
-            | RecoveryStep::Moot
+            | RecoveryStep::Superseded
             | RecoveryStep::ResignedUnfenced
             | RecoveryStep::ResignedFenced => None,
         }
@@ -173,18 +174,18 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         member: &Member<F, H, L>,
         now_ms: u64,
         fence: &mut impl Fence,
-    ) -> Option<RecoveryNews> {
+    ) -> Option<RecoveryEvent> {
         let (layout, fabric) = (member.layout(), member.fabric());
         // DEATH-R4: it may be quarantined for long, and a recoverer with a case of its own takes
         // part in no later one.
         if self.is_past(member) {
-            return self.reach(member, RecoveryStep::Moot);
+            return self.reach(member, RecoveryStep::Superseded);
         }
         // A host that wrote its join mark without knowing of this case did so before it was opened:
         // it is seen here.
         let slot = Slot::up_to(layout, fabric, self.victim, self.case.incarnation);
         let Some(slot) = slot.filter(|slot| self.is_of(slot)) else {
-            return self.reach(member, RecoveryStep::Moot);
+            return self.reach(member, RecoveryStep::Superseded);
         };
         // A host that died in admission (JOIN-J4) has not given its name: the line has the name
         // before it.
@@ -216,9 +217,9 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
                     // For `status` and for joiners: we are appointed, and wait.
                     self.publish(member);
                 }
-                let news = self.told.as_ref() != Some(&reason);
+                let is_new = self.told.as_ref() != Some(&reason);
                 self.told = Some(reason.clone());
-                news.then_some(RecoveryNews::NotFenced(reason))
+                is_new.then_some(RecoveryEvent::NotFenced(reason))
             }
         }
     }
@@ -229,12 +230,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
     }
 
     /// DEATH-R3 and DEATH-R4, after `Fenced` was published.
-    fn look_around(&mut self, member: &Member<F, H, L>) -> Option<RecoveryNews> {
+    fn look_around(&mut self, member: &Member<F, H, L>) -> Option<RecoveryEvent> {
         let (layout, fabric) = (member.layout(), member.fabric());
         let slot = Slot::fresh(layout, fabric, self.victim);
         let yields = self.is_past(member) || !slot.is_some_and(|slot| self.is_of(&slot));
         if yields && !mutant::is(Mutant::BeginsUnseen) {
-            return self.reach(member, RecoveryStep::Moot);
+            return self.reach(member, RecoveryStep::Superseded);
         }
         let at_work = recoverers_at_work(layout, fabric, self.victim);
         self.alone = at_work.into_iter().all(|node| node == member.node())
@@ -253,7 +254,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
 
     /// The last write to the lines of the dead: the slot may be joined again. Never over the line
     /// of a later life ([`Self::is_overtaken`], a moment ago).
-    fn bury(&self, member: &Member<F, H, L>) {
+    fn finalize(&self, member: &Member<F, H, L>) {
         let (layout, fabric) = (member.layout(), member.fabric());
         crate::chunk::end_request_of_dead(layout, fabric, self.victim);
         // MEM-M1: by the fence (DEATH-R1). MEM-M8: what our caches hold of the line is old.
@@ -270,7 +271,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         }
         let dead = NodeLine::new(NodeState::Dead, incarnation, boot_id, machine_id);
         line.publish(fabric, &dead);
-        crash::reach(CrashPoint::RecoveryBuried);
+        crash::reach(CrashPoint::RecoveryFinalized);
     }
 
     /// Whether a case of a later life is open (DEATH-C2): the recoverer appointed in that case does
@@ -287,7 +288,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         !slot.vacant && slot.incarnation <= self.case.incarnation
     }
 
-    fn reach(&mut self, member: &Member<F, H, L>, step: RecoveryStep) -> Option<RecoveryNews> {
+    fn reach(&mut self, member: &Member<F, H, L>, step: RecoveryStep) -> Option<RecoveryEvent> {
         self.step = step;
         self.publish(member);
         crash::reach(match step {
@@ -296,11 +297,11 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
             RecoveryStep::Freed => CrashPoint::RecoveryFreed,
             RecoveryStep::Adopted => CrashPoint::RecoveryAdopted,
             RecoveryStep::Done
-            | RecoveryStep::Moot
+            | RecoveryStep::Superseded
             | RecoveryStep::ResignedUnfenced
             | RecoveryStep::ResignedFenced => CrashPoint::RecoveryDone,
         });
-        Some(RecoveryNews::Reached(step))
+        Some(RecoveryEvent::Reached(step))
     }
 
     fn publish(&self, member: &Member<F, H, L>) {

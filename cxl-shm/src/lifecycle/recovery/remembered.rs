@@ -25,8 +25,8 @@ impl Remembered {
     }
 
     /// It yielded to another life of the slot, or to another recovery.
-    pub(crate) fn is_moot(&self) -> bool {
-        self.step == RecoveryStep::Moot
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.step == RecoveryStep::Superseded
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
         let next = match step {
             // Whom it yielded to did not come, or was refused: the slot has the life of the case
             // still, or one before it. It had written nothing.
-            RecoveryStep::Unfenced | RecoveryStep::Moot => RecoveryStep::ResignedUnfenced,
+            RecoveryStep::Unfenced | RecoveryStep::Superseded => RecoveryStep::ResignedUnfenced,
             _ if step.is_under_way() => RecoveryStep::ResignedFenced,
             _ => continue,
         };

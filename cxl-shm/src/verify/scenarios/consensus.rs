@@ -61,10 +61,10 @@ impl Task for Proposer {
                 // A proposer that decided, or saw a decision, finds the value in the region.
                 let case = self.proposal.case();
                 let read = decided_about(&self.layout, &world.fabric(), VICTIM, case.incarnation);
-                // DEATH-C2: once a later case is open, an earlier one is moot.
+                // DEATH-C2: once a later case is open, an earlier one is superseded.
                 let read = read.filter(|decision| decision.case == case);
-                let is_moot = self.follows && case != LATER_CASE && read.is_none();
-                if read.map(|decision| decision.appointment) != Some(value) && !is_moot {
+                let is_superseded = self.follows && case != LATER_CASE && read.is_none();
+                if read.map(|decision| decision.appointment) != Some(value) && !is_superseded {
                     world.refute(format!("{value:?} was decided, the region says {read:?}"));
                 }
                 return Step::Ends;

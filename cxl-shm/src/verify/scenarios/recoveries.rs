@@ -166,7 +166,7 @@ impl Recoverer {
             Stage::Recovering(remembered) => {
                 let mut recovery = Recovery::of_remembered(remembered);
                 recovery.poll(&member, &StillClock, &mut ModelFence(world, self.victim));
-                if recovery.is_finished() && recovery.remembered().is_moot() {
+                if recovery.is_finished() && recovery.remembered().is_superseded() {
                     Stage::Looking
                 } else if recovery.is_finished() {
                     Stage::Done
@@ -488,7 +488,7 @@ fn claim(model: &mut Model<RecoveryTask>, layout: &Layout) {
         let joined = NodeLine::new(NodeState::Joined, life, [0; 2], [0; 2]).first_word();
         match device(line) == joined {
             true => Ok(()),
-            false => Err(format!("life {life:?} of the dead node was buried")),
+            false => Err(format!("life {life:?} of the dead node was ended by its recovery")),
         }
     });
 }

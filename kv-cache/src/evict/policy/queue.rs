@@ -39,7 +39,7 @@ struct Place {
 pub(super) struct Queue {
     runs: VecDeque<Run>,
     places: Vec<Option<Place>>,
-    standing: usize,
+    live: usize,
     /// Of slots that stand in the queue, and stale ones.
     entries: usize,
 }
@@ -47,7 +47,7 @@ pub(super) struct Queue {
 impl Queue {
     /// Slots that stand in it.
     pub(super) fn len(&self) -> usize {
-        self.standing
+        self.live
     }
 
     /// Puts `slot` into the run of `tick`; where it stood before, it stands no more. A tick before
@@ -70,9 +70,9 @@ impl Queue {
             self.places.resize(index + 1, None);
         }
         self.places[index] = Some(place);
-        self.standing += 1;
+        self.live += 1;
         self.entries += 1;
-        if self.entries > 2 * self.standing + STALE_MIN {
+        if self.entries > 2 * self.live + STALE_MIN {
             self.drop_stale();
         }
     }
@@ -89,7 +89,7 @@ impl Queue {
             let place = Place { tick: run.tick, number: entry.number.0 };
             if self.places[entry.slot as usize] == Some(place) {
                 self.places[entry.slot as usize] = None;
-                self.standing -= 1;
+                self.live -= 1;
                 return Some(entry.slot);
             }
         }
@@ -99,7 +99,7 @@ impl Queue {
     pub(super) fn take(&mut self, slot: u32) -> bool {
         let place = self.places.get_mut(slot as usize);
         let stood = place.is_some_and(|place| place.take().is_some());
-        self.standing -= usize::from(stood);
+        self.live -= usize::from(stood);
         stood
     }
 
@@ -118,7 +118,7 @@ impl Queue {
             });
         }
         self.runs.retain(|run| !run.entries.is_empty());
-        self.entries = self.standing;
+        self.entries = self.live;
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Mutants fail by the hundred, each with a message that is no news.
+    // Mutants fail by the hundred, each with a message that says nothing new.
     std::panic::set_hook(Box::new(|_| ()));
     let wanted = |site: &Site| {
         // Just those whose places are counted: what is flushed there is removed, too.

@@ -1,8 +1,8 @@
 //! Adoption of the dead heap's chunks.
 
 use crate::layout::HEAP_PURPOSE;
-use crate::lifecycle::deaths::{DeathNews, Deaths};
-use crate::lifecycle::recovery::RecoveryNews;
+use crate::lifecycle::deaths::{DeathEvent, Deaths};
+use crate::lifecycle::recovery::RecoveryEvent;
 use crate::lifecycle::recovery::adopt::ADOPTED_MAX;
 use crate::lifecycle::recovery::tests::{Bed, MANAGER_PID, Off, is_done};
 use crate::node::SUSPECT_MS;
@@ -22,16 +22,16 @@ fn many_chunks_are_adopted_a_few_at_a_time() {
 
     let manage = recoverer.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-    let (mut before, mut news) = (0, Vec::new());
-    while !news.iter().any(is_done) {
-        news.extend(bed.look(&mut deaths, &[&recoverer], &mut Off));
+    let (mut before, mut events) = (0, Vec::new());
+    while !events.iter().any(is_done) {
+        events.extend(bed.look(&mut deaths, &[&recoverer], &mut Off));
         let now = recoverer.chunks_of(recoverer.node()).len();
         assert!(now - before <= ADOPTED_MAX, "{} in one step", now - before);
         before = now;
     }
-    let adopted = news.iter().find_map(|news| match news {
-        DeathNews::Recovery(RecoveryNews::Adopted(chunks)) => Some(chunks.len()),
+    let adopted = events.iter().find_map(|event| match event {
+        DeathEvent::Recovery(RecoveryEvent::Adopted(chunks)) => Some(chunks.len()),
         _ => None,
     });
-    assert_eq!((before, adopted), (CHUNKS, Some(CHUNKS)), "{news:?}");
+    assert_eq!((before, adopted), (CHUNKS, Some(CHUNKS)), "{events:?}");
 }

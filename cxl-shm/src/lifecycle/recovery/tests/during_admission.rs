@@ -4,7 +4,7 @@ use crate::host::{HostIdentity, ProcessIdentity};
 use crate::layout::RecoveryStep;
 use crate::lifecycle::admission::JoinAttempt;
 use crate::lifecycle::consensus::decided_about;
-use crate::lifecycle::deaths::{DeathNews, Deaths};
+use crate::lifecycle::deaths::{DeathEvent, Deaths};
 use crate::lifecycle::fencing::NoFence;
 use crate::lifecycle::node_death::NodeDeath;
 use crate::lifecycle::recovery::tests::{
@@ -27,13 +27,13 @@ fn a_life_given_up_in_admission_keeps_none_before_it_from_being_declared_dead() 
         arrival.publish(&bed.rack.host(2), arrival_of(2));
         let manage = first.manage().unwrap();
         let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-        let until = |news: &DeathNews| match news {
-            DeathNews::Suspected => !declared,
-            DeathNews::Declared(_) => declared,
+        let until = |event: &DeathEvent| match event {
+            DeathEvent::Suspected => !declared,
+            DeathEvent::Declared(_) => declared,
             _ => false,
         };
-        let news = bed.watch(&mut deaths, &[&first, &second], &mut NoFence, until);
-        assert!(news.iter().any(until), "{news:?}");
+        let events = bed.watch(&mut deaths, &[&first, &second], &mut NoFence, until);
+        assert!(events.iter().any(until), "{events:?}");
         let opened = decided_about(second.layout(), second.fabric(), VICTIM, Incarnation(2));
         assert_eq!(opened.is_some(), declared);
         // The recoverer that continues reads all records.
@@ -43,16 +43,16 @@ fn a_life_given_up_in_admission_keeps_none_before_it_from_being_declared_dead() 
 
         let manage = second.manage().unwrap();
         let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-        let by_first = |news: &DeathNews| matches!(news, DeathNews::Declared(decision) if decision.case.incarnation.0 == 2);
+        let by_first = |event: &DeathEvent| matches!(event, DeathEvent::Declared(decision) if decision.case.incarnation.0 == 2);
         // Appointed is who declared it: then the first host has to give it up.
         if declared {
             for _ in 0..=RESIGN_BEATS + 64 {
                 first.beat();
             }
         }
-        let news = bed.watch(&mut deaths, &[&first, &second], &mut Off, is_done);
-        let (declares, ends) = (news.iter().any(by_first), news.iter().any(is_done));
-        assert!(declares && ends, "of {} news, the last is {:?}", news.len(), news.last());
+        let events = bed.watch(&mut deaths, &[&first, &second], &mut Off, is_done);
+        let (declares, ends) = (events.iter().any(by_first), events.iter().any(is_done));
+        assert!(declares && ends, "of {} events, the last is {:?}", events.len(), events.last());
         let death = NodeDeath::of(second.layout(), second.fabric(), VICTIM).unwrap();
         assert!(death.over, "{death:?}");
         // It only slept, and stops itself.
@@ -75,10 +75,10 @@ fn who_comes_back_and_dies_before_its_first_line_is_not_taken_for_the_host_befor
     let mut told = Vec::new();
     let manage = first.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-    let fenced = |news: &DeathNews| matches!(news, DeathNews::Recovery(_));
+    let fenced = |event: &DeathEvent| matches!(event, DeathEvent::Recovery(_));
     let mut fence = Told(&mut told);
-    let news = bed.watch(&mut deaths, &[&first], &mut fence, fenced);
-    assert!(news.iter().any(fenced), "{news:?}");
+    let events = bed.watch(&mut deaths, &[&first], &mut fence, fenced);
+    assert!(events.iter().any(fenced), "{events:?}");
     assert!(
         !told.is_empty() && told.iter().all(|order| (&order.host, order.machine) == (&None, None))
     );
@@ -116,7 +116,7 @@ fn of_two_that_are_about_to_recover_one_slot_the_earlier_yields() {
         }
     }
     assert!(all.iter().any(is_done), "{all:?}");
-    assert!(all.iter().any(has_reached(RecoveryStep::Moot)), "{all:?}");
+    assert!(all.iter().any(has_reached(RecoveryStep::Superseded)), "{all:?}");
     assert_eq!(bed.rack.conflicts(), []);
 }
 
@@ -132,23 +132,33 @@ fn a_quarantined_recovery_yields_to_a_later_case() {
     let (manage, other) = (first.manage().unwrap(), second.manage().unwrap());
     let mut by_first = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
     let mut by_second = Deaths::watch(&other, &bed.clock, SUSPECT_MS);
-    let news = bed.watch(&mut by_first, &alive, &mut NoFence, is_quarantined);
-    assert!(news.iter().any(is_quarantined), "{news:?}");
+    let events = bed.watch(&mut by_first, &alive, &mut NoFence, is_quarantined);
+    assert!(events.iter().any(is_quarantined), "{events:?}");
     arrival.publish(&bed.rack.host(2), arrival_of(2));
-    let news = bed.watch(&mut by_second, &alive, &mut NoFence, is_quarantined);
-    assert!(news.iter().any(is_quarantined), "{news:?}");
+    let events = bed.watch(&mut by_second, &alive, &mut NoFence, is_quarantined);
+    assert!(events.iter().any(is_quarantined), "{events:?}");
     arrival.publish(&bed.rack.host(2), arrival_of(1));
     drop(by_second);
     drop(other);
 
-    let yielded = has_reached(RecoveryStep::Moot);
-    let news = bed.watch(&mut by_first, &alive, &mut NoFence, &yielded);
-    assert!(news.iter().any(yielded), "of {} news, the last is {:?}", news.len(), news.last());
+    let yielded = has_reached(RecoveryStep::Superseded);
+    let events = bed.watch(&mut by_first, &alive, &mut NoFence, &yielded);
+    assert!(
+        events.iter().any(yielded),
+        "of {} events, the last is {:?}",
+        events.len(),
+        events.last()
+    );
     for _ in 0..=RESIGN_BEATS + 64 {
         second.beat();
     }
-    let news = bed.watch(&mut by_first, &alive, &mut Off, is_done);
-    assert!(news.iter().any(is_done), "of {} news, the last is {:?}", news.len(), news.last());
+    let events = bed.watch(&mut by_first, &alive, &mut Off, is_done);
+    assert!(
+        events.iter().any(is_done),
+        "of {} events, the last is {:?}",
+        events.len(),
+        events.last()
+    );
 }
 
 /// A process is in admission to a slot that was not left, and has not said that it arrives:
@@ -170,18 +180,18 @@ fn who_came_before_its_case_was_opened_is_fenced_behind_a_line_of_the_life_befor
     arrival.publish(&bed.rack.host(2), arrival_of(2));
     let manage = first.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-    let suspected = |news: &DeathNews| *news == DeathNews::Suspected;
-    let news = bed.watch(&mut deaths, &[&first, &second], &mut NoFence, suspected);
-    assert!(news.iter().any(suspected), "{news:?}");
+    let suspected = |event: &DeathEvent| *event == DeathEvent::Suspected;
+    let events = bed.watch(&mut deaths, &[&first, &second], &mut NoFence, suspected);
+    assert!(events.iter().any(suspected), "{events:?}");
     drop(deaths);
     arrival.publish(&bed.rack.host(2), arrival_of(1));
 
     let manage = second.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
     let mut told = Vec::new();
-    let fenced = |news: &DeathNews| matches!(news, DeathNews::Recovery(_));
-    let news = bed.watch(&mut deaths, &[&first, &second], &mut Told(&mut told), fenced);
-    assert!(news.iter().any(fenced), "{news:?}");
+    let fenced = |event: &DeathEvent| matches!(event, DeathEvent::Recovery(_));
+    let events = bed.watch(&mut deaths, &[&first, &second], &mut Told(&mut told), fenced);
+    assert!(events.iter().any(fenced), "{events:?}");
     let order = told.first().unwrap();
     assert_eq!(order.machine.map(|machine| machine.boot_id), Some(again.boot_id), "{order:?}");
     assert_eq!((order.incarnation, &order.host), (Incarnation(2), &None));
@@ -214,12 +224,12 @@ fn a_damaged_arrival_is_of_the_next_life_and_made_good() {
         let manage = first.manage().unwrap();
         let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
         let mut told = Vec::new();
-        let news = bed.watch(&mut deaths, &[&first], &mut Told(&mut told), is_quarantined);
-        assert!(news.iter().any(is_quarantined), "{news:?}");
+        let events = bed.watch(&mut deaths, &[&first], &mut Told(&mut told), is_quarantined);
+        assert!(events.iter().any(is_quarantined), "{events:?}");
         let order = told.first().unwrap();
         assert_eq!((order.incarnation, &order.host), (Incarnation(3), &None), "bit {bit}");
-        let news = bed.watch(&mut deaths, &[&first], &mut Off, is_done);
-        assert!(news.iter().any(is_done), "{news:?}");
+        let events = bed.watch(&mut deaths, &[&first], &mut Off, is_done);
+        assert!(events.iter().any(is_done), "{events:?}");
         assert_eq!(arrival.fresh(fabric), arrival_of(3));
         assert_eq!(bed.join(2, 5).incarnation(), Incarnation(4));
     }

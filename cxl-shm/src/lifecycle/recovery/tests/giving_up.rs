@@ -9,7 +9,7 @@ use crate::layout::header;
 use crate::layout::{RecoveryRecord, RecoveryStep};
 use crate::lifecycle::admission::JoinAttempt;
 use crate::lifecycle::consensus::decided_about;
-use crate::lifecycle::deaths::{DeathNews, Deaths};
+use crate::lifecycle::deaths::{DeathEvent, Deaths};
 use crate::lifecycle::fencing::{Fence, NoFence};
 use crate::lifecycle::leave::LeaveOutcome;
 use crate::lifecycle::node_death::NodeDeath;
@@ -25,7 +25,7 @@ const AREA_PARTS: u64 = 3;
 
 /// The first manager is appointed and comes as far as `first_fence` lets it, then dies; the other
 /// host's manager ends the recovery once the first host has given it up, and not before.
-fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathNews) -> bool) {
+fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathEvent) -> bool) {
     let bed = Bed::of_three(AREA_PARTS * PART_LINES);
     let (agent, first, second) = (bed.join(0, 1), bed.join(0, MANAGER_PID), bed.join(1, 2));
     let victim = bed.join(2, 3);
@@ -33,8 +33,8 @@ fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathN
 
     let manage = first.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-    let news = bed.watch(&mut deaths, &[&agent, &second], &mut first_fence, reached);
-    assert!(news.iter().any(|it| matches!(it, DeathNews::Declared(_))), "{news:?}");
+    let events = bed.watch(&mut deaths, &[&agent, &second], &mut first_fence, reached);
+    assert!(events.iter().any(|it| matches!(it, DeathEvent::Declared(_))), "{events:?}");
     bed.manager_dies(deaths, manage);
     // It was redoing an update that gives a chunk to a heap, say.
     let left = header(first.layout().chunk(ChunkId(1))).at();
@@ -49,8 +49,8 @@ fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathN
         agent.beat();
         second.beat();
         bed.clock.pause(0);
-        let news = deaths.step(bed.clock.now_ms(), true, &mut Off);
-        assert!(news.iter().all(|(node, _)| *node != VICTIM), "{news:?}");
+        let events = deaths.step(bed.clock.now_ms(), true, &mut Off);
+        assert!(events.iter().all(|(node, _)| *node != VICTIM), "{events:?}");
     }
     assert_eq!(appointed(death()), NodeId(0));
     let heartbeat = || agent.layout().heartbeat(NodeId(0)).fresh(second.fabric());
@@ -66,8 +66,8 @@ fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathN
     assert_eq!(bed.rack.dirty_lines(0).contains(&left), stays);
     // That takes longer than others wait for a heartbeat, when the lines are many.
     assert_eq!(between >= AREA_PARTS, !stays, "the heartbeat advanced {between} times in between");
-    let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
-    assert!(news.iter().any(is_done), "{news:?}");
+    let events = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
+    assert!(events.iter().any(is_done), "{events:?}");
     assert!(death().over && appointed(death()) == NodeId(1));
 
     // A lock manager on the first host finds nothing left to do.
@@ -76,8 +76,8 @@ fn another_manager_goes_on(mut first_fence: impl Fence, reached: impl Fn(&DeathN
     let again = bed.join(0, 9);
     let manage = again.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-    let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, |_| false);
-    assert_eq!(news, []);
+    let events = bed.watch(&mut deaths, &[&agent, &second], &mut Off, |_| false);
+    assert_eq!(events, []);
 }
 
 #[test]
@@ -102,12 +102,12 @@ fn a_recovery_that_yielded_to_who_did_not_come_is_carried_on_by_another() {
         let manage = first.manage().unwrap();
         let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
         let fenced = has_reached(RecoveryStep::Fenced);
-        let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, &fenced);
-        assert!(news.iter().any(fenced), "{news:?}");
+        let events = bed.watch(&mut deaths, &[&agent, &second], &mut Off, &fenced);
+        assert!(events.iter().any(fenced), "{events:?}");
         arrival.publish(&bed.rack.host(2), arrival_of(2));
-        let yielded = has_reached(RecoveryStep::Moot);
-        let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, &yielded);
-        assert!(news.iter().any(yielded), "{news:?}");
+        let yielded = has_reached(RecoveryStep::Superseded);
+        let events = bed.watch(&mut deaths, &[&agent, &second], &mut Off, &yielded);
+        assert!(events.iter().any(yielded), "{events:?}");
         bed.manager_dies(deaths, manage);
         if !comes {
             arrival.publish(&bed.rack.host(2), arrival_of(1));
@@ -123,13 +123,14 @@ fn a_recovery_that_yielded_to_who_did_not_come_is_carried_on_by_another() {
         second.fabric().refresh(first.layout().recoveries(NodeId(0)).range());
         let step = double_buffer.cached(second.fabric()).unwrap().and_then(|record| record.step());
         // Of one whose next life is there nothing is given up.
-        let expected = if comes { RecoveryStep::Moot } else { RecoveryStep::ResignedUnfenced };
+        let expected =
+            if comes { RecoveryStep::Superseded } else { RecoveryStep::ResignedUnfenced };
         assert_eq!(step, Some(expected));
         if !comes {
             let manage = second.manage().unwrap();
             let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-            let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
-            assert!(news.iter().any(is_done), "of {} news, {:?}", news.len(), news.last());
+            let events = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
+            assert!(events.iter().any(is_done), "of {} events, {:?}", events.len(), events.last());
         }
     }
 }
@@ -141,8 +142,8 @@ fn a_host_with_a_lock_manager_gives_nothing_up() {
     victim.beat();
     let manage = first.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-    let news = bed.watch(&mut deaths, &[&agent], &mut NoFence, is_quarantined);
-    assert!(news.iter().any(is_quarantined), "{news:?}");
+    let events = bed.watch(&mut deaths, &[&agent], &mut NoFence, is_quarantined);
+    assert!(events.iter().any(is_quarantined), "{events:?}");
     for _ in 0..=2 * RESIGN_BEATS {
         agent.beat();
     }
@@ -151,9 +152,9 @@ fn a_host_with_a_lock_manager_gives_nothing_up() {
     assert!(bed.watch(&mut deaths, &[&agent], &mut Off, is_done).iter().any(is_done));
 }
 
-/// A recoverer's process died when the dead was buried, and before it said so; its host lives, and
-/// nobody is appointed to that life any more. What it last said keeps neither the slot's next
-/// return waiting nor its next recovery.
+/// A recoverer's process died when the line of the dead was final, and before it said so; its host
+/// lives, and nobody is appointed to that life any more. What it last said keeps neither the slot's
+/// next return waiting nor its next recovery.
 #[test]
 fn a_record_that_nobody_corrects_keeps_nobody_waiting() {
     let bed = Bed::of_three(1);
@@ -161,18 +162,18 @@ fn a_record_that_nobody_corrects_keeps_nobody_waiting() {
     bed.dies(bed.join(2, 3));
     let manage = first.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-    let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
-    assert!(news.iter().any(is_done), "{news:?}");
+    let events = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
+    assert!(events.iter().any(is_done), "{events:?}");
     let case = decided_about(first.layout(), first.fabric(), VICTIM, Incarnation(1)).unwrap().case;
-    let buried = RecoveryRecord::new(case, first.incarnation(), RecoveryStep::Adopted);
-    double_buffer(&first, VICTIM).publish(first.fabric(), buried);
+    let adopted = RecoveryRecord::new(case, first.incarnation(), RecoveryStep::Adopted);
+    double_buffer(&first, VICTIM).publish(first.fabric(), adopted);
     bed.manager_dies(deaths, manage);
 
     let recover = || {
         let manage = second.manage().unwrap();
         let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
-        let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
-        assert!(news.iter().any(is_done), "{news:?}");
+        let events = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
+        assert!(events.iter().any(is_done), "{events:?}");
     };
     // The next life dies during admission: of what is past the line says no more than that.
     let identity = HostIdentity::simulated(1);
@@ -210,8 +211,8 @@ fn broken_off_in_an_earlier_case(by_manager: bool) {
     let manage = first.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
     let redone = has_reached(RecoveryStep::Redone);
-    let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, &redone);
-    assert!(news.iter().any(redone), "{news:?}");
+    let events = bed.watch(&mut deaths, &[&agent, &second], &mut Off, &redone);
+    assert!(events.iter().any(redone), "{events:?}");
     bed.manager_dies(deaths, manage);
     let left = header(first.layout().chunk(ChunkId(1))).at();
     bed.rack.host(0).store(left.word(0).unwrap(), 1);
@@ -235,8 +236,13 @@ fn broken_off_in_an_earlier_case(by_manager: bool) {
         let beats = word.fresh(second.fabric()) - before;
         assert!(beats >= AREA_PARTS, "it beat {beats} times");
     }
-    let news = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
-    assert!(news.iter().any(is_done), "of {} news, the last is {:?}", news.len(), news.last());
+    let events = bed.watch(&mut deaths, &[&agent, &second], &mut Off, is_done);
+    assert!(
+        events.iter().any(is_done),
+        "of {} events, the last is {:?}",
+        events.len(),
+        events.last()
+    );
     assert!(!bed.rack.dirty_lines(0).contains(&left), "it would arrive after what came later");
     assert!(NodeDeath::of(second.layout(), second.fabric(), VICTIM).unwrap().over);
 }
@@ -252,8 +258,8 @@ fn what_a_recoverer_had_not_published_arrives_before_its_life_is_over() {
         let manage = first.manage().unwrap();
         let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
         let redone = has_reached(RecoveryStep::Redone);
-        let news = bed.watch(&mut deaths, &[&agent], &mut Off, &redone);
-        assert!(news.iter().any(redone), "{news:?}");
+        let events = bed.watch(&mut deaths, &[&agent], &mut Off, &redone);
+        assert!(events.iter().any(redone), "{events:?}");
         bed.manager_dies(deaths, manage);
         let left = first.layout().requests(VICTIM).range().start();
         bed.rack.host(0).store(left.word(0).unwrap(), 1);

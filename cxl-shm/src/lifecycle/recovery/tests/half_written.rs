@@ -76,8 +76,8 @@ fn nobody_comes_in_beside_a_recovery_whose_record_is_being_written() {
     let mut deaths = Deaths::watch(&manage, &bed.clock, 0);
     bed.dies(bed.join(2, 9));
     let redone = has_reached(RecoveryStep::Redone);
-    let news = bed.watch(&mut deaths, &[&manager], &mut Off, &redone);
-    assert!(news.iter().any(redone), "{news:?}");
+    let events = bed.watch(&mut deaths, &[&manager], &mut Off, &redone);
+    assert!(events.iter().any(redone), "{events:?}");
 
     let [first, second] = bed.double_buffer();
     // Half of `Redone`; then, when the next recoverer has taken that for torn, half of `Freed`.
@@ -94,8 +94,8 @@ fn nobody_comes_in_beside_a_recovery_whose_record_is_being_written() {
         "{outcome:?}"
     );
     bed.tear(0, first);
-    let news = bed.watch(&mut deaths, &[&manager], &mut Off, is_done);
-    assert!(news.iter().any(is_done), "{news:?}");
+    let events = bed.watch(&mut deaths, &[&manager], &mut Off, is_done);
+    assert!(events.iter().any(is_done), "{events:?}");
     let line = bed.line_of_victim();
     assert_eq!((line.state(), line.incarnation()), (Some(NodeState::Dead), Incarnation(1)));
     let heir = bed.comes(bed.rack.host(2), VICTIM, 11).unwrap();
@@ -141,13 +141,13 @@ fn the_line_of_a_later_life_is_never_overwritten() {
         let mut deaths = Deaths::watch(&manage, &bed.clock, 0);
         bed.dies(bed.join(2, 9));
         let reached = has_reached(step);
-        let news = bed.watch(&mut deaths, &[&manager], &mut Off, &reached);
-        assert!(news.iter().any(reached), "{news:?}");
+        let events = bed.watch(&mut deaths, &[&manager], &mut Off, &reached);
+        assert!(events.iter().any(reached), "{events:?}");
         let lives = NodeLine::new(NodeState::Joined, Incarnation(2), [3, 0], [3, 0]);
         bed.layout().node_line(VICTIM).claim().publish(&bed.rack.host(2), &lives);
         for _ in 0..20 {
             bed.look(&mut deaths, &[&manager], &mut Off);
         }
-        assert_eq!(bed.line_of_victim(), lives, "buried alive at {step:?}");
+        assert_eq!(bed.line_of_victim(), lives, "a living host was recovered at {step:?}");
     }
 }

@@ -11,10 +11,10 @@ use std::cell::Cell;
 use crate::clock::Clock;
 use crate::host::{HostIdentity, HostTier, ProcessIdentity};
 use crate::layout::{Arrival, Geometry, LockProtocol, RecoveryStep};
-use crate::lifecycle::deaths::{DeathNews, Deaths};
+use crate::lifecycle::deaths::{DeathEvent, Deaths};
 use crate::lifecycle::fencing::{Fence, FenceOrder, FenceState};
 use crate::lifecycle::join::JoinError;
-use crate::lifecycle::recovery::RecoveryNews;
+use crate::lifecycle::recovery::RecoveryEvent;
 use crate::lock::Manage;
 use crate::node::Member;
 use crate::units::{Incarnation, NodeId};
@@ -84,14 +84,14 @@ impl Bed {
         self.died.add(MANAGER_PID);
     }
 
-    /// Looks until `until`, while the heartbeats of `alive` beat; all news.
+    /// Looks until `until`, while the heartbeats of `alive` beat; all events.
     fn watch(
         &self,
         deaths: &mut Watch<'_>,
         alive: &[&Process],
         fence: &mut impl Fence,
-        until: impl Fn(&DeathNews) -> bool,
-    ) -> Vec<DeathNews> {
+        until: impl Fn(&DeathEvent) -> bool,
+    ) -> Vec<DeathEvent> {
         let mut all = Vec::new();
         for _ in 0..2000 {
             all.extend(self.look(deaths, alive, fence));
@@ -108,26 +108,26 @@ impl Bed {
         deaths: &mut Watch<'_>,
         alive: &[&Process],
         fence: &mut impl Fence,
-    ) -> Vec<DeathNews> {
+    ) -> Vec<DeathEvent> {
         alive.iter().for_each(|process| {
             process.beat();
         });
         self.clock.pause(0);
-        let news = deaths.step(self.clock.now_ms(), true, fence);
-        news.into_iter().map(|(_, news)| news).collect()
+        let events = deaths.step(self.clock.now_ms(), true, fence);
+        events.into_iter().map(|(_, event)| event).collect()
     }
 }
 
-fn is_done(news: &DeathNews) -> bool {
-    *news == DeathNews::Recovery(RecoveryNews::Reached(RecoveryStep::Done))
+fn is_done(event: &DeathEvent) -> bool {
+    *event == DeathEvent::Recovery(RecoveryEvent::Reached(RecoveryStep::Done))
 }
 
-fn has_reached(step: RecoveryStep) -> impl Fn(&DeathNews) -> bool {
-    move |news| *news == DeathNews::Recovery(RecoveryNews::Reached(step))
+fn has_reached(step: RecoveryStep) -> impl Fn(&DeathEvent) -> bool {
+    move |event| *event == DeathEvent::Recovery(RecoveryEvent::Reached(step))
 }
 
-fn is_quarantined(news: &DeathNews) -> bool {
-    matches!(news, DeathNews::Recovery(RecoveryNews::NotFenced(_)))
+fn is_quarantined(event: &DeathEvent) -> bool {
+    matches!(event, DeathEvent::Recovery(RecoveryEvent::NotFenced(_)))
 }
 
 /// The word of an arrival for life `life`.

@@ -10,8 +10,8 @@ use crate::node::{LOOK_GAP_MAX_MS, SUSPECT_MS};
 
 const DECLARE_MS: u64 = 3000;
 
-fn is_suspicion(news: &DeathNews) -> bool {
-    *news == DeathNews::Suspected
+fn is_suspicion(event: &DeathEvent) -> bool {
+    *event == DeathEvent::Suspected
 }
 
 /// All hosts are stopped, and the manager goes on a moment before the others.
@@ -34,8 +34,8 @@ fn a_manager_that_was_stopped_with_everybody_declares_nobody_dead() {
         }
         // One that is really silent is found all the same, after as long a watch as ever.
         let before_ms = bed.clock.now_ms();
-        let news = bed.watch(&mut deaths, &[], &mut Off, is_suspicion);
-        assert!(news.iter().any(is_suspicion), "{news:?}");
+        let events = bed.watch(&mut deaths, &[], &mut Off, is_suspicion);
+        assert!(events.iter().any(is_suspicion), "{events:?}");
         assert!(bed.clock.now_ms() - before_ms >= DECLARE_MS);
     }
 }
@@ -48,8 +48,8 @@ fn a_proposal_is_dropped_when_its_watcher_was_stopped() {
     let manage = manager.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, DECLARE_MS);
     bed.look(&mut deaths, &[&worker], &mut Off);
-    let news = bed.watch(&mut deaths, &[], &mut Off, is_suspicion);
-    assert!(news.iter().any(is_suspicion), "{news:?}");
+    let events = bed.watch(&mut deaths, &[], &mut Off, is_suspicion);
+    assert!(events.iter().any(is_suspicion), "{events:?}");
     bed.clock.add_us(4_000_000);
     for _ in 0..5 {
         assert_eq!(bed.look(&mut deaths, &[], &mut Off), []);
