@@ -166,7 +166,7 @@ impl Cluster {
     ///
     /// One in sixteen seeds formats from host 0; the others start with what such a formatting has
     /// left on the device, which is the same every time and would take most of their time. What a
-    /// mutant leaves out of a formatting is the business of [`crate::litmus::formatting`].
+    /// mutant leaves out of a formatting is the business of [`crate::step_tests::formatting`].
     ///
     /// # Panics
     /// When the geometry cannot be laid out.

@@ -2,10 +2,6 @@
 
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
-use crate::litmus::{
-    abandoned, admission, bakery, beats, chunks, deaths, deep, formatting, grants, joining,
-    lock_table, moving, objects, orphans, remains, rescue, roots, takeover,
-};
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
     chunks_through_crashes, count_through_takeovers, count_together, free_locks_are_granted,
@@ -17,6 +13,10 @@ use crate::member_scenarios::{
 use crate::orphan_scenarios::vacant_nodes_make_room;
 use crate::pressure_scenarios::{serve_from_too_small_a_pool, share_chunks_through_crashes};
 use crate::rack::Mutant;
+use crate::step_tests::{
+    abandoned, admission, bakery, beats, chunks, deaths, deep, formatting, grants, joining,
+    lock_table, moving, objects, orphans, remains, rescue, roots, takeover,
+};
 
 /// Something that hosts do on a simulated rack.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ pub struct Scenario {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Family {
     /// One step at a time, moved by hand: cheap, and nothing is mended by a repetition.
-    Litmus,
+    Step,
     /// Locks and lock managers under a seeded schedule.
     Locks,
     /// The chunk table under a seeded schedule.
@@ -63,7 +63,7 @@ impl Family {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Litmus => "litmus",
+            Self::Step => "step",
             Self::Locks => "locks",
             Self::Chunks => "chunks",
             Self::Cache => "cache",
@@ -81,11 +81,11 @@ impl Family {
     /// Schedules of each of its scenarios in a round of `prove simulate`. A schedule of locks takes
     /// a few milliseconds, and most protocols are in it; one in which a host moves payload, or
     /// waits out the heartbeat of another, takes five to twenty times as long, and has a smaller
-    /// share. Litmus scenarios are no schedules: `prove mutate` and the suites run them.
+    /// share. Step tests are no schedules: `prove mutate` and the suites run them.
     #[must_use]
     pub fn turns(self) -> u64 {
         match self {
-            Self::Litmus => 0,
+            Self::Step => 0,
             Self::Locks => 400,
             Self::Chunks => 10,
             Self::Deaths => 6,
@@ -101,7 +101,7 @@ impl Family {
     pub fn takes_any_hosts(self) -> bool {
         match self {
             Self::Locks | Self::Chunks | Self::Cache | Self::Pressure | Self::Deaths => true,
-            Self::Litmus
+            Self::Step
             | Self::Heaps
             | Self::Recoveries
             | Self::Orphans
@@ -115,7 +115,7 @@ impl Family {
     /// what the long schedules reach is reached by cheaper ones.
     #[must_use]
     pub fn is_mutated(self) -> bool {
-        matches!(self, Self::Litmus | Self::Locks | Self::Chunks | Self::Heaps)
+        matches!(self, Self::Step | Self::Locks | Self::Chunks | Self::Heaps)
     }
 }
 
@@ -131,7 +131,7 @@ macro_rules! scenarios {
 
 /// All of them.
 pub const ALL: &[Scenario] = scenarios! {
-    Litmus:
+    Step:
         grants::grants_are_seen_at_once,
         grants::a_manager_is_seen_to_move,
         takeover::a_takeover_is_seen_at_once,

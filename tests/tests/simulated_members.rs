@@ -3,11 +3,11 @@
 //!
 //! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
 
-use rackline_tests::litmus::deaths;
 use rackline_tests::member_scenarios::{
     a_paused_host_is_quarantined, recoverers_die, the_dead_are_replaced, the_dead_return,
 };
 use rackline_tests::rack::{Mutant, for_seeds};
+use rackline_tests::step_tests::deaths;
 
 #[test]
 fn another_machine_takes_the_place_of_a_dead_host() {

@@ -1,4 +1,4 @@
-//! Litmus scenarios of the sound program, on lazy caches and on busy ones; and that a schedule is
+//! Step tests of the sound program, on lazy caches and on busy ones; and that a schedule is
 //! the same whenever it is run.
 //!
 //! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
@@ -12,7 +12,7 @@ fn of(wanted: impl Fn(Family) -> bool) -> impl Iterator<Item = &'static Scenario
 
 #[test]
 fn what_is_published_is_seen_at_once() {
-    for scenario in of(|family| family == Family::Litmus) {
+    for scenario in of(|family| family == Family::Step) {
         eprintln!("{}", scenario.name);
         for_seeds(0..4, |seed| (scenario.run)(Mutant::NONE, seed));
     }

@@ -1,4 +1,4 @@
-//! What the litmus scenarios stand on: a small rack moved by hand, and a clock that acts.
+//! What the step tests stand on: a small rack moved by hand, and a clock that acts.
 
 use std::cell::{Cell, RefCell};
 

@@ -1,4 +1,4 @@
-//! Litmus scenarios: one step of a protocol at a time on a rack moved by hand, each followed by the
+//! Step tests: one step of a protocol at a time on a rack moved by hand, each followed by the
 //! one look that must see it.
 //!
 //! A protocol that polls mends a lost flush by doing the same again. Here nothing is repeated: one
