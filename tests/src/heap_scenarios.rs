@@ -59,14 +59,14 @@ type Life = (NodeId, Incarnation);
 
 /// What the hosts of a run have told each other, and what they must not forget.
 #[derive(Debug, Default)]
-struct Told {
+struct RunRecord {
     /// Objects that somebody else is to free, and whose they were in which life.
     gifts: Mutex<Vec<(SharedOffset, Life)>>,
     /// Kept names whose put has returned.
     kept: Mutex<BTreeSet<String>>,
 }
 
-impl Told {
+impl RunRecord {
     fn give(&self, offset: SharedOffset, life: Life) {
         self.gifts.lock().unwrap_or_else(PoisonError::into_inner).push((offset, life));
     }
@@ -99,7 +99,7 @@ fn is_for(member: &RackMember, object: &PeerObject, name: &str) -> bool {
 struct Worker<'a> {
     cluster: &'a Cluster,
     member: &'a RackMember,
-    told: &'a Told,
+    record: &'a RunRecord,
     host: usize,
     random: Random,
 }
@@ -140,7 +140,7 @@ impl Worker<'_> {
             0 => {
                 let name = format!("kept {}.{kept}", self.host);
                 if self.put(&name) {
-                    self.told.keep(&name);
+                    self.record.keep(&name);
                 }
             }
             1 | 2 => {
@@ -152,7 +152,7 @@ impl Worker<'_> {
                 let _ = self.member.destroy_root(&clock, TIMEOUT_MS, &name);
             }
             4 => {
-                let kept = self.told.kept();
+                let kept = self.record.kept();
                 if let Some(name) = self.random.index(kept.len()).and_then(|n| kept.get(n)) {
                     let root = self.member.root(name);
                     // Only a writer that died and is not recovered from yet hides a root.
@@ -167,7 +167,7 @@ impl Worker<'_> {
                 if let Ok(object) = self.member.allocate(&clock, TIMEOUT_MS, bytes) {
                     if self.random.one_in(2) {
                         let life = (self.member.node(), self.member.incarnation());
-                        self.told.give(object.offset(), life);
+                        self.record.give(object.offset(), life);
                     } else {
                         let freed = self.member.free(&clock, TIMEOUT_MS, object.offset());
                         assert_eq!(freed, Ok(()));
@@ -175,7 +175,7 @@ impl Worker<'_> {
                 }
             }
             _ => {
-                if let Some((offset, life)) = self.told.gift()
+                if let Some((offset, life)) = self.record.gift()
                     && let Some(object) = self.member.object(offset)
                     && object.life() == Some(life)
                 {
@@ -190,7 +190,7 @@ impl Worker<'_> {
 }
 
 /// Counts every byte of a host's heap after a sweep: what roots name is allocated, the rest free.
-fn audit(cluster: &Cluster, host: usize, told: &Told) {
+fn audit(cluster: &Cluster, host: usize, record: &RunRecord) {
     let member = cluster.join(host, &format!("auditor {host}"));
     let clock = cluster.clock(host);
     let swept = member.sweep_heap(&clock, NEVER_MS);
@@ -219,7 +219,7 @@ fn audit(cluster: &Cluster, host: usize, told: &Told) {
     for root in &roots {
         assert!(is_for(&member, &root.object, &root.name), "{} is damaged", root.name);
     }
-    for name in told.kept() {
+    for name in record.kept() {
         assert!(roots.iter().any(|root| root.name == name), "{name} is gone");
     }
 }
@@ -276,19 +276,19 @@ fn heaps(mutant: Mutant, seed: u64, faults: Faults, steps: u32) {
     let cluster = Cluster::format(settings(seed), geometry(), protocol, [0; 6], mutant);
     let cluster = cluster.renumbered(seed);
     cluster.warm();
-    let told = Arc::new(Told::default());
+    let record = Arc::new(RunRecord::default());
     let steps_max = mutant.steps_max(6_000_000);
     let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(steps_max).spare(0);
     schedule = with_daemons(schedule.faults(faults), &cluster);
     for (host, process) in [(0, 0), (0, 1), (1, 0), (2, 0)] {
-        let (cluster, told, name) =
-            (cluster.clone(), Arc::clone(&told), format!("worker {host}.{process}"));
+        let (cluster, record, name) =
+            (cluster.clone(), Arc::clone(&record), format!("worker {host}.{process}"));
         schedule = schedule.restarting(host, name.clone(), move |life| {
             let member = cluster.join(host, &name);
             let random =
                 Random::new(seed << 16 | u64::from(life) << 8 | (host * 2 + process) as u64);
             let mut worker =
-                Worker { cluster: &cluster, member: &member, told: &told, host, random };
+                Worker { cluster: &cluster, member: &member, record: &record, host, random };
             for _ in 0..steps {
                 worker.step();
             }
@@ -302,9 +302,9 @@ fn heaps(mutant: Mutant, seed: u64, faults: Faults, steps: u32) {
     schedule = with_daemons(schedule.faults(Faults::NONE), &cluster);
     let done = Arc::new(Mutex::new(0));
     for host in 0..HOSTS {
-        let (cluster, told, done) = (cluster.clone(), Arc::clone(&told), Arc::clone(&done));
+        let (cluster, record, done) = (cluster.clone(), Arc::clone(&record), Arc::clone(&done));
         schedule = schedule.task(host, format!("audit {host}"), move || {
-            audit(&cluster, host, &told);
+            audit(&cluster, host, &record);
             let finished = |more| {
                 let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                 *done += more;
@@ -337,7 +337,7 @@ pub fn chunks_on_request(mutant: Mutant, seed: u64) {
     schedule = with_daemons(schedule.faults(Faults::NONE), &cluster);
     let full = Arc::new(Mutex::new(false));
     let is_full = |full: &Mutex<bool>| *full.lock().unwrap_or_else(PoisonError::into_inner);
-    let (holder, told) = (cluster.clone(), Arc::clone(&full));
+    let (holder, record) = (cluster.clone(), Arc::clone(&full));
     schedule = schedule.daemon(1, "holder", move |_| {
         let member = holder.join(1, "holder");
         let clock = holder.clock(1);
@@ -348,7 +348,7 @@ pub fn chunks_on_request(mutant: Mutant, seed: u64) {
         for object in &objects {
             assert_eq!(member.free(&clock, TIMEOUT_MS, object.offset()), Ok(()));
         }
-        *told.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *record.lock().unwrap_or_else(PoisonError::into_inner) = true;
         // It does nothing any more: the rest is its host's agent's.
         loop {
             wait_ms(&clock, 1000);

@@ -16,7 +16,7 @@ const HOSTS: usize = 3;
 /// What the processes were told: the locks they have, and those that a process may have had or
 /// given back when it died.
 #[derive(Debug, Default)]
-struct Told {
+struct RunRecord {
     given: BTreeSet<u32>,
     unsure: usize,
 }
@@ -43,7 +43,7 @@ pub fn locks_given_out_through_crashes(mutant: Mutant, seed: u64) {
     let settings = Settings { posted_writes: seed.is_multiple_of(2), ..settings };
     let cluster = Cluster::format(settings, geometry, lock_protocol(seed), [0; 6], mutant);
     let cluster = cluster.renumbered(seed);
-    let told = Arc::new(Mutex::new(Told::default()));
+    let record = Arc::new(Mutex::new(RunRecord::default()));
     let faults = Faults { pause_one_in: 5000, pause_ms_max: 100, ..Faults::NONE };
     let mut schedule =
         Schedule::builder(&cluster.rack, seed).steps_max(mutant.steps_max(600_000)).faults(faults);
@@ -52,9 +52,10 @@ pub fn locks_given_out_through_crashes(mutant: Mutant, seed: u64) {
     for host in 0..HOSTS {
         let (agent, name) = (cluster.clone(), format!("agent {host}"));
         schedule = schedule.daemon(host, name.clone(), move |_| agent.run_agent(host, &name));
-        let (cluster, told, name) = (cluster.clone(), Arc::clone(&told), format!("taker {host}"));
+        let (cluster, record, name) =
+            (cluster.clone(), Arc::clone(&record), format!("taker {host}"));
         schedule = schedule.task(host, name.clone(), move || {
-            take_and_give_back(&cluster, host, &name, &told);
+            take_and_give_back(&cluster, host, &name, &record);
         });
     }
     schedule = schedule.crash_process_at("taker 1", 200 + seed * 53 % 4000);
@@ -62,33 +63,33 @@ pub fn locks_given_out_through_crashes(mutant: Mutant, seed: u64) {
     run(schedule.on_crash(move |crash| processes.crashed(crash)));
 
     let auditor = cluster.audit(2);
-    let told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    let record = record.lock().unwrap_or_else(PoisonError::into_inner);
     let in_use: BTreeSet<u32> =
         (0..geometry.locks).filter(|lock| auditor.is_lock_in_use(LockId(*lock))).collect();
-    let doubtful = in_use.symmetric_difference(&told.given).count();
-    assert!(doubtful <= told.unsure, "in use: {in_use:?}, given out: {told:?}");
+    let doubtful = in_use.symmetric_difference(&record.given).count();
+    assert!(doubtful <= record.unsure, "in use: {in_use:?}, given out: {record:?}");
     cluster.check_writers();
 }
 
-fn take_and_give_back(cluster: &Cluster, host: usize, name: &str, told: &Mutex<Told>) {
-    let told = || told.lock().unwrap_or_else(PoisonError::into_inner);
+fn take_and_give_back(cluster: &Cluster, host: usize, name: &str, record: &Mutex<RunRecord>) {
+    let record = || record.lock().unwrap_or_else(PoisonError::into_inner);
     let member = cluster.join(host, name);
     for _ in 0..2 {
         let [kept, returned] = [(); 2].map(|()| {
-            told().unsure += 1;
+            record().unsure += 1;
             let lock = take(&member, cluster, host);
-            let mut told = told();
-            assert!(told.given.insert(lock.0), "{lock} was given out twice");
+            let mut record = record();
+            assert!(record.given.insert(lock.0), "{lock} was given out twice");
             assert!(lock.0 >= FIRST_FREE_LOCK, "{lock} is the region's own");
-            told.unsure -= 1;
+            record.unsure -= 1;
             lock
         });
         assert_ne!(kept, returned);
-        told().unsure += 1;
+        record().unsure += 1;
         // From here on another may be given it.
-        assert!(told().given.remove(&returned.0));
+        assert!(record().given.remove(&returned.0));
         give_back(&member, cluster, host, returned);
-        told().unsure -= 1;
+        record().unsure -= 1;
     }
 }
 

@@ -18,8 +18,8 @@ LOOK_MS = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """What a router told about a request, in its ``kv_transfer_params``."""
+class RouterParams:
+    """What a router says about a request, in its ``kv_transfer_params``."""
 
     handover: bool = False
     """Its blocks are for a decode engine."""
@@ -27,13 +27,13 @@ class Told:
     """As many of them a prefill engine saves."""
 
     @classmethod
-    def of(cls, request: Any) -> Told:
-        """What is not of its type is told in the log, and left out."""
+    def of(cls, request: Any) -> RouterParams:
+        """What is not of its type is logged, and left out."""
         given = (request.kv_transfer_params or {}).get("rackline", {})
         fields = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         if not isinstance(given, dict):
             given = {"rackline": given}
-        good = {name: told for name, told in given.items() if type(told) is fields.get(name)}
+        good = {name: value for name, value in given.items() if type(value) is fields.get(name)}
         if len(good) < len(given):
             logger.warning(
                 'Rackline: kv_transfer_params of %s: of {"rackline": %r} only %r is understood',

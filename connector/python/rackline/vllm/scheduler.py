@@ -18,7 +18,7 @@ from typing import Any
 from rackline.engines.attachment import Attachment
 from rackline.engines.settings import SettingsError
 from rackline.vllm.events import stored
-from rackline.vllm.handover import Awaited, Handovers, Told
+from rackline.vllm.handover import Awaited, Handovers, RouterParams
 from rackline.vllm.identity import Identity
 from rackline.vllm.messages import LoadJob, Report, Saved, SaveJob, Step
 from rackline.vllm.search import Index, Search, hash_bytes
@@ -34,7 +34,7 @@ class Progress:
     """A request that the engine works on."""
 
     request: Any
-    told: Told
+    params: RouterParams
     awaited: Awaited | None = None
     """What its prefill is still saving."""
     waited: bool = False
@@ -103,7 +103,7 @@ class SchedulerHalf:
     def _progress(self, request: Any) -> Progress:
         progress = self._requests.get(request.request_id)
         if progress is None:
-            progress = self._requests[request.request_id] = Progress(request, Told.of(request))
+            progress = self._requests[request.request_id] = Progress(request, RouterParams.of(request))
         return progress
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
@@ -161,7 +161,7 @@ class SchedulerHalf:
     def _waits_for_prefill(self, progress: Progress, first: int, last: int, now_s: float) -> bool:
         """Whether blocks that its prefill said it would save are still to come; not for longer than
         ``handover_wait_ms``, once in the life of a request."""
-        blocks = min(progress.told.blocks, last)
+        blocks = min(progress.params.blocks, last)
         if progress.waited or blocks <= first or progress.search is not None:
             return False
         if progress.awaited is None:
@@ -229,7 +229,8 @@ class SchedulerHalf:
             for job, progress in self._jobs.values():
                 if job.request_id in output.preempted_req_ids:
                     step.preempted.append(job.request_id)
-                    # It may be revoked (VLLM-W3): to be saved when the request has computed it again.
+                    # It may be revoked (VLLM-W3): to be saved when the request has computed it
+                    # again.
                     progress.next_save = min(progress.next_save, job.first_depth)
         if self._saves:
             for request_id, tokens in output.num_scheduled_tokens.items():
@@ -306,7 +307,7 @@ class SchedulerHalf:
                 self._give_up_put_off(progress)
         if saved.complete and self._tells_events:
             self._events.append(stored(progress.request, job, self._block_tokens))
-        if progress.told.handover and not progress.saving and self._ended(progress):
+        if progress.params.handover and not progress.saving and self._ended(progress):
             self._handovers.begin(progress.request, progress.next_save)
 
     def _give_up_put_off(self, progress: Progress) -> None:
@@ -326,13 +327,14 @@ class SchedulerHalf:
             progress.search.release()
         self._give_up_put_off(progress)
         params = None
-        if progress.told.handover and self._saves:
+        if progress.params.handover and self._saves:
             params = {"rackline": {"blocks": progress.next_save}}
             if not progress.saving:
                 self._handovers.begin(request, progress.next_save)
-        # While others compute the blocks of one that loads stay for that, and are freed when that is
-        # reported: what is being saved then is of an earlier life, from before a preemption, which
-        # waited (VLLM-W3). A synchronous load is in one step with the saves of what it computes.
+        # While others compute the blocks of one that loads stay for that, and are freed when that
+        # is reported: what is being saved then is of an earlier life, from before a preemption,
+        # which waited (VLLM-W3). A synchronous load is in one step with the saves of what it
+        # computes.
         waits = self._settings.load == "async" and request.request_id in self._loading
         if progress.saving and not waits:
             self._step.finished.append(request.request_id)

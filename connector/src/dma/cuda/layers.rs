@@ -42,7 +42,7 @@ impl CudaDma {
             Ok((payload, RunningChecksum::new()))
         });
         let mut loading: Vec<UnderWay> = loading.collect();
-        let mut told = Told { next: 0, arrived };
+        let mut reporter = ArrivalReporter { next: 0, arrived };
         let results = self.in_turn(
             &self.inner.up,
             &payloads,
@@ -50,17 +50,24 @@ impl CudaDma {
             |stream| {
                 match &self.inner.way {
                     Way::Straight(pool) => {
-                        self.load_straight(stream, jobs, &mut loading, layers, pool, &mut told);
+                        self.load_straight(stream, jobs, &mut loading, layers, pool, &mut reporter);
                     }
                     Way::Bounced { up, .. } => {
-                        self.load_layers_bounced(stream, jobs, &mut loading, layers, up, &mut told);
+                        self.load_layers_bounced(
+                            stream,
+                            jobs,
+                            &mut loading,
+                            layers,
+                            up,
+                            &mut reporter,
+                        );
                     }
                 }
                 loading.into_iter().map(finished).collect()
             },
         );
         // Those of payloads that failed, all of them.
-        told.up_to(layers.count());
+        reporter.up_to(layers.count());
         results
     }
 
@@ -71,7 +78,7 @@ impl CudaDma {
         loading: &mut [UnderWay],
         layers: &Layers,
         pool: &Registration,
-        told: &mut Told<'_>,
+        reporter: &mut ArrivalReporter<'_>,
     ) {
         let mut under_way = VecDeque::with_capacity(layers.count());
         for layer in 0..layers.count() {
@@ -83,7 +90,7 @@ impl CudaDma {
                 // lines in this host's caches: they are new then.
                 self.inner.host.read(lines, checksum, |_| ());
                 self.inner.add_up(&mut copies, lines, parts_of(job, lines), pool);
-                tell_done(&mut under_way, told);
+                tell_done(&mut under_way, reporter);
             }
             match self.hand_over(stream, &copies) {
                 Ok(done) => under_way.push_back(done),
@@ -94,7 +101,7 @@ impl CudaDma {
             if let Err(error) = done.synchronize() {
                 return self.fail_all(loading, error);
             }
-            told.one_more();
+            reporter.one_more();
         }
     }
 
@@ -105,7 +112,7 @@ impl CudaDma {
         loading: &mut [UnderWay],
         layers: &Layers,
         bounce: &Bounce,
-        told: &mut Told<'_>,
+        reporter: &mut ArrivalReporter<'_>,
     ) {
         for layer in 0..layers.count() {
             for (loading, job) in loading.iter_mut().zip(jobs) {
@@ -115,7 +122,7 @@ impl CudaDma {
                     *loading = Err(error);
                 }
             }
-            told.one_more();
+            reporter.one_more();
         }
     }
 
@@ -297,13 +304,13 @@ impl CudaDma {
     }
 }
 
-/// Which layers the caller was told of.
-struct Told<'t> {
+/// Reports layers to the caller, each once, in their order.
+struct ArrivalReporter<'t> {
     next: usize,
     arrived: &'t mut dyn FnMut(usize),
 }
 
-impl Told<'_> {
+impl ArrivalReporter<'_> {
     fn one_more(&mut self) {
         (self.arrived)(self.next);
         self.next += 1;
@@ -317,11 +324,11 @@ impl Told<'_> {
 }
 
 /// Tells of layers whose copies are done, without waiting.
-fn tell_done(under_way: &mut VecDeque<CudaEvent>, told: &mut Told<'_>) {
+fn tell_done(under_way: &mut VecDeque<CudaEvent>, reporter: &mut ArrivalReporter<'_>) {
     // One that failed says so again when it is waited for.
     while under_way.front().is_some_and(CudaEvent::is_complete) {
         under_way.pop_front();
-        told.one_more();
+        reporter.one_more();
     }
 }
 

@@ -77,7 +77,7 @@ pub(crate) struct Recovery<'m, F: Fabric, H: HostMemory, L: Liveness> {
     step: RecoveryStep,
     /// DEATH-R3 and DEATH-R4 were seen to hold after `Fenced` was published.
     alone: bool,
-    told: Option<String>,
+    reported: Option<String>,
     adoption: Adoption<'m, F, H, L>,
 }
 
@@ -97,7 +97,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
             case,
             step: step.unwrap_or(RecoveryStep::Unfenced),
             alone: false,
-            told: None,
+            reported: None,
             adoption: Adoption::default(),
         }
     }
@@ -213,12 +213,12 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
             }
             FenceState::Running => None,
             FenceState::NotFenced(reason) => {
-                if self.told.is_none() {
+                if self.reported.is_none() {
                     // For `status` and for joiners: we are appointed, and wait.
                     self.publish(member);
                 }
-                let is_new = self.told.as_ref() != Some(&reason);
-                self.told = Some(reason.clone());
+                let is_new = self.reported.as_ref() != Some(&reason);
+                self.reported = Some(reason.clone());
                 is_new.then_some(RecoveryEvent::NotFenced(reason))
             }
         }

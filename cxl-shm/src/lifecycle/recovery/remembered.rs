@@ -14,7 +14,7 @@ pub(crate) struct Remembered {
     case: Case,
     step: RecoveryStep,
     alone: bool,
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl Remembered {
@@ -37,14 +37,14 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Recovery<'_, F, H, L> {
     /// When it waits for the chunk lock or has adopted chunks, which a model has none of.
     pub(crate) fn remembered(&self) -> Remembered {
         assert!(self.adoption.is_idle(), "a model of a recovery has no chunks to adopt");
-        let told = self.told.clone();
+        let reported = self.reported.clone();
         let Self { victim, case, step, alone, .. } = *self;
-        Remembered { victim, case, step, alone, told }
+        Remembered { victim, case, step, alone, reported }
     }
 
     /// A recovery that continues from there.
     pub(crate) fn of_remembered(remembered: Remembered) -> Self {
-        let Remembered { victim, case, step, alone, told } = remembered;
-        Self { victim, case, step, alone, told, adoption: Adoption::default() }
+        let Remembered { victim, case, step, alone, reported } = remembered;
+        Self { victim, case, step, alone, reported, adoption: Adoption::default() }
     }
 }

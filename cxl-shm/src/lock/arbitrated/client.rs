@@ -3,9 +3,9 @@
 //! One thread of the host is here at a time; only the agent changes the lock state beside it, and
 //! only its term.
 
+use super::announcement::{Announcement, tell_number};
 use super::manager_of;
 use super::request::{Request, beyond, tally_of};
-use super::told::{Told, tell_number};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
 use crate::host::{LockState, Phase, TICKET_END, grant_word};
@@ -22,7 +22,7 @@ use crate::units::{LockId, NodeId};
 pub(crate) struct Acquire {
     lock: LockId,
     ticket: u64,
-    told: Told,
+    announcement: Announcement,
 }
 
 impl SharedTier for Acquire {
@@ -39,9 +39,10 @@ impl SharedTier for Acquire {
             state = found;
         }
         crash::reach(CrashPoint::LockStateWritten);
-        let told = Told::publish(handle, fabric, lock, request_of(handle, fabric, lock, ticket));
+        let announcement =
+            Announcement::publish(handle, fabric, lock, request_of(handle, fabric, lock, ticket));
         crash::reach(CrashPoint::LockRequested);
-        Self { lock, ticket, told }
+        Self { lock, ticket, announcement }
     }
 
     /// Looks whether the manager of the term we obey has granted our ticket.
@@ -65,7 +66,7 @@ impl SharedTier for Acquire {
                 && is_granted_by_any(handle, fabric, index, ticket));
         if ungranted {
             // After the look: a request that was granted needs no more.
-            self.told.repeat_if_hidden(handle, fabric, lock);
+            self.announcement.repeat_if_hidden(handle, fabric, lock);
             return Ok(None);
         }
         // LOCK-T1: enter only from {T, wait, t}. The agent may have moved on to another term.

@@ -35,6 +35,7 @@
 //! claim the same one, and each writes grant words of its own (MEM-M1).
 
 mod agent;
+mod announcement;
 mod client;
 mod copy;
 mod manager;
@@ -42,7 +43,6 @@ mod request;
 mod summary;
 #[cfg(test)]
 mod tests;
-mod told;
 
 pub(crate) use agent::{newest_claim, obey_newest_term, tick};
 pub(crate) use client::{Acquire, clear_requests};

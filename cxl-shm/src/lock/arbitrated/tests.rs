@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 
+use super::announcement::tell_number;
 use super::copy::RequestCopy;
 use super::request::Request;
-use super::told::tell_number;
 use super::{Acquire, Manager, ManagerState, clear_requests, obey_newest_term};
 use crate::host::HostTier;
 use crate::layout::{FIRST_FREE_LOCK, Geometry, Layout, LockProtocol, NodeLine, NodeState};

@@ -8,7 +8,7 @@ use crate::lifecycle::deaths::{DeathEvent, Deaths};
 use crate::lifecycle::fencing::NoFence;
 use crate::lifecycle::node_death::NodeDeath;
 use crate::lifecycle::recovery::tests::{
-    Bed, Off, Told, VICTIM, arrival_of, has_reached, is_done, is_quarantined,
+    Bed, Off, RecordingFence, VICTIM, arrival_of, has_reached, is_done, is_quarantined,
 };
 use crate::node::is_over;
 use crate::node::{RESIGN_BEATS, SUSPECT_MS};
@@ -76,7 +76,7 @@ fn who_comes_back_and_dies_before_its_first_line_is_not_taken_for_the_host_befor
     let manage = first.manage().unwrap();
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
     let fenced = |event: &DeathEvent| matches!(event, DeathEvent::Recovery(_));
-    let mut fence = Told(&mut told);
+    let mut fence = RecordingFence(&mut told);
     let events = bed.watch(&mut deaths, &[&first], &mut fence, fenced);
     assert!(events.iter().any(fenced), "{events:?}");
     assert!(
@@ -190,7 +190,7 @@ fn who_came_before_its_case_was_opened_is_fenced_behind_a_line_of_the_life_befor
     let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
     let mut told = Vec::new();
     let fenced = |event: &DeathEvent| matches!(event, DeathEvent::Recovery(_));
-    let events = bed.watch(&mut deaths, &[&first, &second], &mut Told(&mut told), fenced);
+    let events = bed.watch(&mut deaths, &[&first, &second], &mut RecordingFence(&mut told), fenced);
     assert!(events.iter().any(fenced), "{events:?}");
     let order = told.first().unwrap();
     assert_eq!(order.machine.map(|machine| machine.boot_id), Some(again.boot_id), "{order:?}");
@@ -224,7 +224,8 @@ fn a_damaged_arrival_is_of_the_next_life_and_made_good() {
         let manage = first.manage().unwrap();
         let mut deaths = Deaths::watch(&manage, &bed.clock, SUSPECT_MS);
         let mut told = Vec::new();
-        let events = bed.watch(&mut deaths, &[&first], &mut Told(&mut told), is_quarantined);
+        let events =
+            bed.watch(&mut deaths, &[&first], &mut RecordingFence(&mut told), is_quarantined);
         assert!(events.iter().any(is_quarantined), "{events:?}");
         let order = told.first().unwrap();
         assert_eq!((order.incarnation, &order.host), (Incarnation(3), &None), "bit {bit}");

@@ -34,9 +34,9 @@ impl Fence for Off {
 }
 
 /// A fence that never holds, and keeps what it was told.
-struct Told<'t>(&'t mut Vec<FenceOrder>);
+struct RecordingFence<'t>(&'t mut Vec<FenceOrder>);
 
-impl Fence for Told<'_> {
+impl Fence for RecordingFence<'_> {
     fn poll(&mut self, order: &FenceOrder, _: u64) -> FenceState {
         self.0.push(order.clone());
         FenceState::NotFenced("nobody is".to_owned())

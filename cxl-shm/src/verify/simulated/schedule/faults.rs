@@ -76,7 +76,7 @@ pub enum Crash {
 }
 
 /// Tells the test of a crash.
-pub(super) type Told = Box<dyn FnMut(&Crash) + Send>;
+pub(super) type CrashObserver = Box<dyn FnMut(&Crash) + Send>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {

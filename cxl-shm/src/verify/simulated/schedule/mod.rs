@@ -26,7 +26,7 @@ pub use report::{Outcome, Report, ScheduleError, ScheduleFailure, TaskReport};
 pub(super) use run::Run;
 
 use super::SimulatedRack;
-use faults::{Plan, Target, Told};
+use faults::{CrashObserver, Plan, Target};
 use task::{Coroutine, Job, Task};
 
 /// Operations after which a run counts as one that never ends.
@@ -69,7 +69,7 @@ pub struct Schedule {
     process_plans: Vec<(String, u64)>,
     spared: Vec<bool>,
     tasks: Vec<(Task, Job)>,
-    on_crash: Option<Told>,
+    on_crash: Option<CrashObserver>,
 }
 
 impl Schedule {

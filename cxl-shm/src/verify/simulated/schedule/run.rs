@@ -6,7 +6,7 @@ use super::super::actor::Actor;
 use super::super::machine::Machine;
 use super::super::trace::Trace;
 use super::super::{Random, Settings};
-use super::faults::{Crash, Faults, Plan, Stall, Told};
+use super::faults::{Crash, CrashObserver, Faults, Plan, Stall};
 use super::point::Point;
 use super::report::{Outcome, Report, ScheduleError, ScheduleFailure, TaskReport};
 use super::task::{Doom, End, Task};
@@ -46,7 +46,7 @@ pub(in super::super) struct Run {
     pub(super) faults: Faults,
     pub(super) plans: Vec<Plan>,
     pub(super) untold: Vec<Crash>,
-    pub(super) on_crash: Option<Told>,
+    pub(super) on_crash: Option<CrashObserver>,
     pub(super) host_crashes: u32,
     pub(super) process_crashes: u32,
     /// None before the first turn.

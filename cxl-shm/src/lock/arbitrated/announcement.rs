@@ -8,16 +8,16 @@ use crate::mutant::{self, Mutant};
 use crate::node::NodeHandle;
 use crate::units::LockId;
 
-/// What a thread that waits told the lock manager last.
+/// What a waiting thread last published for the lock manager.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Told {
+pub(super) enum Announcement {
     /// Its request.
     Copy(RequestCopy),
     /// A number, after its request's word had arrived.
     Number(Summary),
 }
 
-impl Told {
+impl Announcement {
     /// Publishes the request of this node for `lock` and the copy of it, with one fence (LOCK-S3).
     pub(super) fn publish<F: Fabric, H: HostMemory>(
         handle: &NodeHandle<H>,
@@ -69,7 +69,7 @@ pub(super) fn tell_number<F: Fabric, H: HostMemory>(
     fabric: &F,
     lock: LockId,
 ) -> Summary {
-    let told = Summary::new(handle.tier().next_request(), lock);
-    handle.summary().publish(fabric, told.word());
-    told
+    let number = Summary::new(handle.tier().next_request(), lock);
+    handle.summary().publish(fabric, number.word());
+    number
 }
