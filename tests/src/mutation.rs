@@ -162,7 +162,7 @@ struct Explored {
 
 /// A mutant that continues for this many times as long as the sound program has failed: what it
 /// misses mostly is that something never becomes visible.
-const PATIENCE: u64 = 4;
+const STEPS_FACTOR: u64 = 4;
 /// Operations that every mutant is given.
 const STEPS_MIN: u64 = 20_000;
 /// States of an exploration of the sound program. Mutants are refuted, or have not many more.
@@ -258,7 +258,7 @@ fn reached_by_runs(plan: &Plan<'_>) -> Result<BTreeMap<Site, Vec<Reach>>, SoundF
         let start_us = clock.now_us();
         let Watched { sites, steps, .. } = sound(&plan.scenarios[*index], *seed)?;
         let cost_us = clock.now_us() - start_us;
-        let steps_max = steps * PATIENCE + STEPS_MIN;
+        let steps_max = steps * STEPS_FACTOR + STEPS_MIN;
         Ok((sites, Reach { scenario: *index, seed: *seed, steps_max, cost_us }))
     });
     let mut sites: BTreeMap<Site, Vec<Reach>> = BTreeMap::new();
@@ -355,7 +355,7 @@ fn noticed_later(
         for scenario in &scenarios {
             counts.add(1, 0);
             let Watched { steps, .. } = sound(&plan.scenarios[*scenario], seed)?;
-            let steps_max = steps * PATIENCE + STEPS_MIN;
+            let steps_max = steps * STEPS_FACTOR + STEPS_MIN;
             let reach = Reach { scenario: *scenario, seed, steps_max, cost_us: 0 };
             if fails_without(plan, site, &reach, counts) {
                 let scenario = plan.scenarios[*scenario].name;

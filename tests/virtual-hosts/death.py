@@ -106,9 +106,9 @@ def half_done(rack: Rack) -> Bereaved:
     chunk = members.new_counter(rack)
     # Chunks of the host that dies, to be read afterwards.
     taken = rack.b.run(f"dax-suite chunks take --region {DEVICE} --node 1", 120).expect()
-    patient = f"--may-repair --timeout-ms 180000 --until {STOP} --linger-when {LINGER}"
+    options = f"--may-repair --timeout-ms 180000 --until {STOP} --linger-when {LINGER}"
     jobs = [
-        host.spawn(members.torture(chunk, node, ENDLESS, WORKERS, patient))
+        host.spawn(members.torture(chunk, node, ENDLESS, WORKERS, options))
         for node, host in enumerate([rack.a, rack.b])
     ]
     until_added(rack, chunk, [0] * WORKERS, jobs)

@@ -15,7 +15,7 @@ use crate::error::{CxlShmError, Failure, code};
 /// How long a call waits for a lock of the region's own.
 pub(crate) const OWN_LOCK_MS: u64 = 10_000;
 /// How long `cxl_shm_acquire_lock` waits between two looks at whether a lock manager can grant it.
-const PATIENCE_MS: u64 = 1_000;
+const WAIT_MS: u64 = 1_000;
 
 fn refused(error: LockError) -> Failure {
     Failure::new(CxlShmError::Lock, error)
@@ -88,7 +88,7 @@ pub extern "C" fn cxl_shm_free_lock(lock: u32) -> CxlShmError {
 pub extern "C" fn cxl_shm_acquire_lock(lock: u32) -> CxlShmError {
     code(with_thread(|thread| {
         loop {
-            match acquire(thread, lock, PATIENCE_MS)? {
+            match acquire(thread, lock, WAIT_MS)? {
                 Err(LockError::TimedOut { .. }) => {}
                 outcome => return outcome.map_err(refused).and_then(told),
             }

@@ -16,7 +16,7 @@ use region::Pool;
 
 /// How long a program may take that waits for nobody, with the compiler's sanitizers on a slow
 /// machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs a C program that logs at least one line to `stderr`. Returns what the program said on
 /// standard output.
@@ -36,7 +36,7 @@ fn attach_and_close(stderr: impl Into<Stdio>) -> String {
         stdout.read_to_string(&mut text).unwrap();
         let _ = sender.send(text);
     });
-    let said = said.recv_timeout(PATIENCE);
+    let said = said.recv_timeout(TIMEOUT);
     if said.is_err() {
         child.kill().unwrap();
     }

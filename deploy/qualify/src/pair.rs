@@ -182,12 +182,12 @@ fn meet<F: Probe, H: HostMemory, L: Liveness>(
             return Err(PairError::Absent { partner, node: member.node(), timeout_ms });
         }
         // Nothing is urgent before the two have met.
-        clock.pause(PATIENT_TRIES);
+        clock.pause(LONG_PAUSE_TRIES);
     }
 }
 
 /// Tries in vain after which a clock sleeps rather than spins.
-const PATIENT_TRIES: u32 = 1024;
+const LONG_PAUSE_TRIES: u32 = 1024;
 
 /// Whether the partner's kernel is another than this node's. Both have joined: their lines say.
 fn on_another_host<F: Probe, H: HostMemory, L: Liveness>(

@@ -24,11 +24,42 @@ const DIALECT: &[(&str, &str)] = &[
     (concat!("who ", "leaves"), "name the host, process or thread"),
     (concat!("to be ", "had"), "say: available, or acquired"),
     (concat!("was not ", "had"), "say: was not available, or not acquired"),
-    (concat!("heart ", "beats"), "say: sends heartbeats, or: the heartbeat advances"),
-    (concat!("heart ", "stands"), "say: the heartbeat has stopped"),
-    (concat!("heart ", "stood"), "say: the heartbeat stopped"),
-    (concat!("hearts ", "stand"), "say: the heartbeats have stopped"),
 ];
+
+/// Words that only this project used, and what to write instead. In prose, and as parts of names.
+const RETIRED: &[(&str, &str)] = &[
+    (concat!("do", "or"), ADMISSION),
+    (concat!("do", "ors"), ADMISSION),
+    (concat!("kno", "ck"), CLAIM),
+    (concat!("kno", "cks"), CLAIM),
+    (concat!("kno", "cked"), CLAIM),
+    (concat!("tw", "in"), "say: double-buffered record"),
+    (concat!("tw", "ins"), "say: double-buffered records"),
+    (concat!("hea", "rt"), "say: heartbeat"),
+    (concat!("hea", "rts"), "say: heartbeats"),
+    (concat!("home", "coming"), "say: rejoin"),
+    (concat!("se", "at"), "say: node handle"),
+    (concat!("se", "ats"), "say: node handles"),
+    (concat!("sta", "mp"), STATE),
+    (concat!("sta", "mps"), STATE),
+    (concat!("sta", "mped"), STATE),
+    (concat!("set", "tle"), OUTCOME),
+    (concat!("set", "tles"), OUTCOME),
+    (concat!("set", "tled"), OUTCOME),
+    (concat!("set", "tling"), OUTCOME),
+    (concat!("unset", "tled"), OUTCOME),
+    (concat!("bu", "ry"), "say: finalize a recovery"),
+    (concat!("bu", "ries"), "say: finalizes a recovery"),
+    (concat!("bu", "ried"), "say: finalized"),
+    (concat!("mo", "ot"), "say: superseded"),
+    (concat!("du", "ty"), "say: the role of a lock manager"),
+    (concat!("pati", "ence"), "name the time-out or the limit"),
+    (concat!("ca", "res"), "say: pending cases"),
+];
+const ADMISSION: &str = "say: admission to a node slot, or its join marks";
+const CLAIM: &str = "say: claim word, or: write the claim word";
+const STATE: &str = "say: lock state, or reader word";
+const OUTCOME: &str = "say: flush, end, resolve, drain or wait, whichever is meant";
 
 /// Absolute paths that exist on one machine only.
 const MACHINE_PATHS: &[&str] =
@@ -71,6 +102,11 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
             for (phrase, advice) in DIALECT {
                 if has_word(&lower, phrase) {
                     found(phrase, advice);
+                }
+            }
+            for (word, advice) in RETIRED {
+                if lower.contains(word) && parts(text).any(|part| part.eq_ignore_ascii_case(word)) {
+                    found(word, advice);
                 }
             }
             for path in MACHINE_PATHS {
@@ -124,6 +160,19 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
+/// The words of `text`, and the parts of its names: of `node_count` and `NodeCount`, both parts.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|character: char| !character.is_ascii_alphabetic()).flat_map(|name| {
+        let bytes = name.as_bytes();
+        let begins =
+            |at: &usize| bytes[at - 1].is_ascii_lowercase() && bytes[*at].is_ascii_uppercase();
+        let mut starts: Vec<usize> = (1..bytes.len()).filter(begins).collect();
+        starts.push(name.len());
+        let mut from = 0;
+        starts.into_iter().map(move |to| &name[std::mem::replace(&mut from, to)..to])
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,6 +189,18 @@ mod tests {
             assert_eq!(lines(&format!("fine\nsay {word}")), [2], "{word}");
             assert_eq!(lines(&format!("(\"{word}\", 1)")), [1], "{word}");
         }
+        for (word, _) in RETIRED {
+            let capital = word[..1].to_ascii_uppercase() + &word[1..];
+            for name in [
+                format!("the {word}."),
+                format!("{word}_at(1)"),
+                format!("is_{word}"),
+                format!("The{capital}Word"),
+                format!("{}_MAX", word.to_ascii_uppercase()),
+            ] {
+                assert_eq!(lines(&name), [1], "{name}");
+            }
+        }
         assert_eq!(lines(concat!("For ", "now it")), [1]);
         assert_eq!(lines(concat!("Who", "ever asks")), [1]);
         assert_eq!(lines(concat!("#[", "ignore = \"slow\"]")), [1]);
@@ -153,6 +214,7 @@ mod tests {
             "the ignored part",
             "$directory/tmp/x and ../tmp/x and ${DIRECTORY}/tmp/x",
             "hackney",
+            "a doorbell, entwined, heartbeat_ms, Seattle, timestamp, patiently",
         ] {
             assert_eq!(lines(text), [0; 0], "{text}");
         }
