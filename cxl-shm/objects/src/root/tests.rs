@@ -98,6 +98,23 @@ fn a_free_of_a_named_object_is_refused_also_when_its_root_is_destroyed_after_it(
 }
 
 #[test]
+fn a_free_of_a_named_object_is_refused_also_when_its_root_names_another_after_it() {
+    let rig = Rig::new(8);
+    let (owner, other) = (rig.join(0), rig.join(1));
+    let object = || owner.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap().offset();
+    let (named, later) = (object(), object());
+    owner.put_root(&rig.clock, TIMEOUT_MS, "it", named, RootKind::Leaf).unwrap();
+    // Waits in the ring: the owner has not looked at it yet.
+    other.free(&rig.clock, TIMEOUT_MS, named).unwrap();
+    owner.replace_root(&rig.clock, TIMEOUT_MS, "it", later, RootKind::Leaf).unwrap();
+    owner.free(&rig.clock, TIMEOUT_MS, named).unwrap();
+    assert_eq!(object(), named, "the next object has its place");
+    owner.answer_chunk_requests(&rig.clock, TIMEOUT_MS).unwrap();
+    let usage = owner.heap_usage(&rig.clock).unwrap();
+    assert_eq!((usage.objects, usage.refused_frees), (2, 1));
+}
+
+#[test]
 fn a_root_that_names_no_object_does_not_keep_others_from_being_collected() {
     let rig = Rig::new(8);
     let (a, b) = (rig.join(0), rig.join(1));

@@ -167,6 +167,9 @@ pub(super) fn replace<F: Fabric, H: HostMemory, L: Liveness>(
             }
             _ => return Err(PutRootError::NotAnObject { offset: old }),
         }
+        // While the root still names the old object: a free that was sent for it is refused now, and
+        // would later free the next object there (OBJECT-N3).
+        access.drain().map_err(SweepError::from)?;
         let place = access.allocated(offset.bytes()).ok_or(PutRootError::NotAnObject { offset })?;
         let old_place =
             access.allocated(old.bytes()).ok_or(PutRootError::NotAnObject { offset: old })?;
