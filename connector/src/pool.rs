@@ -63,7 +63,8 @@ pub enum PoolError {
 /// and reclaims what processes of this host that died or left were writing or holding.
 ///
 /// A pool may move to another thread. Threads do not share it: [`AsyncPool`](crate::AsyncPool) is
-/// for that. Attach once a process.
+/// for that. Attach once a process. A child made by `fork` must not use its parent's pool or
+/// sessions; dropped there, they leave everything to the parent.
 ///
 /// # Example
 /// ```no_run
@@ -135,7 +136,7 @@ impl Pool {
     /// A session for the blocks of one model and namespace, which the CPU copies.
     ///
     /// # Errors
-    /// [`OpenError::Length`], [`OpenError::Options`].
+    /// [`OpenError::Length`], [`OpenError::Options`], [`OpenError::Forked`].
     pub fn session(&self, options: SessionOptions) -> Result<Session<'_>, OpenError> {
         self.check(&options)?;
         Ok(SessionCore::new(&self.cache(), &self.dma, &self.clock, options))
@@ -144,7 +145,7 @@ impl Pool {
     /// A session whose blocks a GPU copies, with an engine of [`cuda`](Self::cuda).
     ///
     /// # Errors
-    /// [`OpenError::Length`], [`OpenError::Options`].
+    /// [`OpenError::Length`], [`OpenError::Options`], [`OpenError::Forked`].
     ///
     /// # Panics
     /// When the engine is one of another pool.
@@ -239,6 +240,9 @@ impl Pool {
     }
 
     fn check(&self, options: &SessionOptions) -> Result<(), OpenError> {
+        if self.attachment.is_forked() {
+            return Err(OpenError::Forked);
+        }
         OpenError::check(options, self.block_bytes_max())
     }
 
@@ -308,6 +312,11 @@ fn keep_up(
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if self.attachment.is_forked() {
+            // The thread is not in this process, and cannot be waited for.
+            std::mem::forget(self.upkeep.take());
+            return;
+        }
         let Some(Upkeep { stop, thread }) = self.upkeep.take() else { return };
         stop.store(true, Ordering::Relaxed);
         // If it panicked, that was printed, and its place in the registry falls to the next

@@ -91,7 +91,8 @@ pub trait ChunkOwner: Send {
 /// A member of a real region.
 pub type LocalMember = Member<MappedFabric, MappedHostMemory, ProcLiveness>;
 
-/// This process, attached to a region as a process of a node. Leaves when dropped.
+/// This process, attached to a region as a process of a node. Leaves when dropped. A child made by
+/// `fork` is not attached: dropped there, this leaves everything to the parent.
 ///
 /// A background thread takes part in the election of the host's agent, sends its heartbeat, and
 /// lets a [`ChunkOwner`] attend to other hosts.
@@ -231,6 +232,12 @@ impl Attachment {
         leave(member, &self.tier_path);
     }
 
+    /// Whether this is a child, made by `fork`, of the process that attached.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.member.as_ref().is_some_and(LocalMember::is_forked)
+    }
+
     /// How this process publishes, and why.
     #[must_use]
     pub fn visibility(&self) -> &Visibility {
@@ -252,6 +259,11 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        if self.is_forked() {
+            // The thread is not in this process, and cannot be waited for. The member does nothing.
+            std::mem::forget(self.agent.take());
+            return;
+        }
         if let Some(AgentThread { stop, thread }) = self.agent.take() {
             stop.store(true, Ordering::Relaxed);
             // A panic of the agent was printed; the rest of leaving does not depend on it.

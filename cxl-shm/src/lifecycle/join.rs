@@ -6,6 +6,7 @@ use super::write_back::flush_recoveries;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, HostMemory, refresh_all};
+use crate::fork::ProcessMark;
 use crate::host::HostIdentity;
 use crate::host::HostTier;
 use crate::host::Liveness;
@@ -188,7 +189,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
             liveness,
             agent: Default::default(),
             office: Default::default(),
-            registered: true,
+            registered: Some(ProcessMark::of_this()),
         };
         // BEAT-G4: the other processes of this host may have slept, and noticed nothing yet.
         if running.is_some()

@@ -20,7 +20,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// Leaves. The last process of a host leaves the node slot too: after return every host sees
     /// that the node has left. The caller keeps other processes of the host from joining or
     /// leaving meanwhile.
+    ///
+    /// Does nothing in a child made by `fork`: the member is its parent's.
     pub fn leave(mut self) -> LeaveOutcome {
+        if self.is_forked() {
+            return LeaveOutcome::OthersRemain;
+        }
         self.unregister();
         crash::reach(CrashPoint::ProcessUnregistered);
         let others =

@@ -40,7 +40,7 @@ impl<F, H: HostMemory, L> Member<F, H, L> {
             liveness,
             agent: Default::default(),
             office: Default::default(),
-            registered: false,
+            registered: None,
         }
     }
 }

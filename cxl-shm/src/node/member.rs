@@ -6,6 +6,7 @@ use super::agent::{Agent, OfficeWatch};
 use super::handle::NodeHandle;
 use crate::clock::Clock;
 use crate::fabric::{Fabric, HostMemory, OwnedArea, PeerArea};
+use crate::fork::ProcessMark;
 use crate::host::{
     ApplicationWords, HolderToken, HostAcquire, HostGuard, HostLock, HostLockName, Liveness,
     Living, MembershipLost, ProcLiveness, ProcessIdentity, ProcessSlot, wait_for_host_lock,
@@ -57,7 +58,8 @@ pub struct Member<F, H: HostMemory, L = ProcLiveness> {
     pub(crate) liveness: L,
     pub(crate) agent: RefCell<Agent>,
     pub(crate) office: RefCell<OfficeWatch>,
-    pub(crate) registered: bool,
+    /// In which process it is in the host's registry; `None` when it is not there.
+    pub(crate) registered: Option<ProcessMark>,
 }
 
 impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
@@ -233,15 +235,22 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Living for Member<F, H, L> {
 
 impl<F, H: HostMemory, L> Drop for Member<F, H, L> {
     /// One that is dropped without having left no longer counts as a process of the host; the node
-    /// stays joined.
+    /// stays joined. Dropped by a child made by `fork`, it stays its parent's.
     fn drop(&mut self) {
         self.unregister();
     }
 }
 
 impl<F, H: HostMemory, L> Member<F, H, L> {
+    /// Whether this is a child, made by `fork`, of the process that became a member: what it has of
+    /// the member is its parent's.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.registered.is_some_and(|process| !process.is_of_this())
+    }
+
     pub(crate) fn unregister(&mut self) {
-        if std::mem::take(&mut self.registered) {
+        // In a child made by `fork` it is the parent's.
+        if self.registered.take().is_some_and(ProcessMark::is_of_this) {
             self.handle.tier().host_lock(HostLockName::Agent).release(self.token);
             self.handle.tier().unregister(self.process, self.identity);
         }

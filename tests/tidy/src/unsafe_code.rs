@@ -44,6 +44,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/src/dma/cuda/turn.rs",
     "connector/src/dma/host_copy_aarch64.rs",
     "connector/src/memory/lent.rs",
+    "connector/tests/forked.rs",
     "benches/compare/src/stores/lmdb.rs",
     "benches/src/ceiling.rs",
     "connector/src/dma/host_copy_x86_64.rs",
