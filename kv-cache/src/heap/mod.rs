@@ -36,6 +36,8 @@ pub(crate) use hold_table::HoldTable;
 pub(crate) use holds::{NotWritten, Release};
 pub(crate) use payload::{ChunkUse, SlotSize};
 pub(crate) use quota::QuotaTable;
+#[cfg(test)]
+pub(crate) use tombstones::SearchedSlots;
 pub(crate) use tombstones::{LinesOf, end_searches_at};
 
 pub use quota::{QUOTAS_MAX, Quota, TooManyQuotas};

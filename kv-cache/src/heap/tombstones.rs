@@ -13,7 +13,8 @@ use cxl_shm::host::Liveness;
 use super::{Directory, LockedHeap, SlotWord};
 use crate::format::{OwnSegment, PROBE_SLOTS, SlotContent, halves};
 
-/// Slots that are looked at under one hold of the heap lock.
+/// Slots that are looked at under one hold of the heap lock, and tombstones that are cleaned up
+/// between two looks of a reclaimer (ORPHAN-W2).
 const PART_SLOTS: u32 = 1024;
 
 /// What a host knows of the slots of a segment that it may write.
@@ -78,7 +79,8 @@ impl<F: Fabric> SearchedSlots for LinesOf<'_, F> {
 }
 
 /// Lets searches end at tombstones that nothing can be found after (INDEX-S2): at each of `freed`,
-/// and those before it, after which a search ends.
+/// and those before it, after which a search ends. Of all of them a part at most: upkeep, of this
+/// life or of the next, cleans up the others.
 pub(crate) fn end_searches_at<F: Fabric>(
     fabric: &F,
     segment: &OwnSegment,
@@ -87,22 +89,25 @@ pub(crate) fn end_searches_at<F: Fabric>(
 ) {
     let mask = slots.slots() - 1;
     let mut batch = PublishBatch::new(fabric);
-    let mut cleaned = false;
+    let mut cleaned = 0;
     for freed in freed {
         let mut slot = freed;
-        while slots.ends_search(slot.wrapping_add(1) & mask) && slots.is_open(slot) {
+        while cleaned < PART_SLOTS
+            && slots.ends_search(slot.wrapping_add(1) & mask)
+            && slots.is_open(slot)
+        {
             // What cannot be read stays as it is: searches pass over it.
             let Ok(line) = segment.line(slot).own(fabric) else { break };
             batch.line(segment.line(slot), &line.ending());
             slots.set_ending(slot);
             slot = slot.wrapping_sub(1) & mask;
-            cleaned = true;
+            cleaned += 1;
         }
     }
     // Apart from the tombstones themselves: after a loss of power no search must end before a block
     // that came back.
     batch.publish();
-    if cleaned {
+    if cleaned > 0 {
         crash::reach(CrashPoint::TombstonesCleaned);
     }
 }

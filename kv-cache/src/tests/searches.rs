@@ -1,8 +1,10 @@
 //! Searches in vain: how long they are, at any load, after many turnovers.
 
 use super::*;
-use crate::heap::SlotWord;
+use crate::format::DescriptorLine;
+use crate::heap::{LinesOf, SearchedSlots, SlotWord, end_searches_at};
 use crate::upkeep::Watermarks;
+use cxl_shm::fabric::PublishBatch;
 
 const SLOTS: u32 = 2048;
 const REGION: u64 = 16 << 20;
@@ -98,6 +100,27 @@ fn searches_in_vain_stay_short_over_many_turnovers() {
         let mean = longest_mean(load);
         assert!(mean <= most, "{mean} slots at a load of {load} thousandths");
     }
+}
+
+#[test]
+fn what_is_cleaned_up_at_once_is_bounded_however_many_tombstones_there_are() {
+    let rig = Rig::new(2, SLOTS, 64);
+    on_two_hosts(&rig, |a, _, clock| {
+        a.locked(clock, |heap| {
+            let (fabric, segment) = (heap.fabric(), heap.segment);
+            let mut batch = PublishBatch::new(fabric);
+            // All but the last slot, which is blank.
+            for slot in 0..SLOTS - 1 {
+                let line = DescriptorLine::free(heap.node(), 1, false);
+                batch.line(segment.line(slot), &line);
+            }
+            batch.publish();
+            let slots = LinesOf { fabric, segment, slots: SLOTS };
+            let ending = || (0..SLOTS - 1).filter(|slot| slots.ends_search(*slot)).count();
+            end_searches_at(fabric, &segment, &slots, [SLOTS - 2].into_iter());
+            assert_eq!(ending(), 1024, "a reclaimer looks for the next life in between");
+        });
+    });
 }
 
 #[test]
