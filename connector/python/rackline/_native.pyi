@@ -73,8 +73,9 @@ class BlockMemory:
     else writes a block while a transfer of it is under way, nor reads it while it is fetched; except for
     what the stream was given before that a transfer of a GPU's memory is told; and of a transfer by
     layers, a layer that is ready, or that has not arrived.
-    Transfers of this memory exclude one another, by block: a second one is an :class:`Error`. It is of
-    the process that made it: a child made by ``fork`` is refused (:class:`Forked`), and makes its own.
+    Transfers in one process exclude one another, by address: several memories may have the same bytes.
+    A second transfer of a block is an :class:`Error` when one of the two writes it. The memory belongs
+    to the process that made it: a child made by ``fork`` is refused (:class:`Forked`), and makes its own.
     """
 
     def __init__(

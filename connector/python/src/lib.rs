@@ -5,7 +5,7 @@
 //! - **PYTHON-Y1** No call holds Python's lock while it waits or copies. (Dropping the last
 //!   reference to a pool that was not closed waits for its threads; none of them wants the lock.)
 //! - **PYTHON-Y2** Memory is used in whole blocks. A block is lent to one transfer that writes, or
-//!   to several that read: [`memory`] refuses the rest. A transfer by layers keeps the block for
+//!   to several that read: [`memory`] refuses the rest, by address. A transfer by layers keeps the block for
 //!   its whole time. It leaves two kinds of layers to the lender: those that are not ready yet, and
 //!   those that have arrived.
 //! - **PYTHON-Y3** The owner of the memory is kept alive until the last transfer on it is done.

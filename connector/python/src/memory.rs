@@ -2,13 +2,13 @@
 #![expect(unsafe_code, reason = "the memory is known by its addresses")]
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use rackline::Layers;
 use rackline::memory::{
-    Access, LendError, Lending, LentBlocks, LentDestination, LentPart, LentSource, MemoryOf,
+    Access, LendError, Lending, LentBlocks, LentDestination, LentPart, LentSource, MemoryOf, Span,
 };
+use rackline::{Layers, ProcessMark};
 
 use crate::error::{Forked, error};
 
@@ -31,7 +31,7 @@ pub(crate) struct Inner {
     block_bytes: u64,
     /// The GPU whose memory it is; none for memory that the processor reads and writes.
     gpu: Option<usize>,
-    /// Which blocks are in transfers, by their numbers.
+    /// Which memory of this process is in transfers, by its addresses.
     lending: Arc<Lending>,
     /// PYTHON-Y3.
     _owner: Py<PyAny>,
@@ -80,7 +80,7 @@ impl BlockMemory {
             block_bytes += bytes as u64;
             checked.push(Part { address, stride, bytes });
         }
-        let (parts, lending) = (checked, Arc::default());
+        let (parts, lending) = (checked, lending_of_this_process());
         let inner = Inner { parts, layers, blocks, block_bytes, gpu, lending, _owner: owner };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -150,8 +150,8 @@ impl BlockMemory {
     pub(crate) fn write(&self, numbers: &[u32]) -> PyResult<Vec<WriteBlock>> {
         let lent = self.lend(numbers, Access::Write)?;
         // SAFETY: as above, and nothing else reads or writes it: a block that is written is in no
-        // other transfer (PYTHON-Y2), and its user reads a layer when it has arrived. Parts of one
-        // block that overlap were made by a caller that vouched that they do not.
+        // other transfer (PYTHON-Y2), and its user reads a layer when it has arrived. No two of the
+        // parts overlap: the loan is refused then.
         Ok(unsafe { lent.into_destinations() })
     }
 
@@ -161,24 +161,11 @@ impl BlockMemory {
         if let Some(number) = numbers.iter().find(|number| *number >= blocks) {
             return Err(error(format!("there is no block {number}: the memory has {blocks}")));
         }
-        let spans = numbers.iter().map(|number| *number as usize).map(|number| number..number + 1);
-        let loan = lending.lend(spans, access).map_err(|refused| match refused {
-            LendError::Overlap { second, .. } => in_another_transfer(second.start),
-            LendError::Taken { wanted, taken, .. } => {
-                in_another_transfer(wanted.start.max(taken.start))
-            }
-            LendError::Forked => Forked::new_err(
-                "this process is a forked child of the process that made this memory: attach again in \
-                 the child, and make it anew",
-            ),
-        })?;
-        let part_of = |number: u32| {
-            move |part: &Part| LentPart {
-                address: part.address + number as usize * part.stride,
-                bytes: part.bytes,
-            }
-        };
-        let lent = numbers.iter().flat_map(|number| parts.iter().map(part_of(*number))).collect();
+        // Part by part: the spans of one array are in order, as the numbers usually are.
+        let spans = parts.iter().flat_map(|part| numbers.iter().map(|number| part.span(*number)));
+        let loan = lending.lend(spans, access).map_err(|refused| self.refused(&refused, numbers))?;
+        let lent = numbers.iter().flat_map(|number| parts.iter().map(|part| part.of(*number)));
+        let lent = lent.collect();
         let of = if gpu.is_some() { MemoryOf::Gpu } else { MemoryOf::Process };
         let (parts_a_block, layers) = (parts.len(), layers.clone());
         let keeps = Arc::clone(&self.inner);
@@ -186,12 +173,76 @@ impl BlockMemory {
     }
 }
 
-fn in_another_transfer(number: usize) -> PyErr {
-    error(format!("block {number} is in another transfer: wait for that one first"))
+impl Part {
+    /// This part of block `number`.
+    fn of(&self, number: u32) -> LentPart {
+        LentPart { address: self.address + number as usize * self.stride, bytes: self.bytes }
+    }
+
+    fn span(&self, number: u32) -> Span {
+        let part = self.of(number);
+        part.address..part.address + part.bytes
+    }
 }
 
-/// Which parts are those of each layer, of which `counts` says how many it has: one layer of them
-/// all when it does not.
+impl BlockMemory {
+    /// The exception for blocks of `numbers` that are not lent.
+    fn refused(&self, refused: &LendError, numbers: &[u32]) -> PyErr {
+        match refused {
+            LendError::Overlap { second, .. } => match twice(numbers) {
+                Some(number) => error(format!(
+                    "one fetch cannot write block {number} twice: name each block once"
+                )),
+                None => error(format!(
+                    "the arrays of this memory overlap in block {}: pass arrays that do not",
+                    self.block_at(second.start, numbers)
+                )),
+            },
+            LendError::Taken { wanted, taken, .. } => error(format!(
+                "block {} is in another transfer: wait for that transfer first",
+                self.block_at(wanted.start.max(taken.start), numbers)
+            )),
+            LendError::Forked => Forked::new_err(
+                "this process is a forked child of the process that made this memory: attach again \
+                 in the child, and call block_memory() again",
+            ),
+            _ => error(refused),
+        }
+    }
+
+    /// Which of the blocks of `numbers` has the byte at `address`.
+    fn block_at(&self, address: usize, numbers: &[u32]) -> u32 {
+        let has_it = |number: &&u32| {
+            self.inner.parts.iter().any(|part| part.span(**number).contains(&address))
+        };
+        numbers.iter().find(has_it).copied().unwrap_or_default()
+    }
+}
+
+/// A number that is there twice.
+fn twice(numbers: &[u32]) -> Option<u32> {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}
+
+/// One list of all memory of the process: several [`BlockMemory`]s may have the same bytes.
+///
+/// The caller holds Python's lock, as does every thread of Python that forks. So no child finds the
+/// lock of this list held.
+fn lending_of_this_process() -> Arc<Lending> {
+    static LENDING: Mutex<Option<(ProcessMark, Arc<Lending>)>> = Mutex::new(None);
+    let mut known = LENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let lending = match &*known {
+        Some((process, lending)) if process.is_of_this() => Arc::clone(lending),
+        _ => Arc::default(),
+    };
+    *known = Some((ProcessMark::of_this(), Arc::clone(&lending)));
+    lending
+}
+
+/// The parts of each layer. `counts` says how many parts each layer has; without it all parts are
+/// one layer.
 fn layers_of(counts: Option<Vec<usize>>, parts: usize) -> PyResult<Vec<Range<usize>>> {
     let counts = counts.unwrap_or_else(|| vec![parts]);
     let sum = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));

@@ -287,10 +287,29 @@ class Sessions(unittest.TestCase):
         memory = rackline.block_memory(buffer(fill=1))
         session.publish(hashes(2), 0, memory, [0, 1]).wait()
         prefix = session.lookup(hashes(2)).wait()
-        with self.assertRaisesRegex(rackline.Error, "block 3 is in another transfer"):
+        with self.assertRaisesRegex(rackline.Error, "cannot write block 3 twice"):
             session.fetch(prefix, memory, [3, 3])
         # Nothing of the refused call stays taken.
         self.assertEqual(session.fetch(prefix, memory, [3, 4]).wait().valid_blocks, 2)
+
+    def test_two_memories_of_the_same_bytes_exclude_each_other(self) -> None:
+        pool = self.attach(publishes_by_layers=True)
+        session = pool.session(model(), BLOCK_BYTES)
+        array = buffer(fill=1)
+        whole, later = rackline.block_memory(array), rackline.block_memory(array[4:])
+        session.publish(hashes(2), 0, whole, [0, 1]).wait()
+        prefix = session.lookup(hashes(2)).wait()
+        # It reads block 7 until it ends.
+        reads = session.publish_by_layers([b"x" * 32], [9], whole, [7])
+        with self.assertRaisesRegex(rackline.Error, "block 3 is in another transfer: wait for"):
+            session.fetch(prefix, later, [2, 3])
+        self.assertEqual(session.fetch(prefix, later, [2, 4]).wait().valid_blocks, 2)
+        reads.abort()
+        reads.wait()
+        self.assertEqual(session.fetch(prefix, later, [2, 3]).wait().valid_blocks, 2)
+        twice = rackline.block_memory(*2 * [memoryview(bytearray(BLOCK_BYTES)).cast("B", (2, 2098))])
+        with self.assertRaisesRegex(rackline.Error, "overlap in block 1: pass arrays that do not"):
+            session.fetch(prefix.handles()[:1], twice, [1])
 
     def test_bad_arguments_say_what_is_wrong(self) -> None:
         pool = self.attach()
