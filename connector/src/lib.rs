@@ -99,7 +99,12 @@
 //! Dropping a pool leaves it; the last process of a host that leaves writes back what its caches
 //! hold, which takes time.
 //!
-//! Events of note are logged with [`tracing`](https://docs.rs/tracing).
+//! Events of note are logged with [`tracing`](https://docs.rs/tracing). The library itself writes
+//! nothing to standard error.
+//!
+//! It ends the process in one case: the driver can no longer wait for a copy of a GPU. That copy
+//! could still write into the pool after its memory belongs to another block. The library logs an
+//! event of level `error`, waits half a second for the log, and aborts.
 //!
 //! # Features
 //!

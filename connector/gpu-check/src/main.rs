@@ -23,6 +23,7 @@ use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use clap::Parser;
 use rackline::cuda::{CudaError, gpus};
+use tracing_subscriber::filter::LevelFilter;
 
 use device::Device;
 use report::Report;
@@ -68,6 +69,9 @@ struct Options {
 const SIZE_MIN: ByteSize = ByteSize::mib(512);
 
 fn main() -> ExitCode {
+    // Warnings and errors of the library, among them why it aborts.
+    let log = tracing_subscriber::fmt().with_max_level(LevelFilter::WARN);
+    log.with_writer(std::io::stderr).init();
     match run(&Options::parse()) {
         Ok(code) => code,
         Err(error) => {

@@ -5,8 +5,12 @@ use std::ops::Deref;
 
 use cudarc::driver::sys::{CUstreamCaptureMode_enum as CaptureMode, CUstreamCaptureStatus_enum};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
+use cxl_shm::clock::{Clock as _, SystemClock};
 
 use super::driver::reason;
+
+/// How long a process that aborts waits for its log.
+const LAST_LINES_MS: u64 = 500;
 
 /// While it lasts, the GPU's context is the current one of this thread, and the thread takes no
 /// part in the capture of a graph by another one, which waits and allocations would break off. Both
@@ -118,14 +122,17 @@ impl Drop for DrainOnDrop<'_> {
             // The process is ending, and what it had under way has ended.
             Err(error) if error == gone => {}
             Err(error) => {
-                // The context is broken, and its process can do nothing with this GPU any more.
-                // What it has under way ends with it; anything else could be wrong bytes in a
-                // block.
-                eprintln!(
-                    "rackline: the GPU cannot be waited for ({}), and may still write into the pool \
-                     or into memory of the engine: this process ends here",
-                    reason(error)
+                // The context is broken, and the process can do nothing with this GPU any more.
+                // Copies under way end with the process. To continue could leave wrong bytes in
+                // a block.
+                tracing::error!(
+                    reason = reason(error),
+                    "the GPU cannot be waited for, and may still write into the pool or into \
+                     memory of the engine: the process aborts; look for the cause in the log of the \
+                     driver, and start the process again"
                 );
+                // The log may be written by another thread.
+                SystemClock::start().sleep_ms(LAST_LINES_MS);
                 std::process::abort();
             }
         }
