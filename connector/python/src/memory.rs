@@ -163,7 +163,8 @@ impl BlockMemory {
         }
         // Part by part: the spans of one array are in order, as the numbers usually are.
         let spans = parts.iter().flat_map(|part| numbers.iter().map(|number| part.span(*number)));
-        let loan = lending.lend(spans, access).map_err(|refused| self.refused(&refused, numbers))?;
+        let loan =
+            lending.lend(spans, access).map_err(|refused| self.refused(&refused, numbers))?;
         let lent = numbers.iter().flat_map(|number| parts.iter().map(|part| part.of(*number)));
         let lent = lent.collect();
         let of = if gpu.is_some() { MemoryOf::Gpu } else { MemoryOf::Process };
@@ -206,7 +207,6 @@ impl BlockMemory {
                 "this process is a forked child of the process that made this memory: attach again \
                  in the child, and call block_memory() again",
             ),
-            _ => error(refused),
         }
     }
 

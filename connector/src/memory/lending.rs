@@ -29,7 +29,6 @@ pub enum Access {
 
 /// Why something is not lent. Nothing is changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum LendError {
     /// A transfer cannot write two spans that overlap.
     #[error("{first:?} and {second:?} overlap, and one transfer would write both")]
