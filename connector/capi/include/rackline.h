@@ -20,6 +20,10 @@
  * RACKLINE_ERROR_OK or RACKLINE_ERROR_NO_RESULT, a cancel said that it was revoked, or a free
  * returned. Texts and arrays of other calls are not needed after the call.
  *
+ * Membership. RACKLINE_ERROR_MEMBERSHIP_LOST means that this attachment is over: close the pool and
+ * attach again. No other code means that. The node of this process was declared dead, or the memory
+ * was formatted again. No call of these sessions succeeds after that.
+ *
  * GPUs. Blocks are also published from the memory of an NVIDIA GPU, and fetched into it, in the order of
  * the engine's stream: see rackline_gpu_open, and the calls with "gpu" in their names. Such a publish or
  * fetch is waited for, polled, cancelled and freed like any other.
@@ -76,9 +80,9 @@ typedef enum {
   // ordered after the stream, for example because the stream is being captured into a graph.
   // Nothing is changed.
   RACKLINE_ERROR_GPU = -11,
-  // This process has lost its membership of the pool, for example because its node was declared
-  // dead. Every call of its sessions fails. Close the pool and attach again. Attaching works
-  // when all processes of the host have closed their pools.
+  // This attachment is over: close the pool and attach again. This process has lost its
+  // membership, for example because its node was declared dead, and every call of its sessions
+  // fails. Attaching works when all processes of the host have closed their pools.
   RACKLINE_ERROR_MEMBERSHIP_LOST = -12,
 } RacklineError;
 

@@ -2,7 +2,6 @@
 
 use anyhow::anyhow;
 use bytesize::ByteSize;
-use rackline::cuda::PoolReach;
 
 use crate::device::Device;
 use crate::report::Report;
@@ -11,10 +10,10 @@ use crate::report::Report;
 /// buffer; but it is what this check is for.
 pub(crate) fn check(report: &mut Report, device: &Device) {
     let size = ByteSize(device.bytes);
-    let outcome = match device.dma.reach() {
-        PoolReach::Registered => Ok(format!("{size} registered")),
-        PoolReach::RegisteredAsDevice => Ok(format!("{size} registered as memory of a device")),
-        PoolReach::Bounced { reason } => {
+    let reach = device.dma.reach();
+    let outcome = match reach.bounced_because() {
+        None => Ok(format!("{size} {}", reach.label())),
+        Some(reason) => {
             Err(anyhow!("the driver registers no {size} of this file ({reason}): payload bounces"))
         }
     };

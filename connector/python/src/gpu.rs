@@ -3,7 +3,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rackline::cuda::{EngineStream, PoolReach};
+use rackline::cuda::EngineStream;
 
 use crate::error::error;
 
@@ -30,20 +30,13 @@ impl Gpu {
     /// How it reaches the pool.
     #[getter]
     fn reach(&self) -> &'static str {
-        match self.gpu.reach() {
-            PoolReach::Registered => "registered",
-            PoolReach::RegisteredAsDevice => "registered as memory of a device",
-            PoolReach::Bounced { .. } => "bounced",
-        }
+        self.gpu.reach().label()
     }
 
     /// Why it reaches the pool only through a buffer; `None` where it does not.
     #[getter]
     fn bounced_because(&self) -> Option<&str> {
-        match self.gpu.reach() {
-            PoolReach::Bounced { reason } => Some(reason),
-            PoolReach::Registered | PoolReach::RegisteredAsDevice => None,
-        }
+        self.gpu.reach().bounced_because()
     }
 
     /// What was copied so far, by names.

@@ -46,9 +46,9 @@ pub enum RacklineError {
     /// ordered after the stream, for example because the stream is being captured into a graph.
     /// Nothing is changed.
     Gpu = -11,
-    /// This process has lost its membership of the pool, for example because its node was declared
-    /// dead. Every call of its sessions fails. Close the pool and attach again. Attaching works
-    /// when all processes of the host have closed their pools.
+    /// This attachment is over: close the pool and attach again. This process has lost its
+    /// membership, for example because its node was declared dead, and every call of its sessions
+    /// fails. Attaching works when all processes of the host have closed their pools.
     MembershipLost = -12,
 }
 

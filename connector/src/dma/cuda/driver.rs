@@ -7,6 +7,7 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 /// Why a GPU cannot be used, or did not do what it was asked.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CudaError {
     /// No driver is installed.
     #[error(

@@ -15,6 +15,7 @@ const PIECE_BYTES: u64 = 32 << 30;
 
 /// How a GPU reaches the pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum PoolReach {
     /// Straight: the mapping is registered as memory.
     Registered,
@@ -27,6 +28,27 @@ pub enum PoolReach {
         /// Why the mapping could not be registered.
         reason: String,
     },
+}
+
+impl PoolReach {
+    /// A short name, for people and for other languages.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Registered => "registered",
+            Self::RegisteredAsDevice => "registered as memory of a device",
+            Self::Bounced { .. } => "bounced",
+        }
+    }
+
+    /// Why the GPU reaches the pool only through a buffer; `None` where it needs none.
+    #[must_use]
+    pub fn bounced_because(&self) -> Option<&str> {
+        match self {
+            Self::Bounced { reason } => Some(reason),
+            Self::Registered | Self::RegisteredAsDevice => None,
+        }
+    }
 }
 
 /// A mapping that the driver has pinned, in pieces. Unpinned when dropped; copies are over by then.

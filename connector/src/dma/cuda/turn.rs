@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use cudarc::driver::sys::{CUstreamCaptureMode_enum as CaptureMode, CUstreamCaptureStatus_enum};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
-use cxl_shm::clock::{Clock as _, SystemClock};
+use cxl_shm::clock::SystemClock;
 
 use super::driver::reason;
 
