@@ -4,10 +4,10 @@ from os import PathLike
 from typing import Any, TypedDict
 
 class Error(Exception):
-    """Something is wrong with the pool, or its use."""
+    """A call failed: the message says why, and what to do. The base of all exceptions of Rackline."""
 
 class Busy(Error):
-    """A queue is full: go on without, or try again later."""
+    """A queue is full: continue without the transfer, or try again later."""
 
 class Closed(Error):
     """The pool was closed in this process."""
@@ -18,7 +18,7 @@ class MembershipLost(Error):
     :class:`Pool` attach it again, once all processes of the host have closed theirs."""
 
 class Forked(Error):
-    """This process is a forked child of the one that attached: attach again in the child."""
+    """This process is a forked child of the process that attached: attach again in the child."""
 
 def begin_log() -> bool:
     """Gives this process a queue of log lines, unless it has one: then the answer is ``False``."""
@@ -69,10 +69,12 @@ class BlockMemory:
 
     ``layers`` says how many parts each layer has; without it a block is one layer.
 
-    The caller that makes one guarantees that this memory exists for as long as ``owner`` does, and that nothing
-    else writes a block while a transfer of it is under way, nor reads it while it is fetched; except for
-    what the stream was given before that a transfer of a GPU's memory is told; and of a transfer by
-    layers, a layer that is ready, or that has not arrived.
+    The caller guarantees that this memory exists for as long as ``owner`` does. While a block is
+    published nothing writes it; while a block is fetched nothing reads or writes it. Two cases differ:
+
+    - Memory of a GPU may still be used by work that the given stream got before the transfer.
+    - In a transfer by layers this holds for a layer that is ready, or has not arrived yet.
+
     Transfers in one process exclude one another, by address: several memories may have the same bytes.
     A second transfer of a block is an :class:`Error` when one of the two writes it. The memory belongs
     to the process that made it: a child made by ``fork`` is refused (:class:`Forked`), and makes its own.
@@ -123,13 +125,13 @@ class Quota(TypedDict, total=False):
     host, until another one says otherwise: ``{"tenant": "a", "percent": 25}``."""
 
     tenant: str
-    """The tenant; by default the one without a name."""
+    """The tenant; by default the tenant without a name."""
     salt: bytes
     """The salt of the tenant's cache; by default none."""
     bytes: int
-    """So many bytes, below 2**63."""
+    """The quota in bytes, below 2**63."""
     percent: int
-    """Or so many percent of the node's payload, 100 at most."""
+    """Or the quota in percent of the node's payload, 100 at most."""
 
 def check_pool_options(
     *,
@@ -143,14 +145,15 @@ def check_pool_options(
     """Raises :class:`Error` for options that :class:`Pool` would refuse."""
 
 class Pool:
-    """This process, attached to the pool in the memory at ``region``, as one of ``node``.
+    """This process, attached to the pool in the memory at ``region``, as a process of ``node``.
 
-    Attach once a process, for all its threads. A context manager: it leaves at the end. A child made
-    by ``fork`` is not attached, and is refused (:class:`Forked`).
+    Attach once a process, for all its threads. A pool is a context manager and leaves at the end. A
+    child made by ``fork`` is not attached: its calls raise :class:`Forked`.
 
-    ``copy_threads`` copy, 64 at most; ``queue_depth`` transfers wait in each queue at most, by default
-    256. In the background this process evicts above ``high_watermark_percent`` percent of use, by
-    default 95, down to ``low_watermark_percent``, by default 90, and first what is over its quota.
+    ``copy_threads`` threads copy, 64 at most. At most ``queue_depth`` transfers wait in each queue, by
+    default 256. In the background this process evicts blocks when the use of the memory is above
+    ``high_watermark_percent`` (95 by default), down to ``low_watermark_percent`` (90 by default). It
+    evicts blocks of namespaces over their quota first.
     """
 
     def __init__(

@@ -7,21 +7,31 @@ use pyo3::types::PyInt;
 use rackline::cuda::GpuError;
 use rackline::{OpenError, SessionError, SubmitError, SubmitErrorKind};
 
-create_exception!(rackline, Error, PyException, "Something is wrong with the pool, or its use.");
-create_exception!(rackline, Busy, Error, "A queue is full: go on without, or try again later.");
+create_exception!(
+    rackline,
+    Error,
+    PyException,
+    "A call failed: the message says why, and what to do. The base of all exceptions of Rackline."
+);
+create_exception!(
+    rackline,
+    Busy,
+    Error,
+    "A queue is full: continue without the transfer, or try again later."
+);
 create_exception!(rackline, Closed, Error, "The pool was closed in this process.");
 create_exception!(
     rackline,
     Forked,
     Error,
-    "This process is a forked child of the one that attached: attach again in the child."
+    "This process is a forked child of the process that attached: attach again in the child."
 );
 
 create_exception!(
     rackline,
     MembershipLost,
     Error,
-    "This process does not take part in the pool any more: its node was declared dead, say."
+    "This process has lost its membership of the pool, for example because its node was declared dead. Close the pool and attach again."
 );
 
 /// The exception for a pool that is not open, or not for these blocks.

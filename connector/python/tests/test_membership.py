@@ -61,7 +61,7 @@ class Membership(unittest.TestCase):
         self.assertEqual(len(lost), 1, lines)
         self.assertIn("rackline.native.kv_cache", lost[0])
         self.assertIn("was declared dead", lost[0])
-        again = [line for line in warnings if "attached to the pool again, as a new life" in line]
+        again = [line for line in warnings if ": attached to the pool again" in line]
         self.assertEqual(len(again), 1, lines)
 
 

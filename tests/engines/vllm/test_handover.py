@@ -127,7 +127,7 @@ class Handover(TinyCase):
             for wrong in [dict(handover="false"), dict(blocks="many"), dict(blocks=True), dict(more=1)]:
                 with self.assertLogs("rackline.vllm.handover", "WARNING") as logged:
                     answers = own.serve({"one": PROMPT}, **told(**wrong))
-                self.assertIn("is understood", logged.output[0])
+                self.assertIn("is supported", logged.output[0])
                 self.assertEqual(list(answers["one"].outputs[0].token_ids), self.expected[1])
                 self.assertIsNone(answers["one"].kv_transfer_params)
 

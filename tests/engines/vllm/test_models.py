@@ -121,7 +121,7 @@ class Windows(TinyCase):
 class Latent(TinyCase):
     def test_attention_that_cannot_go_on_behind_cached_blocks_is_refused(self) -> None:
         told = engine(latent(), self.settings(), attention_backend="CPU_MLA")
-        self.assert_refused("go on behind cached blocks", told)
+        self.assert_refused("continue after cached blocks", told)
 
 
 if __name__ == "__main__":

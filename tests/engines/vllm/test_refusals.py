@@ -103,7 +103,7 @@ class Refusals(unittest.TestCase):
         self.check(adapters, lora_same_everywhere=True)
         changing = configured()
         changing.weight_transfer_config = object()
-        self.assert_refused("changed while it runs", changing)
+        self.assert_refused("change its weights while it runs", changing)
 
     def test_what_a_model_keeps(self) -> None:
         class Derived(FullAttentionSpec):
@@ -113,7 +113,7 @@ class Refusals(unittest.TestCase):
         self.assert_refused("SlidingWindowSpec", None, window)
         self.assert_refused("Derived", None, Derived(**HEADS))
         self.assert_refused("2 groups", None, FULL, window)
-        self.assert_refused("tokens to come", None, dataclasses.replace(FULL, non_causal=True))
+        self.assert_refused("not causal", None, dataclasses.replace(FULL, non_causal=True))
 
     def test_engines_that_cannot_go_on_behind_cached_blocks(self) -> None:
         pooling = dict(runner="pooling", convert="embed")
@@ -136,13 +136,13 @@ class Refusals(unittest.TestCase):
             config.model_config.multimodal_config = images
             return config
 
-        self.assert_refused("tells images apart", with_images(0, enable_prefix_caching=False))
+        self.assert_refused("numbers images", with_images(0, enable_prefix_caching=False))
         self.check(with_images(0))
         self.check(with_images(4, enable_prefix_caching=False))
 
     def test_settings(self) -> None:
         for wrong, text in [
-            (dict(node=65536), "65536 at most"),
+            (dict(node=65536), "65535 at most"),
             (dict(load="later"), '"async" or "sync"'),
             (dict(layerwise="yes"), '"off", "load", "save" or "both"'),
             (dict(layerwise="load"), 'set "load" to "sync"'),

@@ -1,12 +1,12 @@
 """The attachment of a process, shared by the halves that live in it.
 
-- **ENGINE-E1** A process that is put out of the pool (its node was declared dead, say) attaches again by itself:
-  a thread looks about once a second whether the process is a member, also while nobody calls the pool.
-  When it is not, the thread closes the attachment, which waits for what was begun, and tries to attach
-  until it can. The pool lets the node in again when all processes of the host have left.
-- **ENGINE-E2** Meanwhile every call is refused, which is a miss, or a block that is not saved. What was found or
-  held before does not count any more: who uses the pool opens its sessions anew when the ``life`` of the
-  attachment has changed, and looks again. Where that fails it is tried again, about once a second.
+- **ENGINE-E1** A process that lost its membership of the pool attaches again without help, for example after
+  its node was declared dead. A thread checks the membership about once a second, also without any calls.
+  When it is lost, the thread closes the attachment, which waits for begun transfers. Then it tries to
+  attach until it succeeds. The pool lets the node in again when all processes of the host have left.
+- **ENGINE-E2** Meanwhile every call is refused: a lookup is a miss, and a block is not saved. Blocks that were
+  found or held before no longer count. Each user of the pool opens its sessions again when the ``life`` of
+  the attachment has changed. If that fails, it tries again about once a second.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rackline.engines.settings import PoolSettings, SettingsError
 
 logger = logging.getLogger(__name__)
 
-# Between two looks whether the process is a member.
+# Between two checks of the membership.
 WATCH_EVERY_S = 1.0
-# Between two tries to attach again, or to open a session anew.
+# Between two tries to attach again, or to open a session again.
 TRY_EVERY_S = 1.0
 # Between two lines in the log that say why that failed.
 TELL_EVERY_S = 60.0
@@ -50,7 +50,7 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 
 class _Telling:
-    """Says why a thing fails that is tried again and again, but not each time."""
+    """Logs why a repeated attempt fails, but not each time."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -63,7 +63,7 @@ class _Telling:
             logger.warning("Rackline: %s: %s", self._what, error)
 
     def worked(self) -> None:
-        """The next failure is told at once."""
+        """The attempt succeeded: the next failure is logged at once."""
         self._told_s = None
 
 
@@ -127,13 +127,13 @@ class _Attached:
             try:
                 prepare(pool)
             except Exception as error:
-                # Who asked for it finds out when it is used.
-                logger.warning("Rackline: attached to the pool again, but: %s", error)
+                # The caller finds out when it uses the session.
+                logger.warning("Rackline: attached to the pool again, but a session did not open: %s", error)
         with _lock:
             if not self.ended:
                 self.pool, self.out = pool, False
                 self.life += 1
-                logger.warning("Rackline: attached to the pool again, as a new life of its node")
+                logger.warning("Rackline: attached to the pool again")
                 return
         pool.close()
 
@@ -164,8 +164,8 @@ class Attachment:
                 raise SettingsError(_difference(options, attached.options))
             elif settings.publishes_by_layers and not attached.by_layers:
                 raise SettingsError(
-                    "something else in this process is attached to the pool and does not save layer "
-                    "by layer: set it to do so, too, or this one not to"
+                    "another plugin in this process is attached to the pool and does not save layer by "
+                    'layer: set "layerwise" to the same value for both'
                 )
             attached.shares += 1
         self._attached = attached
@@ -187,7 +187,7 @@ class Attachment:
 
     def is_out(self, error: rackline.Error, life: int) -> bool:
         """Whether the error of a session of this ``life`` says that the session's attachment is lost.
-        The process attaches again by itself (ENGINE-E1)."""
+        The process attaches again without help (ENGINE-E1)."""
         # Not the lock in a forked child: the thread and the pool are the parent's.
         if self._key[0] != os.getpid() or not self._open:
             return False
@@ -233,7 +233,7 @@ class Renewal:
         self.life = attachment.life
         """Of the attachment that the sessions are of."""
         self._try_s = 0.0
-        self._telling = _Telling("no session of the pool that was attached again yet")
+        self._telling = _Telling("no session could be opened yet in the pool, which was attached again")
 
     def open(self, open_sessions: Callable[[], None]) -> None:
         """Calls ``open_sessions``, and raises what it raises."""

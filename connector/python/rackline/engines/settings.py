@@ -1,4 +1,4 @@
-"""What the user sets for every engine: where the pool is, and with whom blocks are shared."""
+"""The settings of every engine: where the pool is, and which engines share blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPTIONS = (
 
 
 class SettingsError(ValueError):
-    """An impossible setting, or an engine that cannot be served."""
+    """A setting is wrong, or Rackline does not support the engine. The message says what to change."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,9 @@ class PoolSettings:
             try:
                 found["node"] = int(os.environ["RACKLINE_NODE"])
             except ValueError:
-                raise SettingsError("RACKLINE_NODE is not a number") from None
+                raise SettingsError(
+                    "RACKLINE_NODE is not a number: set it to this host's node number"
+                ) from None
         for name, value in found.items():
             field = fields[name]
             made = field.default_factory
@@ -102,10 +104,10 @@ class PoolSettings:
                 "memory of the pool, and this host's number in it"
             )
         if settings.node > 65535:
-            raise SettingsError(f'the setting "node" is {settings.node}: there are 65536 at most, from 0')
+            raise SettingsError(f'the setting "node" is {settings.node}: 65535 at most')
         if settings.hold_ms < 1000:
             raise SettingsError(
-                f'the setting "hold_ms" is {settings.hold_ms}: at least 1000, so that what was found '
-                "is there when it is loaded"
+                f'the setting "hold_ms" is {settings.hold_ms}: it must be at least 1000, so that blocks '
+                "stay until they are loaded"
             )
         return settings

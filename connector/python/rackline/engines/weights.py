@@ -43,7 +43,7 @@ def digest_of_folder(model: str) -> str:
     """
     if not model or not pathlib.Path(model).is_dir():
         raise SettingsError(
-            f"{model!r} is no folder on this host, and its revision is not known here: set "
+            f"{model!r} is not a folder on this host, and its revision is not known: set "
             '"model_id" to a name that stands for these weights on every host, or start the engine '
             "with a folder"
         )

@@ -90,7 +90,7 @@ class RacklineBackend(StoragePluginInterface):
                 except Exception as error:
                     # Also what LMCache's own description of a chunk raises (LMCACHE-C3).
                     self._ended = True
-                    logger.error("Rackline: nothing is shared: %r", error)
+                    logger.error("Rackline: this engine shares no chunks: %r", error)
             return None if self._ended else self._open
 
     # Lookups
@@ -183,7 +183,7 @@ class RacklineBackend(StoragePluginInterface):
             )
             if item is None:
                 logger.warning(
-                    "Rackline: room for %d of %d chunks: raise max_local_cpu_size",
+                    "Rackline: LMCache has room for %d of %d chunks: raise max_local_cpu_size",
                     len(objects),
                     count,
                 )
@@ -274,7 +274,7 @@ class RacklineBackend(StoragePluginInterface):
         return False
 
     def touch_cache(self) -> None:
-        """The pool counts what is used by itself."""
+        """Nothing to do: the pool counts uses without calls."""
 
     def get_allocator_backend(self) -> AllocatorBackendInterface:
         return self.local_cpu_backend
@@ -348,7 +348,7 @@ class RacklineBackend(StoragePluginInterface):
                 begun.add_done_callback(lambda ended: _leave(ended, unwanted))
             raise
         except Exception as error:
-            logger.warning("Rackline: what LMCache waited for failed: %r", error)
+            logger.warning("Rackline: a call of LMCache failed: %r", error)
             return None
 
 

@@ -34,7 +34,7 @@ class Tasks:
         return self._event.fileno()
 
     def begin(self, number: int, nothing: Any, work: Work) -> None:
-        """Begins a task, whose result is ``nothing`` when it fails, or when the threads are gone."""
+        """Begins a task. Its result is ``nothing`` when it fails, or when the threads have ended."""
         try:
             self._threads.submit(self._carry_out, number, nothing, work, time.monotonic())
         except RuntimeError:
@@ -63,7 +63,7 @@ class Tasks:
             if (time.monotonic() - began_s) * 1000 < self._timeout_ms:
                 result = work(began_s)
             else:
-                logger.warning("Rackline: a task of LMCache was given up: it waited for too long")
+                logger.warning("Rackline: a task of LMCache was given up: it waited longer than task_timeout_ms")
         except Exception as error:
             logger.warning("Rackline: a task of LMCache failed: %r", error)
         if not isinstance(result, Future):

@@ -32,18 +32,19 @@ class Settings(PoolSettings):
 
 
 def check_engine(config: Any, metadata: Any) -> None:
-    """Refuses engines whose chunks cannot be shared. ``config`` is LMCache's configuration,
+    """Refuses an engine if its chunks cannot be shared. ``config`` is LMCache's configuration,
     ``metadata`` what it knows of the engine."""
     if config is None or metadata is None:
-        raise SettingsError("LMCache gave no configuration, or nothing about the engine")
+        raise SettingsError(
+            "LMCache passed no configuration or no metadata: use a version of LMCache that Rackline supports"
+        )
     if metadata.role == "scheduler":
         raise SettingsError(
             "lookups are answered by the workers: leave enable_scheduler_bypass_lookup out"
         )
     if config.enable_pd:
         raise SettingsError(
-            "with enable_pd LMCache's chunks lie in a buffer for the other engine, and are sent to it "
-            "alone: leave enable_pd out"
+            "with enable_pd LMCache sends its chunks to one other engine only: leave enable_pd out"
         )
     if config.use_layerwise:
         raise SettingsError("chunks are stored whole: leave use_layerwise out")

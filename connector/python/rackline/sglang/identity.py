@@ -123,7 +123,7 @@ def _name(model_id: str, arguments: Any | None) -> str:
         return model_id
     if arguments is None:
         raise SettingsError(
-            'outside of an engine it is not known which weights these are: set "model_id"'
+            'outside of an engine the weights are not known: set "model_id" to a name of the weights'
         )
     load_format = str(getattr(arguments, "load_format", None))
     if load_format in _NOT_OF_FILES:

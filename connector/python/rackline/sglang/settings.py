@@ -31,7 +31,7 @@ class Settings(PoolSettings):
 
 
 def check_engine(config: Any, arguments: Any | None, settings: Settings) -> None:
-    """Refuses engines whose pages cannot be shared. ``config`` is their ``HiCacheStorageConfig``,
+    """Refuses an engine if its pages cannot be shared. ``config`` is their ``HiCacheStorageConfig``,
     ``arguments`` their ``ServerArgs``."""
     if config.dcp_size > 1:
         raise SettingsError("decode context parallelism is not supported: set its size to 1")

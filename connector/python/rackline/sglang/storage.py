@@ -109,7 +109,7 @@ class RacklineStorage(HiCacheStorage):
         if self._blocks is not None:
             self._blocks.stop()
         logger.warning(
-            "Rackline: the storage was cleared: this engine shares nothing until it is started anew"
+            "Rackline: the storage was cleared: this engine shares no pages until you restart it"
         )
         return True
 
@@ -165,7 +165,7 @@ class RacklineStorage(HiCacheStorage):
             return None
         pages = page_numbers(host_indices, self._pool.page_size, len(keys))
         if pages is None:
-            logger.error("Rackline: %d keys, and other indices than of as many pages", len(keys))
+            logger.error("Rackline: SGLang passed %d keys and indices of another number of pages", len(keys))
         return pages
 
     # Pages that the host pool made flat

@@ -65,8 +65,8 @@ class Gpu:
             logger.info("Rackline: GPU %d copies: the pool is %s", self.gpu, opened.reach)
         else:
             logger.warning(
-                "Rackline: GPU %d does not reach the pool itself: every block takes the way through a "
-                "buffer, with a copy more by the CPU. The driver's reason: %s",
+                "Rackline: GPU %d does not reach the pool directly: every block is copied once more by the "
+                "CPU, through a buffer. The driver's reason: %s",
                 self.gpu,
                 opened.bounced_because,
             )

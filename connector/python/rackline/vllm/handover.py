@@ -36,7 +36,7 @@ class RouterParams:
         good = {name: value for name, value in given.items() if type(value) is fields.get(name)}
         if len(good) < len(given):
             logger.warning(
-                'Rackline: kv_transfer_params of %s: of {"rackline": %r} only %r is understood',
+                'Rackline: kv_transfer_params of %s has {"rackline": %r}: only %r is supported',
                 request.request_id,
                 given,
                 good,

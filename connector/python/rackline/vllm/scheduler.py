@@ -60,9 +60,9 @@ class SchedulerHalf:
         self._loads, self._saves = transfer.is_kv_consumer, transfer.is_kv_producer
         if self._loads and transfer.kv_load_failure_policy == "fail":
             logger.warning(
-                "Rackline: a block that is found and then cannot be loaded ends its request with an error, "
-                'which is vLLM\'s default: set "kv_load_failure_policy" to "recompute" in the KV transfer '
-                "configuration, and it is computed"
+                "Rackline: by vLLM's default a request ends with an error when a block was found and cannot "
+                'be loaded: set "kv_load_failure_policy" to "recompute" in the KV transfer configuration, '
+                "and the engine computes the block"
             )
         self._settings = settings
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
@@ -346,8 +346,8 @@ class SchedulerHalf:
         is what they compute what others expect."""
         if self._loads or self._saves:
             logger.warning(
-                "Rackline: the engine's caches were reset, which is how new weights are announced: "
-                "nothing is loaded or saved from now on; start the engine anew to share again"
+                "Rackline: the engine's caches were reset, and the weights may be new: no blocks are loaded "
+                "or saved from now on; restart the engine to share blocks again"
             )
             self.stats.count("resets", 1)
         self._loads = self._saves = False

@@ -211,8 +211,8 @@ class RacklineTier(SecondaryTierManager):
         if self._shares:
             self._shares = False
             logger.warning(
-                "Rackline: the cache was reset, and its weights may be new: this engine shares "
-                "nothing until it is started anew"
+                "Rackline: the cache was reset, and the weights may be new: this engine shares no "
+                "blocks until you restart it"
             )
 
     def _wait(self) -> None:

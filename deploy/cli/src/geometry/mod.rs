@@ -13,14 +13,14 @@ use crate::output::{complain, say};
 
 const GIB: u64 = 1 << 30;
 
-/// Show how many bytes of KV models make: a token, a block, and tokens in a GiB of the pool.
+/// Show the KV bytes of models for a token and a block, and the tokens in a GiB of the pool.
 ///
-/// Without arguments all models that are built in. Another one is described by the numbers of its
-/// config.json: --layers (num_hidden_layers) with --kv-heads (num_key_value_heads) and --head-dim,
+/// Without arguments the command shows all built-in models. Describe another model by the numbers
+/// of its config.json: --layers (num_hidden_layers) with --kv-heads (num_key_value_heads) and --head-dim,
 /// or, for latent attention (MLA), with --latent (kv_lora_rank + qk_rope_head_dim).
 ///
-/// Tensor-parallel ranks divide the KV heads among them. What several ranks hold alike (all of it
-/// with MLA, heads where there are fewer than ranks) is stored once in the pool.
+/// Tensor-parallel ranks divide the KV heads. Equal parts of several ranks are stored once in the
+/// pool: everything with MLA, and heads when there are fewer heads than ranks.
 ///
 ///   rackline geometry
 ///   rackline geometry Llama-3.1-70B DeepSeek-V3 --tp 8 --dtype fp8_e4m3

@@ -40,20 +40,20 @@ use crate::output::say;
 ///
 /// (`rackline geometry` says how many bytes the blocks of a model have.)
 ///
-/// With --live the trace goes through a real pool: worker processes on several nodes look up, hold,
-/// fetch and publish real bytes, and check them; what they measured is printed, too. The pool is a
-/// file in /dev/shm, made for the replay and gone with it, or the one that --region names. One
-/// request is served at a time, in the order of the trace, so the hits are those of the simulation:
+/// With --live the trace goes through a real pool. Worker processes on several nodes look up, hold,
+/// fetch and publish real bytes, and check them. Their measurements are printed, too. The pool is
+/// that of --region, or a file in /dev/shm that exists for the time of the replay. Requests are
+/// served one at a time, in the order of the trace, so the simulation has the same hits:
 ///
 ///   rackline replay trace.jsonl --live
 ///   rackline replay trace.jsonl --nodes 2 --capacity-blocks 10%
 ///   rackline replay trace.jsonl --nodes 2 --capacity-blocks 10% --live
 ///
-/// The last two have the same hits, to the block. Without --nodes a simulation is of the policy
-/// alone: one room for all, in which a block leaves for each that comes. A pool differs: each node
-/// has room of its own (chunks, which it takes as it needs them), and evicts in batches when a
-/// publish finds none. --live prints both, and fails when its hits are not those of a simulated
-/// pool of the same shape. Without a limit, all have the same hits.
+/// The last two commands have exactly the same hits. Without --nodes only the policy is simulated:
+/// one cache, where each new block replaces an old one. A pool differs. Each node takes chunks of
+/// its own as it needs them, and evicts in batches when a publish finds no room. --live prints both.
+/// It fails when its hits differ from those of a simulated pool of the same shape. With unlimited
+/// capacity all have the same hits.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Options {
@@ -66,13 +66,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value = "unlimited")]
     capacity_blocks: Capacity,
 
-    /// Which block leaves when there is no room: clock, lru or s3-fifo.
+    /// Which block is evicted when there is no room: clock, lru or s3-fifo.
     #[arg(long, value_name = "POLICY", default_value_t)]
     policy: PolicyKind,
 
-    /// In which order a request uses its blocks: leaf-first lets the end of a prompt leave before
-    /// its beginning, as the pool does; root-first is the order of caches that know nothing of
-    /// prefixes.
+    /// The order in which a request uses its blocks. With leaf-first the end of a prompt is evicted
+    /// before its beginning, as in the pool. root-first is the order of caches without prefixes.
     #[arg(long, value_name = "ORDER", default_value_t)]
     touch: Touch,
 
@@ -105,7 +104,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH", requires = "live", conflicts_with = "capacity_blocks")]
     region: Option<PathBuf>,
 
-    /// With --region: the first node number to attach as. This number and those after it must
+    /// With --region: the first node number to attach as. This number and the following ones must
     /// belong to this host, or be vacant.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "region")]
     first_node: u16,
