@@ -15,6 +15,7 @@ use crate::units::{ChunkId, LineRange, NodeId};
 
 /// Why no chunk was allocated. Nothing is changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AllocateError {
     /// Every chunk has an owner.
     #[error(

@@ -21,6 +21,7 @@ pub struct Armed {
 
 /// Why a process was not armed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ArmError {
     /// Not a point and a number.
     #[error(

@@ -68,6 +68,7 @@ impl fmt::Display for FlushKind {
 
 /// Why no flush instruction can be chosen.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FlushError {
     /// The processor has no cache-line flush.
     #[error("this processor has no clflush: it cannot share memory that is not coherent")]

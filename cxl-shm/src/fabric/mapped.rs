@@ -26,6 +26,7 @@ compile_error!("the region format is little-endian and its offsets are 64 bits")
 
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MapError {
     /// The length does not fit the address space.
     #[error("{bytes} bytes do not fit the address space")]

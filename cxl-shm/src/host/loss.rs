@@ -5,6 +5,7 @@ use crate::units::NodeId;
 /// Why a node lost its membership. It never gets it back: the processes of the host end, and join
 /// anew.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum LossCause {
     /// The other hosts declared the node dead.
     DeclaredDead,

@@ -16,6 +16,7 @@ use crate::units::NodeId;
 
 /// Why the host tier is not available.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum HostTierError {
     /// The file cannot be opened, sized or locked.
     #[error("cannot use the host-tier file {path}: {source}")]

@@ -152,6 +152,7 @@ pub struct Geometry {
 
 /// Why a geometry cannot be laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum GeometryError {
     /// Node count out of range.
     #[error("{nodes} nodes: a region has 1 to {NODES_MAX}")]

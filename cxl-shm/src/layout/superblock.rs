@@ -177,6 +177,7 @@ impl Selector {
 
 /// Why a region cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SuperblockError {
     /// Not even large enough for a superblock.
     #[error("{bytes} bytes are too few for a Rackline region")]
@@ -458,6 +459,7 @@ impl SuperblockWatch {
 
 /// Why a region cannot be formatted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FormatError {
     /// The geometry cannot be laid out.
     #[error(transparent)]

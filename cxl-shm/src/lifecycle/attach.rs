@@ -22,6 +22,7 @@ use crate::units::NodeId;
 
 /// Why a process did not attach. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AttachError {
     /// The path cannot be opened.
     #[error(transparent)]

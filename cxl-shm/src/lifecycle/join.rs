@@ -25,6 +25,7 @@ use crate::units::{Incarnation, LockId, NodeId};
 
 /// Why a process did not become a member. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JoinError {
     /// The region cannot be used.
     #[error(transparent)]

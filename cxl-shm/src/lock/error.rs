@@ -6,6 +6,7 @@ use crate::units::{LockId, NodeId};
 
 /// Why a lock between hosts was not acquired. Nothing is held or left behind then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LockError {
     /// No lock manager ever ran on this region. Not under the protocol `bakery`, which needs none.
     #[error(

@@ -12,6 +12,7 @@ use crate::units::NodeId;
 
 /// Why a process did not become lock manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ManageError {
     /// Another process of this host is it, or wants to be.
     #[error("another lock manager runs on this host already")]

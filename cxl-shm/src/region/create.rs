@@ -15,6 +15,7 @@ const MODE: u32 = 0o600;
 
 /// Why the file of a region could not be created. What was created is gone again.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CreateError {
     /// There is something at the path already. It is left alone.
     #[error(

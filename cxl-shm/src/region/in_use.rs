@@ -18,6 +18,7 @@ use super::path::Identity;
 
 /// Why a region could not be marked as used. Nothing has been changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum UseError {
     /// Wanted for formatting, but attached processes are there.
     #[error(

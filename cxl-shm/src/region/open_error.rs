@@ -8,6 +8,7 @@ use crate::layout::RegionKind;
 
 /// Why a path could not be opened as a region. Nothing has been changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// There is nothing at the path.
     #[error(

@@ -13,6 +13,7 @@ use crate::units::{Extent, PAGE_BYTES};
 /// Why a region could not be pre-faulted. Its bytes are as they were; some may have memory behind
 /// them that had none before.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PrefaultError {
     /// The file system, or the machine, is full.
     #[error(

@@ -10,6 +10,7 @@ use crate::layout::RegionKind;
 
 /// Why the file of a region could not be removed. It is still there.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RemoveError {
     /// It is not a file.
     #[error("{} is a devdax device, which cannot be removed: format it again instead",

@@ -174,6 +174,7 @@ pub enum SlotContent {
 
 /// Why a slot cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DescriptorError {
     /// The line's seal does not fit: it is torn, damaged, or not a descriptor.
     #[error(transparent)]

@@ -27,6 +27,7 @@ pub struct CacheGeometry {
 
 /// Why sizes cannot be, or a region is not a cache's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum GeometryError {
     /// Not a possible number of descriptors.
     #[error(

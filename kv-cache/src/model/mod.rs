@@ -16,6 +16,7 @@ use crate::identity::Model;
 
 /// Type of the elements of the KV.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Dtype {
     /// 32-bit floats.
     F32,
@@ -104,6 +105,7 @@ pub struct Part {
 
 /// Why a geometry cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum KvGeometryError {
     /// Something of which there must be one at least is 0.
     #[error("{what} is 0: at least 1 is needed")]

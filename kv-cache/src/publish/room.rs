@@ -153,7 +153,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
 fn lock_error(error: &AllocateError) -> Option<LockError> {
     match error {
         AllocateError::Lock(error) => Some(*error),
-        AllocateError::Exhausted { .. } => None,
+        _ => None,
     }
 }
 
