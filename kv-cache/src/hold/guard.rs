@@ -1,6 +1,6 @@
 //! The right to a block that stays.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cxl_shm::host::HolderToken;
 
@@ -14,7 +14,7 @@ use crate::read::MatchedBlock;
 ///
 /// Dropped, it is released by the next operation of this process that takes the heap lock;
 /// [`Cache::release`](crate::Cache::release) does so at once. When the process dies the hold dies
-/// with it.
+/// with it. A child made by `fork` that drops it leaves the hold to its parent, and waits for nothing.
 #[derive(Debug)]
 #[must_use = "a block that is not kept in a variable is released again"]
 pub struct HeldBlock {
@@ -56,7 +56,6 @@ impl Drop for HeldBlock {
     fn drop(&mut self) {
         // No lock of the host here, which may be waited for.
         let release = Release { holder: self.holder, handle: self.block.handle };
-        let mut list = self.process_state.released.lock().unwrap_or_else(PoisonError::into_inner);
-        list.push(release);
+        self.process_state.put_off_release(release);
     }
 }

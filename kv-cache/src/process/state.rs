@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::fork::ProcessMark;
 use cxl_shm::host::{Liveness, MembershipLost};
 use cxl_shm::units::NodeId;
 
@@ -20,6 +21,8 @@ use crate::replica::Replica;
 #[derive(Debug)]
 pub struct ProcessState {
     pub(crate) areas: Areas,
+    /// Whose it is. A child made by `fork` has a copy of it, with the locks as the fork found them.
+    process: ProcessMark,
     replica: Mutex<Replica>,
     metrics: Mutex<Metrics>,
     pub(crate) abandoned: Mutex<Vec<Claim>>,
@@ -35,6 +38,7 @@ impl ProcessState {
         let replica = Mutex::new(Replica::new(areas));
         Self {
             areas,
+            process: ProcessMark::of_this(),
             replica,
             metrics: Mutex::default(),
             abandoned: Mutex::default(),
@@ -42,6 +46,20 @@ impl ProcessState {
             touched: Mutex::default(),
             order: Mutex::default(),
             orphans: Mutex::default(),
+        }
+    }
+
+    /// Takes note that `release` is to be carried out. Does nothing in a child made by `fork`.
+    pub(crate) fn put_off_release(&self, release: Release) {
+        if self.process.is_of_this() {
+            self.released.lock().unwrap_or_else(PoisonError::into_inner).push(release);
+        }
+    }
+
+    /// Takes note that the block of `claim` is to be freed. Does nothing in a child made by `fork`.
+    pub(crate) fn put_off_free(&self, claim: Claim) {
+        if self.process.is_of_this() {
+            self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(claim);
         }
     }
 
@@ -113,6 +131,14 @@ impl ProcessState {
 
     pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {
         count(&mut self.metrics.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+#[cfg(test)]
+impl ProcessState {
+    /// As a child made by `fork` has it.
+    pub(crate) fn in_child(areas: Areas) -> Self {
+        Self { process: ProcessMark::default(), ..Self::new(areas) }
     }
 }
 

@@ -4,7 +4,7 @@
 //! inside the error. A writing block that is dropped is freed by the next operation of this
 //! process that takes the heap lock, or when the process is found dead.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cxl_shm::units::Extent;
 
@@ -70,8 +70,7 @@ impl Drop for WritingBlock {
         // No host lock is taken here, because that may wait: the next process that takes it frees
         // the slot.
         if let Some(process_state) = self.process_state.take() {
-            let mut list = process_state.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
-            list.push(self.claim());
+            process_state.put_off_free(self.claim());
         }
     }
 }

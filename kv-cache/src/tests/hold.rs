@@ -1,7 +1,11 @@
 //! Holds: what is held stays, for as long as it is held and no longer.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::format::ReaderWord;
+use crate::hold::HeldBlock;
+use crate::process::ProcessState;
 use crate::upkeep::Watermarks;
 
 /// Everything that can be evicted of a node's blocks is; returns the numbers of those that stay.
@@ -44,6 +48,29 @@ fn what_is_held_stays_until_it_is_released() {
         assert_eq!(a.heap_use(clock).blocks, 0);
         let (owner, reader) = (a.process_state().metrics(), b.process_state().metrics());
         assert_eq!((owner.evicted_blocks, reader.held_blocks, reader.released_blocks), (4, 1, 1));
+    });
+}
+
+#[test]
+fn a_forked_child_that_drops_a_hold_waits_for_no_lock_of_its_parent() {
+    let rig = Rig::new(2, 32, 64);
+    on_two_hosts(&rig, |a, _, clock| {
+        publish(a, clock, 1);
+        let held = hold(a, clock, 1).unwrap();
+        let state = Arc::new(ProcessState::in_child(*a.areas()));
+        let copy = HeldBlock::new(held.block(), a.member().token(), Arc::clone(&state));
+        // As the fork found it: the thread that has it is not in the child.
+        let locked = state.released.lock().unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                drop(copy);
+                sender.send(()).unwrap();
+            });
+            let ended = receiver.recv_timeout(std::time::Duration::from_secs(10));
+            drop(locked);
+            ended.unwrap();
+        });
     });
 }
 
