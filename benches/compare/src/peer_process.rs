@@ -1,12 +1,12 @@
 //! The processes of a contender: its servers, its writer and its reader.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use cxl_shm::clock::SystemClock;
+use rackline_workers::{Conversation, Process};
 use tempfile::TempDir;
 
 use crate::contender::Contender;
@@ -18,56 +18,37 @@ const START_MS: u64 = 60_000;
 
 /// A process that ends when this is dropped.
 #[derive(Debug)]
-struct Server(Child);
+struct Server(Process);
 
 impl Server {
     /// Starts it. What it prints goes into a file beside the store.
-    fn start(command: &mut Command, log: &Path) -> Result<Self> {
-        let program = command.get_program().display().to_string();
+    fn start(command: &mut Command, name: &str, log: &Path) -> Result<Self> {
         let log = File::create(log)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
-        Ok(Self(child))
+        Ok(Self(Process::start(command, name, 0)?))
     }
 
     /// Waits until `ready`, as long as it runs.
-    fn wait_for(&mut self, what: &str, mut ready: impl FnMut() -> bool) -> Result<()> {
+    fn wait_for(&mut self, mut ready: impl FnMut() -> bool) -> Result<()> {
         let clock = SystemClock::start();
         while !ready() {
-            if let Some(status) = self.0.try_wait()? {
-                bail!("{what} ended ({status})");
+            if let Some(ended) = self.0.ended() {
+                bail!(ended);
             }
-            ensure!(clock.now_us() / 1000 < START_MS, "{what} does not listen");
+            ensure!(clock.now_us() / 1000 < START_MS, "the {} does not listen", self.0.name());
             clock.sleep_ms(20);
         }
         Ok(())
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended in between, which is all we want.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// One side of a contender.
+/// One side of a contender. It is waited for when this is dropped, however long it takes.
 #[derive(Debug)]
-pub(crate) struct Worker {
-    child: Child,
-    name: String,
-    orders: Option<ChildStdin>,
-    replies: BufReader<ChildStdout>,
-}
+pub(crate) struct Worker(Conversation<Order, Reply>);
 
 impl Worker {
     fn start(command: &mut Command, name: String) -> Result<Self> {
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.with_context(|| format!("cannot start {name}"))?;
-        let orders = child.stdin.take();
-        let replies = BufReader::new(child.stdout.take().context("no pipe")?);
-        let mut worker = Self { child, name, orders, replies };
+        let mut worker = Self(Conversation::start(command, name, u64::MAX)?);
         // The first line says that it is ready.
         worker.reply()?;
         Ok(worker)
@@ -75,30 +56,16 @@ impl Worker {
 
     /// Has it carry out an order.
     pub(crate) fn order(&mut self, order: Order) -> Result<Reply> {
-        let line = serde_json::to_string(&order)?;
-        let orders = self.orders.as_mut().context("it was told to end")?;
-        writeln!(orders, "{line}").with_context(|| format!("{} has ended", self.name))?;
+        self.0.give(&order)?;
         self.reply()
     }
 
     fn reply(&mut self) -> Result<Reply> {
-        let mut line = String::new();
-        self.replies.read_line(&mut line)?;
-        ensure!(!line.is_empty(), "{} has ended; see what it printed above", self.name);
-        let reply: Reply =
-            serde_json::from_str(&line).with_context(|| format!("{} said: {line}", self.name))?;
+        let reply = self.0.next(|| Ok(()))?;
         match reply.error {
-            Some(error) => bail!("{}: {error}", self.name),
+            Some(error) => bail!("the {}: {error}", self.0.process().name()),
             None => Ok(reply),
         }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // It ends with its standard input.
-        drop(self.orders.take());
-        let _ = self.child.wait();
     }
 }
 
@@ -120,7 +87,7 @@ impl Pair {
         let servers = start_servers(contender, plan, place.path())?;
         let worker = |side: &str| {
             let mut command = worker_command(contender, side, plan, place.path())?;
-            Worker::start(&mut command, format!("the {side} of {contender}"))
+            Worker::start(&mut command, format!("{side} of {contender}"))
         };
         let (writer, reader) = (worker("writer")?, worker("reader")?);
         Ok(Self { contender, writer, reader, _servers: servers, _place: place })
@@ -155,8 +122,9 @@ fn start_servers(contender: Contender, plan: &Plan, place: &Path) -> Result<Vec<
             let mut command = Command::new("redis-server");
             command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]);
             command.arg(&socket);
-            let mut server = Server::start(&mut command, &place.join("server.log"))?;
-            server.wait_for("redis-server", || socket.exists())?;
+            let mut server =
+                Server::start(&mut command, "redis-server", &place.join("server.log"))?;
+            server.wait_for(|| socket.exists())?;
             Ok(vec![server])
         }
         Contender::Rackline => rackline_servers(plan, place),
@@ -187,7 +155,7 @@ fn rackline_servers(plan: &Plan, place: &Path) -> Result<Vec<Server>> {
 
     let mut command = Command::new(&program);
     command.args(["lock-manager", "--with-parent", "--node", "0", "--region"]).arg(&region);
-    Ok(vec![Server::start(&mut command, &place.join("server.log"))?])
+    Ok(vec![Server::start(&mut command, "lock manager", &place.join("server.log"))?])
 }
 
 /// Starts the servers of a peer one after the other.
@@ -203,9 +171,10 @@ fn peer_servers(
         let mut command = peer_command(program, python)?;
         command.args(["--serve", name, "--place"]).arg(place);
         command.args(["--round-bytes", &plan.round_bytes.to_string()]);
-        let mut process = Server::start(&mut command, &place.join(format!("{name}.log")))?;
+        let log = place.join(format!("{name}.log"));
+        let mut process = Server::start(&mut command, &format!("{name} of {contender}"), &log)?;
         let ready = place.join(format!("{name}.ready"));
-        process.wait_for(&format!("the {name} of {contender}"), || ready.exists())?;
+        process.wait_for(|| ready.exists())?;
         servers.push(process);
     }
     Ok(servers)

@@ -1,12 +1,12 @@
 //! One side of one contender: takes orders from the driver, one after the other.
 
-use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use cxl_shm::clock::SystemClock;
 use rackline::Pool;
+use rackline_workers::{tasks, tell};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
@@ -99,17 +99,13 @@ impl Desk {
     }
 
     fn serve(mut self, store: &mut dyn Store) -> Result<()> {
-        let (stdin, mut stdout) = (std::io::stdin().lock(), std::io::stdout().lock());
-        writeln!(stdout, "{}", serde_json::to_string(&Reply::default())?)?;
-        stdout.flush()?;
-        for line in stdin.lines() {
-            let order: Order = serde_json::from_str(&line?).context("not an order")?;
-            let reply = self.carry_out(store, order).unwrap_or_else(|error| Reply {
+        tell(&Reply::default())?;
+        for order in tasks() {
+            let reply = self.carry_out(store, order?).unwrap_or_else(|error| Reply {
                 error: Some(format!("{error:#}")),
                 ..Reply::default()
             });
-            writeln!(stdout, "{}", serde_json::to_string(&reply)?)?;
-            stdout.flush()?;
+            tell(&reply)?;
         }
         Ok(())
     }

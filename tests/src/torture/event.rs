@@ -1,9 +1,8 @@
 //! What a child tells its parent: a line of JSON an event, in one write, so that a death leaves
 //! none half said. What was written stays in the pipe when the writer dies.
 
-use std::io::{self, Write};
-
 use anyhow::{Context, Result};
+pub(super) use rackline_workers::tell;
 use serde::{Deserialize, Serialize};
 
 /// Something that is about to happen, or has happened.
@@ -104,16 +103,6 @@ impl Event {
                 | Self::Destroying(..)
         )
     }
-}
-
-/// Says it. After return it is the parent's, whatever becomes of this process.
-pub(super) fn tell(event: &Event) -> Result<()> {
-    let mut line = serde_json::to_vec(event).context("an event in JSON")?;
-    line.push(b'\n');
-    // Past the buffer of the standard output: one write, of less than a pipe takes whole.
-    rustix::io::retry_on_intr(|| rustix::io::write(io::stdout(), &line))
-        .context("the parent does not listen")?;
-    io::stdout().flush().context("the parent does not listen")
 }
 
 /// The event in a line.

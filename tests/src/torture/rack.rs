@@ -13,6 +13,8 @@ use cxl_shm::crash::{Armed, CrashPoint};
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::lifecycle::NodeDeath;
 use cxl_shm::verify::Mutant;
+use rackline_workers::Process;
+use rustix::process::Signal;
 
 use super::bed::Bed;
 use super::child::{ChildOptions, Order, Part};
@@ -21,7 +23,7 @@ use super::evictions::Evictions;
 use super::fence::ParentsWord;
 use super::ground::{COUNTERS, Memory};
 use super::ledger::{Count, Ledger};
-use super::process::{Heard, Process};
+use super::process::{self, Heard};
 use super::roots::Roots;
 
 /// How long a process may get nothing done before something is wedged. Far more than any wait
@@ -289,7 +291,7 @@ impl Rack {
             rounds,
         };
         let arguments = options.arguments();
-        player.process = Some(Process::start(program, &arguments, armed, place, sender)?);
+        player.process = Some(process::start(program, &arguments, armed, place, sender)?);
         player.lives += 1;
         player.life = *lives;
         (player.killed, player.stopped, player.fenced) = (false, false, false);
@@ -320,7 +322,7 @@ impl Rack {
     /// Stops a player's process as long as it is not told to continue.
     pub(super) fn pause(&mut self, place: usize, paused: bool) -> Result<()> {
         match &self.players[place].process {
-            Some(process) => process.pause(paused),
+            Some(process) => process.signal(if paused { Signal::STOP } else { Signal::CONT }),
             None => Ok(()),
         }
     }
@@ -349,14 +351,15 @@ impl Rack {
             && player.order != order
         {
             (player.order, player.obeys) = (order, false);
-            process.order(order);
+            // It may have died, which is heard of elsewhere.
+            let _ = process.write(&[order.byte()]);
         }
     }
 
     /// Tells a player to end in order.
     pub(super) fn tell_to_stop(&mut self, place: usize) {
         if let Some(process) = &mut self.players[place].process {
-            process.tell_to_stop();
+            process.close_input();
         }
     }
 
@@ -462,7 +465,7 @@ impl Rack {
     fn end_of(&mut self, place: usize) -> Result<bool> {
         let player = &mut self.players[place];
         let name = format!("{:?} {} on node {}", player.part, player.index, player.node);
-        let process = player.process.take().context("a process that ended had been started")?;
+        let mut process = player.process.take().context("a process that ended had been started")?;
         let status = process.wait()?;
         if self.plan.memory.is_private() {
             ParentsWord::in_folder(&self.bed.folder).say_gone(player.node, player.life)?;

@@ -16,6 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("lock-manager", &["cxl-shm", "cxl-shm-objects", "kv-cache"]),
     ("rackline-qualify", &["cxl-shm"]),
     ("rackline-replay", &["kv-cache"]),
+    ("rackline-workers", &["cxl-shm"]),
     ("demo", &["rackline", "cxl-shm", "kv-cache"]),
     (
         "rackline-cli",
@@ -23,6 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "rackline",
             "rackline-qualify",
             "rackline-replay",
+            "rackline-workers",
             "cxl-shm",
             "demo",
             "kv-cache",
@@ -30,12 +32,13 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("rackline-benches", &["rackline", "cxl-shm", "cxl-shm-objects", "kv-cache", "lock-manager"]),
-    ("rackline-compare", &["rackline", "cxl-shm", "rackline-benches"]),
+    ("rackline-compare", &["rackline", "cxl-shm", "rackline-benches", "rackline-workers"]),
     (
         "rackline-tests",
         &[
             "rackline",
             "rackline-qualify",
+            "rackline-workers",
             "cxl-shm",
             "cxl-shm-objects",
             "demo",

@@ -7,9 +7,11 @@ use cxl_shm::clock::SystemClock;
 use cxl_shm::layout::Layout;
 use cxl_shm::lock::ManagerSeen;
 use cxl_shm::region::Region;
+use rackline_workers::Process;
+use rustix::process::Signal;
 
 use super::Interrupt;
-use super::process::OwnProcess;
+use super::process::{STOP_MS, this_program};
 
 /// How long a heartbeat has stopped before its host is declared dead: when a worker ends unasked
 /// the run is over anyway, and one that gets no CPU on a busy machine is not dead.
@@ -18,7 +20,7 @@ const DECLARE_MS: u64 = 60_000;
 /// A lock manager. It ends, in order, when this is dropped, and with this process however it ends.
 #[derive(Debug)]
 pub(crate) struct LockManager {
-    process: OwnProcess,
+    process: Process,
 }
 
 impl LockManager {
@@ -34,7 +36,8 @@ impl LockManager {
         let arguments = arguments.into_iter().chain(["--declare-ms", &declare_ms, "--region"]);
         let mut arguments: Vec<String> = arguments.map(str::to_owned).collect();
         arguments.push(text_of(region.path())?.to_owned());
-        let mut process = OwnProcess::start("lock manager", &arguments, &[], false)?;
+        let mut command = this_program(&arguments, &[])?;
+        let mut process = Process::start(&mut command, "lock manager", STOP_MS)?;
         let clock = SystemClock::start();
         loop {
             interrupt.check()?;
@@ -51,13 +54,14 @@ impl LockManager {
 
     #[cfg(feature = "demo")]
     pub(crate) fn pid(&self) -> u32 {
-        self.process.child.id()
+        self.process.pid()
     }
 }
 
 impl Drop for LockManager {
     fn drop(&mut self) {
-        self.process.stop();
+        // It may have ended already.
+        let _ = self.process.signal(Signal::TERM);
     }
 }
 

@@ -1,8 +1,7 @@
-//! The protocol with workers: one JSON object per line, on their standard input and output.
+//! The protocol with workers: a task is answered by events, or by the reason why it failed.
 
-use std::io::{BufRead, Write};
-
-use anyhow::{Context, Result};
+use anyhow::Result;
+use rackline_workers::{tasks, tell};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -11,10 +10,8 @@ use serde::de::DeserializeOwned;
 pub(crate) fn carry_out_tasks<T: DeserializeOwned>(
     mut carry_out: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
-    for line in std::io::stdin().lock().lines() {
-        let task =
-            serde_json::from_str(&line?).context("a line on standard input is not a task")?;
-        if let Err(error) = carry_out(task) {
+    for task in tasks() {
+        if let Err(error) = carry_out(task?) {
             tell(&Err::<(), _>(format!("{error:#}")))?;
         }
     }
@@ -24,13 +21,4 @@ pub(crate) fn carry_out_tasks<T: DeserializeOwned>(
 /// In a worker: reports an event.
 pub(crate) fn say(event: &impl Serialize) -> Result<()> {
     tell(&Ok::<_, String>(event))
-}
-
-fn tell(said: &impl Serialize) -> Result<()> {
-    let mut line = serde_json::to_vec(said)?;
-    line.push(b'\n');
-    let mut out = std::io::stdout().lock();
-    out.write_all(&line)?;
-    out.flush()?;
-    Ok(())
 }

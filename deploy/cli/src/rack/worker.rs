@@ -1,28 +1,21 @@
 //! A worker process, spoken to by tasks and events.
 
-use std::io::{BufRead, BufReader, Write};
-use std::marker::PhantomData;
 use std::path::Path;
-use std::process::ChildStdin;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use rackline_workers::Conversation;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Interrupt;
 use super::lock_manager::text_of;
-use super::process::OwnProcess;
+use super::process::{STOP_MS, this_program};
 
 /// A worker that takes tasks `T` and reports events `E`. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Worker<T, E> {
-    stdin: ChildStdin,
-    events: Receiver<String>,
-    process: OwnProcess,
+    conversation: Conversation<T, Result<E, String>>,
     interrupt: Interrupt,
-    speaks: PhantomData<fn(T) -> E>,
 }
 
 impl<T: Serialize, E: DeserializeOwned> Worker<T, E> {
@@ -42,60 +35,31 @@ impl<T: Serialize, E: DeserializeOwned> Worker<T, E> {
             arguments.extend(["--node".to_owned(), node.to_string(), "--region".to_owned()]);
             arguments.push(text_of(region)?.to_owned());
         }
-        let mut process = OwnProcess::start(&name, &arguments, environment, true)?;
-        let (stdin, stdout) = match (process.child.stdin.take(), process.child.stdout.take()) {
-            (Some(stdin), Some(stdout)) => (stdin, stdout),
-            _ => bail!("the {name} has no pipes"),
-        };
-        let (sender, events) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Ok(Self { stdin, events, process, interrupt: interrupt.clone(), speaks: PhantomData })
+        let mut command = this_program(&arguments, environment)?;
+        let conversation = Conversation::start(&mut command, name, STOP_MS)?;
+        Ok(Self { conversation, interrupt: interrupt.clone() })
     }
 
     /// Gives it a task. One at a time.
     pub(crate) fn give(&mut self, task: &T) -> Result<()> {
-        let mut line = serde_json::to_vec(task)?;
-        line.push(b'\n');
-        self.stdin
-            .write_all(&line)
-            .with_context(|| format!("the {} does not listen any more", self.process.name))
+        self.conversation.give(task)
     }
 
     /// Its next event. An end of the process and a failed task are errors.
     pub(crate) fn next(&mut self) -> Result<E> {
-        loop {
-            self.interrupt.check()?;
-            match self.events.recv_timeout(Duration::from_millis(50)) {
-                Ok(line) => {
-                    let said: Result<E, String> = serde_json::from_str(&line)
-                        .with_context(|| format!("the {} said {line:?}", self.process.name))?;
-                    match said {
-                        Ok(event) => return Ok(event),
-                        Err(reason) => bail!("the {} failed: {reason}", self.process.name),
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    let status = self.process.child.wait()?;
-                    bail!("the {} ended ({status})", self.process.name);
-                }
-            }
+        match self.conversation.next(|| self.interrupt.check())? {
+            Ok(event) => Ok(event),
+            Err(reason) => bail!("the {} failed: {reason}", self.conversation.process().name()),
         }
     }
 
     #[cfg(feature = "demo")]
     pub(crate) fn name(&self) -> &str {
-        &self.process.name
+        self.conversation.process().name()
     }
 
     #[cfg(feature = "demo")]
     pub(crate) fn pid(&self) -> u32 {
-        self.process.child.id()
+        self.conversation.process().pid()
     }
 }
