@@ -154,8 +154,8 @@ pub use cxl_shm::lifecycle::AttachError;
 pub use cxl_shm::units::NodeId;
 pub use kv_cache::{
     Attention, BlockHash, ChainHasher, Dtype, HoldError, KvGeometry, KvGeometryError, MatchedBlock,
-    Metrics, Miss, Model, ModelFingerprint, Namespace, PrefixMatch, Quota, Refusal, TooManyQuotas,
-    WatermarkError, Watermarks,
+    Metrics, Miss, Model, ModelFingerprint, Namespace, Part, PrefixMatch, Quota, Refusal,
+    TooManyQuotas, UnknownDtype, WatermarkError, Watermarks,
 };
 
 /// Blocks in the memory of NVIDIA's GPUs.
