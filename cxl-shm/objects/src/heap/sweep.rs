@@ -139,9 +139,9 @@ fn sweep_locked<F: Fabric, H: HostMemory, L: Liveness>(
     Ok(report)
 }
 
-/// Forgets what is allocated in `swept`. A chunk is unbuilt from here until all of it is marked:
-/// when this process dies meanwhile, the next sweep begins anew, and nobody takes room there
-/// before.
+/// Forgets what is allocated in `swept`. A chunk is given up from here until all of it is marked:
+/// when this process dies meanwhile, the next sweep begins anew, and no process takes room there
+/// before. Nor does one that took the chunk from the region long ago build it as an empty one.
 pub(super) fn unbuild<F: Fabric, H: HostMemory, L: Liveness>(
     access: &Access<'_, F, H, L>,
     swept: &BTreeSet<ChunkId>,
@@ -150,7 +150,8 @@ pub(super) fn unbuild<F: Fabric, H: HostMemory, L: Liveness>(
     for chunk in swept {
         access.heap.words.forget(*chunk);
         if access.is_built(*chunk) {
-            access.set_header(*chunk, &HeapHeader::unbuilt());
+            let (node, incarnation) = (access.member.node(), access.member.incarnation());
+            access.set_header(*chunk, &HeapHeader::given_up_by(node, incarnation));
         } else {
             // MEM-M3: another incarnation, or another host, wrote them.
             access.member.fabric().refresh(pages.lines_of(*chunk));

@@ -454,8 +454,6 @@ fn who_comes_after_an_unwinding_is_told() {
     assert!(!guard.recovered(), "it was mended");
 }
 
-/// How often the agent beats while it mends the heap, in which `chunks` objects of a chunk each are
-/// allocated, and a process died.
 #[test]
 fn a_process_that_dies_sweeping_loses_no_named_object() {
     let rig = Rig::new(1);
@@ -468,12 +466,20 @@ fn a_process_that_dies_sweeping_loses_no_named_object() {
         panic!("dies");
     }));
     unwound.unwrap_err();
+    // As a process that took the chunk long ago, and has not been in the heap since.
+    let access = Access::try_enter(&stays).unwrap().unwrap();
+    for chunk in access.chunks() {
+        assert!(!access.build_empty(chunk).unwrap(), "built as a chunk without objects");
+    }
+    drop(access);
     let next = stays.allocate(&rig.clock, TIMEOUT_MS, 64).unwrap();
     assert_ne!(next.offset(), named, "a root names what is there");
     let refused = Err(FreeError::Named { offset: named });
     assert_eq!(stays.free(&rig.clock, TIMEOUT_MS, named), refused);
 }
 
+/// How often the agent beats while it mends the heap, in which `chunks` objects of a chunk each are
+/// allocated, and a process died.
 fn beats_while_mended(rig: &Rig, chunks: u64) -> u64 {
     let (agent, dies) = (process(rig, 2), process(rig, 3));
     let most = dies.object_bytes_max();
