@@ -22,7 +22,7 @@ use crate::layout::records::ChunkEntry;
 use crate::units::{LINE_BYTES, LineOffset, LineRange, PAGE_BYTES};
 
 /// Version of the region format. Regions of another version are refused, never converted.
-pub const FORMAT_VERSION: u32 = 8;
+pub const FORMAT_VERSION: u32 = 9;
 
 /// "RACKLINE" in the order of its bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"RACKLINE");
