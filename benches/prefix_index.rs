@@ -14,7 +14,7 @@ use cxl_shm::fabric::{Fabric, MappedFabric, MappedHostMemory, Mapping, ReadBack}
 use cxl_shm::host::{HostIdentity, HostTier, ProcLiveness, ProcessIdentity};
 use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
 use cxl_shm::lifecycle::LocalMember;
-use cxl_shm::node::Member;
+use cxl_shm::node::{MappedBackend, Member};
 use cxl_shm::units::{LineOffset, LineRange};
 use kv_cache::{
     BlockHash, BlockKey, BlockSpec, Cache, CacheGeometry, KeySpace, Model, ModelFingerprint,
@@ -22,7 +22,7 @@ use kv_cache::{
 };
 use rackline_benches::median;
 
-type LocalCache<'p> = Cache<'p, MappedFabric, MappedHostMemory, ProcLiveness>;
+type LocalCache<'p> = Cache<'p, MappedBackend>;
 
 /// Blocks of a prefix.
 const PREFIX: usize = 256;

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::{MappedFabric, MappedHostMemory};
-use cxl_shm::host::ProcLiveness;
 use cxl_shm::lifecycle::{AttachError, Attachment, LocalMember};
+use cxl_shm::node::MappedBackend;
 use cxl_shm::units::NodeId;
 use kv_cache::{
     AttachedCache, Cache, Metrics, ProcessState, TooManyQuotas, Watermarks, reclaim_dead_processes,
@@ -23,7 +22,7 @@ use crate::spawn::spawn_with;
 
 /// The cache of a real pool.
 #[doc(hidden)]
-pub type LocalCache<'p> = Cache<'p, MappedFabric, MappedHostMemory, ProcLiveness>;
+pub type LocalCache<'p> = Cache<'p, MappedBackend>;
 
 /// How often a process looks whether others of its host have died.
 const RECLAIM_MS: u64 = 500;

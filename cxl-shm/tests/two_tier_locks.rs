@@ -11,8 +11,9 @@ use cxl_shm::lock::Manage;
 use cxl_shm::lock::{Contention, LockError, PASSES_MAX, PASSING_US_MAX, PendingLock, SharedGuard};
 use cxl_shm::node::Member;
 use cxl_shm::units::{LineRange, LockId, NodeId};
+use cxl_shm::verify::SimulatedBackend;
 use cxl_shm::verify::fixture::{EvenLive, HandClock};
-use cxl_shm::verify::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use cxl_shm::verify::simulated::SimulatedRack;
 
 const LOCK: LockId = LockId(9);
 const GEOMETRY: Geometry = Geometry {
@@ -25,9 +26,9 @@ const GEOMETRY: Geometry = Geometry {
 };
 const PROTOCOLS: [LockProtocol; 2] = [LockProtocol::Arbitrated, LockProtocol::Bakery];
 
-type Thread = Member<SimulatedHost, SimulatedHostMemory, EvenLive>;
-type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, EvenLive>;
-type Pending<'m> = PendingLock<'m, SimulatedHost, SimulatedHostMemory, EvenLive>;
+type Thread = Member<SimulatedBackend<EvenLive>>;
+type Guard<'m> = SharedGuard<'m, SimulatedBackend<EvenLive>>;
+type Pending<'m> = PendingLock<'m, SimulatedBackend<EvenLive>>;
 
 struct Rack {
     rack: SimulatedRack,
@@ -60,7 +61,7 @@ impl Rack {
 
 /// The lock manager and the agents, under either protocol.
 struct Staff<'m> {
-    manage: Manage<'m, SimulatedHost, SimulatedHostMemory, EvenLive>,
+    manage: Manage<'m, SimulatedBackend<EvenLive>>,
     agents: Vec<&'m Thread>,
 }
 

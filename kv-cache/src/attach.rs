@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
-use cxl_shm::node::Member;
+use cxl_shm::fabric::HostMemory;
+use cxl_shm::node::{Backend, Member};
 
 use crate::format::{Areas, CacheGeometry, GeometryError};
 use crate::process::{Cache, ProcessState};
@@ -35,7 +34,7 @@ pub enum AttachError {
     },
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
+impl<'m, B: Backend> Cache<'m, B> {
     /// The cache through `member`, with a replica of its own.
     ///
     /// The first one in a life of the node takes over what the node published in earlier lives.
@@ -43,7 +42,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
     ///
     /// # Errors
     /// [`AttachError`]; nothing is changed then.
-    pub fn attach(member: &'m Member<F, H, L>, clock: &impl Clock) -> Result<Self, AttachError> {
+    pub fn attach(member: &'m Member<B>, clock: &impl Clock) -> Result<Self, AttachError> {
         let layout = *member.layout();
         let region = layout.geometry();
         let application = member.superblock().application;
@@ -58,7 +57,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
     /// # Errors
     /// [`AttachError`]; nothing is changed then.
     pub fn attach_beside(
-        member: &'m Member<F, H, L>,
+        member: &'m Member<B>,
         clock: &impl Clock,
         process_state: Arc<ProcessState>,
     ) -> Result<Self, AttachError> {

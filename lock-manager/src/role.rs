@@ -1,12 +1,11 @@
 //! Standing by and serving, as one state machine without a clock of its own.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::{Liveness, MembershipLost};
+use cxl_shm::host::MembershipLost;
 use cxl_shm::lifecycle::{DeathEvent, Deaths, Fence};
 use cxl_shm::lock::arbitrated::ManagerState;
 use cxl_shm::lock::{Manage, ManageError, ManagerSeen};
-use cxl_shm::node::{Member, SUSPECT_MS, Stillness};
+use cxl_shm::node::{Backend, Member, SUSPECT_MS, Stillness};
 use cxl_shm::units::NodeId;
 
 /// What changed since the last step, for the log.
@@ -72,10 +71,10 @@ pub struct StepOutcome {
 
 /// A process that is, or may become, the lock manager.
 #[derive(Debug)]
-pub struct ManagerRole<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    member: &'m Member<F, H, L>,
-    manage: Manage<'m, F, H, L>,
-    deaths: Deaths<'m, F, H, L>,
+pub struct ManagerRole<'m, B: Backend> {
+    member: &'m Member<B>,
+    manage: Manage<'m, B>,
+    deaths: Deaths<'m, B>,
     takeover_ms: u64,
     term: Option<u64>,
     /// Term and heartbeat of the active manager.
@@ -84,13 +83,13 @@ pub struct ManagerRole<'m, F: Fabric, H: HostMemory, L: Liveness> {
     waited_for: bool,
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> ManagerRole<'m, F, H, L> {
+impl<'m, B: Backend> ManagerRole<'m, B> {
     /// Makes `member`'s process the one of its host that may be lock manager.
     ///
     /// # Errors
     /// [`ManageError::OneOnThisHost`].
     pub fn new(
-        member: &'m Member<F, H, L>,
+        member: &'m Member<B>,
         clock: &'m (impl Clock + 'm),
         timeouts: Timeouts,
     ) -> Result<Self, ManageError> {

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use cxl_shm::layout::{Geometry, Layout};
 use cxl_shm::units::Extent;
-use cxl_shm::verify::simulated::{
-    DmaCache, Faults, Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
-};
+use cxl_shm::verify::SimulatedBackend;
+use cxl_shm::verify::simulated::{DmaCache, Faults, Schedule, Settings, SimulatedClock};
 use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Miss, Model};
 use rackline::dma::SimulatedDma;
 use rackline::session::SessionCore;
@@ -16,7 +15,7 @@ use crate::rack::{Cluster, Mutant, Processes, lock_protocol, run};
 
 /// A session on a simulated rack.
 pub(crate) type RackSession<'a> =
-    SessionCore<'a, SimulatedHost, SimulatedHostMemory, Processes, SimulatedDma, SimulatedClock>;
+    SessionCore<'a, SimulatedBackend<Processes>, SimulatedDma, SimulatedClock>;
 
 const BLOCK_TOKENS: u32 = 4;
 /// Ends inside a line, and takes two pages.

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cxl_shm::clock::Clock;
 use cxl_shm::lock::{LockError, SharedGuard};
 use cxl_shm::units::LockId;
-use cxl_shm::verify::simulated::{SimulatedClock, SimulatedHost, SimulatedHostMemory};
+use cxl_shm::verify::SimulatedBackend;
+use cxl_shm::verify::simulated::SimulatedClock;
 
 use crate::rack::{Processes, RackMember};
 
@@ -50,7 +51,7 @@ pub(crate) struct Gate {
     limits: WaitLimits,
 }
 
-type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, Processes>;
+type Guard<'m> = SharedGuard<'m, SimulatedBackend<Processes>>;
 
 impl Gate {
     pub(crate) fn new(limits: WaitLimits) -> Self {

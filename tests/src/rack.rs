@@ -17,13 +17,13 @@ use cxl_shm::node::Member;
 use cxl_shm::units::{LineRange, NodeId};
 use cxl_shm::verify::simulated::schedule::Crash;
 use cxl_shm::verify::simulated::{
-    DeviceImage, Schedule, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
-    SimulatedRack, Site,
+    DeviceImage, Schedule, Settings, SimulatedClock, SimulatedHostMemory, SimulatedRack, Site,
 };
+use cxl_shm::verify::{BackendOf, SimulatedBackend};
 use lock_manager::{ManagerRole, Timeouts};
 
 /// A member of a simulated rack.
-pub type RackMember = Member<SimulatedHost, SimulatedHostMemory, Processes>;
+pub type RackMember = Member<SimulatedBackend<Processes>>;
 
 /// Which simulated processes live: what `/proc` is on a real host.
 #[derive(Clone, Debug, Default)]
@@ -302,7 +302,7 @@ impl Cluster {
         host: usize,
         node: usize,
         name: &str,
-    ) -> Result<Member<F, SimulatedHostMemory, Processes>, JoinError> {
+    ) -> Result<Member<BackendOf<F, SimulatedHostMemory, Processes>>, JoinError> {
         let identity = HostIdentity::simulated(host as u64);
         self.join_known_as(&identity, fabric, clock, host, node, name)
     }
@@ -319,7 +319,7 @@ impl Cluster {
         host: usize,
         node: usize,
         name: &str,
-    ) -> Result<Member<F, SimulatedHostMemory, Processes>, JoinError> {
+    ) -> Result<Member<BackendOf<F, SimulatedHostMemory, Processes>>, JoinError> {
         let process = self.processes.start(host, name);
         let mut tries = 0;
         while !self.processes.try_lock_tier(host, process) {

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::{MappedFabric, MappedHostMemory};
+use cxl_shm::fabric::MappedFabric;
 use cxl_shm::fork::ProcessMark;
-use cxl_shm::host::ProcLiveness;
 use cxl_shm::lifecycle::{Attachment, LocalMember};
 use cxl_shm::lock::SharedGuard;
+use cxl_shm::node::MappedBackend;
 use cxl_shm_objects::ObjectChunks;
 
 use crate::error::{CxlShmError, Failure, code};
@@ -25,7 +25,7 @@ use crate::per_process::PerProcess;
 use crate::text::text_at;
 
 /// A lock that a thread holds.
-pub(crate) type Guard = SharedGuard<'static, MappedFabric, MappedHostMemory, ProcLiveness>;
+pub(crate) type Guard = SharedGuard<'static, MappedBackend>;
 
 /// The attachment of the process (CAPI-I4).
 static ATTACHED: PerProcess<Attached> = PerProcess::new();

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     /// Knows which lines have been dropped since, and fenced.
-    #[derive(Default)]
+    #[derive(Default, Debug)]
     struct Recorder {
         dropped: RefCell<HashSet<LineOffset>>,
         fenced: RefCell<HashSet<LineOffset>>,

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 use kv_cache::{Handle, MatchedBlock, Miss, Wanted};
 
 use super::{SessionCore, SessionError};
@@ -63,11 +62,9 @@ impl FetchReport {
     }
 }
 
-impl<F, H, L, D, C> SessionCore<'_, F, H, L, D, C>
+impl<B, D, C> SessionCore<'_, B, D, C>
 where
-    F: Fabric,
-    H: HostMemory,
-    L: Liveness,
+    B: Backend,
     D: DmaEngine,
     C: Clock,
 {

@@ -1,8 +1,7 @@
 //! Holding a run of blocks, from a lookup to the fetch.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 use kv_cache::{HeldBlock, HoldError, MatchedBlock};
 
 use super::{SessionCore, SessionError};
@@ -36,11 +35,9 @@ impl HoldReport {
     }
 }
 
-impl<F, H, L, D, C> SessionCore<'_, F, H, L, D, C>
+impl<B, D, C> SessionCore<'_, B, D, C>
 where
-    F: Fabric,
-    H: HostMemory,
-    L: Liveness,
+    B: Backend,
     D: DmaEngine,
     C: Clock,
 {

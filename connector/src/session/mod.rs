@@ -20,8 +20,7 @@ mod publish;
 mod tests;
 
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::fabric::{Fabric, HostMemory, MappedFabric, MappedHostMemory};
-use cxl_shm::host::{Liveness, ProcLiveness};
+use cxl_shm::node::{Backend, MappedBackend};
 use kv_cache::{BlockHash, BlockKey, Cache, KeySpace, Metrics, PrefixMatch};
 
 use crate::dma::{DmaEngine, HostDma, Layers};
@@ -56,14 +55,14 @@ pub use publish::{LayeredBlocks, PublishOutcome, PublishReport};
 /// # Ok(())
 /// # }
 /// ```
-pub type Session<'p, E = HostDma> =
-    SessionCore<'p, MappedFabric, MappedHostMemory, ProcLiveness, E, SystemClock>;
+pub type Session<'p, E = HostDma> = SessionCore<'p, MappedBackend, E, SystemClock>;
 
 /// A [`Session`] over any memory and clock, also simulated ones.
 ///
 /// # Example
 /// ```
 /// # use std::cell::RefCell;
+/// # use cxl_shm::verify::SimulatedBackend;
 /// # use cxl_shm::verify::simulated::{DmaCache, SimulatedRack};
 /// # use cxl_shm::layout::{Geometry, Layout, Superblock, format_superblock};
 /// # use cxl_shm::host::{HostIdentity, HostTier, ProcLiveness, ProcessIdentity};
@@ -87,7 +86,7 @@ pub type Session<'p, E = HostDma> =
 /// # let memory = rack.host_memory(0, HostTier::words_of(&geometry));
 /// # let me = ProcessIdentity::current().unwrap();
 /// # let identity = HostIdentity::simulated(0);
-/// # let member = Member::join(
+/// # let member: Member<SimulatedBackend> = Member::join(
 /// #     rack.host(0), memory, 0, &identity, me, ProcLiveness, &rack.clock(0)).unwrap();
 /// # struct Serving<'a, T>(&'a dyn Fn(), T);
 /// # impl<T: Clock> Clock for Serving<'_, T> {
@@ -121,30 +120,23 @@ pub type Session<'p, E = HostDma> =
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct SessionCore<'a, F, H: HostMemory, L, D, C> {
-    cache: Cache<'a, F, H, L>,
+pub struct SessionCore<'a, B: Backend, D, C> {
+    cache: Cache<'a, B>,
     dma: &'a D,
     clock: &'a C,
     keys: KeySpace,
     options: SessionOptions,
 }
 
-impl<'a, F, H, L, D, C> SessionCore<'a, F, H, L, D, C>
+impl<'a, B, D, C> SessionCore<'a, B, D, C>
 where
-    F: Fabric,
-    H: HostMemory,
-    L: Liveness,
+    B: Backend,
     D: DmaEngine,
     C: Clock,
 {
     /// A session that moves bytes by `dma`, which reaches the same region.
     #[must_use]
-    pub fn new(
-        cache: &Cache<'a, F, H, L>,
-        dma: &'a D,
-        clock: &'a C,
-        options: SessionOptions,
-    ) -> Self {
+    pub fn new(cache: &Cache<'a, B>, dma: &'a D, clock: &'a C, options: SessionOptions) -> Self {
         let keys = KeySpace::new(options.model(), *options.namespace());
         Self { cache: cache.clone(), dma, clock, keys, options }
     }

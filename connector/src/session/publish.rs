@@ -1,8 +1,7 @@
 //! Publishing a batch of blocks.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 use cxl_shm::units::Extent;
 use kv_cache::{BlockSpec, Refusal, Reservation};
 
@@ -114,11 +113,9 @@ impl<D: DmaEngine, B: LayeredBlocks<D> + ?Sized> LayeredSource<D> for Writing<'_
     }
 }
 
-impl<F, H, L, D, C> SessionCore<'_, F, H, L, D, C>
+impl<B, D, C> SessionCore<'_, B, D, C>
 where
-    F: Fabric,
-    H: HostMemory,
-    L: Liveness,
+    B: Backend,
     D: DmaEngine,
     C: Clock,
 {
@@ -159,9 +156,9 @@ where
     ///
     /// # Errors
     /// [`SessionError::Layers`], [`SessionError::MembershipLost`]; nothing is published then.
-    pub fn publish_by_layers<B>(
+    pub fn publish_by_layers<P>(
         &self,
-        blocks: &[NewBlock<B>],
+        blocks: &[NewBlock<P>],
         layers: &Layers,
         ready: &mut dyn LayeredBlocks<D>,
     ) -> Result<Option<PublishReport>, SessionError> {
@@ -177,9 +174,9 @@ where
 
     /// Publishes the blocks that can be reserved: `store` stores them, given their numbers and
     /// where they go, or breaks off: `None`.
-    fn publish_with<B>(
+    fn publish_with<P>(
         &self,
-        blocks: &[NewBlock<B>],
+        blocks: &[NewBlock<P>],
         store: impl FnOnce(&D, &[(usize, Extent)]) -> Option<Vec<Result<Checksum, DmaError>>>,
     ) -> Option<PublishReport> {
         let specs: Vec<_> = blocks.iter().map(|block| self.spec(block)).collect();
@@ -234,7 +231,7 @@ where
         Some(PublishReport { outcomes })
     }
 
-    fn spec<B>(&self, block: &NewBlock<B>) -> BlockSpec {
+    fn spec<P>(&self, block: &NewBlock<P>) -> BlockSpec {
         BlockSpec {
             key: self.keys.key(&block.hash),
             fingerprint: self.options.model(),

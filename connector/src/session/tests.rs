@@ -11,9 +11,8 @@ use cxl_shm::lifecycle::{Deaths, NoFence};
 use cxl_shm::lock::Manage;
 use cxl_shm::node::{Member, SUSPECT_MS};
 use cxl_shm::units::{NodeId, WordOffset};
-use cxl_shm::verify::simulated::{
-    DmaCache, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack,
-};
+use cxl_shm::verify::SimulatedBackend;
+use cxl_shm::verify::simulated::{DmaCache, SimulatedClock, SimulatedRack};
 use kv_cache::{CacheGeometry, Handle, Miss, Model, Namespace};
 
 use super::*;
@@ -38,14 +37,13 @@ fn options() -> SessionOptions {
     SessionOptions::new(MODEL, BLOCK_BYTES as u64).with_chunk_timeout(Duration::from_secs(1))
 }
 
-type TestMember = Member<SimulatedHost, SimulatedHostMemory, ProcLiveness>;
-type TestSession<'a, 'm> =
-    SessionCore<'a, SimulatedHost, SimulatedHostMemory, ProcLiveness, SimulatedDma, Serving<'m>>;
+type TestMember = Member<SimulatedBackend>;
+type TestSession<'a, 'm> = SessionCore<'a, SimulatedBackend, SimulatedDma, Serving<'m>>;
 
 /// A clock on which both hosts live on while somebody waits, the first as lock manager.
 struct Serving<'m> {
     members: [&'m TestMember; 2],
-    manage: RefCell<Manage<'m, SimulatedHost, SimulatedHostMemory, ProcLiveness>>,
+    manage: RefCell<Manage<'m, SimulatedBackend>>,
     clock: SimulatedClock,
 }
 
@@ -66,7 +64,7 @@ impl Clock for Serving<'_> {
 /// What a test works with.
 struct Pair<'a, 'm> {
     rack: &'a SimulatedRack,
-    caches: [&'a Cache<'a, SimulatedHost, SimulatedHostMemory, ProcLiveness>; 2],
+    caches: [&'a Cache<'a, SimulatedBackend>; 2],
     engines: [&'a SimulatedDma; 2],
     clock: &'a Serving<'m>,
 }
@@ -103,7 +101,7 @@ fn on_two_hosts(test: impl Fn(&Pair<'_, '_>)) {
             let identity = HostIdentity::simulated(u64::from(host));
             let me = ProcessIdentity::current().unwrap();
             let (fabric, clock) = (rack.host(index), rack.clock(index));
-            Member::join(fabric, memory, host, &identity, me, ProcLiveness, &clock).unwrap()
+            TestMember::join(fabric, memory, host, &identity, me, ProcLiveness, &clock).unwrap()
         };
         let members = [join(0), join(1)];
         let mut manage = members[0].manage().unwrap();

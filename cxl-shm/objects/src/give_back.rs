@@ -3,18 +3,17 @@
 use cxl_shm::chunk;
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory, PART_LINES};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::{Fabric, PART_LINES};
 use cxl_shm::layout::CHUNK_LOCK;
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::LineRange;
 
 use crate::heap::{Access, Deadline, IDLE_CHUNKS_MAX, ReturnError, Unlocked};
 
 /// Gives chunks without objects back to the region: those above the high-water mark, and as many
 /// as other nodes ask for. Carries out first what other hosts have freed.
-pub(crate) fn answer_chunk_requests<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn answer_chunk_requests<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
 ) -> Result<u64, ReturnError> {
@@ -47,8 +46,8 @@ pub(crate) fn answer_chunk_requests<F: Fabric, H: HostMemory, L: Liveness>(
 /// As [`answer_chunk_requests`], for a process that does so now and then: one chunk at most. What
 /// is not available at once is left for the next time. Calls `beat` while it moves much to the
 /// device.
-pub(crate) fn attend<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn attend<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     beat: impl Fn(),
 ) -> Result<bool, ReturnError> {
@@ -77,10 +76,7 @@ pub(crate) fn attend<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// Whether the heap has a chunk to give back, when other nodes want `wanted` chunks.
-fn has_surplus<F: Fabric, H: HostMemory, L: Liveness>(
-    access: &Access<'_, F, H, L>,
-    wanted: u64,
-) -> Result<bool, ReturnError> {
+fn has_surplus<B: Backend>(access: &Access<'_, B>, wanted: u64) -> Result<bool, ReturnError> {
     let idle = access.idle_chunks(wanted > 0)?;
     Ok(idle > if wanted > 0 { 0 } else { IDLE_CHUNKS_MAX })
 }
@@ -96,9 +92,9 @@ fn later<T, E: Into<ReturnError>>(outcome: Result<T, E>) -> Result<Option<T>, Re
 
 /// Gives a chunk without objects back to the region, if there is one. The caller holds
 /// [`CHUNK_LOCK`].
-fn give_back_one<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    access: Access<'_, F, H, L>,
+fn give_back_one<B: Backend>(
+    member: &Member<B>,
+    access: Access<'_, B>,
     between: impl Fn(),
 ) -> Result<bool, ReturnError> {
     let idle = access.give_up_idle()?;

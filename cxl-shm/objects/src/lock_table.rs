@@ -6,12 +6,11 @@
 //! is freed, whichever process dies: only the programs that use it know when that is.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory, LineError, PeerLine};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::{Fabric, LineError, PeerLine};
 use cxl_shm::intent::Update;
 use cxl_shm::layout::{FIRST_FREE_LOCK, LOCK_TABLE_LOCK, Layout, LockSet};
 use cxl_shm::lock::LockError;
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::LockId;
 
 /// Why no lock was given out. Nothing is changed then.
@@ -77,7 +76,7 @@ pub trait LockTable {
     fn is_lock_in_use(&self, lock: LockId) -> bool;
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockTable for Member<F, H, L> {
+impl<B: Backend> LockTable for Member<B> {
     fn allocate_lock(
         &self,
         clock: &impl Clock,
@@ -132,11 +131,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockTable for Member<F, H, L> {
 }
 
 /// The caller holds the lock of the table, and has refreshed the line.
-fn write_set<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    lock: LockId,
-    set: &LockSet,
-) {
+fn write_set<B: Backend>(member: &Member<B>, lock: LockId, set: &LockSet) {
     let update = Update::new(member.layout(), LOCK_TABLE_LOCK);
     let update = update.line(member.fabric(), line_of(member.layout(), lock), set);
     update.commit(member.node_handle(), member.fabric());

@@ -7,9 +7,7 @@ use super::heap::{
 use crate::give_back;
 use crate::heap;
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 
 /// What a member does with objects.
 pub trait Objects {
@@ -30,8 +28,8 @@ pub trait Objects {
     /// # use cxl_shm::host::Liveness;
     /// # use cxl_shm::node::Member;
     /// # use cxl_shm_objects::{NamedRoots, Objects, RootKind};
-    /// fn publish_greeting<F: Fabric, H: HostMemory, L: Liveness>(
-    ///     member: &Member<F, H, L>,
+    /// fn publish_greeting<B: Backend>(
+    ///     member: &Member<B>,
     ///     clock: &impl Clock,
     /// ) -> Result<(), Box<dyn std::error::Error>> {
     ///     let object = member.allocate(clock, 1000, 100)?;
@@ -137,7 +135,7 @@ pub trait Objects {
     ) -> Result<u64, ReturnError>;
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Objects for Member<F, H, L> {
+impl<B: Backend> Objects for Member<B> {
     fn allocate(
         &self,
         clock: &impl Clock,

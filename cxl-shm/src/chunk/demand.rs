@@ -17,23 +17,23 @@
 use super::table::{self, AllocateError};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, refresh_all};
-use crate::host::{HostGuard, HostLockName, Liveness};
+use crate::fabric::{Fabric, refresh_all};
+use crate::host::{HostGuard, HostLockName};
 use crate::layout::Layout;
-use crate::node::Member;
+use crate::node::{Backend, Member};
 use crate::units::{ChunkId, NodeId};
 
 /// A request in progress. Polled until it has a chunk; withdrawn when dropped.
 #[derive(Debug)]
 #[must_use = "a request that is not polled does not ask"]
-struct Request<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    member: &'m Member<F, H, L>,
+struct Request<'m, B: Backend> {
+    member: &'m Member<B>,
     /// While we are the one of our host that asks.
-    asking: Option<HostGuard<'m, H>>,
+    asking: Option<HostGuard<'m, B::HostMemory>>,
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Request<'m, F, H, L> {
-    fn begin(member: &'m Member<F, H, L>) -> Self {
+impl<'m, B: Backend> Request<'m, B> {
+    fn begin(member: &'m Member<B>) -> Self {
         Self { member, asking: None }
     }
 
@@ -51,7 +51,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Request<'m, F, H, L> {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Drop for Request<'_, F, H, L> {
+impl<B: Backend> Drop for Request<'_, B> {
     fn drop(&mut self) {
         // Before the lock goes: the next of this host to ask publishes anew.
         if self.asking.is_some() {
@@ -61,9 +61,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for Request<'_, F, H, L> {
 }
 
 /// Withdraws the request of a process of this host that died asking. For the agent, at each beat.
-pub(crate) fn end_abandoned_request<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-) {
+pub(crate) fn end_abandoned_request<B: Backend>(member: &Member<B>) {
     // Mostly nobody asks, which costs one load.
     if member.node_handle().tier().host_lock(HostLockName::ChunkDemand).holder().is_none() {
         return;
@@ -83,8 +81,8 @@ pub(crate) fn end_request_of_dead<F: Fabric>(layout: &Layout, fabric: &F, node: 
 
 #[doc(hidden)]
 /// Takes a free chunk of the region, asking the other nodes for one when there is none.
-pub fn request<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub fn request<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
     purpose: u64,
@@ -117,7 +115,7 @@ pub fn request<F: Fabric, H: HostMemory, L: Liveness>(
 
 #[doc(hidden)]
 /// How many chunks other nodes ask for. What is beyond the chunks of the region nobody can mean.
-pub fn of_others<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> u64 {
+pub fn of_others<B: Backend>(member: &Member<B>) -> u64 {
     let (layout, fabric) = (member.layout(), member.fabric());
     let words = || {
         let others = layout.nodes().filter(|node| *node != member.node());
@@ -135,11 +133,11 @@ mod tests {
     use crate::host::{HostIdentity, HostTier, ProcessIdentity};
     use crate::layout::CHUNK_LOCK;
     use crate::units::LineRange;
+    use crate::verify::SimulatedBackend;
     use crate::verify::fixture::EvenLive;
-    use crate::verify::simulated::{SimulatedHost, SimulatedHostMemory};
     use crate::verify::small_rack::{Rig, RigMember, TIMEOUT_MS};
 
-    type Process = Member<SimulatedHost, SimulatedHostMemory, EvenLive>;
+    type Process = Member<SimulatedBackend<EvenLive>>;
 
     fn process(rig: &Rig, host: u16, pid: u32) -> Process {
         let memory = rig.rack.host_memory(usize::from(host), HostTier::words_of(&rig.geometry));
@@ -149,10 +147,7 @@ mod tests {
     }
 
     /// Every chunk of the region is taken by `member`.
-    fn take_all<L: Liveness>(
-        rig: &Rig,
-        member: &Member<SimulatedHost, SimulatedHostMemory, L>,
-    ) -> Vec<ChunkId> {
+    fn take_all<B: Backend>(rig: &Rig, member: &Member<B>) -> Vec<ChunkId> {
         std::iter::from_fn(|| member.allocate_chunk(&rig.clock, TIMEOUT_MS, 7).ok()).collect()
     }
 

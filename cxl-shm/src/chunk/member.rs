@@ -3,12 +3,11 @@
 use super::table::{AllocateError, ChunkError};
 use crate::chunk::demand;
 use crate::clock::Clock;
-use crate::fabric::{Fabric, HostMemory, OwnedArea};
-use crate::host::Liveness;
-use crate::node::Member;
+use crate::fabric::OwnedArea;
+use crate::node::{Backend, Member};
 use crate::units::{ChunkId, NodeId};
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// Takes a free chunk of the region for this node.
     ///
     /// After return every host sees whose it is. `purpose` belongs to the layer above.

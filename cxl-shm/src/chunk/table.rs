@@ -5,12 +5,11 @@
 
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, LineError, refresh_all};
-use crate::host::Liveness;
+use crate::fabric::{Fabric, LineError, refresh_all};
 use crate::intent;
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, HEAP_PURPOSE};
 use crate::lock::LockError;
-use crate::node::Member;
+use crate::node::{Backend, Member};
 use crate::units::{ChunkId, LineRange, NodeId};
 
 /// Why no chunk was allocated. Nothing is changed then.
@@ -79,10 +78,7 @@ struct Look {
 impl Look {
     /// Looks at the table, in parts, up to the part in which it has found `enough` free chunks.
     /// With the lock held the answer stays true; without, it was true at some moment.
-    fn at_table<F: Fabric, H: HostMemory, L: Liveness>(
-        member: &Member<F, H, L>,
-        enough: usize,
-    ) -> Self {
+    fn at_table<B: Backend>(member: &Member<B>, enough: usize) -> Self {
         let (layout, fabric) = (member.layout(), member.fabric());
         let chunks = layout.chunks();
         // Each node starts in a part of its own, so that what a node owns stays together.
@@ -120,14 +116,14 @@ fn state_of(entry: Result<ChunkEntry, LineError>) -> Option<ChunkState> {
 }
 
 /// Whether the region has a free chunk, as a look without the lock shows.
-pub(super) fn is_any_free<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> bool {
+pub(super) fn is_any_free<B: Backend>(member: &Member<B>) -> bool {
     !Look::at_table(member, 1).free.is_empty()
 }
 
 /// Takes a free chunk. Looks for one before it takes the lock, which all hosts may be waiting for:
 /// with the lock it looks again only at those that it found. When there is none it takes no lock.
-pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn allocate<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
     purpose: u64,
@@ -161,8 +157,8 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
     Ok(chunk)
 }
 
-pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn free<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
     chunk: ChunkId,
@@ -184,10 +180,7 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// Whether `chunk` is one of this node's, and not of its heap: freshly read.
-fn check_ours<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    chunk: ChunkId,
-) -> Result<(), ChunkError> {
+fn check_ours<B: Backend>(member: &Member<B>, chunk: ChunkId) -> Result<(), ChunkError> {
     let entry = member.layout().chunk_entry(chunk).fresh(member.fabric());
     match entry.ok().and_then(|entry| entry.state()) {
         Some(ChunkState::Owned { owner, purpose, .. }) if owner == member.node() => match purpose {
@@ -200,16 +193,13 @@ fn check_ours<F: Fabric, H: HostMemory, L: Liveness>(
 
 #[doc(hidden)]
 /// Makes a flushed chunk of this node nobody's. The caller holds [`CHUNK_LOCK`].
-pub fn set_free<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, chunk: ChunkId) {
+pub fn set_free<B: Backend>(member: &Member<B>, chunk: ChunkId) {
     let entry = ChunkEntry::new(ChunkState::Free);
     intent::set_chunk(member.node_handle(), member.fabric(), chunk, &entry);
     crash::reach(CrashPoint::ChunkFreed);
 }
 
-pub(crate) fn owned<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    node: NodeId,
-) -> Vec<(ChunkId, u64)> {
+pub(crate) fn owned<B: Backend>(member: &Member<B>, node: NodeId) -> Vec<(ChunkId, u64)> {
     let (layout, fabric) = (member.layout(), member.fabric());
     fabric.refresh(layout.chunk_table());
     (0..layout.chunks())

@@ -1,5 +1,7 @@
 //! Words in a host's own DRAM, shared by the processes of that host only.
 
+use std::fmt;
+
 /// Shared words of one host: coherent, so they have atomic operations. This is where the host
 /// tier lives (locks between threads and processes, the process registry, free lists).
 ///
@@ -7,7 +9,7 @@
 /// and one order for all is what the proofs assume. Words start as zero.
 ///
 /// Indices outside the memory are a bug of the caller and stop the program.
-pub trait HostMemory {
+pub trait HostMemory: fmt::Debug {
     /// Number of words.
     fn words(&self) -> usize;
     /// Loads word `index`.

@@ -52,6 +52,8 @@ pub use parts::PART_LINES;
 pub(crate) use parts::publish_in_parts;
 pub use publish_batch::{PublishBatch, publish_all, refresh_all};
 
+use std::fmt;
+
 use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};
 
 /// The eight words of a line.
@@ -88,7 +90,7 @@ pub type LineWords = [u64; LINE_WORDS];
 /// reader.refresh(LineRange::one(line));      // MEM-M3
 /// assert_eq!(reader.load(word), 7);
 /// ```
-pub trait Fabric {
+pub trait Fabric: fmt::Debug {
     /// Size of the memory in bytes.
     fn bytes(&self) -> u64;
 

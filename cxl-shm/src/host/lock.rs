@@ -128,6 +128,7 @@ mod tests {
     use super::*;
 
     /// One word of a host's DRAM, under loom.
+    #[derive(Debug)]
     struct LoomMemory(AtomicU64);
 
     impl HostMemory for LoomMemory {

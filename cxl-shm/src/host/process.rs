@@ -1,6 +1,6 @@
 //! Processes of one host: who they are, and whether they still live.
 
-use std::fs;
+use std::{fmt, fs};
 
 /// Most places in a node's registry. A process takes one for each thread that is a member: an
 /// attached process two, one with a pool three.
@@ -58,7 +58,7 @@ impl ProcessIdentity {
 
 /// Tells whether a process of this host still lives. The operating system knows ([`ProcLiveness`]);
 /// the simulator decides.
-pub trait Liveness {
+pub trait Liveness: fmt::Debug {
     /// False only when the process can never run again.
     fn is_alive(&self, process: ProcessIdentity) -> bool;
 }

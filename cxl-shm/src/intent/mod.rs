@@ -21,7 +21,7 @@ use crc_fast::CrcAlgorithm;
 
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{
-    Fabric, HostMemory, LineWords, OwnedArea, PeerArea, PeerLine, PublishBatch, Record, unseal,
+    Fabric, LineWords, OwnedArea, PeerArea, PeerLine, PublishBatch, Record, unseal,
 };
 use crate::layout::{
     CHUNK_LOCK, ChunkEntry, ChunkState, HEAP_PURPOSE, HeapHeader, INTENT_IMAGES, INTENT_LINES,
@@ -29,7 +29,7 @@ use crate::layout::{
     header,
 };
 use crate::mutant::{self, Mutant};
-use crate::node::NodeHandle;
+use crate::node::{Backend, NodeHandle};
 use crate::units::{ChunkId, LineOffset, LineRange, LockId, NodeId};
 
 /// The lines that `lock` guards: the only ones that an intent under it may write.
@@ -84,7 +84,7 @@ impl Update {
     #[doc(hidden)]
     /// Carries the update out: intent, lines, close. After return every host that reads the lines
     /// fresh sees all of it.
-    pub fn commit<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F) {
+    pub fn commit<B: Backend>(self, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         let Self { lock, guarded: _, targets, images } = self;
         let intent = handle.intent(lock);
         open(&intent, fabric, lock, &targets, &images);
@@ -97,9 +97,9 @@ impl Update {
 
 /// Writes one entry of the chunk table. The caller holds [`CHUNK_LOCK`] and has refreshed the
 /// entry (LOCK-L1).
-pub(crate) fn set_chunk<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+pub(crate) fn set_chunk<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     chunk: ChunkId,
     entry: &ChunkEntry,
 ) {
@@ -110,7 +110,7 @@ pub(crate) fn set_chunk<F: Fabric, H: HostMemory>(
 
 /// Redoes and closes the intent that this node has open under `lock`, if any. The node still holds
 /// the lock in the eyes of all others.
-pub(crate) fn redo_own<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
+pub(crate) fn redo_own<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) {
     if lock == PROFILE_LOCK {
         // Not an intent: slots and word are whole by themselves. But what a dead holder left in
         // this host's caches must not come after the next holder's work (MEM-M1).
@@ -122,11 +122,7 @@ pub(crate) fn redo_own<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric:
 }
 
 /// As [`redo_own`], for what a process of this host left that died, or a former life of it.
-pub(crate) fn recover_own<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
-    lock: LockId,
-) {
+pub(crate) fn recover_own<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) {
     if handle.has_intent(lock) {
         // It may be closed in our caches only. Were our host lost after others have changed the
         // same lines, its recoverer would find it open, and undo what they did. It is written back
@@ -138,7 +134,7 @@ pub(crate) fn recover_own<F: Fabric, H: HostMemory>(
 
 /// Whether this node has an intent open: an update is under way, or its holder died and nobody has
 /// redone it yet.
-pub(crate) fn is_any_open<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) -> bool {
+pub(crate) fn is_any_open<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric) -> bool {
     let locks = (0..handle.layout().locks()).map(LockId);
     locks.filter(|lock| handle.has_intent(*lock)).any(|lock| {
         let head = head_of(&handle.intent(lock)).claim().own(fabric);

@@ -8,6 +8,7 @@ use crate::host::{HostIdentity, HostTier, ProcLiveness, ProcessIdentity};
 use crate::layout::{ChunkState, Geometry, Superblock, format_superblock};
 use crate::node::Member;
 use crate::units::Incarnation;
+use crate::verify::SimulatedBackend;
 use crate::verify::simulated::{Schedule, Settings, SimulatedHost, SimulatedRack};
 
 const LINES: u32 = 5;
@@ -40,11 +41,7 @@ fn entry(number: u32) -> ChunkEntry {
     })
 }
 
-fn join(
-    rack: &SimulatedRack,
-    geometry: &Geometry,
-    host: u16,
-) -> Member<SimulatedHost, crate::verify::simulated::SimulatedHostMemory> {
+fn join(rack: &SimulatedRack, geometry: &Geometry, host: u16) -> Member<SimulatedBackend> {
     let memory = rack.host_memory(usize::from(host), HostTier::words_of(geometry));
     let identity = HostIdentity::simulated(u64::from(host));
     let me = ProcessIdentity::current().unwrap();

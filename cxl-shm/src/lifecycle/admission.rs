@@ -214,9 +214,9 @@ mod tests {
     use crate::layout::{Arrival, LockProtocol, NodeLine, NodeState};
     use crate::lifecycle::failure_detector::watch_heartbeats;
     use crate::lifecycle::join::JoinError;
-    use crate::node::Member;
     use crate::units::LockId;
     use crate::verify::fixture::{HandClock, SMALL, SmallRegion};
+    use crate::verify::small_rack::RigMember;
 
     const SLOT: NodeId = NodeId(0);
 
@@ -252,7 +252,7 @@ mod tests {
             let clock = HandClock::with(100, act);
             let memory = rack.host_memory(1, HostTier::words_of(&SMALL));
             let me = ProcessIdentity::new(3, 1);
-            Member::join(rack.host(1), memory, SLOT.0, &image(1), me, ProcLiveness, &clock)
+            RigMember::join(rack.host(1), memory, SLOT.0, &image(1), me, ProcLiveness, &clock)
                 .map(drop)
         };
         let came = comes_in(true);

@@ -8,14 +8,13 @@ use std::thread::JoinHandle;
 use super::join::JoinError;
 use super::leave::LeaveOutcome;
 use crate::clock::SystemClock;
-use crate::fabric::{MappedFabric, MappedHostMemory};
 use crate::host::{
     HOST_TIER_FOLDER, HostIdentity, HostTier, HostTierError, HostTierFile, ProcLiveness,
     ProcessIdentity,
 };
 use crate::layout::{Platform, Superblock, SuperblockError, read_superblock};
 use crate::mutant;
-use crate::node::{HEARTBEAT_MS, Member};
+use crate::node::{HEARTBEAT_MS, MappedBackend, Member};
 use crate::region::{Basis, Visibility};
 use crate::region::{OpenError, Region, RegionUse, UseError};
 use crate::units::NodeId;
@@ -90,7 +89,7 @@ pub trait ChunkOwner: Send {
 }
 
 /// A member of a real region.
-pub type LocalMember = Member<MappedFabric, MappedHostMemory, ProcLiveness>;
+pub type LocalMember = Member<MappedBackend>;
 
 /// This process, attached to a region as a process of a node. Leaves when dropped. A child made by
 /// `fork` is not attached: dropped there, this leaves everything to the parent.
@@ -304,7 +303,7 @@ fn join(region: &Region, tier_path: &Path, node: u16) -> Result<LocalMember, Att
     }
     file.use_for_life()?;
     let clock = SystemClock::start();
-    match Member::join(fabric, memory, node, &host, process, ProcLiveness, &clock) {
+    match LocalMember::join(fabric, memory, node, &host, process, ProcLiveness, &clock) {
         Ok(member) => Ok(member),
         Err(error) => {
             // A refusal leaves nothing behind.

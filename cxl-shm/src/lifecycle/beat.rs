@@ -22,13 +22,13 @@
 
 use super::consensus::is_declared_dead;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, refresh_all};
-use crate::host::{HostAcquire, HostLock, HostLockName, Liveness, Living, LossCause};
+use crate::fabric::refresh_all;
+use crate::host::{HostAcquire, HostLock, HostLockName, Living, LossCause};
 use crate::layout::{NodeState, SuperblockError, SuperblockWatch, read_superblock};
 use crate::lifecycle::recovery;
-use crate::node::{Member, OfficeWatch, STALLED_BEATS, is_over, last_named};
+use crate::node::{Backend, Member, OfficeWatch, STALLED_BEATS, is_over, last_named};
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// One heartbeat, if this process is its host's agent or can become it; called every
     /// [`HEARTBEAT_MS`](crate::node::HEARTBEAT_MS). Returns whether it is. It becomes the agent
     /// when the agent is dead, or has not beaten for [`STALLED_BEATS`] calls (BEAT-G1).
@@ -74,7 +74,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     }
 
     /// Takes the agent's office, unless its holder lives and beats (BEAT-G1).
-    fn takes_office(&self, lock: &HostLock<'_, H>) -> bool {
+    fn takes_office(&self, lock: &HostLock<'_, B::HostMemory>) -> bool {
         // After a loss nobody beats.
         if self.check_member().is_err() {
             return false;

@@ -8,14 +8,12 @@ use super::failure_detector::Suspicion;
 use super::fencing::Fence;
 use super::recovery::{Recovery, RecoveryEvent, give_up_earlier};
 use crate::clock::Clock;
-use crate::fabric::{Fabric, HostMemory};
-use crate::host::Liveness;
 use crate::layout::{Case, RecoveryStep};
 use crate::lock::Manage;
 use crate::lock::arbitrated::beat_as_manager;
 use crate::node::Member;
 use crate::node::SlotWatch;
-use crate::node::{Slot, is_over, recoveries_of};
+use crate::node::{Backend, Slot, is_over, recoveries_of};
 use crate::units::NodeId;
 
 #[cfg(feature = "verify")]
@@ -48,44 +46,40 @@ pub enum DeathEvent {
 }
 
 /// What a node's death needs at the moment.
-enum PendingCase<'m, F: Fabric, H: HostMemory, L: Liveness> {
+enum PendingCase<'m, B: Backend> {
     Proposing {
         proposal: Proposal,
         not_before_ms: u64,
         outbid: u32,
         unreadable: Option<NodeId>,
     },
-    Recovering(Recovery<'m, F, H, L>),
+    Recovering(Recovery<'m, B>),
     /// Nothing any more.
     Over,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> PendingCase<'_, F, H, L> {
+impl<B: Backend> PendingCase<'_, B> {
     fn is_adopting(&self) -> bool {
         matches!(self, Self::Recovering(recovery) if recovery.is_adopting())
     }
 }
 
 /// Watches all nodes, declares deaths, recovers whom this node is appointed to recover.
-pub struct Deaths<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    member: &'m Member<F, H, L>,
+pub struct Deaths<'m, B: Backend> {
+    member: &'m Member<B>,
     clock: &'m dyn Clock,
     declare_ms: u64,
     slots: SlotWatch,
     suspicion: Suspicion,
     look_at_ms: u64,
-    cases: Vec<(NodeId, PendingCase<'m, F, H, L>)>,
+    cases: Vec<(NodeId, PendingCase<'m, B>)>,
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
+impl<'m, B: Backend> Deaths<'m, B> {
     /// Begins to watch. Only the process that may be its host's lock manager does, as `manage`
     /// shows: ballots and recoveries have one writer. A heartbeat that has stopped for `declare_ms`
     /// is taken to be dead; never less than [`SUSPECT_MS`](crate::node::SUSPECT_MS).
-    pub fn watch(
-        manage: &Manage<'m, F, H, L>,
-        clock: &'m (impl Clock + 'm),
-        declare_ms: u64,
-    ) -> Self {
+    pub fn watch(manage: &Manage<'m, B>, clock: &'m (impl Clock + 'm), declare_ms: u64) -> Self {
         let declare_ms = declare_ms.max(crate::node::SUSPECT_MS);
         let (slots, suspicion) = (SlotWatch::default(), Suspicion::default());
         let member = manage.member();
@@ -172,7 +166,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
         slot: &Slot,
         ballots: &Ballots,
         declares: bool,
-    ) -> Option<PendingCase<'m, F, H, L>> {
+    ) -> Option<PendingCase<'m, B>> {
         let (layout, fabric) = (self.member.layout(), self.member.fabric());
         let (me, mine) = (self.member.node(), self.member.incarnation());
         let (victim, incarnation) = (slot.node, slot.incarnation);
@@ -262,7 +256,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Deaths<'m, F, H, L> {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> fmt::Debug for Deaths<'_, F, H, L> {
+impl<B: Backend> fmt::Debug for Deaths<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cases: Vec<NodeId> = self.cases.iter().map(|(node, _)| *node).collect();
         f.debug_struct("Deaths").field("cases", &cases).finish_non_exhaustive()

@@ -5,7 +5,7 @@ use super::consensus::Ballots;
 use super::write_back::flush_recoveries;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, refresh_all};
+use crate::fabric::{Fabric, refresh_all};
 use crate::fork::ProcessMark;
 use crate::host::HostIdentity;
 use crate::host::HostTier;
@@ -18,8 +18,8 @@ use crate::lock::arbitrated::obey_newest_term;
 use crate::lock::{Competitor, HandoffFlush, SharedTier, is_for_programs};
 use crate::mutant::{self, Mutant};
 use crate::node::{
-    Marks, Member, NodeHandle, SUSPECT_MS, Slot, Stillness, is_unreadable, last_named, make_good,
-    recoverers_at_work, send_heartbeat,
+    Backend, Marks, Member, NodeHandle, SUSPECT_MS, Slot, Stillness, is_unreadable, last_named,
+    make_good, recoverers_at_work, send_heartbeat,
 };
 use crate::units::{Incarnation, LockId, NodeId};
 
@@ -134,7 +134,7 @@ fn being_recovered(node: NodeId, recoverer: NodeId, unreadable: bool) -> String 
     )
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// Makes this process a member of `node`.
     ///
     /// `memory` is the host tier of this host for this region; the caller keeps other processes
@@ -148,12 +148,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// # Errors
     /// [`JoinError`].
     pub fn join(
-        fabric: F,
-        memory: H,
+        fabric: B::Fabric,
+        memory: B::HostMemory,
         node: u16,
         host: &HostIdentity,
         process: ProcessIdentity,
-        liveness: L,
+        liveness: B::Liveness,
         clock: &impl Clock,
     ) -> Result<Self, JoinError> {
         let (superblock, layout) = read_superblock(&fabric)?;
@@ -206,9 +206,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 }
 
 /// Joins the node slot as the first process of this host.
-fn take_slot<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn take_slot<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     uuid: [u64; 2],
     host: &HostIdentity,
     process: ProcessIdentity,
@@ -222,7 +222,7 @@ fn take_slot<F: Fabric, H: HostMemory>(
 /// name further on. First goes to the device what its programs may have written, by the map in its
 /// tier, if that is there still. The tier of an older life says nothing of it: a life between the
 /// two had its tier in another folder, a container's say.
-fn flush_holders<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, uuid: [u64; 2]) {
+fn flush_holders<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, uuid: [u64; 2]) {
     let (layout, node) = (handle.layout(), handle.node());
     let mut locks = (0..layout.locks()).map(LockId).filter(|lock| is_for_programs(*lock));
     if !locks.any(|lock| Competitor::may_have_held(handle, fabric, lock)) {
@@ -240,9 +240,9 @@ fn flush_holders<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, u
 }
 
 /// The rest of a join, after the admission: the slot says that this host lives there.
-pub(crate) fn move_in<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+pub(crate) fn move_in<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     uuid: [u64; 2],
     host: &HostIdentity,
     admitted: &Admitted,
@@ -324,7 +324,7 @@ impl Admitted {
 
     /// Nothing of the new life was written, so there is none: what says that it comes is taken
     /// back.
-    fn withdraw<F: Fabric, H: HostMemory>(&self, handle: &NodeHandle<H>, fabric: &F) {
+    fn withdraw<B: Backend>(&self, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         if let Some(last) = self.arrived_after {
             handle.arrival().publish(fabric, Arrival::Life(last).word());
         }
@@ -344,9 +344,9 @@ pub(crate) enum AttemptOutcome {
 }
 
 /// Makes sure that nobody else lives in the slot, and that nobody else comes for it.
-fn vacate<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn vacate<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     uuid: [u64; 2],
     host: &HostIdentity,
     process: ProcessIdentity,
@@ -374,9 +374,9 @@ fn vacate<F: Fabric, H: HostMemory>(
 
 /// One attempt at admission. `heartbeat_advances` watches the heartbeat of the slot's last
 /// inhabitant.
-pub(crate) fn attempt_join<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+pub(crate) fn attempt_join<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     uuid: [u64; 2],
     host: &HostIdentity,
     attempt: JoinAttempt,
@@ -430,9 +430,9 @@ pub(crate) fn attempt_join<F: Fabric, H: HostMemory>(
 /// The first life after `last` of which nobody has opened a case (DEATH-C2); `None` when there is
 /// none left. One may have been in admission (JOIN-J4), where its host only slept, and withdrew:
 /// the host that took that life would fence itself, at once or later.
-fn life_after<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn life_after<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     last: Incarnation,
 ) -> Option<Incarnation> {
     let node = handle.node();
@@ -442,9 +442,9 @@ fn life_after<F: Fabric, H: HostMemory>(
 }
 
 /// Makes sure that the last inhabitant of the slot, which did not leave it, is gone.
-fn check_gone<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn check_gone<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     uuid: [u64; 2],
     host: &HostIdentity,
     last: &Slot,
@@ -473,9 +473,9 @@ fn check_gone<F: Fabric, H: HostMemory>(
 
 /// The former life is over, and its lines are ours, unless a recoverer has them already (DEATH-R3):
 /// say that we come, then look. A recoverer says that it begins, then looks.
-fn arrive<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn arrive<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     next: Incarnation,
 ) -> Result<(), JoinError> {
     let (layout, node) = (handle.layout(), handle.node());
@@ -494,16 +494,16 @@ fn arrive<F: Fabric, H: HostMemory>(
     Ok(())
 }
 
-fn host_of<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) -> String {
+fn host_of<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric) -> String {
     let name = handle.layout().host_name(handle.node()).fresh(fabric);
     name.map_or_else(|_| "unknown".to_owned(), |name| name.to_string())
 }
 
 /// Watches the heartbeat of the slot's last inhabitant, until it has beaten or was watched for
 /// [`SUSPECT_MS`] without a gap (BEAT-G0).
-fn heartbeat_advances<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn heartbeat_advances<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     clock: &impl Clock,
 ) -> bool {
     let heartbeat = handle.layout().heartbeat(handle.node());

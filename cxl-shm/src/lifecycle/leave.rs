@@ -2,10 +2,9 @@
 
 use super::write_back::flush_own;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory};
 use crate::host::Liveness;
 use crate::layout::NodeState;
-use crate::node::Member;
+use crate::node::{Backend, Member};
 
 /// What leaving meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +15,7 @@ pub enum LeaveOutcome {
     NodeLeft,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// Leaves. The last process of a host leaves the node slot too: after return every host sees
     /// that the node has left. The caller keeps other processes of the host from joining or
     /// leaving meanwhile.

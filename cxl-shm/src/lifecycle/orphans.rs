@@ -38,15 +38,13 @@
 
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{
-    Fabric, HostMemory, LineError, OwnedArea, OwnedWord, publish_in_parts, refresh_all,
-};
-use crate::host::{HostGuard, HostLockName, Liveness, ProcessSlot};
+use crate::fabric::{Fabric, LineError, OwnedArea, OwnedWord, publish_in_parts, refresh_all};
+use crate::host::{HostGuard, HostLockName, ProcessSlot};
 use crate::intent::set_chunk;
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, Layout, NodeState, RecoveryStep};
 use crate::lock::LockError;
 use crate::mutant::{self, Mutant};
-use crate::node::{Member, NodeHandle, recoveries_of, send_heartbeat};
+use crate::node::{Backend, Member, NodeHandle, recoveries_of, send_heartbeat};
 use crate::units::{ChunkId, Incarnation, NodeId};
 
 /// What a host's word says: which orphan it is the reclaimer of, and by which process.
@@ -150,16 +148,16 @@ pub(crate) fn still_guarded<F: Fabric>(layout: &Layout, fabric: &F, me: NodeId) 
 /// there. The caller is alone on its host: it is the first process to join or the last to leave, so
 /// no agent sends the heartbeat. Flushing one area, or all of them, may take longer than other
 /// hosts wait for a heartbeat. So this sends the heartbeat meanwhile.
-pub(crate) fn end_reclaim<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) {
+pub(crate) fn end_reclaim<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric) {
     end_reclaim_in_parts(handle, fabric, || {
         send_heartbeat(handle, fabric);
     });
 }
 
 /// As [`end_reclaim`], and calls `between` after every few milliseconds' work.
-fn end_reclaim_in_parts<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn end_reclaim_in_parts<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     between: impl Fn(),
 ) {
     let (layout, word) = (handle.layout(), handle.reclaimer());
@@ -175,7 +173,7 @@ fn end_reclaim_in_parts<F: Fabric, H: HostMemory>(
     word.publish(fabric, 0);
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// The word in which this host says whose reclaimer it is: a [`Reclaimer`], or 0. The processes
     /// of the host agree on who writes it by [`Self::lock_orphan`].
     #[must_use]
@@ -186,7 +184,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     /// The host lock of the word in which this host says whose reclaimer it is. Waits for other
     /// threads and processes of this host only, which may be moving an area to the device: never
     /// taken where others wait for the heap, nor for a heartbeat.
-    pub fn lock_orphan(&self, clock: &impl Clock) -> HostGuard<'_, H> {
+    pub fn lock_orphan(&self, clock: &impl Clock) -> HostGuard<'_, B::HostMemory> {
         self.lock_host(HostLockName::Orphan, clock)
     }
 
@@ -308,6 +306,7 @@ mod tests {
     use super::*;
     use crate::clock::SystemClock;
     use crate::fabric::PART_LINES;
+    use crate::host::Liveness;
     use crate::host::ProcessIdentity;
     use crate::layout::{Geometry, LockProtocol};
     use crate::lifecycle::leave::LeaveOutcome;
@@ -318,7 +317,7 @@ mod tests {
     const AREA_PARTS: u64 = 3;
 
     /// Processes up to this number are dead.
-    #[derive(Clone)]
+    #[derive(Clone, Debug)]
     struct DeadUpTo(Rc<Cell<u32>>);
 
     impl Liveness for DeadUpTo {

@@ -2,9 +2,9 @@
 
 use super::shared_tier::{DamagedRequest, Held, SharedTier};
 use super::{arbitrated, bakery};
-use crate::fabric::{Fabric, HostMemory};
+use crate::fabric::Fabric;
 use crate::layout::{Layout, LockProtocol};
-use crate::node::NodeHandle;
+use crate::node::{Backend, NodeHandle};
 use crate::units::{LockId, NodeId};
 
 /// An acquisition under the protocol of the region.
@@ -17,7 +17,7 @@ pub(crate) enum Competitor {
 }
 
 impl SharedTier for Competitor {
-    fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self {
+    fn begin<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> Self {
         match handle.lock_protocol() {
             LockProtocol::Arbitrated => {
                 Self::Arbitrated(arbitrated::Acquire::begin(handle, fabric, lock))
@@ -26,10 +26,10 @@ impl SharedTier for Competitor {
         }
     }
 
-    fn poll<F: Fabric, H: HostMemory>(
+    fn poll<B: Backend>(
         &mut self,
-        handle: &NodeHandle<H>,
-        fabric: &F,
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
     ) -> Result<Option<Held>, DamagedRequest> {
         match self {
             Self::Arbitrated(acquire) => acquire.poll(handle, fabric),
@@ -37,25 +37,21 @@ impl SharedTier for Competitor {
         }
     }
 
-    fn withdraw<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F) {
+    fn withdraw<B: Backend>(self, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         match self {
             Self::Arbitrated(acquire) => acquire.withdraw(handle, fabric),
             Self::Bakery(acquire) => acquire.withdraw(handle, fabric),
         }
     }
 
-    fn release<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
+    fn release<B: Backend>(held: Held, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         match handle.lock_protocol() {
             LockProtocol::Arbitrated => arbitrated::Acquire::release(held, handle, fabric),
             LockProtocol::Bakery => bakery::Acquire::release(held, handle, fabric),
         }
     }
 
-    fn release_after_death<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    ) {
+    fn release_after_death<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) {
         match handle.lock_protocol() {
             LockProtocol::Arbitrated => {
                 arbitrated::Acquire::release_after_death(handle, fabric, lock)
@@ -64,27 +60,23 @@ impl SharedTier for Competitor {
         }
     }
 
-    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
+    fn make_consistent<B: Backend>(held: Held, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         match handle.lock_protocol() {
             LockProtocol::Arbitrated => arbitrated::Acquire::make_consistent(held, handle, fabric),
             LockProtocol::Bakery => bakery::Acquire::make_consistent(held, handle, fabric),
         }
     }
 
-    fn may_have_held<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    ) -> bool {
+    fn may_have_held<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> bool {
         match handle.lock_protocol() {
             LockProtocol::Arbitrated => arbitrated::Acquire::may_have_held(handle, fabric, lock),
             LockProtocol::Bakery => bakery::Acquire::may_have_held(handle, fabric, lock),
         }
     }
 
-    fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
+    fn is_wanted_elsewhere<B: Backend>(
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
         lock: LockId,
     ) -> bool {
         match handle.lock_protocol() {
@@ -95,25 +87,21 @@ impl SharedTier for Competitor {
         }
     }
 
-    fn has_tickets<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool {
+    fn has_tickets<B: Backend>(handle: &NodeHandle<B>, lock: LockId) -> bool {
         match handle.lock_protocol() {
             LockProtocol::Arbitrated => arbitrated::Acquire::has_tickets(handle, lock),
             LockProtocol::Bakery => bakery::Acquire::has_tickets(handle, lock),
         }
     }
 
-    fn can_resume<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    ) -> bool {
+    fn can_resume<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> bool {
         match handle.lock_protocol() {
             LockProtocol::Arbitrated => arbitrated::Acquire::can_resume(handle, fabric, lock),
             LockProtocol::Bakery => bakery::Acquire::can_resume(handle, fabric, lock),
         }
     }
 
-    fn resume<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
+    fn resume<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) {
         match handle.lock_protocol() {
             LockProtocol::Arbitrated => arbitrated::Acquire::resume(handle, fabric, lock),
             LockProtocol::Bakery => bakery::Acquire::resume(handle, fabric, lock),
@@ -166,7 +154,7 @@ mod tests {
         region.rack.crash(1);
 
         let mut pending = recoverer.begin_shared(LOCK, &clock);
-        let mut look = |pending: &mut crate::lock::PendingLock<'_, _, _, _>| {
+        let mut look = |pending: &mut crate::lock::PendingLock<'_, _>| {
             (0..8).any(|_| {
                 manage.poll();
                 pending.poll().unwrap().is_some()

@@ -5,12 +5,12 @@ use std::fmt;
 use super::arbitrated::{grants_of, manager_of, ticket_wanted};
 use super::bakery;
 use super::shared_tier::others_requests;
-use crate::fabric::{Fabric, HostMemory, refresh_all};
+use crate::fabric::refresh_all;
 use crate::host::Living;
 use crate::host::Phase;
-use crate::host::{Liveness, ProcessIdentity};
+use crate::host::ProcessIdentity;
 use crate::layout::LockProtocol;
-use crate::node::{Member, NodeHandle};
+use crate::node::{Backend, Member, NodeHandle};
 use crate::units::{LockId, NodeId};
 
 /// Who else held or wanted a lock between hosts at the end of a wait: what one look found.
@@ -39,11 +39,7 @@ pub enum Contention {
 
 impl Contention {
     /// One look, for a thread that does not hold `lock`. `is_queued`: it waits in its host's queue.
-    pub(crate) fn look<F: Fabric, H: HostMemory, L: Liveness>(
-        member: &Member<F, H, L>,
-        lock: LockId,
-        is_queued: bool,
-    ) -> Self {
+    pub(crate) fn look<B: Backend>(member: &Member<B>, lock: LockId, is_queued: bool) -> Self {
         let handle = member.node_handle();
         let turn = handle.tier().queue(lock).holder();
         let turn = turn.filter(|token| *token != member.token() && member.holds(*token));
@@ -59,9 +55,9 @@ impl Contention {
 }
 
 /// What other nodes do with `lock`: one refresh of their requests, and one of their grants.
-fn elsewhere<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn elsewhere<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     lock: LockId,
 ) -> Option<Contention> {
     let requests = others_requests(handle, fabric, lock);
@@ -85,9 +81,9 @@ fn elsewhere<F: Fabric, H: HostMemory>(
 
 /// The one of the nodes in `wanting`, each with its ticket, to which the lock manager that this
 /// host obeys has granted `lock`.
-fn holder_of<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn holder_of<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     lock: LockId,
     wanting: &[(NodeId, u64)],
 ) -> Option<NodeId> {

@@ -8,12 +8,10 @@ use super::shared_tier::{Held, SharedTier};
 use super::tally::is_for_programs;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory};
-use crate::host::Liveness;
 use crate::host::Phase;
 use crate::host::{Abandoned, Cohort};
 use crate::intent::{recover_own, redo_own};
-use crate::node::{Member, NodeHandle};
+use crate::node::{Backend, Member, NodeHandle};
 use crate::units::LockId;
 
 /// How often a host passes a lock on among its own threads before it gives it to other hosts. Each
@@ -29,8 +27,8 @@ pub const PASSING_US_MAX: u64 = 20;
 /// redoes the update in progress (LOCK-L2), so that what it protects is never seen half done. A
 /// program's lock is then left to the host's agent, as after a death (LOCK-L5): later holders are
 /// told.
-pub struct SharedGuard<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    member: &'m Member<F, H, L>,
+pub struct SharedGuard<'m, B: Backend> {
+    member: &'m Member<B>,
     clock: &'m dyn Clock,
     held: Held,
     cohort: Cohort,
@@ -40,9 +38,9 @@ pub struct SharedGuard<'m, F: Fabric, H: HostMemory, L: Liveness> {
     unwinds: bool,
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> SharedGuard<'m, F, H, L> {
+impl<'m, B: Backend> SharedGuard<'m, B> {
     pub(super) fn new(
-        member: &'m Member<F, H, L>,
+        member: &'m Member<B>,
         clock: &'m dyn Clock,
         held: Held,
         cohort: Cohort,
@@ -53,7 +51,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SharedGuard<'m, F, H, L> {
 
     /// The member that holds it.
     #[must_use]
-    pub fn member(&self) -> &'m Member<F, H, L> {
+    pub fn member(&self) -> &'m Member<B> {
         self.member
     }
 
@@ -100,14 +98,14 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SharedGuard<'m, F, H, L> {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> fmt::Debug for SharedGuard<'_, F, H, L> {
+impl<B: Backend> fmt::Debug for SharedGuard<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { held, cohort, .. } = self;
         f.debug_struct("SharedGuard").field("held", held).field("cohort", cohort).finish()
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
+impl<B: Backend> Drop for SharedGuard<'_, B> {
     fn drop(&mut self) {
         let (handle, fabric) = (self.member.node_handle(), self.member.fabric());
         // Only after an unwind is an intent still open here.
@@ -131,9 +129,9 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for SharedGuard<'_, F, H, L> {
 /// Ends what a dead thread of this host left of `lock`: redo, close, release, in that order
 /// (LOCK-L2). The caller has the host's turn. Does nothing where nothing was left. Where
 /// [`needs_flush`] says so, what programs may have written is on the device (LOCK-L5).
-pub(crate) fn recover_dead_holder<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+pub(crate) fn recover_dead_holder<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     lock: LockId,
 ) {
     if handle.tier().lock_state(lock).phase == Phase::Hold {
@@ -144,11 +142,7 @@ pub(crate) fn recover_dead_holder<F: Fabric, H: HostMemory>(
 }
 
 /// Releases a lock that was passed, and that nobody takes over: the one who passed it was done.
-pub(super) fn release_passed<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
-    lock: LockId,
-) {
+pub(super) fn release_passed<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) {
     // A thread that passes the lock says in the queue's word whether a holder had died; here the
     // tally says so.
     if let Some(held) = Held::passed(handle, lock, false) {
@@ -158,7 +152,7 @@ pub(super) fn release_passed<F: Fabric, H: HostMemory>(
 
 /// Whether a thread that died with `lock` may have left stores of a program in this host's caches
 /// (LOCK-L5).
-pub(super) fn needs_flush<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool {
+pub(super) fn needs_flush<B: Backend>(handle: &NodeHandle<B>, lock: LockId) -> bool {
     is_for_programs(lock) && handle.tier().lock_state(lock).phase == Phase::Hold
 }
 
@@ -167,10 +161,7 @@ pub(super) fn needs_flush<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -
 /// the device. `beat` says whether the slot is its own still (BEAT-G3): when it is not, nothing
 /// more is written. Without a `beat` only what is done at once: programs' locks with dead holders
 /// are left to the agent.
-pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    beat: Option<&dyn Fn() -> bool>,
-) {
+pub(crate) fn end_abandoned<B: Backend>(member: &Member<B>, beat: Option<&dyn Fn() -> bool>) {
     let (handle, fabric, me) = (member.node_handle(), member.fabric(), member.token());
     let mut unflushed = Vec::new();
     for lock in (0..member.layout().locks()).map(LockId) {
@@ -208,9 +199,9 @@ pub(crate) fn end_abandoned<F: Fabric, H: HostMemory, L: Liveness>(
 
 /// Ends what dead processes left of all locks. For the last process of a host, which is alone. When
 /// `beat` says that the slot is not its own any more (BEAT-G4), the rest is left.
-pub(crate) fn recover_all<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+pub(crate) fn recover_all<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     beat: impl Fn() -> bool,
 ) {
     let locks = || (0..handle.layout().locks()).map(LockId);
@@ -222,9 +213,9 @@ pub(crate) fn recover_all<F: Fabric, H: HostMemory>(
 }
 
 /// Returns whether all of it is on the device: `beat` ends it by false.
-fn flush_for_handoff<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn flush_for_handoff<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     locks: &[LockId],
     beat: impl Fn() -> bool,
 ) -> bool {

@@ -1,9 +1,9 @@
 //! What programs of this host may have written goes to the device before a lock of theirs is
 //! released (LOCK-L5).
 
-use crate::fabric::{Fabric, HostMemory, PART_LINES, publish_all};
+use crate::fabric::{Fabric, PART_LINES, publish_all};
 use crate::layout::{ChunkState, HEAP_PURPOSE, Layout};
-use crate::node::NodeHandle;
+use crate::node::{Backend, NodeHandle};
 use crate::units::{ChunkId, LINE_BYTES, LineRange};
 
 /// Largest number that [`HandoffFlush::flushed`] says.
@@ -21,14 +21,14 @@ pub(crate) struct HandoffFlush {
 
 impl HandoffFlush {
     /// By the map in the host tier.
-    pub(crate) fn begin<H: HostMemory>(handle: &NodeHandle<H>) -> Self {
+    pub(crate) fn begin<B: Backend>(handle: &NodeHandle<B>) -> Self {
         let layout = handle.layout();
         Self::of(layout, |chunk| handle.tier().may_be_written(chunk, layout.chunks()))
     }
 
     /// Goes on where another stopped that had come as far as `flushed` for the same death. A chunk
     /// that the map has since then was first written by processes that live.
-    pub(crate) fn go_on<H: HostMemory>(handle: &NodeHandle<H>, flushed: u64) -> Self {
+    pub(crate) fn go_on<B: Backend>(handle: &NodeHandle<B>, flushed: u64) -> Self {
         let Self { parts, .. } = Self::begin(handle);
         Self::with(parts.filter(|part| part.start().bytes() / LINE_BYTES >= flushed).collect())
     }

@@ -1,13 +1,13 @@
 //! Being the lock manager: at most one process a host, one host a term.
 
 use super::arbitrated::{Manager, ManagerState, NodeReport};
-use crate::fabric::{Fabric, HostMemory};
+use crate::fabric::Fabric;
 use crate::host::HostAcquire;
+use crate::host::HostLockName;
 use crate::host::LockState;
-use crate::host::{HostLockName, Liveness};
 use crate::layout::Layout;
 use crate::node::Member;
-use crate::node::{Slot, is_freed, is_taken};
+use crate::node::{Backend, Slot, is_freed, is_taken};
 use crate::units::NodeId;
 
 /// Why a process did not become lock manager.
@@ -26,8 +26,8 @@ pub enum ManageError {
 ///
 /// It stands by until [`claim`](Self::claim), then serves by [`poll`](Self::poll).
 #[derive(Debug)]
-pub struct Manage<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    member: &'m Member<F, H, L>,
+pub struct Manage<'m, B: Backend> {
+    member: &'m Member<B>,
     manager: Option<Manager>,
     hurried: u8,
 }
@@ -48,12 +48,12 @@ pub struct ManagerSeen {
     pub serving: bool,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// Makes this process the one of its host that may be lock manager.
     ///
     /// # Errors
     /// [`ManageError::OneOnThisHost`].
-    pub fn manage(&self) -> Result<Manage<'_, F, H, L>, ManageError> {
+    pub fn manage(&self) -> Result<Manage<'_, B>, ManageError> {
         let lock = self.node_handle().tier().host_lock(HostLockName::Manager);
         match self.try_host_lock(&lock) {
             HostAcquire::Busy => Err(ManageError::OneOnThisHost),
@@ -92,10 +92,10 @@ impl ManagerSeen {
     }
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Manage<'m, F, H, L> {
+impl<'m, B: Backend> Manage<'m, B> {
     /// The member whose right it is.
     #[must_use]
-    pub fn member(&self) -> &'m Member<F, H, L> {
+    pub fn member(&self) -> &'m Member<B> {
         self.member
     }
 
@@ -154,7 +154,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Manage<'m, F, H, L> {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Drop for Manage<'_, F, H, L> {
+impl<B: Backend> Drop for Manage<'_, B> {
     fn drop(&mut self) {
         let (handle, fabric) = (self.member.node_handle(), self.member.fabric());
         if let Some(manager) = self.manager.take() {

@@ -8,8 +8,7 @@
 
 use super::LockError;
 use super::arbitrated::manager_of;
-use crate::fabric::{Fabric, HostMemory};
-use crate::node::{LOOK_GAP_MAX_MS, NodeHandle, SUSPECT_MS, Stillness};
+use crate::node::{Backend, LOOK_GAP_MAX_MS, NodeHandle, SUSPECT_MS, Stillness};
 use crate::units::NodeId;
 
 /// Polls between two looks: each costs a refresh of the manager's heartbeat, and the suspicion
@@ -30,7 +29,7 @@ struct Sighting {
 }
 
 impl Sighting {
-    fn fresh<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) -> Self {
+    fn fresh<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric) -> Self {
         let term = handle.tier().term();
         let manager = manager_of(handle.layout(), term);
         let beat = manager.map_or(0, |node| handle.layout().manager_heartbeat(node).fresh(fabric));
@@ -63,10 +62,10 @@ pub(super) struct ManagerWatch {
 impl ManagerWatch {
     /// To be called at each poll that was in vain. The error when nothing has moved for
     /// [`SUSPECT_MS`], as seen by us, or by others of this host before us.
-    pub(super) fn look<F: Fabric, H: HostMemory>(
+    pub(super) fn look<B: Backend>(
         &mut self,
-        handle: &NodeHandle<H>,
-        fabric: &F,
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
         now_ms: u64,
     ) -> Option<LockError> {
         let remembered = if self.polls == 0 { handle.tier().silence() } else { 0 };

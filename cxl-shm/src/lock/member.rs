@@ -1,13 +1,11 @@
 //! What a member does with the locks between hosts.
 
 use crate::clock::Clock;
-use crate::fabric::{Fabric, HostMemory};
-use crate::host::Liveness;
 use crate::lock::{Contention, LockError, PendingLock, SharedGuard};
-use crate::node::Member;
+use crate::node::{Backend, Member};
 use crate::units::LockId;
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// Takes a lock between hosts, waiting at most `timeout_ms`; zero is [`Self::try_lock_shared`].
     ///
     /// First come, first served among the threads of the host, and among the hosts. A holder passes
@@ -24,7 +22,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         lock: LockId,
         clock: &'m impl Clock,
         timeout_ms: u64,
-    ) -> Result<SharedGuard<'m, F, H, L>, LockError> {
+    ) -> Result<SharedGuard<'m, B>, LockError> {
         if timeout_ms == 0 {
             let guard = self.try_lock_shared(lock, clock)?;
             let others = || Contention::look(self, lock, false);
@@ -47,7 +45,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         clock: &'m impl Clock,
         timeout_ms: u64,
         goes_on: impl Fn() -> bool,
-    ) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+    ) -> Result<Option<SharedGuard<'m, B>>, LockError> {
         if timeout_ms == 0 {
             return self.lock_shared(lock, clock, 0).map(Some);
         }
@@ -69,7 +67,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         &'m self,
         lock: LockId,
         clock: &'m impl Clock,
-    ) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+    ) -> Result<Option<SharedGuard<'m, B>>, LockError> {
         self.begin_shared(lock, clock).try_once()
     }
 
@@ -81,11 +79,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     ///
     /// # Panics
     /// When the region has no such lock, or this member waits in its host for another one already.
-    pub fn begin_shared<'m>(
-        &'m self,
-        lock: LockId,
-        clock: &'m impl Clock,
-    ) -> PendingLock<'m, F, H, L> {
+    pub fn begin_shared<'m>(&'m self, lock: LockId, clock: &'m impl Clock) -> PendingLock<'m, B> {
         PendingLock::begin(self, lock, clock)
     }
 

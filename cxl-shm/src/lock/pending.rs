@@ -10,15 +10,13 @@ use super::shared_tier::{DamagedRequest, Held, SharedTier};
 use super::{Contention, LockError, SharedGuard};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory};
 use crate::host::Cohort;
-use crate::host::Liveness;
 use crate::host::Place;
 use crate::host::StoppedWatch;
 use crate::host::Turn;
 use crate::host::is_thorough;
 use crate::layout::LockProtocol;
-use crate::node::Member;
+use crate::node::{Backend, Member};
 use crate::units::LockId;
 
 /// How long a try of a lock that nobody else wants waits for the lock manager's grant, or for
@@ -27,8 +25,8 @@ pub const TRY_MS: u64 = 20;
 
 /// A lock between hosts that is being acquired. Polled until it is held; withdrawn when dropped, at
 /// any time, after which nothing is left of it.
-pub struct PendingLock<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    member: &'m Member<F, H, L>,
+pub struct PendingLock<'m, B: Backend> {
+    member: &'m Member<B>,
     clock: &'m dyn Clock,
     lock: LockId,
     stage: Stage,
@@ -55,8 +53,8 @@ impl Stage {
     }
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
-    pub(crate) fn begin(member: &'m Member<F, H, L>, lock: LockId, clock: &'m dyn Clock) -> Self {
+impl<'m, B: Backend> PendingLock<'m, B> {
+    pub(crate) fn begin(member: &'m Member<B>, lock: LockId, clock: &'m dyn Clock) -> Self {
         let place = member.node_handle().tier().queue(lock).enter(member.token());
         let (stage, watch) = (Stage::queued(place), ManagerWatch::default());
         Self { member, clock, lock, stage, looks: 0, watch }
@@ -69,13 +67,13 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     ///
     /// # Panics
     /// When it is polled again after it gave its guard.
-    pub fn poll(&mut self) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+    pub fn poll(&mut self) -> Result<Option<SharedGuard<'m, B>>, LockError> {
         self.looks = self.looks.wrapping_add(1);
         self.step(is_thorough(self.looks))
     }
 
     /// Polls until the lock is held, waiting at most `timeout_ms`.
-    pub(crate) fn wait(self, timeout_ms: u64) -> Result<SharedGuard<'m, F, H, L>, LockError> {
+    pub(crate) fn wait(self, timeout_ms: u64) -> Result<SharedGuard<'m, B>, LockError> {
         let guard = self.wait_while(timeout_ms, || true)?;
         Ok(guard.expect("the wait goes on until its time-out"))
     }
@@ -86,7 +84,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
         mut self,
         timeout_ms: u64,
         goes_on: impl Fn() -> bool,
-    ) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+    ) -> Result<Option<SharedGuard<'m, B>>, LockError> {
         let deadline_ms = self.clock.now_ms().saturating_add(timeout_ms);
         let mut tries = 0;
         loop {
@@ -107,7 +105,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     }
 
     /// Takes the lock if nobody else wants it.
-    pub(crate) fn try_once(mut self) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+    pub(crate) fn try_once(mut self) -> Result<Option<SharedGuard<'m, B>>, LockError> {
         let guard = self.step(true)?;
         if guard.is_some() || matches!(self.stage, Stage::Queued(..)) {
             return Ok(guard);
@@ -132,7 +130,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
         LockError::TimedOut { lock: self.lock, timeout_ms, others }
     }
 
-    fn step(&mut self, thorough: bool) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+    fn step(&mut self, thorough: bool) -> Result<Option<SharedGuard<'m, B>>, LockError> {
         let (member, lock) = (self.member, self.lock);
         // A node that was declared dead takes no more locks.
         member.check_member()?;
@@ -196,7 +194,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
     }
 
     /// With the host's turn.
-    fn compete(&mut self) -> Result<Option<SharedGuard<'m, F, H, L>>, LockError> {
+    fn compete(&mut self) -> Result<Option<SharedGuard<'m, B>>, LockError> {
         let (member, lock) = (self.member, self.lock);
         let (handle, fabric) = (member.node_handle(), member.fabric());
         if !Competitor::has_tickets(handle, lock) {
@@ -210,13 +208,13 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> PendingLock<'m, F, H, L> {
         Ok(None)
     }
 
-    fn end(&mut self, held: Held, cohort: Cohort) -> SharedGuard<'m, F, H, L> {
+    fn end(&mut self, held: Held, cohort: Cohort) -> SharedGuard<'m, B> {
         self.stage = Stage::Over;
         SharedGuard::new(self.member, self.clock, held, cohort)
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Drop for PendingLock<'_, F, H, L> {
+impl<B: Backend> Drop for PendingLock<'_, B> {
     fn drop(&mut self) {
         let (handle, fabric) = (self.member.node_handle(), self.member.fabric());
         let (queue, token) = (handle.tier().queue(self.lock), self.member.token());
@@ -239,14 +237,14 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Drop for PendingLock<'_, F, H, L> {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> fmt::Debug for PendingLock<'_, F, H, L> {
+impl<B: Backend> fmt::Debug for PendingLock<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lock, stage, .. } = self;
         f.debug_struct("PendingLock").field("lock", lock).field("stage", stage).finish()
     }
 }
 
-fn no_manager<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> bool {
+fn no_manager<B: Backend>(member: &Member<B>) -> bool {
     let handle = member.node_handle();
     handle.lock_protocol() == LockProtocol::Arbitrated && handle.tier().term() == 0
 }

@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use crate::fabric::{Fabric, HostMemory, refresh_all};
+use crate::fabric::refresh_all;
 use crate::host::Phase;
-use crate::node::NodeHandle;
+use crate::node::{Backend, NodeHandle};
 use crate::units::{LockId, NodeId};
 
 /// A node's side of a lock between hosts, as a state machine: an acquisition in progress. `begin`,
@@ -18,66 +18,54 @@ use crate::units::{LockId, NodeId};
 pub(crate) trait SharedTier: Clone + Eq + Hash + Debug + Sized {
     /// Publishes that this node wants `lock`. The lock state is idle: a predecessor that died with
     /// it was recovered from first.
-    fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self;
+    fn begin<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> Self;
 
     /// A few operations towards the lock; what is held, once it is. Not called again after that.
     ///
     /// # Errors
     /// [`DamagedRequest`]: nothing has changed, and the acquisition is still to be withdrawn.
-    fn poll<F: Fabric, H: HostMemory>(
+    fn poll<B: Backend>(
         &mut self,
-        handle: &NodeHandle<H>,
-        fabric: &F,
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
     ) -> Result<Option<Held>, DamagedRequest>;
 
     /// Gives up waiting. Always legal, also when the lock is being granted.
-    fn withdraw<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F);
+    fn withdraw<B: Backend>(self, handle: &NodeHandle<B>, fabric: &B::Fabric);
 
     /// Releases. Everything the lock protects has been published (LOCK-A3).
-    fn release<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F);
+    fn release<B: Backend>(held: Held, handle: &NodeHandle<B>, fabric: &B::Fabric);
 
     /// Ends what a thread that died waiting or holding had begun. Intents were redone before; of a
     /// program's lock that it held, what it may have stored is on the device, and later holders are
     /// told (LOCK-L5).
-    fn release_after_death<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    );
+    fn release_after_death<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId);
 
     /// Later holders are not told any more that one before them died (LOCK-L5): from the release
     /// on.
-    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F);
+    fn make_consistent<B: Backend>(held: Held, handle: &NodeHandle<B>, fabric: &B::Fabric);
 
     /// Whether a former life of this node may have held `lock`, a program's. Only while the host
     /// joins.
-    fn may_have_held<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    ) -> bool;
+    fn may_have_held<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> bool;
 
     /// Whether a node other than this one wants or holds `lock`: one parallel look.
-    fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
+    fn is_wanted_elsewhere<B: Backend>(
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
         lock: LockId,
     ) -> bool;
 
     /// Whether the node has a ticket left for `lock`. Asked with the host's turn, before
     /// [`begin`](Self::begin).
-    fn has_tickets<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool;
+    fn has_tickets<B: Backend>(handle: &NodeHandle<B>, lock: LockId) -> bool;
 
     /// Whether the node can continue from its published request. Asked before the slot is touched.
-    fn can_resume<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    ) -> bool;
+    fn can_resume<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> bool;
 
     /// Ends the request of the node's former incarnation and starts its lock state. Only while the
     /// host joins, after intents were redone.
-    fn resume<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId);
+    fn resume<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId);
 }
 
 /// A lock that the host holds, and the ticket under which it does; bakery has none.
@@ -92,8 +80,8 @@ pub(crate) struct Held {
 
 impl Held {
     /// What the host holds of `lock`, for the thread that it was passed to: no other is at it.
-    pub(crate) fn passed<H: HostMemory>(
-        handle: &NodeHandle<H>,
+    pub(crate) fn passed<B: Backend>(
+        handle: &NodeHandle<B>,
         lock: LockId,
         after_death: bool,
     ) -> Option<Self> {
@@ -104,9 +92,9 @@ impl Held {
 }
 
 /// What every other node has in its request word of `lock`, freshly read with one fence.
-pub(super) fn others_requests<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+pub(super) fn others_requests<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     lock: LockId,
 ) -> impl Iterator<Item = (NodeId, u64)> {
     let me = handle.node();

@@ -1,12 +1,12 @@
 //! Members of a model: they joined on a rack, and continue in memory that is explored.
 
+use super::backend::Backend;
 use super::handle::NodeHandle;
 use super::member::Member;
-use crate::fabric::{Fabric, HostMemory};
-use crate::host::{HostTier, Liveness};
+use crate::host::HostTier;
 use crate::layout::NodeState;
 
-impl<F: Fabric, H: HostMemory, L> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// Says that this member's node is in `state`, and does nothing else that goes with it.
     ///
     /// # Panics
@@ -16,17 +16,15 @@ impl<F: Fabric, H: HostMemory, L> Member<F, H, L> {
         let said = line.own(&self.fabric).expect("the node has joined");
         line.publish(&self.fabric, &said.with_state(state));
     }
-}
 
-impl<F, H: HostMemory, L> Member<F, H, L> {
     /// This member on other memory, which is to hold what this one's does, with other means to tell
     /// who lives. Nothing is read or written; dropped, it leaves the host's registry alone.
-    pub fn carried_to<G, M: HostMemory, K: Liveness>(
+    pub fn carried_to<C: Backend>(
         &self,
-        fabric: G,
-        memory: M,
-        liveness: K,
-    ) -> Member<G, M, K> {
+        fabric: C::Fabric,
+        memory: C::HostMemory,
+        liveness: C::Liveness,
+    ) -> Member<C> {
         let layout = *self.handle.layout();
         let tier = HostTier::new(memory, layout.locks());
         Member {

@@ -1,8 +1,7 @@
 //! What a node may write: the one place where lines of a node become owned (MEM-M1).
 
-use crate::fabric::{
-    HostMemory, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record,
-};
+use super::backend::Backend;
+use crate::fabric::{OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
 use crate::host::HostTier;
 use crate::host::{LockState, Phase};
 use crate::layout::{HostName, INTENT_LINES, INTENTS, Layout, LockProtocol, NodeLine};
@@ -12,19 +11,19 @@ use crate::units::{Incarnation, LockId, NodeId};
 /// The lines of a node in the region, for its writers. Made only by joining. Only the processes of
 /// one host share it, and that host's caches are coherent.
 #[derive(Debug)]
-pub struct NodeHandle<H> {
+pub struct NodeHandle<B: Backend> {
     layout: Layout,
     lock_protocol: LockProtocol,
     node: NodeId,
-    tier: HostTier<H>,
+    tier: HostTier<B::HostMemory>,
 }
 
-impl<H: HostMemory> NodeHandle<H> {
+impl<B: Backend> NodeHandle<B> {
     pub(crate) fn new(
         layout: Layout,
         lock_protocol: LockProtocol,
         node: NodeId,
-        tier: HostTier<H>,
+        tier: HostTier<B::HostMemory>,
     ) -> Self {
         Self { layout, lock_protocol, node, tier }
     }
@@ -45,7 +44,7 @@ impl<H: HostMemory> NodeHandle<H> {
     }
 
     #[doc(hidden)]
-    pub fn tier(&self) -> &HostTier<H> {
+    pub fn tier(&self) -> &HostTier<B::HostMemory> {
         &self.tier
     }
 
@@ -172,7 +171,7 @@ impl<H: HostMemory> NodeHandle<H> {
     }
 }
 
-impl<H: HostMemory> NodeHandle<H> {
+impl<B: Backend> NodeHandle<B> {
     /// Starts the state of a lock at an even ticket (LOCK-A2; zero when tickets mean nothing). Only
     /// while the host joins.
     pub(crate) fn resume_lock_state(&self, lock: LockId, even: u64) {

@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 
 use super::agent::{Agent, OfficeWatch};
+use super::backend::Backend;
 use super::handle::NodeHandle;
 use crate::clock::Clock;
-use crate::fabric::{Fabric, HostMemory, OwnedArea, PeerArea};
+use crate::fabric::{OwnedArea, PeerArea};
 use crate::fork::ProcessMark;
 use crate::host::{
     ApplicationWords, HolderToken, HostAcquire, HostGuard, HostLock, HostLockName, Liveness,
-    Living, MembershipLost, ProcLiveness, ProcessIdentity, ProcessSlot, wait_for_host_lock,
+    Living, MembershipLost, ProcessIdentity, ProcessSlot, wait_for_host_lock,
     wait_for_host_lock_until,
 };
 use crate::layout::{Layout, Superblock};
@@ -27,6 +28,7 @@ use crate::units::{ChunkId, Extent, Incarnation, NodeId};
 /// use cxl_shm::host::{HostIdentity, HostTier, ProcLiveness, ProcessIdentity};
 /// use cxl_shm::layout::{Geometry, Superblock, format_superblock};
 /// use cxl_shm::node::Member;
+/// use cxl_shm::verify::SimulatedBackend;
 /// use cxl_shm::verify::simulated::SimulatedRack;
 ///
 /// let geometry = Geometry {
@@ -41,31 +43,31 @@ use crate::units::{ChunkId, Extent, Incarnation, NodeId};
 /// let identity = HostIdentity::simulated(0);
 /// let me = ProcessIdentity::current().unwrap();
 /// let clock = SystemClock::start();
-/// let member =
+/// let member: Member<SimulatedBackend> =
 ///     Member::join(rack.host(0), memory, 0, &identity, me, ProcLiveness, &clock).unwrap();
 /// assert_eq!(member.incarnation().0, 1);
 /// member.leave();
 /// ```
 #[derive(Debug)]
-pub struct Member<F, H: HostMemory, L = ProcLiveness> {
-    pub(crate) fabric: F,
+pub struct Member<B: Backend> {
+    pub(crate) fabric: B::Fabric,
     pub(crate) superblock: Superblock,
-    pub(crate) handle: NodeHandle<H>,
+    pub(crate) handle: NodeHandle<B>,
     pub(crate) incarnation: Incarnation,
     pub(crate) process: ProcessSlot,
     pub(crate) identity: ProcessIdentity,
     pub(crate) token: HolderToken,
-    pub(crate) liveness: L,
+    pub(crate) liveness: B::Liveness,
     pub(crate) agent: RefCell<Agent>,
     pub(crate) office: RefCell<OfficeWatch>,
     /// In which process it is in the host's registry; `None` when it is not there.
     pub(crate) registered: Option<ProcessMark>,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// The memory of the region.
     #[must_use]
-    pub fn fabric(&self) -> &F {
+    pub fn fabric(&self) -> &B::Fabric {
         &self.fabric
     }
 
@@ -129,20 +131,24 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
 
     /// The layer above's words in the host tier.
     #[must_use]
-    pub fn application(&self) -> ApplicationWords<'_, H> {
+    pub fn application(&self) -> ApplicationWords<'_, B::HostMemory> {
         self.handle.tier().application()
     }
 
     /// The host lock of this node's area and chunks. Waits for other threads and processes of
     /// this host only; a dead holder is recovered from, not waited for.
-    pub fn lock_heap(&self, clock: &impl Clock) -> HostGuard<'_, H> {
+    pub fn lock_heap(&self, clock: &impl Clock) -> HostGuard<'_, B::HostMemory> {
         self.lock_host(HostLockName::Heap, clock)
     }
 
     #[doc(hidden)]
     /// A host lock. Waits for other threads and processes of this host only, first come, first
     /// served (rule LOCK-Q5); a dead holder is recovered from, not waited for.
-    pub fn lock_host(&self, name: HostLockName, clock: &impl Clock) -> HostGuard<'_, H> {
+    pub fn lock_host(
+        &self,
+        name: HostLockName,
+        clock: &impl Clock,
+    ) -> HostGuard<'_, B::HostMemory> {
         let queue = self.handle.tier().host_queue(name);
         let recovered =
             !queue.take_unwaited(self.token) && wait_for_host_lock(&queue, self.token, self, clock);
@@ -156,7 +162,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         name: HostLockName,
         clock: &impl Clock,
         until_ms: u64,
-    ) -> Option<HostGuard<'_, H>> {
+    ) -> Option<HostGuard<'_, B::HostMemory>> {
         let queue = self.handle.tier().host_queue(name);
         let recovered = !queue.take_unwaited(self.token)
             && wait_for_host_lock_until(&queue, self.token, self, clock, until_ms)?;
@@ -166,7 +172,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     #[doc(hidden)]
     /// A host lock, if no living process has it. Does not look for waiters: to be called now and
     /// then, not again and again.
-    pub fn try_lock_host(&self, name: HostLockName) -> Option<HostGuard<'_, H>> {
+    pub fn try_lock_host(&self, name: HostLockName) -> Option<HostGuard<'_, B::HostMemory>> {
         let lock = self.handle.tier().host_lock(name);
         let recovered = match self.try_host_lock(&lock) {
             HostAcquire::Busy => return None,
@@ -208,7 +214,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
     }
 
     #[doc(hidden)]
-    pub fn node_handle(&self) -> &NodeHandle<H> {
+    pub fn node_handle(&self) -> &NodeHandle<B> {
         &self.handle
     }
 
@@ -218,12 +224,12 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
         self.token
     }
 
-    pub(crate) fn try_host_lock(&self, lock: &HostLock<'_, H>) -> HostAcquire {
+    pub(crate) fn try_host_lock(&self, lock: &HostLock<'_, B::HostMemory>) -> HostAcquire {
         lock.try_acquire(self.token, |holder| self.holds(holder))
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Living for Member<F, H, L> {
+impl<B: Backend> Living for Member<B> {
     fn holds(&self, token: HolderToken) -> bool {
         self.handle.tier().is_holder_alive(token, &self.liveness)
     }
@@ -233,7 +239,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Living for Member<F, H, L> {
     }
 }
 
-impl<F, H: HostMemory, L> Drop for Member<F, H, L> {
+impl<B: Backend> Drop for Member<B> {
     /// One that is dropped without having left no longer counts as a process of the host; the node
     /// stays joined. Dropped by a child made by `fork`, it stays its parent's.
     fn drop(&mut self) {
@@ -241,7 +247,7 @@ impl<F, H: HostMemory, L> Drop for Member<F, H, L> {
     }
 }
 
-impl<F, H: HostMemory, L> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// Whether this is a child, made by `fork`, of the process that became a member: what it has of
     /// the member is its parent's.
     pub(crate) fn is_forked(&self) -> bool {

@@ -1,10 +1,11 @@
 //! A node: the lines of the region that one host writes, and what all hosts read of each other's.
 //!
-//! [`Member`] is this process as one of a node. The folders above add what it does: locks, chunks,
-//! and its life. A slot is read here, whichever host lives in it; what changes it is in
-//! [`lifecycle`](crate::lifecycle).
+//! [`Member`] is this process as one of a node, on a [`Backend`]: mapped memory, or what a test
+//! has instead. The folders above add what it does: locks, chunks, and its life. A slot is read
+//! here, whichever host lives in it; what changes it is in [`lifecycle`](crate::lifecycle).
 
 mod agent;
+mod backend;
 #[cfg(feature = "verify")]
 mod carried;
 mod handle;
@@ -18,6 +19,7 @@ mod stillness;
 
 pub(crate) use agent::OfficeWatch;
 pub use agent::STALLED_BEATS;
+pub use backend::{Backend, MappedBackend};
 #[doc(hidden)]
 pub use handle::NodeHandle;
 pub(crate) use heartbeat::send_heartbeat;

@@ -1,11 +1,11 @@
 //! The places of this host's registry, as a member sees them (rules HOST-N1 to HOST-N3 in
 //! `host/places.rs`).
 
+use super::backend::Backend;
 use super::member::Member;
-use crate::fabric::{Fabric, HostMemory};
-use crate::host::{GoneProcess, HolderToken, Liveness};
+use crate::host::{GoneProcess, HolderToken};
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Member<F, H, L> {
+impl<B: Backend> Member<B> {
     /// Says that the layer above may name the place of this process from now on (HOST-N1). To be
     /// called before it does.
     pub fn name_place(&self) {
@@ -39,10 +39,10 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::layout::{Geometry, LockProtocol};
     use crate::lifecycle::LeaveOutcome;
+    use crate::verify::SimulatedBackend;
     use crate::verify::fixture::{Died, SMALL, SmallRegion};
-    use crate::verify::simulated::{SimulatedHost, SimulatedHostMemory};
 
-    type Process = Member<SimulatedHost, SimulatedHostMemory, Died>;
+    type Process = Member<SimulatedBackend<Died>>;
 
     fn host() -> (Died, impl Fn(u32) -> Process) {
         let region = SmallRegion::new(Geometry { nodes: 1, ..SMALL }, LockProtocol::Arbitrated);

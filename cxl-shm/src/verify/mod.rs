@@ -6,6 +6,7 @@
 //! all crates start from ([`fixture`]). The feature `verify` has [`explored`] memory too, and the
 //! [`scenarios`] that `prove explore` runs on it, with and without the rules that a [`Mutant`] breaks.
 
+mod backend;
 #[cfg(feature = "verify")]
 pub mod explored;
 pub mod fixture;
@@ -14,6 +15,10 @@ pub mod scenarios;
 pub mod shadowed;
 pub mod simulated;
 pub mod small_rack;
+
+#[cfg(feature = "verify")]
+pub use backend::ExploredBackend;
+pub use backend::{BackendOf, SimulatedBackend};
 
 #[cfg(feature = "verify")]
 pub use crate::mutant::Mutant;

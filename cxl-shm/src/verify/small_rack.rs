@@ -1,15 +1,16 @@
 //! A small simulated rack for tests of chunks, heaps and roots: bakery locks, so nobody need
 //! manage.
 
-use super::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use super::simulated::SimulatedRack;
 use crate::clock::SystemClock;
 use crate::host::{HostIdentity, HostTier, ProcLiveness, ProcessIdentity};
 use crate::layout::{Geometry, LockProtocol};
 use crate::node::Member;
+use crate::verify::SimulatedBackend;
 use crate::verify::fixture::{SMALL, SmallRegion};
 
 /// A process of a [`Rig`].
-pub type RigMember = Member<SimulatedHost, SimulatedHostMemory, ProcLiveness>;
+pub type RigMember = Member<SimulatedBackend>;
 
 /// Long enough where nothing goes wrong.
 pub const TIMEOUT_MS: u64 = 50;

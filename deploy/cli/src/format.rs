@@ -346,6 +346,7 @@ fn is_blank<F: Fabric>(fabric: &F) -> bool {
 mod tests {
     use cxl_shm::host::{HostTier, ProcLiveness, ProcessIdentity};
     use cxl_shm::node::Member;
+    use cxl_shm::verify::SimulatedBackend;
     use cxl_shm::verify::fixture::{SMALL, SmallRegion};
 
     use super::*;
@@ -365,7 +366,15 @@ mod tests {
             let SmallRegion { rack, .. } = SmallRegion::new(SMALL, LockProtocol::Arbitrated);
             let memory = rack.host_memory(1, HostTier::words_of(&SMALL));
             let (me, clock) = (ProcessIdentity::current().unwrap(), SystemClock::start());
-            let member = Member::join(rack.host(1), memory, 1, &host, me, ProcLiveness, &clock);
+            let member = Member::<SimulatedBackend>::join(
+                rack.host(1),
+                memory,
+                1,
+                &host,
+                me,
+                ProcLiveness,
+                &clock,
+            );
             let member = member.unwrap();
             if leaves {
                 member.leave();

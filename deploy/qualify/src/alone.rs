@@ -9,9 +9,8 @@ use super::probe::Probe;
 use super::scratch::{self, ScratchError};
 use super::timing::Timing;
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::fabric::{HostMemory, OwnedArea};
-use cxl_shm::host::Liveness;
-use cxl_shm::node::Member;
+use cxl_shm::fabric::OwnedArea;
+use cxl_shm::node::{Backend, Member};
 
 /// Why a measurement of one host came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -33,16 +32,11 @@ pub enum AloneError {
 ///
 /// # Errors
 /// [`AloneError`].
-pub fn alone<F, H, L>(
-    member: &Member<F, H, L>,
+pub fn alone<B: Backend<Fabric: Probe + Send>>(
+    member: &Member<B>,
     rounds: u64,
     timeout_ms: u64,
-) -> Result<Measured, AloneError>
-where
-    F: Probe + Send,
-    H: HostMemory,
-    L: Liveness,
-{
+) -> Result<Measured, AloneError> {
     let clock = SystemClock::start();
     let chunk = scratch::take(member, &clock, timeout_ms)?;
     let areas = [scratch::own_area(member, chunk, 0)?, scratch::own_area(member, chunk, 1)?];

@@ -14,9 +14,8 @@ use super::probe::Probe;
 use super::scratch::{self, GREETING_LINES, STRIDE_LINES, ScratchError};
 use super::timing::Timing;
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::fabric::{HostMemory, OwnedArea, OwnedLine, PeerArea, Record};
-use cxl_shm::host::Liveness;
-use cxl_shm::node::Member;
+use cxl_shm::fabric::{OwnedArea, OwnedLine, PeerArea, Record};
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::region::hypervisor;
 use cxl_shm::units::{ChunkId, NodeId};
 
@@ -88,8 +87,8 @@ impl Record for Greeting {
 ///
 /// # Errors
 /// [`PairError`].
-pub fn pair<F: Probe, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub fn pair<B: Backend<Fabric: Probe>>(
+    member: &Member<B>,
     partner: NodeId,
     rounds: u64,
     timeout_ms: u64,
@@ -105,8 +104,8 @@ pub fn pair<F: Probe, H: HostMemory, L: Liveness>(
     outcome
 }
 
-fn measure<F: Probe, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+fn measure<B: Backend<Fabric: Probe>>(
+    member: &Member<B>,
     partner: NodeId,
     chunk: ChunkId,
     rounds: u64,
@@ -118,7 +117,7 @@ fn measure<F: Probe, H: HostMemory, L: Liveness>(
         area.part(first, lines).expect("an area of a party is longer than its greeting")
     });
     // Before the partner can find us: what an earlier owner of the chunk left is no step of ours.
-    Party::<F, SystemClock>::clear(member.fabric(), mine);
+    Party::<B::Fabric, SystemClock>::clear(member.fabric(), mine);
     let timing = Timing::measure(member.fabric(), own_lines(mine), clock);
     let greeting = greeting.line(0).expect("lines of a greeting");
     let (theirs, rounds, virtual_machine) =
@@ -136,8 +135,8 @@ fn measure<F: Probe, H: HostMemory, L: Liveness>(
 
 /// Greets until the partner has answered: its lines, the rounds that both run, and whether one of
 /// the two is a virtual machine.
-fn meet<F: Probe, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+fn meet<B: Backend<Fabric: Probe>>(
+    member: &Member<B>,
     partner: NodeId,
     own: &OwnedLine<Greeting>,
     rounds: u64,
@@ -190,10 +189,7 @@ fn meet<F: Probe, H: HostMemory, L: Liveness>(
 const LONG_PAUSE_TRIES: u32 = 1024;
 
 /// Whether the partner's kernel is another than this node's. Both have joined: their lines say.
-fn on_another_host<F: Probe, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    partner: NodeId,
-) -> bool {
+fn on_another_host<B: Backend<Fabric: Probe>>(member: &Member<B>, partner: NodeId) -> bool {
     let boot_of = |node| member.layout().node_line(node).fresh(member.fabric()).ok();
     match (boot_of(member.node()), boot_of(partner)) {
         (Some(own), Some(other)) => own.boot_id() != other.boot_id(),

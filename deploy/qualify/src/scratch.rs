@@ -2,9 +2,8 @@
 
 use cxl_shm::chunk::{AllocateError, ChunkError};
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory, OwnedArea, PeerArea};
-use cxl_shm::host::Liveness;
-use cxl_shm::node::Member;
+use cxl_shm::fabric::{OwnedArea, PeerArea};
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::{ChunkId, NodeId};
 
 use super::party::PARTY_LINES;
@@ -33,8 +32,8 @@ pub enum ScratchError {
 }
 
 /// Takes a chunk. What qualifiers of this node that died have left is given back first.
-pub(super) fn take<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(super) fn take<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
 ) -> Result<ChunkId, ScratchError> {
@@ -55,8 +54,8 @@ pub(super) fn take<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// The lines of party `index`, 0 or 1, in a chunk of this node.
-pub(super) fn own_area<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(super) fn own_area<B: Backend>(
+    member: &Member<B>,
     chunk: ChunkId,
     index: u64,
 ) -> Result<OwnedArea, ScratchError> {
@@ -65,10 +64,7 @@ pub(super) fn own_area<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// The lines of every chunk in which a qualifier of `node` measures, or has, as the table says.
-pub(super) fn areas_of<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    node: NodeId,
-) -> Vec<PeerArea> {
+pub(super) fn areas_of<B: Backend>(member: &Member<B>, node: NodeId) -> Vec<PeerArea> {
     let chunks = member.chunks_of(node).into_iter();
     chunks
         .filter(|(_, purpose)| purpose >> 32 == PURPOSE)

@@ -1,13 +1,11 @@
 //! Keeping what was measured.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
 use cxl_shm::layout::{
     PROFILE_LOCK, PlatformProfile, Superblock, SuperblockError, replace_profile,
 };
 use cxl_shm::lock::LockError;
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 
 /// Why a profile was not stored. The old one is in force then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -27,8 +25,8 @@ pub enum StoreError {
 ///
 /// # Errors
 /// [`StoreError`]; nothing is changed then.
-pub fn store_profile<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub fn store_profile<B: Backend>(
+    member: &Member<B>,
     profile: Option<PlatformProfile>,
     clock: &impl Clock,
     timeout_ms: u64,

@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 
 use super::{BATCH, LOOKED_AT_MAX, Order};
 use crate::format::{BlockState, Descriptor, SlotContent, probe_sequence};
@@ -21,7 +20,7 @@ pub(crate) struct Batch {
     pub(crate) more: bool,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     /// Evicts up to `want` blocks, at most [`BATCH`]: of `size`, or of any; none of those in
     /// `stay`, to which it adds what it cannot evict.
     pub(crate) fn evict(

@@ -1,10 +1,9 @@
 //! The owner's fresh look at what all hosts say of some of its blocks; or its reclaimer's.
 
-use cxl_shm::fabric::{Fabric, HostMemory, LineError, refresh_all};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::{LineError, refresh_all};
 use cxl_shm::layout::NodeState;
 use cxl_shm::lifecycle::is_declared_dead;
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::{Incarnation, NodeId};
 
 use super::HoldWatch;
@@ -20,7 +19,7 @@ pub(crate) struct Seen {
     pub(crate) used: Option<u64>,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     /// Reads the reader words of this node's `slots` freshly. The results are in the same order.
     pub(crate) fn look_at_reader_words(
         &self,
@@ -38,8 +37,8 @@ impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
 /// Reader words of nodes that have left or are dead do not count (EVICT-H5). A node whose line says
 /// so now and that joins later writes its word after this look: it will find EVICTING, when that is
 /// what this look follows (EVICT-H1).
-pub(crate) fn look_at_reader_words<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn look_at_reader_words<B: Backend>(
+    member: &Member<B>,
     areas: &Areas,
     owner: NodeId,
     watch: &mut HoldWatch,

@@ -14,8 +14,7 @@
 //! once more, in parts, for what it told. So an order is made after a number of calls that depends
 //! on the segment alone, whatever others publish.
 
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 
 use super::HoldWatch;
 use super::policy::{Clock, EvictionPolicy, Newcomer};
@@ -92,10 +91,7 @@ pub(crate) struct Order {
 impl Order {
     /// Takes in what happened since the last call. Returns whether it has looked at all slots: else
     /// it is to be called again.
-    pub(crate) fn follow<F: Fabric, H: HostMemory, L: Liveness>(
-        &mut self,
-        heap: &LockedHeap<'_, F, H, L>,
-    ) -> bool {
+    pub(crate) fn follow<B: Backend>(&mut self, heap: &LockedHeap<'_, B>) -> bool {
         let (head, entries) = (heap.log.head(heap.fabric()), heap.areas.log(heap.node()).entries());
         if self.slots.is_empty() || self.quota_version != heap.quotas.version() {
             // As far behind as the log tells: what came last stays in its order. It is read at
@@ -117,11 +113,7 @@ impl Order {
         true
     }
 
-    fn start<F: Fabric, H: HostMemory, L: Liveness>(
-        &mut self,
-        heap: &LockedHeap<'_, F, H, L>,
-        position: u64,
-    ) {
+    fn start<B: Backend>(&mut self, heap: &LockedHeap<'_, B>, position: u64) {
         let slots = heap.directory.slots();
         *self = Self {
             slots: vec![UNKNOWN; slots as usize],
@@ -138,7 +130,7 @@ impl Order {
     }
 
     /// Looks at the next slots, of those that are to be looked at.
-    fn scan<F: Fabric, H: HostMemory, L: Liveness>(&mut self, heap: &LockedHeap<'_, F, H, L>) {
+    fn scan<B: Backend>(&mut self, heap: &LockedHeap<'_, B>) {
         let part = self.unscanned.min(SCAN_SLOTS);
         for _ in 0..part {
             let slot = self.next;
@@ -161,11 +153,7 @@ impl Order {
     }
 
     /// Reads the log up to `head`.
-    fn read_log<F: Fabric, H: HostMemory, L: Liveness>(
-        &mut self,
-        heap: &LockedHeap<'_, F, H, L>,
-        head: u64,
-    ) {
+    fn read_log<B: Backend>(&mut self, heap: &LockedHeap<'_, B>, head: u64) {
         let log = heap.areas.log(heap.node());
         while self.position != head {
             let number = self.position;
@@ -205,9 +193,9 @@ impl Order {
 
     /// Takes in a block that was published at `number` of the log, if it is still there; unless it
     /// continues a prefix, it came at `tick`.
-    fn learn<F: Fabric, H: HostMemory, L: Liveness>(
+    fn learn<B: Backend>(
         &mut self,
-        heap: &LockedHeap<'_, F, H, L>,
+        heap: &LockedHeap<'_, B>,
         slot: u32,
         generation: u32,
         number: u64,

@@ -17,9 +17,8 @@
 //! before it returns.
 
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::host::Liveness;
-use cxl_shm::node::Member;
+use cxl_shm::fabric::PublishBatch;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::NodeId;
 
 use super::look::{Seen, look_at_reader_words};
@@ -30,8 +29,8 @@ use crate::heap::LockedHeap;
 
 /// Segment and log of a node, as the one host writes them that may evict there.
 #[derive(Debug)]
-pub(crate) struct SegmentWriter<'m, F, H: HostMemory, L> {
-    member: &'m Member<F, H, L>,
+pub(crate) struct SegmentWriter<'m, B: Backend> {
+    member: &'m Member<B>,
     areas: Areas,
     segment: OwnSegment,
     log: OwnLog,
@@ -52,10 +51,10 @@ pub(crate) struct Decision {
     pub(crate) leave: Vec<Descriptor>,
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> SegmentWriter<'m, F, H, L> {
+impl<'m, B: Backend> SegmentWriter<'m, B> {
     /// The writer of a segment and a log that `member` may write.
     pub(crate) fn new(
-        member: &'m Member<F, H, L>,
+        member: &'m Member<B>,
         areas: Areas,
         segment: OwnSegment,
         log: OwnLog,
@@ -63,7 +62,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SegmentWriter<'m, F, H, L> {
         Self { member, areas, segment, log }
     }
 
-    pub(crate) fn fabric(&self) -> &'m F {
+    pub(crate) fn fabric(&self) -> &'m B::Fabric {
         self.member.fabric()
     }
 
@@ -145,9 +144,9 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> SegmentWriter<'m, F, H, L> {
     }
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'m, F, H, L> {
+impl<'m, B: Backend> LockedHeap<'m, B> {
     /// The owner's writer.
-    pub(crate) fn writer(&self) -> SegmentWriter<'m, F, H, L> {
+    pub(crate) fn writer(&self) -> SegmentWriter<'m, B> {
         SegmentWriter::new(self.member, self.areas, self.segment, self.log)
     }
 }

@@ -1,13 +1,12 @@
 //! The chunk that a process of this host gives back: from its first step on it takes no payload
 //! (EVICT-V7).
 
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 use cxl_shm::units::ChunkId;
 
 use super::LockedHeap;
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     /// Begins to give a chunk back: no payload is taken in it any more. False while another process
     /// of the host gives one back.
     pub(crate) fn close_chunk(&mut self, chunk: ChunkId) -> bool {

@@ -1,8 +1,9 @@
 //! Freeing blocks: the tombstone first, for all hosts to see, then the payload slot.
 
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::host::{Liveness, ProcessSlot};
+use cxl_shm::fabric::PublishBatch;
+use cxl_shm::host::ProcessSlot;
+use cxl_shm::node::Backend;
 use cxl_shm::units::{ChunkId, Extent, Incarnation};
 
 use super::{LockedHeap, SlotSize, SlotWord, once_each};
@@ -27,7 +28,7 @@ struct Victim {
     payload: Option<Extent>,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     /// Frees blocks that nobody writes any more. Claims to blocks that are not being written
     /// under the claimed generation are passed over. Returns how many were freed.
     pub(crate) fn free_writing(&mut self, claims: Vec<Claim>) -> u64 {

@@ -2,9 +2,10 @@
 //! (EVICT-H4).
 
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
+use cxl_shm::fabric::PublishBatch;
 use cxl_shm::host::HolderToken;
-use cxl_shm::host::{Liveness, ProcessSlot};
+use cxl_shm::host::ProcessSlot;
+use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
 use super::{LockedHeap, once_each};
@@ -33,7 +34,7 @@ pub(crate) enum NotWritten {
     },
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     /// Counts holds of this process and publishes their reader words (EVICT-H4).
     pub(crate) fn write_holds(
         &mut self,

@@ -22,9 +22,9 @@ mod sweep;
 mod tombstones;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::{ApplicationWords, Liveness};
-use cxl_shm::node::Member;
+use cxl_shm::fabric::HostMemory;
+use cxl_shm::host::ApplicationWords;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::NodeId;
 
 use crate::format::{Areas, OwnLog, OwnReaderWords, OwnSegment};
@@ -44,28 +44,28 @@ pub use quota::{QUOTAS_MAX, Quota, TooManyQuotas};
 
 /// This process's way to the heap of its node.
 #[derive(Debug)]
-pub(crate) struct Heap<'m, F, H: HostMemory, L> {
-    member: &'m Member<F, H, L>,
+pub(crate) struct Heap<'m, B: Backend> {
+    member: &'m Member<B>,
     areas: Areas,
 }
 
 /// The heap, locked: no other process or thread of the host changes it.
 #[derive(Debug)]
-pub(crate) struct LockedHeap<'m, F, H: HostMemory, L> {
-    pub(crate) member: &'m Member<F, H, L>,
-    pub(crate) directory: Directory<ApplicationWords<'m, H>>,
+pub(crate) struct LockedHeap<'m, B: Backend> {
+    pub(crate) member: &'m Member<B>,
+    pub(crate) directory: Directory<ApplicationWords<'m, B::HostMemory>>,
     pub(crate) areas: Areas,
     pub(crate) segment: OwnSegment,
     pub(crate) log: OwnLog,
     pub(crate) reader_words: OwnReaderWords,
-    pub(crate) holds: HoldTable<ApplicationWords<'m, H>>,
-    pub(crate) quotas: QuotaTable<ApplicationWords<'m, H>>,
+    pub(crate) holds: HoldTable<ApplicationWords<'m, B::HostMemory>>,
+    pub(crate) quotas: QuotaTable<ApplicationWords<'m, B::HostMemory>>,
     /// A change could not be completed: the next to take the lock sweeps.
     doubtful: bool,
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
-    pub(crate) fn new(member: &'m Member<F, H, L>, areas: Areas) -> Self {
+impl<'m, B: Backend> Heap<'m, B> {
+    pub(crate) fn new(member: &'m Member<B>, areas: Areas) -> Self {
         Self { member, areas }
     }
 
@@ -74,7 +74,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
     pub(crate) fn locked<T>(
         &self,
         clock: &impl Clock,
-        change: impl FnOnce(&mut LockedHeap<'m, F, H, L>, Option<u64>) -> T,
+        change: impl FnOnce(&mut LockedHeap<'m, B>, Option<u64>) -> T,
     ) -> T {
         let guard = self.member.lock_heap(clock);
         let mut heap = self.unguarded();
@@ -102,7 +102,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
         self.member.application().words() >= needed && heap.directory.claim_format()
     }
 
-    pub(crate) fn member(&self) -> &'m Member<F, H, L> {
+    pub(crate) fn member(&self) -> &'m Member<B> {
         self.member
     }
 
@@ -112,7 +112,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
         self.unguarded().directory.is_built_in(self.member.incarnation())
     }
 
-    fn unguarded(&self) -> LockedHeap<'m, F, H, L> {
+    fn unguarded(&self) -> LockedHeap<'m, B> {
         let (member, areas) = (self.member, self.areas);
         let directory = Directory::new(member.application(), areas.geometry(), *areas.layout());
         LockedHeap {
@@ -129,8 +129,8 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Heap<'m, F, H, L> {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
-    pub(crate) fn fabric(&self) -> &F {
+impl<B: Backend> LockedHeap<'_, B> {
+    pub(crate) fn fabric(&self) -> &B::Fabric {
         self.member.fabric()
     }
 

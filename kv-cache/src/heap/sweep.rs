@@ -1,8 +1,8 @@
 //! Mark and sweep: the directory made anew from the descriptors and the chunk table.
 
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::{Fabric, PublishBatch};
+use cxl_shm::node::Backend;
 
 use super::{LockedHeap, SlotWord, tag};
 use crate::broken::{Rule, is_broken};
@@ -12,7 +12,7 @@ use crate::format::{BlockState, Descriptor, DescriptorLine, SlotContent, is_newe
 /// lost: more than any has in practice, and few enough to be lost a thousand times (`is_newer`).
 const UNHEARD_OF: u32 = 1 << 20;
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     /// Builds the directory anew. After return every complete block of this node that can be
     /// found is readable, its payload is taken, and all other slots are tombstones, published.
     ///

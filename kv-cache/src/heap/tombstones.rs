@@ -8,7 +8,7 @@
 
 use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 
 use super::{Directory, LockedHeap, SlotWord};
 use crate::format::{OwnSegment, PROBE_SLOTS, SlotContent, halves};
@@ -112,7 +112,7 @@ pub(crate) fn end_searches_at<F: Fabric>(
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     pub(super) fn clean_tombstones(&self, freed: impl Iterator<Item = u32>) {
         end_searches_at(self.fabric(), &self.segment, &self.directory, freed);
     }

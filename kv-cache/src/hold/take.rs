@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory, refresh_all};
-use cxl_shm::host::{Liveness, MembershipLost};
+use cxl_shm::fabric::refresh_all;
+use cxl_shm::host::MembershipLost;
+use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
 use super::HeldBlock;
@@ -73,7 +74,7 @@ pub(crate) enum Look {
     Missed(Miss),
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Holds blocks for `hold_ms` from when their owners see it, at most
     /// [`HOLD_MS_MAX`](crate::HOLD_MS_MAX). The results are in the same order.
     ///

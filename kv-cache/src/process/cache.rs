@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::{Liveness, MembershipLost, ProcessSlot};
-use cxl_shm::node::Member;
+use cxl_shm::host::{MembershipLost, ProcessSlot};
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::NodeId;
 
 use super::ProcessState;
@@ -30,10 +29,10 @@ pub struct HeapUse {
 /// at most one cache at a time: attaching another frees what the first was writing, and drops what
 /// it held. Clones are the same cache.
 #[derive(Debug)]
-pub struct Cache<'m, F, H: HostMemory, L> {
-    member: &'m Member<F, H, L>,
+pub struct Cache<'m, B: Backend> {
+    member: &'m Member<B>,
     areas: Areas,
-    heap: Heap<'m, F, H, L>,
+    heap: Heap<'m, B>,
     process_state: Arc<ProcessState>,
 }
 
@@ -50,10 +49,7 @@ impl AttachedCache {
     /// # Panics
     /// When another member attached it.
     #[must_use]
-    pub fn through<'m, F: Fabric, H: HostMemory, L: Liveness>(
-        &self,
-        member: &'m Member<F, H, L>,
-    ) -> Cache<'m, F, H, L> {
+    pub fn through<'m, B: Backend>(&self, member: &'m Member<B>) -> Cache<'m, B> {
         assert_eq!(self.process, member.process(), "the cache of another member");
         Cache::new(member, Arc::clone(&self.process_state))
     }
@@ -65,16 +61,16 @@ impl AttachedCache {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Clone for Cache<'_, F, H, L> {
+impl<B: Backend> Clone for Cache<'_, B> {
     fn clone(&self) -> Self {
         Self::new(self.member, Arc::clone(&self.process_state))
     }
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
+impl<'m, B: Backend> Cache<'m, B> {
     /// The cache through `member`, beside what `process_state` knows, with nothing read and nothing
     /// written.
-    pub(crate) fn new(member: &'m Member<F, H, L>, process_state: Arc<ProcessState>) -> Self {
+    pub(crate) fn new(member: &'m Member<B>, process_state: Arc<ProcessState>) -> Self {
         Self {
             member,
             areas: process_state.areas,
@@ -85,7 +81,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
 
     /// The cache through a member of a model, with nothing read and nothing written.
     #[cfg(feature = "verify")]
-    pub(crate) fn carried(member: &'m Member<F, H, L>, areas: Areas) -> Self {
+    pub(crate) fn carried(member: &'m Member<B>, areas: Areas) -> Self {
         Self::new(member, Arc::new(ProcessState::new(areas)))
     }
 
@@ -100,7 +96,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
 
     /// The member it works through.
     #[must_use]
-    pub fn member(&self) -> &'m Member<F, H, L> {
+    pub fn member(&self) -> &'m Member<B> {
         self.member
     }
 
@@ -145,7 +141,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
         &self.areas
     }
 
-    pub(crate) fn heap(&self) -> &Heap<'m, F, H, L> {
+    pub(crate) fn heap(&self) -> &Heap<'m, B> {
         &self.heap
     }
 
@@ -153,7 +149,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Cache<'m, F, H, L> {
     pub(crate) fn locked<T>(
         &self,
         clock: &impl Clock,
-        change: impl FnOnce(&mut LockedHeap<'m, F, H, L>) -> T,
+        change: impl FnOnce(&mut LockedHeap<'m, B>) -> T,
     ) -> T {
         self.heap.locked(clock, |heap, swept| {
             self.process_state.catch_up(heap, swept);

@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::fork::ProcessMark;
-use cxl_shm::host::{Liveness, MembershipLost};
+use cxl_shm::host::MembershipLost;
+use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
 use super::{Metrics, OrphanWatch};
@@ -65,11 +65,7 @@ impl ProcessState {
 
     /// Does under the heap lock what the threads of the process have put off until one has it, and
     /// counts what taking it has `swept`.
-    pub(super) fn catch_up<F: Fabric, H: HostMemory, L: Liveness>(
-        &self,
-        heap: &mut LockedHeap<'_, F, H, L>,
-        swept: Option<u64>,
-    ) {
+    pub(super) fn catch_up<B: Backend>(&self, heap: &mut LockedHeap<'_, B>, swept: Option<u64>) {
         let freed = heap.free_writing(take(&self.abandoned));
         let released = heap.release_holds(&take(&self.released));
         self.count(|metrics| {

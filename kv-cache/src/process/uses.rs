@@ -6,8 +6,7 @@
 
 use std::sync::PoisonError;
 
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 
 use super::ProcessState;
 use crate::format::Handle;
@@ -36,10 +35,7 @@ impl ProcessState {
 
     /// Marks what this process has used, a bounded part of it. Returns whether there is more that
     /// can be told now: nothing can while another thread of the process is at the replica.
-    pub(crate) fn flush_touches<F: Fabric, H: HostMemory, L: Liveness>(
-        &self,
-        heap: &mut LockedHeap<'_, F, H, L>,
-    ) -> bool {
+    pub(crate) fn flush_touches<B: Backend>(&self, heap: &mut LockedHeap<'_, B>) -> bool {
         let Some(replica) = self.try_replica() else { return false };
         let positions = heap.areas.layout().nodes().map(|node| replica.position(node));
         let positions: Vec<Option<u64>> = positions.collect();

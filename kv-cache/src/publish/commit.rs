@@ -2,8 +2,8 @@
 
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::PublishBatch;
+use cxl_shm::node::Backend;
 
 use super::{ReadyBlock, WritingBlock};
 use crate::format::{BlockState, Descriptor, DescriptorLine, Handle, LogEntry, LogKind};
@@ -23,7 +23,7 @@ pub struct CommitError {
     pub block: WritingBlock,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Completes blocks: each with the CRC-32C of its payload. The results are in the same order.
     ///
     /// The payloads are on the device, fenced (WRITE-B2). After return every host that looks finds
@@ -63,7 +63,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     fn commit(
         &mut self,
         blocks: Vec<(WritingBlock, u32)>,

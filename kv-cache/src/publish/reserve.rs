@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::PublishBatch;
+use cxl_shm::node::Backend;
 use cxl_shm::units::Extent;
 
 use super::room::Shortage;
@@ -52,7 +52,7 @@ impl Pending {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Reserves a descriptor and a payload slot for each block that is not in the pool yet. The
     /// results are in the order of `specs`.
     ///
@@ -152,7 +152,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     /// Reserves what there is room for, and leaves open what lacks something. Returns what is
     /// lacking.
     fn reserve(

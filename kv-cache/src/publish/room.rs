@@ -2,9 +2,8 @@
 
 use cxl_shm::chunk::AllocateError;
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
 use cxl_shm::lock::LockError;
+use cxl_shm::node::Backend;
 use cxl_shm::units::ChunkId;
 
 use super::Refusal;
@@ -24,7 +23,7 @@ pub(super) enum Shortage {
     Place(BlockKey),
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Makes room for at least one block: takes a chunk, which is to be added to the directory; or
     /// evicts at most a batch; or empties a chunk of a vacant node; or turns a chunk of another
     /// size into one of this; or asks other nodes for one. All of them wait for no longer than

@@ -7,8 +7,8 @@
 //! either, which keeps every writer out.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::Fabric;
+use cxl_shm::node::Backend;
 
 use crate::format::{Descriptor, Handle, SlotContent};
 use crate::heap::LockedHeap;
@@ -24,7 +24,7 @@ fn give_way() {
     std::thread::yield_now();
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// As [`look`](Self::look), and once more, freshly, for as long as the line is torn.
     pub(crate) fn look_again(&self, handle: Handle) -> Result<Descriptor, Miss> {
         let mut looked = self.look(handle);
@@ -62,7 +62,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     /// Frees the blocks whose descriptors cannot be read. Returns how many, and which can be.
     fn free_unreadable(&mut self, handles: &[Handle]) -> (u64, Vec<Descriptor>) {
         let (mut bad, mut readable) = (Vec::new(), Vec::new());

@@ -18,10 +18,10 @@
 //! does not try it again. A torn line is read again before it counts as a failure
 //! (`read/damage.rs`), and again after that (INDEX-R5).
 
-use cxl_shm::fabric::{Fabric, HostMemory, refresh_all};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::refresh_all;
 use cxl_shm::layout::NodeState;
 use cxl_shm::lifecycle::is_declared_dead;
+use cxl_shm::node::Backend;
 use cxl_shm::units::Extent;
 
 use crate::format::{BlockState, Descriptor, Handle, SlotContent, is_newer};
@@ -63,7 +63,7 @@ impl Ticket {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Takes the first look at each block (READ-F1). The results are in the same order.
     ///
     /// # Errors

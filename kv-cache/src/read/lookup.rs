@@ -5,8 +5,7 @@
 
 use std::sync::MutexGuard;
 
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
 use crate::format::Handle;
@@ -65,7 +64,7 @@ impl PrefixMatch {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Finds the longest prefix of `keys` of which every block is in the pool, as far as was
     /// announced before the call.
     #[must_use]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::ChunkState;
 use cxl_shm::lifecycle::is_vacant;
+use cxl_shm::node::Backend;
 use cxl_shm::units::{ChunkId, NodeId};
 
 use super::orphan::{Emptied, Orphan};
@@ -20,7 +20,7 @@ pub(crate) const AGAIN_MS: u64 = 1000;
 /// Orphans that are tried in one go.
 const TRIED_MAX: usize = 4;
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Gives a chunk of a node whose slot nobody has back to the region: one of those with the
     /// fewest blocks in which nobody holds anything. Returns whether it did. Tries several orphans,
     /// those first that were left alone for the longest time.

@@ -5,10 +5,10 @@ use std::sync::PoisonError;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::CHUNK_LOCK;
 use cxl_shm::lifecycle::is_vacant;
+use cxl_shm::node::Backend;
 use cxl_shm::units::{ChunkId, NodeId};
 
 use crate::broken::{Rule, is_broken};
@@ -36,14 +36,14 @@ pub(super) enum Emptied {
 
 /// What a vacant node published, as its reclaimer may write it (ORPHAN-W1).
 #[derive(Debug)]
-pub(crate) struct Orphan<'c, 'm, F, H: HostMemory, L> {
-    cache: &'c Cache<'m, F, H, L>,
-    writer: SegmentWriter<'m, F, H, L>,
+pub(crate) struct Orphan<'c, 'm, B: Backend> {
+    cache: &'c Cache<'m, B>,
+    writer: SegmentWriter<'m, B>,
 }
 
-impl<'c, 'm, F: Fabric, H: HostMemory, L: Liveness> Orphan<'c, 'm, F, H, L> {
+impl<'c, 'm, B: Backend> Orphan<'c, 'm, B> {
     /// The orphan that this host is the reclaimer of.
-    pub(crate) fn of(cache: &'c Cache<'m, F, H, L>, node: NodeId) -> Self {
+    pub(crate) fn of(cache: &'c Cache<'m, B>, node: NodeId) -> Self {
         let (member, areas) = (cache.member(), cache.areas());
         // MEM-M8: what the orphan wrote last, and reclaimers before us.
         member.fabric().refresh(areas.published(node));

@@ -1,9 +1,7 @@
 //! What processes of a host leave in the cache when they die, or leave without tidying up.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 
 use super::end_reclaim;
 use crate::format::{Areas, CacheGeometry};
@@ -16,10 +14,7 @@ use crate::heap::Heap;
 /// To be called now and then by every process that stays: a host whose registry is full of
 /// processes that are gone takes no more. Waits for no other host, and needs no
 /// [`Cache`](crate::Cache).
-pub fn reclaim_dead_processes<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    clock: &impl Clock,
-) -> u64 {
+pub fn reclaim_dead_processes<B: Backend>(member: &Member<B>, clock: &impl Clock) -> u64 {
     let gone = member.gone_processes();
     // Also of one that is not among them: a panic may have ended a reclamation of this process.
     end_reclaim(member, clock);

@@ -1,8 +1,7 @@
 //! The next life of a node whose blocks a reclaimer was reclaiming (ORPHAN-W2).
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
 use crate::heap::Heap;
@@ -26,7 +25,7 @@ pub struct ReclaimInProgress {
     pub reclaimer: NodeId,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Heap<'_, F, H, L> {
+impl<B: Backend> Heap<'_, B> {
     /// Waits until no other node writes the blocks that this node published in earlier lives,
     /// unless a process of this life has taken them over already. This host's caches do not hold
     /// what was written since the node joined: the first sweep refreshes those lines (MEM-M8).

@@ -1,14 +1,12 @@
 //! Becoming the reclaimer of an orphan, and ceasing to be.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::NodeId;
 
 use crate::process::Cache;
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Makes this host the reclaimer of `orphan` (ORPHAN-W1). False, and nothing is changed, when
     /// it may not be: the orphan has come back, another host looks after it, or this one after
     /// another.
@@ -36,10 +34,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
 /// Ends what a process of this host left that was a reclaimer, and is gone (ORPHAN-W4). Takes no
 /// lock while there is nothing to end, and not that of the heap: all that the orphan published may
 /// have to be written back.
-pub(crate) fn end_reclaim<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    clock: &impl Clock,
-) {
+pub(crate) fn end_reclaim<B: Backend>(member: &Member<B>, clock: &impl Clock) {
     if member.reclaimer_word().own(member.fabric()) != 0 {
         let _guard = member.lock_orphan(clock);
         member.end_reclaim();

@@ -1,14 +1,13 @@
 //! Blocks that processes of this host did not finish.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 
 use super::end_reclaim;
 use crate::heap::once_each;
 use crate::process::Cache;
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Frees what processes of this host were writing that died or left, drops what they held, and
     /// takes in chunks that they had allocated and not yet used. To be called before such a process
     /// is struck off the registry (`Member::forget_process`);

@@ -43,9 +43,8 @@ use cxl_shm::lifecycle::LeaveOutcome;
 use cxl_shm::lock::Manage;
 use cxl_shm::node::Member;
 use cxl_shm::units::{Extent, LineRange};
-use cxl_shm::verify::simulated::{
-    DmaCache, SimulatedClock, SimulatedHost, SimulatedHostMemory, SimulatedRack,
-};
+use cxl_shm::verify::SimulatedBackend;
+use cxl_shm::verify::simulated::{DmaCache, SimulatedClock, SimulatedHostMemory, SimulatedRack};
 
 use crate::format::Areas;
 use crate::format::DescriptorLine;
@@ -63,8 +62,8 @@ const BLOCK_BYTES: u64 = 5000;
 const MODEL: ModelFingerprint = ModelFingerprint(7);
 const CHUNK_TIMEOUT_MS: u64 = 1000;
 
-type TestMember = Member<SimulatedHost, SimulatedHostMemory, Deaths>;
-type TestCache<'m> = Cache<'m, SimulatedHost, SimulatedHostMemory, Deaths>;
+type TestMember = Member<SimulatedBackend<Deaths>>;
+type TestCache<'m> = Cache<'m, SimulatedBackend<Deaths>>;
 
 /// Who has died.
 #[derive(Clone, Debug, Default)]
@@ -182,7 +181,7 @@ impl Rig {
 
 struct ServingClock<'m> {
     members: Vec<&'m TestMember>,
-    manage: RefCell<Manage<'m, SimulatedHost, SimulatedHostMemory, Deaths>>,
+    manage: RefCell<Manage<'m, SimulatedBackend<Deaths>>>,
     clock: SimulatedClock,
 }
 

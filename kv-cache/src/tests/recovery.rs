@@ -236,7 +236,7 @@ fn a_host_tier_without_words_for_the_cache_is_refused() {
     let clock = rig.rack.clock(0);
     let memory =
         rig.rack.host_memory(0, HostTier::words_of(&Geometry { host_words: 8, ..rig.geometry }));
-    let member = Member::join(
+    let member = TestMember::join(
         rig.rack.host(0),
         memory,
         0,

@@ -1,5 +1,6 @@
 //! Lines that are torn for a moment, and such that are damaged for good.
 
+use cxl_shm::verify::BackendOf;
 use cxl_shm::verify::simulated::{Access, Interposed, Interposer};
 
 use super::*;
@@ -56,7 +57,8 @@ impl Interposer for Tearing {
     }
 }
 
-type TearingCache<'m> = Cache<'m, Interposed<Tearing>, SimulatedHostMemory, Deaths>;
+type TearingBackend = BackendOf<Interposed<Tearing>, SimulatedHostMemory, Deaths>;
+type TearingCache<'m> = Cache<'m, TearingBackend>;
 
 /// A node that publishes block 1, and another one to whom its line looks torn when `tear` says so.
 fn with_a_torn_line(
@@ -68,7 +70,7 @@ fn with_a_torn_line(
     let tearing = Tearing { rack: rig.rack.clone(), torn: Arc::default() };
     let fabric = Interposed::new(rig.rack.host(1), tearing);
     let clock = rig.serve(&[&first]);
-    let second = Member::join(
+    let second: Member<TearingBackend> = Member::join(
         fabric,
         rig.rack.host_memory(1, HostTier::words_of(&rig.geometry)),
         1,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory, LineError, refresh_all};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::{Fabric, LineError, refresh_all};
 use cxl_shm::layout::{ChunkState, NodeState};
+use cxl_shm::node::Backend;
 use cxl_shm::units::ChunkId;
 
 use super::GivenBack;
@@ -31,7 +31,7 @@ pub struct Upkeep {
     pub chunks_added: u64,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Keeps this node's part of the pool in order, a bounded piece at a time; called every few
     /// milliseconds by a thread that does nothing else.
     ///

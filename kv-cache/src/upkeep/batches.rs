@@ -3,14 +3,13 @@
 use std::collections::HashSet;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::node::Backend;
 
 use crate::evict::LOOKED_AT_MAX;
 use crate::heap::SlotSize;
 use crate::process::Cache;
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Evicts up to `want` blocks, at most [`BATCH`](crate::evict::BATCH): of `size`, or of any.
     /// Returns how many; 0 when all are held, or being written.
     ///

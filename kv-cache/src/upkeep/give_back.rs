@@ -5,9 +5,8 @@ use std::cmp::Reverse;
 use cxl_shm::chunk::ChunkError;
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
 use cxl_shm::layout::CHUNK_LOCK;
+use cxl_shm::node::Backend;
 use cxl_shm::units::{ChunkId, PAGE_BYTES};
 
 use crate::evict::{BATCH, HoldWatch};
@@ -44,7 +43,7 @@ struct Content {
     within_quota: u64,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
+impl<B: Backend> Cache<'_, B> {
     /// Gives the first of `chunks` back in which nobody holds anything. Evicts from one of them at
     /// most, whatever comes of it.
     pub(crate) fn give_one_back(
@@ -202,7 +201,7 @@ impl<F: Fabric, H: HostMemory, L: Liveness> Cache<'_, F, H, L> {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     /// Those of `slots` that are in `chunk`.
     fn slots_in(&self, chunk: ChunkId, slots: &[u32]) -> Vec<u32> {
         let inside = |slot: &u32| self.chunk_of(*slot) == Some(chunk);

@@ -4,10 +4,11 @@ use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, HostMemory, LineWords};
 use cxl_shm::host::{HostIdentity, HostTier, Liveness, ProcessIdentity};
 use cxl_shm::layout::{Geometry, Layout, LockProtocol, NodeState, Superblock, format_superblock};
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::{Extent, LINE_BYTES, LINE_WORDS, LineOffset, LineRange};
 use cxl_shm::verify::explored::{Constant, ExploredFabric, ExploredHostMemory, Model, Task, World};
-use cxl_shm::verify::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use cxl_shm::verify::simulated::SimulatedRack;
+use cxl_shm::verify::{ExploredBackend, SimulatedBackend};
 
 use crate::format::Areas;
 use crate::format::ReaderWord;
@@ -46,9 +47,9 @@ impl Liveness for Lives {
 }
 
 /// A member in a model.
-pub(super) type ModelMember = Member<ExploredFabric, ExploredHostMemory, Lives>;
+pub(super) type ModelMember = Member<ExploredBackend<Lives>>;
 /// The cache through it, made anew for each step: what a process knows by itself is a hint.
-pub(super) type ModelCache<'m> = Cache<'m, ExploredFabric, ExploredHostMemory, Lives>;
+pub(super) type ModelCache<'m> = Cache<'m, ExploredBackend<Lives>>;
 
 /// A process as a task has it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -82,7 +83,7 @@ impl Clock for StillClock {
     }
 }
 
-type RackMember = Member<SimulatedHost, SimulatedHostMemory, Lives>;
+type RackMember = Member<SimulatedBackend<Lives>>;
 
 /// The rack: some hosts with two processes each, and a block of the first.
 pub(super) struct Ground {
@@ -223,8 +224,8 @@ fn key(number: u8) -> BlockKey {
 const BLOCK_BYTES: u64 = 2 * LINE_BYTES;
 
 /// Publishes block `number`; `None` when it is not available.
-pub(super) fn publish<F: Fabric, H: HostMemory, L: Liveness>(
-    cache: &Cache<'_, F, H, L>,
+pub(super) fn publish<B: Backend>(
+    cache: &Cache<'_, B>,
     clock: &impl Clock,
     number: u8,
 ) -> Option<Handle> {
@@ -254,7 +255,7 @@ pub(super) fn first_word(fabric: &impl Fabric, line: LineOffset) -> u64 {
     line.word(0).map_or(0, |word| fabric.load(word))
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> LockedHeap<'_, F, H, L> {
+impl<B: Backend> LockedHeap<'_, B> {
     /// What this host says of a block that it may hold.
     pub(super) fn reader_word_of(&self, handle: Handle) -> ReaderWord {
         self.reader_words.own(self.fabric(), handle.owner(), handle.slot())

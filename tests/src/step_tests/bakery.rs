@@ -3,15 +3,15 @@
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::lock::{PendingLock, SharedGuard};
 use cxl_shm::units::LockId;
-use cxl_shm::verify::simulated::{SimulatedHost, SimulatedHostMemory};
+use cxl_shm::verify::SimulatedBackend;
 
 use super::bed::{cluster, request};
 use crate::rack::{Mutant, Processes};
 
 const LOCK: LockId = LockId(9);
 
-type Pending<'m> = PendingLock<'m, SimulatedHost, SimulatedHostMemory, Processes>;
-type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, Processes>;
+type Pending<'m> = PendingLock<'m, SimulatedBackend<Processes>>;
+type Guard<'m> = SharedGuard<'m, SimulatedBackend<Processes>>;
 
 fn look<'m>(pending: &mut Pending<'m>) -> Option<Guard<'m>> {
     pending.poll().unwrap_or_else(|error| panic!("{error}"))

@@ -3,17 +3,14 @@
 use std::cell::{Cell, RefCell};
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
 use cxl_shm::layout::{Geometry, LockProtocol};
 use cxl_shm::lock::Manage;
 use cxl_shm::lock::arbitrated::ManagerState;
 use cxl_shm::lock::{PendingLock, SharedGuard};
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::LockId;
-use cxl_shm::verify::simulated::{
-    Crash, Settings, SimulatedClock, SimulatedHost, SimulatedHostMemory,
-};
+use cxl_shm::verify::SimulatedBackend;
+use cxl_shm::verify::simulated::{Crash, Settings, SimulatedClock};
 
 use crate::rack::{Cluster, Mutant, Processes, RackMember};
 
@@ -87,18 +84,15 @@ impl<A: FnMut(u32)> Clock for Scripted<A> {
 }
 
 /// One round of the manager, which has to serve and to grant `granted` locks.
-pub(super) fn poll_grants<F: Fabric, H: HostMemory, L: Liveness>(
-    manage: &mut Manage<'_, F, H, L>,
-    granted: u32,
-) {
+pub(super) fn poll_grants<B: Backend>(manage: &mut Manage<'_, B>, granted: u32) {
     assert_eq!(manage.poll(), Some(ManagerState::Serving { granted }));
 }
 
 /// A clock on which the manager makes one round in each of the first pauses, granting as many locks
 /// as `grants` says; by then the lock must be held.
-pub(super) fn manager_polls<'a, F: Fabric, H: HostMemory, L: Liveness>(
+pub(super) fn manager_polls<'a, B: Backend>(
     cluster: &'a Cluster,
-    manage: &'a RefCell<Manage<'_, F, H, L>>,
+    manage: &'a RefCell<Manage<'_, B>>,
     grants: &'a [u32],
 ) -> Scripted<impl FnMut(u32) + 'a> {
     Scripted::new(move |pause| {
@@ -109,13 +103,13 @@ pub(super) fn manager_polls<'a, F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// The lock, after one round of the manager, in one look.
-pub(super) fn acquire<'m, F: Fabric, H: HostMemory, L: Liveness>(
+pub(super) fn acquire<'m, B: Backend>(
     cluster: &Cluster,
     member: &'m RackMember,
     clock: &'m SimulatedClock,
     lock: LockId,
-    manage: &RefCell<Manage<'_, F, H, L>>,
-) -> SharedGuard<'m, SimulatedHost, SimulatedHostMemory, Processes> {
+    manage: &RefCell<Manage<'_, B>>,
+) -> SharedGuard<'m, SimulatedBackend<Processes>> {
     cluster.warm();
     let mut pending = request(member, clock, lock);
     cluster.warm();
@@ -129,7 +123,7 @@ pub(super) fn request<'m>(
     member: &'m RackMember,
     clock: &'m SimulatedClock,
     lock: LockId,
-) -> PendingLock<'m, SimulatedHost, SimulatedHostMemory, Processes> {
+) -> PendingLock<'m, SimulatedBackend<Processes>> {
     let mut pending = member.begin_shared(lock, clock);
     let answer = pending.poll().unwrap_or_else(|error| panic!("{error}"));
     assert!(answer.is_none(), "nobody can have answered yet");
@@ -137,7 +131,7 @@ pub(super) fn request<'m>(
 }
 
 /// Each member sends its heartbeat once, and so follows the newest manager.
-pub(super) fn beat_all<F: Fabric, H: HostMemory, L: Liveness>(members: &[&Member<F, H, L>]) {
+pub(super) fn beat_all<B: Backend>(members: &[&Member<B>]) {
     assert!(members.iter().all(|member| member.beat()), "each is the agent of its host");
 }
 

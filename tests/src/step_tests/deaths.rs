@@ -11,15 +11,16 @@ use cxl_shm::lifecycle::{
     RecoveryEvent, membership_epoch,
 };
 use cxl_shm::lock::Manage;
-use cxl_shm::node::SUSPECT_MS;
+use cxl_shm::node::{Backend, SUSPECT_MS};
 use cxl_shm::units::{Incarnation, LineRange, LockId, NodeId};
-use cxl_shm::verify::simulated::{SimulatedClock, SimulatedHost, SimulatedHostMemory};
+use cxl_shm::verify::SimulatedBackend;
+use cxl_shm::verify::simulated::SimulatedClock;
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, crash, poll_grants};
 use crate::rack::{Cluster, Mutant, Processes, RackMember};
 use crate::stepped::stepped;
 
-type RackManage<'m> = Manage<'m, SimulatedHost, SimulatedHostMemory, Processes>;
+type RackManage<'m> = Manage<'m, SimulatedBackend<Processes>>;
 
 const LOCK: LockId = LockId(9);
 const VICTIM: NodeId = NodeId(1);
@@ -228,12 +229,7 @@ pub fn a_chunk_is_adopted_once(mutant: Mutant, seed: u64) {
     assert_eq!(now, Some(state));
 }
 
-fn poll_any<F, H, L>(manage: &RefCell<cxl_shm::lock::Manage<'_, F, H, L>>)
-where
-    F: cxl_shm::fabric::Fabric,
-    H: cxl_shm::fabric::HostMemory,
-    L: cxl_shm::host::Liveness,
-{
+fn poll_any<B: Backend>(manage: &RefCell<cxl_shm::lock::Manage<'_, B>>) {
     let state = manage.borrow_mut().poll();
     assert!(state.is_some(), "it was not deposed");
 }
@@ -360,7 +356,7 @@ fn return_at(mutant: Mutant, seed: u64, recovery_steps: u64, at: u64) -> u64 {
 pub(super) struct Watch<'m> {
     cluster: &'m Cluster,
     watcher: &'m RackMember,
-    deaths: Deaths<'m, SimulatedHost, SimulatedHostMemory, Processes>,
+    deaths: Deaths<'m, SimulatedBackend<Processes>>,
     now_ms: u64,
 }
 

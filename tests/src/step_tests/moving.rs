@@ -3,11 +3,11 @@
 
 use std::cell::RefCell;
 
-use cxl_shm::fabric::{Fabric, HostMemory, PeerLine};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::PeerLine;
 use cxl_shm::layout::{Layout, LockProtocol, NodeLine, NodeState};
 use cxl_shm::lifecycle::{NodeHeartbeat, watch_heartbeats};
 use cxl_shm::lock::Manage;
+use cxl_shm::node::Backend;
 use cxl_shm::units::{ChunkId, LockId, NodeId};
 
 use super::bed::{OBSERVER, Scripted, acquire, beat_all, cluster, manager_polls, poll_grants};
@@ -17,10 +17,10 @@ const LOCK: LockId = LockId(9);
 const NODE: usize = 1;
 
 /// One life in the slot: takes the lock, gives back what the life before left, and leaves a chunk.
-fn live<F: Fabric, H: HostMemory, L: Liveness>(
+fn live<B: Backend>(
     cluster: &Cluster,
     member: &RackMember,
-    manage: &RefCell<Manage<'_, F, H, L>>,
+    manage: &RefCell<Manage<'_, B>>,
     inherited: Option<ChunkId>,
 ) -> ChunkId {
     let clock = cluster.clock(0);

@@ -95,7 +95,7 @@ pub fn a_holder_that_was_seen_waiting_is_told_of(mutant: Mutant, seed: u64) {
     beat_all(&[&recoverer, &victim, &other]);
     let before = other.lock_shared(LOCK, &clocks[2], 1000).unwrap_or_else(|e| panic!("{e}"));
     let mut pending = victim.begin_shared(LOCK, &clocks[1]);
-    let in_vain = |pending: &mut PendingLock<'_, _, _, _>| {
+    let in_vain = |pending: &mut PendingLock<'_, _>| {
         assert!((0..4).all(|_| matches!(pending.poll(), Ok(None))), "the other holds it");
     };
     in_vain(&mut pending);

@@ -4,16 +4,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, bail};
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::fabric::MappedFabric;
 use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{LockProtocol, NodeState};
-use cxl_shm::lifecycle::NoFence;
+use cxl_shm::lifecycle::{LocalMember, NoFence};
 use cxl_shm::units::PAGE_BYTES;
 use kv_cache::Cache;
 use lock_manager::{ManagerRole, Timeouts};
 
 use super::blocks::{Fetched, fetch};
-use super::child::{ChildMember, Part};
+use super::child::Part;
 use super::evictions::Evictions;
 use super::ground::{Pair, block_bytes, is_purpose};
 use super::life::{Agent, join, leave, own_host};
@@ -66,7 +65,7 @@ impl Rack {
     }
 
     /// Accounts for every byte, and uses again what is free.
-    fn account_and_use(&self, members: &[ChildMember<MappedFabric>]) -> Result<u64> {
+    fn account_and_use(&self, members: &[LocalMember]) -> Result<u64> {
         let bytes = self.account(members)?;
         use_again(members)?;
         Ok(bytes)
@@ -90,7 +89,7 @@ impl Rack {
     }
 
     /// Blocks that are not there any more are as many as made room for others at most.
-    fn find_evicted(&mut self, members: &[ChildMember<MappedFabric>]) -> Result<()> {
+    fn find_evicted(&mut self, members: &[LocalMember]) -> Result<()> {
         let Some(member) = members.first() else { bail!("no node takes part in the audit") };
         let cache = Cache::attach(member, &SystemClock::start())?;
         let evictions = &mut self.evictions;
@@ -108,7 +107,7 @@ impl Rack {
         self.check_evictions()
     }
 
-    fn audit_blocks(&self, member: &ChildMember<MappedFabric>) -> Result<u64> {
+    fn audit_blocks(&self, member: &LocalMember) -> Result<u64> {
         let (clock, node) = (SystemClock::start(), member.node());
         let cache = Cache::attach(member, &clock)?;
         let mut verified = 0;
@@ -153,7 +152,7 @@ impl Rack {
 }
 
 /// Grants until `ends`. Nobody dies in an audit.
-fn manage(member: &ChildMember<MappedFabric>, ends: &AtomicBool) -> Result<()> {
+fn manage(member: &LocalMember, ends: &AtomicBool) -> Result<()> {
     let clock = SystemClock::start();
     let timeouts = Timeouts { takeover_ms: 0, declare_ms: u64::MAX };
     let mut role = ManagerRole::new(member, &clock, timeouts)?;

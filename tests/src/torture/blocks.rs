@@ -5,22 +5,20 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use cxl_shm::chunk::AllocateError;
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::{Fabric, MappedHostMemory};
-use cxl_shm::host::ProcLiveness;
+use cxl_shm::fabric::Fabric;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::LineRange;
 use kv_cache::{BlockSpec, Cache, HeldBlock, Miss, Refusal, Reservation, Wanted};
 
 use rackline::dma::Checksum;
 
-use super::child::{ChildMember, ChildOptions};
+use super::child::ChildOptions;
 use super::event::{Event, tell};
 use super::ground::{
     block_bytes, bytes_of, content, is_scarce, key, last_published, load, model, next_large, store,
 };
 
 /// The cache of a child.
-pub(super) type ChildCache<'m, F> = Cache<'m, F, MappedHostMemory, ProcLiveness>;
-
 /// Most blocks of a worker in the pool.
 const WINDOW: usize = 24;
 /// Longer than any run waits: a hold ends by its release, or with its process.
@@ -33,8 +31,8 @@ const TOO_MANY: u64 = 12;
 const CHUNK_TIMEOUT_MS: u64 = 1000;
 
 /// The blocks of one worker.
-pub(super) struct Blocks<'m, F> {
-    cache: ChildCache<'m, F>,
+pub(super) struct Blocks<'m, B: Backend> {
+    cache: Cache<'m, B>,
     clock: SystemClock,
     worker: u32,
     next: u64,
@@ -61,10 +59,10 @@ pub(super) enum Fetched {
     Wrong(String),
 }
 
-impl<'m, F: Fabric> Blocks<'m, F> {
+impl<'m, B: Backend> Blocks<'m, B> {
     /// The blocks of this worker, all looked at: those of its earlier lives that were acknowledged
     /// are there, the others are whole or not there.
-    pub(super) fn take_over(options: &ChildOptions, member: &'m ChildMember<F>) -> Result<Self> {
+    pub(super) fn take_over(options: &ChildOptions, member: &'m Member<B>) -> Result<Self> {
         let clock = SystemClock::start();
         let cache = Cache::attach(member, &clock)?;
         let there = options.blocks.iter().copied().collect();
@@ -318,7 +316,7 @@ impl<'m, F: Fabric> Blocks<'m, F> {
 }
 
 /// Looks a block up and reads it.
-pub(super) fn fetch<F: Fabric>(cache: &ChildCache<'_, F>, worker: u32, number: u64) -> Fetched {
+pub(super) fn fetch<B: Backend>(cache: &Cache<'_, B>, worker: u32, number: u64) -> Fetched {
     let key = key(worker, number);
     let found = cache.lookup(&[key]);
     let Some(block) = found.blocks().first() else {

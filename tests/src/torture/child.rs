@@ -7,19 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use cxl_shm::crash;
-use cxl_shm::fabric::{Fabric, MappedHostMemory};
-use cxl_shm::host::ProcLiveness;
 use cxl_shm::lifecycle::Fence;
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::verify::{Mutant, as_mutant};
 
 use super::event::{Event, tell};
 use super::ground::Memory;
 use super::life::live;
 use super::{manager, worker};
-
-/// A member as children are.
-pub(super) type ChildMember<F> = Member<F, MappedHostMemory, ProcLiveness>;
 
 /// What a child is to be. Used by the parent, not by people.
 #[derive(Args, Clone, Debug)]
@@ -224,9 +219,9 @@ pub fn run_child(options: &ChildOptions) -> Result<()> {
 
 /// The work of a child that is a member. One that finds its host declared dead ends, whatever it
 /// was at.
-pub(super) fn work<F: Fabric>(
+pub(super) fn work<B: Backend>(
     options: &ChildOptions,
-    member: &ChildMember<F>,
+    member: &Member<B>,
     fence: &mut impl Fence,
     orders: &Orders,
 ) -> Result<()> {

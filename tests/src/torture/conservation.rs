@@ -2,15 +2,14 @@
 
 use anyhow::{Result, bail, ensure};
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::MappedFabric;
 use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{ChunkState, ROOTS_MAX, RootHead, RootState};
+use cxl_shm::lifecycle::LocalMember;
 use cxl_shm::units::{ChunkId, Extent, LINE_BYTES, NodeId};
 use cxl_shm_objects::NamedRoots;
 use cxl_shm_objects::Objects;
 use cxl_shm_objects::{HeapUsage, PeerObject, SharedOffset};
 
-use super::child::ChildMember;
 use super::ground::{ground, is_purpose};
 use super::named::RootId;
 use super::rack::Rack;
@@ -19,8 +18,6 @@ use super::rack::Rack;
 const LOCK_TIMEOUT_MS: u64 = 60_000;
 /// Chunks without objects that a heap keeps for itself.
 const IDLE_CHUNKS_MAX: u64 = 1;
-
-type AuditMember = ChildMember<MappedFabric>;
 
 /// An object that a root reaches.
 struct Reached {
@@ -32,7 +29,7 @@ impl Rack {
     /// Compares roots, heaps and the chunk table with what the processes said, then destroys all
     /// roots: nothing but the blocks is left. One member of each node. Returns the bytes that were
     /// accounted for.
-    pub(super) fn account(&self, members: &[AuditMember]) -> Result<u64> {
+    pub(super) fn account(&self, members: &[LocalMember]) -> Result<u64> {
         let clock = SystemClock::start();
         let Some(first) = members.first() else { bail!("no node takes part in the audit") };
         let reached = self.reachable(first)?;
@@ -75,7 +72,7 @@ impl Rack {
 
     /// Every root is one that may be there, and whole; those that must be there are. What they
     /// reach.
-    fn reachable(&self, member: &AuditMember) -> Result<Vec<Reached>> {
+    fn reachable(&self, member: &LocalMember) -> Result<Vec<Reached>> {
         let mut reached = Vec::new();
         let roots = member.roots();
         for found in &roots {
@@ -101,7 +98,7 @@ impl Rack {
 }
 
 /// The node in whose heap an object is.
-fn owner_of(member: &AuditMember, object: &PeerObject) -> Result<NodeId> {
+fn owner_of(member: &LocalMember, object: &PeerObject) -> Result<NodeId> {
     let chunk = chunk_at(member, object.offset());
     let entry = chunk.map(|chunk| member.layout().chunk_entry(chunk).fresh(member.fabric()));
     match entry.and_then(Result::ok).and_then(|entry| entry.state()) {
@@ -111,11 +108,11 @@ fn owner_of(member: &AuditMember, object: &PeerObject) -> Result<NodeId> {
 }
 
 /// The chunk that an object is in.
-fn chunk_at(member: &AuditMember, offset: SharedOffset) -> Option<ChunkId> {
+fn chunk_at(member: &LocalMember, offset: SharedOffset) -> Option<ChunkId> {
     member.layout().chunk_of(Extent::new(offset.bytes(), LINE_BYTES)?)
 }
 
-fn check_heap(member: &AuditMember, usage: &HeapUsage, objects: u64, bytes: u64) -> Result<()> {
+fn check_heap(member: &LocalMember, usage: &HeapUsage, objects: u64, bytes: u64) -> Result<()> {
     let node = member.node();
     ensure!(
         (usage.objects, usage.allocated_bytes) == (objects, bytes),
@@ -139,7 +136,7 @@ fn check_heap(member: &AuditMember, usage: &HeapUsage, objects: u64, bytes: u64)
 
 /// Every chunk but the ground is free, or a node's: for blocks, or in its heap. Returns the bytes
 /// of all.
-fn check_table(member: &AuditMember) -> Result<u64> {
+fn check_table(member: &LocalMember) -> Result<u64> {
     let (layout, fabric) = (member.layout(), member.fabric());
     for chunk in (0..layout.chunks()).map(ChunkId).filter(|chunk| *chunk != ground(layout)) {
         let entry = layout.chunk_entry(chunk).fresh(fabric);
@@ -154,7 +151,7 @@ fn check_table(member: &AuditMember) -> Result<u64> {
 }
 
 /// No destroyed root waits for its object to be freed.
-fn check_table_of_roots(member: &AuditMember) -> Result<()> {
+fn check_table_of_roots(member: &LocalMember) -> Result<()> {
     let roots = member.layout().roots();
     for entry in 0..ROOTS_MAX {
         let head = roots.line::<RootHead>(entry * roots.lines() / ROOTS_MAX);

@@ -6,27 +6,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::Fabric;
+use cxl_shm::fabric::MappedHostMemory;
 use cxl_shm::host::{HostIdentity, HostTier, HostTierFile, ProcLiveness, ProcessIdentity};
 use cxl_shm::layout::read_superblock;
 use cxl_shm::lifecycle::{
     AttachError, Attachment, Fence, JoinError, LeaveOutcome, NoFence, ProcessFence,
 };
-use cxl_shm::node::{HEARTBEAT_MS, Member};
+use cxl_shm::node::{Backend, HEARTBEAT_MS, Member};
 use cxl_shm::region::{Region, RegionUse};
+use cxl_shm::verify::BackendOf;
 use cxl_shm::verify::as_mutant;
 use cxl_shm::verify::shadowed::ShadowedFabric;
 use cxl_shm::verify::simulated::CacheMode;
 use cxl_shm_objects::ObjectChunks;
 
 use super::bed;
-use super::child::{ChildMember, ChildOptions, Orders, work};
+use super::child::{ChildOptions, Orders, work};
 use super::event::{Event, tell};
 use super::fence::ParentsWord;
 use super::ground::Memory;
 
 /// How often a child tries to join while its former life is being recovered.
 const AGAIN_MS: u64 = 20;
+
+/// A host whose caches are shadowed.
+type ShadowedBackend = BackendOf<ShadowedFabric, MappedHostMemory, ProcLiveness>;
 
 /// Attaches, works, leaves.
 pub(super) fn live(options: &ChildOptions, orders: &Orders) -> Result<()> {
@@ -55,13 +59,13 @@ pub(super) fn live(options: &ChildOptions, orders: &Orders) -> Result<()> {
     // (JOIN-J4).
     let boot = if options.declare { options.life } else { 1 };
     let host = own_host(options.node, boot)?;
-    let member = loop {
+    let member: Member<ShadowedBackend> = loop {
         match join(fabric.clone(), &options.folder, options.node, &host) {
             Err(JoinFailed::Refused(error)) if will_pass(options, &error) => wait()?,
             outcome => break outcome?,
         }
     };
-    let agent = join(fabric, &options.folder, options.node, &host)?;
+    let agent: Member<ShadowedBackend> = join(fabric, &options.folder, options.node, &host)?;
     let mutant = options.mutant;
     let agent = Agent::start(agent, move |agent| {
         as_mutant(mutant, || agent.beat());
@@ -100,15 +104,18 @@ fn wait() -> Result<()> {
 }
 
 /// A thread that does now and then what a host needs done.
-pub(super) struct Agent<F: Fabric> {
+pub(super) struct Agent<B: Backend> {
     ends: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<ChildMember<F>>,
+    thread: std::thread::JoinHandle<Member<B>>,
 }
 
-impl<F: Fabric + Send + 'static> Agent<F> {
+impl<B: Backend> Agent<B>
+where
+    Member<B>: Send + 'static,
+{
     pub(super) fn start(
-        member: ChildMember<F>,
-        act: impl Fn(&ChildMember<F>) + Send + 'static,
+        member: Member<B>,
+        act: impl Fn(&Member<B>) + Send + 'static,
     ) -> Result<Self> {
         let ends = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ends);
@@ -127,7 +134,7 @@ impl<F: Fabric + Send + 'static> Agent<F> {
     }
 
     /// Ends it; its member.
-    pub(super) fn stop(self) -> Result<ChildMember<F>> {
+    pub(super) fn stop(self) -> Result<Member<B>> {
         self.ends.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow::anyhow!("the agent panicked"))
     }
@@ -152,12 +159,15 @@ pub(super) enum JoinFailed {
 }
 
 /// Joins as a process of `node` whose tier lies in `folder`.
-pub(super) fn join<F: Fabric>(
-    fabric: F,
+pub(super) fn join<B>(
+    fabric: B::Fabric,
     folder: &Path,
     node: u16,
     host: &HostIdentity,
-) -> Result<ChildMember<F>, JoinFailed> {
+) -> Result<Member<B>, JoinFailed>
+where
+    B: Backend<HostMemory = MappedHostMemory, Liveness = ProcLiveness>,
+{
     let (superblock, layout) = read_superblock(&fabric).context("there is no region")?;
     let known = layout.node(node).context("the region has no such node")?;
     let file = HostTierFile::lock(&HostTierFile::path_in(folder, &superblock, known));
@@ -169,7 +179,7 @@ pub(super) fn join<F: Fabric>(
 }
 
 /// Leaves, and removes the tier when it was the last process of its host.
-pub(super) fn leave<F: Fabric>(member: ChildMember<F>, folder: &Path) -> Result<()> {
+pub(super) fn leave<B: Backend>(member: Member<B>, folder: &Path) -> Result<()> {
     let path = HostTierFile::path_in(folder, member.superblock(), member.node());
     let file = HostTierFile::lock(&path)?;
     if member.leave() == LeaveOutcome::NodeLeft {

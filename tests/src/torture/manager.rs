@@ -2,14 +2,13 @@
 
 use anyhow::Result;
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::RecoveryStep;
 use cxl_shm::lifecycle::{DeathEvent, Fence, RecoveryEvent};
-use cxl_shm::node::SUSPECT_MS;
+use cxl_shm::node::{Backend, Member, SUSPECT_MS};
 use kv_cache::reclaim_dead_processes;
 use lock_manager::{ManagerRole, RoleChange, Timeouts};
 
-use super::child::{ChildMember, Orders};
+use super::child::Orders;
 use super::event::{Event, tell};
 
 /// A standby takes over soon.
@@ -20,8 +19,8 @@ const RECLAIM_MS: u64 = 200;
 /// Manages until `orders` say to stop. With `declares` a host whose heartbeat has stopped is
 /// declared dead and, once `fence` holds, recovered; without, each of the dead lives again and
 /// completes what it left.
-pub(super) fn run<F: Fabric>(
-    member: &ChildMember<F>,
+pub(super) fn run<B: Backend>(
+    member: &Member<B>,
     declares: bool,
     fence: &mut impl Fence,
     orders: &Orders,

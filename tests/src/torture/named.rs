@@ -1,13 +1,12 @@
 //! Objects that workers name and give each other: their names, their sizes, what is in them.
 
 use cxl_shm::fabric::Fabric;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::{Incarnation, LINE_BYTES};
 use cxl_shm::verify::simulated::Random;
 use cxl_shm_objects::Objects;
 use cxl_shm_objects::{Object, PeerObject, SharedOffset};
 use cxl_shm_objects::{Root, RootKind};
-
-use super::child::ChildMember;
 
 const PREFIX: &str = "torture-";
 /// Bit of a number that tells the object of a root from one that it refers to.
@@ -42,9 +41,9 @@ impl RootId {
 
     /// Reads what was found as this root, and what that refers to, which is returned; `None` when
     /// anything of it is not as it was written.
-    pub(super) fn read_whole<F: Fabric>(
+    pub(super) fn read_whole<B: Backend>(
         self,
-        member: &ChildMember<F>,
+        member: &Member<B>,
         found: &Root,
     ) -> Option<Option<PeerObject>> {
         let fabric = member.fabric();

@@ -12,12 +12,13 @@ use anyhow::Result;
 use cxl_shm::chunk::AllocateError;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::{LineRange, WordOffset};
 use cxl_shm::verify::simulated::Random;
 use cxl_shm_objects::{DestroyRootError, GetRootError, PutRootError, Root, RootKind};
 use cxl_shm_objects::{FreeError, Object, ObjectError, PeerObject, ReturnError, SweepError};
 
-use super::child::{ChildMember, ChildOptions};
+use super::child::ChildOptions;
 use super::event::{Event, tell};
 use super::ground::{gift, gift_lock, gift_taken, is_scarce};
 use super::named::{Gift, MadeFor, RootId};
@@ -30,8 +31,8 @@ const FOREIGN_MAX: usize = 4;
 const HELD_MAX: usize = 8;
 
 /// The objects of one worker.
-pub(super) struct Objects<'m, F> {
-    member: &'m ChildMember<F>,
+pub(super) struct Objects<'m, B: Backend> {
+    member: &'m Member<B>,
     clock: SystemClock,
     worker: u32,
     workers: u32,
@@ -44,10 +45,10 @@ pub(super) struct Objects<'m, F> {
     adopts: bool,
 }
 
-impl<'m, F: Fabric> Objects<'m, F> {
+impl<'m, B: Backend> Objects<'m, B> {
     /// The roots of this worker's earlier lives: those that were acknowledged are there, the others
     /// are whole or not there, and destroyed. What had no name is not its own any more.
-    pub(super) fn take_over(options: &ChildOptions, member: &'m ChildMember<F>) -> Result<Self> {
+    pub(super) fn take_over(options: &ChildOptions, member: &'m Member<B>) -> Result<Self> {
         let objects = Self {
             member,
             clock: SystemClock::start(),

@@ -2,15 +2,16 @@
 
 use anyhow::{Result, ensure};
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::MappedFabric;
 use cxl_shm::layout::ChunkState;
 use cxl_shm::layout::HEAP_PURPOSE;
+use cxl_shm::lifecycle::LocalMember;
+use cxl_shm::node::MappedBackend;
 use cxl_shm::units::ChunkId;
-use kv_cache::{BlockSpec, Cache, Reservation, SlotContent};
+use kv_cache::Cache;
+use kv_cache::{BlockSpec, Reservation, SlotContent};
 use rackline::dma::Checksum;
 
-use super::blocks::{ChildCache, Fetched, fetch};
-use super::child::ChildMember;
+use super::blocks::{Fetched, fetch};
 use super::ground::{block_bytes, bytes_of, content, key, model, store};
 
 /// Nothing of it is contended.
@@ -28,7 +29,7 @@ const NOBODY: u32 = 1 << 20;
 ///
 /// # Errors
 /// What is not free, or cannot be used.
-pub(super) fn use_again(members: &[ChildMember<MappedFabric>]) -> Result<()> {
+pub(super) fn use_again(members: &[LocalMember]) -> Result<()> {
     let clock = SystemClock::start();
     for member in members {
         empty(&Cache::attach(member, &clock)?, &clock)?;
@@ -51,7 +52,7 @@ pub(super) fn use_again(members: &[ChildMember<MappedFabric>]) -> Result<()> {
     Ok(())
 }
 
-fn empty(cache: &ChildCache<'_, MappedFabric>, clock: &SystemClock) -> Result<()> {
+fn empty(cache: &Cache<'_, MappedBackend>, clock: &SystemClock) -> Result<()> {
     let (member, mut handles) = (cache.member(), Vec::new());
     let node = member.node();
     if let Some(segment) = cache.segment(node) {
@@ -74,7 +75,7 @@ fn empty(cache: &ChildCache<'_, MappedFabric>, clock: &SystemClock) -> Result<()
     Ok(())
 }
 
-fn free_chunks(member: &ChildMember<MappedFabric>) -> u64 {
+fn free_chunks(member: &LocalMember) -> u64 {
     let layout = member.layout();
     let is_free = |chunk: &ChunkId| {
         let entry = layout.chunk_entry(*chunk).fresh(member.fabric());
@@ -83,11 +84,7 @@ fn free_chunks(member: &ChildMember<MappedFabric>) -> u64 {
     (0..layout.chunks()).map(ChunkId).filter(is_free).count() as u64
 }
 
-fn publish(
-    cache: &ChildCache<'_, MappedFabric>,
-    clock: &SystemClock,
-    numbers: &[u64],
-) -> Result<()> {
+fn publish(cache: &Cache<'_, MappedBackend>, clock: &SystemClock, numbers: &[u64]) -> Result<()> {
     let spec = |number: &u64| BlockSpec {
         key: key(NOBODY, *number),
         fingerprint: model(),

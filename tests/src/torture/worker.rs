@@ -7,6 +7,7 @@ use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::read_superblock;
 use cxl_shm::lock::LockError;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::{ChunkId, LineRange, WordOffset};
 use cxl_shm::verify::simulated::Random;
 use cxl_shm::verify::{Mutant, is_mutant};
@@ -15,7 +16,7 @@ use rackline_qualify::{StoreError, store_profile};
 
 use super::blocks::Blocks;
 use super::broken::needs_take_overs;
-use super::child::{ChildMember, ChildOptions, Order, Orders};
+use super::child::{ChildOptions, Order, Orders};
 use super::event::{Event, tell};
 use super::ground::{COUNTERS, Pair, is_scarce, lock, profile, purpose};
 use super::objects::Objects;
@@ -41,21 +42,21 @@ const RECLAIM_TURNS: u64 = 40;
 /// Times that a worker which ends tries to give a chunk back.
 const GIVE_BACK_TRIES: u32 = 60;
 
-struct Worker<'m, F> {
-    member: &'m ChildMember<F>,
+struct Worker<'m, B: Backend> {
+    member: &'m Member<B>,
     clock: SystemClock,
     random: Random,
     index: u32,
     workers: u32,
-    blocks: Blocks<'m, F>,
-    objects: Objects<'m, F>,
+    blocks: Blocks<'m, B>,
+    objects: Objects<'m, B>,
     chunks: Vec<ChunkId>,
     values: u64,
 }
 
-pub(super) fn run<F: Fabric>(
+pub(super) fn run<B: Backend>(
     options: &ChildOptions,
-    member: &ChildMember<F>,
+    member: &Member<B>,
     orders: &Orders,
 ) -> Result<()> {
     let clock = SystemClock::start();
@@ -95,7 +96,7 @@ pub(super) fn run<F: Fabric>(
     worker.end()
 }
 
-impl<F: Fabric> Worker<'_, F> {
+impl<B: Backend> Worker<'_, B> {
     /// Everything, in order.
     fn round(&mut self, round: u32) -> Result<()> {
         while !self.count(round % COUNTERS)? {}
@@ -414,7 +415,7 @@ impl<F: Fabric> Worker<'_, F> {
 }
 
 /// Returns once nothing is left of processes of this host that died.
-fn look_after_the_dead<F: Fabric>(member: &ChildMember<F>, clock: &SystemClock) {
+fn look_after_the_dead<B: Backend>(member: &Member<B>, clock: &SystemClock) {
     let mut tries = 0;
     while !member.gone_processes().is_empty() {
         reclaim_dead_processes(member, clock);

@@ -12,10 +12,10 @@ use super::usage::HeapUsage;
 use super::words::{HeapWords, Origin};
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory, PeerLine, refresh_all};
-use cxl_shm::host::{HostGuard, HostLockName, Liveness};
+use cxl_shm::fabric::{Fabric, PeerLine, refresh_all};
+use cxl_shm::host::{HostGuard, HostLockName};
 use cxl_shm::layout::{ChunkState, HEAP_PURPOSE, HeapHeader, Layout, header};
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::{ChunkId, Extent, Incarnation, LineRange, NodeId};
 
 /// To whose heap a chunk belongs, as this heap sees it.
@@ -33,13 +33,13 @@ pub(crate) enum HeapOwnership {
 
 /// The host lock of the heap is held, and what a dead holder left is mended.
 #[derive(Debug)]
-pub(crate) struct Access<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    pub(super) member: &'m Member<F, H, L>,
-    pub(super) heap: Heap<'m, F, H>,
+pub(crate) struct Access<'m, B: Backend> {
+    pub(super) member: &'m Member<B>,
+    pub(super) heap: Heap<'m, B>,
     /// It is the thread that sends its host's heartbeat: what takes long is not to keep it from
     /// that.
     beats: bool,
-    _guard: HostGuard<'m, H>,
+    _guard: HostGuard<'m, B::HostMemory>,
 }
 
 /// Somebody else writes the heap's lines: they were made anew and contradict each other again.
@@ -89,11 +89,11 @@ pub(super) fn look_at<F: Fabric>(
     Some((pages.place(offset)?, builder))
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
+impl<'m, B: Backend> Access<'m, B> {
     /// Waits for the heap's host lock, then mends what a dead holder left. Other hosts wait for
     /// none of it: the caller holds no lock of theirs.
     pub(crate) fn enter(
-        unlocked: &'m Unlocked<'_, F, H, L>,
+        unlocked: &'m Unlocked<'_, B>,
         clock: &impl Clock,
     ) -> Result<Self, Damaged> {
         let member = unlocked.member();
@@ -103,7 +103,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
     /// As [`enter`](Self::enter), and gives up with `None` at `until_ms` of `clock`. It beats while
     /// it mends, as [`try_enter`](Self::try_enter) does.
     pub(crate) fn enter_until(
-        member: &'m Member<F, H, L>,
+        member: &'m Member<B>,
         clock: &impl Clock,
         until_ms: u64,
     ) -> Result<Option<Self>, Damaged> {
@@ -113,14 +113,14 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
 
     /// As [`enter`](Self::enter), if no living process has the lock. Mending takes a few
     /// milliseconds a chunk. So a host whose agent mends, or died, has its heartbeat meanwhile.
-    pub(crate) fn try_enter(member: &'m Member<F, H, L>) -> Result<Option<Self>, Damaged> {
+    pub(crate) fn try_enter(member: &'m Member<B>) -> Result<Option<Self>, Damaged> {
         let guard = member.try_lock_host(HostLockName::Objects);
         guard.map(|guard| Self::entered(member, guard, true)).transpose()
     }
 
     fn entered(
-        member: &'m Member<F, H, L>,
-        guard: HostGuard<'m, H>,
+        member: &'m Member<B>,
+        guard: HostGuard<'m, B::HostMemory>,
         beats: bool,
     ) -> Result<Self, Damaged> {
         let recovered = guard.recovered();
@@ -160,7 +160,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Access<'m, F, H, L> {
     /// Carries `operation` out, once more after mending when the lists are broken.
     pub(super) fn mended<T>(
         &self,
-        operation: impl Fn(&Heap<'m, F, H>) -> Result<T, Broken>,
+        operation: impl Fn(&Heap<'m, B>) -> Result<T, Broken>,
     ) -> Result<T, Damaged> {
         match operation(&self.heap) {
             Ok(value) => Ok(value),
@@ -410,7 +410,7 @@ pub(crate) struct Retired {
     pub(crate) offset: u64,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
+impl<B: Backend> Access<'_, B> {
     /// Frees the objects of those of `retired` that are in this heap, each once, and calls
     /// `set_free` for the root of each. The caller holds the lock of the roots.
     pub(crate) fn collect(

@@ -8,8 +8,9 @@ use super::page::{PageNumber, PageUse, PageWord, Pages, Place, PlaceKind};
 use super::size::{Room, SizeClass};
 use super::words::{HeapWords, List};
 use cxl_shm::crash::{self, CrashPoint};
+use cxl_shm::fabric::Fabric;
 use cxl_shm::fabric::PART_LINES;
-use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::node::Backend;
 use cxl_shm::units::{ChunkId, LINE_BYTES};
 
 /// Lists or ends of runs that contradict each other: [`Heap::relink`] makes them anew.
@@ -40,9 +41,9 @@ const WALK_MAX: u64 = 1 << 44;
 
 /// The pages of this host's heap and its words. Used under the host lock of the heap only.
 #[derive(Debug)]
-pub(super) struct Heap<'m, F, H> {
-    pub(super) pages: Pages<'m, F>,
-    pub(super) words: HeapWords<'m, H>,
+pub(super) struct Heap<'m, B: Backend> {
+    pub(super) pages: Pages<'m, B::Fabric>,
+    pub(super) words: HeapWords<'m, B::HostMemory>,
 }
 
 /// A piece of a chunk, in the order of its pages.
@@ -58,7 +59,7 @@ pub(super) enum Piece {
     Damaged { page: PageNumber },
 }
 
-impl<'m, F: Fabric, H: HostMemory> Heap<'m, F, H> {
+impl<'m, B: Backend> Heap<'m, B> {
     /// Takes room; its offset, or `None` when there is none.
     pub(super) fn take(&self, room: Room) -> Result<Option<u64>, Broken> {
         match room {

@@ -3,15 +3,14 @@
 use super::access::{Access, Damaged};
 use super::core::Broken;
 use super::page::{PageNumber, PageUse, PageWord};
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
 use cxl_shm::layout::HeapHeader;
+use cxl_shm::node::Backend;
 use cxl_shm::units::ChunkId;
 
 /// High-water mark: chunks without objects that a heap keeps for itself while nobody asks.
 pub(crate) const IDLE_CHUNKS_MAX: u64 = 1;
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Access<'_, F, H, L> {
+impl<B: Backend> Access<'_, B> {
     /// Takes a chunk into the heap that was taken from the region; whether it is built now. Builds
     /// none that another process of the host may be giving back at this moment: who wants that one
     /// needs the lock of the chunk table ([`build_new`](super::build_new)).

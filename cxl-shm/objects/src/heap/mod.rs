@@ -65,10 +65,9 @@ use size::Room;
 
 use cxl_shm::chunk;
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::Layout;
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::{Extent, Incarnation, LINE_BYTES, NodeId, PAGE_BYTES};
 
 /// The most bytes that one object can have.
@@ -76,8 +75,8 @@ pub(crate) fn object_bytes_max(layout: &Layout) -> u64 {
     page::data_pages(layout.geometry().chunk_bytes) * PAGE_BYTES
 }
 
-pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn allocate<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
     bytes: u64,
@@ -127,8 +126,8 @@ pub(crate) fn allocate<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// Frees the object at `offset`; only if it is still in `life`, when that is given.
-pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn free<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
     offset: SharedOffset,
@@ -162,10 +161,7 @@ pub(crate) fn free<F: Fabric, H: HostMemory, L: Liveness>(
 
 /// The object that starts at `offset`, in whatever heap; `None` when none does. Whether it is
 /// allocated only the heap's owner knows.
-pub(crate) fn find<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    offset: SharedOffset,
-) -> Option<PeerObject> {
+pub(crate) fn find<B: Backend>(member: &Member<B>, offset: SharedOffset) -> Option<PeerObject> {
     let (layout, fabric) = (member.layout(), member.fabric());
     let chunk = layout.chunk_of(Extent::new(offset.bytes(), LINE_BYTES)?)?;
     let owner = access::heap_owner(layout, fabric, chunk)?;
@@ -173,8 +169,8 @@ pub(crate) fn find<F: Fabric, H: HostMemory, L: Liveness>(
     Some(PeerObject::new(place.extent, builder.filter(|(node, _)| *node == owner)))
 }
 
-pub(crate) fn take_over<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn take_over<B: Backend>(
+    member: &Member<B>,
     offset: SharedOffset,
 ) -> Result<Object, TakeOverError> {
     let object = find(member, offset).ok_or(TakeOverError::NotAnObject { offset })?;

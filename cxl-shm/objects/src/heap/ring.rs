@@ -12,9 +12,9 @@
 //! by this.
 
 use super::object::SharedOffset;
-use cxl_shm::fabric::{Fabric, HostMemory, OwnedWord, PeerArea, PeerWord, refresh_all};
+use cxl_shm::fabric::{Fabric, OwnedWord, PeerArea, PeerWord, refresh_all};
 use cxl_shm::layout::{FREE_RING_LINES, Layout};
-use cxl_shm::node::NodeHandle;
+use cxl_shm::node::{Backend, NodeHandle};
 use cxl_shm::units::{Incarnation, LINE_BYTES, LINE_WORDS, LineRange, NodeId};
 
 /// Frees that a ring holds.
@@ -87,7 +87,7 @@ impl Ring {
     }
 
     /// Receiver, which has `node_handle`: how far it has come.
-    pub(super) fn own_tail<H: HostMemory>(&self, node_handle: &NodeHandle<H>) -> OwnedWord {
+    pub(super) fn own_tail<B: Backend>(&self, node_handle: &NodeHandle<B>) -> OwnedWord {
         node_handle.free_tail(self.tail)
     }
 
@@ -131,10 +131,10 @@ impl Ring {
     }
 
     /// Sender, which has `node_handle`: sends a free. There is room for it.
-    pub(super) fn send<F: Fabric, H: HostMemory>(
+    pub(super) fn send<B: Backend>(
         &self,
-        node_handle: &NodeHandle<H>,
-        fabric: &F,
+        node_handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
         position: u64,
         offset: SharedOffset,
         incarnation: Incarnation,

@@ -16,11 +16,10 @@ use super::words::Origin;
 use crate::root::table::{self, RootSeen};
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::HEAP_PURPOSE;
 use cxl_shm::layout::{CHUNK_LOCK, ChunkState, HeapHeader, ROOT_LOCK};
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::{ChunkId, Extent, LINE_BYTES, LINE_WORDS, LineRange, PAGE_BYTES};
 
 impl From<Damaged> for SweepError {
@@ -41,8 +40,8 @@ pub struct SweepReport {
 }
 
 /// Builds the chunks of this node's heap that are unbuilt; whether there were any.
-pub(crate) fn build_new<F: Fabric, H: HostMemory, L: Liveness>(
-    unlocked: &mut Unlocked<'_, F, H, L>,
+pub(crate) fn build_new<B: Backend>(
+    unlocked: &mut Unlocked<'_, B>,
     clock: &impl Clock,
     deadline: Deadline,
 ) -> Result<bool, SweepError> {
@@ -57,16 +56,16 @@ pub(crate) fn build_new<F: Fabric, H: HostMemory, L: Liveness>(
 
 /// Sweeps all of this node's heap. The caller has made sure that no process of the host holds an
 /// object that no root reaches.
-pub(crate) fn sweep<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn sweep<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
 ) -> Result<SweepReport, SweepError> {
     sweep_chunks(&mut Unlocked::begin(member), clock, Deadline::after(clock, timeout_ms), true)
 }
 
-fn sweep_chunks<F: Fabric, H: HostMemory, L: Liveness>(
-    unlocked: &mut Unlocked<'_, F, H, L>,
+fn sweep_chunks<B: Backend>(
+    unlocked: &mut Unlocked<'_, B>,
     clock: &impl Clock,
     deadline: Deadline,
     all: bool,
@@ -77,10 +76,7 @@ fn sweep_chunks<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// Under the locks of the roots and of the chunk table.
-fn sweep_locked<F: Fabric, H: HostMemory, L: Liveness>(
-    access: &Access<'_, F, H, L>,
-    all: bool,
-) -> Result<SweepReport, SweepError> {
+fn sweep_locked<B: Backend>(access: &Access<'_, B>, all: bool) -> Result<SweepReport, SweepError> {
     let member = access.member;
     let (layout, fabric) = (member.layout(), member.fabric());
     let chunks = access.chunks().into_iter();
@@ -142,10 +138,7 @@ fn sweep_locked<F: Fabric, H: HostMemory, L: Liveness>(
 /// Forgets what is allocated in `swept`. A chunk is given up from here until all of it is marked:
 /// when this process dies meanwhile, the next sweep begins anew, and no process takes room there
 /// before. Nor does one that took the chunk from the region long ago build it as an empty one.
-pub(super) fn unbuild<F: Fabric, H: HostMemory, L: Liveness>(
-    access: &Access<'_, F, H, L>,
-    swept: &BTreeSet<ChunkId>,
-) {
+pub(super) fn unbuild<B: Backend>(access: &Access<'_, B>, swept: &BTreeSet<ChunkId>) {
     let pages = access.heap.pages;
     for chunk in swept {
         access.heap.words.forget(*chunk);
@@ -167,21 +160,18 @@ pub(super) fn unbuild<F: Fabric, H: HostMemory, L: Liveness>(
     }
 }
 
-fn chunk_at<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    offset: u64,
-) -> Option<ChunkId> {
+fn chunk_at<B: Backend>(member: &Member<B>, offset: u64) -> Option<ChunkId> {
     member.layout().chunk_of(Extent::new(offset, LINE_BYTES)?)
 }
 
 /// Marks what roots reach. Marks are the maps of allocated slots of the swept chunks.
-struct Mark<'a, 'm, F: Fabric, H: HostMemory, L: Liveness> {
-    access: &'a Access<'m, F, H, L>,
+struct Mark<'a, 'm, B: Backend> {
+    access: &'a Access<'m, B>,
     swept: &'a BTreeSet<ChunkId>,
     seen: BTreeSet<u64>,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Mark<'_, '_, F, H, L> {
+impl<B: Backend> Mark<'_, '_, B> {
     fn from(&mut self, root: &RootSeen) {
         let mut waiting = vec![root.offset];
         while let Some(offset) = waiting.pop() {

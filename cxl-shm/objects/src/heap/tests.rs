@@ -13,8 +13,8 @@ use cxl_shm::host::{HostIdentity, HostLockName, HostTier, ProcessIdentity};
 use cxl_shm::layout::ChunkState;
 use cxl_shm::node::Member;
 use cxl_shm::units::{ChunkId, LineOffset};
+use cxl_shm::verify::SimulatedBackend;
 use cxl_shm::verify::fixture::EvenLive;
-use cxl_shm::verify::simulated::{SimulatedHost, SimulatedHostMemory};
 use cxl_shm::verify::small_rack::{Rig, RigMember, TIMEOUT_MS};
 
 fn check_usage(rig: &Rig, member: &RigMember, live: impl Iterator<Item = u64>) {
@@ -498,7 +498,7 @@ fn beats_while_mended(rig: &Rig, chunks: u64) -> u64 {
 }
 
 /// A process of `rig`'s first host; those with even numbers live.
-fn process(rig: &Rig, pid: u32) -> Member<SimulatedHost, SimulatedHostMemory, EvenLive> {
+fn process(rig: &Rig, pid: u32) -> Member<SimulatedBackend<EvenLive>> {
     let memory = rig.rack.host_memory(0, HostTier::words_of(&rig.geometry));
     let (identity, me) = (HostIdentity::simulated(0), ProcessIdentity::new(pid, 1));
     Member::join(rig.rack.host(0), memory, 0, &identity, me, EvenLive, &rig.clock).unwrap()

@@ -9,11 +9,10 @@
 use super::access::Access;
 use super::error::{HeapBusy, SweepError};
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
 use cxl_shm::host::Living;
-use cxl_shm::host::{HostLockName, Liveness, ProcessIdentity};
+use cxl_shm::host::{HostLockName, ProcessIdentity};
 use cxl_shm::lock::{LockError, SharedGuard};
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::LockId;
 
 /// For how long a thread that holds locks between hosts queues for the heap before it gives the
@@ -43,17 +42,17 @@ impl Deadline {
 /// Shows that this thread holds none of the region's own locks. Made where a call of a [`Member`]
 /// begins, and nowhere else.
 #[derive(Debug)]
-pub(crate) struct Unlocked<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    member: &'m Member<F, H, L>,
+pub(crate) struct Unlocked<'m, B: Backend> {
+    member: &'m Member<B>,
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Unlocked<'m, F, H, L> {
+impl<'m, B: Backend> Unlocked<'m, B> {
     /// For a call that begins, and whose caller holds none of the region's own locks.
-    pub(crate) fn begin(member: &'m Member<F, H, L>) -> Self {
+    pub(crate) fn begin(member: &'m Member<B>) -> Self {
         Self { member }
     }
 
-    pub(crate) fn member(&self) -> &'m Member<F, H, L> {
+    pub(crate) fn member(&self) -> &'m Member<B> {
         self.member
     }
 
@@ -62,7 +61,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Unlocked<'m, F, H, L> {
         &self,
         clock: &impl Clock,
         deadline: Deadline,
-    ) -> Result<Access<'_, F, H, L>, SweepError> {
+    ) -> Result<Access<'_, B>, SweepError> {
         let access = Access::enter_until(self.member, clock, deadline.until_ms)?;
         access.ok_or_else(|| busy(self.member, deadline.timeout_ms).into())
     }
@@ -75,7 +74,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Unlocked<'m, F, H, L> {
         locks: &[LockId],
         clock: &impl Clock,
         deadline: Deadline,
-        act: impl FnOnce(Access<'_, F, H, L>) -> Result<T, E>,
+        act: impl FnOnce(Access<'_, B>) -> Result<T, E>,
     ) -> Result<T, E> {
         let member = self.member;
         loop {
@@ -97,9 +96,9 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Unlocked<'m, F, H, L> {
         locks: &[LockId],
         clock: &'u impl Clock,
         deadline: Deadline,
-    ) -> Result<Vec<SharedGuard<'u, F, H, L>>, LockError> {
+    ) -> Result<Vec<SharedGuard<'u, B>>, LockError> {
         let one = |lock: &LockId| {
-            let member: &'u Member<F, H, L> = self.member;
+            let member: &'u Member<B> = self.member;
             member.lock_shared(*lock, clock, deadline.left_ms(clock))
         };
         locks.iter().map(one).collect()
@@ -107,10 +106,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Unlocked<'m, F, H, L> {
 }
 
 /// The error of a failed wait for the heap: what is known about the process in the heap.
-fn busy<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    timeout_ms: u64,
-) -> HeapBusy {
+fn busy<B: Backend>(member: &Member<B>, timeout_ms: u64) -> HeapBusy {
     let tier = member.node_handle().tier();
     let holder = tier.host_lock(HostLockName::Objects).holder();
     let living = holder.filter(|token| member.holds(*token));

@@ -28,10 +28,8 @@ pub(crate) use write::{collect, is_to_collect, try_collect};
 
 use super::heap::{PeerObject, SharedOffset};
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
 use cxl_shm::layout::ROOT_NAME_BYTES_MAX;
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 
 /// A named root.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -97,7 +95,7 @@ pub trait NamedRoots {
     ) -> Result<(), DestroyRootError>;
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> NamedRoots for Member<F, H, L> {
+impl<B: Backend> NamedRoots for Member<B> {
     fn put_root(
         &self,
         clock: &impl Clock,

@@ -6,10 +6,8 @@ use crate::heap;
 use crate::heap::{PeerObject, SharedOffset};
 use crate::root::table;
 use crate::root::{Root, RootKind, is_name};
-use cxl_shm::fabric::{Fabric, HostMemory};
-use cxl_shm::host::Liveness;
 use cxl_shm::layout::{RootHead, RootState};
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 
 /// Looks at a table that is being written before it is given up.
 const LOOKS_MAX: u32 = 16;
@@ -34,8 +32,8 @@ enum Look {
     NoObject(u64),
 }
 
-pub(super) fn get<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(super) fn get<B: Backend>(
+    member: &Member<B>,
     name: &str,
 ) -> Result<Option<Root>, GetRootError> {
     if !is_name(name) {
@@ -57,7 +55,7 @@ pub(super) fn get<F: Fabric, H: HostMemory, L: Liveness>(
     })
 }
 
-fn look<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, name: &str) -> Look {
+fn look<B: Backend>(member: &Member<B>, name: &str) -> Look {
     match see(member, name) {
         Seen::Found(_, head, name) => match object_of(member, &head) {
             Some(object) => Look::Found(root_of(name, &head, object)),
@@ -69,17 +67,14 @@ fn look<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, name: &
 }
 
 /// Entry and head of the root of that name, as one look without the lock finds them. Not checked.
-pub(super) fn head_of<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    name: &str,
-) -> Option<(u16, RootHead)> {
+pub(super) fn head_of<B: Backend>(member: &Member<B>, name: &str) -> Option<(u16, RootHead)> {
     match see(member, name) {
         Seen::Found(entry, head, _) => Some((entry, head)),
         Seen::Missing | Seen::Torn => None,
     }
 }
 
-fn see<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, name: &str) -> Seen {
+fn see<B: Backend>(member: &Member<B>, name: &str) -> Seen {
     let (layout, fabric) = (member.layout(), member.fabric());
     let mut torn = false;
     let order: Vec<u16> = table::entries_for(name).collect();
@@ -109,7 +104,7 @@ fn see<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>, name: &s
     if torn { Seen::Torn } else { Seen::Missing }
 }
 
-pub(super) fn list<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> Vec<Root> {
+pub(super) fn list<B: Backend>(member: &Member<B>) -> Vec<Root> {
     let (layout, fabric) = (member.layout(), member.fabric());
     let entries: Vec<u16> = table::entries().collect();
     table::refresh_heads(layout, fabric, &entries);
@@ -140,9 +135,6 @@ fn root_of(name: String, head: &RootHead, object: PeerObject) -> Root {
 }
 
 /// The object that a head names, checked to be one (MEM-M5).
-fn object_of<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    head: &RootHead,
-) -> Option<PeerObject> {
+fn object_of<B: Backend>(member: &Member<B>, head: &RootHead) -> Option<PeerObject> {
     heap::find(member, SharedOffset::new(head.offset())?)
 }

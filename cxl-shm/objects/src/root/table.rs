@@ -1,11 +1,11 @@
 //! The table of named roots as lines.
 
-use cxl_shm::fabric::{Fabric, HostMemory, LineError, PeerLine, refresh_all};
+use cxl_shm::fabric::{Fabric, LineError, PeerLine, refresh_all};
 use cxl_shm::intent::Update;
 use cxl_shm::layout::{
     Layout, ROOT_LINES, ROOT_LOCK, ROOTS_MAX, RootHead, RootName, RootState, root_name_hash,
 };
-use cxl_shm::node::NodeHandle;
+use cxl_shm::node::{Backend, NodeHandle};
 
 /// What a root's object is to a sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,18 +133,14 @@ pub(crate) fn seen<F: Fabric>(layout: &Layout, fabric: &F) -> Vec<RootSeen> {
 }
 
 /// Makes an entry free. The caller holds the lock of the roots and has refreshed them (LOCK-L1).
-pub(crate) fn set_free<F: Fabric, H: HostMemory>(
-    node_handle: &NodeHandle<H>,
-    fabric: &F,
-    number: u16,
-) {
+pub(crate) fn set_free<B: Backend>(node_handle: &NodeHandle<B>, fabric: &B::Fabric, number: u16) {
     set_state(node_handle, fabric, number, RootState::Free);
 }
 
 /// Changes the state of an entry. The caller holds the lock of the roots and has refreshed them.
-pub(crate) fn set_state<F: Fabric, H: HostMemory>(
-    node_handle: &NodeHandle<H>,
-    fabric: &F,
+pub(crate) fn set_state<B: Backend>(
+    node_handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     number: u16,
     state: RootState,
 ) {

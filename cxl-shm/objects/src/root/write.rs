@@ -8,11 +8,10 @@ use crate::heap::{PeerObject, SharedOffset, SweepError};
 use crate::root::table;
 use crate::root::{RootKind, is_name, read};
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{Fabric, HostMemory, refresh_all};
-use cxl_shm::host::Liveness;
+use cxl_shm::fabric::{Fabric, refresh_all};
 use cxl_shm::intent::Update;
 use cxl_shm::layout::{ROOT_LOCK, RootHead, RootName, RootState};
-use cxl_shm::node::Member;
+use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::{ChunkId, Extent, LINE_BYTES, LineRange};
 
 /// The whole table, read under its lock.
@@ -22,7 +21,7 @@ struct Table {
 
 impl Table {
     /// The caller holds the lock of the roots.
-    fn read<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> Self {
+    fn read<B: Backend>(member: &Member<B>) -> Self {
         let (layout, fabric) = (member.layout(), member.fabric());
         // LOCK-L1.
         fabric.refresh(layout.roots().range());
@@ -37,11 +36,7 @@ impl Table {
         })
     }
 
-    fn find<F: Fabric, H: HostMemory, L: Liveness>(
-        &self,
-        member: &Member<F, H, L>,
-        name: &str,
-    ) -> Option<(u16, &RootHead)> {
+    fn find<B: Backend>(&self, member: &Member<B>, name: &str) -> Option<(u16, &RootHead)> {
         let is_it = |entry, head| {
             table::name(member.layout(), member.fabric(), entry, head).as_deref() == Some(name)
         };
@@ -61,16 +56,13 @@ impl Table {
     }
 }
 
-fn chunk_at<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    offset: u64,
-) -> Option<ChunkId> {
+fn chunk_at<B: Backend>(member: &Member<B>, offset: u64) -> Option<ChunkId> {
     member.layout().chunk_of(Extent::new(offset, LINE_BYTES)?)
 }
 
 /// Where an object stands to this node's heap, built if it has to be. No lock is held.
-fn ownership<F: Fabric, H: HostMemory, L: Liveness>(
-    unlocked: &mut Unlocked<'_, F, H, L>,
+fn ownership<B: Backend>(
+    unlocked: &mut Unlocked<'_, B>,
     clock: &impl Clock,
     deadline: Deadline,
     offset: u64,
@@ -85,8 +77,8 @@ fn ownership<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// That the object is allocated in this node's heap (OBJECT-N3).
-fn check_ours<F: Fabric, H: HostMemory, L: Liveness>(
-    unlocked: &mut Unlocked<'_, F, H, L>,
+fn check_ours<B: Backend>(
+    unlocked: &mut Unlocked<'_, B>,
     clock: &impl Clock,
     deadline: Deadline,
     offset: SharedOffset,
@@ -98,8 +90,8 @@ fn check_ours<F: Fabric, H: HostMemory, L: Liveness>(
     }
 }
 
-pub(super) fn put<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(super) fn put<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
     name: &str,
@@ -138,8 +130,8 @@ pub(super) fn put<F: Fabric, H: HostMemory, L: Liveness>(
     })
 }
 
-pub(super) fn replace<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(super) fn replace<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
     name: &str,
@@ -182,8 +174,8 @@ pub(super) fn replace<F: Fabric, H: HostMemory, L: Liveness>(
     })
 }
 
-pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(super) fn destroy<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
     timeout_ms: u64,
     name: &str,
@@ -230,10 +222,7 @@ pub(super) fn destroy<F: Fabric, H: HostMemory, L: Liveness>(
 /// on the device before its owner may free it, so that none of it lands in the next object. Called
 /// before the lock of the roots is taken: the object may be as long as a chunk, and nobody writes
 /// it any more.
-fn take_stores_along<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    head: &RootHead,
-) {
+fn take_stores_along<B: Backend>(member: &Member<B>, head: &RootHead) {
     let object = SharedOffset::new(head.offset()).and_then(|offset| heap::find(member, offset));
     let ours = |object: &PeerObject| object.life().is_some_and(|(node, _)| node == member.node());
     if let Some(object) = object.filter(|object| !ours(object)) {
@@ -243,17 +232,15 @@ fn take_stores_along<F: Fabric, H: HostMemory, L: Liveness>(
 
 /// Whether objects of this node wait to be freed for destroyed roots: other hosts say that they
 /// have destroyed some, or a process of this host died while it freed one.
-pub(crate) fn is_to_collect<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-) -> bool {
+pub(crate) fn is_to_collect<B: Backend>(member: &Member<B>) -> bool {
     let words = HeapWords::of(member.node_handle().tier());
     words.has_collected()
         || others(member).any(|(sender, count)| words.retired_seen(sender) != count)
 }
 
 /// What each other node says of itself, freshly read with one fence.
-fn others<'m, F: Fabric, H: HostMemory, L: Liveness>(
-    member: &'m Member<F, H, L>,
+fn others<'m, B: Backend>(
+    member: &'m Member<B>,
 ) -> impl Iterator<Item = (cxl_shm::units::NodeId, u64)> + 'm {
     let (layout, me) = (member.layout(), member.node());
     let others = move || layout.nodes().filter(move |node| *node != me);
@@ -263,8 +250,8 @@ fn others<'m, F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// Frees the objects of this node's heap whose roots were destroyed.
-pub(crate) fn collect<F: Fabric, H: HostMemory, L: Liveness>(
-    unlocked: &mut Unlocked<'_, F, H, L>,
+pub(crate) fn collect<B: Backend>(
+    unlocked: &mut Unlocked<'_, B>,
     clock: &impl Clock,
     deadline: Deadline,
 ) -> Result<u64, SweepError> {
@@ -274,8 +261,8 @@ pub(crate) fn collect<F: Fabric, H: HostMemory, L: Liveness>(
 
 /// As [`collect`], without waiting: not for the lock of the roots, nor, with that lock in hand, for
 /// a process of this host that is in the heap. `None` when one of them was not available.
-pub(crate) fn try_collect<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn try_collect<B: Backend>(
+    member: &Member<B>,
     clock: &impl Clock,
 ) -> Result<Option<u64>, SweepError> {
     let Some(_guard) = member.try_lock_shared(ROOT_LOCK, clock)? else { return Ok(None) };
@@ -284,9 +271,9 @@ pub(crate) fn try_collect<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// The caller holds the lock of the roots.
-fn collect_retired<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    access: &Access<'_, F, H, L>,
+fn collect_retired<B: Backend>(
+    member: &Member<B>,
+    access: &Access<'_, B>,
 ) -> Result<u64, SweepError> {
     // Counted first: what is destroyed from here on is for the next look.
     let counts: Vec<_> = others(member).collect();
@@ -299,9 +286,9 @@ fn collect_retired<F: Fabric, H: HostMemory, L: Liveness>(
 }
 
 /// As [`collect`]; the caller holds the lock of the roots and has refreshed them.
-fn collect_locked<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-    access: &Access<'_, F, H, L>,
+fn collect_locked<B: Backend>(
+    member: &Member<B>,
+    access: &Access<'_, B>,
 ) -> Result<u64, SweepError> {
     let retired: Vec<Retired> = table::seen(member.layout(), member.fabric())
         .into_iter()

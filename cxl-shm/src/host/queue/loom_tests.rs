@@ -11,6 +11,7 @@ const PLACES: u16 = 3;
 /// Registry slots from here on are of the dead.
 const DEAD: u16 = 2;
 
+#[derive(Debug)]
 struct Memory(Vec<AtomicU64>);
 
 impl Memory {

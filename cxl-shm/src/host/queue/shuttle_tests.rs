@@ -16,6 +16,7 @@ const ROUNDS: u32 = 3;
 const ITERATIONS: usize = 1500;
 const PCT_DEPTH: usize = 4;
 
+#[derive(Debug)]
 struct Memory(Vec<AtomicU64>);
 
 impl HostMemory for Memory {

@@ -5,6 +5,7 @@ mod leaving;
 
 use super::*;
 use crate::clock::Clock;
+use crate::fabric::Fabric;
 use crate::host::LockState;
 use crate::host::{HostIdentity, HostTier, PROCESSES_MAX, ProcessIdentity};
 use crate::layout::{
@@ -13,10 +14,11 @@ use crate::layout::{
 use crate::lifecycle::deaths::Deaths;
 use crate::lifecycle::fencing::NoFence;
 use crate::lock::ManagerSeen;
-use crate::node::SUSPECT_MS;
+use crate::node::{Backend, SUSPECT_MS};
 use crate::units::{Incarnation, LineRange, LockId, NodeId};
+use crate::verify::SimulatedBackend;
 use crate::verify::fixture::{Died, HandClock};
-use crate::verify::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use crate::verify::simulated::SimulatedRack;
 
 const NODE: NodeId = NodeId(1);
 const GEOMETRY: Geometry = Geometry {
@@ -28,7 +30,7 @@ const GEOMETRY: Geometry = Geometry {
     host_words: 0,
 };
 
-type Process = Member<SimulatedHost, SimulatedHostMemory, Died>;
+type Process = Member<SimulatedBackend<Died>>;
 
 struct Bed {
     rack: SimulatedRack,
@@ -178,7 +180,7 @@ fn who_sleeps_through_a_formatting_notices_at_its_next_beat() {
     let memory = bed.rack.host_memory(2, HostTier::words_of(&GEOMETRY));
     let (identity, me) = (HostIdentity::simulated(2), ProcessIdentity::new(9, 1));
     let (fabric, died) = (bed.rack.host(2), bed.died.clone());
-    let heir = Member::join(fabric, memory, 1, &identity, me, died, &other.clock).unwrap();
+    let heir = Process::join(fabric, memory, 1, &identity, me, died, &other.clock).unwrap();
     assert_eq!(heir.incarnation(), sleeper.incarnation());
     let line = || sleeper.layout().node_line(NODE).fresh(heir.fabric());
     let before = line();
@@ -200,7 +202,7 @@ fn who_sleeps_through_a_formatting_notices_at_its_next_beat() {
     assert_eq!(loss_of(&heir), None);
 }
 
-fn loss_of<F: Fabric, H: HostMemory, L: Liveness>(member: &Member<F, H, L>) -> Option<LossCause> {
+fn loss_of<B: Backend>(member: &Member<B>) -> Option<LossCause> {
     member.check_member().err().map(|lost| lost.cause)
 }
 

@@ -1,14 +1,12 @@
 //! What a death needs from a lock manager, as values, for models.
 
 use crate::clock::Clock;
-use crate::fabric::{Fabric, HostMemory};
-use crate::host::Liveness;
 use crate::lifecycle::consensus::{Ballots, Proposal};
 use crate::lifecycle::deaths::{Deaths, PendingCase};
 use crate::lifecycle::failure_detector::Suspicion;
 use crate::lifecycle::recovery::Remembered;
-use crate::node::Member;
 use crate::node::Slot;
+use crate::node::{Backend, Member};
 use crate::units::NodeId;
 
 /// What the death of a node needs from one host.
@@ -22,8 +20,8 @@ pub(crate) enum Need {
 
 /// What [`Deaths::look`] finds that `victim` needs, whose heartbeat is taken to stand still; `None`
 /// when nobody lives in the slot, or nothing is to be done at the moment.
-pub(crate) fn need_of<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn need_of<B: Backend>(
+    member: &Member<B>,
     clock: &dyn Clock,
     victim: NodeId,
 ) -> Option<Need> {

@@ -3,13 +3,12 @@
 //! slot's next life continues with them.
 
 use crate::clock::Clock;
-use crate::fabric::{Fabric, HostMemory, refresh_all};
-use crate::host::Liveness;
+use crate::fabric::{Fabric, refresh_all};
 use crate::intent::set_chunk;
 use crate::layout::HEAP_PURPOSE;
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState};
 use crate::lock::PendingLock;
-use crate::node::Member;
+use crate::node::{Backend, Member};
 use crate::units::{ChunkId, NodeId};
 
 /// Most chunks adopted in one step, under one hold of the chunk lock: a few hundred microseconds.
@@ -20,21 +19,21 @@ pub(super) const ADOPTED_MAX: usize = 64;
 /// Waits for the chunk lock, then changes the owner of some chunks, each with an intent of its own,
 /// and waits again: a death in between leaves some adopted and the rest to the next recoverer.
 #[derive(Debug)]
-pub(super) struct Adoption<'m, F: Fabric, H: HostMemory, L: Liveness> {
-    waiting: Option<PendingLock<'m, F, H, L>>,
+pub(super) struct Adoption<'m, B: Backend> {
+    waiting: Option<PendingLock<'m, B>>,
     /// What is to be adopted under the lock that is waited for.
     next: Vec<ChunkId>,
     /// So far.
     adopted: Vec<ChunkId>,
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Default for Adoption<'_, F, H, L> {
+impl<B: Backend> Default for Adoption<'_, B> {
     fn default() -> Self {
         Self { waiting: None, next: Vec::new(), adopted: Vec::new() }
     }
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Adoption<'m, F, H, L> {
+impl<'m, B: Backend> Adoption<'m, B> {
     /// Nothing was begun.
     #[cfg(feature = "verify")]
     pub(super) fn is_idle(&self) -> bool {
@@ -44,7 +43,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Adoption<'m, F, H, L> {
     /// One step; the adopted chunks once there is nothing left to adopt.
     pub(super) fn poll(
         &mut self,
-        member: &'m Member<F, H, L>,
+        member: &'m Member<B>,
         clock: &'m dyn Clock,
         victim: NodeId,
     ) -> Option<Vec<ChunkId>> {

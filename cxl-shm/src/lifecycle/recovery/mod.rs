@@ -42,15 +42,14 @@ use super::consensus::Ballots;
 use super::fencing::{Fence, FenceOrder, FenceState};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory};
-use crate::host::Liveness;
+use crate::fabric::Fabric;
 use crate::intent::redo_of_dead;
 use crate::layout::OwnedDoubleBuffer;
 use crate::layout::{Arrival, Case, NodeLine, NodeState, RecoveryRecord, RecoveryStep};
 use crate::lock::clear_requests_of;
 use crate::mutant::{self, Mutant};
 use crate::node::Member;
-use crate::node::{Slot, recoverers_at_work, recoveries_of};
+use crate::node::{Backend, Slot, recoverers_at_work, recoveries_of};
 use crate::units::{ChunkId, NodeId};
 
 use adopt::Adoption;
@@ -71,20 +70,20 @@ pub enum RecoveryEvent {
 
 /// The recovery of one life of a node by this node.
 #[derive(Debug)]
-pub(crate) struct Recovery<'m, F: Fabric, H: HostMemory, L: Liveness> {
+pub(crate) struct Recovery<'m, B: Backend> {
     victim: NodeId,
     case: Case,
     step: RecoveryStep,
     /// DEATH-R3 and DEATH-R4 were seen to hold after `Fenced` was published.
     alone: bool,
     reported: Option<String>,
-    adoption: Adoption<'m, F, H, L>,
+    adoption: Adoption<'m, B>,
 }
 
-impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
+impl<'m, B: Backend> Recovery<'m, B> {
     /// Begins, or continues where a process of this host before us stopped. This node was
     /// appointed, in its present life.
-    pub(crate) fn begin(member: &Member<F, H, L>, victim: NodeId, case: Case) -> Self {
+    pub(crate) fn begin(member: &Member<B>, victim: NodeId, case: Case) -> Self {
         let double_buffer = double_buffer(member, victim);
         // What a process before us wrote may still be in our caches only.
         double_buffer.flush_both(member.fabric());
@@ -116,7 +115,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
     /// One step.
     pub(crate) fn poll(
         &mut self,
-        member: &'m Member<F, H, L>,
+        member: &'m Member<B>,
         clock: &'m dyn Clock,
         fence: &mut impl Fence,
     ) -> Option<RecoveryEvent> {
@@ -171,7 +170,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
 
     fn fence(
         &mut self,
-        member: &Member<F, H, L>,
+        member: &Member<B>,
         now_ms: u64,
         fence: &mut impl Fence,
     ) -> Option<RecoveryEvent> {
@@ -224,13 +223,13 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         }
     }
 
-    fn free(&self, member: &Member<F, H, L>) {
+    fn free(&self, member: &Member<B>) {
         let protocol = member.superblock().lock_protocol;
         clear_requests_of(protocol, member.layout(), member.fabric(), self.victim);
     }
 
     /// DEATH-R3 and DEATH-R4, after `Fenced` was published.
-    fn look_around(&mut self, member: &Member<F, H, L>) -> Option<RecoveryEvent> {
+    fn look_around(&mut self, member: &Member<B>) -> Option<RecoveryEvent> {
         let (layout, fabric) = (member.layout(), member.fabric());
         let slot = Slot::fresh(layout, fabric, self.victim);
         let yields = self.is_past(member) || !slot.is_some_and(|slot| self.is_of(&slot));
@@ -246,7 +245,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
     /// Whether the line of the slot names a later life, although this recovery is under way.
     /// DEATH-R3 and DEATH-R4 keep that from happening. Were one of them broken, what is written
     /// here would land on a life that continues (MEM-M1).
-    fn is_overtaken(&self, member: &Member<F, H, L>) -> bool {
+    fn is_overtaken(&self, member: &Member<B>) -> bool {
         let begun = self.alone || (RecoveryStep::Redone..RecoveryStep::Done).contains(&self.step);
         let slot = || Slot::inside(member.layout(), member.fabric(), self.victim);
         begun && slot().is_some_and(|slot| slot.said > self.case.incarnation)
@@ -254,7 +253,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
 
     /// The last write to the lines of the dead: the slot may be joined again. Never over the line
     /// of a later life ([`Self::is_overtaken`], a moment ago).
-    fn finalize(&self, member: &Member<F, H, L>) {
+    fn finalize(&self, member: &Member<B>) {
         let (layout, fabric) = (member.layout(), member.fabric());
         crate::chunk::end_request_of_dead(layout, fabric, self.victim);
         // MEM-M1: by the fence (DEATH-R1). MEM-M8: what our caches hold of the line is old.
@@ -276,7 +275,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
 
     /// Whether a case of a later life is open (DEATH-C2): the recoverer appointed in that case does
     /// everything, and waits for us if we have begun.
-    fn is_past(&self, member: &Member<F, H, L>) -> bool {
+    fn is_past(&self, member: &Member<B>) -> bool {
         let ballots = Ballots::fresh(member.layout(), member.fabric(), [self.victim]);
         let last = ballots.last_case(self.victim);
         last.is_some_and(|last| last.incarnation > self.case.incarnation)
@@ -288,7 +287,7 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         !slot.vacant && slot.incarnation <= self.case.incarnation
     }
 
-    fn reach(&mut self, member: &Member<F, H, L>, step: RecoveryStep) -> Option<RecoveryEvent> {
+    fn reach(&mut self, member: &Member<B>, step: RecoveryStep) -> Option<RecoveryEvent> {
         self.step = step;
         self.publish(member);
         crash::reach(match step {
@@ -304,15 +303,15 @@ impl<'m, F: Fabric, H: HostMemory, L: Liveness> Recovery<'m, F, H, L> {
         Some(RecoveryEvent::Reached(step))
     }
 
-    fn publish(&self, member: &Member<F, H, L>) {
+    fn publish(&self, member: &Member<B>) {
         let record = RecoveryRecord::new(self.case, member.incarnation(), self.step);
         double_buffer(member, self.victim).publish(member.fabric(), record);
     }
 }
 
 /// MEM-M1: written by the one process of this host that may be its lock manager.
-fn double_buffer<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+fn double_buffer<B: Backend>(
+    member: &Member<B>,
     victim: NodeId,
 ) -> OwnedDoubleBuffer<RecoveryRecord> {
     OwnedDoubleBuffer::of(member.node_handle().recoveries(), victim)

@@ -1,10 +1,9 @@
 //! A recovery as a value, for models: what it remembers between two steps.
 
 use super::adopt::Adoption;
-use crate::fabric::{Fabric, HostMemory};
-use crate::host::Liveness;
 use crate::layout::{Case, RecoveryStep};
 use crate::lifecycle::recovery::Recovery;
+use crate::node::Backend;
 use crate::units::NodeId;
 
 /// What a [`Recovery`] remembers between two steps while it adopts no chunks.
@@ -30,7 +29,7 @@ impl Remembered {
     }
 }
 
-impl<F: Fabric, H: HostMemory, L: Liveness> Recovery<'_, F, H, L> {
+impl<B: Backend> Recovery<'_, B> {
     /// What it remembers.
     ///
     /// # Panics

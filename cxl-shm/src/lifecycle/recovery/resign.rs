@@ -4,21 +4,18 @@
 //! processes can say so: the right to manage, which it takes meanwhile, shows that the process
 //! which was at the recovery is gone.
 
-use crate::fabric::{Fabric, HostMemory};
-use crate::host::{HostLockName, Liveness};
+use crate::host::HostLockName;
 use crate::layout::{Case, RecoveryRecord, RecoveryStep};
 use crate::lifecycle::consensus::Ballots;
 use crate::lifecycle::recovery::double_buffer;
 use crate::lifecycle::write_back::flush_recoverer;
-use crate::node::Member;
 use crate::node::Slot;
+use crate::node::{Backend, Member};
 use crate::units::NodeId;
 
 /// Gives up every recovery that this node was appointed to and has not finished, unless a lock
 /// manager runs on this host. Returns whose. Called by the agent: the heartbeat advances meanwhile.
-pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
-) -> Vec<NodeId> {
+pub(crate) fn resign<B: Backend>(member: &Member<B>) -> Vec<NodeId> {
     let Some(_alone) = member.try_lock_host(HostLockName::Manager) else { return Vec::new() };
     let (layout, fabric) = (member.layout(), member.fabric());
     let (me, mine) = (member.node(), member.incarnation());
@@ -67,8 +64,8 @@ pub(crate) fn resign<F: Fabric, H: HostMemory, L: Liveness>(
 /// process of it died there, and no recoverer is appointed in that case any more (DEATH-C2), while
 /// the process in `last` waits for it (DEATH-R4). Says whether it was. The caller has the right to
 /// manage. Calls `between` after every few milliseconds' work.
-pub(crate) fn give_up_earlier<F: Fabric, H: HostMemory, L: Liveness>(
-    member: &Member<F, H, L>,
+pub(crate) fn give_up_earlier<B: Backend>(
+    member: &Member<B>,
     victim: NodeId,
     last: Case,
     between: impl Fn(),

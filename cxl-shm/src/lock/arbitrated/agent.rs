@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use super::manager_of;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use crate::fabric::{Fabric, PublishBatch, refresh_all};
 use crate::host::{LockState, Phase, TERM_MAX};
 use crate::layout::{Layout, ManagerClaim};
 use crate::mutant::{self, Mutant};
-use crate::node::NodeHandle;
 use crate::node::send_heartbeat;
+use crate::node::{Backend, NodeHandle};
 use crate::units::{LockId, NodeId};
 
 /// Acknowledgements that are looked at with each beat (LOCK-T2b): a few lines.
@@ -17,7 +17,7 @@ const MENDED_LOCKS: u32 = 64;
 
 /// One heartbeat of the one elected agent of a host, and one look for a newer term: called every
 /// few milliseconds. How often the heartbeat has beaten by now.
-pub(crate) fn tick<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) -> u64 {
+pub(crate) fn tick<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric) -> u64 {
     let beats = send_heartbeat(handle, fabric);
     obey_newest_term(handle, fabric);
     let parts = u64::from(handle.layout().locks().div_ceil(MENDED_LOCKS));
@@ -46,7 +46,7 @@ pub(crate) fn tick<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F)
 /// - **LOCK-T2b** So the agent looks at its host's acknowledgements now and then, and writes those
 ///   anew that are of an older term than the host obeys ([`mend_acknowledgements`]). That may be
 ///   late in the same way, and is mended in the same way.
-pub(crate) fn obey_newest_term<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) {
+pub(crate) fn obey_newest_term<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric) {
     let newest = newest_term(handle.layout(), fabric);
     if newest <= handle.tier().term() {
         return;
@@ -96,9 +96,9 @@ fn acknowledgement(moved: LockState) -> LockState {
 
 /// Publishes the acknowledgements of those `locks` anew that a deposed agent has overwritten with
 /// one of an older term (LOCK-T2b). Mostly there is none, which costs a load each.
-fn mend_acknowledgements<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn mend_acknowledgements<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     locks: Range<u32>,
 ) {
     let (term, acks) = (handle.tier().term(), handle.acks());
@@ -116,7 +116,7 @@ fn mend_acknowledgements<F: Fabric, H: HostMemory>(
 
 /// What an agent without LOCK-T2 does first: says that nothing is held, or what was held a moment
 /// ago.
-fn acknowledge_unmoved<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, term: u64) {
+fn acknowledge_unmoved<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, term: u64) {
     let mut batch = PublishBatch::new(fabric);
     for lock in (0..handle.layout().locks()).map(LockId) {
         let state = handle.tier().lock_state(lock);

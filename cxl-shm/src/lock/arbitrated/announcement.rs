@@ -3,9 +3,9 @@
 use super::copy::RequestCopy;
 use super::request::Request;
 use super::summary::Summary;
-use crate::fabric::{Fabric, HostMemory, PublishBatch};
+use crate::fabric::PublishBatch;
 use crate::mutant::{self, Mutant};
-use crate::node::NodeHandle;
+use crate::node::{Backend, NodeHandle};
 use crate::units::LockId;
 
 /// What a waiting thread last published for the lock manager.
@@ -19,9 +19,9 @@ pub(super) enum Announcement {
 
 impl Announcement {
     /// Publishes the request of this node for `lock` and the copy of it, with one fence (LOCK-S3).
-    pub(super) fn publish<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
+    pub(super) fn publish<B: Backend>(
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
         lock: LockId,
         request: Request,
     ) -> Self {
@@ -36,10 +36,10 @@ impl Announcement {
     /// For a thread whose request for `lock` is published and not granted yet. Tells the lock
     /// manager by a number when another thread of the host has overwritten what this one told
     /// (LOCK-S2, LOCK-S3).
-    pub(super) fn repeat_if_hidden<F: Fabric, H: HostMemory>(
+    pub(super) fn repeat_if_hidden<B: Backend>(
         &mut self,
-        handle: &NodeHandle<H>,
-        fabric: &F,
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
         lock: LockId,
     ) {
         let is_hidden = match *self {
@@ -64,9 +64,9 @@ impl Announcement {
 /// Several threads of the host may do so at once. A number may then be overwritten by a smaller
 /// one. A manager that saw the larger one sees the number go back, and looks at everything. A
 /// manager that did not see it may miss a request until LOCK-S2 is applied.
-pub(super) fn tell_number<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+pub(super) fn tell_number<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     lock: LockId,
 ) -> Summary {
     let number = Summary::new(handle.tier().next_request(), lock);

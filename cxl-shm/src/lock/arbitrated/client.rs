@@ -7,13 +7,13 @@ use super::announcement::{Announcement, tell_number};
 use super::manager_of;
 use super::request::{Request, beyond, tally_of};
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use crate::fabric::{Fabric, PublishBatch, refresh_all};
 use crate::host::{LockState, Phase, TICKET_END, grant_word};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
 use crate::lock::tally::{self, is_for_programs};
 use crate::mutant::{self, Mutant};
-use crate::node::NodeHandle;
+use crate::node::{Backend, NodeHandle};
 use crate::units::{LockId, NodeId};
 
 /// An acquisition in progress.
@@ -26,7 +26,7 @@ pub(crate) struct Acquire {
 }
 
 impl SharedTier for Acquire {
-    fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self {
+    fn begin<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> Self {
         let mut state = handle.tier().lock_state(lock);
         let ticket = if mutant::is(Mutant::ReusesTicket) { 1 } else { state.ticket + 1 };
         debug_assert_eq!(state.phase, Phase::Idle, "one competitor a host, and it is recovered");
@@ -46,10 +46,10 @@ impl SharedTier for Acquire {
     }
 
     /// Looks whether the manager of the term we obey has granted our ticket.
-    fn poll<F: Fabric, H: HostMemory>(
+    fn poll<B: Backend>(
         &mut self,
-        handle: &NodeHandle<H>,
-        fabric: &F,
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
     ) -> Result<Option<Held>, DamagedRequest> {
         let Self { lock, ticket, .. } = *self;
         let waiting = LockState { phase: Phase::Wait, ..handle.tier().lock_state(lock) };
@@ -80,7 +80,7 @@ impl SharedTier for Acquire {
         Ok(Some(Held { lock, ticket, after_death }))
     }
 
-    fn withdraw<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F) {
+    fn withdraw<B: Backend>(self, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         crash::reach(CrashPoint::LockWithdrawing);
         end(handle, fabric, self.lock, self.ticket);
         // So that it is not granted what it has given up: others would wait for a round in vain.
@@ -88,16 +88,12 @@ impl SharedTier for Acquire {
     }
 
     /// The manager is not told: it looks at the holders of locks that others want.
-    fn release<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
+    fn release<B: Backend>(held: Held, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         crash::reach(CrashPoint::LockReleasing);
         end(handle, fabric, held.lock, held.ticket);
     }
 
-    fn release_after_death<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    ) {
+    fn release_after_death<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) {
         let state = handle.tier().lock_state(lock);
         match state.phase {
             Phase::Hold if is_for_programs(lock) => {
@@ -114,7 +110,7 @@ impl SharedTier for Acquire {
         }
     }
 
-    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
+    fn make_consistent<B: Backend>(held: Held, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         let Held { lock, ticket, .. } = held;
         let own = Request::from_word(handle.request(lock).own(fabric)).tally;
         let others = tally::of_others(handle.layout(), fabric, handle.node(), lock, tally_of);
@@ -124,39 +120,31 @@ impl SharedTier for Acquire {
         fabric.store(handle.request(lock).at(), request.word());
     }
 
-    fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
+    fn is_wanted_elsewhere<B: Backend>(
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
         lock: LockId,
     ) -> bool {
         others_requests(handle, fabric, lock).any(|(_, word)| Request::from_word(word).wants())
     }
 
     /// LOCK-A2: the last tickets are not begun with, as release is one more.
-    fn has_tickets<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId) -> bool {
+    fn has_tickets<B: Backend>(handle: &NodeHandle<B>, lock: LockId) -> bool {
         handle.tier().lock_state(lock).ticket < TICKET_END - 2
     }
 
     /// MEM-M5: a ticket beyond all counting is not gone on from.
-    fn can_resume<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    ) -> bool {
+    fn can_resume<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> bool {
         Request::is_sound(handle.request(lock).own(fabric))
     }
 
-    fn may_have_held<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    ) -> bool {
+    fn may_have_held<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> bool {
         let word = handle.request(lock).own(fabric);
         may_have_held(handle.layout(), fabric, handle.node(), lock, word)
     }
 
     /// LOCK-A2: tickets go on beyond all that the former life may have told.
-    fn resume<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
+    fn resume<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) {
         let request = handle.request(lock);
         let word = end_of_dead(handle.layout(), fabric, handle.node(), lock, request.own(fabric));
         request.publish(fabric, word);
@@ -217,9 +205,9 @@ fn may_have_held<F: Fabric>(
 
 /// The request with `ticket`, and with the tally that this node knows: of the region's own locks
 /// there is none.
-fn request_of<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn request_of<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     lock: LockId,
     ticket: u64,
 ) -> Request {
@@ -231,13 +219,13 @@ fn request_of<F: Fabric, H: HostMemory>(
 /// Release and withdrawal: the ticket becomes even. It is published *before* the lock state goes
 /// idle: a thread that dies in between leaves a lock state which says that something is still to be
 /// ended.
-fn end<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId, ticket: u64) {
+fn end<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId, ticket: u64) {
     let ended = request_of(handle, fabric, lock, ticket + 1);
     handle.request(lock).publish(fabric, ended.word());
     go_idle(handle, lock, ticket + 1);
 }
 
-fn go_idle<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId, ticket: u64) {
+fn go_idle<B: Backend>(handle: &NodeHandle<B>, lock: LockId, ticket: u64) {
     crash::reach(CrashPoint::LockEnded);
     let mut state = handle.tier().lock_state(lock);
     while let Err(found) = handle.tier().swap_lock_state(
@@ -250,9 +238,9 @@ fn go_idle<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId, ticket: u64) {
 }
 
 /// What a client without LOCK-T1 takes for a grant.
-fn is_granted_by_any<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn is_granted_by_any<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     index: u64,
     ticket: u64,
 ) -> bool {

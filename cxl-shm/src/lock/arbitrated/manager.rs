@@ -15,12 +15,12 @@ use super::manager_of;
 use super::request::Request;
 use super::summary::Summary;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use crate::fabric::{Fabric, PublishBatch, refresh_all};
 use crate::host::{LockState, Phase, TERM_MAX, grant_word};
 use crate::layout::{FIRST_FREE_LOCK, Layout, LockProtocol, ManagerClaim};
 use crate::lock::tally::Tally;
 use crate::mutant::{self, Mutant};
-use crate::node::{NodeHandle, is_freed, is_taken};
+use crate::node::{Backend, NodeHandle, is_freed, is_taken};
 use crate::units::{LineRange, LockId, NodeId};
 
 /// What a manager is doing.
@@ -104,10 +104,7 @@ impl Manager {
     /// life carry the old one, and nobody obeys them (LOCK-A1 without the refresh that it needed).
     ///
     /// `None` when there are no terms left.
-    pub(crate) fn claim<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-    ) -> Option<Self> {
+    pub(crate) fn claim<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric) -> Option<Self> {
         let layout = handle.layout();
         let nodes = u64::from(layout.geometry().nodes);
         let newest = newest_term(layout, fabric);
@@ -152,10 +149,10 @@ impl Manager {
     }
 
     /// One round.
-    pub(crate) fn poll<F: Fabric, H: HostMemory>(
+    pub(crate) fn poll<B: Backend>(
         &mut self,
-        handle: &NodeHandle<H>,
-        fabric: &F,
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
     ) -> ManagerState {
         let layout = handle.layout();
         let held = self.refresh(Round::Whole, layout, fabric);
@@ -200,17 +197,13 @@ impl Manager {
     /// It does not look whether another manager has come, which a manager need not notice
     /// (LOCK-T5), nor who is there: a node that joins again is granted nothing before it has
     /// acknowledged, which a whole round sees.
-    pub(crate) fn hurry<F: Fabric, H: HostMemory>(
-        &mut self,
-        handle: &NodeHandle<H>,
-        fabric: &F,
-    ) -> u32 {
+    pub(crate) fn hurry<B: Backend>(&mut self, handle: &NodeHandle<B>, fabric: &B::Fabric) -> u32 {
         let held = self.refresh(Round::Hurried, handle.layout(), fabric);
         self.serve(&held, handle, fabric)
     }
 
     /// Says that no more grants will come. Locks that are held stay held.
-    pub(crate) fn stop<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F) {
+    pub(crate) fn stop<B: Backend>(self, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         let stopped = ManagerClaim { term: self.term, serving: false };
         handle.manager_claim().publish(fabric, stopped.word());
     }
@@ -260,11 +253,11 @@ impl Manager {
     }
 
     /// Whether a node takes part, and has acknowledged the term; from what was refreshed.
-    fn look_who_is_there<F: Fabric, H: HostMemory>(
+    fn look_who_is_there<B: Backend>(
         &mut self,
         index: usize,
-        handle: &NodeHandle<H>,
-        fabric: &F,
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
     ) {
         let layout = handle.layout();
         let view = &mut self.nodes[index];
@@ -311,11 +304,11 @@ impl Manager {
     }
 
     /// Looks at the tickets that may have changed, then grants.
-    fn serve<F: Fabric, H: HostMemory>(
+    fn serve<B: Backend>(
         &mut self,
         held: &[(usize, u32)],
-        handle: &NodeHandle<H>,
-        fabric: &F,
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
     ) -> u32 {
         // Under the bakery nobody asks for grants: requests are numbers, not tickets.
         if handle.lock_protocol() == LockProtocol::Bakery {
@@ -434,7 +427,7 @@ impl Manager {
     }
 
     /// Grants every wanted lock that is free to the first who asked.
-    fn grant<F: Fabric, H: HostMemory>(&mut self, handle: &NodeHandle<H>, fabric: &F) -> u32 {
+    fn grant<B: Backend>(&mut self, handle: &NodeHandle<B>, fabric: &B::Fabric) -> u32 {
         let mut count = 0;
         let mut batch = PublishBatch::new(fabric);
         let wanted: Vec<u32> = self.wanted.iter().copied().collect();
@@ -475,7 +468,7 @@ impl Manager {
 
 /// Shows those who wait for a grant that the manager of this host lives. Only of the process that
 /// has the right to be it.
-pub(crate) fn beat_as_manager<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) {
+pub(crate) fn beat_as_manager<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric) {
     // From the published word, not from our own count: another process may have been manager.
     let heartbeat = handle.manager_heartbeat();
     heartbeat.publish(fabric, heartbeat.own(fabric).wrapping_add(1));

@@ -6,19 +6,22 @@ use super::announcement::tell_number;
 use super::copy::RequestCopy;
 use super::request::Request;
 use super::{Acquire, Manager, ManagerState, clear_requests, obey_newest_term};
-use crate::host::HostTier;
+use crate::host::{HostTier, ProcLiveness};
 use crate::layout::{FIRST_FREE_LOCK, Geometry, Layout, LockProtocol, NodeLine, NodeState};
 use crate::lock::shared_tier::{Held, SharedTier};
 use crate::lock::tally::Tally;
 use crate::mutant::{self, Mutant};
-use crate::node::NodeHandle;
+use crate::node::{Backend, NodeHandle};
 use crate::units::{Incarnation, LockId, NodeId};
 use crate::verify::simulated::{
     Access, Interposed, Interposer, SimulatedHost, SimulatedHostMemory, SimulatedRack,
 };
+use crate::verify::{BackendOf, SimulatedBackend};
 
 const FIRST: LockId = LockId(FIRST_FREE_LOCK);
 const SECOND: LockId = LockId(FIRST.0 + 1);
+
+type CountedBackend = BackendOf<Interposed<Counts>, SimulatedHostMemory, ProcLiveness>;
 
 /// Two joined nodes of a region. Node 1 has the lock manager.
 struct Nodes {
@@ -60,17 +63,28 @@ impl Nodes {
         nodes
     }
 
-    fn at(&self, node: NodeId) -> (NodeHandle<SimulatedHostMemory>, SimulatedHost) {
+    fn handle<B>(&self, node: NodeId) -> NodeHandle<B>
+    where
+        B: Backend<HostMemory = SimulatedHostMemory>,
+    {
         let memory = self.rack.host_memory(node.index(), self.words);
         let tier = HostTier::new(memory, self.layout.locks());
-        let handle = NodeHandle::new(self.layout, LockProtocol::Arbitrated, node, tier);
-        (handle, self.rack.host(node.index()))
+        NodeHandle::new(self.layout, LockProtocol::Arbitrated, node, tier)
+    }
+
+    fn at(&self, node: NodeId) -> (NodeHandle<SimulatedBackend>, SimulatedHost) {
+        (self.handle(node), self.rack.host(node.index()))
+    }
+
+    /// As [`Self::at`], with a fabric that counts.
+    fn counted_at(&self, node: NodeId) -> (NodeHandle<CountedBackend>, Interposed<Counts>) {
+        let fabric = Interposed::new(self.rack.host(node.index()), Counts::default());
+        (self.handle(node), fabric)
     }
 
     /// One round of the manager. How often it has looked at the region.
     fn round(&mut self) -> u32 {
-        let (handle, fabric) = self.at(NodeId(1));
-        let fabric = Interposed::new(fabric, Counts::default());
+        let (handle, fabric) = self.counted_at(NodeId(1));
         let state = self.manager.as_mut().unwrap().poll(&handle, &fabric);
         assert!(matches!(state, ManagerState::Serving { .. }), "{state:?}");
         fabric.interposer().looks.get()
@@ -112,8 +126,7 @@ impl Interposer for Counts {
 
 /// Node 0 acquires `lock`, which nobody else wants. How often it published, and the manager looked.
 fn acquire(nodes: &mut Nodes, lock: LockId) -> (Held, u32, u32) {
-    let (handle, fabric) = nodes.at(NodeId(0));
-    let fabric = Interposed::new(fabric, Counts::default());
+    let (handle, fabric) = nodes.counted_at(NodeId(0));
     let mut asks = Acquire::begin(&handle, &fabric, lock);
     let looks = nodes.round();
     let held = asks.poll(&handle, &fabric).unwrap().expect("it is granted in the first round");

@@ -2,12 +2,12 @@
 
 use super::number::{Request, tally_of};
 use crate::crash::{self, CrashPoint};
-use crate::fabric::{Fabric, HostMemory, PublishBatch, refresh_all};
+use crate::fabric::{Fabric, PublishBatch, refresh_all};
 use crate::host::{LockState, Phase};
 use crate::layout::Layout;
 use crate::lock::shared_tier::{DamagedRequest, Held, SharedTier, others_requests};
 use crate::lock::tally::{self, Tally, is_for_programs};
-use crate::node::NodeHandle;
+use crate::node::{Backend, NodeHandle};
 use crate::units::{LockId, NODES_MAX, NodeId};
 
 /// An acquisition in progress.
@@ -47,7 +47,7 @@ impl NodeSet {
 }
 
 impl SharedTier for Acquire {
-    fn begin<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Self {
+    fn begin<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> Self {
         debug_assert_eq!(
             handle.tier().lock_state(lock).phase,
             Phase::Idle,
@@ -61,10 +61,10 @@ impl SharedTier for Acquire {
         Self { lock, stage: Stage::Choosing }
     }
 
-    fn poll<F: Fabric, H: HostMemory>(
+    fn poll<B: Backend>(
         &mut self,
-        handle: &NodeHandle<H>,
-        fabric: &F,
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
     ) -> Result<Option<Held>, DamagedRequest> {
         match &mut self.stage {
             Stage::Choosing => {
@@ -120,21 +120,17 @@ impl SharedTier for Acquire {
         }
     }
 
-    fn withdraw<F: Fabric, H: HostMemory>(self, handle: &NodeHandle<H>, fabric: &F) {
+    fn withdraw<B: Backend>(self, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         crash::reach(CrashPoint::LockWithdrawing);
         end(handle, fabric, self.lock);
     }
 
-    fn release<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
+    fn release<B: Backend>(held: Held, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         crash::reach(CrashPoint::LockReleasing);
         end(handle, fabric, held.lock);
     }
 
-    fn release_after_death<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    ) {
+    fn release_after_death<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) {
         match handle.tier().lock_state(lock).phase {
             Phase::Hold if is_for_programs(lock) => {
                 let tally = tally(handle, fabric, lock).after_death();
@@ -147,7 +143,7 @@ impl SharedTier for Acquire {
         }
     }
 
-    fn make_consistent<F: Fabric, H: HostMemory>(held: Held, handle: &NodeHandle<H>, fabric: &F) {
+    fn make_consistent<B: Backend>(held: Held, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         let tally = tally(handle, fabric, held.lock).after_mending();
         let word = handle.request(held.lock);
         if let Some(request) = Request::from_word(word.own(fabric)) {
@@ -157,9 +153,9 @@ impl SharedTier for Acquire {
         }
     }
 
-    fn is_wanted_elsewhere<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
+    fn is_wanted_elsewhere<B: Backend>(
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
         lock: LockId,
     ) -> bool {
         others_requests(handle, fabric, lock)
@@ -167,25 +163,21 @@ impl SharedTier for Acquire {
     }
 
     /// Always: numbers start again whenever nobody has one.
-    fn has_tickets<H: HostMemory>(_: &NodeHandle<H>, _: LockId) -> bool {
+    fn has_tickets<B: Backend>(_: &NodeHandle<B>, _: LockId) -> bool {
         true
     }
 
     /// Always: nothing continues from the former word.
-    fn can_resume<F: Fabric, H: HostMemory>(_: &NodeHandle<H>, _: &F, _: LockId) -> bool {
+    fn can_resume<B: Backend>(_: &NodeHandle<B>, _: &B::Fabric, _: LockId) -> bool {
         true
     }
 
-    fn may_have_held<F: Fabric, H: HostMemory>(
-        handle: &NodeHandle<H>,
-        fabric: &F,
-        lock: LockId,
-    ) -> bool {
+    fn may_have_held<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> bool {
         let word = handle.request(lock).own(fabric);
         may_have_held(handle.layout(), fabric, handle.node(), lock, word)
     }
 
-    fn resume<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
+    fn resume<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) {
         let request = handle.request(lock);
         let word = request.own(fabric);
         if Request::from_word(word) != Some(Request::None) {
@@ -253,16 +245,16 @@ fn may_have_held<F: Fabric>(
 }
 
 /// The tally of `lock`, freshly read.
-fn tally<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) -> Tally {
+fn tally<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) -> Tally {
     let own = tally_of(handle.request(lock).own(fabric));
     own.max(tally::of_others(handle.layout(), fabric, handle.node(), lock, tally_of))
 }
 
 /// Publishes a request, and with it the tally that this node knows: of the region's own locks there
 /// is none.
-fn publish<F: Fabric, H: HostMemory>(
-    handle: &NodeHandle<H>,
-    fabric: &F,
+fn publish<B: Backend>(
+    handle: &NodeHandle<B>,
+    fabric: &B::Fabric,
     lock: LockId,
     request: Request,
 ) -> Tally {
@@ -274,14 +266,14 @@ fn publish<F: Fabric, H: HostMemory>(
 
 /// Release and withdrawal. The word is published *before* the lock state goes idle: a thread that
 /// dies in between leaves a lock state which says that something is still to be ended.
-fn end<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F, lock: LockId) {
+fn end<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric, lock: LockId) {
     publish(handle, fabric, lock, Request::None);
     crash::reach(CrashPoint::LockEnded);
     set_phase(handle, lock, Phase::Idle);
 }
 
 /// The agent may change the lock state's term at the same time.
-fn set_phase<H: HostMemory>(handle: &NodeHandle<H>, lock: LockId, phase: Phase) {
+fn set_phase<B: Backend>(handle: &NodeHandle<B>, lock: LockId, phase: Phase) {
     let mut state = handle.tier().lock_state(lock);
     while let Err(found) = handle.tier().swap_lock_state(lock, state, LockState { phase, ..state })
     {

@@ -4,6 +4,7 @@ use super::*;
 use crate::host::LossCause;
 use crate::layout::{NodeLine, NodeState};
 use crate::units::{ChunkId, Incarnation, LineRange, NodeId, WordOffset};
+use crate::verify::BackendOf;
 use crate::verify::simulated::{Access, Interposed};
 
 /// Process 5 of host 0, alone with one that died with the lock in hand, beats, or leaves. In the
@@ -45,7 +46,7 @@ fn nothing_is_written_after_the_slot_was_lost(leaves: bool) {
         }
     });
     let (identity, me) = (HostIdentity::simulated(0), ProcessIdentity::new(5, 1));
-    let member =
+    let member: Member<BackendOf<_, _, _>> =
         Member::join(fabric, memory, 0, &identity, me, bed.dead.clone(), &bed.clock).unwrap();
     std::mem::forget(bed.acquire(&dies));
     std::mem::forget(dies);

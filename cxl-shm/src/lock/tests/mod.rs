@@ -15,8 +15,9 @@ use crate::host::{HostIdentity, HostLockName, HostTier, ProcessIdentity};
 use crate::layout::{Geometry, LockProtocol};
 use crate::node::Member;
 use crate::units::LockId;
+use crate::verify::SimulatedBackend;
 use crate::verify::fixture::{Died, SmallRegion};
-use crate::verify::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use crate::verify::simulated::SimulatedRack;
 
 /// The number of the agent of host 0.
 const AGENT: u32 = 100;
@@ -34,8 +35,8 @@ const GEOMETRY: Geometry = Geometry {
     host_words: 0,
 };
 
-type Process = Member<SimulatedHost, SimulatedHostMemory, Died>;
-type Guard<'m> = SharedGuard<'m, SimulatedHost, SimulatedHostMemory, Died>;
+type Process = Member<SimulatedBackend<Died>>;
+type Guard<'m> = SharedGuard<'m, SimulatedBackend<Died>>;
 
 /// A clock that advances only while somebody waits, and then lets others do their work.
 #[derive(Default)]

@@ -7,7 +7,8 @@ use crate::lock::arbitrated::obey_newest_term;
 use crate::node::NodeHandle;
 use crate::units::{Incarnation, LINE_WORDS, LineOffset, LineRange, NodeId, WordOffset};
 use crate::verify::explored::{Constant, ExploredHostMemory, Model, Task};
-use crate::verify::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
+use crate::verify::simulated::{SimulatedHost, SimulatedRack};
+use crate::verify::{ExploredBackend, SimulatedBackend};
 
 pub(super) const UUID: [u64; 2] = [7, 9];
 const INCARNATION: Incarnation = Incarnation(1);
@@ -22,7 +23,7 @@ pub(super) struct Ground {
 }
 
 /// A node's handle in a model: it acts on the host on which the present step runs.
-pub(super) type ExploredHandle = Constant<NodeHandle<ExploredHostMemory>>;
+pub(super) type ExploredHandle = Constant<NodeHandle<ExploredBackend>>;
 
 impl Ground {
     /// A region for `nodes` nodes that have joined it. It has only the locks that the model uses:
@@ -60,7 +61,7 @@ impl Ground {
     }
 
     /// A node's handle on the rack, for what happens before the model starts.
-    pub(super) fn simulated_handle(&self, node: NodeId) -> NodeHandle<SimulatedHostMemory> {
+    pub(super) fn simulated_handle(&self, node: NodeId) -> NodeHandle<SimulatedBackend> {
         let memory = self.rack.host_memory(node.index(), self.words);
         let tier = HostTier::new(memory, self.layout.locks());
         NodeHandle::new(self.layout, self.protocol, node, tier)

@@ -7,9 +7,8 @@ use crate::intent::{Update, redo_of_dead, redo_own};
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, INTENT_LINES, IntentRecord, LockProtocol};
 use crate::node::NodeHandle;
 use crate::units::{ChunkId, Incarnation, LineRange, NodeId};
-use crate::verify::simulated::{
-    Faults, Schedule, SimulatedHost, SimulatedHostMemory, SimulatedRack,
-};
+use crate::verify::SimulatedBackend;
+use crate::verify::simulated::{Faults, Schedule, SimulatedHost, SimulatedRack};
 
 const DEAD: NodeId = NodeId(0);
 const LINES: u32 = 4;
@@ -19,13 +18,13 @@ fn entry(number: u32) -> ChunkEntry {
     ChunkEntry::new(ChunkState::Owned { owner: DEAD, incarnation, purpose: 7 })
 }
 
-fn node_handle(rack: &SimulatedRack) -> NodeHandle<SimulatedHostMemory> {
+fn node_handle(rack: &SimulatedRack) -> NodeHandle<SimulatedBackend> {
     let layout = layout();
     let memory = rack.host_memory(0, HostTier::words_of(&layout.geometry()));
     NodeHandle::new(layout, LockProtocol::Bakery, DEAD, HostTier::new(memory, layout.locks()))
 }
 
-fn update(handle: &NodeHandle<SimulatedHostMemory>, fabric: &SimulatedHost) {
+fn update(handle: &NodeHandle<SimulatedBackend>, fabric: &SimulatedHost) {
     let layout = handle.layout();
     let lines = (0..LINES).map(|chunk| (layout.chunk_entry(ChunkId(chunk)), entry(chunk)));
     // LOCK-L1.

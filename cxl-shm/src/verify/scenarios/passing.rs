@@ -16,7 +16,8 @@ use crate::lifecycle::{flush_killed, flush_recovery};
 use crate::lock::clear_requests_of;
 use crate::node::NodeHandle;
 use crate::units::{ChunkId, Incarnation, LineOffset, LineRange, NodeId};
-use crate::verify::simulated::{Faults, Schedule, SimulatedHostMemory, SimulatedRack};
+use crate::verify::SimulatedBackend;
+use crate::verify::simulated::{Faults, Schedule, SimulatedRack};
 
 const DEAD: NodeId = NodeId(0);
 const OTHER: NodeId = NodeId(1);
@@ -74,10 +75,10 @@ pub(super) fn a_recovery_passes_on(racks: &Racks<'_>) {
 fn dead_at(racks: &Racks<'_>, step: u64, run: u64) -> SimulatedRack {
     let rack = racks.formatted(step << 16 | run);
     let layout = layout();
-    let memory: SimulatedHostMemory = rack.host_memory(0, HostTier::words_of(&layout.geometry()));
+    let memory = rack.host_memory(0, HostTier::words_of(&layout.geometry()));
     let tier = HostTier::new(memory, layout.locks());
-    let (handle, fabric) =
-        (NodeHandle::new(layout, LockProtocol::Bakery, DEAD, tier), rack.host(0));
+    let handle = NodeHandle::<SimulatedBackend>::new(layout, LockProtocol::Bakery, DEAD, tier);
+    let fabric = rack.host(0);
     // Its recoverer knows its lines from before.
     [1, OBSERVER]
         .into_iter()

@@ -30,9 +30,8 @@ use crate::units::{Incarnation, LINE_WORDS, LineRange, NodeId};
 use crate::verify::explored::{
     Constant, ExploredFabric, ExploredHostMemory, LineStores, Model, Step, Task, World,
 };
-use crate::verify::simulated::{
-    Faults, Schedule, SimulatedHost, SimulatedHostMemory, SimulatedRack,
-};
+use crate::verify::simulated::{Faults, Schedule, SimulatedHost, SimulatedRack};
+use crate::verify::{ExploredBackend, SimulatedBackend};
 
 const UUID: [u64; 2] = [1, 2];
 const NODES: u16 = 3;
@@ -71,7 +70,7 @@ impl Liveness for Lives {
     }
 }
 
-type ModelMember = Member<ExploredFabric, ExploredHostMemory, Lives>;
+type ModelMember = Member<ExploredBackend<Lives>>;
 
 /// Time stands still.
 #[derive(Debug)]
@@ -285,7 +284,7 @@ struct Bed {
     layout: Layout,
     protocol: LockProtocol,
     words: usize,
-    members: Vec<[Member<SimulatedHost, SimulatedHostMemory, Lives>; 2]>,
+    members: Vec<[Member<SimulatedBackend<Lives>>; 2]>,
 }
 
 impl Bed {
@@ -331,7 +330,7 @@ impl Bed {
         self.rack.host(host_of(node))
     }
 
-    fn simulated_handle(&self, node: NodeId) -> NodeHandle<SimulatedHostMemory> {
+    fn simulated_handle(&self, node: NodeId) -> NodeHandle<SimulatedBackend> {
         let memory = self.rack.host_memory(host_of(node), self.words);
         let tier = HostTier::new(memory, self.layout.locks());
         NodeHandle::new(self.layout, self.protocol, node, tier)

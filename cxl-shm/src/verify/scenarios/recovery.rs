@@ -7,12 +7,12 @@ use super::arbitrated::{LOCK, managed};
 use super::client::{Client, Counter, DONE, INSIDE, Plan};
 use super::ground::{ExploredHandle, Ground};
 use super::lock_task::{LockTask, Pace, claim_counting, exclusion};
-use crate::fabric::{Fabric, HostMemory, refresh_all};
+use crate::fabric::refresh_all;
 use crate::intent::{Update, redo_of_dead};
 use crate::layout::{CHUNK_LOCK, ChunkEntry, ChunkState, LockProtocol};
 use crate::lock::{Competitor, Held, SharedTier, clear_requests_of, recover_dead_holder};
 use crate::mutant::{self, Mutant};
-use crate::node::NodeHandle;
+use crate::node::{Backend, NodeHandle};
 use crate::units::{ChunkId, Incarnation, NodeId};
 use crate::verify::explored::{LineStores, Model, Step, World};
 
@@ -90,7 +90,7 @@ impl Updater {
 }
 
 /// Gives both chunks to the node of `handle`, which holds the chunk lock.
-pub(super) fn update_both<F: Fabric, H: HostMemory>(handle: &NodeHandle<H>, fabric: &F) {
+pub(super) fn update_both<B: Backend>(handle: &NodeHandle<B>, fabric: &B::Fabric) {
     let layout = handle.layout();
     let (owner, incarnation) = (handle.node(), Incarnation(1));
     let entry = ChunkEntry::new(ChunkState::Owned { owner, incarnation, purpose: 5 });

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::{Fabric, MappedFabric, MappedHostMemory};
-use cxl_shm::host::ProcLiveness;
+use cxl_shm::fabric::Fabric;
 use cxl_shm::lifecycle::Attachment;
+use cxl_shm::node::MappedBackend;
 use cxl_shm::units::{Extent, LineRange};
 use kv_cache::{
     BlockHash, BlockKey, BlockSpec, Cache, KeySpace, Model, ModelFingerprint, Namespace,
@@ -46,7 +46,7 @@ enum Action {
     Retire { count: u64 },
 }
 
-type LocalCache<'m> = Cache<'m, MappedFabric, MappedHostMemory, ProcLiveness>;
+type LocalCache<'m> = Cache<'m, MappedBackend>;
 
 pub(crate) fn run(options: &Options) -> Result<String> {
     let attachment = Attachment::attach(&options.region, options.node)?;

@@ -128,7 +128,7 @@ fn who_joins_a_host_that_has_lost_its_slot_is_refused() {
     let (identity, me) = (HostIdentity::simulated(1), ProcessIdentity::new(3, 1));
     let (fabric, died) = (bed.rack.host(1), bed.died.clone());
     let before = bed.words();
-    let came = Member::join(fabric, memory, NODE.0, &identity, me, died, &HandClock::new(10));
+    let came = Process::join(fabric, memory, NODE.0, &identity, me, died, &HandClock::new(10));
     let refused = matches!(
         &came,
         Err(JoinError::MembershipLost(lost)) if lost.cause == LossCause::SlotTaken

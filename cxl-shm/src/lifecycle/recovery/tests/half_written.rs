@@ -4,6 +4,7 @@ use super::*;
 use crate::fabric::Fabric;
 use crate::layout::{DOUBLE_BUFFER_LINES, Layout, NodeLine, NodeState, RecoveryRecord};
 use crate::units::{LineOffset, LineRange};
+use crate::verify::BackendOf;
 use crate::verify::simulated::{Access, Interposed};
 
 const RECOVERER: NodeId = NodeId(0);
@@ -54,7 +55,7 @@ impl Bed {
         fabric: F,
         node: NodeId,
         pid: u32,
-    ) -> Result<Member<F, SimulatedHostMemory, Died>, JoinError> {
+    ) -> Result<Member<BackendOf<F, SimulatedHostMemory, Died>>, JoinError> {
         let memory = self.rack.host_memory(node.index(), HostTier::words_of(&self.geometry));
         let identity = HostIdentity::simulated(u64::from(node.0));
         let (me, clock) = (ProcessIdentity::new(pid, 1), HandClock::new(10));

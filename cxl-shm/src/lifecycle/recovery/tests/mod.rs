@@ -18,6 +18,7 @@ use crate::lifecycle::recovery::RecoveryEvent;
 use crate::lock::Manage;
 use crate::node::Member;
 use crate::units::{Incarnation, NodeId};
+use crate::verify::SimulatedBackend;
 use crate::verify::fixture::{Died, HandClock, SMALL, SmallRegion};
 use crate::verify::simulated::{SimulatedHost, SimulatedHostMemory, SimulatedRack};
 
@@ -43,9 +44,9 @@ impl Fence for RecordingFence<'_> {
     }
 }
 
-type Process = Member<SimulatedHost, SimulatedHostMemory, Died>;
-type Right<'m> = Manage<'m, SimulatedHost, SimulatedHostMemory, Died>;
-type Watch<'m> = Deaths<'m, SimulatedHost, SimulatedHostMemory, Died>;
+type Process = Member<SimulatedBackend<Died>>;
+type Right<'m> = Manage<'m, SimulatedBackend<Died>>;
+type Watch<'m> = Deaths<'m, SimulatedBackend<Died>>;
 
 /// Three hosts over a region whose locks need no manager.
 struct Bed {

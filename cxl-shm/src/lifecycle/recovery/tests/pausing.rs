@@ -96,7 +96,7 @@ fn a_watcher_of_heartbeats_is_not_misled_by_a_stop_of_its_own() {
     let identity = HostIdentity { boot_id: [99, 0], ..HostIdentity::simulated(2) };
     let memory = bed.rack.host_memory(1, HostTier::words_of(&bed.geometry));
     let (fabric, me) = (bed.rack.host(1), ProcessIdentity::new(10, 1));
-    let came = Member::join(fabric, memory, 2, &identity, me, bed.died.clone(), &clock());
+    let came = Process::join(fabric, memory, 2, &identity, me, bed.died.clone(), &clock());
     let came = came.map(|_| "it joined beside a living host");
     assert!(matches!(came, Err(JoinError::NodeInUse { .. })), "{came:?}");
     const { assert!(SUSPECT_MS > 2 * LOOK_GAP_MAX_MS, "a stop is told from a silence") };
