@@ -24,9 +24,7 @@ pub trait Objects {
     /// # Example
     /// ```
     /// # use cxl_shm::clock::Clock;
-    /// # use cxl_shm::fabric::{Fabric, HostMemory};
-    /// # use cxl_shm::host::Liveness;
-    /// # use cxl_shm::node::Member;
+    /// # use cxl_shm::node::{Backend, Member};
     /// # use cxl_shm_objects::{NamedRoots, Objects, RootKind};
     /// fn publish_greeting<B: Backend>(
     ///     member: &Member<B>,
