@@ -1,7 +1,7 @@
 //! An engine that never waits: its scheduler hands transfers over, goes on, and looks later.
 //!
-//! `cargo run -p rackline --example asynchronous` uses memory of this machine; with the path of a
-//! formatted region behind `--` that one.
+//! `cargo run -p rackline --example asynchronous` uses memory of this machine. With
+//! `-- REGION` it uses a formatted region.
 
 use rackline::{
     AsyncOptions, AsyncPool, Attention, ChainHasher, Dtype, KvGeometry, NewBlock, ScratchRegion,

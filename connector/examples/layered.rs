@@ -2,8 +2,8 @@
 //! the last one has arrived, and a layer is on its way into the pool before the next one is
 //! computed.
 //!
-//! `cargo run -p rackline --example layered` uses memory of this machine; with the path of a
-//! formatted region behind `--` that one.
+//! `cargo run -p rackline --example layered` uses memory of this machine. With `-- REGION` it uses
+//! a formatted region.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

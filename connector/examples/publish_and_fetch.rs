@@ -1,7 +1,7 @@
 //! One host publishes the blocks of a prompt, another one finds and fetches them.
 //!
-//! `cargo run -p rackline --example publish_and_fetch` uses memory of this machine; with the path
-//! of a formatted region behind `--` that one. A process of a rack attaches once; here one process
+//! `cargo run -p rackline --example publish_and_fetch` uses memory of this machine. With
+//! `-- REGION` it uses a formatted region. A process of a rack attaches once. Here one process
 //! stands for two hosts.
 
 use rackline::{

@@ -1,5 +1,5 @@
-//! Locks between threads of several hosts, step by step on a simulated rack without a schedule: who
-//! comes after whom, what is passed on, what withdrawing and unwinding leave.
+//! Locks between threads of several hosts, step by step on a simulated rack without a schedule: the
+//! order of grants, what is passed on, and the state after a withdrawal or an unwinding.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

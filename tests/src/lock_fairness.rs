@@ -1,5 +1,6 @@
-//! Many threads a host want one lock all the time: nobody is overtaken without bound, what is
-//! passed on within a host is never lost, whichever process dies. Counted in grants, not in time.
+//! Many threads of each host want one lock all the time. No thread is overtaken without bound, and
+//! a lock that is passed on within a host is never lost, whichever process dies. Counted in grants,
+//! not in time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

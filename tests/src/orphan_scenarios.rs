@@ -1,5 +1,6 @@
-//! What a host published that died or left, on simulated racks: it is read on, those who live make
-//! room of it when they run short, they may die over it too, and the host comes back to the rest.
+//! Blocks of a host that died or left, on simulated racks. Other hosts still read these blocks, and
+//! evict them when the pool runs short. A host that reclaims them may die too. The first host
+//! rejoins and finds the remaining ones.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,7 +1,7 @@
 //! Many seeded schedules: the same scenarios as the suites run, as often as there is time for.
 //!
 //! A schedule is one run of one scenario under one seed, from a formatted region to the audit of
-//! what it left. A round of a plan runs each scenario as often as its family says, every time under
+//! the region after it. A round of a plan runs each scenario as often as its family says, every time under
 //! the next seed of that scenario, so that a failure is replayed by its scenario and its seed
 //! alone.
 

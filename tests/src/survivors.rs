@@ -1,7 +1,7 @@
-//! The list of flushes and fences that nobody misses, each with the reason why.
+//! The list of flushes and fences whose removal no test notices, each with the reason.
 //!
-//! One a line, `file | operation | source | reason`; empty lines and lines that start with `#` say
-//! something to people.
+//! One a line: `file | operation | source | reason`. Empty lines are skipped, and so are comments,
+//! which start with `#`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Publish, lookup and fetch on simulated racks of 2 to 4 hosts: many seeds, both cache modes, with
 //! and without posted writes, DMA past the caches and through them, pauses and crashes.
 //!
-//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
+//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that seed alone.
 
 use std::sync::Mutex;
 

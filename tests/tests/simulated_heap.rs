@@ -1,7 +1,7 @@
 //! Objects and named roots on simulated racks: many seeds, both cache modes, with and without
 //! posted writes, pauses and crashes.
 //!
-//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
+//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that seed alone.
 
 use rackline_tests::heap_scenarios::{
     chunks_on_request, heaps_through_crashes, heaps_without_crashes,

@@ -1,6 +1,6 @@
 //! The table of locks in use on simulated racks, whose processes die.
 //!
-//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
+//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that seed alone.
 
 use cxl_shm::layout::{FIRST_FREE_LOCK, Geometry, LockProtocol};
 use cxl_shm::units::LockId;

@@ -1,7 +1,7 @@
 //! The two-tier lock, membership, the lock manager and the chunk table on simulated racks: many
 //! seeds, both cache modes, with and without posted writes, pauses and crashes.
 //!
-//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
+//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that seed alone.
 
 use rackline_tests::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use rackline_tests::lock_scenarios::{

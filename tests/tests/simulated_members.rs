@@ -1,7 +1,7 @@
 //! Deaths of hosts on simulated racks: many seeds, both cache modes and lock protocols, with and
 //! without posted writes.
 //!
-//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
+//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that seed alone.
 
 use rackline_tests::member_scenarios::{
     a_paused_host_is_quarantined, recoverers_die, the_dead_are_replaced, the_dead_return,

@@ -1,7 +1,7 @@
 //! Eviction, holds and chunks that change hands on simulated racks whose pool is too small: many
 //! seeds, both cache modes, with and without posted writes, pauses and crashes.
 //!
-//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
+//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that seed alone.
 
 use rackline_tests::pressure_scenarios::{
     serve_from_too_small_a_pool, share_chunks_through_crashes,

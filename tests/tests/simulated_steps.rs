@@ -1,7 +1,7 @@
 //! Step tests of the sound program, on lazy caches and on busy ones; and that a schedule is
 //! the same whenever it is run.
 //!
-//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that one alone.
+//! A failing run prints its seed; `RACKLINE_SEED=<seed>` runs that seed alone.
 
 use rackline_tests::rack::{Mutant, Watched, for_seeds, watch};
 use rackline_tests::scenario::{ALL, Family, Scenario};

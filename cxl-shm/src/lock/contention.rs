@@ -1,4 +1,4 @@
-//! Who else holds or wants a lock between hosts, when a wait for it ends without it.
+//! Which other hosts hold or want a lock, when a wait for the lock ends without it.
 
 use std::fmt;
 

@@ -123,7 +123,7 @@ pub enum OpenError {
         reason: String,
     },
     /// The path names something else than a moment ago.
-    #[error("{} was replaced or resized while it was opened: try again when nobody changes it",
+    #[error("{} was replaced or resized while it was opened: try again when no program changes it",
         .path.display())]
     Replaced {
         /// The path as given.

@@ -1,4 +1,4 @@
-//! Memory that says what nobody wrote: eviction and sweep come to their end, and forget nothing.
+//! Memory with bytes that no host wrote: eviction and sweep end, and miss no block.
 
 use super::*;
 use crate::format::{LogEntry, LogKind};

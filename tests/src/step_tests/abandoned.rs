@@ -1,5 +1,5 @@
-//! What processes leave that die with a program's lock in hand, what hosts leave that cannot be
-//! read, and numbers that come to their end: seen at once by those whom it concerns.
+//! Locks of a program whose holder died, lines of a dead host that cannot be read, and counters
+//! that reach their maximum: each is seen at once by the processes that depend on it.
 
 use cxl_shm_objects::Objects;
 use std::cell::RefCell;

@@ -1,5 +1,5 @@
-//! The death of a host: suspected, declared, fenced and recovered one step at a time, each step
-//! seen at once by those whom it concerns.
+//! The death of a host: suspected, declared, fenced and recovered one step at a time. The next
+//! actor sees each step at once.
 
 use std::cell::RefCell;
 

@@ -1,5 +1,5 @@
-//! Who looks after what a node left: seen at once by others that would, and by the node's next
-//! life.
+//! Which host reclaims the resources of a vacant node: other candidates see it at once, and so does
+//! the node's next incarnation.
 
 use std::cell::RefCell;
 use std::mem::forget;

@@ -1,10 +1,10 @@
-//! A rack at rest: in the middle of a run nobody does anything for a moment, and what is in the
-//! pool is compared with what its processes said.
+//! A rack at rest: in the middle of a run all processes pause, and the content of the pool is
+//! compared with what the processes reported.
 //!
-//! The dead live again first, so that somebody has looked after what they left. Then nobody holds
-//! anything, writes anything or evicts anything: no reader word says that a block is held, every
-//! descriptor is free or READY, and those that are READY are the blocks that were acknowledged and
-//! not evicted.
+//! Killed processes are restarted first, so that their resources are reclaimed. Then no process
+//! holds, writes or evicts anything: no reader word says that a block is held, and every
+//! descriptor is free or READY. The READY ones are the blocks that were acknowledged and not
+//! evicted.
 
 use std::collections::BTreeSet;
 
