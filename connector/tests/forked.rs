@@ -1,6 +1,5 @@
 //! A child made by `fork` of an attached process, which has all that its parent has.
 #![expect(unsafe_code, reason = "the test forks")]
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

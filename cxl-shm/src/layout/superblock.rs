@@ -583,10 +583,11 @@ mod tests {
     #[test]
     fn another_version_is_refused() {
         let (rack, _) = formatted();
-        let later = Selector::new(9);
+        let found = FORMAT_VERSION + 1;
+        let later = Selector::new(found);
         OwnedLine::new(line(SELECTOR_AT)).publish(&rack.host(0), &later);
         let error = read_superblock(&rack.host(1)).unwrap_err();
-        assert_eq!(error, SuperblockError::OtherVersion { found: 9 });
+        assert_eq!(error, SuperblockError::OtherVersion { found });
     }
 
     #[test]
