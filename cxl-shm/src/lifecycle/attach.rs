@@ -184,13 +184,16 @@ impl Attachment {
         &self,
         mut owner: Option<Box<dyn ChunkOwner>>,
     ) -> Result<AgentThread, AttachError> {
-        let agent = self.join_thread()?;
+        // Started before the member exists: a thread that cannot be started leaks none.
+        let (hand_over, handed_over) = std::sync::mpsc::sync_channel::<LocalMember>(1);
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let (stop, tier_path) = (Arc::clone(&stop), self.tier_path.clone());
             std::thread::Builder::new()
                 .name("rackline-agent".to_owned())
                 .spawn(mutant::carried(move || {
+                    // None comes when this process could not join once more.
+                    let Ok(agent) = handed_over.recv() else { return };
                     let clock = SystemClock::start();
                     let mut beats: u64 = 0;
                     while !stop.load(Ordering::Relaxed) {
@@ -207,6 +210,7 @@ impl Attachment {
                 }))
                 .map_err(AttachError::Agent)?
         };
+        hand_over.send(self.join_thread()?).expect("the thread waits for it");
         Ok(AgentThread { stop, thread })
     }
 
