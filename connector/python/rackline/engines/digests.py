@@ -24,7 +24,16 @@ def digests(files: list[pathlib.Path]) -> list[str]:
 
 def _digest(file: pathlib.Path) -> str:
     status = file.stat()
-    now = [str(file.resolve()), status.st_ino, status.st_size, status.st_mtime_ns]
+    # Images with normalised modification times give other weights of equal size the same path and
+    # time. The change time is set by the kernel, and the inode number counts within its device.
+    now = [
+        str(file.resolve()),
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    ]
     name = hashlib.sha256(json.dumps(now).encode()).hexdigest()
     kept = _folder() / name
     with contextlib.suppress(OSError):
