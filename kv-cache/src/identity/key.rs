@@ -124,10 +124,16 @@ impl ModelFingerprint {
     }
 }
 
-/// Who shares blocks: a tenant and its cache salt. The default is the one namespace of a pool
-/// that knows no tenants.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+/// Who shares blocks: a tenant and its cache salt. The default is the namespace without a name, that
+/// of an empty tenant and an empty salt: the same in Rust, C and Python.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace([u8; 16]);
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self::new("", b"")
+    }
+}
 
 impl Namespace {
     /// The namespace of `tenant` with `salt`: the first 16 bytes of SHA-256 over the text
@@ -327,6 +333,12 @@ mod tests {
             assert!(!keys[..i].contains(key), "key {i}");
             assert_eq!(BlockKey::from_words(key.words()), *key);
         }
+    }
+
+    #[test]
+    fn the_namespace_without_a_name_is_one() {
+        assert_eq!(Namespace::default(), Namespace::new("", b""));
+        assert_ne!(Namespace::default(), Namespace::new("", b"salt"));
     }
 
     #[test]
