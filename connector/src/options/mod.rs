@@ -39,6 +39,17 @@ pub enum OptionsError {
     /// A namespace has two quotas.
     #[error("quota {0} is for a namespace that already has a quota")]
     SameNamespace(usize),
+    /// Two namespaces that the pool counts as one: a quota of either would hold for both.
+    #[error(
+        "quotas {first} and {second} are for namespaces that the pool counts together: their tags of \
+         16 bits are equal. Give one of the tenants another name or salt, or only one of the quotas"
+    )]
+    SameTag {
+        /// Which quota, from 0.
+        first: usize,
+        /// The other one.
+        second: usize,
+    },
     /// A share of more than everything.
     #[error("quota {index} has percent {percent}: 100 at most")]
     Percent {

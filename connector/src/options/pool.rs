@@ -67,6 +67,11 @@ impl PoolOptions {
             if self.quotas[..index].iter().any(|(other, _)| other == namespace) {
                 return Err(OptionsError::SameNamespace(index));
             }
+            let tag = |(namespace, _): &(Namespace, Quota)| namespace.tag();
+            let same = |other: &(Namespace, Quota)| tag(other) == namespace.tag();
+            if let Some(first) = self.quotas[..index].iter().position(same) {
+                return Err(OptionsError::SameTag { first, second: index });
+            }
             match *quota {
                 Quota::Percent(percent) if percent > 100 => {
                     return Err(OptionsError::Percent { index, percent });
@@ -90,6 +95,15 @@ mod tests {
             options.with_quota(*namespace, *quota)
         };
         quotas.iter().fold(PoolOptions::new(), add)
+    }
+
+    #[test]
+    fn quotas_that_would_hold_for_one_another_are_refused() {
+        let [first, second] = ["tenant-470", "tenant-546"].map(|name| Namespace::new(name, b""));
+        assert!(first != second && first.tag() == second.tag(), "their tags are equal");
+        let other = (Namespace::new("a", b""), Quota::Bytes(1));
+        let options = with_quotas(&[other, (first, Quota::Bytes(1)), (second, Quota::Bytes(2))]);
+        assert_eq!(options.check(), Err(OptionsError::SameTag { first: 1, second: 2 }));
     }
 
     #[test]
