@@ -5,16 +5,17 @@
 //! descriptors in its own DRAM, fed by the nodes' *publication logs*, and matches prefixes there.
 //! No other process sees what a reader does: no lock, no message, no shared write.
 //!
-//! The folders are floors: each imports from those below it, and from none above it.
+//! The folders are floors: each imports from those below it, and from none above it. `attach`,
+//! `hold` and `upkeep` share a floor, and so do `read` and `reclaim`, and `heap` and `replica`.
 //!
 //! ```text
-//! attach     beginning: what earlier lives and dead processes left comes first
 //! publish    reserve, commit, and room for a publish that finds none
 //! upkeep     the background: watermarks, batches of evictions, chunks given back
-//! reclaim    after a death: what processes of this host left, and what nodes left that are vacant
 //! hold       a block that must not vanish between lookup and fetch
+//! attach     beginning: what earlier lives and dead processes left comes first
+//! reclaim    what dead processes of this host left, and what vacant nodes left
 //! read       lookup, fetch, descriptors that are damaged
-//! process    what the threads of a process share, and the cache as one of them uses it
+//! process    what the threads of a process share, and the cache as one thread uses it
 //! evict      which block leaves next, which hosts hold it, and the protocol by which it leaves
 //! replica    what a process believes is in the pool, and why a block was missed
 //! heap       this node's descriptors, payload and reader words, written under its host's heap lock
@@ -22,12 +23,13 @@
 //! identity   keys, namespaces, fingerprints, hash chains
 //! ```
 //!
-//! Beside them stand the sizes of a model's KV ([`KvGeometry`]). To begin with: [`Cache`],
-//! [`KeySpace`], [`CacheGeometry`].
+//! Beside them stand the sizes of a model's KV ([`KvGeometry`]). Start reading at [`Cache`],
+//! [`KeySpace`] and [`CacheGeometry`].
 //!
-//! Rules are numbered where they are kept: D (descriptors), S (segments), G (logs), R (replica), E
-//! (heap), P (payload slots), B (publish), F (fetch), V (eviction), W (orphans). Rules M are those
-//! of `cxl_shm::fabric`. Rules H, of holds, are in `hold`.
+//! Each module states the rules that it keeps: BLOCK-D (descriptors), BLOCK-E (heap), BLOCK-P
+//! (payload slots), INDEX-S (segments), INDEX-G (logs), INDEX-R (replica), WRITE-B (publish),
+//! READ-F (fetch), EVICT-V (eviction), EVICT-H (holds). MEM-M (memory) is in `cxl_shm::fabric`,
+//! ORPHAN-W in `cxl_shm::lifecycle`.
 //!
 //! - EVICT-H2: EVICTING of the same generation is as good as READY for a reader. WRITING is fully
 //!   published before the first byte of the payload changes.
