@@ -17,13 +17,13 @@ use rows::{Row, Total};
 /// (adversarial), with writes that have arrived after a fence, or only after they were read back
 /// (posted). A row also tells the number of states at which each broken rule of its scenario is
 /// refuted on the same memory. The exit code is 1 when something does not hold (a shortest trace is
-/// printed), or when a broken rule is not refuted where it is to be.
+/// printed), or when no scenario refutes a broken rule.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Only this scenario; it may be a long one.
     #[arg(long)]
     scenario: Option<String>,
-    /// Only this memory: `sticky`, `adversarial`, or either with `, posted`.
+    /// Only this memory: `sticky`, `adversarial`, `sticky, posted` or `adversarial, posted`.
     #[arg(long)]
     memory: Option<String>,
     /// Also the scenarios that take minutes.
@@ -41,8 +41,8 @@ pub(crate) struct Options {
     /// One JSON object a row, and one for the figures at the end.
     #[arg(long)]
     json: bool,
-    /// Breaks one rule of a protocol at a time, and demands that the exploration that is to notice
-    /// it does. Explores nothing else.
+    /// Breaks one rule of a protocol at a time. Fails when the scenario of that rule does not
+    /// notice it. Explores nothing else.
     #[arg(long)]
     mutants: bool,
     /// Lists the scenarios and explores nothing.

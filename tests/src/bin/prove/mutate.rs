@@ -11,8 +11,8 @@ use rackline_tests::mutation::{self, Outcome, Plan, SiteText};
 use rackline_tests::scenario::ALL;
 use rackline_tests::survivors::{Listed, Verdict};
 
-/// Removes each flush and each fence in turn. Fails when nobody misses one that is not listed with
-/// a reason, and when the sources have one that no scenario reaches and that is not listed either.
+/// Removes each flush and each fence in turn, and runs the scenarios. Fails when a removal goes
+/// unnoticed, or a place is reached by no scenario, unless a list gives the reason.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Seeds under which each scenario runs with each removal.
@@ -21,10 +21,10 @@ pub(crate) struct Options {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Further seeds for removals that nobody has noticed and that are not listed.
+    /// Further seeds for removals that went unnoticed and are not listed.
     #[arg(long, default_value_t = 24)]
     further_seeds: u64,
-    /// Only sites whose file contains this, and only scenarios that reach them. The list of
+    /// Only places whose file name contains this, and only scenarios that reach them. The list of
     /// survivors is then not checked for entries that are out of date.
     #[arg(long)]
     filter: Option<String>,

@@ -11,8 +11,8 @@ use rackline_tests::simulation::{self, Plan, Tally};
 /// Of these more than 100,000 are on the hosts that were asked for.
 const SCHEDULES: u64 = 104_000;
 
-/// Runs seeded schedules of all scenarios, each family with its share; prints the seed of each that
-/// fails.
+/// Runs seeded schedules of all scenarios, a share of them for each family, and prints the seed of
+/// each schedule that fails.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Schedules to run; 104,000 when neither this nor `--seconds` is given.
@@ -33,8 +33,8 @@ pub(crate) struct Options {
     /// Threads, one a core when not given.
     #[arg(long)]
     threads: Option<usize>,
-    /// Breaks this rule of the protocols, by the name that `prove explore --mutants` prints: then
-    /// schedules have to fail, and the exit code to be 1.
+    /// Breaks this rule of the protocols. `prove explore --mutants` prints the names. Schedules
+    /// then have to fail, and the exit code is 1.
     #[arg(long, value_parser = mutant)]
     mutant: Option<Mutant>,
     /// Print one JSON object instead of lines.

@@ -23,12 +23,12 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20)]
     seconds: u64,
 
-    /// Who is killed when, and what processes want, follows from it. Not how the kernel runs them:
-    /// a failure may need several runs of its seed to come again.
+    /// Decides which process is killed when, and what each process does. The kernel's scheduling
+    /// does not follow from it: a failure may need several runs of its seed to appear again.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// Processes that use the pool. There are two lock managers besides, one active.
+    /// Processes that use the pool. Two lock managers run besides, one of them as a standby.
     #[arg(long, default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(WORKERS_MAX)))]
     processes: u32,
@@ -50,19 +50,17 @@ pub(crate) struct Options {
     #[arg(long)]
     scarce: bool,
 
-    /// Processes are stopped besides, for up to 4 s, with any lock in hand, and continue after
-    /// that.
+    /// Processes are also stopped for up to 4 s, whatever locks they hold, and then continue.
     #[arg(long)]
     stops: bool,
 
-    /// Break a rule of the protocols, to show that this notices: it ends well when something that
-    /// must never be has been, in as many seconds. Only rules that a storm notices, under
-    /// arbitrated locks; all of them, and the others, are for `prove explore --mutants --long` and
-    /// `prove simulate --mutant`.
+    /// Break a rule of the protocols, to show that the checks notice it. The command succeeds when
+    /// a check fails within the given seconds. Works with arbitrated locks, for rules that random
+    /// kills can notice; `prove explore --mutants --long` and `prove simulate --mutant` test all.
     #[arg(long, value_name = "RULE", value_parser = mutant_noticed, conflicts_with = "points")]
     mutant: Option<Mutant>,
 
-    /// Instead of killing at random, have a process die once at each named crash point, on mapped
+    /// Instead of killing at random, let a process die once at each named crash point, on mapped
     /// and on shadowed memory.
     #[arg(long)]
     points: bool,
