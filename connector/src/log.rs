@@ -14,7 +14,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 pub struct LogLine {
     /// How serious it is.
     pub level: Level,
-    /// Which part says it, as a path: `kv_cache::local`.
+    /// The module that logs the line, as a path: `kv_cache::read::fetch`.
     pub target: &'static str,
     /// What it says, with what it names: `a block is damaged (reason="checksum")`. One line.
     pub text: String,

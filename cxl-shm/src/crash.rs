@@ -72,14 +72,14 @@ crash_points! {
     ManagerGranting,
     /// Grants are published.
     ManagerGranted,
-    /// A host has written its join mark at a slot, and did not look whether another came in the
-    /// same moment.
+    /// A host has written its join mark at a slot, and did not look yet whether another host joins
+    /// at the same moment.
     JoinMarked,
-    /// The host tier is made anew, the node's line is still that of its former life.
+    /// The host tier is rebuilt. The node's line is still that of the earlier life.
     JoinTierReset,
     /// The node's line says that it joins.
     JoinAnnounced,
-    /// The open intent of one lock is redone, its request of the former life still stands.
+    /// The open intent of one lock is redone. The lock request of the earlier life still stands.
     JoinRedone,
     /// Intents are redone and requests ended, no term is acknowledged yet.
     JoinResumed,
@@ -87,7 +87,7 @@ crash_points! {
     JoinSaid,
     /// A process is in the host's registry.
     ProcessRegistered,
-    /// A process that leaves is struck off the host's registry.
+    /// A leaving process is removed from the host's registry.
     ProcessUnregistered,
     /// The host tier is closed by the last process to leave, the node's line does not say so yet.
     LeaveTierClosed,
@@ -101,7 +101,7 @@ crash_points! {
     IntentWritten,
     /// What a dead holder's intent says is written again, it is not closed yet.
     IntentRedone,
-    /// A chunk belongs to this node, and nobody uses it yet.
+    /// A chunk belongs to this node, and is not used yet.
     ChunkAllocated,
     /// A chunk is given back, its lock still held.
     ChunkFreed,
@@ -111,17 +111,17 @@ crash_points! {
     DeathAccepted,
     /// A host is declared dead, the decision is published.
     DeathDecided,
-    /// A host that has run dry asks the others for a chunk.
+    /// A host without free chunks asks other hosts for a chunk.
     ChunkAsked,
-    /// A chunk is out of its heap's lists and published, the chunk table does not know yet.
+    /// A chunk is out of its heap's lists and published. The chunk table does not say so yet.
     ChunkFlushed,
     /// A page of a heap says what it is used for, the heap's lists do not.
     HeapPageTaken,
     /// A page of a heap says that it is free, the heap's lists do not.
     HeapPageReleased,
-    /// A free of another host's object is in its ring, or one of ours out of it.
+    /// A freed object of another host is in that host's ring, or one of ours was taken from a ring.
     HeapFreePassed,
-    /// What of a chunk is reachable is marked, nothing is swept.
+    /// The reachable objects of a chunk are marked. Nothing is swept yet.
     HeapMarked,
     /// A destroyed root's object is free, the root's entry is not.
     RootCollected,
@@ -129,29 +129,29 @@ crash_points! {
     RecoveryFenced,
     /// What a dead host left half done is redone, its locks are still held.
     RecoveryRedone,
-    /// The locks of a dead host are free, its heap chunks are still its.
+    /// The locks of a dead host are free. Its heap chunks still belong to it.
     RecoveryFreed,
-    /// The heap chunks of a dead host belong to its recoverer, its slot is still taken.
+    /// The heap chunks of a dead host belong to its recoverer. Its slot is still taken.
     RecoveryAdopted,
-    /// The slot of a dead host may be joined again, its recovery is not said to be done.
+    /// The slot of a dead host may be joined again. The record of its recovery does not say so yet.
     RecoveryFinalized,
     /// A recovery is done, or was not needed.
     RecoveryDone,
     /// A host has found itself declared dead, and says so to its processes.
     SelfFenced,
-    /// Who found the former inhabitant of a slot gone has said that it comes.
+    /// A joining host found that the earlier life of the slot has ended, and published its arrival.
     JoinArrived,
     /// Descriptors say WRITING, the payloads are not copied.
     PublishReserved,
     /// The payloads are on the device, their descriptors still say WRITING.
     PublishCopied,
-    /// Descriptors say READY, the log does not tell of them.
+    /// Descriptors say READY. The log has no entries for them yet.
     PublishReady,
-    /// The log has new entries, its head does not cover them.
+    /// The log has new entries. Its head does not count them yet.
     PublishLogged,
     /// The log's head covers the new entries, the heap is still locked.
     PublishAnnounced,
-    /// Descriptors of removed blocks are tombstones, the heap's directory does not know.
+    /// Descriptors of removed blocks are tombstones. The heap's directory does not say so yet.
     RetireFreed,
     /// Tombstones say that searches end there, the heap is still locked.
     TombstonesCleaned,
@@ -163,13 +163,13 @@ crash_points! {
     HoldReleased,
     /// Descriptors say EVICTING, their reader words were not looked at.
     EvictAnnounced,
-    /// Which blocks are held was seen, and those are READY again; the others still say EVICTING.
+    /// Held blocks are READY again. The other blocks still say EVICTING.
     EvictDecided,
-    /// Nothing is in a chunk any more that is being given back, the chunk table does not know.
+    /// A chunk that is being given back is empty. The chunk table does not say so yet.
     ChunkVacated,
-    /// A host says that it looks after what a vacant node left, nothing is written there.
+    /// A reclaimer has named the orphan that it empties. Nothing of the orphan is written yet.
     OrphanTaken,
-    /// A heap's directory is being built anew: nothing is written yet.
+    /// A heap's directory is about to be rebuilt. Nothing is written yet.
     SweepMarked,
     /// The other slot of the superblock is published, the word names the old one.
     SuperblockSlotWritten,

@@ -1,4 +1,4 @@
-//! Joining and leaving a node slot.
+//! Joining a node slot: `attempt_join` seeks admission, `move_in` prepares the slot.
 
 use super::admission::{JoinAttempt, SlotSnapshot};
 use super::consensus::Ballots;

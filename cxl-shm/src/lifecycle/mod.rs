@@ -6,8 +6,8 @@
 //! *agent*, sends the host's heartbeat and follows the lock managers (BEAT-G1 to BEAT-G3 in
 //! `beat.rs`).
 //!
-//! In the order of a life: `attach` and `join`, with `claim` (one of several hosts that join one
-//! slot is admitted); `beat`; `failure_detector` (which heartbeats have stopped); `consensus`
+//! In the order of a life: `attach` and `join`, with `admission` (of several hosts that join one
+//! slot, one is admitted); `beat`; `failure_detector` (which heartbeats have stopped); `consensus`
 //! (which node is dead, and its recoverer), driven by `deaths`; `fencing`; `recovery`; `orphans`
 //! (what a vacant slot leaves to the layer above); `leave`. `write_back` moves lines to the device
 //! before they pass to another host.
