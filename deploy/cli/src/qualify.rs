@@ -22,12 +22,12 @@ use crate::output::{say, show};
 
 /// Measure what the memory does on this platform, and keep the result in the region.
 ///
-/// Runs small programs that show whether flushes, fences and words behave as Rackline needs, on
-/// two cores of this host; with --pair-with, together with the same command on another host. The
-/// region stays in use meanwhile: they work in a chunk of their own. A lock manager has to run.
+/// Runs small programs that show whether flushes, fences and words behave as Rackline needs. They
+/// run on two cores of this host, or, with --pair-with, on this host and another host. They work in
+/// a chunk of their own, so the region may be in use. A lock manager has to run.
 ///
-/// Exit code 0: the platform is fit. 2: something that Rackline needs does not hold; the profile
-/// is taken out of the region then. 1: nothing was measured.
+/// Exit code 0: the platform is fit. 2: the platform lacks something that Rackline needs, and the
+/// region keeps no profile. 1: nothing was measured.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// The region: a devdax device (/dev/daxX.Y), or a file.
@@ -49,7 +49,7 @@ pub(crate) struct Options {
     #[arg(long, requires = "pair_with")]
     hosts_are_separate: bool,
 
-    /// Rounds of each program, of 64 trials each. Of a pair the smaller number counts.
+    /// Rounds of each program, of 64 trials each. In a pair the smaller of the two numbers counts.
     #[arg(long, value_name = "N", default_value_t = 500,
         value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
     rounds: u64,

@@ -1,9 +1,10 @@
-//! Worker processes of a program: the parent gives tasks on the standard input of a worker, and the
-//! worker answers on its standard output, one JSON object a line.
+//! Worker processes of a program. The parent writes tasks to the standard input of a worker. The
+//! worker answers on its standard output, with one JSON object a line.
 //!
-//! - A worker ends when its standard input ends, so it ends with its parent, however that ends.
-//! - What a worker wrote stays in the pipe when it dies: the parent hears all of it, then the end.
-//! - A parent that drops a [`Process`] waits for its end: none stays behind as a zombie.
+//! - A worker ends when its standard input ends. So it ends with its parent, however the parent
+//!   ends.
+//! - When a worker dies, its last answers stay in the pipe. The parent reads them, then the end.
+//! - A parent that drops a [`Process`] waits for the end of the worker, so no zombie stays.
 
 mod conversation;
 mod process;
