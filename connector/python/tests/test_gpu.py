@@ -211,7 +211,7 @@ class OnGpu(unittest.TestCase):
         with mock.patch.dict("sys.modules", torch=torch):
             memory = rackline.block_memory(Tensor(), Tensor())
             self.assertEqual((memory.gpu, memory.block_bytes), (3, 2 * BLOCK_BYTES))
-            with self.assertRaisesRegex(rackline.Error, "not on one device"):
+            with self.assertRaisesRegex(rackline.Error, "arrays are on different devices"):
                 rackline.block_memory(Tensor(), buffer())
             Tensor.device = types.SimpleNamespace(type="xpu")
             with self.assertRaisesRegex(rackline.Error, "NVIDIA GPU"):
