@@ -36,8 +36,17 @@ impl<B: Backend> Access<'_, B> {
     /// Whether this incarnation gave the chunk up, and may be giving it back still: until
     /// [`give_back_one`](crate::give_back) has said in the table that it is free, it is ours there.
     fn is_given_up(&self, chunk: ChunkId) -> bool {
-        let header = self.header(chunk).cached(self.member.fabric());
-        header == Ok(HeapHeader::given_up_by(self.member.node(), self.member.incarnation()))
+        self.header(chunk).cached(self.member.fabric()) == Ok(self.given_up())
+    }
+
+    fn given_up(&self) -> HeapHeader {
+        HeapHeader::given_up_by(self.member.node(), self.member.incarnation())
+    }
+
+    /// Says, to this host alone, that the chunk is given up (see [`Self::build_empty`]).
+    pub(super) fn set_given_up(&self, chunk: ChunkId) {
+        self.heap.words.forget(chunk);
+        self.set_header(chunk, &self.given_up());
     }
 
     /// Takes a chunk without objects out of the heap: from here on it is given up. The caller holds
@@ -54,11 +63,9 @@ impl<B: Backend> Access<'_, B> {
             heap.take_idle_chunk()
         })?;
         if let Some(chunk) = chunk {
-            self.heap.words.forget(chunk);
             // Published with the chunk: should it come back to us from another host, it must not
             // look as if we had built it.
-            let (node, incarnation) = (self.member.node(), self.member.incarnation());
-            self.set_header(chunk, &HeapHeader::given_up_by(node, incarnation));
+            self.set_given_up(chunk);
         }
         Ok(chunk)
     }

@@ -104,10 +104,9 @@ pub(crate) fn allocate<B: Backend>(
     {
         return Ok(object);
     }
-    let until_ms = clock.now_ms().saturating_add(timeout_ms);
+    let deadline = Deadline::after(clock, timeout_ms);
     loop {
-        let left_ms = until_ms.saturating_sub(clock.now_ms());
-        let chunk = match chunk::request(member, clock, left_ms, HEAP_PURPOSE) {
+        let chunk = match chunk::request(member, clock, deadline.left_ms(clock), HEAP_PURPOSE) {
             Ok(chunk) => chunk,
             Err(source) => {
                 let HeapUsage { free_bytes, chunks: heap_chunks, .. } =
@@ -116,7 +115,7 @@ pub(crate) fn allocate<B: Backend>(
             }
         };
         if !Access::enter(&unlocked, clock)?.build_empty(chunk)? {
-            sweep::build_new(&mut unlocked, clock, Deadline::after(clock, left_ms))?;
+            sweep::build_new(&mut unlocked, clock, deadline)?;
         }
         // None only when another process took what was in the new chunk, or gave it back.
         if let Some(object) = Access::enter(&unlocked, clock)?.take(room)? {

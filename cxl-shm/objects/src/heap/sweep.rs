@@ -141,11 +141,10 @@ fn sweep_locked<B: Backend>(access: &Access<'_, B>, all: bool) -> Result<SweepRe
 pub(super) fn unbuild<B: Backend>(access: &Access<'_, B>, swept: &BTreeSet<ChunkId>) {
     let pages = access.heap.pages;
     for chunk in swept {
-        access.heap.words.forget(*chunk);
         if access.is_built(*chunk) {
-            let (node, incarnation) = (access.member.node(), access.member.incarnation());
-            access.set_header(*chunk, &HeapHeader::given_up_by(node, incarnation));
+            access.set_given_up(*chunk);
         } else {
+            access.heap.words.forget(*chunk);
             // MEM-M3: another incarnation, or another host, wrote them.
             access.member.fabric().refresh(pages.lines_of(*chunk));
         }
