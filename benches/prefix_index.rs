@@ -17,8 +17,7 @@ use cxl_shm::lifecycle::LocalMember;
 use cxl_shm::node::{MappedBackend, Member};
 use cxl_shm::units::{LineOffset, LineRange};
 use kv_cache::{
-    BlockHash, BlockKey, BlockSpec, Cache, CacheGeometry, KeySpace, Model, ModelFingerprint,
-    Namespace, Reservation,
+    BlockHash, BlockKey, BlockSpec, Cache, CacheGeometry, KeySpace, Model, Namespace, Reservation,
 };
 use rackline_benches::median;
 
@@ -39,7 +38,6 @@ const POOLS: [(usize, u16); 6] =
 struct Rack {
     members: Vec<LocalMember>,
     clock: SystemClock,
-    fingerprint: ModelFingerprint,
     keys: KeySpace,
 }
 
@@ -94,8 +92,8 @@ impl Rack {
             head_dim: 4096,
         }
         .fingerprint();
-        let keys = KeySpace::new(fingerprint, Namespace::default());
-        Ok(Self { members, clock, fingerprint, keys })
+        let keys = KeySpace::new(fingerprint, Namespace::default(), BLOCK_BYTES);
+        Ok(Self { members, clock, keys })
     }
 
     fn caches(&self) -> Result<Vec<LocalCache<'_>>, kv_cache::AttachError> {
@@ -117,12 +115,8 @@ impl Rack {
 
     /// Publishes blocks, without payload.
     fn publish(&self, cache: &LocalCache<'_>, keys: &[BlockKey]) {
-        let spec = |(depth, key): (u32, &BlockKey)| BlockSpec {
-            key: *key,
-            fingerprint: self.fingerprint,
-            bytes: BLOCK_BYTES,
-            depth,
-        };
+        let spec =
+            |(depth, key): (u32, &BlockKey)| BlockSpec { key: *key, bytes: BLOCK_BYTES, depth };
         let specs: Vec<_> = (0..).zip(keys).map(spec).collect();
         let reserved = cache.reserve(&self.clock, &specs, TIMEOUT_MS);
         let writing: Vec<_> = reserved

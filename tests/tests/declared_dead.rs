@@ -42,8 +42,8 @@ fn spec(number: u8) -> BlockSpec {
         head_dim: 64,
     };
     let fingerprint = model.fingerprint();
-    let key = KeySpace::new(fingerprint, Namespace::default()).key(&BlockHash::new([number; 32]));
-    BlockSpec { key, fingerprint, bytes: 5000, depth: 0 }
+    let keys = KeySpace::new(fingerprint, Namespace::default(), 5000);
+    BlockSpec { key: keys.key(&BlockHash::new([number; 32])), bytes: 5000, depth: 0 }
 }
 
 #[test]

@@ -107,8 +107,8 @@ typedef enum {
   RACKLINE_REASON_STALE_GENERATION = 7,
   // The descriptor is that of another block.
   RACKLINE_REASON_WRONG_KEY = 8,
-  // The block belongs to another model.
-  RACKLINE_REASON_WRONG_MODEL = 9,
+  // The block is of another model or of other tokens, with a key that collides.
+  RACKLINE_REASON_KEY_COLLISION = 9,
   // The block has another length.
   RACKLINE_REASON_WRONG_LENGTH = 10,
   // The descriptor is torn or damaged.
@@ -267,7 +267,7 @@ typedef struct {
 // bytes do no harm: the named block is checked, and a block that is gone is a miss.
 typedef struct {
   // Its bytes.
-  uint8_t bytes[26];
+  uint8_t bytes[34];
 } RacklineBlockHandle;
 
 // The blocks that a lookup found, from the first of the prompt on. Zero is none.

@@ -72,11 +72,16 @@ impl Blocks<'_> {
     pub(crate) fn into_matched(self) -> PyResult<Vec<MatchedBlock>> {
         let handle = |bytes: Vec<u8>| match bytes.as_slice().try_into() {
             Ok(bytes) => Ok(MatchedBlock::from_bytes(bytes)),
-            Err(_) => Err(error(format!("a handle of {} bytes: they have 26", bytes.len()))),
+            Err(_) => Err(error(wrong_length(bytes.len()))),
         };
         match self {
             Self::Found(prefix) => Ok(prefix.blocks.clone()),
             Self::Handles(handles) => handles.into_iter().map(handle).collect(),
         }
     }
+}
+
+fn wrong_length(bytes: usize) -> String {
+    let expected = MatchedBlock::BYTES;
+    format!("a handle of {bytes} bytes: a handle has {expected}; pass what `Prefix.handles()` gave")
 }

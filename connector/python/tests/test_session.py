@@ -274,7 +274,7 @@ class Sessions(unittest.TestCase):
         session = pool.session(model(), BLOCK_BYTES)
         target = buffer()
         memory = rackline.block_memory(target)
-        for handle in [bytes(26), b"\xff" * 26]:
+        for handle in [bytes(34), b"\xff" * 34]:
             result = session.fetch([handle], memory, [0]).wait()
             self.assertEqual(result.valid_blocks, 0)
             self.assertIsNotNone(result.message)

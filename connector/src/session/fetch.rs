@@ -13,7 +13,8 @@ use crate::dma::{Checksum, DmaEngine, DmaError, Layers, LoadJob, Part};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FetchStop {
-    /// The block is a miss. This process does not look it up again.
+    /// The block is a miss. This process does not look it up again, unless the block is good for
+    /// other readers.
     Miss(Miss),
     /// Its bytes could not be copied into the destination. The block itself may be good.
     Failed(DmaError),
@@ -177,11 +178,6 @@ where
     }
 
     pub(super) fn wanted(&self, block: &MatchedBlock) -> Wanted {
-        Wanted {
-            handle: block.handle,
-            key: block.key,
-            fingerprint: self.options.model(),
-            bytes: self.options.block_bytes(),
-        }
+        Wanted { handle: block.handle, key: block.key, bytes: self.options.block_bytes() }
     }
 }

@@ -234,7 +234,6 @@ where
     fn spec<P>(&self, block: &NewBlock<P>) -> BlockSpec {
         BlockSpec {
             key: self.keys.key(&block.hash),
-            fingerprint: self.options.model(),
             bytes: self.options.block_bytes(),
             depth: block.depth,
         }

@@ -161,7 +161,7 @@ fn handle(session: &TestSession<'_, '_>, number: u8) -> Option<Handle> {
 /// Where a block lies.
 fn place(pair: &Pair<'_, '_>, number: u8) -> u64 {
     let handle = handle(&pair.session(0, options()), number).unwrap();
-    let keys = KeySpace::new(options().model(), *options().namespace());
+    let keys = KeySpace::new(options().model(), *options().namespace(), options().block_bytes());
     let segment = pair.caches[0].segment(handle.owner()).unwrap();
     let key = keys.key(&BlockHash::new([number; 32]));
     let block = segment.probe(pair.caches[0].member().fabric(), key).unwrap();
@@ -175,7 +175,7 @@ fn damage(pair: &Pair<'_, '_>, number: u8) {
 
 /// Damages all that the first node says of a block, on the device.
 fn damage_descriptor(pair: &Pair<'_, '_>, number: u8) {
-    let keys = KeySpace::new(options().model(), *options().namespace());
+    let keys = KeySpace::new(options().model(), *options().namespace(), options().block_bytes());
     let key = keys.key(&BlockHash::new([number; 32]));
     let word = u64::from_le_bytes(key.as_bytes()[..8].try_into().unwrap());
     let area = pair.caches[0].member().layout().area(NodeId(0)).range();
@@ -184,6 +184,23 @@ fn damage_descriptor(pair: &Pair<'_, '_>, number: u8) {
             pair.rack.flip_bit(at, 0);
         }
     }
+}
+
+#[test]
+fn sessions_of_another_block_length_neither_find_nor_spoil_blocks() {
+    on_two_hosts(|pair| {
+        let (long, short) = (options(), SessionOptions::new(options().model(), 512));
+        let [long, short] = [long, short].map(|options| pair.session(1, options));
+        assert_eq!(publish(&pair.session(0, options()), 1..=3).published(), 3);
+        assert_eq!(short.lookup(&hashes(1..=3)).unwrap().blocks(), []);
+        let handles = long.lookup(&hashes(1..=3)).unwrap();
+        let mut buffers = [[0; 512]; 3];
+        let destinations =
+            buffers.iter_mut().map(|buffer| vec![&mut buffer[..]]).collect::<Vec<_>>();
+        let report = short.fetch(handles.blocks(), destinations).unwrap();
+        assert_eq!(report.stop(), Some(&FetchStop::Miss(Miss::WrongLength)));
+        assert_eq!(fetch(&long, 1..=3).valid_blocks(), 3);
+    });
 }
 
 #[test]

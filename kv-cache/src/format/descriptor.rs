@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! word 0   generation u32 | state u8 | flags u8 | owner u8 | process u8  the publication word
-//! word 1-2 key
+//! word 1-2 key, but its last 8 bytes
 //! word 3   offset of the payload in the region, in bytes
 //! word 4   length of the payload in bytes u32 | CRC-32C of the payload u32
-//! word 5   fingerprint of the model
+//! word 5   the last 8 bytes of the key: fingerprint of the model, xor 8 bytes of the block hash
 //! word 6   incarnation of the owner u32 | depth in the prefix u16 | tag of the namespace u16
 //! word 7   seal: version u32 | CRC-32C u32, over the kind and the line's offset too
 //! ```
@@ -29,7 +29,7 @@ use cxl_shm::host::{PROCESSES_MAX, ProcessSlot};
 use cxl_shm::layout::Layout;
 use cxl_shm::units::{Extent, Incarnation, NODES_MAX, NodeId, PAGE_BYTES};
 
-use crate::identity::{BlockKey, ModelFingerprint, NamespaceTag};
+use crate::identity::{BlockKey, IndexKey, NamespaceTag};
 
 const FREE: u8 = 1;
 const WRITING: u8 = 2;
@@ -53,11 +53,11 @@ pub(crate) struct DescriptorLine {
     flags: u8,
     owner: u8,
     process: u8,
-    key: BlockKey,
+    key: IndexKey,
     payload_offset: u64,
     payload_bytes: u32,
     checksum: u32,
-    fingerprint: u64,
+    witness: u64,
     incarnation: u32,
     depth: u16,
     namespace: u16,
@@ -70,7 +70,7 @@ impl Record for DescriptorLine {
 const _: () = {
     assert!(std::mem::offset_of!(DescriptorLine, key) == 8);
     assert!(std::mem::offset_of!(DescriptorLine, payload_offset) == 24);
-    assert!(std::mem::offset_of!(DescriptorLine, fingerprint) == 40);
+    assert!(std::mem::offset_of!(DescriptorLine, witness) == 40);
     assert!(std::mem::offset_of!(DescriptorLine, incarnation) == 48);
 };
 
@@ -128,14 +128,12 @@ pub struct Descriptor {
     pub handle: Handle,
     /// Where it is in its life.
     pub state: BlockState,
-    /// Under which it is found.
+    /// What it is known by.
     pub key: BlockKey,
     /// Its bytes: inside one chunk, starting on a page.
     pub payload: Extent,
     /// CRC-32C of the payload; 0 while it is being written.
     pub checksum: u32,
-    /// The model whose KV it is.
-    pub fingerprint: ModelFingerprint,
     /// Incarnation of the owner that published it.
     pub incarnation: Incarnation,
     /// Blocks before it in its prefix, at most 65,535.
@@ -203,12 +201,12 @@ impl DescriptorLine {
             flags: 0,
             owner: low_byte(handle.owner.0),
             process: low_byte(descriptor.process.0),
-            key: descriptor.key,
+            key: descriptor.key.index(),
             payload_offset: payload.offset(),
             payload_bytes: u32::try_from(payload.bytes())
                 .expect("payload slots are taken for blocks of at most 4 GiB"),
             checksum: descriptor.checksum,
-            fingerprint: descriptor.fingerprint.0,
+            witness: descriptor.key.witness(),
             incarnation: descriptor.incarnation.0,
             depth: descriptor.depth,
             namespace: descriptor.namespace.0,
@@ -266,10 +264,9 @@ impl DescriptorLine {
         Ok(SlotContent::Block(Descriptor {
             handle: Handle::new(home, slot, self.generation),
             state,
-            key: self.key,
+            key: BlockKey::new(self.key, self.witness),
             payload,
             checksum: self.checksum,
-            fingerprint: ModelFingerprint(self.fingerprint),
             incarnation: Incarnation(self.incarnation),
             depth: self.depth,
             process: ProcessSlot(u16::from(self.process)),
@@ -318,10 +315,9 @@ mod tests {
         Descriptor {
             handle: Handle::new(NodeId(1), 5, 9),
             state: BlockState::Ready,
-            key: BlockKey::from_words([3, 4]),
+            key: BlockKey::new(IndexKey::from_words([3, 4]), 6),
             payload: Extent::new(layout().payload().offset() + 8192, 5000).unwrap(),
             checksum: 77,
-            fingerprint: ModelFingerprint(6),
             incarnation: Incarnation(2),
             depth: 3,
             process: ProcessSlot(255),

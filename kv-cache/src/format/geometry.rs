@@ -7,7 +7,7 @@ use super::halves;
 /// "RLKVCACH", the first application word of the superblock.
 const MAGIC: u64 = u64::from_le_bytes(*b"RLKVCACH");
 /// Version of everything this crate keeps in a region.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Fewest descriptors of a node.
 pub const DESCRIPTOR_SLOTS_MIN: u32 = 8;

@@ -24,7 +24,7 @@ use cxl_shm::units::{LineRange, WORD_BYTES};
 
 use super::descriptor::Descriptor;
 use super::halves;
-use crate::identity::BlockKey;
+use crate::identity::IndexKey;
 
 /// Entries in a line.
 pub(crate) const ENTRIES_A_LINE: u64 = 2;
@@ -44,7 +44,7 @@ pub(crate) enum LogKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LogEntry {
     pub(crate) kind: LogKind,
-    pub(crate) key: BlockKey,
+    pub(crate) key: IndexKey,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
 }
@@ -54,7 +54,7 @@ impl LogEntry {
     pub(crate) fn removed(block: &Descriptor) -> Self {
         let Descriptor { handle, key, .. } = *block;
         let (slot, generation) = (handle.slot(), handle.generation());
-        Self { kind: LogKind::Removed, key, slot, generation }
+        Self { kind: LogKind::Removed, key: key.index(), slot, generation }
     }
 
     /// The words of entry `number`, lying at `at_bytes` in the region.
@@ -84,7 +84,7 @@ impl LogEntry {
             _ => return None,
         };
         let (slot, generation) = halves(place);
-        Some(Self { kind, key: BlockKey::from_words([high, low]), slot, generation })
+        Some(Self { kind, key: IndexKey::from_words([high, low]), slot, generation })
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn entries_are_bound_to_their_number_and_place() {
         let kind = LogKind::Removed;
-        let entry = LogEntry { kind, key: BlockKey::from_words([1, 2]), slot: 3, generation: 4 };
+        let entry = LogEntry { kind, key: IndexKey::from_words([1, 2]), slot: 3, generation: 4 };
         let words = entry.encode(17, 64);
         assert_eq!(LogEntry::decode(words, 17, 64), Some(entry));
         assert_eq!(LogEntry::decode(words, 17 + 8, 64), None, "an entry of the last round");
@@ -233,7 +233,7 @@ mod tests {
         #[test]
         fn a_flipped_bit_is_noticed(key: [u64; 2], slot: u32, generation: u32, number: u64, bit in 0usize..256) {
             let entry =
-                LogEntry { kind: LogKind::Published, key: BlockKey::from_words(key), slot, generation };
+                LogEntry { kind: LogKind::Published, key: IndexKey::from_words(key), slot, generation };
             let mut words = entry.encode(number, 64);
             words[bit / 64] ^= 1 << (bit % 64);
             prop_assert_eq!(LogEntry::decode(words, number, 64), None);

@@ -208,10 +208,11 @@ fn content(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::IndexKey;
 
     #[test]
     fn a_search_visits_each_slot_once_and_goes_round() {
-        let key = BlockKey::from_words([0xffff_ffff_ffff_fffe, 0]);
+        let key = BlockKey::new(IndexKey::from_words([0xffff_ffff_ffff_fffe, 0]), 0);
         let slots: Vec<_> = probe_sequence(key, 8).collect();
         assert_eq!(slots, [6, 7, 0, 1, 2, 3, 4, 5]);
         assert_eq!(probe_sequence(key, 1 << 20).count(), 256);

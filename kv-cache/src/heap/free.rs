@@ -100,7 +100,12 @@ impl<B: Backend> LockedHeap<'_, B> {
                 Ok(_) | Err(_) => None,
             };
             if let Some(Descriptor { key, .. }) = block {
-                entries.push(LogEntry { kind: LogKind::Removed, key, slot, generation });
+                entries.push(LogEntry {
+                    kind: LogKind::Removed,
+                    key: key.index(),
+                    slot,
+                    generation,
+                });
             }
             let payload = block.map(|block| block.payload);
             victims.push(Victim { slot, generation, payload });

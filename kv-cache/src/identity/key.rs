@@ -112,7 +112,7 @@ impl From<Model<'_>> for ModelFingerprint {
     }
 }
 
-/// Stands for a [`Model`]. Goes into every key, and into every descriptor for a second check.
+/// Stands for a [`Model`]. Goes into every key, twice ([`KeySpace`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelFingerprint(pub(crate) u64);
 
@@ -161,19 +161,47 @@ impl Namespace {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct NamespaceTag(pub(crate) u16);
 
-/// Under which a block is found: 128 bits, uniform, equal only for the same block hash, model and
-/// namespace.
+/// What a block is known by: 192 bits, equal only for the same block hash, model, namespace and
+/// length. The first 128 bits find the block: logs and replicas have these alone. The last 64 are
+/// the *witness*, which a reader compares before it accepts a block ([`KeySpace`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
-#[repr(transparent)]
-pub struct BlockKey([u8; 16]);
+#[repr(C)]
+pub struct BlockKey {
+    index: IndexKey,
+    witness: [u8; 8],
+}
 
 impl BlockKey {
-    /// Its bytes.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
+    pub(crate) const fn new(index: IndexKey, witness: u64) -> Self {
+        Self { index, witness: witness.to_le_bytes() }
     }
 
+    /// Its 24 bytes, to be sent to another process.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 24] {
+        bytemuck::cast_ref(self)
+    }
+
+    pub(crate) const fn index(self) -> IndexKey {
+        self.index
+    }
+
+    pub(crate) const fn witness(self) -> u64 {
+        u64::from_le_bytes(self.witness)
+    }
+
+    /// The words of the [`index`](Self::index).
+    pub(crate) fn words(self) -> [u64; 2] {
+        self.index.words()
+    }
+}
+
+/// The part of a key by which a block is found: uniform.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
+#[repr(transparent)]
+pub(crate) struct IndexKey([u8; 16]);
+
+impl IndexKey {
     pub(crate) fn words(self) -> [u64; 2] {
         [0, 8].map(|at| {
             let mut eight = [0; 8];
@@ -190,16 +218,26 @@ impl BlockKey {
     }
 }
 
-/// Makes the keys of one model and namespace.
+/// Makes the keys of one model, namespace and length of block.
 ///
-/// A key is the XXH3-128, as 16 bytes little-endian, of 48 bytes: a *salt* of 16, then the block
-/// hash. The salt is the first half of the SHA-256 of the text `rackline block key 2` padded with
-/// zeros to 32 bytes, the fingerprint (8 bytes, little-endian) and the namespace (16).
+/// A key is 16 bytes by which a block is found, and 8 bytes of *witness*. The 16 bytes are the
+/// XXH3-128, little-endian, of 48 bytes: a *salt* of 16, then the block hash. The salt is the first
+/// half of the SHA-256 of the text `rackline block key 3` padded with zeros to 32 bytes, the
+/// fingerprint (8 bytes, little-endian), the namespace (16) and the length of a block in bytes (8,
+/// little-endian). The witness is the fingerprint, xor the first 8 bytes of the block hash.
 ///
 /// A lookup makes a key for every block of a prompt, and SHA-256 for each would take most of its
-/// time. XXH3 is no cryptographic hash: that nobody can aim at the keys of another namespace rests
-/// on the salt and on the engine's hash, of which a tenant chooses neither. An engine whose block
-/// hashes can be aimed at (any but SHA-256) lets its tenants do so with or without a pool.
+/// time. XXH3 is no cryptographic hash, and the salt is no secret: model, tenant and salt are
+/// configuration. A tenant can compute keys offline. The width of a key protects the others, where
+/// block hashes are SHA-256:
+///
+/// - XXH3-128 of 48 bytes has 126 bits, and the witness 64 more: 190 bits.
+/// - Another tenant's block: a prompt with the key of a given block takes 2^190 hashes.
+/// - A pair of prompts with one key, of which the tenant publishes one: 2^95 hashes.
+/// - By accident: two of 2^30 blocks have one key with a probability of 2^-131.
+///
+/// An engine whose block hashes can be aimed at (any but SHA-256) lets its tenants do so with or
+/// without a pool.
 #[derive(Clone)]
 pub struct KeySpace {
     fingerprint: ModelFingerprint,
@@ -207,14 +245,15 @@ pub struct KeySpace {
 }
 
 impl KeySpace {
-    /// Keys for blocks of `fingerprint` in `namespace`.
+    /// Keys for blocks of `fingerprint` in `namespace`, of `block_bytes` bytes each.
     #[must_use]
-    pub fn new(fingerprint: ModelFingerprint, namespace: Namespace) -> Self {
-        const DOMAIN: &[u8] = b"rackline block key 2";
-        let mut bytes = [0; 56];
+    pub fn new(fingerprint: ModelFingerprint, namespace: Namespace, block_bytes: u64) -> Self {
+        const DOMAIN: &[u8] = b"rackline block key 3";
+        let mut bytes = [0; 64];
         bytes[..DOMAIN.len()].copy_from_slice(DOMAIN);
         bytes[32..40].copy_from_slice(&fingerprint.0.to_le_bytes());
-        bytes[40..].copy_from_slice(&namespace.0);
+        bytes[40..56].copy_from_slice(&namespace.0);
+        bytes[56..].copy_from_slice(&block_bytes.to_le_bytes());
         Self { fingerprint, salt: half(&Sha256::digest(bytes).into()) }
     }
 
@@ -230,7 +269,10 @@ impl KeySpace {
         let mut bytes = [0; 48];
         bytes[..16].copy_from_slice(&self.salt);
         bytes[16..].copy_from_slice(&hash.0);
-        BlockKey(xxh3_128(&bytes).to_le_bytes())
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash.0[..8]);
+        let witness = self.fingerprint.0 ^ u64::from_le_bytes(first);
+        BlockKey::new(IndexKey(xxh3_128(&bytes).to_le_bytes()), witness)
     }
 }
 
@@ -241,7 +283,7 @@ fn half(digest: &[u8; 32]) -> [u8; 16] {
 }
 
 fn words(digest: &[u8; 32]) -> [u64; 2] {
-    BlockKey(half(digest)).words()
+    IndexKey(half(digest)).words()
 }
 
 fn hex(f: &mut fmt::Formatter<'_>, name: &str, bytes: &[u8]) -> fmt::Result {
@@ -259,7 +301,12 @@ impl fmt::Debug for BlockHash {
 }
 impl fmt::Debug for BlockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(f, "BlockKey", &self.0)
+        hex(f, "BlockKey", self.as_bytes())
+    }
+}
+impl fmt::Debug for IndexKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(f, "IndexKey", &self.0)
     }
 }
 impl fmt::Debug for Namespace {
@@ -319,19 +366,22 @@ mod tests {
     }
 
     #[test]
-    fn keys_differ_by_hash_model_and_namespace() {
+    fn keys_differ_by_hash_model_namespace_and_length() {
         let hash = BlockHash::new([7; 32]);
+        let model = MODEL.fingerprint();
         let other_model = Model { layers: 31, ..MODEL }.fingerprint();
         let keys = [
-            KeySpace::new(MODEL.fingerprint(), Namespace::default()).key(&hash),
-            KeySpace::new(MODEL.fingerprint(), Namespace::default()).key(&BlockHash::new([8; 32])),
-            KeySpace::new(other_model, Namespace::default()).key(&hash),
-            KeySpace::new(MODEL.fingerprint(), Namespace::new("a", b"bc")).key(&hash),
-            KeySpace::new(MODEL.fingerprint(), Namespace::new("ab", b"c")).key(&hash),
-        ];
+            KeySpace::new(model, Namespace::default(), 4096).key(&hash),
+            KeySpace::new(model, Namespace::default(), 4096).key(&BlockHash::new([8; 32])),
+            KeySpace::new(model, Namespace::default(), 65536).key(&hash),
+            KeySpace::new(other_model, Namespace::default(), 4096).key(&hash),
+            KeySpace::new(model, Namespace::new("a", b"bc"), 4096).key(&hash),
+            KeySpace::new(model, Namespace::new("ab", b"c"), 4096).key(&hash),
+        ]
+        .map(BlockKey::index);
         for (i, key) in keys.iter().enumerate() {
             assert!(!keys[..i].contains(key), "key {i}");
-            assert_eq!(BlockKey::from_words(key.words()), *key);
+            assert_eq!(IndexKey::from_words(key.words()), *key);
         }
     }
 
@@ -344,13 +394,16 @@ mod tests {
     #[test]
     fn a_key_is_what_its_documentation_says() {
         let (fingerprint, namespace) = (MODEL.fingerprint(), Namespace::new("tenant", b"salt"));
-        let mut bytes = [0; 56];
-        bytes[..20].copy_from_slice(b"rackline block key 2");
+        let mut bytes = [0; 64];
+        bytes[..20].copy_from_slice(b"rackline block key 3");
         bytes[32..40].copy_from_slice(&fingerprint.get().to_le_bytes());
         bytes[40..56].copy_from_slice(&namespace.0);
+        bytes[56..].copy_from_slice(&4096u64.to_le_bytes());
         let salt: [u8; 32] = Sha256::digest(bytes).into();
         let expected = xxh3_128(&[&salt[..16], &[9; 32]].concat());
-        let key = KeySpace::new(fingerprint, namespace).key(&BlockHash::new([9; 32]));
-        assert_eq!(key.as_bytes(), &expected.to_le_bytes());
+        let key = KeySpace::new(fingerprint, namespace, 4096).key(&BlockHash::new([9; 32]));
+        assert_eq!(key.as_bytes()[..16], expected.to_le_bytes());
+        let witness = fingerprint.get() ^ u64::from_le_bytes([9; 8]);
+        assert_eq!(key.as_bytes()[16..], witness.to_le_bytes());
     }
 }

@@ -4,4 +4,5 @@ mod hash;
 mod key;
 
 pub use hash::{ChainHasher, dynamo, vllm};
+pub(crate) use key::IndexKey;
 pub use key::{BlockHash, BlockKey, KeySpace, Model, ModelFingerprint, Namespace, NamespaceTag};

@@ -10,7 +10,7 @@ use cxl_shm::units::Extent;
 
 use crate::format::{Descriptor, Handle};
 use crate::heap::Claim;
-use crate::identity::{BlockKey, ModelFingerprint};
+use crate::identity::BlockKey;
 use crate::process::ProcessState;
 
 /// A block to be published.
@@ -18,8 +18,6 @@ use crate::process::ProcessState;
 pub struct BlockSpec {
     /// Under which it is to be found.
     pub key: BlockKey,
-    /// The model whose KV it is.
-    pub fingerprint: ModelFingerprint,
     /// Length of its payload in bytes.
     pub bytes: u64,
     /// Blocks before it in its prefix; more than 65,535 count as that many.

@@ -81,7 +81,7 @@ impl<B: Backend> LockedHeap<'_, B> {
             let (slot, generation) = (handle.slot(), handle.generation());
             batch.line(self.segment.line(slot), &DescriptorLine::block(&descriptor));
             self.directory.set_slot(slot, SlotWord::Ready { generation, tag: tag(key) });
-            entries.push(LogEntry { kind: LogKind::Published, key, slot, generation });
+            entries.push(LogEntry { kind: LogKind::Published, key: key.index(), slot, generation });
             Ok((block.into_ready(), payload.bytes()))
         };
         let outcomes = blocks.into_iter().map(complete).collect();

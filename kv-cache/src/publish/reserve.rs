@@ -210,7 +210,7 @@ impl<B: Backend> LockedHeap<'_, B> {
     fn has(&self, key: BlockKey) -> bool {
         self.directory.candidates(key).any(|slot| {
             let content = self.segment.own(self.fabric(), slot);
-            matches!(content, Ok(SlotContent::Block(block)) if block.key == key)
+            matches!(content, Ok(SlotContent::Block(block)) if block.key.index() == key.index())
         })
     }
 
@@ -223,7 +223,6 @@ impl<B: Backend> LockedHeap<'_, B> {
             key: spec.key,
             payload,
             checksum: 0,
-            fingerprint: spec.fingerprint,
             incarnation: self.member.incarnation(),
             depth: u16::try_from(spec.depth).unwrap_or(u16::MAX),
             process: self.member.process(),

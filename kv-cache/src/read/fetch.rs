@@ -7,15 +7,16 @@
 //! ```
 //!
 //! - **READ-F1** The first look checks: a valid seal, READY or EVICTING, the handle's generation,
-//!   the key, model and length that the reader wants, and a payload inside one chunk.
+//!   all 192 bits of the key and the length that the reader wants, and a payload inside one chunk.
 //! - **READ-F2** The second look always happens (EVICT-H3): the same descriptor, READY or EVICTING.
 //!   The owner publishes FREE, and WRITING of the next block, before it changes a byte of the
 //!   payload. So every byte copied between the looks was the block's.
 //! - **READ-F3** The checksum, where the caller computed it, equals that of the descriptor. It
 //!   finds what no protocol can: damaged memory.
 //!
-//! Every failure is a miss with a reason, and the block is quarantined (INDEX-R3): this process
-//! does not try it again. A torn line is read again before it counts as a failure
+//! Every failure is a miss with a reason. The block is quarantined (INDEX-R3): this process does not
+//! try it again. Not so a block with another key or length than its reader wants: others can use
+//! it. A torn line is read again before it counts as a failure
 //! (`read/damage.rs`), and again after that (INDEX-R5).
 
 use cxl_shm::fabric::refresh_all;
@@ -25,7 +26,7 @@ use cxl_shm::node::Backend;
 use cxl_shm::units::Extent;
 
 use crate::format::{BlockState, Descriptor, Handle, SlotContent, is_newer};
-use crate::identity::{BlockKey, ModelFingerprint};
+use crate::identity::BlockKey;
 use crate::process::Cache;
 use crate::replica::{Miss, Missed};
 
@@ -36,8 +37,6 @@ pub struct Wanted {
     pub handle: Handle,
     /// Under which it was found.
     pub key: BlockKey,
-    /// The reader's model.
-    pub fingerprint: ModelFingerprint,
     /// Its length in bytes.
     pub bytes: u64,
 }
@@ -204,11 +203,11 @@ fn misses_of<T>(
 
 /// Whether the descriptor is that of the wanted block (READ-F1).
 pub(crate) fn accept(descriptor: &Descriptor, wanted: &Wanted) -> Result<(), Miss> {
-    if descriptor.key != wanted.key {
+    if descriptor.key.index() != wanted.key.index() {
         return Err(Miss::WrongKey);
     }
-    if descriptor.fingerprint != wanted.fingerprint {
-        return Err(Miss::WrongModel);
+    if descriptor.key != wanted.key {
+        return Err(Miss::KeyCollision);
     }
     if descriptor.payload.bytes() != wanted.bytes {
         return Err(Miss::WrongLength);

@@ -23,26 +23,30 @@ pub struct MatchedBlock {
 }
 
 impl MatchedBlock {
-    /// For another process of any host of the region, which may fetch the block.
+    /// Length of [`to_bytes`](Self::to_bytes).
+    pub const BYTES: usize = 34;
+
+    /// For another process of any host of the region, which may fetch the block: its key, the node
+    /// that owns it, the slot and the generation of its descriptor.
     #[must_use]
-    pub fn to_bytes(&self) -> [u8; 26] {
-        let mut bytes = [0; 26];
-        bytes[..16].copy_from_slice(self.key.as_bytes());
-        bytes[16..18].copy_from_slice(&self.handle.owner().0.to_le_bytes());
-        bytes[18..22].copy_from_slice(&self.handle.slot().to_le_bytes());
-        bytes[22..].copy_from_slice(&self.handle.generation().to_le_bytes());
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..24].copy_from_slice(self.key.as_bytes());
+        bytes[24..26].copy_from_slice(&self.handle.owner().0.to_le_bytes());
+        bytes[26..30].copy_from_slice(&self.handle.slot().to_le_bytes());
+        bytes[30..].copy_from_slice(&self.handle.generation().to_le_bytes());
         bytes
     }
 
     /// What another process found. Any bytes will do: what they name is checked when it is fetched
     /// (READ-F1), and a block that cannot be is a miss.
     #[must_use]
-    pub fn from_bytes(bytes: &[u8; 26]) -> Self {
-        let (mut key, mut owner, mut slot, mut generation) = ([0; 16], [0; 2], [0; 4], [0; 4]);
-        key.copy_from_slice(&bytes[..16]);
-        owner.copy_from_slice(&bytes[16..18]);
-        slot.copy_from_slice(&bytes[18..22]);
-        generation.copy_from_slice(&bytes[22..]);
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let (mut key, mut owner, mut slot, mut generation) = ([0; 24], [0; 2], [0; 4], [0; 4]);
+        key.copy_from_slice(&bytes[..24]);
+        owner.copy_from_slice(&bytes[24..26]);
+        slot.copy_from_slice(&bytes[26..30]);
+        generation.copy_from_slice(&bytes[30..]);
         let owner = NodeId(u16::from_le_bytes(owner));
         let slot = u32::from_le_bytes(slot);
         let handle = Handle::new(owner, slot, u32::from_le_bytes(generation));

@@ -31,9 +31,10 @@ pub enum Miss {
     /// The descriptor describes a block with another key.
     #[error("the descriptor is that of another block")]
     WrongKey,
-    /// The block holds KV of another model.
-    #[error("the block belongs to another model")]
-    WrongModel,
+    /// The block has the part of the key by which blocks are found, and another witness: it is of
+    /// another model or of other tokens.
+    #[error("the block is of another model or of other tokens, with a key that collides")]
+    KeyCollision,
     /// The block has another length than the reader expects.
     #[error("the block has another length")]
     WrongLength,
@@ -63,7 +64,7 @@ impl Miss {
         Self::Quarantined,
         Self::StaleGeneration,
         Self::WrongKey,
-        Self::WrongModel,
+        Self::KeyCollision,
         Self::WrongLength,
         Self::Torn,
         Self::Malformed,
@@ -83,13 +84,20 @@ impl Miss {
             Self::Quarantined => "quarantined",
             Self::StaleGeneration => "stale_generation",
             Self::WrongKey => "wrong_key",
-            Self::WrongModel => "wrong_model",
+            Self::KeyCollision => "key_collision",
             Self::WrongLength => "wrong_length",
             Self::Torn => "torn",
             Self::Malformed => "malformed",
             Self::Changed => "changed",
             Self::Checksum => "checksum",
         }
+    }
+
+    /// Whether the block is good, and only not the one that its reader wants: no reason to
+    /// quarantine it (INDEX-R3).
+    #[must_use]
+    pub fn is_mismatch(self) -> bool {
+        matches!(self, Self::WrongKey | Self::KeyCollision | Self::WrongLength)
     }
 
     /// Whether the block itself is bad, and not just gone: its owner removes it.

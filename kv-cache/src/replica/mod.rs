@@ -12,8 +12,8 @@
 //!   itself is an exception, when it turns out to be readable under the heap lock
 //!   (`read/damage.rs`). Only some generations are quarantined: one that the slot was seen to have,
 //!   or to have had, or one that this replica has an entry of. A handle may come from anywhere. One
-//!   that is newer than the slot, or names another key than the descriptor, says nothing about the
-//!   slot.
+//!   that is newer than the slot says nothing about the slot. A block with another key or length
+//!   than its reader wants is good for other readers, and stays.
 //! - **INDEX-R4** Of several copies of a block all readers take that of the lowest node.
 //! - **INDEX-R5** Some slots have no entry for the moment: the line was torn, or the block was
 //!   EVICTING when a hold gave up. They are looked at again at the next syncs, at growing intervals
@@ -31,7 +31,7 @@ use crate::format::{
     Areas, BlockState, Descriptor, DescriptorError, Handle, LogEntry, LogKind, SlotContent,
     is_newer,
 };
-use crate::identity::BlockKey;
+use crate::identity::{BlockKey, IndexKey};
 use again::Again;
 pub use miss::Miss;
 use rows::{Mark, Rows};
@@ -87,6 +87,7 @@ impl Replica {
     /// A block with `key`; of several owners that of the first, so that all readers use and mark
     /// the same copy and the others grow cold (INDEX-R4).
     pub(crate) fn find(&self, key: BlockKey) -> Option<Handle> {
+        let key = key.index();
         let same = self.table.iter_hash(hash(key)).filter(|number| self.key_of(**number) == key);
         let (owner, slot) = self.place(*same.min()?);
         Some(Handle::new(owner, slot, self.owners[owner.index()].rows.generation(slot)))
@@ -115,12 +116,15 @@ impl Replica {
         }
         let rows = &self.owners[owner.index()].rows;
         let has_entry = matches!(rows.mark(slot), Mark::Present | Mark::Undecided);
-        let believed = has_entry && rows.generation(slot) == generation && rows.key(slot) == key;
-        if believed && miss == Miss::WrongKey {
-            // The entry was wrong, and the descriptor is as good as ever.
-            self.remove(owner, slot);
-            if let Ok(content) = read {
-                self.learn(owner, slot, content);
+        let believed =
+            has_entry && rows.generation(slot) == generation && rows.key(slot) == key.index();
+        if miss.is_mismatch() {
+            if believed && miss == Miss::WrongKey {
+                // The entry was wrong, and the descriptor is as good as ever.
+                self.remove(owner, slot);
+                if let Ok(content) = read {
+                    self.learn(owner, slot, content);
+                }
             }
             return;
         }
@@ -129,8 +133,7 @@ impl Replica {
             Ok(SlotContent::Free { generation, .. }) => Some(generation),
             Ok(SlotContent::Blank) | Err(_) => None,
         };
-        let was_seen = miss != Miss::WrongKey
-            && seen.is_some_and(|seen| seen == generation || is_newer(seen, generation))
+        let was_seen = seen.is_some_and(|seen| seen == generation || is_newer(seen, generation))
             && !rows.knows_newer(slot, generation);
         if !believed && !was_seen {
             return;
@@ -167,7 +170,7 @@ impl Replica {
             self.owners.get(owner.index()).filter(|it| same(it)).map(|it| it.rows.mark(slot));
         if matches!(mark, Some(Mark::Quarantined | Mark::Torn)) {
             self.rows(owner).set_mark(slot, Mark::Absent);
-            self.add(owner, slot, handle.generation(), key);
+            self.add(owner, slot, handle.generation(), key.index());
         }
     }
 
@@ -208,7 +211,7 @@ impl Replica {
     fn learn(&mut self, owner: NodeId, slot: u32, content: SlotContent) {
         match content {
             SlotContent::Block(block) if block.is_readable() => {
-                self.add(owner, slot, block.handle.generation(), block.key);
+                self.add(owner, slot, block.handle.generation(), block.key.index());
             }
             // Writing: its log entry will say when it is ready.
             SlotContent::Block(_) | SlotContent::Blank => self.remove(owner, slot),
@@ -235,7 +238,7 @@ impl Replica {
         }
     }
 
-    fn add(&mut self, owner: NodeId, slot: u32, generation: u32, key: BlockKey) {
+    fn add(&mut self, owner: NodeId, slot: u32, generation: u32, key: IndexKey) {
         let rows = &self.owners[owner.index()].rows;
         if rows.knows_newer(slot, generation) {
             // An older entry of the log than what the segment showed.
@@ -284,7 +287,7 @@ impl Replica {
         place_in(&self.areas, number)
     }
 
-    fn key_of(&self, number: u32) -> BlockKey {
+    fn key_of(&self, number: u32) -> IndexKey {
         key_at(&self.owners, &self.areas, number)
     }
 }
@@ -295,12 +298,12 @@ fn place_in(areas: &Areas, number: u32) -> (NodeId, u32) {
     (NodeId(owner), number % slots)
 }
 
-fn key_at(owners: &[Owner], areas: &Areas, number: u32) -> BlockKey {
+fn key_at(owners: &[Owner], areas: &Areas, number: u32) -> IndexKey {
     let (owner, slot) = place_in(areas, number);
     owners[owner.index()].rows.key(slot)
 }
 
 /// Keys are uniform already.
-fn hash(key: BlockKey) -> u64 {
+fn hash(key: IndexKey) -> u64 {
     key.words()[0]
 }

@@ -2,7 +2,7 @@
 //! and backs with memory only where they are used.
 
 use crate::format::{halves, is_newer};
-use crate::identity::BlockKey;
+use crate::identity::IndexKey;
 
 /// What the replica believes of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,14 +75,14 @@ impl Rows {
         self.rows[slot as usize][4] = generation;
     }
 
-    pub(super) fn key(&self, slot: u32) -> BlockKey {
+    pub(super) fn key(&self, slot: u32) -> IndexKey {
         let [a, b, c, d, _] = self.rows[slot as usize];
         let word = |low, high| u64::from(low) | u64::from(high) << 32;
-        BlockKey::from_words([word(a, b), word(c, d)])
+        IndexKey::from_words([word(a, b), word(c, d)])
     }
 
     /// Makes the entry of `slot` this one (INDEX-R2).
-    pub(super) fn set(&mut self, slot: u32, key: BlockKey, generation: u32) {
+    pub(super) fn set(&mut self, slot: u32, key: IndexKey, generation: u32) {
         let [first, second] = key.words();
         let ((a, b), (c, d)) = (halves(first), halves(second));
         self.rows[slot as usize] = [a, b, c, d, generation];

@@ -60,18 +60,17 @@ fn bytes_of_anything_blind_nobody() {
         a.retire(clock, &[find(a, 4).unwrap()]);
         let mut state = 7u64;
         for _ in 0..2000 {
-            let mut bytes = [0; 26];
+            let mut bytes = [0; MatchedBlock::BYTES];
             for byte in &mut bytes {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 *byte = state.to_le_bytes()[6];
             }
             // A node and a slot that there are.
-            bytes[16] &= 1;
-            bytes[17] = 0;
-            (bytes[18], bytes[19], bytes[20], bytes[21]) = (bytes[18] & 7, 0, 0, 0);
+            bytes[24] &= 1;
+            bytes[25] = 0;
+            (bytes[26], bytes[27], bytes[28], bytes[29]) = (bytes[26] & 7, 0, 0, 0);
             let block = MatchedBlock::from_bytes(&bytes);
-            let wanted =
-                Wanted { handle: block.handle, key: block.key, fingerprint: MODEL, bytes: 5000 };
+            let wanted = Wanted { handle: block.handle, key: block.key, bytes: 5000 };
             let _ = b.open(&[wanted]);
         }
         for number in 1..=3 {

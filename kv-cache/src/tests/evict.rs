@@ -70,7 +70,7 @@ fn publishing_without_end_never_fails() {
 fn far_key(round: u32, number: u8) -> BlockKey {
     let mut hash = [number; 32];
     hash[..4].copy_from_slice(&round.to_le_bytes());
-    KeySpace::new(MODEL, Namespace::default()).key(&BlockHash::new(hash))
+    KeySpace::new(MODEL, Namespace::default(), BLOCK_BYTES).key(&BlockHash::new(hash))
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Blocks published on one host and fetched on another.
 
 use super::*;
+use crate::BlockKey;
 
 #[test]
 fn a_block_is_found_and_fetched_on_another_host() {
@@ -167,17 +168,20 @@ fn a_block_that_is_considered_for_removal_is_still_good() {
 fn foreign_blocks_are_misses() {
     let rig = Rig::new(2, 32, 16);
     on_two_hosts(&rig, |a, b, clock| {
+        // Of another model, or of other tokens.
+        let colliding = |number: u8| BlockKey::new(key(number).index(), key(number).witness() ^ 1);
         let wrong = [
-            (Miss::WrongKey, wanted(2, publish(a, clock, 1))),
-            (
-                Miss::WrongModel,
-                Wanted { fingerprint: ModelFingerprint(8), ..wanted(2, publish(a, clock, 2)) },
-            ),
+            (Miss::WrongKey, wanted(9, publish(a, clock, 1))),
+            (Miss::KeyCollision, Wanted { key: colliding(2), ..wanted(2, publish(a, clock, 2)) }),
             (Miss::WrongLength, Wanted { bytes: 4096, ..wanted(3, publish(a, clock, 3)) }),
         ];
-        for (reason, wanted) in wrong {
-            assert_eq!(b.open(&[wanted]), [Err(reason)]);
+        for (number, (reason, foreign)) in (1..).zip(wrong) {
+            assert_eq!(b.open(&[foreign]), [Err(reason)]);
             assert_eq!(b.process_state().metrics().misses(reason), 1);
+            // Nothing is wrong with the block: another reader gets it.
+            assert!(find_and_fetch(b, number), "{reason}");
+            assert_eq!(b.open(&[foreign]), [Err(reason)]);
+            assert!(find_and_fetch(b, number), "{reason}");
         }
         let (node, slots) = (a.member().node(), a.geometry().descriptor_slots());
         let outside = [

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::BlockKey;
 use crate::format::ReaderWord;
 use crate::hold::HeldBlock;
 use crate::process::ProcessState;
@@ -85,12 +86,12 @@ fn a_hold_of_what_is_gone_is_a_miss_and_leaves_nothing_behind() {
             heap.evict_all(&mut a.process_state().order(), now_ms, &[handles[0].slot()])
         });
         a.retire(clock, &handles[1..2]);
-        let model = ModelFingerprint(8);
+        let colliding = BlockKey::new(key(4).index(), 8);
         let tries = [
             (wanted(1, handles[0]), Miss::Evicted),
             (wanted(2, handles[1]), Miss::Absent),
             (wanted(9, handles[2]), Miss::WrongKey),
-            (Wanted { fingerprint: model, ..wanted(4, handles[3]) }, Miss::WrongModel),
+            (Wanted { key: colliding, ..wanted(4, handles[3]) }, Miss::KeyCollision),
             (wanted(1, Handle::new(handles[0].owner(), 32, 1)), Miss::Malformed),
         ];
         let held = b.hold(clock, &tries.map(|(wanted, _)| wanted), HOLD_MS);

@@ -12,13 +12,12 @@ const OTHERS: u32 = 90;
 fn many(number: u32) -> BlockKey {
     let mut hash = [0; 32];
     hash[..4].copy_from_slice(&number.to_le_bytes());
-    KeySpace::new(MODEL, Namespace::default()).key(&BlockHash::new(hash))
+    KeySpace::new(MODEL, Namespace::default(), BLOCK_BYTES).key(&BlockHash::new(hash))
 }
 
 fn publish_many(cache: &TestCache<'_>, clock: &impl Clock, count: u32) -> Vec<Wanted> {
-    let specs: Vec<_> = (0..count)
-        .map(|number| BlockSpec { key: many(number), fingerprint: MODEL, bytes: 4096, depth: 0 })
-        .collect();
+    let specs: Vec<_> =
+        (0..count).map(|number| BlockSpec { key: many(number), bytes: 4096, depth: 0 }).collect();
     let reserved = cache.reserve(clock, &specs, CHUNK_TIMEOUT_MS);
     let written = reserved.into_iter().map(|reservation| match reservation {
         Reservation::Writing(block) => (block, 0),
@@ -27,7 +26,7 @@ fn publish_many(cache: &TestCache<'_>, clock: &impl Clock, count: u32) -> Vec<Wa
     let ready = cache.commit(clock, written.collect());
     let wanted = ready.into_iter().map(|ready| {
         let ready = ready.unwrap();
-        Wanted { handle: ready.handle, key: ready.key, fingerprint: MODEL, bytes: 4096 }
+        Wanted { handle: ready.handle, key: ready.key, bytes: 4096 }
     });
     wanted.collect()
 }

@@ -96,8 +96,10 @@ fn the_replica_stays_small() {
             let mut hash = [0; 32];
             hash[..4].copy_from_slice(&slot.to_le_bytes());
             hash[4..6].copy_from_slice(&node.0.to_le_bytes());
-            let key = KeySpace::new(MODEL, Namespace::default()).key(&BlockHash::new(hash));
-            let entry = LogEntry { kind: LogKind::Published, key, slot, generation: 1 };
+            let key =
+                KeySpace::new(MODEL, Namespace::default(), BLOCK_BYTES).key(&BlockHash::new(hash));
+            let entry =
+                LogEntry { kind: LogKind::Published, key: key.index(), slot, generation: 1 };
             replica.follow(node, &entry);
             assert_eq!(replica.find(key), Some(Handle::new(node, slot, 1)));
         }

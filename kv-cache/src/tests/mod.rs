@@ -210,7 +210,7 @@ fn on_two_hosts(rig: &Rig, test: impl FnOnce(&TestCache<'_>, &TestCache<'_>, &Se
 }
 
 fn key(number: u8) -> crate::BlockKey {
-    KeySpace::new(MODEL, Namespace::default()).key(&BlockHash::new([number; 32]))
+    KeySpace::new(MODEL, Namespace::default(), BLOCK_BYTES).key(&BlockHash::new([number; 32]))
 }
 
 fn content(number: u8) -> Vec<u8> {
@@ -218,7 +218,7 @@ fn content(number: u8) -> Vec<u8> {
 }
 
 fn spec(number: u8) -> BlockSpec {
-    BlockSpec { key: key(number), fingerprint: MODEL, bytes: BLOCK_BYTES, depth: 0 }
+    BlockSpec { key: key(number), bytes: BLOCK_BYTES, depth: 0 }
 }
 
 fn checksum(bytes: &[u8]) -> u32 {
@@ -274,7 +274,7 @@ fn find(cache: &TestCache<'_>, number: u8) -> Option<Handle> {
 }
 
 fn wanted(number: u8, handle: Handle) -> Wanted {
-    Wanted { handle, key: key(number), fingerprint: MODEL, bytes: BLOCK_BYTES }
+    Wanted { handle, key: key(number), bytes: BLOCK_BYTES }
 }
 
 fn hold(cache: &TestCache<'_>, clock: &impl Clock, number: u8) -> Result<HeldBlock, HoldError> {

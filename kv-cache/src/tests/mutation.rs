@@ -15,6 +15,7 @@ use super::torn::{fetched_while_it_is_written, scanned_while_it_is_written};
 use super::unpublished::freed_by_the_dead;
 use super::*;
 use crate::BlockKey;
+use crate::identity::IndexKey;
 
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
@@ -237,7 +238,7 @@ fn evicted_in_front_of_others(rack: SimulatedRack) {
     let rig = Rig::on(rack, 2, 32, 64);
     on_two_hosts(&rig, |a, b, clock| {
         let spec = |number: u8| {
-            let key = BlockKey::from_words([5, u64::from(number)]);
+            let key = BlockKey::new(IndexKey::from_words([5, u64::from(number)]), 0);
             BlockSpec { key, ..spec(number) }
         };
         let put = |number| {
@@ -272,7 +273,7 @@ fn tombstones_seen_by_others(rack: SimulatedRack) {
     on_two_hosts(&rig, |a, b, clock| {
         // A chain of blocks with one home, and one that is not at home behind it.
         let spec = |number: u8, home: u64| {
-            let key = BlockKey::from_words([home, u64::from(number)]);
+            let key = BlockKey::new(IndexKey::from_words([home, u64::from(number)]), 0);
             BlockSpec { key, ..spec(number) }
         };
         let put = |number, home| {

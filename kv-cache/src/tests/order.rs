@@ -12,8 +12,8 @@ const SMALL: u64 = 64;
 fn small(number: u32) -> BlockSpec {
     let mut hash = [0; 32];
     hash[..4].copy_from_slice(&number.to_le_bytes());
-    let key = KeySpace::new(MODEL, Namespace::default()).key(&BlockHash::new(hash));
-    BlockSpec { key, fingerprint: MODEL, bytes: SMALL, depth: 0 }
+    let key = KeySpace::new(MODEL, Namespace::default(), SMALL).key(&BlockHash::new(hash));
+    BlockSpec { key, bytes: SMALL, depth: 0 }
 }
 
 /// Publishes small blocks, whose bytes nobody asks for. Returns those that there was room for.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::format::DescriptorLine;
 use crate::heap::{LinesOf, SearchedSlots, SlotWord, end_searches_at};
+use crate::identity::IndexKey;
 use crate::upkeep::Watermarks;
 use cxl_shm::fabric::PublishBatch;
 
@@ -15,8 +16,8 @@ const TURNOVERS: u32 = 6;
 fn far(number: u32) -> BlockSpec {
     let mut hash = [0; 32];
     hash[..4].copy_from_slice(&number.to_le_bytes());
-    let key = KeySpace::new(MODEL, Namespace::default()).key(&BlockHash::new(hash));
-    BlockSpec { key, fingerprint: MODEL, bytes: 64, depth: 0 }
+    let key = KeySpace::new(MODEL, Namespace::default(), BLOCK_BYTES).key(&BlockHash::new(hash));
+    BlockSpec { key, bytes: 64, depth: 0 }
 }
 
 fn publish_many(cache: &TestCache<'_>, clock: &impl Clock, numbers: &[u32]) -> Vec<Handle> {
@@ -138,7 +139,10 @@ fn no_search_ends_before_a_block() {
                     assert_eq!(a.retire(clock, &[handle]), 1);
                 }
                 let home = u64::from(number % 5 * slots / 5);
-                let key = crate::BlockKey::from_words([home, u64::from(round) << 32 | home]);
+                let key = crate::BlockKey::new(
+                    IndexKey::from_words([home, u64::from(round) << 32 | home]),
+                    0,
+                );
                 let spec = BlockSpec { key, ..far(round) };
                 let Reservation::Writing(block) = a.reserve(clock, &[spec], 1000).remove(0) else {
                     continue;

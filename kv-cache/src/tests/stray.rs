@@ -60,7 +60,7 @@ fn a_log_entry_of_a_slot_that_is_not_there_is_passed_over() {
     let rig = Rig::new(2, 32, 16);
     on_two_hosts(&rig, |a, _, clock| {
         publish(a, clock, 1);
-        let stray = |kind| LogEntry { kind, key: key(2), slot: 32, generation: 1 };
+        let stray = |kind| LogEntry { kind, key: key(2).index(), slot: 32, generation: 1 };
         a.locked(clock, |heap| {
             heap.log.append(heap.fabric(), &[LogKind::Published, LogKind::Removed].map(stray));
         });

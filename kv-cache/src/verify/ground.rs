@@ -151,7 +151,7 @@ impl Ground {
 
     /// The block, as its reader wants it.
     pub(super) fn wanted(&self) -> Wanted {
-        Wanted { handle: self.handle, key: key(1), fingerprint: MODEL, bytes: BLOCK_BYTES }
+        Wanted { handle: self.handle, key: key(1), bytes: BLOCK_BYTES }
     }
 
     /// The owner died, or left, over the block: its slot is vacant, and the block says EVICTING.
@@ -217,7 +217,7 @@ impl Ground {
 }
 
 fn key(number: u8) -> BlockKey {
-    KeySpace::new(MODEL, Namespace::default()).key(&BlockHash::new([number; 32]))
+    KeySpace::new(MODEL, Namespace::default(), BLOCK_BYTES).key(&BlockHash::new([number; 32]))
 }
 
 /// Length of a block.
@@ -229,7 +229,7 @@ pub(super) fn publish<B: Backend>(
     clock: &impl Clock,
     number: u8,
 ) -> Option<Handle> {
-    let spec = BlockSpec { key: key(number), fingerprint: MODEL, bytes: BLOCK_BYTES, depth: 0 };
+    let spec = BlockSpec { key: key(number), bytes: BLOCK_BYTES, depth: 0 };
     let reserved = cache.reserve(clock, &[spec], CHUNK_TIMEOUT_MS).pop();
     let Some(Reservation::Writing(block)) = reserved else { return None };
     let lines = payload_lines(&block);

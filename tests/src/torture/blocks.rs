@@ -15,7 +15,7 @@ use rackline::dma::Checksum;
 use super::child::ChildOptions;
 use super::event::{Event, tell};
 use super::ground::{
-    block_bytes, bytes_of, content, is_scarce, key, last_published, load, model, next_large, store,
+    block_bytes, bytes_of, content, is_scarce, key, last_published, load, next_large, store,
 };
 
 /// The cache of a child.
@@ -98,7 +98,6 @@ impl<'m, B: Backend> Blocks<'m, B> {
         tell(&Event::Publishing(first, count))?;
         let spec = |number| BlockSpec {
             key: key(self.worker, number),
-            fingerprint: model(),
             bytes: block_bytes(number),
             depth: 0,
         };
@@ -205,7 +204,7 @@ impl<'m, B: Backend> Blocks<'m, B> {
             return if worker == self.worker { self.check_own(number) } else { Ok(()) };
         };
         let bytes = block_bytes(number);
-        let wanted = Wanted { handle: block.handle, key, fingerprint: model(), bytes };
+        let wanted = Wanted { handle: block.handle, key, bytes };
         match self.cache.hold(&self.clock, &[wanted], HOLD_MS).pop() {
             Some(Ok(held)) => self.kept.push(Kept { held, worker, number }),
             // Evicted since it was found, or as many are held as can be.
@@ -323,7 +322,7 @@ pub(super) fn fetch<B: Backend>(cache: &Cache<'_, B>, worker: u32, number: u64) 
         return Fetched::Missed(None);
     };
     let bytes = block_bytes(number);
-    let wanted = Wanted { handle: block.handle, key, fingerprint: model(), bytes };
+    let wanted = Wanted { handle: block.handle, key, bytes };
     let ticket = match cache.open(&[wanted]).remove(0) {
         Ok(ticket) => ticket,
         Err(miss) => return Fetched::Missed(Some(miss)),

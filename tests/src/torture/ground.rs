@@ -205,7 +205,7 @@ pub(super) fn key(worker: u32, number: u64) -> BlockKey {
     let mut hash = [0; 32];
     hash[..4].copy_from_slice(&worker.to_le_bytes());
     hash[8..16].copy_from_slice(&number.to_le_bytes());
-    KeySpace::new(model(), Namespace::default()).key(&BlockHash::new(hash))
+    KeySpace::new(model(), Namespace::default(), block_bytes(number)).key(&BlockHash::new(hash))
 }
 
 /// The first number from `number` on of a large block.

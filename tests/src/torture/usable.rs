@@ -12,7 +12,7 @@ use kv_cache::{BlockSpec, Reservation, SlotContent};
 use rackline::dma::Checksum;
 
 use super::blocks::{Fetched, fetch};
-use super::ground::{block_bytes, bytes_of, content, key, model, store};
+use super::ground::{block_bytes, bytes_of, content, key, store};
 
 /// Nothing of it is contended.
 const CHUNK_TIMEOUT_MS: u64 = 60_000;
@@ -87,7 +87,6 @@ fn free_chunks(member: &LocalMember) -> u64 {
 fn publish(cache: &Cache<'_, MappedBackend>, clock: &SystemClock, numbers: &[u64]) -> Result<()> {
     let spec = |number: &u64| BlockSpec {
         key: key(NOBODY, *number),
-        fingerprint: model(),
         bytes: block_bytes(*number),
         depth: 0,
     };

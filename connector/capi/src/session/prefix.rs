@@ -23,7 +23,7 @@ pub struct RacklinePrefix {
 #[repr(C)]
 pub struct RacklineBlockHandle {
     /// Its bytes.
-    pub bytes: [u8; 26],
+    pub bytes: [u8; 34],
 }
 
 pub(super) struct Prefix {

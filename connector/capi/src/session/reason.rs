@@ -28,8 +28,8 @@ pub enum RacklineReason {
     StaleGeneration = 7,
     /// The descriptor is that of another block.
     WrongKey = 8,
-    /// The block belongs to another model.
-    WrongModel = 9,
+    /// The block is of another model or of other tokens, with a key that collides.
+    KeyCollision = 9,
     /// The block has another length.
     WrongLength = 10,
     /// The descriptor is torn or damaged.
@@ -59,7 +59,7 @@ impl RacklineReason {
         Self::Quarantined,
         Self::StaleGeneration,
         Self::WrongKey,
-        Self::WrongModel,
+        Self::KeyCollision,
         Self::WrongLength,
         Self::Torn,
         Self::Malformed,
@@ -81,7 +81,7 @@ impl RacklineReason {
             Self::Quarantined => c"quarantined",
             Self::StaleGeneration => c"stale_generation",
             Self::WrongKey => c"wrong_key",
-            Self::WrongModel => c"wrong_model",
+            Self::KeyCollision => c"key_collision",
             Self::WrongLength => c"wrong_length",
             Self::Torn => c"torn",
             Self::Malformed => c"malformed",

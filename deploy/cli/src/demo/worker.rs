@@ -242,12 +242,8 @@ impl Engine {
         let found = shared.session.lookup(&hashes)?;
         let matched = found.blocks().get(block).context("the pool does not have the block")?;
         let options = shared.session.options();
-        let wanted = Wanted {
-            handle: matched.handle,
-            key: matched.key,
-            fingerprint: options.model(),
-            bytes: options.block_bytes(),
-        };
+        let wanted =
+            Wanted { handle: matched.handle, key: matched.key, bytes: options.block_bytes() };
         let ticket = shared.cache.open(&[wanted]).into_iter().next().context("no answer")??;
         let payload = ticket.payload();
         say(&Event::Located { offset: payload.offset(), bytes: payload.bytes() })

@@ -70,12 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<String> {
 }
 
 fn publish(cache: &LocalCache<'_>, clock: &SystemClock, node: u16, count: u64) -> Result<String> {
-    let spec = |number| BlockSpec {
-        key: key(node, number),
-        fingerprint: model(),
-        bytes: BLOCK_BYTES,
-        depth: 0,
-    };
+    let spec = |number| BlockSpec { key: key(node, number), bytes: BLOCK_BYTES, depth: 0 };
     let specs: Vec<_> = (0..count).map(spec).collect();
     let mut writing = Vec::new();
     for (number, reserved) in (0..).zip(cache.reserve(clock, &specs, TIMEOUT_MS)) {
@@ -100,7 +95,7 @@ fn read(cache: &LocalCache<'_>, of: u16, count: u64) -> Result<String> {
         let Some(block) = found.blocks().first() else {
             bail!("no lookup finds block {number} of node {of}");
         };
-        let wanted = Wanted { handle: block.handle, key, fingerprint: model(), bytes: BLOCK_BYTES };
+        let wanted = Wanted { handle: block.handle, key, bytes: BLOCK_BYTES };
         let Some(ticket) = cache.open(&[wanted]).pop() else { bail!("one was asked for") };
         let ticket = ticket?;
         let words = load(cache.member().fabric(), ticket.payload());
@@ -133,7 +128,7 @@ fn key(node: u16, number: u64) -> BlockKey {
     let mut hash = [0; 32];
     hash[..2].copy_from_slice(&node.to_le_bytes());
     hash[8..16].copy_from_slice(&number.to_le_bytes());
-    KeySpace::new(model(), Namespace::default()).key(&BlockHash::new(hash))
+    KeySpace::new(model(), Namespace::default(), BLOCK_BYTES).key(&BlockHash::new(hash))
 }
 
 fn content(node: u16, number: u64) -> Vec<u64> {
