@@ -7,6 +7,7 @@ use cxl_shm::fabric::HostMemory;
 use cxl_shm::node::{Backend, Member};
 
 use crate::format::{Areas, CacheGeometry, GeometryError};
+use crate::heap::HOLDS_AT_ONCE;
 use crate::process::{Cache, ProcessState};
 use crate::reclaim::{ReclaimInProgress, end_reclaim, reclaim_dead_processes};
 
@@ -73,10 +74,12 @@ impl<'m, B: Backend> Cache<'m, B> {
         // Another cache of this member, which is gone.
         end_reclaim(member, clock);
         let me = member.process();
-        let freed = cache.locked(clock, |heap| {
-            heap.drop_holds_of(|process| process == me);
-            heap.free_writing_of(|process| process == me)
-        });
+        let is_me = |process| process == me;
+        let (mut dropped, freed) =
+            cache.locked(clock, |heap| (heap.drop_holds_of(is_me), heap.free_writing_of(is_me)));
+        while dropped == HOLDS_AT_ONCE as u64 {
+            dropped = cache.locked(clock, |heap| heap.drop_holds_of(is_me));
+        }
         cache.process_state().count(|metrics| metrics.reclaimed_blocks += freed);
         // This cleans up after processes that left before us, where no process stays that does so
         // now and then.

@@ -67,9 +67,17 @@ impl CacheGeometry {
     }
 }
 
-/// Descriptors of all nodes of a region.
-pub(crate) fn all_slots(geometry: CacheGeometry, layout: &Layout) -> u64 {
-    u64::from(layout.geometry().nodes) * u64::from(geometry.descriptor_slots())
+/// Payload for which a host can count one hold: a small block.
+const HOLD_BYTES: u64 = 64 << 10;
+/// Holds that a host can count at least, unless the region has fewer descriptors: 16 prompts of
+/// 131,072 tokens, on 8 ranks, with blocks of 16 tokens.
+const HOLDS_MIN: u64 = 1 << 20;
+
+/// Most holds that the processes of a host can have at once: one for each process and block. As
+/// many as a region full of small blocks has blocks.
+pub(crate) fn holds_max(geometry: CacheGeometry, layout: &Layout) -> u64 {
+    let all_slots = u64::from(layout.geometry().nodes) * u64::from(geometry.descriptor_slots());
+    all_slots.min((layout.payload().bytes() / HOLD_BYTES).max(HOLDS_MIN))
 }
 
 /// The areas of all nodes of a region, which the layout was checked to have room for.
@@ -138,9 +146,9 @@ impl Areas {
         OwnReaderWords::new(part.expect("an area has room for its reader words"), slots)
     }
 
-    /// Descriptors of all nodes.
-    pub(crate) fn all_slots(&self) -> u64 {
-        all_slots(self.geometry(), &self.layout)
+    /// Most holds that the processes of a host can have at once.
+    pub(crate) fn holds_max(&self) -> u64 {
+        holds_max(self.geometry(), &self.layout)
     }
 
     /// This node's own log, in its own area.

@@ -12,7 +12,7 @@ mod reader_word;
 mod segment;
 mod words;
 
-pub(crate) use area::{Areas, all_slots};
+pub(crate) use area::{Areas, holds_max};
 pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
 pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};
 pub(crate) use reader_word::{HoldMark, OwnReaderWords, ReaderWord, age, tick_of};

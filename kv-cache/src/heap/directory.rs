@@ -24,11 +24,11 @@ use cxl_shm::units::{ChunkId, Incarnation, PAGE_BYTES};
 
 use super::hold_table::{self, HoldTable};
 use super::quota::{QUOTA_WORDS, QuotaTable};
-use crate::format::{CacheGeometry, all_slots, halves, probe_sequence};
+use crate::format::{CacheGeometry, halves, holds_max, probe_sequence};
 use crate::identity::BlockKey;
 
 /// Version of the directory, so that processes of two versions do not share one.
-const FORMAT: u64 = 4;
+const FORMAT: u64 = 5;
 
 const WORD_FORMAT: usize = 0;
 const WORD_CHANGING: usize = 1;
@@ -120,7 +120,7 @@ impl CacheGeometry {
     #[must_use]
     pub fn host_words(&self, layout: &Layout) -> usize {
         let slots = self.descriptor_slots() as usize;
-        let holds = hold_table::words_needed(all_slots(*self, layout));
+        let holds = hold_table::words_needed(holds_max(*self, layout));
         bitmap_end(slots, layout) + holds + QUOTA_WORDS
     }
 }
@@ -306,19 +306,19 @@ impl<W: HostMemory> Directory<W> {
         self.bitmap_at(self.layout.chunks())
     }
 
-    /// Who of this host holds what.
-    pub(super) fn holds(&self, all_slots: u64) -> HoldTable<W>
+    /// Who of this host holds what: at most `most` holds.
+    pub(super) fn holds(&self, most: u64) -> HoldTable<W>
     where
         W: Copy,
     {
-        HoldTable::new(self.words, self.end(), all_slots)
+        HoldTable::new(self.words, self.end(), most)
     }
 
-    /// The quotas of this host.
-    pub(super) fn quotas(&self, all_slots: u64) -> QuotaTable<W>
+    /// The quotas of this host, behind a table of so many holds.
+    pub(super) fn quotas(&self, holds: u64) -> QuotaTable<W>
     where
         W: Copy,
     {
-        QuotaTable::new(self.words, self.end() + hold_table::words_needed(all_slots))
+        QuotaTable::new(self.words, self.end() + hold_table::words_needed(holds))
     }
 }

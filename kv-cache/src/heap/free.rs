@@ -70,15 +70,14 @@ impl<B: Backend> LockedHeap<'_, B> {
         self.free(victims)
     }
 
-    /// Frees what dead processes were writing, drops what they held, ends what they left of a chunk
-    /// that they were giving back, and takes in chunks that they had allocated and not yet used.
-    /// Returns how many blocks were freed, and how many holds.
-    pub(crate) fn reap(&mut self) -> (u64, u64) {
+    /// Frees what dead processes were writing, ends what they left of a chunk that they were giving
+    /// back, and takes in chunks that they had allocated and not yet used. Returns how many blocks
+    /// were freed.
+    pub(crate) fn reap(&mut self) -> u64 {
         self.end_closing();
         self.find_chunks();
         let member = self.member;
-        let is_gone = once_each(|process| !member.is_process_alive(process));
-        (self.free_writing_of(&is_gone), self.drop_holds_of(&is_gone))
+        self.free_writing_of(once_each(|process| !member.is_process_alive(process)))
     }
 
     /// Frees complete blocks and announces it. Handles of other blocks are passed over. Returns

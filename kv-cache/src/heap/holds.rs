@@ -8,10 +8,13 @@ use cxl_shm::host::ProcessSlot;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
-use super::{LockedHeap, once_each};
+use super::LockedHeap;
 use crate::broken::{Rule, is_broken};
 use crate::format::{Handle, ReaderWord, tick_of};
 
+/// Holds that are taken, released or dropped under one hold of the heap lock: what keeps the lock
+/// for some tenths of a millisecond, as a batch of evictions does.
+pub(crate) const HOLDS_AT_ONCE: usize = 1024;
 /// Reader words that are made to agree with the counts under one hold of the heap lock.
 const CHECKED_MAX: u64 = 4096;
 
@@ -35,7 +38,8 @@ pub(crate) enum NotWritten {
 }
 
 impl<B: Backend> LockedHeap<'_, B> {
-    /// Counts holds of this process and publishes their reader words (EVICT-H4).
+    /// Counts holds of this process and publishes their reader words (EVICT-H4). The caller gives
+    /// at most [`HOLDS_AT_ONCE`].
     pub(crate) fn write_holds(
         &mut self,
         handles: &[Handle],
@@ -63,7 +67,7 @@ impl<B: Backend> LockedHeap<'_, B> {
         outcomes
     }
 
-    /// Carries out what holders gave up. Returns how many.
+    /// Carries out what holders gave up, at most [`HOLDS_AT_ONCE`]. Returns how many.
     pub(crate) fn release_holds(&mut self, releases: &[Release]) -> u64 {
         for Release { holder, handle } in releases {
             // EVICT-H4: a place passes on after its holds were dropped. What is there now is
@@ -77,20 +81,22 @@ impl<B: Backend> LockedHeap<'_, B> {
         releases.len() as u64
     }
 
-    /// Drops the holds of processes that are gone (EVICT-H4). Returns how many.
+    /// Drops holds of processes that are gone (EVICT-H4), at most [`HOLDS_AT_ONCE`]: after so many
+    /// there may be more. Returns how many. Asks once for each process that holds something.
     pub(crate) fn drop_holds_of(&mut self, is_gone: impl Fn(ProcessSlot) -> bool) -> u64 {
         if is_broken(Rule::DeadLetGo) {
             return 0;
         }
-        let dropped = self.holds.drop_of(once_each(is_gone));
+        let dropped = self.holds.drop_of(is_gone, HOLDS_AT_ONCE);
         self.release_words(dropped.iter().copied());
         dropped.len() as u64
     }
 
-    /// Makes counts and reader words agree, after a process died in the middle or when the node has
-    /// a new life: the counts now, and the reader words, of which there may be millions, by and by.
+    /// Makes the table of holds and the reader words right, after a process died in the middle or
+    /// when the node has a new life: the table now, and the reader words, of which there may be
+    /// millions, by and by.
     pub(crate) fn recount_holds(&mut self) {
-        self.holds.recount();
+        self.holds.rebuild();
         self.directory.set_unchecked(Some(0));
     }
 
@@ -125,6 +131,7 @@ impl<B: Backend> LockedHeap<'_, B> {
         batch.publish();
         crash::reach(CrashPoint::HoldReleased);
     }
+
     /// Marks blocks as used when their owners' logs were at `positions`; a log without a position
     /// is one that nobody has followed. Returns how many reader words say something new.
     pub(crate) fn write_uses(&mut self, mut used: Vec<Handle>, positions: &[Option<u64>]) -> u64 {

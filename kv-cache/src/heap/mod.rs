@@ -33,7 +33,7 @@ pub(crate) use directory::{Directory, Insert, SlotWord, tag};
 pub(crate) use free::Claim;
 pub(crate) use gone::once_each;
 pub(crate) use hold_table::HoldTable;
-pub(crate) use holds::{NotWritten, Release};
+pub(crate) use holds::{HOLDS_AT_ONCE, NotWritten, Release};
 pub(crate) use payload::{ChunkUse, SlotSize};
 pub(crate) use quota::QuotaTable;
 #[cfg(test)]
@@ -120,8 +120,8 @@ impl<'m, B: Backend> Heap<'m, B> {
             areas,
             directory,
             reader_words: areas.own_reader_words(member.area()),
-            holds: directory.holds(areas.all_slots()),
-            quotas: directory.quotas(areas.all_slots()),
+            holds: directory.holds(areas.holds_max()),
+            quotas: directory.quotas(areas.holds_max()),
             segment: areas.own_segment(member.node(), member.area()),
             log: areas.own_log(member.area()),
             doubtful: false,

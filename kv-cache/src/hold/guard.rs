@@ -12,7 +12,7 @@ use crate::read::MatchedBlock;
 
 /// A block that its owner does not evict while this lives, for at most as long as it was held for.
 ///
-/// Dropped, it is released by the next operation of this process that takes the heap lock;
+/// Dropped, it is released by the next operations of this process that take the heap lock;
 /// [`Cache::release`](crate::Cache::release) does so at once. When the process dies the hold dies
 /// with it. A child made by `fork` that drops it leaves the hold to its parent, and waits for nothing.
 #[derive(Debug)]

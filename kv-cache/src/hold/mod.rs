@@ -18,7 +18,8 @@
 //!   second look: a held block passes through it.
 //! - **EVICT-H3** A hold does not replace the second look (READ-F2).
 //! - **EVICT-H4** Threads and processes of one host share a reader word. Their holds are counted in
-//!   the host's DRAM (`heap/hold_table.rs`). Counts and reader words change under the heap lock.
+//!   the host's DRAM (`heap/hold_table.rs`). Counts and reader words change under the heap lock,
+//!   at most 1,024 at a time, so that a long prompt does not keep the lock from others.
 //!   The last hold releases the reader word, and a touch leaves it unchanged. The holds of a
 //!   process that died or left are dropped by the next process that cleans up after such processes.
 //!   Only then does the place of that process pass on (HOST-N1 in `cxl_shm`'s `host/places.rs`). A

@@ -10,8 +10,8 @@ use cxl_shm::units::NodeId;
 
 use super::HeldBlock;
 use crate::broken::{Rule, is_broken};
-use crate::format::BlockState;
-use crate::heap::NotWritten;
+use crate::format::{BlockState, Handle};
+use crate::heap::{HOLDS_AT_ONCE, NotWritten};
 use crate::process::Cache;
 use crate::read::{MatchedBlock, Wanted, accept};
 use crate::replica::{Miss, Missed};
@@ -82,8 +82,8 @@ impl<B: Backend> Cache<'_, B> {
     /// removes it for its own sake ([`retire`](Self::retire)). Holding again, by whichever process
     /// of the host, begins the time anew.
     ///
-    /// Takes the host's heap lock and publishes a line for each block, or for up to eight
-    /// neighbours; no lock between hosts. When an owner considers evicting a block at this moment
+    /// Takes the host's heap lock, for a bounded number of blocks at a time, and publishes a line
+    /// for each block, or for up to eight neighbours; no lock between hosts. When an owner considers evicting a block at this moment
     /// it waits for the decision, a few milliseconds at most.
     ///
     /// # Errors
@@ -98,7 +98,9 @@ impl<B: Backend> Cache<'_, B> {
             return wanted.iter().map(|_| Err(dead.into())).collect();
         }
         let handles: Vec<_> = wanted.iter().map(|wanted| wanted.handle).collect();
-        let written = self.locked(clock, |heap| heap.write_holds(&handles, hold_ms));
+        // Others have the heap lock in between, however many blocks a prompt has.
+        let write = |part: &[Handle]| self.locked(clock, |heap| heap.write_holds(part, hold_ms));
+        let written = handles.chunks(HOLDS_AT_ONCE).flat_map(write);
         let holder = self.member().token();
         let guard = |wanted: &Wanted| {
             let block = MatchedBlock { key: wanted.key, handle: wanted.handle };
@@ -116,18 +118,28 @@ impl<B: Backend> Cache<'_, B> {
         self.note_misses(&malformed.collect::<Vec<_>>());
         self.resolve(clock, wanted, &mut outcomes);
         let held = outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
+        let too_many = |outcome: &&Result<_, _>| matches!(outcome, Err(HoldError::TooMany { .. }));
+        let without_room = outcomes.iter().filter(too_many).count() as u64;
+        let mut first_without_room = false;
         self.process_state().count(|metrics| {
             metrics.held_blocks += held;
             metrics.refused_holds += outcomes.len() as u64 - held;
+            first_without_room = without_room > 0 && metrics.holds_without_room == 0;
+            metrics.holds_without_room += without_room;
         });
+        if first_without_room && let Some(Err(error)) = outcomes.iter().find(too_many) {
+            tracing::warn!(without_room, "the first holds were refused for want of room: {error}");
+        }
         outcomes
     }
 
     /// Gives holds up. After return their owners may evict the blocks, unless others hold them.
     pub fn release(&self, clock: &impl Clock, blocks: Vec<HeldBlock>) {
         drop(blocks);
-        // The next holder of the lock releases what was dropped.
-        self.locked(clock, |_| ());
+        // Each holder of the lock releases a part of what was dropped.
+        for _ in 0..self.process_state().release_turns().max(1) {
+            self.locked(clock, |_| ());
+        }
     }
 
     /// The look of EVICT-H1, at the blocks whose reader words are published; what it does not find

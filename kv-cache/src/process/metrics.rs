@@ -45,6 +45,8 @@ pub struct Metrics {
     pub held_blocks: u64,
     /// Blocks that were to be held, and were not.
     pub refused_holds: u64,
+    /// Holds of those that were refused because the host's table of holds is full.
+    pub holds_without_room: u64,
     /// Holds that were given up.
     pub released_blocks: u64,
     /// Uses of blocks that were told to their owners.
@@ -72,7 +74,7 @@ pub struct Metrics {
 impl Metrics {
     /// All counters but the misses, with the names of their fields.
     #[must_use]
-    pub fn counters(&self) -> [(&'static str, u64); 28] {
+    pub fn counters(&self) -> [(&'static str, u64); 29] {
         [
             ("lookups", self.lookups),
             ("lookup_blocks", self.lookup_blocks),
@@ -92,6 +94,7 @@ impl Metrics {
             ("spared_held", self.spared_held),
             ("held_blocks", self.held_blocks),
             ("refused_holds", self.refused_holds),
+            ("holds_without_room", self.holds_without_room),
             ("released_blocks", self.released_blocks),
             ("told_uses", self.told_uses),
             ("chunks_added", self.chunks_added),

@@ -2,7 +2,7 @@
 //! leave, and what they have yet to tell the host: blocks that were dropped before they were
 //! complete, holds that were dropped, blocks that were used. All in the process's own memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use cxl_shm::fork::ProcessMark;
@@ -13,7 +13,7 @@ use cxl_shm::units::NodeId;
 use super::{Metrics, OrphanWatch};
 use crate::evict::Order;
 use crate::format::{Areas, Handle};
-use crate::heap::{Claim, LockedHeap, Release};
+use crate::heap::{Claim, HOLDS_AT_ONCE, LockedHeap, Release};
 use crate::replica::Replica;
 
 /// This process's own knowledge of the pool. Shared by its threads, each of which works through a
@@ -26,7 +26,7 @@ pub struct ProcessState {
     replica: Mutex<Replica>,
     metrics: Mutex<Metrics>,
     pub(crate) abandoned: Mutex<Vec<Claim>>,
-    pub(crate) released: Mutex<Vec<Release>>,
+    pub(crate) released: Mutex<VecDeque<Release>>,
     pub(crate) touched: Mutex<Vec<Handle>>,
     order: Mutex<Order>,
     /// Nodes that nobody has the slot of, as this process sees them.
@@ -52,7 +52,7 @@ impl ProcessState {
     /// Takes note that `release` is to be carried out. Does nothing in a child made by `fork`.
     pub(crate) fn put_off_release(&self, release: Release) {
         if self.process.is_of_this() {
-            self.released.lock().unwrap_or_else(PoisonError::into_inner).push(release);
+            self.released.lock().unwrap_or_else(PoisonError::into_inner).push_back(release);
         }
     }
 
@@ -67,7 +67,7 @@ impl ProcessState {
     /// counts what taking it has `swept`.
     pub(super) fn catch_up<B: Backend>(&self, heap: &mut LockedHeap<'_, B>, swept: Option<u64>) {
         let freed = heap.free_writing(take(&self.abandoned));
-        let released = heap.release_holds(&take(&self.released));
+        let released = heap.release_holds(&self.next_releases());
         self.count(|metrics| {
             metrics.sweeps += u64::from(swept.is_some());
             metrics.reclaimed_blocks += swept.unwrap_or(0);
@@ -77,6 +77,24 @@ impl ProcessState {
         if self.has_many_touches() {
             self.flush_touches(heap);
         }
+    }
+
+    /// How often the heap lock is to be taken until all that was dropped so far is released.
+    pub(crate) fn release_turns(&self) -> usize {
+        let released = self.released.lock().unwrap_or_else(PoisonError::into_inner).len();
+        released.div_ceil(HOLDS_AT_ONCE)
+    }
+
+    /// The holds that are released next: not more than keep the heap lock for a short time.
+    fn next_releases(&self) -> Vec<Release> {
+        let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = released.len().min(HOLDS_AT_ONCE);
+        let part = released.drain(..part).collect();
+        if released.is_empty() {
+            // A prompt may have been long.
+            released.shrink_to(HOLDS_AT_ONCE);
+        }
+        part
     }
 
     /// What was counted so far.

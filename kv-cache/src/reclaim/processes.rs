@@ -5,7 +5,7 @@ use cxl_shm::node::{Backend, Member};
 
 use super::end_reclaim;
 use crate::format::{Areas, CacheGeometry};
-use crate::heap::Heap;
+use crate::heap::{HOLDS_AT_ONCE, Heap};
 
 /// Frees what processes of this host were writing that died or left, drops what they held, and
 /// strikes them off the registry: their places pass on (HOST-N1 in `cxl_shm`'s `host/places.rs`).
@@ -36,10 +36,15 @@ pub fn reclaim_dead_processes<B: Backend>(member: &Member<B>, clock: &impl Clock
             // waits for no other host. It does wait for processes of this host that have the locks
             // of its orphan or its heap, so a lock manager calls it on a thread of its own.
             if heap.claim_format(clock) && heap.check_reclaimer(clock).is_ok() {
-                heap.locked(clock, |heap, _| {
-                    let (freed, _) = heap.reap();
-                    (freed, heap.end_closing())
-                })
+                let is_gone = |process| !member.is_process_alive(process);
+                let (freed, mut dropped, is_ended) = heap.locked(clock, |heap, _| {
+                    (heap.reap(), heap.drop_holds_of(is_gone), heap.end_closing())
+                });
+                // Others have the heap lock in between.
+                while dropped == HOLDS_AT_ONCE as u64 {
+                    dropped = heap.locked(clock, |heap, _| heap.drop_holds_of(is_gone));
+                }
+                (freed, is_ended)
             } else {
                 (0, true)
             }

@@ -4,7 +4,7 @@ use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
 
 use super::end_reclaim;
-use crate::heap::once_each;
+use crate::heap::{HOLDS_AT_ONCE, once_each};
 use crate::process::Cache;
 
 impl<B: Backend> Cache<'_, B> {
@@ -15,12 +15,30 @@ impl<B: Backend> Cache<'_, B> {
     /// were freed.
     pub fn reap(&self, clock: &impl Clock) -> u64 {
         end_reclaim(self.member(), clock);
-        let (freed, released) = self.locked(clock, |heap| heap.reap());
+        let is_gone = |process| !self.member().is_process_alive(process);
+        let (freed, dropped) =
+            self.locked(clock, |heap| (heap.reap(), heap.drop_holds_of(is_gone)));
         self.process_state().count(|metrics| {
             metrics.reclaimed_blocks += freed;
-            metrics.released_blocks += released;
+            metrics.released_blocks += dropped;
         });
+        if dropped == HOLDS_AT_ONCE as u64 {
+            self.drop_holds_of_gone(clock);
+        }
         freed
+    }
+
+    /// Drops what processes of this host held that died or left (EVICT-H4): all of it, and others
+    /// have the heap lock in between.
+    pub(crate) fn drop_holds_of_gone(&self, clock: &impl Clock) {
+        let is_gone = |process| !self.member().is_process_alive(process);
+        loop {
+            let dropped = self.locked(clock, |heap| heap.drop_holds_of(is_gone));
+            self.process_state().count(|metrics| metrics.released_blocks += dropped);
+            if dropped < HOLDS_AT_ONCE as u64 {
+                break;
+            }
+        }
     }
 
     /// Frees what processes of this host were writing that died or left since: their payload, and

@@ -277,7 +277,8 @@ fn a_host_holds_so_much_and_no_more() {
         }
         let error = hold(b, clock, 1).unwrap_err();
         assert_eq!(error, HoldError::TooMany { most: 64 });
-        table.drop_of(|_| true);
+        assert_eq!(b.process_state().metrics().holds_without_room, 1);
+        table.drop_of(|_| true, usize::MAX);
         assert!(hold(b, clock, 2).is_ok());
     });
 }

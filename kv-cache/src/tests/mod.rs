@@ -10,6 +10,7 @@ mod give_back;
 mod gone;
 mod hold;
 mod hold_many;
+mod hold_prompt;
 mod lag;
 mod mutation;
 mod order;

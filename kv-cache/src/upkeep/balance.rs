@@ -54,10 +54,12 @@ impl<B: Backend> Cache<'_, B> {
         }
         let process_state = self.process_state();
         while self.locked(clock, |heap| process_state.flush_touches(heap)) {}
+        for _ in 0..process_state.release_turns() {
+            self.locked(clock, |_| ());
+        }
         end_reclaim(self.member(), clock);
+        self.drop_holds_of_gone(clock);
         let (uses, blocks, blocks_max) = self.locked(clock, |heap| {
-            let member = heap.member;
-            heap.drop_holds_of(|process| !member.is_process_alive(process));
             heap.end_closing();
             heap.end_searches();
             process_state.order().follow(heap);
