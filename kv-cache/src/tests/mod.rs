@@ -26,6 +26,7 @@ mod schedule;
 mod searches;
 mod shares;
 mod stray;
+mod surplus;
 mod torn;
 mod undecided;
 mod undecided_by_the_dead;

@@ -1,6 +1,6 @@
 //! What is done in the background, now and then: recency told, room kept, chunks balanced.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::{Fabric, LineError, refresh_all};
@@ -10,7 +10,7 @@ use cxl_shm::units::ChunkId;
 
 use super::GivenBack;
 use super::watermarks::Watermarks;
-use crate::heap::{ChunkUse, Quota, SlotSize, TooManyQuotas};
+use crate::heap::{ChunkUse, LockedHeap, Quota, SlotSize, TooManyQuotas};
 use crate::identity::Namespace;
 use crate::process::{Cache, ChunkWait};
 use crate::reclaim::end_reclaim;
@@ -66,19 +66,20 @@ impl<B: Backend> Cache<'_, B> {
             (heap.directory.chunk_uses(), heap.directory.blocks(), heap.directory.blocks_max())
         });
         let mut done = Upkeep::default();
-        let surplus = watermarks.surplus(blocks, blocks_max);
-        done.evicted_blocks += self.evict_surplus(clock, None, surplus);
+        if watermarks.is_above(blocks, blocks_max) {
+            done.evicted_blocks += self.evict_surplus(clock, None, watermarks);
+        }
         let short = self.sizes_above(&uses, watermarks);
         let full = !short.is_empty() && !self.has_free_chunk();
         // What vacant nodes have, nobody fills any more: the room is for those that live.
         let full = full && !self.empty_an_orphan(clock, chunk_timeout_ms);
         if full {
-            for (size, surplus) in &short {
-                done.evicted_blocks += self.evict_surplus(clock, Some(*size), *surplus);
+            for size in &short {
+                done.evicted_blocks += self.evict_surplus(clock, Some(*size), watermarks);
             }
         }
         done.chunks_returned = self.answer(clock, &uses, chunk_timeout_ms);
-        if let (true, Some((size, _))) = (full, short.first()) {
+        if let (true, Some(size)) = (full, short.first()) {
             done.chunks_added = self.ask(clock, uses.len(), *size, chunk_timeout_ms);
         }
         done
@@ -97,31 +98,35 @@ impl<B: Backend> Cache<'_, B> {
         self.locked(clock, |heap| heap.quotas.set(namespace.tag(), quota))
     }
 
-    /// The sizes of which more slots are taken than should be, and how many.
-    fn sizes_above(&self, uses: &[ChunkUse], watermarks: Watermarks) -> Vec<(SlotSize, u64)> {
-        let mut sizes: BTreeMap<SlotSize, (u64, u64)> = BTreeMap::new();
-        for chunk in uses {
-            let (used, most) = sizes.entry(chunk.size).or_default();
-            *used += u64::from(chunk.taken());
-            *most += u64::from(chunk.slots);
-        }
-        let surplus = |(size, (used, most))| (size, watermarks.surplus(used, most));
-        sizes.into_iter().map(surplus).filter(|(_, surplus)| *surplus > 0).collect()
+    /// The sizes of which more slots are taken than should be.
+    fn sizes_above(&self, uses: &[ChunkUse], watermarks: Watermarks) -> Vec<SlotSize> {
+        let sizes: BTreeSet<SlotSize> = uses.iter().map(|chunk| chunk.size).collect();
+        let is_above = |size: &SlotSize| {
+            let (used, most) = slots_of(uses, *size);
+            watermarks.is_above(used, most)
+        };
+        sizes.into_iter().filter(is_above).collect()
     }
 
-    fn evict_surplus(&self, clock: &impl Clock, size: Option<SlotSize>, surplus: u64) -> u64 {
-        let mut evicted = 0;
-        for _ in 0..BATCHES_MAX {
-            let want = usize::try_from(surplus.saturating_sub(evicted)).unwrap_or(usize::MAX);
-            if want == 0 {
-                break;
-            }
-            match self.evict(clock, size, want) {
-                0 => break,
-                more => evicted += more,
-            }
-        }
-        evicted
+    /// Evicts down to the low watermark: descriptors, or payload of `size`. The use is read anew
+    /// for each batch, because other processes of the host evict the same surplus. Returns how many
+    /// blocks this process evicted.
+    pub(crate) fn evict_surplus(
+        &self,
+        clock: &impl Clock,
+        size: Option<SlotSize>,
+        watermarks: Watermarks,
+    ) -> u64 {
+        let want = |heap: &LockedHeap<'_, B>| {
+            let directory = &heap.directory;
+            let (used, most) = match size {
+                None => (directory.blocks(), directory.blocks_max()),
+                Some(size) => slots_of(&directory.chunk_uses(), size),
+            };
+            usize::try_from(watermarks.surplus(used, most)).unwrap_or(usize::MAX)
+        };
+        let batches = (0..BATCHES_MAX).map(|_| self.evict_as_wanted(clock, size, want));
+        batches.take_while(|evicted| *evicted > 0).sum()
     }
 
     /// Returns a chunk: to a node that asks, when this node has more than its share; else one that
@@ -175,4 +180,12 @@ impl<B: Backend> Cache<'_, B> {
             layout.nodes().filter(|node| takes_part(layout.node_line(*node).cached(fabric)));
         layout.chunks() as usize / nodes.count().max(1)
     }
+}
+
+/// Payload slots of a size that are taken, and all of them.
+fn slots_of(uses: &[ChunkUse], size: SlotSize) -> (u64, u64) {
+    let of_size = uses.iter().filter(|chunk| chunk.size == size);
+    of_size.fold((0, 0), |(used, most), chunk| {
+        (used + u64::from(chunk.taken()), most + u64::from(chunk.slots))
+    })
 }

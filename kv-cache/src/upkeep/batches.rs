@@ -6,7 +6,7 @@ use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
 
 use crate::evict::LOOKED_AT_MAX;
-use crate::heap::SlotSize;
+use crate::heap::{LockedHeap, SlotSize};
 use crate::process::Cache;
 
 impl<B: Backend> Cache<'_, B> {
@@ -15,6 +15,17 @@ impl<B: Backend> Cache<'_, B> {
     ///
     /// Others have the heap lock in between, however many blocks are held (EVICT-V3).
     pub(crate) fn evict(&self, clock: &impl Clock, size: Option<SlotSize>, want: usize) -> u64 {
+        self.evict_as_wanted(clock, size, |_| want)
+    }
+
+    /// As [`evict`](Self::evict), of as many blocks as `want` says under the heap lock: other
+    /// processes of the host may have evicted since this one looked.
+    pub(super) fn evict_as_wanted(
+        &self,
+        clock: &impl Clock,
+        size: Option<SlotSize>,
+        want: impl Fn(&LockedHeap<'_, B>) -> usize,
+    ) -> u64 {
         // What this call cannot evict: it comes to its end whatever the descriptors say.
         let mut stay = HashSet::new();
         let process_state = self.process_state();
@@ -24,6 +35,7 @@ impl<B: Backend> Cache<'_, B> {
             let batch = self.locked(clock, |heap| {
                 // Who makes room for the rest of a prefix has just used its beginning.
                 while process_state.flush_touches(heap) {}
+                let want = want(heap);
                 heap.evict(&mut process_state.order(), clock.now_ms(), size, want, &mut stay)
             });
             process_state.count(|metrics| {

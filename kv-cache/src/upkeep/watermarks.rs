@@ -57,12 +57,14 @@ impl Watermarks {
         )
     }
 
-    /// How many of `used` out of `most` are to go.
+    /// Whether so many of `most` are used that eviction begins.
+    pub(super) fn is_above(self, used: u64, most: u64) -> bool {
+        used * 100 > u64::from(self.high_percent) * most
+    }
+
+    /// How many of `used` out of `most` are to go, once eviction has begun.
     pub(super) fn surplus(self, used: u64, most: u64) -> u64 {
-        if used * 100 <= u64::from(self.high_percent) * most {
-            return 0;
-        }
-        used - u64::from(self.low_percent) * most / 100
+        used.saturating_sub(u64::from(self.low_percent) * most / 100)
     }
 }
 
@@ -73,9 +75,15 @@ mod tests {
     #[test]
     fn nothing_goes_below_the_high_watermark_and_then_down_to_the_low_one() {
         let marks = Watermarks::new(90, 70).unwrap();
-        assert_eq!((marks.surplus(0, 0), marks.surplus(90, 100)), (0, 0));
+        assert!(!marks.is_above(0, 0) && !marks.is_above(90, 100) && marks.is_above(91, 100));
         assert_eq!((marks.surplus(91, 100), marks.surplus(100, 100)), (21, 30));
-        assert_eq!(Watermarks::default().surplus(8, 8), 1, "a slot is kept free in small pools");
+        assert_eq!(
+            (marks.surplus(71, 100), marks.surplus(70, 100), marks.surplus(3, 100)),
+            (1, 0, 0)
+        );
+        let usual = Watermarks::default();
+        assert!(usual.is_above(8, 8));
+        assert_eq!(usual.surplus(8, 8), 1, "a slot is kept free in small pools");
     }
 
     #[test]
