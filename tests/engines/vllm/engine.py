@@ -166,10 +166,11 @@ def engine(
     cache_bytes: int = 64 << 20,
     transfer: Any = None,
     module: str = "rackline.vllm",
+    connector: str = "RacklineConnector",
     **options: Any,
 ) -> Iterator[Engine]:
     """An engine with the connector, or without one when there are no settings, or with what
-    ``transfer`` says. ``module`` is where the class of the connector is."""
+    ``transfer`` says. ``connector`` is the class of the connector, in ``module``."""
     from vllm import LLM
     from vllm.config import KVTransferConfig
     from vllm.distributed import cleanup_dist_env_and_memory
@@ -177,7 +178,7 @@ def engine(
 
     if settings is not None:
         transfer = KVTransferConfig(
-            kv_connector="RacklineConnector",
+            kv_connector=connector,
             kv_connector_module_path=module,
             kv_role=role,
             kv_load_failure_policy=policy,

@@ -11,7 +11,8 @@ import rackline
 from cases import FULL_BLOCKS, PROMPTS, TinyCase, full_blocks, tokens
 from engine import BLOCK_TOKENS, engine, greedy
 from gate import Gate
-from rackline.vllm.handover import Awaited
+from rackline.vllm.handover import WHOLE_PROMPT, Awaited, RouterParams
+from routers import TO_PREFILL
 from starter import run
 
 PROMPT = PROMPTS[1]
@@ -21,7 +22,12 @@ FOR_EVER_MS = 3_600_000
 
 def told(**params: Any) -> dict[str, Any]:
     """What a router tells."""
-    return dict(extra_args={"kv_transfer_params": {"rackline": params}})
+    return transfer_params({"rackline": params})
+
+
+def transfer_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Sampling parameters of a request with these ``kv_transfer_params``."""
+    return dict(extra_args={"kv_transfer_params": params})
 
 
 class FullQueue:
@@ -42,27 +48,60 @@ class FullQueue:
         return self._session.lookup(*arguments, **options)
 
 
+class Words(unittest.TestCase):
+    """What the keys of other connectors say to this one."""
+
+    def params(self, given: Any) -> RouterParams:
+        return RouterParams.of(mock.Mock(kv_transfer_params=given, request_id="one"))
+
+    def test_keys_of_nixl(self) -> None:
+        self.assertEqual(self.params(TO_PREFILL), RouterParams(handover=True))
+        self.assertEqual(self.params({"do_remote_decode": True}), RouterParams(handover=True))
+        # NIXL's decode, and Mooncake's, which is sent beside its prefill.
+        to_decode = {"do_remote_prefill": True, "do_remote_decode": False, "transfer_id": "one"}
+        self.assertEqual(self.params(to_decode), RouterParams(blocks=WHOLE_PROMPT))
+        # A prefill waits for no other.
+        both = {"do_remote_prefill": True, "do_remote_decode": True}
+        self.assertEqual(self.params(both), RouterParams(handover=True))
+        for nothing in (None, {}, {"do_remote_prefill": False, "do_remote_decode": None}):
+            self.assertEqual(self.params(nothing), RouterParams())
+
+    def test_a_count_of_blocks_counts_more(self) -> None:
+        given = {"do_remote_prefill": True, "rackline": {"blocks": 0}}
+        self.assertEqual(self.params(given), RouterParams(blocks=0))
+
+
 class Handover(TinyCase):
     def answer(self, own: Any) -> list[int]:
+        return self.answers(own)["one"]
+
+    def answers(self, own: Any) -> dict[str, list[int]]:
+        """What the requests that the engine has got are answered, by their names."""
+        answers = {}
         while own.llm.llm_engine.has_unfinished_requests():
             for output in own.llm.llm_engine.step():
                 if output.finished:
-                    return list(output.outputs[0].token_ids)
-        raise AssertionError("no answer")
+                    answers[output.request_id] = list(output.outputs[0].token_ids)
+        return answers
 
     def test_a_decode_waits_for_what_its_prefill_still_saves(self) -> None:
         settings = self.settings(1, handover_wait_ms=FOR_EVER_MS)
         with engine(self.model, settings, role="kv_consumer") as decode:
             decode.begin("one", PROMPT, greedy(**told(blocks=BLOCKS)))
+            # The router knows no number of blocks.
+            words_of_nixl = transfer_params({"do_remote_prefill": True})
+            decode.begin("two", PROMPTS[0], greedy(**words_of_nixl))
             for _ in range(20):
                 self.assertEqual(decode.llm.llm_engine.step(), [])
                 time.sleep(0.01)
             self.assertEqual(len(decode.scheduler.running), 0)
             prefill = dict(model=self.model, prompts=[[1, 200, 300, 170]], tokens=1)
             run({**prefill, "settings": self.settings(0)})
-            self.assertEqual(self.answer(decode), self.expected[1])
-            # One lookup of the whole, and no waiting that counts as one.
-            for name, count in [("lookups", 1), ("lookup_hit_blocks", BLOCKS), ("loaded_blocks", BLOCKS)]:
+            expected = {"one": self.expected[1], "two": self.expected[0]}
+            self.assertEqual(self.answers(decode), expected)
+            # One lookup of the whole for each, and no waiting that counts as one.
+            blocks = full_blocks(PROMPTS[:2])
+            for name, count in [("lookups", 2), ("lookup_hit_blocks", blocks), ("loaded_blocks", blocks)]:
                 self.assertEqual(decode.counter(name), count, name)
 
     def test_it_waits_no_longer_than_it_may(self) -> None:
@@ -108,11 +147,22 @@ class Handover(TinyCase):
             self.assertGreater(full.refused, 1)
 
     def test_a_prefill_holds_what_it_hands_over(self) -> None:
-        with Gate() as gate, engine(self.model, self.settings(hold_ms=1000)) as prefill:
-            outputs = prefill.serve({"one": PROMPT}, max_tokens=1, **told(handover=True))
-            params = outputs["one"].kv_transfer_params
-            self.assertEqual(params, {"rackline": {"blocks": len(PROMPT) // BLOCK_TOKENS}})
-            prefill.drain()
+        under_name = dict(connector="NeuronNixlConnector", module="rackline.vllm.dynamo")
+        settings = self.settings(hold_ms=1000)
+        with Gate() as gate, engine(self.model, settings, **under_name) as prefill:
+            own = {"rackline": {"blocks": len(PROMPT) // BLOCK_TOKENS}}
+            in_words_of_nixl = {"do_remote_prefill": True, "do_remote_decode": False, **own}
+            for given, expected in [
+                (told(handover=True), own),
+                # The engine adds how many tokens it had.
+                (
+                    transfer_params(TO_PREFILL),
+                    {**in_words_of_nixl, "remote_prefill_cached_tokens": BLOCKS * BLOCK_TOKENS},
+                ),
+            ]:
+                outputs = prefill.serve({"one": PROMPT}, max_tokens=1, **given)
+                self.assertEqual(outputs["one"].kv_transfer_params, expected)
+                prefill.drain()
             # Others make it look after those that ended.
             deadline_s = time.monotonic() + 60
             while gate.held_prefixes() == 0:

@@ -20,6 +20,7 @@ from engine import engine, prompts
 from models import smollm2, tiny
 from pool import damage
 from region import Region
+from routers import TO_PREFILL
 from starter import LIMIT_S, Started, run
 
 PROMPTS = [[1, 200, 300, 170]]
@@ -107,13 +108,10 @@ class Processes(unittest.TestCase):
         decode = self.enterContext(self.server("kv_consumer", 1))
         for url in (prefill, decode):
             self.wait_for(url)
-        for question, text in zip(questions, expected, strict=True):
-            given = dict(
-                prompt=question,
-                max_tokens=1,
-                temperature=0,
-                kv_transfer_params={"rackline": {"handover": True}},
-            )
+        # In words of this connector, and in those of routers for NIXL's.
+        words = [{"rackline": {"handover": True}}, TO_PREFILL]
+        for question, text, params in zip(questions, expected, words, strict=True):
+            given = dict(prompt=question, max_tokens=1, temperature=0, kv_transfer_params=params)
             computed = complete(prefill, **given)
             params = computed["kv_transfer_params"]
             self.assertGreater(params["rackline"]["blocks"], 0)
@@ -139,8 +137,9 @@ class Processes(unittest.TestCase):
             chosen.bind(("127.0.0.1", 0))
             port = chosen.getsockname()[1]
         transfer = dict(
-            kv_connector="RacklineConnector",
-            kv_connector_module_path="rackline.vllm",
+            # The name by which Dynamo knows it.
+            kv_connector="NeuronNixlConnector",
+            kv_connector_module_path="rackline.vllm.dynamo",
             kv_role=role,
             kv_load_failure_policy="recompute",
             kv_connector_extra_config=self.settings(node),

@@ -17,19 +17,27 @@ logger = logging.getLogger(__name__)
 LOOK_MS = 20
 
 
+# Keys of NIXL's and Mooncake's connectors in ``kv_transfer_params``, which routers send.
+REMOTE_DECODE, REMOTE_PREFILL = "do_remote_decode", "do_remote_prefill"
+# More blocks than a prompt has: a decode waits for all whole blocks of its prompt.
+WHOLE_PROMPT = 1 << 30
+
+
 @dataclasses.dataclass(frozen=True)
 class RouterParams:
-    """What a router says about a request, in its ``kv_transfer_params``."""
+    """What a router says about a request, in its ``kv_transfer_params``: under the key ``rackline``, or
+    in the words of NIXL's connector."""
 
     handover: bool = False
     """Its blocks are for a decode engine."""
     blocks: int = 0
-    """As many of them a prefill engine saves."""
+    """The number of blocks that a prefill engine saves for it."""
 
     @classmethod
     def of(cls, request: Any) -> RouterParams:
-        """What is not of its type is logged, and left out."""
-        given = (request.kv_transfer_params or {}).get("rackline", {})
+        """A value of another type is logged, and left out."""
+        params = request.kv_transfer_params or {}
+        given = params.get("rackline", {})
         fields = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         if not isinstance(given, dict):
             given = {"rackline": given}
@@ -41,7 +49,23 @@ class RouterParams:
                 given,
                 good,
             )
-        return cls(**good)
+        return cls(**{**_in_words_of_nixl(params), **good})
+
+    @staticmethod
+    def answer(request: Any, blocks: int) -> dict[str, Any]:
+        """The ``kv_transfer_params`` of a prefill's answer, which the router sends to the decode."""
+        answer: dict[str, Any] = {"rackline": {"blocks": blocks}}
+        if (request.kv_transfer_params or {}).get(REMOTE_DECODE):
+            answer.update({REMOTE_PREFILL: True, REMOTE_DECODE: False})
+        return answer
+
+
+def _in_words_of_nixl(params: dict[str, Any]) -> dict[str, Any]:
+    """The fields of :class:`RouterParams` that the keys of NIXL's connector set."""
+    if params.get(REMOTE_DECODE):
+        return {"handover": True}
+    # The router drops the key of this connector, or sends the prefill and the decode at once.
+    return {"blocks": WHOLE_PROMPT} if params.get(REMOTE_PREFILL) else {}
 
 
 @dataclasses.dataclass

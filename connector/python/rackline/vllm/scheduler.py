@@ -161,7 +161,8 @@ class SchedulerHalf:
     def _waits_for_prefill(self, progress: Progress, first: int, last: int, now_s: float) -> bool:
         """Whether blocks that its prefill said it would save are still to come; not for longer than
         ``handover_wait_ms``, once in the life of a request."""
-        blocks = min(progress.params.blocks, last)
+        of_prompt = progress.request.num_prompt_tokens // self._block_tokens
+        blocks = min(progress.params.blocks, of_prompt, last)
         if progress.waited or blocks <= first or progress.search is not None:
             return False
         if progress.awaited is None:
@@ -328,7 +329,7 @@ class SchedulerHalf:
         self._give_up_put_off(progress)
         params = None
         if progress.params.handover and self._saves:
-            params = {"rackline": {"blocks": progress.next_save}}
+            params = RouterParams.answer(request, progress.next_save)
             if not progress.saving:
                 self._handovers.begin(request, progress.next_save)
         # While others compute the blocks of one that loads stay for that, and are freed when that
