@@ -273,10 +273,14 @@ class OneEngine(TinyCase):
                     first.answers(prompts(8, 40))
                 first.answers(PROMPTS)
                 first.answers(prompts(9, 40), salt="mine")
+                # Saved again, and found there: looked up before it is told again.
+                first.forget()
+                first.answers(PROMPTS[1:2])
+                first.answers(prompts(10, 40))
                 stored, of_engine = [], {}
                 while subscriber.poll(1000):
                     batch = msgspec.msgpack.decode(subscriber.recv_multipart()[-1])
-                    stored += [event for event in batch[1] if event.get("medium") == "CXL"]
+                    stored += [event for event in batch[1] if event.get("medium") == "CPU"]
                     told = [event for event in batch[1] if event.get("medium") == "GPU"]
                     of_engine |= {event["block_hashes"][0]: event for event in told}
         hashes = {block for event in stored for block in event["block_hashes"]}
@@ -285,6 +289,7 @@ class OneEngine(TinyCase):
         self.assertIn(PROMPTS[1][:BLOCK_TOKENS], firsts)
         # Told as the engine itself tells of the same blocks.
         for event in stored:
+            self.assertEqual((event["locality"], event["ownership"]), ("LOCAL", "rackline"))
             told = of_engine[event["block_hashes"][0]]
             for name in ("parent_block_hash", "block_size", "lora_name", "group_idx", "session_id"):
                 self.assertEqual(event.get(name), told.get(name), name)

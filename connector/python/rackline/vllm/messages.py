@@ -77,6 +77,8 @@ class Saved:
     """Whether every block is in the pool."""
     put_off_blocks: int = 0
     """Blocks that the ranks left out for a failed load of the step: a later step saves them (VLLM-W8)."""
+    already_there: bool = False
+    """Whether a rank found a block there, or another publish writing it (VLLM-V7)."""
 
 
 @dataclasses.dataclass
@@ -106,5 +108,6 @@ class Report(KVConnectorWorkerMetadata):
             before = self.saved.get(job, Saved(0, True))
             complete = before.complete and done.complete
             put_off = before.put_off_blocks + done.put_off_blocks
-            self.saved[job] = Saved(before.ranks + done.ranks, complete, put_off)
+            there = before.already_there or done.already_there
+            self.saved[job] = Saved(before.ranks + done.ranks, complete, put_off, there)
         self.failures = max(self.failures, other.failures)

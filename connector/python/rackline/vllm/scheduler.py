@@ -5,7 +5,7 @@ VLLM-V1, VLLM-V2 and VLLM-V6 are in `search`.
 - **VLLM-V3** A block is saved when it is full, its tokens are decided, and its forward is done.
 - **VLLM-V4** Blocks of a request that ended stay with it until every rank has saved them.
 
-VLLM-V5 is in `sync_loads`.
+VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from rackline.engines.attachment import Attachment
 from rackline.engines.settings import SettingsError
-from rackline.vllm.events import stored
+from rackline.vllm.events import StoredEvents
 from rackline.vllm.handover import Awaited, Handovers, RouterParams
 from rackline.vllm.identity import Identity
 from rackline.vllm.messages import LoadJob, Report, Saved, SaveJob, Step
@@ -68,11 +68,11 @@ class SchedulerHalf:
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
         self._block_tokens = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         events = vllm_config.kv_events_config
-        self._tells_events = events is not None and events.enable_kv_cache_events
-        self._events: list[Any] = []
+        tells_events = events is not None and events.enable_kv_cache_events
         self._attachment = Attachment(settings)
         self._index = Index(self._attachment, settings)
         self._handovers = Handovers(self._index, settings.hold_ms)
+        self._events = StoredEvents(self._index, self._block_tokens) if tells_events else None
         self._requests: dict[str, Progress] = {}
         self._loading: dict[str, tuple[Search, range]] = {}
         """What is being loaded for requests, also for those that ended, and held until then."""
@@ -238,6 +238,8 @@ class SchedulerHalf:
                 if (progress := self._requests.get(request_id)) is not None:
                     self._save(progress, tokens, output, step)
         self._handovers.look_after()
+        if self._events is not None:
+            self._events.look_after()
         return step
 
     def _save(self, progress: Progress, tokens: int, output: Any, step: Step) -> None:
@@ -306,8 +308,8 @@ class SchedulerHalf:
             progress.put_off_blocks += saved.put_off_blocks
             if self._ended(progress):
                 self._give_up_put_off(progress)
-        if saved.complete and self._tells_events:
-            self._events.append(stored(progress.request, job, self._block_tokens))
+        if saved.complete and self._events is not None:
+            self._events.saved(progress.request, job, certain=not saved.already_there)
         if progress.params.handover and not progress.saving and self._ended(progress):
             self._handovers.begin(progress.request, progress.next_save)
 
@@ -354,8 +356,7 @@ class SchedulerHalf:
         self._loads = self._saves = False
 
     def take_events(self) -> list[Any]:
-        events, self._events = self._events, []
-        return events
+        return [] if self._events is None else self._events.take()
 
     def close(self) -> None:
         searches = [progress.search for progress in self._requests.values()]

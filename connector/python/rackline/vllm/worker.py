@@ -367,7 +367,7 @@ class WorkerHalf:
     ) -> None:
         """With what became of the blocks; ``None`` when another rank stores them."""
         self._saving.pop(job.job, None)
-        complete, put_off = True, 0
+        complete, put_off, already_there = True, 0, 0
         if outcomes is not None:
             published = outcomes.count("published")
             already_there = outcomes.count("already_there")
@@ -379,7 +379,8 @@ class WorkerHalf:
             put_off = unsaved if again else 0
             self.stats.count("put_off_blocks", put_off)
             self.stats.count("unsaved_blocks", unsaved - put_off)
-        self._report.add(Report(saved={job.job: Saved(1, complete, put_off)}))
+        saved = Saved(1, complete, put_off, already_there > 0)
+        self._report.add(Report(saved={job.job: saved}))
 
     def keep_preempted(self, step: Step) -> None:
         """Waits until nothing reads blocks that may be overwritten from now on (VLLM-W3)."""
