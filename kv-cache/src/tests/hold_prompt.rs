@@ -10,13 +10,12 @@ const BLOCKS_A_RANK: u32 = 131_072 / 16;
 fn key_of(number: u32) -> BlockKey {
     let mut hash = [0; 32];
     hash[..4].copy_from_slice(&number.to_le_bytes());
-    KeySpace::new(MODEL, Namespace::default()).key(&BlockHash::new(hash))
+    KeySpace::new(MODEL, Namespace::default(), 4096).key(&BlockHash::new(hash))
 }
 
 /// Publishes what one rank has of the prompt, with payloads that nobody reads.
 fn publish_rank(cache: &TestCache<'_>, clock: &impl Clock) {
-    let spec =
-        |number| BlockSpec { key: key_of(number), fingerprint: MODEL, bytes: 4096, depth: number };
+    let spec = |number| BlockSpec { key: key_of(number), bytes: 4096, depth: number };
     let specs: Vec<_> = (0..BLOCKS_A_RANK).map(spec).collect();
     for part in specs.chunks(512) {
         let reserved = cache.reserve(clock, part, CHUNK_TIMEOUT_MS);
@@ -32,12 +31,8 @@ fn publish_rank(cache: &TestCache<'_>, clock: &impl Clock) {
 fn hold_rank(cache: &TestCache<'_>, clock: &impl Clock) -> (Vec<Wanted>, Vec<HeldBlock>) {
     let keys: Vec<_> = (0..BLOCKS_A_RANK).map(key_of).collect();
     let found = cache.lookup(&keys);
-    let wanted = |block: &crate::MatchedBlock| Wanted {
-        handle: block.handle,
-        key: block.key,
-        fingerprint: MODEL,
-        bytes: 4096,
-    };
+    let wanted =
+        |block: &crate::MatchedBlock| Wanted { handle: block.handle, key: block.key, bytes: 4096 };
     let wanted: Vec<_> = found.blocks().iter().map(wanted).collect();
     assert_eq!(wanted.len(), keys.len(), "all of it is in the pool");
     let held: Result<Vec<_>, _> = cache.hold(clock, &wanted, HOLD_MS).into_iter().collect();
