@@ -22,6 +22,8 @@ What plugs into engines is in modules of their own: ``rackline.vllm``, ``racklin
 """
 
 from rackline._native import (
+    HANDLE_BYTES,
+    HASH_BYTES,
     BlockMemory,
     Busy,
     Closed,
@@ -44,6 +46,8 @@ from rackline._native import (
 from rackline.memory import block_memory
 
 __all__ = [
+    "HANDLE_BYTES",
+    "HASH_BYTES",
     "BlockMemory",
     "Busy",
     "Closed",

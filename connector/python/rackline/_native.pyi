@@ -20,6 +20,16 @@ class MembershipLost(Error):
 class Forked(Error):
     """This process is a forked child of the process that attached: attach again in the child."""
 
+HASH_BYTES: int
+"""Length of a block hash in bytes."""
+HANDLE_BYTES: int
+"""Length of the handle of a block in bytes."""
+
+_Bytes = bytes | bytearray | memoryview
+_Hashes = _Bytes | list[bytes]
+"""Block hashes of ``HASH_BYTES`` each: in one bytes-like object, one behind the other, or in a list. For
+a long prompt one object is many times as fast."""
+
 def begin_log() -> bool:
     """Gives this process a queue of log lines, unless it has one: then the answer is ``False``."""
 
@@ -213,12 +223,12 @@ class Session:
     @property
     def block_bytes(self) -> int:
         """Length of every block in bytes."""
-    def lookup(self, hashes: list[bytes], *, hold: bool = False) -> Lookup:
-        """Looks for the longest prefix of ``hashes``, of 32 bytes each, of which every block is in
-        the pool. With ``hold`` its blocks stay until the result is released or dropped."""
+    def lookup(self, hashes: _Hashes, *, hold: bool = False) -> Lookup:
+        """Looks for the longest prefix of ``hashes`` of which every block is in the pool. With
+        ``hold`` its blocks stay until the result is released or dropped."""
     def publish(
         self,
-        hashes: list[bytes],
+        hashes: _Hashes,
         first_depth: int,
         memory: BlockMemory,
         block_ids: list[int],
@@ -235,7 +245,7 @@ class Session:
         what the stream is given later; but transfers that go the same way take turns."""
     def fetch(
         self,
-        blocks: Prefix | list[bytes],
+        blocks: Prefix | _Bytes,
         memory: BlockMemory,
         block_ids: list[int],
         *,
@@ -250,7 +260,7 @@ class Session:
 
     def fetch_by_layers(
         self,
-        blocks: Prefix | list[bytes],
+        blocks: Prefix | _Bytes,
         memory: BlockMemory,
         block_ids: list[int],
         *,
@@ -258,7 +268,7 @@ class Session:
     ) -> LayeredFetch:
         """Fetches as :meth:`fetch`, the first layer of all blocks before the second."""
     def publish_by_layers(
-        self, hashes: list[bytes], depths: list[int], memory: BlockMemory, block_ids: list[int]
+        self, hashes: _Hashes, depths: list[int], memory: BlockMemory, block_ids: list[int]
     ) -> LayeredPublish:
         """Publishes blocks, each behind as many others in its prompt as ``depths`` says, as their
         layers become ready. The pool was attached with ``publishes_by_layers``. A process works on one
@@ -278,8 +288,9 @@ class Prefix:
     end."""
 
     def __len__(self) -> int: ...
-    def handles(self) -> list[bytes]:
-        """The blocks, as bytes that any process of the rack can fetch from."""
+    def handles(self) -> bytes:
+        """The handles of the blocks, of ``HANDLE_BYTES`` each, one behind the other. Any process of the
+        rack can fetch with them."""
     @property
     def held(self) -> bool:
         """Whether the blocks are held."""

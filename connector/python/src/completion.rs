@@ -102,7 +102,7 @@ impl Lookup {
         Ok(match &self.0 {
             LookupKind::Plain(pending) => {
                 let found = pending.wait(py, timeout_ms)?.transpose().map_err(not_done)?;
-                found.map(|found| Prefix::found(found.blocks()))
+                found.map(|found| Prefix::found(found.into_blocks()))
             }
             LookupKind::Held(pending) => {
                 let held = pending.wait(py, timeout_ms)?.transpose().map_err(not_done)?;

@@ -20,6 +20,7 @@ mod model;
 mod options;
 mod pool;
 mod prefix;
+mod records;
 mod session;
 
 use pyo3::prelude::*;
@@ -47,6 +48,10 @@ mod rackline_native {
     use crate::pool::Pool;
     #[pymodule_export]
     use crate::prefix::Prefix;
+    #[pymodule_export]
+    const HANDLE_BYTES: usize = crate::records::HANDLE_BYTES;
+    #[pymodule_export]
+    const HASH_BYTES: usize = crate::records::HASH_BYTES;
     #[pymodule_export]
     use crate::session::Session;
 }

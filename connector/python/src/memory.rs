@@ -137,8 +137,8 @@ impl BlockMemory {
     }
 
     /// The blocks of these numbers, to be published.
-    pub(crate) fn read(&self, numbers: &[u32]) -> PyResult<Vec<ReadBlock>> {
-        let lent = self.lend(numbers, Access::Read)?;
+    pub(crate) fn read(&self, py: Python<'_>, numbers: &[u32]) -> PyResult<Vec<ReadBlock>> {
+        let lent = py.detach(|| self.lend(numbers, Access::Read))?;
         // SAFETY: the maker of the memory vouches for it while its owner lives, which the blocks
         // keep alive (PYTHON-Y3), and that nothing writes it meanwhile; a session gives blocks of a
         // GPU's memory to no other GPU, and orders their copies after the stream that may still
@@ -147,15 +147,16 @@ impl BlockMemory {
     }
 
     /// The blocks of these numbers, to be fetched into.
-    pub(crate) fn write(&self, numbers: &[u32]) -> PyResult<Vec<WriteBlock>> {
-        let lent = self.lend(numbers, Access::Write)?;
+    pub(crate) fn write(&self, py: Python<'_>, numbers: &[u32]) -> PyResult<Vec<WriteBlock>> {
+        let lent = py.detach(|| self.lend(numbers, Access::Write))?;
         // SAFETY: as above, and nothing else reads or writes it: a block that is written is in no
         // other transfer (PYTHON-Y2), and its user reads a layer when it has arrived. No two of the
         // parts overlap: the loan is refused then.
         Ok(unsafe { lent.into_destinations() })
     }
 
-    /// Lends the blocks of these numbers to one transfer (PYTHON-Y2).
+    /// Lends the blocks of these numbers to one transfer (PYTHON-Y2): hundreds of thousands of parts of
+    /// a long prompt. Called without Python's lock (PYTHON-Y1).
     fn lend(&self, numbers: &[u32], access: Access) -> PyResult<LentBlocks<Arc<Inner>>> {
         let Inner { parts, layers, blocks, gpu, lending, .. } = &*self.inner;
         if let Some(number) = numbers.iter().find(|number| *number >= blocks) {

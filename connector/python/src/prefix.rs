@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rackline::{HoldReport, MatchedBlock};
 
-use crate::error::error;
+use crate::records::{handles, of_handles};
 
 /// The blocks that a lookup found, from the first on; held, when it was asked for, until this is
 /// released or dropped.
@@ -22,9 +22,9 @@ impl Prefix {
         self.blocks.len()
     }
 
-    /// The blocks, as bytes that any process of the rack can fetch from.
-    fn handles<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
-        self.blocks.iter().map(|block| PyBytes::new(py, &block.to_bytes())).collect()
+    /// The handles of the blocks, one behind the other.
+    fn handles<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        of_handles(py, &self.blocks)
     }
 
     /// Whether the blocks are held.
@@ -50,8 +50,8 @@ impl Prefix {
 }
 
 impl Prefix {
-    pub(crate) fn found(blocks: &[MatchedBlock]) -> Self {
-        Self { blocks: blocks.to_vec(), held: Mutex::new(None) }
+    pub(crate) fn found(blocks: Vec<MatchedBlock>) -> Self {
+        Self { blocks, held: Mutex::new(None) }
     }
 
     pub(crate) fn held_by(held: HoldReport) -> Self {
@@ -64,24 +64,15 @@ impl Prefix {
 pub(crate) enum Blocks<'py> {
     /// Found by this process.
     Found(PyRef<'py, Prefix>),
-    /// Found by another one.
-    Handles(Vec<Vec<u8>>),
+    /// Found by another one: a bytes-like object.
+    Handles(Bound<'py, PyAny>),
 }
 
 impl Blocks<'_> {
     pub(crate) fn into_matched(self) -> PyResult<Vec<MatchedBlock>> {
-        let handle = |bytes: Vec<u8>| match bytes.as_slice().try_into() {
-            Ok(bytes) => Ok(MatchedBlock::from_bytes(bytes)),
-            Err(_) => Err(error(wrong_length(bytes.len()))),
-        };
         match self {
             Self::Found(prefix) => Ok(prefix.blocks.clone()),
-            Self::Handles(handles) => handles.into_iter().map(handle).collect(),
+            Self::Handles(given) => handles(&given),
         }
     }
-}
-
-fn wrong_length(bytes: usize) -> String {
-    let expected = MatchedBlock::BYTES;
-    format!("a handle of {bytes} bytes: a handle has {expected}; pass what `Prefix.handles()` gave")
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use rackline::{AsyncSession, BlockHash, NewBlock};
+use rackline::{AsyncSession, NewBlock};
 
 use crate::completion::{Fetch, Lookup, Publish};
 use crate::error::{error, number, refused, refused_by_gpu};
@@ -11,6 +11,7 @@ use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish, Open};
 use crate::memory::BlockMemory;
 use crate::prefix::Blocks;
+use crate::records::Hashes;
 
 /// A way to the blocks of one model and namespace, for any thread. No call waits.
 #[pyclass(frozen, module = "rackline")]
@@ -47,8 +48,7 @@ impl Session {
     }
 
     #[pyo3(signature = (hashes, *, hold = false))]
-    fn lookup(&self, hashes: Vec<Vec<u8>>, hold: bool) -> PyResult<Lookup> {
-        let hashes = block_hashes(&hashes)?;
+    fn lookup(&self, hashes: Hashes, hold: bool) -> PyResult<Lookup> {
         if hold {
             Ok(Lookup::held(self.session.lookup_and_hold(hashes).map_err(refused)?))
         } else {
@@ -60,7 +60,7 @@ impl Session {
     fn publish(
         &self,
         py: Python<'_>,
-        hashes: Vec<Vec<u8>>,
+        hashes: Hashes,
         first_depth: &Bound<'_, PyAny>,
         memory: &BlockMemory,
         block_ids: Vec<u32>,
@@ -68,12 +68,15 @@ impl Session {
     ) -> PyResult<Publish> {
         let first_depth: u32 = number("first_depth", first_depth)?;
         let gpu = gpu_and_stream(memory.of_gpu(), stream)?;
-        self.check(memory, hashes.len(), block_ids.len())?;
-        let hashes = block_hashes(&hashes)?;
-        if first_depth.checked_add(u32::try_from(hashes.len())?).is_none() {
+        self.check(memory, hashes.as_ref().len(), block_ids.len())?;
+        if first_depth.checked_add(u32::try_from(block_ids.len())?).is_none() {
             return Err(error("a prompt of more than 4 billion blocks"));
         }
-        let blocks = NewBlock::chain(first_depth, hashes, memory.read(&block_ids)?);
+        let blocks = NewBlock::chain(
+            first_depth,
+            hashes.as_ref().iter().copied(),
+            memory.read(py, &block_ids)?,
+        );
         let publish = match gpu {
             None => self.session.publish(blocks),
             Some((gpu, stream)) => {
@@ -96,7 +99,7 @@ impl Session {
         let gpu = gpu_and_stream(memory.of_gpu(), stream)?;
         let blocks = blocks.into_matched()?;
         self.check(memory, blocks.len(), block_ids.len())?;
-        let destinations = memory.write(&block_ids)?;
+        let destinations = memory.write(py, &block_ids)?;
         let fetch = match gpu {
             None => self.session.fetch(blocks, destinations),
             Some((gpu, stream)) => {
@@ -119,7 +122,7 @@ impl Session {
         let gpu = gpu_and_stream(memory.of_gpu(), stream)?;
         let blocks = blocks.into_matched()?;
         self.check(memory, blocks.len(), block_ids.len())?;
-        let (session, to) = (&self.session, memory.write(&block_ids)?);
+        let (session, to) = (&self.session, memory.write(py, &block_ids)?);
         let layers = Arc::new(memory.layers());
         let fetch = match gpu {
             None => session.fetch_by_layers(blocks, to, layers),
@@ -133,18 +136,20 @@ impl Session {
 
     fn publish_by_layers(
         &self,
-        hashes: Vec<Vec<u8>>,
+        py: Python<'_>,
+        hashes: Hashes,
         depths: Vec<u32>,
         memory: &BlockMemory,
         block_ids: Vec<u32>,
     ) -> PyResult<LayeredPublish> {
-        self.check(memory, hashes.len(), block_ids.len())?;
-        if depths.len() != hashes.len() {
-            return Err(error(format!("{} blocks, and {} depths", hashes.len(), depths.len())));
+        self.check(memory, hashes.as_ref().len(), block_ids.len())?;
+        if depths.len() != block_ids.len() {
+            return Err(error(format!("{} blocks, and {} depths", block_ids.len(), depths.len())));
         }
-        let (hashes, bytes) = (block_hashes(&hashes)?, memory.read(&block_ids)?);
+        let bytes = memory.read(py, &block_ids)?;
         let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
-        let blocks = depths.into_iter().zip(hashes).zip(bytes).map(block).collect();
+        let blocks =
+            depths.into_iter().zip(hashes.as_ref().iter().copied()).zip(bytes).map(block).collect();
         let layers = Arc::new(memory.layers());
         let count = layers.count();
         let publish = match memory.of_gpu() {
@@ -159,12 +164,4 @@ impl Session {
         };
         Ok(LayeredPublish::new(publish, count))
     }
-}
-
-fn block_hashes(hashes: &[Vec<u8>]) -> PyResult<Vec<BlockHash>> {
-    let hash = |bytes: &Vec<u8>| match bytes.as_slice().try_into() {
-        Ok(bytes) => Ok(BlockHash::new(bytes)),
-        Err(_) => Err(error(format!("a block hash of {} bytes: they have 32", bytes.len()))),
-    };
-    hashes.iter().map(hash).collect()
 }

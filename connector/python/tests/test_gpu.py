@@ -146,10 +146,10 @@ class OnGpu(unittest.TestCase):
             )
             refused(
                 "captured into a CUDA graph",
-                lambda: session.fetch([bytes(34)], memory, [0], stream=self.stream),
+                lambda: session.fetch(bytes(rackline.HANDLE_BYTES), memory, [0], stream=self.stream),
             )
         # None of them has the block still: it can be written to.
-        fetched = session.fetch([bytes(34)], memory, [0], stream=self.stream).wait()
+        fetched = session.fetch(bytes(rackline.HANDLE_BYTES), memory, [0], stream=self.stream).wait()
         self.assertEqual(fetched.valid_blocks, 0)
         self.assertEqual(publish(hashes(1), 0, memory, [0], stream=0).wait().published, 1)
         pool.close()
@@ -170,7 +170,7 @@ class OnGpu(unittest.TestCase):
             refused = 0
             for call in (
                 lambda: session.publish(hashes(1), 0, memory, [1], stream=self.stream),
-                lambda: session.fetch([bytes(34)], memory, [1], stream=self.stream),
+                lambda: session.fetch(bytes(rackline.HANDLE_BYTES), memory, [1], stream=self.stream),
                 lambda: pool.gpu(GPU),
             ):
                 try:

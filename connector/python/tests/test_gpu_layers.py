@@ -214,7 +214,7 @@ class LayersOnGpu(unittest.TestCase):
             return session.publish_by_layers(hashes(1), [0], of.memory, [0])
 
         def fetch(of: Blocks, **stream) -> rackline.LayeredFetch:
-            return session.fetch_by_layers([bytes(34)], of.memory, [0], **stream)
+            return session.fetch_by_layers(bytes(rackline.HANDLE_BYTES), of.memory, [0], **stream)
 
         refused("call Pool.gpu", lambda: publish(blocks))
         refused("call Pool.gpu", lambda: fetch(blocks, stream=0))
@@ -265,7 +265,7 @@ class LayersOnGpu(unittest.TestCase):
                 lambda: publish.layer_ready(1, stream=self.stream),
                 lambda: self.publish(session),
                 lambda: session.fetch_by_layers(
-                    [bytes(34)], self.source.memory, [1], stream=self.stream
+                    bytes(rackline.HANDLE_BYTES), self.source.memory, [1], stream=self.stream
                 ),
             ):
                 try:

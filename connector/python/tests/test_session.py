@@ -41,12 +41,13 @@ def buffer(fill: int | None = None) -> memoryview:
     return memoryview(memory).cast("B", (BLOCKS, BLOCK_BYTES))
 
 
-def fetch_elsewhere(path: str, handles: list[bytes], found: multiprocessing.Queue) -> None:
+def fetch_elsewhere(path: str, handles: bytes, found: multiprocessing.Queue) -> None:
     with rackline.Pool(path, 1) as pool:
         session = pool.session(model(), BLOCK_BYTES)
         target = buffer()
         memory = rackline.block_memory(target)
-        result = session.fetch(handles, memory, list(range(len(handles)))).wait()
+        count = len(handles) // rackline.HANDLE_BYTES
+        result = session.fetch(handles, memory, list(range(count))).wait()
         found.put((result.valid_blocks, result.reason, target.tobytes()))
 
 
@@ -161,6 +162,26 @@ class Sessions(unittest.TestCase):
         prefix.release()
         self.assertFalse(prefix.held)
 
+    def test_hashes_and_handles_are_one_buffer(self) -> None:
+        session = self.attach().session(model(), BLOCK_BYTES)
+        source, target = buffer(fill=50), buffer()
+        memory = rackline.block_memory(source)
+        whole = b"".join(hashes(5))
+        self.assertEqual(session.publish(whole, 0, memory, [0, 1, 2, 3, 4]).wait().published, 5)
+        for form in [whole, bytearray(whole), memoryview(whole), memoryview(whole)[::1], hashes(5)]:
+            self.assertEqual(len(session.lookup(form).wait()), 5)
+        self.assertEqual(len(session.lookup(memoryview(whole)[32:]).wait()), 4)
+        self.assertEqual(len(session.lookup(b"").wait()), 0)
+        for wrong in ["text", 64, [1, 2], None]:
+            with self.assertRaises(TypeError):
+                session.lookup(wrong)
+        handles = session.lookup(whole).wait().handles()
+        self.assertEqual(len(handles), 5 * rackline.HANDLE_BYTES)
+        last = memoryview(handles)[3 * rackline.HANDLE_BYTES :]
+        result = session.fetch(last, rackline.block_memory(target), [7, 6]).wait()
+        self.assertEqual(result.valid_blocks, 2)
+        self.assertEqual((target[7, 0], target[6, 0]), (53, 54))
+
     def layered(self, pool: rackline.Pool) -> tuple[rackline.Session, list[bytearray]]:
         """A session for blocks of three layers, the second of two parts, and the arrays of them."""
         lengths = [1000, 1500, 96, 1600]
@@ -274,8 +295,8 @@ class Sessions(unittest.TestCase):
         session = pool.session(model(), BLOCK_BYTES)
         target = buffer()
         memory = rackline.block_memory(target)
-        for handle in [bytes(34), b"\xff" * 34]:
-            result = session.fetch([handle], memory, [0]).wait()
+        for handle in [bytes(rackline.HANDLE_BYTES), b"\xff" * rackline.HANDLE_BYTES]:
+            result = session.fetch(handle, memory, [0]).wait()
             self.assertEqual(result.valid_blocks, 0)
             self.assertIsNotNone(result.message)
             self.assertGreaterEqual(pool.metrics()["misses"][result.reason], 1)
@@ -309,7 +330,7 @@ class Sessions(unittest.TestCase):
         self.assertEqual(session.fetch(prefix, later, [2, 3]).wait().valid_blocks, 2)
         twice = rackline.block_memory(*2 * [memoryview(bytearray(BLOCK_BYTES)).cast("B", (2, 2098))])
         with self.assertRaisesRegex(rackline.Error, "overlap in block 1: pass arrays that do not"):
-            session.fetch(prefix.handles()[:1], twice, [1])
+            session.fetch(prefix.handles()[: rackline.HANDLE_BYTES], twice, [1])
 
     def test_bad_arguments_say_what_is_wrong(self) -> None:
         pool = self.attach()
@@ -321,7 +342,8 @@ class Sessions(unittest.TestCase):
             (lambda: session.publish(hashes(1), 0, memory, [BLOCKS]), "there is no block 16"),
             (lambda: session.publish(hashes(2), 0, memory, [1]), "2 blocks, and 1 places"),
             (lambda: session.publish(hashes(1), 0, small, [1]), "blocks of 1 bytes"),
-            (lambda: session.fetch([b"x"], memory, [1]), "a handle of 1 bytes"),
+            (lambda: session.lookup(bytes(33)), "33 bytes of block hashes: pass a multiple of 32"),
+            (lambda: session.fetch(b"x", memory, [1]), "1 bytes of handles: pass a multiple of 34"),
             (lambda: rackline.block_memory(b"bytes"), "read-only"),
             (lambda: rackline.block_memory(), "needs an array"),
             (lambda: rackline.BlockMemory([(4096, 10, 20)], 2, None), "one over the other"),
@@ -402,7 +424,7 @@ class Sessions(unittest.TestCase):
                 lambda: attached_again.publish(hashes(1), 0, memory, [1]),
                 lambda: session.publish_by_layers(hashes(1), [0], memory, [0]),
                 lambda: session.publish_by_layers(hashes(1), [0], own, [0]),
-                lambda: session.fetch_by_layers([], memory, []),
+                lambda: session.fetch_by_layers(b"", memory, []),
                 lambda: layered.layer_ready(0),
                 layered.finish,
             ):

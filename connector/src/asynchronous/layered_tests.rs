@@ -21,7 +21,7 @@ fn empty() -> Vec<Vec<u8>> {
 }
 
 fn find(session: &AsyncSession, numbers: std::ops::Range<u8>) -> Vec<MatchedBlock> {
-    let hashes = numbers.map(|number| block(number).hash).collect();
+    let hashes: Vec<_> = numbers.map(|number| block(number).hash).collect();
     session.lookup(hashes).unwrap().wait().unwrap().unwrap().blocks().to_vec()
 }
 

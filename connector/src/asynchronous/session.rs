@@ -86,22 +86,24 @@ impl<E: AsyncEngine> AsyncSession<E> {
     ///
     /// # Errors
     /// [`SubmitError`].
-    pub fn lookup(
+    pub fn lookup<H: AsRef<[BlockHash]> + Send + 'static>(
         &self,
-        hashes: Vec<BlockHash>,
-    ) -> Result<Completion<Result<PrefixMatch, SessionError>>, SubmitError<Vec<BlockHash>>> {
-        self.submit(Lane::Lookup, hashes, |session, hashes| session.lookup(&hashes))
+        hashes: H,
+    ) -> Result<Completion<Result<PrefixMatch, SessionError>>, SubmitError<H>> {
+        self.submit(Lane::Lookup, hashes, |session, hashes| session.lookup(hashes.as_ref()))
     }
 
     /// The longest such prefix, held: [`Session::lookup_and_hold`].
     ///
     /// # Errors
     /// [`SubmitError`].
-    pub fn lookup_and_hold(
+    pub fn lookup_and_hold<H: AsRef<[BlockHash]> + Send + 'static>(
         &self,
-        hashes: Vec<BlockHash>,
-    ) -> Result<Completion<Result<HoldReport, SessionError>>, SubmitError<Vec<BlockHash>>> {
-        self.submit(Lane::Lookup, hashes, |session, hashes| session.lookup_and_hold(&hashes))
+        hashes: H,
+    ) -> Result<Completion<Result<HoldReport, SessionError>>, SubmitError<H>> {
+        self.submit(Lane::Lookup, hashes, |session, hashes| {
+            session.lookup_and_hold(hashes.as_ref())
+        })
     }
 
     /// Holds `blocks`: [`Session::hold`].

@@ -288,7 +288,7 @@ fn what_was_taken_up_is_done_before_the_pool_is_left() {
     drop((session, pool));
 
     let again = attach(&path, 0, 8);
-    let hashes = (0..30).map(|number| block(number).hash).collect();
+    let hashes: Vec<_> = (0..30).map(|number| block(number).hash).collect();
     let found = again.session(options()).unwrap().lookup(hashes).unwrap().wait().unwrap().unwrap();
     assert_eq!(found.blocks().len(), 30, "they outlive the process's attachment");
 }

@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// The engine's hash of a block and of all blocks before it: same prefix, same hash. Opaque here.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
+#[repr(transparent)]
 pub struct BlockHash([u8; 32]);
 
 impl BlockHash {
@@ -19,6 +20,12 @@ impl BlockHash {
     #[must_use]
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
+    }
+
+    /// The hashes in `bytes`, one behind the other. `None` when the last is not complete.
+    #[must_use]
+    pub fn all_in(bytes: &[u8]) -> Option<&[Self]> {
+        bytemuck::try_cast_slice(bytes).ok()
     }
 
     /// Its bytes.

@@ -66,6 +66,12 @@ impl PrefixMatch {
     pub fn blocks(&self) -> &[MatchedBlock] {
         &self.blocks
     }
+
+    /// The same, without this.
+    #[must_use]
+    pub fn into_blocks(self) -> Vec<MatchedBlock> {
+        self.blocks
+    }
 }
 
 impl<B: Backend> Cache<'_, B> {

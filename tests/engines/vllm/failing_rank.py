@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import rackline
 import rackline.vllm
 
 GOOD_BLOCKS = 2
@@ -15,8 +16,7 @@ class RacklineConnector(rackline.vllm.RacklineConnector):
         for job in self.step.loads:
             if rank == 1:
                 # Of another block, or of none.
-                job.handles[rank] = [
-                    handle if depth < GOOD_BLOCKS else bytes(byte ^ 0x55 for byte in handle)
-                    for depth, handle in enumerate(job.handles[rank])
-                ]
+                good = GOOD_BLOCKS * rackline.HANDLE_BYTES
+                handles = job.handles[rank]
+                job.handles[rank] = handles[:good] + bytes(byte ^ 0x55 for byte in handles[good:])
         super().start_load_kv(forward_context, **kwargs)

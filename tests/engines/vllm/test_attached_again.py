@@ -32,7 +32,9 @@ class Lookup:
 
 
 def prefix(name: bytes, count: int) -> Any:
-    handles = [name + bytes([number]) for number in range(count)]
+    handles = b"".join(
+        (name + bytes([number])).ljust(rackline.HANDLE_BYTES) for number in range(count)
+    )
     found = mock.MagicMock()
     found.__len__.return_value = count
     found.handles.return_value = handles
@@ -70,8 +72,8 @@ class Workers(unittest.TestCase):
             half = WorkerHalf(ENGINE, types.SimpleNamespace(num_blocks=BLOCKS), Settings.of(GIVEN))
             half.register(caches)
         step = Step(
-            loads=[LoadJob("one", {0: [b"a", b"b"]}, [1, 2], [3])],
-            saves=[SaveJob(7, "two", [b"c" * 32], 0, [4])],
+            loads=[LoadJob("one", {0: b"ab"}, [1, 2], [3])],
+            saves=[SaveJob(7, "two", b"c" * 32, 0, [4])],
         )
         with self.assertNoLogs("rackline", "WARNING"):
             half.begin_step()
@@ -109,6 +111,7 @@ class Schedulers(unittest.TestCase):
         return mock.Mock(
             request_id=name,
             num_tokens=12,
+            num_prompt_tokens=12,
             block_hashes=[bytes([number]) * 32 for number in range(3)],
             skip_reading_prefix_cache=False,
             kv_transfer_params=None,
@@ -134,7 +137,7 @@ class Schedulers(unittest.TestCase):
         blocks = types.SimpleNamespace(get_block_ids=lambda: [[5, 6, 7]])
         self.half.allocated(request, blocks, 4)
         (job,) = self.half._step.loads
-        self.assertEqual(job.handles, {0: [b"new\0"]})
+        self.assertEqual(job.handles, {0: b"new\0".ljust(rackline.HANDLE_BYTES)})
         old.release.assert_called()
 
 

@@ -9,7 +9,7 @@ from unittest import mock
 from rackline.vllm.events import StoredEvents
 from rackline.vllm.messages import Report, Saved, SaveJob
 
-JOB = SaveJob(1, "one", [bytes([number]) * 32 for number in range(3)], 0, [4, 5, 6])
+JOB = SaveJob(1, "one", bytes(3 * 32), 0, [4, 5, 6])
 
 
 class Lookup:

@@ -69,7 +69,7 @@ def worker(fetch: Any, **settings: Any) -> WorkerHalf:
 
 def step() -> Step:
     """One that loads two blocks, and computes on them into two more."""
-    return Step(loads=[LoadJob("one", {0: [b"a", b"b"]}, [1, 2], [3, 4])])
+    return Step(loads=[LoadJob("one", {0: b"ab"}, [1, 2], [3, 4])])
 
 
 class Workers(unittest.TestCase):
@@ -130,7 +130,7 @@ class Workers(unittest.TestCase):
                 publish = mock.Mock(poll=lambda: types.SimpleNamespace(outcomes=["aborted"] * 2))
                 half._session.publish_by_layers = mock.Mock(return_value=publish)
                 told = step()
-                told.saves.append(SaveJob(7, "two", [b"c", b"d"], 1, [6, 7]))
+                told.saves.append(SaveJob(7, "two", b"cd", 1, [6, 7]))
                 half.start_loads(told)
                 for name in half._caches:
                     half.begin_layer(told, name)
@@ -177,6 +177,7 @@ class Schedulers(unittest.TestCase):
         self.request = mock.Mock(
             request_id="one",
             num_tokens=12,
+            num_prompt_tokens=12,
             block_hashes=[bytes([number]) * 32 for number in range(3)],
             skip_reading_prefix_cache=False,
             kv_transfer_params=None,
@@ -215,7 +216,7 @@ class Schedulers(unittest.TestCase):
             )
         )
         self.request.num_computed_tokens += step_tokens
-        return [(job.first_depth, len(job.hashes)) for job in made.saves]
+        return [(job.first_depth, len(job.block_ids)) for job in made.saves]
 
     def test_what_was_put_off_is_saved_with_the_next_step(self) -> None:
         """VLLM-W8: once; what the pool refused is not tried again."""

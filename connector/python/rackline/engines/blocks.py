@@ -130,21 +130,21 @@ class SharedBlocks:
         )
         return prefix
 
-    def load_each(self, handles: list[bytes], memories: list[rackline.BlockMemory]) -> int:
-        """Fetches blocks that were found, each into a memory of its own of one block, and returns how
-        many from the first on have their right bytes. No memory is written to after return."""
+    def load_each(self, handles: bytes, memories: list[rackline.BlockMemory]) -> int:
+        """Fetches the first blocks that were found, each into a memory of its own of one block, and
+        returns how many from the first on have their right bytes. No memory is written to after return."""
         if not self._shares:
             return 0
         valid, reason, sound = 0, "miss_none", True
-        for start in range(0, len(handles), AT_ONCE):
+        length = rackline.HANDLE_BYTES
+        for start in range(0, len(memories), AT_ONCE):
             if not self._shares:
                 break
             fetches: list[rackline.Fetch | str] = []
-            for handle, memory in zip(
-                handles[start : start + AT_ONCE], memories[start : start + AT_ONCE], strict=True
-            ):
+            for number, memory in enumerate(memories[start : start + AT_ONCE], start):
                 try:
-                    fetches.append(self._current().fetch([handle], memory, [0]))
+                    handle = handles[number * length : (number + 1) * length]
+                    fetches.append(self._current().fetch(handle, memory, [0]))
                 except rackline.Error as error:
                     fetches.append(self._failed("a load", error))
             # Every one that was begun is waited for, also behind one that failed.
@@ -162,7 +162,7 @@ class SharedBlocks:
                     sound, reason = False, why
             if not sound:
                 break
-        missed = len(handles) - valid
+        missed = len(memories) - valid
         self._count(loaded_blocks=valid, missed_blocks=missed, **{reason: missed})
         return valid
 

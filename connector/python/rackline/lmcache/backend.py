@@ -167,7 +167,7 @@ class RacklineBackend(StoragePluginInterface):
                 self._allocate(objects, len(prefix), form)
                 memories = [_memory(item, form.bytes) for item in objects]
                 # LMCACHE-C1.
-                valid = blocks.load_each(prefix.handles()[: len(objects)], memories)
+                valid = blocks.load_each(prefix.handles(), memories)
             except Exception as error:
                 logger.warning("Rackline: %d chunks are not loaded: %r", len(objects), error)
             finally:

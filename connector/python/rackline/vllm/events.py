@@ -36,7 +36,7 @@ class StoredEvents:
     def saved(self, request: Any, job: SaveJob, certain: bool) -> None:
         """Every rank has saved the blocks of ``job``, or found them there when not ``certain``."""
         if certain:
-            self._tell(request, job, len(job.hashes))
+            self._tell(request, job, len(job.block_ids))
         else:
             self._uncertain.append((request, job, None))
 
@@ -49,7 +49,7 @@ class StoredEvents:
         for _ in range(len(self._uncertain)):
             request, job, search = self._uncertain.popleft()
             if search is None:
-                end = job.first_depth + len(job.hashes)
+                end = job.first_depth + len(job.block_ids)
                 search = self._index.look(
                     request, job.first_depth, end, time.monotonic(), hold=False
                 )

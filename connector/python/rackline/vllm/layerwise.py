@@ -66,8 +66,8 @@ class LayeredSave:
         self._broken_off = False
         self._result: rackline.PublishResult | rackline.Error | None = None
         self._publish = session.publish_by_layers(
-            [block for job in jobs for block in job.hashes],
-            [job.first_depth + number for job in jobs for number in range(len(job.hashes))],
+            b"".join(job.hashes for job in jobs),
+            [job.first_depth + number for job in jobs for number in range(len(job.block_ids))],
             memory,
             [block for job in jobs for block in job.block_ids],
         )
@@ -100,8 +100,8 @@ class LayeredSave:
             self._publish.abort()
         shares, start = [], 0
         for job in self.jobs:
-            shares.append(Share(self, job, slice(start, start + len(job.hashes))))
-            start += len(job.hashes)
+            shares.append(Share(self, job, slice(start, start + len(job.block_ids))))
+            start += len(job.block_ids)
         return shares
 
     def result(self, wait: bool) -> rackline.PublishResult | None:

@@ -25,8 +25,9 @@ class LoadJob:
     """Fetch blocks into the engine's."""
 
     request_id: str
-    handles: dict[int, list[bytes]]
-    """By rank of storage."""
+    handles: dict[int, bytes]
+    """By rank of storage: those of its blocks, one behind the other. vLLM pickles one message a step for
+    all workers, and has none for a single rank. So each rank gets the handles of all, a buffer a rank."""
     block_ids: list[int]
     behind_ids: list[int]
     """The request's blocks behind these, into which it computes."""
@@ -38,7 +39,8 @@ class SaveJob:
 
     job: int
     request_id: str
-    hashes: list[bytes]
+    hashes: bytes
+    """One behind the other."""
     first_depth: int
     block_ids: list[int]
 

@@ -21,7 +21,7 @@ from rackline.vllm.events import StoredEvents
 from rackline.vllm.handover import Awaited, Handovers, RouterParams
 from rackline.vllm.identity import Identity
 from rackline.vllm.messages import LoadJob, Report, Saved, SaveJob, Step
-from rackline.vllm.search import Index, Search, hash_bytes
+from rackline.vllm.search import Index, Search, hashes_in_one
 from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
 from rackline.vllm.sync_loads import SyncLoads
@@ -256,7 +256,7 @@ class SchedulerHalf:
             job = SaveJob(
                 self._next_job,
                 request.request_id,
-                [hash_bytes(block) for block in request.block_hashes[span.start : span.stop]],
+                hashes_in_one(request.block_hashes[span.start : span.stop]),
                 span.start,
                 list(ids[0][span.start : span.stop]),
             )

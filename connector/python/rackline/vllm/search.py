@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import hashlib
 import logging
 import time
 from collections.abc import Callable
@@ -38,8 +39,8 @@ class Search:
     began_s: float
     lookups: list[rackline.Lookup] = dataclasses.field(default_factory=list)
     prefixes: list[rackline.Prefix] = dataclasses.field(default_factory=list)
-    handles: list[list[bytes]] = dataclasses.field(default_factory=list)
-    """Those of the prefixes, when they were asked for."""
+    handles: list[bytes] = dataclasses.field(default_factory=list)
+    """Those of each prefix, one behind the other, when they were asked for."""
     answer: int | None = None
     """Blocks that may be loaded, when that is known."""
     misses_known: int = 0
@@ -71,10 +72,17 @@ class Search:
             self.prefixes.append(prefix)
         return min((len(prefix) for prefix in self.prefixes), default=0)
 
-    def handles_of_ranks(self) -> list[list[bytes]]:
+    def handles_of_ranks(self) -> list[bytes]:
         if not self.handles:
             self.handles = [prefix.handles() for prefix in self.prefixes]
         return self.handles
+
+    def handles_of(self, number: int) -> list[bytes]:
+        """The handle of one of the blocks on every rank."""
+        start = number * rackline.HANDLE_BYTES
+        return [
+            handles[start : start + rackline.HANDLE_BYTES] for handles in self.handles_of_ranks()
+        ]
 
     def fail(self, what: str, error: rackline.Error) -> None:
         """There is no answer but this error."""
@@ -105,7 +113,10 @@ class Index:
         self._sessions: dict[int, rackline.Session] = {}
         self._wait_ends_s: float | None = None
         """When this step has waited for lookups for long enough; ``None`` before the first."""
-        self._missed_handles: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+        self._missed_handles: collections.OrderedDict[bytes, int] = collections.OrderedDict()
+        """With the place of each block in its prompt, where a search looks for it."""
+        self._missed_at: collections.Counter[int] = collections.Counter()
+        """How many of them are at each place."""
         self._misses = 0
 
     def open(self, identity: Identity) -> None:
@@ -144,7 +155,7 @@ class Index:
     ) -> Search | None:
         """Begins to look for the blocks ``first`` to ``last`` of a request, to be held. ``None`` when
         as many lookups are waiting as there is room for."""
-        hashes = [hash_bytes(block) for block in request.block_hashes[first:last]]
+        hashes = hashes_in_one(request.block_hashes[first:last])
         self._renew()
         life = self._renewal.life
         search = Search(first, last - first, now_s, life=life)
@@ -166,28 +177,49 @@ class Index:
             search.answer = search.found(max(0, int((self._wait_ends_s - now_s) * 1000)))
         if search.answer and search.misses_known != self._misses:
             search.misses_known = self._misses
-            for handles in search.handles_of_ranks():
-                missed = (at for at, it in enumerate(handles) if it in self._missed_handles)
-                search.answer = min(search.answer, next(missed, search.answer))
+            ends = search.first + search.answer
+            for place in sorted(at for at in self._missed_at if search.first <= at < ends):
+                number = place - search.first
+                if any(it in self._missed_handles for it in search.handles_of(number)):
+                    search.answer = number
+                    break
         return search.answer
 
     def missed(self, search: Search, depth: int) -> None:
         """A block that was found was not there to be loaded, or was no good (VLLM-V6). On which rank that
         was is not known: a prefix counts when every rank has it."""
-        for handles in search.handles_of_ranks():
-            self._missed_handles[handles[depth]] = None
+        place = search.first + depth
+        for handle in search.handles_of(depth):
+            if handle not in self._missed_handles:
+                self._missed_handles[handle] = place
+                self._missed_at[place] += 1
         self._misses += 1
         while len(self._missed_handles) > MISSED_HANDLES_MAX:
-            self._missed_handles.popitem(last=False)
+            _, place = self._missed_handles.popitem(last=False)
+            self._missed_at[place] -= 1
+            if not self._missed_at[place]:
+                del self._missed_at[place]
 
-    def handles(self, search: Search, count: int) -> dict[int, list[bytes]]:
+    def handles(self, search: Search, count: int) -> dict[int, bytes]:
         """The first blocks that were found, by rank of storage."""
         return {
-            rank: handles[:count]
+            rank: handles[: count * rackline.HANDLE_BYTES]
             for rank, handles in zip(self._sessions, search.handles_of_ranks(), strict=True)
         }
 
 
-def hash_bytes(block_hash: bytes) -> bytes:
-    """The engine's hash as 32 bytes: shorter ones are filled up with zeros."""
-    return bytes(block_hash).ljust(32, b"\0")
+def hashes_in_one(block_hashes: list[bytes]) -> bytes:
+    """The engine's hashes, one behind the other, in the length of the pool's: shorter hashes are filled up
+    with zeros, and of longer ones the SHA-256 stands for them."""
+    if not block_hashes:
+        return b""
+    length = rackline.HASH_BYTES
+    # An engine's hashes are of one length: one call does for all of a long prompt.
+    filling = bytes(max(0, length - len(block_hashes[0])))
+    whole = filling.join(block_hashes) + filling
+    if len(whole) == len(block_hashes) * length:
+        return whole
+    return b"".join(
+        block.ljust(length, b"\0") if len(block) <= length else hashlib.sha256(block).digest()
+        for block in block_hashes
+    )

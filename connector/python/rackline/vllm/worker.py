@@ -343,7 +343,7 @@ class WorkerHalf:
                 stream=self._device.stream(),
             )
         except rackline.Error as error:
-            self._failed(f"{job.request_id} is not saved", error, len(job.hashes))
+            self._failed(f"{job.request_id} is not saved", error, len(job.block_ids))
             self._save_ended(job, [])
             return
         self._saving[job.job] = _Saving(job, publish)
@@ -358,7 +358,7 @@ class WorkerHalf:
         try:
             result = saving.publish.wait() if wait else saving.publish.poll()
         except rackline.Error as error:
-            self._failed(f"{saving.job.request_id} is not saved", error, len(saving.job.hashes))
+            self._failed(f"{saving.job.request_id} is not saved", error, len(saving.job.block_ids))
             return []
         return None if result is None else result.outcomes
 
@@ -371,7 +371,7 @@ class WorkerHalf:
         if outcomes is not None:
             published = outcomes.count("published")
             already_there = outcomes.count("already_there")
-            unsaved = len(job.hashes) - published - already_there
+            unsaved = len(job.block_ids) - published - already_there
             complete = unsaved == 0
             self.stats.count("saved_blocks", published)
             self.stats.count("saved_bytes", published * self._identity.block_bytes)

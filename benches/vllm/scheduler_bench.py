@@ -1,0 +1,143 @@
+"""What a prompt of 131,072 tokens that is in the pool costs the scheduler of vLLM, with 8 ranks and blocks of
+16 tokens: the calls of the connector's half, and what they make vLLM send to the workers.
+
+No engine runs: the requests are stand-ins, the region and its sessions are real. Blocks have 4 KiB, since
+nothing is copied. Milliseconds of the scheduler's thread; what it waits for lookups is told apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import statistics
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import rackline
+from rackline.vllm.identity import Identity
+from rackline.vllm.scheduler import SchedulerHalf
+from rackline.vllm.settings import Settings
+from region import Region
+
+RANKS, BLOCKS, BLOCK_TOKENS, BLOCK_BYTES = 8, 8192, 16, 4096
+ROUNDS = 9
+BLOCK_IDS = list(range(BLOCKS))
+ENGINE = types.SimpleNamespace(
+    parallel_config=types.SimpleNamespace(tensor_parallel_size=RANKS, rank=0),
+    kv_transfer_config=types.SimpleNamespace(
+        is_kv_consumer=True, is_kv_producer=True, kv_load_failure_policy="recompute"
+    ),
+    kv_events_config=None,
+)
+
+
+def scheduler(region: Region) -> SchedulerHalf:
+    groups = [types.SimpleNamespace(kv_cache_spec=types.SimpleNamespace(block_size=BLOCK_TOKENS))]
+    given = {"region": region.path, "node": 0, "lookup_timeout_ms": 60_000, "hold_ms": 60_000}
+    return SchedulerHalf(ENGINE, types.SimpleNamespace(kv_cache_groups=groups), Settings.of(given))
+
+
+def identity(rank: int) -> Identity:
+    """One that names the rank: the sessions ask it for nothing else."""
+    model = rackline.Model(
+        name="bench",
+        revision="1",
+        dtype="bf16",
+        block_tokens=BLOCK_TOKENS,
+        layers=1,
+        kv_heads=8,
+        head_dim=128,
+        tensor_parallel_rank=rank,
+        tensor_parallel_size=RANKS,
+    )
+    return mock.Mock(rank=rank, block_bytes=BLOCK_BYTES, model_of_session=lambda: model)
+
+
+def fill(half: SchedulerHalf, hashes: list[bytes]) -> None:
+    memory = rackline.block_memory(memoryview(bytearray(BLOCK_BYTES)).cast("B", (1, BLOCK_BYTES)))
+    for session in half._index._sessions.values():
+        for first in range(0, BLOCKS, 1024):
+            part = b"".join(hashes[first : first + 1024])
+            result = session.publish(part, first, memory, [0] * 1024).wait()
+            assert result.published == 1024, result.outcomes[:1]
+
+
+class Clock:
+    """Time of the scheduler's thread in calls, by name, and of the wall."""
+
+    def __init__(self) -> None:
+        self.cpu_ms: dict[str, float] = {}
+        self.wall_ms: dict[str, float] = {}
+
+    def time(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        wall, cpu = time.perf_counter(), time.thread_time()
+        result = call(*arguments)
+        for spent, since, now in [
+            (self.cpu_ms, cpu, time.thread_time()),
+            (self.wall_ms, wall, time.perf_counter()),
+        ]:
+            spent[name] = spent.get(name, 0) + (now - since) * 1000
+        return result
+
+
+def one_prompt(half: SchedulerHalf, hashes: list[bytes], number: int) -> tuple[Clock, int, int]:
+    """A request is looked up, allocated, sent to the workers and reported as loaded."""
+    from rackline.vllm.messages import Loaded, Report
+
+    clock, steps = Clock(), 0
+    request = types.SimpleNamespace(
+        request_id=f"request {number}",
+        num_tokens=BLOCKS * BLOCK_TOKENS + 1,
+        num_prompt_tokens=BLOCKS * BLOCK_TOKENS + 1,
+        num_computed_tokens=0,
+        block_hashes=hashes,
+        skip_reading_prefix_cache=False,
+        kv_transfer_params=None,
+    )
+    output = types.SimpleNamespace(preempted_req_ids=None, num_scheduled_tokens={})
+    name, tokens = "get_num_new_matched_tokens, first step", None
+    while tokens is None:
+        tokens, _ = clock.time(name, half.matched_tokens, request, 0)
+        name = "get_num_new_matched_tokens, later steps"
+        if tokens is None:
+            clock.time("build_connector_meta, waiting", half.build_step, output)
+            time.sleep(0.005)
+            steps += 1
+    assert tokens == BLOCKS * BLOCK_TOKENS, tokens
+    blocks = types.SimpleNamespace(get_block_ids=lambda: [BLOCK_IDS])
+    clock.time("update_state_after_alloc", half.allocated, request, blocks, tokens)
+    step = clock.time("build_connector_meta", half.build_step, output)
+    sent = clock.time("pickle, by vLLM", pickle.dumps, step, pickle.HIGHEST_PROTOCOL)
+    report = Report(loaded={request.request_id: Loaded(RANKS, BLOCKS, False)})
+    clock.time("update_connector_output", half.reported, report)
+    clock.time("request_finished", half.request_finished, request)
+    return clock, steps, len(sent)
+
+
+def main() -> None:
+    hashes = [hashlib.sha256(number.to_bytes(4, "big")).digest() for number in range(BLOCKS)]
+    with Region("1GiB", "4KiB", chunk="16MiB") as region:
+        half = scheduler(region)
+        half.sessions_of({rank: identity(rank) for rank in range(RANKS)})
+        fill(half, hashes)
+        rounds = [one_prompt(half, hashes, number) for number in range(ROUNDS + 1)][1:]
+        half.close()
+    print(f"{RANKS} ranks, {BLOCKS} blocks; medians of {ROUNDS}: ms of the thread, ms by the wall")
+    names = list(dict.fromkeys(name for clock, *_ in rounds for name in clock.cpu_ms))
+    for name in names:
+        cpu = statistics.median(clock.cpu_ms.get(name, 0) for clock, *_ in rounds)
+        wall = statistics.median(clock.wall_ms.get(name, 0) for clock, *_ in rounds)
+        print(f"{name:42} {cpu:8.3f} {wall:8.3f}")
+    own = [
+        sum(ms for name, ms in clock.cpu_ms.items() if "pickle" not in name) for clock, *_ in rounds
+    ]
+    print(f"{'all of the connector':42} {statistics.median(own):8.3f}")
+    print(f"steps until the answer {statistics.median(steps for _, steps, _ in rounds)}")
+    print(f"message to the workers {rounds[-1][2]} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What the scheduler's half asks the pool, and what it makes of what was missed, with a stand-in for the pool."""
+
+from __future__ import annotations
+
+import hashlib
+import types
+import unittest
+from typing import Any
+from unittest import mock
+
+import rackline
+from rackline.vllm.search import MISSED_HANDLES_MAX, Index, hashes_in_one
+from rackline.vllm.settings import Settings
+
+RANKS = 2
+
+
+def handle(rank: int, place: int) -> bytes:
+    return b"%d %d" % (rank, place) + bytes(rackline.HANDLE_BYTES - len(b"%d %d" % (rank, place)))
+
+
+class Found:
+    """A lookup of so many blocks behind ``first``, all of which are there."""
+
+    def __init__(self, rank: int, first: int, count: int) -> None:
+        self._handles = b"".join(handle(rank, first + number) for number in range(count))
+
+    def wait(self, timeout_ms: int | None = None) -> Any:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._handles) // rackline.HANDLE_BYTES
+
+    def handles(self) -> bytes:
+        return self._handles
+
+
+class Searches(unittest.TestCase):
+    def setUp(self) -> None:
+        self.first = 0
+        attachment = mock.Mock(life=0)
+        attachment.pool.session.side_effect = self.session
+        self.index = Index(attachment, Settings.of({"region": "/dev/null", "node": 0}))
+        self.asked: list[bytes] = []
+        for rank in range(RANKS):
+            self.index.open(mock.Mock(rank=rank))
+
+    def session(self, *arguments: Any, **options: Any) -> Any:
+        rank = len(self.index._sessions)
+
+        def lookup(hashes: bytes, hold: bool) -> Found:
+            self.asked.append(hashes)
+            return Found(rank, self.first, len(hashes) // rackline.HASH_BYTES)
+
+        return types.SimpleNamespace(lookup=lookup)
+
+    def look(self, first: int, last: int) -> Any:
+        self.first = first
+        request = mock.Mock(block_hashes=[bytes([number]) * 32 for number in range(last)])
+        search = self.index.look(request, first, last, 0.0)
+        return search, self.index.found(search, 0.0)
+
+    def test_each_rank_is_asked_with_one_buffer_and_told_with_one(self) -> None:
+        search, found = self.look(1, 5)
+        self.assertEqual(found, 4)
+        whole = b"".join(bytes([number]) * 32 for number in range(1, 5))
+        self.assertEqual(self.asked, [whole] * RANKS)
+        expected = {rank: handle(rank, 1) + handle(rank, 2) for rank in range(RANKS)}
+        self.assertEqual(self.index.handles(search, 2), expected)
+
+    def test_a_block_that_was_missed_ends_a_prefix_wherever_a_search_begins(self) -> None:
+        search, _ = self.look(0, 8)
+        self.index.missed(search, 6)
+        self.assertEqual(self.look(0, 8)[1], 6)
+        self.assertEqual(self.look(4, 8)[1], 2)
+        self.assertEqual(self.look(7, 8)[1], 1, "behind it")
+        self.index.missed(search, 3)
+        self.assertEqual(self.index.found(search, 0.0), 3, "also of a search with an answer")
+
+    def test_the_oldest_of_too_many_misses_is_forgotten(self) -> None:
+        search, _ = self.look(0, 8)
+        self.index.missed(search, 5)
+        with mock.patch("rackline.vllm.search.MISSED_HANDLES_MAX", RANKS):
+            self.index.missed(search, 6)
+        self.assertEqual(self.look(0, 8)[1], 6)
+        self.assertGreater(MISSED_HANDLES_MAX, 8 * 1024)
+
+    def test_hashes_of_any_length_become_those_of_the_pool(self) -> None:
+        long, short = [b"a" * 32, b"b" * 32], [b"c" * 16, b"d" * 16]
+        self.assertEqual(hashes_in_one([]), b"")
+        self.assertEqual(hashes_in_one(long), b"".join(long))
+        self.assertEqual(hashes_in_one(short), b"c" * 16 + bytes(16) + b"d" * 16 + bytes(16))
+        digest = hashlib.sha256(b"e" * 64).digest()
+        self.assertEqual(hashes_in_one([b"e" * 64]), digest)
+        self.assertEqual(hashes_in_one([*short, b"e" * 64])[64:], digest)
+
+
+if __name__ == "__main__":
+    unittest.main()
