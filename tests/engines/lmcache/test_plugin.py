@@ -23,6 +23,7 @@ from lmcache.v1.storage_backend.abstract_backend import (
 from managers import PLUGIN, config, content, keys, manager, metadata, put
 from pool import damage
 from region import Region
+from test_refusals import configured
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -377,6 +378,25 @@ class Plugin(unittest.TestCase):
         self.assertEqual(asyncio.run(plugin.batched_get_non_blocking("request", keys(1))), [])
         self.assertFalse(plugin.remove(keys(1)[0]))
 
+    def test_in_a_worker_of_vllm_its_configuration_counts(self) -> None:
+        from rackline.lmcache import RacklineBackend
+        from vllm.config import set_current_vllm_config
+
+        settings = {**self.settings(), "model_id": ""}
+        with set_current_vllm_config(configured()), manager(settings) as own:
+            put(own, keys(2), 11)
+        for engine, found in [
+            (configured(), 2),
+            (configured(hf_overrides={"rms_norm_eps": 1e-6}), 0),
+            (configured(dtype="float16"), 0),
+        ]:
+            place = {**settings, "node": 1}
+            with self.subTest(found), set_current_vllm_config(engine), manager(place) as own:
+                self.assertEqual(own.batched_contains(keys(2))[0], found)
+        lora = configured(enable_lora=True, max_loras=1, max_lora_rank=8)
+        with set_current_vllm_config(lora), self.assertRaisesRegex(Exception, "no LoRA adapter"):
+            RacklineBackend(config=config(settings), metadata=metadata(), local_cpu_backend=object())
+
     def test_what_cannot_work_is_refused_in_words(self) -> None:
         from rackline.lmcache import RacklineBackend
 
@@ -385,7 +405,7 @@ class Plugin(unittest.TestCase):
             ({"node": 0}, metadata(), {}, 'set "region" and "node"'),
             ({**good, "nod": 1}, metadata(), {}, "unknown settings"),
             ({**good, "region": "/nonexistent"}, metadata(), {}, "/nonexistent"),
-            ({**good, "model_id": ""}, metadata(), {}, 'set "model_id"'),
+            ({**good, "model_id": ""}, metadata(), {}, 'set "rackline.model_id"'),
             (good, metadata(role="scheduler"), {}, "enable_scheduler_bypass_lookup"),
             (good, metadata(), {"enable_pd": True}, "enable_pd"),
             (good, metadata(), {"use_layerwise": True}, "use_layerwise"),

@@ -14,6 +14,7 @@ import torch
 from models import latent, tiny
 from rackline.engines.settings import SettingsError
 from rackline.vllm.identity import configuration_digest, identity_of
+from rackline.vllm.layout import blocks_in_memory
 from rackline.vllm.settings import Settings, check_engine
 from vllm.config import KVTransferConfig
 from vllm.config.compilation import CUDAGraphMode
@@ -40,6 +41,23 @@ def configured(model: str | None = None, **options: Any) -> Any:
 def caches(*specs: Any) -> Any:
     groups = [types.SimpleNamespace(kv_cache_spec=spec, layer_names=["one"]) for spec in specs]
     return types.SimpleNamespace(kv_cache_groups=groups)
+
+
+class Layouts(unittest.TestCase):
+    def test_the_number_of_blocks_is_not_part_of_the_layout(self) -> None:
+        """Also where a kernel has two blocks of its own in one of the engine's."""
+
+        def words(blocks: int, pieces: int, apart: bool = False) -> str:
+            shape = (blocks * pieces, 16, 2, 32)
+            cache = torch.zeros(2, *shape) if apart else torch.zeros(shape)
+            return blocks_in_memory({"layers.0.attn": cache}, blocks)[1]
+
+        for pieces in (1, 2):
+            for apart in (False, True):
+                with self.subTest(pieces=pieces, apart=apart):
+                    said = {words(blocks, pieces, apart) for blocks in (6, 10, 16, 32)}
+                    self.assertEqual(len(said), 1, said)
+        self.assertEqual(len({words(6, 1), words(6, 2), words(6, 1, True), words(6, 2, True)}), 4)
 
 
 class Refusals(unittest.TestCase):

@@ -24,7 +24,7 @@ from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 from rackline.engines.attachment import Attachment
 from rackline.engines.blocks import SAVED, SharedBlocks
 from rackline.engines.settings import SettingsError
-from rackline.engines.weights import digest_of_folder
+from rackline.lmcache.engine import weights_and_engine
 from rackline.lmcache.identity import ChunkForm, chunk_form, chunk_hash, chunk_model
 from rackline.lmcache.log import use_log_of_lmcache
 from rackline.lmcache.pins import Pins
@@ -63,7 +63,7 @@ class RacklineBackend(StoragePluginInterface):
         self._settings = Settings.of(config.extra_config or {})
         if local_cpu_backend is None:
             raise SettingsError("chunks are fetched into LMCache's memory: set max_local_cpu_size")
-        self._model_name = self._settings.model_id or digest_of_folder(metadata.model_name)
+        self._weights, self._engine = weights_and_engine(self._settings)
         self._attachment = Attachment(self._settings)
         self._changed = threading.Lock()
         self._open: tuple[SharedBlocks, ChunkForm] | None = None
@@ -85,7 +85,9 @@ class RacklineBackend(StoragePluginInterface):
             if self._open is None and not self._ended:
                 try:
                     form = chunk_form(self.metadata)
-                    model = chunk_model(self.config, self.metadata, self._model_name, form)
+                    model = chunk_model(
+                        self.config, self.metadata, self._weights, self._engine, form
+                    )
                     self._open = SharedBlocks(self._settings, model, form.bytes), form
                 except Exception as error:
                     # Also what LMCache's own description of a chunk raises (LMCACHE-C3).

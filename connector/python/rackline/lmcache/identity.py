@@ -40,13 +40,17 @@ def chunk_form(metadata: Any) -> ChunkForm:
     return ChunkForm(metadata.get_shapes(), metadata.get_dtypes(), form)
 
 
-def chunk_model(config: Any, metadata: Any, model: str, form: ChunkForm) -> rackline.Model:
-    """The identity of this worker's chunks, of the weights that ``model`` stands for."""
+def chunk_model(
+    config: Any, metadata: Any, weights: str, engine: str, form: ChunkForm
+) -> rackline.Model:
+    """The identity of this worker's chunks: of the weights that ``weights`` stands for, as ``engine``
+    computes with them."""
     from importlib.metadata import version
 
     layers, _, _, heads, dim = metadata.kv_shape
     rank, ranks = storage_rank(config, metadata)
     told = {
+        "engine": engine,
         "shapes": [list(shape) for shape in form.shapes],
         "types": [str(dtype) for dtype in form.dtypes],
         "format": form.format.name,
@@ -56,7 +60,7 @@ def chunk_model(config: Any, metadata: Any, model: str, form: ChunkForm) -> rack
         "mla": metadata.use_mla,
     }
     return rackline.Model(
-        name=model,
+        name=weights,
         revision=f"lmcache {version('lmcache')} {json.dumps(told, sort_keys=True)}",
         dtype=str(metadata.kv_dtype).removeprefix("torch."),
         layout_version=LAYOUT_VERSION,

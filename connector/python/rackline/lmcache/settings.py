@@ -24,6 +24,9 @@ class Settings(PoolSettings):
     """After which nothing was found."""
     saves_max: int = 256
     """Chunks that wait to be saved at most; what comes then is not saved."""
+    lora_same_everywhere: bool = False
+    """The user guarantees that a tag of LMCache's key names the LoRA adapter of each request, and the
+    same adapter on every host."""
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Self:

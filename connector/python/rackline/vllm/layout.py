@@ -35,8 +35,7 @@ def blocks_in_memory(
             stride, length = _block(name, part, blocks)
             parts.append((part.data_ptr(), stride, length))
         counts.append(len(parts) - before)
-        shape = ["blocks" if size == blocks else str(size) for size in cache.shape]
-        words.add(f"{'x'.join(shape)} {_order(cache)}")
+        words.add(f"{_shape(cache, blocks)} {_order(cache)}")
     memory = rackline.BlockMemory(parts, blocks, kv_caches, gpu=gpu, layers=counts)
     return memory, " ".join(sorted(words)), layers
 
@@ -87,6 +86,16 @@ def _block(name: str, part: Any, blocks: int) -> tuple[int, int]:
             f"strides {list(part.stride())})"
         )
     return part.stride(0) * item * pieces, length * pieces
+
+
+def _shape(cache: Any, blocks: int) -> str:
+    """The shape in words. How many blocks there are does not count: that depends on the free memory
+    at start. The engine's kernels may have several blocks of their own for one of the engine's."""
+    of_blocks = 0 if cache.shape[0] % blocks == 0 else 1
+    sizes = [str(size) for size in cache.shape]
+    pieces = cache.shape[of_blocks] // blocks
+    sizes[of_blocks] = "blocks" if pieces == 1 else f"{pieces}*blocks"
+    return "x".join(sizes)
 
 
 def _order(cache: Any) -> str:
