@@ -2,6 +2,8 @@
 //!
 //! A refresh costs nearly half as much as the read it is for. Done first for the whole payload it
 //! adds up; done one window ahead, in small steps between the reads, part of it hides behind them.
+//! Nothing hides the refresh of the first window: that window is short, and each next one is twice as
+//! long, until more fences would not pay any more.
 
 use cxl_shm::fabric::Fabric;
 use cxl_shm::units::{Extent, LineRange};
@@ -9,8 +11,11 @@ use cxl_shm::units::{Extent, LineRange};
 /// Bytes that are refreshed, read and checked in one step: a bounce buffer of this size stays in
 /// the first-level cache beside everything else. Of 1, 2, 4 and 8 KiB it was the fastest.
 pub(super) const BLOCK_BYTES: usize = 2048;
-/// Blocks between two fences. Shorter windows pay for more fences, longer ones for a later start.
-pub(super) const WINDOW_BLOCKS: usize = 128;
+/// Blocks before the first fence: 8 KiB. A payload of 64 KiB is read from then on, and not after all
+/// of it was dropped.
+const FIRST_WINDOW_BLOCKS: usize = 4;
+/// Blocks between two fences at most. Shorter windows pay for more fences.
+const WINDOW_BLOCKS: usize = 128;
 
 /// The blocks of a payload, in order; the last one may be shorter.
 pub(super) fn blocks(payload: Extent) -> impl Iterator<Item = Extent> {
@@ -30,12 +35,14 @@ pub(super) struct RefreshAhead<'f, F, I> {
     dropped: usize,
     /// Blocks that are dropped and fenced, and not read.
     readable: usize,
+    /// Blocks to drop while those are read.
+    next_window: usize,
 }
 
 impl<'f, F: Fabric, I: Iterator<Item = Extent>> RefreshAhead<'f, F, I> {
     /// Nothing is dropped before the first [`admit`](Self::admit).
     pub(super) fn new(fabric: &'f F, blocks: I) -> Self {
-        Self { fabric, waiting: blocks, dropped: 0, readable: 0 }
+        Self { fabric, waiting: blocks, dropped: 0, readable: 0, next_window: FIRST_WINDOW_BLOCKS }
     }
 
     /// Makes the next block readable. The answer is how many blocks may be read, or prefetched,
@@ -43,22 +50,26 @@ impl<'f, F: Fabric, I: Iterator<Item = Extent>> RefreshAhead<'f, F, I> {
     /// there is no block left.
     pub(super) fn admit(&mut self) -> usize {
         if self.readable == 0 {
+            // The first window.
             if self.dropped == 0 {
-                (0..WINDOW_BLOCKS).for_each(|_| self.drop_next());
+                self.drop_next(FIRST_WINDOW_BLOCKS);
             }
             if self.dropped > 0 {
                 self.fabric.fence();
             }
             self.readable = std::mem::take(&mut self.dropped);
+            self.next_window = WINDOW_BLOCKS.min(2 * self.readable);
         }
-        self.drop_next();
+        // Evenly between the reads.
+        let left = self.next_window.saturating_sub(self.dropped);
+        self.drop_next(left.div_ceil(self.readable.max(1)));
         let readable = self.readable;
         self.readable = readable.saturating_sub(1);
         readable
     }
 
-    fn drop_next(&mut self) {
-        if let Some(block) = self.waiting.next() {
+    fn drop_next(&mut self, blocks: usize) {
+        for block in self.waiting.by_ref().take(blocks) {
             self.fabric.invalidate(LineRange::covering(block));
             self.dropped += 1;
         }
@@ -145,6 +156,26 @@ mod tests {
             }
             assert_eq!(end, payload.end());
         }
+    }
+
+    #[test]
+    fn windows_begin_short_and_double() {
+        let payload = Extent::new(0, 4 << 20).unwrap();
+        let recorder = Recorder::default();
+        let mut ahead = RefreshAhead::new(&recorder, blocks(payload));
+        let (mut windows, mut fenced_lines) = (Vec::new(), 0);
+        let lines_a_block = BLOCK_BYTES / 64;
+        while ahead.admit() > 0 {
+            let fenced = recorder.fenced.borrow().len();
+            if fenced > fenced_lines {
+                windows.push((fenced - fenced_lines) / lines_a_block);
+                fenced_lines = fenced;
+            }
+            let dropped = recorder.dropped.borrow().len() / lines_a_block;
+            assert!(dropped <= WINDOW_BLOCKS, "{dropped} blocks wait for a fence");
+        }
+        assert_eq!(windows[..7], [4, 8, 16, 32, 64, 128, 128]);
+        assert_eq!(windows.iter().sum::<usize>(), 2048);
     }
 
     #[test]
