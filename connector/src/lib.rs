@@ -133,7 +133,7 @@ pub use pool::LocalCache;
 
 pub use asynchronous::{
     Arrivals, AsyncEngine, AsyncPool, AsyncSession, Completion, Destination, Fetched, LayeredFetch,
-    LayeredPublish, LayeredPublished, Lost, Published, Source, Stopped, SubmitError,
+    LayeredPublish, LayeredPublished, Lost, Published, Share, Source, Stopped, SubmitError,
     SubmitErrorKind,
 };
 pub use block::NewBlock;

@@ -245,6 +245,20 @@ impl Pool {
         OpenError::check(options, self.block_bytes_max())
     }
 
+    /// A membership and a cache more, for one thread at a time. The membership is for
+    /// [`Attachment::leave_thread`].
+    pub(crate) fn join_beside(&self) -> Result<(AttachedCache, LocalMember), PoolError> {
+        let member = self.attachment.join_thread()?;
+        let process_state = Arc::clone(self.process_state());
+        match Cache::attach_beside(&member, &self.clock, process_state) {
+            Ok(cache) => Ok((cache.attached(), member)),
+            Err(error) => {
+                self.attachment.leave_thread(member);
+                Err(error.into())
+            }
+        }
+    }
+
     /// Starts a thread with a membership and a cache of its own. What it returns is for
     /// [`Attachment::leave_thread`].
     pub(crate) fn start_thread(
@@ -252,16 +266,8 @@ impl Pool {
         name: &str,
         run: impl FnOnce(&LocalCache<'_>, &SystemClock) + Send + 'static,
     ) -> Result<JoinHandle<LocalMember>, PoolError> {
-        let member = self.attachment.join_thread()?;
         // By this thread, whose caller hears of a refusal.
-        let process_state = Arc::clone(self.process_state());
-        let cache = match Cache::attach_beside(&member, &self.clock, process_state) {
-            Ok(cache) => cache.attached(),
-            Err(error) => {
-                self.attachment.leave_thread(member);
-                return Err(error.into());
-            }
-        };
+        let (cache, member) = self.join_beside()?;
         let clock = self.clock;
         let body = move |(cache, member): (AttachedCache, LocalMember)| {
             run(&cache.through(&member), &clock);

@@ -179,7 +179,7 @@ class Pool:
         quotas: list[Quota] = ...,
         publishes_by_layers: bool = False,
     ) -> None:
-        """``copy_threads`` (1 by default) copy both ways. ``fetch_threads`` (1 by default) only fetch:
+        """``copy_threads`` (1 by default) copy both ways, and share the pieces of long transfers. ``fetch_threads`` (1 by default) only fetch:
         a publish may wait, for memory that other hosts grant or for the stream of a GPU, and fetches
         should not wait behind it. ``publishes_by_layers`` starts the thread for
         :meth:`Session.publish_by_layers`."""
@@ -218,7 +218,11 @@ class Pool:
 
 class Session:
     """A way to the blocks of one model and namespace, for any thread. No call waits; when a queue is
-    full it raises :class:`Busy`, and nothing is changed."""
+    full it raises :class:`Busy`, and nothing is changed.
+
+    A wait without a time for one of its results does the work on the calling thread, without Python's
+    lock, as far as no thread of the pool has begun it: for a small transfer that is sooner. Waits with a
+    time, transfers of a GPU's memory and publishes by layers leave the work to the pool's threads."""
 
     @property
     def block_bytes(self) -> int:

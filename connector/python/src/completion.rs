@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use rackline::{
     Completion, Fetched, HoldReport, PrefixMatch, ProcessMark, PublishOutcome, PublishReport,
-    Published, SessionError, SubmitErrorKind,
+    Published, SessionError, Share, SubmitErrorKind,
 };
 
 use crate::error::{error, not_done, refused_because};
@@ -19,13 +19,16 @@ const SIGNALS_MS: u64 = 100;
 /// A result that is taken once, from any thread.
 pub(crate) struct Pending<T> {
     completion: Mutex<Completion<T>>,
+    /// What a thread that waits does of it itself.
+    share: Share,
     /// In which it is under way: a child made by `fork` would wait for ever.
     process: ProcessMark,
 }
 
 impl<T: Send> Pending<T> {
     pub(crate) fn new(completion: Completion<T>) -> Self {
-        Self { completion: Mutex::new(completion), process: ProcessMark::of_this() }
+        let share = completion.share();
+        Self { completion: Mutex::new(completion), share, process: ProcessMark::of_this() }
     }
 
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
@@ -44,6 +47,12 @@ impl<T: Send> Pending<T> {
     /// The result; `None` while there is none, for at most `timeout_ms`, or for ever.
     pub(crate) fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<T>> {
         self.check_process()?;
+        if timeout_ms.is_none() {
+            // PYTHON-Y1. Each piece takes milliseconds, but where a publish waits for memory.
+            while py.detach(|| self.share.work()) {
+                py.check_signals()?;
+            }
+        }
         wait_in_pieces(py, timeout_ms, |now| {
             let mut completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner);
             if now.is_zero() { completion.poll() } else { completion.wait_timeout(now) }

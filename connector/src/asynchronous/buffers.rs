@@ -1,6 +1,6 @@
 //! Memory that a transfer owns while it is under way.
 
-use crate::dma::{DmaEngine, HostDma};
+use crate::dma::{DmaEngine, HostDma, Part};
 
 /// The bytes of a block that is published: they stay as they are until the transfer gives them
 /// back. Those of a GPU's memory stay as the engine's stream leaves them.
@@ -18,6 +18,11 @@ pub trait Source<E: DmaEngine = HostDma>: Send + 'static {
     fn layer(&self, layer: usize) -> Vec<E::Source<'_>> {
         if layer == 0 { self.parts() } else { Vec::new() }
     }
+
+    /// The length of all parts in bytes.
+    fn block_bytes(&self) -> u64 {
+        self.parts().iter().map(|part| part.bytes() as u64).sum()
+    }
 }
 
 /// Where the bytes of a fetched block go. Nobody else reads or writes that memory until the
@@ -27,6 +32,11 @@ pub trait Source<E: DmaEngine = HostDma>: Send + 'static {
 pub trait Destination<E: DmaEngine = HostDma>: Send + 'static {
     /// The memory, in pieces that are filled in this order.
     fn parts_mut(&mut self) -> Vec<E::Destination<'_>>;
+
+    /// The length of all parts in bytes.
+    fn block_bytes(&mut self) -> u64 {
+        self.parts_mut().iter().map(|part| part.bytes() as u64).sum()
+    }
 }
 
 impl Source for Vec<u8> {

@@ -11,7 +11,7 @@ use crate::block::NewBlock;
 use crate::spawn::refusal;
 
 /// Whether `happens` within a minute.
-fn soon(happens: impl Fn() -> bool) -> bool {
+pub(super) fn soon(happens: impl Fn() -> bool) -> bool {
     let clock = SystemClock::start();
     while !happens() && clock.now_ms() < 60_000 {
         clock.sleep_ms(1);

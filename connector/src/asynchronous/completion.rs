@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use cxl_shm::clock::{Clock as _, SystemClock};
 
+use super::desk::Guest;
+use super::request::Request;
+
 /// There is no result: it was taken before, the transfer was cancelled, or the thread that worked
 /// on it panicked (which was printed) and what the transfer owned is gone with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -37,13 +40,31 @@ pub struct Lost;
 #[must_use = "the result, and the buffers with it, come from here"]
 pub struct Completion<T> {
     receiver: oneshot::Receiver<T>,
-    work: Arc<dyn Revoke>,
+    share: Share,
 }
 
-/// Work that waits to be taken up.
-pub(super) trait Revoke: Send + Sync {
-    /// Whether it will never be taken up now: it was not before.
-    fn revoke(&self) -> bool;
+/// What a waiting thread may do itself of a transfer. Clones are of the same transfer.
+#[derive(Clone)]
+pub struct Share {
+    request: Arc<dyn Request>,
+    /// None for work that only a thread of the pool does.
+    guest: Option<Arc<Guest>>,
+}
+
+impl Share {
+    /// Does a piece of the transfer on this thread, if there is one that no thread has begun: `false`
+    /// when there is none, when another thread works at the desk for waiting threads, for transfers of
+    /// GPUs, and for publishes by layers. It may take as long as a publish waits for memory.
+    #[must_use]
+    pub fn work(&self) -> bool {
+        self.guest.as_ref().is_some_and(|guest| guest.work_on(&self.request))
+    }
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Share").finish_non_exhaustive()
+    }
 }
 
 impl<T> fmt::Debug for Completion<T> {
@@ -53,17 +74,34 @@ impl<T> fmt::Debug for Completion<T> {
 }
 
 impl<T> Completion<T> {
-    /// A completion of `work`, and what completes it.
-    pub(super) fn new(work: Arc<dyn Revoke>) -> (oneshot::Sender<T>, Self) {
+    /// The completion of `request`, which tells its result to `receiver`; with the desk at which a
+    /// waiting thread may work on it.
+    pub(super) fn new(
+        receiver: oneshot::Receiver<T>,
+        request: Arc<dyn Request>,
+        guest: Option<Arc<Guest>>,
+    ) -> Self {
+        Self { receiver, share: Share { request, guest } }
+    }
+
+    /// A transfer that was begun, and what completes it.
+    #[cfg(test)]
+    pub(super) fn begun() -> (oneshot::Sender<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (sender, Self { receiver, work })
+        (sender, Self::new(receiver, Arc::new(Begun), None))
+    }
+
+    /// What this thread may do of it, while another polls it.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        self.share.clone()
     }
 
     /// Revokes the transfer if nothing of it was begun: `true` means that it never will be, and
     /// that what was given to it is dropped. Else it continues as if nothing had happened.
     #[must_use]
     pub fn cancel(&self) -> bool {
-        self.work.revoke()
+        self.share.request.revoke()
     }
 
     /// The result, or `None` while the transfer is under way. Never waits.
@@ -78,7 +116,8 @@ impl<T> Completion<T> {
         }
     }
 
-    /// The result, or `None` when it does not come within `timeout`.
+    /// The result, or `None` when it does not come within `timeout`. Leaves the work to the threads of
+    /// the pool: a piece of it may take longer.
     ///
     /// # Errors
     /// [`Lost`].
@@ -86,11 +125,13 @@ impl<T> Completion<T> {
         self.park(Some(timeout))
     }
 
-    /// Waits for the result.
+    /// Waits for the result. What no thread has begun this thread does itself, where it can
+    /// ([`Share::work`]).
     ///
     /// # Errors
     /// [`Lost`].
     pub fn wait(mut self) -> Result<T, Lost> {
+        while self.share.work() {}
         self.park(None)?.ok_or(Lost)
     }
 
@@ -133,22 +174,32 @@ impl<T> Future for Completion<T> {
     }
 }
 
+/// Work that was taken up.
+#[cfg(test)]
+struct Begun;
+
+#[cfg(test)]
+impl Request for Begun {
+    fn take(self: Arc<Self>) -> Option<super::request::Taken> {
+        None
+    }
+
+    fn is_taken_up(&self) -> bool {
+        true
+    }
+
+    fn revoke(&self) -> bool {
+        false
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Work that was taken up.
-    struct Begun;
-
-    impl Revoke for Begun {
-        fn revoke(&self) -> bool {
-            false
-        }
-    }
-
     #[test]
     fn a_result_is_had_once() {
-        let (sender, mut completion) = Completion::new(Arc::new(Begun));
+        let (sender, mut completion) = Completion::begun();
         assert_eq!(completion.poll(), Ok(None));
         assert_eq!(completion.wait_timeout(Duration::ZERO), Ok(None));
         sender.send(7).unwrap();
@@ -158,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_was_awaited_may_be_waited_for() {
-        let (sender, mut completion) = Completion::new(Arc::new(Begun));
+        let (sender, mut completion) = Completion::begun();
         let mut context = Context::from_waker(Waker::noop());
         assert!(Future::poll(Pin::new(&mut completion), &mut context).is_pending());
         assert_eq!(completion.wait_timeout(Duration::ZERO), Ok(None));
@@ -170,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_was_awaited_to_its_end_is_not_there_again() {
-        let (sender, mut completion) = Completion::new(Arc::new(Begun));
+        let (sender, mut completion) = Completion::begun();
         let mut context = Context::from_waker(Waker::noop());
         assert!(Future::poll(Pin::new(&mut completion), &mut context).is_pending());
         sender.send(7).unwrap();
@@ -182,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_transfer_whose_thread_is_gone_says_so() {
-        let (sender, completion) = Completion::<()>::new(Arc::new(Begun));
+        let (sender, completion) = Completion::<()>::begun();
         drop(sender);
         assert_eq!(completion.poll(), Err(Lost));
         assert_eq!(completion.wait(), Err(Lost));
@@ -190,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_completion_is_a_future() {
-        let (sender, mut completion) = Completion::new(Arc::new(Begun));
+        let (sender, mut completion) = Completion::begun();
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut completion).as_mut().poll(&mut context).is_pending());
         sender.send("done").unwrap();

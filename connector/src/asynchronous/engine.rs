@@ -14,6 +14,9 @@ pub trait Copies: Sized + Send {
     /// What copies come after. It is told without waiting, and does not keep the engine.
     type Order: Clone + Debug + Send + Sync + 'static;
 
+    /// Whether the thread that waits for a copy may do it, and several threads parts of it.
+    const BY_ANY_THREAD: bool;
+
     /// Whether the end of a publish by layers says that all its layers are ready. Where it does
     /// not, a layer of which nobody said so aborts the publish.
     const FINISHED_IS_READY: bool;
@@ -33,6 +36,8 @@ impl AsyncEngine for HostDma {}
 /// What the CPU copies is there when the call is made, or when a layer is said to be ready.
 impl Copies for HostDma {
     type Order = ();
+
+    const BY_ANY_THREAD: bool = true;
 
     const FINISHED_IS_READY: bool = true;
 

@@ -205,6 +205,9 @@ impl AsyncEngine for CudaDma {}
 impl Copies for CudaDma {
     type Order = GpuOrder;
 
+    /// The thread would need the GPU's context, and copies of one GPU take turns anyway.
+    const BY_ANY_THREAD: bool = false;
+
     const FINISHED_IS_READY: bool = false;
 
     fn of(running: &Running, order: &GpuOrder) -> Result<Self, SubmitErrorKind> {

@@ -11,73 +11,32 @@
 //! A publish by layers waits for the engine in the middle of its forward, and the forward may be
 //! waiting for a fetch. So it has a thread of its own, behind which nothing else waits.
 //!
-//! Each thread is a member of the host tier of its own. A queue ends when no thread can put
-//! anything into it any more. What is in it by then is still done.
+//! Each thread is a member of the host tier of its own. The queues end when no thread can put
+//! anything into them any more. What is in them by then is still done.
+//!
+//! Fetches and publishes are in pieces, of which each thread takes one at a time, of all requests in turns.
+//! The thread that waits for a request takes pieces of it, too, at a desk of its own (`desk`).
 
-use std::panic::AssertUnwindSafe;
+use std::fmt;
+use std::sync::Arc;
 use std::thread::{JoinHandle, ThreadId};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select_biased};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::lifecycle::LocalMember;
 
 use super::SubmitErrorKind;
-use crate::dma::{DmaEngine, HostDma};
-use crate::options::{AsyncOptions, SessionOptions};
+use super::desk::{Desk, Guest, Place};
+use super::request::Request;
+use super::turns::{Lane, Serves, Turns};
+use crate::dma::HostDma;
+use crate::options::AsyncOptions;
 use crate::pool::{LocalCache, Pool, PoolError};
-use crate::session::{Session, SessionCore};
 use crate::spawn::spawn_with;
 
-/// What a thread of the pool works with.
-pub(super) struct Desk<'p> {
-    cache: &'p LocalCache<'p>,
-    pub(super) dma: &'p HostDma,
-    clock: &'p SystemClock,
-}
-
-impl Desk<'_> {
-    /// A session whose bytes `engine` copies, which is over the memory of this pool.
-    pub(super) fn session<'s, E: DmaEngine>(
-        &'s self,
-        engine: &'s E,
-        options: SessionOptions,
-    ) -> Session<'s, E> {
-        SessionCore::new(self.cache, engine, self.clock, options)
-    }
-
-    /// Does the work. One that panics, which is printed, has no result; the thread continues, and
-    /// with it the work of all other threads.
-    fn work_on(&self, work: Work) {
-        // What the work shares with others is either locks that a panic poisons, whose users know
-        // what to make of that, or shared memory, whose protocols outlive whole processes.
-        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| work(self)));
-    }
-}
-
-/// One piece of work. Done to its end once it is taken up.
-pub(super) type Work = Box<dyn FnOnce(&Desk<'_>) + Send>;
-
-/// Which queue a piece of work goes into.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Lane {
-    /// Short, and a caller waits.
-    Lookup,
-    /// A request waits for it.
-    Fetch,
-    /// Nobody waits for it.
-    Publish,
-    /// It waits for the engine.
-    Layers,
-}
-
-/// The ways into the queues.
-#[derive(Debug)]
+/// The way into the queues. They end with it.
 pub(super) struct Lanes {
     dma: HostDma,
-    lookup: Sender<Work>,
-    fetch: Sender<Work>,
-    publish: Sender<Work>,
-    layers: Option<Sender<Work>>,
+    turns: Arc<Turns>,
 }
 
 impl Lanes {
@@ -86,27 +45,33 @@ impl Lanes {
         &self.dma
     }
 
-    /// Puts `work` into its queue, unless that is full.
-    pub(super) fn submit(&self, lane: Lane, work: Work) -> Result<(), SubmitErrorKind> {
-        let queue = match lane {
-            Lane::Lookup => &self.lookup,
-            Lane::Fetch => &self.fetch,
-            Lane::Publish => &self.publish,
-            Lane::Layers => {
-                let layers = self.layers.as_ref();
-                layers.expect("`publish_by_layers` refuses where it was not asked for")
-            }
-        };
-        queue.try_send(work).map_err(|error| match error {
-            TrySendError::Full(_) => SubmitErrorKind::Busy,
-            TrySendError::Disconnected(_) => SubmitErrorKind::Closed,
-        })
+    /// Puts `request` into its queue, unless that is full.
+    pub(super) fn submit(
+        &self,
+        lane: Lane,
+        request: Arc<dyn Request>,
+    ) -> Result<(), SubmitErrorKind> {
+        self.turns.submit(lane, request)
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        self.turns.end();
+    }
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lanes").field("dma", &self.dma).finish_non_exhaustive()
     }
 }
 
 /// The threads, and the ways to them.
 pub(super) struct Started {
     pub(super) lanes: Lanes,
+    /// Where a waiting thread does its work itself.
+    pub(super) guest: Arc<Guest>,
     /// Ends after all others, and after it the process is not attached any more.
     pub(super) keeper: JoinHandle<()>,
     /// All of them.
@@ -118,94 +83,70 @@ pub(super) struct Started {
 /// # Errors
 /// [`PoolError`]. The process has left the pool then.
 pub(super) fn start(pool: Pool, options: &AsyncOptions) -> Result<Started, PoolError> {
-    let queue_depth = options.queue_depth();
-    let (lookup, lookups) = bounded::<Work>(queue_depth);
-    let (fetch, fetches) = bounded::<Work>(queue_depth);
-    let (publish, publishes) = bounded::<Work>(queue_depth);
-    let (layers, layered) = bounded::<Work>(queue_depth);
+    let turns = Arc::new(Turns::new(options.queue_depth()));
+    let (cache, member) = pool.join_beside()?;
+    let (dma, clock) = (pool.dma().clone(), *pool.clock());
+    let guest = Arc::new(Guest::new(Place { cache, member, dma, clock }));
     let mut copying = Vec::new();
-    let mut started = start_copying(&pool, options, &fetches, &publishes, &mut copying);
-    if started.is_ok() && options.publishes_by_layers() {
-        started = start_layers(&pool, layered).map(|thread| copying.push(thread));
-    }
-    if let Err(error) = started {
+    if let Err(error) = start_copying(&pool, options, &turns, &mut copying) {
         // Threads that were started end with their queues, and leave before the pool does.
-        drop((fetch, publish, layers));
-        end(&pool, copying);
+        turns.end();
+        end(&pool, copying, &guest);
         return Err(error);
     }
     let mut threads: Vec<_> = copying.iter().map(|thread| thread.thread().id()).collect();
     let dma = pool.dma().clone();
+    let (lookups, of_keeper) = (Arc::clone(&turns), Arc::clone(&guest));
     let keep = move |(pool, copying): (Pool, Vec<JoinHandle<LocalMember>>)| {
         let desk = Desk { cache: &pool.cache(), dma: pool.dma(), clock: pool.clock() };
-        lookups.iter().for_each(|work| desk.work_on(work));
-        end(&pool, copying);
+        serve(&desk, &lookups, Serves::Lookups);
+        end(&pool, copying, &of_keeper);
     };
     let keeper = match spawn_with("rackline-lookup", (pool, copying), keep) {
         Ok(keeper) => keeper,
         Err((error, (pool, copying))) => {
-            drop((fetch, publish, layers));
-            end(&pool, copying);
+            turns.end();
+            end(&pool, copying, &guest);
             return Err(PoolError::Thread(error));
         }
     };
     threads.push(keeper.thread().id());
-    let layers = options.publishes_by_layers().then_some(layers);
-    Ok(Started { lanes: Lanes { dma, lookup, fetch, publish, layers }, keeper, threads })
+    Ok(Started { lanes: Lanes { dma, turns }, guest, keeper, threads })
 }
 
-/// Adds the threads that copy whole blocks to `copying`, until one cannot be started.
+/// Adds the threads that copy to `copying`, until one cannot be started.
 fn start_copying(
     pool: &Pool,
     options: &AsyncOptions,
-    fetches: &Receiver<Work>,
-    publishes: &Receiver<Work>,
+    turns: &Arc<Turns>,
     copying: &mut Vec<JoinHandle<LocalMember>>,
 ) -> Result<(), PoolError> {
-    let of_copies = (0..options.copy_threads()).map(|number| (format!("copy-{number}"), true));
-    let of_fetches = (0..options.fetch_threads()).map(|number| (format!("fetch-{number}"), false));
-    for (name, publishes_too) in of_copies.chain(of_fetches) {
-        let fetches = fetches.clone();
-        // A queue without senders, for a thread that only fetches.
-        let publishes = if publishes_too { publishes.clone() } else { bounded(1).1 };
-        let dma = pool.dma().clone();
-        let serve = move |cache: &LocalCache<'_>, clock: &SystemClock| {
-            copy(&Desk { cache, dma: &dma, clock }, &fetches, &publishes);
+    let of_copies = (0..options.copy_threads()).map(|n| (format!("copy-{n}"), Serves::Copies));
+    let of_fetches =
+        (0..options.fetch_threads()).map(|n| (format!("fetch-{n}"), Serves::FetchesOnly));
+    let of_layers = options.publishes_by_layers().then(|| ("layers".to_owned(), Serves::Layers));
+    for (name, serves) in of_copies.chain(of_fetches).chain(of_layers) {
+        let (turns, dma) = (Arc::clone(turns), pool.dma().clone());
+        let run = move |cache: &LocalCache<'_>, clock: &SystemClock| {
+            serve(&Desk { cache, dma: &dma, clock }, &turns, serves);
         };
-        copying.push(pool.start_thread(&format!("rackline-{name}"), serve)?);
+        copying.push(pool.start_thread(&format!("rackline-{name}"), run)?);
     }
     Ok(())
 }
 
-fn start_layers(
-    pool: &Pool,
-    layered: Receiver<Work>,
-) -> Result<JoinHandle<LocalMember>, PoolError> {
-    let dma = pool.dma().clone();
-    pool.start_thread("rackline-layers", move |cache, clock| {
-        let desk = Desk { cache, dma: &dma, clock };
-        layered.iter().for_each(|work| desk.work_on(work));
-    })
-}
-
-fn end(pool: &Pool, copying: Vec<JoinHandle<LocalMember>>) {
-    // A thread that panicked has printed why; its place in the registry falls to the process that
-    // reclaims.
-    for member in copying.into_iter().filter_map(|thread| thread.join().ok()) {
-        pool.attachment().leave_thread(member);
+/// Until nothing more comes.
+fn serve(desk: &Desk<'_>, turns: &Turns, serves: Serves) {
+    while let Some(piece) = turns.next(serves) {
+        desk.work_on(piece);
     }
 }
 
-/// Until both queues have ended.
-fn copy(desk: &Desk<'_>, fetches: &Receiver<Work>, publishes: &Receiver<Work>) {
-    loop {
-        let next = select_biased! {
-            recv(fetches) -> work => work.or_else(|_| publishes.recv()),
-            recv(publishes) -> work => work.or_else(|_| fetches.recv()),
-        };
-        match next {
-            Ok(work) => desk.work_on(work),
-            Err(_) => return,
-        }
+fn end(pool: &Pool, copying: Vec<JoinHandle<LocalMember>>, guest: &Guest) {
+    // A thread that panicked has printed why; its place in the registry falls to the process that
+    // reclaims.
+    let members = copying.into_iter().filter_map(|thread| thread.join().ok());
+    for member in members.chain(guest.end()) {
+        pool.attachment().leave_thread(member);
     }
 }

@@ -6,8 +6,8 @@ use kv_cache::MatchedBlock;
 
 use super::arrivals::{Arrivals, Herald};
 use super::engine::Copies;
-use super::lanes::Lane;
 use super::readiness::{Opener, Readiness};
+use super::turns::Lane;
 use super::{
     AsyncEngine, AsyncSession, Destination, Fetched, LayeredFetch, LayeredPublish,
     LayeredPublished, Source, SubmitError, SubmitErrorKind,

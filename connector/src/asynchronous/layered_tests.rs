@@ -202,8 +202,8 @@ fn a_wait_for_a_layer_ends_when_the_fetch_does() {
     let fetch = session.fetch_by_layers(found.clone(), vec![empty()], wrong).unwrap();
     assert_eq!(fetch.arrivals.wait(0), Err(Stopped::Ended));
     assert!(fetch.completion.wait().unwrap().report.is_err());
-    // Revoked before it was begun: both threads are at a gate, or will be.
-    let (gates, under_way): (Vec<_>, Vec<_>) = (0..2)
+    // Revoked before it was begun: all three threads are at a gate, or will be.
+    let (gates, under_way): (Vec<_>, Vec<_>) = (0..3)
         .map(|_| {
             let (open, gate) = mpsc::channel();
             let gate = Gate(gate, vec![0; BLOCK_BYTES]);

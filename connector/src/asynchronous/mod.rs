@@ -23,14 +23,18 @@
 mod arrivals;
 mod buffers;
 mod completion;
+mod desk;
 mod engine;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod lanes;
 mod layered;
+mod pieces;
 mod readiness;
+mod request;
 mod session;
 mod submit;
+mod turns;
 
 #[cfg(test)]
 mod closing_tests;
@@ -38,6 +42,8 @@ mod closing_tests;
 mod layered_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod turns_tests;
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -52,12 +58,15 @@ use crate::dma::HostDma;
 use crate::options::{AsyncOptions, SessionOptions};
 use crate::pool::{Pool, PoolError};
 use crate::session::OpenError;
-use lanes::{Lane, Lanes, Started, Work};
+use desk::Guest;
+use lanes::{Lanes, Started};
 use readiness::Waiting;
+use request::Request;
+use turns::Lane;
 
 pub use arrivals::{Arrivals, LayeredFetch, Stopped};
 pub use buffers::{Destination, Source};
-pub use completion::{Completion, Lost};
+pub use completion::{Completion, Lost, Share};
 pub use engine::AsyncEngine;
 #[cfg(feature = "cuda")]
 pub use gpu::{Gpu, GpuError};
@@ -111,6 +120,8 @@ pub struct Running {
     /// Never dropped where `close` did not take them: a child made by `fork` leaves the queues of
     /// its parent alone. Their locks are in whatever state the fork found them.
     lanes: ManuallyDrop<Mutex<Option<Serving>>>,
+    /// Where a waiting thread does its work itself.
+    guest: Arc<Guest>,
     /// Of the pool. None of them can wait for its own end.
     threads: Vec<ThreadId>,
     /// Held until the pool is left. A second call of `close` waits for the first.
@@ -138,7 +149,7 @@ impl AsyncPool {
         #[cfg(feature = "cuda")]
         let fabric = pool.attachment().region().fabric().clone();
         let block_bytes_max = pool.block_bytes_max();
-        let Started { lanes, keeper, threads } = lanes::start(pool, options)?;
+        let Started { lanes, guest, keeper, threads } = lanes::start(pool, options)?;
         let lanes = ManuallyDrop::new(Mutex::new(Some((lanes, keeper))));
         // Not before: what it has is let go by `close` alone, and the pool would stay mapped.
         #[cfg(feature = "cuda")]
@@ -148,6 +159,7 @@ impl AsyncPool {
             node,
             process_state,
             lanes,
+            guest,
             threads,
             closing: Mutex::new(()),
             #[cfg(feature = "cuda")]
@@ -221,13 +233,13 @@ impl Running {
         !self.process.is_of_this()
     }
 
-    fn submit(&self, lane: Lane, work: Work) -> Result<(), SubmitErrorKind> {
+    fn submit(&self, lane: Lane, request: Arc<dyn Request>) -> Result<(), SubmitErrorKind> {
         if self.is_forked() {
             return Err(SubmitErrorKind::Forked);
         }
         let lanes = self.lanes();
         let Some((lanes, _)) = &*lanes else { return Err(SubmitErrorKind::Closed) };
-        lanes.submit(lane, work)
+        lanes.submit(lane, request)
     }
 
     /// The CPU's engine. Only the queues keep it: a closed pool is not mapped any more.
@@ -255,7 +267,8 @@ impl Running {
         }
         // The memory of a transfer may close its pool, or drop the last handle of it. The pool is
         // left when the threads have ended, and no thread waits for itself.
-        let waits = !self.threads.contains(&thread::current().id());
+        let works = self.threads.contains(&thread::current().id()) || self.guest.is_this_thread();
+        let waits = !works;
         let _closing = waits.then(|| self.closing.lock().unwrap_or_else(PoisonError::into_inner));
         let running = self.lanes().take();
         if let Some((lanes, keeper)) = running {

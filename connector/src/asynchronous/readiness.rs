@@ -209,17 +209,7 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use super::super::completion::Revoke;
     use super::*;
-
-    /// Work that nobody takes up.
-    struct Nothing;
-
-    impl Revoke for Nothing {
-        fn revoke(&self) -> bool {
-            false
-        }
-    }
 
     #[test]
     fn a_forked_child_waits_for_no_lock_of_its_parent() {
@@ -228,7 +218,7 @@ mod tests {
             // As if a fork were in between.
             let opener =
                 Opener { readiness: Arc::clone(&readiness), process: ProcessMark::default() };
-            let (_done, completion) = Completion::new(Arc::new(Nothing));
+            let (_done, completion) = Completion::begun();
             LayeredPublish::<()> { opener, completion, order: () }
         };
         let held = readiness.lock();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use kv_cache::{BlockHash, MatchedBlock, Metrics, PrefixMatch};
 
-use super::lanes::Lane;
-use super::{AsyncEngine, Completion, Destination, Running, Source, SubmitError};
+use super::turns::Lane;
+use super::{AsyncEngine, Completion, Destination, Running, Source, SubmitError, pieces};
 use crate::block::NewBlock;
 use crate::dma::HostDma;
 use crate::options::SessionOptions;
@@ -125,7 +125,8 @@ impl<E: AsyncEngine> AsyncSession<E> {
         self.submit(Lane::Lookup, held, |session, held| session.release(held))
     }
 
-    /// Publishes `blocks`: [`Session::publish`].
+    /// Publishes `blocks`: [`Session::publish`]. Many blocks are published in pieces, by several
+    /// threads.
     ///
     /// # Errors
     /// [`SubmitError`].
@@ -133,18 +134,11 @@ impl<E: AsyncEngine> AsyncSession<E> {
         &self,
         blocks: Vec<NewBlock<S>>,
     ) -> Result<Completion<Published<S>>, SubmitError<Vec<NewBlock<S>>>> {
-        self.copy(Lane::Publish, blocks, |session, blocks, _| {
-            let parts = blocks.iter().map(|NewBlock { hash, depth, bytes }| NewBlock {
-                hash: *hash,
-                depth: *depth,
-                bytes: bytes.parts(),
-            });
-            let report = session.publish(&parts.collect::<Vec<_>>());
-            Published { report, blocks }
-        })
+        pieces::publish(self, blocks)
     }
 
-    /// Fetches `blocks`, each into its destination: [`Session::fetch`].
+    /// Fetches `blocks`, each into its destination: [`Session::fetch`]. Many blocks are fetched in
+    /// pieces, by several threads, the first blocks first.
     ///
     /// # Errors
     /// [`SubmitError`].
@@ -153,11 +147,7 @@ impl<E: AsyncEngine> AsyncSession<E> {
         blocks: Vec<MatchedBlock>,
         destinations: Vec<D>,
     ) -> Result<Completion<Fetched<D>>, SubmitError<Vec<D>>> {
-        self.copy(Lane::Fetch, destinations, move |session, mut destinations, _| {
-            let parts = destinations.iter_mut().map(Destination::parts_mut).collect();
-            let report = session.fetch(&blocks, parts);
-            Fetched { report, destinations }
-        })
+        pieces::fetch(self, blocks, destinations)
     }
 
     /// Has `work` done with `given` by a thread of the lane that copies nothing.
@@ -168,7 +158,7 @@ impl<E: AsyncEngine> AsyncSession<E> {
         work: impl FnOnce(&Session<'_>, G) -> T + Send + 'static,
     ) -> Result<Completion<T>, SubmitError<G>> {
         let options = self.options;
-        self.running.submit_to(lane, given, move |desk, given| {
+        self.running.submit_to(lane, true, given, move |desk, given| {
             work(&desk.session(desk.dma, options), given)
         })
     }
@@ -195,7 +185,8 @@ impl<E: AsyncEngine> AsyncSession<E> {
         work: impl FnOnce(&Session<'_, E>, G, &E) -> T + Send + 'static,
     ) -> Result<Completion<T>, SubmitError<G>> {
         let options = self.options;
-        self.running.submit_to(lane, given, move |desk, given| {
+        let by_waiter = E::BY_ANY_THREAD && lane != Lane::Layers;
+        self.running.submit_to(lane, by_waiter, given, move |desk, given| {
             work(&desk.session(&engine, options), given, &engine)
         })
     }

@@ -1,10 +1,12 @@
 //! Work on its way to a thread of the pool.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use super::completion::Revoke;
-use super::lanes::{Desk, Lane, Work};
+use super::desk::Desk;
+use super::request::InPieces;
+use super::turns::Lane;
 use super::{Completion, Running};
 
 /// Work that was not taken up, with what was given to it. Nothing is changed.
@@ -59,42 +61,51 @@ impl SubmitErrorKind {
 }
 
 impl Running {
-    /// Has `work` done with `given`, by a thread of the lane with what that works with.
+    /// Has `work` done with `given`, by a thread of the lane with what that works with; or, if
+    /// `by_waiter`, by the thread that waits for it.
     pub(super) fn submit_to<G: Send + 'static, T: Send + 'static>(
         &self,
         lane: Lane,
+        by_waiter: bool,
         given: G,
         work: impl FnOnce(&Desk<'_>, G) -> T + Send + 'static,
     ) -> Result<Completion<T>, SubmitError<G>> {
-        // Given back when it is not taken up, so that the caller has its buffers.
-        let parcel = Arc::new(Parcel(Mutex::new(Some(given))));
-        let taken = Arc::clone(&parcel);
-        let (done, completion) = Completion::new(Arc::<Parcel<G>>::clone(&parcel));
-        let work: Work = Box::new(move |desk: &Desk<'_>| {
-            if let Some(given) = taken.open() {
-                // Nobody may be waiting any more.
-                let _ = done.send(work(desk, given));
+        let one = VecDeque::from([(given, work)]);
+        self.submit_pieces(
+            lane,
+            by_waiter,
+            one,
+            |desk, _, (given, work)| work(desk, given),
+            |results| results.into_iter().next().expect("one piece has one result"),
+            |pieces| pieces.into_iter().next().expect("work that is given back was not taken up").0,
+        )
+    }
+
+    /// Has `work` done with each of `pieces`, given its number, by any threads; `join` makes one of the
+    /// results. When the request is not taken up `give_back` makes one of the pieces, so that the
+    /// caller has its buffers.
+    pub(super) fn submit_pieces<P, R, T, G>(
+        &self,
+        lane: Lane,
+        by_waiter: bool,
+        pieces: VecDeque<P>,
+        work: impl Fn(&Desk<'_>, usize, P) -> R + Send + Sync + 'static,
+        join: impl FnOnce(Vec<R>) -> T + Send + 'static,
+        give_back: impl FnOnce(VecDeque<P>) -> G,
+    ) -> Result<Completion<T>, SubmitError<G>>
+    where
+        P: Send + 'static,
+        R: Send + 'static,
+        T: Send + 'static,
+    {
+        let (tell, receiver) = oneshot::channel();
+        let request = Arc::new(InPieces::new(pieces, work, join, tell));
+        match self.submit(lane, Arc::<InPieces<P, R, T, _>>::clone(&request)) {
+            Ok(()) => {
+                let guest = by_waiter.then(|| Arc::clone(&self.guest));
+                Ok(Completion::new(receiver, request, guest))
             }
-        });
-        self.submit(lane, work).map_err(|kind| {
-            kind.with(parcel.open().expect("work that is given back was not taken up"))
-        })?;
-        Ok(completion)
-    }
-}
-
-/// A value that is taken out once: by the thread that does the work, or by the caller that takes it
-/// back.
-struct Parcel<G>(Mutex<Option<G>>);
-
-impl<G> Parcel<G> {
-    fn open(&self) -> Option<G> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-impl<G: Send> Revoke for Parcel<G> {
-    fn revoke(&self) -> bool {
-        self.open().is_some()
+            Err(kind) => Err(kind.with(give_back(request.give_back()))),
+        }
     }
 }

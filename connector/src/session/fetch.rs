@@ -56,6 +56,21 @@ impl FetchReport {
         self.valid_blocks
     }
 
+    /// What came of pieces that follow one another, up to the first that was not fetched to its end.
+    pub(crate) fn of_pieces(
+        pieces: impl Iterator<Item = Result<Self, SessionError>>,
+    ) -> Result<Self, SessionError> {
+        let mut whole = Self { valid_blocks: 0, stop: None };
+        for piece in pieces {
+            let Self { valid_blocks, stop } = piece?;
+            whole = Self { valid_blocks: whole.valid_blocks + valid_blocks, stop };
+            if whole.stop.is_some() {
+                break;
+            }
+        }
+        Ok(whole)
+    }
+
     /// Why block number [`valid_blocks`](Self::valid_blocks) is not valid; `None` when all are.
     #[must_use]
     pub fn stop(&self) -> Option<&FetchStop> {

@@ -62,6 +62,11 @@ pub struct PublishReport {
 }
 
 impl PublishReport {
+    /// What became of pieces that follow one another.
+    pub(crate) fn of_pieces(pieces: Vec<Self>) -> Self {
+        Self { outcomes: pieces.into_iter().flat_map(|piece| piece.outcomes).collect() }
+    }
+
     /// The outcomes, in the order of the batch.
     #[must_use]
     pub fn outcomes(&self) -> &[PublishOutcome] {

@@ -12,6 +12,8 @@ use crate::{SourceTree, Violation};
 
 /// Groups of rules, and what each is about.
 pub const GROUPS: &[(&str, &str)] = &[
+    ("ASYNC-P", "requests in pieces"),
+    ("ASYNC-Q", "the queues of a process"),
     ("BEAT-G", "heartbeats: the agent of a host, and what a watcher may conclude"),
     ("BLOCK-D", "descriptors of blocks"),
     ("BLOCK-E", "the heap lock, and what a dead process was writing"),
