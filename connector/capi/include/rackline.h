@@ -144,7 +144,7 @@ typedef enum {
   // It was in the pool already, or is being written by this host.
   RACKLINE_OUTCOME_ALREADY_THERE = 1,
   // Blocks of this length cannot be: they are longer than a chunk of the region.
-  RACKLINE_OUTCOME_WRONG_LENGTH = 2,
+  RACKLINE_OUTCOME_LONGER_THAN_CHUNK = 2,
   // The descriptors of this node are used up.
   RACKLINE_OUTCOME_SEGMENT_FULL = 3,
   // No memory is free, and no more was available from the region.
@@ -157,6 +157,9 @@ typedef enum {
   RACKLINE_OUTCOME_COPY = 7,
   // Other processes of this host believed this one dead and took the block away.
   RACKLINE_OUTCOME_TAKEN_AWAY = 8,
+  // No memory is free, and the lock of the region's chunks was not acquired in time. Is a lock
+  // manager running?
+  RACKLINE_OUTCOME_CHUNK_LOCK = 9,
 } RacklineOutcome;
 
 // How much of this node's payload a namespace may keep when room is short. While there is room

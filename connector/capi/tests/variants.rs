@@ -95,7 +95,7 @@ fn every_outcome_of_a_publish_has_a_code() {
     ];
     check("connector/src/session/publish.rs", "PublishOutcome", &outcomes);
     let refusals = [
-        ("Length", Named("RACKLINE_OUTCOME_WRONG_LENGTH")),
+        ("Length", Named("RACKLINE_OUTCOME_LONGER_THAN_CHUNK")),
         ("SegmentFull", OUTCOME),
         ("NoChunk", OUTCOME),
         ("MembershipLost", Named("RACKLINE_OUTCOME_DECLARED_DEAD")),

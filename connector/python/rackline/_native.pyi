@@ -298,6 +298,14 @@ class Prefix:
     @property
     def held(self) -> bool:
         """Whether the blocks are held."""
+    @property
+    def reason(self) -> str | None:
+        """Why the block behind these was found and is not held: a label of the misses of
+        :meth:`Pool.metrics`, ``too_many_held`` or ``declared_dead``. ``None`` when all that were found
+        are held."""
+    @property
+    def message(self) -> str | None:
+        """The same for people."""
     def release(self) -> None:
         """Lets the blocks go: the pool may evict them again."""
     def __enter__(self) -> Prefix: ...
@@ -323,7 +331,11 @@ class PublishResult:
     yet fail or be aborted."""
     outcomes: list[str]
     """For each block: ``published``, ``already_there``, ``aborted`` (of a publish by layers, all of its
-    blocks), or why it is not in the pool."""
+    blocks), or a short name of why it is not in the pool: ``longer_than_chunk``, ``segment_full`` (the
+    descriptors of this node are used up), ``no_chunk`` (the pool is full), ``chunk_lock`` (the lock of
+    the region's chunks was not acquired), ``declared_dead``, ``outrun``, ``copy`` or ``taken_away``."""
+    messages: dict[str, str]
+    """For each of these names the sentence that says so, with numbers, of the first such block."""
 
 class Fetch:
     """A fetch under way. Its result is had once."""

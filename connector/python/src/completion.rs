@@ -1,5 +1,6 @@
 //! Transfers under way, and what came of them.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -132,27 +133,35 @@ pub(crate) struct PublishResult {
     published: usize,
     /// Blocks that were there already.
     already_there: usize,
-    /// For each block: `published`, `already_there`, `aborted` (all of a publish by layers), or why
-    /// it is not in the pool.
-    outcomes: Vec<String>,
+    /// For each block: `published`, `already_there`, `aborted` (all of a publish by layers), or a
+    /// short name of why it is not in the pool.
+    outcomes: Vec<&'static str>,
+    /// For each of the names of why blocks are not in the pool: the same for people, of the first.
+    messages: BTreeMap<&'static str, String>,
 }
 
 impl PublishResult {
     pub(crate) fn of(report: &PublishReport) -> Self {
-        let outcome = |outcome: &PublishOutcome| {
-            outcome.why_missing().unwrap_or_else(|| outcome.label().to_owned())
-        };
+        let mut messages = BTreeMap::new();
+        for outcome in report.outcomes() {
+            if !messages.contains_key(outcome.label())
+                && let Some(why) = outcome.why_missing()
+            {
+                messages.insert(outcome.label(), why);
+            }
+        }
         Self {
             published: report.published(),
             already_there: report.available() - report.published(),
-            outcomes: report.outcomes().iter().map(outcome).collect(),
+            outcomes: report.outcomes().iter().map(PublishOutcome::label).collect(),
+            messages,
         }
     }
 
     /// Nothing of `blocks` blocks was published.
     pub(crate) fn aborted(blocks: usize) -> Self {
-        let outcomes = vec!["aborted".to_owned(); blocks];
-        Self { published: 0, already_there: 0, outcomes }
+        let messages = BTreeMap::new();
+        Self { published: 0, already_there: 0, outcomes: vec!["aborted"; blocks], messages }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rackline::{HoldReport, MatchedBlock};
+use rackline::{HoldError, HoldReport, MatchedBlock};
 
 use crate::records::{handles, of_handles};
 
@@ -14,6 +14,7 @@ use crate::records::{handles, of_handles};
 pub(crate) struct Prefix {
     blocks: Vec<MatchedBlock>,
     held: Mutex<Option<HoldReport>>,
+    stop: Option<HoldError>,
 }
 
 #[pymethods]
@@ -31,6 +32,18 @@ impl Prefix {
     #[getter]
     fn held(&self) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Why the next block was found and is not held; `None` when all that were found are.
+    #[getter]
+    fn reason(&self) -> Option<&'static str> {
+        self.stop.map(|stop| stop.label())
+    }
+
+    /// The same for people.
+    #[getter]
+    fn message(&self) -> Option<String> {
+        self.stop.map(|stop| stop.to_string())
     }
 
     /// Lets the blocks go: the pool may evict them again.
@@ -51,11 +64,12 @@ impl Prefix {
 
 impl Prefix {
     pub(crate) fn found(blocks: Vec<MatchedBlock>) -> Self {
-        Self { blocks, held: Mutex::new(None) }
+        Self { blocks, held: Mutex::new(None), stop: None }
     }
 
     pub(crate) fn held_by(held: HoldReport) -> Self {
-        Self { blocks: held.blocks(), held: Mutex::new(Some(held)) }
+        let (blocks, stop) = (held.blocks(), held.stop());
+        Self { blocks, held: Mutex::new(Some(held)), stop }
     }
 }
 

@@ -114,7 +114,8 @@ class OnGpu(unittest.TestCase):
         _, memory = self.memory(fill=1)
         with mode("fail:cuMemcpyBatchAsync:1"):
             published = session.publish(hashes(1), 0, memory, [0], stream=self.stream).wait()
-        self.assertIn("the fake driver refuses", published.outcomes[0])
+        self.assertEqual(published.outcomes, ["copy"])
+        self.assertIn("the fake driver refuses", published.messages["copy"])
         self.assertEqual(len(session.lookup(hashes(1)).wait()), 0)
         session.publish(hashes(1), 0, memory, [0], stream=self.stream).wait()
         prefix = session.lookup(hashes(1)).wait()

@@ -185,8 +185,9 @@ class LayersOnGpu(unittest.TestCase):
         with mode("fail:cuMemcpyBatchAsync:2"):
             self.compute(publish, [0, 1, 2])
             publish.finish()
-            outcomes = publish.wait().outcomes
-        self.assertIn("the fake driver refuses", outcomes[0])
+            result = publish.wait()
+        self.assertEqual(result.outcomes, ["copy"] * 3)
+        self.assertIn("the fake driver refuses", result.messages["copy"])
         self.assertEqual(len(session.lookup(hashes(3)).wait()), 0)
         publish = self.publish(session)
         self.compute(publish, [0, 1, 2])

@@ -27,8 +27,8 @@ pub enum PublishOutcome {
 }
 
 impl PublishOutcome {
-    /// A short name, for metrics: `published`, `already_there`, `copy`, `taken_away`, or that of a
-    /// [`Refusal`](Refusal::label).
+    /// A short name, which stays the same: `published`, `already_there`, `copy`, `taken_away`, or that
+    /// of a [`Refusal`](Refusal::label).
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {

@@ -72,8 +72,9 @@ impl Refusal {
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
-            Self::Length { .. } => "wrong_length",
+            Self::Length { .. } => "longer_than_chunk",
             Self::SegmentFull { .. } => "segment_full",
+            Self::NoChunk(AllocateError::Lock(_)) => "chunk_lock",
             Self::NoChunk(_) => "no_chunk",
             Self::MembershipLost(_) => "declared_dead",
             Self::Outrun => "outrun",

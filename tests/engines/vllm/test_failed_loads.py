@@ -120,6 +120,27 @@ class Workers(unittest.TestCase):
         for cache in half._caches.values():
             self.assertFalse(cache[1:5].any())
 
+    def test_why_blocks_are_not_saved_is_counted(self) -> None:
+        full = types.SimpleNamespace(
+            outcomes=["published", "no_chunk", "no_chunk"], messages={"no_chunk": "the pool is full"}
+        )
+        for publish, reason, blocks in [
+            (mock.Mock(side_effect=rackline.Busy("the queue is full")), "queue_full", 3),
+            (mock.Mock(side_effect=rackline.Error("refused")), "error", 3),
+            (mock.Mock(return_value=mock.Mock(poll=lambda: full)), "no_chunk", 2),
+        ]:
+            with self.subTest(reason):
+                half = worker(lambda *_, **__: Fetch(2, None))
+                half._attachment.is_out.return_value = False
+                half._session.publish = publish
+                told = Step(saves=[SaveJob(7, "two", b"cde", 1, [5, 6, 7])])
+                with self.assertLogs("rackline.vllm.worker", "WARNING") as log:
+                    half.start_saves(told)
+                    half.finished(told)
+                self.assertEqual(half.stats.data["unsaved_blocks"], blocks)
+                self.assertEqual(half.stats.data[f"unsaved_{reason}"], blocks)
+                self.assertIn(f"{blocks} blocks are not saved ({reason})", log.output[0])
+
     def test_what_a_failed_load_kept_from_the_pool_is_put_off(self) -> None:
         """VLLM-W8: blocks of another request, in the same step."""
         for layerwise in ("off", "both"):
@@ -127,7 +148,8 @@ class Workers(unittest.TestCase):
                 half = worker(
                     lambda *_, **__: Fetch(1, "checksum"), load="sync", layerwise=layerwise
                 )
-                publish = mock.Mock(poll=lambda: types.SimpleNamespace(outcomes=["aborted"] * 2))
+                ended = types.SimpleNamespace(outcomes=["aborted"] * 2, messages={})
+                publish = mock.Mock(poll=lambda: ended)
                 half._session.publish_by_layers = mock.Mock(return_value=publish)
                 told = step()
                 told.saves.append(SaveJob(7, "two", b"cd", 1, [6, 7]))

@@ -125,7 +125,7 @@ pub enum RacklineOutcome {
     /// It was in the pool already, or is being written by this host.
     AlreadyThere = 1,
     /// Blocks of this length cannot be: they are longer than a chunk of the region.
-    WrongLength = 2,
+    LongerThanChunk = 2,
     /// The descriptors of this node are used up.
     SegmentFull = 3,
     /// No memory is free, and no more was available from the region.
@@ -138,32 +138,37 @@ pub enum RacklineOutcome {
     Copy = 7,
     /// Other processes of this host believed this one dead and took the block away.
     TakenAway = 8,
+    /// No memory is free, and the lock of the region's chunks was not acquired in time. Is a lock
+    /// manager running?
+    ChunkLock = 9,
 }
 
 impl RacklineOutcome {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Published,
         Self::AlreadyThere,
-        Self::WrongLength,
+        Self::LongerThanChunk,
         Self::SegmentFull,
         Self::NoChunk,
         Self::DeclaredDead,
         Self::Outrun,
         Self::Copy,
         Self::TakenAway,
+        Self::ChunkLock,
     ];
 
     fn label(self) -> &'static CStr {
         match self {
             Self::Published => c"published",
             Self::AlreadyThere => c"already_there",
-            Self::WrongLength => c"wrong_length",
+            Self::LongerThanChunk => c"longer_than_chunk",
             Self::SegmentFull => c"segment_full",
             Self::NoChunk => c"no_chunk",
             Self::DeclaredDead => c"declared_dead",
             Self::Outrun => c"outrun",
             Self::Copy => c"copy",
             Self::TakenAway => c"taken_away",
+            Self::ChunkLock => c"chunk_lock",
         }
     }
 }
@@ -197,6 +202,7 @@ pub extern "C" fn rackline_outcome_label(outcome: i32) -> *const c_char {
 #[cfg(test)]
 mod tests {
     use cxl_shm::chunk::AllocateError;
+    use cxl_shm::lock::LockError;
     use cxl_shm::units::Extent;
     use rackline::dma::DmaError;
     use rackline::{LossCause, MembershipLost, Miss, NodeId, Refusal};
@@ -222,13 +228,18 @@ mod tests {
             assert_eq!(RacklineReason::from(&error), expected);
         }
         let exhausted = AllocateError::Exhausted { chunks: 1, chunk_bytes: 1, own: 1 };
+        let locked = AllocateError::Lock(LockError::NoManager);
         let refused = PublishOutcome::Refused;
         for (outcome, expected) in [
             (PublishOutcome::Published, RacklineOutcome::Published),
             (PublishOutcome::AlreadyThere, RacklineOutcome::AlreadyThere),
-            (refused(Refusal::Length { bytes: 0, most_bytes: 1 }), RacklineOutcome::WrongLength),
+            (
+                refused(Refusal::Length { bytes: 0, most_bytes: 1 }),
+                RacklineOutcome::LongerThanChunk,
+            ),
             (refused(Refusal::SegmentFull { blocks: 1, slots: 1 }), RacklineOutcome::SegmentFull),
             (refused(Refusal::NoChunk(exhausted)), RacklineOutcome::NoChunk),
+            (refused(Refusal::NoChunk(locked)), RacklineOutcome::ChunkLock),
             (refused(Refusal::MembershipLost(lost)), RacklineOutcome::DeclaredDead),
             (refused(Refusal::Outrun), RacklineOutcome::Outrun),
             (PublishOutcome::Failed(failed), RacklineOutcome::Copy),

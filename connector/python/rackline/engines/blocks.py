@@ -13,12 +13,11 @@ import time
 
 import rackline
 from rackline.engines.attachment import Attachment, Renewal
+from rackline.engines.reasons import SAVED, Reasons, of_error
 from rackline.engines.settings import PoolSettings
 
 logger = logging.getLogger(__name__)
 
-# Outcomes of a publish after which all can find the block.
-SAVED = ("published", "already_there")
 # Transfers that are under way at once for one call.
 AT_ONCE = 64
 # Between two lines in the log.
@@ -42,6 +41,7 @@ class SharedBlocks:
         self._shares = True
         self._changed = threading.Lock()
         self._counters: collections.Counter[str] = collections.Counter()
+        self._reasons = Reasons(logger, lambda name, amount: self._count(**{name: amount}))
         self._told_s = time.monotonic()
         logger.info(
             "Rackline: %s of %d: blocks of %d tokens, %d bytes",
@@ -75,7 +75,8 @@ class SharedBlocks:
     def counters(self) -> dict[str, int]:
         """What was done since the start: ``lookup_blocks`` and ``hit_blocks``, ``loaded_blocks``,
         ``missed_blocks`` (were to be loaded, and are not) and ``miss_*`` by reason, ``saved_blocks``,
-        ``already_there_blocks``, ``unsaved_blocks``, ``errors``, and ``not_attached``: calls that did
+        ``already_there_blocks``, ``unsaved_blocks`` and ``unsaved_*`` by reason, ``not_found_*`` (lookups
+        that found nothing, or less than there was) by reason, ``errors``, and ``not_attached``: calls that did
         nothing because the process lost its membership of the pool, until it has attached again."""
         with self._changed:
             return dict(self._counters)
@@ -84,14 +85,24 @@ class SharedBlocks:
         """How many blocks from the first on are in the pool; none after ``wait_ms``."""
         if not self._shares or not hashes:
             return 0
-        found = 0
+        prefix = self._look(hashes, wait_ms, hold=False)
+        return 0 if prefix is None else len(prefix)
+
+    def _look(self, hashes: list[bytes], wait_ms: int, hold: bool) -> rackline.Prefix | None:
+        """What was found within ``wait_ms``. A lookup that nobody waits for any more releases what it
+        finds."""
+        prefix, reason, message = None, "lookup_timeout", None
         try:
-            prefix = self._current().lookup(hashes).wait(wait_ms)
-            found = 0 if prefix is None else len(prefix)
+            prefix = self._current().lookup(hashes, hold=hold).wait(wait_ms)
         except rackline.Error as error:
-            self._failed("a lookup", error)
+            reason, message = self._refused("a lookup", error)
+        found = 0 if prefix is None else len(prefix)
         self._count(lookup_blocks=len(hashes), hit_blocks=found)
-        return found
+        if prefix is not None:
+            reason, message = prefix.reason or "absent", prefix.message
+        if found == 0 or (found < len(hashes) and reason != "absent"):
+            self._reasons.not_found(reason, message)
+        return prefix
 
     def load(self, hashes: list[bytes], memory: rackline.BlockMemory, places: list[int]) -> int:
         """Fetches blocks into ``places`` of ``memory``, and returns how many from the first on have
@@ -108,6 +119,8 @@ class SharedBlocks:
                     if result.reason is not None:
                         reason = f"miss_{result.reason}"
                         logger.warning("Rackline: %s: %s", self._what, result.message)
+                if valid == len(prefix) and prefix.reason is not None:
+                    reason = f"miss_{prefix.reason}"
         except rackline.Error as error:
             reason = self._failed("a load", error)
         missed = len(hashes) - valid
@@ -119,16 +132,7 @@ class SharedBlocks:
         where that is not known, or not within ``wait_ms``: what is found later is released."""
         if not self._shares or not hashes:
             return None
-        try:
-            # A lookup that nobody waits for any more lets go of what it finds.
-            prefix = self._current().lookup(hashes, hold=True).wait(wait_ms)
-        except rackline.Error as error:
-            self._failed("a lookup", error)
-            prefix = None
-        self._count(
-            lookup_blocks=len(hashes), hit_blocks=0 if prefix is None else len(prefix)
-        )
-        return prefix
+        return self._look(hashes, wait_ms, hold=True)
 
     def load_each(self, handles: bytes, memories: list[rackline.BlockMemory]) -> int:
         """Fetches the first blocks that were found, each into a memory of its own of one block, and
@@ -209,24 +213,28 @@ class SharedBlocks:
         memory: rackline.BlockMemory,
         places: list[int],
     ) -> list[str]:
+        messages: dict[str, str] = {}
         if not self._shares or not hashes:
-            return ["stopped"] * len(hashes)
-        try:
-            publish = self._current().publish(hashes, first_depth, memory, places)
-            outcomes = publish.wait().outcomes
-        except rackline.Error as error:
-            outcomes = [self._failed("a save", error)] * len(hashes)
-        published, there = outcomes.count("published"), outcomes.count("already_there")
+            outcomes = ["stopped"] * len(hashes)
+        else:
+            try:
+                result = self._current().publish(hashes, first_depth, memory, places).wait()
+                outcomes, messages = result.outcomes, result.messages
+            except rackline.Error as error:
+                reason, message = self._refused("a save", error)
+                outcomes, messages = [reason] * len(hashes), {reason: message}
         self._count(
-            saved_blocks=published,
-            already_there_blocks=there,
-            unsaved_blocks=len(outcomes) - published - there,
+            saved_blocks=outcomes.count("published"),
+            already_there_blocks=outcomes.count("already_there"),
+            unsaved_blocks=self._reasons.outcomes(outcomes, messages),
         )
         return outcomes
 
-    def left_out(self, blocks: int) -> None:
-        """Counts blocks that the engine offered and that are not saved."""
+    def left_out(self, blocks: int, reason: str) -> None:
+        """Counts blocks that the engine offered and that are not saved, for a reason of
+        `rackline.engines.reasons`."""
         self._count(unsaved_blocks=blocks)
+        self._reasons.unsaved(reason, blocks)
 
     def stop(self) -> None:
         """From now on nothing is found, loaded or saved; what was begun continues."""
@@ -251,6 +259,15 @@ class SharedBlocks:
     def _tell(self, counters: dict[str, int]) -> None:
         text = ", ".join(f"{name}={count}" for name, count in sorted(counters.items()))
         logger.info("Rackline: %s: %s", self._what, text or "nothing done yet")
+
+    def _refused(self, what: str, error: rackline.Error) -> tuple[str, str]:
+        """The reason that an error gives, and its sentence."""
+        if self._attachment.is_out(error, self._of_thread.life):
+            # The pool has said so, once; here it is counted.
+            self._count(not_attached=1)
+            return "not_attached", str(error)
+        self._count(errors=1)
+        return of_error(error), f"{self._what}: {what} failed: {error}"
 
     def _failed(self, what: str, error: rackline.Error) -> str:
         """The name of the counter of blocks that are missed for it."""

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -22,7 +23,8 @@ import rackline
 from lmcache import torch_device_type
 from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 from rackline.engines.attachment import Attachment
-from rackline.engines.blocks import SAVED, SharedBlocks
+from rackline.engines.blocks import SharedBlocks
+from rackline.engines.reasons import SAVED
 from rackline.engines.settings import SettingsError
 from rackline.lmcache.engine import weights_and_engine
 from rackline.lmcache.identity import ChunkForm, chunk_form, chunk_hash, chunk_model
@@ -220,16 +222,21 @@ class RacklineBackend(StoragePluginInterface):
         on_complete_callback: Callable[[CacheEngineKey], None] | None,
     ) -> Future | None:
         taken: list[tuple[int, CacheEngineKey, MemoryObj]] = []
+        left_out: collections.Counter[str] = collections.Counter()
         with self._changed:
             for depth, (key, item) in enumerate(zip(keys, objs)):
-                whole = item.get_size() == form.bytes
-                whole = whole and item.get_memory_format() == form.format
-                if whole and key not in self._saving and len(self._saving) < self._settings.saves_max:
+                if item.get_size() != form.bytes or item.get_memory_format() != form.format:
+                    left_out["not_whole"] += 1
+                elif key in self._saving:
+                    left_out["being_saved"] += 1
+                elif len(self._saving) >= self._settings.saves_max:
+                    left_out["saves_max"] += 1
+                else:
                     self._saving.add(key)
                     item.ref_count_up()
                     taken.append((depth, key, item))
-        if len(taken) < len(keys):
-            blocks.left_out(len(keys) - len(taken))
+        for reason, chunks in left_out.items():
+            blocks.left_out(chunks, reason)
         if not taken:
             return None
         # LMCACHE-C2.

@@ -27,7 +27,7 @@ from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from rackline.engines.attachment import Attachment
-from rackline.engines.blocks import SAVED
+from rackline.engines.reasons import SAVED
 from rackline.lmcache.l2_identity import ObjectForm, object_form, object_hash
 from rackline.lmcache.l2_openings import Opening, Openings
 from rackline.lmcache.l2_settings import L2Settings

@@ -117,7 +117,15 @@ class LayeredSave:
 
 @dataclasses.dataclass
 class Outcomes:
+    """What became of a request's blocks, as of those of a publish."""
+
     outcomes: list[str]
+    messages: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def none(cls, job: SaveJob, reason: str) -> Outcomes:
+        """None of the blocks is saved."""
+        return cls([reason] * len(job.block_ids))
 
 
 @dataclasses.dataclass
@@ -138,4 +146,4 @@ class Share:
         return self._of(self.save.result(wait=True))
 
     def _of(self, result: rackline.PublishResult | None) -> Outcomes | None:
-        return None if result is None else Outcomes(result.outcomes[self.blocks])
+        return None if result is None else Outcomes(result.outcomes[self.blocks], result.messages)

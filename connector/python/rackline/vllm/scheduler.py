@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from rackline.engines.attachment import Attachment
+from rackline.engines.reasons import Reasons
 from rackline.engines.settings import SettingsError
 from rackline.vllm.events import StoredEvents
 from rackline.vllm.handover import Awaited, Handovers, RouterParams
@@ -84,6 +85,8 @@ class SchedulerHalf:
         self.engine_blocks: Any = None
         """The engine's manager of its blocks, which it gives to the connector when it has made it."""
         self.stats = RacklineStats()
+        # Its statistics are others' after a report.
+        self._reasons = Reasons(logger, lambda name, amount: self.stats.count(name, amount))
 
     def sessions_of(self, identities: dict[int, Identity]) -> None:
         """Opens a session for the blocks of each rank of storage."""
@@ -138,7 +141,7 @@ class SchedulerHalf:
             if (now_s - search.began_s) * 1000 < self._settings.lookup_timeout_ms:
                 return None, False
             self.stats.count("lookup_timeouts", 1)
-            search.give_up()
+            search.give_up("lookup_timeout")
             found = 0
         short = progress.awaited is not None and first + found < progress.awaited.blocks
         if short and not search.failed:
@@ -154,6 +157,8 @@ class SchedulerHalf:
             self.stats.count("lookup_blocks", search.looked_for)
             self.stats.count("lookup_hit_blocks", found)
             self.stats.count("not_attached_lookups", int(search.out is True))
+            if found == 0 or (found < search.looked_for and search.reason != "absent"):
+                self._reasons.not_found(search.reason, search.message)
         if found == 0:
             return 0, False
         return found * self._block_tokens, self._settings.load == "async"
@@ -187,7 +192,7 @@ class SchedulerHalf:
         self.stats.count("lookup_timeouts", 1)
         progress.put_off_s = None
         search = Search(first, last - first, now_s)
-        search.give_up()
+        search.give_up("queue_full")
         return search
 
     def _is_stale(self, search: Search, now_s: float) -> bool:
@@ -316,6 +321,7 @@ class SchedulerHalf:
     def _give_up_put_off(self, progress: Progress) -> None:
         """The request computes no more: what was put off is not saved."""
         self.stats.count("unsaved_blocks", progress.put_off_blocks)
+        self._reasons.unsaved("load_failed", progress.put_off_blocks)
         progress.put_off_blocks = 0
 
     def _ended(self, progress: Progress) -> bool:

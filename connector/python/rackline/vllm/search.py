@@ -20,6 +20,7 @@ from typing import Any
 
 import rackline
 from rackline.engines.attachment import Attachment, Renewal
+from rackline.engines.reasons import of_error
 from rackline.vllm.identity import Identity
 from rackline.vllm.settings import Settings
 
@@ -49,6 +50,10 @@ class Search:
     """Whether it is in the statistics."""
     failed: bool = False
     """Whether there is no answer but an error."""
+    reason: str = "absent"
+    """Why the next block is not there: a name of `rackline.engines.reasons`."""
+    message: str | None = None
+    """What the pool says of it."""
     out: bool = False
     """Whether that says that this process is not attached to the pool."""
     life: int = 0
@@ -70,7 +75,12 @@ class Search:
                 return None
             self.lookups.pop(0)
             self.prefixes.append(prefix)
-        return min((len(prefix) for prefix in self.prefixes), default=0)
+        shortest = min(self.prefixes, key=len, default=None)
+        if shortest is None:
+            return 0
+        if shortest.reason is not None:
+            self.reason, self.message = shortest.reason, shortest.message
+        return len(shortest)
 
     def handles_of_ranks(self) -> list[bytes]:
         if not self.handles:
@@ -87,12 +97,11 @@ class Search:
     def fail(self, what: str, error: rackline.Error) -> None:
         """There is no answer but this error."""
         self.failed, self.out = True, self.is_out(error)
-        if not self.out:
-            logger.warning("Rackline: %s: %s", what, error)
-        self.give_up()
+        self.give_up("not_attached" if self.out else of_error(error), f"{what}: {error}")
 
-    def give_up(self) -> None:
+    def give_up(self, reason: str, message: str | None = None) -> None:
         """It has found nothing, as far as its request is concerned."""
+        self.reason, self.message = reason, message
         self.lookups.clear()
         self.release()
         self.prefixes.clear()
@@ -181,7 +190,7 @@ class Index:
             for place in sorted(at for at in self._missed_at if search.first <= at < ends):
                 number = place - search.first
                 if any(it in self._missed_handles for it in search.handles_of(number)):
-                    search.answer = number
+                    search.answer, search.reason, search.message = number, "missed_before", None
                     break
         return search.answer
 

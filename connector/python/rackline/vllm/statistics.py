@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
@@ -34,13 +36,27 @@ COUNTERS = {
     "gpu_failed_blocks": "Blocks that a GPU failed to copy, over all ranks.",
 }
 
+# By reason: the name of each in `rackline.engines.reasons` follows.
+BY_REASON = {
+    "not_found": "Requests that found nothing in the pool, or less than there was, by reason.",
+    "unsaved": "Blocks that could not be published, over all ranks, by reason.",
+}
+
+
+def _family(name: str) -> tuple[str, str] | None:
+    """The counter by reason that ``name`` belongs to, and the reason."""
+    for family in BY_REASON:
+        if name.startswith(f"{family}_") and name not in COUNTERS:
+            return family, name.removeprefix(f"{family}_")
+    return None
+
 
 class RacklineStats(KVConnectorStats):
     """Sums since the last report."""
 
     def count(self, name: str, amount: int) -> None:
         if amount:
-            assert name in COUNTERS, name
+            assert name in COUNTERS or _family(name) is not None, name
             self.data[name] = self.data.get(name, 0) + amount
 
     def reset(self) -> None:
@@ -52,7 +68,8 @@ class RacklineStats(KVConnectorStats):
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        return {name: self.data[name] for name in COUNTERS if name in self.data}
+        known = {name: self.data[name] for name in COUNTERS if name in self.data}
+        return known | {name: self.data[name] for name in self.data if _family(name) is not None}
 
     def is_empty(self) -> bool:
         return not self.data
@@ -81,7 +98,20 @@ class RacklinePromMetrics(KVConnectorPromMetrics):
             for engine, values in per_engine_labelvalues.items():
                 self._counters[engine, name] = counter.labels(*values)
 
+        self._by_reason: dict[tuple[int, str], Callable[[str], Any]] = {}
+        for family, documentation in BY_REASON.items():
+            counter = self._counter_cls(
+                name=f"vllm:rackline_{family}_by_reason",
+                documentation=f"Rackline: {documentation}",
+                labelnames=[*labelnames, "reason"],
+            )
+            for engine, values in per_engine_labelvalues.items():
+                self._by_reason[engine, family] = functools.partial(counter.labels, *values)
+
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         for name, amount in transfer_stats_data.items():
             if name in COUNTERS:
                 self._counters[engine_idx, name].inc(amount)
+            elif (found := _family(name)) is not None:
+                family, reason = found
+                self._by_reason[engine_idx, family](reason).inc(amount)

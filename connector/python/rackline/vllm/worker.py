@@ -30,9 +30,10 @@ from typing import Any
 
 import rackline
 from rackline.engines.attachment import Attachment, Renewal
+from rackline.engines.reasons import Reasons, of_error
 from rackline.vllm.device import Device, device_of
 from rackline.vllm.identity import Identity, identity_of
-from rackline.vllm.layerwise import EngineLayers, LayeredSave, Share
+from rackline.vllm.layerwise import EngineLayers, LayeredSave, Outcomes, Share
 from rackline.vllm.layout import blocks_in_memory, clear_blocks
 from rackline.vllm.messages import Handshake, Loaded, LoadJob, Report, Saved, SaveJob, Step
 from rackline.vllm.settings import Settings
@@ -89,6 +90,8 @@ class WorkerHalf:
         self._ended: set[str] = set()
         self._report = Report()
         self.stats = RacklineStats()
+        # Its statistics are others' after a report.
+        self._reasons = Reasons(logger, lambda name, amount: self.stats.count(name, amount))
 
     def register(self, kv_caches: dict[str, Any]) -> None:
         """The engine's caches are there."""
@@ -329,7 +332,8 @@ class WorkerHalf:
             if not self._stores():
                 self._save_ended(job, None)
             elif not worth_saving:
-                self._save_ended(job, [], again)
+                why = "aborted" if broken_off else "load_failed"
+                self._save_ended(job, Outcomes.none(job, why), again)
             else:
                 self._save(job)
 
@@ -343,36 +347,47 @@ class WorkerHalf:
                 stream=self._device.stream(),
             )
         except rackline.Error as error:
-            self._failed(f"{job.request_id} is not saved", error, len(job.block_ids))
-            self._save_ended(job, [])
+            self._save_ended(job, self._refused(job, error))
             return
         self._saving[job.job] = _Saving(job, publish)
 
     def _poll_saves(self) -> None:
         for saving in list(self._saving.values()):
-            if (outcomes := self._outcomes(saving)) is not None:
-                self._save_ended(saving.job, outcomes, saving.again)
+            if (result := self._outcomes(saving)) is not None:
+                self._save_ended(saving.job, result, saving.again)
 
-    def _outcomes(self, saving: _Saving, wait: bool = False) -> list[str] | None:
+    def _refused(self, job: SaveJob, error: rackline.Error) -> Outcomes:
+        """What became of blocks whose publish was refused, or broke off (VLLM-W6)."""
+        blocks = len(job.block_ids)
+        if self._attachment.is_out(error, self._renewal.life):
+            self.stats.count("not_attached_blocks", blocks)
+            return Outcomes.none(job, "not_attached")
+        reason = of_error(error)
+        return Outcomes([reason] * blocks, {reason: str(error)})
+
+    def _outcomes(
+        self, saving: _Saving, wait: bool = False
+    ) -> Outcomes | rackline.PublishResult | None:
         """What became of the blocks; ``None`` while that is not known."""
         try:
-            result = saving.publish.wait() if wait else saving.publish.poll()
+            return saving.publish.wait() if wait else saving.publish.poll()
         except rackline.Error as error:
-            self._failed(f"{saving.job.request_id} is not saved", error, len(saving.job.block_ids))
-            return []
-        return None if result is None else result.outcomes
+            return self._refused(saving.job, error)
 
     def _save_ended(
-        self, job: SaveJob, outcomes: list[str] | None, again: bool = False
+        self, job: SaveJob, result: Outcomes | rackline.PublishResult | None, again: bool = False
     ) -> None:
         """With what became of the blocks; ``None`` when another rank stores them."""
         self._saving.pop(job.job, None)
         complete, put_off, already_there = True, 0, 0
-        if outcomes is not None:
+        if result is not None:
+            outcomes = result.outcomes
             published = outcomes.count("published")
             already_there = outcomes.count("already_there")
             unsaved = len(job.block_ids) - published - already_there
             complete = unsaved == 0
+            if not again:
+                self._reasons.outcomes(outcomes, result.messages)
             self.stats.count("saved_blocks", published)
             self.stats.count("saved_bytes", published * self._identity.block_bytes)
             self.stats.count("already_there_blocks", already_there)
@@ -388,8 +403,9 @@ class WorkerHalf:
         for saving in list(self._saving.values()):
             if saving.job.request_id in preempted:
                 cancelled = saving.publish.cancel()
-                outcomes = [] if cancelled else self._outcomes(saving, wait=True)
-                self._save_ended(saving.job, outcomes)
+                result = Outcomes.none(saving.job, "preempted")
+                result = result if cancelled else self._outcomes(saving, wait=True)
+                self._save_ended(saving.job, result)
 
     # What was done
 

@@ -1,0 +1,107 @@
+"""Why requests found nothing and blocks were not saved.
+
+Each such request and block is counted under the name of its reason. Each reason is in the log at most once
+a minute, with its sentence and what was counted since.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import rackline
+
+# Outcomes of a publish after which all can find the block.
+SAVED = ("published", "already_there")
+# Between two lines in the log with the same reason.
+TELL_EVERY_S = 60.0
+
+# Where the library gives no sentence.
+NOT_FOUND = {
+    "absent": "the pool does not have the block",
+    "lookup_timeout": "the lookup took longer than lookup_timeout_ms",
+    "queue_full": "too many lookups wait: raise queue_depth",
+    "not_attached": "this process is not attached to the pool",
+    "error": "the pool refused the lookup",
+    "stopped": "this engine shares no blocks any more",
+    "missed_before": "the block was found before, and could not be loaded",
+}
+UNSAVED = {
+    "queue_full": "too many transfers wait to be copied: raise copy_threads or queue_depth",
+    "not_attached": "this process is not attached to the pool",
+    "error": "the pool refused the blocks",
+    "stopped": "this engine shares no blocks any more",
+    "aborted": "the step did not come to its end",
+    "load_failed": "the step also loaded blocks, and a load failed",
+    "preempted": "the request was preempted, and the engine needs the memory",
+    "not_whole": "the engine offered something else than a whole block",
+    "being_saved": "the same block is being saved",
+    "saves_max": "more blocks wait to be saved than saves_max: raise saves_max or copy_threads",
+}
+# Of the library, which brings its own sentences: of a lookup that holds, and of a publish.
+OF_HOLDS = (
+    "evicted", "not_ready", "owner_dead", "spilled", "quarantined", "stale_generation", "wrong_key",
+    "key_collision", "wrong_length", "torn", "malformed", "changed", "checksum", "too_many_held",
+    "declared_dead",
+)  # fmt: skip
+OF_PUBLISHES = (
+    "longer_than_chunk", "segment_full", "no_chunk", "chunk_lock", "declared_dead", "outrun", "copy",
+    "taken_away",
+)  # fmt: skip
+
+
+def of_error(error: rackline.Error) -> str:
+    """The reason that a refused call gives, of a process that is attached."""
+    return "queue_full" if isinstance(error, rackline.Busy) else "error"
+
+
+class Reasons:
+    """Counts and tells. For any thread."""
+
+    def __init__(self, logger: logging.Logger, count: Callable[[str, int], None]) -> None:
+        """``count`` is called with the name of a counter, ``not_found_`` or ``unsaved_`` and the reason,
+        and with what to add."""
+        self._logger, self._count = logger, count
+        self._changed = threading.Lock()
+        self._told_s: dict[str, float] = {}
+        self._untold: collections.Counter[str] = collections.Counter()
+
+    def not_found(self, reason: str, message: str | None = None) -> None:
+        """A request found nothing, or less than there was."""
+        said = message or NOT_FOUND.get(reason, reason)
+        # A prompt that nobody computed before is no fault.
+        level = logging.DEBUG if reason == "absent" else logging.WARNING
+        text = "%d requests found nothing, or less (%s): %s"
+        self._add("not_found", reason, 1, level, text, said)
+
+    def unsaved(self, reason: str, blocks: int, message: str | None = None) -> None:
+        """Blocks were not saved."""
+        said = message or UNSAVED.get(reason, reason)
+        text = "%d blocks are not saved (%s): %s"
+        self._add("unsaved", reason, blocks, logging.WARNING, text, said)
+
+    def outcomes(self, outcomes: list[str], messages: dict[str, str]) -> int:
+        """Takes in what became of blocks. Returns how many of them were not saved."""
+        unsaved = collections.Counter(it for it in outcomes if it not in SAVED)
+        for reason, blocks in unsaved.items():
+            self.unsaved(reason, blocks, messages.get(reason))
+        return unsaved.total()
+
+    def _add(
+        self, family: str, reason: str, amount: int, level: int, text: str, said: str
+    ) -> None:
+        if amount <= 0:
+            return
+        name = f"{family}_{reason}"
+        self._count(name, amount)
+        now_s = time.monotonic()
+        with self._changed:
+            self._untold[name] += amount
+            if now_s - self._told_s.get(name, -TELL_EVERY_S) < TELL_EVERY_S:
+                return
+            self._told_s[name] = now_s
+            untold = self._untold.pop(name)
+        self._logger.log(level, f"Rackline: {text}", untold, reason, said)
