@@ -71,6 +71,30 @@ class Words(unittest.TestCase):
         self.assertEqual(self.params(given), RouterParams(blocks=0))
 
 
+class Unusable(unittest.TestCase):
+    """A prefill whose blocks this engine cannot use."""
+
+    OWN = {"tenant": "t", "model": "m", "dtype": "float16", "block_tokens": 16, "ranks": 1}
+
+    def why(self, hashes: list[bytes], **given: Any) -> str | None:
+        request = mock.Mock(kv_transfer_params={"rackline": given}, request_id="one", block_hashes=hashes)
+        found = RouterParams.of(request).why_unusable(request, self.OWN)
+        return None if found is None else found[0]
+
+    def test_the_word_that_differs_is_named(self) -> None:
+        hashes = [bytes([number]) * 32 for number in range(3)]
+        request = mock.Mock(kv_transfer_params=None, block_hashes=hashes)
+        answer = RouterParams.answer(request, 2, self.OWN)["rackline"]
+        self.assertIsNone(self.why(hashes, **answer))
+        for word, value in [("dtype", "bfloat16"), ("block_tokens", 32), ("ranks", 2), ("tenant", "u")]:
+            identity = {**self.OWN, word: value}
+            self.assertEqual(self.why(hashes, **{**answer, "identity": identity}), f"identity_{word}")
+        self.assertEqual(self.why(hashes[1:], **answer), "identity_block_hash")
+        # What another version says, or does not say, is no difference.
+        self.assertIsNone(self.why(hashes, **{**answer, "identity": {"more": 1}}))
+        self.assertIsNone(self.why(hashes[:1], **answer))
+
+
 class Handover(TinyCase):
     def answer(self, own: Any) -> list[int]:
         return self.answers(own)["one"]
@@ -136,6 +160,25 @@ class Handover(TinyCase):
             # Whether it is there, and then what is.
             self.assertEqual(refused.refused, 2)
 
+    def test_a_handover_that_cannot_be_used_is_not_waited_for(self) -> None:
+        settings = self.settings(1, handover_wait_ms=FOR_EVER_MS)
+        with engine(self.model, settings, role="kv_consumer") as decode:
+            other = {**decode.connector._index.words(), "block_tokens": 2 * BLOCK_TOKENS}
+            with self.assertLogs("rackline.vllm.scheduler", "WARNING") as logged:
+                decode.begin("one", PROMPT, greedy(**told(blocks=BLOCKS, identity=other)))
+                self.assertEqual(self.answer(decode), self.expected[1])
+                decode.begin("two", PROMPTS[0], greedy(**told(blocks=1, last_hash="00" * 32)))
+                self.assertEqual(self.answers(decode)["two"], self.expected[0])
+            self.assertIn("(identity_block_tokens): the blocks of the prefill engine", logged.output[0])
+            self.assertEqual(decode.counter("unusable_handovers"), 2)
+            reasons = {
+                metric.labels["reason"]: metric.value
+                for metric in decode.llm.get_metrics()
+                if metric.name == "vllm:rackline_not_found_by_reason"
+            }
+            expected = {"identity_block_tokens": 1, "identity_block_hash": 1, "absent": 2}
+            self.assertEqual(reasons, expected)
+
     def test_it_waits_once(self) -> None:
         """Not anew when there is no room for its lookup then."""
         with engine(self.model, self.settings(1, handover_wait_ms=300)) as own:
@@ -150,7 +193,9 @@ class Handover(TinyCase):
         under_name = dict(connector="NeuronNixlConnector", module="rackline.vllm.dynamo")
         settings = self.settings(hold_ms=1000)
         with Gate() as gate, engine(self.model, settings, **under_name) as prefill:
-            own = {"rackline": {"blocks": len(PROMPT) // BLOCK_TOKENS}}
+            words = prefill.connector._index.words()
+            self.assertEqual((words["block_tokens"], words["ranks"]), (BLOCK_TOKENS, 1))
+            own = {"rackline": {"blocks": len(PROMPT) // BLOCK_TOKENS, "identity": words}}
             in_words_of_nixl = {"do_remote_prefill": True, "do_remote_decode": False, **own}
             for given, expected in [
                 (told(handover=True), own),
@@ -161,7 +206,9 @@ class Handover(TinyCase):
                 ),
             ]:
                 outputs = prefill.serve({"one": PROMPT}, max_tokens=1, **given)
-                self.assertEqual(outputs["one"].kv_transfer_params, expected)
+                answer = outputs["one"].kv_transfer_params
+                self.assertEqual(len(answer["rackline"].pop("last_hash")), 64)
+                self.assertEqual(answer, expected)
                 prefill.drain()
             # Others make it look after those that ended.
             deadline_s = time.monotonic() + 60

@@ -27,6 +27,7 @@ NOT_FOUND = {
     "not_attached": "this process is not attached to the pool",
     "error": "the pool refused the lookup",
     "stopped": "this engine shares no blocks any more",
+    "handover_timeout": "the prefill did not save its blocks within handover_wait_ms",
     "missed_before": "the block was found before, and could not be loaded",
 }
 UNSAVED = {

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import rackline
+from rackline.engines.words import Words, difference
 from rackline.vllm.search import Index, Search
 
 logger = logging.getLogger(__name__)
@@ -32,13 +33,17 @@ class RouterParams:
     """Its blocks are for a decode engine."""
     blocks: int = 0
     """The number of blocks that a prefill engine saves for it."""
+    last_hash: str = ""
+    """The hash of the last of them, in hexadecimal digits."""
+    identity: dict[str, Any] | None = None
+    """What the blocks of the prefill engine are, in words."""
 
     @classmethod
     def of(cls, request: Any) -> RouterParams:
         """A value of another type is logged, and left out."""
         params = request.kv_transfer_params or {}
         given = params.get("rackline", {})
-        fields = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        fields = {"handover": bool, "blocks": int, "last_hash": str, "identity": dict}
         if not isinstance(given, dict):
             given = {"rackline": given}
         good = {name: value for name, value in given.items() if type(value) is fields.get(name)}
@@ -52,12 +57,37 @@ class RouterParams:
         return cls(**{**_in_words_of_nixl(params), **good})
 
     @staticmethod
-    def answer(request: Any, blocks: int) -> dict[str, Any]:
+    def answer(request: Any, blocks: int, identity: Words) -> dict[str, Any]:
         """The ``kv_transfer_params`` of a prefill's answer, which the router sends to the decode."""
-        answer: dict[str, Any] = {"rackline": {"blocks": blocks}}
+        told: dict[str, Any] = {"blocks": blocks, "identity": identity}
+        if blocks:
+            told["last_hash"] = _hash_of(request, blocks)
+        answer: dict[str, Any] = {"rackline": told}
         if (request.kv_transfer_params or {}).get(REMOTE_DECODE):
             answer.update({REMOTE_PREFILL: True, REMOTE_DECODE: False})
         return answer
+
+
+    def why_unusable(self, request: Any, own: Words) -> tuple[str, str] | None:
+        """Why this engine, whose identity is ``own``, can use none of these blocks: the name of the
+        reason, and a sentence. ``None`` when that is not known."""
+        if self.identity is not None and (word := difference(own, self.identity)) is not None:
+            return f"identity_{word}", (
+                f"the blocks of the prefill engine have {word} {self.identity[word]!r}, those of this "
+                f"engine {own[word]!r}: start both with the same model, options and version of vLLM"
+            )
+        known = 0 < self.blocks <= len(request.block_hashes)
+        if self.last_hash and known and self.last_hash != _hash_of(request, self.blocks):
+            return "identity_block_hash", (
+                "the prefill engine has other hashes for the blocks of the same prompt: give both engines "
+                "the same prompt, LoRA adapter, cache_salt and --prefix-caching-hash-algo, and the same "
+                "PYTHONHASHSEED where that is set"
+            )
+        return None
+
+
+def _hash_of(request: Any, blocks: int) -> str:
+    return bytes(request.block_hashes[blocks - 1]).hex()
 
 
 def _in_words_of_nixl(params: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import rackline
 from rackline.engines.weights import folder_of, update_with_files
+from rackline.engines.words import Words, tenant_word
 from rackline.vllm.settings import Settings
 
 # The order of the bytes in a block: parts of a layer one after another, layers in the order of their
@@ -37,6 +38,12 @@ class Identity:
     head_dim: int
     rank: int
     ranks: int
+
+    def words(self, tenant: str) -> Words:
+        """What another engine's blocks need to be the same, but the rank."""
+        words: Words = {"tenant": tenant_word(tenant), "layout_version": LAYOUT_VERSION}
+        told = dataclasses.asdict(self)
+        return words | {name: told[name] for name in told if name != "rank"}
 
     def model_of_session(self) -> rackline.Model:
         return rackline.Model(

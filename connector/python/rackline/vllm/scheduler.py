@@ -171,10 +171,17 @@ class SchedulerHalf:
         if progress.waited or blocks <= first or progress.search is not None:
             return False
         if progress.awaited is None:
+            why = progress.params.why_unusable(progress.request, self._index.words())
+            if why is not None:
+                progress.waited = True
+                self.stats.count("unusable_handovers", 1)
+                self._reasons.not_found(*why)
+                return False
             progress.awaited = Awaited(blocks, now_s)
         if (now_s - progress.awaited.since_s) * 1000 < self._settings.handover_wait_ms:
             return not progress.awaited.has_come(self._index, progress.request, now_s)
         progress.awaited, progress.waited = None, True
+        self._reasons.not_found("handover_timeout")
         return False
 
     def _look(self, progress: Progress, first: int, last: int, now_s: float) -> Search | None:
@@ -337,7 +344,7 @@ class SchedulerHalf:
         self._give_up_put_off(progress)
         params = None
         if progress.params.handover and self._saves:
-            params = RouterParams.answer(request, progress.next_save)
+            params = RouterParams.answer(request, progress.next_save, self._index.words())
             if not progress.saving:
                 self._handovers.begin(request, progress.next_save)
         # While others compute the blocks of one that loads stay for that, and are freed when that

@@ -21,6 +21,7 @@ from typing import Any
 import rackline
 from rackline.engines.attachment import Attachment, Renewal
 from rackline.engines.reasons import of_error
+from rackline.engines.words import Words
 from rackline.vllm.identity import Identity
 from rackline.vllm.settings import Settings
 
@@ -127,6 +128,11 @@ class Index:
         self._missed_at: collections.Counter[int] = collections.Counter()
         """How many of them are at each place."""
         self._misses = 0
+
+    def words(self) -> Words:
+        """What the blocks of this engine are, on all ranks."""
+        identity = next(iter(self._identities.values()))
+        return identity.words(self._settings.tenant)
 
     def open(self, identity: Identity) -> None:
         """Opens a session for the blocks of a rank of storage."""

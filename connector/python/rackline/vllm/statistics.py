@@ -17,6 +17,7 @@ COUNTERS = {
     "lookup_hit_blocks": "Blocks of those that were found, on every rank.",
     "lookup_timeouts": "Lookups that were given up because they took too long.",
     "lookups_put_off": "Requests that waited for room for their lookup.",
+    "unusable_handovers": "Requests whose prefill has blocks of another identity.",
     "loaded_blocks": "Blocks that were fetched and valid, over all ranks.",
     "loaded_bytes": "Their bytes.",
     "failed_load_blocks": "Blocks that were found and could not be loaded, over all ranks.",
