@@ -71,7 +71,7 @@ impl Engine<'_> {
         let (other, reader) = (self.written(50)?, self.stream.context().new_stream()?);
         let to = (0..BLOCKS).map(|_| InLayers::new(self.stream, &LAYERS));
         let to = to.collect::<Result<Vec<_>>>()?;
-        let hashes = (FIRST_BLOCK..).take(to.len()).map(hash).collect();
+        let hashes: Vec<_> = (FIRST_BLOCK..).take(to.len()).map(hash).collect();
         let held = self.session.lookup_and_hold(hashes)?.wait()??;
         keep_busy(self.stream, scratch)?;
         for layer in 0..LAYERS.len() {

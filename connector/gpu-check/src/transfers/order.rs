@@ -60,7 +60,7 @@ pub(super) fn behind_late_work(
     for block in &mut to {
         engine.memcpy_dtod(&other, &mut block.memory)?;
     }
-    let hashes = (0..u32::from(BLOCKS)).map(hash).collect();
+    let hashes: Vec<_> = (0..u32::from(BLOCKS)).map(hash).collect();
     let held = session.lookup_and_hold(hashes)?.wait()??;
     let fetch = taken_up(session.on_gpu(gpu, (&**engine).into())?.fetch(held.blocks(), to))?;
     let fetched = fetch.wait()?;
