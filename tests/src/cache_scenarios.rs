@@ -24,7 +24,9 @@ const PROMPTS: u32 = 4;
 const BLOCKS_A_PROMPT: u32 = 5;
 
 fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
-    let cache = CacheGeometry::new(64, 16).unwrap_or_else(|error| panic!("{error}"));
+    // Tables of 16, 16 and 32 slots.
+    let cache = CacheGeometry::new(64, 16).and_then(|cache| cache.with_share(16));
+    let cache = cache.unwrap_or_else(|error| panic!("{error}"));
     let nodes = u16::try_from(hosts.max(4)).unwrap_or(u16::MAX);
     let geometry = Geometry {
         // Half a megabyte a node, most of it chunks.

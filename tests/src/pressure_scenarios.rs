@@ -30,7 +30,9 @@ const CHUNK_TIMEOUT_MS: u64 = 50;
 
 /// A rack whose region has a chunk of eight blocks for each host, and one more.
 pub(crate) fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
-    let cache = CacheGeometry::new(32, 16).unwrap_or_else(|error| panic!("{error}"));
+    // Tables of 8, 8 and 16 slots.
+    let cache = CacheGeometry::new(32, 16).and_then(|cache| cache.with_share(8));
+    let cache = cache.unwrap_or_else(|error| panic!("{error}"));
     let nodes = u16::try_from(hosts).unwrap_or(u16::MAX);
     let sized = |region_bytes| Geometry {
         region_bytes,

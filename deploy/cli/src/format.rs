@@ -56,8 +56,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     chunk: ByteSize,
 
-    /// Typical size of a KV block; decides how many descriptors there are.
-    #[arg(long, value_name = "SIZE", default_value = "512KiB")]
+    /// Smallest KV block of one rank that is to fill the pool; decides how many descriptors there
+    /// are. Larger blocks fill the pool, too.
+    #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     block: ByteSize,
 
     /// Format even when the memory holds a region or other data. A region in use is never
@@ -139,7 +140,7 @@ pub(crate) struct Plan {
 /// How many descriptors each node gets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Descriptors {
-    /// What is good for blocks of about so many bytes.
+    /// What is good for blocks of so many bytes or more.
     ForBlocksOf(u64),
     /// So many.
     Exactly(CacheGeometry),

@@ -16,7 +16,7 @@ use cxl_shm::lock::ManagerSeen;
 use cxl_shm::region::Region;
 use cxl_shm::region::Visibility;
 use cxl_shm::units::{ChunkId, NodeId};
-use kv_cache::SlotContent;
+use kv_cache::{CacheGeometry, SlotContent};
 use serde::Serialize;
 
 use crate::output::say;
@@ -113,6 +113,10 @@ struct NodeStatus {
     chunks: u32,
     blocks: u64,
     block_bytes: u64,
+    /// Descriptors that are in use, also of blocks that are being written.
+    descriptors: u64,
+    /// Most descriptors that the node can use at once.
+    descriptors_max: u64,
     /// Descriptors that cannot be read: their blocks are misses.
     damaged: u64,
 }
@@ -201,6 +205,8 @@ fn node_status(
     fabric: &MappedFabric,
 ) -> Result<NodeStatus> {
     let blocks = blocks_of(heartbeat.node, superblock, layout, fabric)?;
+    let region = layout.geometry();
+    let cache = CacheGeometry::decode(superblock.application, region.nodes, region.area_lines)?;
     let death = NodeDeath::of(layout, fabric, heartbeat.node);
     // The slot still has the name of the previous host when this host died while it joined.
     let is_named = death.is_none_or(|death| !death.in_admission);
@@ -223,6 +229,8 @@ fn node_status(
         chunks,
         blocks: blocks.readable,
         block_bytes: blocks.bytes,
+        descriptors: blocks.descriptors,
+        descriptors_max: cache.blocks_max(),
         damaged: blocks.damaged,
     })
 }
@@ -244,6 +252,7 @@ fn state_of(heartbeat: &NodeHeartbeat, death: Option<&NodeDeath>) -> &'static st
 struct Blocks {
     readable: u64,
     bytes: u64,
+    descriptors: u64,
     damaged: u64,
 }
 
@@ -255,9 +264,12 @@ fn blocks_of(
 ) -> Result<Blocks> {
     let mut blocks = Blocks::default();
     kv_cache::segment_of(superblock, layout, node)?.scan(fabric, |_, content| match content {
-        Ok(SlotContent::Block(descriptor)) if descriptor.is_readable() => {
-            blocks.readable += 1;
-            blocks.bytes += descriptor.payload.bytes();
+        Ok(SlotContent::Block(descriptor)) => {
+            blocks.descriptors += 1;
+            if descriptor.is_readable() {
+                blocks.readable += 1;
+                blocks.bytes += descriptor.payload.bytes();
+            }
         }
         Ok(_) => {}
         Err(_) => blocks.damaged += 1,
@@ -290,10 +302,13 @@ fn print(status: &Status) {
         say!("no node has joined yet");
         return;
     }
-    say!("node  host              state        heartbeat  joined  chunks    blocks       bytes");
+    say!(
+        "node  host              state        heartbeat  joined  chunks    blocks       bytes  \
+         descriptors"
+    );
     for node in &status.nodes {
         say!(
-            "{:>4}  {:<16}  {:<12} {:<9}  {:>5}x  {:>6}  {:>8}  {:>10}{}",
+            "{:>4}  {:<16}  {:<12} {:<9}  {:>5}x  {:>6}  {:>8}  {:>10}  {} of {}{}",
             node.node,
             node.host,
             node.state,
@@ -302,6 +317,8 @@ fn print(status: &Status) {
             node.chunks,
             node.blocks,
             ByteSize(node.block_bytes).to_string(),
+            node.descriptors,
+            node.descriptors_max,
             if node.damaged > 0 {
                 format!("  {} damaged descriptors", node.damaged)
             } else {

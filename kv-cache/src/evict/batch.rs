@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use cxl_shm::node::Backend;
 
 use super::{BATCH, LOOKED_AT_MAX, Order};
-use crate::format::{BlockState, Descriptor, SlotContent, probe_sequence};
+use crate::format::{BlockState, Descriptor, SlotContent};
 use crate::heap::{LockedHeap, SlotSize, SlotWord};
 use crate::identity::BlockKey;
 
@@ -90,7 +90,8 @@ impl<B: Backend> LockedHeap<'_, B> {
     pub(crate) fn evict_for(&mut self, order: &mut Order, now_ms: u64, key: BlockKey) -> bool {
         // What it does not know yet counts as old.
         order.follow(self);
-        let slots: Vec<u32> = probe_sequence(key, self.directory.slots()).collect();
+        let (tables, used) = (self.directory.tables(), self.directory.tables_in_use());
+        let slots: Vec<u32> = tables.probe(key, used).collect();
         let mut blocks = self.ready(&slots);
         let head = self.log.head(self.fabric());
         let age = |block: &Descriptor| order.age(block.handle.slot(), head);

@@ -98,9 +98,10 @@ impl Order {
             // once.
             self.start(heap, head.saturating_sub(entries));
         }
+        self.grow(heap.directory.slots_in_use());
         if matches!(behind(self.position, head, entries), Behind::Overrun) {
             (self.start, self.position, self.run) = (head, head, (head, 0));
-            self.unscanned = heap.directory.slots();
+            self.unscanned = heap.directory.slots_in_use();
         }
         self.scan(heap);
         self.read_log(heap, head);
@@ -114,7 +115,7 @@ impl Order {
     }
 
     fn start<B: Backend>(&mut self, heap: &LockedHeap<'_, B>, position: u64) {
-        let slots = heap.directory.slots();
+        let slots = heap.directory.slots_in_use();
         *self = Self {
             slots: vec![UNKNOWN; slots as usize],
             unscanned: slots,
@@ -129,12 +130,25 @@ impl Order {
         };
     }
 
+    /// The node uses so many slots of its segment now. What is in the new ones the log tells. A
+    /// look at all slots that has begun begins anew.
+    fn grow(&mut self, slots: u32) {
+        if slots as usize <= self.slots.len() {
+            return;
+        }
+        self.slots.resize(slots as usize, UNKNOWN);
+        if self.unscanned > 0 {
+            (self.next, self.unscanned) = (0, slots);
+            self.unseen = if self.unseen > 0 { slots } else { 0 };
+        }
+    }
+
     /// Looks at the next slots, of those that are to be looked at.
     fn scan<B: Backend>(&mut self, heap: &LockedHeap<'_, B>) {
         let part = self.unscanned.min(SCAN_SLOTS);
         for _ in 0..part {
             let slot = self.next;
-            self.next = (slot + 1) % heap.directory.slots();
+            self.next = (slot + 1) % heap.directory.slots_in_use();
             let known = self.slots[slot as usize];
             match heap.directory.slot(slot) {
                 SlotWord::Ready { generation, .. } => {
@@ -161,7 +175,7 @@ impl Order {
             // One that cannot be read was skipped over (INDEX-G3), before the slots were looked at.
             let Some(entry) = log.cached(heap.fabric(), number) else { continue };
             // INDEX-G4: what lies in the log is a hint, and may name what is not there.
-            if entry.slot >= heap.directory.slots() {
+            if entry.slot as usize >= self.slots.len() {
                 continue;
             }
             let (slot, generation) = (entry.slot, entry.generation);

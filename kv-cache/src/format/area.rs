@@ -1,10 +1,10 @@
 //! Where the cache's parts are in a node's area.
 //!
 //! ```text
-//! line 0                head of the publication log
+//! line 0                head of the publication log, tables of the segment that are in use
 //! line 1 ..             publication log: two entries a line
 //! ..                    descriptor segment: one descriptor a line
-//! ..                    reader word arrays: one of each node's segment, a word a slot
+//! ..                    reader word arrays: one of each node's segment, a word a slot of its share
 //! ```
 //!
 //! One host writes all of it (MEM-M1): the node's own. While the node is vacant, its reclaimer
@@ -21,6 +21,8 @@ use super::reader_word::{OwnReaderWords, PeerReaderWords};
 use super::{CacheGeometry, Handle, OwnSegment, PeerSegment};
 
 const LOG_FIRST: u64 = 1;
+/// Word of the first line that says how many tables are in use (INDEX-S5).
+const TABLES_WORD: u64 = 1;
 
 /// First lines and lengths of the parts of an area.
 #[derive(Clone, Copy, Debug)]
@@ -53,14 +55,14 @@ impl AreaPlan {
     /// Lines of all reader word arrays of an area.
     fn reader_word_lines(self) -> u64 {
         // Slots are a power of two of at least a line of words.
-        u64::from(self.nodes) * u64::from(self.geometry.descriptor_slots()) / LINE_WORDS as u64
+        u64::from(self.nodes) * u64::from(self.geometry.share_slots()) / LINE_WORDS as u64
     }
 }
 
 impl CacheGeometry {
     /// Lines that a node's area needs in a region of `nodes` nodes
     /// ([`cxl_shm::layout::Geometry::area_lines`]): each node has a reader word for each block of
-    /// all.
+    /// the share of each node.
     #[must_use]
     pub fn area_lines(&self, nodes: u16) -> u64 {
         AreaPlan::new(*self, nodes).lines()
@@ -120,7 +122,14 @@ impl Areas {
     pub(crate) fn segment(&self, node: NodeId) -> PeerSegment {
         let slots = u64::from(self.geometry().descriptor_slots());
         let part = self.layout.area(node).part(self.plan.segment_first(), slots);
-        PeerSegment::new(part.expect("an area has room for its segment"), node, self.layout)
+        let used = self.layout.area(node).word(TABLES_WORD);
+        PeerSegment::new(
+            part.expect("an area has room for its segment"),
+            node,
+            self.layout,
+            self.geometry().tables(),
+            used.expect("an area has a line for its log's head"),
+        )
     }
 
     /// The segment that holds a handle's descriptor; `None` when there is no such descriptor.
@@ -135,20 +144,25 @@ impl Areas {
             .layout
             .area(reader)
             .part(self.plan.reader_words_first(), self.plan.reader_word_lines());
-        let slots = self.geometry().descriptor_slots();
+        let slots = self.geometry().share_slots();
         PeerReaderWords::new(part.expect("an area has room for its reader words"), slots)
     }
 
     /// This node's own reader words, in its own area.
     pub(crate) fn own_reader_words(&self, area: OwnedArea) -> OwnReaderWords {
         let part = area.part(self.plan.reader_words_first(), self.plan.reader_word_lines());
-        let slots = self.geometry().descriptor_slots();
+        let slots = self.geometry().share_slots();
         OwnReaderWords::new(part.expect("an area has room for its reader words"), slots)
     }
 
     /// Most holds that the processes of a host can have at once.
     pub(crate) fn holds_max(&self) -> u64 {
         holds_max(self.geometry(), &self.layout)
+    }
+
+    /// Word that says how many tables of this node's own segment are in use.
+    pub(crate) fn own_tables_word(&self, area: OwnedArea) -> OwnedWord {
+        area.word(TABLES_WORD).expect("an area has a line for its log's head")
     }
 
     /// This node's own log, in its own area.

@@ -2,12 +2,14 @@
 
 use cxl_shm::units::{LINE_BYTES, PAGE_BYTES};
 
-use super::halves;
+use super::{Tables, halves};
 
 /// "RLKVCACH", the first application word of the superblock.
 const MAGIC: u64 = u64::from_le_bytes(*b"RLKVCACH");
 /// Version of everything this crate keeps in a region.
 const VERSION: u32 = 3;
+/// Nodes of a region any of which can own all of it. Of more nodes each can own as much less.
+const NODES_OWNING_ALL: u64 = 8;
 
 /// Fewest descriptors of a node.
 pub const DESCRIPTOR_SLOTS_MIN: u32 = 8;
@@ -22,6 +24,7 @@ pub const LOG_ENTRIES_MAX: u32 = 1 << 24;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheGeometry {
     descriptor_slots: u32,
+    share_slots: u32,
     log_entries: u32,
 }
 
@@ -36,6 +39,17 @@ pub enum GeometryError {
     )]
     DescriptorSlots {
         /// Asked for.
+        slots: u32,
+    },
+    /// Not a possible number of descriptors for a node's share.
+    #[error(
+        "{share_slots} descriptors for the share of a node: must be a power of two from \
+         {DESCRIPTOR_SLOTS_MIN} to the {slots} descriptors of a node"
+    )]
+    ShareSlots {
+        /// Asked for.
+        share_slots: u32,
+        /// Descriptors of a node.
         slots: u32,
     },
     /// Not a possible length of the publication log.
@@ -87,31 +101,61 @@ impl CacheGeometry {
         if !entries.contains(&log_entries) || !log_entries.is_power_of_two() {
             return Err(GeometryError::LogEntries { entries: log_entries });
         }
-        Ok(Self { descriptor_slots, log_entries })
+        Ok(Self { descriptor_slots, share_slots: descriptor_slots, log_entries })
     }
 
-    /// Sizes for a region of `region_bytes` shared by `nodes` nodes, with blocks of about
-    /// `block_bytes`.
+    /// The same sizes, where a node is expected to use `share_slots` of its descriptors: a power of
+    /// two. Each reader has so many reader words for a node. Further descriptors share words with
+    /// those: a hold of one of them protects the others from eviction, too.
     ///
-    /// Every node can own twice its share of the pool before it runs out of descriptors, and a
-    /// reader can be a quarter of a full segment behind before it has to read it all again.
+    /// # Errors
+    /// [`GeometryError::ShareSlots`].
+    pub fn with_share(self, share_slots: u32) -> Result<Self, GeometryError> {
+        let slots = self.descriptor_slots;
+        let possible = DESCRIPTOR_SLOTS_MIN..=slots;
+        if !possible.contains(&share_slots) || !share_slots.is_power_of_two() {
+            return Err(GeometryError::ShareSlots { share_slots, slots });
+        }
+        Ok(Self { share_slots, ..self })
+    }
+
+    /// Sizes for a region of `region_bytes` shared by `nodes` nodes, with blocks of `block_bytes`
+    /// or more.
+    ///
+    /// Of up to 8 nodes each can own all blocks of the pool; of more nodes each can own 8 times its
+    /// share. A node has reader words of its own for twice its share. A reader can be 65,536 log
+    /// entries behind, in a small pool a quarter of these, before it reads the segment again.
     #[must_use]
     pub fn suggest(region_bytes: u64, nodes: u16, block_bytes: u64) -> Self {
         let slot_bytes = block_bytes.max(1).next_multiple_of(PAGE_BYTES);
         let blocks = region_bytes / slot_bytes;
-        let share = (blocks / u64::from(nodes.max(1)) * 2).clamp(1, blocks.max(1));
-        // Only three quarters of a segment are ever filled.
-        let slots = (share.saturating_mul(4) / 3 + 1).min(u64::from(DESCRIPTOR_SLOTS_MAX));
-        let slots = u32::try_from(slots).unwrap_or(DESCRIPTOR_SLOTS_MAX);
-        let descriptor_slots = slots.next_power_of_two().max(64);
-        let log_entries = (descriptor_slots / 4).clamp(64, 1 << 16);
-        Self { descriptor_slots, log_entries }
+        let nodes = u64::from(nodes.max(1));
+        let part = |times: u64| (blocks.saturating_mul(times) / nodes).clamp(1, blocks.max(1));
+        let (share_slots, descriptor_slots) =
+            (slots_for(part(2)), slots_for(part(NODES_OWNING_ALL)));
+        let log_entries = (share_slots / 4).clamp(64, 1 << 16);
+        Self { descriptor_slots, share_slots, log_entries }
     }
 
     /// Descriptors of a node.
     #[must_use]
     pub fn descriptor_slots(&self) -> u32 {
         self.descriptor_slots
+    }
+
+    /// Most blocks that a node can own at once (INDEX-S3).
+    #[must_use]
+    pub fn blocks_max(&self) -> u64 {
+        u64::from(self.descriptor_slots) * 3 / 4
+    }
+
+    /// Descriptors of a node for which a reader has words of their own.
+    pub(crate) fn share_slots(&self) -> u32 {
+        self.share_slots
+    }
+
+    pub(crate) fn tables(&self) -> Tables {
+        Tables::new(self.descriptor_slots, self.share_slots)
     }
 
     /// Entries of a node's publication log.
@@ -124,7 +168,7 @@ impl CacheGeometry {
     #[must_use]
     pub fn encode(&self) -> [u64; 6] {
         let sizes = u64::from(self.descriptor_slots) | u64::from(self.log_entries) << 32;
-        [MAGIC, u64::from(VERSION), sizes, 0, 0, 0]
+        [MAGIC, u64::from(VERSION), sizes, u64::from(self.share_slots), 0, 0]
     }
 
     /// Sizes from the superblock's application words, checked to fit the areas of `nodes` nodes,
@@ -137,7 +181,7 @@ impl CacheGeometry {
         nodes: u16,
         area_lines: u64,
     ) -> Result<Self, GeometryError> {
-        let [magic, version, sizes, reserved @ ..] = application;
+        let [magic, version, sizes, share, reserved @ ..] = application;
         if magic != MAGIC {
             return Err(GeometryError::NotACache);
         }
@@ -145,11 +189,12 @@ impl CacheGeometry {
             let found = u32::try_from(version).unwrap_or(u32::MAX);
             return Err(GeometryError::OtherVersion { found });
         }
-        if reserved != [0; 3] {
+        if reserved != [0; 2] {
             return Err(GeometryError::NotACache);
         }
         let (slots, entries) = halves(sizes);
-        let geometry = Self::new(slots, entries)?;
+        let share = u32::try_from(share).unwrap_or(u32::MAX);
+        let geometry = Self::new(slots, entries)?.with_share(share)?;
         let needed_lines = geometry.area_lines(nodes);
         if area_lines != needed_lines {
             return Err(GeometryError::AreaLines { area_lines, needed_lines });
@@ -164,6 +209,12 @@ impl CacheGeometry {
     }
 }
 
+/// Slots for so many blocks: only three quarters of a segment are ever filled.
+fn slots_for(blocks: u64) -> u32 {
+    let slots = (blocks.saturating_mul(4) / 3 + 1).min(u64::from(DESCRIPTOR_SLOTS_MAX));
+    u32::try_from(slots).unwrap_or(DESCRIPTOR_SLOTS_MAX).next_power_of_two().max(64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,13 +222,13 @@ mod tests {
 
     #[test]
     fn sizes_survive_the_superblock() {
-        let geometry = CacheGeometry::new(1024, 256).unwrap();
+        let geometry = CacheGeometry::new(1024, 256).unwrap().with_share(64).unwrap();
         let words = geometry.encode();
         assert_eq!(CacheGeometry::decode(words, 4, geometry.area_lines(4)), Ok(geometry));
         let error = CacheGeometry::decode(words, 4, geometry.area_lines(4) + 1).unwrap_err();
         assert!(matches!(error, GeometryError::AreaLines { .. }));
         assert_eq!(CacheGeometry::decode([0; 6], 4, 0), Err(GeometryError::NotACache));
-        let other = [words[0], 1, words[2], 0, 0, 0];
+        let other = [words[0], 1, words[2], words[3], 0, 0];
         let error = CacheGeometry::decode(other, 4, geometry.area_lines(4)).unwrap_err();
         assert_eq!(error, GeometryError::OtherVersion { found: 1 });
     }
@@ -189,6 +240,10 @@ mod tests {
         assert!(CacheGeometry::new(4, 256).is_err());
         assert!(CacheGeometry::new(1024, 4).is_err());
         assert!(CacheGeometry::new(1024, 255).is_err());
+        let geometry = CacheGeometry::new(1024, 256).unwrap();
+        for share_slots in [0, 4, 100, 2048] {
+            assert!(geometry.with_share(share_slots).is_err(), "{share_slots}");
+        }
     }
 
     proptest! {
@@ -203,6 +258,7 @@ mod tests {
         fn suggestions_are_possible(region in 0u64..1 << 48, nodes in 0u16..40, block in 0u64..1 << 30) {
             let suggested = CacheGeometry::suggest(region, nodes, block);
             let checked = CacheGeometry::new(suggested.descriptor_slots, suggested.log_entries);
+            let checked = checked.and_then(|it| it.with_share(suggested.share_slots));
             prop_assert_eq!(checked, Ok(suggested));
         }
     }
@@ -211,7 +267,21 @@ mod tests {
     fn a_suggestion_costs_little_of_the_pool() {
         let geometry = CacheGeometry::suggest(64 << 30, 4, 64 << 10);
         assert!(geometry.area_bytes(4) * 4 < (64 << 30) / 100, "{geometry:?}");
-        // Every node can hold at least one and a half times its share.
-        assert!(u64::from(geometry.descriptor_slots()) * 3 / 4 >= (1 << 20) / 4 * 3 / 2);
+        // Every node can own all of it.
+        assert!(geometry.blocks_max() >= 1 << 20);
+    }
+
+    #[test]
+    fn one_node_can_own_a_large_pool_at_a_cost_that_the_record_names() {
+        // docs/decisions: 1 TiB of blocks of 64 KiB.
+        let (region, block) = (1u64 << 40, 64u64 << 10);
+        for (nodes, blocks, most_permille) in
+            [(8u16, region / block, 21), (32, region / block / 4, 33)]
+        {
+            let geometry = CacheGeometry::suggest(region, nodes, block);
+            assert!(geometry.blocks_max() >= blocks, "{geometry:?}");
+            let bytes = geometry.area_bytes(nodes) * u64::from(nodes);
+            assert!(bytes * 1000 <= region * most_permille, "{nodes} nodes: {bytes} bytes");
+        }
     }
 }

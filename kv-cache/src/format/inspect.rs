@@ -24,8 +24,8 @@ pub fn segment_of(
     Ok(areas(superblock, layout)?.segment(node))
 }
 
-/// The blocks that `reader` says it holds, freshly read: owner and descriptor slot of each. For
-/// tools that are no members.
+/// The blocks that `reader` says it holds, freshly read: owner and descriptor slot of each, of slots
+/// that share a reader word the lowest. For tools that are no members.
 ///
 /// # Errors
 /// [`GeometryError`] when the region was not formatted for a cache of this version.
@@ -41,7 +41,7 @@ pub fn held_by<F: Fabric>(
     let areas = areas(superblock, layout)?;
     let reader_words = areas.reader_words(reader);
     fabric.refresh(reader_words.range());
-    let slots = areas.geometry().descriptor_slots();
+    let slots = areas.geometry().share_slots();
     let all = layout.nodes().flat_map(|owner| (0..slots).map(move |slot| (owner, slot)));
     let is_held = |(owner, slot): &(NodeId, u32)| {
         ReaderWord::from_word(reader_words.word(*owner, *slot).cached(fabric)).held

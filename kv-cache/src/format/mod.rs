@@ -10,13 +10,15 @@ mod inspect;
 mod log;
 mod reader_word;
 mod segment;
+mod tables;
 mod words;
 
 pub(crate) use area::{Areas, holds_max};
 pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
 pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};
 pub(crate) use reader_word::{HoldMark, OwnReaderWords, ReaderWord, age, tick_of};
-pub(crate) use segment::{OwnSegment, probe_sequence};
+pub(crate) use segment::{OwnSegment, tables_in_use, used_word};
+pub(crate) use tables::{TABLES_MAX, Tables};
 pub(crate) use words::halves;
 
 pub use descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent};

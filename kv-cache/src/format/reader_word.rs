@@ -1,5 +1,7 @@
 //! Reader words: what a reader node says of a block. Each node has an array for the
-//! segment of each node, with one word per slot.
+//! segment of each node, with one word per slot of the share that its owner is expected to use.
+//! Slots beyond the share have the words of those within it: what a word says is said of all its
+//! blocks. So a hold may keep a block that nobody holds, and never the other way round.
 //!
 //! ```text
 //! held 1 bit | length of the hold u15, in 64 ms | number of the hold u16 | recency tick u32
@@ -154,7 +156,8 @@ impl OwnReaderWords {
 }
 
 fn index(slots: u32, owner: NodeId, slot: u32) -> u64 {
-    owner.index() as u64 * u64::from(slots) + u64::from(slot)
+    // A power of two.
+    owner.index() as u64 * u64::from(slots) + u64::from(slot & (slots - 1))
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Descriptor segments: each node's segment is a linear-probing hash table with one writing host.
 //!
-//! - **INDEX-S1** A key's home is its first 64 bits modulo the number of slots. Its descriptor is
-//!   in one of the [`PROBE_SLOTS`] slots from there on, wrapping around.
+//! A segment consists of one hash table or several ([`super::tables`]). The rules hold for each.
+//!
+//! - **INDEX-S1** A key's home is its first 64 bits modulo the number of slots of the table. Its
+//!   descriptor is in one of the [`PROBE_SLOTS`] slots from there on, wrapping around.
 //! - **INDEX-S2** A search ends at a blank slot, or at a tombstone that says so. A used slot is
 //!   never blank again, because it must remember its generation (BLOCK-D1). It stays as a tombstone
 //!   (FREE), which inserts reuse. Searches pass over a tombstone as long as something may lie
@@ -10,18 +12,24 @@
 //!   a key of its place could be, and waits until no block in them has its home at or before the
 //!   tombstone.
 //! - **INDEX-S3** At most three quarters of the slots hold blocks, so that searches stay short.
+//!   A block goes to the first table that is not as full.
 //! - **INDEX-S4** A block stays in the slot where it was published, because handles name slots.
+//! - **INDEX-S5** The owner says how many tables are in use, in the line of the log's head. It
+//!   publishes that together with the first descriptor of another table, which says WRITING: so
+//!   before any block of that table is complete. A scan after a look at that line misses no block
+//!   that the head counts. A word that says nothing possible means all tables.
 //!
 //! Any host searches a segment with loads alone. Lookups of engines use the replica instead (see
 //! [`crate::replica`]), and the owner inserts by its directory in DRAM.
 
 use cxl_shm::fabric::{
-    Fabric, LineError, OwnedArea, OwnedLine, PeerArea, PeerLine, PublishBatch, refresh_all,
+    Fabric, LineError, OwnedArea, OwnedLine, PeerArea, PeerLine, PeerWord, PublishBatch,
+    refresh_all,
 };
 use cxl_shm::layout::Layout;
 use cxl_shm::units::{LineRange, NodeId};
 
-use super::{BlockState, Descriptor, DescriptorError, DescriptorLine, SlotContent, halves};
+use super::{BlockState, Descriptor, DescriptorError, DescriptorLine, SlotContent, Tables, halves};
 use crate::identity::BlockKey;
 
 /// Slots in which a key can be. At the highest load of a segment (INDEX-S3) about one key in ten
@@ -32,12 +40,21 @@ const PROBE_BATCH: usize = 16;
 /// Lines that are refreshed together in a scan.
 const SCAN_LINES: u64 = 4096;
 
-/// The slots where `key` can be, in order, of a segment of `slots` slots (a power of two).
-pub(crate) fn probe_sequence(key: BlockKey, slots: u32) -> impl Iterator<Item = u32> {
-    let mask = slots - 1;
-    // A power of two, so the low half of the word decides.
-    let (home, _) = halves(key.words()[0]);
-    (0..PROBE_SLOTS.min(slots)).map(move |step| home.wrapping_add(step) & mask)
+/// The word that says how many tables are in use.
+pub(crate) fn used_word(used: usize) -> u64 {
+    let used = used as u64;
+    used | (!used) << 32
+}
+
+/// How many tables are in use, as a word says (INDEX-S5). One that nobody ever wrote means one.
+pub(crate) fn tables_in_use(word: u64, tables: Tables) -> usize {
+    let (used, inverse) = halves(word);
+    let possible = 1..=tables.count();
+    match used as usize {
+        0 if word == 0 => 1,
+        count if used == !inverse && possible.contains(&count) => count,
+        _ => tables.count(),
+    }
 }
 
 /// A node's segment as any host may read it.
@@ -46,11 +63,25 @@ pub struct PeerSegment {
     area: PeerArea,
     node: NodeId,
     layout: Layout,
+    tables: Tables,
+    used: PeerWord,
 }
 
 impl PeerSegment {
-    pub(crate) fn new(area: PeerArea, node: NodeId, layout: Layout) -> Self {
-        Self { area, node, layout }
+    pub(crate) fn new(
+        area: PeerArea,
+        node: NodeId,
+        layout: Layout,
+        tables: Tables,
+        used: PeerWord,
+    ) -> Self {
+        Self { area, node, layout, tables, used }
+    }
+
+    /// Slots of the tables that the owner has begun to use, as this host's caches hold it
+    /// (INDEX-S5). The slots after these are blank.
+    pub(crate) fn slots_in_use(&self, fabric: &impl Fabric) -> u32 {
+        self.tables.slots_of(tables_in_use(self.used.cached(fabric), self.tables))
     }
 
     /// Number of slots, a power of two.
@@ -64,7 +95,20 @@ impl PeerSegment {
     ///
     /// Slots that cannot be read are passed over.
     pub fn probe<F: Fabric>(&self, fabric: &F, key: BlockKey) -> Option<Descriptor> {
-        let slots: Vec<_> = probe_sequence(key, self.slots()).collect();
+        let used = tables_in_use(self.used.fresh(fabric), self.tables);
+        self.tables
+            .all()
+            .take(used)
+            .find_map(|table| self.probe_slots(fabric, key, &table.probe(key).collect::<Vec<_>>()))
+    }
+
+    /// Searches the slots of one table where `key` can be.
+    fn probe_slots<F: Fabric>(
+        &self,
+        fabric: &F,
+        key: BlockKey,
+        slots: &[u32],
+    ) -> Option<Descriptor> {
         for batch in slots.chunks(PROBE_BATCH) {
             refresh_all(fabric, batch.iter().map(|slot| self.line(*slot).range()));
             for slot in batch {
@@ -82,14 +126,16 @@ impl PeerSegment {
         None
     }
 
-    /// Reads every slot, freshly, and tells `visit` what it holds.
+    /// Reads every slot of the tables that are in use, freshly, and tells `visit` what it holds.
     pub fn scan<F: Fabric>(
         &self,
         fabric: &F,
         mut visit: impl FnMut(u32, Result<SlotContent, DescriptorError>),
     ) {
+        let used = tables_in_use(self.used.fresh(fabric), self.tables);
+        let end = u64::from(self.tables.slots_of(used));
         let mut first = 0;
-        while let Some(part) = self.area.part(first, SCAN_LINES.min(self.area.lines() - first)) {
+        while let Some(part) = self.area.part(first, SCAN_LINES.min(end - first)) {
             if part.lines() == 0 {
                 break;
             }
@@ -208,13 +254,16 @@ fn content(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::IndexKey;
 
     #[test]
-    fn a_search_visits_each_slot_once_and_goes_round() {
-        let key = BlockKey::new(IndexKey::from_words([0xffff_ffff_ffff_fffe, 0]), 0);
-        let slots: Vec<_> = probe_sequence(key, 8).collect();
-        assert_eq!(slots, [6, 7, 0, 1, 2, 3, 4, 5]);
-        assert_eq!(probe_sequence(key, 1 << 20).count(), 256);
+    fn a_word_that_says_nothing_possible_means_all_tables() {
+        let tables = Tables::new(64, 8);
+        assert_eq!(tables_in_use(0, tables), 1);
+        for used in 1..=tables.count() {
+            assert_eq!(tables_in_use(used_word(used), tables), used);
+        }
+        for word in [1, 5, u64::MAX, used_word(0), used_word(5), used_word(2) ^ 1 << 40] {
+            assert_eq!(tables_in_use(word, tables), tables.count(), "{word:#x}");
+        }
     }
 }

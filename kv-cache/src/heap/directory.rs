@@ -3,11 +3,13 @@
 //!
 //! ```text
 //! word 0       format, geometry      1 changing      2 incarnation it was built for
-//! word 3       blocks                4 chunk where payload was taken last
+//! word 3       tables in use         4 chunk where payload was taken last
 //! word 5       chunk that is being given back, and by which process: 1 + chunk u32 | process u32
 //! word 6       1 + this node's first reader word that may say held though nobody holds; 0 is none
 //! word 7       the slot from which on tombstones are looked at next
-//! word 8 ..    a word per descriptor: generation u32 | state u8 | tag u24
+//! word 8 ..    a word per table: its blocks
+//! ..           a word per 4,096 descriptors: how many of these are being written
+//! ..           a word per descriptor: generation u32 | state u8 | tag u24
 //! ..           a word per chunk of the region: pages of its slots u32 | free slots u32
 //! ..           a bit per page of the region: the payload slot is taken
 //! ..           holds ([`super::hold_table`]), quotas ([`super::quota`]): not cleared with the rest
@@ -24,7 +26,7 @@ use cxl_shm::units::{ChunkId, Incarnation, PAGE_BYTES};
 
 use super::hold_table::{self, HoldTable};
 use super::quota::{QUOTA_WORDS, QuotaTable};
-use crate::format::{CacheGeometry, halves, holds_max, probe_sequence};
+use crate::format::{CacheGeometry, TABLES_MAX, Tables, halves, holds_max};
 use crate::identity::BlockKey;
 
 /// Version of the directory, so that processes of two versions do not share one.
@@ -33,12 +35,15 @@ const FORMAT: u64 = 5;
 const WORD_FORMAT: usize = 0;
 const WORD_CHANGING: usize = 1;
 const WORD_INCARNATION: usize = 2;
-const WORD_BLOCKS: usize = 3;
+const WORD_TABLES: usize = 3;
 const WORD_CURSOR: usize = 4;
 const WORD_CLOSING: usize = 5;
 const WORD_UNCHECKED: usize = 6;
 const WORD_TOMBSTONES: usize = 7;
-const HEADER_WORDS: usize = 8;
+const BLOCKS_WORDS: usize = 8;
+const WRITING_WORDS: usize = BLOCKS_WORDS + TABLES_MAX;
+/// Descriptors of which one word counts those that are being written.
+const GROUP_SLOTS: u32 = 4096;
 
 /// What the directory says of a descriptor slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +116,8 @@ pub(crate) enum Insert {
 pub(crate) struct Directory<W> {
     pub(super) words: W,
     pub(super) layout: Layout,
-    slots: u32,
+    tables: Tables,
+    share_slots: u32,
 }
 
 impl CacheGeometry {
@@ -130,7 +136,11 @@ fn bitmap_end(slots: usize, layout: &Layout) -> usize {
 }
 
 fn bitmap_at(slots: usize, layout: &Layout) -> usize {
-    HEADER_WORDS + slots + layout.chunks() as usize
+    slots_at(slots) + slots + layout.chunks() as usize
+}
+
+fn slots_at(slots: usize) -> usize {
+    WRITING_WORDS + slots.div_ceil(GROUP_SLOTS as usize)
 }
 
 /// Words of the bitmap of one chunk.
@@ -141,12 +151,16 @@ pub(super) fn bitmap_words(layout: &Layout) -> usize {
 
 impl<W: HostMemory> Directory<W> {
     pub(crate) fn new(words: W, geometry: CacheGeometry, layout: Layout) -> Self {
-        Self { words, layout, slots: geometry.descriptor_slots() }
+        let (tables, share_slots) = (geometry.tables(), geometry.share_slots());
+        Self { words, layout, tables, share_slots }
     }
 
     /// Whether the host tier is one for this version and these sizes; an unused one becomes so.
     pub(crate) fn claim_format(&self) -> bool {
-        let format = FORMAT << 56 ^ u64::from(self.layout.chunks()) << 28 ^ u64::from(self.slots);
+        let format = FORMAT << 56
+            ^ u64::from(self.layout.chunks()) << 28
+            ^ u64::from(self.slots())
+            ^ u64::from(self.share_slots) << 20;
         match self.words.load(WORD_FORMAT) {
             0 => {
                 self.words.store(WORD_FORMAT, format);
@@ -172,12 +186,38 @@ impl<W: HostMemory> Directory<W> {
         self.words.store(WORD_CHANGING, u64::from(changing));
     }
 
-    /// Forgets everything but which chunk is being given back: who does that continues. The caller
-    /// builds it anew.
+    /// Forgets everything but which chunk is being given back, because who does that continues, and
+    /// which tables were in use. The caller builds it anew.
     pub(crate) fn clear(&self) {
-        for index in (WORD_BLOCKS..self.end()).filter(|index| *index != WORD_CLOSING) {
+        let header = [WORD_CURSOR, WORD_UNCHECKED, WORD_TOMBSTONES].into_iter();
+        let slots = self.slot_at(0)..self.slot_at(self.slots_in_use());
+        let chunks = self.chunk_at(0)..self.end();
+        let counts = BLOCKS_WORDS..self.slot_at(0);
+        for index in header.chain(counts).chain(slots).chain(chunks) {
             self.words.store(index, 0);
         }
+    }
+
+    /// How many tables of the segment are in use: all others are blank.
+    pub(crate) fn tables_in_use(&self) -> usize {
+        let (used, _) = halves(self.words.load(WORD_TABLES));
+        (used as usize).clamp(1, self.tables.count())
+    }
+
+    /// Says that so many tables are in use, or more.
+    pub(crate) fn use_tables(&self, used: usize) {
+        if used > self.tables_in_use() {
+            self.words.store(WORD_TABLES, used as u64);
+        }
+    }
+
+    /// Slots of the tables that are in use.
+    pub(crate) fn slots_in_use(&self) -> u32 {
+        self.tables.slots_of(self.tables_in_use())
+    }
+
+    pub(crate) fn tables(&self) -> Tables {
+        self.tables
     }
 
     /// The chunk that is being given back: no payload is taken in it.
@@ -213,7 +253,7 @@ impl<W: HostMemory> Directory<W> {
     /// The slot from which on tombstones are looked at next.
     pub(super) fn next_tombstone(&self) -> u32 {
         let (slot, _) = halves(self.words.load(WORD_TOMBSTONES));
-        slot % self.slots
+        slot % self.slots_in_use()
     }
 
     pub(super) fn set_next_tombstone(&self, slot: u32) {
@@ -227,59 +267,89 @@ impl<W: HostMemory> Directory<W> {
 
     /// Number of descriptor slots.
     pub(crate) fn slots(&self) -> u32 {
-        self.slots
+        self.tables.slots()
     }
 
     /// Number of slots that hold blocks.
     pub(crate) fn blocks(&self) -> u64 {
-        self.words.load(WORD_BLOCKS)
+        (0..self.tables_in_use()).map(|table| self.words.load(BLOCKS_WORDS + table)).sum()
     }
 
     /// Most blocks that a segment holds (INDEX-S3).
     pub(crate) fn blocks_max(&self) -> u64 {
-        u64::from(self.slots) * 3 / 4
+        u64::from(self.slots()) * 3 / 4
     }
 
     pub(crate) fn slot(&self, slot: u32) -> SlotWord {
-        SlotWord::from_word(self.words.load(HEADER_WORDS + slot as usize))
+        SlotWord::from_word(self.words.load(self.slot_at(slot)))
     }
 
     pub(crate) fn set_slot(&self, slot: u32, value: SlotWord) {
-        let before = self.slot(slot).is_block();
-        self.words.store(HEADER_WORDS + slot as usize, value.word());
-        let blocks = self.blocks();
-        match (before, value.is_block()) {
-            (false, true) => self.words.store(WORD_BLOCKS, blocks + 1),
-            (true, false) => self.words.store(WORD_BLOCKS, blocks.saturating_sub(1)),
+        let before = self.slot(slot);
+        self.words.store(self.slot_at(slot), value.word());
+        let is_writing = |word: SlotWord| matches!(word, SlotWord::Writing { .. });
+        let blocks = BLOCKS_WORDS + self.tables.index_of(slot);
+        self.count(blocks, before.is_block(), value.is_block());
+        let writing = WRITING_WORDS + (slot / GROUP_SLOTS) as usize;
+        self.count(writing, is_writing(before), is_writing(value));
+    }
+
+    fn count(&self, word: usize, before: bool, after: bool) {
+        let count = self.words.load(word);
+        match (before, after) {
+            (false, true) => self.words.store(word, count + 1),
+            (true, false) => self.words.store(word, count.saturating_sub(1)),
             (true, true) | (false, false) => {}
         }
+    }
+
+    /// Slots of blocks that are being written, and their generations.
+    pub(crate) fn writing(&self) -> Vec<(u32, u32)> {
+        let slots = self.slots_in_use();
+        let groups = (0..slots).step_by(GROUP_SLOTS as usize).zip(WRITING_WORDS..);
+        let busy = groups.filter(|(_, word)| self.words.load(*word) > 0);
+        let end = |first: u32| slots.min(first.saturating_add(GROUP_SLOTS));
+        let writing = |slot| match self.slot(slot) {
+            SlotWord::Writing { generation, .. } => Some((slot, generation)),
+            SlotWord::Blank | SlotWord::Free { .. } | SlotWord::Ready { .. } => None,
+        };
+        busy.flat_map(|(first, _)| first..end(first)).filter_map(writing).collect()
     }
 
     /// Slots of blocks that may have `key`, judged by its tag.
     pub(crate) fn candidates(&self, key: BlockKey) -> impl Iterator<Item = u32> {
         let wanted = tag(key);
-        probe_sequence(key, self.slots)
-            .map(|slot| (slot, self.slot(slot)))
-            .take_while(|(_, word)| !word.ends_search())
-            .filter_map(move |(slot, word)| match word {
-                SlotWord::Writing { tag, .. } | SlotWord::Ready { tag, .. } if tag == wanted => {
-                    Some(slot)
-                }
-                _ => None,
-            })
+        let tables = self.tables.all().take(self.tables_in_use());
+        let searched = tables.flat_map(move |table| {
+            let slots = table.probe(key).map(|slot| (slot, self.slot(slot)));
+            slots.take_while(|(_, word)| !word.ends_search())
+        });
+        searched.filter_map(move |(slot, word)| match word {
+            SlotWord::Writing { tag, .. } | SlotWord::Ready { tag, .. } if tag == wanted => {
+                Some(slot)
+            }
+            _ => None,
+        })
     }
 
     /// Where a new block with `key` goes.
     pub(crate) fn insert(&self, key: BlockKey) -> Insert {
-        if self.blocks() >= self.blocks_max() {
-            return Insert::Full;
+        let mut outcome = Insert::Full;
+        for (table, blocks) in self.tables.all().zip(BLOCKS_WORDS..) {
+            if self.words.load(blocks) >= table.blocks_max() {
+                continue;
+            }
+            let free = table.probe(key).find_map(|slot| match self.slot(slot) {
+                SlotWord::Blank => Some(Insert::Into { slot, last: 0 }),
+                SlotWord::Free { generation, .. } => Some(Insert::Into { slot, last: generation }),
+                SlotWord::Writing { .. } | SlotWord::Ready { .. } => None,
+            });
+            if let Some(free) = free {
+                return free;
+            }
+            outcome = Insert::Crowded;
         }
-        let free = probe_sequence(key, self.slots).find_map(|slot| match self.slot(slot) {
-            SlotWord::Blank => Some(Insert::Into { slot, last: 0 }),
-            SlotWord::Free { generation, .. } => Some(Insert::Into { slot, last: generation }),
-            SlotWord::Writing { .. } | SlotWord::Ready { .. } => None,
-        });
-        free.unwrap_or(Insert::Crowded)
+        outcome
     }
 
     pub(super) fn cursor(&self) -> u32 {
@@ -293,13 +363,18 @@ impl<W: HostMemory> Directory<W> {
 
     /// Index of the word of chunk `chunk`.
     pub(super) fn chunk_at(&self, chunk: u32) -> usize {
-        HEADER_WORDS + self.slots as usize + chunk as usize
+        self.slot_at(self.slots()) + chunk as usize
     }
 
     /// Index of the first word of the bitmap of chunk `chunk`.
     pub(super) fn bitmap_at(&self, chunk: u32) -> usize {
-        let first = bitmap_at(self.slots as usize, &self.layout);
+        let first = bitmap_at(self.slots() as usize, &self.layout);
         first + chunk as usize * bitmap_words(&self.layout)
+    }
+
+    /// Index of the word of a descriptor.
+    fn slot_at(&self, slot: u32) -> usize {
+        slots_at(self.slots() as usize) + slot as usize
     }
 
     fn end(&self) -> usize {
@@ -311,7 +386,7 @@ impl<W: HostMemory> Directory<W> {
     where
         W: Copy,
     {
-        HoldTable::new(self.words, self.end(), most)
+        HoldTable::new(self.words, self.end(), most, self.share_slots)
     }
 
     /// The quotas of this host, behind a table of so many holds.

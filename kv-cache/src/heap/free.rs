@@ -51,10 +51,7 @@ impl<B: Backend> LockedHeap<'_, B> {
     /// Frees what processes that `is_gone` names were writing (BLOCK-E3). Returns how many blocks.
     pub(crate) fn free_writing_of(&mut self, is_gone: impl Fn(ProcessSlot) -> bool) -> u64 {
         let mut victims = Vec::new();
-        for slot in 0..self.directory.slots() {
-            let SlotWord::Writing { generation, .. } = self.directory.slot(slot) else {
-                continue;
-            };
+        for (slot, generation) in self.directory.writing() {
             match self.segment.own(self.fabric(), slot) {
                 Ok(SlotContent::Block(Descriptor { process, .. })) if !is_gone(process) => {}
                 Ok(SlotContent::Block(Descriptor { payload, .. })) => {

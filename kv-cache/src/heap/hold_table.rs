@@ -61,6 +61,8 @@ pub(crate) struct HoldTable<W> {
     first: usize,
     records: usize,
     buckets: usize,
+    /// Slots that differ in other bits have one reader word.
+    place_mask: u32,
 }
 
 /// What a record counts.
@@ -90,10 +92,11 @@ impl Name {
 const SLOT_MASK: u32 = (1 << 26) - 1;
 
 impl<W: HostMemory> HoldTable<W> {
-    /// The table in `words` from word `first` on, for `holds` holds.
-    pub(crate) fn new(words: W, first: usize, holds: u64) -> Self {
+    /// The table in `words` from word `first` on, for `holds` holds. Of each node there are reader
+    /// words for `share_slots` slots, a power of two.
+    pub(crate) fn new(words: W, first: usize, holds: u64, share_slots: u32) -> Self {
         let (records, buckets) = sizes(holds);
-        Self { words, first, records, buckets }
+        Self { words, first, records, buckets, place_mask: share_slots - 1 }
     }
 
     /// Most records.
@@ -140,11 +143,13 @@ impl<W: HostMemory> HoldTable<W> {
         }
     }
 
-    /// Whether any process holds a block in this slot, of whichever generation.
+    /// Whether any process holds a block in this slot, of whichever generation, or in one that has
+    /// the same reader word.
     pub(crate) fn is_held(&self, owner: NodeId, slot: u32) -> bool {
         self.chain(self.bucket(owner, slot)).any(|record| {
             let (name, count) = self.read(record);
-            count > 0 && (name.owner, name.slot) == (owner, slot)
+            let differs = (name.slot ^ slot) & self.place_mask != 0;
+            count > 0 && name.owner == owner && !differs
         })
     }
 
@@ -305,6 +310,7 @@ impl<W: HostMemory> HoldTable<W> {
 
     /// The word of the bucket of a slot.
     fn bucket(&self, owner: NodeId, slot: u32) -> usize {
+        let slot = slot & self.place_mask;
         let mixed = (u64::from(slot) << 6 ^ u64::from(owner.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let (_, high) = halves(mixed);
         WORD_BUCKETS + (high as usize & (self.buckets - 1))

@@ -107,7 +107,7 @@ impl<B: Backend> LockedHeap<'_, B> {
         if is_broken(Rule::DeadLetGo) {
             return;
         }
-        let slots = u64::from(self.directory.slots());
+        let slots = u64::from(self.areas.geometry().share_slots());
         let all = u64::from(self.member.layout().geometry().nodes) * slots;
         let end = all.min(first.saturating_add(CHECKED_MAX));
         let place = |reader_word: u64| {

@@ -22,7 +22,7 @@ mod sweep;
 mod tombstones;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::HostMemory;
+use cxl_shm::fabric::{HostMemory, OwnedWord};
 use cxl_shm::host::ApplicationWords;
 use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::NodeId;
@@ -57,6 +57,8 @@ pub(crate) struct LockedHeap<'m, B: Backend> {
     pub(crate) areas: Areas,
     pub(crate) segment: OwnSegment,
     pub(crate) log: OwnLog,
+    /// How many tables of the segment are in use (INDEX-S5).
+    pub(crate) tables_used: OwnedWord,
     pub(crate) reader_words: OwnReaderWords,
     pub(crate) holds: HoldTable<ApplicationWords<'m, B::HostMemory>>,
     pub(crate) quotas: QuotaTable<ApplicationWords<'m, B::HostMemory>>,
@@ -124,6 +126,7 @@ impl<'m, B: Backend> Heap<'m, B> {
             quotas: directory.quotas(areas.holds_max()),
             segment: areas.own_segment(member.node(), member.area()),
             log: areas.own_log(member.area()),
+            tables_used: areas.own_tables_word(member.area()),
             doubtful: false,
         }
     }

@@ -6,7 +6,7 @@ use cxl_shm::node::Backend;
 
 use super::{LockedHeap, SlotWord, tag};
 use crate::broken::{Rule, is_broken};
-use crate::format::{BlockState, Descriptor, DescriptorLine, SlotContent, is_newer};
+use crate::format::{BlockState, Descriptor, DescriptorLine, SlotContent, is_newer, tables_in_use};
 
 /// How many more blocks than any other slot of its node a slot may have held whose generation is
 /// lost: more than any has in practice, and few enough to be lost a thousand times (`is_newer`).
@@ -27,17 +27,19 @@ impl<B: Backend> LockedHeap<'_, B> {
         // that died before it had published it. It is written back, and each line is read from the
         // device.
         self.fabric().refresh(self.areas.published(self.node()));
+        let used = self.tables_used.own(self.fabric());
+        self.directory.use_tables(tables_in_use(used, self.directory.tables()));
         let mut victims = Vec::new();
         let mut kept = Vec::new();
         let mut newest: Option<u32> = None;
-        let mut used = false;
-        for slot in 0..self.directory.slots() {
+        let mut is_used = false;
+        for slot in 0..self.directory.slots_in_use() {
             let content = self.segment.own(self.fabric(), slot).or_else(|error| {
                 let undecided = || self.segment.undecided(self.fabric(), slot);
                 // Nobody ever wrote there, or its writer died within a line.
                 undecided().ok_or(error)
             });
-            used |= content != Ok(SlotContent::Blank);
+            is_used |= content != Ok(SlotContent::Blank);
             let word = match content {
                 Ok(SlotContent::Blank) => continue,
                 Ok(SlotContent::Free { generation, ends_search, .. }) => {
@@ -94,7 +96,7 @@ impl<B: Backend> LockedHeap<'_, B> {
         }
         // BLOCK-D2.
         batch.publish();
-        if used {
+        if is_used {
             // INDEX-G3: what was published last may not have been announced.
             self.log.skip(self.fabric());
         }
@@ -115,7 +117,7 @@ impl<B: Backend> LockedHeap<'_, B> {
             | SlotWord::Writing { generation, .. }
             | SlotWord::Ready { generation, .. } => Some(generation),
         };
-        (0..self.directory.slots()).map(known).collect()
+        (0..self.directory.slots_in_use()).map(known).collect()
     }
 
     /// Makes the next holder of the heap lock sweep.

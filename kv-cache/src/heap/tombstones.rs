@@ -11,7 +11,7 @@ use cxl_shm::fabric::{Fabric, HostMemory, PublishBatch};
 use cxl_shm::node::Backend;
 
 use super::{Directory, LockedHeap, SlotWord};
-use crate::format::{OwnSegment, PROBE_SLOTS, SlotContent, halves};
+use crate::format::{OwnSegment, PROBE_SLOTS, SlotContent, Tables};
 
 /// Slots that are looked at under one hold of the heap lock, and tombstones that are cleaned up
 /// between two looks of a reclaimer (ORPHAN-W2).
@@ -19,8 +19,8 @@ const PART_SLOTS: u32 = 1024;
 
 /// What a host knows of the slots of a segment that it may write.
 pub(crate) trait SearchedSlots {
-    /// How many there are, a power of two.
-    fn slots(&self) -> u32;
+    /// How they are divided.
+    fn tables(&self) -> Tables;
     /// Whether a search ends at this slot.
     fn ends_search(&self, slot: u32) -> bool;
     /// Whether this slot is a tombstone that searches pass over.
@@ -30,8 +30,8 @@ pub(crate) trait SearchedSlots {
 }
 
 impl<W: HostMemory> SearchedSlots for Directory<W> {
-    fn slots(&self) -> u32 {
-        self.slots()
+    fn tables(&self) -> Tables {
+        self.tables()
     }
 
     fn ends_search(&self, slot: u32) -> bool {
@@ -54,12 +54,12 @@ impl<W: HostMemory> SearchedSlots for Directory<W> {
 pub(crate) struct LinesOf<'f, F> {
     pub(crate) fabric: &'f F,
     pub(crate) segment: OwnSegment,
-    pub(crate) slots: u32,
+    pub(crate) tables: Tables,
 }
 
 impl<F: Fabric> SearchedSlots for LinesOf<'_, F> {
-    fn slots(&self) -> u32 {
-        self.slots
+    fn tables(&self) -> Tables {
+        self.tables
     }
 
     fn ends_search(&self, slot: u32) -> bool {
@@ -87,20 +87,16 @@ pub(crate) fn end_searches_at<F: Fabric>(
     slots: &impl SearchedSlots,
     freed: impl Iterator<Item = u32>,
 ) {
-    let mask = slots.slots() - 1;
     let mut batch = PublishBatch::new(fabric);
     let mut cleaned = 0;
     for freed in freed {
-        let mut slot = freed;
-        while cleaned < PART_SLOTS
-            && slots.ends_search(slot.wrapping_add(1) & mask)
-            && slots.is_open(slot)
-        {
+        let (table, mut slot) = (slots.tables().of(freed), freed);
+        while cleaned < PART_SLOTS && slots.ends_search(table.after(slot)) && slots.is_open(slot) {
             // What cannot be read stays as it is: searches pass over it.
             let Ok(line) = segment.line(slot).own(fabric) else { break };
             batch.line(segment.line(slot), &line.ending());
             slots.set_ending(slot);
-            slot = slot.wrapping_sub(1) & mask;
+            slot = table.before(slot);
             cleaned += 1;
         }
     }
@@ -120,18 +116,18 @@ impl<B: Backend> LockedHeap<'_, B> {
     /// Looks at the tombstones of the next part of the segment, and lets searches end at those that
     /// nothing can be found after (INDEX-S2).
     pub(crate) fn end_searches(&mut self) {
-        let slots = self.directory.slots();
         let first = self.directory.next_tombstone();
-        let part = PART_SLOTS.min(slots);
-        self.directory.set_next_tombstone((first + part) % slots);
-        let at = |offset: u32| (first + offset) & (slots - 1);
+        let table = self.directory.tables().of(first);
+        let part = PART_SLOTS.min(table.start + table.slots - first);
+        self.directory.set_next_tombstone((first + part) % self.directory.slots_in_use());
+        let at = |offset: u32| table.at(first - table.start + offset);
         let is_open = |offset: u32| {
             matches!(self.directory.slot(at(offset)), SlotWord::Free { ends: false, .. })
         };
         let Some(lowest) = (0..part).find(|offset| is_open(*offset)) else { return };
         // From the last slot that can matter backwards: the lowest home of the blocks that were
         // passed.
-        let reach = PROBE_SLOTS.min(slots) - 1;
+        let reach = PROBE_SLOTS.min(table.slots) - 1;
         let mut lowest_home = u32::MAX;
         let mut batch = PublishBatch::new(self.fabric());
         let mut cleaned = false;
@@ -165,8 +161,7 @@ impl<B: Backend> LockedHeap<'_, B> {
     fn distance_from_home(&self, slot: u32, most: u32) -> u32 {
         match self.segment.own(self.fabric(), slot) {
             Ok(SlotContent::Block(block)) => {
-                let (home, _) = halves(block.key.words()[0]);
-                (slot.wrapping_sub(home) & (self.directory.slots() - 1)).min(most)
+                self.directory.tables().of(slot).distance(block.key, slot).min(most)
             }
             Ok(_) | Err(_) => most,
         }

@@ -37,6 +37,8 @@ pub struct Metrics {
     pub retired_blocks: u64,
     /// Blocks of this node that this process evicted.
     pub evicted_blocks: u64,
+    /// Blocks of those that made room for descriptors, and not for bytes.
+    pub evicted_for_descriptors: u64,
     /// Times a publish had to make room itself.
     pub evictions_inline: u64,
     /// Blocks that were not evicted because a reader held them.
@@ -74,7 +76,7 @@ pub struct Metrics {
 impl Metrics {
     /// All counters but the misses, with the names of their fields.
     #[must_use]
-    pub fn counters(&self) -> [(&'static str, u64); 29] {
+    pub fn counters(&self) -> [(&'static str, u64); 30] {
         [
             ("lookups", self.lookups),
             ("lookup_blocks", self.lookup_blocks),
@@ -90,6 +92,7 @@ impl Metrics {
             ("aborted_blocks", self.aborted_blocks),
             ("retired_blocks", self.retired_blocks),
             ("evicted_blocks", self.evicted_blocks),
+            ("evicted_for_descriptors", self.evicted_for_descriptors),
             ("evictions_inline", self.evictions_inline),
             ("spared_held", self.spared_held),
             ("held_blocks", self.held_blocks),

@@ -143,6 +143,23 @@ impl ProcessState {
         }
     }
 
+    /// Notes that blocks left because the node's descriptors are used up, while the pool may have
+    /// room for their bytes: in the metrics, and the first time in the log.
+    pub(crate) fn note_evicted_for_descriptors(&self, evicted: u64, most: u64) {
+        let mut is_first = false;
+        self.count(|metrics| {
+            is_first = evicted > 0 && metrics.evicted_for_descriptors == 0;
+            metrics.evicted_for_descriptors += evicted;
+        });
+        if is_first {
+            tracing::warn!(
+                most,
+                "this node evicts blocks because it has no descriptors left, whatever room the \
+                 pool has; format the region with a smaller `--block`, or publish larger blocks"
+            );
+        }
+    }
+
     pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {
         count(&mut self.metrics.lock().unwrap_or_else(PoisonError::into_inner));
     }

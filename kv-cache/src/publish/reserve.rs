@@ -10,7 +10,9 @@ use cxl_shm::units::Extent;
 
 use super::room::Shortage;
 use super::{BlockSpec, Refusal, WritingBlock};
-use crate::format::{BlockState, Descriptor, DescriptorLine, Handle, SlotContent, next_generation};
+use crate::format::{
+    BlockState, Descriptor, DescriptorLine, Handle, SlotContent, next_generation, used_word,
+};
 use crate::heap::{Insert, LockedHeap, SlotSize, SlotWord, tag};
 use crate::identity::{BlockKey, Namespace, NamespaceTag};
 use crate::process::{Cache, ChunkWait, ProcessState};
@@ -188,6 +190,7 @@ impl<B: Backend> LockedHeap<'_, B> {
                 shortage = shortage.or(Some(Shortage::Payload(size, 0)));
                 continue;
             };
+            self.use_table_of(slot, &mut batch);
             let descriptor = self.writing(entry, slot, next_generation(last), payload);
             batch.line(self.segment.line(slot), &DescriptorLine::block(&descriptor));
             let (generation, tag) = (descriptor.handle.generation(), tag(entry.spec.key));
@@ -204,6 +207,15 @@ impl<B: Backend> LockedHeap<'_, B> {
             Shortage::Descriptors(_) => Shortage::Descriptors(blocks(shortage)),
             Shortage::Place(_) => shortage,
         })
+    }
+
+    /// Says that the table of a slot is in use, together with what `batch` publishes (INDEX-S5).
+    fn use_table_of(&self, slot: u32, batch: &mut PublishBatch<'_, B::Fabric>) {
+        let used = self.directory.tables().index_of(slot) + 1;
+        if used > self.directory.tables_in_use() {
+            batch.word(self.tables_used, used_word(used));
+            self.directory.use_tables(used);
+        }
     }
 
     /// Whether this node has a block with `key`, complete or being written.

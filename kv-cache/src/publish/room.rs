@@ -43,10 +43,18 @@ impl<B: Backend> Cache<'_, B> {
         let evict = |size, want| {
             let evicted = self.evict(clock, size, want);
             process_state.count(|metrics| metrics.evictions_inline += u64::from(evicted > 0));
-            evicted > 0
+            evicted
         };
         let (size, refusal) = match shortage {
-            Shortage::Descriptors(blocks) if evict(None, blocks) => return Ok(None),
+            Shortage::Descriptors(blocks) => {
+                let evicted = evict(None, blocks);
+                let most = self.areas().geometry().blocks_max();
+                process_state.note_evicted_for_descriptors(evicted, most);
+                if evicted == 0 {
+                    return Err(self.segment_full(clock));
+                }
+                return Ok(None);
+            }
             Shortage::Place(key) => {
                 let evicted = self.locked(clock, |heap| {
                     heap.evict_for(&mut process_state.order(), clock.now_ms(), key)
@@ -57,7 +65,6 @@ impl<B: Backend> Cache<'_, B> {
                 }
                 return Err(self.segment_full(clock));
             }
-            Shortage::Descriptors(_) => return Err(self.segment_full(clock)),
             Shortage::Payload(size, blocks) => {
                 let refusal = match self.take_chunk(clock, size, wait) {
                     Ok(chunk) => return Ok(Some(chunk)),
@@ -68,7 +75,7 @@ impl<B: Backend> Cache<'_, B> {
                 };
                 // Also when there is room that nobody grants: the new block is worth more than the
                 // one that was unused for longest.
-                if evict(Some(size), blocks) {
+                if evict(Some(size), blocks) > 0 {
                     return Ok(None);
                 }
                 (size, refusal)
@@ -85,7 +92,7 @@ impl<B: Backend> Cache<'_, B> {
             None => Err(refusal.into()),
             // During the wait a reader may have released a block of this node.
             Some(error @ LockError::MembershipLost(_)) => Err(refused_by(error)),
-            Some(error) if !evict(Some(size), 1) => Err(refused_by(error)),
+            Some(error) if evict(Some(size), 1) == 0 => Err(refused_by(error)),
             Some(_) => Ok(None),
         }
     }

@@ -145,7 +145,8 @@ impl<'c, 'm, B: Backend> Orphan<'c, 'm, B> {
                 Some(_) | None => None,
             }
         };
-        (0..self.cache.geometry().descriptor_slots()).filter_map(block)
+        let segment = self.cache.areas().segment(self.writer.node());
+        (0..segment.slots_in_use(self.writer.fabric())).filter_map(block)
     }
 
     /// Evicts those of `blocks` that nobody holds. Returns whether all are gone.
@@ -170,8 +171,7 @@ impl<'c, 'm, B: Backend> Orphan<'c, 'm, B> {
     pub(crate) fn commit(&self, decision: &Decision) {
         self.writer.commit(decision, |gone| {
             let (fabric, segment) = (self.writer.fabric(), *self.writer.segment());
-            let lines =
-                LinesOf { fabric, segment, slots: self.cache.geometry().descriptor_slots() };
+            let lines = LinesOf { fabric, segment, tables: self.cache.geometry().tables() };
             end_searches_at(fabric, &segment, &lines, gone.iter().map(|it| it.handle.slot()));
         });
         self.cache.process_state().count(|metrics| {

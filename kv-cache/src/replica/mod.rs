@@ -140,7 +140,7 @@ impl Replica {
         }
         self.remove(owner, slot);
         let is_torn = matches!(read, Err(DescriptorError::Torn(_)));
-        let rows = self.rows(owner);
+        let rows = self.rows(owner, slot);
         rows.set_generation(slot, generation);
         rows.set_mark(slot, if is_torn { Mark::Torn } else { Mark::Quarantined });
         if is_torn {
@@ -157,7 +157,7 @@ impl Replica {
         let rows = &self.owners[owner.index()].rows;
         if rows.mark(slot) == Mark::Present && rows.generation(slot) == handle.generation() {
             self.remove(owner, slot);
-            self.rows(owner).set_mark(slot, Mark::Undecided);
+            self.rows(owner, slot).set_mark(slot, Mark::Undecided);
             self.again.add(self.number(owner, slot));
         }
     }
@@ -169,7 +169,7 @@ impl Replica {
         let mark =
             self.owners.get(owner.index()).filter(|it| same(it)).map(|it| it.rows.mark(slot));
         if matches!(mark, Some(Mark::Quarantined | Mark::Torn)) {
-            self.rows(owner).set_mark(slot, Mark::Absent);
+            self.rows(owner, slot).set_mark(slot, Mark::Absent);
             self.add(owner, slot, handle.generation(), key.index());
         }
     }
@@ -199,7 +199,7 @@ impl Replica {
             Err(DescriptorError::Malformed) => true,
             Ok(content) => {
                 if mark != Mark::Absent {
-                    self.rows(owner).set_mark(slot, Mark::Absent);
+                    self.rows(owner, slot).set_mark(slot, Mark::Absent);
                 }
                 self.learn(owner, slot, content);
                 true
@@ -249,7 +249,7 @@ impl Replica {
             return;
         }
         self.remove(owner, slot);
-        self.rows(owner).set(slot, key, generation);
+        self.rows(owner, slot).set(slot, key, generation);
         let number = self.number(owner, slot);
         let Self { table, owners, areas, again: _ } = self;
         let rehash = |number: &u32| hash(key_at(owners, areas, *number));
@@ -270,9 +270,10 @@ impl Replica {
         }
     }
 
-    /// The rows of an owner, made when first needed.
-    fn rows(&mut self, owner: NodeId) -> &mut Rows {
-        let slots = self.areas.geometry().descriptor_slots();
+    /// The rows of an owner, made when first needed: those of the table of `slot`, and before it.
+    fn rows(&mut self, owner: NodeId, slot: u32) -> &mut Rows {
+        let tables = self.areas.geometry().tables();
+        let slots = tables.slots_of(tables.index_of(slot) + 1);
         let rows = &mut self.owners[owner.index()].rows;
         rows.ensure(slots);
         rows

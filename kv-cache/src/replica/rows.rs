@@ -28,11 +28,15 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Makes the rows, before the first is set.
+    /// Makes so many rows, before one of them is set.
     pub(super) fn ensure(&mut self, slots: u32) {
+        let slots = slots as usize;
         if self.rows.is_empty() {
-            self.rows = vec![[0; 5]; slots as usize];
-            self.marks = vec![0; slots as usize];
+            self.rows = vec![[0; 5]; slots];
+            self.marks = vec![0; slots];
+        } else if self.rows.len() < slots {
+            self.rows.resize(slots, [0; 5]);
+            self.marks.resize(slots, 0);
         }
     }
 

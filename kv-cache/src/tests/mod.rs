@@ -27,6 +27,7 @@ mod searches;
 mod shares;
 mod stray;
 mod surplus;
+mod tables;
 mod torn;
 mod undecided;
 mod undecided_by_the_dead;
@@ -102,7 +103,16 @@ impl Rig {
         slots: u32,
         log_entries: u32,
     ) -> Self {
-        let cache = CacheGeometry::new(slots, log_entries).unwrap();
+        Self::formatted(rack, region_bytes, nodes, CacheGeometry::new(slots, log_entries).unwrap())
+    }
+
+    /// One whose nodes are expected to use `share` of their descriptors.
+    fn shared(rack: SimulatedRack, nodes: u16, slots: u32, share: u32, log_entries: u32) -> Self {
+        let cache = CacheGeometry::new(slots, log_entries).unwrap().with_share(share).unwrap();
+        Self::formatted(rack, REGION_BYTES, nodes, cache)
+    }
+
+    fn formatted(rack: SimulatedRack, region_bytes: u64, nodes: u16, cache: CacheGeometry) -> Self {
         let geometry = Geometry {
             region_bytes,
             nodes,

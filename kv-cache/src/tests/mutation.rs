@@ -11,6 +11,7 @@ use super::orphan::reclaimers_and_rejoins;
 use super::pressure::{held_and_evicted, nobody_looks_at_what_was};
 use super::recovery::death_under_the_lock;
 use super::shares::shares_as_nodes_come_and_go;
+use super::tables::tables_seen_by_others;
 use super::torn::{fetched_while_it_is_written, scanned_while_it_is_written};
 use super::unpublished::freed_by_the_dead;
 use super::*;
@@ -20,7 +21,7 @@ use crate::identity::IndexKey;
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 12] = [
+const SCENARIOS: [fn(SimulatedRack); 13] = [
     exchange_and_lag,
     death_under_the_lock,
     nobody_looks_at_what_was,
@@ -33,6 +34,7 @@ const SCENARIOS: [fn(SimulatedRack); 12] = [
     evicted_in_front_of_others,
     freed_by_the_dead,
     holds_seen_by_tools,
+    tables_seen_by_others,
 ];
 
 /// Calls that flush or fence, by the file below `src` and the text of their line, which no scenario

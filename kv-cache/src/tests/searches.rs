@@ -116,7 +116,7 @@ fn what_is_cleaned_up_at_once_is_bounded_however_many_tombstones_there_are() {
                 batch.line(segment.line(slot), &line);
             }
             batch.publish();
-            let slots = LinesOf { fabric, segment, slots: SLOTS };
+            let slots = LinesOf { fabric, segment, tables: a.geometry().tables() };
             let ending = || (0..SLOTS - 1).filter(|slot| slots.ends_search(*slot)).count();
             end_searches_at(fabric, &segment, &slots, [SLOTS - 2].into_iter());
             assert_eq!(ending(), 1024, "a reclaimer looks for the next life in between");

@@ -67,7 +67,9 @@ impl<B: Backend> Cache<'_, B> {
         });
         let mut done = Upkeep::default();
         if watermarks.is_above(blocks, blocks_max) {
-            done.evicted_blocks += self.evict_surplus(clock, None, watermarks);
+            let evicted = self.evict_surplus(clock, None, watermarks);
+            process_state.note_evicted_for_descriptors(evicted, blocks_max);
+            done.evicted_blocks += evicted;
         }
         let short = self.sizes_above(&uses, watermarks);
         let full = !short.is_empty() && !self.has_free_chunk();

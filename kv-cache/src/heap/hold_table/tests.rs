@@ -13,7 +13,7 @@ fn memory(holds: u64) -> SimulatedHostMemory {
 }
 
 fn table(holds: u64) -> HoldTable<SimulatedHostMemory> {
-    HoldTable::new(memory(holds), 8, holds)
+    HoldTable::new(memory(holds), 8, holds, 1 << 26)
 }
 
 fn handle(owner: u16, slot: u32, generation: u32) -> Handle {
@@ -90,7 +90,7 @@ fn what_the_dead_held_is_dropped() {
 fn dropping_what_a_process_held_does_not_look_at_what_others_hold() {
     let holds = 1 << 14;
     let memory = Watched::new(memory(holds), usize::MAX);
-    let table = HoldTable::new(memory.clone(), 8, holds);
+    let table = HoldTable::new(memory.clone(), 8, holds, 1 << 26);
     let most = u32::try_from(table.capacity()).unwrap();
     for slot in 0..most {
         let process = if slot % 1000 == 0 { 7 } else { 8 };
@@ -104,6 +104,20 @@ fn dropping_what_a_process_held_does_not_look_at_what_others_hold() {
     memory.loads.set(0);
     table.remove(ProcessSlot(8), handle(0, 77, 1));
     assert!(memory.loads.get() < 100, "a release looked at {} words", memory.loads.get());
+}
+
+#[test]
+fn slots_that_share_a_reader_word_are_held_together() {
+    let table = HoldTable::new(memory(64), 8, 64, 16);
+    let (within, beyond) = (handle(2, 5, 1), handle(2, 5 + 32, 1));
+    assert!(table.add(ProcessSlot(1), beyond));
+    assert!(table.is_held(NodeId(2), 5) && table.is_held(NodeId(2), 5 + 16));
+    assert!(!table.is_held(NodeId(2), 6) && !table.is_held(NodeId(3), 5));
+    assert!(table.add(ProcessSlot(2), within));
+    table.remove(ProcessSlot(1), beyond);
+    assert!(table.is_held(NodeId(2), 5 + 32), "the other one is held still");
+    table.remove(ProcessSlot(2), within);
+    assert!(!table.is_held(NodeId(2), 5) && table.is_empty());
 }
 
 #[test]
@@ -161,7 +175,7 @@ fn counted(table: &HoldTable<Watched>) -> Vec<(u16, Handle)> {
 fn dies_at_each_store(change: impl Fn(&HoldTable<Watched>), about: &[(u16, Handle)]) {
     for stores in 0..40 {
         let memory = Watched::new(memory(64), usize::MAX);
-        let table = HoldTable::new(memory.clone(), 8, 64);
+        let table = HoldTable::new(memory.clone(), 8, 64, 1 << 26);
         for number in 0..8u16 {
             let block = handle(1, u32::from(number) * 3, 1);
             assert!(table.add(ProcessSlot(number % 2), block));
@@ -218,7 +232,7 @@ fn words_that_no_table_has_lead_nowhere() {
             word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(seed);
             memory.store(index, if seed % 2 == 0 { word >> 40 } else { word });
         }
-        let table = HoldTable::new(memory.clone(), 8, holds);
+        let table = HoldTable::new(memory.clone(), 8, holds, 1 << 26);
         let _ = table.is_held(NodeId(1), 5);
         let _ = table.add(ProcessSlot(1), handle(1, 5, 1));
         table.remove(ProcessSlot(1), handle(1, 5, 1));
