@@ -72,6 +72,11 @@
 //!
 //! The folder `examples` has a program for each: `publish_and_fetch`, `asynchronous`, `layered`.
 //!
+//! # Routers
+//!
+//! An [`Index`] tells a router how long a prefix the pool has, and on which nodes. It is no member of
+//! the region, and writes nothing.
+//!
 //! # What other hosts see
 //!
 //! When a publish returns, or its completion says that it is done, every host that looks the block
@@ -115,6 +120,7 @@
 mod asynchronous;
 mod block;
 pub mod dma;
+mod index;
 mod options;
 mod pool;
 mod scratch;
@@ -138,6 +144,7 @@ pub use asynchronous::{
 };
 pub use block::NewBlock;
 pub use dma::Layers;
+pub use index::{Index, IndexError, IndexedModel};
 pub use options::{
     AsyncOptions, COPY_THREADS_MAX, OptionsError, PoolOptions, QUEUE_DEPTH_MAX, QUOTA_BYTES_MAX,
     SessionOptions,
@@ -154,8 +161,8 @@ pub use cxl_shm::lifecycle::AttachError;
 pub use cxl_shm::units::NodeId;
 pub use kv_cache::{
     Attention, BlockHash, ChainHasher, Dtype, HoldError, KvGeometry, KvGeometryError, MatchedBlock,
-    Metrics, Miss, Model, ModelFingerprint, Namespace, Part, PrefixMatch, Quota, Refusal,
-    TooManyQuotas, UnknownDtype, WatermarkError, Watermarks,
+    Metrics, Miss, Model, ModelFingerprint, Namespace, Part, PoolPrefix, PrefixMatch, Quota,
+    Refusal, TooManyQuotas, UnknownDtype, WatermarkError, Watermarks,
 };
 
 /// Blocks in the memory of NVIDIA's GPUs.

@@ -63,15 +63,15 @@ pub use format::{
 pub use heap::{QUOTAS_MAX, Quota, TooManyQuotas};
 pub use hold::{HOLD_MS, HeldBlock, HoldError};
 pub use identity::{
-    BlockHash, BlockKey, ChainHasher, KeySpace, Model, ModelFingerprint, Namespace, NamespaceTag,
-    dynamo, vllm,
+    BlockHash, BlockKey, ChainHasher, IndexKey, KeySpace, Model, ModelFingerprint, Namespace,
+    NamespaceTag, dynamo, vllm,
 };
 pub use model::{Attention, Dtype, KvGeometry, KvGeometryError, Part, UnknownDtype};
 pub use process::{AttachedCache, Cache, HeapUse, Metrics, ProcessState};
 pub use publish::{BlockSpec, CommitError, ReadyBlock, Refusal, Reservation, WritingBlock};
 pub use read::{MatchedBlock, PrefixMatch, Ticket, Wanted};
 pub use reclaim::{ReclaimInProgress, reclaim_dead_processes};
-pub use replica::Miss;
+pub use replica::{Changes, Miss, PoolPrefix, PoolReader};
 pub use upkeep::{Upkeep, WatermarkError, Watermarks};
 
 /// The format drawn, and the protocols between hosts, step by step.

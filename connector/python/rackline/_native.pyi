@@ -72,6 +72,47 @@ class Model:
     def fingerprint(self) -> str:
         """What stands for all of it, as text."""
 
+class IndexModel:
+    """The blocks of one rank of a model, in an :class:`Index` (:meth:`Index.model`)."""
+
+class IndexPrefix:
+    """How long a prefix the pool has, and where its blocks lie. ``len()`` is ``blocks``."""
+
+    blocks: int
+    """Blocks from the first on of which the pool has the part of every model that was asked for."""
+    nodes: dict[int, int]
+    """By node, how many parts of these blocks lie there. A block has one part for each model that was
+    asked for. A part that two nodes have counts for both."""
+    def __len__(self) -> int: ...
+
+class Index:
+    """A read-only view of a pool for routers. It is no member: it has no node number, takes no lock and
+    writes nothing that another host sees.
+
+    An answer is a hint. Every block of the answer was complete, and its removal was not announced before
+    the refresh; the block may be evicted the next moment. A refresh and a lookup take microseconds: one
+    line for each node, and the rest in DRAM. Any thread may call. ``region`` is a device or a file; the
+    user may read and write it.
+
+    :class:`Error` when the region was formatted again or its file was replaced: open a new index."""
+
+    def __init__(self, region: str | PathLike[str]) -> None: ...
+    @staticmethod
+    def model(
+        model: Model, block_bytes: int, *, tenant: str = "", salt: bytes = b""
+    ) -> IndexModel:
+        """Blocks as sessions with the same arguments store them (:meth:`Pool.session`)."""
+    def refresh(self) -> None:
+        """Takes in what all nodes announced before the call."""
+    def prefix(
+        self, hashes: _Hashes, *models: IndexModel, refresh: bool = True
+    ) -> IndexPrefix:
+        """The longest prefix of ``hashes`` of which every block is there for every one of
+        ``models``: the ranks of an engine, or one model. Without ``refresh`` as of the last refresh."""
+    @property
+    def blocks(self) -> int:
+        """Blocks of all models in the pool, as of the last refresh."""
+
 class BlockMemory:
     """Blocks in the memory of this process, or of GPU number ``gpu``, as CUDA counts in this process
     (the index of a torch device). Block ``b`` is, for each part ``(address, stride, bytes)`` in

@@ -13,6 +13,7 @@
 mod completion;
 mod error;
 mod gpu;
+mod index;
 mod layered;
 mod log;
 mod memory;
@@ -34,6 +35,8 @@ mod rackline_native {
     use crate::error::{Busy, Closed, Error, Forked, MembershipLost};
     #[pymodule_export]
     use crate::gpu::Gpu;
+    #[pymodule_export]
+    use crate::index::{Index, IndexModel, IndexPrefix};
     #[pymodule_export]
     use crate::layered::{LayeredFetch, LayeredPublish};
     #[pymodule_export]

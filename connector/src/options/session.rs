@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kv_cache::{HOLD_MS, HOLD_MS_MAX, ModelFingerprint, Namespace};
+use kv_cache::{HOLD_MS, HOLD_MS_MAX, KeySpace, ModelFingerprint, Namespace};
 
 use super::OptionsError;
 
@@ -83,6 +83,11 @@ impl SessionOptions {
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
         self.block_bytes
+    }
+
+    /// Under which keys the blocks are found.
+    pub(crate) fn key_space(&self) -> KeySpace {
+        KeySpace::new(self.model, self.namespace, self.block_bytes)
     }
 
     pub(crate) fn chunk_timeout_ms(&self) -> u64 {

@@ -137,8 +137,7 @@ where
     /// A session that moves bytes by `dma`, which reaches the same region.
     #[must_use]
     pub fn new(cache: &Cache<'a, B>, dma: &'a D, clock: &'a C, options: SessionOptions) -> Self {
-        let block_bytes = options.block_bytes();
-        let keys = KeySpace::new(options.model(), *options.namespace(), block_bytes);
+        let keys = options.key_space();
         Self { cache: cache.clone(), dma, clock, keys, options }
     }
 

@@ -116,6 +116,14 @@ impl Region {
         self.path.path()
     }
 
+    /// Whether the path still names the file or device that is mapped. A file may have been removed, or
+    /// replaced by another one: the mapping keeps the old file, which nobody else finds any more.
+    #[must_use]
+    pub fn is_at_its_path(&self) -> bool {
+        let found = std::fs::metadata(self.path());
+        found.is_ok_and(|metadata| path::Identity::of(&metadata) == self.path.identity())
+    }
+
     /// Checks that the region has at least `bytes_min` bytes: what its superblock says, or what a
     /// geometry asks for.
     ///

@@ -21,7 +21,7 @@ pub fn segment_of(
     layout: &Layout,
     node: NodeId,
 ) -> Result<PeerSegment, GeometryError> {
-    Ok(areas(superblock, layout)?.segment(node))
+    Ok(areas_of(superblock, layout)?.segment(node))
 }
 
 /// The blocks that `reader` says it holds, freshly read: owner and descriptor slot of each, of slots
@@ -38,7 +38,7 @@ pub fn held_by<F: Fabric>(
     layout: &Layout,
     reader: NodeId,
 ) -> Result<Vec<(NodeId, u32)>, GeometryError> {
-    let areas = areas(superblock, layout)?;
+    let areas = areas_of(superblock, layout)?;
     let reader_words = areas.reader_words(reader);
     fabric.refresh(reader_words.range());
     let slots = areas.geometry().share_slots();
@@ -49,7 +49,8 @@ pub fn held_by<F: Fabric>(
     Ok(all.filter(is_held).collect())
 }
 
-fn areas(superblock: &Superblock, layout: &Layout) -> Result<Areas, GeometryError> {
+/// The areas of all nodes, for tools that are no members.
+pub(crate) fn areas_of(superblock: &Superblock, layout: &Layout) -> Result<Areas, GeometryError> {
     let region = layout.geometry();
     let geometry = CacheGeometry::decode(superblock.application, region.nodes, region.area_lines)?;
     Ok(Areas::new(*layout, geometry))

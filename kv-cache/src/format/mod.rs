@@ -15,6 +15,7 @@ mod words;
 
 pub(crate) use area::{Areas, holds_max};
 pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
+pub(crate) use inspect::areas_of;
 pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};
 pub(crate) use reader_word::{HoldMark, OwnReaderWords, ReaderWord, age, tick_of};
 pub(crate) use segment::{OwnSegment, tables_in_use, used_word};

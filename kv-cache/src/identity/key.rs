@@ -189,7 +189,9 @@ impl BlockKey {
         bytemuck::cast_ref(self)
     }
 
-    pub(crate) const fn index(self) -> IndexKey {
+    /// The part by which the block is found.
+    #[must_use]
+    pub const fn index(self) -> IndexKey {
         self.index
     }
 
@@ -206,7 +208,7 @@ impl BlockKey {
 /// The part of a key by which a block is found: uniform.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
 #[repr(transparent)]
-pub(crate) struct IndexKey([u8; 16]);
+pub struct IndexKey([u8; 16]);
 
 impl IndexKey {
     pub(crate) fn words(self) -> [u64; 2] {
@@ -245,7 +247,7 @@ impl IndexKey {
 ///
 /// An engine whose block hashes can be aimed at (any but SHA-256) lets its tenants do so with or
 /// without a pool.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct KeySpace {
     fingerprint: ModelFingerprint,
     salt: [u8; 16],
@@ -262,6 +264,31 @@ impl KeySpace {
         bytes[40..56].copy_from_slice(&namespace.0);
         bytes[56..].copy_from_slice(&block_bytes.to_le_bytes());
         Self { fingerprint, salt: half(&Sha256::digest(bytes).into()) }
+    }
+
+    /// What tells these keys from those of every other space, for another process.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..8].copy_from_slice(&self.fingerprint.0.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.salt);
+        bytes
+    }
+
+    /// The space that another process has.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; 24]) -> Self {
+        let (mut fingerprint, mut salt) = ([0; 8], [0; 16]);
+        fingerprint.copy_from_slice(&bytes[..8]);
+        salt.copy_from_slice(&bytes[8..]);
+        Self { fingerprint: ModelFingerprint(u64::from_le_bytes(fingerprint)), salt }
+    }
+
+    /// Whether `key` may be one of this space, of a block hash that begins with eight zeros. Of other
+    /// keys one in 2^64 may be, too.
+    #[must_use]
+    pub fn may_mark(&self, key: BlockKey) -> bool {
+        key.witness() == self.fingerprint.0
     }
 
     /// The model that the keys are for.
@@ -390,6 +417,18 @@ mod tests {
             assert!(!keys[..i].contains(key), "key {i}");
             assert_eq!(IndexKey::from_words(key.words()), *key);
         }
+    }
+
+    #[test]
+    fn a_space_is_the_same_in_another_process() {
+        let own = KeySpace::new(MODEL.fingerprint(), Namespace::new("a", b""), 64);
+        let other = KeySpace::from_bytes(&own.to_bytes());
+        let (marked, plain) = (BlockHash::new([0; 32]), BlockHash::new([7; 32]));
+        assert_eq!(other.key(&plain), own.key(&plain));
+        assert_eq!(
+            (other.may_mark(own.key(&marked)), other.may_mark(own.key(&plain))),
+            (true, false)
+        );
     }
 
     #[test]

@@ -4,5 +4,6 @@ mod hash;
 mod key;
 
 pub use hash::{ChainHasher, dynamo, vllm};
-pub(crate) use key::IndexKey;
-pub use key::{BlockHash, BlockKey, KeySpace, Model, ModelFingerprint, Namespace, NamespaceTag};
+pub use key::{
+    BlockHash, BlockKey, IndexKey, KeySpace, Model, ModelFingerprint, Namespace, NamespaceTag,
+};

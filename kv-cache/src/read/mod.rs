@@ -3,6 +3,7 @@
 mod damage;
 mod fetch;
 mod lookup;
+mod unheld;
 
 pub(crate) use fetch::accept;
 

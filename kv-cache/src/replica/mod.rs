@@ -20,7 +20,9 @@
 //!   ([`again`]). No log tells that a line is whole again, or that EVICTING has become READY.
 
 mod again;
+mod changes;
 mod miss;
+mod reader;
 mod rows;
 mod sync;
 
@@ -33,7 +35,9 @@ use crate::format::{
 };
 use crate::identity::{BlockKey, IndexKey};
 use again::Again;
+pub use changes::Changes;
 pub use miss::Miss;
+pub use reader::{PoolPrefix, PoolReader};
 use rows::{Mark, Rows};
 
 /// A table of all blocks of the pool, as far as this process knows.
@@ -44,6 +48,8 @@ pub(crate) struct Replica {
     table: HashTable<u32>,
     owners: Vec<Owner>,
     again: Again,
+    /// What changed, where it is noted.
+    changes: Option<Changes>,
 }
 
 /// A block that is a miss.
@@ -70,7 +76,7 @@ impl Replica {
     pub(crate) fn new(areas: Areas) -> Self {
         let owner = |_| Owner { rows: Rows::default(), position: None };
         let owners = areas.layout().nodes().map(owner).collect();
-        Self { areas, table: HashTable::new(), owners, again: Again::default() }
+        Self { areas, table: HashTable::new(), owners, again: Again::default(), changes: None }
     }
 
     /// Number of entries.
@@ -251,7 +257,10 @@ impl Replica {
         self.remove(owner, slot);
         self.rows(owner, slot).set(slot, key, generation);
         let number = self.number(owner, slot);
-        let Self { table, owners, areas, again: _ } = self;
+        if let Some(changes) = &mut self.changes {
+            changes.added.push((Handle::new(owner, slot, generation), key));
+        }
+        let Self { table, owners, areas, again: _, changes: _ } = self;
         let rehash = |number: &u32| hash(key_at(owners, areas, *number));
         table.insert_unique(hash(key), number, rehash);
     }
@@ -264,6 +273,9 @@ impl Replica {
         }
         let key = rows.key(slot);
         rows.set_mark(slot, Mark::Absent);
+        if let Some(changes) = &mut self.changes {
+            changes.removed.push(key);
+        }
         let number = self.number(owner, slot);
         if let Ok(entry) = self.table.find_entry(hash(key), |found| *found == number) {
             entry.remove();

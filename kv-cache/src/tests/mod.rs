@@ -18,6 +18,7 @@ mod orphan;
 mod orphan_choice;
 mod places;
 mod pressure;
+mod reader;
 mod reclaimer_words;
 mod recovery;
 mod rejoin;

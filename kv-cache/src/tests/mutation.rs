@@ -9,6 +9,7 @@ use cxl_shm::verify::simulated::Site;
 
 use super::orphan::reclaimers_and_rejoins;
 use super::pressure::{held_and_evicted, nobody_looks_at_what_was};
+use super::reader::read_by_a_tool;
 use super::recovery::death_under_the_lock;
 use super::shares::shares_as_nodes_come_and_go;
 use super::tables::tables_seen_by_others;
@@ -21,7 +22,7 @@ use crate::identity::IndexKey;
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 13] = [
+const SCENARIOS: [fn(SimulatedRack); 14] = [
     exchange_and_lag,
     death_under_the_lock,
     nobody_looks_at_what_was,
@@ -35,6 +36,7 @@ const SCENARIOS: [fn(SimulatedRack); 13] = [
     freed_by_the_dead,
     holds_seen_by_tools,
     tables_seen_by_others,
+    read_by_a_tool,
 ];
 
 /// Calls that flush or fence, by the file below `src` and the text of their line, which no scenario
