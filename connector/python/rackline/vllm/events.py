@@ -15,10 +15,9 @@ from rackline.vllm.search import Index, Search
 
 # Routers know the media GPU, CPU and STORAGE. Dynamo 1.6 drops events of any other medium.
 MEDIUM = "CPU"
-# The engine's host loads from the pool. Dynamo 1.6 drops events of any other locality.
+# The engine's host loads from the pool. Dynamo 1.6 drops events of any other locality, and events with an
+# `ownership` that it does not know: that field is left out.
 LOCALITY = "LOCAL"
-# The tier of the engine that has the block.
-OWNERSHIP = "rackline"
 # Saves whose blocks are looked up before they are told: the oldest are not told when there are more.
 UNCERTAIN_MAX = 4096
 
@@ -92,6 +91,5 @@ def stored(request: Any, job: SaveJob, blocks: int, block_tokens: int) -> Any:
         extra_keys=to_event_extra_keys(keys),
         group_idx=0,
         locality=LOCALITY,
-        ownership=OWNERSHIP,
         session_id=request.session_id,
     )
