@@ -271,6 +271,9 @@ class Session:
     def lookup(self, hashes: _Hashes, *, hold: bool = False) -> Lookup:
         """Looks for the longest prefix of ``hashes`` of which every block is in the pool. With
         ``hold`` its blocks stay until the result is released or dropped."""
+    def present(self, hashes: _Hashes) -> Presence:
+        """Asks which of ``hashes`` have their block in the pool, each one for itself. Nothing is held, and
+        no lookup is counted."""
     def publish(
         self,
         hashes: _Hashes,
@@ -327,6 +330,13 @@ class Lookup:
         """The prefix, or ``None`` while it is under way."""
     def wait(self, timeout_ms: int | None = None) -> Prefix | None:
         """The prefix, or ``None`` when it takes longer than that. Ctrl-C ends it."""
+
+class Presence:
+    """A question under way: which blocks are in the pool. Its result is had once."""
+
+    def wait(self, timeout_ms: int | None = None) -> bytes | None:
+        """One byte a block, 1 for a block that is in the pool and 0 for another; ``None`` when it takes
+        longer than that. Ctrl-C ends it."""
 
 class Prefix:
     """The blocks that a lookup found, from the first on. A context manager: they are released at its

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use rackline::{
     Completion, Fetched, HoldReport, PrefixMatch, ProcessMark, PublishOutcome, PublishReport,
     Published, SessionError, Share, SubmitErrorKind,
@@ -123,6 +124,32 @@ impl Lookup {
 
     fn poll(&self, py: Python<'_>) -> PyResult<Option<Prefix>> {
         self.wait(py, Some(0))
+    }
+}
+
+/// A question under way: which blocks are in the pool, each one for itself.
+#[pyclass(frozen, module = "rackline")]
+pub(crate) struct Presence(Pending<Result<Vec<bool>, SessionError>>);
+
+impl Presence {
+    pub(crate) fn new(completion: Completion<Result<Vec<bool>, SessionError>>) -> Self {
+        Self(Pending::new(completion))
+    }
+}
+
+#[pymethods]
+impl Presence {
+    #[pyo3(signature = (timeout_ms = None))]
+    fn wait<'py>(
+        &self,
+        py: Python<'py>,
+        timeout_ms: Option<u64>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let present = self.0.wait(py, timeout_ms)?.transpose().map_err(not_done)?;
+        Ok(present.map(|present| {
+            let bytes: Vec<u8> = present.into_iter().map(u8::from).collect();
+            PyBytes::new(py, &bytes)
+        }))
     }
 }
 

@@ -30,7 +30,7 @@ use pyo3::prelude::*;
 #[pyo3(name = "_native")]
 mod rackline_native {
     #[pymodule_export]
-    use crate::completion::{Fetch, FetchResult, Lookup, Publish, PublishResult};
+    use crate::completion::{Fetch, FetchResult, Lookup, Presence, Publish, PublishResult};
     #[pymodule_export]
     use crate::error::{Busy, Closed, Error, Forked, MembershipLost};
     #[pymodule_export]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use rackline::{AsyncSession, NewBlock};
 
-use crate::completion::{Fetch, Lookup, Publish};
+use crate::completion::{Fetch, Lookup, Presence, Publish};
 use crate::error::{error, number, refused, refused_by_gpu};
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish, Open};
@@ -54,6 +54,11 @@ impl Session {
         } else {
             Ok(Lookup::plain(self.session.lookup(hashes).map_err(refused)?))
         }
+    }
+
+    fn present(&self, hashes: Hashes) -> PyResult<Presence> {
+        let Hashes(hashes) = hashes;
+        Ok(Presence::new(self.session.present(hashes).map_err(refused)?))
     }
 
     #[pyo3(signature = (hashes, first_depth, memory, block_ids, *, stream = None))]

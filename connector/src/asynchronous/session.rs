@@ -106,6 +106,17 @@ impl<E: AsyncEngine> AsyncSession<E> {
         })
     }
 
+    /// Which of `hashes` have their block in the pool: [`Session::present`].
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn present(
+        &self,
+        hashes: Vec<BlockHash>,
+    ) -> Result<Completion<Result<Vec<bool>, SessionError>>, SubmitError<Vec<BlockHash>>> {
+        self.submit(Lane::Lookup, hashes, |session, hashes| session.present(&hashes))
+    }
+
     /// Holds `blocks`: [`Session::hold`].
     ///
     /// # Errors

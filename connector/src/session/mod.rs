@@ -157,7 +157,17 @@ where
         Ok(self.cache.lookup(&self.keys_of(hashes)))
     }
 
-    /// The longest such prefix, as far as it is held ([`hold`](Self::hold)). Counted as hits are
+    /// Which of `hashes` have their block in the pool, each one for itself, as far as was announced
+    /// before the call. For blocks of which a prefix does not need all, such as those of a window.
+    ///
+    /// # Errors
+    /// [`SessionError::MembershipLost`].
+    pub fn present(&self, hashes: &[BlockHash]) -> Result<Vec<bool>, SessionError> {
+        self.cache.check_member()?;
+        Ok(self.cache.present(&self.keys_of(hashes)))
+    }
+
+    /// The longest prefix of `hashes` ([`lookup`](Self::lookup)), as far as it is held ([`hold`](Self::hold)). Counted as hits are
     /// the blocks that are.
     ///
     /// # Errors

@@ -94,6 +94,14 @@ impl<B: Backend> Cache<'_, B> {
         PrefixMatch { blocks: keys.iter().map_while(find).collect() }
     }
 
+    /// Which of `keys` are in the pool, each one for itself, as far as was announced before the call.
+    /// No lookup is counted: the caller chooses blocks by the answer, and looks these up.
+    #[must_use]
+    pub fn present(&self, keys: &[BlockKey]) -> Vec<bool> {
+        let replica = self.synced_replica();
+        keys.iter().map(|key| replica.find(*key).is_some()).collect()
+    }
+
     /// Counts a lookup of `blocks` blocks of which the caller got `hits`.
     pub fn count_lookup(&self, blocks: usize, hits: usize) {
         self.process_state().count(|metrics| {
