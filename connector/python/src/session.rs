@@ -57,7 +57,6 @@ impl Session {
     }
 
     fn present(&self, hashes: Hashes) -> PyResult<Presence> {
-        let Hashes(hashes) = hashes;
         Ok(Presence::new(self.session.present(hashes).map_err(refused)?))
     }
 

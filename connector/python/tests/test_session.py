@@ -290,6 +290,20 @@ class Sessions(unittest.TestCase):
         ]:
             self.assertEqual(len(other.lookup(hashes(1)).wait()), found)
 
+    def test_blocks_are_present_each_for_itself(self) -> None:
+        pool = self.attach()
+        session = pool.session(model(), BLOCK_BYTES)
+        memory = rackline.block_memory(buffer(fill=1))
+        session.publish(hashes(5)[1:3], 1, memory, [0, 1]).wait()
+        session.publish(hashes(5)[4:], 4, memory, [2]).wait()
+        lookups = pool.metrics()["lookups"]
+        self.assertEqual(session.present(hashes(5)).wait(), bytes([0, 1, 1, 0, 1]))
+        self.assertEqual(session.present(b"".join(hashes(2))).wait(), bytes([0, 1]))
+        self.assertEqual(session.present([]).wait(), b"")
+        self.assertEqual(pool.metrics()["lookups"], lookups)
+        # The prefix of the same hashes ends before the first block.
+        self.assertEqual(len(session.lookup(hashes(5)).wait()), 0)
+
     def test_a_foreign_handle_is_a_miss(self) -> None:
         pool = self.attach()
         session = pool.session(model(), BLOCK_BYTES)

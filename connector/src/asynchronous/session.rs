@@ -110,11 +110,11 @@ impl<E: AsyncEngine> AsyncSession<E> {
     ///
     /// # Errors
     /// [`SubmitError`].
-    pub fn present(
+    pub fn present<H: AsRef<[BlockHash]> + Send + 'static>(
         &self,
-        hashes: Vec<BlockHash>,
-    ) -> Result<Completion<Result<Vec<bool>, SessionError>>, SubmitError<Vec<BlockHash>>> {
-        self.submit(Lane::Lookup, hashes, |session, hashes| session.present(&hashes))
+        hashes: H,
+    ) -> Result<Completion<Result<Vec<bool>, SessionError>>, SubmitError<H>> {
+        self.submit(Lane::Lookup, hashes, |session, hashes| session.present(hashes.as_ref()))
     }
 
     /// Holds `blocks`: [`Session::hold`].

@@ -167,8 +167,8 @@ where
         Ok(self.cache.present(&self.keys_of(hashes)))
     }
 
-    /// The longest prefix of `hashes` ([`lookup`](Self::lookup)), as far as it is held ([`hold`](Self::hold)). Counted as hits are
-    /// the blocks that are.
+    /// The longest prefix of `hashes` ([`lookup`](Self::lookup)), as far as it is held
+    /// ([`hold`](Self::hold)). Counted as hits are the blocks that are.
     ///
     /// # Errors
     /// [`SessionError::MembershipLost`].

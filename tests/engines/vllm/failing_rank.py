@@ -12,11 +12,14 @@ GOOD_BLOCKS = 2
 
 class RacklineConnector(rackline.vllm.RacklineConnector):
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        rank = self.worker.handshake().identity.rank
-        for job in self.step.loads:
-            if rank == 1:
-                # Of another block, or of none.
-                good = GOOD_BLOCKS * rackline.HANDLE_BYTES
-                handles = job.handles[rank]
-                job.handles[rank] = handles[:good] + bytes(byte ^ 0x55 for byte in handles[good:])
+        places = [identity.place for identity in self.worker.handshake().identities]
+        for load in [load for job in self.step.loads for load in job.groups]:
+            for place in places:
+                if place.rank == 1 and place.group == load.group:
+                    # Of another block, or of none.
+                    good = GOOD_BLOCKS * rackline.HANDLE_BYTES
+                    handles = load.handles[place]
+                    load.handles[place] = handles[:good] + bytes(
+                        byte ^ 0x55 for byte in handles[good:]
+                    )
         super().start_load_kv(forward_context, **kwargs)

@@ -72,7 +72,8 @@ class Gate:
 
         def registered(half: WorkerHalf, caches: Any) -> None:
             register(half, caches)
-            half._session = Session(half._session)
+            for part in half._parts.values():
+                part.session = Session(part.session)
 
         def looked(index: Index, *arguments: Any, hold: bool = True) -> Any:
             search = look(index, *arguments, hold=hold)

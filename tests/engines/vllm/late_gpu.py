@@ -59,8 +59,9 @@ class LateGpu(RacklineConnector):
         super().bind_connector_metadata(connector_metadata)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        for job in self.step.loads:
-            for _, address, length in self._places(job.block_ids):
+        loads = [load for job in self.step.loads for load in job.groups]
+        for load in loads:
+            for _, address, length in self._places(load.block_ids):
                 driver().write_later(self._stream, address, bytes([NONSENSE]) * length)
         with self._current_stream():
             super().start_load_kv(forward_context, **kwargs)
@@ -113,7 +114,7 @@ class LateGpu(RacklineConnector):
 
         with (
             mock.patch("torch.cuda.current_stream", lambda device: stream),
-            mock.patch("rackline.vllm.worker.clear_blocks", clear),
+            mock.patch("rackline.vllm.parts.clear_blocks", clear),
         ):
             yield
 

@@ -108,6 +108,65 @@ def latent() -> str:
     return _made("tiny-latent", LATENT, lambda: _weights(LATENT, Dice(0), attention))
 
 
+def chunked() -> str:
+    """The folder of a tiny model of which every other layer looks at its chunk of 64 tokens only."""
+    return _of_transformers(
+        "Llama4",
+        attention_chunk_size=64,
+        no_rope_layers=[1, 0, 1, 0],
+        intermediate_size_mlp=512,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        interleave_moe_layer_step=2,
+        attn_temperature_tuning=False,
+    )
+
+
+def linear() -> str:
+    """The folder of a tiny model of which every other layer has linear attention, with a state."""
+    return _of_transformers(
+        "Qwen3Next",
+        layer_types=["linear_attention", "full_attention"] * 2,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=64,
+        linear_value_head_dim=64,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=64,
+        shared_expert_intermediate_size=64,
+    )
+
+
+def _of_transformers(family: str, **more: Any) -> str:
+    """The folder of a tiny model that has its weights' names from the library ``transformers``."""
+    import torch
+    import transformers
+
+    left_out = ("architectures", "model_type", "rope_theta", "torch_dtype")
+    told = {name: value for name, value in TINY.items() if name not in left_out} | more
+    config_class = f"{family}TextConfig" if family == "Llama4" else f"{family}Config"
+    config = getattr(transformers, config_class)(**told, dtype="bfloat16")
+    config.architectures = [f"{family}ForCausalLM"]
+
+    def weights() -> dict[str, Any]:
+        torch.manual_seed(0)
+        model, dice = getattr(transformers, config.architectures[0])(config), Dice(0)
+        found = {}
+        for name, weight in model.state_dict().items():
+            if weight.dim() < 2 or "norm" in name:
+                found[name] = weight.to(torch.bfloat16)
+                continue
+            # Large where a token looks at others.
+            gain = 2.4 if any(part in name for part in ("q_proj", "k_proj", "v_proj")) else 1.2
+            gain = 4.8 if "o_proj" in name or "out_proj" in name else gain
+            std = 1.0 if "embed" in name else gain / weight.shape[-1] ** 0.5
+            found[name] = dice.random(*weight.shape, std=std)
+        return found
+
+    return _made(f"tiny-{family.lower()}", config.to_dict(), weights)
+
+
 def eagle() -> str:
     """The folder of an EAGLE layer that drafts for the tiny model, badly."""
     hidden, inner = TINY["hidden_size"], TINY["intermediate_size"]

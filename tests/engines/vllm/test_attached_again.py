@@ -10,11 +10,12 @@ from unittest import mock
 
 import rackline
 import torch
-from rackline.vllm.messages import Loaded, LoadJob, SaveJob, Step
+from rackline.vllm.identity import Place
+from rackline.vllm.messages import GroupLoad, LoadJob, SaveJob, Step
 from rackline.vllm.scheduler import SchedulerHalf
 from rackline.vllm.settings import Settings
 from rackline.vllm.worker import WorkerHalf
-from test_failed_loads import BLOCKS, ENGINE, GIVEN, Fetch
+from test_failed_loads import BLOCKS, CACHES, ENGINE, GIVEN, HANDLES, LAYERS, Fetch, loaded
 
 
 def lost(*arguments: Any, **options: Any) -> Any:
@@ -63,17 +64,17 @@ class Attached:
 class Workers(unittest.TestCase):
     def test_nothing_is_loaded_or_saved_until_the_process_attached_again(self) -> None:
         attachment = Attached(fetch=lost, publish=lost)
-        identity = mock.Mock(rank=0, ranks=1, block_bytes=2 * 64)
-        caches = {f"layers.{number}": torch.ones(BLOCKS, 4, 4) for number in range(2)}
+        identity = mock.Mock(place=Place(0, 0, 0), ranks=1, block_bytes=2 * 64)
+        caches = {name: torch.ones(BLOCKS, 4, 4) for name in LAYERS}
         with (
             mock.patch("rackline.vllm.worker.Attachment", return_value=attachment),
-            mock.patch("rackline.vllm.worker.identity_of", return_value=identity),
+            mock.patch("rackline.vllm.parts.identity_of", return_value=identity),
         ):
-            half = WorkerHalf(ENGINE, types.SimpleNamespace(num_blocks=BLOCKS), Settings.of(GIVEN))
+            half = WorkerHalf(ENGINE, CACHES, Settings.of(GIVEN))
             half.register(caches)
         step = Step(
-            loads=[LoadJob("one", {0: b"ab"}, [1, 2], [3])],
-            saves=[SaveJob(7, "two", b"c" * 32, 0, [4])],
+            loads=[LoadJob("one", [GroupLoad(0, {Place(0, 0, 0): HANDLES}, [1, 2])], [3])],
+            saves=[SaveJob(7, "two", 0, b"c" * 32, 0, [4])],
         )
         with self.assertNoLogs("rackline", "WARNING"):
             half.begin_step()
@@ -81,7 +82,7 @@ class Workers(unittest.TestCase):
             half.start_saves(step)
             half.finished(step)
         report = half.take_report()
-        self.assertEqual(report.loaded, {"one": Loaded(1, 0, missed=False)})
+        self.assertEqual(report.loaded, {"one": loaded(1, 0, False)})
         self.assertFalse(report.saved[7].complete)
         self.assertEqual(half.take_failed_blocks(), {1, 2})
         for cache in caches.values():
@@ -92,20 +93,16 @@ class Workers(unittest.TestCase):
         half.begin_step()
         half.start_loads(Step(loads=step.loads))
         half.finished(Step())
-        self.assertEqual(half.take_report().loaded, {"one": Loaded(1, 2, missed=False)})
+        self.assertEqual(half.take_report().loaded, {"one": loaded(1, 2, False)})
         self.assertEqual(half.stats.take().data["attached_again"], 1)
 
 
 class Schedulers(unittest.TestCase):
     def setUp(self) -> None:
         self.attachment = Attached(lookup=lost)
-        spec = types.SimpleNamespace(block_size=4)
-        groups = [types.SimpleNamespace(kv_cache_spec=spec)]
         with mock.patch("rackline.vllm.scheduler.Attachment", return_value=self.attachment):
-            self.half = SchedulerHalf(
-                ENGINE, types.SimpleNamespace(kv_cache_groups=groups), Settings.of(GIVEN)
-            )
-        self.half.sessions_of({0: mock.Mock(rank=0, block_bytes=128)})
+            self.half = SchedulerHalf(ENGINE, CACHES, Settings.of(GIVEN))
+        self.half.sessions_of({(0, 0): [mock.Mock(place=Place(0, 0, 0), block_bytes=128)]})
 
     def request(self, name: str) -> Any:
         return mock.Mock(
@@ -137,7 +134,8 @@ class Schedulers(unittest.TestCase):
         blocks = types.SimpleNamespace(get_block_ids=lambda: [[5, 6, 7]])
         self.half.allocated(request, blocks, 4)
         (job,) = self.half._step.loads
-        self.assertEqual(job.handles, {0: b"new\0".ljust(rackline.HANDLE_BYTES)})
+        (load,) = job.groups
+        self.assertEqual(load.handles, {Place(0, 0, 0): b"new\0".ljust(rackline.HANDLE_BYTES)})
         old.release.assert_called()
 
 

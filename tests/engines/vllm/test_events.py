@@ -7,9 +7,10 @@ from typing import Any
 from unittest import mock
 
 from rackline.vllm.events import StoredEvents
+from rackline.vllm.groups import Group, Groups, Keeps
 from rackline.vllm.messages import Report, Saved, SaveJob
 
-JOB = SaveJob(1, "one", bytes(3 * 32), 0, [4, 5, 6])
+JOB = SaveJob(1, "one", 0, bytes(3 * 32), 0, [4, 5, 6])
 
 
 class Lookup:
@@ -27,7 +28,7 @@ class Certainty(unittest.TestCase):
 
     def setUp(self) -> None:
         self.index = mock.Mock()
-        self.events = StoredEvents(self.index, 16)
+        self.events = StoredEvents(self.index, Groups((Group(0, Keeps.ALL, 16, 1),), 16))
         told = mock.patch("rackline.vllm.events.stored", lambda _, job, blocks, __: (job.job, blocks))
         told.start()
         self.addCleanup(told.stop)

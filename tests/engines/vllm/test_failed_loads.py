@@ -9,22 +9,50 @@ from unittest import mock
 
 import rackline
 import torch
+from rackline.vllm.identity import Place
 from rackline.vllm.layout import clear_blocks
-from rackline.vllm.messages import Loaded, LoadJob, Report, Saved, SaveJob, Step
+from rackline.vllm.messages import (
+    GroupLoad,
+    GroupLoaded,
+    Loaded,
+    LoadJob,
+    Report,
+    Saved,
+    SaveJob,
+    Step,
+)
 from rackline.vllm.scheduler import SchedulerHalf
 from rackline.vllm.settings import Settings
 from rackline.vllm.worker import WorkerHalf
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 BLOCKS = 8
 GIVEN = {"region": "/dev/null", "node": 0}
 ENGINE = types.SimpleNamespace(
-    parallel_config=types.SimpleNamespace(tensor_parallel_size=1, rank=0),
+    parallel_config=types.SimpleNamespace(
+        tensor_parallel_size=1,
+        pipeline_parallel_size=1,
+        decode_context_parallel_size=1,
+        rank=0,
+    ),
+    cache_config=types.SimpleNamespace(block_size=4, prefix_match_unit=None),
     device_config=types.SimpleNamespace(device_type="cpu"),
     kv_transfer_config=types.SimpleNamespace(
         is_kv_consumer=True, is_kv_producer=True, kv_load_failure_policy="recompute"
     ),
     kv_events_config=None,
 )
+
+
+FULL = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=4, dtype=torch.float32)
+LAYERS = ["layers.0", "layers.1"]
+CACHES = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(LAYERS, FULL)])
+HANDLES = bytes(2 * rackline.HANDLE_BYTES)
+
+
+def loaded(ranks: int, valid_blocks: int, missed: bool) -> Loaded:
+    """What came of a load in an engine with one group of KV caches."""
+    return Loaded(ranks, {0: GroupLoaded(valid_blocks, missed)})
 
 
 class Fetch:
@@ -53,23 +81,21 @@ def refused(*arguments: Any, **options: Any) -> Fetch:
 def worker(fetch: Any, **settings: Any) -> WorkerHalf:
     """A rank with two layers of ones, whose fetches are these."""
     session = types.SimpleNamespace(fetch=fetch, fetch_by_layers=fetch)
-    identity = mock.Mock(rank=0, ranks=1, block_bytes=2 * 64)
-    caches = {f"layers.{number}": torch.ones(BLOCKS, 4, 4) for number in range(2)}
+    identity = mock.Mock(place=Place(0, 0, 0), ranks=1, block_bytes=2 * 64)
+    caches = {name: torch.ones(BLOCKS, 4, 4) for name in LAYERS}
     with (
         mock.patch("rackline.vllm.worker.Attachment") as attachment,
-        mock.patch("rackline.vllm.worker.identity_of", return_value=identity),
+        mock.patch("rackline.vllm.parts.identity_of", return_value=identity),
     ):
         attachment.return_value.pool.session.return_value = session
-        half = WorkerHalf(
-            ENGINE, types.SimpleNamespace(num_blocks=BLOCKS), Settings.of({**GIVEN, **settings})
-        )
+        half = WorkerHalf(ENGINE, CACHES, Settings.of({**GIVEN, **settings}))
         half.register(caches)
     return half
 
 
 def step() -> Step:
     """One that loads two blocks, and computes on them into two more."""
-    return Step(loads=[LoadJob("one", {0: b"ab"}, [1, 2], [3, 4])])
+    return Step(loads=[LoadJob("one", [GroupLoad(0, {Place(0, 0, 0): HANDLES}, [1, 2])], [3, 4])])
 
 
 class Workers(unittest.TestCase):
@@ -77,7 +103,7 @@ class Workers(unittest.TestCase):
         """A step whose forward computes no numbers, and what the worker tells of it."""
         told = step()
         half.start_loads(told)
-        for name, cache in half._caches.items():
+        for name, cache in half._parts[0].caches.items():
             if asks:
                 half.begin_layer(told, name)
             cache[3:5] = torch.nan
@@ -90,34 +116,34 @@ class Workers(unittest.TestCase):
             with self.subTest(layerwise):
                 half = worker(lambda *_, **__: Fetch(1, "checksum"), load="sync", layerwise=layerwise)
                 self.forward(half)
-                for cache in half._caches.values():
+                for cache in half._parts[0].caches.values():
                     zeroed = {block for block in range(BLOCKS) if not cache[block].any()}
                     self.assertEqual(zeroed, spoilt)
                 self.assertEqual(half.take_failed_blocks(), {2})
 
     def test_nothing_is_cleared_behind_blocks_that_are_good(self) -> None:
         half = worker(lambda *_, **__: Fetch(2, None), load="sync", layerwise="load")
-        self.assertEqual(self.forward(half), {"one": Loaded(1, 2, False)})
-        for cache in half._caches.values():
+        self.assertEqual(self.forward(half), {"one": loaded(1, 2, False)})
+        for cache in half._parts[0].caches.values():
             self.assertTrue(cache.isnan()[3:5].all())
 
     def test_only_what_the_pool_did_not_give_is_missed(self) -> None:
         for load, layerwise in [("async", "off"), ("sync", "off"), ("sync", "load")]:
-            for fetch, loaded in [
-                (lambda *_, **__: Fetch(1, "evicted"), Loaded(1, 1, True)),
-                (lambda *_, **__: Fetch(0, "checksum"), Loaded(1, 0, True)),
-                (lambda *_, **__: Fetch(1, "copy"), Loaded(1, 1, False)),
-                (lambda *_, **__: Fetch(0, "error"), Loaded(1, 0, False)),
-                (refused, Loaded(1, 0, False)),
+            for fetch, expected in [
+                (lambda *_, **__: Fetch(1, "evicted"), loaded(1, 1, True)),
+                (lambda *_, **__: Fetch(0, "checksum"), loaded(1, 0, True)),
+                (lambda *_, **__: Fetch(1, "copy"), loaded(1, 1, False)),
+                (lambda *_, **__: Fetch(0, "error"), loaded(1, 0, False)),
+                (refused, loaded(1, 0, False)),
             ]:
-                with self.subTest(load=load, layerwise=layerwise, loaded=loaded):
+                with self.subTest(load=load, layerwise=layerwise, expected=expected):
                     half = worker(fetch, load=load, layerwise=layerwise)
-                    self.assertEqual(self.forward(half), {"one": loaded})
+                    self.assertEqual(self.forward(half), {"one": expected})
 
     def test_nothing_is_missed_where_the_forward_did_not_ask(self) -> None:
         half = worker(lambda *_, **__: Fetch(2, None), load="sync", layerwise="load")
-        self.assertEqual(self.forward(half, asks=False), {"one": Loaded(1, 0, False)})
-        for cache in half._caches.values():
+        self.assertEqual(self.forward(half, asks=False), {"one": loaded(1, 0, False)})
+        for cache in half._parts[0].caches.values():
             self.assertFalse(cache[1:5].any())
 
     def test_why_blocks_are_not_saved_is_counted(self) -> None:
@@ -132,8 +158,8 @@ class Workers(unittest.TestCase):
             with self.subTest(reason):
                 half = worker(lambda *_, **__: Fetch(2, None))
                 half._attachment.is_out.return_value = False
-                half._session.publish = publish
-                told = Step(saves=[SaveJob(7, "two", b"cde", 1, [5, 6, 7])])
+                half._parts[0].session.publish = publish
+                told = Step(saves=[SaveJob(7, "two", 0, b"cde", 1, [5, 6, 7])])
                 with self.assertLogs("rackline.vllm.worker", "WARNING") as log:
                     half.start_saves(told)
                     half.finished(told)
@@ -150,11 +176,11 @@ class Workers(unittest.TestCase):
                 )
                 ended = types.SimpleNamespace(outcomes=["aborted"] * 2, messages={})
                 publish = mock.Mock(poll=lambda: ended)
-                half._session.publish_by_layers = mock.Mock(return_value=publish)
+                half._parts[0].session.publish_by_layers = mock.Mock(return_value=publish)
                 told = step()
-                told.saves.append(SaveJob(7, "two", b"cd", 1, [6, 7]))
+                told.saves.append(SaveJob(7, "two", 0, b"cd", 1, [6, 7]))
                 half.start_loads(told)
-                for name in half._caches:
+                for name in half._parts[0].caches:
                     half.begin_layer(told, name)
                     half.end_layer(name)
                 half.start_saves(told)
@@ -167,16 +193,16 @@ class Workers(unittest.TestCase):
         """Synchronous loads: the ranks agree on the least."""
         half = worker(lambda *_, **__: Fetch(1, "evicted"), load="sync")
         with mock.patch("rackline.vllm.worker._least_of_all_ranks", lambda config, own: [0]):
-            self.assertEqual(self.forward(half), {"one": Loaded(1, 0, False)})
+            self.assertEqual(self.forward(half), {"one": loaded(1, 0, False)})
 
 
 class Reports(unittest.TestCase):
     def test_ranks_missed_what_the_first_to_fail_missed(self) -> None:
         for one, other, both in [
-            (Loaded(1, 2, False), Loaded(1, 1, True), Loaded(2, 1, True)),
-            (Loaded(1, 0, False), Loaded(1, 1, True), Loaded(2, 0, False)),
-            (Loaded(1, 1, False), Loaded(1, 1, True), Loaded(2, 1, True)),
-            (Loaded(1, 1, False), Loaded(1, 0, False), Loaded(2, 0, False)),
+            (loaded(1, 2, False), loaded(1, 1, True), loaded(2, 1, True)),
+            (loaded(1, 0, False), loaded(1, 1, True), loaded(2, 0, False)),
+            (loaded(1, 1, False), loaded(1, 1, True), loaded(2, 1, True)),
+            (loaded(1, 1, False), loaded(1, 0, False), loaded(2, 0, False)),
         ]:
             for order in [(one, other), (other, one)]:
                 report = Report()
@@ -187,15 +213,14 @@ class Reports(unittest.TestCase):
 
 class Schedulers(unittest.TestCase):
     def setUp(self) -> None:
-        spec = types.SimpleNamespace(block_size=4)
-        groups = [types.SimpleNamespace(kv_cache_spec=spec)]
         with mock.patch("rackline.vllm.scheduler.Attachment"):
-            self.half = SchedulerHalf(
-                ENGINE, types.SimpleNamespace(kv_cache_groups=groups), Settings.of(GIVEN)
-            )
+            self.half = SchedulerHalf(ENGINE, CACHES, Settings.of(GIVEN))
         self.half._index = self.index = mock.Mock()
         self.index.found.return_value = 2
+        self.group = self.half._groups.groups[0]
         self.index.look.return_value = mock.Mock(first=0, began_s=float("inf"), looked_for=2)
+        found = [(self.group, range(2), {Place(0, 0, 0): HANDLES})]
+        self.index.look.return_value.loads.return_value = found
         self.request = mock.Mock(
             request_id="one",
             num_tokens=12,
@@ -205,22 +230,23 @@ class Schedulers(unittest.TestCase):
             kv_transfer_params=None,
         )
 
-    def load(self, loaded: Loaded) -> None:
+    def load(self, told: Loaded) -> None:
         self.assertEqual(self.half.matched_tokens(self.request, 0), (8, True))
         blocks = types.SimpleNamespace(get_block_ids=lambda: [[5, 6, 7]])
         self.half.allocated(self.request, blocks, 8)
         (job,) = self.half._step.loads
-        self.assertEqual((job.block_ids, job.behind_ids), ([5, 6], [7]))
-        self.half.reported(Report(loaded={"one": loaded}))
+        self.assertEqual([load.block_ids for load in job.groups], [[5, 6]])
+        self.assertEqual(job.behind_ids, [7])
+        self.half.reported(Report(loaded={"one": told}))
 
     def test_a_block_that_was_missed_is_not_found_again(self) -> None:
-        self.load(Loaded(1, 1, True))
-        self.index.missed.assert_called_once_with(self.index.look.return_value, 1)
+        self.load(loaded(1, 1, True))
+        self.index.missed.assert_called_once_with(self.index.look.return_value, self.group, 1)
         self.assertEqual(self.half.matched_tokens(self.request, 0), (8, True))
 
     def test_a_load_that_was_not_tried_says_nothing_of_its_blocks(self) -> None:
         """The request looks no more: it would be told of the same blocks again and again."""
-        self.load(Loaded(1, 0, False))
+        self.load(loaded(1, 0, False))
         self.index.missed.assert_not_called()
         self.assertEqual(self.half.matched_tokens(self.request, 0), (0, False))
         self.assertEqual(self.index.look.call_count, 1)
@@ -246,10 +272,10 @@ class Schedulers(unittest.TestCase):
         self.index.found.return_value = 0
         self.half.matched_tokens(self.request, 0)
         self.assertEqual(self.save(8), [(0, 2)])
-        (number,) = self.half._jobs
+        (number,) = self.half._saving._jobs
         self.half.reported(Report(saved={number: Saved(1, False, 2)}))
         self.assertEqual(self.save(4), [(0, 3)])
-        (number,) = self.half._jobs
+        (number,) = self.half._saving._jobs
         self.half.reported(Report(saved={number: Saved(1, False)}))
         self.assertEqual(self.save(1), [])
         self.half.request_finished(self.request)
@@ -264,7 +290,7 @@ class Schedulers(unittest.TestCase):
                 self.request.num_computed_tokens = 0
                 self.half.matched_tokens(self.request, 0)
                 self.save(8)
-                (number,) = self.half._jobs
+                (number,) = self.half._saving._jobs
                 # Of two blocks, one was there already.
                 report = Report(saved={number: Saved(1, False, 1)})
                 told = [
@@ -276,7 +302,7 @@ class Schedulers(unittest.TestCase):
                 self.assertEqual(self.half.stats.data["unsaved_blocks"], 1)
 
     def test_a_load_that_nobody_knows_of_is_passed_over(self) -> None:
-        self.half.reported(Report(loaded={"gone": Loaded(1, 0, True)}))
+        self.half.reported(Report(loaded={"gone": loaded(1, 0, True)}))
         self.index.missed.assert_not_called()
 
 

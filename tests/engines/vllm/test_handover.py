@@ -38,7 +38,8 @@ class FullQueue:
     ) -> None:
         self._error = error or rackline.Busy("full")
         self._sessions = own.connector._index._sessions
-        self._session, self._sessions[0] = self._sessions[0], self
+        (place,) = self._sessions
+        self._session, self._sessions[place] = self._sessions[place], self
         self.to_be_refused, self.refused = to_be_refused, 0
 
     def lookup(self, *arguments: Any, **options: Any) -> Any:
@@ -240,7 +241,8 @@ class Queue(TinyCase):
     def test_a_lookup_is_given_up_however_short_blocks_are_held(self) -> None:
         with engine(self.model, self.settings(1, hold_ms=1000)) as own:
             sessions = own.connector._index._sessions
-            with mock.patch.dict(sessions, {0: mock.Mock(lookup=lambda *_, **__: Unanswered())}):
+            unanswered = mock.Mock(lookup=lambda *_, **__: Unanswered())
+            with mock.patch.dict(sessions, dict.fromkeys(sessions, unanswered)):
                 self.assertEqual(tokens(own.answers(PROMPTS)), self.expected)
             self.assertEqual(own.counter("lookup_timeouts"), len(PROMPTS))
 

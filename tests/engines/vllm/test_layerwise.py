@@ -119,7 +119,7 @@ class Layerwise(TinyCase):
         self.fill()
         self.assertGreater(damage_to_nan(self.region), 0)
         with engine(self.model, self.settings(1)) as second:
-            caches = get_kv_transfer_group().worker._caches
+            caches = get_kv_transfer_group().worker._parts[0].caches
 
             def look(step: int) -> None:
                 left = [name for name, cache in caches.items() if cache.isnan().any()]

@@ -54,9 +54,9 @@ class OneEngine(TinyCase):
 
         save = WorkerHalf._save
 
-        def repeated(half, job):
+        def repeated(half, job, part):
             job.block_ids = job.block_ids[:1] * len(job.block_ids)
-            save(half, job)
+            save(half, job, part)
 
         with mock.patch.object(WorkerHalf, "_save", repeated):
             self.fill()
@@ -223,7 +223,7 @@ class OneEngine(TinyCase):
 
         def registered(half, caches) -> None:
             register(half, caches)
-            half._session = LateSession(half._session)
+            half._parts[0].session = LateSession(half._parts[0].session)
 
         expected = computed(LONG, 150)
         with mock.patch.object(WorkerHalf, "register", registered):

@@ -13,17 +13,31 @@ from unittest import mock
 import torch
 from models import latent, tiny
 from rackline.engines.settings import SettingsError
+from rackline.vllm.groups import Groups
 from rackline.vllm.identity import configuration_digest, identity_of
 from rackline.vllm.layout import blocks_in_memory
 from rackline.vllm.settings import Settings, check_engine
 from vllm.config import KVTransferConfig
 from vllm.config.compilation import CUDAGraphMode
 from vllm.engine.arg_utils import EngineArgs
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
 
 GIVEN = {"region": "/dev/shm/none", "node": 0}
 HEADS = dict(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.float32)
 FULL = FullAttentionSpec(**HEADS)
+WINDOW = SlidingWindowSpec(**HEADS, sliding_window=64)
+STATE = dict(block_size=32, shapes=((4, 64), (8, 8)), dtypes=(torch.float32, torch.float32))
 
 
 def configured(model: str | None = None, **options: Any) -> Any:
@@ -39,8 +53,8 @@ def configured(model: str | None = None, **options: Any) -> Any:
 
 
 def caches(*specs: Any) -> Any:
-    groups = [types.SimpleNamespace(kv_cache_spec=spec, layer_names=["one"]) for spec in specs]
-    return types.SimpleNamespace(kv_cache_groups=groups)
+    groups = [KVCacheGroupSpec([f"layers.{number}"], spec) for number, spec in enumerate(specs)]
+    return KVCacheConfig(8, [], groups)
 
 
 class Layouts(unittest.TestCase):
@@ -79,15 +93,16 @@ class Refusals(unittest.TestCase):
 
     def test_engines(self) -> None:
         def with_parallel(**sizes: int) -> Any:
-            changed = dict(parallel_config=types.SimpleNamespace(**sizes), max_concurrent_batches=1)
+            told = dict(decode_context_parallel_size=1, pipeline_parallel_size=1) | sizes
+            changed = dict(parallel_config=types.SimpleNamespace(**told), max_concurrent_batches=1)
             return types.SimpleNamespace(**{**vars(configured()), **changed})
 
         for sizes, text in [
-            (dict(pipeline_parallel_size=2), "pipeline parallelism"),
             (dict(decode_context_parallel_size=2), "decode context parallelism"),
             (dict(prefill_context_parallel_size=2), "prefill context parallelism"),
         ]:
             self.assert_refused(text, with_parallel(**sizes))
+        self.check(with_parallel(pipeline_parallel_size=2))
         by_layers = dict(load="sync", layerwise="both")
         micro = with_parallel(use_ubatching=True)
         self.assert_refused("micro-batches", micro, **by_layers)
@@ -127,11 +142,27 @@ class Refusals(unittest.TestCase):
         class Derived(FullAttentionSpec):
             pass
 
-        window = SlidingWindowSpec(**HEADS, sliding_window=64)
-        self.assert_refused("SlidingWindowSpec", None, window)
+        state = MambaSpec(**STATE, mamba_cache_mode="align")
+        chunk = ChunkedLocalAttentionSpec(**HEADS, attention_chunk_size=64)
+        latent_window = SlidingWindowMLASpec(**HEADS, sliding_window=64)
+        for served in [(WINDOW,), (state,), (FULL, WINDOW), (FULL, chunk), (WINDOW, FULL, state)]:
+            self.check(None, *served)
+            self.assert_refused("synchronous load failed", None, *served, load="sync")
+            by_layers = dict(layerwise="save")
+            self.assert_refused("Layers are loaded and saved one by one", None, *served, **by_layers)
+        self.check(None, MLAAttentionSpec(**{**HEADS, "num_kv_heads": 1}), latent_window)
         self.assert_refused("Derived", None, Derived(**HEADS))
-        self.assert_refused("2 groups", None, FULL, window)
+        self.assert_refused("Derived", None, WINDOW, Derived(**HEADS))
         self.assert_refused("not causal", None, dataclasses.replace(FULL, non_causal=True))
+        ring = CircularBufferSpec(**HEADS)
+        self.assert_refused("CircularBufferSpec", None, FULL, ring)
+        replayed = dataclasses.replace(latent_window, bounded_replay=True)
+        self.assert_refused("SlidingWindowMLASpec", None, FULL, replayed)
+        self.assert_refused("enable-prefix-caching", None, FULL, MambaSpec(**STATE))
+        drafts = dataclasses.replace(state, num_speculative_blocks=2)
+        self.assert_refused("states of drafts", None, FULL, drafts)
+        mixed = UniformTypeKVCacheSpecs(block_size=32, kv_cache_specs={"a": FULL, "b": WINDOW})
+        self.assert_refused("keep different tokens", None, mixed)
 
     def test_engines_that_cannot_go_on_behind_cached_blocks(self) -> None:
         pooling = dict(runner="pooling", convert="embed")
@@ -178,7 +209,8 @@ class Identities(unittest.TestCase):
         config = configured(**options)
         change(config)
         settings = Settings.of({**GIVEN, "model_id": "the same"})
-        identity = identity_of(config, caches(FULL), settings, "rows", 1 << 16)
+        (group,) = Groups.of(config, caches(FULL)).groups
+        identity = identity_of(config, caches(FULL), settings, "rows", 1 << 16, group)
         return identity.model_of_session().fingerprint
 
     def test_is_the_same_for_equal_engines(self) -> None:
@@ -239,6 +271,27 @@ class Identities(unittest.TestCase):
         others += [(images(mm_processor_kwargs={"size": 1}), {}), (images(video_pruning_rate=0.5), {})]
         found = [self.fingerprint(change, **options) for change, options in others]
         self.assertEqual(len(set(found)), len(others), found)
+
+    def test_parts_of_a_model_are_apart(self) -> None:
+        """The same bytes in another group, of other layers or with another window are other blocks."""
+        config, settings = configured(), Settings.of({**GIVEN, "model_id": "the same"})
+
+        def fingerprints(*specs: Any, stages: int = 1) -> list[str]:
+            config.parallel_config.pipeline_parallel_size = stages
+            given, found = caches(*specs), []
+            for group in Groups.of(config, given).groups:
+                identity = identity_of(config, given, settings, "rows", 1 << 16, group)
+                found.append(identity.model_of_session().fingerprint)
+            return found
+
+        wider = dataclasses.replace(WINDOW, sliding_window=128)
+        state = MambaSpec(**STATE, mamba_cache_mode="align")
+        found = [
+            *fingerprints(FULL), *fingerprints(FULL, stages=2), *fingerprints(WINDOW, WINDOW),
+            *fingerprints(wider), *fingerprints(state),
+            *fingerprints(dataclasses.replace(state, shapes=((8, 32), (8, 8)))),
+        ]  # fmt: skip
+        self.assertEqual(len(set(found)), len(found), found)
 
     def test_tells_where_a_model_was_loaded_from_from_what_it_is(self) -> None:
         config = configured()

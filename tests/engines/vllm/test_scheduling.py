@@ -122,8 +122,8 @@ class Aborts(TinyCase):
 
     def assert_nothing_left(self, own, gate: Gate, all_blocks: int) -> None:
         self.assertEqual(own.free_blocks(), all_blocks)
-        self.assertEqual(own.scheduler.connector.scheduler._requests, {})
-        self.assertEqual(own.scheduler.connector.scheduler._jobs, {})
+        self.assertEqual(own.connector._requests, {})
+        self.assertEqual(len(own.connector._saving), 0)
         self.assertEqual(gate.held_prefixes(), 0)
         self.assertEqual((gate.waiting("publish"), gate.waiting("fetch")), (0, 0))
 

@@ -9,10 +9,15 @@ from typing import Any
 from unittest import mock
 
 import rackline
-from rackline.vllm.search import MISSED_HANDLES_MAX, Index, hashes_in_one
+from rackline.vllm.groups import Group, Groups, Keeps
+from rackline.vllm.identity import Place
+from rackline.vllm.lookup import hashes_in_one
+from rackline.vllm.misses import MISSED_HANDLES_MAX
+from rackline.vllm.search import Index
 from rackline.vllm.settings import Settings
 
 RANKS = 2
+FULL = Group(0, Keeps.ALL, 4, 1)
 
 
 def handle(rank: int, place: int) -> bytes:
@@ -21,6 +26,8 @@ def handle(rank: int, place: int) -> bytes:
 
 class Found:
     """A lookup of so many blocks behind ``first``, all of which are there."""
+
+    reason = message = None
 
     def __init__(self, rank: int, first: int, count: int) -> None:
         self._handles = b"".join(handle(rank, first + number) for number in range(count))
@@ -40,10 +47,11 @@ class Searches(unittest.TestCase):
         self.first = 0
         attachment = mock.Mock(life=0)
         attachment.pool.session.side_effect = self.session
-        self.index = Index(attachment, Settings.of({"region": "/dev/null", "node": 0}))
+        settings = Settings.of({"region": "/dev/null", "node": 0})
+        self.index = Index(attachment, settings, Groups((FULL,), 4))
         self.asked: list[bytes] = []
         for rank in range(RANKS):
-            self.index.open(mock.Mock(rank=rank))
+            self.index.open(mock.Mock(place=Place(0, 0, rank)))
 
     def session(self, *arguments: Any, **options: Any) -> Any:
         rank = len(self.index._sessions)
@@ -65,23 +73,23 @@ class Searches(unittest.TestCase):
         self.assertEqual(found, 4)
         whole = b"".join(bytes([number]) * 32 for number in range(1, 5))
         self.assertEqual(self.asked, [whole] * RANKS)
-        expected = {rank: handle(rank, 1) + handle(rank, 2) for rank in range(RANKS)}
-        self.assertEqual(self.index.handles(search, 2), expected)
+        expected = {Place(0, 0, rank): handle(rank, 1) + handle(rank, 2) for rank in range(RANKS)}
+        self.assertEqual(search.loads(2), [(FULL, range(1, 3), expected)])
 
     def test_a_block_that_was_missed_ends_a_prefix_wherever_a_search_begins(self) -> None:
         search, _ = self.look(0, 8)
-        self.index.missed(search, 6)
+        self.index.missed(search, FULL, 6)
         self.assertEqual(self.look(0, 8)[1], 6)
         self.assertEqual(self.look(4, 8)[1], 2)
         self.assertEqual(self.look(7, 8)[1], 1, "behind it")
-        self.index.missed(search, 3)
+        self.index.missed(search, FULL, 3)
         self.assertEqual(self.index.found(search, 0.0), 3, "also of a search with an answer")
 
     def test_the_oldest_of_too_many_misses_is_forgotten(self) -> None:
         search, _ = self.look(0, 8)
-        self.index.missed(search, 5)
-        with mock.patch("rackline.vllm.search.MISSED_HANDLES_MAX", RANKS):
-            self.index.missed(search, 6)
+        self.index.missed(search, FULL, 5)
+        with mock.patch("rackline.vllm.misses.MISSED_HANDLES_MAX", RANKS):
+            self.index.missed(search, FULL, 6)
         self.assertEqual(self.look(0, 8)[1], 6)
         self.assertGreater(MISSED_HANDLES_MAX, 8 * 1024)
 

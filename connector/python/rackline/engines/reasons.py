@@ -22,6 +22,7 @@ TELL_EVERY_S = 60.0
 # Where the library gives no sentence.
 NOT_FOUND = {
     "absent": "the pool does not have the block",
+    "window_absent": "the pool has the prefix, and lacks blocks of its last window, or its last state",
     "lookup_timeout": "the lookup took longer than lookup_timeout_ms",
     "queue_full": "too many lookups wait: raise queue_depth",
     "not_attached": "this process is not attached to the pool",
@@ -74,7 +75,7 @@ class Reasons:
         """A request found nothing, or less than there was."""
         said = message or NOT_FOUND.get(reason, reason)
         # A prompt that nobody computed before is no fault.
-        level = logging.DEBUG if reason == "absent" else logging.WARNING
+        level = logging.DEBUG if reason in ("absent", "window_absent") else logging.WARNING
         text = "%d requests found nothing, or less (%s): %s"
         self._add("not_found", reason, 1, level, text, said)
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-class RacklineConnector(KVConnectorBase_V1):
+class RacklineConnector(KVConnectorBase_V1, SupportsHMA):
     """Shares KV blocks with every engine of the rack, through its pool."""
 
     # In vLLM's count of prompt tokens by where they came from.
@@ -114,6 +116,10 @@ class RacklineConnector(KVConnectorBase_V1):
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
         return self.worker.finished(self.step)
 
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        sent, received = self.get_finished(finished_req_ids)
+        return KVConnectorTransferResults(sent, received, self.worker.take_failed_requests())
+
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self.worker.take_failed_blocks()
 
@@ -124,10 +130,12 @@ class RacklineConnector(KVConnectorBase_V1):
 
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
-        self.scheduler.engine_blocks = kv_cache_manager
+        self.scheduler.bind(kv_cache_manager)
 
-    def set_xfer_handshake_metadata(self, metadata: dict[int, Handshake]) -> None:
-        self.scheduler.sessions_of({rank: told.identity for rank, told in metadata.items()})
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], Handshake]
+    ) -> None:
+        self.scheduler.sessions_of({rank: told.identities for rank, told in metadata.items()})
 
     def on_new_request(self, request: Request) -> None:
         self.scheduler.on_new_request(request)
@@ -150,6 +158,11 @@ class RacklineConnector(KVConnectorBase_V1):
 
     def request_finished(
         self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self.scheduler.request_finished(request)
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         return self.scheduler.request_finished(request)
 

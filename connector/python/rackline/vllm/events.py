@@ -10,8 +10,10 @@ import collections
 import time
 from typing import Any
 
+from rackline.vllm.groups import Group, Groups
+from rackline.vllm.lookup import Search
 from rackline.vllm.messages import SaveJob
-from rackline.vllm.search import Index, Search
+from rackline.vllm.search import Index
 
 # Routers know the media GPU, CPU and STORAGE. Dynamo 1.6 drops events of any other medium.
 MEDIUM = "CPU"
@@ -25,8 +27,9 @@ UNCERTAIN_MAX = 4096
 class StoredEvents:
     """The events of an engine's saves."""
 
-    def __init__(self, index: Index, block_tokens: int) -> None:
-        self._index, self._block_tokens = index, block_tokens
+    def __init__(self, index: Index, groups: Groups) -> None:
+        self._index, self._group = index, groups.told
+        self._unit_blocks = groups.unit_tokens // groups.told.block_tokens
         self._events: list[Any] = []
         self._uncertain: collections.deque[tuple[Any, SaveJob, Search | None]] = collections.deque(
             maxlen=UNCERTAIN_MAX
@@ -41,30 +44,30 @@ class StoredEvents:
 
     def _tell(self, request: Any, job: SaveJob, blocks: int) -> None:
         if blocks > 0:
-            self._events.append(stored(request, job, blocks, self._block_tokens))
+            self._events.append(stored(request, job, blocks, self._group))
 
     def look_after(self) -> None:
         """Every step: tells blocks that were looked up meanwhile (VLLM-V7)."""
         for _ in range(len(self._uncertain)):
             request, job, search = self._uncertain.popleft()
+            first = job.first_depth // self._unit_blocks
             if search is None:
-                end = job.first_depth + len(job.block_ids)
-                search = self._index.look(
-                    request, job.first_depth, end, time.monotonic(), hold=False
-                )
+                end = -(-(job.first_depth + len(job.block_ids)) // self._unit_blocks)
+                search = self._index.look(request, first, end, time.monotonic(), hold=False)
             found = None if search is None else search.found(0)
             if found is None:
                 self._uncertain.append((request, job, search))
             else:
-                self._tell(request, job, found)
+                blocks = (first + found) * self._unit_blocks - job.first_depth
+                self._tell(request, job, min(blocks, len(job.block_ids)))
 
     def take(self) -> list[Any]:
         events, self._events = self._events, []
         return events
 
 
-def stored(request: Any, job: SaveJob, blocks: int, block_tokens: int) -> Any:
-    """The event that the first blocks of a save are in the pool, on every rank."""
+def stored(request: Any, job: SaveJob, blocks: int, group: Group) -> Any:
+    """The event that the first blocks of a save of a group's blocks are in the pool, on every rank."""
     from vllm.distributed.kv_events import BlockStored
     from vllm.v1.core.kv_cache_utils import (
         generate_block_hash_extra_keys,
@@ -73,7 +76,9 @@ def stored(request: Any, job: SaveJob, blocks: int, block_tokens: int) -> Any:
     )
 
     first, end = job.first_depth, job.first_depth + blocks
-    hashes = request.block_hashes
+    block_tokens, before = group.block_tokens, max(0, first - 1)
+    # From the block before the first on.
+    hashes = group.hashes(request, range(before, end))
     # What else is in each block's hash: adapter, images, salt.
     keys, image = [], 0
     for depth in range(first, end):
@@ -81,15 +86,15 @@ def stored(request: Any, job: SaveJob, blocks: int, block_tokens: int) -> Any:
         told, image = generate_block_hash_extra_keys(request, start, start + block_tokens, image)
         keys.append(told)
     return BlockStored(
-        block_hashes=[maybe_convert_block_hash(hashes[depth]) for depth in range(first, end)],
-        parent_block_hash=maybe_convert_block_hash(hashes[first - 1]) if first > 0 else None,
+        block_hashes=[maybe_convert_block_hash(hash) for hash in hashes[first - before :]],
+        parent_block_hash=maybe_convert_block_hash(hashes[0]) if first > 0 else None,
         token_ids=list(request.all_token_ids[first * block_tokens : end * block_tokens]),
         block_size=block_tokens,
         lora_id=request.lora_request.adapter_id if request.lora_request else None,
         lora_name=request.lora_request.name if request.lora_request else None,
         medium=MEDIUM,
         extra_keys=to_event_extra_keys(keys),
-        group_idx=0,
+        group_idx=group.number,
         locality=LOCALITY,
         session_id=request.session_id,
     )

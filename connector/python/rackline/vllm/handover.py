@@ -10,7 +10,8 @@ from typing import Any
 
 import rackline
 from rackline.engines.words import Words, difference
-from rackline.vllm.search import Index, Search
+from rackline.vllm.lookup import Search
+from rackline.vllm.search import Index
 
 logger = logging.getLogger(__name__)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import rackline
 from rackline.engines.weights import folder_of, update_with_files
 from rackline.engines.words import Words, tenant_word
+from rackline.vllm.groups import Group, Keeps, is_replicated
 from rackline.vllm.settings import Settings
 
 # The order of the bytes in a block: parts of a layer one after another, layers in the order of their
@@ -23,10 +24,21 @@ _ROPES_OF_ANY_LENGTH = ("default", "linear", "llama3", "yarn", "mrope")
 _OF_IMAGES = ("mm_processor_kwargs", "video_pruning_rate", "video_pruning_method")
 
 
+class Place(NamedTuple):
+    """Where an engine has blocks: which part of its KV they are."""
+
+    group: int
+    """Of the groups of KV caches."""
+    stage: int
+    """Of pipeline parallelism."""
+    rank: int
+    """Of storage, among the ranks of tensor parallelism."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """The blocks of one rank. Told to the scheduler by each worker, and equal in all engines that
-    share them."""
+    """The blocks of one part of one rank. Told to the scheduler by each worker, and equal in all engines
+    that share them."""
 
     model: str
     engine: str
@@ -38,18 +50,28 @@ class Identity:
     head_dim: int
     rank: int
     ranks: int
+    group: int = 0
+    stage: int = 0
+    share: str = ""
+    """In words, what the part has of the model: its layers, and what they keep. Nothing where a rank has
+    one part of all layers, which keep all tokens."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.group, self.stage, self.rank)
 
     def words(self, tenant: str) -> Words:
-        """What another engine's blocks need to be the same, but the rank."""
+        """What another engine's blocks need to be the same, but the place."""
         words: Words = {"tenant": tenant_word(tenant), "layout_version": LAYOUT_VERSION}
         told = dataclasses.asdict(self)
-        return words | {name: told[name] for name in told if name != "rank"}
+        places = ("group", "stage", "rank")
+        return words | {name: told[name] for name in told if name not in places}
 
     def model_of_session(self) -> rackline.Model:
         return rackline.Model(
             name=self.model,
             revision=self.engine,
-            dtype=self.dtype,
+            dtype=f"{self.dtype} {self.share}".rstrip(),
             layout_version=LAYOUT_VERSION,
             block_tokens=self.block_tokens,
             tensor_parallel_rank=self.rank,
@@ -61,35 +83,62 @@ class Identity:
 
 
 def identity_of(
-    vllm_config: Any, kv_cache_config: Any, settings: Settings, layout: str, block_bytes: int
+    vllm_config: Any,
+    kv_cache_config: Any,
+    settings: Settings,
+    layout: str,
+    block_bytes: int,
+    group: Group,
 ) -> Identity:
-    """The identity of this rank's blocks, whose layout in memory is ``layout``."""
+    """The identity of this rank's blocks of a group, whose layout in memory is ``layout``."""
     import vllm
 
     model, cache = vllm_config.model_config, vllm_config.cache_config
-    spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec
-    rank, ranks = storage_rank(vllm_config)
-    dtype = str(spec.dtype).removeprefix("torch.")
+    of_group = kv_cache_config.kv_cache_groups[group.number]
+    spec = group.policy.layer
+    rank, ranks = storage_rank(vllm_config, of_group.kv_cache_spec)
+    dtypes = spec.dtypes if group.keeps is Keeps.STATE else [spec.dtype]
+    dtype = ",".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
     configuration = configuration_digest(vllm_config)
     return Identity(
         model=settings.model_id or weights_digest(vllm_config),
         engine=f"vllm {vllm.__version__} {cache.prefix_caching_hash_algo} {configuration}",
         dtype=f"{dtype} {model.dtype} {cache.cache_dtype} {layout}",
-        block_tokens=spec.block_size,
+        block_tokens=group.block_tokens,
         block_bytes=block_bytes,
-        layers=sum(len(group.layer_names) for group in kv_cache_config.kv_cache_groups),
-        kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_size,
+        layers=len(of_group.layer_names),
+        kv_heads=spec.num_heads if group.keeps is Keeps.STATE else spec.num_kv_heads,
+        head_dim=1 if group.keeps is Keeps.STATE else spec.head_size,
         rank=rank,
         ranks=ranks,
+        group=group.number,
+        stage=stage_of(vllm_config),
+        share=_share(vllm_config, kv_cache_config, group),
     )
 
 
-def storage_rank(vllm_config: Any) -> tuple[int, int]:
-    """Which part of the KV this rank stores, of how many. With MLA every rank has all of it, and it
+def _share(vllm_config: Any, kv_cache_config: Any, group: Group) -> str:
+    stages = vllm_config.parallel_config.pipeline_parallel_size
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) == 1 and stages == 1 and group.keeps is Keeps.ALL:
+        return ""
+    names = sorted(groups[group.number].layer_names)
+    layers = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+    states = f" {group.policy.layer.shapes}" if group.keeps is Keeps.STATE else ""
+    return f"{group.in_words()}{states} in layers {layers}"
+
+
+def stage_of(vllm_config: Any) -> int:
+    """The stage of pipeline parallelism that this rank is in."""
+    parallel = vllm_config.parallel_config
+    return parallel.rank // parallel.tensor_parallel_size % parallel.pipeline_parallel_size
+
+
+def storage_rank(vllm_config: Any, spec: Any) -> tuple[int, int]:
+    """Which part of a group's KV this rank stores, of how many. With MLA every rank has all of it, and it
     is stored once."""
     parallel = vllm_config.parallel_config
-    if vllm_config.model_config.use_mla:
+    if is_replicated(spec):
         return 0, 1
     return parallel.rank % parallel.tensor_parallel_size, parallel.tensor_parallel_size
 

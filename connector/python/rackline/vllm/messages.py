@@ -10,14 +10,25 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from rackline.vllm.identity import Identity
+from rackline.vllm.identity import Identity, Place
 
 
 @dataclasses.dataclass
 class Handshake(KVConnectorHandshakeMetadata):
-    """From each worker, once: what its blocks are."""
+    """From each worker, once: what its blocks are, part by part."""
 
-    identity: Identity
+    identities: list[Identity]
+
+
+@dataclasses.dataclass
+class GroupLoad:
+    """The blocks of one group of KV caches that a load fetches."""
+
+    group: int
+    handles: dict[Place, bytes]
+    """By place of storage: those of its blocks, one behind the other. vLLM pickles one message a step for
+    all workers, and has none for a single rank. So each rank gets the handles of all, a buffer a rank."""
+    block_ids: list[int]
 
 
 @dataclasses.dataclass
@@ -25,12 +36,13 @@ class LoadJob:
     """Fetch blocks into the engine's."""
 
     request_id: str
-    handles: dict[int, bytes]
-    """By rank of storage: those of its blocks, one behind the other. vLLM pickles one message a step for
-    all workers, and has none for a single rank. So each rank gets the handles of all, a buffer a rank."""
-    block_ids: list[int]
+    groups: list[GroupLoad]
     behind_ids: list[int]
-    """The request's blocks behind these, into which it computes."""
+    """The request's blocks behind these, into which it computes; with one group that keeps all tokens."""
+
+    @property
+    def blocks(self) -> int:
+        return sum(len(load.block_ids) for load in self.groups)
 
 
 @dataclasses.dataclass
@@ -39,6 +51,7 @@ class SaveJob:
 
     job: int
     request_id: str
+    group: int
     hashes: bytes
     """One behind the other."""
     first_depth: int
@@ -60,14 +73,36 @@ class Step(KVConnectorMetadata):
 
 
 @dataclasses.dataclass
-class Loaded:
-    """What came of a load, over the ranks that reported so far."""
+class GroupLoaded:
+    """What came of a load in one group of KV caches."""
 
-    ranks: int
     valid_blocks: int
     missed: bool
     """Whether the pool did not give the block behind the valid ones to a rank. If not, and it is not
     there, it was not asked for, or could not be copied: it may be good."""
+
+    def least(self, other: GroupLoaded) -> GroupLoaded:
+        """What two ranks have of it."""
+        valid = min(self.valid_blocks, other.valid_blocks)
+        # What one missed behind the first that another has not is not known to be missing.
+        missed = any(told.missed and told.valid_blocks == valid for told in (self, other))
+        return GroupLoaded(valid, missed)
+
+
+@dataclasses.dataclass
+class Loaded:
+    """What came of a load, over the ranks that reported so far."""
+
+    ranks: int
+    groups: dict[int, GroupLoaded]
+    """By number of the group; a rank reports those that it has layers of."""
+
+    def merged(self, other: Loaded) -> Loaded:
+        """What these and other ranks have."""
+        groups = dict(self.groups)
+        for group, told in other.groups.items():
+            groups[group] = told.least(groups.get(group, told))
+        return Loaded(self.ranks + other.ranks, groups)
 
 
 @dataclasses.dataclass
@@ -101,11 +136,7 @@ class Report(KVConnectorWorkerMetadata):
     def add(self, other: Report) -> None:
         """Takes in what others, or later steps, report."""
         for request_id, new in other.loaded.items():
-            old = self.loaded.get(request_id, Loaded(0, new.valid_blocks, False))
-            valid = min(old.valid_blocks, new.valid_blocks)
-            # What one missed behind the first that another has not is not known to be missing.
-            missed = any(told.missed and told.valid_blocks == valid for told in (old, new))
-            self.loaded[request_id] = Loaded(old.ranks + new.ranks, valid, missed)
+            self.loaded[request_id] = self.loaded.get(request_id, Loaded(0, {})).merged(new)
         for job, done in other.saved.items():
             before = self.saved.get(job, Saved(0, True))
             complete = before.complete and done.complete

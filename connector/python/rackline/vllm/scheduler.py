@@ -2,15 +2,13 @@
 
 VLLM-V1, VLLM-V2 and VLLM-V6 are in `search`.
 
-- **VLLM-V3** A block is saved when it is full, its tokens are decided, and its forward is done.
 - **VLLM-V4** Blocks of a request that ended stay with it until every rank has saved them.
 
-VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`.
+VLLM-V3 and VLLM-V8 are in `saves`, VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`, VLLM-V9 in `groups`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from typing import Any
@@ -19,38 +17,19 @@ from rackline.engines.attachment import Attachment
 from rackline.engines.reasons import Reasons
 from rackline.engines.settings import SettingsError
 from rackline.vllm.events import StoredEvents
+from rackline.vllm.groups import Group, Groups
 from rackline.vllm.handover import Awaited, Handovers, RouterParams
 from rackline.vllm.identity import Identity
-from rackline.vllm.messages import LoadJob, Report, Saved, SaveJob, Step
-from rackline.vllm.search import Index, Search, hashes_in_one
+from rackline.vllm.lookup import Search
+from rackline.vllm.messages import GroupLoad, GroupLoaded, LoadJob, Report, Saved, Step
+from rackline.vllm.progress import Progress
+from rackline.vllm.saves import Saves
+from rackline.vllm.search import Index
 from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
 from rackline.vllm.sync_loads import SyncLoads
 
 logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass
-class Progress:
-    """A request that the engine works on."""
-
-    request: Any
-    params: RouterParams
-    awaited: Awaited | None = None
-    """What its prefill is still saving."""
-    waited: bool = False
-    """It does not wait for that any more."""
-    put_off_s: float | None = None
-    """Since when there is no room for its lookup."""
-    search: Search | None = None
-    looks: bool = True
-    """Whether it is looked for; not after a load that failed for no reason of the pool's (VLLM-V6)."""
-    put_off_blocks: int = 0
-    """Blocks of all ranks that a failed load kept from the pool, and that no later step has saved (VLLM-W8)."""
-    loaded: range = range(0)
-    """Blocks that came from the pool: they need not be saved."""
-    next_save: int = 0
-    saving: set[int] = dataclasses.field(default_factory=set)
 
 
 class SchedulerHalf:
@@ -66,37 +45,44 @@ class SchedulerHalf:
                 "and the engine computes the block"
             )
         self._settings = settings
-        self._ranks = vllm_config.parallel_config.tensor_parallel_size
-        self._block_tokens = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        parallel = vllm_config.parallel_config
+        self._ranks = parallel.tensor_parallel_size
+        self._stages = parallel.pipeline_parallel_size
+        self._groups = Groups.of(vllm_config, kv_cache_config)
+        self._unit_tokens = self._groups.unit_tokens
         events = vllm_config.kv_events_config
         tells_events = events is not None and events.enable_kv_cache_events
         self._attachment = Attachment(settings)
-        self._index = Index(self._attachment, settings)
+        self._index = Index(self._attachment, settings, self._groups)
         self._handovers = Handovers(self._index, settings.hold_ms)
-        self._events = StoredEvents(self._index, self._block_tokens) if tells_events else None
+        self._events = StoredEvents(self._index, self._groups) if tells_events else None
         self._requests: dict[str, Progress] = {}
-        self._loading: dict[str, tuple[Search, range]] = {}
+        self._loading: dict[str, tuple[Search, list[tuple[Group, range]]]] = {}
         """What is being loaded for requests, also for those that ended, and held until then."""
-        self._jobs: dict[int, tuple[SaveJob, Progress]] = {}
-        self._next_job = 0
+        self._saving = Saves(self._groups, settings)
         self._step = Step()
         self._sync_loads = SyncLoads()
         self._reports = Report()
-        self.engine_blocks: Any = None
-        """The engine's manager of its blocks, which it gives to the connector when it has made it."""
         self.stats = RacklineStats()
         # Its statistics are others' after a report.
         self._reasons = Reasons(logger, lambda name, amount: self.stats.count(name, amount))
 
-    def sessions_of(self, identities: dict[int, Identity]) -> None:
-        """Opens a session for the blocks of each rank of storage."""
-        expected = set(range(self._ranks))
+    def bind(self, manager: Any) -> None:
+        """Takes the engine's manager of its blocks."""
+        self._saving.engine_blocks = manager
+
+    def sessions_of(self, identities: dict[tuple[int, int], list[Identity]]) -> None:
+        """Opens sessions for what each rank told, by its stage and its rank in that."""
+        expected = {
+            (stage, rank) for stage in range(self._stages) for rank in range(self._ranks)
+        }
         if set(identities) != expected:
             raise SettingsError(
                 f"ranks {sorted(identities)} said what their blocks are, not {sorted(expected)}"
             )
-        for identity in identities.values():
-            self._index.open(identity)
+        for told in identities.values():
+            for identity in told:
+                self._index.open(identity)
 
     # What is cached
 
@@ -112,7 +98,7 @@ class SchedulerHalf:
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens beyond ``computed_tokens`` whose blocks are in the pool, and whether they are
         loaded while others compute."""
-        first = computed_tokens // self._block_tokens
+        first = computed_tokens // self._unit_tokens
         if self._sync_loads.fill(request, first):
             return None, False
         # The engine loads nothing for a request that needs every prompt token computed.
@@ -122,7 +108,10 @@ class SchedulerHalf:
         if not progress.looks:
             return 0, False
         # The engine needs one token to compute.
-        last = min((request.num_tokens - 1) // self._block_tokens, len(request.block_hashes))
+        last = (request.num_tokens - 1) // self._unit_tokens
+        for group in self._groups.groups:
+            hashed_tokens = group.hashed_blocks(request) * group.block_tokens
+            last = min(last, hashed_tokens // self._unit_tokens)
         if last <= first:
             return 0, False
         now_s = time.monotonic()
@@ -161,12 +150,12 @@ class SchedulerHalf:
                 self._reasons.not_found(search.reason, search.message)
         if found == 0:
             return 0, False
-        return found * self._block_tokens, self._settings.load == "async"
+        return found * self._unit_tokens, self._settings.load == "async"
 
     def _waits_for_prefill(self, progress: Progress, first: int, last: int, now_s: float) -> bool:
         """Whether blocks that its prefill said it would save are still to come; not for longer than
         ``handover_wait_ms``, once in the life of a request."""
-        of_prompt = progress.request.num_prompt_tokens // self._block_tokens
+        of_prompt = progress.request.num_prompt_tokens // self._unit_tokens
         blocks = min(progress.params.blocks, of_prompt, last)
         if progress.waited or blocks <= first or progress.search is not None:
             return False
@@ -214,21 +203,25 @@ class SchedulerHalf:
         search, progress.search = progress.search, None
         if search is None:
             return
-        count = external_tokens // self._block_tokens
+        count = external_tokens // self._unit_tokens
         if count == 0:
             search.release()
             return
-        span = range(search.first, search.first + count)
-        ids = list(blocks.get_block_ids()[0][span.start :])
-        handles = self._index.handles(search, count)
-        self._loading[request.request_id] = (search, span)
-        progress.loaded = span
-        self._step.loads.append(
-            LoadJob(request.request_id, handles, ids[:count], ids[count:])
-        )
-        if self._settings.load == "sync":
-            hashes = request.block_hashes[span.start : span.stop]
-            self._sync_loads.begin(request.request_id, hashes, ids)
+        job, spans, tables = LoadJob(request.request_id, [], []), [], blocks.get_block_ids()
+        for group, span, handles in search.loads(count):
+            ids = list(tables[group.number][span.start : span.stop])
+            job.groups.append(GroupLoad(group.number, handles, ids))
+            spans.append((group, span))
+            progress.loaded[group.number] = span
+        self._loading[request.request_id] = (search, spans)
+        self._step.loads.append(job)
+        if self._groups.keep_all:
+            [(_, span)] = spans
+            ids = list(tables[0][span.start :])
+            job.behind_ids = ids[count:]
+            if self._settings.load == "sync":
+                hashes = request.block_hashes[span.start : span.stop]
+                self._sync_loads.begin(request.request_id, hashes, ids)
 
     # What is to be done
 
@@ -238,45 +231,17 @@ class SchedulerHalf:
         step.failures_known = self._reports.failures
         self._index.next_step()
         if output.preempted_req_ids:
-            # By their saves: a preempted request may have been aborted since.
-            for job, progress in self._jobs.values():
-                if job.request_id in output.preempted_req_ids:
-                    step.preempted.append(job.request_id)
-                    # It may be revoked (VLLM-W3): to be saved when the request has computed it
-                    # again.
-                    progress.next_save = min(progress.next_save, job.first_depth)
+            step.preempted += self._saving.preempted(output.preempted_req_ids)
         if self._saves:
             for request_id, tokens in output.num_scheduled_tokens.items():
                 if (progress := self._requests.get(request_id)) is not None:
-                    self._save(progress, tokens, output, step)
+                    if jobs := list(self._saving.plan(progress, tokens, output)):
+                        progress.put_off_blocks = 0
+                        step.saves += jobs
         self._handovers.look_after()
         if self._events is not None:
             self._events.look_after()
         return step
-
-    def _save(self, progress: Progress, tokens: int, output: Any, step: Step) -> None:
-        request = progress.request
-        end = (request.num_computed_tokens + tokens) // self._block_tokens
-        # VLLM-V3: there is a hash for blocks whose tokens are decided.
-        end = min(end, len(request.block_hashes))
-        if not self._settings.save_generated:
-            end = min(end, request.num_prompt_tokens // self._block_tokens)
-        if end <= progress.next_save:
-            return
-        ids = output.kv_connector_block_state.get_block_ids(request.request_id)
-        for span in _without(range(progress.next_save, end), progress.loaded):
-            job = SaveJob(
-                self._next_job,
-                request.request_id,
-                hashes_in_one(request.block_hashes[span.start : span.stop]),
-                span.start,
-                list(ids[0][span.start : span.stop]),
-            )
-            self._next_job += 1
-            self._jobs[job.job] = (job, progress)
-            progress.saving.add(job.job)
-            step.saves.append(job)
-        progress.next_save, progress.put_off_blocks = end, 0
 
     # What was done
 
@@ -286,44 +251,60 @@ class SchedulerHalf:
             return
         self._reports.add(report)
         for request_id, loaded in list(self._reports.loaded.items()):
-            if loaded.ranks == self._ranks:
+            if loaded.ranks == self._ranks * self._stages:
                 del self._reports.loaded[request_id]
-                self._loaded(request_id, loaded.valid_blocks, loaded.missed)
+                self._loaded(request_id, loaded.groups)
         for number, saved in list(self._reports.saved.items()):
-            if saved.ranks == self._ranks:
+            if saved.ranks == self._ranks * self._stages:
                 del self._reports.saved[number]
                 self._saved(number, saved)
 
-    def _loaded(self, request_id: str, valid_blocks: int, missed: bool) -> None:
+    def _loaded(self, request_id: str, told: dict[int, GroupLoaded]) -> None:
         # Also of a request that was aborted meanwhile, or that the failure ended.
-        if bad_blocks := self._sync_loads.end(request_id, valid_blocks):
-            self.engine_blocks.evict_blocks(bad_blocks)
-        search, span = self._loading.pop(request_id, (None, None))
+        if self._settings.load == "sync":
+            if bad_blocks := self._sync_loads.end(request_id, told[0].valid_blocks):
+                self._saving.engine_blocks.evict_blocks(bad_blocks)
+        search, spans = self._loading.pop(request_id, (None, []))
         if search is None:
             return
-        if valid_blocks < len(span):
-            if missed:
-                self._index.missed(search, valid_blocks)
-            if (progress := self._requests.get(request_id)) is not None:
-                progress.looks = missed
-                # What failed is computed here, and may be worth saving.
-                progress.loaded = range(span.start, span.start + valid_blocks)
-                progress.next_save = min(progress.next_save, progress.loaded.stop)
+        failed = [
+            (group, span, told[group.number])
+            for group, span in spans
+            if told[group.number].valid_blocks < len(span)
+        ]
+        for group, span, loaded in failed:
+            if loaded.missed:
+                self._index.missed(search, group, span.start + loaded.valid_blocks)
+        if failed and (progress := self._requests.get(request_id)) is not None:
+            progress.looks = all(loaded.missed for _, _, loaded in failed)
+            self._computes_again(progress, failed)
         search.release()
 
+    def _computes_again(
+        self, progress: Progress, failed: list[tuple[Group, range, GroupLoaded]]
+    ) -> None:
+        """What failed is computed here, and may be worth saving: with one group that keeps all tokens from
+        the first bad block on, otherwise all of the request."""
+        if self._groups.keep_all:
+            [(group, span, loaded)] = failed
+            good = range(span.start, span.start + loaded.valid_blocks)
+            progress.loaded = {group.number: good}
+            progress.saves_again(group.number, good.stop)
+        else:
+            progress.loaded, progress.next_save = {}, {}
+
     def _saved(self, number: int, saved: Saved) -> None:
-        job, progress = self._jobs.pop(number)
-        progress.saving.discard(number)
+        job, progress = self._saving.done(number)
         if saved.put_off_blocks:
             # VLLM-W8: by the next step of the request, if it has one.
-            progress.next_save = min(progress.next_save, job.first_depth)
+            progress.saves_again(job.group, job.first_depth)
             progress.put_off_blocks += saved.put_off_blocks
             if self._ended(progress):
                 self._give_up_put_off(progress)
-        if saved.complete and self._events is not None:
+        if saved.complete and self._events is not None and job.group == self._groups.told.number:
             self._events.saved(progress.request, job, certain=not saved.already_there)
         if progress.params.handover and not progress.saving and self._ended(progress):
-            self._handovers.begin(progress.request, progress.next_save)
+            self._handovers.begin(progress.request, progress.saved(self._groups))
 
     def _give_up_put_off(self, progress: Progress) -> None:
         """The request computes no more: what was put off is not saved."""
@@ -344,9 +325,10 @@ class SchedulerHalf:
         self._give_up_put_off(progress)
         params = None
         if progress.params.handover and self._saves:
-            params = RouterParams.answer(request, progress.next_save, self._index.words())
+            blocks = progress.saved(self._groups)
+            params = RouterParams.answer(request, blocks, self._index.words())
             if not progress.saving:
-                self._handovers.begin(request, progress.next_save)
+                self._handovers.begin(request, blocks)
         # While others compute the blocks of one that loads stay for that, and are freed when that
         # is reported: what is being saved then is of an earlier life, from before a preemption,
         # which waited (VLLM-W3). A synchronous load is in one step with the saves of what it
@@ -378,12 +360,3 @@ class SchedulerHalf:
             if search is not None:
                 search.release()
         self._attachment.close()
-
-
-def _without(span: range, left_out: range) -> list[range]:
-    """``span`` without ``left_out``, in order."""
-    before = range(span.start, min(span.stop, left_out.start))
-    after = range(max(span.start, left_out.stop), span.stop)
-    if not left_out or left_out.stop <= span.start or left_out.start >= span.stop:
-        return [span]
-    return [part for part in (before, after) if len(part) > 0]

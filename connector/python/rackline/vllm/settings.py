@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.engines.settings import PoolSettings, SettingsError
+from rackline.vllm.groups import Groups
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,12 +65,14 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     """Refuses an engine if its blocks cannot be shared, before anything is started."""
     parallel = vllm_config.parallel_config
     for name, what in [
-        ("pipeline_parallel_size", "pipeline parallelism"),
         ("decode_context_parallel_size", "decode context parallelism"),
         ("prefill_context_parallel_size", "prefill context parallelism"),
     ]:
         if getattr(parallel, name, 1) > 1:
-            raise SettingsError(f"{what} is not supported: set {name} to 1")
+            raise SettingsError(
+                f"{what} is not supported: it spreads the tokens of a block over ranks, and no engine "
+                f"without it, or with another number of ranks, could use the blocks. Set {name} to 1"
+            )
     graphs = vllm_config.compilation_config.cudagraph_mode
     if settings.layerwise != "off" and graphs.has_full_cudagraphs():
         # vLLM itself leaves them for this connector, but not where another setting wants them.
@@ -100,13 +103,8 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
             "layers cannot be saved one by one with micro-batches: each micro-batch computes only a part "
             'of a layer. Set "layerwise" to "load" or "off"'
         )
-    groups = kv_cache_config.kv_cache_groups
-    if len(groups) != 1:
-        raise SettingsError(
-            f"the model has {len(groups)} groups of KV caches (hybrid attention): only models that keep "
-            "all tokens in every layer are supported"
-        )
-    _check_reuse(vllm_config, groups[0].kv_cache_spec)
+    _check_groups(Groups.of(vllm_config, kv_cache_config), settings, loads)
+    _check_reuse(vllm_config)
     cache, model = vllm_config.cache_config, vllm_config.model_config
     images = model.multimodal_config
     if images is not None and images.mm_processor_cache_gb == 0 and not cache.enable_prefix_caching:
@@ -133,24 +131,29 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
         )
 
 
-def _check_reuse(vllm_config: Any, spec: Any) -> None:
-    """Refuses models whose KV of a token depends on more than the tokens before it, and engines that
-    cannot go on behind KV that is there."""
-    import vllm.envs
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
+def _check_groups(groups: Groups, settings: Settings, loads: bool) -> None:
+    """Refuses what vLLM, or this connector, does for models with one group that keeps all tokens alone."""
+    if groups.keep_all:
+        return
+    kept = ", ".join(group.in_words() for group in groups.groups)
+    otherwise = "or start with --disable-hybrid-kv-cache-manager, if the model has no layers with a state"
+    if settings.load == "sync" and loads:
+        raise SettingsError(
+            f'the setting "load" is "sync", and the model\'s groups of KV caches keep: {kept}. vLLM cannot '
+            f'compute a request again whose synchronous load failed in such a model. Set "load" to "async", '
+            f"{otherwise}"
+        )
+    if settings.layerwise != "off":
+        raise SettingsError(
+            f"the model's groups of KV caches keep: {kept}. Layers are loaded and saved one by one only "
+            f'with one group that keeps all tokens. Set "layerwise" to "off", {otherwise}'
+        )
 
-    # Of these classes alone: what is derived from them is kept otherwise. Where some layers look at a
-    # window only, vLLM keeps all tokens for them, too, as this connector takes no groups.
-    if type(spec) not in (FullAttentionSpec, MLAAttentionSpec):
-        raise SettingsError(
-            f"the KV cache is a {type(spec).__name__}: only models that keep all tokens in every layer "
-            "are supported"
-        )
-    if spec.non_causal:
-        raise SettingsError(
-            "the model's attention is not causal: the KV of a prefix depends on the text after it, so "
-            "blocks cannot be shared"
-        )
+
+def _check_reuse(vllm_config: Any) -> None:
+    """Refuses engines that cannot go on behind KV that is there."""
+    import vllm.envs
+
     cache, model = vllm_config.cache_config, vllm_config.model_config
     if not model.is_prefix_caching_supported:
         raise SettingsError(

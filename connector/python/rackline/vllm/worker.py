@@ -32,10 +32,20 @@ import rackline
 from rackline.engines.attachment import Attachment, Renewal
 from rackline.engines.reasons import Reasons, of_error
 from rackline.vllm.device import Device, device_of
-from rackline.vllm.identity import Identity, identity_of
+from rackline.vllm.groups import Groups
 from rackline.vllm.layerwise import EngineLayers, LayeredSave, Outcomes, Share
-from rackline.vllm.layout import blocks_in_memory, clear_blocks
-from rackline.vllm.messages import Handshake, Loaded, LoadJob, Report, Saved, SaveJob, Step
+from rackline.vllm.messages import (
+    GroupLoad,
+    GroupLoaded,
+    Handshake,
+    Loaded,
+    LoadJob,
+    Report,
+    Saved,
+    SaveJob,
+    Step,
+)
+from rackline.vllm.parts import Part, parts_of
 from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
 
@@ -43,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 # A fetch that was refused, or broke off: nothing is known about which blocks are missing in the
 # pool.
-NOT_TRIED = Loaded(1, 0, missed=False)
+NOT_TRIED = GroupLoaded(0, missed=False)
 # The reason of a fetch whose copy failed, and not the block.
 NOT_COPIED = "copy"
 
@@ -56,6 +66,24 @@ class _Saving:
     """Whether a later step saves what this one leaves out (VLLM-W8)."""
 
 
+@dataclasses.dataclass
+class _Loading:
+    """A load under way, group by group."""
+
+    job: LoadJob
+    fetches: dict[int, rackline.Fetch | rackline.LayeredFetch]
+    loaded: dict[int, GroupLoaded]
+    """Groups of which it is known what came of them."""
+
+    def is_good(self) -> bool:
+        """Whether every block is there."""
+        return all(
+            self.loaded[load.group].valid_blocks == len(load.block_ids)
+            for load in self.job.groups
+            if load.group in self.loaded
+        )
+
+
 class WorkerHalf:
     """One in each rank."""
 
@@ -63,13 +91,12 @@ class WorkerHalf:
         self._vllm_config, self._kv_cache_config = vllm_config, kv_cache_config
         self._settings = settings
         self._attachment = Attachment(settings)
-        self._caches: dict[str, Any] = {}
-        self._memory: rackline.BlockMemory | None = None
+        self._parts: dict[int, Part] = {}
+        """By number of the group."""
+        self._keep_all = Groups.of(vllm_config, kv_cache_config).keep_all
         self._device: Device | None = None
-        self._identity: Identity | None = None
-        self._session: rackline.Session | None = None
         self._renewal = Renewal(self._attachment)
-        self._loading: dict[str, tuple[LoadJob, rackline.Fetch | rackline.LayeredFetch]] = {}
+        self._loading: dict[str, _Loading] = {}
         self._forward_waits: list[rackline.LayeredFetch] = []
         """What the forward waits for layer by layer."""
         self._asked: set[str] = set()
@@ -79,6 +106,7 @@ class WorkerHalf:
         """Whether it is not agreed yet what came of the step's loads."""
         self._received: set[str] = set()
         self._failed_blocks: set[int] = set()
+        self._failed_requests: set[str] = set()
         self._failures = 0
         self._saving: dict[int, _Saving] = {}
         self._layers = EngineLayers({})
@@ -95,45 +123,38 @@ class WorkerHalf:
 
     def register(self, kv_caches: dict[str, Any]) -> None:
         """The engine's caches are there."""
-        blocks = self._kv_cache_config.num_blocks
-        self._caches, self._device = kv_caches, device_of(kv_caches)
-        self._memory, layout, layers = blocks_in_memory(kv_caches, blocks, self._device.gpu)
-        self._layers = EngineLayers(layers)
-        self._identity = identity_of(
-            self._vllm_config,
-            self._kv_cache_config,
-            self._settings,
-            f"{layout} {self._device.kernels(self._vllm_config, kv_caches)}",
-            self._memory.block_bytes,
+        self._device = device_of(kv_caches)
+        self._parts = parts_of(
+            self._vllm_config, self._kv_cache_config, self._settings, self._device, kv_caches
         )
-        self._renewal.open(self._open_session)
+        if self._keep_all:
+            self._layers = self._parts[0].layers
+        self._renewal.open(self._open_sessions)
         if (gpu := self._device.gpu) is not None:
             # Seconds, in which the engine does not wait.
             self._attachment.prepare(lambda pool: pool.gpu(gpu))
-        logger.info(
-            "Rackline: blocks of %d bytes, rank %d of %d, %s, %s",
-            self._identity.block_bytes,
-            self._identity.rank,
-            self._identity.ranks,
-            self._identity.model,
-            self._identity.dtype,
-        )
+        for part in self._parts.values():
+            logger.info(
+                "Rackline: blocks of %d bytes, rank %d of %d, %s, %s %s",
+                part.identity.block_bytes,
+                part.identity.rank,
+                part.identity.ranks,
+                part.identity.model,
+                part.identity.dtype,
+                part.identity.share,
+            )
 
-    def _open_session(self) -> None:
+    def _open_sessions(self) -> None:
         pool = self._attachment.pool
         self._device.open(pool)
-        self._session = pool.session(
-            self._identity.model_of_session(),
-            self._identity.block_bytes,
-            tenant=self._settings.tenant,
-            hold_ms=self._settings.hold_ms,
-        )
+        for part in self._parts.values():
+            part.open(pool, self._settings)
 
     def _renew(self) -> None:
         """Opens the session anew where this process attached to the pool again (ENGINE-E2). What an earlier
         session was asked for has come to its end with that: a block that it did not load is told to the
         engine like any other (VLLM-W1)."""
-        if self._session is not None and self._renewal.renew(self._open_session):
+        if self._parts and self._renewal.renew(self._open_sessions):
             self.stats.count("attached_again", 1)
 
     def _failed(self, what: str, error: rackline.Error, blocks: int) -> None:
@@ -145,12 +166,8 @@ class WorkerHalf:
             logger.warning("Rackline: %s: %s", what, error)
 
     def handshake(self) -> Handshake | None:
-        return None if self._identity is None else Handshake(self._identity)
-
-    def _stores(self) -> bool:
-        """Whether this rank has KV that no other stores."""
-        parallel, identity = self._vllm_config.parallel_config, self._identity
-        return identity.ranks > 1 or parallel.rank % parallel.tensor_parallel_size == 0
+        identities = [part.identity for part in self._parts.values()]
+        return Handshake(identities) if identities else None
 
     def begin_step(self) -> None:
         """The engine begins a step. It may ask for the step's loads when that has been broken off."""
@@ -164,27 +181,34 @@ class WorkerHalf:
         by_layers = self._settings.loads_by_layers
         self._forward_waits, self._asked = [], set()
         for job in step.loads:
-            handles = job.handles[self._identity.rank]
-            try:
-                # The engine still uses the blocks until its stream comes to here.
-                stream, into = self._device.stream(), (self._memory, job.block_ids)
-                if by_layers:
-                    fetch = self._session.fetch_by_layers(handles, *into, stream=stream)
-                    self._forward_waits.append(fetch)
-                else:
-                    fetch = self._session.fetch(handles, *into, stream=stream)
-            except rackline.Error as error:
-                self._failed(f"{job.request_id} is not loaded", error, len(job.block_ids))
-                if self._settings.load == "async":
-                    self._load_ended(job, NOT_TRIED)
-                continue
-            self._loading[job.request_id] = (job, fetch)
+            loading = self._loading[job.request_id] = _Loading(job, {}, {})
+            for load in job.groups:
+                if (part := self._parts.get(load.group)) is not None:
+                    self._start_load(loading, load, part)
         if self._settings.load == "sync":
             self._loads_open = True
             if not by_layers:
                 self._end_loads(step)
             elif not self._all_ask:
                 self._wait_for_layer(self._layers.last())
+
+    def _start_load(self, loading: _Loading, load: GroupLoad, part: Part) -> None:
+        job, handles = loading.job, load.handles[part.identity.place]
+        try:
+            if len(handles) != len(load.block_ids) * rackline.HANDLE_BYTES:
+                raise rackline.Error("vLLM has places for other blocks than were found")
+            # The engine still uses the blocks until its stream comes to here.
+            stream, into = self._device.stream(), (part.memory, load.block_ids)
+            if self._settings.loads_by_layers:
+                fetch = part.session.fetch_by_layers(handles, *into, stream=stream)
+                self._forward_waits.append(fetch)
+            else:
+                fetch = part.session.fetch(handles, *into, stream=stream)
+        except rackline.Error as error:
+            self._failed(f"{job.request_id} is not loaded", error, len(load.block_ids))
+            loading.loaded[load.group] = NOT_TRIED
+            return
+        loading.fetches[load.group] = fetch
 
     def begin_layer(self, step: Step, name: str) -> None:
         """A layer of the forward waits for that layer of what is loaded. Whether it is good is known
@@ -208,10 +232,10 @@ class WorkerHalf:
             return
         unasked = self._layers.missing(self._asked) if self._forward_waits else []
         self._loads_open, self._forward_waits = False, []
-        own = []
-        for job in step.loads:
-            fetch = self._loading.pop(job.request_id, None)
-            own.append(NOT_TRIED if fetch is None else self._came_of(job, fetch[1], wait=True))
+        # There is one group, which keeps all tokens.
+        own = [
+            self._came_of(self._loading[job.request_id], wait=True)[0] for job in step.loads
+        ]
         valid = [loaded.valid_blocks for loaded in own]
         # VLLM-W7.
         if unasked and not broken_off and self._all_ask:
@@ -229,27 +253,39 @@ class WorkerHalf:
             valid = _least_of_all_ranks(self._vllm_config, valid)
         for job, loaded, valid_blocks in zip(step.loads, own, valid, strict=True):
             missed = loaded.missed and loaded.valid_blocks == valid_blocks
-            self._load_ended(job, Loaded(1, valid_blocks, missed))
-        if any(valid_blocks < len(job.block_ids) for job, valid_blocks in zip(step.loads, valid)):
+            self._loading[job.request_id].loaded[0] = GroupLoaded(valid_blocks, missed)
+            self._load_ended(job)
+        if any(valid_blocks < job.blocks for job, valid_blocks in zip(step.loads, valid)):
             self._failures += 1
             self._report.failures = self._failures
 
     def _poll_loads(self) -> None:
-        for job, fetch in list(self._loading.values()):
-            if (loaded := self._came_of(job, fetch)) is not None:
-                self._load_ended(job, loaded)
+        for loading in list(self._loading.values()):
+            if self._came_of(loading) is not None:
+                self._load_ended(loading.job)
 
-    def _came_of(
+    def _came_of(self, loading: _Loading, wait: bool = False) -> dict[int, GroupLoaded] | None:
+        """What this rank has of each group; ``None`` while that is not known."""
+        for load in loading.job.groups:
+            if (fetch := loading.fetches.get(load.group)) is not None:
+                loaded = self._came_of_group(loading.job, load, fetch, wait)
+                if loaded is None:
+                    return None
+                loading.loaded[load.group] = loaded
+                del loading.fetches[load.group]
+        return loading.loaded
+
+    def _came_of_group(
         self,
         job: LoadJob,
+        load: GroupLoad,
         fetch: rackline.Fetch | rackline.LayeredFetch,
-        wait: bool = False,
-    ) -> Loaded | None:
-        """What this rank has; ``None`` while that is not known."""
+        wait: bool,
+    ) -> GroupLoaded | None:
         try:
             result = fetch.wait() if wait else fetch.poll()
         except rackline.Error as error:
-            self._failed(f"{job.request_id} is not loaded", error, len(job.block_ids))
+            self._failed(f"{job.request_id} is not loaded", error, len(load.block_ids))
             return NOT_TRIED
         if result is None:
             return None
@@ -257,27 +293,34 @@ class WorkerHalf:
             logger.warning(
                 "Rackline: block %d of %d of %s could not be loaded: %s",
                 result.valid_blocks,
-                len(job.block_ids),
+                len(load.block_ids),
                 job.request_id,
                 result.message,
             )
-        return Loaded(1, result.valid_blocks, result.reason not in (None, NOT_COPIED))
+        return GroupLoaded(result.valid_blocks, result.reason not in (None, NOT_COPIED))
 
-    def _load_ended(self, job: LoadJob, loaded: Loaded) -> None:
-        self._loading.pop(job.request_id, None)
-        valid_blocks = loaded.valid_blocks
-        failed = job.block_ids[valid_blocks:]
-        computed_on_them = job.behind_ids if failed and self._settings.loads_by_layers else []
-        # VLLM-W5.
-        clear_blocks(
-            self._caches, self._kv_cache_config.num_blocks, [*failed, *computed_on_them]
-        )
-        self._failed_blocks.update(failed)
+    def _load_ended(self, job: LoadJob) -> None:
+        loading = self._loading.pop(job.request_id)
+        for load in job.groups:
+            if (loaded := loading.loaded.get(load.group)) is not None:
+                self._group_ended(job, load, loaded)
+        if not self._keep_all and not loading.is_good():
+            # vLLM computes all of it again: in several groups it knows no first bad block.
+            self._failed_requests.add(job.request_id)
         if self._settings.load == "async":
             self._received.add(job.request_id)
-        self._report.add(Report(loaded={job.request_id: loaded}))
+        self._report.add(Report(loaded={job.request_id: Loaded(1, loading.loaded)}))
+
+    def _group_ended(self, job: LoadJob, load: GroupLoad, loaded: GroupLoaded) -> None:
+        part, valid_blocks = self._parts[load.group], loaded.valid_blocks
+        failed = load.block_ids[valid_blocks:]
+        computed_on_them = job.behind_ids if failed and self._settings.loads_by_layers else []
+        # VLLM-W5.
+        part.clear([*failed, *computed_on_them])
+        if self._keep_all:
+            self._failed_blocks.update(failed)
         self.stats.count("loaded_blocks", valid_blocks)
-        self.stats.count("loaded_bytes", valid_blocks * self._identity.block_bytes)
+        self.stats.count("loaded_bytes", valid_blocks * part.identity.block_bytes)
         self.stats.count("failed_load_blocks", len(failed))
 
     # Saving
@@ -289,11 +332,12 @@ class WorkerHalf:
         # Of a forward that never ended (VLLM-W4).
         self._end_layered_save(worth_saving=False)
         self._forward = step
-        if not step.saves or not self._stores() or step.failures_known < self._failures:
+        part = self._parts[0]
+        if not step.saves or not part.stores or step.failures_known < self._failures:
             return
         try:
             self._layered_save = LayeredSave(
-                self._session, self._memory, self._layers, self._device, step.saves
+                part.session, part.memory, part.layers, self._device, step.saves
             )
         except rackline.Error as error:
             # They are saved whole behind the forward, if there is room then.
@@ -329,20 +373,21 @@ class WorkerHalf:
         if self._end_layered_save(worth_saving and own, again and own) and own:
             return
         for job in step.saves:
-            if not self._stores():
+            part = self._parts.get(job.group)
+            if part is None or not part.stores:
                 self._save_ended(job, None)
             elif not worth_saving:
                 why = "aborted" if broken_off else "load_failed"
                 self._save_ended(job, Outcomes.none(job, why), again)
             else:
-                self._save(job)
+                self._save(job, part)
 
-    def _save(self, job: SaveJob) -> None:
+    def _save(self, job: SaveJob, part: Part) -> None:
         try:
-            publish = self._session.publish(
+            publish = part.session.publish(
                 job.hashes,
                 job.first_depth,
-                self._memory,
+                part.memory,
                 job.block_ids,
                 stream=self._device.stream(),
             )
@@ -389,7 +434,7 @@ class WorkerHalf:
             if not again:
                 self._reasons.outcomes(outcomes, result.messages)
             self.stats.count("saved_blocks", published)
-            self.stats.count("saved_bytes", published * self._identity.block_bytes)
+            self.stats.count("saved_bytes", published * self._parts[job.group].identity.block_bytes)
             self.stats.count("already_there_blocks", already_there)
             put_off = unsaved if again else 0
             self.stats.count("put_off_blocks", put_off)
@@ -427,6 +472,11 @@ class WorkerHalf:
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
 
+    def take_failed_requests(self) -> set[str]:
+        """Requests whose load failed, of those that were loaded, where vLLM computes all of them again."""
+        failed, self._failed_requests = self._failed_requests, set()
+        return failed
+
     def take_report(self) -> Report | None:
         report, self._report = self._report, Report(failures=self._failures)
         return report if report.loaded or report.saved else None
@@ -436,8 +486,9 @@ class WorkerHalf:
         self._end_layered_save(worth_saving=False)
         for saving in list(self._saving.values()):
             self._save_ended(saving.job, self._outcomes(saving, wait=True))
-        for job, fetch in list(self._loading.values()):
-            self._load_ended(job, self._came_of(job, fetch, wait=True))
+        for loading in list(self._loading.values()):
+            self._came_of(loading, wait=True)
+            self._load_ended(loading.job)
         self._attachment.close()
 
 

@@ -1,0 +1,330 @@
+"""One search for the prefix of a request, in all parts of the engine's KV.
+
+First it asks, in every part that keeps all tokens, how long the prefix is; and of the other groups, which
+blocks are in the pool at all. From that follows the longest prefix that may be there (VLLM-V9). Then it has
+the blocks of that prefix held that the other parts need. When one of them has gone meanwhile, it takes the
+next shorter prefix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import rackline
+from rackline.engines.reasons import of_error
+from rackline.vllm.groups import Group, Groups, Keeps
+from rackline.vllm.identity import Place
+from rackline.vllm.misses import Misses
+
+# Prefixes that a search tries before it takes the request for one that is not in the pool.
+TRIES_MAX = 8
+
+
+@dataclasses.dataclass
+class Asked:
+    """What was asked about one part: some of its blocks, from the first on."""
+
+    place: Place
+    group: Group
+    blocks: range
+    lookup: rackline.Lookup | None
+    prefix: rackline.Prefix | None = None
+    _handles: bytes | None = None
+
+    @property
+    def found(self) -> range:
+        return self.blocks[: len(self.prefix)]
+
+    def handles(self, blocks: range) -> bytes:
+        """Those of blocks, one behind the other; of fewer than these where they were not found."""
+        if self._handles is None:
+            self._handles = self.prefix.handles()
+        start = (blocks.start - self.blocks.start) * rackline.HANDLE_BYTES
+        return self._handles[start : start + len(blocks) * rackline.HANDLE_BYTES] if start >= 0 else b""
+
+    def release(self) -> None:
+        if self.prefix is not None:
+            self.prefix.release()
+
+
+@dataclasses.dataclass
+class _Present:
+    """Which blocks of a group are in the pool, as far as one of its parts was asked."""
+
+    group: Group
+    first: int
+    """The first block that was asked about."""
+    asked: rackline.Presence
+    blocks: bytearray | None = None
+    """For each block a byte, 1 or 0."""
+
+    def shorter(self, needed: range) -> int | None:
+        """Blocks of the longest prefix that may be there, where one of ``needed`` is missing; ``None`` when
+        none is."""
+        missing = self.blocks.rfind(0, needed.start - self.first, needed.stop - self.first)
+        if missing < 0:
+            return None
+        if self.group.keeps is Keeps.CHUNK:
+            return self.first + missing
+        # The last block of a prefix is in its window, and is its state.
+        return self.first + self.blocks.rfind(1, 0, missing) + 1
+
+    def lacks(self, block: int) -> None:
+        self.blocks[block - self.first] = 0
+
+
+@dataclasses.dataclass
+class Search:
+    """A search for a request, on every rank, and what it found. Numbers without another unit are units of
+    prefixes (:attr:`Groups.unit_tokens`)."""
+
+    first: int
+    """The first unit that was looked for."""
+    looked_for: int
+    began_s: float
+    request: Any = None
+    groups: Groups | None = None
+    misses: Misses = dataclasses.field(default_factory=Misses)
+    sessions: dict[Place, rackline.Session] = dataclasses.field(default_factory=dict)
+    hold: bool = True
+    answer: int | None = None
+    """Units that may be loaded, when that is known."""
+    misses_known: int = 0
+    """How many misses were known when it was answered."""
+    counted: bool = False
+    """Whether it is in the statistics."""
+    failed: bool = False
+    """Whether there is no answer but an error."""
+    reason: str = "absent"
+    """Why the next block is not there: a name of `rackline.engines.reasons`."""
+    message: str | None = None
+    """What the pool says of it."""
+    out: bool = False
+    """Whether that says that this process is not attached to the pool."""
+    life: int = 0
+    """Of the attachment: what was found in an earlier one is not held any more."""
+    is_out: Callable[[rackline.Error], bool] = lambda error: False
+    """Whether an error says that."""
+    _whole: list[Asked] = dataclasses.field(default_factory=list)
+    _present: list[_Present] = dataclasses.field(default_factory=list)
+    _needed: list[Asked] = dataclasses.field(default_factory=list)
+    """What was asked for the prefix of ``_tried`` units, in the parts that keep a part of the tokens."""
+    _tried: int | None = None
+    _tries: int = 0
+
+    def begin(self) -> None:
+        """Asks the first questions. :class:`rackline.Error` when there is no room for that."""
+        end = self.first + self.looked_for
+        hashes = _Hashes(self.request)
+        for place, session in self.sessions.items():
+            group = self.groups.groups[place.group]
+            if group.keeps is Keeps.ALL:
+                blocks = self._blocks(group, self.first, end)
+                lookup = session.lookup(hashes.of(group, blocks), hold=self.hold)
+                self._whole.append(Asked(place, group, blocks, lookup))
+            elif not any(group.is_like(asked.group) for asked in self._present):
+                # One of those that keep the same; the others are found out when they are held.
+                blocks = self._blocks(group, self.first, end)
+                present = session.present(hashes.of(group, blocks))
+                self._present.append(_Present(group, blocks.start, present))
+
+    def _blocks(self, group: Group, first: int, end: int) -> range:
+        each = self.groups.unit_tokens // group.block_tokens
+        return range(first * each, end * each)
+
+    @property
+    def prefixes(self) -> list[rackline.Prefix]:
+        asked = [*self._whole, *self._needed]
+        return [each.prefix for each in asked if each.prefix is not None]
+
+    def found(self, wait_ms: int) -> int | None:
+        """Units that every part has; ``None`` when that is not known within so long."""
+        if self.failed or self.groups is None:
+            return 0
+        ends_s = time.monotonic() + wait_ms / 1000
+        try:
+            return self._found(ends_s)
+        except rackline.Busy:
+            return None
+        except rackline.Error as error:
+            self.fail("a lookup failed", error)
+            return 0
+
+    def _found(self, ends_s: float) -> int | None:
+        if not _wait_for(self._whole, ends_s):
+            return None
+        for present in self._present:
+            if present.blocks is None:
+                told = present.asked.wait(_left_ms(ends_s))
+                if told is None:
+                    return None
+                present.blocks = bytearray(told)
+        while (units := self._longest()) > self.first and self._present and self.hold:
+            if self._tried != units:
+                if self._tries == TRIES_MAX:
+                    self._forget_needed()
+                    return 0
+                self._ask_for(units)
+            if not _wait_for(self._needed, ends_s):
+                return None
+            if self._are_there():
+                break
+        return units - self.first
+
+    def _longest(self) -> int:
+        """Units of the longest prefix that may be there, with those before the first."""
+        units = self.first + self.looked_for
+        for _, asked in self._by_group(self._whole):
+            shortest = min(asked, key=lambda each: len(each.found))
+            end = shortest.found.stop
+            reason, message = shortest.prefix.reason, shortest.prefix.message
+            if (missed := self._missed(asked, shortest.found)) is not None:
+                end, reason, message = missed, "missed_before", None
+            if reason is not None:
+                self.reason, self.message = reason, message
+            units = min(units, end * asked[0].group.block_tokens // self.groups.unit_tokens)
+        unsure = True
+        while unsure and units > self.first:
+            unsure = False
+            for present in self._present:
+                needed = present.group.needed(*self._tokens(self.first, units))
+                if (blocks := present.shorter(needed)) is not None:
+                    units = blocks * present.group.block_tokens // self.groups.unit_tokens
+                    self.reason, self.message = "window_absent", None
+                    unsure = True
+                    break
+        return max(units, self.first)
+
+    def _ask_for(self, units: int) -> None:
+        """Has the blocks held that a prefix needs in the parts that keep a part of the tokens."""
+        self._forget_needed()
+        hashes, needed = _Hashes(self.request), []
+        for place, session in self.sessions.items():
+            group = self.groups.groups[place.group]
+            blocks = group.needed(*self._tokens(self.first, units))
+            if group.keeps is not Keeps.ALL and blocks:
+                lookup = session.lookup(hashes.of(group, blocks), hold=True)
+                needed.append(Asked(place, group, blocks, lookup))
+        self._needed, self._tried = needed, units
+        self._tries += 1
+
+    def _are_there(self) -> bool:
+        """Whether every part has what was asked for; what it has not is known as lacking then."""
+        complete = True
+        for number, asked in self._by_group(self._needed):
+            blocks = min((each.found for each in asked), key=len)
+            lacking = self._missed(asked, blocks)
+            if lacking is None and len(blocks) < len(asked[0].blocks):
+                lacking = blocks.stop
+            if lacking is not None:
+                complete = False
+                group = self.groups.groups[number]
+                next(each for each in self._present if group.is_like(each.group)).lacks(lacking)
+        return complete
+
+    def _missed(self, asked: list[Asked], blocks: range) -> int | None:
+        """The first of the blocks that the pool did not give before (VLLM-V6)."""
+        def handles(depth: int) -> list[bytes]:
+            return [each.handles(range(depth, depth + 1)) for each in asked]
+
+        return self.misses.first(asked[0].group.number, blocks, handles)
+
+    @staticmethod
+    def _by_group(asked: list[Asked]) -> list[tuple[int, list[Asked]]]:
+        groups: dict[int, list[Asked]] = {}
+        for each in asked:
+            groups.setdefault(each.group.number, []).append(each)
+        return list(groups.items())
+
+    def _tokens(self, *units: int) -> tuple[int, ...]:
+        return tuple(each * self.groups.unit_tokens for each in units)
+
+    def loads(self, units: int) -> list[tuple[Group, range, dict[Place, bytes]]]:
+        """What is loaded for the first units that were found: for each group its blocks, and their handles
+        by place."""
+        loads = []
+        for number, asked in self._by_group([*self._whole, *self._needed]):
+            group = self.groups.groups[number]
+            blocks = group.needed(*self._tokens(self.first, self.first + units))
+            if blocks:
+                handles = {each.place: each.handles(blocks) for each in asked}
+                loads.append((group, blocks, handles))
+        return loads
+
+    def handles_at(self, group: int, depth: int) -> list[bytes]:
+        """Those of one block on every rank."""
+        asked = [each for each in [*self._whole, *self._needed] if each.group.number == group]
+        return [each.handles(range(depth, depth + 1)) for each in asked]
+
+    def fail(self, what: str, error: rackline.Error) -> None:
+        """There is no answer but this error."""
+        self.failed, self.out = True, self.is_out(error)
+        self.give_up("not_attached" if self.out else of_error(error), f"{what}: {error}")
+
+    def give_up(self, reason: str, message: str | None = None) -> None:
+        """It has found nothing, as far as its request is concerned."""
+        self.reason, self.message = reason, message
+        self.release()
+        self._whole, self._present = [], []
+        self.groups = None
+        self.answer = 0
+
+    def _forget_needed(self) -> None:
+        for asked in self._needed:
+            asked.release()
+        self._needed, self._tried = [], None
+
+    def release(self) -> None:
+        for asked in self._whole:
+            asked.release()
+        self._forget_needed()
+
+
+class _Hashes:
+    """The hashes of a request's blocks, made once for groups with blocks of one length."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._made: dict[tuple[int, range], bytes] = {}
+
+    def of(self, group: Group, blocks: range) -> bytes:
+        key = (group.hashes_per_block, blocks)
+        if key not in self._made:
+            self._made[key] = hashes_in_one(group.hashes(self._request, blocks))
+        return self._made[key]
+
+
+def _wait_for(asked: Iterable[Asked], ends_s: float) -> bool:
+    """Whether all of it is answered."""
+    for each in asked:
+        if each.prefix is None:
+            each.prefix = each.lookup.wait(_left_ms(ends_s))
+            if each.prefix is None:
+                return False
+            each.lookup = None
+    return True
+
+
+def _left_ms(ends_s: float) -> int:
+    return max(0, int((ends_s - time.monotonic()) * 1000))
+
+
+def hashes_in_one(block_hashes: Sequence[bytes]) -> bytes:
+    """The engine's hashes, one behind the other, in the length of the pool's: shorter hashes are filled up
+    with zeros, and of longer ones the SHA-256 stands for them."""
+    if not block_hashes:
+        return b""
+    length = rackline.HASH_BYTES
+    # An engine's hashes are of one length: one call does for all of a long prompt.
+    filling = bytes(max(0, length - len(block_hashes[0])))
+    whole = filling.join(block_hashes) + filling
+    if len(whole) == len(block_hashes) * length:
+        return whole
+    return b"".join(
+        block.ljust(length, b"\0") if len(block) <= length else hashlib.sha256(block).digest()
+        for block in block_hashes
+    )

@@ -1,0 +1,46 @@
+"""What the scheduler's half knows of a request."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rackline.vllm.groups import Groups
+from rackline.vllm.handover import Awaited, RouterParams
+from rackline.vllm.lookup import Search
+
+
+@dataclasses.dataclass
+class Progress:
+    """A request that the engine works on. Dictionaries are by number of the group; what they lack is
+    nothing yet."""
+
+    request: Any
+    params: RouterParams
+    awaited: Awaited | None = None
+    """What its prefill is still saving."""
+    waited: bool = False
+    """It does not wait for that any more."""
+    put_off_s: float | None = None
+    """Since when there is no room for its lookup."""
+    search: Search | None = None
+    looks: bool = True
+    """Whether it is looked for; not after a load that failed for no reason of the pool's (VLLM-V6)."""
+    put_off_blocks: int = 0
+    """Blocks of all ranks that a failed load kept from the pool, and that no later step has saved (VLLM-W8)."""
+    loaded: dict[int, range] = dataclasses.field(default_factory=dict)
+    """Blocks that came from the pool: they need not be saved."""
+    next_save: dict[int, int] = dataclasses.field(default_factory=dict)
+    """The first block that was not given to be saved, or was not full."""
+    saving: set[int] = dataclasses.field(default_factory=set)
+
+    def saves_again(self, group: int, block: int) -> None:
+        """Blocks from this one on are to be saved once more."""
+        self.next_save[group] = min(self.next_save.get(group, 0), block)
+
+    def saved(self, groups: Groups) -> int:
+        """Units of the prefix that was given to be saved, in every group."""
+        ends = [
+            self.next_save.get(group.number, 0) * group.block_tokens for group in groups.groups
+        ]
+        return min(ends) // groups.unit_tokens

@@ -1,0 +1,156 @@
+"""Which blocks are saved, and when.
+
+- **VLLM-V3** A block is saved when it is full, its tokens are decided, and its forward is done.
+- **VLLM-V8** The engine gives no block to another request while it is saved. Blocks of a group that keeps all
+  tokens stay with their request (VLLM-V4); a block that may leave its request before, as it is outside of
+  the window, is held in the engine until every rank has saved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rackline.vllm.groups import Group, Groups, Keeps
+from rackline.vllm.lookup import hashes_in_one
+from rackline.vllm.messages import SaveJob
+from rackline.vllm.progress import Progress
+from rackline.vllm.settings import Settings
+
+
+class Saves:
+    """What the ranks save, or have been told to."""
+
+    def __init__(self, groups: Groups, settings: Settings) -> None:
+        self._groups, self._settings = groups, settings
+        self._jobs: dict[int, tuple[SaveJob, Progress]] = {}
+        self._held: dict[int, list[Any]] = {}
+        """Blocks of the engine that a job holds (VLLM-V8)."""
+        self._next_job = 0
+        self.engine_blocks: Any = None
+        """The engine's manager of its blocks, which it gives to the connector when it has made it."""
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def preempted(self, request_ids: Any) -> list[str]:
+        """Those of the requests of which something is being saved: blocks of a preempted request may be
+        overwritten. By their saves, as a preempted request may have been aborted since."""
+        found = []
+        for job, progress in self._jobs.values():
+            if job.request_id in request_ids:
+                found.append(job.request_id)
+                # It may be revoked (VLLM-W3): to be saved when the request has computed it
+                # again.
+                progress.saves_again(job.group, job.first_depth)
+        return found
+
+    def plan(self, progress: Progress, tokens: int, output: Any) -> Iterator[SaveJob]:
+        """What of a request is saved after a step that computes ``tokens`` of it."""
+        request = progress.request
+        ids: Any = None
+        for group in self._groups.groups:
+            if group.exact_blocks:
+                yield from self._plan_offered(progress, group, output)
+                continue
+            end = self._end(request, group, request.num_computed_tokens + tokens)
+            start = progress.next_save.get(group.number, 0)
+            if end <= start:
+                continue
+            if ids is None:
+                ids = output.kv_connector_block_state.get_block_ids(request.request_id)
+            for run in self._runs(progress, group, range(start, end), ids[group.number]):
+                yield self._job(progress, group, run, ids[group.number][run.start : run.stop])
+            progress.next_save[group.number] = end
+
+    def _end(self, request: Any, group: Group, tokens: int) -> int:
+        """Where the blocks end that may be saved of the first ``tokens``."""
+        if not self._settings.save_generated:
+            tokens = min(tokens, request.num_prompt_tokens)
+        # VLLM-V3: there is a hash for blocks whose tokens are decided.
+        return min(tokens // group.block_tokens, group.hashed_blocks(request))
+
+    def _runs(
+        self, progress: Progress, group: Group, blocks: range, ids: list[int]
+    ) -> Iterator[range]:
+        """The runs of blocks that are to be saved, of those in ``blocks``: what came from the pool need not
+        be, the null block stands for none, and of windows there is what a prefix may need."""
+        loaded = progress.loaded.get(group.number, range(0))
+        if group.keeps is Keeps.ALL:
+            yield from _without(blocks, loaded)
+            return
+        null = self.engine_blocks.block_pool.null_block.block_id
+        wanted = self._groups.worth_saving(group, progress.request, blocks)
+        start = None
+        for block in [*blocks, blocks.stop]:
+            saves = (
+                block < blocks.stop
+                and block not in loaded
+                and ids[block] != null
+                and (wanted is None or wanted[block - blocks.start])
+            )
+            if saves and start is None:
+                start = block
+            elif not saves and start is not None:
+                yield range(start, block)
+                start = None
+
+    def _plan_offered(self, progress: Progress, group: Group, output: Any) -> Iterator[SaveJob]:
+        """The states that the engine offers: it alone knows in which block the state behind a whole block
+        is, and offers it with the step that computes it."""
+        request, state = progress.request, output.kv_connector_block_state
+        offers = list(state.boundary_state_offloads.get(request.request_id, ()))
+        if group.number not in progress.next_save:
+            # The state that it continues with, which this engine had: the pool may have lost it.
+            block = progress.next_save[group.number] = request.num_computed_tokens // group.block_tokens
+            ids = state.get_block_ids(request.request_id)[group.number] if block else []
+            null = self.engine_blocks.block_pool.null_block.block_id
+            if block and ids[block - 1] != null:
+                offers.insert(0, (group.number, ids[block - 1], request.num_computed_tokens))
+        for number, block_id, tokens in offers:
+            # It also offers states within a block, which no other engine looks for.
+            if number != group.number or tokens % group.block_tokens:
+                continue
+            block = tokens // group.block_tokens - 1
+            if block >= self._end(request, group, tokens):
+                continue
+            progress.next_save[number] = max(progress.next_save.get(number, 0), block + 1)
+            if block not in progress.loaded.get(number, range(0)):
+                yield self._job(progress, group, range(block, block + 1), [block_id])
+
+    def _job(
+        self, progress: Progress, group: Group, blocks: range, block_ids: list[int]
+    ) -> SaveJob:
+        job = SaveJob(
+            self._next_job,
+            progress.request.request_id,
+            group.number,
+            hashes_in_one(group.hashes(progress.request, blocks)),
+            blocks.start,
+            list(block_ids),
+        )
+        self._next_job += 1
+        self._jobs[job.job] = (job, progress)
+        progress.saving.add(job.job)
+        if group.keeps is not Keeps.ALL:
+            pool = self.engine_blocks.block_pool
+            self._held[job.job] = held = [pool.blocks[block_id] for block_id in job.block_ids]
+            pool.touch(held)
+        return job
+
+    def done(self, number: int) -> tuple[SaveJob, Progress]:
+        """Every rank has done what it could."""
+        job, progress = self._jobs.pop(number)
+        progress.saving.discard(number)
+        if (held := self._held.pop(number, None)) is not None:
+            self.engine_blocks.block_pool.free_blocks(held)
+        return job, progress
+
+
+def _without(span: range, left_out: range) -> list[range]:
+    """``span`` without ``left_out``, in order."""
+    before = range(span.start, min(span.stop, left_out.start))
+    after = range(max(span.start, left_out.stop), span.stop)
+    if not left_out or left_out.stop <= span.start or left_out.start >= span.stop:
+        return [span]
+    return [part for part in (before, after) if len(part) > 0]
