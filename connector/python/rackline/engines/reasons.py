@@ -19,6 +19,10 @@ SAVED = ("published", "already_there")
 # Between two lines in the log with the same reason.
 TELL_EVERY_S = 60.0
 
+# A prompt that nobody computed before is no fault, and the library itself has said once why a process
+# is not attached.
+QUIET = ("absent", "window_absent", "not_attached")
+
 # Where the library gives no sentence.
 NOT_FOUND = {
     "absent": "the pool does not have the block",
@@ -74,8 +78,7 @@ class Reasons:
     def not_found(self, reason: str, message: str | None = None) -> None:
         """A request found nothing, or less than there was."""
         said = message or NOT_FOUND.get(reason, reason)
-        # A prompt that nobody computed before is no fault.
-        level = logging.DEBUG if reason in ("absent", "window_absent") else logging.WARNING
+        level = logging.DEBUG if reason in QUIET else logging.WARNING
         text = "%d requests found nothing, or less (%s): %s"
         self._add("not_found", reason, 1, level, text, said)
 
@@ -83,7 +86,8 @@ class Reasons:
         """Blocks were not saved."""
         said = message or UNSAVED.get(reason, reason)
         text = "%d blocks are not saved (%s): %s"
-        self._add("unsaved", reason, blocks, logging.WARNING, text, said)
+        level = logging.DEBUG if reason in QUIET else logging.WARNING
+        self._add("unsaved", reason, blocks, level, text, said)
 
     def outcomes(self, outcomes: list[str], messages: dict[str, str]) -> int:
         """Takes in what became of blocks. Returns how many of them were not saved."""
