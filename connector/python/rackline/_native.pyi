@@ -268,6 +268,10 @@ class Session:
     @property
     def block_bytes(self) -> int:
         """Length of every block in bytes."""
+    @property
+    def key_space(self) -> bytes:
+        """What tells the keys of its blocks from those of other sessions, in 24 bytes: for records that
+        describe blocks to ``rackline events``."""
     def lookup(self, hashes: _Hashes, *, hold: bool = False) -> Lookup:
         """Looks for the longest prefix of ``hashes`` of which every block is in the pool. With
         ``hold`` its blocks stay until the result is released or dropped."""

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use rackline::{AsyncSession, NewBlock};
 
 use crate::completion::{Fetch, Lookup, Presence, Publish};
@@ -45,6 +46,12 @@ impl Session {
     #[getter]
     fn block_bytes(&self) -> u64 {
         self.session.options().block_bytes()
+    }
+
+    /// What tells the keys of its blocks from those of other sessions.
+    #[getter]
+    fn key_space<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.session.options().key_space_bytes())
     }
 
     #[pyo3(signature = (hashes, *, hold = false))]

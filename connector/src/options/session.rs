@@ -85,6 +85,13 @@ impl SessionOptions {
         self.block_bytes
     }
 
+    /// What tells the keys of these blocks from those of other sessions, for records that describe
+    /// blocks to other processes (`kv_cache::KeySpace::from_bytes`).
+    #[must_use]
+    pub fn key_space_bytes(&self) -> [u8; 24] {
+        self.key_space().to_bytes()
+    }
+
     /// Under which keys the blocks are found.
     pub(crate) fn key_space(&self) -> KeySpace {
         KeySpace::new(self.model, self.namespace, self.block_bytes)

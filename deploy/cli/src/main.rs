@@ -1,6 +1,7 @@
 //! The `rackline` command: one program for everything an operator does with a region.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod events;
 mod fence;
 mod format;
 mod geometry;
@@ -46,6 +47,7 @@ enum Command {
     #[command(hide = true)]
     ReplayWorker(replay::WorkerOptions),
     Geometry(geometry::Options),
+    Events(events::Options),
     Fence(fence::Options),
     LockManager(lock_manager::Options),
     #[cfg(feature = "demo")]
@@ -96,6 +98,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Replay(options) => replay::run(options),
         Command::ReplayWorker(options) => replay::run_worker(options),
         Command::Geometry(options) => geometry::run(options),
+        Command::Events(options) => events::run(options),
         Command::Fence(options) => fence::run(options),
         Command::LockManager(options) => lock_manager::run(options).map_err(Into::into),
         #[cfg(feature = "demo")]

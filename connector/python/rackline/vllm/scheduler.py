@@ -16,6 +16,7 @@ from typing import Any
 from rackline.engines.attachment import Attachment
 from rackline.engines.reasons import Reasons
 from rackline.engines.settings import SettingsError
+from rackline.vllm.event_records import EventRecords
 from rackline.vllm.events import StoredEvents
 from rackline.vllm.groups import Group, Groups
 from rackline.vllm.handover import Awaited, Handovers, RouterParams
@@ -66,6 +67,11 @@ class SchedulerHalf:
         self.stats = RacklineStats()
         # Its statistics are others' after a report.
         self._reasons = Reasons(logger, lambda name, amount: self.stats.count(name, amount))
+        self._records: EventRecords | None = None
+        if settings.event_records and self._saves:
+            self._records = EventRecords(
+                self._attachment, self._index, self._groups.told, self.stats
+            )
 
     def bind(self, manager: Any) -> None:
         """Takes the engine's manager of its blocks."""
@@ -258,6 +264,8 @@ class SchedulerHalf:
             if saved.ranks == self._ranks * self._stages:
                 del self._reports.saved[number]
                 self._saved(number, saved)
+        if self._records is not None:
+            self._records.flush()
 
     def _loaded(self, request_id: str, told: dict[int, GroupLoaded]) -> None:
         # Also of a request that was aborted meanwhile, or that the failure ended.
@@ -303,6 +311,8 @@ class SchedulerHalf:
                 self._give_up_put_off(progress)
         if saved.complete and self._events is not None and job.group == self._groups.told.number:
             self._events.saved(progress.request, job, certain=not saved.already_there)
+        if saved.complete and self._records is not None:
+            self._records.saved(progress.request, job)
         if progress.params.handover and not progress.saving and self._ended(progress):
             self._handovers.begin(progress.request, progress.saved(self._groups))
 

@@ -66,6 +66,11 @@ class Index:
         """Whether what it found is held: not when this process attached again since."""
         return search.life == self._attachment.life
 
+    def key_spaces(self, group: int) -> list[bytes]:
+        """What tells the keys of a group's blocks from those of others, for each rank."""
+        places = self._sessions.items()
+        return [session.key_space for place, session in places if place.group == group]
+
     def next_step(self) -> None:
         """There is time to wait again (VLLM-V1)."""
         self._wait_ends_s = None

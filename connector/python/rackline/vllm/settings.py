@@ -28,6 +28,8 @@ class Settings(PoolSettings):
     """Whether blocks of generated tokens are saved, or those of the prompt only."""
     lora_same_everywhere: bool = False
     """The user guarantees that a LoRA adapter of one name and path is the same on every host."""
+    event_records: bool = False
+    """Whether saved blocks are described in the pool, for the command ``rackline events``."""
     lookup_wait_ms: int = 2
     """How long the scheduler waits for a lookup before it turns to other requests."""
     lookup_timeout_ms: int = 1000

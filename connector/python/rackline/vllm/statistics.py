@@ -27,6 +27,7 @@ COUNTERS = {
     "saved_bytes": "Their bytes.",
     "already_there_blocks": "Blocks that were to be saved and were in the pool, over all ranks.",
     "unsaved_blocks": "Blocks that could not be published, over all ranks.",
+    "undescribed_blocks": "Saved blocks that no record describes to `rackline events`.",
     "put_off_blocks": "Blocks left to a later step, as a load of their step failed, over all ranks.",
     "not_attached_lookups": "Lookups that found nothing as the process is not attached to the pool.",
     "not_attached_blocks": "Blocks not loaded or saved for that reason, over all ranks.",
