@@ -17,7 +17,10 @@ use cxl_shm::region::{Region, RegionKind, RegionUse};
 use cxl_shm::units::{LineOffset, LineRange, PAGE_BYTES};
 use kv_cache::CacheGeometry;
 
-use crate::output::say;
+use crate::output::{progress_bar, say};
+
+/// Touched at a time.
+const PREFAULT_BYTES: u64 = 16 << 20;
 
 /// Make a devdax device, or a file on a single host, a Rackline region.
 ///
@@ -35,6 +38,12 @@ pub(crate) struct Options {
     /// a device brings its size.
     #[arg(long, value_name = "SIZE")]
     create: Option<ByteSize>,
+
+    /// With --create: take memory for the file only as it is used. A block that is published to
+    /// memory for the first time is then several times as slow, and a full file system ends the
+    /// process that publishes.
+    #[arg(long, requires = "create")]
+    sparse: bool,
 
     /// Insist that the region is of this kind.
     #[arg(long, value_name = "KIND", value_enum)]
@@ -170,7 +179,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (true, false) => Overrule::Content,
         (true, true) => Overrule::SilentHosts,
     };
-    let outcome = make(&region, &plan, overrule);
+    let mut outcome = make(&region, &plan, overrule);
+    if options.create.is_some() && !options.sparse {
+        let sparse = "--sparse takes memory for the file only as it is used";
+        outcome = outcome.and_then(|made| prefault(&region).context(sparse).map(|()| made));
+    }
     if outcome.is_err() && options.create.is_some() {
         region.remove_file().context("and the new file could not be removed")?;
     }
@@ -211,6 +224,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     );
     say!("next: rackline lock-manager --region {} --node 0", region.path().display());
+    Ok(())
+}
+
+/// Takes memory for the whole region, so that no publish pays for the first touch of a page.
+pub(crate) fn prefault(region: &Region) -> Result<()> {
+    let bar = progress_bar(region.bytes(), "pre-faulting {bar:40} {bytes}/{total_bytes}");
+    region.prefault(PREFAULT_BYTES, |done, _| bar.set_position(done))?;
+    bar.finish_and_clear();
     Ok(())
 }
 

@@ -5,10 +5,12 @@
 //! it wants: that is no error.
 
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
 
 /// The first error of standard output.
 static FAILED: OnceLock<io::Error> = OnceLock::new();
@@ -56,4 +58,17 @@ pub(crate) fn finish() -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// A bar on standard error; hidden when that is no terminal.
+pub(crate) fn progress_bar(length: u64, template: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(length);
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
 }

@@ -99,6 +99,22 @@ fn too_small_a_region_is_not_made() {
 }
 
 #[test]
+fn a_new_file_has_its_memory_unless_it_is_to_be_sparse() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let folder = Folder::new();
+    let backed_bytes = |name: &str| folder.path(name).metadata().unwrap().blocks() * 512;
+    ok(&format(&folder.path("whole"), &["--create", "32MiB"]));
+    assert!(backed_bytes("whole") >= 32 << 20);
+    ok(&format(&folder.path("sparse"), &["--create", "32MiB", "--sparse"]));
+    assert!(backed_bytes("sparse") < 16 << 20);
+    let refused = format(&folder.path("other"), &["--sparse"]);
+    assert!(!refused.status.success());
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(error.contains("--create"), "{error}");
+}
+
+#[test]
 fn impossible_sizes_are_refused_before_there_is_a_file() {
     let folder = Folder::new();
     for (arguments, word) in [

@@ -23,8 +23,8 @@ use self::rack::{Role, Worker, start_worker, wait_ready};
 use self::report::Report;
 use self::serve::Fleet;
 use crate::format::{Descriptors, Plan as FormatPlan};
-use crate::output::say;
-use crate::rack::{Interrupt, LockManager, OwnRegion, progress_bar};
+use crate::output::{progress_bar, say};
+use crate::rack::{Interrupt, LockManager, OwnRegion};
 
 /// Serve conversations with a small model through a pool, and prove the answers.
 ///

@@ -7,12 +7,9 @@ use cxl_shm::host::{HOST_TIER_FOLDER, HostTierFile};
 use cxl_shm::layout::{Layout, Superblock};
 use cxl_shm::region::Region;
 
-use super::{Interrupt, progress_bar};
+use super::Interrupt;
 use crate::format::{self, Plan};
 use crate::output::complain;
-
-/// Touched at a time.
-const PREFAULT_BYTES: u64 = 16 << 20;
 
 /// A region in a file that is removed when this is dropped, with all its host tiers.
 #[derive(Debug)]
@@ -39,9 +36,7 @@ impl OwnRegion {
             }
         };
         let own = Self { region, superblock, layout };
-        let bar = progress_bar(bytes, "pre-faulting {bar:40} {bytes}/{total_bytes}");
-        own.region.prefault(PREFAULT_BYTES, |done, _| bar.set_position(done))?;
-        bar.finish_and_clear();
+        format::prefault(&own.region)?;
         interrupt.check()?;
         Ok(own)
     }
