@@ -133,6 +133,8 @@ pub mod log;
 #[doc(hidden)]
 pub mod memory;
 #[doc(hidden)]
+pub use asynchronous::Releaser;
+#[doc(hidden)]
 pub use cxl_shm::fork::ProcessMark;
 #[doc(hidden)]
 pub use pool::LocalCache;

@@ -362,7 +362,7 @@ class Prefix:
     def message(self) -> str | None:
         """The same for people."""
     def release(self) -> None:
-        """Lets the blocks go: the pool may evict them again."""
+        """Lets the blocks go: the pool may evict them soon. Does not wait for that."""
     def __enter__(self) -> Prefix: ...
     def __exit__(self, *exception: object) -> None: ...
 

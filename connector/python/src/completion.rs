@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rackline::{
     Completion, Fetched, HoldReport, PrefixMatch, ProcessMark, PublishOutcome, PublishReport,
-    Published, SessionError, Share, SubmitErrorKind,
+    Published, Releaser, SessionError, Share, SubmitErrorKind,
 };
 
 use crate::error::{error, not_done, refused_because};
@@ -93,7 +93,7 @@ pub(crate) struct Lookup(LookupKind);
 
 enum LookupKind {
     Plain(Pending<Result<PrefixMatch, SessionError>>),
-    Held(Pending<Result<HoldReport, SessionError>>),
+    Held(Pending<Result<HoldReport, SessionError>>, Releaser),
 }
 
 impl Lookup {
@@ -101,8 +101,12 @@ impl Lookup {
         Self(LookupKind::Plain(Pending::new(completion)))
     }
 
-    pub(crate) fn held(completion: Completion<Result<HoldReport, SessionError>>) -> Self {
-        Self(LookupKind::Held(Pending::new(completion)))
+    /// One whose blocks are released by `releaser`.
+    pub(crate) fn held(
+        completion: Completion<Result<HoldReport, SessionError>>,
+        releaser: Releaser,
+    ) -> Self {
+        Self(LookupKind::Held(Pending::new(completion), releaser))
     }
 }
 
@@ -115,9 +119,9 @@ impl Lookup {
                 let found = pending.wait(py, timeout_ms)?.transpose().map_err(not_done)?;
                 found.map(|found| Prefix::found(found.into_blocks()))
             }
-            LookupKind::Held(pending) => {
+            LookupKind::Held(pending, releaser) => {
                 let held = pending.wait(py, timeout_ms)?.transpose().map_err(not_done)?;
-                held.map(Prefix::held_by)
+                held.map(|held| Prefix::held_by(held, releaser.clone()))
             }
         })
     }

@@ -1,10 +1,10 @@
 //! A prefix that was found.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rackline::{HoldError, HoldReport, MatchedBlock};
+use rackline::{HoldError, HoldReport, MatchedBlock, Releaser};
 
 use crate::records::{handles, of_handles};
 
@@ -12,9 +12,24 @@ use crate::records::{handles, of_handles};
 /// released or dropped.
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Prefix {
-    blocks: Vec<MatchedBlock>,
-    held: Mutex<Option<HoldReport>>,
+    blocks: Arc<Vec<MatchedBlock>>,
+    held: Mutex<Option<Held>>,
     stop: Option<HoldError>,
+}
+
+/// Blocks that are held until this is dropped. A thread of the pool releases them then: a scheduler
+/// must not wait for that.
+struct Held {
+    report: Option<HoldReport>,
+    releaser: Releaser,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(report) = self.report.take() {
+            self.releaser.release(report);
+        }
+    }
 }
 
 #[pymethods]
@@ -64,11 +79,13 @@ impl Prefix {
 
 impl Prefix {
     pub(crate) fn found(blocks: Vec<MatchedBlock>) -> Self {
-        Self { blocks, held: Mutex::new(None), stop: None }
+        Self { blocks: Arc::new(blocks), held: Mutex::new(None), stop: None }
     }
 
-    pub(crate) fn held_by(held: HoldReport) -> Self {
-        let (blocks, stop) = (held.blocks(), held.stop());
+    /// What `report` holds, to be released by `releaser`.
+    pub(crate) fn held_by(report: HoldReport, releaser: Releaser) -> Self {
+        let (blocks, stop) = (report.shared_blocks(), report.stop());
+        let held = Held { report: Some(report), releaser };
         Self { blocks, held: Mutex::new(Some(held)), stop }
     }
 }
@@ -85,7 +102,7 @@ pub(crate) enum Blocks<'py> {
 impl Blocks<'_> {
     pub(crate) fn into_matched(self) -> PyResult<Vec<MatchedBlock>> {
         match self {
-            Self::Found(prefix) => Ok(prefix.blocks.clone()),
+            Self::Found(prefix) => Ok(prefix.blocks.to_vec()),
             Self::Handles(given) => handles(&given),
         }
     }

@@ -57,7 +57,8 @@ impl Session {
     #[pyo3(signature = (hashes, *, hold = false))]
     fn lookup(&self, hashes: Hashes, hold: bool) -> PyResult<Lookup> {
         if hold {
-            Ok(Lookup::held(self.session.lookup_and_hold(hashes).map_err(refused)?))
+            let held = self.session.lookup_and_hold(hashes).map_err(refused)?;
+            Ok(Lookup::held(held, self.session.releaser()))
         } else {
             Ok(Lookup::plain(self.session.lookup(hashes).map_err(refused)?))
         }

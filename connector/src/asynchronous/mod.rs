@@ -71,7 +71,7 @@ pub use engine::AsyncEngine;
 #[cfg(feature = "cuda")]
 pub use gpu::{Gpu, GpuError};
 pub use readiness::{LayeredPublish, LayeredPublished};
-pub use session::{AsyncSession, Fetched, Published};
+pub use session::{AsyncSession, Fetched, Published, Releaser};
 pub use submit::{SubmitError, SubmitErrorKind};
 
 /// This process, attached to a pool, for sessions that do not wait: for all its threads. Clones are

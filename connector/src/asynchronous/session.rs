@@ -1,6 +1,6 @@
 //! A session that does not wait.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use kv_cache::{BlockHash, MatchedBlock, Metrics, PrefixMatch};
 
@@ -42,6 +42,24 @@ pub struct AsyncSession<E: AsyncEngine = HostDma> {
     options: SessionOptions,
     /// What its copies come after.
     order: E::Order,
+}
+
+/// Releases held blocks by a thread of the pool: thousands of them take milliseconds.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct Releaser {
+    running: Weak<Running>,
+    options: SessionOptions,
+}
+
+impl Releaser {
+    /// Releases `held` soon; at once, by dropping it, where no thread of the pool takes it.
+    pub fn release(&self, held: HoldReport) {
+        if let Some(running) = self.running.upgrade() {
+            // What is refused is given back, and dropped.
+            drop(AsyncSession::new(running, self.options).release(held));
+        }
+    }
 }
 
 impl<E: AsyncEngine> Clone for AsyncSession<E> {
@@ -134,6 +152,14 @@ impl<E: AsyncEngine> AsyncSession<E> {
     /// [`SubmitError`].
     pub fn release(&self, held: HoldReport) -> Result<Completion<()>, SubmitError<HoldReport>> {
         self.submit(Lane::Lookup, held, |session, held| session.release(held))
+    }
+
+    /// What releases blocks that this session holds, and does not keep the pool attached. For sibling
+    /// crates: no semver.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn releaser(&self) -> Releaser {
+        Releaser { running: Arc::downgrade(&self.running), options: self.options }
     }
 
     /// Publishes `blocks`: [`Session::publish`]. Many blocks are published in pieces, by several

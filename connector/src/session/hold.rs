@@ -1,5 +1,7 @@
 //! Holding a run of blocks, from a lookup to the fetch.
 
+use std::sync::Arc;
+
 use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
 use kv_cache::{HeldBlock, HoldError, MatchedBlock};
@@ -13,6 +15,8 @@ use crate::dma::DmaEngine;
 #[must_use = "what is not kept in a variable is released again"]
 pub struct HoldReport {
     held: Vec<HeldBlock>,
+    /// The same, to be fetched: listed by the thread that holds them.
+    blocks: Arc<Vec<MatchedBlock>>,
     stop: Option<HoldError>,
 }
 
@@ -20,7 +24,14 @@ impl HoldReport {
     /// The blocks that are held, from the first of the prefix on: to be fetched.
     #[must_use]
     pub fn blocks(&self) -> Vec<MatchedBlock> {
-        self.held.iter().map(HeldBlock::block).collect()
+        self.blocks.to_vec()
+    }
+
+    /// The same, shared. For sibling crates: no semver.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn shared_blocks(&self) -> Arc<Vec<MatchedBlock>> {
+        Arc::clone(&self.blocks)
     }
 
     /// How many blocks are held.
@@ -71,7 +82,8 @@ where
         if let Some(HoldError::MembershipLost(lost)) = stop {
             return Err(lost.into());
         }
-        Ok(HoldReport { held, stop })
+        let blocks = Arc::new(held.iter().map(HeldBlock::block).collect());
+        Ok(HoldReport { held, blocks, stop })
     }
 
     /// Releases what is held, at once.
