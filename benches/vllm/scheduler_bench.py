@@ -17,16 +17,25 @@ from typing import Any
 from unittest import mock
 
 import rackline
-from rackline.vllm.identity import Identity
+import torch
+from rackline.vllm.identity import Identity, Place
+from rackline.vllm.messages import GroupLoaded, Loaded, Report
 from rackline.vllm.scheduler import SchedulerHalf
 from rackline.vllm.settings import Settings
 from region import Region
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 RANKS, BLOCKS, BLOCK_TOKENS, BLOCK_BYTES = 8, 8192, 16, 4096
 ROUNDS = 9
 BLOCK_IDS = list(range(BLOCKS))
 ENGINE = types.SimpleNamespace(
-    parallel_config=types.SimpleNamespace(tensor_parallel_size=RANKS, rank=0),
+    parallel_config=types.SimpleNamespace(
+        tensor_parallel_size=RANKS,
+        pipeline_parallel_size=1,
+        decode_context_parallel_size=1,
+        rank=0,
+    ),
+    cache_config=types.SimpleNamespace(block_size=BLOCK_TOKENS, prefix_match_unit=None),
     kv_transfer_config=types.SimpleNamespace(
         is_kv_consumer=True, is_kv_producer=True, kv_load_failure_policy="recompute"
     ),
@@ -35,9 +44,12 @@ ENGINE = types.SimpleNamespace(
 
 
 def scheduler(region: Region) -> SchedulerHalf:
-    groups = [types.SimpleNamespace(kv_cache_spec=types.SimpleNamespace(block_size=BLOCK_TOKENS))]
+    kept = FullAttentionSpec(
+        block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=128, dtype=torch.bfloat16
+    )
+    caches = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], kept)])
     given = {"region": region.path, "node": 0, "lookup_timeout_ms": 60_000, "hold_ms": 60_000}
-    return SchedulerHalf(ENGINE, types.SimpleNamespace(kv_cache_groups=groups), Settings.of(given))
+    return SchedulerHalf(ENGINE, caches, Settings.of(given))
 
 
 def identity(rank: int) -> Identity:
@@ -53,7 +65,9 @@ def identity(rank: int) -> Identity:
         tensor_parallel_rank=rank,
         tensor_parallel_size=RANKS,
     )
-    return mock.Mock(rank=rank, block_bytes=BLOCK_BYTES, model_of_session=lambda: model)
+    return mock.Mock(
+        place=Place(0, 0, rank), block_bytes=BLOCK_BYTES, model_of_session=lambda: model
+    )
 
 
 def fill(half: SchedulerHalf, hashes: list[bytes]) -> None:
@@ -99,8 +113,6 @@ class Clock:
 
 def one_prompt(half: SchedulerHalf, hashes: list[bytes], number: int) -> tuple[Clock, int, int]:
     """A request is looked up, allocated, sent to the workers and reported as loaded."""
-    from rackline.vllm.messages import Loaded, Report
-
     clock, steps = Clock(), 0
     request = types.SimpleNamespace(
         request_id=f"request {number}",
@@ -125,7 +137,7 @@ def one_prompt(half: SchedulerHalf, hashes: list[bytes], number: int) -> tuple[C
     clock.time("update_state_after_alloc", half.allocated, request, blocks, tokens)
     step = clock.time("build_connector_meta", half.build_step, output)
     sent = clock.time("pickle, by vLLM", pickle.dumps, step, pickle.HIGHEST_PROTOCOL)
-    report = Report(loaded={request.request_id: Loaded(RANKS, BLOCKS, False)})
+    report = Report(loaded={request.request_id: Loaded(RANKS, {0: GroupLoaded(BLOCKS, False)})})
     clock.time("update_connector_output", half.reported, report)
     clock.time("request_finished", half.request_finished, request)
     return clock, steps, len(sent)
@@ -135,7 +147,7 @@ def main() -> None:
     hashes = [hashlib.sha256(number.to_bytes(4, "big")).digest() for number in range(BLOCKS)]
     with Region("1GiB", "4KiB", chunk="16MiB") as region:
         half = scheduler(region)
-        half.sessions_of({rank: identity(rank) for rank in range(RANKS)})
+        half.sessions_of({(0, rank): [identity(rank)] for rank in range(RANKS)})
         fill(half, hashes)
         rounds = [one_prompt(half, hashes, number) for number in range(ROUNDS + 1)][1:]
         half.close()
