@@ -120,6 +120,7 @@
 mod asynchronous;
 mod block;
 pub mod dma;
+mod identities;
 mod index;
 mod options;
 mod pool;
@@ -146,6 +147,10 @@ pub use asynchronous::{
 };
 pub use block::NewBlock;
 pub use dma::Layers;
+pub use identities::{
+    IDENTITY_BYTES_MAX, IdentitiesError, RegisteredIdentity, identity_hash, identity_in,
+    identity_options, registered_identities,
+};
 pub use index::{Index, IndexError, IndexedModel};
 pub use options::{
     AsyncOptions, COPY_THREADS_MAX, OptionsError, PoolOptions, QUEUE_DEPTH_MAX, QUOTA_BYTES_MAX,

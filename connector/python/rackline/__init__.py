@@ -46,6 +46,7 @@ from rackline._native import (
     Publish,
     PublishResult,
     Session,
+    identities,
 )
 from rackline.memory import block_memory
 
@@ -75,4 +76,5 @@ __all__ = [
     "PublishResult",
     "Session",
     "block_memory",
+    "identities",
 ]

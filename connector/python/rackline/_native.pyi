@@ -240,6 +240,9 @@ class Pool:
         A publish waits at most ``chunk_timeout_ms`` for other hosts when this node needs more
         memory; what is held stays for ``hold_ms`` at most.
         """
+    def identity_session(self, block_bytes: int) -> Session:
+        """A session for identities in words: blocks of ``block_bytes`` bytes, each a text filled up with
+        zeros, under its :func:`identity_hash`."""
     def gpu(self, number: int) -> Gpu:
         """Opens a GPU for blocks in its memory, or finds it open. Once, before the first transfer: it
         takes seconds for a large pool, all of which is registered with the driver. Where that is
@@ -256,6 +259,13 @@ class Pool:
         """Waits for what was taken up, and leaves the pool."""
     def __enter__(self) -> Pool: ...
     def __exit__(self, *exception: object) -> None: ...
+
+def identities(region: str) -> list[tuple[str, int]]:
+    """The identities that engines have registered in a region, each with the node that has it in its
+    memory. Reads all descriptors, and needs no membership."""
+
+def identity_hash(text: str) -> bytes:
+    """The hash of the block of an identity: a text of at most 4,096 bytes."""
 
 class Session:
     """A way to the blocks of one model and namespace, for any thread. No call waits; when a queue is

@@ -13,6 +13,7 @@
 mod completion;
 mod error;
 mod gpu;
+mod identities;
 mod index;
 mod layered;
 mod log;
@@ -35,6 +36,8 @@ mod rackline_native {
     use crate::error::{Busy, Closed, Error, Forked, MembershipLost};
     #[pymodule_export]
     use crate::gpu::Gpu;
+    #[pymodule_export]
+    use crate::identities::{identities, identity_hash};
     #[pymodule_export]
     use crate::index::{Index, IndexModel, IndexPrefix};
     #[pymodule_export]

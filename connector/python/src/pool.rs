@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rackline::{AsyncPool, Namespace, SessionOptions};
+use rackline::{AsyncPool, Namespace, SessionOptions, identity_options};
 
 use crate::error::{error, not_open, number, refused_by_gpu};
 use crate::gpu::Gpu;
@@ -73,6 +73,12 @@ impl Pool {
             .with_namespace(Namespace::new(tenant, salt))
             .with_chunk_timeout(Duration::from_millis(chunk_timeout_ms))
             .with_hold(Duration::from_millis(hold_ms));
+        self.pool.session(options).map(Session::new).map_err(not_open)
+    }
+
+    /// A session for the identities of engines whose blocks have `block_bytes` bytes.
+    fn identity_session(&self, block_bytes: &Bound<'_, PyAny>) -> PyResult<Session> {
+        let options = identity_options(number("block_bytes", block_bytes)?);
         self.pool.session(options).map(Session::new).map_err(not_open)
     }
 

@@ -69,7 +69,6 @@ class OfThePool(unittest.TestCase):
         return own
 
     def test_a_full_pool_says_so_by_name(self) -> None:
-        own = self.blocks()
         with rackline.Pool(self.region.path, 1) as pool:
             session = pool.session(model(), BLOCK_BYTES)
             held = []
@@ -77,6 +76,8 @@ class OfThePool(unittest.TestCase):
                 names = hashes(64, seed)
                 session.publish(b"".join(names), 0, memory(64), list(range(64))).wait()
                 held.append(session.lookup(b"".join(names), hold=True).wait())
+            # Of a node that has no memory yet, and gets none.
+            own = self.blocks()
             with self.assertLogs("rackline.engines.blocks", "WARNING") as log:
                 saved = own.save(hashes(4, 99), 0, memory(4), [0, 1, 2, 3])
             self.assertEqual(saved, [False] * 4)
@@ -89,7 +90,8 @@ class OfThePool(unittest.TestCase):
             del held
 
     def test_a_block_that_is_found_and_not_held_says_why(self) -> None:
-        before = open(self.region.path, "rb").read(self.region.payload_offset)
+        with open(self.region.path, "rb") as file:
+            before = file.read(self.region.payload_offset)
         own = self.blocks()
         self.assertEqual(own.save(hashes(2), 0, memory(2), [0, 1]), [True, True])
         self.assertEqual(own.find(hashes(2)), 2)

@@ -13,11 +13,12 @@ use cxl_shm::node::{Member, SUSPECT_MS};
 use cxl_shm::units::{NodeId, WordOffset};
 use cxl_shm::verify::SimulatedBackend;
 use cxl_shm::verify::simulated::{DmaCache, SimulatedClock, SimulatedRack};
-use kv_cache::{CacheGeometry, Handle, Miss, Model, Namespace};
+use kv_cache::{CacheGeometry, Handle, Miss, Model, Namespace, SlotContent};
 
 use super::*;
 use crate::block::NewBlock;
 use crate::dma::{CopyLayer, DmaError, Layers, SimulatedDma};
+use crate::identities::{identity_hash, identity_in, identity_options};
 
 const BLOCK_BYTES: usize = 5000;
 const MODEL: Model<'_> = Model {
@@ -200,6 +201,48 @@ fn sessions_of_another_block_length_neither_find_nor_spoil_blocks() {
         let report = short.fetch(handles.blocks(), destinations).unwrap();
         assert_eq!(report.stop(), Some(&FetchStop::Miss(Miss::WrongLength)));
         assert_eq!(fetch(&long, 1..=3).valid_blocks(), 3);
+    });
+}
+
+#[test]
+fn an_identity_is_found_by_a_scan_as_long_as_it_is_in_the_pool() {
+    on_two_hosts(|pair| {
+        let text = r#"{"dtype":"float16"}"#;
+        let block_bytes = BLOCK_BYTES as u64;
+        let mut content = vec![0; BLOCK_BYTES];
+        content[..text.len()].copy_from_slice(text.as_bytes());
+        assert_eq!(publish(&pair.session(0, options()), 1..=3).published(), 3);
+        let session = pair.session(0, identity_options(block_bytes));
+        let block = NewBlock { hash: identity_hash(text), depth: 0, bytes: [&content[..]] };
+        assert_eq!(session.publish(&[block]).unwrap().published(), 1);
+        let cache = pair.caches[1];
+        let fabric = cache.member().fabric();
+        let identities = || {
+            let mut found = Vec::new();
+            cache.segment(NodeId(0)).unwrap().scan(fabric, |_, content| {
+                if let Ok(SlotContent::Block(block)) = content {
+                    found.extend(identity_in(fabric, &block).map(|text| (block.handle, text)));
+                }
+            });
+            found
+        };
+        let found = identities();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].1, text);
+        // A text that is not what the key stands for is none.
+        let segment = pair.caches[0].segment(NodeId(0)).unwrap();
+        let key = KeySpace::new(
+            identity_options(block_bytes).model(),
+            *options().namespace(),
+            block_bytes,
+        );
+        let block = segment.probe(fabric, key.key(&identity_hash(text))).unwrap();
+        pair.rack.flip_bit(block.payload.offset() + 3, 1);
+        assert_eq!(identities(), []);
+        pair.rack.flip_bit(block.payload.offset() + 3, 1);
+        assert_eq!(identities().len(), 1);
+        pair.caches[0].retire(pair.clock, &[found[0].0]);
+        assert_eq!(identities(), []);
     });
 }
 

@@ -5,6 +5,7 @@ mod events;
 mod fence;
 mod format;
 mod geometry;
+mod identities;
 mod output;
 mod qualify;
 mod rack;

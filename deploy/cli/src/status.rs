@@ -17,8 +17,10 @@ use cxl_shm::region::Region;
 use cxl_shm::region::Visibility;
 use cxl_shm::units::{ChunkId, NodeId};
 use kv_cache::{CacheGeometry, SlotContent};
+use rackline::identity_in;
 use serde::Serialize;
 
+use crate::identities::Identities;
 use crate::output::say;
 
 /// Show the state of a region.
@@ -59,6 +61,8 @@ struct Status {
     /// Numbers that only grow, of which less than a tenth is left.
     numbers_ending: Vec<NumberStatus>,
     nodes: Vec<NodeStatus>,
+    #[serde(flatten)]
+    identities: Identities,
 }
 
 #[derive(Debug, Serialize)]
@@ -171,13 +175,16 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
     let count = |wanted: &dyn Fn(&Option<ChunkState>) -> bool| {
         u32::try_from(chunk_states.iter().filter(|state| wanted(state)).count()).unwrap_or(u32::MAX)
     };
+    let mut identities = Vec::new();
     let nodes = heartbeats
         .into_iter()
         .map(|heartbeat| {
             let owned = |state: &Option<ChunkState>| {
                 matches!(state, Some(ChunkState::Owned { owner, .. }) if *owner == heartbeat.node)
             };
-            node_status(&heartbeat, count(&owned), superblock, layout, fabric)
+            let found =
+                blocks_of(heartbeat.node, superblock, layout, fabric, &mut identities)?;
+            node_status(&heartbeat, count(&owned), &found, superblock, layout, fabric)
         })
         .collect::<Result<_>>()?;
     Ok(Status {
@@ -194,17 +201,18 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         membership_epoch: membership_epoch(layout, fabric),
         numbers_ending: scarce.into_iter().map(NumberStatus::from).collect(),
         nodes,
+        identities: Identities::new(identities),
     })
 }
 
 fn node_status(
     heartbeat: &NodeHeartbeat,
     chunks: u32,
+    blocks: &Blocks,
     superblock: &Superblock,
     layout: &Layout,
     fabric: &MappedFabric,
 ) -> Result<NodeStatus> {
-    let blocks = blocks_of(heartbeat.node, superblock, layout, fabric)?;
     let region = layout.geometry();
     let cache = CacheGeometry::decode(superblock.application, region.nodes, region.area_lines)?;
     let death = NodeDeath::of(layout, fabric, heartbeat.node);
@@ -261,6 +269,7 @@ fn blocks_of(
     superblock: &Superblock,
     layout: &Layout,
     fabric: &MappedFabric,
+    identities: &mut Vec<(u16, String)>,
 ) -> Result<Blocks> {
     let mut blocks = Blocks::default();
     kv_cache::segment_of(superblock, layout, node)?.scan(fabric, |_, content| match content {
@@ -269,6 +278,7 @@ fn blocks_of(
             if descriptor.is_readable() {
                 blocks.readable += 1;
                 blocks.bytes += descriptor.payload.bytes();
+                identities.extend(identity_in(fabric, &descriptor).map(|text| (node.0, text)));
             }
         }
         Ok(_) => {}
@@ -326,6 +336,7 @@ fn print(status: &Status) {
             }
         );
     }
+    status.identities.print();
     for node in &status.nodes {
         match &node.death {
             Some(DeathStatus { progress, while_joining: true, dead_host, .. }) => {

@@ -81,7 +81,7 @@ def refused(*arguments: Any, **options: Any) -> Fetch:
 def worker(fetch: Any, **settings: Any) -> WorkerHalf:
     """A rank with two layers of ones, whose fetches are these."""
     session = types.SimpleNamespace(fetch=fetch, fetch_by_layers=fetch)
-    identity = mock.Mock(place=Place(0, 0, 0), ranks=1, block_bytes=2 * 64)
+    identity = mock.Mock(place=Place(0, 0, 0), ranks=1, block_bytes=2 * 64, words=lambda tenant: {})
     caches = {name: torch.ones(BLOCKS, 4, 4) for name in LAYERS}
     with (
         mock.patch("rackline.vllm.worker.Attachment") as attachment,

@@ -13,8 +13,10 @@ import time
 
 import rackline
 from rackline.engines.attachment import Attachment, Renewal
+from rackline.engines.identities import Others, Registration
 from rackline.engines.reasons import SAVED, Reasons, of_error
 from rackline.engines.settings import PoolSettings
+from rackline.engines.words import words_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +39,16 @@ class SharedBlocks:
             self._attachment.close()
             raise
         self._of_thread = threading.local()
+        words = words_of(model, block_bytes, settings.tenant)
+        self._registration = Registration(self._attachment, words, block_bytes)
+        self._others = Others(settings.region, words)
         self._what = f"{model.name}, rank {model.tensor_parallel_rank}"
         self._shares = True
         self._changed = threading.Lock()
         self._counters: collections.Counter[str] = collections.Counter()
         self._reasons = Reasons(logger, lambda name, amount: self._count(**{name: amount}))
         self._told_s = time.monotonic()
+        self._registration.renew()
         logger.info(
             "Rackline: %s of %d: blocks of %d tokens, %d bytes",
             self._what,
@@ -100,6 +106,8 @@ class SharedBlocks:
         self._count(lookup_blocks=len(hashes), hit_blocks=found)
         if prefix is not None:
             reason, message = prefix.reason or "absent", prefix.message
+        if found == 0 and reason == "absent" and not self._counters["hit_blocks"]:
+            reason, message = self._others.why_absent() or (reason, message)
         if found == 0 or (found < len(hashes) and reason != "absent"):
             self._reasons.not_found(reason, message)
         return prefix
@@ -214,6 +222,8 @@ class SharedBlocks:
         places: list[int],
     ) -> list[str]:
         messages: dict[str, str] = {}
+        if self._shares:
+            self._registration.renew()
         if not self._shares or not hashes:
             outcomes = ["stopped"] * len(hashes)
         else:

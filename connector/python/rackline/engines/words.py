@@ -5,12 +5,31 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import rackline
+
 Words = dict[str, "str | int"]
 
 
 def tenant_word(tenant: str) -> str:
     """Tells tenants apart without naming them: other users may read these words."""
     return hashlib.sha256(b"rackline tenant word" + tenant.encode()).hexdigest()[:16]
+
+
+def words_of(model: rackline.Model, block_bytes: int, tenant: str) -> Words:
+    """Of a session's model; its rank aside."""
+    return {
+        "tenant": tenant_word(tenant),
+        "name": model.name,
+        "revision": model.revision,
+        "dtype": model.dtype,
+        "layout_version": model.layout_version,
+        "block_tokens": model.block_tokens,
+        "block_bytes": block_bytes,
+        "layers": model.layers,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "ranks": model.tensor_parallel_size,
+    }
 
 
 def difference(own: Words, other: dict[str, Any]) -> str | None:

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from rackline.engines.attachment import Attachment
+from rackline.engines.identities import Others
 from rackline.engines.reasons import Reasons
 from rackline.engines.settings import SettingsError
 from rackline.vllm.event_records import EventRecords
@@ -57,6 +58,9 @@ class SchedulerHalf:
         self._index = Index(self._attachment, settings, self._groups)
         self._handovers = Handovers(self._index, settings.hold_ms)
         self._events = StoredEvents(self._index, self._groups) if tells_events else None
+        self._found_something = False
+        self._others: Others | None = None
+        """Where an engine looks that has never found anything."""
         self._requests: dict[str, Progress] = {}
         self._loading: dict[str, tuple[Search, list[tuple[Group, range]]]] = {}
         """What is being loaded for requests, also for those that ended, and held until then."""
@@ -152,11 +156,20 @@ class SchedulerHalf:
             self.stats.count("lookup_blocks", search.looked_for)
             self.stats.count("lookup_hit_blocks", found)
             self.stats.count("not_attached_lookups", int(search.out is True))
+            self._found_something |= found > 0
             if found == 0 or (found < search.looked_for and search.reason != "absent"):
-                self._reasons.not_found(search.reason, search.message)
+                self._reasons.not_found(*self._why_not_found(search))
         if found == 0:
             return 0, False
         return found * self._unit_tokens, self._settings.load == "async"
+
+    def _why_not_found(self, search: Search) -> tuple[str, str | None]:
+        """The reason, and what is said of it."""
+        if search.reason != "absent" or self._found_something:
+            return search.reason, search.message
+        if self._others is None:
+            self._others = Others(self._settings.region, self._index.words())
+        return self._others.why_absent() or ("absent", None)
 
     def _waits_for_prefill(self, progress: Progress, first: int, last: int, now_s: float) -> bool:
         """Whether blocks that its prefill said it would save are still to come; not for longer than

@@ -30,6 +30,7 @@ from typing import Any
 
 import rackline
 from rackline.engines.attachment import Attachment, Renewal
+from rackline.engines.identities import Registration
 from rackline.engines.reasons import Reasons, of_error
 from rackline.vllm.device import Device, device_of
 from rackline.vllm.groups import Groups
@@ -96,6 +97,7 @@ class WorkerHalf:
         self._keep_all = Groups.of(vllm_config, kv_cache_config).keep_all
         self._device: Device | None = None
         self._renewal = Renewal(self._attachment)
+        self._registrations: list[Registration] = []
         self._loading: dict[str, _Loading] = {}
         self._forward_waits: list[rackline.LayeredFetch] = []
         """What the forward waits for layer by layer."""
@@ -130,6 +132,16 @@ class WorkerHalf:
         if self._keep_all:
             self._layers = self._parts[0].layers
         self._renewal.open(self._open_sessions)
+        self._registrations = [
+            Registration(
+                self._attachment,
+                part.identity.words(self._settings.tenant),
+                part.identity.block_bytes,
+            )
+            for part in self._parts.values()
+            if part.identity.rank == 0 and part.stores
+        ]
+        self._register_again()
         if (gpu := self._device.gpu) is not None:
             # Seconds, in which the engine does not wait.
             self._attachment.prepare(lambda pool: pool.gpu(gpu))
@@ -143,6 +155,10 @@ class WorkerHalf:
                 part.identity.dtype,
                 part.identity.share,
             )
+
+    def _register_again(self) -> None:
+        for registration in self._registrations:
+            registration.renew()
 
     def _open_sessions(self) -> None:
         pool = self._attachment.pool
@@ -173,6 +189,7 @@ class WorkerHalf:
         """The engine begins a step. It may ask for the step's loads when that has been broken off."""
         self._error_before = sys.exc_info()[1]
         self._renew()
+        self._register_again()
 
     # Loading
 

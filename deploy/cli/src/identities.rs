@@ -1,0 +1,91 @@
+//! The identities of blocks in a pool, as `rackline status` lists them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::output::say;
+
+/// What the blocks of some engines are, in words.
+#[derive(Debug, Serialize)]
+pub(crate) struct IdentityStatus {
+    /// Name and value of each word.
+    words: BTreeMap<String, Value>,
+    /// The nodes that have this identity in their memory.
+    nodes: Vec<u16>,
+}
+
+/// All identities in the pool, and how they differ.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Identities {
+    identities: Vec<IdentityStatus>,
+    /// Words that not all of them have with the same value.
+    identities_differ_in: Vec<String>,
+}
+
+impl Identities {
+    /// From the texts that nodes have. A text that is no JSON object is shown whole.
+    pub(crate) fn new(found: impl IntoIterator<Item = (u16, String)>) -> Self {
+        let mut nodes_of: BTreeMap<String, BTreeSet<u16>> = BTreeMap::new();
+        for (node, text) in found {
+            nodes_of.entry(text).or_default().insert(node);
+        }
+        let identity = |(text, nodes): (String, BTreeSet<u16>)| {
+            let words = serde_json::from_str(&text)
+                .unwrap_or_else(|_| BTreeMap::from([("identity".to_owned(), Value::String(text))]));
+            IdentityStatus { words, nodes: nodes.into_iter().collect() }
+        };
+        let identities: Vec<_> = nodes_of.into_iter().map(identity).collect();
+        let names: BTreeSet<&String> = identities.iter().flat_map(|it| it.words.keys()).collect();
+        let differs = |name: &&&String| {
+            identities.iter().any(|it| it.words.get(**name) != identities[0].words.get(**name))
+        };
+        let identities_differ_in =
+            names.iter().filter(differs).map(|name| (*name).clone()).collect();
+        Self { identities, identities_differ_in }
+    }
+
+    /// Engines of different identities share nothing, so the words that differ are shown.
+    pub(crate) fn print(&self) {
+        let count = self.identities.len();
+        match count {
+            0 => {}
+            1 => say!("identities of blocks: 1, all engines share"),
+            _ => say!(
+                "identities of blocks: {count}, which share nothing; they differ in {}",
+                self.identities_differ_in.join(", ")
+            ),
+        }
+        for identity in &self.identities {
+            let shown = |name: &&String| {
+                matches!(name.as_str(), "model" | "name")
+                    || self.identities_differ_in.contains(name)
+            };
+            let words: Vec<_> = identity.words.keys().filter(shown).collect();
+            let words: Vec<_> =
+                words.into_iter().map(|name| format!("{name}={}", identity.words[name])).collect();
+            say!("  in the memory of nodes {:?}: {}", identity.nodes, words.join(" "));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_differ_in_words() {
+        let text = |dtype: &str| format!(r#"{{"model":"m","dtype":"{dtype}"}}"#);
+        let found = [(0, text("a")), (1, text("a")), (1, text("b")), (2, text("a"))];
+        let all = Identities::new(found);
+        assert_eq!(all.identities_differ_in, ["dtype"]);
+        assert_eq!(all.identities[0].nodes, [0, 1, 2]);
+        assert_eq!(all.identities[1].nodes, [1]);
+        let one = Identities::new([(3, text("a"))]);
+        assert_eq!(one.identities_differ_in, [""; 0]);
+        let strange = Identities::new([(0, "?".to_owned()), (1, text("a"))]);
+        assert_eq!(strange.identities_differ_in, ["dtype", "identity", "model"]);
+        assert!(Identities::new([]).identities.is_empty());
+    }
+}
