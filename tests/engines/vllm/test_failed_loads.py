@@ -167,6 +167,36 @@ class Workers(unittest.TestCase):
                 self.assertEqual(half.stats.data[f"unsaved_{reason}"], blocks)
                 self.assertIn(f"{blocks} blocks are not saved ({reason})", log.output[0])
 
+    def test_ended_requests_keep_a_bounded_part_of_the_memory(self) -> None:
+        """VLLM-W9: of 16 blocks, a quarter. The oldest saves go that were not begun."""
+        half = worker(lambda *_, **__: Fetch(2, None))
+        part = half._parts[0]
+        part.blocks = 16
+        revoked: list[int] = []
+
+        def publish(hashes: bytes, first_depth: int, *_: Any, **__: Any) -> Any:
+            begun = first_depth == 0
+
+            def cancel() -> bool:
+                if not begun:
+                    revoked.append(first_depth)
+                return not begun
+
+            return mock.Mock(poll=lambda: None, cancel=cancel)
+
+        part.session.publish = publish
+        saves = [SaveJob(job, str(job), 0, b"ab", job, [2 * job, 2 * job + 1]) for job in range(5)]
+        half.start_saves(Step(saves=saves))
+        # As long as requests run their blocks are their own.
+        self.assertEqual(half.finished(Step()), (set(), set()))
+        self.assertEqual(revoked, [])
+        with self.assertLogs("rackline.vllm.worker", "WARNING") as log:
+            sent, _ = half.finished(Step(finished=["0", "1", "2", "3"]))
+        self.assertEqual((sent, revoked), ({"1", "2"}, [1, 2]))
+        self.assertEqual(half.stats.data["unsaved_backlog"], 4)
+        self.assertIn("(backlog): ended requests kept too much", log.output[0])
+        self.assertEqual(half.finished(Step(finished=["4"])), ({"3"}, set()))
+
     def test_what_a_failed_load_kept_from_the_pool_is_put_off(self) -> None:
         """VLLM-W8: blocks of another request, in the same step."""
         for layerwise in ("off", "both"):

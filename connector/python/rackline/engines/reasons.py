@@ -39,6 +39,8 @@ UNSAVED = {
     "queue_full": "too many transfers wait to be copied: raise copy_threads or queue_depth",
     "not_attached": "this process is not attached to the pool",
     "error": "the pool refused the blocks",
+    "backlog": "ended requests kept too much of the engine's memory: raise copy_threads or "
+    "save_backlog_percent",
     "stopped": "this engine shares no blocks any more",
     "aborted": "the step did not come to its end",
     "load_failed": "the step also loaded blocks, and a load failed",

@@ -26,6 +26,8 @@ class Settings(PoolSettings):
     forward; ``save``: a layer is saved while the forward continues with the next; ``both``; ``off``."""
     save_generated: bool = True
     """Whether blocks of generated tokens are saved, or those of the prompt only."""
+    save_backlog_percent: int = 25
+    """How much of the engine's KV memory may stay with requests that ended and wait to be saved."""
     lora_same_everywhere: bool = False
     """The user guarantees that a LoRA adapter of one name and path is the same on every host."""
     event_records: bool = False
@@ -42,6 +44,10 @@ class Settings(PoolSettings):
         settings = super().of(given)
         if settings.load not in ("async", "sync"):
             raise SettingsError(f'the setting "load" is {settings.load!r}: "async" or "sync"')
+        if settings.save_backlog_percent > 100:
+            raise SettingsError(
+                f'the setting "save_backlog_percent" is {settings.save_backlog_percent}: 100 at most'
+            )
         if settings.layerwise not in ("off", "load", "save", "both"):
             raise SettingsError(
                 f'the setting "layerwise" is {settings.layerwise!r}: "off", "load", "save" or "both"'

@@ -19,6 +19,8 @@
   on are bad if one did not, whatever their checksums say; later loads are whole then.
 - **VLLM-W8** Blocks that a step left out for a failed load (VLLM-W2) are saved with a later step of their request.
   By then the engine has computed again what the failure spoilt.
+- **VLLM-W9** The blocks that wait to be saved for requests that ended are bounded in bytes: the oldest saves that
+  were not begun are revoked. The engine needs the memory, and a copy that lags behind never catches up.
 """
 
 from __future__ import annotations
@@ -479,11 +481,30 @@ class WorkerHalf:
         self._poll_saves()
         self._device.count(self.stats)
         self._ended.update(step.finished)
+        self._bound_backlog()
         saving = {saving.job.request_id for saving in self._saving.values()}
         sent = self._ended - saving
         self._ended -= sent
         received, self._received = self._received, set()
         return sent, received
+
+    def _bound_backlog(self) -> None:
+        """VLLM-W9."""
+
+        def length(saving: _Saving) -> int:
+            job = saving.job
+            return len(job.block_ids) * self._parts[job.group].identity.block_bytes
+
+        memory = sum(part.blocks * part.identity.block_bytes for part in self._parts.values())
+        limit = memory * self._settings.save_backlog_percent // 100
+        backlog = [it for it in self._saving.values() if it.job.request_id in self._ended]
+        waiting = sum(length(saving) for saving in backlog)
+        for saving in backlog:
+            if waiting <= limit:
+                break
+            if saving.publish.cancel():
+                waiting -= length(saving)
+                self._save_ended(saving.job, Outcomes.none(saving.job, "backlog"))
 
     def take_failed_blocks(self) -> set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()
