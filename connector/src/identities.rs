@@ -25,7 +25,7 @@ use crate::options::SessionOptions;
 pub const IDENTITY_BYTES_MAX: u64 = 4096;
 
 /// The first bytes of the block hash of an identity, by which a scan finds it.
-const MARK: [u8; 8] = *b"identity";
+const MARK: [u8; 4] = *b"iden";
 
 /// An identity that some engine registered.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,14 +47,14 @@ pub fn identity_options(block_bytes: u64) -> SessionOptions {
 #[must_use]
 pub fn identity_hash(text: &str) -> BlockHash {
     let mut bytes: [u8; 32] = Sha256::digest(text).into();
-    bytes[..8].copy_from_slice(&MARK);
+    bytes[..4].copy_from_slice(&MARK);
     BlockHash::new(bytes)
 }
 
 /// Whether a descriptor may be that of an identity, as far as it says.
 fn may_be_identity(block: &Descriptor) -> bool {
-    let witness = model().get() ^ u64::from_le_bytes(MARK);
-    block.is_readable() && block.key.as_bytes()[16..] == witness.to_le_bytes()
+    let keys = KeySpace::new(model(), Namespace::default(), block.payload.bytes());
+    block.is_readable() && keys.may_begin_with(block.key, MARK)
 }
 
 /// The text of an identity; `None` when the block is none, or is not any more: the text has to be

@@ -107,7 +107,7 @@ typedef enum {
   RACKLINE_REASON_STALE_GENERATION = 7,
   // The descriptor is that of another block.
   RACKLINE_REASON_WRONG_KEY = 8,
-  // The block is of another model or of other tokens, with a key that collides.
+  // The block is of another model, or of other tokens with a key that collides.
   RACKLINE_REASON_KEY_COLLISION = 9,
   // The block has another length.
   RACKLINE_REASON_WRONG_LENGTH = 10,

@@ -193,6 +193,8 @@ where
     }
 
     pub(super) fn wanted(&self, block: &MatchedBlock) -> Wanted {
-        Wanted { handle: block.handle, key: block.key, bytes: self.options.block_bytes() }
+        // A handle may come from a process with another model, whose KV is as long as this one's.
+        let key = self.keys.own(block.key);
+        Wanted { handle: block.handle, key, bytes: self.options.block_bytes() }
     }
 }

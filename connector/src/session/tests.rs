@@ -247,6 +247,27 @@ fn an_identity_is_found_by_a_scan_as_long_as_it_is_in_the_pool() {
 }
 
 #[test]
+fn handles_of_another_models_blocks_are_misses_and_are_not_held() {
+    on_two_hosts(|pair| {
+        let other_model = Model { tensor_parallel_rank: 1, ..MODEL }.fingerprint();
+        let other = SessionOptions::new(other_model, options().block_bytes());
+        let [mine, other] = [options(), other].map(|options| pair.session(1, options));
+        assert_eq!(publish(&pair.session(0, options()), 1..=3).published(), 3);
+        // Another rank, or a decode engine with another model, is handed them by mistake.
+        let handles = mine.lookup(&hashes(1..=3)).unwrap();
+        let mut buffers = [vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]];
+        let destinations =
+            buffers.iter_mut().map(|buffer| vec![&mut buffer[..]]).collect::<Vec<_>>();
+        let report = other.fetch(handles.blocks(), destinations).unwrap();
+        assert_eq!(report.valid_blocks(), 0);
+        assert_eq!(report.stop(), Some(&FetchStop::Miss(Miss::KeyCollision)));
+        let held = other.hold(handles.blocks()).unwrap();
+        assert_eq!((held.blocks().len(), held.stop()), (0, Some(Miss::KeyCollision.into())));
+        assert_eq!(fetch(&mine, 1..=3).valid_blocks(), 3);
+    });
+}
+
+#[test]
 fn what_one_engine_publishes_another_fetches() {
     on_two_hosts(|pair| {
         let [a, b] = pair.sessions();

@@ -5,7 +5,7 @@
 //! word 1-2 key, but its last 8 bytes
 //! word 3   offset of the payload in the region, in bytes
 //! word 4   length of the payload in bytes u32 | CRC-32C of the payload u32
-//! word 5   the last 8 bytes of the key: fingerprint of the model, xor 8 bytes of the block hash
+//! word 5   the last 8 bytes of the key: model fingerprint, its high half xor 4 bytes of the hash
 //! word 6   incarnation of the owner u32 | depth in the prefix u16 | tag of the namespace u16
 //! word 7   seal: version u32 | CRC-32C u32, over the kind and the line's offset too
 //! ```

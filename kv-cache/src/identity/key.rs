@@ -231,19 +231,21 @@ impl IndexKey {
 ///
 /// A key is 16 bytes by which a block is found, and 8 bytes of *witness*. The 16 bytes are the
 /// XXH3-128, little-endian, of 48 bytes: a *salt* of 16, then the block hash. The salt is the first
-/// half of the SHA-256 of the text `rackline block key 3` padded with zeros to 32 bytes, the
+/// half of the SHA-256 of the text `rackline block key 4` padded with zeros to 32 bytes, the
 /// fingerprint (8 bytes, little-endian), the namespace (16) and the length of a block in bytes (8,
-/// little-endian). The witness is the fingerprint, xor the first 8 bytes of the block hash.
+/// little-endian). The witness is the fingerprint, with its last 4 bytes xor the first 4 bytes of
+/// the block hash. A reader that was handed a key does not know the hash: the first 4 bytes of the
+/// witness tell it whether the block is of its own model ([`own`](Self::own)).
 ///
 /// A lookup makes a key for every block of a prompt, and SHA-256 for each would take most of its
 /// time. XXH3 is no cryptographic hash, and the salt is no secret: model, tenant and salt are
 /// configuration. A tenant can compute keys offline. The width of a key protects the others, where
 /// block hashes are SHA-256:
 ///
-/// - XXH3-128 of 48 bytes has 126 bits, and the witness 64 more: 190 bits.
-/// - Another tenant's block: a prompt with the key of a given block takes 2^190 hashes.
-/// - A pair of prompts with one key, of which the tenant publishes one: 2^95 hashes.
-/// - By accident: two of 2^30 blocks have one key with a probability of 2^-131.
+/// - XXH3-128 of 48 bytes has 126 bits, and the witness has 32 of the hash: 158 bits in a model.
+/// - Another tenant's block: a prompt with the key of a given block takes 2^158 hashes.
+/// - A pair of prompts with one key, of which the tenant publishes one: 2^79 hashes.
+/// - By accident: two of 2^30 blocks have one key with a probability of 2^-99.
 ///
 /// An engine whose block hashes can be aimed at (any but SHA-256) lets its tenants do so with or
 /// without a pool.
@@ -257,7 +259,7 @@ impl KeySpace {
     /// Keys for blocks of `fingerprint` in `namespace`, of `block_bytes` bytes each.
     #[must_use]
     pub fn new(fingerprint: ModelFingerprint, namespace: Namespace, block_bytes: u64) -> Self {
-        const DOMAIN: &[u8] = b"rackline block key 3";
+        const DOMAIN: &[u8] = b"rackline block key 4";
         let mut bytes = [0; 64];
         bytes[..DOMAIN.len()].copy_from_slice(DOMAIN);
         bytes[32..40].copy_from_slice(&fingerprint.0.to_le_bytes());
@@ -284,11 +286,11 @@ impl KeySpace {
         Self { fingerprint: ModelFingerprint(u64::from_le_bytes(fingerprint)), salt }
     }
 
-    /// Whether `key` may be one of this space, of a block hash that begins with eight zeros. Of other
-    /// keys one in 2^64 may be, too.
+    /// Whether `key` may be one of this model, of a block hash that begins with these four bytes. Of
+    /// other keys of the model one in 2^32 may be, too.
     #[must_use]
-    pub fn may_mark(&self, key: BlockKey) -> bool {
-        key.witness() == self.fingerprint.0
+    pub fn may_begin_with(&self, key: BlockKey, hash_begin: [u8; 4]) -> bool {
+        key.witness() == self.witness(hash_begin)
     }
 
     /// The model that the keys are for.
@@ -303,10 +305,22 @@ impl KeySpace {
         let mut bytes = [0; 48];
         bytes[..16].copy_from_slice(&self.salt);
         bytes[16..].copy_from_slice(&hash.0);
-        let mut first = [0; 8];
-        first.copy_from_slice(&hash.0[..8]);
-        let witness = self.fingerprint.0 ^ u64::from_le_bytes(first);
-        BlockKey::new(IndexKey(xxh3_128(&bytes).to_le_bytes()), witness)
+        let mut begin = [0; 4];
+        begin.copy_from_slice(&hash.0[..4]);
+        BlockKey::new(IndexKey(xxh3_128(&bytes).to_le_bytes()), self.witness(begin))
+    }
+
+    fn witness(&self, hash_begin: [u8; 4]) -> u64 {
+        self.fingerprint.0 ^ u64::from(u32::from_le_bytes(hash_begin)) << 32
+    }
+
+    /// The key that a descriptor must have so that a reader of this model may accept it for `key`:
+    /// the same, with this model in its witness. No descriptor has it when `key` is of another
+    /// model. For keys that come from elsewhere, as in a handle.
+    #[must_use]
+    pub fn own(&self, key: BlockKey) -> BlockKey {
+        const MODEL: u64 = 0xffff_ffff;
+        BlockKey::new(key.index(), key.witness() & !MODEL | self.fingerprint.0 & MODEL)
     }
 }
 
@@ -426,8 +440,8 @@ mod tests {
         let (marked, plain) = (BlockHash::new([0; 32]), BlockHash::new([7; 32]));
         assert_eq!(other.key(&plain), own.key(&plain));
         assert_eq!(
-            (other.may_mark(own.key(&marked)), other.may_mark(own.key(&plain))),
-            (true, false)
+            [marked, plain].map(|hash| other.may_begin_with(own.key(&hash), [0; 4])),
+            [true, false]
         );
     }
 
@@ -441,7 +455,7 @@ mod tests {
     fn a_key_is_what_its_documentation_says() {
         let (fingerprint, namespace) = (MODEL.fingerprint(), Namespace::new("tenant", b"salt"));
         let mut bytes = [0; 64];
-        bytes[..20].copy_from_slice(b"rackline block key 3");
+        bytes[..20].copy_from_slice(b"rackline block key 4");
         bytes[32..40].copy_from_slice(&fingerprint.get().to_le_bytes());
         bytes[40..56].copy_from_slice(&namespace.0);
         bytes[56..].copy_from_slice(&4096u64.to_le_bytes());
@@ -449,7 +463,18 @@ mod tests {
         let expected = xxh3_128(&[&salt[..16], &[9; 32]].concat());
         let key = KeySpace::new(fingerprint, namespace, 4096).key(&BlockHash::new([9; 32]));
         assert_eq!(key.as_bytes()[..16], expected.to_le_bytes());
-        let witness = fingerprint.get() ^ u64::from_le_bytes([9; 8]);
+        let witness = fingerprint.get() ^ u64::from_le_bytes([0, 0, 0, 0, 9, 9, 9, 9]);
         assert_eq!(key.as_bytes()[16..], witness.to_le_bytes());
+    }
+
+    #[test]
+    fn a_key_of_another_model_is_none_of_this_model() {
+        let space = |model: Model<'_>| KeySpace::new(model.fingerprint(), Namespace::default(), 64);
+        let (own, other) = (space(MODEL), space(Model { layers: 31, ..MODEL }));
+        for number in 0..=255 {
+            let hash = BlockHash::new([number; 32]);
+            assert_eq!(own.own(own.key(&hash)), own.key(&hash));
+            assert_ne!(other.own(own.key(&hash)), own.key(&hash));
+        }
     }
 }

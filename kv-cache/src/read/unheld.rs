@@ -11,7 +11,7 @@ use crate::replica::PoolReader;
 
 impl PoolReader {
     /// Those among `handles` that are blocks of `space` of at most `bytes_max` bytes, whose block hashes
-    /// begin with eight zeros ([`KeySpace::may_mark`]): key and bytes. A block that is gone or damaged
+    /// begin with four zeros ([`KeySpace::may_begin_with`]): key and bytes. A block that is gone or damaged
     /// is left out.
     pub fn read_marked<F: Fabric>(
         &self,
@@ -20,8 +20,9 @@ impl PoolReader {
         space: &KeySpace,
         bytes_max: u64,
     ) -> Vec<(BlockKey, Vec<u8>)> {
-        let wanted =
-            |block: &Descriptor| space.may_mark(block.key) && block.payload.bytes() <= bytes_max;
+        let wanted = |block: &Descriptor| {
+            space.may_begin_with(block.key, [0; 4]) && block.payload.bytes() <= bytes_max
+        };
         let first: Vec<_> =
             self.look(fabric, handles).into_iter().flatten().filter(wanted).collect();
         refresh_all(fabric, first.iter().map(|block| LineRange::covering(block.payload)));

@@ -32,8 +32,8 @@ pub enum Miss {
     #[error("the descriptor is that of another block")]
     WrongKey,
     /// The block has the part of the key by which blocks are found, and another witness: it is of
-    /// another model or of other tokens.
-    #[error("the block is of another model or of other tokens, with a key that collides")]
+    /// another model, as when a handle came from a process with that model, or of other tokens.
+    #[error("the block is of another model, or of other tokens with a key that collides")]
     KeyCollision,
     /// The block has another length than the reader expects.
     #[error("the block has another length")]

@@ -28,7 +28,7 @@ pub enum RacklineReason {
     StaleGeneration = 7,
     /// The descriptor is that of another block.
     WrongKey = 8,
-    /// The block is of another model or of other tokens, with a key that collides.
+    /// The block is of another model, or of other tokens with a key that collides.
     KeyCollision = 9,
     /// The block has another length.
     WrongLength = 10,
