@@ -248,6 +248,7 @@ class OneEngine(TinyCase):
     def test_after_new_weights_nothing_is_shared(self) -> None:
         with engine(self.model, self.settings()) as first:
             first.answers(PROMPTS)
+            first.drain()
             first.scheduler.reset_connector_cache()
             first.llm.reset_prefix_cache()
             saved = first.counter("saved_blocks")

@@ -174,7 +174,20 @@ static void fetch_nothing(RacklineSession session, RacklinePool pool) {
     }
 }
 
-/* Other models, tenants and salts find nothing; another length finds nothing that it can fetch. */
+/* Fetches a block that a session found in another session, whose blocks are not that block's. */
+static void fetch_of_another(RacklineSession session, const RacklinePrefix *prefix, size_t bytes,
+                             RacklineReason reason) {
+    static uint8_t memory[BLOCK_BYTES];
+    RacklineDestination part = {memory, bytes};
+    RacklineFetch fetch;
+    MUST(rackline_fetch(session, *prefix, 0, 1, &part, 1, &fetch));
+    RacklineFetchResult result;
+    MUST(rackline_fetch_wait(fetch, RACKLINE_FOREVER_MS, &result));
+    CHECK(result.valid_blocks == 0 && result.reason == reason);
+    MUST(rackline_fetch_free(fetch));
+}
+
+/* Other models, tenants, salts and lengths find nothing, and cannot fetch what others found. */
 static void see_nothing_of_others(RacklinePool pool) {
     RacklineModel model = tiny_model(), other = tiny_model();
     other.tensor_parallel_size = 2;
@@ -195,19 +208,21 @@ static void see_nothing_of_others(RacklinePool pool) {
         MUST(rackline_prefix_free(found.prefix));
         MUST(rackline_session_free(session));
     }
-    RacklineSession shorter;
+    RacklineSession own, shorter, of_other;
+    MUST(rackline_session_open(pool, &model, BLOCK_BYTES, NULL, &own));
     MUST(rackline_session_open(pool, &model, 8, NULL, &shorter));
-    RacklineLookupResult found = look_up(shorter, 1, 0);
-    uint8_t memory[8] = {0};
-    RacklineDestination part = {memory, sizeof memory};
-    RacklineFetch fetch;
-    MUST(rackline_fetch(shorter, found.prefix, 0, found.blocks, &part, 1, &fetch));
-    RacklineFetchResult result;
-    MUST(rackline_fetch_wait(fetch, RACKLINE_FOREVER_MS, &result));
-    CHECK(result.valid_blocks == 0 && result.reason == RACKLINE_REASON_WRONG_LENGTH);
-    MUST(rackline_fetch_free(fetch));
+    MUST(rackline_session_open(pool, &other, BLOCK_BYTES, NULL, &of_other));
+    RacklineLookupResult none = look_up(shorter, 1, 0);
+    CHECK(none.blocks == 0);
+    MUST(rackline_prefix_free(none.prefix));
+    RacklineLookupResult found = look_up(own, 1, 0);
+    CHECK(found.blocks == 1);
+    fetch_of_another(shorter, &found.prefix, 8, RACKLINE_REASON_WRONG_LENGTH);
+    fetch_of_another(of_other, &found.prefix, BLOCK_BYTES, RACKLINE_REASON_KEY_COLLISION);
     MUST(rackline_prefix_free(found.prefix));
+    MUST(rackline_session_free(own));
     MUST(rackline_session_free(shorter));
+    MUST(rackline_session_free(of_other));
 }
 
 static void hash_a_prompt(void) {
