@@ -73,6 +73,21 @@ class Layouts(unittest.TestCase):
                     self.assertEqual(len(said), 1, said)
         self.assertEqual(len({words(6, 1), words(6, 2), words(6, 1, True), words(6, 2, True)}), 4)
 
+    def test_which_layers_are_quantized_is_part_of_the_layout(self) -> None:
+        """With ``--kv-cache-dtype-skip-layers`` blocks of the same length have other contents."""
+
+        def words(*dtypes: torch.dtype) -> str:
+            layers = {
+                f"layers.{number}.attn": torch.zeros((6, 16, 2, 32), dtype=dtype)
+                for number, dtype in enumerate(dtypes)
+            }
+            return blocks_in_memory(layers, 6)[1]
+
+        wide, narrow = torch.float16, torch.uint8
+        said = [words(wide, narrow, narrow), words(narrow, wide, narrow), words(narrow, narrow, wide)]
+        said += [words(narrow, narrow, narrow), words(wide, wide, wide)]
+        self.assertEqual(len(set(said)), len(said), said)
+
 
 class Refusals(unittest.TestCase):
     def check(self, config: Any = None, *specs: Any, **settings: Any) -> None:
@@ -112,6 +127,12 @@ class Refusals(unittest.TestCase):
         )
         self.assert_refused("speculative decoding", drafts, **by_layers)
         self.check(drafts)
+        of_stages = with_parallel(pipeline_parallel_size=2)
+        of_stages.speculative_config = drafts.speculative_config
+        of_stages.use_v2_model_runner = False
+        self.assert_refused("tells only the last stage", of_stages)
+        of_stages.use_v2_model_runner = True
+        self.check(of_stages)
         quantized = configured()
         quantized.model_config.quantization = "fp8"
         self.assert_refused("quantized", quantized, **by_layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import rackline
@@ -21,7 +22,7 @@ def blocks_in_memory(
     when K and V lie apart.
     """
     parts: list[tuple[int, int, int]] = []
-    words: set[str] = set()
+    words: list[str] = []
     counts: list[int] = []
     layers: dict[str, int] = {}
     seen: dict[int, int] = {}
@@ -35,9 +36,20 @@ def blocks_in_memory(
             stride, length = _block(name, part, blocks)
             parts.append((part.data_ptr(), stride, length))
         counts.append(len(parts) - before)
-        words.add(f"{_shape(cache, blocks)} {_order(cache)}")
+        dtype = str(cache.dtype).removeprefix("torch.")
+        words.append(f"{_shape(cache, blocks)} {_order(cache)} {dtype}")
     memory = rackline.BlockMemory(parts, blocks, kv_caches, gpu=gpu, layers=counts)
-    return memory, " ".join(sorted(words)), layers
+    return memory, _in_words(words), layers
+
+
+def _in_words(of_layers: list[str]) -> str:
+    """The layout of all layers. Where they differ it counts which layers have which, as when some layers
+    of a model are left out of a quantized cache: blocks of one length may have other contents."""
+    kinds = sorted(set(of_layers))
+    if len(kinds) > 1:
+        digest = hashlib.sha256("\n".join(of_layers).encode()).hexdigest()
+        kinds.append(f"in order {digest[:16]}")
+    return " ".join(kinds)
 
 
 def clear_blocks(kv_caches: dict[str, Any], blocks: int, block_ids: list[int]) -> None:

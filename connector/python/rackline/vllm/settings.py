@@ -99,6 +99,13 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
             "layers cannot be loaded or saved one by one with speculative decoding: the draft model "
             'computes its layers several times, and after the step. Set "layerwise" to "off"'
         )
+    drafts = vllm_config.speculative_config is not None
+    if drafts and parallel.pipeline_parallel_size > 1 and not vllm_config.use_v2_model_runner:
+        raise SettingsError(
+            "with pipeline parallelism and speculative decoding this engine tells only the last stage when "
+            "a step is computed, so the other stages would never save their blocks: leave speculative "
+            "decoding out, or set pipeline_parallel_size to 1"
+        )
     if settings.loads_by_layers and vllm_config.model_config.quantization is not None:
         # What is damaged is computed on before that is known, and may be no numbers.
         raise SettingsError(
