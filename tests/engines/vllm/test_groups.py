@@ -49,6 +49,11 @@ KINDS = {
         SlidingWindowSpec(block_size=4, sliding_window=8, **HEADS),
         SlidingWindowSpec(block_size=4, sliding_window=13, **HEADS),
     ],
+    # As with a draft of several layers (MTP), whose first tokens vLLM computes again.
+    "window and more": [
+        FULL,
+        SlidingWindowSpec(block_size=4, sliding_window=8, extra_retained_tokens=3, **HEADS),
+    ],
     "full and chunk": [FULL, ChunkedLocalAttentionSpec(block_size=4, attention_chunk_size=12, **HEADS)],
     "full and state": [STATE, FULL],
     "blocks of different lengths": [
@@ -300,6 +305,12 @@ class EveryKind(unittest.TestCase):
     def half_forgets(self, own: Engine, request: Request) -> None:
         own.half.request_finished(request)
         self.assertEqual(own.held(), 0)
+
+    def test_what_is_saved_of_windows_is_what_a_prefix_needs(self) -> None:
+        """Also where vLLM keeps tokens before the window: with its default, which keeps the last one."""
+        own = Engine(KINDS["window and more"], retention=0)
+        own.fill(101, step_tokens=24)
+        self.assertEqual(own.found(own.request("loads", 101)), 100)
 
     def test_blocks_that_the_engine_has_are_not_loaded(self) -> None:
         for kind, specs in KINDS.items():

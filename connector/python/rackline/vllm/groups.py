@@ -33,8 +33,9 @@ class Policy(NamedTuple):
 
     manager: Any
     """The class that manages its blocks."""
-    layer: Any
-    """The specification of its first layer."""
+    saved: Any
+    """The specification of its first layer. A window in it is as long as what a prefix needs: with the tokens
+    that vLLM keeps before the window, as it computes them again for a draft of several layers (MTP)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Groups:
             start_block=blocks.start,
             end_block=blocks.stop,
             alignment_tokens=self.unit_tokens,
-            kv_cache_spec=group.policy.layer,
+            kv_cache_spec=group.policy.saved,
             use_eagle=False,
             retention_interval=self.retention,
             reachable_boundaries=ends,
@@ -179,8 +180,15 @@ def _group(number: int, spec: Any, hash_tokens: int) -> Group:
         hashes_per_block=spec.block_size // hash_tokens,
         span_tokens=span_tokens,
         exact_blocks=isinstance(first, MambaSpec) and first.mamba_cache_mode == "align",
-        policy=Policy(KVCacheSpecRegistry.get_manager_class(first), first),
+        policy=Policy(KVCacheSpecRegistry.get_manager_class(first), _saved(first, keeps, span_tokens)),
     )
+
+
+def _saved(spec: Any, keeps: Keeps, span_tokens: int) -> Any:
+    """See :class:`Policy`. vLLM's own mask leaves the tokens before the window out."""
+    if keeps is not Keeps.WINDOW:
+        return spec
+    return dataclasses.replace(spec, sliding_window=span_tokens, extra_retained_tokens=0)
 
 
 def _kept(spec: Any) -> tuple[Keeps, int]:
