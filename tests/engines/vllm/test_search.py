@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 import types
 import unittest
 from typing import Any
@@ -12,7 +13,7 @@ import rackline
 from rackline.vllm.groups import Group, Groups, Keeps
 from rackline.vllm.identity import Place
 from rackline.vllm.lookup import hashes_in_one
-from rackline.vllm.misses import MISSED_HANDLES_MAX
+from rackline.vllm.misses import MISSED_FOR_S, MISSED_HANDLES_MAX, Misses
 from rackline.vllm.search import Index
 from rackline.vllm.settings import Settings
 
@@ -92,6 +93,45 @@ class Searches(unittest.TestCase):
             self.index.missed(search, FULL, 6)
         self.assertEqual(self.look(0, 8)[1], 6)
         self.assertGreater(MISSED_HANDLES_MAX, 8 * 1024)
+
+    def test_a_miss_is_forgotten_after_some_time(self) -> None:
+        """Its block may be good again, and have the same handles."""
+        search, _ = self.look(0, 8)
+        began_s = time.monotonic()
+        self.index.missed(search, FULL, 5)
+        with mock.patch("rackline.vllm.misses.time") as clock:
+            clock.monotonic.return_value = began_s + MISSED_FOR_S / 2
+            self.assertEqual(self.look(0, 8)[1], 5)
+            clock.monotonic.return_value = began_s + 2 * MISSED_FOR_S
+            self.assertEqual(self.look(0, 8)[1], 8)
+
+    def test_a_block_that_was_saved_anew_is_found(self) -> None:
+        """On the rank that lacked it its handle is another one."""
+        misses = Misses()
+        misses.add(0, 3, [b"a", b"b"])
+        self.assertEqual(misses.first(0, range(8), [lambda _: b"a", lambda _: b"b"]), 3)
+        for first, second in [(b"a", b"c"), (b"c", b"b")]:
+            self.assertIsNone(misses.first(0, range(8), [lambda _: first, lambda _: second]))
+        self.assertIsNone(misses.first(1, range(8), [lambda _: b"a", lambda _: b"b"]))
+
+    def test_a_search_looks_at_few_handles_of_many_misses(self) -> None:
+        """After the death of a host: a handle a place of its own prompt, and not those of all ranks, prompts
+        and groups."""
+        misses, ranks, blocks = Misses(), 8, 1024
+        for group in range(2):
+            for place in range(4 * blocks):
+                misses.add(group, place, [b"%d %d" % (rank, place) for rank in range(ranks)])
+        asked: list[int] = []
+
+        def handle(place: int) -> bytes:
+            asked.append(place)
+            return b"another"
+
+        self.assertIsNone(misses.first(1, range(blocks), [handle] * ranks))
+        self.assertLessEqual(len(asked), blocks)
+        asked.clear()
+        of_ranks = [lambda place, rank=rank: b"%d %d" % (rank, place) for rank in range(ranks)]
+        self.assertEqual(misses.first(1, range(blocks), of_ranks), 0)
 
     def test_hashes_of_any_length_become_those_of_the_pool(self) -> None:
         long, short = [b"a" * 32, b"b" * 32], [b"c" * 16, b"d" * 16]

@@ -46,6 +46,13 @@ class Asked:
         start = (blocks.start - self.blocks.start) * rackline.HANDLE_BYTES
         return self._handles[start : start + len(blocks) * rackline.HANDLE_BYTES] if start >= 0 else b""
 
+    def handle(self, block: int) -> bytes:
+        """That of one block that was found."""
+        if self._handles is None:
+            self._handles = self.prefix.handles()
+        start = (block - self.blocks.start) * rackline.HANDLE_BYTES
+        return self._handles[start : start + rackline.HANDLE_BYTES]
+
     def release(self) -> None:
         if self.prefix is not None:
             self.prefix.release()
@@ -228,10 +235,7 @@ class Search:
 
     def _missed(self, asked: list[Asked], blocks: range) -> int | None:
         """The first of the blocks that the pool did not give before (VLLM-V6)."""
-        def handles(depth: int) -> list[bytes]:
-            return [each.handles(range(depth, depth + 1)) for each in asked]
-
-        return self.misses.first(asked[0].group.number, blocks, handles)
+        return self.misses.first(asked[0].group.number, blocks, [each.handle for each in asked])
 
     @staticmethod
     def _by_group(asked: list[Asked]) -> list[tuple[int, list[Asked]]]:
@@ -258,7 +262,7 @@ class Search:
     def handles_at(self, group: int, depth: int) -> list[bytes]:
         """Those of one block on every rank."""
         asked = [each for each in [*self._whole, *self._needed] if each.group.number == group]
-        return [each.handles(range(depth, depth + 1)) for each in asked]
+        return [each.handle(depth) for each in asked]
 
     def fail(self, what: str, error: rackline.Error) -> None:
         """There is no answer but this error."""

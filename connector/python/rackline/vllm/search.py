@@ -3,8 +3,8 @@
 - **VLLM-V1** Nothing here waits for the pool, except for lookups: ``lookup_wait_ms`` a step at most, for all of
   them; a request without an answer by then is asked about again.
 - **VLLM-V2** What the scheduler is told is there is held on every rank until it is loaded.
-- **VLLM-V6** A block that the pool did not give is not found again by this engine: asked once more, it would
-  not be loaded once more. Where a load failed for another reason, a queue that is full or a copy that
+- **VLLM-V6** A block that the pool did not give is not found again by this engine for ten minutes, unless it is
+  saved anew: asked once more, it would not be loaded once more. Where a load failed for another reason, a queue that is full or a copy that
   went wrong, its blocks may be good: others find them, and the request looks no more, and computes.
 """
 
