@@ -147,6 +147,7 @@ class Metrics(unittest.TestCase):
         stats.count("unsaved_blocks", 3)
         stats.count("unsaved_no_chunk", 3)
         stats.count("not_found_lookup_timeout", 1)
+        stats.count("not_loaded_checksum", 2)
         self.assertEqual(stats.reduce()["unsaved_no_chunk"], 3)
         with self.assertRaises(AssertionError):
             stats.count("unknown", 1)
@@ -154,6 +155,7 @@ class Metrics(unittest.TestCase):
         for name, reason, value in [
             ("unsaved", "no_chunk", 3.0),
             ("not_found", "lookup_timeout", 1.0),
+            ("not_loaded", "checksum", 2.0),
         ]:
             label = {"engine": "0", "reason": reason}
             found = registry.get_sample_value(f"vllm:rackline_{name}_by_reason_total", label)

@@ -146,6 +146,34 @@ class Workers(unittest.TestCase):
         for cache in half._parts[0].caches.values():
             self.assertFalse(cache[1:5].any())
 
+    def test_why_blocks_are_not_loaded_is_counted(self) -> None:
+        """Each of the blocks that failed, by name; and in the log once, not for each load."""
+        for load in ("async", "sync"):
+            for fetch, reason, blocks in [
+                (lambda *_, **__: Fetch(1, "evicted"), "evicted", 1),
+                (lambda *_, **__: Fetch(0, "error"), "error", 2),
+                (mock.Mock(side_effect=rackline.Busy("full")), "queue_full", 2),
+            ]:
+                with self.subTest(reason, load=load):
+                    half = worker(fetch, load=load)
+                    half._attachment.is_out.return_value = False
+                    with self.assertLogs("rackline.vllm.worker", "WARNING") as log:
+                        self.forward(half)
+                        self.forward(half)
+                    self.assertEqual(half.stats.data["failed_load_blocks"], 2 * blocks)
+                    self.assertEqual(half.stats.data[f"not_loaded_{reason}"], 2 * blocks)
+                    (line,) = log.output
+                    self.assertIn(f"{blocks} blocks were found, and are not loaded ({reason})", line)
+
+    def test_a_load_that_the_step_spoilt_says_so(self) -> None:
+        half = worker(lambda *_, **__: Fetch(2, None), load="sync", layerwise="load")
+        self.forward(half, asks=False)
+        self.assertEqual(half.stats.data["not_loaded_not_asked"], 2)
+        half = worker(lambda *_, **__: Fetch(1, "evicted"), load="sync")
+        with mock.patch("rackline.vllm.worker._least_of_all_ranks", lambda config, own: [0]):
+            self.forward(half)
+        self.assertEqual(half.stats.data["not_loaded_other_rank"], 2)
+
     def test_why_blocks_are_not_saved_is_counted(self) -> None:
         full = types.SimpleNamespace(
             outcomes=["published", "no_chunk", "no_chunk"], messages={"no_chunk": "the pool is full"}

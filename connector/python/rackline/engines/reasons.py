@@ -1,4 +1,4 @@
-"""Why requests found nothing and blocks were not saved.
+"""Why requests found nothing, and blocks were not loaded or not saved.
 
 Each such request and block is counted under the name of its reason. Each reason is in the log at most once
 a minute, with its sentence and what was counted since.
@@ -35,6 +35,14 @@ NOT_FOUND = {
     "handover_timeout": "the prefill did not save its blocks within handover_wait_ms",
     "missed_before": "the block was found before, and could not be loaded",
 }
+NOT_LOADED = {
+    "queue_full": "too many transfers wait to be copied: raise copy_threads or queue_depth",
+    "not_attached": "this process is not attached to the pool",
+    "error": "the pool refused the load",
+    "aborted": "the step did not come to its end",
+    "other_rank": "another rank could not load a block of the same request",
+    "not_asked": "the engine computed a layer without asking for its blocks",
+}
 UNSAVED = {
     "queue_full": "too many transfers wait to be copied: raise copy_threads or queue_depth",
     "not_attached": "this process is not attached to the pool",
@@ -49,7 +57,7 @@ UNSAVED = {
     "being_saved": "the same block is being saved",
     "saves_max": "more blocks wait to be saved than saves_max: raise saves_max or copy_threads",
 }
-# Of the library, which brings its own sentences: of a lookup that holds, and of a publish.
+# Of the library, which brings its own sentences: of a lookup that holds and of a fetch, and of a publish.
 OF_HOLDS = (
     "evicted", "not_ready", "owner_dead", "spilled", "quarantined", "stale_generation", "wrong_key",
     "key_collision", "wrong_length", "torn", "malformed", "changed", "checksum", "too_many_held",
@@ -70,8 +78,8 @@ class Reasons:
     """Counts and tells. For any thread."""
 
     def __init__(self, logger: logging.Logger, count: Callable[[str, int], None]) -> None:
-        """``count`` is called with the name of a counter, ``not_found_`` or ``unsaved_`` and the reason,
-        and with what to add."""
+        """``count`` is called with the name of a counter, ``not_found_``, ``not_loaded_`` or ``unsaved_`` and
+        the reason, and with what to add."""
         self._logger, self._count = logger, count
         self._changed = threading.Lock()
         self._told_s: dict[str, float] = {}
@@ -83,6 +91,13 @@ class Reasons:
         level = logging.DEBUG if reason in QUIET else logging.WARNING
         text = "%d requests found nothing, or less (%s): %s"
         self._add("not_found", reason, 1, level, text, said)
+
+    def not_loaded(self, reason: str, blocks: int, message: str | None = None) -> None:
+        """Blocks were found, and could not be loaded."""
+        said = message or NOT_LOADED.get(reason, reason)
+        text = "%d blocks were found, and are not loaded (%s): %s"
+        level = logging.DEBUG if reason in QUIET else logging.WARNING
+        self._add("not_loaded", reason, blocks, level, text, said)
 
     def unsaved(self, reason: str, blocks: int, message: str | None = None) -> None:
         """Blocks were not saved."""

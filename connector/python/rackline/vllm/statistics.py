@@ -41,6 +41,7 @@ COUNTERS = {
 # By reason: the name of each in `rackline.engines.reasons` follows.
 BY_REASON = {
     "not_found": "Requests that found nothing in the pool, or less than there was, by reason.",
+    "not_loaded": "Blocks that were found and could not be loaded, over all ranks, by reason.",
     "unsaved": "Blocks that could not be published, over all ranks, by reason.",
 }
 

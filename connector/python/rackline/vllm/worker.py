@@ -77,6 +77,8 @@ class _Loading:
     fetches: dict[int, rackline.Fetch | rackline.LayeredFetch]
     loaded: dict[int, GroupLoaded]
     """Groups of which it is known what came of them."""
+    why: dict[int, tuple[str, str | None]] = dataclasses.field(default_factory=dict)
+    """Why a group's next block is not loaded: a name of `rackline.engines.reasons`, and what the pool says."""
 
     def is_good(self) -> bool:
         """Whether every block is there."""
@@ -175,13 +177,12 @@ class WorkerHalf:
         if self._parts and self._renewal.renew(self._open_sessions):
             self.stats.count("attached_again", 1)
 
-    def _failed(self, what: str, error: rackline.Error, blocks: int) -> None:
-        """Tells of an error, and raises none (VLLM-W6); while this process is not attached to the pool, which the pool has said,
-        ``blocks`` are counted instead."""
+    def _why(self, error: rackline.Error, blocks: int) -> tuple[str, str | None]:
+        """The reason that an error gives for ``blocks``, and its sentence: it is raised to nobody (VLLM-W6)."""
         if self._attachment.is_out(error, self._renewal.life):
             self.stats.count("not_attached_blocks", blocks)
-        else:
-            logger.warning("Rackline: %s: %s", what, error)
+            return "not_attached", None
+        return of_error(error), str(error)
 
     def handshake(self) -> Handshake | None:
         identities = [part.identity for part in self._parts.values()]
@@ -212,7 +213,7 @@ class WorkerHalf:
                 self._wait_for_layer(self._layers.last())
 
     def _start_load(self, loading: _Loading, load: GroupLoad, part: Part) -> None:
-        job, handles = loading.job, load.handles[part.identity.place]
+        handles = load.handles[part.identity.place]
         try:
             if len(handles) != len(load.block_ids) * rackline.HANDLE_BYTES:
                 raise rackline.Error("vLLM has places for other blocks than were found")
@@ -224,7 +225,7 @@ class WorkerHalf:
             else:
                 fetch = part.session.fetch(handles, *into, stream=stream)
         except rackline.Error as error:
-            self._failed(f"{job.request_id} is not loaded", error, len(load.block_ids))
+            loading.why[load.group] = self._why(error, len(load.block_ids))
             loading.loaded[load.group] = NOT_TRIED
             return
         loading.fetches[load.group] = fetch
@@ -256,10 +257,11 @@ class WorkerHalf:
             self._came_of(self._loading[job.request_id], wait=True)[0] for job in step.loads
         ]
         valid = [loaded.valid_blocks for loaded in own]
+        why = "aborted" if broken_off else "other_rank"
         # VLLM-W7.
         if unasked and not broken_off and self._all_ask:
             self._all_ask = False
-            valid = [0] * len(valid)
+            valid, why = [0] * len(valid), "not_asked"
             logger.warning(
                 "Rackline: the engine computes %d layers without asking for their blocks (%s, ...): the "
                 "result of this step is thrown away, and blocks are loaded whole from now on",
@@ -272,7 +274,10 @@ class WorkerHalf:
             valid = _least_of_all_ranks(self._vllm_config, valid)
         for job, loaded, valid_blocks in zip(step.loads, own, valid, strict=True):
             missed = loaded.missed and loaded.valid_blocks == valid_blocks
-            self._loading[job.request_id].loaded[0] = GroupLoaded(valid_blocks, missed)
+            loading = self._loading[job.request_id]
+            loading.loaded[0] = GroupLoaded(valid_blocks, missed)
+            if valid_blocks < loaded.valid_blocks:
+                loading.why[0] = (why, None)
             self._load_ended(job)
         if any(valid_blocks < job.blocks for job, valid_blocks in zip(step.loads, valid)):
             self._failures += 1
@@ -287,7 +292,7 @@ class WorkerHalf:
         """What this rank has of each group; ``None`` while that is not known."""
         for load in loading.job.groups:
             if (fetch := loading.fetches.get(load.group)) is not None:
-                loaded = self._came_of_group(loading.job, load, fetch, wait)
+                loaded = self._came_of_group(loading, load, fetch, wait)
                 if loaded is None:
                     return None
                 loading.loaded[load.group] = loaded
@@ -296,7 +301,7 @@ class WorkerHalf:
 
     def _came_of_group(
         self,
-        job: LoadJob,
+        loading: _Loading,
         load: GroupLoad,
         fetch: rackline.Fetch | rackline.LayeredFetch,
         wait: bool,
@@ -304,25 +309,20 @@ class WorkerHalf:
         try:
             result = fetch.wait() if wait else fetch.poll()
         except rackline.Error as error:
-            self._failed(f"{job.request_id} is not loaded", error, len(load.block_ids))
+            loading.why[load.group] = self._why(error, len(load.block_ids))
             return NOT_TRIED
         if result is None:
             return None
-        if result.message is not None:
-            logger.warning(
-                "Rackline: block %d of %d of %s could not be loaded: %s",
-                result.valid_blocks,
-                len(load.block_ids),
-                job.request_id,
-                result.message,
-            )
+        if result.reason is not None:
+            loading.why[load.group] = (result.reason, result.message)
         return GroupLoaded(result.valid_blocks, result.reason not in (None, NOT_COPIED))
 
     def _load_ended(self, job: LoadJob) -> None:
         loading = self._loading.pop(job.request_id)
         for load in job.groups:
             if (loaded := loading.loaded.get(load.group)) is not None:
-                self._group_ended(job, load, loaded)
+                reason, message = loading.why.get(load.group, ("other_rank", None))
+                self._group_ended(job, load, loaded, reason, message)
         if not self._keep_all and not loading.is_good():
             # vLLM computes all of it again: in several groups it knows no first bad block.
             self._failed_requests.add(job.request_id)
@@ -330,7 +330,14 @@ class WorkerHalf:
             self._received.add(job.request_id)
         self._report.add(Report(loaded={job.request_id: Loaded(1, loading.loaded)}))
 
-    def _group_ended(self, job: LoadJob, load: GroupLoad, loaded: GroupLoaded) -> None:
+    def _group_ended(
+        self,
+        job: LoadJob,
+        load: GroupLoad,
+        loaded: GroupLoaded,
+        reason: str,
+        message: str | None,
+    ) -> None:
         part, valid_blocks = self._parts[load.group], loaded.valid_blocks
         failed = load.block_ids[valid_blocks:]
         computed_on_them = job.behind_ids if failed and self._settings.loads_by_layers else []
@@ -341,6 +348,7 @@ class WorkerHalf:
         self.stats.count("loaded_blocks", valid_blocks)
         self.stats.count("loaded_bytes", valid_blocks * part.identity.block_bytes)
         self.stats.count("failed_load_blocks", len(failed))
+        self._reasons.not_loaded(reason, len(failed), message)
 
     # Saving
 
@@ -360,7 +368,9 @@ class WorkerHalf:
             )
         except rackline.Error as error:
             # They are saved whole behind the forward, if there is room then.
-            self._failed("a step is not saved layer by layer", error, 0)
+            _, said = self._why(error, 0)
+            if said is not None:
+                logger.warning("Rackline: a step is not saved layer by layer: %s", said)
 
     def _end_layered_save(self, worth_saving: bool, again: bool = False) -> bool:
         """Whether there was one. ``again``: see :class:`_Saving`."""
@@ -423,11 +433,8 @@ class WorkerHalf:
     def _refused(self, job: SaveJob, error: rackline.Error) -> Outcomes:
         """What became of blocks whose publish was refused, or broke off (VLLM-W6)."""
         blocks = len(job.block_ids)
-        if self._attachment.is_out(error, self._renewal.life):
-            self.stats.count("not_attached_blocks", blocks)
-            return Outcomes.none(job, "not_attached")
-        reason = of_error(error)
-        return Outcomes([reason] * blocks, {reason: str(error)})
+        reason, said = self._why(error, blocks)
+        return Outcomes([reason] * blocks, {} if said is None else {reason: said})
 
     def _outcomes(
         self, saving: _Saving, wait: bool = False
