@@ -288,14 +288,16 @@ class Schedulers(unittest.TestCase):
             kv_transfer_params=None,
         )
 
-    def load(self, told: Loaded) -> None:
+    def load(self, told: Loaded, ends: bool = True) -> None:
         self.assertEqual(self.half.matched_tokens(self.request, 0), (8, True))
         blocks = types.SimpleNamespace(get_block_ids=lambda: [[5, 6, 7]])
         self.half.allocated(self.request, blocks, 8)
         (job,) = self.half._step.loads
         self.assertEqual([load.block_ids for load in job.groups], [[5, 6]])
         self.assertEqual(job.behind_ids, [7])
-        self.half.reported(Report(loaded={"one": told}))
+        if ends:
+            self.half.build_step(mock.Mock(preempted_req_ids=None, num_scheduled_tokens={}))
+            self.half.reported(Report(loaded={"one": told}))
 
     def test_a_block_that_was_missed_is_not_found_again(self) -> None:
         self.load(loaded(1, 1, True))
@@ -311,18 +313,40 @@ class Schedulers(unittest.TestCase):
         self.request.request_id = "two"
         self.assertEqual(self.half.matched_tokens(self.request, 0), (8, True))
 
-    def save(self, step_tokens: int) -> list[tuple[int, int]]:
+    def save(self, step_tokens: int, preempted: Any = None) -> list[tuple[int, int]]:
         """A step that computes so many tokens more; what it saves: first block, and how many."""
         state = types.SimpleNamespace(get_block_ids=lambda _: [[5, 6, 7]])
         made = self.half.build_step(
             types.SimpleNamespace(
-                preempted_req_ids=None,
+                preempted_req_ids=preempted,
                 num_scheduled_tokens={"one": step_tokens},
                 kv_connector_block_state=state,
             )
         )
         self.request.num_computed_tokens += step_tokens
         return [(job.first_depth, len(job.block_ids)) for job in made.saves]
+
+    def test_a_preempted_request_saves_all_that_it_computes_again(self) -> None:
+        """Its blocks may be evicted meanwhile: those that it loaded, and those that it saved."""
+        self.request.num_computed_tokens, self.request.num_prompt_tokens = 8, 12
+        self.load(loaded(1, 2, False))
+        self.assertEqual(self.save(4), [(2, 1)])
+        (number,) = self.half._saving._jobs
+        self.half.reported(Report(saved={number: Saved(1, True)}))
+        self.assertEqual(self.save(0, {"one"}), [(0, 3)])
+
+    def test_what_a_preempted_request_loads_anew_is_not_saved(self) -> None:
+        """vLLM tells of requests that it preempts between two steps with the step in which they go on."""
+        self.request.num_computed_tokens, self.request.num_prompt_tokens = 0, 12
+        self.index.found.return_value = 0
+        self.half.matched_tokens(self.request, 0)
+        self.assertEqual(self.save(12), [(0, 3)])
+        (number,) = self.half._saving._jobs
+        self.half.reported(Report(saved={number: Saved(1, True)}))
+        self.index.found.return_value, self.request.num_computed_tokens = 2, 8
+        self.half._requests["one"].search = None
+        self.load(loaded(1, 2, False), ends=False)
+        self.assertEqual(self.save(4, {"one"}), [(2, 1)])
 
     def test_what_was_put_off_is_saved_with_the_next_step(self) -> None:
         """VLLM-W8: once; what the pool refused is not tried again."""

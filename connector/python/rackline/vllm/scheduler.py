@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from rackline.engines.attachment import Attachment
@@ -226,6 +227,7 @@ class SchedulerHalf:
         if count == 0:
             search.release()
             return
+        progress.loaded = {}
         job, spans, tables = LoadJob(request.request_id, [], []), [], blocks.get_block_ids()
         for group, span, handles in search.loads(count):
             ids = list(tables[group.number][span.start : span.stop])
@@ -251,6 +253,7 @@ class SchedulerHalf:
         self._index.next_step()
         if output.preempted_req_ids:
             step.preempted += self._saving.preempted(output.preempted_req_ids)
+            self._begin_anew(output.preempted_req_ids, step)
         if self._saves:
             for request_id, tokens in output.num_scheduled_tokens.items():
                 if (progress := self._requests.get(request_id)) is not None:
@@ -261,6 +264,16 @@ class SchedulerHalf:
         if self._events is not None:
             self._events.look_after()
         return step
+
+    def _begin_anew(self, preempted: Iterable[str], step: Step) -> None:
+        """What the pool and the engine have of preempted requests may be evicted before they go on: it is
+        computed again then, and to be saved again. A request may go on, and load, in the same step."""
+        loads = {job.request_id for job in step.loads}
+        for request_id in preempted:
+            if (progress := self._requests.get(request_id)) is not None:
+                progress.next_save = {}
+                if request_id not in loads:
+                    progress.loaded = {}
 
     # What was done
 
