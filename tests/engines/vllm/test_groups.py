@@ -107,6 +107,8 @@ class Prefix:
 class Session:
     """Of one part, with the blocks that it has by their hashes."""
 
+    key_space = b"a space"
+
     def __init__(self) -> None:
         self.blocks: set[bytes] = set()
         self.prefixes: list[Prefix] = []
@@ -379,6 +381,25 @@ class Saving(unittest.TestCase):
         self.assertEqual(own.found(request), missed * 4)
         # All of it is computed and saved again, where it is not found.
         self.assertEqual(own.half._requests["loads"].loaded, {})
+
+
+    def test_what_is_not_shared_after_a_reset_is_counted(self) -> None:
+        """A request once, and every block of every rank; the engine gets back what it holds for a save."""
+        own = Engine(KINDS["full and windows"])
+        free = own.manager.block_pool.get_num_free_blocks()
+        with self.assertLogs("rackline.vllm.scheduler", "WARNING") as log:
+            own.half.reset()
+            request = own.request("one", 40)
+            self.assertEqual([own.found(request), own.found(request)], [0, 0])
+            self.assertEqual(own.compute(request, 40), [])
+        # Two ranks, three groups.
+        counted = {name: own.half.stats.data.get(name) for name in ("not_found_stopped", "unsaved_stopped")}
+        self.assertEqual(counted, {"not_found_stopped": 1, "unsaved_stopped": 2 * 3 * 10})
+        self.assertEqual(own.half.stats.data["unsaved_blocks"], 2 * 3 * 10)
+        self.assertTrue(any("(stopped)" in line for line in log.output))
+        own.half.request_finished(request)
+        own.manager.free(request)
+        self.assertEqual(own.manager.block_pool.get_num_free_blocks(), free)
 
 
 class Stages(unittest.TestCase):

@@ -24,7 +24,7 @@ from rackline.vllm.groups import Group, Groups
 from rackline.vllm.handover import Awaited, Handovers, RouterParams
 from rackline.vllm.identity import Identity
 from rackline.vllm.lookup import Search
-from rackline.vllm.messages import GroupLoad, GroupLoaded, LoadJob, Report, Saved, Step
+from rackline.vllm.messages import GroupLoad, GroupLoaded, LoadJob, Report, Saved, SaveJob, Step
 from rackline.vllm.progress import Progress
 from rackline.vllm.saves import Saves
 from rackline.vllm.search import Index
@@ -47,6 +47,8 @@ class SchedulerHalf:
                 'be loaded: set "kv_load_failure_policy" to "recompute" in the KV transfer configuration, '
                 "and the engine computes the block"
             )
+        self._stopped = False
+        """Whether the engine's caches were reset: it shares nothing any more."""
         self._settings = settings
         parallel = vllm_config.parallel_config
         self._ranks = parallel.tensor_parallel_size
@@ -117,6 +119,10 @@ class SchedulerHalf:
             return 0, False
         progress = self._progress(request)
         if not progress.looks:
+            return 0, False
+        if self._stopped:
+            progress.looks = False
+            self._reasons.not_found("stopped")
             return 0, False
         # The engine needs one token to compute.
         last = (request.num_tokens - 1) // self._unit_tokens
@@ -257,13 +263,24 @@ class SchedulerHalf:
         if self._saves:
             for request_id, tokens in output.num_scheduled_tokens.items():
                 if (progress := self._requests.get(request_id)) is not None:
-                    if jobs := list(self._saving.plan(progress, tokens, output)):
+                    jobs = list(self._saving.plan(progress, tokens, output))
+                    if self._stopped:
+                        self._leave_out(jobs)
+                    elif jobs:
                         progress.put_off_blocks = 0
                         step.saves += jobs
         self._handovers.look_after()
         if self._events is not None:
             self._events.look_after()
         return step
+
+    def _leave_out(self, jobs: list[SaveJob]) -> None:
+        """Counts what is not saved any more, over all ranks."""
+        for job in jobs:
+            self._saving.done(job.job)
+            blocks = len(job.block_ids) * len(self._index.key_spaces(job.group))
+            self.stats.count("unsaved_blocks", blocks)
+            self._reasons.unsaved("stopped", blocks)
 
     def _begin_anew(self, preempted: Iterable[str], step: Step) -> None:
         """What the pool and the engine have of preempted requests may be evicted before they go on: it is
@@ -360,7 +377,7 @@ class SchedulerHalf:
             progress.search.release()
         self._give_up_put_off(progress)
         params = None
-        if progress.params.handover and self._saves:
+        if progress.params.handover and self._saves and not self._stopped:
             blocks = progress.saved(self._groups)
             params = RouterParams.answer(request, blocks, self._index.words())
             if not progress.saving:
@@ -378,13 +395,13 @@ class SchedulerHalf:
     def reset(self) -> None:
         """The engine's weights may have been changed: what is in the pool is not theirs any more, nor
         is what they compute what others expect."""
-        if self._loads or self._saves:
+        if (self._loads or self._saves) and not self._stopped:
             logger.warning(
                 "Rackline: the engine's caches were reset, and the weights may be new: no blocks are loaded "
                 "or saved from now on; restart the engine to share blocks again"
             )
             self.stats.count("resets", 1)
-        self._loads = self._saves = False
+        self._stopped = True
 
     def take_events(self) -> list[Any]:
         return [] if self._events is None else self._events.take()
