@@ -415,6 +415,19 @@ class Stages(unittest.TestCase):
         self.assertEqual(own.groups.unit_tokens, 8)
         self.assertIsInstance(own.groups, Groups)
         self.assertEqual([group.hashes_per_block for group in own.groups.groups], [2, 1])
+        self.assertEqual(own.groups.hashes_per_unit, 2)
+
+    def test_a_handover_of_long_units_has_the_hash_of_its_last_one(self) -> None:
+        own = Engine(KINDS["blocks of different lengths"])
+        request = own.request("one", 24)
+        request.kv_transfer_params = {"rackline": {"handover": True}}
+        own.half._index.words = lambda: {"model": "m"}
+        own.half.on_new_request(request)
+        jobs = own.compute(request, 24)
+        _, told = own.half.request_finished(request)
+        self.assertEqual(told["rackline"]["blocks"], 3)
+        self.assertEqual(told["rackline"]["last_hash"], bytes(request.block_hashes[5]).hex())
+        own.save(jobs)
 
 
 if __name__ == "__main__":

@@ -76,16 +76,18 @@ class Unusable(unittest.TestCase):
     """A prefill whose blocks this engine cannot use."""
 
     OWN = {"tenant": "t", "model": "m", "dtype": "float16", "block_tokens": 16, "ranks": 1}
+    each = 1
+    """Hashes of a block."""
 
     def why(self, hashes: list[bytes], **given: Any) -> str | None:
         request = mock.Mock(kv_transfer_params={"rackline": given}, request_id="one", block_hashes=hashes)
-        found = RouterParams.of(request).why_unusable(request, self.OWN)
+        found = RouterParams.of(request).why_unusable(request, self.OWN, self.each)
         return None if found is None else found[0]
 
     def test_the_word_that_differs_is_named(self) -> None:
         hashes = [bytes([number]) * 32 for number in range(3)]
         request = mock.Mock(kv_transfer_params=None, block_hashes=hashes)
-        answer = RouterParams.answer(request, 2, self.OWN)["rackline"]
+        answer = RouterParams.answer(request, 2, self.OWN, 1)["rackline"]
         self.assertIsNone(self.why(hashes, **answer))
         for word, value in [("dtype", "bfloat16"), ("block_tokens", 32), ("ranks", 2), ("tenant", "u")]:
             identity = {**self.OWN, word: value}
@@ -94,6 +96,17 @@ class Unusable(unittest.TestCase):
         # What another version says, or does not say, is no difference.
         self.assertIsNone(self.why(hashes, **{**answer, "identity": {"more": 1}}))
         self.assertIsNone(self.why(hashes[:1], **answer))
+
+    def test_the_last_hash_is_that_of_the_last_block_of_several_hashes(self) -> None:
+        """A count of blocks is none of hashes where vLLM has several hashes for a block."""
+        hashes = [bytes([number]) * 32 for number in range(6)]
+        request = mock.Mock(kv_transfer_params=None, block_hashes=hashes)
+        self.each = 2
+        answer = RouterParams.answer(request, 2, self.OWN, 2)["rackline"]
+        self.assertEqual(answer["last_hash"], hashes[3].hex())
+        self.assertIsNone(self.why(hashes, **answer))
+        self.assertEqual(self.why([*hashes[:3], bytes(32)], **answer), "identity_block_hash")
+        self.assertIsNone(self.why(hashes[:3], **answer))
 
 
 class Handover(TinyCase):

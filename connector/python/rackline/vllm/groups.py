@@ -117,6 +117,12 @@ class Groups:
         return len(self.groups) == 1 and self.groups[0].keeps is Keeps.ALL
 
     @property
+    def hashes_per_unit(self) -> int:
+        """How many of the engine's hashes a unit of prefixes has."""
+        first = self.groups[0]
+        return first.hashes_per_block * self.unit_tokens // first.block_tokens
+
+    @property
     def told(self) -> Group:
         """The group of which routers are told: the first that keeps all tokens, if there is one."""
         whole = (group for group in self.groups if group.keeps is Keeps.ALL)

@@ -58,18 +58,21 @@ class RouterParams:
         return cls(**{**_in_words_of_nixl(params), **good})
 
     @staticmethod
-    def answer(request: Any, blocks: int, identity: Words) -> dict[str, Any]:
-        """The ``kv_transfer_params`` of a prefill's answer, which the router sends to the decode."""
+    def answer(request: Any, blocks: int, identity: Words, hashes_each: int) -> dict[str, Any]:
+        """The ``kv_transfer_params`` of a prefill's answer, which the router sends to the decode.
+        ``blocks`` are units of prefixes, of ``hashes_each`` of the engine's hashes."""
         told: dict[str, Any] = {"blocks": blocks, "identity": identity}
         if blocks:
-            told["last_hash"] = _hash_of(request, blocks)
+            told["last_hash"] = _hash_of(request, blocks * hashes_each)
         answer: dict[str, Any] = {"rackline": told}
         if (request.kv_transfer_params or {}).get(REMOTE_DECODE):
             answer.update({REMOTE_PREFILL: True, REMOTE_DECODE: False})
         return answer
 
 
-    def why_unusable(self, request: Any, own: Words) -> tuple[str, str] | None:
+    def why_unusable(
+        self, request: Any, own: Words, hashes_each: int
+    ) -> tuple[str, str] | None:
         """Why this engine, whose identity is ``own``, can use none of these blocks: the name of the
         reason, and a sentence. ``None`` when that is not known."""
         if self.identity is not None and (word := difference(own, self.identity)) is not None:
@@ -77,8 +80,9 @@ class RouterParams:
                 f"the blocks of the prefill engine have {word} {self.identity[word]!r}, those of this "
                 f"engine {own[word]!r}: start both with the same model, options and version of vLLM"
             )
-        known = 0 < self.blocks <= len(request.block_hashes)
-        if self.last_hash and known and self.last_hash != _hash_of(request, self.blocks):
+        hashes = self.blocks * hashes_each
+        known = 0 < hashes <= len(request.block_hashes)
+        if self.last_hash and known and self.last_hash != _hash_of(request, hashes):
             return "identity_block_hash", (
                 "the prefill engine has other hashes for the blocks of the same prompt: give both engines "
                 "the same prompt, LoRA adapter, cache_salt and --prefix-caching-hash-algo, and the same "
@@ -87,8 +91,8 @@ class RouterParams:
         return None
 
 
-def _hash_of(request: Any, blocks: int) -> str:
-    return bytes(request.block_hashes[blocks - 1]).hex()
+def _hash_of(request: Any, hashes: int) -> str:
+    return bytes(request.block_hashes[hashes - 1]).hex()
 
 
 def _in_words_of_nixl(params: dict[str, Any]) -> dict[str, Any]:

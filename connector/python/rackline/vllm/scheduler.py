@@ -186,7 +186,9 @@ class SchedulerHalf:
         if progress.waited or blocks <= first or progress.search is not None:
             return False
         if progress.awaited is None:
-            why = progress.params.why_unusable(progress.request, self._index.words())
+            why = progress.params.why_unusable(
+                progress.request, self._index.words(), self._groups.hashes_per_unit
+            )
             if why is not None:
                 progress.waited = True
                 self.stats.count("unusable_handovers", 1)
@@ -379,7 +381,9 @@ class SchedulerHalf:
         params = None
         if progress.params.handover and self._saves and not self._stopped:
             blocks = progress.saved(self._groups)
-            params = RouterParams.answer(request, blocks, self._index.words())
+            params = RouterParams.answer(
+                request, blocks, self._index.words(), self._groups.hashes_per_unit
+            )
             if not progress.saving:
                 self._handovers.begin(request, blocks)
         # While others compute the blocks of one that loads stay for that, and are freed when that
