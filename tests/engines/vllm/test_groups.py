@@ -313,6 +313,8 @@ class EveryKind(unittest.TestCase):
         own = Engine(KINDS["window and more"], retention=0)
         own.fill(101, step_tokens=24)
         self.assertEqual(own.found(own.request("loads", 101)), 100)
+        # The identity of the blocks has the layer as vLLM describes it.
+        self.assertIs(own.groups.groups[1].policy.layer, KINDS["window and more"][1])
 
     def test_blocks_that_the_engine_has_are_not_loaded(self) -> None:
         for kind, specs in KINDS.items():

@@ -33,8 +33,10 @@ class Policy(NamedTuple):
 
     manager: Any
     """The class that manages its blocks."""
+    layer: Any
+    """The specification of its first layer."""
     saved: Any
-    """The specification of its first layer. A window in it is as long as what a prefix needs: with the tokens
+    """The same for what is saved. A window in it is as long as what a prefix needs: with the tokens
     that vLLM keeps before the window, as it computes them again for a draft of several layers (MTP)."""
 
 
@@ -186,7 +188,9 @@ def _group(number: int, spec: Any, hash_tokens: int) -> Group:
         hashes_per_block=spec.block_size // hash_tokens,
         span_tokens=span_tokens,
         exact_blocks=isinstance(first, MambaSpec) and first.mamba_cache_mode == "align",
-        policy=Policy(KVCacheSpecRegistry.get_manager_class(first), _saved(first, keeps, span_tokens)),
+        policy=Policy(
+            KVCacheSpecRegistry.get_manager_class(first), first, _saved(first, keeps, span_tokens)
+        ),
     )
 
 
