@@ -45,7 +45,8 @@ class Found:
 
 class Searches(unittest.TestCase):
     def setUp(self) -> None:
-        self.first = 0
+        self.first, self.room = 0, 1 << 30
+        """How many lookups there is room for."""
         attachment = mock.Mock(life=0)
         attachment.pool.session.side_effect = self.session
         settings = Settings.of({"region": "/dev/null", "node": 0})
@@ -58,6 +59,9 @@ class Searches(unittest.TestCase):
         rank = len(self.index._sessions)
 
         def lookup(hashes: bytes, hold: bool) -> Found:
+            if self.room == 0:
+                raise rackline.Busy("full")
+            self.room -= 1
             self.asked.append(hashes)
             return Found(rank, self.first, len(hashes) // rackline.HASH_BYTES)
 
@@ -93,6 +97,20 @@ class Searches(unittest.TestCase):
             self.index.missed(search, FULL, 6)
         self.assertEqual(self.look(0, 8)[1], 6)
         self.assertGreater(MISSED_HANDLES_MAX, 8 * 1024)
+
+    def test_a_search_goes_on_where_there_was_no_room_for_all_ranks(self) -> None:
+        """No rank is asked twice: what it was asked for nothing would keep others waiting."""
+        self.room = 0
+        request = mock.Mock(block_hashes=[bytes([number]) * 32 for number in range(8)])
+        self.assertIsNone(self.index.look(request, 0, 8, 0.0))
+        self.room = 1
+        search, found = self.look(0, 8)
+        self.assertIsNone(found)
+        self.assertIsNone(self.index.found(search, 0.0), "still no room")
+        self.room = 1
+        self.assertEqual(self.index.found(search, 0.0), 8)
+        self.assertEqual(len(self.asked), RANKS)
+        self.assertEqual([len(each) for each in search.prefixes], [8] * RANKS)
 
     def test_a_miss_is_forgotten_after_some_time(self) -> None:
         """Its block may be good again, and have the same handles."""

@@ -116,18 +116,26 @@ class Search:
     """Of the attachment: what was found in an earlier one is not held any more."""
     is_out: Callable[[rackline.Error], bool] = lambda error: False
     """Whether an error says that."""
+    _unasked: list[tuple[Place, rackline.Session]] | None = None
+    """The parts that were not asked the first question; ``None`` before :meth:`begin`."""
     _whole: list[Asked] = dataclasses.field(default_factory=list)
     _present: list[_Present] = dataclasses.field(default_factory=list)
     _needed: list[Asked] = dataclasses.field(default_factory=list)
     """What was asked for the prefix of ``_tried`` units, in the parts that keep a part of the tokens."""
+    _unheld: list[tuple[Place, rackline.Session]] = dataclasses.field(default_factory=list)
+    """The parts that were not asked for it."""
     _tried: int | None = None
     _tries: int = 0
 
     def begin(self) -> None:
-        """Asks the first questions. :class:`rackline.Error` when there is no room for that."""
+        """Asks the first questions. :class:`rackline.Error` when there is no room for one: what was asked
+        until then is kept, and the next call goes on behind it."""
+        if self._unasked is None:
+            self._unasked = list(self.sessions.items())
         end = self.first + self.looked_for
         hashes = _Hashes(self.request)
-        for place, session in self.sessions.items():
+        while self._unasked:
+            place, session = self._unasked[0]
             group = self.groups.groups[place.group]
             if group.keeps is Keeps.ALL:
                 blocks = self._blocks(group, self.first, end)
@@ -138,6 +146,12 @@ class Search:
                 blocks = self._blocks(group, self.first, end)
                 present = session.present(hashes.of(group, blocks))
                 self._present.append(_Present(group, blocks.start, present))
+            self._unasked.pop(0)
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether there was room for one of its questions."""
+        return bool(self._whole or self._present)
 
     def _blocks(self, group: Group, first: int, end: int) -> range:
         each = self.groups.unit_tokens // group.block_tokens
@@ -162,6 +176,8 @@ class Search:
             return 0
 
     def _found(self, ends_s: float) -> int | None:
+        if self._unasked:
+            self.begin()
         if not _wait_for(self._whole, ends_s):
             return None
         for present in self._present:
@@ -171,11 +187,10 @@ class Search:
                     return None
                 present.blocks = bytearray(told)
         while (units := self._longest()) > self.first and self._present and self.hold:
-            if self._tried != units:
-                if self._tries == TRIES_MAX:
-                    self._forget_needed()
-                    return 0
-                self._ask_for(units)
+            if self._tried != units and self._tries == TRIES_MAX:
+                self._forget_needed()
+                return 0
+            self._ask_for(units)
             if not _wait_for(self._needed, ends_s):
                 return None
             if self._are_there():
@@ -207,17 +222,22 @@ class Search:
         return max(units, self.first)
 
     def _ask_for(self, units: int) -> None:
-        """Has the blocks held that a prefix needs in the parts that keep a part of the tokens."""
-        self._forget_needed()
-        hashes, needed = _Hashes(self.request), []
-        for place, session in self.sessions.items():
+        """Has the blocks held that a prefix needs in the parts that keep a part of the tokens. Goes on
+        where there was no room for more questions."""
+        if self._tried != units:
+            self._forget_needed()
+            self._tried = units
+            self._tries += 1
+            self._unheld = list(self.sessions.items())
+        hashes = _Hashes(self.request)
+        while self._unheld:
+            place, session = self._unheld[0]
             group = self.groups.groups[place.group]
             blocks = group.needed(*self._tokens(self.first, units))
             if group.keeps is not Keeps.ALL and blocks:
                 lookup = session.lookup(hashes.of(group, blocks), hold=True)
-                needed.append(Asked(place, group, blocks, lookup))
-        self._needed, self._tried = needed, units
-        self._tries += 1
+                self._needed.append(Asked(place, group, blocks, lookup))
+            self._unheld.pop(0)
 
     def _are_there(self) -> bool:
         """Whether every part has what was asked for; what it has not is known as lacking then."""
@@ -280,7 +300,7 @@ class Search:
     def _forget_needed(self) -> None:
         for asked in self._needed:
             asked.release()
-        self._needed, self._tried = [], None
+        self._needed, self._unheld, self._tried = [], [], None
 
     def release(self) -> None:
         for asked in self._whole:

@@ -97,7 +97,8 @@ class Index:
         try:
             search.begin()
         except rackline.Busy:
-            return None
+            # What was asked already is answered meanwhile: :meth:`Search.found` asks the rest.
+            return search if search.has_asked else None
         except rackline.Error as error:
             search.fail("a lookup was refused", error)
         return search
