@@ -25,7 +25,7 @@ How the halves work together::
 
 With ``layerwise`` the forward's layers do the waiting and the telling, one by one (`layerwise`).
 
-Blocks are opaque bytes: whole blocks of the engine, all layers, as they lie in memory. What decides
+Blocks are opaque bytes: whole blocks of the engine, all layers of a group, as they lie in memory. What decides
 what the bytes mean is in their identity (`identity`), which the ranks tell the scheduler at start.
 """
 

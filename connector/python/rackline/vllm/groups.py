@@ -115,7 +115,7 @@ class Groups:
     @property
     def keep_all(self) -> bool:
         """Whether there is one group, and it keeps all tokens: then a load may be good in part. In other
-        models vLLM knows no such load, and computes a request anew (see `loads`)."""
+        models vLLM knows no such load, and computes a request anew."""
         return len(self.groups) == 1 and self.groups[0].keeps is Keeps.ALL
 
     @property
