@@ -73,7 +73,8 @@ class Gate:
         def registered(half: WorkerHalf, caches: Any) -> None:
             register(half, caches)
             for part in half._parts.values():
-                part.session = Session(part.session)
+                for share in part.shares:
+                    share.session = Session(share.session)
 
         def looked(index: Index, *arguments: Any, hold: bool = True) -> Any:
             search = look(index, *arguments, hold=hold)

@@ -67,7 +67,7 @@ class LateGpu(RacklineConnector):
             super().start_load_kv(forward_context, **kwargs)
         if self.worker._settings.load == "sync":
             if not self.tells_the_right_stream:
-                self.worker._wait_for_layer(self.worker._layers.last())
+                self.worker._loads.wait_for_layer(self.worker._layers.last())
             # Before the forward, which comes now.
             driver().wait_for(self._stream)
 
@@ -128,9 +128,9 @@ class LateGpu(RacklineConnector):
 
     def _wait_for_transfers(self) -> None:
         worker = self.worker
-        while worker._saving or worker._loading:
+        while worker._saving or worker._loads._loading:
             worker._poll_saves()
-            worker._poll_loads()
+            worker._loads.poll()
 
 
 class WrongStream(LateGpu):

@@ -170,7 +170,7 @@ class Workers(unittest.TestCase):
         self.forward(half, asks=False)
         self.assertEqual(half.stats.data["not_loaded_not_asked"], 2)
         half = worker(lambda *_, **__: Fetch(1, "evicted"), load="sync")
-        with mock.patch("rackline.vllm.worker._least_of_all_ranks", lambda config, own: [0]):
+        with mock.patch("rackline.vllm.loads._least_of_all_ranks", lambda config, own: [0]):
             self.forward(half)
         self.assertEqual(half.stats.data["not_loaded_other_rank"], 2)
 
@@ -186,7 +186,7 @@ class Workers(unittest.TestCase):
             with self.subTest(reason):
                 half = worker(lambda *_, **__: Fetch(2, None))
                 half._attachment.is_out.return_value = False
-                half._parts[0].session.publish = publish
+                half._parts[0].shares[0].session.publish = publish
                 told = Step(saves=[SaveJob(7, "two", 0, b"cde", 1, [5, 6, 7])])
                 with self.assertLogs("rackline.vllm.worker", "WARNING") as log:
                     half.start_saves(told)
@@ -212,7 +212,7 @@ class Workers(unittest.TestCase):
 
             return mock.Mock(poll=lambda: None, cancel=cancel)
 
-        part.session.publish = publish
+        part.shares[0].session.publish = publish
         saves = [SaveJob(job, str(job), 0, b"ab", job, [2 * job, 2 * job + 1]) for job in range(5)]
         half.start_saves(Step(saves=saves))
         # As long as requests run their blocks are their own.
@@ -234,7 +234,7 @@ class Workers(unittest.TestCase):
                 )
                 ended = types.SimpleNamespace(outcomes=["aborted"] * 2, messages={})
                 publish = mock.Mock(poll=lambda: ended)
-                half._parts[0].session.publish_by_layers = mock.Mock(return_value=publish)
+                half._parts[0].shares[0].session.publish_by_layers = mock.Mock(return_value=publish)
                 told = step()
                 told.saves.append(SaveJob(7, "two", 0, b"cd", 1, [6, 7]))
                 half.start_loads(told)
@@ -250,7 +250,7 @@ class Workers(unittest.TestCase):
     def test_a_rank_that_missed_behind_what_all_have_missed_nothing(self) -> None:
         """Synchronous loads: the ranks agree on the least."""
         half = worker(lambda *_, **__: Fetch(1, "evicted"), load="sync")
-        with mock.patch("rackline.vllm.worker._least_of_all_ranks", lambda config, own: [0]):
+        with mock.patch("rackline.vllm.loads._least_of_all_ranks", lambda config, own: [0]):
             self.assertEqual(self.forward(half), {"one": loaded(1, 0, False)})
 
 

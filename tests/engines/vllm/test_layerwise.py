@@ -82,22 +82,22 @@ class Layerwise(TinyCase):
 
     def test_a_forward_that_does_not_wait_would_show(self) -> None:
         """The control of the others: loads that begin behind the forward give other tokens."""
-        from rackline.vllm.worker import WorkerHalf
+        from rackline.vllm.loads import Loads
 
         self.fill()
-        start, end = WorkerHalf.start_loads, WorkerHalf._end_loads
+        start, end = Loads.start, Loads.end
         begun: list[object] = []
 
-        def behind(half, step, broken_off=False):
+        def behind(loads, step, broken_off=False):
             if not any(step is other for other in begun):
                 begun.append(step)
-                start(half, step)
-                half._asked = set(half._layers.missing(set()))
-            end(half, step, broken_off)
+                start(loads, step)
+                loads._asked = set(loads._layers.missing(set()))
+            end(loads, step, broken_off)
 
         with (
-            mock.patch.object(WorkerHalf, "start_loads", lambda half, step: None),
-            mock.patch.object(WorkerHalf, "_end_loads", behind),
+            mock.patch.object(Loads, "start", lambda loads, step: None),
+            mock.patch.object(Loads, "end", behind),
             engine(self.model, self.settings(1)) as second,
         ):
             self.assertNotEqual(tokens(second.answers(PROMPTS)), self.expected)

@@ -223,7 +223,8 @@ class OneEngine(TinyCase):
 
         def registered(half, caches) -> None:
             register(half, caches)
-            half._parts[0].session = LateSession(half._parts[0].session)
+            for share in half._parts[0].shares:
+                share.session = LateSession(share.session)
 
         expected = computed(LONG, 150)
         with mock.patch.object(WorkerHalf, "register", registered):

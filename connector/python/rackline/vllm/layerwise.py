@@ -8,6 +8,7 @@ import logging
 import rackline
 from rackline.vllm.device import Device
 from rackline.vllm.messages import SaveJob
+from rackline.vllm.transfers import Outcomes, Publishes
 
 logger = logging.getLogger(__name__)
 
@@ -50,27 +51,17 @@ class LayeredSave:
     """The blocks that a step saves, of all its requests."""
 
     def __init__(
-        self,
-        session: rackline.Session,
-        memory: rackline.BlockMemory,
-        layers: EngineLayers,
-        device: Device,
-        jobs: list[SaveJob],
+        self, publishes: Publishes, layers: EngineLayers, device: Device, jobs: list[SaveJob]
     ) -> None:
-        """Begins it. :class:`rackline.Error` when that cannot be."""
+        """``publishes`` are by layers, and just begun."""
         self.jobs = jobs
         self._layers, self._device = layers, device
         self._done: set[str] = set()
         self._untold = layers.of_blocks()
         """Layers of the blocks that were not said to be ready."""
         self._broken_off = False
-        self._result: rackline.PublishResult | rackline.Error | None = None
-        self._publish = session.publish_by_layers(
-            b"".join(job.hashes for job in jobs),
-            [job.first_depth + number for job in jobs for number in range(len(job.block_ids))],
-            memory,
-            [block for job in jobs for block in job.block_ids],
-        )
+        self._result: Outcomes | rackline.Error | None = None
+        self._publishes = publishes
 
     def layer_ends(self, name: str) -> bool:
         """The engine's layer was computed, or launched on a GPU. Whether a layer of the blocks is ready
@@ -83,7 +74,7 @@ class LayeredSave:
         if self._broken_off:
             return False
         try:
-            self._publish.layer_ready(layer, stream=self._device.stream())
+            self._publishes.layer_ready(layer, self._device.stream())
         except rackline.Error as error:
             # Of a stream whose work is done who knows when: nothing of the step is saved.
             self._broken_off = True
@@ -92,22 +83,22 @@ class LayeredSave:
         self._untold.discard(layer)
         return True
 
-    def end(self, worth_saving: bool) -> list[Share]:
+    def end(self, worth_saving: bool) -> list[OfJob]:
         """The forward is done, or launched; layers that nobody told of are ready by that, too."""
         if worth_saving and all(self._tell(layer) for layer in sorted(self._untold)):
-            self._publish.finish()
+            self._publishes.finish()
         else:
-            self._publish.abort()
-        shares, start = [], 0
+            self._publishes.abort()
+        jobs, start = [], 0
         for job in self.jobs:
-            shares.append(Share(self, job, slice(start, start + len(job.block_ids))))
+            jobs.append(OfJob(self, job, slice(start, start + len(job.block_ids))))
             start += len(job.block_ids)
-        return shares
+        return jobs
 
-    def result(self, wait: bool) -> rackline.PublishResult | None:
+    def result(self, wait: bool) -> Outcomes | None:
         if self._result is None:
             try:
-                self._result = self._publish.wait() if wait else self._publish.poll()
+                self._result = self._publishes.wait() if wait else self._publishes.poll()
             except rackline.Error as error:
                 self._result = error
         if isinstance(self._result, rackline.Error):
@@ -116,27 +107,14 @@ class LayeredSave:
 
 
 @dataclasses.dataclass
-class Outcomes:
-    """What became of a request's blocks, as of those of a publish."""
-
-    outcomes: list[str]
-    messages: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def none(cls, job: SaveJob, reason: str) -> Outcomes:
-        """None of the blocks is saved."""
-        return cls([reason] * len(job.block_ids))
-
-
-@dataclasses.dataclass
-class Share:
+class OfJob:
     """What one request has of a step's blocks: it is asked like a publish of its own."""
 
     save: LayeredSave
     job: SaveJob
     blocks: slice
 
-    def cancel(self) -> bool:
+    def cancel(self, reason: str) -> bool:
         return False
 
     def poll(self) -> Outcomes | None:
@@ -145,5 +123,5 @@ class Share:
     def wait(self) -> Outcomes | None:
         return self._of(self.save.result(wait=True))
 
-    def _of(self, result: rackline.PublishResult | None) -> Outcomes | None:
-        return None if result is None else Outcomes(result.outcomes[self.blocks], result.messages)
+    def _of(self, result: Outcomes | None) -> Outcomes | None:
+        return None if result is None else result.of(self.blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import rackline
@@ -11,14 +12,25 @@ from rackline.vllm.groups import Groups
 from rackline.vllm.identity import Identity, identity_of
 from rackline.vllm.layerwise import EngineLayers
 from rackline.vllm.layout import blocks_in_memory, clear_blocks
+from rackline.vllm.messages import GroupLoad, SaveJob
 from rackline.vllm.settings import Settings
+from rackline.vllm.transfers import Fetches, Publishes
+
+
+@dataclasses.dataclass
+class Share:
+    """What of a part's blocks has a key space of its own, and a session."""
+
+    identity: Identity
+    session: rackline.Session | None = None
 
 
 @dataclasses.dataclass
 class Part:
     """The blocks of one group on this rank."""
 
-    identity: Identity
+    shares: list[Share]
+    """In the order of the bytes in a block."""
     memory: rackline.BlockMemory
     layers: EngineLayers
     stores: bool
@@ -26,14 +38,64 @@ class Part:
     caches: dict[str, Any]
     blocks: int
     """How many blocks the engine has."""
-    session: rackline.Session | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """Of the first share."""
+        return self.shares[0].identity
+
+    @property
+    def block_bytes(self) -> int:
+        """Length of a block, of all shares."""
+        return sum(share.identity.block_bytes for share in self.shares)
 
     def open(self, pool: rackline.Pool, settings: Settings) -> None:
-        self.session = pool.session(
-            self.identity.model_of_session(),
-            self.identity.block_bytes,
-            tenant=settings.tenant,
-            hold_ms=settings.hold_ms,
+        for share in self.shares:
+            share.session = pool.session(
+                share.identity.model_of_session(),
+                share.identity.block_bytes,
+                tenant=settings.tenant,
+                hold_ms=settings.hold_ms,
+            )
+
+    def fetch(self, load: GroupLoad, stream: int | None, by_layers: bool) -> Fetches:
+        """Begins to fetch blocks into the engine's. :class:`rackline.Error` when nothing was begun."""
+        handles = [load.handles[share.identity.place] for share in self.shares]
+        length = len(load.block_ids) * rackline.HANDLE_BYTES
+        if any(len(each) != length for each in handles):
+            raise rackline.Error("vLLM has places for other blocks than were found")
+
+        def begin(share: Share, handles: bytes) -> rackline.Fetch | rackline.LayeredFetch:
+            fetch = share.session.fetch_by_layers if by_layers else share.session.fetch
+            return fetch(handles, self.memory, load.block_ids, stream=stream)
+
+        return Fetches(
+            functools.partial(begin, share, each)
+            for share, each in zip(self.shares, handles, strict=True)
+        )
+
+    def publish(self, job: SaveJob, stream: int | None) -> Publishes:
+        """Begins to publish blocks. :class:`rackline.Error` when nothing was begun."""
+        told = (job.hashes, job.first_depth, self.memory, job.block_ids)
+        return Publishes(
+            len(job.block_ids),
+            (
+                functools.partial(share.session.publish, *told, stream=stream)
+                for share in self.shares
+            ),
+        )
+
+    def publish_by_layers(self, jobs: list[SaveJob]) -> Publishes:
+        """As :meth:`publish`, layer by layer, the blocks of all jobs."""
+        hashes = b"".join(job.hashes for job in jobs)
+        blocks = [block for job in jobs for block in job.block_ids]
+        depths = [
+            job.first_depth + number for job in jobs for number in range(len(job.block_ids))
+        ]
+        told = (hashes, depths, self.memory, blocks)
+        return Publishes(
+            len(blocks),
+            (functools.partial(share.session.publish_by_layers, *told) for share in self.shares),
         )
 
     def clear(self, block_ids: list[int]) -> None:
@@ -66,7 +128,7 @@ def parts_of(
         )
         first = parallel.rank % parallel.tensor_parallel_size == 0
         parts[group.number] = Part(
-            identity,
+            [Share(identity)],
             memory,
             EngineLayers(layers),
             identity.ranks > 1 or first,

@@ -31,62 +31,28 @@ import sys
 from typing import Any
 
 import rackline
-from rackline.engines.attachment import Attachment, Renewal
+from rackline.engines.attachment import Attachment
 from rackline.engines.identities import Registration
-from rackline.engines.reasons import Reasons, of_error
 from rackline.vllm.device import Device, device_of
 from rackline.vllm.groups import Groups
-from rackline.vllm.layerwise import EngineLayers, LayeredSave, Outcomes, Share
-from rackline.vllm.messages import (
-    GroupLoad,
-    GroupLoaded,
-    Handshake,
-    Loaded,
-    LoadJob,
-    Report,
-    Saved,
-    SaveJob,
-    Step,
-)
+from rackline.vllm.layerwise import EngineLayers, LayeredSave, OfJob
+from rackline.vllm.loads import Loads
+from rackline.vllm.messages import Handshake, Report, Saved, SaveJob, Step
 from rackline.vllm.parts import Part, parts_of
+from rackline.vllm.results import Results
 from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
+from rackline.vllm.transfers import Outcomes, Publishes
 
 logger = logging.getLogger(__name__)
-
-# A fetch that was refused, or broke off: nothing is known about which blocks are missing in the
-# pool.
-NOT_TRIED = GroupLoaded(0, missed=False)
-# The reason of a fetch whose copy failed, and not the block.
-NOT_COPIED = "copy"
 
 
 @dataclasses.dataclass
 class _Saving:
     job: SaveJob
-    publish: rackline.Publish | Share
+    publish: Publishes | OfJob
     again: bool = False
     """Whether a later step saves what this one leaves out (VLLM-W8)."""
-
-
-@dataclasses.dataclass
-class _Loading:
-    """A load under way, group by group."""
-
-    job: LoadJob
-    fetches: dict[int, rackline.Fetch | rackline.LayeredFetch]
-    loaded: dict[int, GroupLoaded]
-    """Groups of which it is known what came of them."""
-    why: dict[int, tuple[str, str | None]] = dataclasses.field(default_factory=dict)
-    """Why a group's next block is not loaded: a name of `rackline.engines.reasons`, and what the pool says."""
-
-    def is_good(self) -> bool:
-        """Whether every block is there."""
-        return all(
-            self.loaded[load.group].valid_blocks == len(load.block_ids)
-            for load in self.job.groups
-            if load.group in self.loaded
-        )
 
 
 class WorkerHalf:
@@ -100,20 +66,10 @@ class WorkerHalf:
         """By number of the group."""
         self._keep_all = Groups.of(vllm_config, kv_cache_config).keep_all
         self._device: Device | None = None
-        self._renewal = Renewal(self._attachment)
+        self._results = Results(self._attachment, logger)
+        self._renewal = self._results.renewal
         self._registrations: list[Registration] = []
-        self._loading: dict[str, _Loading] = {}
-        self._forward_waits: list[rackline.LayeredFetch] = []
-        """What the forward waits for layer by layer."""
-        self._asked: set[str] = set()
-        """Layers of the forward that asked."""
-        self._all_ask = True
-        self._loads_open = False
-        """Whether it is not agreed yet what came of the step's loads."""
-        self._received: set[str] = set()
-        self._failed_blocks: set[int] = set()
-        self._failed_requests: set[str] = set()
-        self._failures = 0
+        self._loads = Loads(vllm_config, self._keep_all, settings, self._results)
         self._saving: dict[int, _Saving] = {}
         self._layers = EngineLayers({})
         self._layered_save: LayeredSave | None = None
@@ -122,10 +78,10 @@ class WorkerHalf:
         self._error_before: BaseException | None = None
         """What the caller of the step is handling already."""
         self._ended: set[str] = set()
-        self._report = Report()
-        self.stats = RacklineStats()
-        # Its statistics are others' after a report.
-        self._reasons = Reasons(logger, lambda name, amount: self.stats.count(name, amount))
+
+    @property
+    def stats(self) -> RacklineStats:
+        return self._results.stats
 
     def register(self, kv_caches: dict[str, Any]) -> None:
         """The engine's caches are there."""
@@ -135,6 +91,7 @@ class WorkerHalf:
         )
         if self._keep_all:
             self._layers = self._parts[0].layers
+        self._loads.register(self._parts, self._layers, self._device)
         self._renewal.open(self._open_sessions)
         self._registrations = [
             Registration(
@@ -152,7 +109,7 @@ class WorkerHalf:
         for part in self._parts.values():
             logger.info(
                 "Rackline: blocks of %d bytes, rank %d of %d, %s, %s %s",
-                part.identity.block_bytes,
+                part.block_bytes,
                 part.identity.rank,
                 part.identity.ranks,
                 part.identity.model,
@@ -177,15 +134,9 @@ class WorkerHalf:
         if self._parts and self._renewal.renew(self._open_sessions):
             self.stats.count("attached_again", 1)
 
-    def _why(self, error: rackline.Error, blocks: int) -> tuple[str, str | None]:
-        """The reason that an error gives for ``blocks``, and its sentence: it is raised to nobody (VLLM-W6)."""
-        if self._attachment.is_out(error, self._renewal.life):
-            self.stats.count("not_attached_blocks", blocks)
-            return "not_attached", None
-        return of_error(error), str(error)
-
     def handshake(self) -> Handshake | None:
-        identities = [part.identity for part in self._parts.values()]
+        shares = [share for part in self._parts.values() for share in part.shares]
+        identities = [share.identity for share in shares]
         return Handshake(identities) if identities else None
 
     def begin_step(self) -> None:
@@ -198,157 +149,19 @@ class WorkerHalf:
 
     def start_loads(self, step: Step) -> None:
         """Begins what the step says; with synchronous loads, to the end, unless the forward waits."""
-        by_layers = self._settings.loads_by_layers
-        self._forward_waits, self._asked = [], set()
-        for job in step.loads:
-            loading = self._loading[job.request_id] = _Loading(job, {}, {})
-            for load in job.groups:
-                if (part := self._parts.get(load.group)) is not None:
-                    self._start_load(loading, load, part)
-        if self._settings.load == "sync":
-            self._loads_open = True
-            if not by_layers:
-                self._end_loads(step)
-            elif not self._all_ask:
-                self._wait_for_layer(self._layers.last())
-
-    def _start_load(self, loading: _Loading, load: GroupLoad, part: Part) -> None:
-        handles = load.handles[part.identity.place]
-        try:
-            if len(handles) != len(load.block_ids) * rackline.HANDLE_BYTES:
-                raise rackline.Error("vLLM has places for other blocks than were found")
-            # The engine still uses the blocks until its stream comes to here.
-            stream, into = self._device.stream(), (part.memory, load.block_ids)
-            if self._settings.loads_by_layers:
-                fetch = part.session.fetch_by_layers(handles, *into, stream=stream)
-                self._forward_waits.append(fetch)
-            else:
-                fetch = part.session.fetch(handles, *into, stream=stream)
-        except rackline.Error as error:
-            loading.why[load.group] = self._why(error, len(load.block_ids))
-            loading.loaded[load.group] = NOT_TRIED
-            return
-        loading.fetches[load.group] = fetch
+        self._loads.start(step)
 
     def begin_layer(self, step: Step, name: str) -> None:
-        """A layer of the forward waits for that layer of what is loaded. Whether it is good is known
-        at the end; if it is not, the engine throws away what the forward makes of it (VLLM-W2)."""
+        """A layer of the forward begins, which may wait for that layer of what is loaded."""
         self._begin_layered_save(step)
-        if self._forward_waits and (layer := self._layers.layer(name)) is not None:
-            self._asked.add(name)
-            self._wait_for_layer(layer)
-            self.stats.count("loaded_layers", 1)
+        self._loads.begin_layer(name)
 
-    def _wait_for_layer(self, layer: int) -> None:
-        for fetch in self._forward_waits:
-            try:
-                fetch.wait_layer(layer)
-            except rackline.Error:
-                pass  # It ended without: so says its result, which is asked for at the end.
+    def take_failed_blocks(self) -> set[int]:
+        return self._loads.take_failed_blocks()
 
-    def _end_loads(self, step: Step, broken_off: bool = False) -> None:
-        """To the end of the synchronous loads, and to what all ranks have (VLLM-W2)."""
-        if not self._loads_open:
-            return
-        unasked = self._layers.missing(self._asked) if self._forward_waits else []
-        self._loads_open, self._forward_waits = False, []
-        # There is one group, which keeps all tokens.
-        own = [
-            self._came_of(self._loading[job.request_id], wait=True)[0] for job in step.loads
-        ]
-        valid = [loaded.valid_blocks for loaded in own]
-        why = "aborted" if broken_off else "other_rank"
-        # VLLM-W7.
-        if unasked and not broken_off and self._all_ask:
-            self._all_ask = False
-            valid, why = [0] * len(valid), "not_asked"
-            logger.warning(
-                "Rackline: the engine computes %d layers without asking for their blocks (%s, ...): the "
-                "result of this step is thrown away, and blocks are loaded whole from now on",
-                len(unasked),
-                unasked[0],
-            )
-        if broken_off:
-            valid = [0] * len(valid)  # The other ranks may never come to where they agree.
-        elif valid:
-            valid = _least_of_all_ranks(self._vllm_config, valid)
-        for job, loaded, valid_blocks in zip(step.loads, own, valid, strict=True):
-            missed = loaded.missed and loaded.valid_blocks == valid_blocks
-            loading = self._loading[job.request_id]
-            loading.loaded[0] = GroupLoaded(valid_blocks, missed)
-            if valid_blocks < loaded.valid_blocks:
-                loading.why[0] = (why, None)
-            self._load_ended(job)
-        if any(valid_blocks < job.blocks for job, valid_blocks in zip(step.loads, valid)):
-            self._failures += 1
-            self._report.failures = self._failures
-
-    def _poll_loads(self) -> None:
-        for loading in list(self._loading.values()):
-            if self._came_of(loading) is not None:
-                self._load_ended(loading.job)
-
-    def _came_of(self, loading: _Loading, wait: bool = False) -> dict[int, GroupLoaded] | None:
-        """What this rank has of each group; ``None`` while that is not known."""
-        for load in loading.job.groups:
-            if (fetch := loading.fetches.get(load.group)) is not None:
-                loaded = self._came_of_group(loading, load, fetch, wait)
-                if loaded is None:
-                    return None
-                loading.loaded[load.group] = loaded
-                del loading.fetches[load.group]
-        return loading.loaded
-
-    def _came_of_group(
-        self,
-        loading: _Loading,
-        load: GroupLoad,
-        fetch: rackline.Fetch | rackline.LayeredFetch,
-        wait: bool,
-    ) -> GroupLoaded | None:
-        try:
-            result = fetch.wait() if wait else fetch.poll()
-        except rackline.Error as error:
-            loading.why[load.group] = self._why(error, len(load.block_ids))
-            return NOT_TRIED
-        if result is None:
-            return None
-        if result.reason is not None:
-            loading.why[load.group] = (result.reason, result.message)
-        return GroupLoaded(result.valid_blocks, result.reason not in (None, NOT_COPIED))
-
-    def _load_ended(self, job: LoadJob) -> None:
-        loading = self._loading.pop(job.request_id)
-        for load in job.groups:
-            if (loaded := loading.loaded.get(load.group)) is not None:
-                reason, message = loading.why.get(load.group, ("other_rank", None))
-                self._group_ended(job, load, loaded, reason, message)
-        if not self._keep_all and not loading.is_good():
-            # vLLM computes all of it again: in several groups it knows no first bad block.
-            self._failed_requests.add(job.request_id)
-        if self._settings.load == "async":
-            self._received.add(job.request_id)
-        self._report.add(Report(loaded={job.request_id: Loaded(1, loading.loaded)}))
-
-    def _group_ended(
-        self,
-        job: LoadJob,
-        load: GroupLoad,
-        loaded: GroupLoaded,
-        reason: str,
-        message: str | None,
-    ) -> None:
-        part, valid_blocks = self._parts[load.group], loaded.valid_blocks
-        failed = load.block_ids[valid_blocks:]
-        computed_on_them = job.behind_ids if failed and self._settings.loads_by_layers else []
-        # VLLM-W5.
-        part.clear([*failed, *computed_on_them])
-        if self._keep_all:
-            self._failed_blocks.update(failed)
-        self.stats.count("loaded_blocks", valid_blocks)
-        self.stats.count("loaded_bytes", valid_blocks * part.identity.block_bytes)
-        self.stats.count("failed_load_blocks", len(failed))
-        self._reasons.not_loaded(reason, len(failed), message)
+    def take_failed_requests(self) -> set[str]:
+        """Requests whose load failed, of those that were loaded, where vLLM computes all of them again."""
+        return self._loads.take_failed_requests()
 
     # Saving
 
@@ -360,25 +173,25 @@ class WorkerHalf:
         self._end_layered_save(worth_saving=False)
         self._forward = step
         part = self._parts[0]
-        if not step.saves or not part.stores or step.failures_known < self._failures:
+        if not step.saves or not part.stores or step.failures_known < self._results.report.failures:
             return
         try:
-            self._layered_save = LayeredSave(
-                part.session, part.memory, part.layers, self._device, step.saves
-            )
+            publishes = part.publish_by_layers(step.saves)
         except rackline.Error as error:
             # They are saved whole behind the forward, if there is room then.
-            _, said = self._why(error, 0)
+            _, said = self._results.why(error, 0)
             if said is not None:
                 logger.warning("Rackline: a step is not saved layer by layer: %s", said)
+            return
+        self._layered_save = LayeredSave(publishes, part.layers, self._device, step.saves)
 
     def _end_layered_save(self, worth_saving: bool, again: bool = False) -> bool:
         """Whether there was one. ``again``: see :class:`_Saving`."""
         layered, self._layered_save, self._forward = self._layered_save, None, None
         if layered is None:
             return False
-        for share in layered.end(worth_saving):
-            self._saving[share.job.job] = _Saving(share.job, share, again)
+        for each in layered.end(worth_saving):
+            self._saving[each.job.job] = _Saving(each.job, each, again)
         return True
 
     def end_layer(self, name: str) -> None:
@@ -395,8 +208,8 @@ class WorkerHalf:
         """The step's forward is done, or launched on a GPU: its full blocks are saved while the engine
         continues."""
         broken_off = self._is_broken_off()
-        self._end_loads(step, broken_off)
-        worth_saving = not broken_off and step.failures_known >= self._failures
+        self._loads.end(step, broken_off)
+        worth_saving = not broken_off and step.failures_known >= self._results.report.failures
         own = self._forward is step
         again = not worth_saving and not broken_off
         if self._end_layered_save(worth_saving and own, again and own) and own:
@@ -407,19 +220,13 @@ class WorkerHalf:
                 self._save_ended(job, None)
             elif not worth_saving:
                 why = "aborted" if broken_off else "load_failed"
-                self._save_ended(job, Outcomes.none(job, why), again)
+                self._save_ended(job, Outcomes.none(len(job.block_ids), why), again)
             else:
                 self._save(job, part)
 
     def _save(self, job: SaveJob, part: Part) -> None:
         try:
-            publish = part.session.publish(
-                job.hashes,
-                job.first_depth,
-                part.memory,
-                job.block_ids,
-                stream=self._device.stream(),
-            )
+            publish = part.publish(job, self._device.stream())
         except rackline.Error as error:
             self._save_ended(job, self._refused(job, error))
             return
@@ -433,49 +240,49 @@ class WorkerHalf:
     def _refused(self, job: SaveJob, error: rackline.Error) -> Outcomes:
         """What became of blocks whose publish was refused, or broke off (VLLM-W6)."""
         blocks = len(job.block_ids)
-        reason, said = self._why(error, blocks)
-        return Outcomes([reason] * blocks, {} if said is None else {reason: said})
+        return Outcomes.none(blocks, *self._results.why(error, blocks))
 
-    def _outcomes(
-        self, saving: _Saving, wait: bool = False
-    ) -> Outcomes | rackline.PublishResult | None:
+    def _outcomes(self, saving: _Saving, wait: bool = False) -> Outcomes | None:
         """What became of the blocks; ``None`` while that is not known."""
         try:
             return saving.publish.wait() if wait else saving.publish.poll()
         except rackline.Error as error:
             return self._refused(saving.job, error)
 
-    def _save_ended(
-        self, job: SaveJob, result: Outcomes | rackline.PublishResult | None, again: bool = False
-    ) -> None:
+    def _save_ended(self, job: SaveJob, result: Outcomes | None, again: bool = False) -> None:
         """With what became of the blocks; ``None`` when another rank stores them."""
         self._saving.pop(job.job, None)
-        complete, put_off, already_there = True, 0, 0
-        if result is not None:
-            outcomes = result.outcomes
-            published = outcomes.count("published")
-            already_there = outcomes.count("already_there")
-            unsaved = len(job.block_ids) - published - already_there
-            complete = unsaved == 0
-            if not again:
-                self._reasons.outcomes(outcomes, result.messages)
-            self.stats.count("saved_blocks", published)
-            self.stats.count("saved_bytes", published * self._parts[job.group].identity.block_bytes)
-            self.stats.count("already_there_blocks", already_there)
-            put_off = unsaved if again else 0
-            self.stats.count("put_off_blocks", put_off)
-            self.stats.count("unsaved_blocks", unsaved - put_off)
-        saved = Saved(1, complete, put_off, already_there > 0)
-        self._report.add(Report(saved={job.job: saved}))
+        if result is None:
+            saved = Saved(1, complete=True)
+        else:
+            saved = self._count_saved(job, result, again)
+        self._results.report.add(Report(saved={job.job: saved}))
+
+    def _count_saved(self, job: SaveJob, result: Outcomes, again: bool) -> Saved:
+        """Counts what became of the blocks of a save."""
+        outcomes = result.of_blocks()
+        published, already_there = outcomes.count("published"), outcomes.count("already_there")
+        unsaved = len(job.block_ids) - published - already_there
+        if not again:
+            self._results.reasons.outcomes(outcomes, result.messages)
+        share_bytes = self._parts[job.group].identity.block_bytes
+        self.stats.count("saved_blocks", published)
+        self.stats.count("saved_bytes", result.published_shares() * share_bytes)
+        self.stats.count("already_there_blocks", already_there)
+        put_off = unsaved if again else 0
+        self.stats.count("put_off_blocks", put_off)
+        self.stats.count("unsaved_blocks", unsaved - put_off)
+        return Saved(1, unsaved == 0, put_off, result.already_there())
 
     def keep_preempted(self, step: Step) -> None:
         """Waits until nothing reads blocks that may be overwritten from now on (VLLM-W3)."""
         preempted = set(step.preempted)
         for saving in list(self._saving.values()):
             if saving.job.request_id in preempted:
-                cancelled = saving.publish.cancel()
-                result = Outcomes.none(saving.job, "preempted")
-                result = result if cancelled else self._outcomes(saving, wait=True)
+                if saving.publish.cancel("preempted"):
+                    result = Outcomes.none(len(saving.job.block_ids), "preempted")
+                else:
+                    result = self._outcomes(saving, wait=True)
                 self._save_ended(saving.job, result)
 
     # What was done
@@ -483,8 +290,8 @@ class WorkerHalf:
     def finished(self, step: Step) -> tuple[set[str], set[str]]:
         """Requests of which every block is saved, and requests that were loaded."""
         # The engine may ask before it says that all is computed.
-        self._end_loads(step, self._is_broken_off())
-        self._poll_loads()
+        self._loads.end(step, self._is_broken_off())
+        self._loads.poll()
         self._poll_saves()
         self._device.count(self.stats)
         self._ended.update(step.finished)
@@ -492,60 +299,35 @@ class WorkerHalf:
         saving = {saving.job.request_id for saving in self._saving.values()}
         sent = self._ended - saving
         self._ended -= sent
-        received, self._received = self._received, set()
-        return sent, received
+        return sent, self._loads.take_received()
 
     def _bound_backlog(self) -> None:
         """VLLM-W9."""
 
         def length(saving: _Saving) -> int:
             job = saving.job
-            return len(job.block_ids) * self._parts[job.group].identity.block_bytes
+            return len(job.block_ids) * self._parts[job.group].block_bytes
 
-        memory = sum(part.blocks * part.identity.block_bytes for part in self._parts.values())
+        memory = sum(part.blocks * part.block_bytes for part in self._parts.values())
         limit = memory * self._settings.save_backlog_percent // 100
         backlog = [it for it in self._saving.values() if it.job.request_id in self._ended]
         waiting = sum(length(saving) for saving in backlog)
         for saving in backlog:
             if waiting <= limit:
                 break
-            if saving.publish.cancel():
+            if saving.publish.cancel("backlog"):
                 waiting -= length(saving)
-                self._save_ended(saving.job, Outcomes.none(saving.job, "backlog"))
-
-    def take_failed_blocks(self) -> set[int]:
-        failed, self._failed_blocks = self._failed_blocks, set()
-        return failed
-
-    def take_failed_requests(self) -> set[str]:
-        """Requests whose load failed, of those that were loaded, where vLLM computes all of them again."""
-        failed, self._failed_requests = self._failed_requests, set()
-        return failed
+                none = Outcomes.none(len(saving.job.block_ids), "backlog")
+                self._save_ended(saving.job, none)
 
     def take_report(self) -> Report | None:
-        report, self._report = self._report, Report(failures=self._failures)
-        return report if report.loaded or report.saved else None
+        return self._results.take_report()
 
     def close(self) -> None:
         """Waits for what was begun, and leaves the pool."""
         self._end_layered_save(worth_saving=False)
         for saving in list(self._saving.values()):
             self._save_ended(saving.job, self._outcomes(saving, wait=True))
-        for loading in list(self._loading.values()):
-            self._came_of(loading, wait=True)
-            self._load_ended(loading.job)
+        self._loads.wait()
         self._attachment.close()
 
-
-def _least_of_all_ranks(vllm_config: Any, numbers: list[int]) -> list[int]:
-    """The least that any rank says, for each number."""
-    if vllm_config.parallel_config.tensor_parallel_size == 1:
-        return numbers
-    import torch
-    from vllm.distributed.parallel_state import get_tp_group
-
-    least = torch.tensor(numbers)
-    torch.distributed.all_reduce(
-        least, op=torch.distributed.ReduceOp.MIN, group=get_tp_group().cpu_group
-    )
-    return least.tolist()
