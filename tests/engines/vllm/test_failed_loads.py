@@ -29,6 +29,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 BLOCKS = 8
 GIVEN = {"region": "/dev/null", "node": 0}
 ENGINE = types.SimpleNamespace(
+    max_concurrent_batches=1,
     parallel_config=types.SimpleNamespace(
         tensor_parallel_size=1,
         pipeline_parallel_size=1,

@@ -52,6 +52,7 @@ UNSAVED = {
     "stopped": "this engine shares no blocks any more",
     "aborted": "the step did not come to its end",
     "load_failed": "the step also loaded blocks, and a load failed",
+    "other_connector": "the request ended with a step in which another connector loaded blocks",
     "preempted": "the request was preempted, and the engine needs the memory",
     "not_whole": "the engine offered something else than a whole block",
     "being_saved": "the same block is being saved",

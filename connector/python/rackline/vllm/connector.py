@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
@@ -13,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from rackline.engines.settings import SettingsError
 from rackline.vllm.log import use_log_of_vllm
 from rackline.vllm.messages import Handshake, Report, Step
 from rackline.vllm.scheduler import SchedulerHalf
@@ -135,6 +137,12 @@ class RacklineConnector(KVConnectorBase_V1, SupportsHMA):
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], Handshake]
     ) -> None:
+        for told in metadata.values():
+            if not isinstance(told, Handshake):
+                raise SettingsError(
+                    f"vLLM gives every connector what the first one says of its blocks, here {type(told).__name__}: "
+                    "name Rackline before other connectors, and leave out those that need a handshake themselves"
+                )
         self.scheduler.sessions_of({rank: told.identities for rank, told in metadata.items()})
 
     def on_new_request(self, request: Request) -> None:
@@ -190,3 +198,15 @@ class RacklineConnector(KVConnectorBase_V1, SupportsHMA):
         return RacklinePromMetrics(
             vllm_config, metric_types, labelnames, per_engine_labelvalues
         )
+
+
+def register_by_name(connector: type[RacklineConnector]) -> None:
+    """Makes vLLM find the class by its name, also in its own process of statistics: there its
+    ``MultiConnector`` has the name alone."""
+    name = connector.__name__
+    # Another import of the module may have done it.
+    if name not in KVConnectorFactory._registry:
+        KVConnectorFactory.register_connector(name, connector.__module__, name)
+
+
+register_by_name(RacklineConnector)

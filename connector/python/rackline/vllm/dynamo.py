@@ -7,10 +7,13 @@ sets up nothing else. vLLM takes the class from the module that is set::
     "kv_connector": "NeuronNixlConnector", "kv_connector_module_path": "rackline.vllm.dynamo"
 """
 
-from rackline.vllm.connector import RacklineConnector
+from rackline.vllm.connector import RacklineConnector, register_by_name
 
 __all__ = ["NeuronNixlConnector"]
 
 
 class NeuronNixlConnector(RacklineConnector):
     """Rackline's connector. Nothing of NIXL's is in it."""
+
+
+register_by_name(NeuronNixlConnector)

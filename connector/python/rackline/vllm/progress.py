@@ -33,6 +33,10 @@ class Progress:
     next_save: dict[int, int] = dataclasses.field(default_factory=dict)
     """The first block that was not given to be saved, or was not full."""
     saving: set[int] = dataclasses.field(default_factory=set)
+    computed: list[int] = dataclasses.field(default_factory=list)
+    """Its computed tokens at the begin of its last steps (VLLM-V10)."""
+    lags: bool = False
+    """Whether its last step was kept from saving for another connector's load (VLLM-V10)."""
 
     def saves_again(self, group: int, block: int) -> None:
         """Blocks from this one on are to be saved once more."""

@@ -63,6 +63,18 @@ class Saves:
                 yield self._job(progress, group, run, ids[group.number][run.start : run.stop])
             progress.next_save[group.number] = end
 
+    def unplanned(self, progress: Progress) -> int:
+        """Full blocks of a request that were not given to be saved, over all groups."""
+        request, blocks = progress.request, 0
+        for group in self._groups.groups:
+            if not group.exact_blocks:
+                end = self._end(request, group, request.num_computed_tokens)
+                start = progress.next_save.get(group.number, 0)
+                loaded = progress.loaded.get(group.number, range(0))
+                runs = _without(range(start, max(start, end)), loaded)
+                blocks += sum(len(run) for run in runs)
+        return blocks
+
     def _end(self, request: Any, group: Group, tokens: int) -> int:
         """Where the blocks end that may be saved of the first ``tokens``."""
         if not self._settings.save_generated:

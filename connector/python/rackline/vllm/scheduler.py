@@ -4,7 +4,8 @@ VLLM-V1, VLLM-V2 and VLLM-V6 are in `search`.
 
 - **VLLM-V4** Blocks of a request that ended stay with it until every rank has saved them.
 
-VLLM-V3 and VLLM-V8 are in `saves`, VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`, VLLM-V9 in `groups`.
+VLLM-V3 and VLLM-V8 are in `saves`, VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`, VLLM-V9 in `groups`,
+VLLM-V10 in `other_loads`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rackline.vllm.handover import Awaited, Handovers, RouterParams
 from rackline.vllm.identity import Identity
 from rackline.vllm.lookup import Search
 from rackline.vllm.messages import GroupLoad, GroupLoaded, LoadJob, Report, Saved, SaveJob, Step
+from rackline.vllm.other_loads import OtherLoads
 from rackline.vllm.progress import Progress
 from rackline.vllm.saves import Saves
 from rackline.vllm.search import Index
@@ -68,6 +70,7 @@ class SchedulerHalf:
         self._loading: dict[str, tuple[Search, list[tuple[Group, range]]]] = {}
         """What is being loaded for requests, also for those that ended, and held until then."""
         self._saving = Saves(self._groups, settings)
+        self._other_loads = OtherLoads(self._groups, vllm_config.max_concurrent_batches)
         self._step = Step()
         self._sync_loads = SyncLoads()
         self._reports = Report()
@@ -111,6 +114,7 @@ class SchedulerHalf:
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens beyond ``computed_tokens`` whose blocks are in the pool, and whether they are
         loaded while others compute."""
+        self._other_loads.asked(request, computed_tokens)
         first = computed_tokens // self._unit_tokens
         if self._sync_loads.fill(request, first):
             return None, False
@@ -229,6 +233,7 @@ class SchedulerHalf:
         """The engine has blocks for what was found: they are to be loaded."""
         progress = self._progress(request)
         search, progress.search = progress.search, None
+        self._other_loads.allocated(request, external_tokens)
         if search is None:
             return
         count = external_tokens // self._unit_tokens
@@ -262,9 +267,13 @@ class SchedulerHalf:
         if output.preempted_req_ids:
             step.preempted += self._saving.preempted(output.preempted_req_ids)
             self._begin_anew(output.preempted_req_ids, step)
+        self._other_loads.next_step(output, self._requests)
         if self._saves:
-            for request_id, tokens in output.num_scheduled_tokens.items():
+            for request_id, computed in output.num_scheduled_tokens.items():
                 if (progress := self._requests.get(request_id)) is not None:
+                    tokens = self._other_loads.may_save(progress, computed)
+                    if tokens is None:
+                        continue
                     jobs = list(self._saving.plan(progress, tokens, output))
                     if self._stopped:
                         self._leave_out(jobs)
@@ -367,6 +376,13 @@ class SchedulerHalf:
         self._reasons.unsaved("load_failed", progress.put_off_blocks)
         progress.put_off_blocks = 0
 
+    def _give_up_lagging(self, progress: Progress) -> None:
+        """The request computes no more, and its last blocks may be wrong (VLLM-V10)."""
+        if progress.lags and self._saves and not self._stopped:
+            blocks = self._saving.unplanned(progress) * self._ranks
+            self.stats.count("unsaved_blocks", blocks)
+            self._reasons.unsaved("other_connector", blocks)
+
     def _ended(self, progress: Progress) -> bool:
         return progress.request.request_id not in self._requests
 
@@ -377,7 +393,9 @@ class SchedulerHalf:
             return False, None
         if progress.search is not None:
             progress.search.release()
+        self._other_loads.forget(request)
         self._give_up_put_off(progress)
+        self._give_up_lagging(progress)
         params = None
         if progress.params.handover and self._saves and not self._stopped:
             blocks = progress.saved(self._groups)
