@@ -53,8 +53,8 @@ pub(super) fn fetch<E: AsyncEngine, D: Destination<E>>(
     let mut a_piece = blocks_a_piece(session);
     let is_whole = |to: &mut D| to.block_bytes() == options.block_bytes();
     // What is refused as a whole stays whole.
-    if destinations.len() > a_piece
-        && (blocks.len() != destinations.len() || !destinations.iter_mut().all(is_whole))
+    if blocks.len() != destinations.len()
+        || (destinations.len() > a_piece && !destinations.iter_mut().all(is_whole))
     {
         a_piece = usize::MAX;
     }

@@ -286,6 +286,101 @@ fn what_comes_of_pieces_is_what_came_of_the_whole() {
             assert_eq!(*bytes, block(number).bytes.concat());
         }
     }
-    let uneven = session.fetch(found, vec![vec![0; BLOCK_BYTES]; 19]).unwrap().wait().unwrap();
-    assert!(uneven.report.unwrap_err().to_string().contains("20 blocks are to be fetched into 19"));
+    // Whichever of the two is longer, and wherever the pieces end: a piece has four blocks.
+    for (blocks, buffers) in [(20, 19), (20, 4), (5, 4), (4, 5), (1, 0), (0, 1), (20, 21)] {
+        let to = vec![vec![0; BLOCK_BYTES]; buffers];
+        let uneven = session.fetch(found[..blocks].to_vec(), to).unwrap().wait().unwrap();
+        let refused = uneven.report.expect_err("it is not fetched in part").to_string();
+        let says = format!("{blocks} blocks are to be fetched into {buffers}");
+        assert!(refused.contains(&says), "{refused}");
+        assert_eq!(uneven.destinations.len(), buffers, "buffers come back");
+    }
+}
+
+/// Bytes of a block, or a destination, that panics when a thread asks for its parts.
+struct Panics(bool, Vec<u8>);
+
+impl Source for Panics {
+    fn parts(&self) -> Vec<&[u8]> {
+        assert!(!self.0, "on purpose");
+        vec![&self.1]
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.1.len() as u64
+    }
+}
+
+impl Destination for Panics {
+    fn parts_mut(&mut self) -> Vec<&mut [u8]> {
+        assert!(!self.0, "on purpose");
+        vec![&mut self.1]
+    }
+
+    fn block_bytes(&mut self) -> u64 {
+        self.1.len() as u64
+    }
+}
+
+/// A panic in the middle of one request costs that request, and nothing of those around it.
+#[test]
+fn a_panic_in_one_piece_costs_its_request_alone() {
+    let (_folder, path) = region();
+    let pool = attach(&path, 0, 8);
+    let session = pool.session(options()).unwrap();
+    let panics = |number: u8| {
+        let bytes = Panics(number == 9, vec![number; BLOCK_BYTES]);
+        NewBlock { hash: block(number).hash, depth: u32::from(number), bytes }
+    };
+    assert!(session.publish((0..20).map(panics).collect()).unwrap().wait().is_err());
+    let published = session.publish((0..20).map(block).collect()).unwrap().wait().unwrap();
+    assert_eq!(published.report.unwrap().available(), 20, "no block is being written for ever");
+    let hashes: Vec<_> = (0..20).map(|number| block(number).hash).collect();
+    let found = session.lookup(hashes).unwrap().wait().unwrap().unwrap().into_blocks();
+    let to = (0..20).map(|number| Panics(number == 13, vec![0; BLOCK_BYTES])).collect();
+    assert!(session.fetch(found.clone(), to).unwrap().wait().is_err());
+    let fetched = session.fetch(found, vec![vec![0; BLOCK_BYTES]; 20]).unwrap().wait().unwrap();
+    assert_eq!(fetched.report.unwrap().valid_blocks(), 20);
+    pool.close();
+    assert_eq!(mappings(&path), 0, "a thread or the desk was lost");
+}
+
+#[test]
+fn nothing_is_a_request_too() {
+    let (_folder, path) = region();
+    let pool = attach(&path, 0, 8);
+    let session = pool.session(options()).unwrap();
+    let published = session.publish(Vec::<NewBlock<Vec<Vec<u8>>>>::new()).unwrap().wait().unwrap();
+    assert!(published.report.unwrap().outcomes().is_empty());
+    let fetched = session.fetch(Vec::new(), Vec::<Vec<u8>>::new()).unwrap().wait().unwrap();
+    assert_eq!(fetched.report.unwrap().valid_blocks(), 0);
+    let found = session.lookup(Vec::new()).unwrap().wait().unwrap().unwrap();
+    assert!(found.blocks().is_empty());
+}
+
+/// Requests of 65,536 blocks of 64 KiB are 512 pieces each: what comes behind them waits for one of each.
+#[test]
+fn a_short_request_waits_for_one_piece_of_each_long_one() {
+    let (bench, turns, told) = (Bench::new(), Turns::new(8), Told::default());
+    let long: Vec<_> = ['a', 'b', 'c'].map(|name| request(name, 512, &told)).into();
+    for (long, _) in &long {
+        turns.submit(Lane::Fetch, Arc::clone(long)).unwrap();
+    }
+    for _ in 0..300 {
+        bench.run(turns.next(Serves::FetchesOnly).unwrap());
+    }
+    let (short, result) = request('s', 1, &told);
+    turns.submit(Lane::Fetch, short).unwrap();
+    for _ in 0..4 {
+        bench.run(turns.next(Serves::Copies).unwrap());
+    }
+    assert_eq!(result.try_recv().unwrap(), [0]);
+    assert!(!long[0].0.revoke(), "begun, so it goes on");
+    turns.end();
+    while let Some(piece) = turns.next(Serves::Copies) {
+        bench.run(piece);
+    }
+    for (_, result) in long {
+        assert_eq!(result.try_recv().unwrap(), (0..512).collect::<Vec<_>>());
+    }
 }
