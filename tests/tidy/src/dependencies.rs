@@ -9,6 +9,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("cxl-shm", &[]),
     ("cxl-shm-objects", &["cxl-shm"]),
     ("kv-cache", &["cxl-shm"]),
+    ("kv-drive", &["cxl-shm", "kv-cache"]),
     ("rackline", &["cxl-shm", "kv-cache"]),
     ("rackline-capi", &["rackline", "cxl-shm", "cxl-shm-objects", "kv-cache"]),
     ("rackline-gpu-check", &["rackline", "cxl-shm", "kv-cache"]),

@@ -21,6 +21,7 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("CAPI-I", "the C interface"),
     ("DEATH-C", "agreeing on a death"),
     ("DEATH-R", "recovering a dead host"),
+    ("DRIVE-I", "transfers between a drive and memory"),
     ("ENGINE-E", "an engine whose process lost its membership"),
     ("EVICT-H", "holds"),
     ("EVICT-V", "eviction"),

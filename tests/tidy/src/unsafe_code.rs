@@ -54,6 +54,9 @@ pub const ALLOWED: &[&str] = &[
     "cxl-shm/src/fork.rs",
     "cxl-shm/src/log_thread.rs",
     "cxl-shm/src/host/life_lock.rs",
+    "drive/src/io/buffer.rs",
+    "drive/src/io/posix.rs",
+    "drive/src/io/uring.rs",
 ];
 
 /// Unsafe code outside `allowed`, unsafe attributes and foreign functions without their argument,
