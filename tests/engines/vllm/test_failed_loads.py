@@ -42,6 +42,7 @@ ENGINE = types.SimpleNamespace(
         is_kv_consumer=True, is_kv_producer=True, kv_load_failure_policy="recompute"
     ),
     kv_events_config=None,
+    speculative_config=None,
 )
 
 

@@ -12,6 +12,7 @@ from cases import FULL_BLOCKS, PROMPTS, TinyCase, full_blocks, tokens
 from engine import BLOCK_TOKENS, engine, greedy
 from gate import Gate
 from rackline.vllm.handover import WHOLE_PROMPT, Awaited, RouterParams
+from pool import damage, written
 from routers import TO_PREFILL
 from starter import run
 
@@ -87,7 +88,7 @@ class Unusable(unittest.TestCase):
     def test_the_word_that_differs_is_named(self) -> None:
         hashes = [bytes([number]) * 32 for number in range(3)]
         request = mock.Mock(kv_transfer_params=None, block_hashes=hashes)
-        answer = RouterParams.answer(request, 2, self.OWN, 1)["rackline"]
+        answer = RouterParams.answer(request, 2, 0, self.OWN, 1)["rackline"]
         self.assertIsNone(self.why(hashes, **answer))
         for word, value in [("dtype", "bfloat16"), ("block_tokens", 32), ("ranks", 2), ("tenant", "u")]:
             identity = {**self.OWN, word: value}
@@ -102,7 +103,7 @@ class Unusable(unittest.TestCase):
         hashes = [bytes([number]) * 32 for number in range(6)]
         request = mock.Mock(kv_transfer_params=None, block_hashes=hashes)
         self.each = 2
-        answer = RouterParams.answer(request, 2, self.OWN, 2)["rackline"]
+        answer = RouterParams.answer(request, 2, 0, self.OWN, 2)["rackline"]
         self.assertEqual(answer["last_hash"], hashes[3].hex())
         self.assertIsNone(self.why(hashes, **answer))
         self.assertEqual(self.why([*hashes[:3], bytes(32)], **answer), "identity_block_hash")
@@ -209,7 +210,8 @@ class Handover(TinyCase):
         with Gate() as gate, engine(self.model, settings, **under_name) as prefill:
             words = prefill.connector._index.words()
             self.assertEqual((words["block_tokens"], words["ranks"]), (BLOCK_TOKENS, 1))
-            own = {"rackline": {"blocks": len(PROMPT) // BLOCK_TOKENS, "identity": words}}
+            tail_tokens = len(PROMPT) % BLOCK_TOKENS
+            own = {"rackline": {"blocks": BLOCKS, "tail_tokens": tail_tokens, "identity": words}}
             in_words_of_nixl = {"do_remote_prefill": True, "do_remote_decode": False, **own}
             for given, expected in [
                 (told(handover=True), own),
@@ -241,6 +243,62 @@ class Handover(TinyCase):
                 self.assertIn("is supported", logged.output[0])
                 self.assertEqual(list(answers["one"].outputs[0].token_ids), self.expected[1])
                 self.assertIsNone(answers["one"].kv_transfer_params)
+
+
+class Tails(TinyCase):
+    """The last partial block of a prompt (VLLM-H3). Each prompt has one."""
+
+    def prefill(self) -> list[set[int]]:
+        """Has a prefill engine answer the prompts. Which pages have the tail of each."""
+        pages = []
+        self.answers = []
+        with engine(self.model, self.settings(), role="kv_producer") as own:
+            # With a second token a step writes the block while it would be saved.
+            given = {str(number): prompt for number, prompt in enumerate(PROMPTS)}
+            own.serve(given, **told(handover=True), max_tokens=2)
+            own.drain()
+            self.assertEqual(own.counter("saved_blocks"), FULL_BLOCKS)
+            for number, prompt in enumerate(PROMPTS):
+                own.forget()
+                before = written(self.region)
+                output = own.serve({"one": prompt}, **told(handover=True), max_tokens=1)["one"]
+                own.drain()
+                pages.append(written(self.region) - before)
+                self.answers.append(output.kv_transfer_params)
+                answer = self.answers[number]["rackline"]
+                self.assertEqual(answer["tail_tokens"], len(prompt) % BLOCK_TOKENS)
+            self.assertEqual(own.counter("saved_tails"), len(PROMPTS))
+            self.assertEqual(own.counter("saved_blocks"), FULL_BLOCKS + len(PROMPTS))
+        return pages
+
+    def decode(self, own: Any, numbers: list[int]) -> None:
+        """The decode answers these prompts as if it had computed them."""
+        for number in numbers:
+            params = greedy(**transfer_params(self.answers[number]))
+            own.begin(str(number), PROMPTS[number], params)
+        outputs = {}
+        while own.llm.llm_engine.has_unfinished_requests():
+            for output in own.llm.llm_engine.step():
+                outputs[int(output.request_id)] = output
+        for number in numbers:
+            found = outputs[number]
+            self.assertEqual(list(found.outputs[0].token_ids), self.expected[number])
+            self.assertEqual(found.num_cached_tokens, len(PROMPTS[number]) - 1)
+
+    def test_a_decode_computes_one_token_of_a_prompt(self) -> None:
+        tails = self.prefill()
+        for load, numbers in [("sync", [0, 2]), ("async", [1, 2])]:
+            settings = self.settings(1, load=load, lookup_wait_ms=5000)
+            with self.subTest(load), engine(self.model, settings) as own:
+                self.decode(own, numbers)
+                self.assertEqual(own.counter("loaded_tails"), 2)
+                self.assertEqual(own.counter("failed_load_blocks"), 0)
+                own.forget()
+                # A damaged one is computed anew.
+                self.assertGreater(damage(self.region, tails[numbers[0]]), 0)
+                self.decode(own, numbers)
+                self.assertEqual(own.counter("loaded_tails"), 3)
+                self.assertEqual(own.counter("failed_load_blocks"), 1)
 
 
 class Unanswered:

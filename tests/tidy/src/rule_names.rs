@@ -47,6 +47,7 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("PYTHON-Z", "log lines on their way to Python"),
     ("READ-F", "fetches"),
     ("SGLANG-S", "the storage backend of SGLang"),
+    ("VLLM-H", "blocks that engines of other sizes share"),
     ("VLLM-T", "the tier behind vLLM's CPU tier"),
     ("VLLM-V", "the scheduler's half of the vLLM connector"),
     ("VLLM-W", "the worker's half of the vLLM connector"),

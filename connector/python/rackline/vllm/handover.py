@@ -12,6 +12,7 @@ import rackline
 from rackline.engines.words import Words, difference
 from rackline.vllm.lookup import Search
 from rackline.vllm.search import Index
+from rackline.vllm.tails import Tail
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ class RouterParams:
     """The number of blocks that a prefill engine saves for it."""
     last_hash: str = ""
     """The hash of the last of them, in hexadecimal digits."""
+    tail_tokens: int = 0
+    """The number of tokens in the partial block that it saves behind them."""
     identity: dict[str, Any] | None = None
     """What the blocks of the prefill engine are, in words."""
 
@@ -44,7 +47,9 @@ class RouterParams:
         """A value of another type is logged, and left out."""
         params = request.kv_transfer_params or {}
         given = params.get("rackline", {})
-        fields = {"handover": bool, "blocks": int, "last_hash": str, "identity": dict}
+        fields = {
+            "handover": bool, "blocks": int, "last_hash": str, "tail_tokens": int, "identity": dict
+        }  # fmt: skip
         if not isinstance(given, dict):
             given = {"rackline": given}
         good = {name: value for name, value in given.items() if type(value) is fields.get(name)}
@@ -58,20 +63,35 @@ class RouterParams:
         return cls(**{**_in_words_of_nixl(params), **good})
 
     @staticmethod
-    def answer(request: Any, blocks: int, identity: Words, hashes_each: int) -> dict[str, Any]:
+    def answer(
+        hashed: Any, blocks: int, tail_tokens: int, identity: Words, hashes_each: int
+    ) -> dict[str, Any]:
         """The ``kv_transfer_params`` of a prefill's answer, which the router sends to the decode.
-        ``blocks`` are units of prefixes, of ``hashes_each`` of the engine's hashes."""
+        ``blocks`` are units of prefixes, of ``hashes_each`` of the hashes."""
         told: dict[str, Any] = {"blocks": blocks, "identity": identity}
         if blocks:
-            told["last_hash"] = _hash_of(request, blocks * hashes_each)
+            told["last_hash"] = _hash_of(hashed, blocks * hashes_each)
+        if tail_tokens:
+            told["tail_tokens"] = tail_tokens
         answer: dict[str, Any] = {"rackline": told}
-        if (request.kv_transfer_params or {}).get(REMOTE_DECODE):
+        if (hashed.kv_transfer_params or {}).get(REMOTE_DECODE):
             answer.update({REMOTE_PREFILL: True, REMOTE_DECODE: False})
         return answer
 
+    @property
+    def of_a_prefill(self) -> bool:
+        """Whether a prefill engine has computed the prompt."""
+        return self.blocks > 0 or self.tail_tokens > 0
+
+    def awaited(self, whole: int, tail: Tail | None) -> int:
+        """How many blocks are waited for, of a prompt with so many ``whole`` ones. A prefill that is known
+        by the words of another connector says nothing of a tail: it is not waited for."""
+        blocks = min(self.blocks, whole)
+        told = tail is not None and tail.tokens == self.tail_tokens
+        return blocks + 1 if told and blocks == whole == tail.block else blocks
 
     def why_unusable(
-        self, request: Any, own: Words, hashes_each: int
+        self, hashed: Any, own: Words, hashes_each: int
     ) -> tuple[str, str] | None:
         """Why this engine, whose identity is ``own``, can use none of these blocks: the name of the
         reason, and a sentence. ``None`` when that is not known."""
@@ -81,8 +101,8 @@ class RouterParams:
                 f"engine {own[word]!r}: start both with the same model, options and version of vLLM"
             )
         hashes = self.blocks * hashes_each
-        known = 0 < hashes <= len(request.block_hashes)
-        if self.last_hash and known and self.last_hash != _hash_of(request, hashes):
+        known = 0 < hashes <= len(hashed.block_hashes)
+        if self.last_hash and known and self.last_hash != _hash_of(hashed, hashes):
             return "identity_block_hash", (
                 "the prefill engine has other hashes for the blocks of the same prompt: give both engines "
                 "the same prompt, LoRA adapter, cache_salt and --prefix-caching-hash-algo, and the same "
@@ -91,8 +111,8 @@ class RouterParams:
         return None
 
 
-def _hash_of(request: Any, hashes: int) -> str:
-    return bytes(request.block_hashes[hashes - 1]).hex()
+def _hash_of(hashed: Any, hashes: int) -> str:
+    return bytes(hashed.block_hashes[hashes - 1]).hex()
 
 
 def _in_words_of_nixl(params: dict[str, Any]) -> dict[str, Any]:
@@ -113,14 +133,14 @@ class Awaited:
     """Before which there is no use in looking again."""
     search: Search | None = None
 
-    def has_come(self, index: Index, request: Any, now_s: float) -> bool:
+    def has_come(self, index: Index, hashed: Any, now_s: float) -> bool:
         """Whether the last of them is there: they are saved in their order. Also when that cannot be
         asked."""
         if now_s < self.looks_at_s:
             return False
         if self.search is None:
             last = self.blocks
-            self.search = index.look(request, last - 1, last, now_s, hold=False)
+            self.search = index.look(hashed, last - 1, last, now_s, hold=False)
         found = None if self.search is None else index.found(self.search, now_s)
         if found is None:
             return False
@@ -138,18 +158,18 @@ class Handovers:
         self._searches: list[Search] = []
         self._held: collections.deque[tuple[float, list[rackline.Prefix]]] = collections.deque()
 
-    def begin(self, request: Any, blocks: int) -> None:
+    def begin(self, hashed: Any, blocks: int) -> None:
         """Holds the first blocks of a request, all of which are saved."""
         if blocks > 0:
-            self._to_be_held.append((request, blocks))
+            self._to_be_held.append((hashed, blocks))
             self._look()
 
     def _look(self) -> None:
         waiting, self._to_be_held = self._to_be_held, []
-        for request, blocks in waiting:
-            search = self._index.look(request, 0, blocks, time.monotonic())
+        for hashed, blocks in waiting:
+            search = self._index.look(hashed, 0, blocks, time.monotonic())
             if search is None:
-                self._to_be_held.append((request, blocks))
+                self._to_be_held.append((hashed, blocks))
             else:
                 self._searches.append(search)
 

@@ -164,7 +164,7 @@ def configuration_digest(vllm_config: Any) -> str:
     kinds = {rope.get("rope_type", rope.get("type", "default")) for rope in ropes}
     if not kinds.issubset(_ROPES_OF_ANY_LENGTH):
         told.append(model.max_model_len)
-    if (draft := _draft_in_blocks(vllm_config)) is not None:
+    if (draft := draft_in_blocks(vllm_config)) is not None:
         loaded = getattr(vllm_config.speculative_config, "draft_load_config", None)
         told += [_kept(draft.hf_config.to_dict()), draft.quantization, loaded]
     text = json.dumps(told, sort_keys=True, default=str)
@@ -179,7 +179,7 @@ def weights_digest(vllm_config: Any) -> str:
         digest.update(b"of no files")
     else:
         update_with_files(digest, folder_of(model.model, model.revision))
-    if (draft := _draft_in_blocks(vllm_config)) is not None:
+    if (draft := draft_in_blocks(vllm_config)) is not None:
         update_with_files(digest, folder_of(draft.model, draft.revision))
     return f"weights {digest.hexdigest()[:32]}"
 
@@ -189,7 +189,7 @@ def _load_format(vllm_config: Any) -> str:
     return str(getattr(load_format, "value", load_format))
 
 
-def _draft_in_blocks(vllm_config: Any) -> Any | None:
+def draft_in_blocks(vllm_config: Any) -> Any | None:
     """A draft model whose KV lies in the same blocks."""
     drafts = vllm_config.speculative_config
     if drafts is not None and (drafts.use_eagle() or drafts.uses_draft_model()):

@@ -56,6 +56,8 @@ class SaveJob:
     """One behind the other."""
     first_depth: int
     block_ids: list[int]
+    tail: bool = False
+    """Whether it is the last partial block of a prompt, which only a hand-over looks for."""
 
 
 @dataclasses.dataclass

@@ -8,6 +8,7 @@ from typing import Any
 from rackline.vllm.groups import Groups
 from rackline.vllm.handover import Awaited, RouterParams
 from rackline.vllm.lookup import Search
+from rackline.vllm.tails import Tail
 
 
 @dataclasses.dataclass
@@ -16,6 +17,8 @@ class Progress:
     nothing yet."""
 
     request: Any
+    hashed: Any
+    """The request, or what stands for it, with the hashes of its stored blocks."""
     params: RouterParams
     awaited: Awaited | None = None
     """What its prefill is still saving."""
@@ -37,6 +40,10 @@ class Progress:
     """Its computed tokens at the begin of its last steps (VLLM-V10)."""
     lags: bool = False
     """Whether its last step was kept from saving for another connector's load (VLLM-V10)."""
+    tail: Tail | None = None
+    """The last partial block of the prompt, where that is handed over and is known."""
+    saves_tail: bool = False
+    """Whether it was given to be saved."""
 
     def saves_again(self, group: int, block: int) -> None:
         """Blocks from this one on are to be saved once more."""
@@ -48,3 +55,11 @@ class Progress:
             self.next_save.get(group.number, 0) * group.block_tokens for group in groups.groups
         ]
         return min(ends) // groups.unit_tokens
+
+    def handed_over(self, groups: Groups) -> tuple[Any, int, int]:
+        """What a decode engine may find of the request: what has the hashes, how many units of these, and
+        how many tokens the tail among them has."""
+        units = self.saved(groups)
+        if self.saves_tail and units == self.tail.block:
+            return self.tail.hashed, units + 1, self.tail.tokens
+        return self.hashed, units, 0

@@ -1,6 +1,7 @@
 """Which blocks are saved, and when.
 
-- **VLLM-V3** A block is saved when it is full, its tokens are decided, and its forward is done.
+- **VLLM-V3** A block is saved when it is full, its tokens are decided, and its forward is done. A tail (`tails`) is
+  not full, and no later step fills it.
 - **VLLM-V8** The engine gives no block to another request while it is saved. Blocks of a group that keeps all
   tokens stay with their request (VLLM-V4); a block that may leave its request before, as it is outside of
   the window, is held in the engine until every rank has saved it.
@@ -16,13 +17,14 @@ from rackline.vllm.lookup import hashes_in_one
 from rackline.vllm.messages import SaveJob
 from rackline.vllm.progress import Progress
 from rackline.vllm.settings import Settings
+from rackline.vllm.tails import Tail, Tails
 
 
 class Saves:
     """What the ranks save, or have been told to."""
 
-    def __init__(self, groups: Groups, settings: Settings) -> None:
-        self._groups, self._settings = groups, settings
+    def __init__(self, groups: Groups, settings: Settings, tails: Tails) -> None:
+        self._groups, self._settings, self._tails = groups, settings, tails
         self._jobs: dict[int, tuple[SaveJob, Progress]] = {}
         self._held: dict[int, list[Any]] = {}
         """Blocks of the engine that a job holds (VLLM-V8)."""
@@ -48,39 +50,61 @@ class Saves:
     def plan(self, progress: Progress, tokens: int, output: Any) -> Iterator[SaveJob]:
         """What of a request is saved after a step that computes ``tokens`` of it."""
         request = progress.request
+        state = output.kv_connector_block_state
         ids: Any = None
         for group in self._groups.groups:
             if group.exact_blocks:
                 yield from self._plan_offered(progress, group, output)
                 continue
-            end = self._end(request, group, request.num_computed_tokens + tokens)
+            end = self._end(progress, group, request.num_computed_tokens + tokens)
             start = progress.next_save.get(group.number, 0)
             if end <= start:
                 continue
             if ids is None:
-                ids = output.kv_connector_block_state.get_block_ids(request.request_id)
+                ids = state.get_block_ids(request.request_id)
             for run in self._runs(progress, group, range(start, end), ids[group.number]):
                 yield self._job(progress, group, run, ids[group.number][run.start : run.stop])
             progress.next_save[group.number] = end
+        if (tail := self._tail(progress, tokens)) is not None:
+            ids = state.get_block_ids(request.request_id)
+            yield self._tail_job(progress, tail, ids[0][tail.block])
 
     def unplanned(self, progress: Progress) -> int:
         """Full blocks of a request that were not given to be saved, over all groups."""
         request, blocks = progress.request, 0
         for group in self._groups.groups:
             if not group.exact_blocks:
-                end = self._end(request, group, request.num_computed_tokens)
+                end = self._end(progress, group, request.num_computed_tokens)
                 start = progress.next_save.get(group.number, 0)
                 loaded = progress.loaded.get(group.number, range(0))
                 runs = _without(range(start, max(start, end)), loaded)
                 blocks += sum(len(run) for run in runs)
         return blocks
 
-    def _end(self, request: Any, group: Group, tokens: int) -> int:
+    def _tail(self, progress: Progress, tokens: int) -> Tail | None:
+        """That of a prompt that a step of ``tokens`` completes, where it is handed over."""
+        request = progress.request
+        computed_tokens = request.num_computed_tokens
+        if not progress.params.handover or not self._tails.saves_tail(
+            request, computed_tokens, tokens
+        ):
+            return None
+        progress.tail = self._tails.of(progress.hashed)
+        return progress.tail
+
+    def _tail_job(self, progress: Progress, tail: Tail, block_id: int) -> SaveJob:
+        [group] = self._groups.groups
+        whole = range(tail.block, tail.block + 1)
+        job = self._job(progress, group, whole, [block_id], tail)
+        progress.saves_tail = True
+        return job
+
+    def _end(self, progress: Progress, group: Group, tokens: int) -> int:
         """Where the blocks end that may be saved of the first ``tokens``."""
         if not self._settings.save_generated:
-            tokens = min(tokens, request.num_prompt_tokens)
+            tokens = min(tokens, progress.request.num_prompt_tokens)
         # VLLM-V3: there is a hash for blocks whose tokens are decided.
-        return min(tokens // group.block_tokens, group.hashed_blocks(request))
+        return min(tokens // group.block_tokens, group.hashed_blocks(progress.hashed))
 
     def _runs(
         self, progress: Progress, group: Group, blocks: range, ids: list[int]
@@ -124,22 +148,29 @@ class Saves:
             if number != group.number or tokens % group.block_tokens:
                 continue
             block = tokens // group.block_tokens - 1
-            if block >= self._end(request, group, tokens):
+            if block >= self._end(progress, group, tokens):
                 continue
             progress.next_save[number] = max(progress.next_save.get(number, 0), block + 1)
             if block not in progress.loaded.get(number, range(0)):
                 yield self._job(progress, group, range(block, block + 1), [block_id])
 
     def _job(
-        self, progress: Progress, group: Group, blocks: range, block_ids: list[int]
+        self,
+        progress: Progress,
+        group: Group,
+        blocks: range,
+        block_ids: list[int],
+        tail: Tail | None = None,
     ) -> SaveJob:
+        hashed = progress.hashed if tail is None else tail.hashed
         job = SaveJob(
             self._next_job,
             progress.request.request_id,
             group.number,
-            hashes_in_one(group.hashes(progress.request, blocks)),
+            hashes_in_one(group.hashes(hashed, blocks)),
             blocks.start,
             list(block_ids),
+            tail is not None,
         )
         self._next_job += 1
         self._jobs[job.job] = (job, progress)

@@ -5,11 +5,12 @@ VLLM-V1, VLLM-V2 and VLLM-V6 are in `search`.
 - **VLLM-V4** Blocks of a request that ended stay with it until every rank has saved them.
 
 VLLM-V3 and VLLM-V8 are in `saves`, VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`, VLLM-V9 in `groups`,
-VLLM-V10 in `other_loads`.
+VLLM-V10 in `other_loads`, VLLM-H3 in `tails`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterable
@@ -33,8 +34,19 @@ from rackline.vllm.search import Index
 from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
 from rackline.vllm.sync_loads import SyncLoads
+from rackline.vllm.tails import Tails
 
 logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class _Loading:
+    """What is being loaded for a request, also for one that ended, and held until then."""
+
+    search: Search
+    spans: list[tuple[Group, range]]
+    tail_block: int | None
+    """The partial block among them."""
 
 
 class SchedulerHalf:
@@ -67,9 +79,9 @@ class SchedulerHalf:
         self._others: Others | None = None
         """Where an engine looks that has never found anything."""
         self._requests: dict[str, Progress] = {}
-        self._loading: dict[str, tuple[Search, list[tuple[Group, range]]]] = {}
-        """What is being loaded for requests, also for those that ended, and held until then."""
-        self._saving = Saves(self._groups, settings)
+        self._loading: dict[str, _Loading] = {}
+        self._tails = Tails(vllm_config, self._groups, settings)
+        self._saving = Saves(self._groups, settings, self._tails)
         self._other_loads = OtherLoads(self._groups, vllm_config.max_concurrent_batches)
         self._step = Step()
         self._sync_loads = SyncLoads()
@@ -108,7 +120,8 @@ class SchedulerHalf:
     def _progress(self, request: Any) -> Progress:
         progress = self._requests.get(request.request_id)
         if progress is None:
-            progress = self._requests[request.request_id] = Progress(request, RouterParams.of(request))
+            params = RouterParams.of(request)
+            progress = self._requests[request.request_id] = Progress(request, request, params)
         return progress
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
@@ -128,22 +141,18 @@ class SchedulerHalf:
             progress.looks = False
             self._reasons.not_found("stopped")
             return 0, False
-        # The engine needs one token to compute.
-        last = (request.num_tokens - 1) // self._unit_tokens
-        for group in self._groups.groups:
-            hashed_tokens = group.hashed_blocks(request) * group.block_tokens
-            last = min(last, hashed_tokens // self._unit_tokens)
+        hashed, last = self._to_be_found(progress)
         if last <= first:
             return 0, False
         now_s = time.monotonic()
-        if self._waits_for_prefill(progress, first, last, now_s):
+        if self._waits_for_prefill(progress, hashed, first, last, now_s):
             return None, False
         search = progress.search
         if search is not None and (search.first != first or self._is_stale(search, now_s)):
             search.release()
             search = progress.search = None
         if search is None:
-            search = progress.search = self._look(progress, first, last, now_s)
+            search = progress.search = self._look(progress, hashed, first, last, now_s)
             if search is None:
                 return None, False
         found = self._index.found(search, now_s)
@@ -172,7 +181,25 @@ class SchedulerHalf:
                 self._reasons.not_found(*self._why_not_found(search))
         if found == 0:
             return 0, False
-        return found * self._unit_tokens, self._settings.load == "async"
+        # One token is computed in any case.
+        left_tokens = request.num_tokens - 1 - first * self._unit_tokens
+        return min(found * self._unit_tokens, left_tokens), self._settings.load == "async"
+
+    def _to_be_found(self, progress: Progress) -> tuple[Any, int]:
+        """What has the hashes to look for, and how many units of these a request may load."""
+        request, hashed = progress.request, progress.hashed
+        # The engine needs one token to compute. Of a prompt that was handed over that is no more.
+        last = (request.num_tokens - 1) // self._unit_tokens
+        if progress.params.of_a_prefill and self._tails.loads_prompt(request):
+            if progress.tail is None:
+                progress.tail = self._tails.of(hashed)
+            if progress.tail is not None:
+                return progress.tail.hashed, progress.tail.block + 1
+            last = request.num_tokens // self._unit_tokens
+        for group in self._groups.groups:
+            hashed_tokens = group.hashed_blocks(hashed) * group.block_tokens
+            last = min(last, hashed_tokens // self._unit_tokens)
+        return hashed, last
 
     def _why_not_found(self, search: Search) -> tuple[str, str | None]:
         """The reason, and what is said of it."""
@@ -182,16 +209,19 @@ class SchedulerHalf:
             self._others = Others(self._settings.region, self._index.words())
         return self._others.why_absent() or ("absent", None)
 
-    def _waits_for_prefill(self, progress: Progress, first: int, last: int, now_s: float) -> bool:
+    def _waits_for_prefill(
+        self, progress: Progress, hashed: Any, first: int, last: int, now_s: float
+    ) -> bool:
         """Whether blocks that its prefill said it would save are still to come; not for longer than
         ``handover_wait_ms``, once in the life of a request."""
         of_prompt = progress.request.num_prompt_tokens // self._unit_tokens
-        blocks = min(progress.params.blocks, of_prompt, last)
+        tail = progress.tail if hashed is not progress.hashed else None
+        blocks = min(progress.params.awaited(of_prompt, tail), last)
         if progress.waited or blocks <= first or progress.search is not None:
             return False
         if progress.awaited is None:
             why = progress.params.why_unusable(
-                progress.request, self._index.words(), self._groups.hashes_per_unit
+                progress.hashed, self._index.words(), self._groups.hashes_per_unit
             )
             if why is not None:
                 progress.waited = True
@@ -200,15 +230,17 @@ class SchedulerHalf:
                 return False
             progress.awaited = Awaited(blocks, now_s)
         if (now_s - progress.awaited.since_s) * 1000 < self._settings.handover_wait_ms:
-            return not progress.awaited.has_come(self._index, progress.request, now_s)
+            return not progress.awaited.has_come(self._index, hashed, now_s)
         progress.awaited, progress.waited = None, True
         self._reasons.not_found("handover_timeout")
         return False
 
-    def _look(self, progress: Progress, first: int, last: int, now_s: float) -> Search | None:
+    def _look(
+        self, progress: Progress, hashed: Any, first: int, last: int, now_s: float
+    ) -> Search | None:
         """Begins to look; ``None`` when there is no room for that. After ``lookup_timeout_ms`` nothing
         was found."""
-        search = self._index.look(progress.request, first, last, now_s)
+        search = self._index.look(hashed, first, last, now_s)
         if search is not None:
             progress.put_off_s = None
             return search
@@ -236,18 +268,24 @@ class SchedulerHalf:
         self._other_loads.allocated(request, external_tokens)
         if search is None:
             return
-        count = external_tokens // self._unit_tokens
+        # Of the last block all tokens but one may count.
+        count = -(-external_tokens // self._unit_tokens)
         if count == 0:
             search.release()
             return
         progress.loaded = {}
         job, spans, tables = LoadJob(request.request_id, [], []), [], blocks.get_block_ids()
+        tail = progress.tail
+        with_tail = tail is not None and search.request is tail.hashed
+        tail_block = tail.block if with_tail else None
         for group, span, handles in search.loads(count):
             ids = list(tables[group.number][span.start : span.stop])
             job.groups.append(GroupLoad(group.number, handles, ids))
             spans.append((group, span))
-            progress.loaded[group.number] = span
-        self._loading[request.request_id] = (search, spans)
+            # The engine completes the tail, and saves it as a whole block then.
+            whole = span if tail_block is None else range(span.start, min(span.stop, tail_block))
+            progress.loaded[group.number] = whole
+        self._loading[request.request_id] = _Loading(search, spans, tail_block)
         self._step.loads.append(job)
         if self._groups.keep_all:
             [(_, span)] = spans
@@ -255,7 +293,7 @@ class SchedulerHalf:
             job.behind_ids = ids[count:]
             if self._settings.load == "sync":
                 hashes = request.block_hashes[span.start : span.stop]
-                self._sync_loads.begin(request.request_id, hashes, ids)
+                self._sync_loads.begin(request.request_id, hashes, count, ids)
 
     # What is to be done
 
@@ -326,21 +364,23 @@ class SchedulerHalf:
         if self._settings.load == "sync":
             if bad_blocks := self._sync_loads.end(request_id, told[0].valid_blocks):
                 self._saving.engine_blocks.evict_blocks(bad_blocks)
-        search, spans = self._loading.pop(request_id, (None, []))
-        if search is None:
+        loading = self._loading.pop(request_id, None)
+        if loading is None:
             return
         failed = [
             (group, span, told[group.number])
-            for group, span in spans
+            for group, span in loading.spans
             if told[group.number].valid_blocks < len(span)
         ]
+        if not failed and any(loading.tail_block in span for _, span in loading.spans):
+            self.stats.count("loaded_tails", 1)
         for group, span, loaded in failed:
             if loaded.missed:
-                self._index.missed(search, group, span.start + loaded.valid_blocks)
+                self._index.missed(loading.search, group, span.start + loaded.valid_blocks)
         if failed and (progress := self._requests.get(request_id)) is not None:
             progress.looks = all(loaded.missed for _, _, loaded in failed)
             self._computes_again(progress, failed)
-        search.release()
+        loading.search.release()
 
     def _computes_again(
         self, progress: Progress, failed: list[tuple[Group, range, GroupLoaded]]
@@ -363,12 +403,21 @@ class SchedulerHalf:
             progress.put_off_blocks += saved.put_off_blocks
             if self._ended(progress):
                 self._give_up_put_off(progress)
-        if saved.complete and self._events is not None and job.group == self._groups.told.number:
-            self._events.saved(progress.request, job, certain=not saved.already_there)
-        if saved.complete and self._records is not None:
-            self._records.saved(progress.request, job)
+        if saved.complete:
+            self._tell(job, progress, certain=not saved.already_there)
         if progress.params.handover and not progress.saving and self._ended(progress):
-            self._handovers.begin(progress.request, progress.saved(self._groups))
+            hashed, blocks, _ = progress.handed_over(self._groups)
+            self._handovers.begin(hashed, blocks)
+
+    def _tell(self, job: SaveJob, progress: Progress, certain: bool) -> None:
+        """Tells routers of blocks that every rank has saved. A tail is of no use to other requests."""
+        if job.tail:
+            self.stats.count("saved_tails", 1)
+            return
+        if self._events is not None and job.group == self._groups.told.number:
+            self._events.saved(progress.hashed, job, certain)
+        if self._records is not None:
+            self._records.saved(progress.hashed, job)
 
     def _give_up_put_off(self, progress: Progress) -> None:
         """The request computes no more: what was put off is not saved."""
@@ -398,12 +447,16 @@ class SchedulerHalf:
         self._give_up_lagging(progress)
         params = None
         if progress.params.handover and self._saves and not self._stopped:
-            blocks = progress.saved(self._groups)
+            hashed, blocks, tail_tokens = progress.handed_over(self._groups)
             params = RouterParams.answer(
-                request, blocks, self._index.words(), self._groups.hashes_per_unit
+                hashed,
+                blocks - 1 if tail_tokens else blocks,
+                tail_tokens,
+                self._index.words(),
+                self._groups.hashes_per_unit,
             )
             if not progress.saving:
-                self._handovers.begin(request, blocks)
+                self._handovers.begin(hashed, blocks)
         # While others compute the blocks of one that loads stay for that, and are freed when that
         # is reported: what is being saved then is of an earlier life, from before a preemption,
         # which waited (VLLM-W3). A synchronous load is in one step with the saves of what it
@@ -430,7 +483,7 @@ class SchedulerHalf:
 
     def close(self) -> None:
         searches = [progress.search for progress in self._requests.values()]
-        searches += [search for search, _ in self._loading.values()]
+        searches += [loading.search for loading in self._loading.values()]
         for search in searches:
             if search is not None:
                 search.release()

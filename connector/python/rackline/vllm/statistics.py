@@ -21,6 +21,8 @@ COUNTERS = {
     "loaded_blocks": "Blocks that were fetched and valid, over all ranks.",
     "loaded_bytes": "Their bytes.",
     "failed_load_blocks": "Blocks that were found and could not be loaded, over all ranks.",
+    "loaded_tails": "Last partial blocks of prompts that were loaded for hand-overs, on every rank.",
+    "saved_tails": "Last partial blocks of prompts that are in the pool for hand-overs, of every rank.",
     "loaded_layers": "Layers that forwards waited for one by one while blocks were loaded.",
     "saved_layers": "Layers that were saved while the forward went on.",
     "saved_blocks": "Blocks that were published, over all ranks.",

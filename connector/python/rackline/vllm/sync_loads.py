@@ -18,6 +18,8 @@ from typing import Any
 @dataclasses.dataclass
 class _Load:
     hashes: set[bytes]
+    blocks: int
+    """How many are loaded."""
     block_ids: list[int]
     """Where they go, and behind them what the same step computes on them."""
 
@@ -28,9 +30,12 @@ class SyncLoads:
     def __init__(self) -> None:
         self._loads: dict[str, _Load] = {}
 
-    def begin(self, request_id: str, hashes: list[bytes], block_ids: list[int]) -> None:
-        """A request's blocks are to be loaded, into the first of ``block_ids``."""
-        self._loads[request_id] = _Load(set(hashes), block_ids)
+    def begin(
+        self, request_id: str, hashes: list[bytes], blocks: int, block_ids: list[int]
+    ) -> None:
+        """A request's blocks are to be loaded, into the first of ``block_ids``. Those of them that the engine
+        may find have these hashes: a partial block has none."""
+        self._loads[request_id] = _Load(set(hashes), blocks, block_ids)
 
     def fill(self, request: Any, blocks: int) -> bool:
         """Whether one of the first blocks of a request is being loaded for another."""
@@ -42,6 +47,6 @@ class SyncLoads:
     def end(self, request_id: str, valid_blocks: int) -> set[int]:
         """The blocks of a load that is over, or behind it, in which is not what their hash says."""
         load = self._loads.pop(request_id, None)
-        if load is None or valid_blocks == len(load.hashes):
+        if load is None or valid_blocks == load.blocks:
             return set()
         return set(load.block_ids[valid_blocks:])
