@@ -1,7 +1,8 @@
 """The native half of the package."""
 
+from collections.abc import Sequence
 from os import PathLike
-from typing import Any, TypedDict
+from typing import Any, TypedDict, overload
 
 class Error(Exception):
     """A call failed: the message says why, and what to do. The base of all exceptions of Rackline."""
@@ -120,6 +121,17 @@ class BlockMemory:
 
     ``layers`` says how many parts each layer has; without it a block is one layer.
 
+    ``steps`` blocks may share a row, as the blocks of the pool do that are smaller than those of the
+    engine. A part is ``(address, stride, step, bytes)`` then, at
+    ``address + (b // steps) * stride + (b % steps) * step``.
+
+    A block may have several ``cuts``, each stored in a session of its own: heads, say. ``parts`` and
+    ``layers`` have those of the first cut, then those of the second. A layer is equally long in every
+    cut. Transfers of such blocks take a loan (:meth:`lend`).
+
+    With ``within``, the ``(address, bytes)`` of what the owner has, blocks that lie elsewhere are an
+    :class:`Error`.
+
     The caller guarantees that this memory exists for as long as ``owner`` does. While a block is
     published nothing writes it; while a block is fetched nothing reads or writes it. Two cases differ:
 
@@ -133,25 +145,51 @@ class BlockMemory:
 
     def __init__(
         self,
-        parts: list[tuple[int, int, int]],
+        parts: Sequence[tuple[int, int, int] | tuple[int, int, int, int]],
         blocks: int,
         owner: Any,
         *,
         gpu: int | None = None,
         layers: list[int] | None = None,
+        cuts: int = 1,
+        steps: int = 1,
+        within: list[tuple[int, int]] | None = None,
     ) -> None: ...
     @property
     def layers(self) -> int:
         """How many layers a block has."""
     @property
     def block_bytes(self) -> int:
-        """Length of a block in bytes."""
+        """Length of a cut of a block in bytes; of the block, where it has one cut."""
     @property
     def blocks(self) -> int:
         """How many blocks there are."""
     @property
+    def cuts(self) -> int:
+        """How many cuts a block has."""
+    @property
+    def steps(self) -> int:
+        """How many blocks share a row."""
+    @property
     def gpu(self) -> int | None:
         """The number of the GPU whose memory it is; ``None`` for memory of this process."""
+    def lend(self, numbers: list[int], *, write: bool = False) -> Loan:
+        """Lends the blocks of these numbers, all cuts of them, to transfers that publish them or, with
+        ``write``, fetch into them. Blocks that share a row are lent together, with the whole row.
+        :class:`Error`, as for a transfer, while another transfer has one of the blocks."""
+
+class Loan:
+    """Blocks that are lent to transfers, one for each cut (:meth:`BlockMemory.lend`). A context manager.
+
+    They are lent until the caller has released or dropped this, and all transfers of them are done."""
+
+    def __len__(self) -> int:
+        """How many blocks there are."""
+    def release(self) -> None:
+        """Gives the caller's share back: no other transfer may be begun. Those that were begun keep the
+        blocks."""
+    def __enter__(self) -> Loan: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 class Gpu:
     """A GPU that reaches the pool (:meth:`Pool.gpu`)."""
@@ -288,6 +326,7 @@ class Session:
     def present(self, hashes: _Hashes) -> Presence:
         """Asks which of ``hashes`` have their block in the pool, each one for itself. Nothing is held, and
         no lookup is counted."""
+    @overload
     def publish(
         self,
         hashes: _Hashes,
@@ -305,6 +344,19 @@ class Session:
         this call is in what is published, although the call does not wait for it. An :class:`Error`,
         and nothing is changed, while the stream is being captured into a graph. It does not wait for
         what the stream is given later; but transfers that go the same way take turns."""
+    @overload
+    def publish(
+        self,
+        hashes: _Hashes,
+        first_depth: int,
+        loan: Loan,
+        cut: int,
+        /,
+        *,
+        stream: int | None = None,
+    ) -> Publish:
+        """The same, from a cut of blocks that are lent: several transfers may have the same cut."""
+    @overload
     def fetch(
         self,
         blocks: Prefix | _Bytes,
@@ -319,7 +371,13 @@ class Session:
         Memory of a GPU needs ``stream``, as in :meth:`publish`: what it was given before this call is
         done with the blocks before they are written. What is launched after the fetch came to its end
         finds them, on any stream."""
-
+    @overload
+    def fetch(
+        self, blocks: Prefix | _Bytes, loan: Loan, cut: int, /, *, stream: int | None = None
+    ) -> Fetch:
+        """The same, into a cut of blocks that are lent with ``write``. A cut is in one fetch at a time:
+        a second one is an :class:`Error`. After :class:`Busy` it may be tried again."""
+    @overload
     def fetch_by_layers(
         self,
         blocks: Prefix | _Bytes,
@@ -329,6 +387,12 @@ class Session:
         stream: int | None = None,
     ) -> LayeredFetch:
         """Fetches as :meth:`fetch`, the first layer of all blocks before the second."""
+    @overload
+    def fetch_by_layers(
+        self, blocks: Prefix | _Bytes, loan: Loan, cut: int, /, *, stream: int | None = None
+    ) -> LayeredFetch:
+        """The same, into a cut of blocks that are lent with ``write``, as in :meth:`fetch`."""
+    @overload
     def publish_by_layers(
         self, hashes: _Hashes, depths: list[int], memory: BlockMemory, block_ids: list[int]
     ) -> LayeredPublish:
@@ -336,6 +400,11 @@ class Session:
         layers become ready. The pool was attached with ``publishes_by_layers``. A process works on one
         such publish at a time: nothing of the next is copied before this one has ended, whichever of
         its layers are ready."""
+    @overload
+    def publish_by_layers(
+        self, hashes: _Hashes, depths: list[int], loan: Loan, cut: int, /
+    ) -> LayeredPublish:
+        """The same, from a cut of blocks that are lent."""
 
 class Lookup:
     """A lookup under way. Its result is had once."""

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use rackline::memory::Access;
 use rackline::{AsyncSession, NewBlock};
 
 use crate::completion::{Fetch, Lookup, Presence, Publish};
 use crate::error::{error, number, refused, refused_by_gpu};
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish, Open};
-use crate::memory::BlockMemory;
+use crate::loan::Lent;
+use crate::memory::Blocks as Place;
 use crate::prefix::Blocks;
 use crate::records::Hashes;
 
@@ -26,8 +28,9 @@ impl Session {
     }
 
     /// Refuses memory whose blocks are not those of the session.
-    fn check(&self, memory: &BlockMemory, hashes: usize, numbers: usize) -> PyResult<()> {
-        let (bytes, wanted) = (memory.bytes(), self.session.options().block_bytes());
+    fn check(&self, lent: &Lent, hashes: usize) -> PyResult<()> {
+        let (numbers, bytes) = (lent.count(), lent.block_bytes());
+        let wanted = self.session.options().block_bytes();
         if bytes != wanted {
             return Err(error(format!(
                 "blocks of {bytes} bytes in memory, and of {wanted} in the session"
@@ -74,21 +77,19 @@ impl Session {
         py: Python<'_>,
         hashes: Hashes,
         first_depth: &Bound<'_, PyAny>,
-        memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        memory: Place<'_>,
+        block_ids: &Bound<'_, PyAny>,
         stream: Option<u64>,
     ) -> PyResult<Publish> {
         let first_depth: u32 = number("first_depth", first_depth)?;
-        let gpu = gpu_and_stream(memory.of_gpu(), stream)?;
-        self.check(memory, hashes.as_ref().len(), block_ids.len())?;
-        if first_depth.checked_add(u32::try_from(block_ids.len())?).is_none() {
+        let (lent, cut) = memory.lent(py, block_ids, Access::Read)?;
+        let gpu = gpu_and_stream(lent.of_gpu(), stream)?;
+        self.check(&lent, hashes.as_ref().len())?;
+        if first_depth.checked_add(u32::try_from(lent.count())?).is_none() {
             return Err(error("a prompt of more than 4 billion blocks"));
         }
-        let blocks = NewBlock::chain(
-            first_depth,
-            hashes.as_ref().iter().copied(),
-            memory.read(py, &block_ids)?,
-        );
+        let blocks =
+            NewBlock::chain(first_depth, hashes.as_ref().iter().copied(), lent.sources(cut)?);
         let publish = match gpu {
             None => self.session.publish(blocks),
             Some((gpu, stream)) => {
@@ -104,14 +105,15 @@ impl Session {
         &self,
         py: Python<'_>,
         blocks: Blocks<'_>,
-        memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        memory: Place<'_>,
+        block_ids: &Bound<'_, PyAny>,
         stream: Option<u64>,
     ) -> PyResult<Fetch> {
-        let gpu = gpu_and_stream(memory.of_gpu(), stream)?;
         let blocks = blocks.into_matched()?;
-        self.check(memory, blocks.len(), block_ids.len())?;
-        let destinations = memory.write(py, &block_ids)?;
+        let (lent, cut) = memory.lent(py, block_ids, Access::Write)?;
+        let gpu = gpu_and_stream(lent.of_gpu(), stream)?;
+        self.check(&lent, blocks.len())?;
+        let destinations = lent.destinations(cut)?;
         let fetch = match gpu {
             None => self.session.fetch(blocks, destinations),
             Some((gpu, stream)) => {
@@ -127,15 +129,16 @@ impl Session {
         &self,
         py: Python<'_>,
         blocks: Blocks<'_>,
-        memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        memory: Place<'_>,
+        block_ids: &Bound<'_, PyAny>,
         stream: Option<u64>,
     ) -> PyResult<LayeredFetch> {
-        let gpu = gpu_and_stream(memory.of_gpu(), stream)?;
         let blocks = blocks.into_matched()?;
-        self.check(memory, blocks.len(), block_ids.len())?;
-        let (session, to) = (&self.session, memory.write(py, &block_ids)?);
-        let layers = Arc::new(memory.layers());
+        let (lent, cut) = memory.lent(py, block_ids, Access::Write)?;
+        let gpu = gpu_and_stream(lent.of_gpu(), stream)?;
+        self.check(&lent, blocks.len())?;
+        let (session, to) = (&self.session, lent.destinations(cut)?);
+        let layers = Arc::new(lent.layers());
         let fetch = match gpu {
             None => session.fetch_by_layers(blocks, to, layers),
             Some((gpu, stream)) => {
@@ -151,20 +154,21 @@ impl Session {
         py: Python<'_>,
         hashes: Hashes,
         depths: Vec<u32>,
-        memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        memory: Place<'_>,
+        block_ids: &Bound<'_, PyAny>,
     ) -> PyResult<LayeredPublish> {
-        self.check(memory, hashes.as_ref().len(), block_ids.len())?;
-        if depths.len() != block_ids.len() {
-            return Err(error(format!("{} blocks, and {} depths", block_ids.len(), depths.len())));
+        let (lent, cut) = memory.lent(py, block_ids, Access::Read)?;
+        self.check(&lent, hashes.as_ref().len())?;
+        if depths.len() != lent.count() {
+            return Err(error(format!("{} blocks, and {} depths", lent.count(), depths.len())));
         }
-        let bytes = memory.read(py, &block_ids)?;
+        let bytes = lent.sources(cut)?;
         let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
         let blocks =
             depths.into_iter().zip(hashes.as_ref().iter().copied()).zip(bytes).map(block).collect();
-        let layers = Arc::new(memory.layers());
+        let layers = Arc::new(lent.layers());
         let count = layers.count();
-        let publish = match memory.of_gpu() {
+        let publish = match lent.of_gpu() {
             None => {
                 let publish = self.session.publish_by_layers(blocks, layers);
                 Open::Processor(publish.map_err(refused)?)

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Loan;
+use super::{Loan, StridedPart};
 #[cfg(feature = "cuda")]
 use crate::dma::cuda::{CudaDma, DeviceDestination, DeviceSource};
 use crate::{Destination, Source};
@@ -28,18 +28,40 @@ pub struct LentPart {
     pub bytes: usize,
 }
 
+/// The parts of the blocks of a transfer. All blocks have equally many.
+#[derive(Clone, Debug)]
+pub enum LentParts {
+    /// Each for itself.
+    Listed {
+        /// The parts of the first block in order, then those of the next.
+        parts: Vec<LentPart>,
+        /// Parts of a block, at least 1.
+        a_block: usize,
+    },
+    /// At regular distances. An address is computed when a block is copied: a long prompt has millions
+    /// of parts where each head of each layer is one, and the caller's thread must not list them.
+    Strided {
+        /// The parts of a block in order.
+        parts: Arc<[StridedPart]>,
+        /// Blocks of a row of the memory.
+        steps: u32,
+        /// Length of a block in bytes: that of all parts.
+        bytes: u64,
+        /// The numbers of the blocks in the memory, which has a block of each number.
+        numbers: Arc<[u32]>,
+    },
+}
+
 /// The blocks of a transfer, lent until the last of them is dropped.
 pub struct LentBlocks<K> {
-    /// The parts of the first block in order, then those of the next.
-    pub parts: Vec<LentPart>,
-    /// Parts of a block, at least 1.
-    pub parts_a_block: usize,
+    /// Where they are.
+    pub parts: LentParts,
     /// For each layer, which of the parts of a block are its own.
-    pub layers: Vec<Range<usize>>,
+    pub layers: Arc<[Range<usize>]>,
     /// Whose memory it is.
     pub of: MemoryOf,
-    /// That it is lent.
-    pub loan: Loan,
+    /// That it is lent. Several transfers share a loan when each has other bytes of the same blocks.
+    pub loan: Arc<Loan>,
     /// What keeps the memory there.
     pub keeps: K,
 }
@@ -98,94 +120,153 @@ impl<K> LentBlocks<K> {
     }
 
     fn into_blocks(self) -> impl Iterator<Item = Block<K>> {
-        let blocks = self.parts.len() / self.parts_a_block.max(1);
+        let blocks = self.parts.blocks();
         let lent = Arc::new(self);
         (0..blocks).map(move |number| Block { lent: Arc::clone(&lent), number })
+    }
+}
+
+impl LentParts {
+    /// How many blocks there are.
+    fn blocks(&self) -> usize {
+        match self {
+            Self::Listed { parts, a_block } => parts.len() / (*a_block).max(1),
+            Self::Strided { numbers, .. } => numbers.len(),
+        }
+    }
+
+    /// How many parts a block has.
+    fn a_block(&self) -> usize {
+        match self {
+            Self::Listed { a_block, .. } => *a_block,
+            Self::Strided { parts, .. } => parts.len(),
+        }
+    }
+
+    /// A part of a block.
+    pub(super) fn part(&self, block: usize, part: usize) -> LentPart {
+        match self {
+            Self::Listed { parts, a_block } => parts[block * a_block + part],
+            Self::Strided { parts, steps, numbers, .. } => parts[part].of(numbers[block], *steps),
+        }
+    }
+
+    /// Length of a block in bytes.
+    fn bytes(&self, block: usize) -> u64 {
+        match self {
+            Self::Listed { parts, a_block } => {
+                let parts = &parts[block * a_block..][..*a_block];
+                parts.iter().map(|part| part.bytes as u64).sum()
+            }
+            Self::Strided { bytes, .. } => *bytes,
+        }
     }
 }
 
 impl<K> Block<K> {
     /// Its parts, in the memory of `whose`: the processor does not copy a GPU's, and a GPU does not
     /// copy a process's.
-    fn parts_of(&self, whose: MemoryOf) -> &[LentPart] {
-        assert_eq!(self.lent.of, whose, "a block in memory that another device copies");
-        let start = self.number * self.lent.parts_a_block;
-        &self.lent.parts[start..start + self.lent.parts_a_block]
+    fn parts_of(&self, whose: MemoryOf) -> impl Iterator<Item = LentPart> {
+        self.of_range(whose, 0..self.lent.parts.a_block())
     }
 
     /// Those of one layer; none when it has no such layer.
-    fn layer_of(&self, whose: MemoryOf, layer: usize) -> &[LentPart] {
-        let parts = self.lent.layers.get(layer).cloned().unwrap_or_default();
-        &self.parts_of(whose)[parts]
+    fn layer_of(&self, whose: MemoryOf, layer: usize) -> impl Iterator<Item = LentPart> {
+        self.of_range(whose, self.lent.layers.get(layer).cloned().unwrap_or_default())
+    }
+
+    fn of_range(&self, whose: MemoryOf, parts: Range<usize>) -> impl Iterator<Item = LentPart> {
+        assert_eq!(self.lent.of, whose, "a block in memory that another device copies");
+        parts.map(|part| self.lent.parts.part(self.number, part))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.lent.parts.bytes(self.number)
     }
 }
 
-/// The bytes of parts of this process's memory.
-fn bytes(parts: &[LentPart]) -> Vec<&[u8]> {
-    let part = |part: &LentPart| {
+/// The bytes of parts of this process's memory, which are those of `_block`.
+fn bytes<K>(_block: &Block<K>, parts: impl Iterator<Item = LentPart>) -> Vec<&[u8]> {
+    let part = |part: LentPart| {
         let address = std::ptr::with_exposed_provenance(part.address);
         // SAFETY: memory of this process (`parts_of`), not null, and of a possible length. The
         // lender promised that it exists and stays unchanged until the block is dropped
-        // (`into_sources`), of which the parts are borrowed. No other transfer writes it (`Loan`).
+        // (`into_sources`), which is borrowed. No other transfer writes it (`Loan`).
         unsafe { std::slice::from_raw_parts(address, part.bytes) }
     };
-    parts.iter().map(part).collect()
+    parts.map(part).collect()
 }
 
 impl<K: Send + Sync + 'static> Source for LentSource<K> {
     fn parts(&self) -> Vec<&[u8]> {
-        bytes(self.0.parts_of(MemoryOf::Process))
+        bytes(&self.0, self.0.parts_of(MemoryOf::Process))
     }
 
     fn layer(&self, layer: usize) -> Vec<&[u8]> {
-        bytes(self.0.layer_of(MemoryOf::Process, layer))
+        bytes(&self.0, self.0.layer_of(MemoryOf::Process, layer))
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.0.bytes()
     }
 }
 
 impl<K: Send + Sync + 'static> Destination for LentDestination<K> {
     fn parts_mut(&mut self) -> Vec<&mut [u8]> {
-        let part = |part: &LentPart| {
+        let part = |part: LentPart| {
             let address = std::ptr::with_exposed_provenance_mut(part.address);
             // SAFETY: as above, and nothing else uses it (`into_destinations`): no other transfer
             // (`Loan`), and no other part of the same transfer.
             unsafe { std::slice::from_raw_parts_mut(address, part.bytes) }
         };
-        self.0.parts_of(MemoryOf::Process).iter().map(part).collect()
+        self.0.parts_of(MemoryOf::Process).map(part).collect()
+    }
+
+    fn block_bytes(&mut self) -> u64 {
+        self.0.bytes()
     }
 }
 
-/// Parts of a GPU's memory.
+/// Parts of a GPU's memory, which are those of `_block`.
 #[cfg(feature = "cuda")]
-fn device(parts: &[LentPart]) -> Vec<DeviceSource<'_>> {
-    let part = |part: &LentPart| {
+fn device<K>(_block: &Block<K>, parts: impl Iterator<Item = LentPart>) -> Vec<DeviceSource<'_>> {
+    let part = |part: LentPart| {
         // SAFETY: as above, of a GPU (`parts_of`), which is that of the transfer: the lender gives
         // the blocks to no other (`into_sources`). The transfer is ordered after the work of the
         // stream that still writes them.
         unsafe { DeviceSource::new(part.address as u64, part.bytes) }
     };
-    parts.iter().map(part).collect()
+    parts.map(part).collect()
 }
 
 #[cfg(feature = "cuda")]
 impl<K: Send + Sync + 'static> Source<CudaDma> for LentSource<K> {
     fn parts(&self) -> Vec<DeviceSource<'_>> {
-        device(self.0.parts_of(MemoryOf::Gpu))
+        device(&self.0, self.0.parts_of(MemoryOf::Gpu))
     }
 
     fn layer(&self, layer: usize) -> Vec<DeviceSource<'_>> {
-        device(self.0.layer_of(MemoryOf::Gpu, layer))
+        device(&self.0, self.0.layer_of(MemoryOf::Gpu, layer))
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.0.bytes()
     }
 }
 
 #[cfg(feature = "cuda")]
 impl<K: Send + Sync + 'static> Destination<CudaDma> for LentDestination<K> {
     fn parts_mut(&mut self) -> Vec<DeviceDestination<'_>> {
-        let part = |part: &LentPart| {
+        let part = |part: LentPart| {
             // SAFETY: as above (`into_destinations`), and nothing else uses it: no other transfer,
             // and no other part.
             unsafe { DeviceDestination::new(part.address as u64, part.bytes) }
         };
-        self.0.parts_of(MemoryOf::Gpu).iter().map(part).collect()
+        self.0.parts_of(MemoryOf::Gpu).map(part).collect()
+    }
+
+    fn block_bytes(&mut self) -> u64 {
+        self.0.bytes()
     }
 }
 
@@ -195,7 +276,7 @@ mod tests {
 
     use super::*;
     use crate::dma::HostDma;
-    use crate::memory::{Access, Lending};
+    use crate::memory::{Access, Lending, Shape, StridedBlocks};
 
     #[test]
     fn blocks_and_layers_have_their_own_parts() {
@@ -210,11 +291,10 @@ mod tests {
         let parts = vec![part(low), part(high), part(all), part(most)];
         let lending = Arc::<Lending>::default();
         let lent = |access| LentBlocks {
-            parts: parts.clone(),
-            parts_a_block: 2,
-            layers: vec![0..1, 1..2],
+            parts: LentParts::Listed { parts: parts.clone(), a_block: 2 },
+            layers: [0..1, 1..2].into(),
             of: MemoryOf::Process,
-            loan: lending.lend(once(0..2), access).unwrap(),
+            loan: Arc::new(lending.lend(once(0..2), access).unwrap()),
             keeps: (),
         };
         // SAFETY: four parts of memory that is used again only after they are dropped.
@@ -229,8 +309,57 @@ mod tests {
         let sources = unsafe { lent(Access::Read).into_sources() };
         let layers = [0, 1, 2].map(|layer| Source::<HostDma>::layer(&sources[1], layer).concat());
         assert_eq!(layers, [vec![2; 3], vec![2; 1], vec![]]);
+        let lengths = sources.iter().map(Source::<HostDma>::block_bytes);
+        assert_eq!(lengths.collect::<Vec<_>>(), [4, 4]);
         drop(sources);
         assert_eq!(memory, [[2; 4], [1; 4]]);
         assert!(lending.lend(once(0..2), Access::Write).is_ok(), "given back");
+    }
+
+    #[test]
+    fn cuts_of_the_same_blocks_are_lent_once_and_copied_apart() {
+        // Two layers of three rows of two blocks, with two heads of four bytes in each.
+        let mut memory = [0u8; 2 * 3 * 2 * 2 * 4];
+        let base = memory.as_mut_ptr().expose_provenance();
+        let part = |head: usize, layer: usize| StridedPart {
+            address: base + layer * 48 + head * 8,
+            stride: 16,
+            step: 4,
+            bytes: 4,
+        };
+        let parts = [part(0, 0), part(0, 1), part(1, 0), part(1, 1)];
+        let layers = Some(vec![1; 4]);
+        let shape = Shape { blocks: 6, steps: 2, cuts: 2, layers, within: None };
+        let blocks = StridedBlocks::new(&parts, &shape).unwrap();
+        assert_eq!(
+            (blocks.cuts(), blocks.block_bytes(), blocks.layer_bytes()),
+            (2, 8, &[4, 4][..])
+        );
+
+        let lending = Arc::<Lending>::default();
+        let numbers: Arc<[u32]> = [5, 0].into();
+        let loan = lending.lend(blocks.spans(&numbers), Access::Write).unwrap();
+        let loan = Arc::new(loan);
+        for cut in 0..2 {
+            let (parts, layers) = blocks.cut(cut, Arc::clone(&numbers)).unwrap();
+            let loan = Arc::clone(&loan);
+            let lent = LentBlocks { parts, layers, of: MemoryOf::Process, loan, keeps: () };
+            // SAFETY: other bytes of the memory for each cut, used again only after they are dropped.
+            let destinations = unsafe { lent.into_destinations() };
+            for (number, mut block) in (1..).zip(destinations) {
+                assert_eq!(Destination::<HostDma>::block_bytes(&mut block), 8);
+                let parts = Destination::<HostDma>::parts_mut(&mut block);
+                let fill = 10 * (u8::try_from(cut).unwrap() + 1) + number;
+                parts.into_iter().for_each(|part| part.fill(fill));
+            }
+        }
+        assert!(blocks.cut(2, numbers).is_none());
+        let layer = |layer: usize| memory[48 * layer..][..48].chunks(4).map(|part| part[0]);
+        // Rows of: head 0 of both blocks, then head 1 of both.
+        let expected = [12, 0, 22, 0, 0, 0, 0, 0, 0, 11, 0, 21];
+        assert!(layer(0).eq(expected) && layer(1).eq(expected), "{memory:?}");
+        assert!(lending.lend(once(base..base + 1), Access::Read).is_err());
+        drop(loan);
+        assert!(lending.lend(once(base..base + 1), Access::Read).is_ok(), "given back");
     }
 }

@@ -5,6 +5,8 @@
 
 mod lending;
 mod lent;
+mod strided;
 
 pub use lending::{Access, LendError, Lending, Loan, Span};
-pub use lent::{LentBlocks, LentDestination, LentPart, LentSource, MemoryOf};
+pub use lent::{LentBlocks, LentDestination, LentPart, LentParts, LentSource, MemoryOf};
+pub use strided::{Shape, StridedBlocks, StridedError, StridedPart};

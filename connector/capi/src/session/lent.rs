@@ -4,7 +4,9 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use rackline::memory::{self, Access, LendError, Lending, LentBlocks, LentPart, MemoryOf};
+use rackline::memory::{
+    self, Access, LendError, Lending, LentBlocks, LentPart, LentParts, MemoryOf,
+};
 
 use super::arguments::values;
 use super::error::{Failure, RacklineError};
@@ -137,7 +139,8 @@ fn lend(
     let span = |part: &LentPart| part.address..part.address + part.bytes;
     let loan = lending.lend(parts.iter().map(span), access)?;
     let layers = std::iter::once(0..parts_a_block).collect();
-    Ok(LentBlocks { parts, parts_a_block, layers, of, loan, keeps: () })
+    let parts = LentParts::Listed { parts, a_block: parts_a_block };
+    Ok(LentBlocks { parts, layers, of, loan: Arc::new(loan), keeps: () })
 }
 
 impl From<LendError> for Failure {
