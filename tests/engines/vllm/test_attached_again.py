@@ -77,7 +77,7 @@ class Workers(unittest.TestCase):
             saves=[SaveJob(7, "two", 0, b"c" * 32, 0, [4])],
         )
         with self.assertNoLogs("rackline", "WARNING"):
-            half.begin_step()
+            half.begin_step(Step())
             half.start_loads(step)
             half.start_saves(step)
             half.finished(step)
@@ -90,7 +90,7 @@ class Workers(unittest.TestCase):
         self.assertEqual(half.stats.take().data["not_attached_blocks"], 3)
 
         attachment.attach_again(fetch=lambda *arguments, **options: Fetch(2, None))
-        half.begin_step()
+        half.begin_step(Step())
         half.start_loads(Step(loads=step.loads))
         half.finished(Step())
         self.assertEqual(half.take_report().loaded, {"one": loaded(1, 2, False)})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import unittest
+from pathlib import Path
 from unittest import mock
 
 from cases import FULL_BLOCKS, LONG, PROMPTS, SMALL, TinyCase, computed, tokens
@@ -256,6 +258,42 @@ class OneEngine(TinyCase):
             first.answers(PROMPTS + prompts(7, 100))
             self.assertEqual(first.counter("loaded_blocks"), 0)
             self.assertEqual(first.counter("saved_blocks"), saved)
+
+    def test_new_weights_with_a_name_are_shared_under_it(self) -> None:
+        """VLLM-V11. The weights stay, so that tokens show which blocks are taken: wrong ones are saved under
+        the first name."""
+        name = Path(self.enterContext(tempfile.TemporaryDirectory())) / "name"
+        name.write_text("first")
+        settings = self.settings(weights_name_file=str(name), model_id="first")
+        with engine(self.model, settings) as first:
+            first.answers(PROMPTS)
+            first.drain()
+            self.assertGreater(damage(self.region), 0)
+            with self.subTest("the same name is none"), self.assertLogs("rackline", "WARNING") as log:
+                self.assertTrue(first.llm.reset_prefix_cache(reset_connector=True))
+                self.assertEqual(tokens(first.answers(PROMPTS)), self.expected)
+                # The first time as absent.
+                self.assertEqual(first.counter("not_found_by_reason"), 2 * len(PROMPTS))
+            self.assertIn("still named 'first'", log.output[0])
+
+            name.write_text("second\n")
+            with self.subTest("not while the engine has KV of the old weights"):
+                self.assertFalse(first.scheduler.reset_connector_cache())
+                first.drain()
+            with self.subTest("shared again"):
+                self.assertTrue(first.llm.reset_prefix_cache(reset_connector=True))
+                saved = first.counter("saved_blocks")
+                self.assertEqual(tokens(first.answers(PROMPTS)), self.expected)
+                self.assertEqual(first.counter("loaded_blocks"), 0)
+                self.assertGreaterEqual(first.counter("saved_blocks") - saved, FULL_BLOCKS)
+                first.forget()
+                self.assertEqual(tokens(first.answers(PROMPTS)), self.expected)
+                self.assertEqual(first.counter("loaded_blocks"), FULL_BLOCKS)
+                self.assertEqual(first.counter("failed_load_blocks"), 0)
+        with self.subTest("as with a model_id"):
+            with engine(self.model, self.settings(1, model_id="second")) as second:
+                self.assertEqual(tokens(second.answers(PROMPTS)), self.expected)
+                self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
 
     def test_events_tell_routers_what_is_in_the_pool(self) -> None:
         import msgspec

@@ -242,6 +242,10 @@ class Renewal:
         open_sessions()
         self.life = life
 
+    def again(self) -> None:
+        """The sessions are of no attachment: the next :meth:`renew` opens them."""
+        self.life = -1
+
     def renew(self, open_sessions: Callable[[], None]) -> bool:
         """Opens the sessions anew where the process attached again since. Returns whether it did.
         A failure is logged, and tried again in a later call: until then the old sessions are refused

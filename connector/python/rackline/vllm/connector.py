@@ -99,7 +99,7 @@ class RacklineConnector(KVConnectorBase_V1, SupportsHMA):
 
     def bind_connector_metadata(self, connector_metadata: Step) -> None:
         super().bind_connector_metadata(connector_metadata)
-        self.worker.begin_step()
+        self.worker.begin_step(connector_metadata)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         self.worker.start_loads(self.step)
@@ -174,9 +174,9 @@ class RacklineConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> tuple[bool, dict[str, Any] | None]:
         return self.scheduler.request_finished(request)
 
-    def reset_cache(self) -> bool:
-        self.scheduler.reset()
-        return True
+    def reset_cache(self, weights: str | None = None) -> bool:
+        """``weights`` names the new weights, in place of the file (``weights_name_file``)."""
+        return self.scheduler.reset(weights)
 
     def take_events(self) -> Iterable[Any]:
         return self.scheduler.take_events()

@@ -60,6 +60,15 @@ class SaveJob:
     """Whether it is the last partial block of a prompt, which only a hand-over looks for."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """Weights that came while the engine ran (VLLM-V11)."""
+
+    number: int
+    """How often new ones came."""
+    name: str
+
+
 @dataclasses.dataclass
 class Step(KVConnectorMetadata):
     """From the scheduler to the workers, with each step."""
@@ -72,6 +81,8 @@ class Step(KVConnectorMetadata):
     """Requests that ended, whose blocks stay until every rank has saved them."""
     failures_known: int = 0
     """How many steps with failed synchronous loads the scheduler knew of when it made this one."""
+    weights: Weights | None = None
+    """The weights of this step; ``None``: those that the engine started with."""
 
 
 @dataclasses.dataclass

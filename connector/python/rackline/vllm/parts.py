@@ -22,7 +22,14 @@ class Share:
     """What of a part's blocks has a key space of its own, and a session."""
 
     identity: Identity
-    session: rackline.Session | None = None
+    session: rackline.Session | _NotOpen | None = None
+
+
+class _NotOpen:
+    """In place of a session that could not be opened yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise rackline.Error("no session for the new weights is open yet")
 
 
 @dataclasses.dataclass
@@ -48,6 +55,12 @@ class Part:
     def block_bytes(self) -> int:
         """Length of a block, of all shares."""
         return sum(share.identity.block_bytes for share in self.shares)
+
+    def rename(self, weights: str) -> None:
+        """The blocks are of weights of this name from now on; the sessions are to be opened."""
+        for share in self.shares:
+            share.identity = dataclasses.replace(share.identity, model=weights)
+            share.session = _NotOpen()
 
     def open(self, pool: rackline.Pool, settings: Settings) -> None:
         for share in self.shares:

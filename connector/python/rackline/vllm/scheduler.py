@@ -5,7 +5,7 @@ VLLM-V1, VLLM-V2 and VLLM-V6 are in `search`.
 - **VLLM-V4** Blocks of a request that ended stay with it until every rank has saved them.
 
 VLLM-V3 and VLLM-V8 are in `saves`, VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`, VLLM-V9 in `groups`,
-VLLM-V10 in `other_loads`, VLLM-H3 in `tails`.
+VLLM-V10 in `other_loads`, VLLM-V11 in `new_weights`, VLLM-H3 in `tails`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import rackline
 from rackline.engines.attachment import Attachment
 from rackline.engines.identities import Others
 from rackline.engines.reasons import Reasons
@@ -26,7 +27,8 @@ from rackline.vllm.groups import Group, Groups
 from rackline.vllm.handover import Awaited, Handovers, RouterParams
 from rackline.vllm.identity import Identity
 from rackline.vllm.lookup import Search
-from rackline.vllm.messages import GroupLoad, GroupLoaded, LoadJob, Report, Saved, SaveJob, Step
+from rackline.vllm.messages import GroupLoad, GroupLoaded, LoadJob, Report, Saved, SaveJob, Step, Weights
+from rackline.vllm.new_weights import WeightsNames, has_old_kv
 from rackline.vllm.other_loads import OtherLoads
 from rackline.vllm.progress import Progress
 from rackline.vllm.saves import Saves
@@ -62,7 +64,9 @@ class SchedulerHalf:
                 "and the engine computes the block"
             )
         self._stopped = False
-        """Whether the engine's caches were reset: it shares nothing any more."""
+        """Whether the engine's caches were reset: it shares nothing until new weights have a name (VLLM-V11)."""
+        self._weights: Weights | None = None
+        self._weights_names = WeightsNames(settings.weights_name_file, settings.model_id)
         self._settings = settings
         parallel = vllm_config.parallel_config
         self._ranks = parallel.tensor_parallel_size
@@ -300,7 +304,7 @@ class SchedulerHalf:
     def build_step(self, output: Any) -> Step:
         """What the workers are to do in this step."""
         step, self._step = self._step, Step()
-        step.failures_known = self._reports.failures
+        step.failures_known, step.weights = self._reports.failures, self._weights
         self._index.next_step()
         if output.preempted_req_ids:
             step.preempted += self._saving.preempted(output.preempted_req_ids)
@@ -467,16 +471,56 @@ class SchedulerHalf:
             return True, params
         return False, params
 
-    def reset(self) -> None:
-        """The engine's weights may have been changed: what is in the pool is not theirs any more, nor
-        is what they compute what others expect."""
-        if (self._loads or self._saves) and not self._stopped:
+    def reset(self, weights: str | None = None) -> bool:
+        """The engine's weights may have been changed: what is in the pool is not theirs any more, nor is what
+        they compute what others expect (VLLM-V11). ``weights`` names them, else the file does. Returns whether
+        the engine may go on."""
+        if not (self._loads or self._saves):
+            return True
+        stopped_before, self._stopped = self._stopped, True
+        self.stats.count("resets", 1)
+        try:
+            name = self._weights_names.next(weights)
+        except SettingsError as error:
+            if not stopped_before:
+                logger.warning(
+                    "Rackline: the engine's caches were reset, and the weights may be new. No blocks are loaded "
+                    "or saved until a reset with another name of the weights: %s",
+                    error,
+                )
+            return True
+        if has_old_kv(self._saving.engine_blocks):
             logger.warning(
-                "Rackline: the engine's caches were reset, and the weights may be new: no blocks are loaded "
-                "or saved from now on; restart the engine to share blocks again"
+                "Rackline: the engine's own cache still has blocks of the weights before %r: no blocks are "
+                "loaded or saved until a reset that empties it (reset_prefix_cache); call it again",
+                name,
             )
-            self.stats.count("resets", 1)
-        self._stopped = True
+            return False
+        try:
+            self._begin_weights(name)
+        except rackline.Error as error:
+            logger.warning(
+                "Rackline: blocks of the weights %r are not shared, call reset_prefix_cache again: %s",
+                name,
+                error,
+            )
+            return False
+        return True
+
+    def _begin_weights(self, name: str) -> None:
+        """No request has KV: those that wait are looked up anew."""
+        self._index.rename(name)
+        self._weights_names.take(name)
+        number = 1 if self._weights is None else self._weights.number + 1
+        self._weights, self._stopped = Weights(number, name), False
+        for progress in self._requests.values():
+            if progress.search is not None:
+                progress.search.release()
+            progress.search = progress.awaited = None
+            progress.looks, progress.computed = True, []
+            progress.loaded, progress.next_save, progress.saves_tail = {}, {}, False
+        self._found_something, self._others = False, None
+        logger.warning("Rackline: the engine's caches were reset: its weights are named %r now", name)
 
     def take_events(self) -> list[Any]:
         return [] if self._events is None else self._events.take()

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import rackline
@@ -44,6 +45,17 @@ class Index:
         if identity.place not in self._sessions:
             self._identities[identity.place] = identity
             self._sessions[identity.place] = self._open(identity)
+
+    def rename(self, weights: str) -> None:
+        """Looks for blocks of weights of another name from now on. Raises :class:`rackline.Error` when no
+        session can be opened, and nothing is changed."""
+        renamed = {
+            place: dataclasses.replace(identity, model=weights)
+            for place, identity in self._identities.items()
+        }
+        sessions = {place: self._open(identity) for place, identity in renamed.items()}
+        self._identities, self._sessions = renamed, sessions
+        self._misses = Misses()
 
     def _open(self, identity: Identity) -> rackline.Session:
         return self._attachment.pool.session(

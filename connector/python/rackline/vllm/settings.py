@@ -30,6 +30,8 @@ class Settings(PoolSettings):
     """How much of the engine's KV memory may stay with requests that ended and wait to be saved."""
     lora_same_everywhere: bool = False
     """The user guarantees that a LoRA adapter of one name and path is the same on every host."""
+    weights_name_file: str = ""
+    """A file whose content names new weights, which is read when the engine's caches are reset."""
     event_records: bool = False
     """Whether saved blocks are described in the pool, for the command ``rackline events``."""
     lookup_wait_ms: int = 2

@@ -34,7 +34,7 @@ COUNTERS = {
     "not_attached_lookups": "Lookups that found nothing as the process is not attached to the pool.",
     "not_attached_blocks": "Blocks not loaded or saved for that reason, over all ranks.",
     "attached_again": "Times that a rank's process attached to the pool again.",
-    "resets": "Resets of the caches, after which nothing is loaded or saved any more.",
+    "resets": "Resets of the caches, after which blocks are shared under a new name of the weights only.",
     "gpu_bytes": "Bytes that GPUs copied, both ways, over all ranks.",
     "gpu_bounced_bytes": "Those of them that went through a buffer, as the pool was not reached.",
     "gpu_failed_blocks": "Blocks that a GPU failed to copy, over all ranks.",

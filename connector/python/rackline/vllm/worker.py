@@ -37,7 +37,7 @@ from rackline.vllm.device import Device, device_of
 from rackline.vllm.groups import Groups
 from rackline.vllm.layerwise import EngineLayers, LayeredSave, OfJob
 from rackline.vllm.loads import Loads
-from rackline.vllm.messages import Handshake, Report, Saved, SaveJob, Step
+from rackline.vllm.messages import Handshake, Report, Saved, SaveJob, Step, Weights
 from rackline.vllm.parts import Part, parts_of
 from rackline.vllm.results import Results
 from rackline.vllm.settings import Settings
@@ -69,6 +69,8 @@ class WorkerHalf:
         self._results = Results(self._attachment, logger)
         self._renewal = self._results.renewal
         self._registrations: list[Registration] = []
+        self._weights: Weights | None = None
+        """The last that came while the engine ran."""
         self._loads = Loads(vllm_config, self._keep_all, settings, self._results)
         self._saving: dict[int, _Saving] = {}
         self._layers = EngineLayers({})
@@ -93,16 +95,7 @@ class WorkerHalf:
             self._layers = self._parts[0].layers
         self._loads.register(self._parts, self._layers, self._device)
         self._renewal.open(self._open_sessions)
-        self._registrations = [
-            Registration(
-                self._attachment,
-                part.identity.words(self._settings.tenant),
-                part.identity.block_bytes,
-            )
-            for part in self._parts.values()
-            if part.identity.rank == 0 and part.stores
-        ]
-        self._register_again()
+        self._register()
         if (gpu := self._device.gpu) is not None:
             # Seconds, in which the engine does not wait.
             self._attachment.prepare(lambda pool: pool.gpu(gpu))
@@ -116,6 +109,19 @@ class WorkerHalf:
                 part.identity.dtype,
                 part.identity.share,
             )
+
+    def _register(self) -> None:
+        """Registers what the blocks are (`rackline.engines.identities`)."""
+        self._registrations = [
+            Registration(
+                self._attachment,
+                part.identity.words(self._settings.tenant),
+                part.identity.block_bytes,
+            )
+            for part in self._parts.values()
+            if part.identity.rank == 0 and part.stores
+        ]
+        self._register_again()
 
     def _register_again(self) -> None:
         for registration in self._registrations:
@@ -134,14 +140,28 @@ class WorkerHalf:
         if self._parts and self._renewal.renew(self._open_sessions):
             self.stats.count("attached_again", 1)
 
+    def _take_weights(self, weights: Weights) -> None:
+        """New weights came: the engine has no KV of the old ones, and nothing is loading (VLLM-V11)."""
+        self._weights = weights
+        for part in self._parts.values():
+            part.rename(weights.name)
+        try:
+            self._renewal.open(self._open_sessions)
+        except rackline.Error as error:
+            self._renewal.again()
+            logger.warning("Rackline: no session for the new weights opens yet: %s", error)
+        self._register()
+
     def handshake(self) -> Handshake | None:
         shares = [share for part in self._parts.values() for share in part.shares]
         identities = [share.identity for share in shares]
         return Handshake(identities) if identities else None
 
-    def begin_step(self) -> None:
+    def begin_step(self, step: Step) -> None:
         """The engine begins a step. It may ask for the step's loads when that has been broken off."""
         self._error_before = sys.exc_info()[1]
+        if step.weights is not None and step.weights != self._weights:
+            self._take_weights(step.weights)
         self._renew()
         self._register_again()
 
