@@ -67,7 +67,10 @@ def identity(rank: int) -> Identity:
         tensor_parallel_size=RANKS,
     )
     return mock.Mock(
-        place=Place(0, 0, rank), block_bytes=BLOCK_BYTES, model_of_session=lambda: model
+        place=Place(0, 0, rank),
+        places=RANKS,
+        block_bytes=BLOCK_BYTES,
+        model_of_session=lambda: model,
     )
 
 

@@ -96,6 +96,11 @@ class Identities(unittest.TestCase):
         reason, message = why_different(own, [far, near])
         self.assertEqual(reason, "identity_ranks")
         self.assertIn("their ranks is 4, here it is 1", message)
+        self.assertIn("the same model, options and version", message)
+        own, other = {**own, "head_groups": 8}, {**own, "head_groups": "ranks"}
+        reason, message = why_different(own, [other])
+        self.assertEqual(reason, "identity_head_groups")
+        self.assertIn('set "head_groups" to one number on all engines', message)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ class RacklineConnector(rackline.vllm.RacklineConnector):
         places = [identity.place for identity in self.worker.handshake().identities]
         for load in [load for job in self.step.loads for load in job.groups]:
             for place in places:
-                if place.rank == 1 and place.group == load.group:
+                if place.heads == 1 and place.group == load.group:
                     # Of another block, or of none.
                     good = GOOD_BLOCKS * rackline.HANDLE_BYTES
                     handles = load.handles[place]

@@ -64,7 +64,7 @@ class Attached:
 class Workers(unittest.TestCase):
     def test_nothing_is_loaded_or_saved_until_the_process_attached_again(self) -> None:
         attachment = Attached(fetch=lost, publish=lost)
-        identity = mock.Mock(place=Place(0, 0, 0), ranks=1, block_bytes=2 * 64)
+        identity = mock.Mock(place=Place(0, 0, 0), places=1, block_bytes=2 * 64)
         caches = {name: torch.ones(BLOCKS, 4, 4) for name in LAYERS}
         with (
             mock.patch("rackline.vllm.worker.Attachment", return_value=attachment),
@@ -102,7 +102,7 @@ class Schedulers(unittest.TestCase):
         self.attachment = Attached(lookup=lost)
         with mock.patch("rackline.vllm.scheduler.Attachment", return_value=self.attachment):
             self.half = SchedulerHalf(ENGINE, CACHES, Settings.of(GIVEN))
-        self.half.sessions_of({(0, 0): [mock.Mock(place=Place(0, 0, 0), block_bytes=128)]})
+        self.half.sessions_of({(0, 0): [mock.Mock(place=Place(0, 0, 0), places=1, block_bytes=128)]})
 
     def request(self, name: str) -> Any:
         return mock.Mock(

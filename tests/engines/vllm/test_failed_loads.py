@@ -83,7 +83,7 @@ def refused(*arguments: Any, **options: Any) -> Fetch:
 def worker(fetch: Any, **settings: Any) -> WorkerHalf:
     """A rank with two layers of ones, whose fetches are these."""
     session = types.SimpleNamespace(fetch=fetch, fetch_by_layers=fetch)
-    identity = mock.Mock(place=Place(0, 0, 0), ranks=1, block_bytes=2 * 64, words=lambda tenant: {})
+    identity = mock.Mock(place=Place(0, 0, 0), places=1, block_bytes=2 * 64, words=lambda tenant: {})
     caches = {name: torch.ones(BLOCKS, 4, 4) for name in LAYERS}
     with (
         mock.patch("rackline.vllm.worker.Attachment") as attachment,
@@ -215,7 +215,8 @@ class Workers(unittest.TestCase):
             return mock.Mock(poll=lambda: None, cancel=cancel)
 
         part.shares[0].session.publish = publish
-        saves = [SaveJob(job, str(job), 0, b"ab", job, [2 * job, 2 * job + 1]) for job in range(5)]
+        ids = [[2 * job % BLOCKS, 2 * job % BLOCKS + 1] for job in range(5)]
+        saves = [SaveJob(job, str(job), 0, b"ab", job, ids[job]) for job in range(5)]
         half.start_saves(Step(saves=saves))
         # As long as requests run their blocks are their own.
         self.assertEqual(half.finished(Step()), (set(), set()))

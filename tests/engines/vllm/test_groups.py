@@ -160,14 +160,15 @@ class Engine:
             attachment.return_value.life = 0
             attachment.return_value.pool.session.side_effect = lambda *_, **__: next(opened)
             self.half = SchedulerHalf(vllm_config, config, Settings.of(GIVEN))
-            told = {
-                (0, rank): [mock.Mock(place=place) for place in self.places if place.rank == rank]
-                for rank in range(2)
-            }
+            identities = [mock.Mock(place=place, places=2) for place in self.places]
             # In the order of the places.
-            for place in self.places:
-                self.half._index.open(mock.Mock(place=place))
-            self.half.sessions_of(told)
+            self.half._index.open_all(identities)
+            self.half.sessions_of(
+                {
+                    (0, rank): [each for each in identities if each.place.heads == rank]
+                    for rank in range(2)
+                }
+            )
         self.half.bind(self.manager)
         self.groups = self.half._groups
 

@@ -32,14 +32,14 @@ def transfer_params(params: dict[str, Any]) -> dict[str, Any]:
 
 
 class FullQueue:
-    """Between an engine and its session: refuses so many lookups."""
+    """Between an engine and its first session: refuses so many lookups."""
 
     def __init__(
         self, own: Any, to_be_refused: int, error: Exception | None = None
     ) -> None:
         self._error = error or rackline.Busy("full")
         self._sessions = own.connector._index._sessions
-        (place,) = self._sessions
+        place = next(iter(self._sessions))
         self._session, self._sessions[place] = self._sessions[place], self
         self.to_be_refused, self.refused = to_be_refused, 0
 
@@ -76,7 +76,7 @@ class Words(unittest.TestCase):
 class Unusable(unittest.TestCase):
     """A prefill whose blocks this engine cannot use."""
 
-    OWN = {"tenant": "t", "model": "m", "dtype": "float16", "block_tokens": 16, "ranks": 1}
+    OWN = {"tenant": "t", "model": "m", "dtype": "float16", "block_tokens": 16, "head_groups": 1}
     each = 1
     """Hashes of a block."""
 
@@ -90,7 +90,7 @@ class Unusable(unittest.TestCase):
         request = mock.Mock(kv_transfer_params=None, block_hashes=hashes)
         answer = RouterParams.answer(request, 2, 0, self.OWN, 1)["rackline"]
         self.assertIsNone(self.why(hashes, **answer))
-        for word, value in [("dtype", "bfloat16"), ("block_tokens", 32), ("ranks", 2), ("tenant", "u")]:
+        for word, value in [("dtype", "bfloat16"), ("block_tokens", 32), ("head_groups", 2), ("tenant", "u")]:
             identity = {**self.OWN, word: value}
             self.assertEqual(self.why(hashes, **{**answer, "identity": identity}), f"identity_{word}")
         self.assertEqual(self.why(hashes[1:], **answer), "identity_block_hash")
@@ -209,7 +209,7 @@ class Handover(TinyCase):
         settings = self.settings(hold_ms=1000)
         with Gate() as gate, engine(self.model, settings, **under_name) as prefill:
             words = prefill.connector._index.words()
-            self.assertEqual((words["block_tokens"], words["ranks"]), (BLOCK_TOKENS, 1))
+            self.assertEqual((words["block_tokens"], words["head_groups"]), (BLOCK_TOKENS, 2))
             tail_tokens = len(PROMPT) % BLOCK_TOKENS
             own = {"rackline": {"blocks": BLOCKS, "tail_tokens": tail_tokens, "identity": words}}
             in_words_of_nixl = {"do_remote_prefill": True, "do_remote_decode": False, **own}

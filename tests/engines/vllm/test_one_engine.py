@@ -10,6 +10,7 @@ from unittest import mock
 
 from cases import FULL_BLOCKS, LONG, PROMPTS, SMALL, TinyCase, computed, tokens
 from engine import BLOCK_TOKENS, engine, prompts
+from gate import LateLoan, LateMemory
 from models import tiny
 from pool import damage
 from region import Region
@@ -197,7 +198,7 @@ class OneEngine(TinyCase):
 
             def _begun(self, by: str):
                 if self._publish is None:
-                    self._publish = self._begin()
+                    self._publish, self._begin = self._begin(), None
                     begun_by[by] += 1
                 return self._publish
 
@@ -216,16 +217,18 @@ class OneEngine(TinyCase):
                 self._session = session
 
             def publish(self, *arguments, **options):
-                return Late(lambda: self._session.publish(*arguments, **options))
+                return Late(LateLoan.begins(self._session.publish, *arguments, **options))
 
             def fetch(self, *arguments, **options):
-                return self._session.fetch(*arguments, **options)
+                return LateLoan.begins(self._session.fetch, *arguments, **options)()
 
         register = WorkerHalf.register
 
         def registered(half, caches) -> None:
             register(half, caches)
-            for share in half._parts[0].shares:
+            part = half._parts[0]
+            part.memory = LateMemory(part.memory)
+            for share in part.shares:
                 share.session = LateSession(share.session)
 
         expected = computed(LONG, 150)

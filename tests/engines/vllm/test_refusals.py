@@ -14,6 +14,7 @@ import torch
 from models import latent, tiny
 from rackline.engines.settings import SettingsError
 from rackline.vllm.groups import Groups
+from rackline.vllm.heads import Heads
 from rackline.vllm.identity import configuration_digest, identity_of
 from rackline.vllm.layout import blocks_in_memory
 from rackline.vllm.settings import Settings, check_engine
@@ -220,6 +221,9 @@ class Refusals(unittest.TestCase):
             (dict(lookup_timeout_ms="1"), "not of type int"),
             (dict(lookup_wait_ms=-1), "too small"),
             (dict(nodes=1), "unknown settings"),
+            (dict(head_groups="heads"), '"auto", "ranks" or a number from 1'),
+            (dict(head_groups=0), '"auto", "ranks" or a number from 1'),
+            (dict(head_groups=2.5), '"auto", "ranks" or a number from 1'),
         ]:
             with self.subTest(wrong), self.assertRaisesRegex(SettingsError, text):
                 Settings.of({**GIVEN, **wrong})
@@ -231,7 +235,8 @@ class Identities(unittest.TestCase):
         change(config)
         settings = Settings.of({**GIVEN, "model_id": "the same"})
         (group,) = Groups.of(config, caches(FULL)).groups
-        identity = identity_of(config, caches(FULL), settings, "rows", 1 << 16, group)
+        heads = Heads.of_rank(config, FULL, 2, "no cache is there")
+        identity = identity_of(config, caches(FULL), settings, "rows", 1 << 16, group, heads)
         return identity.model_of_session().fingerprint
 
     def test_is_the_same_for_equal_engines(self) -> None:
@@ -301,7 +306,8 @@ class Identities(unittest.TestCase):
             config.parallel_config.pipeline_parallel_size = stages
             given, found = caches(*specs), []
             for group in Groups.of(config, given).groups:
-                identity = identity_of(config, given, settings, "rows", 1 << 16, group)
+                heads = Heads.of_rank(config, group.policy.layer, 2, "no cache is there")
+                identity = identity_of(config, given, settings, "rows", 1 << 16, group, heads)
                 found.append(identity.model_of_session().fingerprint)
             return found
 

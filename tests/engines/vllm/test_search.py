@@ -52,8 +52,9 @@ class Searches(unittest.TestCase):
         settings = Settings.of({"region": "/dev/null", "node": 0})
         self.index = Index(attachment, settings, Groups((FULL,), 4))
         self.asked: list[bytes] = []
-        for rank in range(RANKS):
-            self.index.open(mock.Mock(place=Place(0, 0, rank)))
+        self.index.open_all(
+            [mock.Mock(place=Place(0, 0, rank), places=RANKS) for rank in range(RANKS)]
+        )
 
     def session(self, *arguments: Any, **options: Any) -> Any:
         rank = len(self.index._sessions)

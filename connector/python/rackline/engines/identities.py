@@ -10,7 +10,7 @@ import time
 import rackline
 from rackline._native import identity_hash
 from rackline.engines.attachment import Attachment
-from rackline.engines.words import Words, difference
+from rackline.engines.words import Words, difference, remedy
 
 logger = logging.getLogger(__name__)
 
@@ -104,5 +104,5 @@ def why_different(own: Words, found: list[Words]) -> tuple[str, str] | None:
     word = difference(own, nearest)
     return f"identity_{word}", (
         f"the pool has blocks of the same model that this engine cannot use: their {word} is "
-        f"{nearest[word]!r}, here it is {own[word]!r}; start the engines with the same options"
+        f"{nearest[word]!r}, here it is {own[word]!r}; {remedy(word)}"
     )

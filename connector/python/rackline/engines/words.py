@@ -32,6 +32,16 @@ def words_of(model: rackline.Model, block_bytes: int, tenant: str) -> Words:
     }
 
 
+def remedy(word: str) -> str:
+    """What to do about engines that differ in ``word``."""
+    if word == "head_groups":
+        return (
+            'set "head_groups" to one number on all engines; the number of the model\'s KV heads fits every '
+            "tensor_parallel_size"
+        )
+    return "start the engines with the same model, options and version of the engine"
+
+
 def difference(own: Words, other: dict[str, Any]) -> str | None:
     """The first word, in the order of ``own``, that ``other`` has with another value."""
     return next((name for name, value in own.items() if other.get(name, value) != value), None)

@@ -81,6 +81,15 @@ class RacklineConnector(KVConnectorBase_V1, SupportsHMA):
         """In a graph of the whole forward nobody would be asked about layers."""
         return extra_config.get("layerwise", "off") != "off"
 
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
+        """The layout in which each head of a block lies by itself, so that ranks of any number find theirs.
+        vLLM takes another where the attention backend has none such; with MLA there is one head."""
+        given = vllm_config.kv_transfer_config.kv_connector_extra_config
+        if given.get("head_groups") == "ranks" or vllm_config.model_config.use_mla:
+            return None
+        return "LBHNC"
+
     def shutdown(self) -> None:
         for half in (self._scheduler, self._worker):
             if half is not None:

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import rackline
-from rackline.engines.words import Words, difference
+from rackline.engines.words import Words, difference, remedy
 from rackline.vllm.lookup import Search
 from rackline.vllm.search import Index
 from rackline.vllm.tails import Tail
@@ -98,7 +98,7 @@ class RouterParams:
         if self.identity is not None and (word := difference(own, self.identity)) is not None:
             return f"identity_{word}", (
                 f"the blocks of the prefill engine have {word} {self.identity[word]!r}, those of this "
-                f"engine {own[word]!r}: start both with the same model, options and version of vLLM"
+                f"engine {own[word]!r}; {remedy(word)}"
             )
         hashes = self.blocks * hashes_each
         known = 0 < hashes <= len(hashed.block_hashes)

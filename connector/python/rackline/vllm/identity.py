@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rackline
 from rackline.engines.weights import folder_of, update_with_files
 from rackline.engines.words import Words, tenant_word
-from rackline.vllm.groups import Group, Keeps, is_replicated
+from rackline.vllm.groups import Group, Keeps
 from rackline.vllm.settings import Settings
+
+if TYPE_CHECKING:
+    from rackline.vllm.heads import Heads
 
 # The order of the bytes in a block: parts of a layer one after another, layers in the order of their
 # names. Counted up when that changes.
@@ -31,25 +34,30 @@ class Place(NamedTuple):
     """Of the groups of KV caches."""
     stage: int
     """Of pipeline parallelism."""
-    rank: int
-    """Of storage, among the ranks of tensor parallelism."""
+    heads: int
+    """Which head group; where blocks are not divided by heads, which of the ranks' parts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """The blocks of one part of one rank. Told to the scheduler by each worker, and equal in all engines
-    that share them."""
+    """The blocks of one head group of one part. Told to the scheduler by each worker, and equal in all
+    engines that share them."""
 
     model: str
     engine: str
-    dtype: str
     block_tokens: int
+    head_groups: int
+    """Head groups of the model; 0 where each rank stores what it has as its own."""
+    kv_heads: int
+    """Of the model; where each rank stores what it has, of a rank."""
+    dtype: str
     block_bytes: int
     layers: int
-    kv_heads: int
     head_dim: int
-    rank: int
-    ranks: int
+    heads: int
+    """Which head group it is, or which rank."""
+    ranks: int = 0
+    """Where each rank stores what it has: how many there are."""
     group: int = 0
     stage: int = 0
     share: str = ""
@@ -58,13 +66,23 @@ class Identity:
 
     @property
     def place(self) -> Place:
-        return Place(self.group, self.stage, self.rank)
+        return Place(self.group, self.stage, self.heads)
+
+    @property
+    def places(self) -> int:
+        """How many places its group has in its stage: a prefix needs all of them."""
+        return self.head_groups or self.ranks
 
     def words(self, tenant: str) -> Words:
         """What another engine's blocks need to be the same, but the place."""
         words: Words = {"tenant": tenant_word(tenant), "layout_version": LAYOUT_VERSION}
         told = dataclasses.asdict(self)
-        places = ("group", "stage", "rank")
+        if self.head_groups:
+            del told["ranks"]
+        else:
+            # As the setting says it.
+            told["head_groups"] = "ranks"
+        places = ("group", "stage", "heads")
         return words | {name: told[name] for name in told if name not in places}
 
     def model_of_session(self) -> rackline.Model:
@@ -74,8 +92,8 @@ class Identity:
             dtype=f"{self.dtype} {self.share}".rstrip(),
             layout_version=LAYOUT_VERSION,
             block_tokens=self.block_tokens,
-            tensor_parallel_rank=self.rank,
-            tensor_parallel_size=self.ranks,
+            tensor_parallel_rank=self.heads,
+            tensor_parallel_size=self.places,
             layers=self.layers,
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
@@ -89,14 +107,15 @@ def identity_of(
     layout: str,
     block_bytes: int,
     group: Group,
+    heads: Heads,
 ) -> Identity:
-    """The identity of this rank's blocks of a group, whose layout in memory is ``layout``."""
+    """The identity of this rank's blocks of a group, of its first head group. Their layout in memory is
+    ``layout``."""
     import vllm
 
     model, cache = vllm_config.model_config, vllm_config.cache_config
     of_group = kv_cache_config.kv_cache_groups[group.number]
     spec = group.policy.layer
-    rank, ranks = storage_rank(vllm_config, of_group.kv_cache_spec)
     dtypes = spec.dtypes if group.keeps is Keeps.STATE else [spec.dtype]
     dtype = ",".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
     configuration = configuration_digest(vllm_config)
@@ -107,10 +126,11 @@ def identity_of(
         block_tokens=group.block_tokens,
         block_bytes=block_bytes,
         layers=len(of_group.layer_names),
-        kv_heads=spec.num_heads if group.keeps is Keeps.STATE else spec.num_kv_heads,
+        head_groups=0 if heads.why_undivided else heads.groups,
+        kv_heads=spec.num_heads if group.keeps is Keeps.STATE else heads.of_model,
         head_dim=1 if group.keeps is Keeps.STATE else spec.head_size,
-        rank=rank,
-        ranks=ranks,
+        heads=heads.numbers.start,
+        ranks=heads.groups if heads.why_undivided else 0,
         group=group.number,
         stage=stage_of(vllm_config),
         share=_share(vllm_config, kv_cache_config, group),
@@ -132,15 +152,6 @@ def stage_of(vllm_config: Any) -> int:
     """The stage of pipeline parallelism that this rank is in."""
     parallel = vllm_config.parallel_config
     return parallel.rank // parallel.tensor_parallel_size % parallel.pipeline_parallel_size
-
-
-def storage_rank(vllm_config: Any, spec: Any) -> tuple[int, int]:
-    """Which part of a group's KV this rank stores, of how many. With MLA every rank has all of it, and it
-    is stored once."""
-    parallel = vllm_config.parallel_config
-    if is_replicated(spec):
-        return 0, 1
-    return parallel.rank % parallel.tensor_parallel_size, parallel.tensor_parallel_size
 
 
 def configuration_digest(vllm_config: Any) -> str:

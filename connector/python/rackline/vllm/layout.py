@@ -3,43 +3,122 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import rackline
 from rackline.engines.processor import processor
 from rackline.engines.settings import SettingsError
 
+# Address, stride from block to block, and bytes in a block.
+_Parts = list[tuple[int, int, int]]
+
 
 def blocks_in_memory(
-    kv_caches: dict[str, Any], blocks: int, gpu: int | None = None
+    kv_caches: dict[str, Any],
+    blocks: int,
+    gpu: int | None = None,
+    heads_each: int | None = None,
 ) -> tuple[rackline.BlockMemory, str, dict[str, int]]:
     """The memory of the caches of all layers, on that GPU or on the CPU, as ``blocks`` blocks; its
     layout in words; and which layer of the memory each layer of the engine is: those that share a cache
     are one. Engines have the same bytes for the same KV when the layout is equal, and what their device
     says of its kernels.
 
-    A block has each layer's part in the order of the layers' names; a layer has one part, or two
-    when K and V lie apart.
+    A block has each layer's part in the order of the layers' names. It is one piece, or with
+    ``heads_each`` it has a cut for so many heads each (VLLM-H1).
     """
-    parts: list[tuple[int, int, int]] = []
+    cuts: list[list[_Parts]] = []
     words: list[str] = []
-    counts: list[int] = []
     layers: dict[str, int] = {}
     seen: dict[int, int] = {}
     for name in sorted(kv_caches, key=_by_number):
         cache = kv_caches[name]
-        layers[name] = seen.setdefault(cache.data_ptr(), len(counts))
-        if layers[name] < len(counts):
+        layers[name] = seen.setdefault(cache.data_ptr(), len(words))
+        if layers[name] < len(words):
             continue  # shared by layers
-        before = len(parts)
-        for part in _halves(name, cache, blocks):
-            stride, length = _block(name, part, blocks)
-            parts.append((part.data_ptr(), stride, length))
-        counts.append(len(parts) - before)
-        dtype = str(cache.dtype).removeprefix("torch.")
-        words.append(f"{_shape(cache, blocks)} {_order(cache)} {dtype}")
-    memory = rackline.BlockMemory(parts, blocks, kv_caches, gpu=gpu, layers=counts)
+        if heads_each is None:
+            of_layer = [_whole(name, cache, blocks)]
+            words.append(f"{_shape(cache, blocks)} {_order(cache)} {_dtype(cache)}")
+        else:
+            of_layer = _of_heads(cache, blocks, heads_each)
+            words.append(f"{_shape_of_head(cache, blocks)} of a head {_dtype(cache)}")
+        cuts = cuts or [[] for _ in of_layer]
+        for cut, parts in zip(cuts, of_layer, strict=True):
+            cut.append(parts)
+    memory = rackline.BlockMemory(
+        [part for cut in cuts for parts in cut for part in parts],
+        blocks,
+        kv_caches,
+        gpu=gpu,
+        layers=[len(parts) for cut in cuts for parts in cut],
+        cuts=len(cuts),
+        within=list({_storage(cache) for cache in kv_caches.values()}),
+    )
     return memory, _in_words(words), layers
+
+
+def _whole(name: str, cache: Any, blocks: int) -> _Parts:
+    """The parts of a layer as it lies in memory: one, or two when K and V lie apart."""
+    parts = []
+    for half in _halves(name, cache, blocks):
+        stride, length = _block(name, half, blocks)
+        parts.append((half.data_ptr(), stride, length))
+    return parts
+
+
+def heads_lie_apart(cache: Any, blocks: int, heads: int) -> bool:
+    """Whether the cache of a layer has so many heads, and each has the bytes of its tokens together."""
+    if cache.dim() != 4 or cache.shape[0] % blocks or cache.shape[1] != heads:
+        return False
+    _, _, tokens, content = cache.shape
+    _, of_head, of_token, of_element = cache.stride()
+    in_order = (of_token == content or tokens == 1) and of_element == 1
+    return in_order and (of_head >= tokens * content or heads == 1)
+
+
+def _of_heads(cache: Any, blocks: int, each: int) -> list[_Parts]:
+    """The parts of a layer for each cut of so many heads. The engine's kernels may have several blocks of
+    their own for one of the engine's: a head has the tokens of all of them in their order."""
+    item = cache.element_size()
+    kernel_blocks, heads, tokens, content = cache.shape
+    pieces = kernel_blocks // blocks
+    of_kernel_block, of_head = (item * stride for stride in cache.stride()[:2])
+    length = item * tokens * content
+    return [
+        _united(
+            (cache.data_ptr() + head * of_head + piece * of_kernel_block, of_kernel_block * pieces, length)
+            for head in range(first, first + each)
+            for piece in range(pieces)
+        )
+        for first in range(0, heads, each)
+    ]
+
+
+def _united(parts: Iterable[tuple[int, int, int]]) -> _Parts:
+    """The same bytes in as few parts as there can be."""
+    united: _Parts = []
+    for address, stride, length in parts:
+        if united and sum(united[-1][::2]) == address:
+            address, length = united[-1][0], united[-1][2] + length
+            united.pop()
+        united.append((address, stride, length))
+    return united
+
+
+def _storage(cache: Any) -> tuple[int, int]:
+    """Address and length of the memory that the cache lies in."""
+    storage = cache.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
+
+
+def _dtype(cache: Any) -> str:
+    return str(cache.dtype).removeprefix("torch.")
+
+
+def _shape_of_head(cache: Any, blocks: int) -> str:
+    """The shape of one head of a block, in words."""
+    return f"{cache.shape[0] // blocks}x{cache.shape[2]}x{cache.shape[3]}"
 
 
 def _in_words(of_layers: list[str]) -> str:

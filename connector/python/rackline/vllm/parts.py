@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from typing import Any
 
 import rackline
 from rackline.vllm.device import Device
-from rackline.vllm.groups import Groups
+from rackline.vllm.groups import Group, Groups
+from rackline.vllm.heads import Heads, heads_of
 from rackline.vllm.identity import Identity, identity_of
 from rackline.vllm.layerwise import EngineLayers
 from rackline.vllm.layout import blocks_in_memory, clear_blocks
@@ -16,10 +18,12 @@ from rackline.vllm.messages import GroupLoad, SaveJob
 from rackline.vllm.settings import Settings
 from rackline.vllm.transfers import Fetches, Publishes
 
+logger = logging.getLogger(__name__)
+
 
 @dataclasses.dataclass
 class Share:
-    """What of a part's blocks has a key space of its own, and a session."""
+    """One head group of a part's blocks, or all of them: a key space, with a session of its own."""
 
     identity: Identity
     session: rackline.Session | _NotOpen | None = None
@@ -37,7 +41,7 @@ class Part:
     """The blocks of one group on this rank."""
 
     shares: list[Share]
-    """In the order of the bytes in a block."""
+    """In the order of the cuts of the memory."""
     memory: rackline.BlockMemory
     layers: EngineLayers
     stores: bool
@@ -78,25 +82,28 @@ class Part:
         if any(len(each) != length for each in handles):
             raise rackline.Error("vLLM has places for other blocks than were found")
 
-        def begin(share: Share, handles: bytes) -> rackline.Fetch | rackline.LayeredFetch:
-            fetch = share.session.fetch_by_layers if by_layers else share.session.fetch
-            return fetch(handles, self.memory, load.block_ids, stream=stream)
+        loan = self.memory.lend(load.block_ids, write=True)
 
-        return Fetches(
-            functools.partial(begin, share, each)
-            for share, each in zip(self.shares, handles, strict=True)
-        )
+        def begin(cut: int, share: Share) -> rackline.Fetch | rackline.LayeredFetch:
+            fetch = share.session.fetch_by_layers if by_layers else share.session.fetch
+            return fetch(handles[cut], loan, cut, stream=stream)
+
+        with loan:
+            return Fetches(
+                functools.partial(begin, cut, share) for cut, share in enumerate(self.shares)
+            )
 
     def publish(self, job: SaveJob, stream: int | None) -> Publishes:
         """Begins to publish blocks. :class:`rackline.Error` when nothing was begun."""
-        told = (job.hashes, job.first_depth, self.memory, job.block_ids)
-        return Publishes(
-            len(job.block_ids),
-            (
-                functools.partial(share.session.publish, *told, stream=stream)
-                for share in self.shares
-            ),
-        )
+
+        def begin(cut: int, share: Share) -> rackline.Publish:
+            return share.session.publish(job.hashes, job.first_depth, loan, cut, stream=stream)
+
+        with self.memory.lend(job.block_ids) as loan:
+            return Publishes(
+                len(job.block_ids),
+                (functools.partial(begin, cut, share) for cut, share in enumerate(self.shares)),
+            )
 
     def publish_by_layers(self, jobs: list[SaveJob]) -> Publishes:
         """As :meth:`publish`, layer by layer, the blocks of all jobs."""
@@ -105,11 +112,15 @@ class Part:
         depths = [
             job.first_depth + number for job in jobs for number in range(len(job.block_ids))
         ]
-        told = (hashes, depths, self.memory, blocks)
-        return Publishes(
-            len(blocks),
-            (functools.partial(share.session.publish_by_layers, *told) for share in self.shares),
-        )
+
+        def begin(cut: int, share: Share) -> rackline.LayeredPublish:
+            return share.session.publish_by_layers(hashes, depths, loan, cut)
+
+        with self.memory.lend(blocks) as loan:
+            return Publishes(
+                len(blocks),
+                (functools.partial(begin, cut, share) for cut, share in enumerate(self.shares)),
+            )
 
     def clear(self, block_ids: list[int]) -> None:
         """Zeroes blocks of the engine."""
@@ -124,7 +135,6 @@ def parts_of(
     kv_caches: dict[str, Any],
 ) -> dict[int, Part]:
     """The parts of this rank by number of their group, from the engine's caches."""
-    parallel = vllm_config.parallel_config
     groups, parts = Groups.of(vllm_config, kv_cache_config), {}
     for group in groups.groups:
         caches = kv_caches
@@ -134,18 +144,56 @@ def parts_of(
             caches = {name: kv_caches[name] for name in names}
         if not caches:
             continue  # All of its layers are in other stages.
-        memory, layout, layers = blocks_in_memory(caches, kv_cache_config.num_blocks, device.gpu)
+        spec = kv_cache_config.kv_cache_groups[group.number].kv_cache_spec
+        heads = heads_of(vllm_config, spec, settings, caches, kv_cache_config.num_blocks)
+        memory, layout, layers = blocks_in_memory(
+            caches, kv_cache_config.num_blocks, device.gpu, heads.each if heads.divided else None
+        )
         layout = f"{layout} {device.kernels(vllm_config, caches)}"
         identity = identity_of(
-            vllm_config, kv_cache_config, settings, layout, memory.block_bytes, group
+            vllm_config, kv_cache_config, settings, layout, memory.block_bytes, group, heads
         )
-        first = parallel.rank % parallel.tensor_parallel_size == 0
+        others = (dataclasses.replace(identity, heads=number) for number in heads.numbers[1:])
         parts[group.number] = Part(
-            [Share(identity)],
+            [Share(each) for each in (identity, *others)],
             memory,
             EngineLayers(layers),
-            identity.ranks > 1 or first,
+            heads.stores,
             caches,
             kv_cache_config.num_blocks,
         )
+        _tell(group, heads, settings, vllm_config)
     return parts
+
+
+def _tell(group: Group, heads: Heads, settings: Settings, vllm_config: Any) -> None:
+    """Says in the log of the first rank what other numbers of ranks find of its blocks."""
+    parallel = vllm_config.parallel_config
+    if parallel.rank % parallel.tensor_parallel_size:
+        return
+    if heads.why_undivided and settings.head_groups != "ranks":
+        logger.info(
+            "Rackline: blocks of %s are shared by engines of tensor_parallel_size %d only: %s",
+            group.in_words(),
+            parallel.tensor_parallel_size,
+            heads.why_undivided,
+        )
+    if heads.divided and heads.groups != heads.wanted:
+        logger.log(
+            logging.INFO if settings.head_groups == "auto" else logging.WARNING,
+            "Rackline: with tensor_parallel_size %d each rank has %d of %d KV heads, which is no whole number of "
+            '%d head groups: the blocks have %d. Set "head_groups" to %d on all engines that share them',
+            parallel.tensor_parallel_size,
+            heads.each,
+            heads.of_model,
+            heads.wanted,
+            heads.groups,
+            heads.groups,
+        )
+    if heads.divided and len(heads.numbers) > 1 and settings.layerwise != "off":
+        logger.info(
+            'Rackline: layer by layer, the %d head groups of a block are copied one after another: with '
+            '"head_groups": %d the layers of all heads are copied together',
+            len(heads.numbers),
+            parallel.tensor_parallel_size,
+        )

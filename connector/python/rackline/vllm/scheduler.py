@@ -112,9 +112,7 @@ class SchedulerHalf:
             raise SettingsError(
                 f"ranks {sorted(identities)} said what their blocks are, not {sorted(expected)}"
             )
-        for told in identities.values():
-            for identity in told:
-                self._index.open(identity)
+        self._index.open_all([identity for told in identities.values() for identity in told])
 
     # What is cached
 

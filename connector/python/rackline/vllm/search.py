@@ -15,6 +15,7 @@ from typing import Any
 
 import rackline
 from rackline.engines.attachment import Attachment, Renewal
+from rackline.engines.settings import SettingsError
 from rackline.engines.words import Words
 from rackline.vllm.groups import Group, Groups
 from rackline.vllm.identity import Identity, Place
@@ -40,11 +41,25 @@ class Index:
         identity = next(iter(self._identities.values()))
         return identity.words(self._settings.tenant)
 
-    def open(self, identity: Identity) -> None:
-        """Opens a session for the blocks of a place of storage."""
-        if identity.place not in self._sessions:
-            self._identities[identity.place] = identity
-            self._sessions[identity.place] = self._open(identity)
+    def open_all(self, identities: list[Identity]) -> None:
+        """Opens a session for each place where a rank has blocks. Ranks with the same heads have one place.
+        :class:`SettingsError` when the ranks together do not have all of the model's KV."""
+        for identity in identities:
+            if self._identities.setdefault(identity.place, identity) != identity:
+                raise SettingsError(
+                    f"two ranks say that blocks at {identity.place} are {identity}, and "
+                    f"{self._identities[identity.place]}: start all ranks with the same options"
+                )
+        for identity in identities:
+            told = {place.heads for place in self._identities if place[:2] == identity.place[:2]}
+            if told != set(range(identity.places)):
+                raise SettingsError(
+                    f"the ranks have the parts {sorted(told)} of a group of KV caches, which has "
+                    f"{identity.places}: start all ranks with the same options"
+                )
+        for place, identity in self._identities.items():
+            if place not in self._sessions:
+                self._sessions[place] = self._open(identity)
 
     def rename(self, weights: str) -> None:
         """Looks for blocks of weights of another name from now on. Raises :class:`rackline.Error` when no
@@ -67,9 +82,9 @@ class Index:
 
     def _renew(self) -> None:
         """Opens the sessions anew where this process attached to the pool again (ENGINE-E2)."""
-        self._renewal.renew(self._open_all)
+        self._renewal.renew(self._open_again)
 
-    def _open_all(self) -> None:
+    def _open_again(self) -> None:
         self._sessions = {
             place: self._open(identity) for place, identity in self._identities.items()
         }

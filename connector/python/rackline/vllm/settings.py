@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rackline.engines.settings import PoolSettings, SettingsError
 from rackline.vllm.groups import Groups
 
+# Head groups of a model where the number is not set, at most.
+GROUPS_MAX = 8
+# The library's.
+QUEUE_DEPTH_MAX = 1 << 20
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -21,6 +26,9 @@ class Settings(PoolSettings):
 
     load: str = "async"
     """``async``: a request waits for its blocks while others compute; ``sync``: the step waits."""
+    head_groups: str = "auto"
+    """Into how many groups the KV heads of a block are divided, which engines of any tensor_parallel_size
+    share: ``auto``, a number that divides the heads, or ``ranks``: engines of equal size only."""
     layerwise: str = "off"
     """``load``: the layers of a synchronous load are waited for one by one, by the layers of the
     forward; ``save``: a layer is saved while the forward continues with the next; ``both``; ``off``."""
@@ -43,6 +51,13 @@ class Settings(PoolSettings):
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Self:
+        groups = given.get("head_groups", cls.head_groups)
+        if type(groups) is int:
+            given = {**given, "head_groups": str(groups)}
+        if groups not in ("auto", "ranks") and not (str(groups).isdecimal() and int(groups) > 0):
+            raise SettingsError(
+                f'the setting "head_groups" is {groups!r}: "auto", "ranks" or a number from 1'
+            )
         settings = super().of(given)
         if settings.load not in ("async", "sync"):
             raise SettingsError(f'the setting "load" is {settings.load!r}: "async" or "sync"')
@@ -61,6 +76,15 @@ class Settings(PoolSettings):
                 '"sync", or "layerwise" to "save" or "off"'
             )
         return settings
+
+    def pool_options(self) -> dict[str, Any]:
+        """As for all engines. A transfer of the engine's is one of the pool for each head group, and waits
+        in the queue with all of them."""
+        options = super().pool_options()
+        if self.head_groups != "ranks":
+            groups = GROUPS_MAX if self.head_groups == "auto" else int(self.head_groups)
+            options["queue_depth"] = min(groups * self.queue_depth, QUEUE_DEPTH_MAX)
+        return options
 
     @property
     def loads_by_layers(self) -> bool:

@@ -101,10 +101,10 @@ class WorkerHalf:
             self._attachment.prepare(lambda pool: pool.gpu(gpu))
         for part in self._parts.values():
             logger.info(
-                "Rackline: blocks of %d bytes, rank %d of %d, %s, %s %s",
+                "Rackline: blocks of %d bytes, heads %s of %d, %s, %s %s",
                 part.block_bytes,
-                part.identity.rank,
-                part.identity.ranks,
+                [share.identity.heads for share in part.shares],
+                part.identity.places,
                 part.identity.model,
                 part.identity.dtype,
                 part.identity.share,
@@ -119,7 +119,7 @@ class WorkerHalf:
                 part.identity.block_bytes,
             )
             for part in self._parts.values()
-            if part.identity.rank == 0 and part.stores
+            if part.identity.heads == 0 and part.stores
         ]
         self._register_again()
 
