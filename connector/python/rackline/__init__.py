@@ -47,6 +47,7 @@ from rackline._native import (
     Publish,
     PublishResult,
     Session,
+    Shares,
     identities,
 )
 from rackline.memory import block_memory
@@ -77,6 +78,7 @@ __all__ = [
     "Publish",
     "PublishResult",
     "Session",
+    "Shares",
     "block_memory",
     "identities",
 ]

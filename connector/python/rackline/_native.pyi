@@ -406,6 +406,52 @@ class Session:
     ) -> LayeredPublish:
         """The same, from a cut of blocks that are lent."""
 
+class Shares:
+    """Sessions of which each stores a cut of the same blocks (:class:`BlockMemory`), in the order of the cuts.
+    They differ in nothing but their models. No call waits, as with :class:`Session`.
+
+    A transfer has all cuts of a block, and then those of the next: it waits in a queue as one, and what has
+    room is whole blocks. Each session looks up its own."""
+
+    def __init__(self, sessions: list[Session]) -> None: ...
+    def __len__(self) -> int:
+        """How many sessions there are."""
+    def publish(
+        self,
+        hashes: _Hashes,
+        first_depth: int,
+        memory: BlockMemory,
+        block_ids: list[int],
+        *,
+        stream: int | None = None,
+    ) -> Publish:
+        """As :meth:`Session.publish`. The result has the outcome of each cut of the first block, then
+        those of the second."""
+    def fetch(
+        self,
+        blocks: list[Prefix | _Bytes],
+        memory: BlockMemory,
+        block_ids: list[int],
+        *,
+        stream: int | None = None,
+    ) -> Fetch:
+        """As :meth:`Session.fetch`, with what each session found: equally many blocks. A block is valid
+        where all of its cuts are."""
+    def fetch_by_layers(
+        self,
+        blocks: list[Prefix | _Bytes],
+        memory: BlockMemory,
+        block_ids: list[int],
+        *,
+        stream: int | None = None,
+    ) -> LayeredFetch:
+        """As :meth:`fetch`, the first layer of all cuts of all blocks before the second."""
+    def publish_by_layers(
+        self, hashes: _Hashes, depths: list[int], memory: BlockMemory, block_ids: list[int]
+    ) -> LayeredPublish:
+        """As :meth:`Session.publish_by_layers`: a layer is ready in all cuts. The result is as that of
+        :meth:`publish`."""
+
 class Lookup:
     """A lookup under way. Its result is had once."""
 

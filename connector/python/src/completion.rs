@@ -240,23 +240,28 @@ pub(crate) struct FetchResult {
 }
 
 impl FetchResult {
-    pub(crate) fn of(fetched: Fetched<WriteBlock>) -> PyResult<Self> {
+    /// Of `shares` sessions in turns: a block is valid with all of its shares.
+    pub(crate) fn of(fetched: Fetched<WriteBlock>, shares: usize) -> PyResult<Self> {
         let Fetched { report, destinations } = fetched;
         drop(destinations);
         let report = report.map_err(not_done)?;
         let reason = report.stop().map(|stop| stop.label().to_owned());
         let message = report.stop().map(ToString::to_string);
-        Ok(Self { valid_blocks: report.valid_blocks(), reason, message })
+        Ok(Self { valid_blocks: report.valid_blocks() / shares, reason, message })
     }
 }
 
 /// A fetch under way.
 #[pyclass(frozen, module = "rackline")]
-pub(crate) struct Fetch(Pending<Fetched<WriteBlock>>);
+pub(crate) struct Fetch {
+    fetched: Pending<Fetched<WriteBlock>>,
+    /// How many sessions take turns in it.
+    shares: usize,
+}
 
 impl Fetch {
-    pub(crate) fn new(completion: Completion<Fetched<WriteBlock>>) -> Self {
-        Self(Pending::new(completion))
+    pub(crate) fn new(completion: Completion<Fetched<WriteBlock>>, shares: usize) -> Self {
+        Self { fetched: Pending::new(completion), shares }
     }
 }
 
@@ -264,7 +269,8 @@ impl Fetch {
 impl Fetch {
     #[pyo3(signature = (timeout_ms = None))]
     fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<FetchResult>> {
-        self.0.wait(py, timeout_ms)?.map(FetchResult::of).transpose()
+        let fetched = self.fetched.wait(py, timeout_ms)?;
+        fetched.map(|fetched| FetchResult::of(fetched, self.shares)).transpose()
     }
 
     fn poll(&self, py: Python<'_>) -> PyResult<Option<FetchResult>> {

@@ -16,11 +16,13 @@ use crate::loan::{ReadBlock, WriteBlock};
 pub(crate) struct LayeredFetch {
     arrivals: Arrivals,
     whole: Pending<Fetched<WriteBlock>>,
+    /// How many sessions take turns in it.
+    shares: usize,
 }
 
 impl LayeredFetch {
-    pub(crate) fn new(fetch: rackline::LayeredFetch<WriteBlock>) -> Self {
-        Self { arrivals: fetch.arrivals, whole: Pending::new(fetch.completion) }
+    pub(crate) fn new(fetch: rackline::LayeredFetch<WriteBlock>, shares: usize) -> Self {
+        Self { arrivals: fetch.arrivals, whole: Pending::new(fetch.completion), shares }
     }
 }
 
@@ -38,7 +40,8 @@ impl LayeredFetch {
 
     #[pyo3(signature = (timeout_ms = None))]
     fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<FetchResult>> {
-        self.whole.wait(py, timeout_ms)?.map(FetchResult::of).transpose()
+        let fetched = self.whole.wait(py, timeout_ms)?;
+        fetched.map(|fetched| FetchResult::of(fetched, self.shares)).transpose()
     }
 
     fn poll(&self, py: Python<'_>) -> PyResult<Option<FetchResult>> {

@@ -25,6 +25,8 @@ mod pool;
 mod prefix;
 mod records;
 mod session;
+mod shares;
+mod transfers;
 
 use pyo3::prelude::*;
 
@@ -63,4 +65,6 @@ mod rackline_native {
     const HASH_BYTES: usize = crate::records::HASH_BYTES;
     #[pymodule_export]
     use crate::session::Session;
+    #[pymodule_export]
+    use crate::shares::Shares;
 }

@@ -85,7 +85,8 @@ impl BlockMemory {
 
     /// How many cuts a block has.
     #[getter]
-    fn cuts(&self) -> usize {
+    #[pyo3(name = "cuts")]
+    pub(crate) fn cut_count(&self) -> usize {
         self.memory.blocks.cuts()
     }
 
@@ -97,14 +98,26 @@ impl BlockMemory {
 
     /// The number of the GPU whose memory it is.
     #[getter]
-    fn gpu(&self) -> Option<usize> {
+    pub(crate) fn gpu(&self) -> Option<usize> {
         self.memory.gpu
     }
 
     #[pyo3(signature = (numbers, *, write = false))]
     fn lend(&self, py: Python<'_>, numbers: Vec<u32>, write: bool) -> PyResult<Loan> {
         let access = if write { Access::Write } else { Access::Read };
-        Ok(Loan::new(self.memory.lend(py, &numbers, access)?))
+        Ok(Loan::new(self.lend_to(py, &numbers, access)?))
+    }
+}
+
+impl BlockMemory {
+    /// Lends the blocks of these numbers to transfers.
+    pub(crate) fn lend_to(
+        &self,
+        py: Python<'_>,
+        numbers: &[u32],
+        access: Access,
+    ) -> PyResult<Lent> {
+        self.memory.lend(py, numbers, access)
     }
 }
 

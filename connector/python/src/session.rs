@@ -1,20 +1,19 @@
 //! Sessions.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rackline::memory::Access;
 use rackline::{AsyncSession, NewBlock};
 
 use crate::completion::{Fetch, Lookup, Presence, Publish};
-use crate::error::{error, number, refused, refused_by_gpu};
+use crate::error::{error, number, refused};
 use crate::gpu::gpu_and_stream;
-use crate::layered::{LayeredFetch, LayeredPublish, Open};
+use crate::layered::{LayeredFetch, LayeredPublish};
 use crate::loan::Lent;
 use crate::memory::Blocks as Place;
 use crate::prefix::Blocks;
 use crate::records::Hashes;
+use crate::transfers;
 
 /// A way to the blocks of one model and namespace, for any thread. No call waits.
 #[pyclass(frozen, module = "rackline")]
@@ -27,19 +26,8 @@ impl Session {
         Self { session }
     }
 
-    /// Refuses memory whose blocks are not those of the session.
-    fn check(&self, lent: &Lent, hashes: usize) -> PyResult<()> {
-        let (numbers, bytes) = (lent.count(), lent.block_bytes());
-        let wanted = self.session.options().block_bytes();
-        if bytes != wanted {
-            return Err(error(format!(
-                "blocks of {bytes} bytes in memory, and of {wanted} in the session"
-            )));
-        }
-        if hashes != numbers {
-            return Err(error(format!("{hashes} blocks, and {numbers} places in memory")));
-        }
-        Ok(())
+    pub(crate) fn session(&self) -> &AsyncSession {
+        &self.session
     }
 }
 
@@ -84,20 +72,11 @@ impl Session {
         let first_depth: u32 = number("first_depth", first_depth)?;
         let (lent, cut) = memory.lent(py, block_ids, Access::Read)?;
         let gpu = gpu_and_stream(lent.of_gpu(), stream)?;
-        self.check(&lent, hashes.as_ref().len())?;
-        if first_depth.checked_add(u32::try_from(lent.count())?).is_none() {
-            return Err(error("a prompt of more than 4 billion blocks"));
-        }
+        check(&self.session, &lent, hashes.as_ref().len())?;
+        check_depth(first_depth, lent.count())?;
         let blocks =
             NewBlock::chain(first_depth, hashes.as_ref().iter().copied(), lent.sources(cut)?);
-        let publish = match gpu {
-            None => self.session.publish(blocks),
-            Some((gpu, stream)) => {
-                let session = py.detach(|| self.session.on_gpu(gpu, stream));
-                session.map_err(refused_by_gpu)?.publish(blocks)
-            }
-        };
-        publish.map(Publish::new).map_err(refused)
+        transfers::publish(py, &self.session, blocks, gpu)
     }
 
     #[pyo3(signature = (blocks, memory, block_ids, *, stream = None))]
@@ -112,16 +91,8 @@ impl Session {
         let blocks = blocks.into_matched()?;
         let (lent, cut) = memory.lent(py, block_ids, Access::Write)?;
         let gpu = gpu_and_stream(lent.of_gpu(), stream)?;
-        self.check(&lent, blocks.len())?;
-        let destinations = lent.destinations(cut)?;
-        let fetch = match gpu {
-            None => self.session.fetch(blocks, destinations),
-            Some((gpu, stream)) => {
-                let session = py.detach(|| self.session.on_gpu(gpu, stream));
-                session.map_err(refused_by_gpu)?.fetch(blocks, destinations)
-            }
-        };
-        fetch.map(Fetch::new).map_err(refused)
+        check(&self.session, &lent, blocks.len())?;
+        transfers::fetch(py, &self.session, 1, blocks, lent.destinations(cut)?, gpu)
     }
 
     #[pyo3(signature = (blocks, memory, block_ids, *, stream = None))]
@@ -136,17 +107,9 @@ impl Session {
         let blocks = blocks.into_matched()?;
         let (lent, cut) = memory.lent(py, block_ids, Access::Write)?;
         let gpu = gpu_and_stream(lent.of_gpu(), stream)?;
-        self.check(&lent, blocks.len())?;
-        let (session, to) = (&self.session, lent.destinations(cut)?);
-        let layers = Arc::new(lent.layers());
-        let fetch = match gpu {
-            None => session.fetch_by_layers(blocks, to, layers),
-            Some((gpu, stream)) => {
-                let session = py.detach(|| session.on_gpu(gpu, stream));
-                session.map_err(refused_by_gpu)?.fetch_by_layers(blocks, to, layers)
-            }
-        };
-        fetch.map(LayeredFetch::new).map_err(refused)
+        check(&self.session, &lent, blocks.len())?;
+        let (to, layers) = (lent.destinations(cut)?, lent.layers());
+        transfers::fetch_by_layers(py, &self.session, 1, blocks, to, layers, gpu)
     }
 
     fn publish_by_layers(
@@ -158,7 +121,7 @@ impl Session {
         block_ids: &Bound<'_, PyAny>,
     ) -> PyResult<LayeredPublish> {
         let (lent, cut) = memory.lent(py, block_ids, Access::Read)?;
-        self.check(&lent, hashes.as_ref().len())?;
+        check(&self.session, &lent, hashes.as_ref().len())?;
         if depths.len() != lent.count() {
             return Err(error(format!("{} blocks, and {} depths", lent.count(), depths.len())));
         }
@@ -166,18 +129,29 @@ impl Session {
         let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
         let blocks =
             depths.into_iter().zip(hashes.as_ref().iter().copied()).zip(bytes).map(block).collect();
-        let layers = Arc::new(lent.layers());
-        let count = layers.count();
-        let publish = match lent.of_gpu() {
-            None => {
-                let publish = self.session.publish_by_layers(blocks, layers);
-                Open::Processor(publish.map_err(refused)?)
-            }
-            Some(gpu) => {
-                let session = self.session.on_gpu_by_layers(gpu).map_err(refused_by_gpu)?;
-                Open::Gpu(gpu, session.publish_by_layers(blocks, layers).map_err(refused)?)
-            }
-        };
-        Ok(LayeredPublish::new(publish, count))
+        transfers::publish_by_layers(&self.session, blocks, lent.layers(), lent.of_gpu())
+    }
+}
+
+/// Refuses blocks in memory that are not those of the session, or other than so many.
+pub(crate) fn check(session: &AsyncSession, lent: &Lent, blocks: usize) -> PyResult<()> {
+    let (numbers, bytes, wanted) =
+        (lent.count(), lent.block_bytes(), session.options().block_bytes());
+    if bytes != wanted {
+        return Err(error(format!(
+            "blocks of {bytes} bytes in memory, and of {wanted} in the session"
+        )));
+    }
+    if blocks != numbers {
+        return Err(error(format!("{blocks} blocks, and {numbers} places in memory")));
+    }
+    Ok(())
+}
+
+/// Refuses blocks whose depths no number can tell.
+pub(crate) fn check_depth(first_depth: u32, blocks: usize) -> PyResult<()> {
+    match first_depth.checked_add(u32::try_from(blocks)?) {
+        Some(_) => Ok(()),
+        None => Err(error("a prompt of more than 4 billion blocks")),
     }
 }

@@ -43,6 +43,8 @@ mod layered_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod together_tests;
+#[cfg(test)]
 mod turns_tests;
 
 use std::mem::ManuallyDrop;

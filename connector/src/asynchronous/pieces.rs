@@ -24,8 +24,13 @@ const PIECE_BYTES: u64 = if cfg!(test) { 32 << 10 } else { 8 << 20 };
 
 /// Blocks of a piece.
 fn blocks_a_piece<E: AsyncEngine>(session: &AsyncSession<E>) -> usize {
+    if !E::BY_ANY_THREAD {
+        return usize::MAX;
+    }
     let blocks = PIECE_BYTES / session.options().block_bytes().max(1);
-    if E::BY_ANY_THREAD { usize::try_from(blocks).unwrap_or(usize::MAX).max(1) } else { usize::MAX }
+    let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
+    // Each begins with a block of the first of the sessions that take turns.
+    (blocks - blocks % session.turns()).max(session.turns())
 }
 
 /// Cuts `all` into pieces of so many.
@@ -49,9 +54,9 @@ pub(super) fn fetch<E: AsyncEngine, D: Destination<E>>(
     blocks: Vec<MatchedBlock>,
     mut destinations: Vec<D>,
 ) -> Result<Completion<Fetched<D>>, SubmitError<Vec<D>>> {
-    let (running, options) = (session.running(), *session.options());
+    let (running, call) = (session.running(), session.of_call());
     let mut a_piece = blocks_a_piece(session);
-    let is_whole = |to: &mut D| to.block_bytes() == options.block_bytes();
+    let is_whole = |to: &mut D| to.block_bytes() == call.options.block_bytes();
     // What is refused as a whole stays whole.
     if blocks.len() != destinations.len()
         || (destinations.len() > a_piece && !destinations.iter_mut().all(is_whole))
@@ -85,7 +90,7 @@ pub(super) fn fetch<E: AsyncEngine, D: Destination<E>>(
                 return (None, destinations);
             }
             let parts = destinations.iter_mut().map(Destination::parts_mut).collect();
-            let report = desk.session(&engine, options).fetch(&blocks, parts);
+            let report = call.at(desk, &engine).fetch(&blocks, parts);
             if !report.as_ref().is_ok_and(|report| report.stop().is_none()) {
                 end_at(number);
             }
@@ -113,9 +118,9 @@ pub(super) fn publish<E: AsyncEngine, S: Source<E>>(
     session: &AsyncSession<E>,
     blocks: Vec<NewBlock<S>>,
 ) -> Result<Completion<Published<S>>, SubmitError<Vec<NewBlock<S>>>> {
-    let (running, options) = (session.running(), *session.options());
+    let (running, call) = (session.running(), session.of_call());
     let mut a_piece = blocks_a_piece(session);
-    let is_whole = |block: &NewBlock<S>| block.bytes.block_bytes() == options.block_bytes();
+    let is_whole = |block: &NewBlock<S>| block.bytes.block_bytes() == call.options.block_bytes();
     // What is refused as a whole stays whole.
     if blocks.len() > a_piece && !blocks.iter().all(is_whole) {
         a_piece = usize::MAX;
@@ -141,17 +146,16 @@ pub(super) fn publish<E: AsyncEngine, S: Source<E>>(
         E::BY_ANY_THREAD,
         pieces,
         move |desk, _, PublishPiece { engine, blocks }| {
-            let options = if found_no_room.load(Ordering::Relaxed) {
-                options.with_chunk_timeout(Duration::ZERO)
-            } else {
-                options
-            };
+            let mut call = call.clone();
+            if found_no_room.load(Ordering::Relaxed) {
+                call.options = call.options.with_chunk_timeout(Duration::ZERO);
+            }
             let parts = blocks.iter().map(|NewBlock { hash, depth, bytes }| NewBlock {
                 hash: *hash,
                 depth: *depth,
                 bytes: bytes.parts(),
             });
-            let report = desk.session(&engine, options).publish(&parts.collect::<Vec<_>>());
+            let report = call.at(desk, &engine).publish(&parts.collect::<Vec<_>>());
             let refused = |outcome: &PublishOutcome| matches!(outcome, PublishOutcome::Refused(_));
             if report.as_ref().is_ok_and(|report| report.outcomes().iter().any(refused)) {
                 found_no_room.store(true, Ordering::Relaxed);

@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Weak};
 
-use kv_cache::{BlockHash, MatchedBlock, Metrics, PrefixMatch};
+use kv_cache::{BlockHash, KeySpace, MatchedBlock, Metrics, PrefixMatch};
 
+use super::desk::Desk;
 use super::turns::Lane;
 use super::{AsyncEngine, Completion, Destination, Running, Source, SubmitError, pieces};
 use crate::block::NewBlock;
@@ -40,8 +41,28 @@ pub struct Fetched<D> {
 pub struct AsyncSession<E: AsyncEngine = HostDma> {
     running: Arc<Running>,
     options: SessionOptions,
+    /// Whose blocks take turns with its own in a transfer.
+    others: Arc<[KeySpace]>,
     /// What its copies come after.
     order: E::Order,
+}
+
+/// What a session is on a thread of the pool.
+#[derive(Clone)]
+pub(super) struct OfCall {
+    pub(super) options: SessionOptions,
+    others: Arc<[KeySpace]>,
+}
+
+impl OfCall {
+    /// The session at a desk.
+    pub(super) fn at<'s, E: AsyncEngine>(
+        &self,
+        desk: &'s Desk<'_>,
+        engine: &'s E,
+    ) -> Session<'s, E> {
+        desk.session(engine, self.options).taking_turns(Arc::clone(&self.others))
+    }
 }
 
 /// Releases held blocks by a thread of the pool: thousands of them take milliseconds.
@@ -70,14 +91,41 @@ impl<E: AsyncEngine> Clone for AsyncSession<E> {
 
 impl AsyncSession {
     pub(super) fn new(running: Arc<Running>, options: SessionOptions) -> Self {
-        Self { running, options, order: () }
+        Self { running, options, others: Arc::default(), order: () }
     }
 }
 
 impl<E: AsyncEngine> AsyncSession<E> {
     /// The same session for blocks in memory that another engine copies.
     pub(super) fn ordered<O: AsyncEngine>(&self, order: O::Order) -> AsyncSession<O> {
-        AsyncSession { running: Arc::clone(&self.running), options: self.options, order }
+        let (running, others) = (Arc::clone(&self.running), Arc::clone(&self.others));
+        AsyncSession { running, options: self.options, others, order }
+    }
+
+    /// This session for transfers of it and `others` together, of which each has other bytes of the same
+    /// blocks of an engine. A transfer has the first block of each session, then the second of each.
+    /// Lookups stay those of this session. `None` when a session is of another pool, or has blocks of
+    /// another length or namespace, or other times. For sibling crates: no semver.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn together(&self, others: &[&Self]) -> Option<Self> {
+        let is_like = |other: &&Self| {
+            Arc::ptr_eq(&self.running, &other.running) && self.options.is_like(&other.options)
+        };
+        let others = others.iter();
+        let keys = others.map(|other| is_like(other).then(|| other.options.key_space()));
+        let others = keys.collect::<Option<_>>()?;
+        Some(Self { others, ..self.clone() })
+    }
+
+    /// How many sessions it is for.
+    pub(super) fn turns(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// What a call of it is on a thread of the pool.
+    pub(super) fn of_call(&self) -> OfCall {
+        OfCall { options: self.options, others: Arc::clone(&self.others) }
     }
 
     /// What the blocks are.
@@ -221,10 +269,10 @@ impl<E: AsyncEngine> AsyncSession<E> {
         given: G,
         work: impl FnOnce(&Session<'_, E>, G, &E) -> T + Send + 'static,
     ) -> Result<Completion<T>, SubmitError<G>> {
-        let options = self.options;
+        let call = self.of_call();
         let by_waiter = E::BY_ANY_THREAD && lane != Lane::Layers;
         self.running.submit_to(lane, by_waiter, given, move |desk, given| {
-            work(&desk.session(&engine, options), given, &engine)
+            work(&call.at(desk, &engine), given, &engine)
         })
     }
 }

@@ -92,6 +92,11 @@ impl SessionOptions {
         self.key_space().to_bytes()
     }
 
+    /// Whether the blocks of two sessions differ in nothing but the model.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        *self == Self { model: self.model, ..*other }
+    }
+
     /// Under which keys the blocks are found.
     pub(crate) fn key_space(&self) -> KeySpace {
         KeySpace::new(self.model, self.namespace, self.block_bytes)
@@ -135,6 +140,22 @@ mod tests {
         let hold_ms = HOLD_MS_MAX + 1;
         let refused = options.with_hold(Duration::from_millis(hold_ms)).check();
         assert_eq!(refused, Err(OptionsError::Hold { hold_ms }));
+    }
+
+    #[test]
+    fn sessions_of_other_models_are_alike() {
+        let kv = KvGeometry::new(1, Attention::Latent { elements: 1 }, Dtype::F16, 16).unwrap();
+        let of = |name, bytes| SessionOptions::new(kv.model(name, "1", 1), bytes);
+        let one = of("a", 1);
+        assert!(one.is_like(&of("b", 1)) && one != of("b", 1));
+        for other in [
+            of("a", 2),
+            one.with_namespace(Namespace::new("other", b"")),
+            one.with_hold(Duration::from_secs(1)),
+            one.with_chunk_timeout(Duration::from_secs(1)),
+        ] {
+            assert!(!one.is_like(&other));
+        }
     }
 
     #[test]

@@ -137,7 +137,8 @@ where
             self.check_length(index, parts.iter().map(Part::bytes))?;
         }
         self.cache.check_member()?;
-        let wanted: Vec<_> = blocks.iter().map(|block| self.wanted(block)).collect();
+        let wanted: Vec<_> =
+            blocks.iter().enumerate().map(|(index, block)| self.wanted(index, block)).collect();
         let mut stop = None;
         let mut tickets = Vec::with_capacity(blocks.len());
         for (opened, block) in self.cache.open(&wanted).into_iter().zip(blocks) {
@@ -192,9 +193,10 @@ where
         };
     }
 
-    pub(super) fn wanted(&self, block: &MatchedBlock) -> Wanted {
+    /// Block number `index` of a transfer.
+    pub(super) fn wanted(&self, index: usize, block: &MatchedBlock) -> Wanted {
         // A handle may come from a process with another model, whose KV is as long as this one's.
-        let key = self.keys.own(block.key);
+        let key = self.keys_at(index).own(block.key);
         Wanted { handle: block.handle, key, bytes: self.options.block_bytes() }
     }
 }

@@ -63,7 +63,8 @@ where
     /// [`SessionError::MembershipLost`]; nothing is held then.
     pub fn hold(&self, blocks: &[MatchedBlock]) -> Result<HoldReport, SessionError> {
         self.cache.check_member()?;
-        let wanted: Vec<_> = blocks.iter().map(|block| self.wanted(block)).collect();
+        let wanted: Vec<_> =
+            blocks.iter().enumerate().map(|(index, block)| self.wanted(index, block)).collect();
         let mut held = Vec::with_capacity(blocks.len());
         let mut stop = None;
         let mut behind = Vec::new();

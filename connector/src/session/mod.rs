@@ -19,6 +19,8 @@ mod publish;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::node::{Backend, MappedBackend};
 use kv_cache::{BlockHash, BlockKey, Cache, KeySpace, Metrics, PrefixMatch};
@@ -125,6 +127,8 @@ pub struct SessionCore<'a, B: Backend, D, C> {
     dma: &'a D,
     clock: &'a C,
     keys: KeySpace,
+    /// Whose blocks take turns with its own in a transfer: those of the same blocks of an engine.
+    others: Arc<[KeySpace]>,
     options: SessionOptions,
 }
 
@@ -138,7 +142,18 @@ where
     #[must_use]
     pub fn new(cache: &Cache<'a, B>, dma: &'a D, clock: &'a C, options: SessionOptions) -> Self {
         let keys = options.key_space();
-        Self { cache: cache.clone(), dma, clock, keys, options }
+        Self { cache: cache.clone(), dma, clock, keys, others: Arc::default(), options }
+    }
+
+    /// The same, whose transfers have a block of each of `others` behind each of its own.
+    pub(crate) fn taking_turns(self, others: Arc<[KeySpace]>) -> Self {
+        Self { others, ..self }
+    }
+
+    /// The keys of block number `index` of a transfer.
+    fn keys_at(&self, index: usize) -> &KeySpace {
+        let turn = index % (1 + self.others.len());
+        turn.checked_sub(1).map_or(&self.keys, |other| &self.others[other])
     }
 
     /// What the blocks are.

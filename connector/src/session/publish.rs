@@ -184,7 +184,8 @@ where
         blocks: &[NewBlock<P>],
         store: impl FnOnce(&D, &[(usize, Extent)]) -> Option<Vec<Result<Checksum, DmaError>>>,
     ) -> Option<PublishReport> {
-        let specs: Vec<_> = blocks.iter().map(|block| self.spec(block)).collect();
+        let specs: Vec<_> =
+            blocks.iter().enumerate().map(|(index, block)| self.spec(index, block)).collect();
         let (namespace, timeout_ms) = (self.options.namespace(), self.options.chunk_timeout_ms());
         let reserved = self.cache.reserve_for(self.clock, namespace, &specs, timeout_ms);
 
@@ -236,9 +237,9 @@ where
         Some(PublishReport { outcomes })
     }
 
-    fn spec<P>(&self, block: &NewBlock<P>) -> BlockSpec {
+    fn spec<P>(&self, index: usize, block: &NewBlock<P>) -> BlockSpec {
         BlockSpec {
-            key: self.keys.key(&block.hash),
+            key: self.keys_at(index).key(&block.hash),
             bytes: self.options.block_bytes(),
             depth: block.depth,
         }

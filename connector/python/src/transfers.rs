@@ -1,0 +1,88 @@
+//! Transfers that a session begins, by the processor or by a GPU.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use rackline::cuda::EngineStream;
+use rackline::{AsyncSession, Layers, MatchedBlock, NewBlock};
+
+use crate::completion::{Fetch, Publish};
+use crate::error::{refused, refused_by_gpu};
+use crate::layered::{LayeredFetch, LayeredPublish, Open};
+use crate::loan::{ReadBlock, WriteBlock};
+
+/// The GPU that copies, with the stream that it copies after; `None` for the processor.
+type OnGpu = Option<(usize, EngineStream<'static>)>;
+
+pub(crate) fn publish(
+    py: Python<'_>,
+    session: &AsyncSession,
+    blocks: Vec<NewBlock<ReadBlock>>,
+    gpu: OnGpu,
+) -> PyResult<Publish> {
+    let publish = match gpu {
+        None => session.publish(blocks),
+        Some((gpu, stream)) => {
+            let session = py.detach(|| session.on_gpu(gpu, stream));
+            session.map_err(refused_by_gpu)?.publish(blocks)
+        }
+    };
+    publish.map(Publish::new).map_err(refused)
+}
+
+/// Of `shares` sessions, in turns.
+pub(crate) fn fetch(
+    py: Python<'_>,
+    session: &AsyncSession,
+    shares: usize,
+    blocks: Vec<MatchedBlock>,
+    to: Vec<WriteBlock>,
+    gpu: OnGpu,
+) -> PyResult<Fetch> {
+    let fetch = match gpu {
+        None => session.fetch(blocks, to),
+        Some((gpu, stream)) => {
+            let session = py.detach(|| session.on_gpu(gpu, stream));
+            session.map_err(refused_by_gpu)?.fetch(blocks, to)
+        }
+    };
+    fetch.map(|fetch| Fetch::new(fetch, shares)).map_err(refused)
+}
+
+/// Of `shares` sessions, in turns.
+pub(crate) fn fetch_by_layers(
+    py: Python<'_>,
+    session: &AsyncSession,
+    shares: usize,
+    blocks: Vec<MatchedBlock>,
+    to: Vec<WriteBlock>,
+    layers: Layers,
+    gpu: OnGpu,
+) -> PyResult<LayeredFetch> {
+    let layers = Arc::new(layers);
+    let fetch = match gpu {
+        None => session.fetch_by_layers(blocks, to, layers),
+        Some((gpu, stream)) => {
+            let session = py.detach(|| session.on_gpu(gpu, stream));
+            session.map_err(refused_by_gpu)?.fetch_by_layers(blocks, to, layers)
+        }
+    };
+    fetch.map(|fetch| LayeredFetch::new(fetch, shares)).map_err(refused)
+}
+
+pub(crate) fn publish_by_layers(
+    session: &AsyncSession,
+    blocks: Vec<NewBlock<ReadBlock>>,
+    layers: Layers,
+    gpu: Option<usize>,
+) -> PyResult<LayeredPublish> {
+    let (layers, count) = (Arc::new(layers.clone()), layers.count());
+    let publish = match gpu {
+        None => Open::Processor(session.publish_by_layers(blocks, layers).map_err(refused)?),
+        Some(gpu) => {
+            let session = session.on_gpu_by_layers(gpu).map_err(refused_by_gpu)?;
+            Open::Gpu(gpu, session.publish_by_layers(blocks, layers).map_err(refused)?)
+        }
+    };
+    Ok(LayeredPublish::new(publish, count))
+}
