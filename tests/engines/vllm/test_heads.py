@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import mmap
 import random
 import types
 import unittest
@@ -195,9 +196,18 @@ class Rules(unittest.TestCase):
         one = [layer(1)]
         overrides = types.SimpleNamespace(per_layer_overrides=[{}, {"total_num_kv_heads": 8}])
         self.assertEqual(heads_of_model(engine(8, heads=4), one), 4)
+        # No count of heads.
+        falcon = dict(multi_query=True, num_kv_heads=None, kv_head_bias=False)
+        self.assertEqual(heads_of_model(engine(8, heads=4, **falcon), one), 4)
         # As MiMo's, with other heads in its windows.
         mimo = {"swa_num_key_value_heads": 8}
-        for told in [mimo, {"nested": {"layers": [{"num_kv_heads": 2}]}}, {"num_attention_groups": [4, 8]}]:
+        others = [
+            {"nested": {"layers": [{"num_kv_heads": 2}]}},
+            {"num_attention_groups": [4, 8]},
+            {"attn_config": {"kv_n_heads": 8}},
+            {"block_configs": [{"attention": {"n_heads_in_group": 8}}]},
+        ]
+        for told in [mimo, *others]:
             with self.subTest(told):
                 self.assertIsNone(heads_of_model(engine(8, heads=4, **told), one))
                 # Each rank has another head, or vLLM would tell of two heads with half as many ranks.
@@ -298,17 +308,18 @@ class Engine:
 
     def fetch(self, hashes: list[bytes]) -> int:
         """Returns how many blocks the worst rank has."""
-        valid = []
-        for part in self.parts:
-            handles = {}
-            for share in part.shares:
-                prefix = share.session.lookup(b"".join(hashes), hold=True).wait()
-                if len(prefix) < len(hashes):
-                    return len(prefix)
-                handles[share.identity.place] = prefix.handles()
-            load = GroupLoad(0, handles, self._ids)
-            valid.append(part.fetch(load, None, by_layers=False).wait().valid_blocks)
-        return min(valid)
+        return min(self.fetch_rank(part, hashes) for part in self.parts)
+
+    def fetch_rank(self, part: Part, hashes: list[bytes]) -> int:
+        """Returns how many blocks a rank has."""
+        handles = {}
+        for share in part.shares:
+            prefix = share.session.lookup(b"".join(hashes), hold=True).wait()
+            if len(prefix) < len(hashes):
+                return len(prefix)
+            handles[share.identity.place] = prefix.handles()
+        load = GroupLoad(0, handles, self._ids)
+        return part.fetch(load, None, by_layers=False).wait().valid_blocks
 
 
 def identity(config: Any, caches: Any, given: Any, layout: str, length: int, group: Any, heads: Any):
@@ -323,9 +334,8 @@ def identity(config: Any, caches: Any, given: Any, layout: str, length: int, gro
 
 class Sharing(unittest.TestCase):
     def setUp(self) -> None:
-        self.pool = self.enterContext(
-            rackline.Pool(self.enterContext(Region("16MiB", "4KiB")).path, 0)
-        )
+        self.region = self.enterContext(Region("16MiB", "4KiB"))
+        self.pool = self.enterContext(rackline.Pool(self.region.path, 0))
         self.hashes = [bytes([number]) * 32 for number in range(1, BLOCKS + 1)]
 
     def share(self, of_model: int, saving: int, loading: int, **more: Any) -> int:
@@ -355,6 +365,23 @@ class Sharing(unittest.TestCase):
             with self.subTest(saving=saving, loading=loading, pieces=pieces):
                 told = dict(pieces=pieces, block_outermost=block_outermost, head_groups=8)
                 self.assertEqual(self.share(8, saving, loading, **told), BLOCKS)
+
+    def test_a_damaged_head_ends_the_prefix_of_the_ranks_that_have_it(self) -> None:
+        dice = torch.Generator().manual_seed(2)
+        logical = torch.rand(2, BLOCKS, 8, TOKENS, 2 * HEAD, generator=dice)
+        told = dict(pieces=1, block_outermost=False, head_groups=8)
+        first, second = Engine(1, logical, seed=1, **told), Engine(4, logical, seed=2, **told)
+        for each in (first, second):
+            each.open(self.pool)
+        first.fill()
+        first.publish(self.hashes)
+        damaged = logical[0, 3, 5].numpy().tobytes()
+        with open(self.region.path, "r+b") as memory, mmap.mmap(memory.fileno(), 0) as pool:
+            at = pool.find(damaged)
+            self.assertEqual((at > 0, pool.find(damaged, at + 1)), (True, -1))
+            pool[at] ^= 1
+        valid = [second.fetch_rank(part, self.hashes) for part in second.parts]
+        self.assertEqual(valid, [BLOCKS, BLOCKS, 3, BLOCKS])
 
     def test_head_groups_of_several_heads(self) -> None:
         told = dict(pieces=2, block_outermost=False, head_groups=2)

@@ -224,6 +224,7 @@ class Refusals(unittest.TestCase):
             (dict(head_groups="heads"), '"auto", "ranks" or a number from 1'),
             (dict(head_groups=0), '"auto", "ranks" or a number from 1'),
             (dict(head_groups=2.5), '"auto", "ranks" or a number from 1'),
+            (dict(head_groups=129, event_records=True), "128 at most"),
         ]:
             with self.subTest(wrong), self.assertRaisesRegex(SettingsError, text):
                 Settings.of({**GIVEN, **wrong})

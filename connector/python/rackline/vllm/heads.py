@@ -27,9 +27,10 @@ from rackline.vllm.settings import GROUPS_MAX, Settings
 # The shortest block of a head group where their number is not set: each block has a descriptor, and a key in
 # every lookup.
 SHORTEST_BYTES = 64 << 10
-# Keys of a model's configuration that tell how many KV heads some of its layers have.
+# Keys of a model's configuration that tell how many KV heads some of its layers have: those that vLLM
+# reads, and keys like them.
 _COUNTS_HEADS = re.compile(
-    r"kv_heads|key_value_heads|head_kv|heads_kv|query_group|attention_groups"
+    r"kv.*head|head.*kv|key_value|query_group|attention_groups|heads_in_group"
 )
 
 
@@ -192,7 +193,7 @@ def _counts(config: Any) -> Iterator[Any]:
     """What a configuration says of numbers of KV heads, at any depth."""
     if isinstance(config, dict):
         for name, value in config.items():
-            if isinstance(name, str) and _COUNTS_HEADS.search(name):
+            if isinstance(name, str) and _COUNTS_HEADS.search(name) and type(value) is not bool:
                 yield value
             else:
                 yield from _counts(value)

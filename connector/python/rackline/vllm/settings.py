@@ -11,6 +11,8 @@ from rackline.vllm.groups import Groups
 
 # Head groups of a model where the number is not set, at most.
 GROUPS_MAX = 8
+# As many as `rackline.vllm.event_records` has room for.
+GROUPS_DESCRIBED_MAX = 128
 # The library's.
 QUEUE_DEPTH_MAX = 1 << 20
 
@@ -59,6 +61,12 @@ class Settings(PoolSettings):
                 f'the setting "head_groups" is {groups!r}: "auto", "ranks" or a number from 1'
             )
         settings = super().of(given)
+        divided = settings.head_groups.isdecimal()
+        if settings.event_records and divided and int(settings.head_groups) > GROUPS_DESCRIBED_MAX:
+            raise SettingsError(
+                f'the setting "head_groups" is {settings.head_groups}: with "event_records" '
+                f"{GROUPS_DESCRIBED_MAX} at most, so that a record has room for the key of each"
+            )
         if settings.load not in ("async", "sync"):
             raise SettingsError(f'the setting "load" is {settings.load!r}: "async" or "sync"')
         if settings.save_backlog_percent > 100:
