@@ -101,6 +101,9 @@ class Identities(unittest.TestCase):
         reason, message = why_different(own, [other])
         self.assertEqual(reason, "identity_head_groups")
         self.assertIn('set "head_groups" to one number on all engines', message)
+        reason, message = why_different({**own, "block_tokens": 64}, [{**own, "block_tokens": 16}])
+        self.assertEqual(reason, "identity_block_tokens")
+        self.assertIn('set "stored_block_tokens" on the engine with the longer blocks', message)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from unittest import mock
 
 import rackline
 import torch
+from rackline.vllm.device import Cpu
 from rackline.vllm.identity import Place
 from rackline.vllm.layout import clear_blocks
 from rackline.vllm.messages import (
@@ -23,6 +24,7 @@ from rackline.vllm.messages import (
 )
 from rackline.vllm.scheduler import SchedulerHalf
 from rackline.vllm.settings import Settings
+from rackline.vllm.short_blocks import plain_piece
 from rackline.vllm.worker import WorkerHalf
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
@@ -49,6 +51,7 @@ ENGINE = types.SimpleNamespace(
 FULL = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=4, dtype=torch.float32)
 LAYERS = ["layers.0", "layers.1"]
 CACHES = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(LAYERS, FULL)])
+CACHE = torch.ones(BLOCKS, 4, 4)
 HANDLES = bytes(2 * rackline.HANDLE_BYTES)
 
 
@@ -122,6 +125,30 @@ class Workers(unittest.TestCase):
                     zeroed = {block for block in range(BLOCKS) if not cache[block].any()}
                     self.assertEqual(zeroed, spoilt)
                 self.assertEqual(half.take_failed_blocks(), {2})
+
+    def test_a_short_block_that_failed_spoils_the_block_of_the_engine(self) -> None:
+        """The engine computes it again from its start. Of blocks of four tokens each half is stored."""
+        pieces = mock.patch.object(Cpu, "pieces", lambda *_, tokens: plain_piece(CACHE, tokens))
+        for valid, spoilt in [(3, set()), (2, {2}), (1, {1, 2}), (0, {1, 2})]:
+            with self.subTest(valid=valid), pieces:
+                reason = None if valid == 3 else "checksum"
+                half = worker(lambda *_, **__: Fetch(valid, reason), stored_block_tokens=2)  # noqa: B023
+                handles = {Place(0, 0, 0): bytes(3 * rackline.HANDLE_BYTES)}
+                half.start_loads(Step(loads=[LoadJob("one", [GroupLoad(0, handles, [2, 3, 4])], [])]))
+                half.finished(Step())
+                for cache in half._parts[0].caches.values():
+                    zeroed = {block for block in range(BLOCKS) if not cache[block].any()}
+                    self.assertEqual(zeroed, spoilt)
+                self.assertEqual(half.take_failed_blocks(), spoilt)
+                self.assertEqual(half.take_report().loaded, {"one": loaded(1, valid, valid < 3)})
+
+    def test_a_step_that_saves_into_a_block_that_it_loads(self) -> None:
+        told = Step(loads=[LoadJob("one", [GroupLoad(0, {}, [4, 5, 6])], [])])
+        for numbers, beside in [([0, 3], False), ([7], True), ([2, 8], False), ([4], True), ([], False)]:
+            told.saves = [SaveJob(1, "one", 0, b"", 0, numbers)]
+            self.assertEqual(told.saves_beside_loads(2), beside)
+        # Blocks of the engine's own length are loaded or saved.
+        self.assertFalse(told.saves_beside_loads(1))
 
     def test_nothing_is_cleared_behind_blocks_that_are_good(self) -> None:
         half = worker(lambda *_, **__: Fetch(2, None), load="sync", layerwise="load")

@@ -134,14 +134,19 @@ class Engine:
     """vLLM's manager of blocks and the connector's half in the scheduler, with parts that are no more than
     their hashes. Two ranks."""
 
-    def __init__(self, specs: list[Any], retention: int | None = None) -> None:
+    def __init__(
+        self, specs: list[Any], retention: int | None = None, **settings: Any
+    ) -> None:
         config = caches(specs, retention)
         sizes = dict(
             parallel_config=types.SimpleNamespace(
                 tensor_parallel_size=2, pipeline_parallel_size=1, decode_context_parallel_size=1
             ),
             cache_config=types.SimpleNamespace(
-                block_size=specs[0].block_size, prefix_match_unit=None, enable_prefix_caching=True
+                block_size=specs[0].block_size,
+                prefix_match_unit=None,
+                enable_prefix_caching=True,
+                prefix_caching_hash_algo="sha256",
             ),
         )
         vllm_config = types.SimpleNamespace(**{**vars(ENGINE), **sizes})
@@ -159,7 +164,7 @@ class Engine:
             opened = iter(self.sessions.values())
             attachment.return_value.life = 0
             attachment.return_value.pool.session.side_effect = lambda *_, **__: next(opened)
-            self.half = SchedulerHalf(vllm_config, config, Settings.of(GIVEN))
+            self.half = SchedulerHalf(vllm_config, config, Settings.of({**GIVEN, **settings}))
             identities = [mock.Mock(place=place, places=2) for place in self.places]
             # In the order of the places.
             self.half._index.open_all(identities)

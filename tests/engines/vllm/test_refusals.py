@@ -235,7 +235,7 @@ class Identities(unittest.TestCase):
         config = configured(**options)
         change(config)
         settings = Settings.of({**GIVEN, "model_id": "the same"})
-        (group,) = Groups.of(config, caches(FULL)).groups
+        (group,) = Groups.of(config, caches(FULL), 0).groups
         heads = Heads.of_rank(config, FULL, 2, "no cache is there")
         identity = identity_of(config, caches(FULL), settings, "rows", 1 << 16, group, heads)
         return identity.model_of_session().fingerprint
@@ -306,7 +306,7 @@ class Identities(unittest.TestCase):
         def fingerprints(*specs: Any, stages: int = 1) -> list[str]:
             config.parallel_config.pipeline_parallel_size = stages
             given, found = caches(*specs), []
-            for group in Groups.of(config, given).groups:
+            for group in Groups.of(config, given, 0).groups:
                 heads = Heads.of_rank(config, group.policy.layer, 2, "no cache is there")
                 identity = identity_of(config, given, settings, "rows", 1 << 16, group, heads)
                 found.append(identity.model_of_session().fingerprint)

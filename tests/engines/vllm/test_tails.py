@@ -26,7 +26,6 @@ class Handed(unittest.TestCase):
         words = mock.patch.object(own.half._index, "words", lambda: {"model": "m"})
         words.start()
         self.addCleanup(words.stop)
-        own.half._tails._cache_config.prefix_caching_hash_algo = "sha256"
         return own
 
     def request(self, own: Engine, name: str, length: int, params: Any, **more: Any) -> Any:

@@ -39,6 +39,11 @@ def remedy(word: str) -> str:
             'set "head_groups" to one number on all engines; the number of the model\'s KV heads fits every '
             "tensor_parallel_size"
         )
+    if word == "block_tokens":
+        return (
+            "give the engines one block size, or, in vLLM, set \"stored_block_tokens\" on the engine with the "
+            "longer blocks to the block size of the other"
+        )
     return "start the engines with the same model, options and version of the engine"
 
 

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import rackline
 from rackline.engines.settings import SettingsError
+from rackline.vllm.cpu_layout import Piece, check_pieces, token_pieces
 from rackline.vllm.layout import machine
+from rackline.vllm.short_blocks import plain_piece
 from rackline.vllm.statistics import RacklineStats
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,9 @@ class Device(Protocol):
 
     def kernels(self, vllm_config: Any, kv_caches: dict[str, Any]) -> str:
         """In words, what decides besides shape and order where the elements of a block are."""
+
+    def pieces(self, vllm_config: Any, name: str, cache: Any, tokens: int) -> list[Piece]:
+        """Where so many tokens are inside a head of a longer block of the cache of a layer."""
 
     def stream(self) -> int | None:
         """The stream that the engine gives its work to now; ``None`` on a CPU, which has done it."""
@@ -41,6 +46,16 @@ class Cpu:
 
     def kernels(self, vllm_config: Any, kv_caches: dict[str, Any]) -> str:
         return machine()
+
+    def pieces(self, vllm_config: Any, name: str, cache: Any, tokens: int) -> list[Piece]:
+        layer = vllm_config.compilation_config.static_forward_context[name]
+        # Only vLLM's own attention for CPUs tells its order.
+        isa = getattr(layer, "isa", "of another attention backend")
+        dtype, kv_dtype = vllm_config.model_config.dtype, vllm_config.cache_config.cache_dtype
+        _, _, block_tokens, content = cache.shape
+        pieces = token_pieces(isa, content // 2, block_tokens, tokens, cache.element_size())
+        check_pieces(pieces, isa, dtype, kv_dtype, cache, tokens)
+        return pieces
 
     def stream(self) -> int | None:
         return None
@@ -76,6 +91,9 @@ class Gpu:
         layers = vllm_config.compilation_config.static_forward_context
         backends = {layers[name].get_attn_backend().get_name() for name in kv_caches}
         return " ".join(["cuda", *sorted(backends)])
+
+    def pieces(self, vllm_config: Any, name: str, cache: Any, tokens: int) -> list[Piece]:
+        return plain_piece(cache, tokens)
 
     def stream(self) -> int | None:
         import torch

@@ -48,12 +48,22 @@ class Group:
     """Its place among the groups of the engine, and of its block table."""
     keeps: Keeps
     block_tokens: int
+    """Tokens of a stored block."""
     hashes_per_block: int
     span_tokens: int = 0
     """Length of the window or of the chunk; for other groups nothing."""
     exact_blocks: bool = False
     """Whether only the engine says which of its blocks is good: it puts others in their places."""
     policy: Policy | None = None
+    steps: int = 1
+    """How many stored blocks a block of the engine has."""
+
+    def numbers(self, block_ids: Sequence[int], blocks: range) -> list[int]:
+        """Where blocks of a request are in the engine's memory, counted in stored blocks. ``block_ids`` is
+        the request's block table."""
+        if self.steps == 1:
+            return list(block_ids[blocks.start : blocks.stop])
+        return [block_ids[each // self.steps] * self.steps + each % self.steps for each in blocks]
 
     def needed(self, first_tokens: int, tokens: int) -> range:
         """The blocks that are loaded for a prefix of ``tokens``, of which the engine has ``first_tokens``.
@@ -101,8 +111,9 @@ class Groups:
     """How often the engine keeps a window: see :meth:`worth_saving`."""
 
     @classmethod
-    def of(cls, vllm_config: Any, kv_cache_config: Any) -> Groups:
-        """:class:`SettingsError` for groups of which no blocks can be shared."""
+    def of(cls, vllm_config: Any, kv_cache_config: Any, stored_tokens: int) -> Groups:
+        """Those of an engine that stores blocks of so many tokens; with 0 the engine's own blocks.
+        :class:`SettingsError` for groups of which no blocks can be shared."""
         from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
         unit_tokens, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
@@ -110,7 +121,28 @@ class Groups:
             _group(number, group.kv_cache_spec, hash_tokens)
             for number, group in enumerate(kv_cache_config.kv_cache_groups)
         )
-        return cls(groups, unit_tokens, kv_cache_config.prefix_cache_retention_interval)
+        own = cls(groups, unit_tokens, kv_cache_config.prefix_cache_retention_interval)
+        return own if stored_tokens in (0, unit_tokens) else own._in_blocks_of(stored_tokens)
+
+    def _in_blocks_of(self, tokens: int) -> Groups:
+        """The same, stored in shorter blocks."""
+        if not self.keep_all:
+            kept = ", ".join(group.in_words() for group in self.groups)
+            raise SettingsError(
+                f'the setting "stored_block_tokens" is {tokens}, and the model\'s groups of KV caches keep: '
+                f"{kept}. Only blocks of one group that keeps all tokens are stored in parts: leave the "
+                'setting out, and give all engines the same --block-size'
+            )
+        if self.unit_tokens % tokens:
+            raise SettingsError(
+                f'the setting "stored_block_tokens" is {tokens}, and a block of this engine has '
+                f"{self.unit_tokens} tokens: set a number that divides {self.unit_tokens}, or another "
+                "--block-size"
+            )
+        [group] = self.groups
+        steps = group.block_tokens // tokens
+        short = dataclasses.replace(group, block_tokens=tokens, hashes_per_block=1, steps=steps)
+        return dataclasses.replace(self, groups=(short,), unit_tokens=tokens)
 
     @property
     def keep_all(self) -> bool:

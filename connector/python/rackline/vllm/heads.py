@@ -64,9 +64,15 @@ class Heads:
 
 
 def heads_of(
-    vllm_config: Any, spec: Any, settings: Settings, caches: dict[str, Any], blocks: int
+    vllm_config: Any,
+    spec: Any,
+    settings: Settings,
+    caches: dict[str, Any],
+    blocks: int,
+    steps: int = 1,
 ) -> Heads:
-    """The heads of this rank in a group of KV caches, whose layers are ``spec`` and lie in ``caches``."""
+    """The heads of this rank in a group of KV caches, whose layers are ``spec`` and lie in ``caches`` in so many
+    ``blocks``, each of which is stored as ``steps`` blocks."""
     layers = _layers(spec)
     if is_replicated(spec) or not hasattr(layers[0], "num_kv_heads"):
         heads = getattr(layers[0], "num_kv_heads", 1)
@@ -78,7 +84,7 @@ def heads_of(
     if of_model is None:
         why = "the number of a rank's heads in the model is not certain"
         return Heads.of_rank(vllm_config, spec, local, why)
-    head_bytes = _bytes_of_head(caches, blocks, local)
+    head_bytes = _bytes_of_head(caches, blocks * steps, local)
     wanted = head_groups_of(of_model, settings.head_groups, head_bytes)
     each = heads_each(of_model, local, wanted)
     rank, ranks = _rank(vllm_config)

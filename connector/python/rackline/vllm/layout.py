@@ -9,9 +9,10 @@ from typing import Any
 import rackline
 from rackline.engines.processor import processor
 from rackline.engines.settings import SettingsError
+from rackline.vllm.short_blocks import ShortBlocks
 
-# Address, stride from block to block, and bytes in a block.
-_Parts = list[tuple[int, int, int]]
+# Address, stride from block to block, and bytes in a block; of short blocks as `short_blocks` has them.
+_Parts = list[tuple[int, ...]]
 
 
 def blocks_in_memory(
@@ -19,8 +20,10 @@ def blocks_in_memory(
     blocks: int,
     gpu: int | None = None,
     heads_each: int | None = None,
+    short: ShortBlocks | None = None,
 ) -> tuple[rackline.BlockMemory, str, dict[str, int]]:
-    """The memory of the caches of all layers, on that GPU or on the CPU, as ``blocks`` blocks; its
+    """The memory of the caches of all layers, on that GPU or on the CPU, as ``blocks`` blocks, or as the
+    ``short`` ones that these have; its
     layout in words; and which layer of the memory each layer of the engine is: those that share a cache
     are one. Engines have the same bytes for the same KV when the layout is equal, and what their device
     says of its kernels.
@@ -37,22 +40,28 @@ def blocks_in_memory(
         layers[name] = seen.setdefault(cache.data_ptr(), len(words))
         if layers[name] < len(words):
             continue  # shared by layers
-        if heads_each is None:
+        if short is not None:
+            of_layer = short.parts(name, cache, heads_each)
+        elif heads_each is None:
             of_layer = [_whole(name, cache, blocks)]
-            words.append(f"{_shape(cache, blocks)} {_order(cache)} {_dtype(cache)}")
         else:
             of_layer = _of_heads(cache, blocks, heads_each)
-            words.append(f"{_shape_of_head(cache, blocks)} of a head {_dtype(cache)}")
+        if heads_each is None:
+            words.append(f"{_shape(cache, blocks, short)} {_order(cache)} {_dtype(cache)}")
+        else:
+            shape = _shape_of_head(cache, blocks, short, gpu is not None)
+            words.append(f"{shape} of a head {_dtype(cache)}")
         cuts = cuts or [[] for _ in of_layer]
         for cut, parts in zip(cuts, of_layer, strict=True):
             cut.append(parts)
     memory = rackline.BlockMemory(
         [part for cut in cuts for parts in cut for part in parts],
-        blocks,
+        blocks if short is None else blocks * short.steps,
         kv_caches,
         gpu=gpu,
         layers=[len(parts) for cut in cuts for parts in cut],
         cuts=len(cuts),
+        steps=1 if short is None else short.rows(kv_caches),
         within=list({_storage(cache) for cache in kv_caches.values()}),
     )
     return memory, _in_words(words), layers
@@ -116,9 +125,14 @@ def _dtype(cache: Any) -> str:
     return str(cache.dtype).removeprefix("torch.")
 
 
-def _shape_of_head(cache: Any, blocks: int) -> str:
-    """The shape of one head of a block, in words."""
-    return f"{cache.shape[0] // blocks}x{cache.shape[2]}x{cache.shape[3]}"
+def _shape_of_head(cache: Any, blocks: int, short: ShortBlocks | None, on_gpu: bool) -> str:
+    """The shape of one head of a stored block, in words. On a GPU the tokens lie in their order, whatever
+    blocks the kernels have."""
+    tokens, content = cache.shape[2:]
+    pieces = cache.shape[0] // blocks
+    if short is not None:
+        pieces, tokens = short.in_kernel_blocks(tokens)
+    return f"{pieces * tokens}x{content}" if on_gpu else f"{pieces}x{tokens}x{content}"
 
 
 def _in_words(of_layers: list[str]) -> str:
@@ -179,12 +193,15 @@ def _block(name: str, part: Any, blocks: int) -> tuple[int, int]:
     return part.stride(0) * item * pieces, length * pieces
 
 
-def _shape(cache: Any, blocks: int) -> str:
-    """The shape in words. How many blocks there are does not count: that depends on the free memory
+def _shape(cache: Any, blocks: int, short: ShortBlocks | None) -> str:
+    """The shape of stored blocks in words. How many blocks there are does not count: that depends on the free memory
     at start. The engine's kernels may have several blocks of their own for one of the engine's."""
     of_blocks = 0 if cache.shape[0] % blocks == 0 else 1
     sizes = [str(size) for size in cache.shape]
     pieces = cache.shape[of_blocks] // blocks
+    if short is not None:
+        pieces, tokens = short.in_kernel_blocks(cache.shape[-2])
+        sizes[-2] = str(tokens)
     sizes[of_blocks] = "blocks" if pieces == 1 else f"{pieces}*blocks"
     return "x".join(sizes)
 

@@ -210,11 +210,13 @@ class Loads:
     ) -> None:
         part, valid_blocks = self._parts[load.group], loaded.valid_blocks
         failed = load.block_ids[valid_blocks:]
+        # The engine computes its block again from the start, also what of it is good.
+        failed_ids = sorted({number // part.steps for number in failed})
         computed_on_them = job.behind_ids if failed and self._settings.loads_by_layers else []
         # VLLM-W5.
-        part.clear([*failed, *computed_on_them])
+        part.clear([*failed_ids, *computed_on_them])
         if self._keep_all:
-            self._failed_blocks.update(failed)
+            self._failed_blocks.update(failed_ids)
         stats = self._results.stats
         stats.count("loaded_blocks", valid_blocks)
         stats.count("loaded_bytes", valid_blocks * part.block_bytes)

@@ -29,6 +29,7 @@ class GroupLoad:
     """By place of storage: those of its blocks, one behind the other. vLLM pickles one message a step for
     all workers, and has none for a single rank. So each rank gets the handles of all, a buffer a rank."""
     block_ids: list[int]
+    """Where they go in the engine's memory, counted in stored blocks."""
 
 
 @dataclasses.dataclass
@@ -38,7 +39,7 @@ class LoadJob:
     request_id: str
     groups: list[GroupLoad]
     behind_ids: list[int]
-    """The request's blocks behind these, into which it computes; with one group that keeps all tokens."""
+    """The engine's blocks behind these, into which it computes; with one group that keeps all tokens."""
 
     @property
     def blocks(self) -> int:
@@ -56,6 +57,7 @@ class SaveJob:
     """One behind the other."""
     first_depth: int
     block_ids: list[int]
+    """Where they are in the engine's memory, counted in stored blocks."""
     tail: bool = False
     """Whether it is the last partial block of a prompt, which only a hand-over looks for."""
 
@@ -81,6 +83,17 @@ class Step(KVConnectorMetadata):
     """Requests that ended, whose blocks stay until every rank has saved them."""
     failures_known: int = 0
     """How many steps with failed synchronous loads the scheduler knew of when it made this one."""
+
+    def saves_beside_loads(self, steps: int) -> bool:
+        """Whether it saves a part of a block of the engine into which it loads another part. ``steps`` is how
+        many stored blocks that has."""
+        if steps == 1:
+            return False
+        loaded = {
+            number // steps for job in self.loads for load in job.groups for number in load.block_ids
+        }
+        saved = (number // steps for job in self.saves for number in job.block_ids)
+        return not loaded.isdisjoint(saved)
     weights: Weights | None = None
     """The weights of this step; ``None``: those that the engine started with."""
 

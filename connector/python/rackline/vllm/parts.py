@@ -16,6 +16,7 @@ from rackline.vllm.layerwise import EngineLayers
 from rackline.vllm.layout import blocks_in_memory, clear_blocks
 from rackline.vllm.messages import GroupLoad, SaveJob
 from rackline.vllm.settings import Settings
+from rackline.vllm.short_blocks import ShortBlocks
 from rackline.vllm.transfers import Fetches, Publishes
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Part:
     caches: dict[str, Any]
     blocks: int
     """How many blocks the engine has."""
+    steps: int
+    """How many stored blocks one of these has."""
 
     @property
     def identity(self) -> Identity:
@@ -135,7 +138,8 @@ def parts_of(
     kv_caches: dict[str, Any],
 ) -> dict[int, Part]:
     """The parts of this rank by number of their group, from the engine's caches."""
-    groups, parts = Groups.of(vllm_config, kv_cache_config), {}
+    groups = Groups.of(vllm_config, kv_cache_config, settings.stored_block_tokens)
+    parts: dict[int, Part] = {}
     for group in groups.groups:
         caches = kv_caches
         if len(groups.groups) > 1:
@@ -145,9 +149,14 @@ def parts_of(
         if not caches:
             continue  # All of its layers are in other stages.
         spec = kv_cache_config.kv_cache_groups[group.number].kv_cache_spec
-        heads = heads_of(vllm_config, spec, settings, caches, kv_cache_config.num_blocks)
+        blocks = kv_cache_config.num_blocks
+        heads = heads_of(vllm_config, spec, settings, caches, blocks, group.steps)
+        short = None
+        if group.steps > 1:
+            pieces = functools.partial(device.pieces, vllm_config, tokens=group.block_tokens)
+            short = ShortBlocks(group.block_tokens, group.steps, pieces)
         memory, layout, layers = blocks_in_memory(
-            caches, kv_cache_config.num_blocks, device.gpu, heads.each if heads.divided else None
+            caches, blocks, device.gpu, heads.each if heads.divided else None, short
         )
         layout = f"{layout} {device.kernels(vllm_config, caches)}"
         identity = identity_of(
@@ -160,7 +169,8 @@ def parts_of(
             EngineLayers(layers),
             heads.stores,
             caches,
-            kv_cache_config.num_blocks,
+            blocks,
+            group.steps,
         )
         _tell(group, heads, settings, vllm_config)
     return parts

@@ -63,11 +63,11 @@ class Saves:
             if ids is None:
                 ids = state.get_block_ids(request.request_id)
             for run in self._runs(progress, group, range(start, end), ids[group.number]):
-                yield self._job(progress, group, run, ids[group.number][run.start : run.stop])
+                yield self._job(progress, group, run, group.numbers(ids[group.number], run))
             progress.next_save[group.number] = end
         if (tail := self._tail(progress, tokens)) is not None:
             ids = state.get_block_ids(request.request_id)
-            yield self._tail_job(progress, tail, ids[0][tail.block])
+            yield self._tail_job(progress, tail, ids[0])
 
     def unplanned(self, progress: Progress) -> int:
         """Full blocks of a request that were not given to be saved, over all groups."""
@@ -92,10 +92,10 @@ class Saves:
         progress.tail = self._tails.of(progress.hashed)
         return progress.tail
 
-    def _tail_job(self, progress: Progress, tail: Tail, block_id: int) -> SaveJob:
+    def _tail_job(self, progress: Progress, tail: Tail, ids: list[int]) -> SaveJob:
         [group] = self._groups.groups
-        whole = range(tail.block, tail.block + 1)
-        job = self._job(progress, group, whole, [block_id], tail)
+        blocks = range(tail.block, tail.block + 1)
+        job = self._job(progress, group, blocks, group.numbers(ids, blocks), tail)
         progress.saves_tail = True
         return job
 

@@ -21,6 +21,7 @@ from rackline.engines.attachment import Attachment
 from rackline.engines.identities import Others
 from rackline.engines.reasons import Reasons
 from rackline.engines.settings import SettingsError
+from rackline.vllm.chains import Chains
 from rackline.vllm.event_records import EventRecords
 from rackline.vllm.events import StoredEvents
 from rackline.vllm.groups import Group, Groups
@@ -71,7 +72,7 @@ class SchedulerHalf:
         parallel = vllm_config.parallel_config
         self._ranks = parallel.tensor_parallel_size
         self._stages = parallel.pipeline_parallel_size
-        self._groups = Groups.of(vllm_config, kv_cache_config)
+        self._groups = Groups.of(vllm_config, kv_cache_config, settings.stored_block_tokens)
         self._unit_tokens = self._groups.unit_tokens
         events = vllm_config.kv_events_config
         tells_events = events is not None and events.enable_kv_cache_events
@@ -84,6 +85,7 @@ class SchedulerHalf:
         """Where an engine looks that has never found anything."""
         self._requests: dict[str, Progress] = {}
         self._loading: dict[str, _Loading] = {}
+        self._chains = Chains(vllm_config, self._groups)
         self._tails = Tails(vllm_config, self._groups, settings)
         self._saving = Saves(self._groups, settings, self._tails)
         self._other_loads = OtherLoads(self._groups, vllm_config.max_concurrent_batches)
@@ -122,8 +124,8 @@ class SchedulerHalf:
     def _progress(self, request: Any) -> Progress:
         progress = self._requests.get(request.request_id)
         if progress is None:
-            params = RouterParams.of(request)
-            progress = self._requests[request.request_id] = Progress(request, request, params)
+            hashed, params = self._chains.of(request), RouterParams.of(request)
+            progress = self._requests[request.request_id] = Progress(request, hashed, params)
         return progress
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
@@ -131,7 +133,7 @@ class SchedulerHalf:
         loaded while others compute."""
         self._other_loads.asked(request, computed_tokens)
         first = computed_tokens // self._unit_tokens
-        if self._sync_loads.fill(request, first):
+        if self._sync_loads.fill(request, first // self._groups.groups[0].steps):
             return None, False
         # The engine loads nothing for a request that needs every prompt token computed.
         if not self._loads or request.skip_reading_prefix_cache:
@@ -143,6 +145,10 @@ class SchedulerHalf:
             progress.looks = False
             self._reasons.not_found("stopped")
             return 0, False
+        # The last token of a session that goes on may be replaced.
+        tokens = request.num_prompt_tokens if request.resumable else request.num_tokens
+        if not self._chains.are_made(progress.hashed, tokens):
+            return None, False
         hashed, last = self._to_be_found(progress)
         if last <= first:
             return 0, False
@@ -281,7 +287,7 @@ class SchedulerHalf:
         with_tail = tail is not None and search.request is tail.hashed
         tail_block = tail.block if with_tail else None
         for group, span, handles in search.loads(count):
-            ids = list(tables[group.number][span.start : span.stop])
+            ids = group.numbers(tables[group.number], span)
             job.groups.append(GroupLoad(group.number, handles, ids))
             spans.append((group, span))
             # The engine completes the tail, and saves it as a whole block then.
@@ -290,12 +296,14 @@ class SchedulerHalf:
         self._loading[request.request_id] = _Loading(search, spans, tail_block)
         self._step.loads.append(job)
         if self._groups.keep_all:
-            [(_, span)] = spans
-            ids = list(tables[0][span.start :])
-            job.behind_ids = ids[count:]
+            [(group, span)] = spans
+            # The engine's blocks: the last may have other tokens, too, that are computed.
+            first, end = span.start // group.steps, -(-span.stop // group.steps)
+            ids = list(tables[0][first:])
+            job.behind_ids = ids[end - first :]
             if self._settings.load == "sync":
-                hashes = request.block_hashes[span.start : span.stop]
-                self._sync_loads.begin(request.request_id, hashes, count, ids)
+                hashes = request.block_hashes[first:end]
+                self._sync_loads.begin(request.request_id, hashes, count, group.steps, ids)
 
     # What is to be done
 
@@ -314,6 +322,8 @@ class SchedulerHalf:
                     tokens = self._other_loads.may_save(progress, computed)
                     if tokens is None:
                         continue
+                    end_tokens = progress.request.num_computed_tokens + tokens
+                    self._chains.make(progress.hashed, end_tokens)
                     jobs = list(self._saving.plan(progress, tokens, output))
                     if self._stopped:
                         self._leave_out(jobs)

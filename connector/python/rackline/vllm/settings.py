@@ -34,6 +34,9 @@ class Settings(PoolSettings):
     layerwise: str = "off"
     """``load``: the layers of a synchronous load are waited for one by one, by the layers of the
     forward; ``save``: a layer is saved while the forward continues with the next; ``both``; ``off``."""
+    stored_block_tokens: int = 0
+    """Tokens of a stored block, where engines with other block sizes share: a number that divides this
+    engine's block size. 0 stands for that itself."""
     save_generated: bool = True
     """Whether blocks of generated tokens are saved, or those of the prompt only."""
     save_backlog_percent: int = 25
@@ -152,7 +155,8 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
             "layers cannot be saved one by one with micro-batches: each micro-batch computes only a part "
             'of a layer. Set "layerwise" to "load" or "off"'
         )
-    _check_groups(Groups.of(vllm_config, kv_cache_config), settings, loads)
+    groups = Groups.of(vllm_config, kv_cache_config, settings.stored_block_tokens)
+    _check_groups(groups, settings, loads)
     _check_reuse(vllm_config)
     cache, model = vllm_config.cache_config, vllm_config.model_config
     images = model.multimodal_config

@@ -20,8 +20,10 @@ class _Load:
     hashes: set[bytes]
     blocks: int
     """How many are loaded."""
+    steps: int
+    """How many of them a block of the engine has."""
     block_ids: list[int]
-    """Where they go, and behind them what the same step computes on them."""
+    """The engine's blocks into which they go, and behind them what the same step computes on them."""
 
 
 class SyncLoads:
@@ -31,22 +33,22 @@ class SyncLoads:
         self._loads: dict[str, _Load] = {}
 
     def begin(
-        self, request_id: str, hashes: list[bytes], blocks: int, block_ids: list[int]
+        self, request_id: str, hashes: list[bytes], blocks: int, steps: int, block_ids: list[int]
     ) -> None:
-        """A request's blocks are to be loaded, into the first of ``block_ids``. Those of them that the engine
-        may find have these hashes: a partial block has none."""
-        self._loads[request_id] = _Load(set(hashes), blocks, block_ids)
+        """A request's blocks are to be loaded, ``steps`` into each of the first of the engine's ``block_ids``.
+        Those that the engine may find have these hashes of its own: a partial block has none."""
+        self._loads[request_id] = _Load(set(hashes), blocks, steps, block_ids)
 
     def fill(self, request: Any, blocks: int) -> bool:
-        """Whether one of the first blocks of a request is being loaded for another."""
+        """Whether one of the engine's first blocks of a request is being loaded for another."""
         if not self._loads:
             return False
         first = set(request.block_hashes[:blocks])
         return any(not first.isdisjoint(load.hashes) for load in self._loads.values())
 
     def end(self, request_id: str, valid_blocks: int) -> set[int]:
-        """The blocks of a load that is over, or behind it, in which is not what their hash says."""
+        """The engine's blocks of a load that is over, or behind it, in which is not what their hash says."""
         load = self._loads.pop(request_id, None)
         if load is None or valid_blocks == load.blocks:
             return set()
-        return set(load.block_ids[valid_blocks:])
+        return set(load.block_ids[valid_blocks // load.steps :])

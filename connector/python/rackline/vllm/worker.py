@@ -64,7 +64,9 @@ class WorkerHalf:
         self._attachment = Attachment(settings)
         self._parts: dict[int, Part] = {}
         """By number of the group."""
-        self._keep_all = Groups.of(vllm_config, kv_cache_config).keep_all
+        self._keep_all = Groups.of(
+            vllm_config, kv_cache_config, settings.stored_block_tokens
+        ).keep_all
         self._device: Device | None = None
         self._results = Results(self._attachment, logger)
         self._renewal = self._results.renewal
@@ -195,6 +197,8 @@ class WorkerHalf:
         part = self._parts[0]
         if not step.saves or not part.stores or step.failures_known < self._results.report.failures:
             return
+        if step.saves_beside_loads(part.steps):
+            return  # They are saved whole behind the forward: a block of the engine is lent once.
         try:
             publishes = part.publish_by_layers(step.saves)
         except rackline.Error as error:
@@ -328,7 +332,8 @@ class WorkerHalf:
             job = saving.job
             return len(job.block_ids) * self._parts[job.group].block_bytes
 
-        memory = sum(part.blocks * part.block_bytes for part in self._parts.values())
+        parts = self._parts.values()
+        memory = sum(part.blocks * part.steps * part.block_bytes for part in parts)
         limit = memory * self._settings.save_backlog_percent // 100
         backlog = [it for it in self._saving.values() if it.job.request_id in self._ended]
         waiting = sum(length(saving) for saving in backlog)
