@@ -16,6 +16,7 @@ from unittest import mock
 import rackline
 import torch
 from rackline.engines.settings import SettingsError
+from rackline.vllm.connector import RacklineConnector
 from rackline.vllm.device import Cpu
 from rackline.vllm.heads import (
     SHORTEST_BYTES,
@@ -39,6 +40,7 @@ from vllm.v1.kv_cache_interface import (
     MLAAttentionSpec,
     UniformTypeKVCacheSpecs,
 )
+from vllm.v1.kv_cache_layout import KVCacheLayout
 
 BLOCKS, TOKENS, HEAD = 6, 4, 2
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -238,6 +240,25 @@ class Rules(unittest.TestCase):
         self.assertIsNone(heads_of_model(config, [layer(2)]))
 
 
+class Asked(unittest.TestCase):
+    """What the connector asks vLLM for."""
+
+    def layout(self, mla: bool = False, **given: Any) -> str | None:
+        config = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(use_mla=mla),
+            kv_transfer_config=types.SimpleNamespace(kv_connector_extra_config={**GIVEN, **given}),
+        )
+        return RacklineConnector.get_required_kvcache_layout(config)
+
+    def test_heads_lie_apart_in_the_layout_that_vllm_is_asked_for(self) -> None:
+        for given in ({}, {"head_groups": 4}, {"head_groups": "auto"}):
+            told = KVCacheLayout[self.layout(**given)]
+            # Heads outside of tokens, and tokens outside of their content.
+            self.assertEqual(told.stride_order[-3:], (2, 3, 4))
+        self.assertIsNone(self.layout(head_groups="ranks"))
+        self.assertIsNone(self.layout(mla=True))
+
+
 class Engine:
     """The ranks of an engine, with the KV of a model that all engines have."""
 
@@ -397,7 +418,8 @@ class Sharing(unittest.TestCase):
 
     def test_ranks_share_with_their_like_when_told_so(self) -> None:
         told = dict(pieces=1, block_outermost=False, head_groups="ranks")
-        self.assertEqual(self.share(8, 4, 4, **told), BLOCKS)
+        with self.assertNoLogs("rackline.vllm.parts"):
+            self.assertEqual(self.share(8, 4, 4, **told), BLOCKS)
         self.assertEqual(self.share(8, 4, 2, **told), 0)
 
 

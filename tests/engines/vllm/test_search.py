@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import rackline
+from rackline.engines.settings import SettingsError
 from rackline.vllm.groups import Group, Groups, Keeps
 from rackline.vllm.identity import Place
 from rackline.vllm.lookup import hashes_in_one
@@ -67,6 +68,20 @@ class Searches(unittest.TestCase):
             return Found(rank, self.first, len(hashes) // rackline.HASH_BYTES)
 
         return types.SimpleNamespace(lookup=lookup)
+
+    def test_ranks_that_do_not_have_all_heads_together_are_refused(self) -> None:
+        def told(number: int, heads: int, **more: Any) -> Any:
+            told = dict(places=3, block_bytes=128, model_of_session=lambda: None, **more)
+            return types.SimpleNamespace(place=Place(number, 0, heads), **told)
+
+        with self.assertRaisesRegex(SettingsError, r"the parts \[0, 2\] of a group .* which has 3"):
+            self.index.open_all([told(1, 0), told(1, 2)])
+        # Of ranks with the same heads each says the same.
+        with self.assertRaisesRegex(SettingsError, "start all ranks with the same options"):
+            self.index.open_all([told(2, 0), told(2, 1), told(2, 1, more=1), told(2, 2)])
+        before = len(self.index._sessions)
+        self.index.open_all([one for heads in range(3) for one in [told(3, heads)] * 2])
+        self.assertEqual(len(self.index._sessions), before + 3)
 
     def look(self, first: int, last: int) -> Any:
         self.first = first

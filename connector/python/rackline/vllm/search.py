@@ -44,20 +44,22 @@ class Index:
     def open_all(self, identities: list[Identity]) -> None:
         """Opens a session for each place where a rank has blocks. Ranks with the same heads have one place.
         :class:`SettingsError` when the ranks together do not have all of the model's KV."""
+        known = dict(self._identities)
         for identity in identities:
-            if self._identities.setdefault(identity.place, identity) != identity:
+            if known.setdefault(identity.place, identity) != identity:
                 raise SettingsError(
                     f"two ranks say that blocks at {identity.place} are {identity}, and "
-                    f"{self._identities[identity.place]}: start all ranks with the same options"
+                    f"{known[identity.place]}: start all ranks with the same options"
                 )
         for identity in identities:
-            told = {place.heads for place in self._identities if place[:2] == identity.place[:2]}
+            told = {place.heads for place in known if place[:2] == identity.place[:2]}
             if told != set(range(identity.places)):
                 raise SettingsError(
                     f"the ranks have the parts {sorted(told)} of a group of KV caches, which has "
                     f"{identity.places}: start all ranks with the same options"
                 )
-        for place, identity in self._identities.items():
+        self._identities = known
+        for place, identity in known.items():
             if place not in self._sessions:
                 self._sessions[place] = self._open(identity)
 
