@@ -8,10 +8,11 @@ with vLLM's event for each run. A record says nothing of what is in the pool: ``
 
 from __future__ import annotations
 
-import dataclasses
+import collections
+import mmap
 import os
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,15 +23,33 @@ from rackline.vllm.groups import Group
 from rackline.vllm.messages import SaveJob
 from rackline.vllm.search import Index
 from rackline.vllm.statistics import RacklineStats
+from rackline.vllm.told_lately import ToldLately, part_of
 
 VERSION = 1
 RECORD_BYTES = 16 << 10
 # The rest is for the fields around the runs: 26 bytes for each rank.
 RUNS_BYTES_MAX = 12 << 10
-# Records that are being published at once. Blocks beyond that are not described, and counted.
-RECORDS_MAX = 64
+# Records that are being published at once, and as many that wait for that: ten prompts of 128K tokens each.
+# Blocks beyond that are not described, and counted.
+RECORDS_MAX = 1024
 # The same in every engine.
 MODEL = dict(name="rackline events", revision="1", dtype="messagepack")
+
+
+class Record(NamedTuple):
+    """A record to be published."""
+
+    hash: bytes
+    content: bytes
+    blocks: int
+    """How many it describes."""
+
+
+class Written(NamedTuple):
+    """A record that is being published."""
+
+    place: int
+    blocks: int
 
 
 class EventRecords:
@@ -41,84 +60,113 @@ class EventRecords:
     ) -> None:
         self._attachment, self._index = attachment, index
         self._group, self._stats = group, stats
-        self._bytes = memoryview(bytearray(RECORDS_MAX * RECORD_BYTES))
+        # Taken from the system when it is used.
+        self._bytes = memoryview(mmap.mmap(-1, RECORDS_MAX * RECORD_BYTES))
         self._memory = rackline.block_memory(self._bytes.cast("B", (RECORDS_MAX, RECORD_BYTES)))
+        self._free = list(range(RECORDS_MAX))
+        """Places in the memory."""
         self._renewal = Renewal(attachment)
         self._renewal.open(self._open)
-        self._under_way: dict[int, tuple[rackline.Publish, int]] = {}
-        """By place in the memory: the publish, and how many blocks the record describes."""
+        self._under_way: list[tuple[rackline.Publish, list[Written]]] = []
+        self._waiting: collections.deque[Record] = collections.deque()
         self._runs: list[msgspec.Raw] = []
         self._run_bytes = self._blocks = 0
+        self._run_blocks = 64
+        """Blocks of a run that fill a record, by the runs before."""
+        self._lately = ToldLately()
 
     def _open(self) -> None:
         model = rackline.Model(**MODEL, block_tokens=1, layers=1, kv_heads=1, head_dim=1)
         self._session = self._attachment.pool.session(model, RECORD_BYTES)
 
-    def saved(self, request: Any, job: SaveJob) -> None:
-        """Every rank has saved the blocks of ``job``, or found them there."""
+    def saved(self, request: Any, job: SaveJob, certain: bool) -> None:
+        """Every rank has saved the blocks of ``job``, or found them there when not ``certain``."""
         if job.group != self._group.number:
             return
-        self._describe(request, job, 0, len(job.block_ids))
+        for part in [job] if certain else self._lately.untold(job):
+            self._lately.add(part, len(part.block_ids))
+            self._describe(request, part)
 
-    def _describe(self, request: Any, job: SaveJob, first: int, end: int) -> None:
-        size = rackline.HASH_BYTES
-        hashes = job.hashes[first * size : end * size]
-        part = dataclasses.replace(job, hashes=hashes, first_depth=job.first_depth + first)
-        event = stored(request, part, end - first, self._group)
-        run = msgspec.msgpack.encode([bytes(part.hashes), event])
-        if len(run) > RUNS_BYTES_MAX:
-            if end - first == 1:
+    def _describe(self, request: Any, job: SaveJob) -> None:
+        first, blocks = 0, len(job.block_ids)
+        while first < blocks:
+            end = min(first + self._run_blocks, blocks)
+            part = part_of(job, first, end)
+            event = stored(request, part, end - first, self._group)
+            run = msgspec.msgpack.encode([bytes(part.hashes), event])
+            if len(run) > RUNS_BYTES_MAX and end - first > 1:
+                self._run_blocks = (end - first) // 2
+                continue
+            self._run_blocks = max(1, RUNS_BYTES_MAX * (end - first) // (len(run) + 64))
+            first = end
+            if len(run) > RUNS_BYTES_MAX:
                 self._stats.count("undescribed_blocks", 1)
-                return
-            middle = (first + end) // 2
-            self._describe(request, job, first, middle)
-            self._describe(request, job, middle, end)
+                continue
+            if self._run_bytes + len(run) > RUNS_BYTES_MAX:
+                self._end_record()
+            self._runs.append(msgspec.Raw(run))
+            self._run_bytes += len(run)
+            self._blocks += len(part.block_ids)
+
+    def _end_record(self) -> None:
+        """What was described until now is a record."""
+        if not self._runs:
             return
-        if self._run_bytes + len(run) > RUNS_BYTES_MAX:
-            self.flush()
-        self._runs.append(msgspec.Raw(run))
-        self._run_bytes += len(run)
-        self._blocks += end - first
+        runs, blocks = self._runs, self._blocks
+        self._runs, self._run_bytes, self._blocks = [], 0, 0
+        record_hash = bytes(8) + os.urandom(rackline.HASH_BYTES - 8)
+        fields = [VERSION, record_hash, time.time(), self._index.key_spaces(self._group.number), runs]
+        record = Record(record_hash, msgspec.msgpack.encode(fields), blocks)
+        if len(record.content) > RECORD_BYTES or len(self._waiting) == RECORDS_MAX:
+            self._stats.count("undescribed_blocks", blocks)
+        else:
+            self._waiting.append(record)
 
     def flush(self) -> None:
         """Publishes what was described. Called whenever the workers have reported: an engine that becomes
         idle makes no further step."""
         self._end_publishes()
-        if not self._runs:
+        self._end_record()
+        if not self._waiting or not self._free:
             return
-        runs, blocks = self._runs, self._blocks
-        self._runs, self._run_bytes, self._blocks = [], 0, 0
         self._renewal.renew(self._open)
-        free = next((place for place in range(RECORDS_MAX) if place not in self._under_way), None)
-        if free is None:
-            self._stats.count("undescribed_blocks", blocks)
-            return
-        record_hash = bytes(8) + os.urandom(rackline.HASH_BYTES - 8)
-        fields = [VERSION, record_hash, time.time(), self._index.key_spaces(self._group.number), runs]
-        record = msgspec.msgpack.encode(fields)
-        if len(record) > RECORD_BYTES:
-            self._stats.count("undescribed_blocks", blocks)
-            return
-        start = free * RECORD_BYTES
-        self._bytes[start : start + len(record)] = record
+        records = [self._waiting.popleft() for _ in range(min(len(self._free), len(self._waiting)))]
+        places, self._free = self._free[: len(records)], self._free[len(records) :]
+        for place, record in zip(places, records, strict=True):
+            start = place * RECORD_BYTES
+            self._bytes[start : start + len(record.content)] = record.content
+        hashes = b"".join(record.hash for record in records)
         try:
-            publish = self._session.publish(record_hash, 0, self._memory, [free])
+            publish = self._session.publish(hashes, 0, self._memory, places)
+        except rackline.Busy:
+            # By the next report.
+            self._free += places
+            self._waiting.extendleft(reversed(records))
+            return
         except rackline.Error:
             # The engine's own saves say in the log what is wrong with the pool.
-            self._stats.count("undescribed_blocks", blocks)
+            self._free += places
+            self._stats.count("undescribed_blocks", sum(record.blocks for record in records))
             return
-        self._under_way[free] = (publish, blocks)
+        written = [
+            Written(place, record.blocks) for place, record in zip(places, records, strict=True)
+        ]
+        self._under_way.append((publish, written))
 
     def _end_publishes(self) -> None:
-        for place, (publish, blocks) in list(self._under_way.items()):
+        still = []
+        for publish, written in self._under_way:
             try:
                 result = publish.poll()
             except rackline.Error:
-                published = 0
+                outcomes = ["lost"] * len(written)
             else:
                 if result is None:
+                    still.append((publish, written))
                     continue
-                published = result.published
-            del self._under_way[place]
-            if published == 0:
-                self._stats.count("undescribed_blocks", blocks)
+                outcomes = result.outcomes
+            self._free += [record.place for record in written]
+            for record, outcome in zip(written, outcomes, strict=True):
+                if outcome != "published":
+                    self._stats.count("undescribed_blocks", record.blocks)
+        self._under_way = still

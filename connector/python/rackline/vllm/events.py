@@ -14,6 +14,7 @@ from rackline.vllm.groups import Group, Groups
 from rackline.vllm.lookup import Search
 from rackline.vllm.messages import SaveJob
 from rackline.vllm.search import Index
+from rackline.vllm.told_lately import ToldLately
 
 # Routers know the media GPU, CPU and STORAGE. Dynamo 1.6 drops events of any other medium.
 MEDIUM = "CPU"
@@ -31,6 +32,7 @@ class StoredEvents:
         self._index, self._group = index, groups.told
         self._unit_blocks = groups.unit_tokens // groups.told.block_tokens
         self._events: list[Any] = []
+        self._lately = ToldLately()
         self._uncertain: collections.deque[tuple[Any, SaveJob, Search | None]] = collections.deque(
             maxlen=UNCERTAIN_MAX
         )
@@ -40,10 +42,11 @@ class StoredEvents:
         if certain:
             self._tell(request, job, len(job.block_ids))
         else:
-            self._uncertain.append((request, job, None))
+            self._uncertain.extend((request, part, None) for part in self._lately.untold(job))
 
     def _tell(self, request: Any, job: SaveJob, blocks: int) -> None:
         if blocks > 0:
+            self._lately.add(job, blocks)
             self._events.append(stored(request, job, blocks, self._group))
 
     def look_after(self) -> None:

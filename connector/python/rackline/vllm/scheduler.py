@@ -429,7 +429,7 @@ class SchedulerHalf:
         if self._events is not None and job.group == self._groups.told.number:
             self._events.saved(progress.hashed, job, certain)
         if self._records is not None:
-            self._records.saved(progress.hashed, job)
+            self._records.saved(progress.hashed, job, certain)
 
     def _give_up_put_off(self, progress: Progress) -> None:
         """The request computes no more: what was put off is not saved."""
