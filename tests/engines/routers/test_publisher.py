@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import unittest
 from typing import Any
@@ -56,6 +58,24 @@ class Publisher(unittest.TestCase):
         self.assertEqual((delimiter, topic), (b"", b"kv-events"))
         self.assertEqual(msgspec.msgpack.decode(payload)[1], [{"type": "AllBlocksCleared"}])
         self.assertEqual(asking.recv_multipart(), [b"", b"", END, b""])
+
+    def test_a_peer_that_sends_nonsense_costs_itself_alone(self) -> None:
+        self.start("--replay", self.replay)
+        subscriber = self.socket(zmq.SUB, self.events)
+        subscriber.setsockopt(zmq.SUBSCRIBE, b"kv-")
+        subscriber.recv_multipart()
+        greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+        # The length of the second frame is 2^50 bytes.
+        for nonsense in [b"GET / HTTP/1.1\r\n\r\n".ljust(64), greeting + b"\x02\x00\x04" + bytes(6)]:
+            for address in (self.events, self.replay):
+                host, port = address.removeprefix("tcp://").split(":")
+                with socket.create_connection((host, int(port)), timeout=WAIT_S) as peer:
+                    peer.sendall(nonsense)
+                    with contextlib.suppress(ConnectionResetError):
+                        while peer.recv(4096):
+                            pass
+        for _ in range(2):
+            subscriber.recv_multipart()
 
     def test_what_cannot_be_bound_is_refused_in_words(self) -> None:
         for address, message in [

@@ -5,14 +5,17 @@
 //! events    source   follows the logs, reads the records        (loads only)
 //!           told     knows which blocks were told as stored
 //!           sockets  PUB, and ROUTER for replays
+//!           zmtp     ZeroMQ's protocol between them and routers
 //! routers   subscribe
 //! ```
 
+mod kept;
 mod record;
 mod sockets;
 mod source;
 mod told;
 mod wire;
+mod zmtp;
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,7 +25,7 @@ use clap::Args;
 use cxl_shm::clock::{Clock, SystemClock};
 
 use crate::rack::Interrupt;
-use sockets::{Replays, Sockets};
+use sockets::{Sockets, StateWanted};
 use source::{Source, SourceError};
 use told::Told;
 use wire::{Batch, Event};
@@ -72,9 +75,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .build()
         .context("cannot start the threads of the sockets")?;
     runtime.block_on(async {
-        let sockets =
-            Sockets::bind(&options.zmq, options.replay.as_deref(), &options.topic).await?;
-        Publisher::new(options.region.clone(), source, sockets).publish(&interrupt).await
+        // In microseconds, so that no number of an earlier process is given again: a subscriber that
+        // knew one sees that it lacks batches, and asks.
+        let first = u64::try_from(since_epoch().as_micros()).unwrap_or(0);
+        let replay = options.replay.as_deref();
+        let sockets = Sockets::bind(&options.zmq, replay, &options.topic, first).await?;
+        tracing::info!(
+            events = %sockets.events,
+            replays = %sockets.replays.map_or_else(|| "none".to_owned(), |at| at.to_string()),
+            "subscribers may connect"
+        );
+        Publisher::new(options.region.clone(), source, sockets).publish(&interrupt).await;
+        Ok(())
     })
 }
 
@@ -84,7 +96,6 @@ struct Publisher {
     /// `None` while there is no region.
     source: Option<Source>,
     sockets: Sockets,
-    replays: Replays,
     told: Told,
     clock: SystemClock,
     quiet_since_ms: u64,
@@ -92,55 +103,49 @@ struct Publisher {
 
 impl Publisher {
     fn new(region: PathBuf, source: Source, sockets: Sockets) -> Self {
-        // In microseconds, so that no number of an earlier process is given again: a subscriber that
-        // knew one sees that it lacks batches, and asks.
-        let first = since_epoch().as_micros();
-        let replays = Replays::new(u64::try_from(first).unwrap_or(0));
         let told = Told::default();
         let (clock, quiet_since_ms) = (SystemClock::start(), 0);
-        Self { region, source: Some(source), sockets, replays, told, clock, quiet_since_ms }
+        Self { region, source: Some(source), sockets, told, clock, quiet_since_ms }
     }
 
-    async fn publish(&mut self, interrupt: &Interrupt) -> Result<()> {
+    async fn publish(&mut self, interrupt: &Interrupt) {
         // Subscribers may know blocks of an earlier process.
-        self.send(vec![Event::AllBlocksCleared]).await?;
+        self.send(vec![Event::AllBlocksCleared]);
         let mut polls = tokio::time::interval(POLL);
         polls.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !interrupt.is_set() {
             tokio::select! {
-                _ = polls.tick() => self.follow().await?,
-                request = self.sockets.replay_request() => self.replay(request?).await?,
+                _ = polls.tick() => self.follow(),
+                Some(wanted) = self.sockets.state_wanted() => self.tell_state(wanted),
             }
         }
-        Ok(())
     }
 
     /// Takes in what the logs say, and tells it.
-    async fn follow(&mut self) -> Result<()> {
+    fn follow(&mut self) {
         let Some(source) = &mut self.source else {
-            return self.open_again().await;
+            return self.open_again();
         };
         let events = match source.follow() {
             Ok(news) => self.told.take_in(&news, |key| source.has(key)),
-            Err(error) => return self.give_up(&error).await,
+            Err(error) => return self.give_up(&error),
         };
-        if events.is_empty() && self.quiet_ms() < IDLE_MS {
-            return Ok(());
+        if !events.is_empty() || self.quiet_ms() >= IDLE_MS {
+            self.send(events);
         }
-        self.send(events).await
     }
 
     /// The region went away, and its blocks with it.
-    async fn give_up(&mut self, error: &SourceError) -> Result<()> {
+    fn give_up(&mut self, error: &SourceError) {
         tracing::warn!(region = %self.region.display(), "{error}; every block is told as gone");
         self.source = None;
         self.told = Told::default();
-        self.send(vec![Event::AllBlocksCleared]).await
+        self.send(vec![Event::AllBlocksCleared]);
     }
 
-    async fn open_again(&mut self) -> Result<()> {
+    fn open_again(&mut self) {
         if self.quiet_ms() < REOPEN_MS {
-            return Ok(());
+            return;
         }
         match Source::open(&self.region) {
             Ok(source) => {
@@ -149,7 +154,7 @@ impl Publisher {
             }
             Err(error) => tracing::debug!("the region cannot be opened yet: {error}"),
         }
-        self.send(Vec::new()).await
+        self.send(Vec::new());
     }
 
     fn quiet_ms(&self) -> u64 {
@@ -157,36 +162,29 @@ impl Publisher {
     }
 
     /// Sends events in batches; no events are an empty batch.
-    async fn send(&mut self, mut events: Vec<Event>) -> Result<()> {
+    fn send(&mut self, mut events: Vec<Event>) {
         self.quiet_since_ms = self.clock.now_ms();
         loop {
             let rest = events.split_off(events.len().min(BATCH_EVENTS));
-            let payload = Batch { since_epoch_s: since_epoch_s(), events }.encode();
-            let batch = self.replays.add(payload);
-            self.sockets.send(&batch).await?;
+            self.sockets.send(Batch { since_epoch_s: since_epoch_s(), events }.encode());
             if rest.is_empty() {
-                return Ok(());
+                return;
             }
             events = rest;
         }
     }
 
-    /// Answers a subscriber that lacks the batches from `first` on. When they are not kept any more,
-    /// it gets the present state: everything is cleared, and then stored.
-    async fn replay(&mut self, (client, first): (sockets::Client, u64)) -> Result<()> {
-        let batches = match self.replays.from(first) {
-            Some(batches) => batches,
-            None => {
-                let mut events = vec![Event::AllBlocksCleared];
-                events.extend(self.told.stored());
-                let chunks = events.chunks(BATCH_EVENTS);
-                let payloads = chunks.map(|events| {
-                    Batch { since_epoch_s: since_epoch_s(), events: events.to_vec() }.encode()
-                });
-                self.replays.numbered_to_the_last(payloads.collect())
-            }
-        };
-        self.sockets.answer(&client, &batches).await
+    /// Tells a subscriber the present state, that asked for batches which are not kept any more:
+    /// everything is cleared, and then stored.
+    fn tell_state(&self, wanted: StateWanted) {
+        let mut events = vec![Event::AllBlocksCleared];
+        events.extend(self.told.stored());
+        let chunks = events.chunks(BATCH_EVENTS);
+        let payloads = chunks.map(|events| {
+            Batch { since_epoch_s: since_epoch_s(), events: events.to_vec() }.encode()
+        });
+        // The subscriber may have gone.
+        let _ = wanted.send(self.sockets.numbered_to_the_last(payloads.collect()));
     }
 }
 
