@@ -31,15 +31,47 @@ pub(super) struct Run {
     pub(super) spaces: Vec<KeySpace>,
     pub(super) hashes: Vec<BlockHash>,
     /// What the events call the blocks.
-    pub(super) names: Vec<Value>,
+    pub(super) names: Vec<Name>,
     /// What the event calls the block before the first.
-    pub(super) parent: Value,
+    pub(super) parent: Option<Name>,
     pub(super) token_ids: Vec<u32>,
     pub(super) block_tokens: usize,
     /// One for each block, where there are any.
     pub(super) extra_keys: Option<Vec<Value>>,
     /// The other fields of the event.
     pub(super) others: Vec<(Value, Value)>,
+}
+
+/// What the events call a block: vLLM's hash of it, whole or in part.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Name {
+    /// An integer from 0 on.
+    Number(u64),
+    /// A negative integer.
+    Negative(i64),
+    /// The bytes of the hash.
+    Bytes(Box<[u8]>),
+}
+
+impl Name {
+    fn decode(value: &Value) -> Option<Self> {
+        match value {
+            Value::Integer(number) => match number.as_u64() {
+                Some(number) => Some(Self::Number(number)),
+                None => number.as_i64().map(Self::Negative),
+            },
+            Value::Binary(bytes) => Some(Self::Bytes(bytes.as_slice().into())),
+            _ => None,
+        }
+    }
+
+    pub(super) fn value(&self) -> Value {
+        match self {
+            Self::Number(number) => Value::from(*number),
+            Self::Negative(number) => Value::from(*number),
+            Self::Bytes(bytes) => Value::Binary(bytes.to_vec()),
+        }
+    }
 }
 
 /// The key space of records, the same in every engine.
@@ -88,7 +120,7 @@ impl Run {
             spaces: spaces.to_vec(),
             hashes: hashes.iter().map(|hash| BlockHash::new(*hash)).collect(),
             names: Vec::new(),
-            parent: Value::Nil,
+            parent: None,
             token_ids: Vec::new(),
             block_tokens: 0,
             extra_keys: None,
@@ -111,20 +143,39 @@ impl Run {
     fn take_field(&mut self, name: Value, value: Value) -> Option<()> {
         match (name.as_str()?, value) {
             ("type", kind) => return (kind.as_str() == Some("BlockStored")).then_some(()),
-            ("block_hashes", Value::Array(names)) => self.names = names,
-            ("parent_block_hash", parent) => self.parent = parent,
+            ("block_hashes", Value::Array(names)) => {
+                self.names = names.iter().map(Name::decode).collect::<Option<_>>()?;
+            }
+            ("parent_block_hash", Value::Nil) => self.parent = None,
+            ("parent_block_hash", parent) => self.parent = Some(Name::decode(&parent)?),
             ("token_ids", Value::Array(tokens)) => {
                 let token = |token: &Value| u32::try_from(token.as_u64()?).ok();
                 self.token_ids = tokens.iter().map(token).collect::<Option<_>>()?;
             }
             ("block_size", size) => self.block_tokens = usize::try_from(size.as_u64()?).ok()?,
-            ("extra_keys", Value::Array(keys)) => self.extra_keys = Some(keys),
+            ("extra_keys", Value::Array(keys)) => {
+                let is_right = |keys: &Value| keys.is_nil() || keys.is_array();
+                self.extra_keys = Some(keys).filter(|keys| keys.iter().all(is_right));
+                return self.extra_keys.as_ref().map(|_| ());
+            }
             ("extra_keys", Value::Nil) => {}
             ("block_hashes" | "token_ids" | "extra_keys", _) => return None,
-            (_, value) => self.others.push((name, value)),
+            (_, value) if is_other(&name, &value) => self.others.push((name, value)),
+            _ => return None,
         }
         Some(())
     }
+}
+
+/// Whether another field of the event has a type that routers take: one of a wrong type would cost
+/// them the whole batch.
+fn is_other(name: &Value, value: &Value) -> bool {
+    let is_right = match name.as_str() {
+        Some("medium" | "locality" | "ownership" | "lora_name" | "session_id") => value.is_str(),
+        Some("lora_id" | "group_idx") => value.is_i64() || value.is_u64(),
+        _ => !(value.is_array() || value.is_map() || value.is_ext()),
+    };
+    value.is_nil() || is_right
 }
 
 #[cfg(test)]
@@ -190,6 +241,15 @@ pub(super) mod tests {
         assert_eq!(Record::decode(&encoded(&good)[..40]), None);
     }
 
+    /// A record that nests arrays as deep as it is long is read without its stack.
+    #[test]
+    fn what_is_nested_deep_is_malformed() {
+        for byte in [0x91, 0x81, 0xdd, 0xdf, 0xc6, 0xc9] {
+            let bytes = vec![byte; usize::try_from(RECORD_BYTES).unwrap()];
+            assert_eq!(Record::decode(&bytes), None, "{byte:#x}");
+        }
+    }
+
     #[test]
     fn a_run_whose_numbers_do_not_fit_is_malformed() {
         for (name, wrong) in [
@@ -198,6 +258,14 @@ pub(super) mod tests {
             ("token_ids", Value::from("text")),
             ("block_size", Value::from(0)),
             ("extra_keys", Value::Array(vec![Value::Nil])),
+            ("extra_keys", Value::Array(vec![1.into(); 3])),
+            ("block_hashes", Value::Array(vec![Value::from("name"); 3])),
+            ("block_hashes", Value::Array(vec![Value::Array(vec![]); 3])),
+            ("parent_block_hash", Value::from(1.5)),
+            ("medium", Value::from(5)),
+            ("lora_name", Value::Map(vec![])),
+            ("group_idx", Value::from("0")),
+            ("some_field_of_tomorrow", Value::Array(vec![Value::Nil; 9])),
             ("type", Value::from("BlockRemoved")),
         ] {
             let Value::Array(mut fields) = sample(1, 3) else { unreachable!() };

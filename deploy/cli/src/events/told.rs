@@ -2,16 +2,20 @@
 //!
 //! - A block is told as stored when a record describes it and every rank's part is in the pool. What
 //!   the record says alone is not enough: the block may be gone by then, or was never completed.
-//! - A block that was told is told as removed when no node has the part of some rank any more.
+//! - A block that was told is told as removed when no node has the part of some rank any more, and no
+//!   other block with its name is told: events do not tell models apart, and two models have equal names
+//!   for equal tokens.
+//! - A router may forget the blocks behind one that is removed. When that one is told as stored again,
+//!   so are those behind it in its record.
 //! - Only blocks that were told and are in the pool are kept: their number is bounded by the
 //!   descriptors of the region.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use kv_cache::IndexKey;
 use rmpv::Value;
 
-use super::record::Run;
+use super::record::{Name, Run};
 use super::source::News;
 use super::wire::Event;
 
@@ -23,6 +27,8 @@ pub(super) struct Told {
     next_run: u64,
     /// The block of each key.
     blocks: HashMap<IndexKey, Place>,
+    /// How many told blocks have a name.
+    names: HashMap<Name, u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,8 +49,9 @@ impl Told {
     /// The events of what changed. `has` says whether a node has a block now.
     pub(super) fn take_in(&mut self, news: &News, has: impl Fn(IndexKey) -> bool) -> Vec<Event> {
         let mut events = self.removed(news.removed.iter().filter(|key| !has(**key)));
+        let mut stored = HashSet::new();
         for run in news.records.iter().flat_map(|record| &record.runs) {
-            self.store(run, &has, &mut events);
+            self.store(run, &has, &mut stored, &mut events);
         }
         events
     }
@@ -65,8 +72,11 @@ impl Told {
             }
             told.is_told[place.block] = false;
             told.told -= 1;
-            names.entry(place.run).or_default().push(told.run.names[place.block].clone());
-            fields.entry(place.run).or_insert_with(|| told.run.fields_of_removal());
+            let name = &told.run.names[place.block];
+            if forget(&mut self.names, name) {
+                names.entry(place.run).or_default().push(name.value());
+                fields.entry(place.run).or_insert_with(|| told.run.fields_of_removal());
+            }
             if told.told == 0 {
                 self.runs.remove(&place.run);
             }
@@ -79,27 +89,51 @@ impl Told {
         names.into_iter().map(event).collect()
     }
 
-    /// Tells those blocks of a run that are there, and were not told yet.
-    fn store(&mut self, run: &Run, has: &impl Fn(IndexKey) -> bool, events: &mut Vec<Event>) {
+    /// Tells those blocks of a run that are there and were not told yet, and those behind them.
+    /// `stored` are the names that were told just now.
+    fn store<'a>(
+        &mut self,
+        run: &'a Run,
+        has: &impl Fn(IndexKey) -> bool,
+        stored: &mut HashSet<&'a Name>,
+        events: &mut Vec<Event>,
+    ) {
         let number = self.next_run;
-        let mut is_told = vec![false; run.hashes.len()];
-        for (block, is_told) in is_told.iter_mut().enumerate() {
+        let (mut is_new, mut tells) =
+            (vec![false; run.hashes.len()], vec![false; run.hashes.len()]);
+        let mut before = run.parent.as_ref();
+        for (block, name) in run.names.iter().enumerate() {
             let keys: Vec<_> = run.keys(block).collect();
             let is_known = keys.iter().any(|key| self.blocks.contains_key(key));
-            if is_known || !keys.iter().all(|key| has(*key)) {
-                continue;
+            is_new[block] = !is_known && keys.iter().all(|key| has(*key));
+            let again = is_known && before.is_some_and(|before| stored.contains(before));
+            tells[block] = is_new[block] || again;
+            if tells[block] {
+                stored.insert(name);
             }
-            *is_told = true;
-            for key in keys {
-                self.blocks.insert(key, Place { run: number, block });
+            if is_new[block] {
+                *self.names.entry(name.clone()).or_default() += 1;
+                self.blocks.extend(keys.into_iter().map(|key| (key, Place { run: number, block })));
             }
+            before = Some(name);
         }
-        let told = is_told.iter().filter(|is_told| **is_told).count();
+        events.extend(run.stored(&tells));
+        let told = is_new.iter().filter(|is_new| **is_new).count();
         if told > 0 {
-            events.extend(run.stored(&is_told));
-            self.runs.insert(number, ToldRun { run: run.clone(), is_told, told });
+            self.runs.insert(number, ToldRun { run: run.clone(), is_told: is_new, told });
             self.next_run += 1;
         }
+    }
+}
+
+/// Whether no told block has the name any more, now that one less has it.
+fn forget(names: &mut HashMap<Name, u32>, name: &Name) -> bool {
+    match names.get_mut(name) {
+        Some(count) if *count > 1 => {
+            *count -= 1;
+            false
+        }
+        _ => names.remove(name).is_some(),
     }
 }
 
@@ -127,12 +161,13 @@ impl Run {
         let tokens = blocks.start * self.block_tokens..blocks.end * self.block_tokens;
         let tokens = self.token_ids[tokens].iter().map(|token| Value::from(*token)).collect();
         let parent = match blocks.start.checked_sub(1) {
-            Some(before) => self.names[before].clone(),
-            None => self.parent.clone(),
+            Some(before) => Some(&self.names[before]),
+            None => self.parent.as_ref(),
         };
+        let names = self.names[blocks.clone()].iter().map(Name::value).collect();
         let mut event = vec![
-            ("block_hashes".into(), Value::Array(self.names[blocks.clone()].to_vec())),
-            ("parent_block_hash".into(), parent),
+            ("block_hashes".into(), Value::Array(names)),
+            ("parent_block_hash".into(), parent.map_or(Value::Nil, Name::value)),
             ("token_ids".into(), Value::Array(tokens)),
             ("block_size".into(), self.block_tokens.into()),
         ];
@@ -159,7 +194,7 @@ mod tests {
     use super::super::record::tests::{encoded, sample};
     use super::super::record::{self, Record};
     use super::*;
-    use kv_cache::BlockHash;
+    use kv_cache::{BlockHash, KeySpace, Namespace};
 
     /// The key of a block of `sample`.
     fn key(number: u8) -> IndexKey {
@@ -237,5 +272,43 @@ mod tests {
         assert_eq!(said(&events), [("stored", vec![2, 3], Some(1))]);
         told.take_in(&removed([1, 2, 3]), |_| false);
         assert_eq!((told.runs.len(), told.blocks.len()), (0, 0));
+    }
+    /// One block of another model, with the same name: a router cannot tell them apart.
+    #[test]
+    fn a_name_is_told_as_removed_when_no_model_has_it() {
+        let other = KeySpace::new(record::key_space().fingerprint(), Namespace::new("b", b""), 1);
+        let Value::Array(mut fields) = sample(1, 2) else { unreachable!() };
+        fields[3] = Value::Array(vec![Value::Binary(other.to_bytes().to_vec())]);
+        let record = Record::decode(&encoded(&Value::Array(fields))).unwrap();
+        let of_other = News { records: vec![record], ..News::default() };
+        let mut told = Told::default();
+        told.take_in(&records(1, 2), |_| true);
+        let events = told.take_in(&of_other, |_| true);
+        assert_eq!(said(&events), [("stored", vec![1, 2], None)]);
+        assert_eq!(told.take_in(&removed([1, 2]), |_| false), [], "the other model has them");
+        let key = |number: u8| other.key(&BlockHash::new([number; 32])).index();
+        let gone = News { removed: vec![key(1), key(2)], ..News::default() };
+        assert_eq!(said(&told.take_in(&gone, |_| false)), [("removed", vec![1, 2], None)]);
+        assert_eq!((told.runs.len(), told.blocks.len(), told.names.len()), (0, 0, 0));
+    }
+
+    /// A router's tree drops what is behind a removed block; those blocks are in the pool.
+    #[test]
+    fn what_is_behind_a_block_that_comes_back_is_told_again() {
+        let mut told = Told::default();
+        told.take_in(&records(1, 5), |_| true);
+        told.take_in(&removed([2]), |_| false);
+        let events = told.take_in(&records(1, 5), |key| pool([1, 2, 3, 5]).contains(&key));
+        assert_eq!(said(&events), [("stored", vec![2, 3, 4, 5], Some(1))]);
+        // Also where the record ends between them.
+        told.take_in(&removed([3]), |_| false);
+        let mut both = records(1, 3);
+        both.records.extend(records(4, 2).records);
+        both.records[1].runs[0].parent = Some(Name::Number(3));
+        let events = told.take_in(&both, |_| true);
+        assert_eq!(said(&events), [("stored", vec![3], Some(2)), ("stored", vec![4, 5], Some(3))]);
+        let kept = said(&told.stored().collect::<Vec<_>>());
+        let names: usize = kept.iter().map(|(_, names, _)| names.len()).sum();
+        assert_eq!((names, told.blocks.len(), told.names.len()), (5, 5, 5));
     }
 }
