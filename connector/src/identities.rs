@@ -96,7 +96,7 @@ pub enum IdentitiesError {
 pub fn registered_identities(
     path: impl AsRef<Path>,
 ) -> Result<Vec<RegisteredIdentity>, IdentitiesError> {
-    let region = Region::open(path.as_ref(), None)?;
+    let region = Region::open_read_only(path.as_ref())?;
     let fabric = region.fabric();
     let (superblock, layout) = read_superblock(fabric)?;
     let mut found = Vec::new();

@@ -125,12 +125,12 @@ impl IndexedModel {
 
 impl Index {
     /// Opens the region at `path`, a devdax device or a file, and reads which blocks it has. The user
-    /// needs permission to read and write it, as `rackline status` does.
+    /// needs permission to read it, and the process cannot change it.
     ///
     /// # Errors
     /// [`IndexError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IndexError> {
-        let region = Region::open(path.as_ref(), None)?;
+        let region = Region::open_read_only(path.as_ref())?;
         let (superblock, layout) = read_superblock(region.fabric()).map_err(|source| {
             IndexError::Superblock { region: region.path().to_owned(), source }
         })?;
@@ -221,4 +221,22 @@ impl Index {
 
 fn key_spaces(models: &[IndexedModel]) -> Vec<KeySpace> {
     models.iter().map(|model| model.keys.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ScratchRegion;
+
+    /// A mistake of a router cannot change the pool.
+    #[test]
+    fn an_index_maps_the_region_to_read_it() {
+        let region = ScratchRegion::create(16 << 20, 2, 4096).unwrap();
+        let index = Index::open(region.path()).unwrap();
+        assert_eq!(index.blocks().unwrap(), 0);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let of_region: Vec<_> =
+            maps.lines().filter(|line| line.ends_with(region.path().to_str().unwrap())).collect();
+        assert!(!of_region.is_empty() && of_region.iter().all(|line| line.contains(" r--s ")));
+    }
 }

@@ -70,6 +70,19 @@ impl Mapping {
         Ok(Self { raw })
     }
 
+    /// As [`shared`](Self::shared), for reading alone. A store into it ends the process (SIGSEGV).
+    ///
+    /// # Errors
+    /// [`MapError::TooLong`], [`MapError::Map`].
+    pub fn shared_read_only(file: &File, bytes: u64) -> Result<Self, MapError> {
+        let len = usize::try_from(bytes).map_err(|_| MapError::TooLong { bytes })?;
+        let raw = MmapOptions::new()
+            .len(len)
+            .map_raw_read_only(file)
+            .map_err(|source| MapError::Map { bytes, source })?;
+        Ok(Self { raw })
+    }
+
     /// Length in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {

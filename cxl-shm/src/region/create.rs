@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::file_system::{align_bytes, room_left};
+use super::path::Access;
 use super::{Region, RegionPath};
 use crate::fabric::MapError;
 use crate::units::PAGE_BYTES;
@@ -115,7 +116,7 @@ impl Region {
         file.set_len(bytes).map_err(refused)?;
         let metadata = file.metadata().map_err(refused)?;
         let region = RegionPath::created(absolute.clone(), &metadata, align_bytes)
-            .map(file)
+            .map(file, Access::ReadWrite)
             .map_err(|(_, source)| CreateError::Map { path: path.to_owned(), source })?;
         unfinished.keep();
         Ok(region)

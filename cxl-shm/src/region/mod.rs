@@ -80,6 +80,16 @@ impl Region {
         path.open()
     }
 
+    /// As [`open`](Self::open), for reading alone: the user needs no permission to write, and no
+    /// mistake of this process changes the region. Loads and refreshes work. A store or a publish ends
+    /// the process (SIGSEGV).
+    ///
+    /// # Errors
+    /// [`OpenError`], which says what to do.
+    pub fn open_read_only(path: &Path) -> Result<Self, OpenError> {
+        RegionPath::inspect(path, &Sysfs::default())?.open_read_only()
+    }
+
     /// The memory.
     #[must_use]
     pub fn fabric(&self) -> &MappedFabric {

@@ -102,15 +102,17 @@ pub enum OpenError {
         /// Its name for `daxctl`.
         device: String,
     },
-    /// Not readable and writable for this process.
+    /// This process may not open it.
     #[error(
-        "no permission to read and write {}: run as its owner, or let its owner give this user \
+        "no permission to {to} {}: run as its owner, or let its owner give this user \
          access (a udev rule for a device, chmod or chgrp for a file)",
         .path.display()
     )]
     Permission {
         /// The path as given.
         path: PathBuf,
+        /// What it was opened for: `read`, or `read and write`.
+        to: &'static str,
         /// The system's reason.
         source: io::Error,
     },

@@ -24,6 +24,13 @@ pub struct RegionPath {
     identity: Identity,
 }
 
+/// What a process may do with a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Access {
+    Read,
+    ReadWrite,
+}
+
 /// Which file or device it is, whatever its name. Inode numbers are unique in a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
@@ -73,10 +80,22 @@ impl RegionPath {
     /// # Errors
     /// [`OpenError`]: no permission, no driver, replaced since it was inspected, cannot be mapped.
     pub fn open(self) -> Result<Region, OpenError> {
-        let refused = |source| refused(&self.path, self.kind, source);
+        self.open_for(Access::ReadWrite)
+    }
+
+    /// Opens and maps all of it, for reading alone.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_read_only(self) -> Result<Region, OpenError> {
+        self.open_for(Access::Read)
+    }
+
+    fn open_for(self, access: Access) -> Result<Region, OpenError> {
+        let refused = |source| refused_for(&self.path, self.kind, access, source);
         let file = OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(access == Access::ReadWrite)
             // The path may have become a pipe or a terminal since: neither may hold us up.
             .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
             .open(&self.path)
@@ -86,7 +105,7 @@ impl RegionPath {
         if Identity::of(&metadata) != self.identity || resized {
             return Err(OpenError::Replaced { path: self.path });
         }
-        self.map(file).map_err(|(path, source)| OpenError::Map {
+        self.map(file, access).map_err(|(path, source)| OpenError::Map {
             advice: map_advice(&path, &source),
             path: path.path,
             source,
@@ -94,9 +113,13 @@ impl RegionPath {
     }
 
     /// Maps `file`, which is what this path names.
-    pub(super) fn map(self, file: File) -> Result<Region, (Self, MapError)> {
+    pub(super) fn map(self, file: File, access: Access) -> Result<Region, (Self, MapError)> {
         crate::fork::prepare();
-        match Mapping::shared(&file, self.bytes).and_then(MappedFabric::new) {
+        let mapping = match access {
+            Access::Read => Mapping::shared_read_only(&file, self.bytes),
+            Access::ReadWrite => Mapping::shared(&file, self.bytes),
+        };
+        match mapping.and_then(MappedFabric::new) {
             Ok(fabric) => Ok(Region { path: self, file, fabric }),
             Err(error) => Err((self, error)),
         }
@@ -177,13 +200,19 @@ fn not_region(path: &Path, found: FileType) -> OpenError {
     OpenError::NotRegion { path: path.to_owned(), found, advice }
 }
 
-/// The error for what the system answered to a look at `path` or to its opening.
+/// The error for what the system answered to a look at `path`.
 fn refused(path: &Path, kind: RegionKind, source: io::Error) -> OpenError {
+    refused_for(path, kind, Access::ReadWrite, source)
+}
+
+/// The error for what the system answered to a look at `path` or to its opening.
+fn refused_for(path: &Path, kind: RegionKind, access: Access, source: io::Error) -> OpenError {
     let path = path.to_owned();
     match source.kind() {
         io::ErrorKind::NotFound => OpenError::Missing { path },
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            OpenError::Permission { path, source }
+            let to = if access == Access::Read { "read" } else { "read and write" };
+            OpenError::Permission { path, to, source }
         }
         // What opening a device node answers when no driver is bound behind it.
         _ if kind == RegionKind::Devdax && source.raw_os_error() == Some(libc::ENXIO) => {
@@ -208,12 +237,12 @@ fn map_advice(path: &RegionPath, error: &MapError) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
     use crate::fabric::Fabric;
     use crate::region::dax::fake_device;
-    use crate::units::WordOffset;
+    use crate::units::{Extent, LineRange, WordOffset};
 
     const MIB: u64 = 1 << 20;
 
@@ -222,6 +251,26 @@ mod tests {
         let path = directory.path().join("pool");
         File::create_new(&path).unwrap().set_len(bytes).unwrap();
         (directory, path)
+    }
+
+    /// Not even a mistake of this process can change it.
+    #[test]
+    fn what_is_opened_to_be_read_is_mapped_to_be_read() {
+        let (_directory, path) = file_of(MIB);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+        let modes = || {
+            let maps = fs::read_to_string("/proc/self/maps").unwrap();
+            let of_path = maps.lines().filter(|line| line.ends_with(path.to_str().unwrap()));
+            of_path.map(|line| line.split(' ').nth(1).unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let read = Region::open_read_only(&path).unwrap();
+        assert_eq!(modes(), ["r--s"]);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let word = WordOffset::new(64).unwrap();
+        let written = Region::open(&path, None).unwrap();
+        written.fabric().store(word, 7);
+        read.fabric().refresh(LineRange::covering(Extent::new(64, 64).unwrap()));
+        assert_eq!(read.fabric().load(word), 7);
     }
 
     #[test]

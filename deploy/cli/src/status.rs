@@ -144,7 +144,7 @@ struct DeathStatus {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let region = Region::open(&options.region, None)?;
+    let region = Region::open_read_only(&options.region)?;
     let (superblock, layout) =
         read_superblock(region.fabric()).with_context(|| region.path().display().to_string())?;
     let status = look(&region, &superblock, &layout)?;

@@ -51,7 +51,7 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Self, SourceError> {
-        let region = Region::open(path, None)?;
+        let region = Region::open_read_only(path)?;
         let (superblock, layout) = superblock_of(&region)?;
         let reader = PoolReader::new(&superblock, &layout)?.with_changes();
         Ok(Self {
