@@ -12,6 +12,7 @@ from cases import FULL_BLOCKS, PROMPTS, TinyCase, full_blocks, tokens
 from engine import BLOCK_TOKENS, engine, greedy
 from gate import Gate
 from rackline.vllm.handover import WHOLE_PROMPT, Awaited, RouterParams
+from rackline.vllm.saves import Saves
 from pool import damage, written
 from routers import TO_PREFILL
 from starter import run
@@ -284,6 +285,26 @@ class Tails(TinyCase):
             found = outputs[number]
             self.assertEqual(list(found.outputs[0].token_ids), self.expected[number])
             self.assertEqual(found.num_cached_tokens, len(PROMPTS[number]) - 1)
+
+    def test_wrong_bytes_of_a_tail_would_show_in_the_tokens(self) -> None:
+        """The control of the next test: the first block of the prompt, saved as its tail, passes every check
+        of the pool."""
+        tail_job = Saves._tail_job
+
+        def first_block(saves: Saves, progress: Any, tail: Any, ids: list[int]) -> Any:
+            return tail_job(saves, progress, tail, ids[:1] * len(ids))
+
+        with (
+            mock.patch.object(Saves, "_tail_job", first_block),
+            engine(self.model, self.settings(), role="kv_producer") as prefill,
+        ):
+            output = prefill.serve({"one": PROMPT}, **told(handover=True), max_tokens=1)["one"]
+            prefill.drain()
+        with engine(self.model, self.settings(1), role="kv_consumer") as decode:
+            params = transfer_params(output.kv_transfer_params)
+            found = decode.serve({"one": PROMPT}, **params)["one"]
+            self.assertEqual(decode.counter("loaded_tails"), 1)
+            self.assertNotEqual(list(found.outputs[0].token_ids), self.expected[1])
 
     def test_a_decode_computes_one_token_of_a_prompt(self) -> None:
         tails = self.prefill()

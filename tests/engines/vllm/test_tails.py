@@ -81,8 +81,12 @@ class Handed(unittest.TestCase):
 
     def test_what_is_saved_is_the_block_with_the_last_tokens(self) -> None:
         own = self.engine()
+        events = own.half._events = mock.Mock()
         request = self.request(own, "fills", LENGTH, PREFILL, max_tokens=1)
         jobs = own.compute(request, LENGTH)
+        own.save(jobs)
+        # Routers are told of whole blocks.
+        self.assertEqual([call.args[1] for call in events.saved.call_args_list], jobs[:1])
         (table,) = own.manager.get_block_ids("fills")
         saved = [(job.first_depth, job.block_ids, job.tail) for job in jobs]
         self.assertEqual(saved, [(0, table[:WHOLE], False), (WHOLE, [table[WHOLE]], True)])
