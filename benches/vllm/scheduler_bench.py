@@ -18,12 +18,17 @@ from unittest import mock
 
 import rackline
 import torch
+from rackline.vllm.chains import Chain
 from rackline.vllm.identity import Identity, Place
 from rackline.vllm.messages import GroupLoaded, Loaded, Report
 from rackline.vllm.scheduler import SchedulerHalf
 from rackline.vllm.settings import Settings
 from region import Region
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request
 
 RANKS, BLOCKS, BLOCK_TOKENS, BLOCK_BYTES = 8, 8192, 16, 4096
 ROUNDS = 9
@@ -39,6 +44,7 @@ ENGINE = types.SimpleNamespace(
     kv_transfer_config=types.SimpleNamespace(
         is_kv_consumer=True, is_kv_producer=True, kv_load_failure_policy="recompute"
     ),
+    max_concurrent_batches=1,
     kv_events_config=None,
     speculative_config=None,
 )
@@ -125,6 +131,7 @@ def one_prompt(half: SchedulerHalf, hashes: list[bytes], number: int) -> tuple[C
         num_computed_tokens=0,
         block_hashes=hashes,
         skip_reading_prefix_cache=False,
+        resumable=False,
         kv_transfer_params=None,
     )
     output = types.SimpleNamespace(preempted_req_ids=None, num_scheduled_tokens={})
@@ -145,6 +152,22 @@ def one_prompt(half: SchedulerHalf, hashes: list[bytes], number: int) -> tuple[C
     clock.time("update_connector_output", half.reported, report)
     clock.time("request_finished", half.request_finished, request)
     return clock, steps, len(sent)
+
+
+def hash_short_blocks(algorithm: str) -> list[float]:
+    """Makes the hashes of the prompt's blocks in an engine whose own are four times as long
+    (`stored_block_tokens`), as a thread does beside the scheduler. Milliseconds of each slice."""
+    function = get_hash_fn_by_name(algorithm)
+    init_none_hash(function)
+    tokens = [number % 30_000 for number in range(BLOCKS * BLOCK_TOKENS)]
+    request = Request("one", tokens, SamplingParams(max_tokens=1), None)
+    chain = Chain(request, BLOCK_TOKENS, get_request_block_hasher(BLOCK_TOKENS, function))
+    slices = []
+    while chain.missing(len(tokens)) > 0:
+        began = time.thread_time()
+        chain.grow(len(tokens))
+        slices.append((time.thread_time() - began) * 1000)
+    return slices
 
 
 def main() -> None:
@@ -171,6 +194,10 @@ def main() -> None:
     print(f"{'the dearest of its steps':42} {statistics.median(dearest):8.3f}")
     print(f"steps until the answer {statistics.median(steps for _, steps, _ in rounds)}")
     print(f"message to the workers {rounds[-1][2]} bytes")
+    for algorithm in ("sha256", "sha256_cbor"):
+        slices = hash_short_blocks(algorithm)
+        took, each = sum(slices), statistics.median(slices)
+        print(f"hashes of short blocks, {algorithm}: {took:.0f} ms, {each:.2f} a slice")
 
 
 if __name__ == "__main__":
