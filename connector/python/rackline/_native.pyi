@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any, TypedDict, overload
+from typing import Any, TypedDict
 
 class Error(Exception):
     """A call failed: the message says why, and what to do. The base of all exceptions of Rackline."""
@@ -127,7 +127,7 @@ class BlockMemory:
 
     A block may have several ``cuts``, each stored in a session of its own: heads, say. ``parts`` and
     ``layers`` have those of the first cut, then those of the second. A layer is equally long in every
-    cut. Transfers of such blocks take a loan (:meth:`lend`).
+    cut. Transfers of such blocks are those of :class:`Shares`.
 
     With ``within``, the ``(address, bytes)`` of what the owner has, blocks that lie elsewhere are an
     :class:`Error`.
@@ -139,6 +139,7 @@ class BlockMemory:
     - In a transfer by layers this holds for a layer that is ready, or has not arrived yet.
 
     Transfers in one process exclude one another, by address: several memories may have the same bytes.
+    A row is lent as a whole.
     A second transfer of a block is an :class:`Error` when one of the two writes it. The memory belongs
     to the process that made it: a child made by ``fork`` is refused (:class:`Forked`), and makes its own.
     """
@@ -173,23 +174,6 @@ class BlockMemory:
     @property
     def gpu(self) -> int | None:
         """The number of the GPU whose memory it is; ``None`` for memory of this process."""
-    def lend(self, numbers: list[int], *, write: bool = False) -> Loan:
-        """Lends the blocks of these numbers, all cuts of them, to transfers that publish them or, with
-        ``write``, fetch into them. Blocks that share a row are lent together, with the whole row.
-        :class:`Error`, as for a transfer, while another transfer has one of the blocks."""
-
-class Loan:
-    """Blocks that are lent to transfers, one for each cut (:meth:`BlockMemory.lend`). A context manager.
-
-    They are lent until the caller has released or dropped this, and all transfers of them are done."""
-
-    def __len__(self) -> int:
-        """How many blocks there are."""
-    def release(self) -> None:
-        """Gives the caller's share back: no other transfer may be begun. Those that were begun keep the
-        blocks."""
-    def __enter__(self) -> Loan: ...
-    def __exit__(self, *exception: object) -> None: ...
 
 class Gpu:
     """A GPU that reaches the pool (:meth:`Pool.gpu`)."""
@@ -326,7 +310,6 @@ class Session:
     def present(self, hashes: _Hashes) -> Presence:
         """Asks which of ``hashes`` have their block in the pool, each one for itself. Nothing is held, and
         no lookup is counted."""
-    @overload
     def publish(
         self,
         hashes: _Hashes,
@@ -344,19 +327,6 @@ class Session:
         this call is in what is published, although the call does not wait for it. An :class:`Error`,
         and nothing is changed, while the stream is being captured into a graph. It does not wait for
         what the stream is given later; but transfers that go the same way take turns."""
-    @overload
-    def publish(
-        self,
-        hashes: _Hashes,
-        first_depth: int,
-        loan: Loan,
-        cut: int,
-        /,
-        *,
-        stream: int | None = None,
-    ) -> Publish:
-        """The same, from a cut of blocks that are lent: several transfers may have the same cut."""
-    @overload
     def fetch(
         self,
         blocks: Prefix | _Bytes,
@@ -371,13 +341,6 @@ class Session:
         Memory of a GPU needs ``stream``, as in :meth:`publish`: what it was given before this call is
         done with the blocks before they are written. What is launched after the fetch came to its end
         finds them, on any stream."""
-    @overload
-    def fetch(
-        self, blocks: Prefix | _Bytes, loan: Loan, cut: int, /, *, stream: int | None = None
-    ) -> Fetch:
-        """The same, into a cut of blocks that are lent with ``write``. A cut is in one fetch at a time:
-        a second one is an :class:`Error`. After :class:`Busy` it may be tried again."""
-    @overload
     def fetch_by_layers(
         self,
         blocks: Prefix | _Bytes,
@@ -387,12 +350,6 @@ class Session:
         stream: int | None = None,
     ) -> LayeredFetch:
         """Fetches as :meth:`fetch`, the first layer of all blocks before the second."""
-    @overload
-    def fetch_by_layers(
-        self, blocks: Prefix | _Bytes, loan: Loan, cut: int, /, *, stream: int | None = None
-    ) -> LayeredFetch:
-        """The same, into a cut of blocks that are lent with ``write``, as in :meth:`fetch`."""
-    @overload
     def publish_by_layers(
         self, hashes: _Hashes, depths: list[int], memory: BlockMemory, block_ids: list[int]
     ) -> LayeredPublish:
@@ -400,11 +357,6 @@ class Session:
         layers become ready. The pool was attached with ``publishes_by_layers``. A process works on one
         such publish at a time: nothing of the next is copied before this one has ended, whichever of
         its layers are ready."""
-    @overload
-    def publish_by_layers(
-        self, hashes: _Hashes, depths: list[int], loan: Loan, cut: int, /
-    ) -> LayeredPublish:
-        """The same, from a cut of blocks that are lent."""
 
 class Shares:
     """Sessions of which each stores a cut of the same blocks (:class:`BlockMemory`), in the order of the cuts.

@@ -12,7 +12,7 @@ use rackline::{
 };
 
 use crate::error::{error, not_done, refused_because};
-use crate::loan::{ReadBlock, WriteBlock};
+use crate::memory::{ReadBlock, WriteBlock};
 use crate::prefix::Prefix;
 
 /// How long a wait continues before it checks for Ctrl-C, in milliseconds.

@@ -9,7 +9,7 @@ use rackline::{Arrivals, Completion, Fetched, LayeredPublished, ProcessMark, Sub
 use crate::completion::{FetchResult, Pending, PublishResult, wait_in_pieces};
 use crate::error::{error, not_done, refused_because};
 use crate::gpu::gpu_and_stream;
-use crate::loan::{ReadBlock, WriteBlock};
+use crate::memory::{ReadBlock, WriteBlock};
 
 /// A fetch by layers under way.
 #[pyclass(frozen, module = "rackline")]

@@ -5,8 +5,7 @@
 //! - **PYTHON-Y1** No call holds Python's lock while it waits or copies. (Dropping the last
 //!   reference to a pool that was not closed waits for its threads; none of them wants the lock.)
 //! - **PYTHON-Y2** Memory is used in whole blocks. A block is lent to one transfer that writes, or
-//!   to several that read: [`loan`] refuses the rest, by address. Transfers of one loan have other cuts of
-//!   its blocks. A transfer by layers keeps the block for its whole time. It leaves two kinds of layers to the lender: those that are not ready yet, and
+//!   to several that read: [`memory`] refuses the rest, by address. A transfer by layers keeps the block for its whole time. It leaves two kinds of layers to the lender: those that are not ready yet, and
 //!   those that have arrived.
 //! - **PYTHON-Y3** The owner of the memory is kept alive until the last transfer on it is done.
 
@@ -16,7 +15,6 @@ mod gpu;
 mod identities;
 mod index;
 mod layered;
-mod loan;
 mod log;
 mod memory;
 mod model;
@@ -45,8 +43,6 @@ mod rackline_native {
     use crate::index::{Index, IndexModel, IndexPrefix};
     #[pymodule_export]
     use crate::layered::{LayeredFetch, LayeredPublish};
-    #[pymodule_export]
-    use crate::loan::Loan;
     #[pymodule_export]
     use crate::log::{begin_log, end_log, next_log_line};
     #[pymodule_export]

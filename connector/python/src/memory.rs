@@ -1,13 +1,16 @@
 //! Memory of an engine: blocks at addresses, of this process or of a GPU.
+#![expect(unsafe_code, reason = "the memory is known by its addresses")]
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use rackline::ProcessMark;
-use rackline::memory::{Access, Lending, Shape, StridedBlocks, StridedPart};
+use rackline::memory::{
+    Access, LendError, Lending, LentBlocks, LentDestination, LentSource, MemoryOf, Shape,
+    StridedBlocks, StridedPart,
+};
+use rackline::{Layers, ProcessMark};
 
-use crate::error::error;
-use crate::loan::{Lent, Loan, Memory};
+use crate::error::{Forked, error};
 
 /// Blocks in the memory of this process, or of GPU number `gpu`, in rows of `steps` blocks. Block `b`
 /// is, for each part in order, the `bytes` bytes at
@@ -18,7 +21,17 @@ use crate::loan::{Lent, Loan, Memory};
 /// fetched; of a transfer by layers, a layer that is ready, or that has not arrived.
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct BlockMemory {
-    memory: Arc<Memory>,
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    blocks: StridedBlocks,
+    /// The GPU whose memory it is; none for memory that the processor reads and writes.
+    gpu: Option<usize>,
+    /// Which memory of this process is in transfers, by its addresses.
+    lending: Arc<Lending>,
+    /// PYTHON-Y3.
+    _owner: Py<PyAny>,
 }
 
 /// A part of every block, as Python gives it.
@@ -62,93 +75,152 @@ impl BlockMemory {
         let shape = Shape { blocks, steps, cuts, layers, within };
         let blocks = StridedBlocks::new(&parts, &shape).map_err(error)?;
         let lending = lending_of_this_process();
-        Ok(Self { memory: Arc::new(Memory { blocks, gpu, lending, _owner: owner }) })
+        Ok(Self { inner: Arc::new(Inner { blocks, gpu, lending, _owner: owner }) })
     }
 
     /// Length of a cut of a block in bytes.
     #[getter]
     fn block_bytes(&self) -> u64 {
-        self.memory.blocks.block_bytes()
+        self.inner.blocks.block_bytes()
     }
 
     /// How many layers a block has.
     #[getter]
-    fn layers(&self) -> usize {
-        self.memory.blocks.layer_bytes().len()
+    #[pyo3(name = "layers")]
+    fn layer_count(&self) -> usize {
+        self.inner.blocks.layer_bytes().len()
     }
 
     /// How many blocks there are.
     #[getter]
     fn blocks(&self) -> u32 {
-        self.memory.blocks.blocks()
+        self.inner.blocks.blocks()
     }
 
     /// How many cuts a block has.
     #[getter]
     #[pyo3(name = "cuts")]
     pub(crate) fn cut_count(&self) -> usize {
-        self.memory.blocks.cuts()
+        self.inner.blocks.cuts()
     }
 
     /// How many blocks a row has.
     #[getter]
     fn steps(&self) -> u32 {
-        self.memory.blocks.steps()
+        self.inner.blocks.steps()
     }
 
     /// The number of the GPU whose memory it is.
     #[getter]
     pub(crate) fn gpu(&self) -> Option<usize> {
-        self.memory.gpu
-    }
-
-    #[pyo3(signature = (numbers, *, write = false))]
-    fn lend(&self, py: Python<'_>, numbers: Vec<u32>, write: bool) -> PyResult<Loan> {
-        let access = if write { Access::Write } else { Access::Read };
-        Ok(Loan::new(self.lend_to(py, &numbers, access)?))
+        self.inner.gpu
     }
 }
 
+/// A block that a transfer reads. It keeps the memory.
+pub(crate) type ReadBlock = LentSource<Arc<Inner>>;
+
+/// A block that a transfer writes. It keeps the memory.
+pub(crate) type WriteBlock = LentDestination<Arc<Inner>>;
+
 impl BlockMemory {
-    /// Lends the blocks of these numbers to transfers.
-    pub(crate) fn lend_to(
+    /// Length of a cut of a block in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.inner.blocks.block_bytes()
+    }
+
+    /// How a cut of a block is divided into layers.
+    pub(crate) fn layers(&self) -> Layers {
+        Layers::new(self.inner.blocks.layer_bytes().iter().copied())
+    }
+
+    /// All cuts of the blocks of these numbers, to be published: the cuts of the first block, then those
+    /// of the second.
+    pub(crate) fn read(&self, py: Python<'_>, numbers: &[u32]) -> PyResult<Vec<ReadBlock>> {
+        let cuts = self.lend(py, numbers, Access::Read)?.into_iter();
+        // SAFETY: the maker of the memory vouches for it while its owner lives, which the blocks
+        // keep alive (PYTHON-Y3), and that nothing writes it meanwhile; a session gives blocks of a
+        // GPU's memory to no other GPU, and orders their copies after the stream that may still
+        // write them.
+        Ok(in_turns(cuts.map(|cut| unsafe { cut.into_sources() })))
+    }
+
+    /// All cuts of the blocks of these numbers, to be fetched into, in the same order.
+    pub(crate) fn write(&self, py: Python<'_>, numbers: &[u32]) -> PyResult<Vec<WriteBlock>> {
+        // Blocks that share a row are lent together, so the loan does not tell.
+        if let Some(number) = twice(numbers) {
+            return Err(error(format!(
+                "one fetch cannot write block {number} twice: name each block once"
+            )));
+        }
+        let cuts = self.lend(py, numbers, Access::Write)?.into_iter();
+        // SAFETY: as above, and nothing else reads or writes it: a block that is written is in no
+        // other transfer (PYTHON-Y2), and its user reads a layer when it has arrived. No block is there
+        // twice, and no two of the parts of all cuts overlap: the loan is refused then.
+        Ok(in_turns(cuts.map(|cut| unsafe { cut.into_destinations() })))
+    }
+
+    /// Lends the blocks of these numbers to one transfer (PYTHON-Y2), all cuts under one loan.
+    fn lend(
         &self,
         py: Python<'_>,
         numbers: &[u32],
         access: Access,
-    ) -> PyResult<Lent> {
-        self.memory.lend(py, numbers, access)
-    }
-}
-
-/// What a transfer takes: memory with the numbers of its blocks, or a loan with the number of a cut.
-#[derive(FromPyObject)]
-pub(crate) enum Blocks<'py> {
-    Memory(PyRef<'py, BlockMemory>),
-    Loan(PyRef<'py, Loan>),
-}
-
-impl Blocks<'_> {
-    /// Blocks that are lent, and which cut of them. `which` has the numbers of the blocks, or is that
-    /// of the cut.
-    pub(crate) fn lent(
-        &self,
-        py: Python<'_>,
-        which: &Bound<'_, PyAny>,
-        access: Access,
-    ) -> PyResult<(Arc<Lent>, usize)> {
-        let memory = match self {
-            Self::Memory(memory) => &memory.memory,
-            Self::Loan(loan) => return Ok((loan.lent()?, which.extract()?)),
-        };
-        let cuts = memory.blocks.cuts();
-        if cuts > 1 {
-            return Err(error(format!(
-                "the memory has {cuts} cuts: lend its blocks, and name the cut of a transfer"
-            )));
+    ) -> PyResult<Vec<LentBlocks<Arc<Inner>>>> {
+        let Inner { blocks, gpu, lending, .. } = &*self.inner;
+        let count = blocks.blocks();
+        if let Some(number) = numbers.iter().find(|number| **number >= count) {
+            return Err(error(format!("there is no block {number}: the memory has {count}")));
         }
-        Ok((Arc::new(memory.lend(py, &which.extract::<Vec<u32>>()?, access)?), 0))
+        // PYTHON-Y1: hundreds of thousands of parts of a long prompt.
+        let loan = py.detach(|| lending.lend(blocks.spans(numbers), access));
+        let loan = Arc::new(loan.map_err(|refused| self.refused(&refused, numbers))?);
+        let of = if gpu.is_some() { MemoryOf::Gpu } else { MemoryOf::Process };
+        let numbers: Arc<[u32]> = numbers.into();
+        let cuts = (0..blocks.cuts()).filter_map(|cut| blocks.cut(cut, Arc::clone(&numbers)));
+        let lent = |(parts, layers)| {
+            let (loan, keeps) = (Arc::clone(&loan), Arc::clone(&self.inner));
+            LentBlocks { parts, layers, of, loan, keeps }
+        };
+        Ok(cuts.map(lent).collect())
     }
+
+    /// The exception for blocks of `numbers` that are not lent.
+    fn refused(&self, refused: &LendError, numbers: &[u32]) -> PyErr {
+        let block_at = |address| self.inner.blocks.block_at(address, numbers).unwrap_or_default();
+        match refused {
+            LendError::Overlap { second, .. } => error(format!(
+                "the arrays of this memory overlap in block {}: pass arrays that do not",
+                block_at(second.start)
+            )),
+            LendError::Taken { wanted, taken, .. } => error(format!(
+                "block {} is in another transfer: wait for that transfer first",
+                block_at(wanted.start.max(taken.start))
+            )),
+            LendError::Forked => Forked::new_err(
+                "this process is a forked child of the process that made this memory: attach again \
+                 in the child, and call block_memory() again",
+            ),
+        }
+    }
+}
+
+/// A number that is there twice.
+fn twice(numbers: &[u32]) -> Option<u32> {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}
+
+/// The first of each list, then the second of each. They are equally long.
+pub(crate) fn in_turns<T>(each: impl Iterator<Item = Vec<T>>) -> Vec<T> {
+    let mut each: Vec<_> = each.map(Vec::into_iter).collect();
+    let (count, lists) = (each.first().map_or(0, ExactSizeIterator::len), each.len());
+    let mut all = Vec::with_capacity(count * lists);
+    for _ in 0..count {
+        all.extend(each.iter_mut().filter_map(Iterator::next));
+    }
+    all
 }
 
 /// One list of all memory of the process: several [`BlockMemory`]s may have the same bytes.

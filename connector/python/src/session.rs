@@ -2,15 +2,13 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rackline::memory::Access;
 use rackline::{AsyncSession, NewBlock};
 
 use crate::completion::{Fetch, Lookup, Presence, Publish};
 use crate::error::{error, number, refused};
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish};
-use crate::loan::Lent;
-use crate::memory::Blocks as Place;
+use crate::memory::BlockMemory;
 use crate::prefix::Blocks;
 use crate::records::Hashes;
 use crate::transfers;
@@ -28,6 +26,17 @@ impl Session {
 
     pub(crate) fn session(&self) -> &AsyncSession {
         &self.session
+    }
+
+    /// Refuses memory whose blocks are not those of the session.
+    fn check(&self, memory: &BlockMemory, blocks: usize, numbers: usize) -> PyResult<()> {
+        let cuts = memory.cut_count();
+        if cuts > 1 {
+            return Err(error(format!(
+                "the memory has {cuts} cuts: transfer its blocks by Shares, with a session for each cut"
+            )));
+        }
+        check(&self.session, memory, blocks, numbers)
     }
 }
 
@@ -65,17 +74,16 @@ impl Session {
         py: Python<'_>,
         hashes: Hashes,
         first_depth: &Bound<'_, PyAny>,
-        memory: Place<'_>,
-        block_ids: &Bound<'_, PyAny>,
+        memory: &BlockMemory,
+        block_ids: Vec<u32>,
         stream: Option<u64>,
     ) -> PyResult<Publish> {
         let first_depth: u32 = number("first_depth", first_depth)?;
-        let (lent, cut) = memory.lent(py, block_ids, Access::Read)?;
-        let gpu = gpu_and_stream(lent.of_gpu(), stream)?;
-        check(&self.session, &lent, hashes.as_ref().len())?;
-        check_depth(first_depth, lent.count())?;
-        let blocks =
-            NewBlock::chain(first_depth, hashes.as_ref().iter().copied(), lent.sources(cut)?);
+        let gpu = gpu_and_stream(memory.gpu(), stream)?;
+        self.check(memory, hashes.as_ref().len(), block_ids.len())?;
+        check_depth(first_depth, block_ids.len())?;
+        let bytes = memory.read(py, &block_ids)?;
+        let blocks = NewBlock::chain(first_depth, hashes.as_ref().iter().copied(), bytes);
         transfers::publish(py, &self.session, blocks, gpu)
     }
 
@@ -84,15 +92,14 @@ impl Session {
         &self,
         py: Python<'_>,
         blocks: Blocks<'_>,
-        memory: Place<'_>,
-        block_ids: &Bound<'_, PyAny>,
+        memory: &BlockMemory,
+        block_ids: Vec<u32>,
         stream: Option<u64>,
     ) -> PyResult<Fetch> {
+        let gpu = gpu_and_stream(memory.gpu(), stream)?;
         let blocks = blocks.into_matched()?;
-        let (lent, cut) = memory.lent(py, block_ids, Access::Write)?;
-        let gpu = gpu_and_stream(lent.of_gpu(), stream)?;
-        check(&self.session, &lent, blocks.len())?;
-        transfers::fetch(py, &self.session, 1, blocks, lent.destinations(cut)?, gpu)
+        self.check(memory, blocks.len(), block_ids.len())?;
+        transfers::fetch(py, &self.session, 1, blocks, memory.write(py, &block_ids)?, gpu)
     }
 
     #[pyo3(signature = (blocks, memory, block_ids, *, stream = None))]
@@ -100,15 +107,14 @@ impl Session {
         &self,
         py: Python<'_>,
         blocks: Blocks<'_>,
-        memory: Place<'_>,
-        block_ids: &Bound<'_, PyAny>,
+        memory: &BlockMemory,
+        block_ids: Vec<u32>,
         stream: Option<u64>,
     ) -> PyResult<LayeredFetch> {
+        let gpu = gpu_and_stream(memory.gpu(), stream)?;
         let blocks = blocks.into_matched()?;
-        let (lent, cut) = memory.lent(py, block_ids, Access::Write)?;
-        let gpu = gpu_and_stream(lent.of_gpu(), stream)?;
-        check(&self.session, &lent, blocks.len())?;
-        let (to, layers) = (lent.destinations(cut)?, lent.layers());
+        self.check(memory, blocks.len(), block_ids.len())?;
+        let (to, layers) = (memory.write(py, &block_ids)?, memory.layers());
         transfers::fetch_by_layers(py, &self.session, 1, blocks, to, layers, gpu)
     }
 
@@ -117,26 +123,27 @@ impl Session {
         py: Python<'_>,
         hashes: Hashes,
         depths: Vec<u32>,
-        memory: Place<'_>,
-        block_ids: &Bound<'_, PyAny>,
+        memory: &BlockMemory,
+        block_ids: Vec<u32>,
     ) -> PyResult<LayeredPublish> {
-        let (lent, cut) = memory.lent(py, block_ids, Access::Read)?;
-        check(&self.session, &lent, hashes.as_ref().len())?;
-        if depths.len() != lent.count() {
-            return Err(error(format!("{} blocks, and {} depths", lent.count(), depths.len())));
-        }
-        let bytes = lent.sources(cut)?;
+        self.check(memory, hashes.as_ref().len(), block_ids.len())?;
+        check_depths(&depths, block_ids.len())?;
+        let bytes = memory.read(py, &block_ids)?;
         let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
         let blocks =
             depths.into_iter().zip(hashes.as_ref().iter().copied()).zip(bytes).map(block).collect();
-        transfers::publish_by_layers(&self.session, blocks, lent.layers(), lent.of_gpu())
+        transfers::publish_by_layers(&self.session, blocks, memory.layers(), memory.gpu())
     }
 }
 
-/// Refuses blocks in memory that are not those of the session, or other than so many.
-pub(crate) fn check(session: &AsyncSession, lent: &Lent, blocks: usize) -> PyResult<()> {
-    let (numbers, bytes, wanted) =
-        (lent.count(), lent.block_bytes(), session.options().block_bytes());
+/// Refuses blocks in memory that are not as long as those of the session, or other than so many.
+pub(crate) fn check(
+    session: &AsyncSession,
+    memory: &BlockMemory,
+    blocks: usize,
+    numbers: usize,
+) -> PyResult<()> {
+    let (bytes, wanted) = (memory.bytes(), session.options().block_bytes());
     if bytes != wanted {
         return Err(error(format!(
             "blocks of {bytes} bytes in memory, and of {wanted} in the session"
@@ -144,6 +151,14 @@ pub(crate) fn check(session: &AsyncSession, lent: &Lent, blocks: usize) -> PyRes
     }
     if blocks != numbers {
         return Err(error(format!("{blocks} blocks, and {numbers} places in memory")));
+    }
+    Ok(())
+}
+
+/// Refuses depths that are not those of so many blocks.
+pub(crate) fn check_depths(depths: &[u32], blocks: usize) -> PyResult<()> {
+    if depths.len() != blocks {
+        return Err(error(format!("{blocks} blocks, and {} depths", depths.len())));
     }
     Ok(())
 }

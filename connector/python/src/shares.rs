@@ -1,20 +1,16 @@
 //! Sessions for the cuts of the same blocks.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
-use rackline::memory::Access;
 use rackline::{AsyncSession, BlockHash, MatchedBlock, NewBlock};
 
 use crate::completion::{Fetch, Publish};
 use crate::error::{error, number};
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish};
-use crate::loan::Lent;
-use crate::memory::BlockMemory;
+use crate::memory::{BlockMemory, ReadBlock, in_turns};
 use crate::prefix::Blocks;
 use crate::records::Hashes;
-use crate::session::{Session, check_depth};
+use crate::session::{Session, check, check_depth, check_depths};
 use crate::transfers;
 
 /// Sessions of which each has a cut of the same blocks. A transfer has all cuts of a block, and then
@@ -26,39 +22,29 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Lends blocks to a transfer of this many.
-    fn lend(
-        &self,
-        py: Python<'_>,
-        memory: &BlockMemory,
-        block_ids: &[u32],
-        blocks: usize,
-        access: Access,
-    ) -> PyResult<Arc<Lent>> {
+    /// Refuses memory whose blocks are not those of the sessions.
+    fn check(&self, memory: &BlockMemory, blocks: usize, numbers: usize) -> PyResult<()> {
         let (cuts, count) = (memory.cut_count(), self.count);
         if cuts != count {
             return Err(error(format!("blocks of {cuts} cuts in memory, and {count} sessions")));
         }
-        let lent = Arc::new(memory.lend_to(py, block_ids, access)?);
-        crate::session::check(&self.session, &lent, blocks)?;
-        Ok(lent)
+        check(&self.session, memory, blocks, numbers)
     }
 
     /// The blocks of a publish, in turns.
-    fn sources(
+    fn new_blocks(
         &self,
-        lent: &Arc<Lent>,
         hashes: &[BlockHash],
         depths: impl Iterator<Item = u32>,
-    ) -> PyResult<Vec<NewBlock<crate::loan::ReadBlock>>> {
-        let cuts = (0..self.count).map(|cut| lent.sources(cut)).collect::<PyResult<_>>()?;
-        let mut bytes = in_turns(cuts).into_iter();
+        bytes: Vec<ReadBlock>,
+    ) -> Vec<NewBlock<ReadBlock>> {
         let mut blocks = Vec::with_capacity(bytes.len());
+        let mut bytes = bytes.into_iter();
         for (hash, depth) in hashes.iter().zip(depths) {
-            let shares = bytes.by_ref().take(self.count);
-            blocks.extend(shares.map(|bytes| NewBlock { hash: *hash, depth, bytes }));
+            let cuts = bytes.by_ref().take(self.count);
+            blocks.extend(cuts.map(|bytes| NewBlock { hash: *hash, depth, bytes }));
         }
-        Ok(blocks)
+        blocks
     }
 
     /// The blocks of a fetch, in turns: what each session found. And how many there are of each.
@@ -75,7 +61,7 @@ impl Shares {
                 "{count} blocks of one session, and {other} of another: pass equally many"
             )));
         }
-        Ok((in_turns(each), count))
+        Ok((in_turns(each.into_iter()), count))
     }
 }
 
@@ -114,8 +100,9 @@ impl Shares {
         let gpu = gpu_and_stream(memory.gpu(), stream)?;
         let hashes = hashes.as_ref();
         check_depth(first_depth, block_ids.len())?;
-        let lent = self.lend(py, memory, &block_ids, hashes.len(), Access::Read)?;
-        let blocks = self.sources(&lent, hashes, first_depth..=u32::MAX)?;
+        self.check(memory, hashes.len(), block_ids.len())?;
+        let bytes = memory.read(py, &block_ids)?;
+        let blocks = self.new_blocks(hashes, first_depth..=u32::MAX, bytes);
         transfers::publish(py, &self.session, blocks, gpu)
     }
 
@@ -130,8 +117,9 @@ impl Shares {
     ) -> PyResult<Fetch> {
         let gpu = gpu_and_stream(memory.gpu(), stream)?;
         let (blocks, count) = self.found(blocks)?;
-        let lent = self.lend(py, memory, &block_ids, count, Access::Write)?;
-        transfers::fetch(py, &self.session, self.count, blocks, self.destinations(&lent)?, gpu)
+        self.check(memory, count, block_ids.len())?;
+        let to = memory.write(py, &block_ids)?;
+        transfers::fetch(py, &self.session, self.count, blocks, to, gpu)
     }
 
     #[pyo3(signature = (blocks, memory, block_ids, *, stream = None))]
@@ -145,8 +133,8 @@ impl Shares {
     ) -> PyResult<LayeredFetch> {
         let gpu = gpu_and_stream(memory.gpu(), stream)?;
         let (blocks, count) = self.found(blocks)?;
-        let lent = self.lend(py, memory, &block_ids, count, Access::Write)?;
-        let (to, layers) = (self.destinations(&lent)?, lent.layers());
+        self.check(memory, count, block_ids.len())?;
+        let (to, layers) = (memory.write(py, &block_ids)?, memory.layers());
         transfers::fetch_by_layers(py, &self.session, self.count, blocks, to, layers, gpu)
     }
 
@@ -159,29 +147,10 @@ impl Shares {
         block_ids: Vec<u32>,
     ) -> PyResult<LayeredPublish> {
         let hashes = hashes.as_ref();
-        let lent = self.lend(py, memory, &block_ids, hashes.len(), Access::Read)?;
-        if depths.len() != hashes.len() {
-            return Err(error(format!("{} blocks, and {} depths", hashes.len(), depths.len())));
-        }
-        let blocks = self.sources(&lent, hashes, depths.into_iter())?;
-        transfers::publish_by_layers(&self.session, blocks, lent.layers(), memory.gpu())
+        self.check(memory, hashes.len(), block_ids.len())?;
+        check_depths(&depths, block_ids.len())?;
+        let bytes = memory.read(py, &block_ids)?;
+        let blocks = self.new_blocks(hashes, depths.into_iter(), bytes);
+        transfers::publish_by_layers(&self.session, blocks, memory.layers(), memory.gpu())
     }
-}
-
-impl Shares {
-    fn destinations(&self, lent: &Arc<Lent>) -> PyResult<Vec<crate::loan::WriteBlock>> {
-        let cuts = (0..self.count).map(|cut| lent.destinations(cut)).collect::<PyResult<_>>()?;
-        Ok(in_turns(cuts))
-    }
-}
-
-/// The first of each list, then the second of each. They are equally long.
-fn in_turns<T>(each: Vec<Vec<T>>) -> Vec<T> {
-    let (count, lists) = (each.first().map_or(0, Vec::len), each.len());
-    let mut all = Vec::with_capacity(count * lists);
-    let mut each: Vec<_> = each.into_iter().map(Vec::into_iter).collect();
-    for _ in 0..count {
-        all.extend(each.iter_mut().filter_map(Iterator::next));
-    }
-    all
 }

@@ -9,7 +9,7 @@ use rackline::{AsyncSession, Layers, MatchedBlock, NewBlock};
 use crate::completion::{Fetch, Publish};
 use crate::error::{refused, refused_by_gpu};
 use crate::layered::{LayeredFetch, LayeredPublish, Open};
-use crate::loan::{ReadBlock, WriteBlock};
+use crate::memory::{ReadBlock, WriteBlock};
 
 /// The GPU that copies, with the stream that it copies after; `None` for the processor.
 type OnGpu = Option<(usize, EngineStream<'static>)>;

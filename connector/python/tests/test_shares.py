@@ -199,7 +199,7 @@ class SharesOfBlocks(unittest.TestCase):
             ),
             (lambda: self.shares.fetch([handles] * 4, memory, [1], stream=1), "a stream is for"),
             (lambda: self.sessions[0].publish(hashes(1), 0, memory, [1]), "has 4 cuts"),
-            (lambda: self.sessions[0].fetch(handles, memory, [1]), "has 4 cuts"),
+            (lambda: self.sessions[0].fetch(handles, memory, [1]), "has 4 cuts: .* by Shares"),
         ]:
             with self.subTest(message), self.assertRaisesRegex(rackline.Error, message):
                 wrong()

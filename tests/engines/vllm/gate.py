@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 
-class LateMemory:
-    """Memory of a part whose blocks stay lent until their transfers have begun, however late."""
-
-    def __init__(self, memory: Any) -> None:
-        self._memory = memory
-
-    def lend(self, numbers: list[int], **options: Any) -> LateLoan:
-        return LateLoan(self._memory.lend(numbers, **options))
-
-
-class LateLoan:
-    """A loan that is given up when the last transfer that waits for it has begun."""
-
-    _numbers = itertools.count()
-
-    def __init__(self, loan: Any) -> None:
-        self._loan = loan
-        self.number = next(self._numbers)
-
-    def __enter__(self) -> LateLoan:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    @staticmethod
-    def begins(call: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[], Any]:
-        """Does the call later, with the loan among its arguments."""
-        told = [each._loan if isinstance(each, LateLoan) else each for each in arguments]
-        return functools.partial(call, *told, **options)
-
-
 class _Waiting:
     """A transfer that is not begun before the gate is open."""
 
-    def __init__(self, gate: Gate, loan: int, begin: Callable[[], Any]) -> None:
+    def __init__(self, gate: Gate, begin: Callable[[], Any]) -> None:
         self._gate, self._begin, self.begun = gate, begin, None
-        self.loan = loan
 
     def poll(self) -> Any:
         return self._pass().poll() if self.begun or self._gate.is_open else None
@@ -57,7 +23,7 @@ class _Waiting:
 
     def _pass(self) -> Any:
         if self.begun is None:
-            self.begun, self._begin = self._begin(), None
+            self.begun = self._begin()
         return self.begun
 
     def cancel(self) -> bool:
@@ -79,10 +45,8 @@ class Gate:
         self.is_open = False
 
     def waiting(self, kind: str) -> int:
-        """Transfers that were asked for, a ``publish`` or a ``fetch``, and not begun. Those of the head
-        groups of the same blocks are one."""
-        waits = [each for name, each in self._transfers if name == kind and each.begun is None]
-        return len({each.loan for each in waits})
+        """Transfers that were asked for, a ``publish`` or a ``fetch``, and not begun."""
+        return sum(name == kind and each.begun is None for name, each in self._transfers)
 
     def held_prefixes(self) -> int:
         """What lookups found and is held."""
@@ -94,24 +58,22 @@ class Gate:
 
         gate, register, look = self, WorkerHalf.register, Index.look
 
-        class Session:
-            def __init__(self, session: Any) -> None:
-                self._session = session
+        class Shares:
+            def __init__(self, shares: Any) -> None:
+                self._shares = shares
 
             def publish(self, *arguments: Any, **options: Any) -> _Waiting:
-                begin = LateLoan.begins(self._session.publish, *arguments, **options)
-                return gate._ask("publish", begin, arguments)
+                begin = functools.partial(self._shares.publish, *arguments, **options)
+                return gate._ask("publish", begin)
 
             def fetch(self, *arguments: Any, **options: Any) -> _Waiting:
-                begin = LateLoan.begins(self._session.fetch, *arguments, **options)
-                return gate._ask("fetch", begin, arguments)
+                begin = functools.partial(self._shares.fetch, *arguments, **options)
+                return gate._ask("fetch", begin)
 
         def registered(half: WorkerHalf, caches: Any) -> None:
             register(half, caches)
             for part in half._parts.values():
-                part.memory = LateMemory(part.memory)
-                for share in part.shares:
-                    share.session = Session(share.session)
+                part.together = Shares(part.together)
 
         def looked(index: Index, *arguments: Any, hold: bool = True) -> Any:
             search = look(index, *arguments, hold=hold)
@@ -127,9 +89,8 @@ class Gate:
             patch.start()
         return self
 
-    def _ask(self, kind: str, begin: Callable[[], Any], arguments: tuple[Any, ...]) -> _Waiting:
-        (loan,) = (each.number for each in arguments if isinstance(each, LateLoan))
-        waiting = _Waiting(self, loan, begin)
+    def _ask(self, kind: str, begin: Callable[[], Any]) -> _Waiting:
+        waiting = _Waiting(self, begin)
         self._transfers.append((kind, waiting))
         return waiting
 

@@ -61,6 +61,20 @@ class Attached:
         return isinstance(error, rackline.MembershipLost)
 
 
+class OneShare:
+    """As :class:`rackline.Shares` of one session."""
+
+    def __init__(self, sessions: list[Any]) -> None:
+        (self._session,) = sessions
+
+    def publish(self, *arguments: Any, **options: Any) -> Any:
+        return self._session.publish(*arguments, **options)
+
+    def fetch(self, handles: list[bytes], *arguments: Any, **options: Any) -> Any:
+        (own,) = handles
+        return self._session.fetch(own, *arguments, **options)
+
+
 class Workers(unittest.TestCase):
     def test_nothing_is_loaded_or_saved_until_the_process_attached_again(self) -> None:
         attachment = Attached(fetch=lost, publish=lost)
@@ -71,6 +85,8 @@ class Workers(unittest.TestCase):
             mock.patch("rackline.vllm.parts.identity_of", return_value=identity),
         ):
             half = WorkerHalf(ENGINE, CACHES, Settings.of(GIVEN))
+            # There is one share of each block.
+            self.enterContext(mock.patch("rackline.Shares", OneShare))
             half.register(caches)
         step = Step(
             loads=[LoadJob("one", [GroupLoad(0, {Place(0, 0, 0): HANDLES}, [1, 2])], [3])],

@@ -85,14 +85,14 @@ def refused(*arguments: Any, **options: Any) -> Fetch:
 
 def worker(fetch: Any, **settings: Any) -> WorkerHalf:
     """A rank with two layers of ones, whose fetches are these."""
-    session = types.SimpleNamespace(fetch=fetch, fetch_by_layers=fetch)
+    shares = types.SimpleNamespace(fetch=fetch, fetch_by_layers=fetch)
     identity = mock.Mock(place=Place(0, 0, 0), places=1, block_bytes=2 * 64, words=lambda tenant: {})
     caches = {name: torch.ones(BLOCKS, 4, 4) for name in LAYERS}
     with (
-        mock.patch("rackline.vllm.worker.Attachment") as attachment,
+        mock.patch("rackline.vllm.worker.Attachment"),
         mock.patch("rackline.vllm.parts.identity_of", return_value=identity),
+        mock.patch("rackline.Shares", return_value=shares),
     ):
-        attachment.return_value.pool.session.return_value = session
         half = WorkerHalf(ENGINE, CACHES, Settings.of({**GIVEN, **settings}))
         half.register(caches)
     return half
@@ -215,7 +215,7 @@ class Workers(unittest.TestCase):
             with self.subTest(reason):
                 half = worker(lambda *_, **__: Fetch(2, None))
                 half._attachment.is_out.return_value = False
-                half._parts[0].shares[0].session.publish = publish
+                half._parts[0].together.publish = publish
                 told = Step(saves=[SaveJob(7, "two", 0, b"cde", 1, [5, 6, 7])])
                 with self.assertLogs("rackline.vllm.worker", "WARNING") as log:
                     half.start_saves(told)
@@ -241,7 +241,7 @@ class Workers(unittest.TestCase):
 
             return mock.Mock(poll=lambda: None, cancel=cancel)
 
-        part.shares[0].session.publish = publish
+        part.together.publish = publish
         ids = [[2 * job % BLOCKS, 2 * job % BLOCKS + 1] for job in range(5)]
         saves = [SaveJob(job, str(job), 0, b"ab", job, ids[job]) for job in range(5)]
         half.start_saves(Step(saves=saves))
@@ -264,7 +264,7 @@ class Workers(unittest.TestCase):
                 )
                 ended = types.SimpleNamespace(outcomes=["aborted"] * 2, messages={})
                 publish = mock.Mock(poll=lambda: ended)
-                half._parts[0].shares[0].session.publish_by_layers = mock.Mock(return_value=publish)
+                half._parts[0].together.publish_by_layers = mock.Mock(return_value=publish)
                 told = step()
                 told.saves.append(SaveJob(7, "two", 0, b"cd", 1, [6, 7]))
                 half.start_loads(told)

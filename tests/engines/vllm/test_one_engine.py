@@ -10,7 +10,6 @@ from unittest import mock
 
 from cases import FULL_BLOCKS, LONG, PROMPTS, SMALL, TinyCase, computed, tokens
 from engine import BLOCK_TOKENS, engine, prompts
-from gate import LateLoan, LateMemory
 from models import tiny
 from pool import damage
 from region import Region
@@ -198,7 +197,7 @@ class OneEngine(TinyCase):
 
             def _begun(self, by: str):
                 if self._publish is None:
-                    self._publish, self._begin = self._begin(), None
+                    self._publish = self._begin()
                     begun_by[by] += 1
                 return self._publish
 
@@ -212,24 +211,22 @@ class OneEngine(TinyCase):
             def cancel(self) -> bool:
                 return False
 
-        class LateSession:
-            def __init__(self, session) -> None:
-                self._session = session
+        class LateShares:
+            def __init__(self, shares) -> None:
+                self._shares = shares
 
             def publish(self, *arguments, **options):
-                return Late(LateLoan.begins(self._session.publish, *arguments, **options))
+                return Late(lambda: self._shares.publish(*arguments, **options))
 
             def fetch(self, *arguments, **options):
-                return LateLoan.begins(self._session.fetch, *arguments, **options)()
+                return self._shares.fetch(*arguments, **options)
 
         register = WorkerHalf.register
 
         def registered(half, caches) -> None:
             register(half, caches)
             part = half._parts[0]
-            part.memory = LateMemory(part.memory)
-            for share in part.shares:
-                share.session = LateSession(share.session)
+            part.together = LateShares(part.together)
 
         expected = computed(LONG, 150)
         with mock.patch.object(WorkerHalf, "register", registered):

@@ -34,7 +34,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/capi/tests/c_program.rs",
     "connector/gpu-check/src/transfers/on_gpu.rs",
     "connector/python/src/gpu.rs",
-    "connector/python/src/loan.rs",
+    "connector/python/src/memory.rs",
     "connector/src/dma/cuda/bounce.rs",
     "connector/src/dma/cuda/copies.rs",
     "connector/src/dma/cuda/driver.rs",

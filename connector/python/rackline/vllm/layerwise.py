@@ -8,7 +8,7 @@ import logging
 import rackline
 from rackline.vllm.device import Device
 from rackline.vllm.messages import SaveJob
-from rackline.vllm.transfers import Outcomes, Publishes
+from rackline.vllm.transfers import Outcomes, Publish
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +51,9 @@ class LayeredSave:
     """The blocks that a step saves, of all its requests."""
 
     def __init__(
-        self, publishes: Publishes, layers: EngineLayers, device: Device, jobs: list[SaveJob]
+        self, publish: Publish, layers: EngineLayers, device: Device, jobs: list[SaveJob]
     ) -> None:
-        """``publishes`` are by layers, and just begun."""
+        """``publish`` is by layers, and just begun."""
         self.jobs = jobs
         self._layers, self._device = layers, device
         self._done: set[str] = set()
@@ -61,7 +61,7 @@ class LayeredSave:
         """Layers of the blocks that were not said to be ready."""
         self._broken_off = False
         self._result: Outcomes | rackline.Error | None = None
-        self._publishes = publishes
+        self._publish = publish
 
     def layer_ends(self, name: str) -> bool:
         """The engine's layer was computed, or launched on a GPU. Whether a layer of the blocks is ready
@@ -74,7 +74,7 @@ class LayeredSave:
         if self._broken_off:
             return False
         try:
-            self._publishes.layer_ready(layer, self._device.stream())
+            self._publish.begun.layer_ready(layer, stream=self._device.stream())
         except rackline.Error as error:
             # Of a stream whose work is done who knows when: nothing of the step is saved.
             self._broken_off = True
@@ -86,9 +86,9 @@ class LayeredSave:
     def end(self, worth_saving: bool) -> list[OfJob]:
         """The forward is done, or launched; layers that nobody told of are ready by that, too."""
         if worth_saving and all(self._tell(layer) for layer in sorted(self._untold)):
-            self._publishes.finish()
+            self._publish.begun.finish()
         else:
-            self._publishes.abort()
+            self._publish.begun.abort()
         jobs, start = [], 0
         for job in self.jobs:
             jobs.append(OfJob(self, job, slice(start, start + len(job.block_ids))))
@@ -98,7 +98,7 @@ class LayeredSave:
     def result(self, wait: bool) -> Outcomes | None:
         if self._result is None:
             try:
-                self._result = self._publishes.wait() if wait else self._publishes.poll()
+                self._result = self._publish.wait() if wait else self._publish.poll()
             except rackline.Error as error:
                 self._result = error
         if isinstance(self._result, rackline.Error):
@@ -114,7 +114,7 @@ class OfJob:
     job: SaveJob
     blocks: slice
 
-    def cancel(self, reason: str) -> bool:
+    def cancel(self) -> bool:
         return False
 
     def poll(self) -> Outcomes | None:

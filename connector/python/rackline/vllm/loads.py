@@ -16,7 +16,7 @@ from rackline.vllm.messages import GroupLoad, GroupLoaded, Loaded, LoadJob, Repo
 from rackline.vllm.parts import Part
 from rackline.vllm.results import Results
 from rackline.vllm.settings import Settings
-from rackline.vllm.transfers import Fetches, is_missed
+from rackline.vllm.transfers import is_missed
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class _Loading:
     """A load under way, group by group."""
 
     job: LoadJob
-    fetches: dict[int, Fetches]
+    fetches: dict[int, rackline.Fetch | rackline.LayeredFetch]
     loaded: dict[int, GroupLoaded]
     """Groups of which it is known what came of them."""
     why: dict[int, tuple[str, str | None]] = dataclasses.field(default_factory=dict)
@@ -57,7 +57,7 @@ class Loads:
         self._layers = EngineLayers({})
         self._device: Device | None = None
         self._loading: dict[str, _Loading] = {}
-        self._forward_waits: list[Fetches] = []
+        self._forward_waits: list[rackline.LayeredFetch] = []
         """What the forward waits for layer by layer."""
         self._asked: set[str] = set()
         """Layers of the forward that asked."""
@@ -92,14 +92,14 @@ class Loads:
         by_layers = self._settings.loads_by_layers
         try:
             # The engine still uses the blocks until its stream comes to here.
-            fetches = part.fetch(load, self._device.stream(), by_layers)
+            fetch = part.fetch(load, self._device.stream(), by_layers)
         except rackline.Error as error:
             loading.why[load.group] = self._results.why(error, len(load.block_ids))
             loading.loaded[load.group] = NOT_TRIED
             return
-        loading.fetches[load.group] = fetches
+        loading.fetches[load.group] = fetch
         if by_layers:
-            self._forward_waits.append(fetches)
+            self._forward_waits.append(fetch)
 
     def begin_layer(self, name: str) -> None:
         """A layer of the forward waits for that layer of what is loaded. Whether it is good is known
@@ -111,8 +111,11 @@ class Loads:
 
     def wait_for_layer(self, layer: int) -> None:
         """Waits for a layer of the blocks, in all loads of the step."""
-        for fetches in self._forward_waits:
-            fetches.wait_layer(layer)
+        for fetch in self._forward_waits:
+            try:
+                fetch.wait_layer(layer)
+            except rackline.Error:
+                continue  # It ended without: so says its result, which is asked for at the end.
 
     def end(self, step: Step, broken_off: bool = False) -> None:
         """To the end of the synchronous loads, and to what all ranks have (VLLM-W2)."""
@@ -165,8 +168,8 @@ class Loads:
     def _came_of(self, loading: _Loading, wait: bool = False) -> dict[int, GroupLoaded] | None:
         """What this rank has of each group; ``None`` while that is not known."""
         for load in loading.job.groups:
-            if (fetches := loading.fetches.get(load.group)) is not None:
-                loaded = self._came_of_group(loading, load, fetches, wait)
+            if (fetch := loading.fetches.get(load.group)) is not None:
+                loaded = self._came_of_group(loading, load, fetch, wait)
                 if loaded is None:
                     return None
                 loading.loaded[load.group] = loaded
@@ -174,10 +177,14 @@ class Loads:
         return loading.loaded
 
     def _came_of_group(
-        self, loading: _Loading, load: GroupLoad, fetches: Fetches, wait: bool
+        self,
+        loading: _Loading,
+        load: GroupLoad,
+        fetch: rackline.Fetch | rackline.LayeredFetch,
+        wait: bool,
     ) -> GroupLoaded | None:
         try:
-            result = fetches.wait() if wait else fetches.poll()
+            result = fetch.wait() if wait else fetch.poll()
         except rackline.Error as error:
             loading.why[load.group] = self._results.why(error, len(load.block_ids))
             return NOT_TRIED

@@ -17,7 +17,7 @@ from rackline.vllm.layout import blocks_in_memory, clear_blocks
 from rackline.vllm.messages import GroupLoad, SaveJob
 from rackline.vllm.settings import Settings
 from rackline.vllm.short_blocks import ShortBlocks
-from rackline.vllm.transfers import Fetches, Publishes
+from rackline.vllm.transfers import Publish
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +27,11 @@ class Share:
     """One head group of a part's blocks, or all of them: a key space, with a session of its own."""
 
     identity: Identity
-    session: rackline.Session | _NotOpen | None = None
+    session: rackline.Session | None = None
 
 
 class _NotOpen:
-    """In place of a session that could not be opened yet."""
+    """In place of sessions that could not be opened yet."""
 
     def __getattr__(self, name: str) -> Any:
         raise rackline.Error("no session for the new weights is open yet")
@@ -52,6 +52,9 @@ class Part:
     """How many blocks the engine has."""
     steps: int
     """How many stored blocks one of these has."""
+    together: rackline.Shares | _NotOpen | None = None
+    """The sessions of all shares. A transfer has all shares of its blocks: the engine's blocks are its own
+    until it ends, and layer by layer all shares of a layer go together."""
 
     @property
     def identity(self) -> Identity:
@@ -67,7 +70,7 @@ class Part:
         """The blocks are of weights of this name from now on; the sessions are to be opened."""
         for share in self.shares:
             share.identity = dataclasses.replace(share.identity, model=weights)
-            share.session = _NotOpen()
+        self.together = _NotOpen()
 
     def open(self, pool: rackline.Pool, settings: Settings) -> None:
         for share in self.shares:
@@ -77,53 +80,33 @@ class Part:
                 tenant=settings.tenant,
                 hold_ms=settings.hold_ms,
             )
+        self.together = rackline.Shares([share.session for share in self.shares])
 
-    def fetch(self, load: GroupLoad, stream: int | None, by_layers: bool) -> Fetches:
+    def fetch(
+        self, load: GroupLoad, stream: int | None, by_layers: bool
+    ) -> rackline.Fetch | rackline.LayeredFetch:
         """Begins to fetch blocks into the engine's. :class:`rackline.Error` when nothing was begun."""
         handles = [load.handles[share.identity.place] for share in self.shares]
         length = len(load.block_ids) * rackline.HANDLE_BYTES
         if any(len(each) != length for each in handles):
             raise rackline.Error("vLLM has places for other blocks than were found")
+        fetch = self.together.fetch_by_layers if by_layers else self.together.fetch
+        return fetch(handles, self.memory, load.block_ids, stream=stream)
 
-        loan = self.memory.lend(load.block_ids, write=True)
-
-        def begin(cut: int, share: Share) -> rackline.Fetch | rackline.LayeredFetch:
-            fetch = share.session.fetch_by_layers if by_layers else share.session.fetch
-            return fetch(handles[cut], loan, cut, stream=stream)
-
-        with loan:
-            return Fetches(
-                functools.partial(begin, cut, share) for cut, share in enumerate(self.shares)
-            )
-
-    def publish(self, job: SaveJob, stream: int | None) -> Publishes:
+    def publish(self, job: SaveJob, stream: int | None) -> Publish:
         """Begins to publish blocks. :class:`rackline.Error` when nothing was begun."""
+        told = (job.hashes, job.first_depth, self.memory, job.block_ids)
+        return Publish(self.together.publish(*told, stream=stream), len(self.shares))
 
-        def begin(cut: int, share: Share) -> rackline.Publish:
-            return share.session.publish(job.hashes, job.first_depth, loan, cut, stream=stream)
-
-        with self.memory.lend(job.block_ids) as loan:
-            return Publishes(
-                len(job.block_ids),
-                (functools.partial(begin, cut, share) for cut, share in enumerate(self.shares)),
-            )
-
-    def publish_by_layers(self, jobs: list[SaveJob]) -> Publishes:
+    def publish_by_layers(self, jobs: list[SaveJob]) -> Publish:
         """As :meth:`publish`, layer by layer, the blocks of all jobs."""
         hashes = b"".join(job.hashes for job in jobs)
         blocks = [block for job in jobs for block in job.block_ids]
         depths = [
             job.first_depth + number for job in jobs for number in range(len(job.block_ids))
         ]
-
-        def begin(cut: int, share: Share) -> rackline.LayeredPublish:
-            return share.session.publish_by_layers(hashes, depths, loan, cut)
-
-        with self.memory.lend(blocks) as loan:
-            return Publishes(
-                len(blocks),
-                (functools.partial(begin, cut, share) for cut, share in enumerate(self.shares)),
-            )
+        publish = self.together.publish_by_layers(hashes, depths, self.memory, blocks)
+        return Publish(publish, len(self.shares))
 
     def clear(self, block_ids: list[int]) -> None:
         """Zeroes blocks of the engine."""
@@ -199,11 +182,4 @@ def _tell(group: Group, heads: Heads, settings: Settings, vllm_config: Any) -> N
             heads.wanted,
             heads.groups,
             heads.groups,
-        )
-    if heads.divided and len(heads.numbers) > 1 and settings.layerwise != "off":
-        logger.info(
-            'Rackline: layer by layer, the %d head groups of a block are copied one after another: with '
-            '"head_groups": %d the layers of all heads are copied together',
-            len(heads.numbers),
-            parallel.tensor_parallel_size,
         )

@@ -89,8 +89,8 @@ class Settings(PoolSettings):
         return settings
 
     def pool_options(self) -> dict[str, Any]:
-        """As for all engines. A transfer of the engine's is one of the pool for each head group, and waits
-        in the queue with all of them."""
+        """As for all engines. A prefix is looked up for each head group, and waits in the queue with all of
+        these lookups."""
         options = super().pool_options()
         if self.head_groups != "ranks":
             groups = GROUPS_MAX if self.head_groups == "auto" else int(self.head_groups)

@@ -42,7 +42,7 @@ from rackline.vllm.parts import Part, parts_of
 from rackline.vllm.results import Results
 from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
-from rackline.vllm.transfers import Outcomes, Publishes
+from rackline.vllm.transfers import Outcomes, Publish
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 @dataclasses.dataclass
 class _Saving:
     job: SaveJob
-    publish: Publishes | OfJob
+    publish: Publish | OfJob
     again: bool = False
     """Whether a later step saves what this one leaves out (VLLM-W8)."""
 
@@ -200,14 +200,14 @@ class WorkerHalf:
         if step.saves_beside_loads(part.steps):
             return  # They are saved whole behind the forward: a block of the engine is lent once.
         try:
-            publishes = part.publish_by_layers(step.saves)
+            publish = part.publish_by_layers(step.saves)
         except rackline.Error as error:
             # They are saved whole behind the forward, if there is room then.
             _, said = self._results.why(error, 0)
             if said is not None:
                 logger.warning("Rackline: a step is not saved layer by layer: %s", said)
             return
-        self._layered_save = LayeredSave(publishes, part.layers, self._device, step.saves)
+        self._layered_save = LayeredSave(publish, part.layers, self._device, step.saves)
 
     def _end_layered_save(self, worth_saving: bool, again: bool = False) -> bool:
         """Whether there was one. ``again``: see :class:`_Saving`."""
@@ -303,7 +303,7 @@ class WorkerHalf:
         preempted = set(step.preempted)
         for saving in list(self._saving.values()):
             if saving.job.request_id in preempted:
-                if saving.publish.cancel("preempted"):
+                if saving.publish.cancel():
                     result = Outcomes.none(len(saving.job.block_ids), "preempted")
                 else:
                     result = self._outcomes(saving, wait=True)
@@ -340,7 +340,7 @@ class WorkerHalf:
         for saving in backlog:
             if waiting <= limit:
                 break
-            if saving.publish.cancel("backlog"):
+            if saving.publish.cancel():
                 waiting -= length(saving)
                 none = Outcomes.none(len(saving.job.block_ids), "backlog")
                 self._save_ended(saving.job, none)
