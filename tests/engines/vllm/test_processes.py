@@ -41,22 +41,23 @@ class Processes(unittest.TestCase):
     def settings(self, node: int = 0, **more) -> dict:
         return {"region": self.region.path, "node": node, **more}
 
-    def test_tensor_parallel_engines_share_with_each_other_only(self) -> None:
+    def test_tensor_parallel_engines_share_with_each_other_only_when_told_so(self) -> None:
+        ranks = dict(head_groups="ranks")
         told = dict(model=tiny(), prompts=PROMPTS, options=dict(tensor_parallel_size=2))
-        computed = run({**told, "settings": self.settings(0)})
+        computed = run({**told, "settings": self.settings(0, **ranks)})
         self.assertEqual(computed["loaded_blocks"], 0)
         for load in ("async", "sync"):
             with self.subTest(load):
-                loaded = run({**told, "settings": self.settings(1, load=load)})
+                loaded = run({**told, "settings": self.settings(1, load=load, **ranks)})
                 self.assertEqual(loaded["tokens"], computed["tokens"])
                 # Over both ranks.
                 self.assertEqual(loaded["loaded_blocks"], 40)
         damage(self.region)
-        again = run({**told, "settings": self.settings(1)})
+        again = run({**told, "settings": self.settings(1, **ranks)})
         self.assertEqual(again["tokens"], computed["tokens"])
         self.assertEqual(again["loaded_blocks"], 0)
         self.assertEqual(again["failed_load_blocks"], 40, "once each, and then not found again")
-        with engine(tiny(), self.settings(1)) as alone:
+        with engine(tiny(), self.settings(1, **ranks)) as alone:
             alone.answers(prompts(*PROMPTS[0]))
             self.assertEqual(alone.counter("lookup_hit_blocks"), 0, "other parts of the heads")
 
