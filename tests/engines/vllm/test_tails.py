@@ -3,6 +3,7 @@ stand-in for the pool and the worker."""
 
 from __future__ import annotations
 
+import dataclasses
 import types
 import unittest
 from typing import Any
@@ -78,6 +79,15 @@ class Handed(unittest.TestCase):
                     request = self.request(own, "loads", length, told)
                     self.assertEqual(self.load(own, request), length - 1)
                     self.assertEqual(own.half.stats.data.get("loaded_tails", 0), has_tail)
+
+    def test_a_block_of_one_token_is_computed(self) -> None:
+        own = self.engine([dataclasses.replace(FULL, block_size=1)])
+        for length, expected in [(1, (0, False)), (2, (1, True)), (5, (4, True))]:
+            told, _ = self.prefill(own, length)
+            request = self.request(own, f"loads {length}", length, told)
+            self.assertEqual(own.half.matched_tokens(request, 0), expected)
+            # Also where the engine has all tokens but the last.
+            self.assertEqual(own.half.matched_tokens(request, length - 1), (0, False))
 
     def test_what_is_saved_is_the_block_with_the_last_tokens(self) -> None:
         own = self.engine()

@@ -191,7 +191,9 @@ class SchedulerHalf:
             return 0, False
         # One token is computed in any case.
         left_tokens = request.num_tokens - 1 - first * self._unit_tokens
-        return min(found * self._unit_tokens, left_tokens), self._settings.load == "async"
+        tokens = min(found * self._unit_tokens, left_tokens)
+        # Of a block of one token none is left, and vLLM knows no load of nothing.
+        return tokens, tokens > 0 and self._settings.load == "async"
 
     def _to_be_found(self, progress: Progress) -> tuple[Any, int]:
         """What has the hashes to look for, and how many units of these a request may load."""
