@@ -23,13 +23,14 @@
 //! identity   keys, namespaces, fingerprints, hash chains
 //! ```
 //!
-//! Beside them stand the sizes of a model's KV ([`KvGeometry`]). Start reading at [`Cache`],
+//! Beside them stand the sizes of a model's KV ([`KvGeometry`]), and the planner of what stays on a
+//! GPU ([`placement`]). Start reading at [`Cache`],
 //! [`KeySpace`] and [`CacheGeometry`].
 //!
 //! Each module states the rules that it keeps: BLOCK-D (descriptors), BLOCK-E (heap), BLOCK-P
 //! (payload slots), INDEX-S (segments), INDEX-G (logs), INDEX-R (replica), WRITE-B (publish),
 //! READ-F (fetch), EVICT-V (eviction), EVICT-H (holds). MEM-M (memory) is in `cxl_shm::fabric`,
-//! ORPHAN-W in `cxl_shm::lifecycle`.
+//! ORPHAN-W in `cxl_shm::lifecycle`. PLAN (placements) is in [`placement`].
 //!
 //! - EVICT-H2: EVICTING of the same generation is as good as READY for a reader. WRITING is fully
 //!   published before the first byte of the payload changes.
@@ -43,6 +44,7 @@ mod heap;
 mod hold;
 mod identity;
 mod model;
+pub mod placement;
 mod process;
 mod publish;
 mod read;
@@ -80,4 +82,6 @@ pub mod guide {
     pub mod format {}
     #[doc = include_str!("../docs/protocols.md")]
     pub mod protocols {}
+    #[doc = include_str!("../docs/placement.md")]
+    pub mod placement {}
 }

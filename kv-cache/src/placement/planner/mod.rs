@@ -1,0 +1,211 @@
+//! The cheapest choice of placements for a batch.
+//!
+//! Branch and bound over the requests, the largest first. A choice for some of the requests has a
+//! lower bound for all choices that complete it; a choice whose bound is not below the best choice
+//! found so far is not completed.
+//!
+//! - **PLAN-S1** The bound of a choice is at most the stall of every choice that completes it. By
+//!   the begin of a layer, all KV that is due by then has passed the link. The link passes nothing
+//!   of these requests while a layer executes in which all of them rest. What remains was a stall.
+//! - **PLAN-S2** Of choices that stall equally long, the choice that moves the fewest blocks wins.
+//!   All requests of a batch share the length of an iteration, so the choice with the least stall
+//!   is also the choice with the fewest late tokens.
+//! - **PLAN-S3** A search that is stopped says so, and gives its best choice with a bound below
+//!   which no choice stalls.
+
+mod bound;
+mod search;
+mod window;
+
+use num_rational::{BigRational, Ratio};
+
+pub use self::window::{Horizon, HorizonError, Window, window_steps};
+
+use self::search::{Found, Search};
+use super::{Batch, Evaluation, EvaluationError, Model, Placement, distance_driven, evaluate};
+
+/// Most layers of a model for which all placements are searched.
+pub const FULL_LAYERS_MAX: u16 = 12;
+
+/// Which placements are considered for each request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Space {
+    /// Those of [`distance_driven`], and none offloaded.
+    #[default]
+    DistanceDriven,
+    /// Every set of layers: for small cases, and to see what distances give away.
+    Full,
+}
+
+/// What a plan is to respect.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// How link and memory are modelled.
+    pub model: Model,
+    /// Which placements are considered.
+    pub space: Space,
+    /// How long the plan is to hold, and which tokens may be late.
+    pub horizon: Horizon,
+}
+
+/// A choice of placements.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// One for each request.
+    pub placements: Vec<Placement>,
+    /// What an iteration costs, in the last step of the window that was asked for.
+    pub evaluation: Evaluation,
+    /// No choice stalls less (PLAN-S3). Equal to the stall of a plan that is proven optimal.
+    pub bound_blocks: BigRational,
+    /// Decode steps for which the plan holds, up to the most that the horizon asks about.
+    pub window_steps: u32,
+}
+
+impl Plan {
+    /// Whether no choice stalls less, and none that stalls equally long moves fewer blocks.
+    #[must_use]
+    pub fn is_optimal(&self) -> bool {
+        self.bound_blocks == self.evaluation.stall_blocks
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Infeasible {
+    /// The KV does not fit, whatever is offloaded.
+    #[error(
+        "the GPU has room for {gpu_blocks} blocks, and every choice of placements needs at least \
+         {least_blocks}: pause a request, or give the GPU more room"
+    )]
+    Memory {
+        /// No choice needs fewer.
+        least_blocks: u64,
+        /// Room of the GPU.
+        gpu_blocks: u64,
+    },
+    /// The best plan does not hold for as many steps as it is asked to.
+    #[error(
+        "the best plan stalls {stall_blocks} block-transfer times, and holds for {window_steps} \
+         decode steps of {wanted}{}: pause a request, shorten the window, or tolerate more late \
+         tokens",
+        because_of(*late)
+    )]
+    Window {
+        /// Stall of the best plan.
+        stall_blocks: BigRational,
+        /// Steps for which it holds.
+        window_steps: u32,
+        /// Steps that were asked for.
+        wanted: u32,
+        /// The request whose tokens are late, counted from 1; memory is short where there is none.
+        late: Option<usize>,
+    },
+}
+
+fn because_of(late: Option<usize>) -> String {
+    late.map_or_else(String::new, |request| {
+        format!(", as request {request} has too many late tokens")
+    })
+}
+
+/// What came of planning.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// A plan.
+    Plan(Plan),
+    /// There is none.
+    Infeasible(Infeasible),
+    /// The search was stopped before it found any.
+    Stopped,
+}
+
+/// Why nothing was planned.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// All sets of layers are too many.
+    #[error(
+        "a full search is for models of up to {FULL_LAYERS_MAX} layers, and this has {layers}: \
+         search the distance-driven placements"
+    )]
+    TooManyLayers {
+        /// Layers of the model.
+        layers: u16,
+    },
+    /// The horizon is none.
+    #[error(transparent)]
+    Horizon(#[from] HorizonError),
+    /// The placements are not of this batch.
+    #[error(transparent)]
+    Evaluation(#[from] EvaluationError),
+}
+
+/// Finds the choice of placements that stalls least (PLAN-S1, PLAN-S2).
+///
+/// `proceed` is asked before each step of the search; where it says no, the search stops (PLAN-S3).
+///
+/// # Errors
+/// The options do not fit the batch.
+pub fn plan(
+    batch: &Batch,
+    options: &Options,
+    proceed: &mut dyn FnMut() -> bool,
+) -> Result<Outcome, PlanError> {
+    let layers = batch.layers();
+    let space = match options.space {
+        Space::DistanceDriven => distance_driven(layers),
+        Space::Full if layers <= FULL_LAYERS_MAX => all_placements(layers),
+        Space::Full => return Err(PlanError::TooManyLayers { layers }),
+    };
+    let grown = options.horizon.check(batch)?.grown(batch, options.horizon.steps);
+    let grown = grown.map_err(HorizonError::from)?;
+    let found = Search::new(&grown, options.model, &space).run(proceed);
+    Ok(match found {
+        Found::Best { placements, bound_ticks } => {
+            held(batch, &grown, options, placements, bound_ticks)?
+        }
+        Found::Nothing { least_blocks } => {
+            let gpu_blocks = batch.gpu_blocks();
+            Outcome::Infeasible(Infeasible::Memory { least_blocks, gpu_blocks })
+        }
+        Found::Stopped => Outcome::Stopped,
+    })
+}
+
+/// The plan with its window, or that it does not hold long enough.
+fn held(
+    batch: &Batch,
+    grown: &Batch,
+    options: &Options,
+    placements: Vec<Placement>,
+    bound_ticks: Option<u64>,
+) -> Result<Outcome, PlanError> {
+    let evaluation = evaluate(grown, &placements, options.model)?;
+    let window = window_steps(batch, &placements, options.model, &options.horizon)?;
+    if window.steps < options.horizon.steps {
+        return Ok(Outcome::Infeasible(Infeasible::Window {
+            stall_blocks: evaluation.stall_blocks,
+            window_steps: window.steps,
+            wanted: options.horizon.steps,
+            late: window.late,
+        }));
+    }
+    let bound_blocks = match bound_ticks {
+        Some(ticks) => Ratio::new(ticks.into(), grown.block_ticks().into()),
+        None => evaluation.stall_blocks.clone(),
+    };
+    let bound_blocks = bound_blocks.min(evaluation.stall_blocks.clone());
+    let window_steps = window.steps;
+    Ok(Outcome::Plan(Plan { placements, evaluation, bound_blocks, window_steps }))
+}
+
+/// Every set of layers but the empty one.
+fn all_placements(layers: u16) -> Vec<Placement> {
+    let placement = |set: u64| {
+        let offloaded: Vec<_> = (1..=layers).filter(|layer| set >> (layer - 1) & 1 == 1).collect();
+        Placement::of_ascending(offloaded)
+    };
+    (1..1 << layers).map(placement).collect()
+}

@@ -1,0 +1,206 @@
+//! Branch and bound.
+
+use num_rational::BigRational;
+
+use super::bound::{Bound, Load};
+use crate::placement::evaluation::cost;
+use crate::placement::timeline::Unwatched;
+use crate::placement::{Batch, Model, Placement};
+
+/// What came of a search.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    /// The best choice, one placement for each request.
+    Best {
+        /// The placements.
+        placements: Vec<Placement>,
+        /// Where the search was stopped: a bound of the stall of all choices, in ticks.
+        bound_ticks: Option<u64>,
+    },
+    /// No choice fits the memory.
+    Nothing {
+        /// Every choice needs at least that much.
+        least_blocks: u64,
+    },
+    /// The search was stopped before it found a choice that fits.
+    Stopped,
+}
+
+/// A choice for all requests.
+struct Best {
+    stall: BigRational,
+    /// The stall in ticks, rounded down. Bounds are whole numbers of ticks.
+    whole_ticks: u64,
+    /// Whether the stall is a whole number of ticks.
+    whole: bool,
+    moved_blocks: u64,
+    /// By request: the number of the placement in the space, from 1, or 0 for none offloaded.
+    chosen: Vec<usize>,
+}
+
+/// One way to continue a partial choice.
+#[derive(Clone, Copy)]
+struct Branch {
+    choice: usize,
+    stall_ticks: u64,
+    moved_blocks: u64,
+    /// How far it is from a fair share of what the requests must free.
+    unevenness: u64,
+}
+
+/// A search through all choices of a space.
+pub(super) struct Search<'a> {
+    batch: &'a Batch,
+    model: Model,
+    /// Layers offloaded by each placement of the space; the first offloads none.
+    space: Vec<&'a [u16]>,
+    /// Requests, the largest first.
+    order: Vec<usize>,
+    /// By depth: blocks that the requests from there on can free at most.
+    freeable: Vec<u64>,
+    /// By depth and placement: the bound of the request alone.
+    alone_ticks: Vec<Vec<u64>>,
+    /// By depth: what the requests before it offload.
+    loads: Vec<Load>,
+    chosen: Vec<usize>,
+    best: Option<Best>,
+    /// The least bound of what was left out when the search was stopped.
+    open_ticks: Option<u64>,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(batch: &'a Batch, model: Model, placements: &'a [Placement]) -> Self {
+        let none: &[u16] = &[];
+        let mut space = vec![none];
+        space.extend(placements.iter().map(Placement::offloaded));
+        let requests = batch.requests();
+        let mut order: Vec<_> = (0..requests.len()).collect();
+        order.sort_by_key(|&request| std::cmp::Reverse(requests[request].blocks_per_layer));
+        let most = space.iter().map(|layers| layers.len()).max().unwrap_or(0) as u64;
+        let mut freeable = vec![0; order.len() + 1];
+        for depth in (0..order.len()).rev() {
+            freeable[depth] = freeable[depth + 1] + requests[order[depth]].blocks_per_layer * most;
+        }
+        let none = Load::none(batch.layers());
+        let alone = |&request: &usize| {
+            let blocks = requests[request].blocks_per_layer;
+            space.iter().map(|layers| none.bound(batch, blocks, layers).stall_ticks).collect()
+        };
+        let alone_ticks = order.iter().map(alone).collect();
+        let loads = vec![none; order.len() + 1];
+        let chosen = vec![0; order.len()];
+        let (best, open_ticks) = (None, None);
+        Self { batch, model, space, order, freeable, alone_ticks, loads, chosen, best, open_ticks }
+    }
+
+    /// Searches to the end, or until `proceed` says no.
+    pub(super) fn run(mut self, proceed: &mut dyn FnMut() -> bool) -> Found {
+        self.descend(0, 0, proceed);
+        match self.best {
+            Some(best) => {
+                let placement =
+                    |&choice: &usize| Placement::of_ascending(self.space[choice].into());
+                let placements = best.chosen.iter().map(placement).collect();
+                Found::Best { placements, bound_ticks: self.open_ticks }
+            }
+            None if self.open_ticks.is_some() => Found::Stopped,
+            None => {
+                let freeable = self.freeable[0];
+                let least_blocks = self.batch.all_blocks() - freeable;
+                Found::Nothing { least_blocks: least_blocks.max(self.batch.gpu_blocks() + 1) }
+            }
+        }
+    }
+
+    /// Considers all choices for the request at `depth`, and those after it. What is chosen before
+    /// it stalls at least `stall_ticks`.
+    fn descend(&mut self, depth: usize, stall_ticks: u64, proceed: &mut dyn FnMut() -> bool) {
+        if depth == self.order.len() {
+            self.finish();
+            return;
+        }
+        let request = self.order[depth];
+        let blocks = self.batch.requests()[request].blocks_per_layer;
+        for branch in self.branches(depth, stall_ticks) {
+            if self.is_beaten(branch) {
+                continue;
+            }
+            if self.open_ticks.is_some() || !proceed() {
+                let open = self.open_ticks.unwrap_or(u64::MAX);
+                self.open_ticks = Some(open.min(branch.stall_ticks));
+                // The branches are sorted: the others have no smaller bound.
+                return;
+            }
+            self.chosen[request] = branch.choice;
+            let (before, after) = self.loads.split_at_mut(depth + 1);
+            after[0].set(&before[depth], blocks, self.space[branch.choice]);
+            self.descend(depth + 1, branch.stall_ticks, proceed);
+        }
+    }
+
+    /// The choices for the request at `depth` that may fit, the most promising first.
+    fn branches(&self, depth: usize, stall_ticks: u64) -> Vec<Branch> {
+        let batch = self.batch;
+        let request = self.order[depth];
+        let blocks = batch.requests()[request].blocks_per_layer;
+        let load = &self.loads[depth];
+        let (all, room) = (batch.all_blocks(), batch.gpu_blocks());
+        let missing = all.saturating_sub(room).saturating_sub(load.freed_blocks);
+        let own = self.freeable[depth] - self.freeable[depth + 1];
+        let share = u128::from(missing) * u128::from(own) / u128::from(self.freeable[depth].max(1));
+        let share = u64::try_from(share).unwrap_or(u64::MAX);
+        let mut branches = Vec::with_capacity(self.space.len());
+        for (choice, &layers) in self.space.iter().enumerate() {
+            let own = blocks * layers.len() as u64;
+            let Bound { stall_ticks: volume, buffer_blocks } = load.bound(batch, blocks, layers);
+            let freed = load.freed_blocks + own;
+            // Memory: PLAN-M1 holds in both models, as the safe one never counts less.
+            if all - freed - self.freeable[depth + 1] + buffer_blocks > room {
+                continue;
+            }
+            // What must be freed is moved; all of it before the last layer begins.
+            let moved_blocks = freed.max((all + buffer_blocks).saturating_sub(room));
+            let link = batch.layer_ticks() * u64::from(batch.layers() - 1);
+            let all_moved = (moved_blocks * batch.block_ticks()).saturating_sub(link);
+            let alone = self.alone_ticks[depth][choice];
+            let stall_ticks = stall_ticks.max(volume).max(alone).max(all_moved);
+            let unevenness = own.abs_diff(share);
+            branches.push(Branch { choice, stall_ticks, moved_blocks, unevenness });
+        }
+        branches.sort_unstable_by_key(|branch| (branch.stall_ticks, branch.unevenness));
+        branches
+    }
+
+    /// Whether no completion is better than the best choice (PLAN-S2).
+    fn is_beaten(&self, branch: Branch) -> bool {
+        let Some(best) = &self.best else { return false };
+        match branch.stall_ticks.cmp(&best.whole_ticks) {
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Equal => best.whole && branch.moved_blocks >= best.moved_blocks,
+            std::cmp::Ordering::Greater => true,
+        }
+    }
+
+    /// All requests are chosen for: simulates the choice.
+    fn finish(&mut self) {
+        let offloaded: Vec<_> = self.chosen.iter().map(|&choice| self.space[choice]).collect();
+        let cost = cost(self.batch, &offloaded, self.model, &mut Unwatched);
+        if !cost.feasible {
+            return;
+        }
+        let better = self.best.as_ref().is_none_or(|best| {
+            (&cost.stall_blocks, cost.moved_blocks) < (&best.stall, best.moved_blocks)
+        });
+        if better {
+            let ticks =
+                &cost.stall_blocks * BigRational::from_integer(self.batch.block_ticks().into());
+            self.best = Some(Best {
+                whole_ticks: u64::try_from(ticks.to_integer()).unwrap_or(u64::MAX),
+                whole: ticks.is_integer(),
+                stall: cost.stall_blocks,
+                moved_blocks: cost.moved_blocks,
+                chosen: self.chosen.clone(),
+            });
+        }
+    }
+}

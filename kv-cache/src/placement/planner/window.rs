@@ -1,0 +1,212 @@
+//! The decode window: how long a plan holds while the requests grow.
+//!
+//! - **PLAN-W1** A plan holds for N steps when the memory suffices in each of them, and no request
+//!   has more late tokens in them than tolerated. Token number n is late when it is ready after the
+//!   time at which the reader is to have it: (n + deposited tokens) x SLO.
+
+use num_rational::{BigRational, Ratio};
+
+use super::PlanError;
+use crate::placement::evaluation::cost;
+use crate::placement::timeline::Unwatched;
+use crate::placement::{Batch, BatchError, Model, Placement, Request, evaluate};
+
+/// Most steps that a window may have.
+const STEPS_MAX: u32 = 1_000_000;
+
+/// How long a plan is to hold, and which tokens may be late.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Horizon {
+    /// Decode steps for which the plan has to hold. It is made for the sizes in the last of them.
+    pub steps: u32,
+    /// Most decode steps of which it is asked whether the plan holds.
+    pub steps_max: u32,
+    /// Tokens in a block: a request takes another block a layer when it has filled the last one.
+    pub block_tokens: u32,
+    /// The share of a request's tokens in the window that may be late, from 0 to 1: the paper's
+    /// alpha.
+    pub tolerated: Ratio<u64>,
+}
+
+impl Default for Horizon {
+    fn default() -> Self {
+        Self { steps: 1, steps_max: 100, block_tokens: 16, tolerated: Ratio::from_integer(0) }
+    }
+}
+
+/// Why a horizon is none.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HorizonError {
+    /// The window is empty, or longer than what is looked at.
+    #[error("the window has {steps} steps: it can have 1 to {most}")]
+    Steps {
+        /// Steps given.
+        steps: u32,
+        /// The most.
+        most: u32,
+    },
+    /// A block has no tokens.
+    #[error("a block has 0 tokens: it has at least 1")]
+    BlockTokens,
+    /// More late tokens are tolerated than there are.
+    #[error("{0} of the tokens may be late: the share is 0 to 1")]
+    Tolerated(Ratio<u64>),
+    /// An SLO of no time.
+    #[error("the SLO of request {request} is 0 layer times: a token takes longer")]
+    Slo {
+        /// The request, counted from 1.
+        request: usize,
+    },
+    /// The grown requests cannot be counted.
+    #[error("in the last step of the window {0}")]
+    Grown(#[from] BatchError),
+}
+
+/// For how long a plan holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// The most steps for which it holds.
+    pub steps: u32,
+    /// Where late tokens and not memory end it: the request, counted from 1.
+    pub late: Option<usize>,
+}
+
+impl Horizon {
+    /// Whether it can be planned for.
+    pub(super) fn check(&self, batch: &Batch) -> Result<&Self, HorizonError> {
+        let most = self.steps_max.min(STEPS_MAX);
+        if !(1..=most).contains(&self.steps) {
+            return Err(HorizonError::Steps { steps: self.steps, most });
+        }
+        if self.block_tokens == 0 {
+            return Err(HorizonError::BlockTokens);
+        }
+        if *self.tolerated.denom() == 0 || self.tolerated > Ratio::from_integer(1) {
+            return Err(HorizonError::Tolerated(self.tolerated));
+        }
+        let no_time = |request: &Request| {
+            request.slo_layer_times.is_some_and(|slo| *slo.numer() == 0 || *slo.denom() == 0)
+        };
+        match batch.requests().iter().position(no_time) {
+            Some(request) => Err(HorizonError::Slo { request: request + 1 }),
+            None => Ok(self),
+        }
+    }
+
+    /// The batch in decode step `step`, counted from 1: each step before it added a token.
+    ///
+    /// # Errors
+    /// The requests are too large to be counted then.
+    pub fn grown(&self, batch: &Batch, step: u32) -> Result<Batch, BatchError> {
+        let grown = |request: &Request| {
+            let tokens = step.saturating_sub(1).saturating_sub(request.free_tokens);
+            let blocks = u64::from(tokens.div_ceil(self.block_tokens.max(1)));
+            Request { blocks_per_layer: request.blocks_per_layer + blocks, ..request.clone() }
+        };
+        let requests = batch.requests().iter().map(grown).collect();
+        Batch::new(batch.layers().into(), batch.link(), batch.gpu_blocks(), requests)
+    }
+
+    /// The last step in which all requests are as large as in `step`.
+    fn same_until(&self, batch: &Batch, step: u32) -> u32 {
+        let until = |request: &Request| match (step - 1).checked_sub(request.free_tokens) {
+            None | Some(0) => request.free_tokens + 1,
+            Some(tokens) => {
+                let filled = tokens.div_ceil(self.block_tokens) * self.block_tokens;
+                filled.saturating_add(request.free_tokens).saturating_add(1)
+            }
+        };
+        batch.requests().iter().map(until).min().unwrap_or(step)
+    }
+}
+
+/// For how many decode steps these placements hold (PLAN-W1), up to the horizon's `steps_max`.
+///
+/// # Errors
+/// There is not one placement of this model for each request, or the horizon is none.
+pub fn window_steps(
+    batch: &Batch,
+    placements: &[Placement],
+    model: Model,
+    horizon: &Horizon,
+) -> Result<Window, PlanError> {
+    horizon.check(batch)?;
+    // Whether there is a placement for each request is the same in all steps.
+    evaluate(batch, placements, model)?;
+    let offloaded: Vec<_> = placements.iter().map(Placement::offloaded).collect();
+    let mut window = Window { steps: 0, late: None };
+    let mut pace = Pace::new(batch, horizon);
+    let mut step = 1;
+    while step <= horizon.steps_max.min(STEPS_MAX) {
+        let Ok(grown) = horizon.grown(batch, step) else { break };
+        let cost = cost(&grown, &offloaded, model, &mut Unwatched);
+        if !cost.feasible {
+            break;
+        }
+        let last = horizon.same_until(batch, step).clamp(step, horizon.steps_max);
+        let link = BigRational::new((*batch.link().numer()).into(), (*batch.link().denom()).into());
+        let length = cost.stall_blocks / link + BigRational::from_integer(batch.layers().into());
+        pace.advance(&length, step..=last, &mut window);
+        step = last + 1;
+    }
+    Ok(window)
+}
+
+/// How the tokens come, against how they are to come.
+struct Pace<'a> {
+    requests: &'a [Request],
+    tolerated: BigRational,
+    /// When the last step ended, in layer times.
+    time: BigRational,
+    /// By request: tokens that were late.
+    late: Vec<u32>,
+}
+
+impl<'a> Pace<'a> {
+    fn new(batch: &'a Batch, horizon: &Horizon) -> Self {
+        let requests = batch.requests();
+        Self {
+            requests,
+            tolerated: big(horizon.tolerated),
+            time: BigRational::from_integer(0.into()),
+            late: vec![0; requests.len()],
+        }
+    }
+
+    /// Steps of this length each.
+    fn advance(
+        &mut self,
+        length: &BigRational,
+        steps: std::ops::RangeInclusive<u32>,
+        window: &mut Window,
+    ) {
+        if self.requests.iter().all(|request| request.slo_layer_times.is_none()) {
+            window.steps = *steps.end();
+            return;
+        }
+        for step in steps {
+            self.time += length;
+            let most = &self.tolerated * BigRational::from_integer(step.into());
+            let mut too_many = None;
+            for (number, request) in self.requests.iter().enumerate() {
+                let Some(slo) = request.slo_layer_times else { continue };
+                let tokens = u64::from(step) + u64::from(request.deposit_tokens);
+                if self.time > big(slo) * BigRational::from_integer(tokens.into()) {
+                    self.late[number] += 1;
+                }
+                if BigRational::from_integer(self.late[number].into()) > most {
+                    too_many = too_many.or(Some(number + 1));
+                }
+            }
+            match too_many {
+                None => *window = Window { steps: step, late: None },
+                Some(_) => window.late = too_many,
+            }
+        }
+    }
+}
+
+fn big(ratio: Ratio<u64>) -> BigRational {
+    BigRational::new((*ratio.numer()).into(), (*ratio.denom()).into())
+}
