@@ -7,6 +7,7 @@ mod format;
 mod geometry;
 mod identities;
 mod output;
+mod plan;
 mod qualify;
 mod rack;
 mod replay;
@@ -48,6 +49,7 @@ enum Command {
     #[command(hide = true)]
     ReplayWorker(replay::WorkerOptions),
     Geometry(geometry::Options),
+    Plan(plan::Options),
     Events(events::Options),
     Fence(fence::Options),
     LockManager(lock_manager::Options),
@@ -99,6 +101,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Replay(options) => replay::run(options),
         Command::ReplayWorker(options) => replay::run_worker(options),
         Command::Geometry(options) => geometry::run(options),
+        Command::Plan(options) => plan::run(options),
         Command::Events(options) => events::run(options),
         Command::Fence(options) => fence::run(options),
         Command::LockManager(options) => lock_manager::run(options).map_err(Into::into),
