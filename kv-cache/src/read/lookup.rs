@@ -121,7 +121,7 @@ impl<B: Backend> Cache<'_, B> {
     /// The replica, current. Held for the time of a lookup; other threads of the process wait.
     pub(crate) fn synced_replica(&self) -> MutexGuard<'_, Replica> {
         let mut replica = self.process_state().replica();
-        let counts = replica.sync(self.member().fabric());
+        let counts = replica.sync(self.member().fabric(), Some(self.member().node()));
         self.process_state().count(|metrics| {
             metrics.log_entries += counts.entries;
             metrics.rescans += counts.rescans;

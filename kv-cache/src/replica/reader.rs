@@ -62,7 +62,7 @@ impl PoolReader {
     /// Takes in everything that was announced before the call: one refresh of a line for each node,
     /// and the lines of new log entries. A segment whose log was overrun is scanned.
     pub fn refresh<F: Fabric>(&mut self, fabric: &F) {
-        self.replica.sync(fabric);
+        self.replica.sync(fabric, None);
     }
 
     /// What the refreshes since the last call have changed.

@@ -16,15 +16,20 @@ pub(crate) struct SyncCounts {
 }
 
 impl Replica {
-    /// Takes in everything that was announced before the call.
+    /// Takes in everything that was announced before the call. `own` is the node that this process
+    /// belongs to, if any.
     ///
-    /// One refresh of a line per node; a second one for the new entries, if there are any. Takes
-    /// no lock and writes nothing. A segment whose log was overrun is scanned, which is bounded
+    /// One refresh of a line for each other node; a second one for their new entries, if there are
+    /// any. What the own node announced is in the caches of this host, and no other host writes there
+    /// (MEM-M1): it is refreshed once, the first time, since a host before may have had the node.
+    /// Takes no lock and writes nothing. A segment whose log was overrun is scanned, which is bounded
     /// by its size.
-    pub(crate) fn sync<F: Fabric>(&mut self, fabric: &F) -> SyncCounts {
+    pub(crate) fn sync<F: Fabric>(&mut self, fabric: &F, own: Option<NodeId>) -> SyncCounts {
         let areas = self.areas;
         let nodes = || areas.layout().nodes();
-        refresh_all(fabric, nodes().map(|node| areas.log_head(node).range()));
+        let own = own.filter(|node| self.position(*node).is_some());
+        let others = nodes().filter(|node| Some(*node) != own);
+        refresh_all(fabric, others.map(|node| areas.log_head(node).range()));
         let mut new = Vec::new();
         let mut overrun = Vec::new();
         for node in nodes() {
@@ -42,7 +47,8 @@ impl Replica {
         // MEM-M4: the heads were seen, now what they count.
         let ranges =
             |(node, first, count): &(NodeId, u64, u64)| areas.log(*node).ranges(*first, *count);
-        refresh_all(fabric, new.iter().flat_map(ranges));
+        let of_others = new.iter().filter(|(node, ..)| Some(*node) != own);
+        refresh_all(fabric, of_others.flat_map(ranges));
         let mut counts = SyncCounts::default();
         for (node, position, count) in new {
             let end = position.wrapping_add(count);
