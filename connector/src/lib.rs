@@ -124,6 +124,7 @@ mod identities;
 mod index;
 mod options;
 mod pool;
+mod page_tables;
 mod scratch;
 pub mod session;
 mod spawn;

@@ -17,6 +17,7 @@ use crate::dma::HostDma;
 #[cfg(feature = "cuda")]
 use crate::dma::cuda::{CudaDma, CudaError};
 use crate::options::{OptionsError, PoolOptions, SessionOptions};
+use crate::page_tables::Filling;
 use crate::session::{OpenError, Session, SessionCore};
 use crate::spawn::spawn_with;
 
@@ -81,6 +82,7 @@ pub enum PoolError {
 #[derive(Debug)]
 pub struct Pool {
     upkeep: Option<Upkeep>,
+    filling: Option<Filling>,
     dma: HostDma,
     clock: SystemClock,
     /// Attached once, by this thread's membership.
@@ -127,9 +129,15 @@ impl Pool {
         }
         let cache = cache.attached();
         let dma = HostDma::new(attachment.region().fabric().clone());
-        let mut pool = Self { upkeep: None, dma, clock, cache, attachment };
+        let filling = Filling::start(attachment.region()).map_err(PoolError::Thread)?;
+        let mut pool = Self { upkeep: None, filling, dma, clock, cache, attachment };
         pool.upkeep = Some(pool.start_upkeep(options.watermarks())?);
         Ok(pool)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn wait_for_page_tables(&mut self) {
+        self.filling.take().expect("a file in memory has page tables to fill").wait();
     }
 
     /// A session for the blocks of one model and namespace, which the CPU copies.
@@ -320,6 +328,7 @@ impl Drop for Pool {
         if self.attachment.is_forked() {
             // The thread is not in this process, and cannot be waited for.
             std::mem::forget(self.upkeep.take());
+            self.filling.take().into_iter().for_each(Filling::forget);
             return;
         }
         let Some(Upkeep { stop, thread }) = self.upkeep.take() else { return };

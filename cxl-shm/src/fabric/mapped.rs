@@ -7,6 +7,7 @@
 #![expect(clippy::disallowed_types, reason = "the one place where shared words are atomics")]
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -100,6 +101,11 @@ impl Mapping {
         Some(self.raw.as_mut_ptr().wrapping_add(offset))
     }
 
+    /// Where it starts in this process, as the kernel's lists of mappings name it.
+    pub(crate) fn start(&self) -> usize {
+        self.raw.as_mut_ptr().addr()
+    }
+
     /// Touches every page of `extent` for writing without changing a byte, so that a later first
     /// touch costs nothing (1.9 us a page in /dev/shm).
     ///
@@ -115,6 +121,34 @@ impl Mapping {
         // and writes no byte that the program can see.
         let outcome = unsafe { libc::madvise(start.cast(), bytes, libc::MADV_POPULATE_WRITE) };
         if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    }
+
+    /// Asks for huge pages where the file system gives them on request: a tmpfs that is mounted
+    /// with `huge=advise`. On others it changes nothing, and so does a kernel without them.
+    pub(crate) fn ask_for_huge_pages(&self) {
+        let (start, bytes) = (self.raw.as_mut_ptr(), self.raw.len());
+        // SAFETY: the range is our live mapping; the advice changes no byte. A refusal is no error:
+        // the pages are small then.
+        let _ = unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
+    }
+
+    /// Bytes that this process reaches through huge pages of a tmpfs, as smaps of proc(5) says.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn huge_bytes(&self) -> std::io::Result<u64> {
+        let start = format!("{:x}-", self.start());
+        let smaps = BufReader::new(File::open("/proc/self/smaps")?);
+        let mut is_ours = false;
+        for line in smaps.lines() {
+            let line = line?;
+            is_ours |= line.starts_with(&start);
+            if let (true, Some(size)) = (is_ours, line.strip_prefix("ShmemPmdMapped:")) {
+                let kib = size.trim().trim_end_matches(" kB").parse::<u64>();
+                return kib.map(|kib| kib << 10).map_err(std::io::Error::other);
+            }
+        }
+        Err(std::io::Error::other("/proc/self/smaps does not have the mapping"))
     }
 
     #[inline]

@@ -42,9 +42,29 @@ pub(super) fn room_left(file: &File) -> io::Result<Option<u64>> {
     Ok(Some(mount_bytes.map_or(machine_bytes, |bytes| bytes.min(machine_bytes))))
 }
 
+/// Kinds of file systems.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// In this host's memory: `/dev/shm`.
+    Tmpfs,
+    /// In huge pages of this host's memory.
+    Hugetlbfs,
+    /// Any other.
+    Other,
+}
+
+/// What the file lies in.
+pub(super) fn kind_of(file: &File) -> io::Result<Kind> {
+    Ok(match fstatfs(file)?.f_type {
+        libc::TMPFS_MAGIC => Kind::Tmpfs,
+        libc::HUGETLBFS_MAGIC => Kind::Hugetlbfs,
+        _ => Kind::Other,
+    })
+}
+
 /// Whether the file lives in this host's memory and nowhere else. What cannot be asked does not.
 pub(super) fn is_memory(file: &File) -> bool {
-    fstatfs(file).is_ok_and(|stat| matches!(stat.f_type, libc::TMPFS_MAGIC | libc::HUGETLBFS_MAGIC))
+    kind_of(file).is_ok_and(|kind| kind != Kind::Other)
 }
 
 fn left(stat: &StatVfs) -> Option<u64> {

@@ -10,7 +10,8 @@
 //! process that touches the lost part with SIGBUS; nothing in a process can prevent or repair that.
 //!
 //! Where is what: [`RegionPath`] what a path names, [`Sysfs`] the size of a devdax, [`Region`] the
-//! mapped memory, [`RegionUse`] the mark that keeps a formatter away from attached processes.
+//! mapped memory, [`PageTables`] what saves the first touch of each page a fault, [`RegionUse`] the mark that
+//! keeps a formatter away from attached processes.
 
 mod create;
 mod dax;
@@ -18,6 +19,7 @@ mod file_system;
 mod in_use;
 mod open_error;
 mod path;
+mod page_tables;
 mod platform;
 mod prefault;
 mod remove;
@@ -36,6 +38,7 @@ pub use in_use::{RegionUse, UseError};
 pub use open_error::OpenError;
 pub use path::RegionPath;
 pub use platform::{hypervisor, platform_of};
+pub use page_tables::PageTables;
 pub use prefault::PrefaultError;
 pub use remove::RemoveError;
 pub use visibility::{Basis, Visibility};

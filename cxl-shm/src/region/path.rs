@@ -9,7 +9,7 @@ use rustix::fs::{major, minor};
 
 use super::Region;
 use super::dax::{Sysfs, device_name};
-use super::file_system::align_bytes;
+use super::file_system::{Kind, align_bytes, kind_of};
 use super::open_error::OpenError;
 use crate::fabric::{MapError, MappedFabric, Mapping};
 use crate::layout::RegionKind;
@@ -119,7 +119,13 @@ impl RegionPath {
             Access::Read => Mapping::shared_read_only(&file, self.bytes),
             Access::ReadWrite => Mapping::shared(&file, self.bytes),
         };
-        match mapping.and_then(MappedFabric::new) {
+        let mapped = mapping.and_then(|mapping| {
+            if matches!(kind_of(&file), Ok(Kind::Tmpfs)) {
+                mapping.ask_for_huge_pages();
+            }
+            MappedFabric::new(mapping)
+        });
+        match mapped {
             Ok(fabric) => Ok(Region { path: self, file, fabric }),
             Err(error) => Err((self, error)),
         }
