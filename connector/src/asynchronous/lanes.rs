@@ -15,7 +15,7 @@
 //! anything into them any more. What is in them by then is still done.
 //!
 //! Fetches and publishes are in pieces, of which each thread takes one at a time, of all requests in turns.
-//! The thread that waits for a request takes pieces of it, too, at a desk of its own (`desk`).
+//! The thread that waits for a request takes pieces of it, too, at a desk of its own (`guest`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ fn end(pool: &Pool, copying: Vec<JoinHandle<LocalMember>>, guest: &Guest) {
     // A thread that panicked has printed why; its place in the registry falls to the process that
     // reclaims.
     let members = copying.into_iter().filter_map(|thread| thread.join().ok());
-    for member in members.chain(guest.end()) {
+    for member in members.chain(guest.end().map(|place| place.member)) {
         pool.attachment().leave_thread(member);
     }
 }

@@ -27,6 +27,7 @@ mod desk;
 mod engine;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod guest;
 mod lanes;
 mod layered;
 mod pieces;
@@ -34,12 +35,15 @@ mod readiness;
 mod request;
 mod session;
 mod submit;
+mod sync;
 mod turns;
 
 #[cfg(test)]
 mod closing_tests;
 #[cfg(test)]
 mod layered_tests;
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -6,9 +6,10 @@
 //!   by then nothing uses the caller's buffers.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::desk::Desk;
+use super::sync::{Mutant, Mutex, MutexGuard, breaks};
 
 /// One piece of work. Done to its end once it is taken.
 pub(super) type Piece = Box<dyn FnOnce(&Desk<'_>) + Send>;
@@ -97,7 +98,8 @@ where
         state.done[number] = result;
         let never = if state.lost { std::mem::take(&mut state.waiting) } else { VecDeque::new() };
         // ASYNC-P2.
-        let is_over = state.under_way == 0 && state.waiting.is_empty();
+        let is_idle = state.under_way == 0 || breaks(Mutant::TellsEarly);
+        let is_over = is_idle && state.waiting.is_empty();
         let end = if is_over { state.end.take() } else { None };
         let lost = state.lost;
         let done = if is_over { std::mem::take(&mut state.done) } else { Vec::new() };
@@ -157,8 +159,13 @@ where
 {
     fn take(self: Arc<Self>) -> Option<Taken> {
         let mut state = self.state();
+        let numbered = breaks(Mutant::NumbersFirst).then(|| state.done.len());
+        if numbered.is_some() {
+            drop(state);
+            state = self.state();
+        }
         let given = state.waiting.pop_front()?;
-        let number = state.done.len();
+        let number = numbered.unwrap_or(state.done.len());
         state.done.push(None);
         state.under_way += 1;
         let more = !state.waiting.is_empty();
@@ -177,7 +184,8 @@ where
 
     fn revoke(&self) -> bool {
         let mut state = self.state();
-        if state.waiting.is_empty() || !state.done.is_empty() {
+        let is_begun = !state.done.is_empty() && !breaks(Mutant::RevokesBegun);
+        if state.waiting.is_empty() || is_begun {
             return false;
         }
         let revoked = (std::mem::take(&mut state.waiting), state.end.take());

@@ -7,10 +7,11 @@
 //!   Two requests that come at once may have woken the same one.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::SubmitErrorKind;
 use super::request::{Piece, Request};
+use super::sync::{Condvar, Mutant, Mutex, MutexGuard, breaks};
 
 /// Which queue a request goes into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,7 +89,7 @@ impl Turns {
             let (taken_up, waiting) = queue.drain(..).partition(|request| request.is_taken_up());
             (over, *queue) = (taken_up, waiting);
         }
-        let has_room = queue.len() < self.depth;
+        let has_room = queue.len() < self.depth || breaks(Mutant::HasNoDepth);
         if has_room {
             queue.push_back(request);
             self.wake_one(&state, lane);
@@ -101,7 +102,9 @@ impl Turns {
     /// From now on nothing more comes. What is in the queues is still taken.
     pub(super) fn end(&self) {
         self.state().ended = true;
-        self.wake.iter().for_each(Condvar::notify_all);
+        if !breaks(Mutant::EndsInSilence) {
+            self.wake.iter().for_each(Condvar::notify_all);
+        }
     }
 
     /// The next piece for a thread, which waits for it; `None` when nothing more comes.
@@ -147,7 +150,7 @@ impl Turns {
                 }
                 // ASYNC-Q3.
                 for lane in serves.lanes() {
-                    if !state.lanes[*lane as usize].is_empty() {
+                    if !state.lanes[*lane as usize].is_empty() && !breaks(Mutant::WakesNoOther) {
                         self.wake_one(state, *lane);
                     }
                 }
