@@ -118,6 +118,7 @@
 //! - `sim`: simulated memory for tests of this project. No semver.
 
 mod asynchronous;
+mod binding;
 mod block;
 pub mod dma;
 mod identities;

@@ -214,6 +214,7 @@ def check_pool_options(
     high_watermark_percent: int | None = None,
     low_watermark_percent: int | None = None,
     quotas: list[Quota] = ...,
+    bind_threads: bool = True,
 ) -> None:
     """Raises :class:`Error` for options that :class:`Pool` would refuse."""
 
@@ -241,11 +242,13 @@ class Pool:
         low_watermark_percent: int | None = None,
         quotas: list[Quota] = ...,
         publishes_by_layers: bool = False,
+        bind_threads: bool = True,
     ) -> None:
         """``copy_threads`` (1 by default) copy both ways, and share the pieces of long transfers. ``fetch_threads`` (1 by default) only fetch:
         a publish may wait, for memory that other hosts grant or for the stream of a GPU, and fetches
         should not wait behind it. ``publishes_by_layers`` starts the thread for
-        :meth:`Session.publish_by_layers`."""
+        :meth:`Session.publish_by_layers`. ``bind_threads`` binds the threads that copy to the CPUs nearest to
+        the memory, as far as this process may use these."""
 
     def session(
         self,

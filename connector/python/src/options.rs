@@ -15,6 +15,7 @@ pub(crate) struct Given<'py> {
     pub(crate) high_watermark_percent: Option<i64>,
     pub(crate) low_watermark_percent: Option<i64>,
     pub(crate) quotas: Vec<Bound<'py, PyAny>>,
+    pub(crate) bind_threads: bool,
 }
 
 impl Given<'_> {
@@ -28,7 +29,7 @@ impl Given<'_> {
             let (namespace, quota) = quota(given)?;
             pool = pool.with_quota(namespace, quota);
         }
-        let mut options = AsyncOptions::new().with_pool(pool);
+        let mut options = AsyncOptions::new().with_pool(pool).with_bound_threads(self.bind_threads);
         if let Some(threads) = within("copy_threads", self.copy_threads)? {
             options = options.with_copy_threads(threads);
         }
@@ -87,6 +88,7 @@ fn quota(given: &Bound<'_, PyAny>) -> PyResult<(Namespace, Quota)> {
 #[pyo3(signature = (
     *, copy_threads = None, fetch_threads = None, queue_depth = None,
     high_watermark_percent = None, low_watermark_percent = None, quotas = Vec::new(),
+    bind_threads = true,
 ))]
 pub(crate) fn check_pool_options(
     copy_threads: Option<i64>,
@@ -95,6 +97,7 @@ pub(crate) fn check_pool_options(
     high_watermark_percent: Option<i64>,
     low_watermark_percent: Option<i64>,
     quotas: Vec<Bound<'_, PyAny>>,
+    bind_threads: bool,
 ) -> PyResult<()> {
     let given = Given {
         copy_threads,
@@ -103,6 +106,7 @@ pub(crate) fn check_pool_options(
         high_watermark_percent,
         low_watermark_percent,
         quotas,
+        bind_threads,
     };
     given.checked().map(|_| ())
 }

@@ -25,7 +25,7 @@ impl Pool {
     #[pyo3(signature = (
         region, node, *, copy_threads = None, fetch_threads = None, queue_depth = None,
         high_watermark_percent = None, low_watermark_percent = None, quotas = Vec::new(),
-        publishes_by_layers = false,
+        publishes_by_layers = false, bind_threads = true,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn new(
@@ -39,6 +39,7 @@ impl Pool {
         low_watermark_percent: Option<i64>,
         quotas: Vec<Bound<'_, PyAny>>,
         publishes_by_layers: bool,
+        bind_threads: bool,
     ) -> PyResult<Self> {
         let given = Given {
             copy_threads,
@@ -47,6 +48,7 @@ impl Pool {
             high_watermark_percent,
             low_watermark_percent,
             quotas,
+            bind_threads,
         };
         let node: u16 = number("node", node)?;
         let options = given.checked()?.with_publishes_by_layers(publishes_by_layers);

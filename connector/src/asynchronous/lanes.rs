@@ -28,6 +28,7 @@ use super::SubmitErrorKind;
 use super::desk::{Desk, Guest, Place};
 use super::request::Request;
 use super::turns::{Lane, Serves, Turns};
+use crate::binding::Binding;
 use crate::dma::HostDma;
 use crate::options::AsyncOptions;
 use crate::pool::{LocalCache, Pool, PoolError};
@@ -121,13 +122,17 @@ fn start_copying(
     turns: &Arc<Turns>,
     copying: &mut Vec<JoinHandle<LocalMember>>,
 ) -> Result<(), PoolError> {
+    let region = pool.attachment().region();
+    let binding = options.binds_threads().then(|| Binding::of(region)).flatten();
     let of_copies = (0..options.copy_threads()).map(|n| (format!("copy-{n}"), Serves::Copies));
     let of_fetches =
         (0..options.fetch_threads()).map(|n| (format!("fetch-{n}"), Serves::FetchesOnly));
     let of_layers = options.publishes_by_layers().then(|| ("layers".to_owned(), Serves::Layers));
     for (name, serves) in of_copies.chain(of_fetches).chain(of_layers) {
         let (turns, dma) = (Arc::clone(turns), pool.dma().clone());
+        let binding = binding.clone();
         let run = move |cache: &LocalCache<'_>, clock: &SystemClock| {
+            binding.iter().for_each(Binding::bind_this_thread);
             serve(&Desk { cache, dma: &dma, clock }, &turns, serves);
         };
         copying.push(pool.start_thread(&format!("rackline-{name}"), run)?);

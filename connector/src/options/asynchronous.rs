@@ -10,10 +10,12 @@ pub struct AsyncOptions {
     fetch_threads: usize,
     queue_depth: usize,
     publishes_by_layers: bool,
+    binds_threads: bool,
 }
 
 impl Default for AsyncOptions {
-    /// One thread that copies, another for fetches only, queues of 256, no publishes by layers.
+    /// One thread that copies, another for fetches only, both bound, queues of 256, no publishes by
+    /// layers.
     fn default() -> Self {
         Self {
             pool: PoolOptions::new(),
@@ -21,12 +23,14 @@ impl Default for AsyncOptions {
             fetch_threads: 1,
             queue_depth: 256,
             publishes_by_layers: false,
+            binds_threads: true,
         }
     }
 }
 
 impl AsyncOptions {
-    /// One thread that copies, another for fetches only, queues of 256, no publishes by layers.
+    /// One thread that copies, another for fetches only, both bound, queues of 256, no publishes by
+    /// layers.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -66,6 +70,18 @@ impl AsyncOptions {
     #[must_use]
     pub fn with_publishes_by_layers(self, publishes_by_layers: bool) -> Self {
         Self { publishes_by_layers, ..self }
+    }
+
+    /// Whether threads that copy are bound to the CPUs nearest to the pool's memory, as far as the
+    /// process may use these. By default they are. Where all CPUs are as near, this changes nothing.
+    /// The log says at start what they are bound to.
+    #[must_use]
+    pub fn with_bound_threads(self, binds_threads: bool) -> Self {
+        Self { binds_threads, ..self }
+    }
+
+    pub(crate) fn binds_threads(&self) -> bool {
+        self.binds_threads
     }
 
     pub(crate) fn pool(&self) -> &PoolOptions {

@@ -176,6 +176,12 @@ impl RegionPath {
         self.kind
     }
 
+    /// Major and minor number of the device; `None` for a file.
+    pub(super) fn device_number(&self) -> Option<(u32, u32)> {
+        let device = self.identity.device;
+        (self.kind == RegionKind::Devdax).then(|| (major(device), minor(device)))
+    }
+
     /// Size in bytes: never zero, a multiple of [`align_bytes`](Self::align_bytes).
     #[must_use]
     pub fn bytes(&self) -> u64 {

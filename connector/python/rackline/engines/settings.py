@@ -19,6 +19,7 @@ _OPTIONS = (
     "high_watermark_percent",
     "low_watermark_percent",
     "quotas",
+    "bind_threads",
 )
 
 
@@ -55,6 +56,8 @@ class PoolSettings:
     quotas: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """What tenants may keep of this host's part of the pool when room is short: for each ``tenant``
     ``bytes``, or ``percent`` of it."""
+    bind_threads: bool = True
+    """Whether threads that copy run on the CPUs nearest to the pool's memory, as far as the process may."""
 
     def pool_options(self) -> dict[str, Any]:
         """Those of :class:`rackline.Pool`."""
