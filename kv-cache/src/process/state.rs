@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use crossbeam_utils::CachePadded;
 use cxl_shm::fork::ProcessMark;
 use cxl_shm::host::MembershipLost;
 use cxl_shm::node::Backend;
@@ -18,33 +19,36 @@ use crate::replica::Replica;
 
 /// This process's own knowledge of the pool. Shared by its threads, each of which works through a
 /// [`Cache`](crate::Cache) of its own.
+///
+/// What threads lock apart lies in lines of caches apart: a copy that notes its uses, a lookup in the
+/// replica and an eviction would else take the same line from one another.
 #[derive(Debug)]
 pub struct ProcessState {
     pub(crate) areas: Areas,
     /// Whose it is. A child made by `fork` has a copy of it, with the locks as the fork found them.
     process: ProcessMark,
-    replica: Mutex<Replica>,
-    metrics: Mutex<Metrics>,
-    pub(crate) abandoned: Mutex<Vec<Claim>>,
-    pub(crate) released: Mutex<VecDeque<Release>>,
-    pub(crate) touched: Mutex<Vec<Handle>>,
-    order: Mutex<Order>,
+    replica: CachePadded<Mutex<Replica>>,
+    metrics: CachePadded<Mutex<Metrics>>,
+    pub(crate) abandoned: CachePadded<Mutex<Vec<Claim>>>,
+    pub(crate) released: CachePadded<Mutex<VecDeque<Release>>>,
+    pub(crate) touched: CachePadded<Mutex<Vec<Handle>>>,
+    order: CachePadded<Mutex<Order>>,
     /// Nodes that nobody has the slot of, as this process sees them.
     pub(crate) orphans: Mutex<BTreeMap<NodeId, OrphanWatch>>,
 }
 
 impl ProcessState {
     pub(crate) fn new(areas: Areas) -> Self {
-        let replica = Mutex::new(Replica::new(areas));
+        let replica = CachePadded::new(Mutex::new(Replica::new(areas)));
         Self {
             areas,
             process: ProcessMark::of_this(),
             replica,
-            metrics: Mutex::default(),
-            abandoned: Mutex::default(),
-            released: Mutex::default(),
-            touched: Mutex::default(),
-            order: Mutex::default(),
+            metrics: CachePadded::default(),
+            abandoned: CachePadded::default(),
+            released: CachePadded::default(),
+            touched: CachePadded::default(),
+            order: CachePadded::default(),
             orphans: Mutex::default(),
         }
     }
