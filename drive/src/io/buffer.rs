@@ -20,8 +20,8 @@ enum Memory {
     Lent { start: NonNull<u8>, bytes: usize, written_by_others: bool },
 }
 
-// SAFETY: owned memory moves with the buffer. The caller that lends memory vouches in `Buffer::lent` and
-// `Buffer::lent_source` that any thread may use it until the buffer comes back.
+// SAFETY: owned memory moves with the buffer. The caller that lends memory vouches in `Buffer::lent`
+// and `Buffer::lent_source` that any thread may use it until the buffer comes back.
 unsafe impl Send for Buffer {}
 
 impl Buffer {

@@ -168,6 +168,20 @@ impl Namespace {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct NamespaceTag(pub(crate) u16);
 
+impl NamespaceTag {
+    /// Its bits, to be kept on a drive.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+
+    /// The tag with these bits.
+    #[must_use]
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+}
+
 /// What a block is known by: 192 bits, equal only for the same block hash, model, namespace and
 /// length. The first 128 bits find the block: logs and replicas have these alone. The last 64 are
 /// the *witness*, which a reader compares before it accepts a block ([`KeySpace`]).

@@ -50,7 +50,8 @@ impl RecordedDrive {
     #[must_use]
     pub fn after(image: &CrashImage) -> Self {
         let (now, durable) = (image.0.clone(), image.0.clone());
-        Self(Arc::new(Mutex::new(State { now, durable, ..State::default() })))
+        let next = image.0.files.keys().map(|number| number.0).max().unwrap_or(0);
+        Self(Arc::new(Mutex::new(State { now, durable, next, ..State::default() })))
     }
 
     /// Changes and syncs so far.
@@ -63,6 +64,17 @@ impl RecordedDrive {
     pub fn stop_after(&self, steps: u64) {
         let mut state = self.state();
         state.stops_after = Some(state.steps + steps);
+    }
+
+    /// The same drive after the process that used it has died: what it did is seen, and what was not
+    /// durable is not. Steps are not limited any more.
+    #[must_use]
+    pub fn revived(&self) -> Self {
+        let state = self.state();
+        let State { now, durable, pending, next, limit, .. } = &*state;
+        let (now, durable, pending) = (now.clone(), durable.clone(), pending.clone());
+        let (next, limit) = (*next, *limit);
+        Self(Arc::new(Mutex::new(State { now, durable, pending, next, limit, ..State::default() })))
     }
 
     /// How many changes a crash may keep or lose, each by itself.

@@ -1,0 +1,400 @@
+//! A store: blocks on one folder or several, each with its capacity.
+//!
+//! - **DRIVE-S1**: A folder that fails, is full or is gone costs misses for its blocks. The blocks of
+//!   the other folders are found, and new ones go there.
+//! - **DRIVE-S2**: All folders of a store name the same store. A folder of another store is refused,
+//!   because its blocks would be counted and removed by two owners.
+
+mod verify;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, bounded};
+use cxl_shm::clock::SystemClock;
+use kv_cache::BlockKey;
+
+use crate::io::{Buffer, Drive, EngineKind, FolderDrive, OpenFolderError};
+use crate::volume::{
+    BlockSpec, CommitError, OpenVolumeError, ReadMiss, ReserveError, Volume, VolumeOptions,
+    WriteError, rebuild_manifest, store_of,
+};
+
+pub use verify::Verified;
+
+/// A folder of a store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FolderOptions {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Bytes that it may have allocated.
+    pub capacity_bytes: u64,
+}
+
+/// What a store is opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// To be read. Nothing in the folders changes.
+    Read,
+    /// To be read and written.
+    Write,
+    /// As to be written, and a manifest that cannot be used is made anew from what is found.
+    Repair,
+}
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Which engine is tried first.
+    pub engine: EngineKind,
+    /// The host that the folders belong to.
+    pub host: [u8; 16],
+    /// Whether folders of another host are taken over.
+    pub take_over: bool,
+    /// What for.
+    pub access: Access,
+}
+
+/// Why a store was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenStoreError {
+    /// A folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] OpenFolderError),
+    /// What is in a folder cannot be used.
+    #[error("{}: {source}", .folder.display())]
+    Volume {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        source: OpenVolumeError,
+    },
+    /// Two folders are of two stores (DRIVE-S2).
+    #[error("{} is of another store than the folders before it; give the folders of one store", .folder.display())]
+    OtherStore {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// There is none.
+    #[error("a store has at least one folder, and none of those given can be used")]
+    NoFolder,
+}
+
+/// Why a block was not put.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PutError {
+    /// No folder took it.
+    #[error(transparent)]
+    Reserve(#[from] ReserveError),
+    /// The folder that took it failed.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The drive has stopped.
+    #[error("the drive has stopped before the block was written")]
+    Stopped,
+}
+
+/// Why a block was not fetched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GetMiss {
+    /// The folder that has it says why.
+    #[error(transparent)]
+    Read(#[from] ReadMiss),
+    /// The deadline is over.
+    #[error("the device did not answer before the deadline")]
+    Late,
+    /// The drive has stopped.
+    #[error("the drive has stopped")]
+    Stopped,
+}
+
+impl GetMiss {
+    /// Whether the bytes of the block are not those that were written.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        matches!(self, Self::Read(ReadMiss::Damaged))
+    }
+}
+
+/// A folder and what is open of it.
+#[derive(Debug)]
+struct Folder {
+    options: FolderOptions,
+    /// `None` while its device does not answer.
+    volume: RwLock<Option<Arc<Volume>>>,
+}
+
+impl Folder {
+    fn volume(&self) -> Option<Arc<Volume>> {
+        self.volume.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Blocks on folders of drives, owned by this process.
+#[derive(Debug)]
+pub struct Store {
+    folders: Vec<Folder>,
+    options: StoreOptions,
+    store: [u8; 16],
+}
+
+impl Store {
+    /// Opens the folders. New ones become part of the store. A folder whose device does not answer
+    /// is left out, and [`reopen`](Self::reopen) tries it again (DRIVE-S1).
+    ///
+    /// # Errors
+    /// [`OpenStoreError`].
+    pub fn open(folders: &[FolderOptions], options: StoreOptions) -> Result<Self, OpenStoreError> {
+        let mut drives = Vec::new();
+        let mut store = None;
+        for folder in folders {
+            let drive = match FolderDrive::open(&folder.path, options.engine) {
+                Err(OpenFolderError::System { source, .. }) if is_device_error(&source) => None,
+                outcome => Some(outcome?),
+            };
+            store = store.or_else(|| drive.as_ref().and_then(|drive| store_of(drive)));
+            drives.push((folder, drive));
+        }
+        let store = store.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
+        let mut opened = Vec::new();
+        for (folder, drive) in drives {
+            let volume = match drive {
+                Some(drive) => open_volume(folder, drive, &options, store)?,
+                None => None,
+            };
+            if volume.is_none() {
+                tracing::error!(
+                    folder = %folder.path.display(),
+                    "the device does not answer: its blocks are misses until it does"
+                );
+            }
+            opened.push(Folder { options: folder.clone(), volume: RwLock::new(volume) });
+        }
+        if opened.iter().all(|folder| folder.volume().is_none()) {
+            return Err(OpenStoreError::NoFolder);
+        }
+        Ok(Self { folders: opened, options, store })
+    }
+
+    /// Tries folders again whose device did not answer. Says how many are open now and were not.
+    pub fn reopen(&self) -> usize {
+        let mut count = 0;
+        for folder in self.folders.iter().filter(|folder| folder.volume().is_none()) {
+            let Ok(drive) = FolderDrive::open(&folder.options.path, self.options.engine) else {
+                continue;
+            };
+            match open_volume(&folder.options, drive, &self.options, self.store) {
+                Ok(Some(volume)) => {
+                    let mut place = folder.volume.write().unwrap_or_else(PoisonError::into_inner);
+                    *place = Some(volume);
+                    count += 1;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::error!("{error}"),
+            }
+        }
+        count
+    }
+
+    /// The folders that are open, with their paths.
+    pub fn volumes(&self) -> impl Iterator<Item = (&Path, Arc<Volume>)> {
+        let open = |folder: &Folder| folder.volume();
+        self.folders.iter().filter_map(move |it| Some((it.options.path.as_path(), open(it)?)))
+    }
+
+    /// Reads the tables of all folders. `progress` is told how many segments of how many are read.
+    ///
+    /// # Errors
+    /// The first error of a device. Blocks of the segments that it concerns are misses, up to
+    /// another scan.
+    pub fn scan(&self, mut progress: impl FnMut(usize, usize)) -> io::Result<()> {
+        let (mut before, mut outcome) = (0, Ok(()));
+        for (_, volume) in self.volumes() {
+            let mut last = 0;
+            let scanned = volume.scan(|done, all| {
+                progress(before + done, before + all);
+                last = all;
+                true
+            });
+            before += last;
+            outcome = outcome.and(scanned);
+        }
+        outcome
+    }
+
+    /// Writes a block from the beginning of `buffer`, and waits until it is written. It is found
+    /// after the next commit. The buffer comes back unless a drive lost it.
+    ///
+    /// # Errors
+    /// [`PutError`].
+    pub fn put(
+        &self,
+        spec: &BlockSpec<'_>,
+        buffer: Buffer,
+    ) -> (Option<Buffer>, Result<(), PutError>) {
+        let volumes: Vec<_> = self.volumes().map(|(_, volume)| volume).collect();
+        if volumes.iter().any(|volume| volume.find(&spec.key).is_some()) {
+            return (Some(buffer), Err(ReserveError::Exists.into()));
+        }
+        // Blocks are striped over the folders by their keys.
+        let first = usize::from(spec.key.as_bytes()[8]) % volumes.len().max(1);
+        let mut refused = ReserveError::Full;
+        for at in 0..volumes.len() {
+            match volumes[(first + at) % volumes.len()].reserve(spec) {
+                Ok(reservation) => {
+                    let (tell, told) = bounded(1);
+                    let done = move |buffer, outcome| drop(tell.send((buffer, outcome)));
+                    reservation.write(buffer, Box::new(done));
+                    return match told.recv() {
+                        Ok((buffer, outcome)) => (buffer, outcome.map_err(PutError::Write)),
+                        Err(_) => (None, Err(PutError::Stopped)),
+                    };
+                }
+                Err(error @ (ReserveError::Exists | ReserveError::Invalid(_))) => {
+                    return (Some(buffer), Err(error.into()));
+                }
+                Err(error) => refused = error,
+            }
+        }
+        (Some(buffer), Err(refused.into()))
+    }
+
+    /// Makes all that was put or removed durable. Returns the keys of the blocks that are found from
+    /// now on, and the errors of folders: their blocks are not kept (DRIVE-S1).
+    pub fn commit(&self) -> (Vec<BlockKey>, Vec<CommitError>) {
+        let (mut keys, mut errors) = (Vec::new(), Vec::new());
+        for (_, volume) in self.volumes() {
+            match volume.commit() {
+                Ok(its) => keys.extend(its),
+                Err(error) => errors.push(error),
+            }
+        }
+        (keys, errors)
+    }
+
+    /// Length of a block in bytes, when a folder has it.
+    #[must_use]
+    pub fn find(&self, key: &BlockKey) -> Option<u32> {
+        self.volumes().find_map(|(_, volume)| volume.find(key))
+    }
+
+    /// Reads a block to the beginning of `buffer`, and says how many bytes it has. Waits no longer
+    /// than `timeout`: then the buffer stays with the drive.
+    ///
+    /// # Errors
+    /// The buffer unless the drive keeps it, and why the block is a miss.
+    pub fn get(
+        &self,
+        key: BlockKey,
+        buffer: Buffer,
+        timeout: Duration,
+    ) -> Result<(Buffer, u32), (Option<Buffer>, GetMiss)> {
+        let Some((_, volume)) = self.volumes().find(|(_, volume)| volume.find(&key).is_some())
+        else {
+            return Err((Some(buffer), ReadMiss::NotFound.into()));
+        };
+        let (tell, told) = bounded(1);
+        let done = Box::new(move |unverified| drop(tell.send(unverified)));
+        volume.read(key, buffer, done).map_err(|(buffer, miss)| (Some(buffer), miss.into()))?;
+        match told.recv_timeout(timeout) {
+            Ok(unverified) => {
+                unverified.verify().map_err(|(buffer, miss)| (Some(buffer), miss.into()))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                volume.read_was_late();
+                Err((None, GetMiss::Late))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err((None, GetMiss::Stopped)),
+        }
+    }
+
+    /// Removes a block. Says whether a folder had it.
+    pub fn remove(&self, key: &BlockKey) -> bool {
+        // A key may have two places after damage.
+        self.volumes().filter(|(_, volume)| volume.remove(key)).count() > 0
+    }
+
+    /// Keeps each folder between its watermarks: above `high_percent` of its room, blocks that were
+    /// not used for longest leave until `low_percent` is left in use. Then segments with little in
+    /// them are emptied. Returns how many blocks left, and the errors of folders.
+    pub fn keep_room(&self, high_percent: u8, low_percent: u8) -> (usize, Vec<CommitError>) {
+        let (mut evicted, mut errors) = (0, Vec::new());
+        for (_, volume) in self.volumes() {
+            match keep_room(&volume, high_percent, low_percent) {
+                Ok(blocks) => evicted += blocks,
+                Err(error) => errors.push(error),
+            }
+        }
+        (evicted, errors)
+    }
+}
+
+/// Segments that one call empties at most: reads go before.
+const COLLECTIONS: usize = 64;
+
+fn keep_room(volume: &Arc<Volume>, high: u8, low: u8) -> Result<usize, CommitError> {
+    let usage = volume.usage();
+    let room = usage.capacity - usage.metadata_kept;
+    let share = |percent: u8| room / 100 * u64::from(percent.min(100));
+    if room - usage.free <= share(high) {
+        return Ok(0);
+    }
+    let in_use = usage.live + usage.reserved + usage.unknown;
+    let evicted = volume.evict(in_use.saturating_sub(share(low)));
+    volume.commit()?;
+    for _ in 0..COLLECTIONS {
+        let usage = volume.usage();
+        if room - usage.free <= share(high) || volume.collect(90)?.moved == 0 {
+            break;
+        }
+    }
+    Ok(evicted)
+}
+
+/// The volume in a folder. `None` when the device does not answer.
+fn open_volume(
+    folder: &FolderOptions,
+    drive: FolderDrive,
+    options: &StoreOptions,
+    store: [u8; 16],
+) -> Result<Option<Arc<Volume>>, OpenStoreError> {
+    let volume_options = VolumeOptions {
+        capacity_bytes: folder.capacity_bytes,
+        segment_bytes: None,
+        host: options.host,
+        take_over: options.take_over,
+        clock: Arc::new(SystemClock::start()),
+    };
+    let failed = |source| OpenStoreError::Volume { folder: folder.path.clone(), source };
+    if options.access == Access::Repair {
+        rebuild_manifest(&drive, &volume_options, store).map_err(failed)?;
+        if store_of(&drive).is_none() {
+            return Err(failed(OpenVolumeError::ManifestMissing));
+        }
+    }
+    let drive: Box<dyn Drive> = Box::new(drive);
+    let outcome = match options.access {
+        Access::Read => Volume::open_to_read(drive, volume_options),
+        Access::Write | Access::Repair => Volume::open(drive, volume_options, store),
+    };
+    match outcome {
+        Ok(volume) if volume.store() == store => Ok(Some(volume)),
+        Ok(_) => Err(OpenStoreError::OtherStore { folder: folder.path.clone() }),
+        Err(OpenVolumeError::System { source, .. }) if is_device_error(&source) => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Whether the device is at fault, and not what the caller has asked for.
+fn is_device_error(error: &io::Error) -> bool {
+    let device = [libc::EIO, libc::ENODEV, libc::ENXIO, libc::ESTALE, libc::ETIMEDOUT];
+    error.raw_os_error().is_some_and(|code| device.contains(&code))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! Group commit (DRIVE-D1).
+
+use std::io;
+
+use kv_cache::BlockKey;
+
+use super::batch::{Batch, Sealed, Sealing};
+use super::journal::{Log, pages_for};
+use super::segment::Phase;
+use super::{Opened, Volume, offset_of};
+use crate::format::{
+    BlockRecord, FileName, MANIFEST, MANIFEST_NEW, Manifest, PageKind, RECORD_BYTES, Record, Seal,
+    seal_pages,
+};
+use crate::io::{Content, PAGE_BYTES};
+
+/// Why nothing became durable. The blocks of the commit are misses.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommitError {
+    /// The metadata has no room left under the capacity.
+    #[error("the metadata of the blocks has no room left; remove blocks, or give more capacity")]
+    Full,
+    /// The device failed.
+    #[error("cannot {action}: {source}; the blocks of this commit are not kept")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// An error of the system during `action`.
+fn during(action: &'static str) -> impl Fn(io::Error) -> CommitError {
+    move |source| CommitError::System { action, source }
+}
+
+const SYNC_EXTENTS: &str = "make extents durable";
+
+impl Volume {
+    /// Makes all blocks durable that were written before, and all removals. Returns the keys of
+    /// these blocks: they are found from now on, also after a crash.
+    ///
+    /// # Errors
+    /// [`CommitError`]: none of the blocks is kept (DRIVE-D5).
+    pub fn commit(&self) -> Result<Vec<BlockKey>, CommitError> {
+        let mut log = self.log();
+        let mut batch = Batch::take(&mut self.state());
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        let replaced = log.file.map(|_| log.journal);
+        match self.make_durable(&mut log, &mut batch) {
+            Ok(()) => {
+                let moved = |written: &&super::state::Written| written.moved_from.is_none();
+                let keys =
+                    batch.written.iter().filter(moved).map(|written| written.record.key).collect();
+                let (gone, closed) = {
+                    let mut state = self.state();
+                    state.health.writes.succeeded();
+                    batch.publish(&mut state)
+                };
+                closed.into_iter().for_each(|file| self.drive.close(file));
+                self.clean_up(&mut log, replaced, gone);
+                Ok(keys)
+            }
+            Err(error) => {
+                if let Some(file) = log.file.take() {
+                    self.drive.close(file);
+                }
+                let now_ms = self.now_ms();
+                let mut state = self.state();
+                let mut sync_failed = false;
+                if let CommitError::System { action, source } = &error {
+                    state.health.write_failed(now_ms, source);
+                    sync_failed = *action == SYNC_EXTENTS;
+                }
+                batch.give_back(&mut state, sync_failed);
+                Err(error)
+            }
+        }
+    }
+
+    fn make_durable(&self, log: &mut Log, batch: &mut Batch) -> Result<(), CommitError> {
+        // A number is used once, whatever becomes of this commit (DRIVE-D2).
+        log.generation += 1;
+        for data in &batch.data {
+            self.drive.sync(*data).map_err(during(SYNC_EXTENTS))?;
+        }
+        let room = self.metadata_bytes_max().saturating_sub(self.metadata_bytes(log));
+        let records = batch.written.len() * 2 + batch.leaving.len();
+        if !batch.written.is_empty() && offset_of(pages_for(records) * 2) > room {
+            return Err(CommitError::Full);
+        }
+        for sealing in std::mem::take(&mut batch.sealing) {
+            if let Some(sealed) = self.seal(log, batch, sealing)? {
+                batch.sealed.push(sealed);
+            }
+        }
+        let appended = self.append(log, batch).map_err(during("write the journal"))?;
+        let is_new_journal = log.file != Some(appended.file);
+        if is_new_journal || !batch.sealed.is_empty() || !batch.announced.is_empty() {
+            self.drive.sync_folder().map_err(during("make the names of files durable"))?;
+        }
+        log.written_bytes += appended.bytes + 2 * u64::from(PAGE_BYTES);
+        let payload = self.state().payload_bytes;
+        log.written_bytes += payload - std::mem::replace(&mut log.counted_payload, payload);
+        let next_segment = self.state().next_segment;
+        let manifest = Manifest {
+            folder: self.folder,
+            store: log.store,
+            host: self.options.host,
+            generation: log.generation,
+            segment_bytes: self.segment_bytes,
+            journal: appended.journal,
+            journal_pages: appended.pages,
+            next_segment,
+            written_bytes: log.written_bytes,
+            open_ms: log.open_ms_before + (self.now_ms() - log.opened_ms),
+        };
+        if let Err(source) = replace_manifest(&*self.drive, &manifest) {
+            if is_new_journal {
+                self.drive.close(appended.file);
+            }
+            return Err(during("replace the manifest")(source));
+        }
+        if is_new_journal && let Some(file) = log.file.replace(appended.file) {
+            self.drive.close(file);
+        }
+        (log.journal, log.pages) = (appended.journal, appended.pages);
+        log.first_pages = appended.first_pages;
+        Ok(())
+    }
+
+    /// Writes the table of a segment. `None` when the table that it replaces cannot be read whole.
+    fn seal(
+        &self,
+        log: &mut Log,
+        batch: &Batch,
+        sealing: Sealing,
+    ) -> Result<Option<Sealed>, CommitError> {
+        let Sealing { slot, id, version, blocks, replaces } = sealing;
+        let blocks = match (blocks, replaces) {
+            (Some(blocks), _) => blocks,
+            (None, Some((before, pages))) => {
+                let Ok((blocks, 0)) = self.read_table(id, before, pages) else { return Ok(None) };
+                self.still_there(slot, batch, blocks)
+            }
+            (None, None) => return Ok(None),
+        };
+        let failed = during("write the table of a segment");
+        let seal = Seal { kind: PageKind::Table, folder: self.folder, file: id.into(), page: 0 };
+        let records = blocks.iter().map(|block| Record::Block(*block).to_bytes());
+        let bytes = seal_pages(seal, version.into(), RECORD_BYTES, records);
+        let name = FileName::Table(id, version);
+        log.leftovers.push(name);
+        let file = self.drive.create(&name.to_string(), Content::Records, 0).map_err(&failed)?;
+        let file = Opened { drive: &*self.drive, file };
+        self.drive.write(file.file, 0, &bytes).map_err(&failed)?;
+        self.drive.sync(file.file).map_err(&failed)?;
+        log.written_bytes += bytes.len() as u64;
+        let records = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+        Ok(Some(Sealed { slot, id, version, table_pages: pages_for(blocks.len()), records }))
+    }
+
+    /// The blocks of a table that are in the index at the place that it says.
+    fn still_there(
+        &self,
+        slot: u32,
+        batch: &Batch,
+        mut blocks: Vec<BlockRecord>,
+    ) -> Vec<BlockRecord> {
+        let mut state = self.state();
+        let removed = state.segment(slot).map(|it| it.removed.clone()).unwrap_or_default();
+        drop(state);
+        let gone = batch.gone_from(slot, &removed);
+        blocks.retain(|block| !gone.contains(&block.first_page));
+        blocks
+    }
+
+    /// Removes files and gives memory back, now that no manifest names them (DRIVE-D3).
+    fn clean_up(&self, log: &mut Log, replaced: Option<u64>, mut gone: Vec<FileName>) {
+        let is_in_force = {
+            let state = self.state();
+            let tables: Vec<_> = state
+                .all()
+                .filter_map(|(_, segment)| match segment.phase {
+                    Phase::Sealed { version, .. } => Some(FileName::Table(segment.id, version)),
+                    Phase::Open | Phase::Closed => None,
+                })
+                .collect();
+            let journal = FileName::Journal(log.journal);
+            move |name: &FileName| *name == journal || tables.contains(name)
+        };
+        gone.append(&mut log.leftovers);
+        gone.extend(replaced.map(FileName::Journal));
+        gone.retain(|name| !is_in_force(name));
+        gone.sort_unstable();
+        gone.dedup();
+        self.remove_files(gone);
+        self.punch_garbage();
+    }
+}
+
+/// Makes `manifest` the root of the folder.
+pub(super) fn replace_manifest(
+    drive: &dyn crate::io::Drive,
+    manifest: &Manifest,
+) -> io::Result<()> {
+    let file = drive.create(MANIFEST_NEW, Content::Records, 0)?;
+    let file = Opened { drive, file };
+    drive.write(file.file, 0, &manifest.to_bytes())?;
+    drive.sync(file.file)?;
+    drive.rename(MANIFEST_NEW, MANIFEST)?;
+    drive.sync_folder()
+}

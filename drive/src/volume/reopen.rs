@@ -1,0 +1,374 @@
+//! A folder is opened: its manifest and journal are read, and segments can be scanned.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use super::commit::replace_manifest;
+use super::journal::{Log, pages_for};
+use super::replay::{Replay, Replayed};
+use super::segment::{Phase, Segment};
+use super::state::State;
+use super::{CAPACITY_BYTES_MIN, Opened, SEGMENT_BYTES_MIN, Volume, VolumeOptions};
+use crate::format::{FileName, MANIFEST, Manifest, PageError};
+use crate::index::SEGMENT_PAGES_MAX;
+use crate::io::{Content, Drive, PAGE_BYTES};
+
+/// Segments that a full folder has, where nobody says otherwise.
+const SEGMENTS: u64 = 64;
+
+/// Why a folder was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenVolumeError {
+    /// The device does not answer.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The root is damaged.
+    #[error(
+        "the manifest is {cause}; `rackline spill fsck --repair` makes another from what it finds"
+    )]
+    ManifestDamaged {
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// The root is not there.
+    #[error(
+        "there is no manifest; if the folder had blocks, `rackline spill fsck --repair` makes \
+             another from what it finds"
+    )]
+    ManifestMissing,
+    /// Another version wrote the folder.
+    #[error(
+        "the folder has format {0}, which this program does not read; use the program that \
+             wrote it, or empty the folder"
+    )]
+    OtherVersion(u32),
+    /// The folder is of another host.
+    #[error(
+        "the folder belongs to another host: two writers would damage it; when that host has \
+             given it up, pass --take-over"
+    )]
+    OtherHost,
+    /// The capacity or the length of a segment cannot be used.
+    #[error("{0}")]
+    Sizes(String),
+}
+
+/// What opening, scanning or reading found lost. Blocks that it covers are misses.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// A journal is not there.
+    #[error("journal {journal} is missing: blocks of segments without a table are lost")]
+    Journal {
+        /// Its number.
+        journal: u64,
+    },
+    /// A page of a journal is not used.
+    #[error("page {page} of journal {journal} is lost: {cause}")]
+    JournalPage {
+        /// Its journal.
+        journal: u64,
+        /// Its number.
+        page: u32,
+        /// What is wrong.
+        cause: String,
+    },
+    /// The extents of a segment are not there.
+    #[error("segment {segment} is missing: its blocks are lost")]
+    Segment {
+        /// Its number.
+        segment: u32,
+    },
+    /// A table is not there.
+    #[error("the table of segment {segment} is missing: its blocks are lost")]
+    Table {
+        /// Its segment.
+        segment: u32,
+    },
+    /// A page of a table is not used.
+    #[error("page {page} of the table of segment {segment} is lost: {cause}")]
+    TablePage {
+        /// Its segment.
+        segment: u32,
+        /// Its number.
+        page: u32,
+        /// What is wrong.
+        cause: String,
+    },
+    /// A record names an extent that the segment cannot have.
+    #[error("segment {segment} has no whole extent at page {first_page}: a block is lost")]
+    Extent {
+        /// Its segment.
+        segment: u32,
+        /// Where it would begin.
+        first_page: u32,
+    },
+}
+
+pub(super) fn during(action: &'static str) -> impl Fn(io::Error) -> OpenVolumeError {
+    move |source| OpenVolumeError::System { action, source }
+}
+
+impl Volume {
+    /// Opens a folder, or makes it a new one. Blocks of the newest segment are found at once, all
+    /// others after [`scan`](Self::scan).
+    ///
+    /// # Errors
+    /// [`OpenVolumeError`].
+    pub fn open(
+        drive: Box<dyn Drive>,
+        options: VolumeOptions,
+        store: [u8; 16],
+    ) -> Result<Arc<Self>, OpenVolumeError> {
+        check_sizes(&options)?;
+        let names = drive.names().map_err(during("list the folder"))?;
+        let files: Vec<_> = names.iter().filter_map(|name| FileName::read(name)).collect();
+        if !names.iter().any(|name| name == MANIFEST) {
+            if !files.is_empty() {
+                return Err(OpenVolumeError::ManifestMissing);
+            }
+            let manifest = new_manifest(&options, store);
+            replace_manifest(&*drive, &manifest).map_err(during("make a manifest"))?;
+        }
+        let manifest = read_manifest(&*drive)?;
+        if manifest.host != options.host && !options.take_over {
+            return Err(OpenVolumeError::OtherHost);
+        }
+        if manifest.segment_bytes > options.capacity_bytes / 4 {
+            return Err(OpenVolumeError::Sizes(format!(
+                "the folder has segments of {} bytes: its capacity has to be four times that at least",
+                manifest.segment_bytes
+            )));
+        }
+        Self::with_manifest(drive, options, &manifest, &files)
+    }
+
+    /// Opens a folder to be read, and changes nothing in it. Nothing may be written then.
+    ///
+    /// # Errors
+    /// [`OpenVolumeError`].
+    pub fn open_to_read(
+        drive: Box<dyn Drive>,
+        options: VolumeOptions,
+    ) -> Result<Arc<Self>, OpenVolumeError> {
+        let names = drive.names().map_err(during("list the folder"))?;
+        if !names.iter().any(|name| name == MANIFEST) {
+            return Err(OpenVolumeError::ManifestMissing);
+        }
+        let manifest = read_manifest(&*drive)?;
+        let files: Vec<_> = names.iter().filter_map(|name| FileName::read(name)).collect();
+        let replay = Replay::read(&*drive, &manifest).map_err(during("read the journal"))?;
+        let (volume, _) = Self::assemble(drive, options, &manifest, &files, replay)?;
+        Ok(volume)
+    }
+
+    fn with_manifest(
+        drive: Box<dyn Drive>,
+        options: VolumeOptions,
+        manifest: &Manifest,
+        files: &[FileName],
+    ) -> Result<Arc<Self>, OpenVolumeError> {
+        // The bytes of a manifest are durable before its rename; the rename may not be (DRIVE-D4).
+        drive.sync_folder().map_err(during("make the manifest durable"))?;
+        let replay = Replay::read(&*drive, manifest).map_err(during("read the journal"))?;
+        let (volume, named) = Self::assemble(drive, options, manifest, files, replay)?;
+        let orphans = files.iter().copied().filter(|name| !named.contains(name));
+        volume.remove_files(orphans);
+        Ok(volume)
+    }
+
+    /// The folder in memory, and the files that it uses.
+    fn assemble(
+        drive: Box<dyn Drive>,
+        options: VolumeOptions,
+        manifest: &Manifest,
+        files: &[FileName],
+        mut replay: Replay,
+    ) -> Result<(Arc<Self>, Vec<FileName>), OpenVolumeError> {
+        let is_damaged = !replay.losses.is_empty() || manifest.journal_pages == 0;
+        if is_damaged {
+            replay.adopt_tables(&*drive, files);
+        }
+        let opened_ms = options.clock.now_ms();
+        let mut log = Log {
+            generation: manifest.generation,
+            store: manifest.store,
+            journal: manifest.journal,
+            file: None,
+            pages: manifest.journal_pages,
+            first_pages: manifest.journal_pages,
+            last_journal: manifest.journal,
+            leftovers: Vec::new(),
+            written_bytes: manifest.written_bytes,
+            counted_payload: 0,
+            open_ms_before: manifest.open_ms,
+            opened_ms,
+        };
+        let mut named = vec![FileName::Journal(manifest.journal)];
+        let mut next_segment = manifest.next_segment;
+        for file in files {
+            match *file {
+                FileName::Journal(journal) => log.last_journal = log.last_journal.max(journal),
+                FileName::Data(id) | FileName::Table(id, _) => {
+                    next_segment = next_segment.max(id + 1);
+                }
+            }
+        }
+        if manifest.journal_pages > 0 && !is_damaged {
+            let name = FileName::Journal(manifest.journal).to_string();
+            log.file = drive.open(&name, Content::Records).ok();
+        }
+        // The next journal begins with what is in force.
+        let records: usize =
+            replay.segments.values().map(|it| 1 + it.blocks.len() + it.removed.len()).sum();
+        log.first_pages = log.first_pages.min(pages_for(records));
+        let mut state =
+            State { next_segment, losses: std::mem::take(&mut replay.losses), ..State::default() };
+        let volume = Self {
+            folder: manifest.folder,
+            segment_bytes: manifest.segment_bytes,
+            drive,
+            options,
+            log: Mutex::new(log),
+            state: Mutex::default(),
+            opening: Mutex::default(),
+        };
+        for (id, replayed) in replay.segments {
+            volume.open_replayed(&mut state, files, &mut named, id, replayed)?;
+        }
+        *volume.state() = state;
+        Ok((Arc::new(volume), named))
+    }
+
+    fn open_replayed(
+        &self,
+        state: &mut State,
+        files: &[FileName],
+        named: &mut Vec<FileName>,
+        id: u32,
+        replayed: Replayed,
+    ) -> Result<(), OpenVolumeError> {
+        let Replayed { table, blocks, removed } = replayed;
+        let data = match self.drive.open(&FileName::Data(id).to_string(), Content::Payload) {
+            Ok(data) => data,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                state.losses.push(Loss::Segment { segment: id });
+                return Ok(());
+            }
+            Err(source) => {
+                return Err(OpenVolumeError::System { action: "open a segment", source });
+            }
+        };
+        named.push(FileName::Data(id));
+        let versions = files.iter().filter_map(|file| match file {
+            FileName::Table(segment, version) if *segment == id => Some(*version),
+            _ => None,
+        });
+        let pages = self.pages_a_segment();
+        let mut segment = Segment::new(id, data, pages, Phase::Closed);
+        segment.next_version = versions.max().unwrap_or(0) + 1;
+        segment.announced = true;
+        segment.cursor = pages;
+        segment.removed = removed.into_iter().collect();
+        segment.removed.sort_unstable();
+        if let Some((version, table_pages)) = table {
+            segment.phase = Phase::Sealed { version, table_pages };
+            segment.scanned = false;
+            named.push(FileName::Table(id, version));
+        } else {
+            segment.blocks.clone_from(&blocks);
+        }
+        let is_sealed = table.is_some();
+        let Some(slot) = state.add(segment) else {
+            let too_many = "the folder has more segments than this program keeps".to_owned();
+            return Err(OpenVolumeError::Sizes(too_many));
+        };
+        if !is_sealed {
+            let length = self.drive.length(data).map_err(during("open a segment"))?;
+            let allocated = self.drive.allocated(data).map_err(during("open a segment"))?;
+            state.enter_all(slot, blocks, length, allocated);
+        }
+        Ok(())
+    }
+
+    /// What was found lost since the folder was opened.
+    #[must_use]
+    pub fn losses(&self) -> Vec<Loss> {
+        self.state().losses.clone()
+    }
+
+    /// Identity of the store that the folder belongs to.
+    #[must_use]
+    pub fn store(&self) -> [u8; 16] {
+        self.log().store
+    }
+}
+
+fn check_sizes(options: &VolumeOptions) -> Result<(), OpenVolumeError> {
+    if options.capacity_bytes < CAPACITY_BYTES_MIN {
+        let text = format!("the capacity has to be {CAPACITY_BYTES_MIN} bytes or more");
+        return Err(OpenVolumeError::Sizes(text));
+    }
+    let most = u64::from(SEGMENT_PAGES_MAX) * u64::from(PAGE_BYTES);
+    let fits = |bytes: u64| {
+        (SEGMENT_BYTES_MIN..=most).contains(&bytes)
+            && bytes.is_multiple_of(PAGE_BYTES.into())
+            && bytes <= options.capacity_bytes / 4
+    };
+    if options.segment_bytes.is_some_and(|bytes| !fits(bytes)) {
+        return Err(OpenVolumeError::Sizes(format!(
+            "a segment has {SEGMENT_BYTES_MIN} to {most} bytes, whole pages of {PAGE_BYTES}, and at \
+             most a quarter of the capacity"
+        )));
+    }
+    Ok(())
+}
+
+pub(super) fn new_manifest(options: &VolumeOptions, store: [u8; 16]) -> Manifest {
+    let page = u64::from(PAGE_BYTES);
+    let most = u64::from(SEGMENT_PAGES_MAX) * page;
+    let fitting = (options.capacity_bytes / SEGMENTS / page * page).clamp(SEGMENT_BYTES_MIN, most);
+    Manifest {
+        folder: *uuid::Uuid::new_v4().as_bytes(),
+        store,
+        host: options.host,
+        generation: 1,
+        segment_bytes: options.segment_bytes.unwrap_or(fitting),
+        journal: 0,
+        journal_pages: 0,
+        next_segment: 1,
+        written_bytes: 0,
+        open_ms: 0,
+    }
+}
+
+pub(super) fn read_manifest(drive: &dyn Drive) -> Result<Manifest, OpenVolumeError> {
+    let file = drive.open(MANIFEST, Content::Records).map_err(during("open the manifest"))?;
+    let file = Opened { drive, file };
+    let mut bytes = vec![0; PAGE_BYTES as usize];
+    match drive.read(file.file, 0, &mut bytes) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(OpenVolumeError::ManifestDamaged { cause: "too short".to_owned() });
+        }
+        Err(source) => {
+            return Err(OpenVolumeError::System { action: "read the manifest", source });
+        }
+    }
+    let manifest = Manifest::read(&bytes).map_err(|error| match error {
+        PageError::Version(version) => OpenVolumeError::OtherVersion(version),
+        error => OpenVolumeError::ManifestDamaged { cause: error.to_string() },
+    })?;
+    let most = u64::from(SEGMENT_PAGES_MAX) * u64::from(PAGE_BYTES);
+    if !(SEGMENT_BYTES_MIN..=most).contains(&manifest.segment_bytes) {
+        let cause = "of segments that no folder has".to_owned();
+        return Err(OpenVolumeError::ManifestDamaged { cause });
+    }
+    Ok(manifest)
+}

@@ -1,0 +1,148 @@
+//! What a journal says, read from its beginning.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::reopen::Loss;
+use super::{Opened, offset_of};
+use crate::format::{BlockRecord, FileName, Manifest, PageKind, Record, Seal};
+use crate::io::{Content, Drive, FileId, PAGE_BYTES};
+
+/// A segment, as the journal describes it.
+#[derive(Debug, Default)]
+pub(super) struct Replayed {
+    /// Version and pages of its table.
+    pub(super) table: Option<(u32, u32)>,
+    /// Its blocks, while it has no table.
+    pub(super) blocks: Vec<BlockRecord>,
+    /// First pages of the blocks that were removed since.
+    pub(super) removed: HashSet<u32>,
+}
+
+/// The segments that are there.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    pub(super) segments: BTreeMap<u32, Replayed>,
+    pub(super) losses: Vec<Loss>,
+}
+
+impl Replay {
+    /// Reads the journal that `manifest` names, as far as it counts. A page that is damaged loses
+    /// what it says, and no more.
+    ///
+    /// # Errors
+    /// The system's, when the drive does not answer.
+    pub(super) fn read(drive: &dyn Drive, manifest: &Manifest) -> std::io::Result<Self> {
+        let mut replay = Self::default();
+        let Manifest { folder, journal, journal_pages, generation, .. } = *manifest;
+        if journal_pages == 0 {
+            return Ok(replay);
+        }
+        let name = FileName::Journal(journal).to_string();
+        let file = match drive.open(&name, Content::Records) {
+            Ok(file) => Opened { drive, file },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                replay.losses.push(Loss::Journal { journal });
+                return Ok(replay);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut pages = Pages::new(drive, file.file)?;
+        for page in 0..journal_pages {
+            let seal = Seal { kind: PageKind::Journal, folder, file: journal, page };
+            let lost = |cause: String| Loss::JournalPage { journal, page, cause };
+            let Some(bytes) = pages.get(page)? else {
+                replay.losses.push(lost("the file ends before".to_owned()));
+                break;
+            };
+            match seal.check(bytes) {
+                Ok((count, its)) if its <= generation => {
+                    for record in Record::all_in(bytes, count) {
+                        match record {
+                            Some(record) => replay.apply(record),
+                            None => replay.losses.push(lost("an unknown record".to_owned())),
+                        }
+                    }
+                }
+                Ok(_) => replay.losses.push(lost("it is of a later commit".to_owned())),
+                Err(error) => replay.losses.push(lost(error.to_string())),
+            }
+        }
+        Ok(replay)
+    }
+
+    fn apply(&mut self, record: Record) {
+        match record {
+            Record::Opened { segment } => {
+                self.segments.entry(segment).or_default();
+            }
+            Record::Block(block) => {
+                self.segments.entry(block.segment).or_default().blocks.push(block);
+            }
+            Record::Removed { segment, first_page } => {
+                self.segments.entry(segment).or_default().removed.insert(first_page);
+            }
+            Record::Sealed { segment, version, table_pages } => {
+                let table = Some((version, table_pages));
+                self.segments.insert(segment, Replayed { table, ..Replayed::default() });
+            }
+            Record::Dropped { segment } => {
+                self.segments.remove(&segment);
+            }
+        }
+    }
+
+    /// After damage to the journal: tables on the drive say themselves what they have. A block that
+    /// was removed before may come back, and has the right bytes or is found damaged (DRIVE-D2).
+    pub(super) fn adopt_tables(&mut self, drive: &dyn Drive, names: &[FileName]) {
+        for name in names {
+            let FileName::Table(segment, version) = *name else { continue };
+            let known = self.segments.entry(segment).or_default();
+            if known.table.is_some_and(|(its, _)| its >= version) {
+                continue;
+            }
+            let Ok(file) = drive.open(&name.to_string(), Content::Records) else { continue };
+            let file = Opened { drive, file };
+            let length = drive.length(file.file).unwrap_or(0);
+            let pages = u32::try_from(length / u64::from(PAGE_BYTES)).unwrap_or(0);
+            known.table = Some((version, pages));
+        }
+    }
+}
+
+/// Pages of a file, read many at a time.
+pub(super) struct Pages<'a> {
+    drive: &'a dyn Drive,
+    file: FileId,
+    length: u64,
+    /// Where `bytes` begins.
+    first: u32,
+    bytes: Vec<u8>,
+}
+
+/// Pages that are read at a time: 1 MiB.
+const READ_PAGES: u32 = 256;
+
+impl<'a> Pages<'a> {
+    pub(super) fn new(drive: &'a dyn Drive, file: FileId) -> std::io::Result<Self> {
+        let length = drive.length(file)?;
+        Ok(Self { drive, file, length, first: 0, bytes: Vec::new() })
+    }
+
+    /// A page; `None` when the file has it not whole. To be asked in order.
+    pub(super) fn get(&mut self, page: u32) -> std::io::Result<Option<&[u8]>> {
+        let (from, size) = (offset_of(page), PAGE_BYTES as usize);
+        if from + u64::from(PAGE_BYTES) > self.length {
+            return Ok(None);
+        }
+        let have = self.bytes.len() / size;
+        if page < self.first || (page - self.first) as usize >= have {
+            let wanted = (self.length - from).min(offset_of(READ_PAGES));
+            let wanted = usize::try_from(wanted).unwrap_or(usize::MAX) / size * size;
+            self.bytes.resize(wanted, 0);
+            self.first = page;
+            self.drive.read(self.file, from, &mut self.bytes)?;
+        }
+        let start = (page - self.first) as usize * size;
+        Ok(self.bytes.get(start..start + size))
+    }
+}

@@ -1,0 +1,186 @@
+//! The blocks of sealed segments enter the index, one segment after another, beside everything else.
+
+use std::collections::HashSet;
+use std::io;
+
+use kv_cache::BlockKey;
+
+use super::reopen::Loss;
+use super::replay::Pages;
+use super::segment::Phase;
+use super::state::{Leaving, State};
+use super::{Opened, Volume, offset_of};
+use crate::format::{BlockRecord, FileName, LAYERS_MAX, PageKind, Record, Seal};
+use crate::index::BLOCK_BYTES_MAX;
+use crate::io::Content;
+
+impl Volume {
+    /// Reads the tables of all segments that are not scanned. Blocks are found as soon as their
+    /// segment is read, and everything else goes on meanwhile. `progress` is told how many segments
+    /// are scanned, of how many, and may end the scan by `false`.
+    ///
+    /// # Errors
+    /// The first error of the system. The segments that it concerns stay unscanned, and a later call
+    /// reads them; all others are scanned.
+    pub fn scan(&self, mut progress: impl FnMut(usize, usize) -> bool) -> io::Result<()> {
+        let (all, open) = {
+            let state = self.state();
+            let open: Vec<u32> =
+                state.all().filter(|(_, it)| !it.scanned).map(|(slot, _)| slot).collect();
+            (state.all().count(), open)
+        };
+        let mut first_error = None;
+        let mut scanned = all - open.len();
+        for slot in open {
+            if !progress(scanned, all) {
+                break;
+            }
+            match self.scan_segment(slot) {
+                Ok(()) => scanned += 1,
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        progress(scanned, all);
+        first_error.map_or(Ok(()), Err)
+    }
+
+    fn scan_segment(&self, slot: u32) -> io::Result<()> {
+        let (id, data, phase, removed) = {
+            let mut state = self.state();
+            let Some(segment) = state.segment(slot).filter(|it| !it.scanned) else { return Ok(()) };
+            (segment.id, segment.data, segment.phase, segment.removed.clone())
+        };
+        let Phase::Sealed { version, table_pages } = phase else { return Ok(()) };
+        let length = self.drive.length(data)?;
+        let allocated = self.drive.allocated(data)?;
+        let (mut blocks, _) = match self.read_table(id, version, table_pages) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.state().losses.push(Loss::Table { segment: id });
+                (Vec::new(), 0)
+            }
+            outcome => outcome?,
+        };
+        let removed: HashSet<u32> = removed.into_iter().collect();
+        let records = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+        blocks.retain(|block| !removed.contains(&block.first_page));
+        let mut state = self.state();
+        if let Some(segment) = state.segment(slot) {
+            segment.scanned = true;
+            segment.records = records;
+        }
+        state.enter_all(slot, blocks, length, allocated);
+        Ok(())
+    }
+
+    /// The blocks in a table, and how many of its pages are lost.
+    pub(super) fn read_table(
+        &self,
+        segment: u32,
+        version: u32,
+        table_pages: u32,
+    ) -> io::Result<(Vec<BlockRecord>, u32)> {
+        let name = FileName::Table(segment, version).to_string();
+        let file = self.drive.open(&name, Content::Records)?;
+        let file = Opened { drive: &*self.drive, file };
+        let mut pages = Pages::new(&*self.drive, file.file)?;
+        let (mut blocks, mut losses) = (Vec::new(), Vec::new());
+        for page in 0..table_pages {
+            let (kind, file, folder) = (PageKind::Table, u64::from(segment), self.folder);
+            let seal = Seal { kind, folder, file, page };
+            let checked = match pages.get(page)? {
+                Some(bytes) => seal.check(bytes).map(|(count, _)| (bytes, count)),
+                None => {
+                    let cause = "the file ends before".to_owned();
+                    losses.push(Loss::TablePage { segment, page, cause });
+                    break;
+                }
+            };
+            match checked {
+                Ok((bytes, count)) => {
+                    blocks.extend(Record::all_in(bytes, count).filter_map(|record| match record {
+                        Some(Record::Block(block)) if block.segment == segment => Some(block),
+                        _ => None,
+                    }));
+                }
+                Err(error) => {
+                    losses.push(Loss::TablePage { segment, page, cause: error.to_string() });
+                }
+            }
+        }
+        let lost = u32::try_from(losses.len()).unwrap_or(u32::MAX);
+        let mut state = self.state();
+        for loss in losses {
+            if !state.losses.contains(&loss) {
+                state.losses.push(loss);
+            }
+        }
+        Ok((blocks, lost))
+    }
+
+    /// Whether all segments are scanned.
+    #[must_use]
+    pub fn is_scanned(&self) -> bool {
+        self.state().all().all(|(_, segment)| segment.scanned)
+    }
+
+    /// The keys of some thousand blocks: those of part `part`. `None` behind the last part.
+    #[must_use]
+    pub fn keys(&self, part: usize) -> Option<Vec<BlockKey>> {
+        self.state().index.keys(part)
+    }
+}
+
+impl State {
+    /// Enters the blocks that records name, those that can be. The file of the segment has `length`
+    /// bytes, of which `allocated` are kept.
+    pub(super) fn enter_all(
+        &mut self,
+        slot: u32,
+        mut blocks: Vec<BlockRecord>,
+        length: u64,
+        allocated: u64,
+    ) {
+        let Some(segment) = self.segment(slot) else { return };
+        let (id, pages) = (segment.id, segment.pages);
+        let removed: HashSet<u32> = segment.removed.iter().copied().collect();
+        blocks.sort_unstable_by_key(|block| block.first_page);
+        let (mut end, mut used, mut gaps) = (0, 0, Vec::new());
+        for block in blocks.iter().filter(|block| !removed.contains(&block.first_page)) {
+            let extent = block.extent_pages();
+            let is_whole = (1..=BLOCK_BYTES_MAX).contains(&block.bytes)
+                && (1..=LAYERS_MAX).contains(&block.layers)
+                && block.first_page >= end
+                && block.first_page.checked_add(extent).is_some_and(|end| end <= pages)
+                && offset_of(block.first_page + extent) <= length;
+            if !is_whole {
+                self.losses.push(Loss::Extent { segment: id, first_page: block.first_page });
+                continue;
+            }
+            if end < block.first_page {
+                gaps.push((end, block.first_page - end));
+            }
+            end = block.first_page + extent;
+            used += extent;
+            if self.index.find(&block.key).is_none() {
+                self.enter(slot, block);
+            } else {
+                // The key has another place. This one goes, and the journal is to say so first.
+                let first_page = block.first_page;
+                if let Some(segment) = self.segment(slot) {
+                    segment.leaving += extent;
+                }
+                self.leaving.push(Leaving { slot, first_page, pages: extent });
+            }
+        }
+        if end < pages {
+            gaps.push((end, pages - end));
+        }
+        if let Some(segment) = self.segment(slot) {
+            if allocated <= offset_of(used) {
+                segment.given_back = pages - used;
+            } else {
+                segment.garbage = gaps;
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a folder has in memory.
+
+use std::collections::{HashMap, HashSet};
+
+use kv_cache::BlockKey;
+
+use super::health::Health;
+use super::reopen::Loss;
+use super::segment::Segment;
+use crate::format::BlockRecord;
+use crate::index::{Index, Located};
+
+/// A block that is written and waits for a commit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    pub(super) slot: u32,
+    pub(super) record: BlockRecord,
+    /// Where it was, when compaction moves it.
+    pub(super) moved_from: Option<Located>,
+}
+
+/// An extent whose removal waits for a commit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaving {
+    pub(super) slot: u32,
+    pub(super) first_page: u32,
+    pub(super) pages: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) index: Index,
+    pub(super) segments: Vec<Option<Segment>>,
+    pub(super) by_id: HashMap<u32, u32>,
+    /// The segment that is being filled.
+    pub(super) open: Option<u32>,
+    pub(super) next_segment: u32,
+    /// Blocks between their reservation and their commit.
+    pub(super) coming: HashSet<BlockKey>,
+    pub(super) written: Vec<Written>,
+    pub(super) leaving: Vec<Leaving>,
+    pub(super) health: Health,
+    /// Whether the file system gives memory of a file back.
+    pub(super) cannot_punch: bool,
+    /// What was found lost.
+    pub(super) losses: Vec<Loss>,
+    /// Blocks that were found damaged.
+    pub(super) damaged: u64,
+    /// Bytes of payload written since the folder was opened.
+    pub(super) payload_bytes: u64,
+}
+
+impl State {
+    pub(super) fn segment(&mut self, slot: u32) -> Option<&mut Segment> {
+        self.segments.get_mut(slot as usize)?.as_mut()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (u32, &Segment)> {
+        (0..).zip(&self.segments).filter_map(|(slot, segment)| Some((slot, segment.as_ref()?)))
+    }
+
+    /// Pages that the segments have allocated.
+    pub(super) fn allocated_pages(&self) -> u64 {
+        self.all().map(|(_, segment)| u64::from(segment.allocated())).sum()
+    }
+
+    /// Gives a segment a number in memory. `None` when there are too many.
+    pub(super) fn add(&mut self, segment: Segment) -> Option<u32> {
+        let free = self.segments.iter().position(Option::is_none);
+        let place = free.unwrap_or(self.segments.len());
+        let slot = u32::try_from(place).ok().filter(|slot| *slot < crate::index::SEGMENTS_MAX)?;
+        self.by_id.insert(segment.id, slot);
+        if place == self.segments.len() {
+            self.segments.push(Some(segment));
+        } else {
+            self.segments[place] = Some(segment);
+        }
+        Some(slot)
+    }
+
+    pub(super) fn close_open(&mut self) {
+        if let Some(slot) = self.open.take()
+            && let Some(segment) = self.segment(slot)
+        {
+            segment.close();
+        }
+    }
+
+    /// Enters a block of `slot` whose pages belong to nothing else.
+    pub(super) fn enter(&mut self, slot: u32, record: &BlockRecord) {
+        self.index.insert(record.key, &located(slot, record));
+        let pages = record.extent_pages();
+        if let Some(segment) = self.segment(slot) {
+            segment.live += pages;
+            segment.live_blocks += 1;
+        }
+    }
+
+    /// Takes the pages of a block that left the index off the live ones. They wait for the commit.
+    pub(super) fn leave(&mut self, at: &Located) {
+        let Leaving { slot, pages, .. } = self.leaving_at(at);
+        if let Some(segment) = self.segment(slot) {
+            segment.live -= pages;
+            segment.live_blocks -= 1;
+            segment.leaving += pages;
+        }
+        let leaving = self.leaving_at(at);
+        self.leaving.push(leaving);
+    }
+
+    fn leaving_at(&self, at: &Located) -> Leaving {
+        Leaving { slot: at.slot, first_page: at.first_page, pages: at.extent_pages() }
+    }
+
+    /// Lets the pages of a written extent go that no commit has named.
+    pub(super) fn forget(&mut self, written: &Written) {
+        let (first_page, pages) = (written.record.first_page, written.record.extent_pages());
+        if written.moved_from.is_none() {
+            self.coming.remove(&written.record.key);
+        }
+        if let Some(segment) = self.segment(written.slot) {
+            segment.waiting -= pages;
+            segment.leaving += pages;
+            self.leaving.push(Leaving { slot: written.slot, first_page, pages });
+        }
+    }
+}
+
+pub(super) fn located(slot: u32, record: &BlockRecord) -> Located {
+    Located {
+        slot,
+        first_page: record.first_page,
+        bytes: record.bytes,
+        crc: record.crc,
+        depth: record.depth,
+        tag: record.tag,
+        directory_pages: record.directory_pages(),
+    }
+}

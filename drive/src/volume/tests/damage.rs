@@ -1,0 +1,177 @@
+//! Damage to any file loses what that part covers, says so, and nothing else.
+
+use super::*;
+
+/// A folder with 60 blocks in sealed segments and in the journal, some removed.
+fn folder() -> (RecordedDrive, Vec<u64>) {
+    let drive = RecordedDrive::default();
+    let volume = open(&drive);
+    for number in 0..60 {
+        write(&volume, number).unwrap();
+        if number % 7 == 6 {
+            volume.commit().unwrap();
+        }
+    }
+    volume.remove(&key(9));
+    volume.commit().unwrap();
+    let numbers = (0..60).filter(|number| *number != 9).collect();
+    assert_has(&volume, (0..60).filter(|number| *number != 9));
+    (drive, numbers)
+}
+
+/// Blocks that are still whole. All others are misses, and no block has wrong bytes.
+fn whole(volume: &Arc<Volume>) -> Vec<u64> {
+    let whole = |number: &u64| match read(volume, key(*number)) {
+        Ok(bytes) => {
+            assert_eq!(bytes, payload(*number));
+            true
+        }
+        Err(ReadMiss::Damaged) => false,
+        Err(miss) => panic!("block {number}: {miss}"),
+    };
+    let whole = found(volume).into_iter().filter(whole).collect();
+    volume.check().unwrap();
+    whole
+}
+
+fn files(drive: &RecordedDrive, part: &str) -> Vec<String> {
+    drive.names().unwrap().into_iter().filter(|name| name.contains(part)).collect()
+}
+
+#[test]
+fn a_flipped_bit_in_an_extent_loses_its_block() {
+    let (drive, numbers) = folder();
+    for name in files(&drive, ".data") {
+        // In the first page of the segment.
+        drive.damage(&name, |bytes| bytes[20] ^= 1);
+    }
+    let volume = open(&drive);
+    assert_eq!(volume.losses(), []);
+    let segments = files(&drive, ".data").len();
+    let left = whole(&volume);
+    // A segment whose first block was removed has no block there.
+    let lost = numbers.len() - left.len();
+    assert!(lost == segments || lost + 1 == segments, "{lost} of {segments}");
+    assert_eq!(volume.damaged(), lost as u64);
+    // What was found damaged is gone for good.
+    volume.commit().unwrap();
+    assert_has(&open(&drive), left);
+}
+
+#[test]
+fn a_damaged_table_loses_the_blocks_of_its_segment() {
+    let (drive, numbers) = folder();
+    let tables = files(&drive, ".table");
+    assert!(tables.len() > 3);
+    drive.damage(&tables[0], |bytes| bytes[100] ^= 1);
+    drive.damage(&tables[1], |bytes| bytes.truncate(100));
+    drive.remove(&tables[2]).unwrap();
+    let volume = open(&drive);
+    let mut losses = volume.losses();
+    losses.sort_by_key(ToString::to_string);
+    assert_eq!(losses.len(), 3, "{losses:?}");
+    assert!(matches!(losses[0], Loss::TablePage { page: 0, .. }), "{losses:?}");
+    assert!(matches!(losses[2], Loss::Table { .. }), "{losses:?}");
+    let left = whole(&volume);
+    // A segment has 16 pages, and at most 16 blocks.
+    assert!(left.len() < numbers.len() && left.len() + 3 * 16 >= numbers.len());
+    assert_eq!(volume.damaged(), 0);
+    // Writing goes on, and the next reopening has nothing to say.
+    write(&volume, 100).unwrap();
+    volume.commit().unwrap();
+    volume.commit().unwrap();
+    let again = open(&drive);
+    assert_eq!(again.losses(), []);
+    assert_has(&again, left.into_iter().chain([100]));
+}
+
+#[test]
+fn tables_of_other_segments_and_folders_are_not_believed() {
+    let (drive, _) = folder();
+    let (other, _) = folder();
+    let tables = files(&drive, ".table");
+    let bytes_of = |drive: &RecordedDrive, name: &str| {
+        let mut copy = Vec::new();
+        drive.damage(name, |bytes| copy.clone_from(bytes));
+        copy
+    };
+    let neighbour = bytes_of(&drive, &tables[1]);
+    drive.damage(&tables[0], |bytes| *bytes = neighbour);
+    let foreign = bytes_of(&other, &tables[2]);
+    drive.damage(&tables[2], |bytes| *bytes = foreign);
+    let volume = open(&drive);
+    let losses: Vec<_> = volume.losses().iter().map(ToString::to_string).collect();
+    assert_eq!(losses.len(), 2, "{losses:?}");
+    assert!(losses.iter().all(|loss| loss.contains("another page is in its place")), "{losses:?}");
+    whole(&volume);
+}
+
+#[test]
+fn a_missing_or_short_segment_loses_its_blocks() {
+    let (drive, numbers) = folder();
+    let segments = files(&drive, ".data");
+    drive.remove(&segments[0]).unwrap();
+    drive.damage(&segments[1], |bytes| bytes.truncate(3 * PAGE as usize));
+    let volume = open(&drive);
+    let losses = volume.losses();
+    assert!(losses.iter().any(|loss| matches!(loss, Loss::Segment { .. })), "{losses:?}");
+    assert!(losses.iter().any(|loss| matches!(loss, Loss::Extent { .. })), "{losses:?}");
+    let left = whole(&volume);
+    assert!(left.len() < numbers.len() && left.len() + 2 * 16 >= numbers.len());
+}
+
+#[test]
+fn a_damaged_journal_leaves_the_sealed_segments() {
+    for damage in 0..3 {
+        let (drive, numbers) = folder();
+        let journal = files(&drive, "journal").remove(0);
+        match damage {
+            0 => drive.damage(&journal, |bytes| bytes[200] ^= 4),
+            1 => drive.damage(&journal, |bytes| bytes.truncate(PAGE as usize)),
+            _ => drive.remove(&journal).unwrap(),
+        }
+        let volume = open(&drive);
+        assert!(!volume.losses().is_empty());
+        let left = whole(&volume);
+        // At most the newest segments, which have no table, are lost; a removed block may be back.
+        let lost = numbers.iter().filter(|number| !left.contains(number)).count();
+        assert!(lost <= 16, "{damage}: {lost} lost, {:?}", volume.losses());
+        write(&volume, 200).unwrap();
+        volume.commit().unwrap();
+        volume.commit().unwrap();
+        let again = open(&drive);
+        assert_eq!(again.losses(), []);
+        assert_has(&again, left.into_iter().chain([200]));
+    }
+}
+
+#[test]
+fn a_manifest_that_cannot_be_used_is_refused_and_says_why() {
+    let refused = |damage: &dyn Fn(&RecordedDrive)| {
+        let (drive, _) = folder();
+        damage(&drive);
+        Volume::open(Box::new(drive), options(), [8; 16]).unwrap_err().to_string()
+    };
+    let flipped = refused(&|drive| drive.damage("manifest", |bytes| bytes[80] ^= 1));
+    assert!(flipped.contains("checksum") && flipped.contains("fsck --repair"), "{flipped}");
+    let short = refused(&|drive| drive.damage("manifest", |bytes| bytes.truncate(9)));
+    assert!(short.contains("too short"), "{short}");
+    let missing = refused(&|drive| drive.remove("manifest").unwrap());
+    assert!(missing.contains("no manifest"), "{missing}");
+}
+
+#[test]
+fn a_folder_to_read_stays_as_it_is() {
+    let (drive, numbers) = folder();
+    drive.create("segment-999.data", crate::io::Content::Payload, 0).unwrap();
+    let steps = drive.steps();
+    let volume = Volume::open_to_read(Box::new(drive.clone()), options()).unwrap();
+    volume.scan(|_, _| true).unwrap();
+    assert_has(&volume, numbers);
+    assert_eq!(drive.steps(), steps);
+    let empty = Volume::open_to_read(Box::new(RecordedDrive::default()), options()).unwrap_err();
+    assert!(matches!(empty, OpenVolumeError::ManifestMissing));
+    // A writer removes what nothing names.
+    open(&drive);
+    assert!(!drive.names().unwrap().contains(&"segment-999.data".to_owned()));
+}

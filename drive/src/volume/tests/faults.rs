@@ -1,0 +1,190 @@
+//! Devices that fail: blocks are misses, the device is marked and tried again, and nothing that was
+//! acknowledged is lost.
+
+use super::*;
+use crate::io::faulty::{Call, Fault, Faults, FaultyDrive};
+
+struct Rig {
+    drive: RecordedDrive,
+    faults: Faults,
+    clock: Arc<HandClock>,
+    volume: Arc<Volume>,
+}
+
+fn rig() -> Rig {
+    let (drive, faults) = (RecordedDrive::default(), Faults::default());
+    let clock = Arc::new(HandClock::default());
+    let options = VolumeOptions { clock: clock.clone(), ..options() };
+    let faulty = FaultyDrive::new(drive.clone(), faults.clone());
+    let volume = Volume::open(Box::new(faulty), options, [8; 16]).unwrap();
+    Rig { drive, faults, clock, volume }
+}
+
+#[test]
+fn each_call_may_fail_and_nothing_acknowledged_is_lost() {
+    let calls = {
+        let Rig { faults, volume, .. } = rig();
+        let before = faults.calls();
+        work(&volume, &mut Vec::new());
+        faults.calls() - before
+    };
+    assert!(calls > 100, "{calls}");
+    for fault in [Fault::Error(libc::EIO), Fault::Half(libc::EIO), Fault::Error(libc::ENOSPC)] {
+        for skip in (0..calls).step_by(if fault == Fault::Error(libc::EIO) { 1 } else { 3 }) {
+            let Rig { drive, faults, clock, volume } = rig();
+            faults.plan(None, skip, 1, fault);
+            let mut acknowledged = Vec::new();
+            work(&volume, &mut acknowledged);
+            volume.check().unwrap();
+            // It works again, after a while.
+            clock.advance(120_000);
+            write(&volume, 900).unwrap_or_else(|error| panic!("{fault:?} at {skip}: {error}"));
+            acknowledged.extend(volume.commit().unwrap().into_iter().map(number_of));
+            volume.check().unwrap();
+            for number in &acknowledged {
+                let bytes = read(&volume, key(*number));
+                assert_eq!(bytes.unwrap(), payload(*number), "{fault:?} at {skip}");
+            }
+            drop(volume);
+            let again = open(&drive);
+            assert_eq!(again.losses(), []);
+            let found = found(&again);
+            assert!(
+                acknowledged.iter().all(|number| found.contains(number)),
+                "{fault:?} at {skip}"
+            );
+            for number in found {
+                assert_eq!(read(&again, key(number)).unwrap(), payload(number));
+            }
+        }
+    }
+}
+
+/// Writes, commits and collects, whatever fails.
+fn work(volume: &Arc<Volume>, acknowledged: &mut Vec<u64>) {
+    for round in 0..4_u64 {
+        for number in round * 8..round * 8 + 8 {
+            let _ = write(volume, number);
+        }
+        acknowledged.extend(volume.commit().unwrap_or_default().into_iter().map(number_of));
+    }
+    let _ = volume.collect(100);
+}
+
+#[test]
+fn a_drive_that_loses_writes_or_flips_bits_returns_no_wrong_byte() {
+    for (call, fault) in [
+        (Call::WritePayload, Fault::Lost),
+        (Call::ReadPayload, Fault::FlippedBit),
+        (Call::Read, Fault::FlippedBit),
+        (Call::Write, Fault::Lost),
+    ] {
+        for skip in 0..12 {
+            let Rig { drive, faults, volume, .. } = rig();
+            faults.plan(Some(call), skip, 2, fault);
+            let mut acknowledged = Vec::new();
+            work(&volume, &mut acknowledged);
+            let check = |volume: &Arc<Volume>| {
+                for number in found(volume) {
+                    match read(volume, key(number)) {
+                        Ok(bytes) => assert_eq!(bytes, payload(number)),
+                        Err(miss) => assert!(matches!(miss, ReadMiss::Damaged), "{miss}"),
+                    }
+                }
+                volume.check().unwrap();
+            };
+            check(&volume);
+            drop(volume);
+            faults.clear();
+            // A manifest that was lost is seen; everything else is lost as far as it goes.
+            if let Ok(again) = Volume::open(Box::new(drive), options(), [8; 16]) {
+                again.scan(|_, _| true).unwrap();
+                check(&again);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_vanished_device_is_marked_and_comes_back() {
+    let Rig { faults, clock, volume, .. } = rig();
+    (0..8).for_each(|number| write(&volume, number).unwrap());
+    volume.commit().unwrap();
+    faults.vanish();
+    assert!(matches!(read(&volume, key(1)), Err(ReadMiss::System(_))));
+    // No call reaches the device before its time.
+    let calls = faults.calls();
+    assert!(matches!(read(&volume, key(1)), Err(ReadMiss::Marked)));
+    assert_eq!(faults.calls(), calls);
+    assert!(write(&volume, 50).is_err());
+    assert!(write(&volume, 51).unwrap_err().contains("failed before"));
+    assert_eq!(volume.failures().map(|(_, marked)| marked), [true, true]);
+    clock.advance(1_000);
+    assert!(matches!(read(&volume, key(1)), Err(ReadMiss::System(_))));
+    faults.clear();
+    clock.advance(1_000);
+    assert!(matches!(read(&volume, key(1)), Err(ReadMiss::Marked)), "the wait is longer now");
+    clock.advance(1_000);
+    assert_eq!(read(&volume, key(1)).unwrap(), payload(1));
+    write(&volume, 50).unwrap();
+    assert_eq!(volume.commit().unwrap(), [key(50)]);
+    assert_eq!(volume.failures().map(|(_, marked)| marked), [false, false]);
+    volume.check().unwrap();
+}
+
+#[test]
+fn a_slow_device_is_marked_and_late_reads_give_their_buffer_back() {
+    let Rig { faults, volume, clock, .. } = rig();
+    write(&volume, 1).unwrap();
+    volume.commit().unwrap();
+    faults.plan(Some(Call::ReadPayload), 0, 3, Fault::Delay);
+    let (tell, told) = bounded(3);
+    for _ in 0..3 {
+        let tell = tell.clone();
+        let done = Box::new(move |unverified: Unverified| tell.send(unverified).unwrap());
+        volume.read(key(1), Buffer::zeroed(2 * PAGE as usize).unwrap(), done).unwrap();
+        assert!(told.try_recv().is_err());
+        volume.read_was_late();
+    }
+    assert!(matches!(read(&volume, key(1)), Err(ReadMiss::Marked)));
+    // Meanwhile blocks are written.
+    write(&volume, 2).unwrap();
+    volume.commit().unwrap();
+    assert_eq!(faults.release(), 3);
+    let (buffer, bytes) = told.recv().unwrap().verify().unwrap();
+    assert_eq!(buffer.bytes().unwrap()[..bytes as usize], payload(1));
+    clock.advance(1_000);
+    assert_eq!(read(&volume, key(1)).unwrap(), payload(1));
+}
+
+#[test]
+fn a_block_that_is_removed_while_it_is_read_is_a_miss_and_no_damage() {
+    let Rig { faults, volume, .. } = rig();
+    (0..4).for_each(|number| write(&volume, number).unwrap());
+    volume.commit().unwrap();
+    faults.plan(Some(Call::ReadPayload), 0, 1, Fault::FlippedBit);
+    faults.plan(Some(Call::ReadPayload), 1, 1, Fault::Error(libc::EIO));
+    for number in [1, 2] {
+        let (tell, told) = bounded(1);
+        let done = Box::new(move |unverified| tell.send(unverified).unwrap());
+        volume.read(key(number), Buffer::zeroed(4 * PAGE as usize).unwrap(), done).unwrap();
+        assert!(volume.remove(&key(number)));
+        let (_, miss) = told.recv().unwrap().verify().unwrap_err();
+        assert!(matches!(miss, ReadMiss::Removed), "{miss}");
+    }
+    assert_eq!((volume.damaged(), volume.failures()[0].0), (0, 0));
+}
+
+#[test]
+fn a_write_that_fails_in_a_new_segment_leaves_nothing_to_miss() {
+    let Rig { drive, faults, volume, clock } = rig();
+    faults.plan(Some(Call::WritePayload), 0, 1, Fault::Error(libc::EIO));
+    assert!(write(&volume, 1).is_err());
+    volume.commit().unwrap();
+    clock.advance(60_000);
+    let again = open(&RecordedDrive::after(&drive.crash(|_| false)));
+    assert_eq!(again.losses(), []);
+    write(&volume, 1).unwrap();
+    volume.commit().unwrap();
+    assert_has(&open(&RecordedDrive::after(&drive.crash(|_| false))), [1]);
+}

@@ -1,0 +1,142 @@
+//! The capacity is a hard bound, and room comes back.
+
+use super::*;
+
+/// Bytes that all files of the drive have allocated.
+fn allocated(drive: &RecordedDrive) -> u64 {
+    let names = drive.names().unwrap();
+    let of = |name: &String| {
+        let file = drive.open(name, crate::io::Content::Records).unwrap();
+        let bytes = drive.allocated(file).unwrap();
+        drive.close(file);
+        bytes
+    };
+    names.iter().map(of).sum()
+}
+
+/// Writes blocks from `first` on until the folder is full. Says how many.
+fn fill(volume: &Arc<Volume>, first: u64) -> u64 {
+    for number in first.. {
+        match write(volume, number) {
+            Ok(()) => {}
+            Err(error) => {
+                assert!(error.contains("full"), "{error}");
+                return number - first;
+            }
+        }
+    }
+    0
+}
+
+#[test]
+fn a_full_folder_refuses_and_never_passes_its_capacity() {
+    let drive = RecordedDrive::default();
+    let volume = open(&drive);
+    let mut next = 0;
+    for _ in 0..6 {
+        // What closed segments did not use comes back with a commit.
+        loop {
+            let count = fill(&volume, next);
+            volume.commit().unwrap();
+            volume.check().unwrap();
+            next += count;
+            if count == 0 {
+                break;
+            }
+        }
+        assert!(allocated(&drive) <= 1 << 20, "{} bytes", allocated(&drive));
+        assert!(volume.usage().free < 2 * SEGMENT_BYTES_MIN);
+        // A third goes: those that were not used for longest.
+        assert!(volume.evict(300_000) > 20);
+        volume.check().unwrap();
+        for _ in 0..20 {
+            volume.collect(80).unwrap();
+            volume.check().unwrap();
+            assert!(allocated(&drive) <= 1 << 20, "{} bytes", allocated(&drive));
+        }
+        assert!(volume.usage().free >= 4 * SEGMENT_BYTES_MIN, "{:?}", volume.usage());
+    }
+    let left = found(&volume);
+    assert!(left.len() > 25 && next > 200, "{} of {next}", left.len());
+    volume.commit().unwrap();
+    assert_has(&open(&drive), left);
+}
+
+#[test]
+fn blocks_in_use_are_not_evicted_first() {
+    let drive = RecordedDrive::default();
+    let volume = open(&drive);
+    (0..30).for_each(|number| write(&volume, number).unwrap());
+    volume.commit().unwrap();
+    (0..10).for_each(|number| drop(read(&volume, key(number)).unwrap()));
+    let blocks = volume.evict(20 * 4096);
+    assert!((5..20).contains(&blocks), "{blocks}");
+    assert!((0..10).all(|number| volume.find(&key(number)).is_some()));
+    let all = volume.evict(u64::from(u32::MAX));
+    assert_eq!(all + blocks, 30);
+    volume.commit().unwrap();
+    volume.check().unwrap();
+    assert_has(&volume, []);
+}
+
+#[test]
+fn memory_of_removed_blocks_goes_back_to_the_drive_at_their_commit() {
+    let drive = RecordedDrive::default();
+    let volume = open(&drive);
+    (0..30).for_each(|number| write(&volume, number).unwrap());
+    volume.commit().unwrap();
+    volume.commit().unwrap();
+    let before = allocated(&drive);
+    for number in 10..20 {
+        volume.remove(&key(number));
+    }
+    assert_eq!(allocated(&drive), before);
+    volume.commit().unwrap();
+    // Two of five kinds of blocks: 5000, 4096, 100, 12288 and 8000 bytes and a directory of two pages.
+    assert_eq!(before - allocated(&drive), 2 * (2 + 1 + 1 + 3 + 2 + 2) * u64::from(PAGE));
+    assert_eq!(volume.usage().garbage, 0);
+    // What a crash kept from being given back goes when the folder is opened.
+    let again = open(&drive);
+    again.commit().unwrap();
+    again.check().unwrap();
+    assert_has(&again, (0..10).chain(20..30));
+}
+
+#[test]
+fn a_device_without_room_is_full_until_it_has_some() {
+    let drive = RecordedDrive::limited(300 << 10);
+    let clock = Arc::new(HandClock::default());
+    let volume = open_with(&drive, VolumeOptions { clock: clock.clone(), ..options() });
+    let count = fill(&volume, 0);
+    assert!(count > 20);
+    volume.commit().unwrap();
+    volume.check().unwrap();
+    for number in 0..count {
+        assert!(volume.remove(&key(number)));
+    }
+    volume.commit().unwrap();
+    volume.commit().unwrap();
+    clock.advance(60_000);
+    write(&volume, 1000).unwrap();
+    volume.commit().unwrap();
+    assert_has(&open_with(&drive, options()), [1000]);
+}
+
+#[test]
+fn a_smaller_capacity_holds_for_what_is_new() {
+    let drive = RecordedDrive::default();
+    let wide = VolumeOptions { capacity_bytes: 4 << 20, ..options() };
+    let volume = open_with(&drive, wide);
+    (0..200).for_each(|number| write(&volume, number).unwrap());
+    volume.commit().unwrap();
+    drop(volume);
+    let volume = open(&drive);
+    assert_has(&volume, 0..200);
+    assert_eq!(fill(&volume, 500), 0);
+    volume.evict(1_400_000);
+    for _ in 0..60 {
+        volume.collect(90).unwrap();
+    }
+    volume.check().unwrap();
+    assert!(fill(&volume, 500) > 0);
+}
