@@ -156,6 +156,13 @@ pub(crate) enum Descriptors {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    let (block, chunk) = (options.block, options.chunk);
+    if block.as_u64() == 0 || block > chunk {
+        bail!(
+            "--block {block}: a block has at least one byte and at most the {chunk} of a chunk; give \
+             another --block, or a larger --chunk"
+        );
+    }
     let plan = Plan {
         nodes: options.nodes,
         locks: options.locks,
@@ -220,7 +227,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         superblock.geometry.locks,
         match superblock.lock_protocol {
             LockProtocol::Arbitrated => "arbitrated, granted by a lock manager",
-            LockProtocol::Bakery => "bakery, no lock manager needed",
+            LockProtocol::Bakery =>
+                "bakery, granted without a lock manager, which declares dead hosts",
         }
     );
     say!("next: rackline lock-manager --region {} --node 0", region.path().display());

@@ -54,7 +54,7 @@ impl Identities {
             1 => say!("identities of blocks: 1, all engines share"),
             _ => say!(
                 "identities of blocks: {count}, which share nothing; they differ in {}",
-                self.identities_differ_in.join(", ")
+                self.identities_differ_in.join(", ").escape_debug()
             ),
         }
         for identity in &self.identities {
@@ -64,15 +64,37 @@ impl Identities {
             };
             let words: Vec<_> = identity.words.keys().filter(shown).collect();
             let words: Vec<_> =
-                words.into_iter().map(|name| format!("{name}={}", identity.words[name])).collect();
+                words.into_iter().map(|name| shown_word(name, &identity.words[name])).collect();
             say!("  in the memory of nodes {:?}: {}", identity.nodes, words.join(" "));
         }
     }
 }
 
+/// A word for a terminal: every host of the rack can write any text. JSON escapes some control
+/// characters of a value, and not all.
+fn shown_word(name: &str, value: &Value) -> String {
+    let shown = |letter: char| match letter {
+        '"' | '\\' => letter.to_string(),
+        _ => letter.escape_debug().to_string(),
+    };
+    let value: String = value.to_string().chars().map(shown).collect();
+    format!("{}={value}", name.escape_debug())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_do_not_steer_a_terminal() {
+        let text = r#"{"\u001b[2Jname\u009b":"\u001b[2J\u009b31m\u202e","model":"Modell \"m\""}"#;
+        let all = Identities::new([(0, text.to_owned())]);
+        let words: Vec<_> =
+            all.identities[0].words.iter().map(|(name, value)| shown_word(name, value)).collect();
+        assert!(words.concat().chars().all(|letter| !letter.is_control()), "{words:?}");
+        assert!(!words.concat().contains('\u{202e}'), "{words:?}");
+        assert_eq!(words[1], r#"model="Modell \"m\"""#);
+    }
 
     #[test]
     fn identities_differ_in_words() {

@@ -121,6 +121,10 @@ fn impossible_sizes_are_refused_before_there_is_a_file() {
         (["--create", "64MiB", "--nodes", "99"], "nodes"),
         (["--create", "64MiB", "--locks", "1"], "locks"),
         (["--create", "64MiB", "--chunk", "3MiB"], "power of two"),
+        // Found with a gigabyte: no node can store such a block.
+        (["--create", "1GiB", "--block", "65MiB"], "at most the 256.0 KiB of a chunk"),
+        (["--create", "1GiB", "--block", "0"], "at least one byte"),
+        (["--create", "1GiB", "--block", "16000000TiB"], "larger --chunk"),
     ] {
         let error = error(&format(&folder.path("pool"), &arguments));
         assert!(error.contains(word), "{error}");

@@ -80,7 +80,7 @@ class Publisher(unittest.TestCase):
     def test_what_cannot_be_bound_is_refused_in_words(self) -> None:
         for address, message in [
             ("ipc:///tmp/events", "give an address such as tcp://127.0.0.1:5557"),
-            ("tcp://192.0.2.1:5557", "choose a free port of this host"),
+            ("tcp://192.0.2.1:5557", "give an address of this host and a free port"),
         ]:
             arguments = ["events", "--region", self.region.path, "--zmq", address]
             ended = subprocess.run([command(), *arguments], capture_output=True, timeout=WAIT_S)

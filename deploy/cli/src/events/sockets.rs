@@ -111,9 +111,12 @@ async fn listen(option: &str, address: &str) -> Result<TcpListener> {
         Some(port) => format!("0.0.0.0:{port}"),
         None => place.to_owned(),
     };
-    TcpListener::bind(&place)
-        .await
-        .with_context(|| format!("cannot bind {option} {address}: choose a free port of this host"))
+    TcpListener::bind(&place).await.with_context(|| {
+        format!(
+            "cannot bind {option} {address}: give an address of this host and a free port, such as \
+             tcp://127.0.0.1:5557"
+        )
+    })
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>, serves: Serves) {

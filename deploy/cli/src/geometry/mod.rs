@@ -13,7 +13,7 @@ use crate::output::{complain, say};
 
 const GIB: u64 = 1 << 30;
 
-/// Show the KV bytes of models for a token and a block, and the tokens in a GiB of the pool.
+/// Show the KV bytes of models for a token and a block, and the tokens in a GiB of the pool
 ///
 /// Without arguments the command shows all built-in models. Describe another model by the numbers
 /// of its config.json: --layers (num_hidden_layers) with --kv-heads (num_key_value_heads) and --head-dim,

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::output::say;
 
-/// Replay a trace of requests: how much a pool of this size would have hit.
+/// Replay a trace of requests: how much a pool of this size would have hit
 ///
 /// The trace has one request a line, as Mooncake publishes them:
 ///
