@@ -28,6 +28,8 @@
 //!   layers have not yet used, at any time of the iteration.
 
 mod batch;
+mod controller;
+mod deposit;
 mod edf;
 mod equal_share;
 mod evaluation;
@@ -41,6 +43,8 @@ mod tests;
 mod timeline;
 
 pub use batch::{BLOCKS_MAX, Batch, BatchError, LAYERS_MAX, REQUESTS_MAX, Request};
+pub use controller::{Action, Controller, Decision, Job, Measured, Policy, Trigger};
+pub use deposit::{Deposit, Released};
 pub use evaluation::{Evaluation, EvaluationError, evaluate};
 pub use num_rational::{BigRational, Ratio};
 pub use offload::{Placement, PlacementError, distance_driven};

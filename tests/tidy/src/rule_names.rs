@@ -46,6 +46,8 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("OBJECT-N", "named roots"),
     ("OBJECT-O", "objects, and which are kept"),
     ("ORPHAN-W", "writing the area of a vacant node"),
+    ("PLAN-C", "placements: what runs, what waits, and when a new plan is made"),
+    ("PLAN-D", "placements: tokens that are computed before the reader is to have them"),
     ("PLAN-L", "placements: how long a decode iteration takes"),
     ("PLAN-M", "placements: how much memory they take on the GPU"),
     ("PLAN-S", "placements: searching the best"),

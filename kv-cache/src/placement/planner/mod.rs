@@ -22,7 +22,9 @@ use num_rational::{BigRational, Ratio};
 pub use self::window::{Horizon, HorizonError, Window, window_steps};
 
 use self::search::{Found, Search};
-use super::{Batch, Evaluation, EvaluationError, Model, Placement, distance_driven, evaluate};
+use super::{
+    Batch, BatchError, Evaluation, EvaluationError, Model, Placement, distance_driven, evaluate,
+};
 
 /// Most layers of a model for which all placements are searched.
 pub const FULL_LAYERS_MAX: u16 = 12;
@@ -134,6 +136,9 @@ pub enum PlanError {
         /// Layers of the model.
         layers: u16,
     },
+    /// The batch cannot be planned.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     /// The horizon is none.
     #[error(transparent)]
     Horizon(#[from] HorizonError),

@@ -1,8 +1,8 @@
 //! The decode window: how long a plan holds while the requests grow.
 //!
 //! - **PLAN-W1** A plan holds for N steps when the memory suffices in each of them, and no request
-//!   has more late tokens in them than tolerated. Token number n is late when it is ready after the
-//!   time at which the reader is to have it: (n + deposited tokens) x SLO.
+//!   has more late tokens in them than tolerated. What is late, PLAN-D2 says; the deposited tokens
+//!   are released first.
 
 use num_rational::{BigRational, Ratio};
 
@@ -159,6 +159,8 @@ struct Pace<'a> {
     tolerated: BigRational,
     /// When the last step ended, in layer times.
     time: BigRational,
+    /// By request: when its last token is released.
+    released: Vec<BigRational>,
     /// By request: tokens that were late.
     late: Vec<u32>,
 }
@@ -166,10 +168,15 @@ struct Pace<'a> {
 impl<'a> Pace<'a> {
     fn new(batch: &'a Batch, horizon: &Horizon) -> Self {
         let requests = batch.requests();
+        let deposited = |request: &Request| {
+            let slo = big(request.slo_layer_times.unwrap_or_default());
+            slo * BigRational::from_integer(request.deposit_tokens.into())
+        };
         Self {
             requests,
             tolerated: big(horizon.tolerated),
             time: BigRational::from_integer(0.into()),
+            released: requests.iter().map(deposited).collect(),
             late: vec![0; requests.len()],
         }
     }
@@ -191,10 +198,9 @@ impl<'a> Pace<'a> {
             let mut too_many = None;
             for (number, request) in self.requests.iter().enumerate() {
                 let Some(slo) = request.slo_layer_times else { continue };
-                let tokens = u64::from(step) + u64::from(request.deposit_tokens);
-                if self.time > big(slo) * BigRational::from_integer(tokens.into()) {
-                    self.late[number] += 1;
-                }
+                let on_time = &self.released[number] + big(slo);
+                self.late[number] += u32::from(self.time > on_time);
+                self.released[number] = on_time.max(self.time.clone());
                 if BigRational::from_integer(self.late[number].into()) > most {
                     too_many = too_many.or(Some(number + 1));
                 }

@@ -1,6 +1,7 @@
 //! The model against known numbers, and the planner against trying all choices.
 
 mod brute_force;
+mod controller;
 mod disciplines;
 mod known_case;
 mod window;

@@ -1,0 +1,372 @@
+//! What runs, what waits, and when a new plan is made.
+//!
+//! A state machine without a clock and without threads. The engine tells it of requests, and of
+//! each decode iteration; between two iterations it asks for the [`Action`]s to carry out.
+//!
+//! - **PLAN-C1** A new plan is made between two iterations, when a [`Trigger`] says that the old one
+//!   does not hold any more: the batch changed, the measured times differ from those planned with,
+//!   the decode window ended, or a paused request has waited long enough.
+//! - **PLAN-C2** When no plan fits, the running request with the largest sum of blocks a layer and
+//!   deposited tokens is paused. It gives the most room, and its reader notices it last.
+//! - **PLAN-C3** A paused request keeps its KV on the GPU until others need the room. Then only as
+//!   many layers leave as are needed, first those of the request that was paused last.
+//! - **PLAN-C4** Paused requests resume in the order in which they were paused, and none overtakes.
+//!   A request that was paused for `pause_steps_max` iterations runs in the next one, and is not
+//!   paused before it ran for `run_steps_min` iterations. So every request runs again.
+
+mod profile;
+mod requests;
+
+use num_rational::Ratio;
+
+pub use self::profile::Measured;
+
+use self::profile::Profile;
+use self::requests::Entry;
+use super::{
+    Batch, Horizon, Infeasible, Model, Options, Outcome, Placement, PlanError, Space, evaluate,
+    plan,
+};
+
+/// The machine, and how it is to be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Layers of the model.
+    pub layers: u16,
+    /// Blocks for which the GPU has room.
+    pub gpu_blocks: u64,
+    /// How link and memory are modelled.
+    pub model: Model,
+    /// How long a plan is to hold, and which tokens may be late.
+    pub horizon: Horizon,
+    /// Measurements that are averaged.
+    pub measurements: usize,
+    /// A new plan is made when an average differs by more than that from the time planned with.
+    pub mismatch_percent: u32,
+    /// Iterations for which a request is paused at most.
+    pub pause_steps_max: u32,
+    /// Iterations for which a resumed request runs at least.
+    pub run_steps_min: u32,
+}
+
+impl Policy {
+    /// The usual policy for a machine.
+    #[must_use]
+    pub fn new(layers: u16, gpu_blocks: u64) -> Self {
+        Self {
+            layers,
+            gpu_blocks,
+            model: Model::default(),
+            horizon: Horizon::default(),
+            measurements: 8,
+            mismatch_percent: 20,
+            pause_steps_max: 64,
+            run_steps_min: 16,
+        }
+    }
+}
+
+/// A request that is to decode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// Its name: no two requests have the same.
+    pub id: u64,
+    /// Tokens whose KV exists.
+    pub tokens: u64,
+    /// The time between two tokens that the reader was promised, in nanoseconds.
+    pub slo_ns: Option<u64>,
+}
+
+/// Why a new plan was made (PLAN-C1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Trigger {
+    /// A request came or finished.
+    BatchChange,
+    /// Compute or transfers take longer, or less long, than planned with.
+    ProfileMismatch,
+    /// The plan does not hold for the next iteration.
+    WindowEnd,
+    /// A paused request has waited long enough.
+    PauseEnd,
+}
+
+/// What the engine has to do before the next iteration, in this order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Action {
+    /// Take the request out of the batch; its KV stays where it is.
+    Pause(u64),
+    /// Move these layers of a paused request to the pool.
+    Evict {
+        /// The request.
+        id: u64,
+        /// Its layers, counted from 1.
+        layers: Vec<u16>,
+    },
+    /// Take the request into the batch again.
+    Resume(u64),
+    /// Offload these layers of the request, and keep the others on the GPU.
+    Place {
+        /// The request.
+        id: u64,
+        /// Its placement.
+        placement: Placement,
+    },
+    /// The request cannot run on this machine, not even alone: give it up.
+    Reject {
+        /// The request.
+        id: u64,
+        /// Why.
+        reason: Infeasible,
+    },
+}
+
+/// What was decided between two iterations.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Decision {
+    /// Why a new plan was made; `None` when the old one holds.
+    pub trigger: Option<Trigger>,
+    /// What to do.
+    pub actions: Vec<Action>,
+}
+
+/// Decides what runs, and where its KV is.
+#[derive(Debug)]
+pub struct Controller {
+    policy: Policy,
+    profile: Profile,
+    running: Vec<Entry>,
+    /// In the order in which they were paused.
+    paused: Vec<Entry>,
+    changed: bool,
+    /// Iterations for which the plan still holds.
+    window_left: u32,
+}
+
+impl Controller {
+    /// A controller that expects these times until it is told of measured ones.
+    #[must_use]
+    pub fn new(policy: Policy, expected: Measured) -> Self {
+        let block_ns = expected.block_ns.unwrap_or(1).max(1);
+        let profile = Profile::new(expected.layer_ns.max(1), block_ns, policy.measurements.max(1));
+        let (running, paused) = (Vec::new(), Vec::new());
+        Self { policy, profile, running, paused, changed: false, window_left: 0 }
+    }
+
+    /// A request came. It runs from the next decision on, if there is room.
+    pub fn arrive(&mut self, job: Job) {
+        self.running.push(Entry::new(job));
+        self.changed = true;
+    }
+
+    /// A request is over: finished, or given up.
+    pub fn finish(&mut self, id: u64) {
+        let before = self.running.len() + self.paused.len();
+        self.running.retain(|entry| entry.job.id != id);
+        self.paused.retain(|entry| entry.job.id != id);
+        self.changed |= before > self.running.len() + self.paused.len();
+    }
+
+    /// An iteration ended at `now_ns`: each running request has one more token.
+    pub fn stepped(&mut self, now_ns: u64, measured: Measured) {
+        self.profile.add(measured);
+        self.window_left = self.window_left.saturating_sub(1);
+        for entry in &mut self.running {
+            entry.ran(now_ns);
+        }
+        for entry in &mut self.paused {
+            entry.paused_for += 1;
+        }
+    }
+
+    /// The tokens that readers are to have now, as request and count (PLAN-D1).
+    pub fn release(&mut self, now_ns: u64) -> Vec<(u64, usize)> {
+        let all = self.running.iter_mut().chain(&mut self.paused);
+        let released = all.map(|entry| (entry.job.id, entry.release(now_ns)));
+        released.filter(|(_, tokens)| *tokens > 0).collect()
+    }
+
+    /// The requests of the batch.
+    pub fn running(&self) -> impl Iterator<Item = u64> {
+        self.running.iter().map(|entry| entry.job.id)
+    }
+
+    /// The requests that wait, in the order in which they resume.
+    pub fn paused(&self) -> impl Iterator<Item = u64> {
+        self.paused.iter().map(|entry| entry.job.id)
+    }
+
+    /// Tokens of a request that are computed and not released.
+    #[must_use]
+    pub fn deposited(&self, id: u64) -> usize {
+        let mut all = self.running.iter().chain(&self.paused);
+        all.find(|entry| entry.job.id == id).map_or(0, Entry::deposited)
+    }
+
+    /// What to do before the next iteration. `proceed` may stop the search for a plan early.
+    ///
+    /// # Errors
+    /// The policy, or a request, is beyond what can be planned.
+    pub fn decide(&mut self, proceed: &mut dyn FnMut() -> bool) -> Result<Decision, PlanError> {
+        let Some(trigger) = self.trigger() else { return self.room_for_growth() };
+        let (layer_ns, block_ns) = self.profile.plan_with();
+        let link = Ratio::new(layer_ns, block_ns);
+        let mut actions = Vec::new();
+        self.end_pauses(&mut actions);
+        let mut removed = false;
+        let mut found = None;
+        while !self.running.is_empty() {
+            match self.planned(&self.running, layer_ns, link, proceed)? {
+                Outcome::Plan(plan) => {
+                    found = Some(plan);
+                    break;
+                }
+                outcome => self.make_room(outcome, &mut actions),
+            }
+            removed = true;
+        }
+        while !removed && let Some(first) = self.paused.first() {
+            let mut more = self.running.clone();
+            more.push(first.clone());
+            let Outcome::Plan(plan) = self.planned(&more, layer_ns, link, proceed)? else { break };
+            found = Some(plan);
+            self.resume_first(&mut actions);
+        }
+        self.changed = false;
+        self.window_left = found.as_ref().map_or(0, |plan| plan.window_steps);
+        if let Some(plan) = found {
+            self.evict_for(plan.evaluation.memory_blocks, &mut actions);
+            for (entry, placement) in self.running.iter_mut().zip(plan.placements) {
+                entry.place(placement, &mut actions);
+            }
+        }
+        Ok(Decision { trigger: Some(trigger), actions })
+    }
+
+    /// The plan holds. Requests grow all the same, into the room of paused ones (PLAN-C3).
+    fn room_for_growth(&mut self) -> Result<Decision, PlanError> {
+        let mut decision = Decision::default();
+        if self.paused.iter().any(|entry| entry.kept_blocks(&self.policy) > 0) {
+            let (layer_ns, block_ns) = self.profile.planned();
+            let batch = self.batch(&self.running, layer_ns, Ratio::new(layer_ns, block_ns))?;
+            let placements: Vec<_> = self.running.iter().map(Entry::placement).collect();
+            let needed = evaluate(&batch, &placements, self.policy.model)?.memory_blocks;
+            self.evict_for(needed, &mut decision.actions);
+        }
+        Ok(decision)
+    }
+
+    fn trigger(&self) -> Option<Trigger> {
+        let waited = |entry: &Entry| entry.paused_for >= self.policy.pause_steps_max;
+        if self.changed {
+            Some(Trigger::BatchChange)
+        } else if self.paused.iter().any(waited) {
+            Some(Trigger::PauseEnd)
+        } else if self.running.is_empty() {
+            None
+        } else if self.profile.differs(self.policy.mismatch_percent) {
+            Some(Trigger::ProfileMismatch)
+        } else {
+            (self.window_left == 0).then_some(Trigger::WindowEnd)
+        }
+    }
+
+    /// Resumes requests that have waited long enough (PLAN-C4), or for which nothing else runs.
+    fn end_pauses(&mut self, actions: &mut Vec<Action>) {
+        let most = self.policy.pause_steps_max;
+        while let Some(first) = self.paused.first()
+            && (first.paused_for >= most || self.running.is_empty())
+        {
+            self.resume_first(actions);
+        }
+    }
+
+    fn resume_first(&mut self, actions: &mut Vec<Action>) {
+        let mut entry = self.paused.remove(0);
+        entry.resume(self.policy.run_steps_min);
+        actions.push(Action::Resume(entry.job.id));
+        self.running.push(entry);
+    }
+
+    /// Pauses a request (PLAN-C2), or rejects the only one.
+    fn make_room(&mut self, outcome: Outcome, actions: &mut Vec<Action>) {
+        if let [alone] = self.running.as_slice() {
+            if let Outcome::Infeasible(reason) = outcome {
+                actions.push(Action::Reject { id: alone.job.id, reason });
+            }
+            self.running.clear();
+            return;
+        }
+        if let Some((victim, _)) = self.victim() {
+            let mut entry = self.running.remove(victim);
+            if entry.is_placed() {
+                actions.push(Action::Pause(entry.job.id));
+            }
+            entry.pause(self.policy.layers);
+            self.paused.push(entry);
+        } else if let Some(mut last) = self.running.pop() {
+            // All have just resumed, or waited long. The last in the queue goes back to its front.
+            let id = last.job.id;
+            if last.resumed {
+                actions.retain(|action| *action != Action::Resume(id));
+                last.stay_paused();
+            } else {
+                actions.push(Action::Pause(id));
+                last.pause(self.policy.layers);
+                last.paused_for = self.policy.pause_steps_max;
+            }
+            self.paused.insert(0, last);
+        }
+    }
+
+    /// The request to pause (PLAN-C2). Of equal ones the request that came last.
+    fn victim(&self) -> Option<(usize, &Entry)> {
+        let may_pause = |(_, entry): &(usize, &Entry)| entry.may_pause();
+        let size = |(number, entry): &(usize, &Entry)| {
+            (entry.blocks(&self.policy) + entry.deposited() as u64, *number)
+        };
+        self.running.iter().enumerate().filter(may_pause).max_by_key(size)
+    }
+
+    /// The best plan for these requests.
+    fn planned(
+        &self,
+        entries: &[Entry],
+        layer_ns: u64,
+        link: Ratio<u64>,
+        proceed: &mut dyn FnMut() -> bool,
+    ) -> Result<Outcome, PlanError> {
+        let options = Options {
+            model: self.policy.model,
+            space: Space::DistanceDriven,
+            horizon: self.policy.horizon.clone(),
+        };
+        plan(&self.batch(entries, layer_ns, link)?, &options, proceed)
+    }
+
+    fn batch(
+        &self,
+        entries: &[Entry],
+        layer_ns: u64,
+        link: Ratio<u64>,
+    ) -> Result<Batch, PlanError> {
+        let requests = entries.iter().map(|entry| entry.request(&self.policy, layer_ns)).collect();
+        let (layers, gpu_blocks) = (self.policy.layers.into(), self.policy.gpu_blocks);
+        Ok(Batch::new(layers, link, gpu_blocks, requests)?)
+    }
+
+    /// Moves as many layers of paused requests to the pool as the plan needs room (PLAN-C3).
+    fn evict_for(&mut self, memory_blocks: u64, actions: &mut Vec<Action>) {
+        let kept = |entry: &Entry| entry.kept_blocks(&self.policy);
+        let mut used = memory_blocks + self.paused.iter().map(kept).sum::<u64>();
+        for entry in self.paused.iter_mut().rev() {
+            let missing = used.saturating_sub(self.policy.gpu_blocks);
+            let layers = entry.evict(missing, &self.policy);
+            used -= layers.len() as u64 * entry.blocks(&self.policy);
+            if !layers.is_empty() {
+                actions.push(Action::Evict { id: entry.job.id, layers });
+            }
+        }
+    }
+}
