@@ -120,6 +120,7 @@
 mod asynchronous;
 mod binding;
 mod block;
+mod clear;
 pub mod dma;
 mod identities;
 mod index;
@@ -148,6 +149,7 @@ pub use asynchronous::{
     SubmitErrorKind,
 };
 pub use block::NewBlock;
+pub use clear::Cleared;
 pub use dma::Layers;
 pub use identities::{
     IDENTITY_BYTES_MAX, IdentitiesError, RegisteredIdentity, identity_hash, identity_in,
@@ -169,9 +171,9 @@ pub use cxl_shm::host::{LossCause, MembershipLost};
 pub use cxl_shm::lifecycle::AttachError;
 pub use cxl_shm::units::NodeId;
 pub use kv_cache::{
-    Attention, BlockHash, ChainHasher, Dtype, HoldError, KvGeometry, KvGeometryError, MatchedBlock,
-    Metrics, Miss, Model, ModelFingerprint, Namespace, Part, PoolPrefix, PrefixMatch, Quota,
-    Refusal, TooManyQuotas, UnknownDtype, WatermarkError, Watermarks,
+    Attention, BlockHash, ChainHasher, ClearError, Dtype, HoldError, KvGeometry, KvGeometryError,
+    MatchedBlock, Metrics, Miss, Model, ModelFingerprint, Namespace, Part, PoolPrefix, PrefixMatch,
+    Quota, Refusal, TooManyQuotas, UnknownDtype, WatermarkError, Watermarks,
 };
 
 /// Blocks in the memory of NVIDIA's GPUs.

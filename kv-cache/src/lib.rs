@@ -74,7 +74,7 @@ pub use publish::{BlockSpec, CommitError, ReadyBlock, Refusal, Reservation, Writ
 pub use read::{MatchedBlock, PrefixMatch, Ticket, Wanted};
 pub use reclaim::{ReclaimInProgress, reclaim_dead_processes};
 pub use replica::{Changes, Miss, PoolPrefix, PoolReader};
-pub use upkeep::{Upkeep, WatermarkError, Watermarks};
+pub use upkeep::{ClearError, Clearing, Upkeep, WatermarkError, Watermarks};
 
 /// The format drawn, and the protocols between hosts, step by step.
 pub mod guide {

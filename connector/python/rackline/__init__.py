@@ -47,6 +47,7 @@ from rackline._native import (
     PublishResult,
     Session,
     Shares,
+    clear,
     identities,
 )
 from rackline.memory import block_memory
@@ -78,5 +79,6 @@ __all__ = [
     "Session",
     "Shares",
     "block_memory",
+    "clear",
     "identities",
 ]

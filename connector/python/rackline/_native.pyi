@@ -285,6 +285,21 @@ class Pool:
     def __enter__(self) -> Pool: ...
     def __exit__(self, *exception: object) -> None: ...
 
+def clear(
+    region: str | PathLike[str],
+    node: int,
+    *,
+    tenant: str | None,
+    salt: bytes = b"",
+    timeout_ms: int = 10000,
+) -> list[int]:
+    """Removes the blocks of ``tenant`` with ``salt`` from the pool, on all nodes; with ``None`` those of all
+    tenants. Attaches as a process of ``node`` for the time of the call: for a process that is not attached.
+
+    Returns the nodes that have not answered within ``timeout_ms`` and may still have blocks, as
+    ``rackline clear`` tells them. When there is none, no block is found any more that was published before
+    the call. Blocks that are published meanwhile may stay, and so does what engines have in their own memory."""
+
 def identities(region: str) -> list[tuple[str, int]]:
     """The identities that engines have registered in a region, each with the node that has it in its
     memory. Reads all descriptors, and needs no membership."""

@@ -9,6 +9,7 @@
 //!   those that have arrived.
 //! - **PYTHON-Y3** The owner of the memory is kept alive until the last transfer on it is done.
 
+mod clear;
 mod completion;
 mod error;
 mod gpu;
@@ -31,6 +32,8 @@ use pyo3::prelude::*;
 #[pymodule]
 #[pyo3(name = "_native")]
 mod rackline_native {
+    #[pymodule_export]
+    use crate::clear::clear;
     #[pymodule_export]
     use crate::completion::{Fetch, FetchResult, Lookup, Presence, Publish, PublishResult};
     #[pymodule_export]

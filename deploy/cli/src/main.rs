@@ -1,6 +1,7 @@
 //! The `rackline` command: one program for everything an operator does with a region.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod clear;
 mod events;
 mod fence;
 mod format;
@@ -50,6 +51,7 @@ enum Command {
     ReplayWorker(replay::WorkerOptions),
     Geometry(geometry::Options),
     Plan(plan::Options),
+    Clear(clear::Options),
     Events(events::Options),
     Fence(fence::Options),
     LockManager(lock_manager::Options),
@@ -102,6 +104,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::ReplayWorker(options) => replay::run_worker(options),
         Command::Geometry(options) => geometry::run(options),
         Command::Plan(options) => plan::run(options),
+        Command::Clear(options) => clear::run(options),
         Command::Events(options) => events::run(options),
         Command::Fence(options) => fence::run(options),
         Command::LockManager(options) => lock_manager::run(options).map_err(Into::into),

@@ -1,10 +1,12 @@
 //! Where the cache's parts are in a node's area.
 //!
 //! ```text
-//! line 0                head of the publication log, tables of the segment that are in use
+//! line 0                head of the publication log, tables of the segment that are in use,
+//!                       count of directives
 //! line 1 ..             publication log: two entries a line
 //! ..                    descriptor segment: one descriptor a line
 //! ..                    reader word arrays: one of each node's segment, a word a slot of its share
+//! ..                    directives, a line each; answers, a word a node
 //! ```
 //!
 //! One host writes all of it (MEM-M1): the node's own. While the node is vacant, its reclaimer
@@ -16,6 +18,7 @@ use cxl_shm::fabric::{OwnedArea, OwnedWord, PeerWord};
 use cxl_shm::layout::Layout;
 use cxl_shm::units::{LINE_WORDS, LineRange, NodeId};
 
+use super::directive::{self, OwnDirectives, PeerDirectives};
 use super::log::{ENTRIES_A_LINE, OwnLog, PeerLog};
 use super::reader_word::{OwnReaderWords, PeerReaderWords};
 use super::{CacheGeometry, Handle, OwnSegment, PeerSegment};
@@ -23,6 +26,8 @@ use super::{CacheGeometry, Handle, OwnSegment, PeerSegment};
 const LOG_FIRST: u64 = 1;
 /// Word of the first line that says how many tables are in use (INDEX-S5).
 const TABLES_WORD: u64 = 1;
+/// Word of the first line that counts the node's directives (CLEAR-D1).
+const DIRECTIVES_WORD: u64 = 2;
 
 /// First lines and lengths of the parts of an area.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +42,10 @@ impl AreaPlan {
     }
 
     pub(crate) fn lines(self) -> u64 {
+        self.directives_first() + directive::lines(self.nodes)
+    }
+
+    fn directives_first(self) -> u64 {
         self.reader_words_first() + self.reader_word_lines()
     }
 
@@ -153,6 +162,28 @@ impl Areas {
         let part = area.part(self.plan.reader_words_first(), self.plan.reader_word_lines());
         let slots = self.geometry().share_slots();
         OwnReaderWords::new(part.expect("an area has room for its reader words"), slots)
+    }
+
+    /// Word that counts the directives of a node.
+    pub(crate) fn directive_count(&self, node: NodeId) -> PeerWord {
+        let word = self.layout.area(node).word(DIRECTIVES_WORD);
+        word.expect("an area has a line for its log's head")
+    }
+
+    /// What a node asks for, and what it has answered.
+    pub(crate) fn directives(&self, node: NodeId) -> PeerDirectives {
+        let lines = directive::lines(self.plan.nodes);
+        let part = self.layout.area(node).part(self.plan.directives_first(), lines);
+        PeerDirectives { part: part.expect("an area has room for its directives") }
+    }
+
+    /// This node's own directives and answers, in its own area.
+    pub(crate) fn own_directives(&self, area: OwnedArea) -> OwnDirectives {
+        let part = area.part(self.plan.directives_first(), directive::lines(self.plan.nodes));
+        OwnDirectives {
+            part: part.expect("an area has room for its directives"),
+            count: area.word(DIRECTIVES_WORD).expect("an area has a line for its log's head"),
+        }
     }
 
     /// Most holds that the processes of a host can have at once.

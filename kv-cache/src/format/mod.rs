@@ -5,6 +5,7 @@
 
 mod area;
 mod descriptor;
+mod directive;
 mod geometry;
 mod inspect;
 mod log;
@@ -15,6 +16,7 @@ mod words;
 
 pub(crate) use area::{Areas, holds_max};
 pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
+pub(crate) use directive::{DIRECTIVES, Directive, DirectiveLine, OwnDirectives};
 pub(crate) use inspect::areas_of;
 pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};
 pub(crate) use reader_word::{HoldMark, OwnReaderWords, ReaderWord, age, tick_of};

@@ -27,7 +27,7 @@ use cxl_shm::host::ApplicationWords;
 use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::NodeId;
 
-use crate::format::{Areas, OwnLog, OwnReaderWords, OwnSegment};
+use crate::format::{Areas, OwnDirectives, OwnLog, OwnReaderWords, OwnSegment};
 
 pub(crate) use directory::{Directory, Insert, SlotWord, tag};
 pub(crate) use free::Claim;
@@ -60,6 +60,7 @@ pub(crate) struct LockedHeap<'m, B: Backend> {
     /// How many tables of the segment are in use (INDEX-S5).
     pub(crate) tables_used: OwnedWord,
     pub(crate) reader_words: OwnReaderWords,
+    pub(crate) directives: OwnDirectives,
     pub(crate) holds: HoldTable<ApplicationWords<'m, B::HostMemory>>,
     pub(crate) quotas: QuotaTable<ApplicationWords<'m, B::HostMemory>>,
     /// A change could not be completed: the next to take the lock sweeps.
@@ -122,6 +123,7 @@ impl<'m, B: Backend> Heap<'m, B> {
             areas,
             directory,
             reader_words: areas.own_reader_words(member.area()),
+            directives: areas.own_directives(member.area()),
             holds: directory.holds(areas.holds_max()),
             quotas: directory.quotas(areas.holds_max()),
             segment: areas.own_segment(member.node(), member.area()),

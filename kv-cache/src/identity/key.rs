@@ -156,6 +156,16 @@ impl Namespace {
         Self(half(&hasher.finalize().into()))
     }
 
+    /// Its 16 bytes, as a directive carries them.
+    pub(crate) fn words(self) -> [u64; 2] {
+        IndexKey(self.0).words()
+    }
+
+    /// The namespace of these words.
+    pub(crate) fn from_words(words: [u64; 2]) -> Self {
+        Self(IndexKey::from_words(words).0)
+    }
+
     /// What descriptors say of it.
     #[must_use]
     pub fn tag(&self) -> NamespaceTag {
@@ -164,7 +174,7 @@ impl Namespace {
 }
 
 /// Sixteen bits of a namespace, by which a node accounts for the blocks it keeps for each. Two
-/// namespaces with one tag share a quota; never blocks, which only keys decide.
+/// namespaces with one tag share a quota, and are cleared together; never blocks, which only keys decide.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct NamespaceTag(pub(crate) u16);
 

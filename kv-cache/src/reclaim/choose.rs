@@ -59,7 +59,7 @@ impl<B: Backend> Cache<'_, B> {
 
     /// The vacant nodes that have chunks of payload, and these, in the order in which they are
     /// tried.
-    fn orphans(&self, now_ms: u64) -> Vec<(NodeId, Vec<ChunkId>)> {
+    pub(crate) fn orphans(&self, now_ms: u64) -> Vec<(NodeId, Vec<ChunkId>)> {
         let (member, layout) = (self.member(), self.areas().layout());
         let (fabric, chunk_bytes) = (member.fabric(), layout.geometry().chunk_bytes);
         fabric.refresh(layout.chunk_table());

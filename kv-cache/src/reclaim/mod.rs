@@ -25,7 +25,6 @@ mod unfinished;
 
 #[cfg(test)]
 pub(crate) use choose::AGAIN_MS;
-#[cfg(feature = "verify")]
 pub(crate) use orphan::Orphan;
 pub(crate) use take::end_reclaim;
 

@@ -149,6 +149,23 @@ impl<'c, 'm, B: Backend> Orphan<'c, 'm, B> {
         (0..segment.slots_in_use(self.writer.fabric())).filter_map(block)
     }
 
+    /// Removes the blocks that `is_wanted`, held or not (CLEAR-D3). Returns how many; `None` when the
+    /// orphan has a new life, which removes them itself.
+    pub(crate) fn remove(&self, is_wanted: impl Fn(&Descriptor) -> bool) -> Option<u64> {
+        let blocks = self.blocks().map(|(_, block)| block);
+        let blocks: Vec<Descriptor> = blocks.filter(|it| is_wanted(it)).collect();
+        let mut removed = 0;
+        for batch in blocks.chunks(BATCH) {
+            // ORPHAN-W2.
+            if !self.is_ours() {
+                return None;
+            }
+            self.commit(&Decision { stay: Vec::new(), leave: batch.to_vec() });
+            removed += batch.len() as u64;
+        }
+        Some(removed)
+    }
+
     /// Evicts those of `blocks` that nobody holds. Returns whether all are gone.
     fn evict(&self, blocks: &[Descriptor], clock: &impl Clock) -> bool {
         let announced = self.announce(blocks);

@@ -1,6 +1,7 @@
 //! The cache on a simulated rack of two or three hosts, driven by one thread.
 
 mod aged;
+mod clear;
 mod damage;
 mod elsewhere;
 mod evict;

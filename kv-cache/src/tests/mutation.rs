@@ -7,6 +7,7 @@ use std::path::Path;
 
 use cxl_shm::verify::simulated::Site;
 
+use super::clear::{cleared_by_their_owner, cleared_while_a_node_leaves};
 use super::orphan::reclaimers_and_rejoins;
 use super::pressure::{held_and_evicted, nobody_looks_at_what_was};
 use super::reader::read_by_a_tool;
@@ -22,8 +23,10 @@ use crate::identity::IndexKey;
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 14] = [
+const SCENARIOS: [fn(SimulatedRack); 16] = [
     exchange_and_lag,
+    cleared_by_their_owner,
+    cleared_while_a_node_leaves,
     death_under_the_lock,
     nobody_looks_at_what_was,
     held_and_evicted,

@@ -29,13 +29,16 @@ pub struct Upkeep {
     pub chunks_returned: u64,
     /// Chunks got from other nodes.
     pub chunks_added: u64,
+    /// Blocks that were cleared because a node asked for that.
+    pub cleared_blocks: u64,
 }
 
 impl<B: Backend> Cache<'_, B> {
     /// Keeps this node's part of the pool in order, a bounded piece at a time; called every few
     /// milliseconds by a thread that does nothing else.
     ///
-    /// Tells the owners what this process used, releases holds of processes that are gone, keeps
+    /// Tells the owners what this process used, releases holds of processes that are gone, removes
+    /// the blocks of namespaces that some node [clears](Cache::clear), keeps
     /// searches in this node's segment short, evicts above the high watermark down to the low one,
     /// and balances chunks over the nodes: a node that is full takes one of a vacant node first
     /// ([`Metrics::inherited_chunks`](crate::Metrics)); one that has less than its share asks for
@@ -59,13 +62,14 @@ impl<B: Backend> Cache<'_, B> {
         }
         end_reclaim(self.member(), clock);
         self.drop_holds_of_gone(clock);
+        let cleared_blocks = self.answer_directives(clock);
         let (uses, blocks, blocks_max) = self.locked(clock, |heap| {
             heap.end_closing();
             heap.end_searches();
             process_state.order().follow(heap);
             (heap.directory.chunk_uses(), heap.directory.blocks(), heap.directory.blocks_max())
         });
-        let mut done = Upkeep::default();
+        let mut done = Upkeep { cleared_blocks, ..Upkeep::default() };
         if watermarks.is_above(blocks, blocks_max) {
             let evicted = self.evict_surplus(clock, None, watermarks);
             process_state.note_evicted_for_descriptors(evicted, blocks_max);

@@ -190,7 +190,7 @@ impl<B: Backend> Cache<'_, B> {
     }
 
     /// The blocks of this node, and the chunk that each is in: a hint, read without the heap lock.
-    fn blocks(&self) -> impl Iterator<Item = (ChunkId, Descriptor)> + '_ {
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (ChunkId, Descriptor)> + '_ {
         let (layout, segment) = (self.areas().layout(), self.areas().segment(self.member().node()));
         (0..segment.slots_in_use(self.member().fabric())).filter_map(move |slot| {
             match segment.cached(self.member().fabric(), slot) {

@@ -3,10 +3,12 @@
 
 mod balance;
 mod batches;
+mod clear;
 mod give_back;
 mod watermarks;
 
 pub(crate) use give_back::GivenBack;
 
 pub use balance::Upkeep;
+pub use clear::{ClearError, Clearing};
 pub use watermarks::{WatermarkError, Watermarks};

@@ -1,0 +1,68 @@
+//! Clearing the blocks of a tenant in the whole pool.
+
+use std::time::Duration;
+
+use cxl_shm::clock::Clock;
+use cxl_shm::units::NodeId;
+use kv_cache::{ClearError, Namespace};
+
+use crate::pool::Pool;
+
+/// Between two looks at who has answered.
+const POLL_MS: u64 = 10;
+
+/// What came of a clear.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use = "a clear that is not complete says so here"]
+pub struct Cleared {
+    /// The nodes that may still have blocks, because they have not answered in time. They remove
+    /// their blocks when they continue; when they are declared dead, clear again. Empty: all blocks
+    /// are gone.
+    pub unanswered: Vec<NodeId>,
+    /// Blocks of dead and departed nodes that this process removed.
+    pub orphaned_blocks: u64,
+}
+
+impl Pool {
+    /// Removes the blocks of `namespace` from the pool, on all nodes; those of all namespaces when
+    /// there is none. Waits until they are gone, for at most `timeout`.
+    ///
+    /// Every block is removed that was published before the call, held or not; a fetch that is under
+    /// way becomes a miss. A block that is published meanwhile may stay. Other namespaces keep their
+    /// blocks, unless their 16-bit tag is equal. What engines have in memory of their own stays.
+    ///
+    /// # Errors
+    /// [`ClearError`]. When the membership is lost while this waits, the other nodes clear all the
+    /// same.
+    ///
+    /// # Example
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use rackline::{Namespace, Pool};
+    ///
+    /// let pool = Pool::attach("/dev/dax0.0", 3)?;
+    /// let tenant = Namespace::new("tenant-a", b"");
+    /// let cleared = pool.clear(Some(&tenant), Duration::from_secs(10))?;
+    /// assert!(cleared.unanswered.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn clear(
+        &self,
+        namespace: Option<&Namespace>,
+        timeout: Duration,
+    ) -> Result<Cleared, ClearError> {
+        let (cache, clock) = (self.cache(), self.clock());
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let end_ms = clock.now_ms().saturating_add(timeout_ms);
+        let mut clearing = cache.clear(clock, namespace)?;
+        loop {
+            let unanswered = cache.cleared(clock, &mut clearing)?;
+            if unanswered.is_empty() || clock.now_ms() >= end_ms {
+                let orphaned_blocks = clearing.orphaned_blocks;
+                return Ok(Cleared { unanswered, orphaned_blocks });
+            }
+            clock.sleep_ms(POLL_MS);
+        }
+    }
+}

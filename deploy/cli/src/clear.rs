@@ -1,0 +1,82 @@
+//! `rackline clear`: removes the blocks of a tenant, on all nodes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use rackline::{Namespace, Pool};
+
+use crate::output::say;
+
+/// Remove the blocks of one tenant from the pool, or all blocks.
+///
+/// Use it when a tenant leaves, or when its blocks must not be found any more. The engines keep
+/// running: what they have in memory of their own stays, so reset their caches too.
+///
+/// Run it once, on any host that maps the region. Every process that has joined the pool looks for
+/// requests about 50 times a second and removes the blocks of its own node. The command itself
+/// removes the blocks of nodes that died or left. When it ends with status 0, no block of the tenant is found
+/// any more that was published before the command began. Blocks that engines publish meanwhile may
+/// stay: stop the tenant's traffic first.
+///
+/// With status 1 the error names the nodes that have not answered. The request stays in the region:
+/// a paused node removes its blocks when it continues. Run the command again when such a node was
+/// declared dead.
+///
+/// Other tenants keep their blocks, unless their 16-bit tags are equal. Held blocks are removed too, and a fetch that is under way
+/// becomes a miss.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  rackline clear --region /dev/dax0.0 --node 3 --tenant team-a")]
+pub(crate) struct Options {
+    /// The region: a devdax device (/dev/daxX.Y), or a file.
+    #[arg(long, value_name = "PATH", env = "RACKLINE_REGION")]
+    region: PathBuf,
+
+    /// This host's node number, that of the engines on this host; on a host without engines any
+    /// free one.
+    #[arg(long, value_name = "N", env = "RACKLINE_NODE")]
+    node: u16,
+
+    /// The tenant, as in the engines' settings; "" for blocks without a tenant.
+    #[arg(long, value_name = "NAME", required_unless_present = "all")]
+    tenant: Option<String>,
+
+    /// The salt of sessions that were opened with one, in text. A request's `cache_salt` is none:
+    /// its blocks belong to the tenant.
+    #[arg(long, value_name = "TEXT", requires = "tenant", default_value = "")]
+    salt: String,
+
+    /// All blocks of all tenants.
+    #[arg(long, conflicts_with = "tenant")]
+    all: bool,
+
+    /// How long to wait for the other nodes, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    timeout_ms: u64,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let namespace =
+        options.tenant.as_ref().map(|tenant| Namespace::new(tenant, options.salt.as_bytes()));
+    let pool = Pool::attach(&options.region, options.node)?;
+    let cleared = pool.clear(namespace.as_ref(), Duration::from_millis(options.timeout_ms))?;
+    if !cleared.unanswered.is_empty() {
+        let nodes: Vec<_> = cleared.unanswered.iter().map(ToString::to_string).collect();
+        bail!(
+            "nodes {} have not answered within {} ms and may still have blocks: they clear them when \
+             they continue; when a node is declared dead (`rackline status`), clear again; where a \
+             node runs nothing but a lock manager, clear again on that host with its node number",
+            nodes.join(", "),
+            options.timeout_ms
+        );
+    }
+    let what = if options.all { "all tenants" } else { "the tenant" };
+    say!("the blocks of {what} are gone from the pool");
+    if cleared.orphaned_blocks > 0 {
+        say!("{} of them were of nodes that died or left", cleared.orphaned_blocks);
+    }
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! Clearing a namespace: a node asks, and each owner removes its own blocks.
+//!
+//! ```text
+//! asking node                            owner
+//!   directive line and count of            (upkeep, every few milliseconds)
+//!   directives, published           --->   counts of all nodes, freshly
+//!                                          lines of new directives, freshly
+//!                                          descriptors FREE, log, head: batch by batch
+//!   answers of all nodes, freshly   <---   answer: number of the last directive, published
+//! ```
+//!
+//! - **CLEAR-D2** An owner answers once every block is FREE, published, that was complete when the
+//!   owner first saw the directive. Blocks that are published later may stay.
+//! - **CLEAR-D3** A hold keeps no block: it is a promise not to evict, and the second look of its
+//!   reader finds FREE (READ-F2).
+//! - **CLEAR-D4** The blocks of a vacant node are removed by the asking node, as its reclaimer
+//!   (ORPHAN-W1). A node that joins answers what its earlier lives left open.
+//!
+//! A directive that the asking process does not wait for is carried out all the same, by every node
+//! that lives. Each answer is a word with one writing host.
+
+use std::collections::BTreeSet;
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::{LineError, PublishBatch, refresh_all};
+use cxl_shm::host::MembershipLost;
+use cxl_shm::layout::NodeState;
+use cxl_shm::node::Backend;
+use cxl_shm::units::NodeId;
+
+use crate::evict::BATCH;
+use crate::format::{DIRECTIVES, Descriptor, Directive, DirectiveLine, Handle, SlotContent};
+use crate::identity::{Namespace, NamespaceTag};
+use crate::process::Cache;
+use crate::reclaim::Orphan;
+
+/// Between two looks at all blocks of a node that does not answer.
+const LOOK_MS: u64 = 1000;
+
+/// Why nothing is cleared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClearError {
+    /// Some node has not answered many earlier ones.
+    #[error(
+        "node {node} has not answered the last {DIRECTIVES} requests of this node: it is paused, or \
+         no process there keeps its blocks; wait until it continues or is declared dead \
+         (`rackline status`)"
+    )]
+    Unanswered {
+        /// The node.
+        node: NodeId,
+    },
+    /// This process does not take part any more.
+    #[error(transparent)]
+    MembershipLost(#[from] MembershipLost),
+}
+
+/// A clear under way.
+#[derive(Debug)]
+pub struct Clearing {
+    number: u64,
+    namespace: Option<NamespaceTag>,
+    /// Vacant nodes whose blocks are removed.
+    removed: BTreeSet<NodeId>,
+    look_at_ms: u64,
+    /// Blocks of vacant nodes that were removed so far.
+    pub orphaned_blocks: u64,
+}
+
+impl<B: Backend> Cache<'_, B> {
+    /// Asks every node to remove its complete blocks of `namespace`; of all namespaces when there is
+    /// none. Returns at once; [`cleared`](Self::cleared) says what is left.
+    ///
+    /// # Errors
+    /// [`ClearError`]; nothing is asked for then.
+    pub fn clear(
+        &self,
+        clock: &impl Clock,
+        namespace: Option<&Namespace>,
+    ) -> Result<Clearing, ClearError> {
+        self.check_member()?;
+        let directive = Directive::Clear(namespace.copied());
+        let number = self.locked(clock, |heap| {
+            let number = heap.directives.count.own(heap.fabric()) + 1;
+            // CLEAR-D1.
+            if let Some(overwritten) = number.checked_sub(DIRECTIVES)
+                && let Some(node) = self.unanswered(overwritten).into_iter().next()
+            {
+                return Err(ClearError::Unanswered { node });
+            }
+            let line = DirectiveLine::new(number, directive);
+            let mut batch = PublishBatch::new(heap.fabric());
+            batch.line(heap.directives.line(number), &line);
+            batch.word(heap.directives.count, number);
+            batch.publish();
+            Ok(number)
+        })?;
+        Ok(Clearing {
+            number,
+            namespace: namespace.map(Namespace::tag),
+            removed: BTreeSet::new(),
+            look_at_ms: clock.now_ms() + LOOK_MS,
+            orphaned_blocks: 0,
+        })
+    }
+
+    /// Removes what vacant nodes have of it, and returns the nodes that may still have some. None
+    /// are left when all of it is gone (CLEAR-D2).
+    ///
+    /// # Errors
+    /// [`MembershipLost`].
+    pub fn cleared(
+        &self,
+        clock: &impl Clock,
+        clearing: &mut Clearing,
+    ) -> Result<Vec<NodeId>, MembershipLost> {
+        self.check_member()?;
+        let is_wanted =
+            |block: &Descriptor| clearing.namespace.is_none_or(|it| it == block.namespace);
+        let mut left = Vec::new();
+        // CLEAR-D4.
+        for (node, _) in self.orphans(u64::MAX) {
+            if clearing.removed.contains(&node) {
+                continue;
+            }
+            if !self.take_orphan(clock, node) {
+                left.push(node);
+                continue;
+            }
+            let removed = Orphan::of(self, node).remove(is_wanted);
+            self.leave_orphan(clock);
+            clearing.orphaned_blocks += removed.unwrap_or(0);
+            if removed.is_some() {
+                clearing.removed.insert(node);
+            }
+        }
+        let mut waiting = self.unanswered(clearing.number);
+        if !waiting.is_empty() && clock.now_ms() >= clearing.look_at_ms {
+            // A node whose processes keep no blocks answers nothing, and may have none.
+            clearing.look_at_ms = clock.now_ms() + LOOK_MS;
+            waiting.retain(|node| self.has_any(*node, &is_wanted));
+        }
+        left.extend(waiting);
+        Ok(left)
+    }
+
+    /// Whether a node has a complete block that `is_wanted`, freshly read.
+    fn has_any(&self, node: NodeId, is_wanted: &impl Fn(&Descriptor) -> bool) -> bool {
+        let mut found = false;
+        self.areas().segment(node).scan(self.member().fabric(), |_, content| {
+            if let Ok(SlotContent::Block(block)) = content {
+                found |= block.is_readable() && is_wanted(&block);
+            }
+        });
+        found
+    }
+
+    /// The nodes that take part and have not answered this node's directive `number`.
+    fn unanswered(&self, number: u64) -> Vec<NodeId> {
+        let (member, areas) = (self.member(), self.areas());
+        let (me, fabric, layout) = (member.node(), member.fabric(), areas.layout());
+        let others = || layout.nodes().filter(|node| *node != me);
+        // The answer first: a node that has left since is an orphan.
+        refresh_all(fabric, others().map(|node| areas.directives(node).answer(me).range()));
+        let has_answered = |node: &NodeId| {
+            let answer = match *node == me {
+                true => areas.own_directives(member.area()).answer(me).own(fabric),
+                false => areas.directives(*node).answer(me).cached(fabric),
+            };
+            answer >= number
+        };
+        let waiting: Vec<NodeId> = layout.nodes().filter(|node| !has_answered(node)).collect();
+        refresh_all(fabric, waiting.iter().map(|node| layout.node_line(*node).range()));
+        let takes_part = |node: &NodeId| match layout.node_line(*node).cached(fabric) {
+            Ok(line) => !line.state().is_some_and(NodeState::is_vacant),
+            Err(LineError::Blank { .. }) => false,
+            Err(LineError::Corrupt { .. }) => true,
+        };
+        waiting.into_iter().filter(takes_part).collect()
+    }
+
+    /// Carries out what nodes asked for since the last call (CLEAR-D2). Returns how many blocks were
+    /// removed.
+    pub(super) fn answer_directives(&self, clock: &impl Clock) -> u64 {
+        let (member, areas) = (self.member(), self.areas());
+        let (me, fabric, layout) = (member.node(), member.fabric(), areas.layout());
+        let own = areas.own_directives(member.area());
+        let others = || layout.nodes().filter(|node| *node != me);
+        refresh_all(fabric, others().map(|node| areas.directive_count(node).range()));
+        let mut removed = 0;
+        for node in layout.nodes() {
+            let count = match node == me {
+                true => own.count.own(fabric),
+                false => areas.directive_count(node).cached(fabric),
+            };
+            let answered = own.answer(node).own(fabric);
+            if count > answered {
+                removed += self.carry_out(clock, node, answered, count);
+            }
+        }
+        removed
+    }
+
+    /// Carries out the directives of `asking` behind number `answered`, and answers them.
+    fn carry_out(&self, clock: &impl Clock, asking: NodeId, answered: u64, count: u64) -> u64 {
+        let (member, areas) = (self.member(), self.areas());
+        let (fabric, directives) = (member.fabric(), areas.directives(asking));
+        let first = answered.max(count.saturating_sub(DIRECTIVES)) + 1;
+        if asking != member.node() {
+            refresh_all(fabric, (first..=count).map(|number| directives.line(number).range()));
+        }
+        let (mut done, mut all, mut tags) = (answered, false, BTreeSet::new());
+        for number in first..=count {
+            let line = directives.line(number).cached(fabric);
+            // Not there yet (CLEAR-D1). Or damaged: it is never answered, so the asking node hears
+            // of it.
+            let Some(directive) = line.ok().and_then(|line| line.directive(number)) else { break };
+            match directive {
+                Directive::Clear(Some(namespace)) => _ = tags.insert(namespace.tag()),
+                Directive::Clear(None) => all = true,
+            }
+            done = number;
+        }
+        if done == answered {
+            return 0;
+        }
+        let inside = self.blocks().filter(|(_, block)| all || tags.contains(&block.namespace));
+        let handles: Vec<Handle> = inside.map(|(_, block)| block.handle).collect();
+        let removed = handles.chunks(BATCH).map(|batch| self.retire(clock, batch)).sum();
+        self.locked(clock, |heap| {
+            let answer = heap.directives.answer(asking);
+            // Another process of the host may be ahead.
+            if answer.own(heap.fabric()) < done {
+                answer.publish(heap.fabric(), done);
+            }
+        });
+        tracing::info!(node = %asking, removed, "cleared blocks that the node asked to clear");
+        removed
+    }
+}
