@@ -12,6 +12,7 @@ mod plan;
 mod qualify;
 mod rack;
 mod replay;
+mod spill;
 mod status;
 
 #[cfg(feature = "demo")]
@@ -39,7 +40,7 @@ const EXIT_STATUS: &str = "\
 Exit status:
   0  done, or the reader of the output closed it before its end
   1  not done; the error is on standard error
-  2  wrong arguments; qualify: the memory is unfit";
+  2  wrong arguments; qualify: the memory is unfit; spill fsck: something is damaged";
 
 #[derive(Subcommand)]
 enum Command {
@@ -54,6 +55,7 @@ enum Command {
     Clear(clear::Options),
     Events(events::Options),
     Fence(fence::Options),
+    Spill(spill::Options),
     LockManager(lock_manager::Options),
     #[cfg(feature = "demo")]
     Demo(demo::Options),
@@ -107,6 +109,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Clear(options) => clear::run(options),
         Command::Events(options) => events::run(options),
         Command::Fence(options) => fence::run(options),
+        Command::Spill(options) => spill::run(options).map(|exit| code = exit),
         Command::LockManager(options) => lock_manager::run(options).map_err(Into::into),
         #[cfg(feature = "demo")]
         Command::Demo(options) => demo::run(options),

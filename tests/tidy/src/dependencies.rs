@@ -29,6 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "cxl-shm",
             "demo",
             "kv-cache",
+            "kv-drive",
             "lock-manager",
         ],
     ),
