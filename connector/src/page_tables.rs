@@ -89,6 +89,7 @@ mod tests {
         Attention, BlockHash, Dtype, KvGeometry, NewBlock, Pool, ScratchRegion, SessionOptions,
     };
 
+    const HEAD_DIM: u32 = 16 << 10;
     const BLOCK_BYTES: usize = 64 << 10;
     const BLOCKS: u8 = 128;
 
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn a_process_that_attaches_reads_what_is_there_without_faults() {
         let region = ScratchRegion::create(64 << 20, 1, BLOCK_BYTES as u64).unwrap();
-        let heads = Attention::Heads { kv_heads: 1, head_dim: BLOCK_BYTES as u32 / 4 };
+        let heads = Attention::Heads { kv_heads: 1, head_dim: HEAD_DIM };
         let kv = KvGeometry::new(1, heads, Dtype::F16, 1).unwrap();
         let options = SessionOptions::new(kv.model("m", "1", 1), kv.rank_block_bytes());
         let hashes: Vec<_> = (0..BLOCKS).map(|number| BlockHash::new([number; 32])).collect();

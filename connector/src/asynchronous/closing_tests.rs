@@ -99,7 +99,13 @@ fn a_forked_child_leaves_the_queues_of_its_parent_alone() {
 
 #[test]
 fn a_process_whose_threads_cannot_be_started_leaves_its_node() {
-    for name in ["rackline-upkeep", "rackline-copy-1", "rackline-layers", "rackline-lookup"] {
+    for name in [
+        "rackline-pages",
+        "rackline-upkeep",
+        "rackline-copy-1",
+        "rackline-layers",
+        "rackline-lookup",
+    ] {
         let (_folder, path) = region();
         let options = AsyncOptions::new().with_copy_threads(2).with_publishes_by_layers(true);
         let refused = {
