@@ -149,7 +149,7 @@ mod tests {
         let (root, sysfs) = machine(&[("0-1", "10 21"), ("2-3", "21 10")]);
         let device = root.path().join("dev/char/252:7");
         fs::create_dir_all(&device).unwrap();
-        assert_eq!(sysfs.dax_nodes((252, 7)), []);
+        assert!(sysfs.dax_nodes((252, 7)).is_empty());
         // The memory's own node is not online while it is a devdax.
         fs::write(device.join("target_node"), "2\n").unwrap();
         fs::write(device.join("numa_node"), "1\n").unwrap();
