@@ -128,7 +128,7 @@ async fn nonsense_ends_the_connection_of_its_peer_alone() {
 async fn peers_that_read_nothing_hold_up_nobody() {
     let mut sockets = sockets().await;
     let deaf = good_peer(sockets.events).await;
-    (&deaf).try_write(ALL).unwrap();
+    deaf.try_write(ALL).unwrap();
     let mut asks = good_peer(sockets.replays.unwrap()).await;
     for batch in 0..60 {
         sockets.send(vec![batch; 1 << 20]);
