@@ -87,13 +87,13 @@ mod tests {
 
     #[test]
     fn words_do_not_steer_a_terminal() {
-        let text = r#"{"\u001b[2Jname\u009b":"\u001b[2J\u009b31m\u202e","model":"Modell \"m\""}"#;
+        let text = r#"{"\u001b[2Jname\u009b":"\u001b[2J\u009b31m\u202e","model":"Model \"m\""}"#;
         let all = Identities::new([(0, text.to_owned())]);
         let words: Vec<_> =
             all.identities[0].words.iter().map(|(name, value)| shown_word(name, value)).collect();
         assert!(words.concat().chars().all(|letter| !letter.is_control()), "{words:?}");
         assert!(!words.concat().contains('\u{202e}'), "{words:?}");
-        assert_eq!(words[1], r#"model="Modell \"m\"""#);
+        assert_eq!(words[1], r#"model="Model \"m\"""#);
     }
 
     #[test]
