@@ -92,8 +92,8 @@ class Index:
 
     An answer is a hint. Every block of the answer was complete, and its removal was not announced before
     the refresh; the block may be evicted the next moment. A refresh and a lookup take microseconds: one
-    line for each node, and the rest in DRAM. Any thread may call. ``region`` is a device or a file; the
-    user may read and write it.
+    line for each node, and the rest in DRAM. Any thread may call. ``region`` is a device or a file, which is
+    mapped read-only: the user needs permission to read it.
 
     :class:`Error` when the region was formatted again or its file was replaced: open a new index."""
 
@@ -244,9 +244,9 @@ class Pool:
         publishes_by_layers: bool = False,
         bind_threads: bool = True,
     ) -> None:
-        """``copy_threads`` (1 by default) copy both ways, and share the pieces of long transfers. ``fetch_threads`` (1 by default) only fetch:
-        a publish may wait, for memory that other hosts grant or for the stream of a GPU, and fetches
-        should not wait behind it. ``publishes_by_layers`` starts the thread for
+        """``copy_threads`` (1 by default) copy both ways, and share the pieces of long
+        transfers. ``fetch_threads`` (1 by default) only fetch: a publish may wait, for memory that other
+        hosts grant or for the stream of a GPU, and fetches should not wait behind it. ``publishes_by_layers`` starts the thread for
         :meth:`Session.publish_by_layers`. ``bind_threads`` binds the threads that copy to the CPUs nearest to
         the memory, as far as this process may use these."""
 
