@@ -246,9 +246,9 @@ class Pool:
     ) -> None:
         """``copy_threads`` (1 by default) copy both ways, and share the pieces of long
         transfers. ``fetch_threads`` (1 by default) only fetch: a publish may wait, for memory that other
-        hosts grant or for the stream of a GPU, and fetches should not wait behind it. ``publishes_by_layers`` starts the thread for
-        :meth:`Session.publish_by_layers`. ``bind_threads`` binds the threads that copy to the CPUs nearest to
-        the memory, as far as this process may use these."""
+        hosts grant or for the stream of a GPU, and fetches should not wait behind it.
+        ``publishes_by_layers`` starts the thread for :meth:`Session.publish_by_layers`. ``bind_threads``
+        binds the threads that copy to the CPUs nearest to the memory, as far as this process may use these."""
 
     def session(
         self,
