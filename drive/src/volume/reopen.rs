@@ -142,7 +142,8 @@ impl Volume {
         }
         if manifest.segment_bytes > options.capacity_bytes / 4 {
             return Err(OpenVolumeError::Sizes(format!(
-                "the folder has segments of {} bytes: its capacity has to be four times that at least",
+                "the folder has segments of {} bytes, and its capacity has to be four times that at \
+                 least: give a larger capacity (`--size`)",
                 manifest.segment_bytes
             )));
         }

@@ -27,12 +27,14 @@ QUIET = ("absent", "window_absent", "not_attached")
 NOT_FOUND = {
     "absent": "the pool does not have the block",
     "window_absent": "the pool has the prefix, and lacks blocks of its last window, or its last state",
-    "lookup_timeout": "the lookup took longer than lookup_timeout_ms",
+    "lookup_timeout": "the lookup took longer than lookup_timeout_ms: raise it, or give the host "
+    "more processors",
     "queue_full": "too many lookups wait: raise queue_depth",
     "not_attached": "this process is not attached to the pool",
     "error": "the pool refused the lookup",
-    "stopped": "this engine shares no blocks any more",
-    "handover_timeout": "the prefill did not save its blocks within handover_wait_ms",
+    "stopped": "this engine shares no blocks since a reset: reset with a new name (weights_name_file)",
+    "handover_timeout": "the prefill did not save its blocks within handover_wait_ms: look in the "
+    "prefill engine's log why, or raise handover_wait_ms",
     "missed_before": "the block was found before, and could not be loaded",
 }
 NOT_LOADED = {
@@ -49,7 +51,7 @@ UNSAVED = {
     "error": "the pool refused the blocks",
     "backlog": "ended requests kept too much of the engine's memory: raise copy_threads or "
     "save_backlog_percent",
-    "stopped": "this engine shares no blocks any more",
+    "stopped": "this engine shares no blocks since a reset: reset with a new name (weights_name_file)",
     "aborted": "the step did not come to its end",
     "load_failed": "the step also loaded blocks, and a load failed",
     "other_connector": "the request ended with a step in which another connector loaded blocks",

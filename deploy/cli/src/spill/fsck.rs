@@ -100,15 +100,15 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         }
         report.repaired = !is_well;
     }
-    print(&report, options.json)?;
+    print(&report, options)?;
     if !report.unreadable.is_empty() || !report.accounts.is_empty() {
         bail!("{} could not be checked whole", options.folder.display());
     }
     Ok(if is_well || options.repair { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
 
-fn print(report: &Report, json: bool) -> Result<()> {
-    if json {
+fn print(report: &Report, options: &Options) -> Result<()> {
+    if options.json {
         say!("{}", serde_json::to_string(report)?);
         return Ok(());
     }
@@ -121,7 +121,10 @@ fn print(report: &Report, json: bool) -> Result<()> {
     match (repaired, damaged.is_empty() && losses.is_empty() && accounts.is_empty()) {
         (true, _) => say!("repaired: what was damaged is removed"),
         (false, true) => say!("all is well"),
-        (false, false) => say!("to remove what is damaged: rackline spill fsck --repair"),
+        (false, false) => say!(
+            "to remove what is damaged: rackline spill fsck --repair {}",
+            options.folder.display()
+        ),
     }
     Ok(())
 }
