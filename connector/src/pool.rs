@@ -246,6 +246,13 @@ impl Pool {
         chunk_bytes.min(u64::from(u32::MAX))
     }
 
+    /// Bytes of the pool's memory for blocks, divided by the number of nodes of the region.
+    #[must_use]
+    pub fn share_bytes(&self) -> u64 {
+        let layout = self.attachment.member().layout();
+        layout.payload().bytes() / u64::from(layout.geometry().nodes)
+    }
+
     fn check(&self, options: &SessionOptions) -> Result<(), OpenError> {
         if self.attachment.is_forked() {
             return Err(OpenError::Forked);

@@ -275,6 +275,9 @@ class Pool:
     @property
     def node(self) -> int:
         """The node that this process belongs to."""
+    @property
+    def share_bytes(self) -> int:
+        """Bytes of the pool's memory for blocks, divided by the number of nodes of the region."""
     def metrics(self) -> dict[str, Any]:
         """Counters of this process, by their names; ``misses`` counts failed fetches by reason.
         ``membership`` is ``"member"``, or why the process does not take part any more, and every call

@@ -96,6 +96,12 @@ impl Pool {
         self.pool.node().0
     }
 
+    /// Bytes of the pool's memory for blocks, divided by the number of nodes.
+    #[getter]
+    fn share_bytes(&self) -> u64 {
+        self.pool.share_bytes()
+    }
+
     /// Counters of this process, by their names.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.pool.check_open().map_err(not_open)?;

@@ -67,6 +67,13 @@ class Sessions(unittest.TestCase):
         self.assertEqual(str(alone.exception), str(attaching.exception))
         raise attaching.exception
 
+    def test_the_share_of_a_node(self) -> None:
+        with self.attach() as pool:
+            share_bytes = (self.region.bytes - self.region.payload_offset) // 2
+            self.assertEqual(pool.share_bytes, share_bytes)
+        # The process attaches again, and what is asked until then has an answer.
+        self.assertEqual(pool.share_bytes, share_bytes)
+
     def test_settings_of_engines_are_checked_as_options_are(self) -> None:
         given = {"region": self.region.path, "node": 0}
         quotas = [{"tenant": "a", "bytes": 4096}]

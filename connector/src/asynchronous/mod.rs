@@ -136,6 +136,7 @@ pub struct Running {
     gpus: gpu::Gpus,
     publishes_by_layers: bool,
     block_bytes_max: u64,
+    share_bytes: u64,
     waiting: Waiting,
 }
 
@@ -155,6 +156,7 @@ impl AsyncPool {
         #[cfg(feature = "cuda")]
         let fabric = pool.attachment().region().fabric().clone();
         let block_bytes_max = pool.block_bytes_max();
+        let share_bytes = pool.share_bytes();
         let Started { lanes, guest, keeper, threads } = lanes::start(pool, options)?;
         let lanes = ManuallyDrop::new(Mutex::new(Some((lanes, keeper))));
         // Not before: what it has is let go by `close` alone, and the pool would stay mapped.
@@ -172,6 +174,7 @@ impl AsyncPool {
             gpus,
             publishes_by_layers: options.publishes_by_layers(),
             block_bytes_max,
+            share_bytes,
             waiting: Waiting::default(),
         };
         Ok(Self { running: Arc::new(running) })
@@ -213,6 +216,13 @@ impl AsyncPool {
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.running.node
+    }
+
+    /// Bytes of the pool's memory for blocks, divided by the number of nodes of the region. Also of
+    /// a pool that is closed.
+    #[must_use]
+    pub fn share_bytes(&self) -> u64 {
+        self.running.share_bytes
     }
 
     /// What this process did with the pool so far.
