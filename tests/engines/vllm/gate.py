@@ -75,8 +75,8 @@ class Gate:
             for part in half._parts.values():
                 part.together = Shares(part.together)
 
-        def looked(index: Index, *arguments: Any, hold: bool = True) -> Any:
-            search = look(index, *arguments, hold=hold)
+        def looked(index: Index, *arguments: Any, **options: Any) -> Any:
+            search = look(index, *arguments, **options)
             if search is not None:
                 gate._searches.append(search)
             return search

@@ -128,6 +128,7 @@ class Schedulers(unittest.TestCase):
             block_hashes=[bytes([number]) * 32 for number in range(3)],
             skip_reading_prefix_cache=False,
             kv_transfer_params=None,
+            kv_hints=None,
         )
 
     def test_lookups_find_nothing_until_the_process_attached_again(self) -> None:

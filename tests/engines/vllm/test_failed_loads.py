@@ -316,6 +316,7 @@ class Schedulers(unittest.TestCase):
             block_hashes=[bytes([number]) * 32 for number in range(3)],
             skip_reading_prefix_cache=False,
             kv_transfer_params=None,
+            kv_hints=None,
         )
 
     def load(self, told: Loaded, ends: bool = True) -> None:

@@ -16,6 +16,7 @@ from rackline.vllm.saves import Saves
 from pool import damage, written
 from routers import TO_PREFILL
 from starter import run
+from test_hints import action, envelope
 
 PROMPT = PROMPTS[1]
 BLOCKS = full_blocks([PROMPT])
@@ -244,6 +245,34 @@ class Handover(TinyCase):
                 self.assertIn("is supported", logged.output[0])
                 self.assertEqual(list(answers["one"].outputs[0].token_ids), self.expected[1])
                 self.assertIsNone(answers["one"].kv_transfer_params)
+            self.hints_are_followed(own)
+
+    def hints_are_followed(self, own: Any) -> None:
+        """Those of a router, and those of vLLM's Python API."""
+        blocks, saved = full_blocks(PROMPTS[:1]), own.counter("saved_blocks")
+        never = action("priority", save="never")
+        output = own.serve({"one": PROMPTS[0]}, **told(hints=[never, action("pin"), 7]))["one"]
+        self.assertEqual(list(output.outputs[0].token_ids), self.expected[0])
+        own.forget()
+        self.assertEqual(own.counter("saved_blocks"), saved)
+        self.assertEqual(own.counter("ignored_hints_by_reason"), 2)
+        self.assertEqual(own.counter("unsaved_by_reason"), own.counter("unsaved_blocks"))
+        self.assertGreaterEqual(own.counter("unsaved_blocks"), blocks)
+        own.begin("one", PROMPTS[0], greedy(), kv_hints=envelope(action("hold", ms=60_000)))
+        self.assertEqual(self.answer(own), self.expected[0])
+        own.drain()
+        # It is queued, and no step has asked for its blocks.
+        own.begin("one", PROMPT, greedy(**told(hints=[action("prefetch", ms=60_000)])))
+        holds = own.connector._hint_holds
+        self.assertEqual(len(holds), 2)
+        self.assertEqual(self.answer(own), self.expected[1])
+        own.drain()
+        self.assertEqual(len(holds), 1)
+        self.assertEqual(own.counter("hints"), 3)
+        self.assertGreaterEqual(own.counter("hint_held_blocks"), 2 * blocks)
+        held = holds.bytes
+        self.assertGreater(held, 0)
+        self.assertEqual(held, own.connector._index.size(blocks)[1])
 
 
 class Tails(TinyCase):

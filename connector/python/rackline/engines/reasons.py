@@ -19,9 +19,9 @@ SAVED = ("published", "already_there")
 # Between two lines in the log with the same reason.
 TELL_EVERY_S = 60.0
 
-# A prompt that nobody computed before is no fault, and the library itself has said once why a process
-# is not attached.
-QUIET = ("absent", "window_absent", "not_attached")
+# A prompt that nobody computed before is no fault, nor is what a client asks for, and the library itself has
+# said once why a process is not attached.
+QUIET = ("absent", "window_absent", "not_attached", "hint")
 
 # Where the library gives no sentence.
 NOT_FOUND = {
@@ -52,6 +52,7 @@ UNSAVED = {
     "backlog": "ended requests kept too much of the engine's memory: raise copy_threads or "
     "save_backlog_percent",
     "stopped": "this engine shares no blocks since a reset: reset with a new name (weights_name_file)",
+    "hint": "a hint of the request says so",
     "aborted": "the step did not come to its end",
     "load_failed": "the step also loaded blocks, and a load failed",
     "other_connector": "the request ended with a step in which another connector loaded blocks",
@@ -59,6 +60,11 @@ UNSAVED = {
     "not_whole": "the engine offered something else than a whole block",
     "being_saved": "the same block is being saved",
     "saves_max": "more blocks wait to be saved than saves_max: raise saves_max or copy_threads",
+}
+UNHELD = {
+    **NOT_FOUND,
+    "hint_share": "hints hold all that they may: raise hint_hold_percent, or send fewer and shorter holds",
+    "too_many_hints": "too many requests have a hint to hold: send fewer and shorter holds",
 }
 # Of the library, which brings its own sentences: of a lookup that holds and of a fetch, and of a publish.
 OF_HOLDS = (
@@ -81,8 +87,8 @@ class Reasons:
     """Counts and tells. For any thread."""
 
     def __init__(self, logger: logging.Logger, count: Callable[[str, int], None]) -> None:
-        """``count`` is called with the name of a counter, ``not_found_``, ``not_loaded_`` or ``unsaved_`` and
-        the reason, and with what to add."""
+        """``count`` is called with the name of a counter, ``not_found_``, ``not_loaded_``, ``unsaved_``,
+        ``unheld_`` or ``ignored_hints_`` and the reason, and with what to add."""
         self._logger, self._count = logger, count
         self._changed = threading.Lock()
         self._told_s: dict[str, float] = {}
@@ -108,6 +114,18 @@ class Reasons:
         text = "%d blocks are not saved (%s): %s"
         level = logging.DEBUG if reason in QUIET else logging.WARNING
         self._add("unsaved", reason, blocks, level, text, said)
+
+    def unheld(self, reason: str, blocks: int, message: str | None = None) -> None:
+        """A hint asked to hold blocks, and they are not held."""
+        said = message or UNHELD.get(reason, reason)
+        text = "%d blocks are not held for hints (%s): %s"
+        level = logging.DEBUG if reason in QUIET else logging.WARNING
+        self._add("unheld", reason, blocks, level, text, said)
+
+    def ignored_hint(self, reason: str, message: str) -> None:
+        """An action of a hint is not followed."""
+        text = "%d actions of hints are ignored (%s): %s"
+        self._add("ignored_hints", reason, 1, logging.WARNING, text, message)
 
     def outcomes(self, outcomes: list[str], messages: dict[str, str]) -> int:
         """Takes in what became of blocks. Returns how many of them were not saved."""

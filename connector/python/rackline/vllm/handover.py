@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import logging
-import time
 from typing import Any
 
-import rackline
 from rackline.engines.words import Words, difference, remedy
 from rackline.vllm.lookup import Search
 from rackline.vllm.search import Index
@@ -52,6 +49,8 @@ class RouterParams:
         }  # fmt: skip
         if not isinstance(given, dict):
             given = {"rackline": given}
+        # `rackline.vllm.hints` reads these.
+        given = {name: value for name, value in given.items() if name != "hints"}
         good = {name: value for name, value in given.items() if type(value) is fields.get(name)}
         if len(good) < len(given):
             logger.warning(
@@ -147,43 +146,3 @@ class Awaited:
         failed, self.search = self.search.failed, None
         self.looks_at_s = now_s + LOOK_MS / 1000
         return found > 0 or failed
-
-
-class Handovers:
-    """The blocks of finished requests, held until their decode has had time to find them."""
-
-    def __init__(self, index: Index, hold_ms: int) -> None:
-        self._index, self._hold_ms = index, hold_ms
-        self._to_be_held: list[tuple[Any, int]] = []
-        self._searches: list[Search] = []
-        self._held: collections.deque[tuple[float, list[rackline.Prefix]]] = collections.deque()
-
-    def begin(self, hashed: Any, blocks: int) -> None:
-        """Holds the first blocks of a request, all of which are saved."""
-        if blocks > 0:
-            self._to_be_held.append((hashed, blocks))
-            self._look()
-
-    def _look(self) -> None:
-        waiting, self._to_be_held = self._to_be_held, []
-        for hashed, blocks in waiting:
-            search = self._index.look(hashed, 0, blocks, time.monotonic())
-            if search is None:
-                self._to_be_held.append((hashed, blocks))
-            else:
-                self._searches.append(search)
-
-    def look_after(self) -> None:
-        """Every step: takes in what was found, and lets go what was held for long enough."""
-        self._look()
-        now_s = time.monotonic()
-        under_way = []
-        for search in self._searches:
-            if search.found(0) is None:
-                under_way.append(search)
-            else:
-                self._held.append((now_s + self._hold_ms / 1000, search.prefixes))
-        self._searches = under_way
-        while self._held and self._held[0][0] < now_s:
-            for prefix in self._held.popleft()[1]:
-                prefix.release()

@@ -7,6 +7,8 @@ from typing import Any
 
 from rackline.vllm.groups import Groups
 from rackline.vllm.handover import Awaited, RouterParams
+from rackline.vllm.hints import Hints
+from rackline.vllm.holds import Hold
 from rackline.vllm.lookup import Search
 from rackline.vllm.tails import Tail
 
@@ -20,6 +22,9 @@ class Progress:
     hashed: Any
     """The request, or what stands for it, with the hashes of its stored blocks."""
     params: RouterParams
+    hints: Hints = dataclasses.field(default_factory=Hints)
+    prefetch: Hold | None = None
+    """What is held for it while it waits in the engine's queue."""
     awaited: Awaited | None = None
     """What its prefill is still saving."""
     waited: bool = False
@@ -31,6 +36,8 @@ class Progress:
     """Whether it is looked for; not after a load that failed for no reason of the pool's (VLLM-V6)."""
     put_off_blocks: int = 0
     """Blocks of all ranks that a failed load kept from the pool, and that no later step has saved (VLLM-W8)."""
+    is_scheduled: bool = False
+    """Whether the engine has given it blocks."""
     loaded: dict[int, range] = dataclasses.field(default_factory=dict)
     """Blocks that came from the pool: they need not be saved."""
     next_save: dict[int, int] = dataclasses.field(default_factory=dict)

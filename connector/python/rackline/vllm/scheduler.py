@@ -5,7 +5,7 @@ VLLM-V1, VLLM-V2 and VLLM-V6 are in `search`.
 - **VLLM-V4** Blocks of a request that ended stay with it until every rank has saved them.
 
 VLLM-V3 and VLLM-V8 are in `saves`, VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`, VLLM-V9 in `groups`,
-VLLM-V10 in `other_loads`, VLLM-V11 in `new_weights`, VLLM-H3 in `tails`.
+VLLM-V10 in `other_loads`, VLLM-V11 in `new_weights`, VLLM-V12 and VLLM-V13 in `hint_holds`, VLLM-H3 in `tails`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from rackline.vllm.chains import Chains
 from rackline.vllm.event_records import EventRecords
 from rackline.vllm.events import StoredEvents
 from rackline.vllm.groups import Group, Groups
-from rackline.vllm.handover import Awaited, Handovers, RouterParams
+from rackline.vllm.handover import Awaited, RouterParams
+from rackline.vllm.hint_holds import HintHolds
+from rackline.vllm.hints import Hints
+from rackline.vllm.holds import Holds
 from rackline.vllm.identity import Identity
 from rackline.vllm.lookup import Search
 from rackline.vllm.messages import GroupLoad, GroupLoaded, LoadJob, Report, Saved, SaveJob, Step, Weights
@@ -78,7 +81,7 @@ class SchedulerHalf:
         tells_events = events is not None and events.enable_kv_cache_events
         self._attachment = Attachment(settings)
         self._index = Index(self._attachment, settings, self._groups)
-        self._handovers = Handovers(self._index, settings.hold_ms)
+        self._holds = Holds(self._index, settings.hold_ms)
         self._events = StoredEvents(self._index, self._groups) if tells_events else None
         self._found_something = False
         self._others: Others | None = None
@@ -95,6 +98,11 @@ class SchedulerHalf:
         self.stats = RacklineStats()
         # Its statistics are others' after a report.
         self._reasons = Reasons(logger, lambda name, amount: self.stats.count(name, amount))
+        self._hint_holds = HintHolds(
+            self._index, self._groups, settings, self._holds, self.stats, self._reasons
+        )
+        self._to_prefetch: list[Progress] = []
+        """Requests whose hashes are being made."""
         self._records: EventRecords | None = None
         if settings.event_records and self._saves:
             self._records = EventRecords(
@@ -119,14 +127,47 @@ class SchedulerHalf:
     # What is cached
 
     def on_new_request(self, request: Any) -> None:
-        self._progress(request)
+        """The engine has queued a request. It asks for its prefix when it has room for it."""
+        progress = self._progress(request)
+        if progress.hints.prefetch_ms == 0 or self._stopped:
+            return
+        if not self._loads or request.skip_reading_prefix_cache:
+            self._reasons.ignored_hint("no_use", "a prefetch is for a request that loads blocks")
+            return
+        self._to_prefetch.append(progress)
+        self._prefetch()
+
+    def _prefetch(self) -> None:
+        """Has the blocks held of requests that wait, whose hints ask for that."""
+        waiting, self._to_prefetch = self._to_prefetch, []
+        for progress in waiting:
+            if self._ended(progress) or progress.is_scheduled:
+                continue
+            if self._chains.are_made(progress.hashed, progress.request.num_prompt_tokens):
+                self._hint_holds.queued(progress)
+            else:
+                self._to_prefetch.append(progress)
 
     def _progress(self, request: Any) -> Progress:
         progress = self._requests.get(request.request_id)
         if progress is None:
             hashed, params = self._chains.of(request), RouterParams.of(request)
-            progress = self._requests[request.request_id] = Progress(request, hashed, params)
+            hints = self._hints(request, params)
+            progress = self._requests[request.request_id] = Progress(request, hashed, params, hints)
         return progress
+
+    def _hints(self, request: Any, params: RouterParams) -> Hints:
+        hints = Hints.of(request, self._settings)
+        if params.handover and not hints.saves:
+            hints.saves = True
+            hints.followed -= 1
+            hints.ignored.append(
+                ("handed_over", "blocks that are handed over to another engine must be saved")
+            )
+        self.stats.count("hints", hints.followed)
+        for reason, message in hints.ignored:
+            self._reasons.ignored_hint(reason, message)
+        return hints
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens beyond ``computed_tokens`` whose blocks are in the pool, and whether they are
@@ -275,6 +316,8 @@ class SchedulerHalf:
         """The engine has blocks for what was found: they are to be loaded."""
         progress = self._progress(request)
         search, progress.search = progress.search, None
+        progress.is_scheduled = True
+        self._hint_holds.scheduled(progress)
         self._other_loads.allocated(request, external_tokens)
         if search is None:
             return
@@ -327,23 +370,24 @@ class SchedulerHalf:
                     end_tokens = progress.request.num_computed_tokens + tokens
                     self._chains.make(progress.hashed, end_tokens)
                     jobs = list(self._saving.plan(progress, tokens, output))
-                    if self._stopped:
-                        self._leave_out(jobs)
+                    if self._stopped or not progress.hints.saves:
+                        self._leave_out(jobs, "stopped" if self._stopped else "hint")
                     elif jobs:
                         progress.put_off_blocks = 0
                         step.saves += jobs
-        self._handovers.look_after()
+        self._prefetch()
+        self._holds.look_after()
         if self._events is not None:
             self._events.look_after()
         return step
 
-    def _leave_out(self, jobs: list[SaveJob]) -> None:
-        """Counts what is not saved any more, over all ranks."""
+    def _leave_out(self, jobs: list[SaveJob], reason: str) -> None:
+        """Counts what is not saved, over all ranks."""
         for job in jobs:
             self._saving.done(job.job)
             blocks = len(job.block_ids) * len(self._index.key_spaces(job.group))
             self.stats.count("unsaved_blocks", blocks)
-            self._reasons.unsaved("stopped", blocks)
+            self._reasons.unsaved(reason, blocks)
 
     def _begin_anew(self, preempted: Iterable[str], step: Step) -> None:
         """What the pool and the engine have of preempted requests may be evicted before they go on: it is
@@ -419,9 +463,16 @@ class SchedulerHalf:
                 self._give_up_put_off(progress)
         if saved.complete:
             self._tell(job, progress, certain=not saved.already_there)
-        if progress.params.handover and not progress.saving and self._ended(progress):
+        if not progress.saving and self._ended(progress):
+            self._hold_ended(progress)
+
+    def _hold_ended(self, progress: Progress) -> None:
+        """All of a request that ended is saved."""
+        if progress.params.handover and self._saves:
             hashed, blocks, _ = progress.handed_over(self._groups)
-            self._handovers.begin(hashed, blocks)
+            self._holds.begin(hashed, blocks)
+        if not self._stopped:
+            self._hint_holds.ended(progress)
 
     def _tell(self, job: SaveJob, progress: Progress, certain: bool) -> None:
         """Tells routers of blocks that every rank has saved. A tail is of no use to other requests."""
@@ -456,6 +507,7 @@ class SchedulerHalf:
             return False, None
         if progress.search is not None:
             progress.search.release()
+        self._hint_holds.scheduled(progress)
         self._other_loads.forget(request)
         self._give_up_put_off(progress)
         self._give_up_lagging(progress)
@@ -469,8 +521,8 @@ class SchedulerHalf:
                 self._index.words(),
                 self._groups.hashes_per_unit,
             )
-            if not progress.saving:
-                self._handovers.begin(hashed, blocks)
+        if not progress.saving and not self._stopped:
+            self._hold_ended(progress)
         # While others compute the blocks of one that loads stay for that, and are freed when that
         # is reported: what is being saved then is of an earlier life, from before a preemption,
         # which waited (VLLM-W3). A synchronous load is in one step with the saves of what it
@@ -521,6 +573,7 @@ class SchedulerHalf:
         """No request has KV: those that wait are looked up anew."""
         self._index.rename(name)
         self._weights_names.take(name)
+        self._hint_holds.forget()
         number = 1 if self._weights is None else self._weights.number + 1
         self._weights, self._stopped = Weights(number, name), False
         for progress in self._requests.values():

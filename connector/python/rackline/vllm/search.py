@@ -74,12 +74,30 @@ class Index:
         self._identities, self._sessions = renamed, sessions
         self._misses = Misses()
 
-    def _open(self, identity: Identity) -> rackline.Session:
+    def share_bytes(self) -> int:
+        """Bytes of the pool's memory for blocks, divided by the number of nodes."""
+        return self._attachment.pool.share_bytes
+
+    def size(self, units: int) -> tuple[int, int]:
+        """The number of blocks that a prefix of ``units`` needs, and their bytes, in all parts."""
+        tokens, blocks, all_bytes = units * self._groups.unit_tokens, 0, 0
+        for place, identity in self._identities.items():
+            needed = len(self._groups.groups[place.group].needed(0, tokens))
+            blocks += needed
+            all_bytes += needed * identity.block_bytes
+        return blocks, all_bytes
+
+    def _open_all(self, hold_ms: int) -> dict[Place, rackline.Session]:
+        return {
+            place: self._open(identity, hold_ms) for place, identity in self._identities.items()
+        }
+
+    def _open(self, identity: Identity, hold_ms: int | None = None) -> rackline.Session:
         return self._attachment.pool.session(
             identity.model_of_session(),
             identity.block_bytes,
             tenant=self._settings.tenant,
-            hold_ms=self._settings.hold_ms,
+            hold_ms=self._settings.hold_ms if hold_ms is None else hold_ms,
         )
 
     def _renew(self) -> None:
@@ -90,6 +108,11 @@ class Index:
         self._sessions = {
             place: self._open(identity) for place, identity in self._identities.items()
         }
+
+    @property
+    def life(self) -> int:
+        """Of the attachment: what was held in an earlier one is not held any more (ENGINE-E2)."""
+        return self._attachment.life
 
     def is_current(self, search: Search) -> bool:
         """Whether what it found is held: not when this process attached again since."""
@@ -105,10 +128,17 @@ class Index:
         self._wait_ends_s = None
 
     def look(
-        self, request: Any, first: int, last: int, now_s: float, *, hold: bool = True
+        self,
+        request: Any,
+        first: int,
+        last: int,
+        now_s: float,
+        *,
+        hold: bool = True,
+        hold_ms: int | None = None,
     ) -> Search | None:
-        """Begins to look for the units ``first`` to ``last`` of a request, to be held. ``None`` when as
-        many lookups are waiting as there is room for."""
+        """Begins to look for the units ``first`` to ``last`` of a request, to be held, for ``hold_ms`` or
+        for the time of the setting. ``None`` when as many lookups are waiting as there is room for."""
         self._renew()
         life = self._renewal.life
         search = Search(
@@ -124,6 +154,9 @@ class Index:
             is_out=lambda error: self._attachment.is_out(error, life),
         )
         try:
+            if hold_ms is not None:
+                # The time of a hold is that of its session, of which opening is a matter of microseconds.
+                search.sessions = self._open_all(hold_ms)
             search.begin()
         except rackline.Busy:
             # What was asked already is answered meanwhile: :meth:`Search.found` asks the rest.

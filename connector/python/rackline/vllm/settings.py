@@ -14,6 +14,7 @@ GROUPS_MAX = 8
 # As many as `rackline.vllm.event_records` has room for.
 GROUPS_DESCRIBED_MAX = 128
 # The library's.
+HOLD_MS_MAX = 64 * ((1 << 15) - 1)
 QUEUE_DEPTH_MAX = 1 << 20
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class Settings(PoolSettings):
     """A file whose content names new weights, which is read when the engine's caches are reset."""
     event_records: bool = False
     """Whether saved blocks are described in the pool, for the command ``rackline events``."""
+    hint_hold_ms_max: int = 600000
+    """How long the hold of a hint lasts at most; 0 ignores hints to hold and to prefetch."""
+    hint_hold_percent: int = 25
+    """How many percent of a host's share of the pool the hints of this engine hold at most."""
     lookup_wait_ms: int = 2
     """How long the scheduler waits for a lookup before it turns to other requests."""
     lookup_timeout_ms: int = 1000
@@ -75,6 +80,15 @@ class Settings(PoolSettings):
         if settings.save_backlog_percent > 100:
             raise SettingsError(
                 f'the setting "save_backlog_percent" is {settings.save_backlog_percent}: 100 at most'
+            )
+        if settings.hint_hold_percent > 100:
+            raise SettingsError(
+                f'the setting "hint_hold_percent" is {settings.hint_hold_percent}: 100 at most'
+            )
+        if settings.hint_hold_ms_max > HOLD_MS_MAX:
+            raise SettingsError(
+                f'the setting "hint_hold_ms_max" is {settings.hint_hold_ms_max}: {HOLD_MS_MAX} at most, as '
+                "long as the pool holds a block"
             )
         if settings.layerwise not in ("off", "load", "save", "both"):
             raise SettingsError(

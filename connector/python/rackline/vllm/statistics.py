@@ -17,6 +17,8 @@ COUNTERS = {
     "lookup_hit_blocks": "Blocks of those that were found, on every rank.",
     "lookup_timeouts": "Lookups that were given up because they took too long.",
     "lookups_put_off": "Requests that waited for room for their lookup.",
+    "hints": "Actions of hints that were followed.",
+    "hint_held_blocks": "Blocks that hints held, each head group by itself.",
     "unusable_handovers": "Requests whose prefill has blocks of another identity.",
     "loaded_blocks": "Blocks that were fetched and valid, over all ranks.",
     "loaded_bytes": "Their bytes.",
@@ -45,6 +47,8 @@ BY_REASON = {
     "not_found": "Requests that found nothing in the pool, or less than there was, by reason.",
     "not_loaded": "Blocks that were found and could not be loaded, over all ranks, by reason.",
     "unsaved": "Blocks that could not be published, over all ranks, by reason.",
+    "unheld": "Blocks that hints asked to hold and that are not held, each head group by itself, by reason.",
+    "ignored_hints": "Actions of hints that were ignored, by reason.",
 }
 
 
