@@ -36,6 +36,7 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    KVQuantMode,
     MambaSpec,
     MLAAttentionSpec,
     UniformTypeKVCacheSpecs,
@@ -172,6 +173,7 @@ class Rules(unittest.TestCase):
         for why, spec, caches, more in [
             ('"ranks"', layer(2), whole, {"head_groups": "ranks"}),
             ("packs heads", layer(2, num_head_slots=2), whole, {}),
+            ("bytes of each token", layer(2, kv_quant_mode=KVQuantMode.NVFP4), whole, {}),
             ("different numbers of KV heads", unequal, of_both, {}),
             ("states", state, whole, {}),
             ("no layout", layer(2), {"layers.0": tokens_first}, {}),

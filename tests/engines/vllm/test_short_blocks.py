@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import unittest
 from typing import Any
 
@@ -10,6 +11,13 @@ import torch
 from rackline.engines.settings import SettingsError
 from rackline.vllm.layout import blocks_in_memory
 from rackline.vllm.short_blocks import ShortBlocks, plain_piece
+from rackline.vllm.token_order import is_planar
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVQuantMode,
+    MLAAttentionSpec,
+    SparseCacheRole,
+)
 
 BLOCKS, HEADS, TOKENS, CONTENT = 3, 4, 12, 5
 
@@ -118,10 +126,35 @@ class Parts(unittest.TestCase):
         with self.assertRaises(SettingsError) as refused:
             short(4).parts("layers.7", cache_of(self.kv, "BHNC", 2), None)
         self.assertIn("have blocks of 6 tokens: set a number that divides 6", str(refused.exception))
+        planar = dataclasses.replace(short(4), planar=True)
+        with self.assertRaises(SettingsError) as refused:
+            planar.parts("layers.7", cache_of(self.kv, "BHNC", 1), None)
+        self.assertIn("does not keep the bytes of each token together", str(refused.exception))
+        # Whole blocks of the kernels are what other engines have, whatever is in them.
+        self.assertEqual(len(planar.parts("layers.7", cache_of(self.kv, "BHNC", 3), None)), 1)
         caches = {name: cache_of(self.kv, "BHNC", number) for number, name in enumerate("ab", 1)}
         with self.assertRaises(SettingsError) as refused:
             short(2).rows(caches)
         self.assertIn("blocks of different lengths ([6, 12] tokens)", str(refused.exception))
+
+
+class Orders(unittest.TestCase):
+    def test_which_caches_keep_the_bytes_of_a_token_together(self) -> None:
+        told = dict(block_size=64, num_kv_heads=1, head_size=128, dtype=torch.uint8)
+        in_order = [
+            FullAttentionSpec(**told),
+            FullAttentionSpec(**told, kv_quant_mode=KVQuantMode.FP8_PER_TENSOR),
+            MLAAttentionSpec(**told),
+        ]
+        planar = [
+            FullAttentionSpec(**told, kv_quant_mode=KVQuantMode.NVFP4),
+            FullAttentionSpec(**told, kv_quant_mode=KVQuantMode.TURBOQUANT_4BIT_NC),
+            FullAttentionSpec(**told, num_head_slots=2),
+            MLAAttentionSpec(**told, cache_role=SparseCacheRole.INDEXER),
+            MLAAttentionSpec(**told, cache_dtype_str="fp8_ds_mla"),
+        ]
+        self.assertEqual([is_planar(spec) for spec in in_order], [False] * len(in_order))
+        self.assertEqual([is_planar(spec) for spec in planar], [True] * len(planar))
 
 
 if __name__ == "__main__":

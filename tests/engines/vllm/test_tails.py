@@ -9,6 +9,7 @@ import unittest
 from typing import Any
 from unittest import mock
 
+from rackline.vllm.chains import Hashed
 from rackline.vllm.messages import GroupLoaded, Loaded, Report
 from rackline.vllm.tails import Tails
 from test_groups import FULL, KINDS, Engine, handles_of
@@ -184,6 +185,14 @@ class Handed(unittest.TestCase):
         self.assertEqual(handles_of([job.hashes]), handles_of([request.block_hashes[WHOLE]]))
         # A preempted request has answers: it is no prompt any more.
         self.assertFalse(own.half._tails.loads_prompt(request))
+
+    def test_no_tail_where_hashes_before_it_are_missing(self) -> None:
+        """Else its hash would be that of another prompt, which lacks the block in between."""
+        own = self.engine()
+        request = own.request("fills", LENGTH)
+        tails = own.half._tails
+        self.assertIsNotNone(tails.of(request))
+        self.assertIsNone(tails.of(Hashed(request, request.block_hashes[:1])))
 
 
 if __name__ == "__main__":

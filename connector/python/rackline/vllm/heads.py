@@ -23,6 +23,7 @@ from rackline.vllm.groups import is_replicated
 from rackline.vllm.identity import draft_in_blocks
 from rackline.vllm.layout import heads_lie_apart
 from rackline.vllm.settings import GROUPS_MAX, Settings
+from rackline.vllm.token_order import is_planar
 
 # The shortest block of a head group where their number is not set: each block has a descriptor, and a key in
 # every lookup.
@@ -163,6 +164,8 @@ def _why_undivided(
         return 'the setting "head_groups" is "ranks"'
     if any(layer.num_head_slots is not None for layer in layers):
         return "the attention backend packs heads together"
+    if any(is_planar(layer) for layer in layers):
+        return "the attention backend does not keep the bytes of each token together"
     heads = {layer.num_kv_heads for layer in layers}
     if len(heads) > 1:
         return f"the layers of a group have different numbers of KV heads ({sorted(heads)})"

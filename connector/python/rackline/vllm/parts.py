@@ -17,6 +17,7 @@ from rackline.vllm.layout import blocks_in_memory, clear_blocks
 from rackline.vllm.messages import GroupLoad, SaveJob
 from rackline.vllm.settings import Settings
 from rackline.vllm.short_blocks import ShortBlocks
+from rackline.vllm.token_order import is_planar
 from rackline.vllm.transfers import Publish
 
 logger = logging.getLogger(__name__)
@@ -137,7 +138,9 @@ def parts_of(
         short = None
         if group.steps > 1:
             pieces = functools.partial(device.pieces, vllm_config, tokens=group.block_tokens)
-            short = ShortBlocks(group.block_tokens, group.steps, pieces)
+            # On a CPU the pieces were compared with what its kernels write.
+            planar = device.gpu is not None and is_planar(spec)
+            short = ShortBlocks(group.block_tokens, group.steps, pieces, planar)
         memory, layout, layers = blocks_in_memory(
             caches, blocks, device.gpu, heads.each if heads.divided else None, short
         )

@@ -29,6 +29,8 @@ class ShortBlocks:
     pieces: Callable[[str, Any], list[Piece]]
     """Where the tokens of a stored block are inside a head of a longer block of the kernels: of the layer
     with this name and cache."""
+    planar: bool = False
+    """Whether a token's bytes may be in several places of a block of the kernels."""
 
     def rows(self, caches: dict[str, Any]) -> int:
         """How many stored blocks a block of the kernels has: those that are lent together."""
@@ -76,6 +78,12 @@ class ShortBlocks:
             raise SettingsError(
                 f'the setting "stored_block_tokens" is {self.tokens}, and the attention kernels have blocks '
                 f"of {tokens} tokens: set a number that divides {tokens}, or a multiple of it"
+            )
+        if self.planar:
+            raise SettingsError(
+                f'the setting "stored_block_tokens" is {self.tokens}, and the KV cache of {name} does not keep '
+                f"the bytes of each token together in its blocks of {tokens} tokens: set a multiple of {tokens}, "
+                "or leave the setting out and give all engines the same --block-size"
             )
         return [
             (piece.offset, row, piece.step, piece.bytes) for piece in self.pieces(name, cache)

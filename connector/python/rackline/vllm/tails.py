@@ -66,6 +66,8 @@ class Tails:
         if tokens < TOKENS_MIN:
             return None
         whole = list(hashed.block_hashes[:block])
+        if len(whole) < block:
+            return None  # vLLM could not make the hashes before it.
         first, parent = block * self._block_tokens, whole[-1] if whole else None
         algorithm = self._cache_config.prefix_caching_hash_algo
         tail = hash_of_tokens(algorithm, hashed, parent, first, first + tokens)
