@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::units::NodeId;
-use kv_cache::{ClearError, Namespace};
+use kv_cache::{DirectiveError, Namespace};
 
 use crate::pool::Pool;
 
 /// Between two looks at who has answered.
-const POLL_MS: u64 = 10;
+pub(crate) const POLL_MS: u64 = 10;
 
 /// What came of a clear.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,7 +32,7 @@ impl Pool {
     /// blocks, unless their 16-bit tag is equal. What engines have in memory of their own stays.
     ///
     /// # Errors
-    /// [`ClearError`]. When the membership is lost while this waits, the other nodes clear all the
+    /// [`DirectiveError`]. When the membership is lost while this waits, the other nodes clear all the
     /// same.
     ///
     /// # Example
@@ -51,7 +51,7 @@ impl Pool {
         &self,
         namespace: Option<&Namespace>,
         timeout: Duration,
-    ) -> Result<Cleared, ClearError> {
+    ) -> Result<Cleared, DirectiveError> {
         let (cache, clock) = (self.cache(), self.clock());
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let end_ms = clock.now_ms().saturating_add(timeout_ms);

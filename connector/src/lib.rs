@@ -126,6 +126,7 @@ mod identities;
 mod index;
 mod options;
 mod page_tables;
+mod pin;
 mod pool;
 mod scratch;
 pub mod session;
@@ -171,9 +172,10 @@ pub use cxl_shm::host::{LossCause, MembershipLost};
 pub use cxl_shm::lifecycle::AttachError;
 pub use cxl_shm::units::NodeId;
 pub use kv_cache::{
-    Attention, BlockHash, ChainHasher, ClearError, Dtype, HoldError, KvGeometry, KvGeometryError,
-    MatchedBlock, Metrics, Miss, Model, ModelFingerprint, Namespace, Part, PoolPrefix, PrefixMatch,
-    Quota, Refusal, TooManyQuotas, UnknownDtype, WatermarkError, Watermarks,
+    Attention, BlockHash, ChainHasher, DirectiveError, Dtype, HoldError, KvGeometry,
+    KvGeometryError, MatchedBlock, Metrics, Miss, Model, ModelFingerprint, Namespace, Part,
+    PoolPrefix, PrefixMatch, Quota, Refusal, TooManyQuotas, UnknownDtype, WatermarkError,
+    Watermarks,
 };
 
 /// Blocks in the memory of NVIDIA's GPUs.

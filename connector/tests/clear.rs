@@ -1,9 +1,11 @@
-//! A tenant whose blocks are cleared, by a process beside the ones that keep them.
+//! A tenant whose blocks are pinned and cleared, by a process beside the ones that keep them.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::time::Duration;
 
-use rackline::{BlockHash, Model, Namespace, NewBlock, Pool, ScratchRegion, SessionOptions};
+use rackline::{
+    BlockHash, DirectiveError, Model, Namespace, NewBlock, Pool, ScratchRegion, SessionOptions,
+};
 
 const MODEL: Model<'_> = Model {
     name: "model",
@@ -60,4 +62,24 @@ fn a_tenant_is_cleared_on_nodes_that_live_and_that_left() {
     assert!(!finds(&pool, "two", 2) && !finds(&pool, "two", 4));
     publish(&pool, "one", 3);
     assert!(finds(&pool, "one", 3), "published later");
+}
+
+#[test]
+fn a_tenant_is_pinned_on_all_nodes_and_its_blocks_stay_found() {
+    let region = ScratchRegion::create(32 << 20, 2, BLOCK_BYTES).unwrap();
+    let pool = Pool::attach(region.path(), 0).unwrap();
+    let asking = Pool::attach(region.path(), 1).unwrap();
+    publish(&pool, "one", 1);
+    let (one, hour) = (Namespace::new("one", b""), Duration::from_secs(3600));
+    let timeout = Duration::from_secs(30);
+    assert_eq!(asking.pin(&one, 30, hour, timeout), Ok(vec![]));
+    assert!(finds(&pool, "one", 1));
+    assert_eq!(asking.unpin(&one, timeout), Ok(vec![]));
+    for (percent, length, error) in [
+        (51, hour, DirectiveError::Percent(51)),
+        (30, Duration::ZERO, DirectiveError::Length(0)),
+        (30, Duration::MAX, DirectiveError::Length(u64::MAX)),
+    ] {
+        assert_eq!(asking.pin(&one, percent, length, timeout), Err(error));
+    }
 }

@@ -59,10 +59,11 @@ pub mod verify;
 pub use attach::AttachError;
 pub use format::{
     BlockState, CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, Descriptor,
-    DescriptorError, GeometryError, HOLD_MS_MAX, Handle, LOG_ENTRIES_MAX, LOG_ENTRIES_MIN,
-    PROBE_SLOTS, PeerSegment, SlotContent, held_by, segment_of,
+    DescriptorError, Directive, GeometryError, HOLD_MS_MAX, Handle, IssuedDirective,
+    LOG_ENTRIES_MAX, LOG_ENTRIES_MIN, PROBE_SLOTS, PeerSegment, Pin, SlotContent, directives_of,
+    held_by, segment_of,
 };
-pub use heap::{QUOTAS_MAX, Quota, TooManyQuotas};
+pub use heap::{PERCENT_MAX as PIN_PERCENT_MAX, QUOTAS_MAX, Quota, TooManyQuotas};
 pub use hold::{HOLD_MS, HeldBlock, HoldError};
 pub use identity::{
     BlockHash, BlockKey, ChainHasher, IndexKey, KeySpace, Model, ModelFingerprint, Namespace,
@@ -74,7 +75,7 @@ pub use publish::{BlockSpec, CommitError, ReadyBlock, Refusal, Reservation, Writ
 pub use read::{MatchedBlock, PrefixMatch, Ticket, Wanted};
 pub use reclaim::{ReclaimInProgress, reclaim_dead_processes};
 pub use replica::{Changes, Miss, PoolPrefix, PoolReader};
-pub use upkeep::{ClearError, Clearing, Upkeep, WatermarkError, Watermarks};
+pub use upkeep::{Clearing, DirectiveError, Upkeep, WatermarkError, Watermarks};
 
 /// The format drawn, and the protocols between hosts, step by step.
 pub mod guide {

@@ -49,6 +49,8 @@ from rackline._native import (
     Shares,
     clear,
     identities,
+    pin,
+    unpin,
 )
 from rackline.memory import block_memory
 
@@ -81,4 +83,6 @@ __all__ = [
     "block_memory",
     "clear",
     "identities",
+    "pin",
+    "unpin",
 ]

@@ -303,6 +303,34 @@ def clear(
     ``rackline clear`` tells them. When there is none, no block is found any more that was published before
     the call. Blocks that are published meanwhile may stay, and so does what engines have in their own memory."""
 
+def pin(
+    region: str | PathLike[str],
+    node: int,
+    *,
+    tenant: str,
+    percent: int,
+    length_s: int,
+    salt: bytes = b"",
+    timeout_ms: int = 10000,
+) -> list[int]:
+    """Lets the blocks of ``tenant`` with ``salt`` leave last when room is short, on all nodes, as far as they
+    take ``percent`` of a node's payload (1 to 50), for ``length_s`` seconds from when the node sees the pin.
+    Attaches as a process of ``node`` for the time of the call: for a process that is not attached.
+
+    Returns the nodes that have not answered within ``timeout_ms``: they pin when they continue. A pinned block
+    still leaves when there is nothing else. Where the tenant has a quota on a host, the quota stays."""
+
+def unpin(
+    region: str | PathLike[str],
+    node: int,
+    *,
+    tenant: str,
+    salt: bytes = b"",
+    timeout_ms: int = 10000,
+) -> list[int]:
+    """Ends the pin of ``tenant`` with ``salt`` on all nodes, whichever node asked for the pin. Returns the nodes
+    that have not answered within ``timeout_ms``, as ``pin`` does."""
+
 def identities(region: str) -> list[tuple[str, int]]:
     """The identities that engines have registered in a region, each with the node that has it in its
     memory. Reads all descriptors, and needs no membership."""

@@ -20,6 +20,7 @@ mod log;
 mod memory;
 mod model;
 mod options;
+mod pin;
 mod pool;
 mod prefix;
 mod records;
@@ -54,6 +55,8 @@ mod rackline_native {
     use crate::model::Model;
     #[pymodule_export]
     use crate::options::check_pool_options;
+    #[pymodule_export]
+    use crate::pin::{pin, unpin};
     #[pymodule_export]
     use crate::pool::Pool;
     #[pymodule_export]

@@ -2,12 +2,14 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod clear;
+mod directives;
 mod events;
 mod fence;
 mod format;
 mod geometry;
 mod identities;
 mod output;
+mod pin;
 mod plan;
 mod qualify;
 mod rack;
@@ -53,6 +55,8 @@ enum Command {
     Geometry(geometry::Options),
     Plan(plan::Options),
     Clear(clear::Options),
+    Pin(pin::PinOptions),
+    Unpin(pin::UnpinOptions),
     Events(events::Options),
     Fence(fence::Options),
     Spill(spill::Options),
@@ -107,6 +111,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Geometry(options) => geometry::run(options),
         Command::Plan(options) => plan::run(options),
         Command::Clear(options) => clear::run(options),
+        Command::Pin(options) => pin::pin(options),
+        Command::Unpin(options) => pin::unpin(options),
         Command::Events(options) => events::run(options),
         Command::Fence(options) => fence::run(options),
         Command::Spill(options) => spill::run(options).map(|exit| code = exit),

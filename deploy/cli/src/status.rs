@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedFabric};
-use cxl_shm::layout::{ChunkState, Layout, LockProtocol, Superblock, read_superblock};
+use cxl_shm::layout::{ChunkState, Layout, LockProtocol, NodeState, Superblock, read_superblock};
 use cxl_shm::lifecycle::{
     EndingNumber, NodeDeath, NodeHeartbeat, NumberUse, membership_epoch, watch_heartbeats,
 };
@@ -20,6 +20,7 @@ use kv_cache::{CacheGeometry, SlotContent};
 use rackline::identity_in;
 use serde::Serialize;
 
+use crate::directives::{self, DirectiveStatus};
 use crate::identities::Identities;
 use crate::output::say;
 
@@ -61,6 +62,8 @@ struct Status {
     /// Numbers that only grow, of which less than a tenth is left.
     numbers_ending: Vec<NumberStatus>,
     nodes: Vec<NodeStatus>,
+    /// Pins and clears in force.
+    directives: Vec<DirectiveStatus>,
     #[serde(flatten)]
     identities: Identities,
 }
@@ -175,6 +178,12 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
     let count = |wanted: &dyn Fn(&Option<ChunkState>) -> bool| {
         u32::try_from(chunk_states.iter().filter(|state| wanted(state)).count()).unwrap_or(u32::MAX)
     };
+    let take_part: Vec<NodeId> = heartbeats
+        .iter()
+        .filter(|heartbeat| !heartbeat.state.is_some_and(NodeState::is_vacant))
+        .map(|heartbeat| heartbeat.node)
+        .collect();
+    let directives = directives::in_force(fabric, superblock, layout, &take_part)?;
     let mut identities = Vec::new();
     let nodes = heartbeats
         .into_iter()
@@ -201,6 +210,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         membership_epoch: membership_epoch(layout, fabric),
         numbers_ending: scarce.into_iter().map(NumberStatus::from).collect(),
         nodes,
+        directives,
         identities: Identities::new(identities),
     })
 }
@@ -337,6 +347,7 @@ fn print(status: &Status) {
         );
     }
     status.identities.print();
+    directives::print(&status.directives);
     for node in &status.nodes {
         match &node.death {
             Some(DeathStatus { progress, while_joining: true, dead_host, .. }) => {

@@ -41,11 +41,11 @@ impl<B: Backend> LockedHeap<'_, B> {
         let mut spared_held = 0;
         let mut all_seen = false;
         while evicted < want && looked_at <= 2 * LOOKED_AT_MAX {
-            let Some(kind) = order.next_kind(size, &spent, capacity_bytes) else {
+            let Some((kind, most)) = order.next_kind(size, &spent, capacity_bytes) else {
                 all_seen = true;
                 break;
             };
-            let lacking = usize::try_from(want - evicted).unwrap_or(BATCH);
+            let lacking = usize::try_from(want - evicted).unwrap_or(BATCH).min(most);
             let is_ready = |slot| matches!(self.directory.slot(slot), SlotWord::Ready { .. });
             let slots =
                 order.victims(kind, lacking, |slot| is_ready(slot) && !stay.contains(&slot));
@@ -68,6 +68,10 @@ impl<B: Backend> LockedHeap<'_, B> {
                 }
             }
             evicted += self.evict_all(order, now_ms, &leaving);
+            if evicted < want {
+                // The next kind depends on what is left.
+                order.follow(self);
+            }
             for slot in leaving {
                 if !matches!(self.directory.slot(slot), SlotWord::Ready { .. }) {
                     continue;

@@ -21,7 +21,8 @@
 //!   many, counting held ones, the batch lets others have the heap lock. It does so between parts
 //!   of a first look at all blocks, too.
 //! - **EVICT-V4** Deeper blocks of a prefix leave before those that they build on ([`policy`]).
-//! - **EVICT-V5** Namespaces over their quota give first ([`Quota`](crate::Quota)).
+//! - **EVICT-V5** Namespaces over their quota give first ([`Quota`](crate::Quota)). Pinned ones give
+//!   last (CLEAR-D5).
 //! - **EVICT-V6** Between two watermarks eviction happens in the background ([`Cache::upkeep`]). A
 //!   publish that finds no room, or does not get the lock of the chunk table, evicts what it needs
 //!   itself, at most [`BATCH`] blocks at a time.

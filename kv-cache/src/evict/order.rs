@@ -19,7 +19,7 @@ use cxl_shm::node::Backend;
 use super::HoldWatch;
 use super::policy::{Clock, EvictionPolicy, Newcomer};
 use crate::format::{Behind, BlockState, LogKind, SlotContent, behind};
-use crate::heap::{LockedHeap, Quota, SlotSize, SlotWord};
+use crate::heap::{LockedHeap, Share, SlotSize, SlotWord};
 use crate::identity::NamespaceTag;
 
 /// Slots that are looked at in one go when the order is made: what holds the heap lock no longer
@@ -51,7 +51,7 @@ struct Heard {
 #[derive(Debug)]
 struct Kind {
     size: SlotSize,
-    /// The namespace, when it has a quota.
+    /// The namespace, when it has a quota or is pinned.
     namespace: Option<NamespaceTag>,
     policy: Clock,
     /// The slots of its blocks, by the dense numbers that the policy knows them by.
@@ -83,7 +83,7 @@ pub(crate) struct Order {
     position: u64,
     /// What the blocks of one prefix are told with, and how deep the last of them was.
     run: (u64, u16),
-    quotas: Vec<(NamespaceTag, Quota)>,
+    quotas: Vec<Share>,
     quota_version: u64,
     pub(crate) watch: HoldWatch,
 }
@@ -227,8 +227,8 @@ impl Order {
         }
         self.run.1 = block.depth;
         self.forget(slot);
-        let quota = self.quotas.iter().find(|(tag, _)| *tag == block.namespace);
-        let kind = self.kind(size, quota.map(|(tag, _)| *tag));
+        let share = self.quotas.iter().find(|share| share.namespace == block.namespace);
+        let kind = self.kind(size, share.map(|share| share.namespace));
         let place = self.kinds[usize::from(kind)].enter(slot);
         self.slots[slot as usize] = Known { generation, used: number, kind: Some(kind), place };
         let [key, _] = block.key.words();
@@ -297,34 +297,40 @@ impl Order {
         age.min(u64::from(u32::MAX))
     }
 
-    /// The kind from which the next block leaves: of `size`, if one is given, and none of `spent`.
+    /// The kind from which the next blocks leave: of `size`, if one is given, and none of `spent`.
+    /// With it, how many of its blocks may leave before this is asked again.
     ///
-    /// First the namespace that is most over its quota. Then what has no quota. What is within a
-    /// quota leaves when there is nothing else, the largest first.
+    /// First the namespace that is most over its quota. Then what has no quota, or more than its
+    /// pin. What is within a quota or a pin leaves when there is nothing else, the largest first.
     pub(super) fn next_kind(
         &self,
         size: Option<SlotSize>,
         spent: &[usize],
         capacity_bytes: u64,
-    ) -> Option<usize> {
+    ) -> Option<(usize, usize)> {
         let candidate = |(index, kind): &(usize, &Kind)| {
             kind.policy.len() > 0
                 && !spent.contains(index)
                 && size.is_none_or(|size| kind.size == size)
         };
-        let claim = |(_, kind): &(usize, &Kind)| {
-            let Some(namespace) = kind.namespace else { return (1, kind.bytes()) };
+        let claim = |kind: &Kind| {
+            let Some(namespace) = kind.namespace else { return (1, kind.bytes(), u64::MAX) };
             let same = self.kinds.iter().filter(|other| other.namespace == kind.namespace);
             let used: u64 = same.map(Kind::bytes).sum();
-            let quota = self.quotas.iter().find(|(tag, _)| *tag == namespace);
-            let quota = quota.map_or(u64::MAX, |(_, quota)| quota.bytes(capacity_bytes));
-            match used.checked_sub(quota) {
-                Some(excess @ 1..) => (2, excess),
-                _ => (0, kind.bytes()),
+            let share = self.quotas.iter().find(|share| share.namespace == namespace);
+            let bytes = share.map_or(u64::MAX, |share| share.quota.bytes(capacity_bytes));
+            match used.checked_sub(bytes) {
+                // CLEAR-D5: no more than the excess.
+                Some(excess @ 1..) if share.is_some_and(|share| share.pinned) => {
+                    (1, kind.bytes(), excess.div_ceil(kind.size.bytes()))
+                }
+                Some(excess @ 1..) => (2, excess, u64::MAX),
+                _ => (0, kind.bytes(), u64::MAX),
             }
         };
-        let best = self.kinds.iter().enumerate().filter(candidate).max_by_key(claim);
-        best.map(|(index, _)| index)
+        let kinds = self.kinds.iter().enumerate().filter(candidate);
+        let best = kinds.map(|(index, kind)| (index, claim(kind))).max_by_key(|(_, claim)| *claim);
+        best.map(|(index, (.., most))| (index, usize::try_from(most).unwrap_or(usize::MAX)))
     }
 }
 

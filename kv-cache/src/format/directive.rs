@@ -1,10 +1,12 @@
 //! Directives: what a node asks the owners of all blocks to do with those of a namespace.
 //!
 //! ```text
-//! word 0   kind: 1 clear, 2 clear all namespaces
+//! word 0   kind: 1 clear, 2 clear all namespaces, 3 pin, 4 unpin
 //! word 1   number
 //! word 2-3 namespace
-//! word 4-6 zero
+//! word 4   of a pin: its length in milliseconds
+//! word 5   of a pin: percent of a node's payload
+//! word 6   of pin and unpin: when a node asked for it, in milliseconds of Unix time
 //! word 7   seal
 //! ```
 //!
@@ -28,12 +30,35 @@ pub(crate) const DIRECTIVES: u64 = 16;
 
 const CLEAR: u64 = 1;
 const CLEAR_ALL: u64 = 2;
+const PIN: u64 = 3;
+const UNPIN: u64 = 4;
+
+/// What a pin asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pin {
+    /// How much of a node's payload the pin covers, in percent.
+    pub percent: u16,
+    /// How long the pin lasts from when the node sees it, in milliseconds.
+    pub length_ms: u64,
+    /// When a node asked for the pin: milliseconds of Unix time, by the clock of its host. Only
+    /// tools read the time.
+    pub asked_ms: u64,
+}
 
 /// What owners are asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Directive {
+pub enum Directive {
     /// Remove the complete blocks of a namespace, or of all.
     Clear(Option<Namespace>),
+    /// Let blocks of a namespace leave last, for a time (CLEAR-D5).
+    Pin(Namespace, Pin),
+    /// End the pin of a namespace.
+    Unpin {
+        /// The namespace.
+        namespace: Namespace,
+        /// When a node asked for that, as in [`Pin::asked_ms`].
+        asked_ms: u64,
+    },
 }
 
 /// A directive as it lies in its line.
@@ -43,7 +68,9 @@ pub(crate) struct DirectiveLine {
     kind: u64,
     number: u64,
     namespace: [u64; 2],
-    unused: [u64; 3],
+    length_ms: u64,
+    percent: u64,
+    asked_ms: u64,
 }
 
 impl Record for DirectiveLine {
@@ -53,22 +80,40 @@ impl Record for DirectiveLine {
 impl DirectiveLine {
     /// Directive number `number` of a node.
     pub(crate) fn new(number: u64, directive: Directive) -> Self {
-        let Directive::Clear(namespace) = directive;
-        Self {
-            kind: if namespace.is_some() { CLEAR } else { CLEAR_ALL },
+        let line = |kind, namespace: Option<Namespace>| Self {
+            kind,
             number,
             namespace: namespace.map_or([0; 2], Namespace::words),
-            unused: [0; 3],
+            ..Self::zeroed()
+        };
+        match directive {
+            Directive::Clear(None) => line(CLEAR_ALL, None),
+            Directive::Clear(namespace) => line(CLEAR, namespace),
+            Directive::Pin(namespace, Pin { percent, length_ms, asked_ms }) => {
+                let percent = percent.into();
+                Self { length_ms, percent, asked_ms, ..line(PIN, Some(namespace)) }
+            }
+            Directive::Unpin { namespace, asked_ms } => {
+                Self { asked_ms, ..line(UNPIN, Some(namespace)) }
+            }
         }
     }
 
     /// What it says, if it is number `number`.
     pub(crate) fn directive(&self, number: u64) -> Option<Directive> {
+        let namespace = Namespace::from_words(self.namespace);
+        if self.number != number {
+            return None;
+        }
         match self.kind {
-            CLEAR if self.number == number => {
-                Some(Directive::Clear(Some(Namespace::from_words(self.namespace))))
+            CLEAR => Some(Directive::Clear(Some(namespace))),
+            CLEAR_ALL => Some(Directive::Clear(None)),
+            PIN => {
+                let percent = u16::try_from(self.percent).ok()?;
+                let Self { length_ms, asked_ms, .. } = *self;
+                Some(Directive::Pin(namespace, Pin { percent, length_ms, asked_ms }))
             }
-            CLEAR_ALL if self.number == number => Some(Directive::Clear(None)),
+            UNPIN => Some(Directive::Unpin { namespace, asked_ms: self.asked_ms }),
             _ => None,
         }
     }
@@ -129,9 +174,15 @@ mod tests {
 
     #[test]
     fn directives_survive_their_lines() {
-        for namespace in [Some(Namespace::new("tenant", b"salt")), None] {
-            let line = DirectiveLine::new(7, Directive::Clear(namespace));
-            assert_eq!(line.directive(7), Some(Directive::Clear(namespace)));
+        let namespace = Namespace::new("tenant", b"salt");
+        for directive in [
+            Directive::Clear(Some(namespace)),
+            Directive::Clear(None),
+            Directive::Pin(namespace, Pin { percent: 50, length_ms: 1 << 40, asked_ms: 7 }),
+            Directive::Unpin { namespace, asked_ms: 8 },
+        ] {
+            let line = DirectiveLine::new(7, directive);
+            assert_eq!(line.directive(7), Some(directive));
             assert_eq!(line.directive(23), None, "a line of another round");
             assert_eq!(DirectiveLine { kind: 9, ..line }.directive(7), None);
         }

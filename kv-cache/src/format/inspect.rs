@@ -5,6 +5,7 @@ use cxl_shm::layout::{Layout, Superblock};
 use cxl_shm::units::NodeId;
 
 use super::area::Areas;
+use super::directive::{DIRECTIVES, Directive};
 use super::geometry::{CacheGeometry, GeometryError};
 use super::reader_word::ReaderWord;
 use super::segment::PeerSegment;
@@ -47,6 +48,47 @@ pub fn held_by<F: Fabric>(
         ReaderWord::from_word(reader_words.word(*owner, *slot).cached(fabric)).held
     };
     Ok(all.filter(is_held).collect())
+}
+
+/// A directive as a tool sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IssuedDirective {
+    /// Its number, from 1, among those of the node that asked.
+    pub number: u64,
+    /// What is asked for.
+    pub directive: Directive,
+    /// The nodes that have carried it out.
+    pub answered_by: Vec<NodeId>,
+}
+
+/// The last directives of a node, freshly read, for tools that are no members.
+///
+/// # Errors
+/// [`GeometryError`] when the region was not formatted for a cache of this version.
+///
+/// # Panics
+/// When the region has no such node.
+pub fn directives_of<F: Fabric>(
+    fabric: &F,
+    superblock: &Superblock,
+    layout: &Layout,
+    asking: NodeId,
+) -> Result<Vec<IssuedDirective>, GeometryError> {
+    let areas = areas_of(superblock, layout)?;
+    let count = areas.directive_count(asking).fresh(fabric);
+    let answers: Vec<(NodeId, u64)> = layout
+        .nodes()
+        .map(|node| (node, areas.directives(node).answer(asking).fresh(fabric)))
+        .collect();
+    let issued = |number: u64| {
+        let line = areas.directives(asking).line(number).fresh(fabric).ok()?;
+        let directive = line.directive(number)?;
+        let answered = answers.iter().filter(|(_, answer)| *answer >= number);
+        let answered_by = answered.map(|(node, _)| *node).collect();
+        Some(IssuedDirective { number, directive, answered_by })
+    };
+    let first = count.saturating_sub(DIRECTIVES) + 1;
+    Ok((first..=count).filter_map(issued).collect())
 }
 
 /// The areas of all nodes, for tools that are no members.

@@ -16,7 +16,7 @@ mod words;
 
 pub(crate) use area::{Areas, holds_max};
 pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
-pub(crate) use directive::{DIRECTIVES, Directive, DirectiveLine, OwnDirectives};
+pub(crate) use directive::{DIRECTIVES, DirectiveLine, OwnDirectives};
 pub(crate) use inspect::areas_of;
 pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};
 pub(crate) use reader_word::{HoldMark, OwnReaderWords, ReaderWord, age, tick_of};
@@ -25,10 +25,11 @@ pub(crate) use tables::{TABLES_MAX, Tables};
 pub(crate) use words::halves;
 
 pub use descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent};
+pub use directive::{Directive, Pin};
 pub use geometry::{
     CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, GeometryError, LOG_ENTRIES_MAX,
     LOG_ENTRIES_MIN,
 };
-pub use inspect::{held_by, segment_of};
+pub use inspect::{IssuedDirective, directives_of, held_by, segment_of};
 pub use reader_word::HOLD_MS_MAX;
 pub use segment::{PROBE_SLOTS, PeerSegment};

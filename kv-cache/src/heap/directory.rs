@@ -30,7 +30,7 @@ use crate::format::{CacheGeometry, TABLES_MAX, Tables, halves, holds_max};
 use crate::identity::BlockKey;
 
 /// Version of the directory, so that processes of two versions do not share one.
-const FORMAT: u64 = 5;
+const FORMAT: u64 = 6;
 
 const WORD_FORMAT: usize = 0;
 const WORD_CHANGING: usize = 1;

@@ -35,12 +35,12 @@ pub(crate) use gone::once_each;
 pub(crate) use hold_table::HoldTable;
 pub(crate) use holds::{HOLDS_AT_ONCE, NotWritten, Release};
 pub(crate) use payload::{ChunkUse, SlotSize};
-pub(crate) use quota::QuotaTable;
+pub(crate) use quota::{PIN_MS_MAX, PinEnds, QuotaTable, Share};
 #[cfg(test)]
 pub(crate) use tombstones::SearchedSlots;
 pub(crate) use tombstones::{LinesOf, end_searches_at};
 
-pub use quota::{QUOTAS_MAX, Quota, TooManyQuotas};
+pub use quota::{PERCENT_MAX, QUOTAS_MAX, Quota, TooManyQuotas};
 
 /// This process's way to the heap of its node.
 #[derive(Debug)]

@@ -386,6 +386,11 @@ impl fmt::Debug for Namespace {
         hex(f, "Namespace", &self.0)
     }
 }
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
 impl fmt::Debug for ModelFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ModelFingerprint({:016x})", self.0)

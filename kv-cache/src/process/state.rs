@@ -14,7 +14,7 @@ use cxl_shm::units::NodeId;
 use super::{Metrics, OrphanWatch};
 use crate::evict::Order;
 use crate::format::{Areas, Handle};
-use crate::heap::{Claim, HOLDS_AT_ONCE, LockedHeap, Release};
+use crate::heap::{Claim, HOLDS_AT_ONCE, LockedHeap, PinEnds, Release};
 use crate::replica::Replica;
 
 /// This process's own knowledge of the pool. Shared by its threads, each of which works through a
@@ -33,6 +33,7 @@ pub struct ProcessState {
     pub(crate) released: CachePadded<Mutex<VecDeque<Release>>>,
     pub(crate) touched: CachePadded<Mutex<Vec<Handle>>>,
     order: CachePadded<Mutex<Order>>,
+    pin_ends: Mutex<PinEnds>,
     /// Nodes that nobody has the slot of, as this process sees them.
     pub(crate) orphans: Mutex<BTreeMap<NodeId, OrphanWatch>>,
 }
@@ -49,6 +50,7 @@ impl ProcessState {
             released: CachePadded::default(),
             touched: CachePadded::default(),
             order: CachePadded::default(),
+            pin_ends: Mutex::default(),
             orphans: Mutex::default(),
         }
     }
@@ -131,6 +133,11 @@ impl ProcessState {
     /// that panicked left it no worse than stale: what it proposes is checked.
     pub(crate) fn order(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When pins end, by the clock of this process.
+    pub(crate) fn pin_ends(&self) -> MutexGuard<'_, PinEnds> {
+        self.pin_ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that this process does not take part in the region any more: for its metrics, and with

@@ -1,17 +1,17 @@
 //! Namespaces that are cleared, on all nodes.
 
 use super::*;
-use crate::ClearError;
+use crate::DirectiveError;
 use crate::tests::orphan::there;
 use crate::upkeep::Watermarks;
 use cxl_shm::lifecycle::LeaveOutcome;
 
-fn tenant() -> Namespace {
+pub(super) fn tenant() -> Namespace {
     Namespace::new("tenant", b"")
 }
 
 /// Publishes a block under a key of its own that counts for `namespace`.
-fn publish_for(
+pub(super) fn publish_for(
     cache: &TestCache<'_>,
     clock: &impl Clock,
     namespace: &Namespace,
@@ -24,7 +24,7 @@ fn publish_for(
     cache.commit(clock, vec![(block, checksum(&bytes))]).remove(0).unwrap().handle
 }
 
-fn keep_up(cache: &TestCache<'_>, clock: &impl Clock) -> u64 {
+pub(super) fn keep_up(cache: &TestCache<'_>, clock: &impl Clock) -> u64 {
     cache.upkeep(clock, Watermarks::default(), CHUNK_TIMEOUT_MS).cleared_blocks
 }
 
@@ -111,7 +111,7 @@ fn a_node_that_does_not_answer_bounds_what_is_asked() {
             (0..16).map(|_| b.clear(clock, Some(&tenant())).unwrap()).collect();
         let node = a.member().node();
         keep_up(b, clock);
-        assert_eq!(b.clear(clock, None).err(), Some(ClearError::Unanswered { node }));
+        assert_eq!(b.clear(clock, None).err(), Some(DirectiveError::Unanswered { node }));
         // A node of which nobody keeps the blocks, and that has none, is not waited for.
         let clearing = clearings.last_mut().unwrap();
         rig.rack.advance_ms(1100);

@@ -17,6 +17,7 @@ mod mutation;
 mod order;
 mod orphan;
 mod orphan_choice;
+mod pin;
 mod places;
 mod pressure;
 mod reader;

@@ -9,6 +9,7 @@ use cxl_shm::verify::simulated::Site;
 
 use super::clear::{cleared_by_their_owner, cleared_while_a_node_leaves};
 use super::orphan::reclaimers_and_rejoins;
+use super::pin::pins_seen_by_tools;
 use super::pressure::{held_and_evicted, nobody_looks_at_what_was};
 use super::reader::read_by_a_tool;
 use super::recovery::death_under_the_lock;
@@ -23,7 +24,7 @@ use crate::identity::IndexKey;
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 16] = [
+const SCENARIOS: [fn(SimulatedRack); 17] = [
     exchange_and_lag,
     cleared_by_their_owner,
     cleared_while_a_node_leaves,
@@ -38,6 +39,7 @@ const SCENARIOS: [fn(SimulatedRack); 16] = [
     evicted_in_front_of_others,
     freed_by_the_dead,
     holds_seen_by_tools,
+    pins_seen_by_tools,
     tables_seen_by_others,
     read_by_a_tool,
 ];

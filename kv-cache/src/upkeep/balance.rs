@@ -66,6 +66,7 @@ impl<B: Backend> Cache<'_, B> {
         let (uses, blocks, blocks_max) = self.locked(clock, |heap| {
             heap.end_closing();
             heap.end_searches();
+            heap.quotas.count_down(&mut process_state.pin_ends(), clock.now_ms());
             process_state.order().follow(heap);
             (heap.directory.chunk_uses(), heap.directory.blocks(), heap.directory.blocks_max())
         });

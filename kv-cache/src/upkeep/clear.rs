@@ -30,6 +30,7 @@ use cxl_shm::units::NodeId;
 
 use crate::evict::BATCH;
 use crate::format::{DIRECTIVES, Descriptor, Directive, DirectiveLine, Handle, SlotContent};
+use crate::heap::PERCENT_MAX;
 use crate::identity::{Namespace, NamespaceTag};
 use crate::process::Cache;
 use crate::reclaim::Orphan;
@@ -37,10 +38,10 @@ use crate::reclaim::Orphan;
 /// Between two looks at all blocks of a node that does not answer.
 const LOOK_MS: u64 = 1000;
 
-/// Why nothing is cleared.
+/// Why nothing is cleared or pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ClearError {
+pub enum DirectiveError {
     /// Some node has not answered many earlier ones.
     #[error(
         "node {node} has not answered the last {DIRECTIVES} requests of this node: it is paused, or \
@@ -51,6 +52,12 @@ pub enum ClearError {
         /// The node.
         node: NodeId,
     },
+    /// No share that may be pinned.
+    #[error("a pin of {0} percent: must be from 1 to {PERCENT_MAX}")]
+    Percent(u16),
+    /// No time that a pin may last.
+    #[error("a pin for {0} ms: must be from 1 ms to 365 days")]
+    Length(u64),
     /// This process does not take part any more.
     #[error(transparent)]
     MembershipLost(#[from] MembershipLost),
@@ -73,21 +80,36 @@ impl<B: Backend> Cache<'_, B> {
     /// none. Returns at once; [`cleared`](Self::cleared) says what is left.
     ///
     /// # Errors
-    /// [`ClearError`]; nothing is asked for then.
+    /// [`DirectiveError`]; nothing is asked for then.
     pub fn clear(
         &self,
         clock: &impl Clock,
         namespace: Option<&Namespace>,
-    ) -> Result<Clearing, ClearError> {
+    ) -> Result<Clearing, DirectiveError> {
+        let number = self.issue(clock, Directive::Clear(namespace.copied()))?;
+        Ok(Clearing {
+            number,
+            namespace: namespace.map(Namespace::tag),
+            removed: BTreeSet::new(),
+            look_at_ms: clock.now_ms() + LOOK_MS,
+            orphaned_blocks: 0,
+        })
+    }
+
+    /// Asks every node for something. Returns the number of the directive.
+    pub(crate) fn issue(
+        &self,
+        clock: &impl Clock,
+        directive: Directive,
+    ) -> Result<u64, DirectiveError> {
         self.check_member()?;
-        let directive = Directive::Clear(namespace.copied());
-        let number = self.locked(clock, |heap| {
+        self.locked(clock, |heap| {
             let number = heap.directives.count.own(heap.fabric()) + 1;
             // CLEAR-D1.
             if let Some(overwritten) = number.checked_sub(DIRECTIVES)
-                && let Some(node) = self.unanswered(overwritten).into_iter().next()
+                && let Some(node) = self.waiting_for(overwritten).into_iter().next()
             {
-                return Err(ClearError::Unanswered { node });
+                return Err(DirectiveError::Unanswered { node });
             }
             let line = DirectiveLine::new(number, directive);
             let mut batch = PublishBatch::new(heap.fabric());
@@ -95,13 +117,6 @@ impl<B: Backend> Cache<'_, B> {
             batch.word(heap.directives.count, number);
             batch.publish();
             Ok(number)
-        })?;
-        Ok(Clearing {
-            number,
-            namespace: namespace.map(Namespace::tag),
-            removed: BTreeSet::new(),
-            look_at_ms: clock.now_ms() + LOOK_MS,
-            orphaned_blocks: 0,
         })
     }
 
@@ -135,7 +150,7 @@ impl<B: Backend> Cache<'_, B> {
                 clearing.removed.insert(node);
             }
         }
-        let mut waiting = self.unanswered(clearing.number);
+        let mut waiting = self.waiting_for(clearing.number);
         if !waiting.is_empty() && clock.now_ms() >= clearing.look_at_ms {
             // A node whose processes keep no blocks answers nothing, and may have none.
             clearing.look_at_ms = clock.now_ms() + LOOK_MS;
@@ -146,7 +161,7 @@ impl<B: Backend> Cache<'_, B> {
     }
 
     /// Whether a node has a complete block that `is_wanted`, freshly read.
-    fn has_any(&self, node: NodeId, is_wanted: &impl Fn(&Descriptor) -> bool) -> bool {
+    pub(super) fn has_any(&self, node: NodeId, is_wanted: &impl Fn(&Descriptor) -> bool) -> bool {
         let mut found = false;
         self.areas().segment(node).scan(self.member().fabric(), |_, content| {
             if let Ok(SlotContent::Block(block)) = content {
@@ -156,8 +171,8 @@ impl<B: Backend> Cache<'_, B> {
         found
     }
 
-    /// The nodes that take part and have not answered this node's directive `number`.
-    fn unanswered(&self, number: u64) -> Vec<NodeId> {
+    /// The nodes that take part and have not answered this node's directive `number`, freshly read.
+    pub(super) fn waiting_for(&self, number: u64) -> Vec<NodeId> {
         let (member, areas) = (self.member(), self.areas());
         let (me, fabric, layout) = (member.node(), member.fabric(), areas.layout());
         let others = || layout.nodes().filter(|node| *node != me);
@@ -211,6 +226,7 @@ impl<B: Backend> Cache<'_, B> {
             refresh_all(fabric, (first..=count).map(|number| directives.line(number).range()));
         }
         let (mut done, mut all, mut tags) = (answered, false, BTreeSet::new());
+        let mut pins = Vec::new();
         for number in first..=count {
             let line = directives.line(number).cached(fabric);
             // Not there yet (CLEAR-D1). Or damaged: it is never answered, so the asking node hears
@@ -219,6 +235,7 @@ impl<B: Backend> Cache<'_, B> {
             match directive {
                 Directive::Clear(Some(namespace)) => _ = tags.insert(namespace.tag()),
                 Directive::Clear(None) => all = true,
+                Directive::Pin(..) | Directive::Unpin { .. } => pins.push((number, directive)),
             }
             done = number;
         }
@@ -228,14 +245,25 @@ impl<B: Backend> Cache<'_, B> {
         let inside = self.blocks().filter(|(_, block)| all || tags.contains(&block.namespace));
         let handles: Vec<Handle> = inside.map(|(_, block)| block.handle).collect();
         let removed = handles.chunks(BATCH).map(|batch| self.retire(clock, batch)).sum();
-        self.locked(clock, |heap| {
+        let refused = self.locked(clock, |heap| {
             let answer = heap.directives.answer(asking);
-            // Another process of the host may be ahead.
-            if answer.own(heap.fabric()) < done {
-                answer.publish(heap.fabric(), done);
+            // Another process of the host may be ahead: its pins count.
+            let answered = answer.own(heap.fabric());
+            if answered >= done {
+                return 0;
             }
+            let refused = heap.quotas.carry_out_pins(&pins, answered);
+            answer.publish(heap.fabric(), done);
+            refused
         });
-        tracing::info!(node = %asking, removed, "cleared blocks that the node asked to clear");
+        if refused > 0 {
+            tracing::warn!(
+                node = %asking, refused,
+                "pins that the node asked for are not set on this host: the tenant has a quota \
+                 here, which stays, or the host has no room for another quota"
+            );
+        }
+        tracing::info!(node = %asking, removed, "carried out what the node asked for");
         removed
     }
 }

@@ -161,14 +161,14 @@ impl<B: Backend> Cache<'_, B> {
         // Not under the heap lock: there may be millions.
         let mut used_bytes = vec![0; quotas.len()];
         let place = |(chunk, block): (ChunkId, Descriptor)| {
-            let quota = quotas.iter().position(|(tag, _)| *tag == block.namespace);
+            let quota = quotas.iter().position(|it| it.namespace == block.namespace);
             if let Some(quota) = quota {
                 used_bytes[quota] += block.payload.bytes().next_multiple_of(PAGE_BYTES);
             }
             (chunk.0 as usize, block.handle.slot(), quota)
         };
         let blocks: Vec<_> = self.blocks().map(place).collect();
-        let within = |quota: usize| used_bytes[quota] <= quotas[quota].1.bytes(capacity_bytes);
+        let within = |quota: usize| used_bytes[quota] <= quotas[quota].quota.bytes(capacity_bytes);
         let within: Vec<bool> = (0..quotas.len()).map(within).collect();
         let mut contents = vec![Content::default(); self.areas().layout().chunks() as usize];
         for blocks in blocks.chunks(AGES_MAX) {

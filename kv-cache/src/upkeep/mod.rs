@@ -5,10 +5,12 @@ mod balance;
 mod batches;
 mod clear;
 mod give_back;
+mod pin;
 mod watermarks;
 
 pub(crate) use give_back::GivenBack;
 
 pub use balance::Upkeep;
-pub use clear::{ClearError, Clearing};
+pub use clear::{Clearing, DirectiveError};
+
 pub use watermarks::{WatermarkError, Watermarks};

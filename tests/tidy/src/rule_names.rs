@@ -19,7 +19,7 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("BLOCK-E", "the heap lock, and what a dead process was writing"),
     ("BLOCK-P", "payload slots"),
     ("CAPI-I", "the C interface"),
-    ("CLEAR-D", "directives: clearing a namespace on all nodes"),
+    ("CLEAR-D", "directives: clearing and pinning a namespace on all nodes"),
     ("DEATH-C", "agreeing on a death"),
     ("DEATH-R", "recovering a dead host"),
     ("DRIVE-D", "what is durable on a drive, and when"),

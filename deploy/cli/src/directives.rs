@@ -1,0 +1,183 @@
+//! What nodes have asked of all others and is in force, as `rackline status` lists it: pins and
+//! clears.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use cxl_shm::fabric::Fabric;
+use cxl_shm::layout::{Layout, Superblock};
+use cxl_shm::units::NodeId;
+use kv_cache::{Directive, IssuedDirective, directives_of};
+use serde::Serialize;
+
+use crate::output::say;
+
+/// A pin or a clear in force.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DirectiveStatus {
+    /// `clear`, `pin` or `unpin`.
+    directive: &'static str,
+    /// The node that asked.
+    asked_by: u16,
+    /// The namespace, as `rackline pin` prints it; none when all are cleared.
+    namespace: Option<String>,
+    /// How much of a node's part of the pool a pin covers.
+    percent: Option<u16>,
+    /// When a pin ends, by the clock of the host that asked.
+    left_s: Option<u64>,
+    /// Nodes that take part and have not answered.
+    unanswered: Vec<u16>,
+}
+
+/// The directives of all nodes that are in force, for the nodes that `take_part`.
+pub(crate) fn in_force(
+    fabric: &impl Fabric,
+    superblock: &Superblock,
+    layout: &Layout,
+    take_part: &[NodeId],
+) -> Result<Vec<DirectiveStatus>> {
+    let mut issued = Vec::new();
+    for node in layout.nodes() {
+        let directives = directives_of(fabric, superblock, layout, node)?;
+        issued.extend(directives.into_iter().map(|directive| (node, directive)));
+    }
+    Ok(select(&issued, take_part, unix_ms()))
+}
+
+#[expect(clippy::disallowed_methods, reason = "for what is shown alone")]
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Clears and unpins are in force until all nodes have answered, pins until their time is over. Of
+/// the pins and unpins of a namespace only the last counts.
+fn select(
+    issued: &[(NodeId, IssuedDirective)],
+    take_part: &[NodeId],
+    now_ms: u64,
+) -> Vec<DirectiveStatus> {
+    let mut last = BTreeMap::new();
+    for (at, (_, issued)) in issued.iter().enumerate() {
+        if let Some((tag, asked_ms)) = pinned(&issued.directive) {
+            let newest = last.entry(tag).or_insert((asked_ms, at));
+            *newest = (*newest).max((asked_ms, at));
+        }
+    }
+    let is_last = |at: usize, directive: &Directive| {
+        pinned(directive).is_none_or(|(tag, _)| last.get(&tag).is_some_and(|last| last.1 == at))
+    };
+    let mut found = Vec::new();
+    for (at, (node, issued)) in issued.iter().enumerate() {
+        if !is_last(at, &issued.directive) {
+            continue;
+        }
+        let waiting = take_part.iter().filter(|node| !issued.answered_by.contains(node));
+        let mut status = DirectiveStatus {
+            directive: "clear",
+            asked_by: node.0,
+            namespace: None,
+            percent: None,
+            left_s: None,
+            unanswered: waiting.map(|node| node.0).collect(),
+        };
+        match issued.directive {
+            Directive::Clear(namespace) => {
+                status.namespace = namespace.map(|namespace| namespace.to_string());
+            }
+            Directive::Unpin { namespace, .. } => {
+                status.directive = "unpin";
+                status.namespace = Some(namespace.to_string());
+            }
+            Directive::Pin(namespace, pin) => {
+                let left_ms = pin.asked_ms.saturating_add(pin.length_ms).saturating_sub(now_ms);
+                status.directive = "pin";
+                status.namespace = Some(namespace.to_string());
+                status.percent = Some(pin.percent);
+                status.left_s = Some(left_ms.div_ceil(1000));
+            }
+        }
+        let in_force = match status.left_s {
+            Some(left) => left > 0,
+            None => !status.unanswered.is_empty(),
+        };
+        if in_force {
+            found.push(status);
+        }
+    }
+    found
+}
+
+/// The tag of the namespace that is pinned or not any more, and when that was asked for.
+fn pinned(directive: &Directive) -> Option<(u16, u64)> {
+    match directive {
+        Directive::Clear(_) => None,
+        Directive::Pin(namespace, pin) => Some((namespace.tag().get(), pin.asked_ms)),
+        Directive::Unpin { namespace, asked_ms } => Some((namespace.tag().get(), *asked_ms)),
+    }
+}
+
+/// A line for each.
+pub(crate) fn print(directives: &[DirectiveStatus]) {
+    for status in directives {
+        let what = match (status.percent, status.left_s) {
+            (Some(percent), Some(left)) => {
+                let minutes = left.div_ceil(60);
+                format!(" ({percent} % of each node, {minutes} min left)")
+            }
+            _ => String::new(),
+        };
+        let of = match &status.namespace {
+            Some(namespace) => format!("of namespace {namespace}"),
+            None => "of all namespaces".to_owned(),
+        };
+        let nodes: Vec<_> = status.unanswered.iter().map(ToString::to_string).collect();
+        let answers = match nodes.as_slice() {
+            [] => "all nodes have answered".to_owned(),
+            nodes => format!("not answered by nodes {}", nodes.join(", ")),
+        };
+        let DirectiveStatus { directive, asked_by, .. } = status;
+        say!("{directive} {of}{what}, asked for by node {asked_by}: {answers}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kv_cache::{Namespace, Pin};
+
+    fn issued(node: u16, directive: Directive, answered_by: &[u16]) -> (NodeId, IssuedDirective) {
+        let answered_by = answered_by.iter().map(|node| NodeId(*node)).collect();
+        (NodeId(node), IssuedDirective { number: 1, directive, answered_by })
+    }
+
+    fn shown(issued: &[(NodeId, IssuedDirective)], now_ms: u64) -> Vec<(&'static str, u16)> {
+        let found = select(issued, &[NodeId(0), NodeId(1)], now_ms);
+        found.iter().map(|status| (status.directive, status.asked_by)).collect()
+    }
+
+    #[test]
+    fn only_what_is_in_force_is_shown() {
+        let (one, two) = (Namespace::new("one", b""), Namespace::new("two", b""));
+        let pin = |asked_ms| Pin { percent: 20, length_ms: 5000, asked_ms };
+        let all = [
+            issued(0, Directive::Clear(Some(one)), &[0]),
+            issued(0, Directive::Clear(None), &[0, 1]),
+            issued(1, Directive::Pin(one, pin(1000)), &[0, 1]),
+            issued(1, Directive::Pin(two, pin(1000)), &[]),
+            issued(2, Directive::Pin(one, pin(2000)), &[0]),
+            issued(3, Directive::Unpin { namespace: two, asked_ms: 500 }, &[]),
+        ];
+        assert_eq!(shown(&all, 3000), [("clear", 0), ("pin", 1), ("pin", 2)]);
+        assert_eq!(shown(&all, 6000), [("clear", 0), ("pin", 2)], "their time is over");
+        let unpinned = issued(0, Directive::Unpin { namespace: one, asked_ms: 2500 }, &[0]);
+        let mut all = all.to_vec();
+        all.insert(0, unpinned);
+        assert_eq!(shown(&all, 3000), [("unpin", 0), ("clear", 0), ("pin", 1)]);
+        all[0].1.answered_by = vec![NodeId(0), NodeId(1)];
+        assert_eq!(shown(&all, 3000), [("clear", 0), ("pin", 1)]);
+        let found = select(&all, &[NodeId(0), NodeId(1)], 3001);
+        assert_eq!((found[1].left_s, &found[1].unanswered), (Some(3), &vec![0, 1]));
+    }
+}
