@@ -154,3 +154,47 @@ fn the_asking_node_clears_those_that_have_left() {
     assert_eq!(there(&a, [1, 2]), [1]);
     assert_eq!(rig.rack.conflicts(), []);
 }
+
+/// Lets a node leave when the clock is read for the first time.
+struct Leaves {
+    clock: SimulatedClock,
+    node: RefCell<Option<TestMember>>,
+}
+
+impl Clock for Leaves {
+    fn now_ms(&self) -> u64 {
+        let node = self.node.borrow_mut().take();
+        assert!(node.is_none_or(|node| node.leave() == LeaveOutcome::NodeLeft));
+        self.clock.now_ms()
+    }
+
+    fn pause(&self, tries: u32) {
+        self.clock.pause(tries);
+    }
+}
+
+#[test]
+fn a_node_that_leaves_between_two_looks_is_not_forgotten() {
+    let rig = Rig::new(3, 64, 64);
+    let (first, second, third) = (rig.join(0), rig.join(1), rig.join(2));
+    let mut clearing;
+    {
+        let clock = rig.serve(&[&first, &second, &third]);
+        let [a, b, c] = [&first, &second, &third].map(|it| Cache::attach(it, &clock).unwrap());
+        publish_for(&b, &clock, &tenant(), 2);
+        publish_for(&c, &clock, &tenant(), 3);
+        clearing = a.clear(&clock, Some(&tenant())).unwrap();
+        keep_up(&a, &clock);
+    }
+    assert_eq!(third.leave(), LeaveOutcome::NodeLeft);
+    let wall = rig.rack.clock(0);
+    let a = Cache::attach(&first, &wall).unwrap();
+    // While the blocks of the third are removed the second leaves.
+    let node = second.node();
+    let leaves = Leaves { clock: rig.rack.clock(0), node: RefCell::new(Some(second)) };
+    assert_eq!(a.cleared(&leaves, &mut clearing), Ok(vec![node]));
+    assert!(leaves.node.borrow().is_none());
+    assert_eq!(there(&a, [2, 3]), [2]);
+    assert_eq!(a.cleared(&wall, &mut clearing), Ok(vec![]));
+    assert_eq!((there(&a, [2, 3]), clearing.orphaned_blocks), (vec![], 2));
+}

@@ -22,9 +22,10 @@
 use std::collections::BTreeSet;
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::{LineError, PublishBatch, refresh_all};
+use cxl_shm::fabric::{LineError, refresh_all};
 use cxl_shm::host::MembershipLost;
-use cxl_shm::layout::NodeState;
+use cxl_shm::layout::{NodeLine, NodeState};
+use cxl_shm::lifecycle::is_vacant;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
@@ -104,18 +105,19 @@ impl<B: Backend> Cache<'_, B> {
     ) -> Result<u64, DirectiveError> {
         self.check_member()?;
         self.locked(clock, |heap| {
-            let number = heap.directives.count.own(heap.fabric()) + 1;
+            let number = heap.directives.count.own(heap.fabric()).saturating_add(1);
             // CLEAR-D1.
             if let Some(overwritten) = number.checked_sub(DIRECTIVES)
                 && let Some(node) = self.waiting_for(overwritten).into_iter().next()
             {
                 return Err(DirectiveError::Unanswered { node });
             }
-            let line = DirectiveLine::new(number, directive);
-            let mut batch = PublishBatch::new(heap.fabric());
-            batch.line(heap.directives.line(number), &line);
-            batch.word(heap.directives.count, number);
-            batch.publish();
+            // The line before the count: a loss of power between them leaves no count of a line
+            // that nobody can read, for which every owner would wait.
+            heap.directives
+                .line(number)
+                .publish(heap.fabric(), &DirectiveLine::new(number, directive));
+            heap.directives.count.publish(heap.fabric(), number);
             Ok(number)
         })
     }
@@ -134,8 +136,21 @@ impl<B: Backend> Cache<'_, B> {
         let is_wanted =
             |block: &Descriptor| clearing.namespace.is_none_or(|it| it == block.namespace);
         let mut left = Vec::new();
+        // Before the look at orphans: a node that leaves meanwhile is waited for.
+        let unanswered = self.not_answered(clearing.number);
+        let orphans = self.orphans(u64::MAX);
+        // A node that was vacant, and is no orphan, has no chunk; or it has a new life.
+        let (layout, fabric) = (self.areas().layout(), self.member().fabric());
+        left.extend(unanswered.iter().filter_map(|(node, line)| {
+            let is_orphan = || orphans.iter().any(|(orphan, _)| orphan == node);
+            let is_new = says_vacant(line.as_ref())
+                && !clearing.removed.contains(node)
+                && !is_orphan()
+                && !is_vacant(layout, fabric, *node);
+            is_new.then_some(*node)
+        }));
         // CLEAR-D4.
-        for (node, _) in self.orphans(u64::MAX) {
+        for (node, _) in orphans {
             if clearing.removed.contains(&node) {
                 continue;
             }
@@ -146,17 +161,21 @@ impl<B: Backend> Cache<'_, B> {
             let removed = Orphan::of(self, node).remove(is_wanted);
             self.leave_orphan(clock);
             clearing.orphaned_blocks += removed.unwrap_or(0);
-            if removed.is_some() {
-                clearing.removed.insert(node);
+            match removed {
+                Some(_) => _ = clearing.removed.insert(node),
+                // Its new life removes them.
+                None => left.push(node),
             }
         }
-        let mut waiting = self.waiting_for(clearing.number);
+        let mut waiting = taking_part(unanswered);
         if !waiting.is_empty() && clock.now_ms() >= clearing.look_at_ms {
             // A node whose processes keep no blocks answers nothing, and may have none.
             clearing.look_at_ms = clock.now_ms() + LOOK_MS;
             waiting.retain(|node| self.has_any(*node, &is_wanted));
         }
         left.extend(waiting);
+        left.sort_unstable();
+        left.dedup();
         Ok(left)
     }
 
@@ -173,6 +192,12 @@ impl<B: Backend> Cache<'_, B> {
 
     /// The nodes that take part and have not answered this node's directive `number`, freshly read.
     pub(super) fn waiting_for(&self, number: u64) -> Vec<NodeId> {
+        taking_part(self.not_answered(number))
+    }
+
+    /// The nodes that have not answered this node's directive `number`, and what their lines say,
+    /// freshly read. A node that never joined is not among them.
+    fn not_answered(&self, number: u64) -> Vec<(NodeId, Option<NodeLine>)> {
         let (member, areas) = (self.member(), self.areas());
         let (me, fabric, layout) = (member.node(), member.fabric(), areas.layout());
         let others = || layout.nodes().filter(|node| *node != me);
@@ -187,12 +212,12 @@ impl<B: Backend> Cache<'_, B> {
         };
         let waiting: Vec<NodeId> = layout.nodes().filter(|node| !has_answered(node)).collect();
         refresh_all(fabric, waiting.iter().map(|node| layout.node_line(*node).range()));
-        let takes_part = |node: &NodeId| match layout.node_line(*node).cached(fabric) {
-            Ok(line) => !line.state().is_some_and(NodeState::is_vacant),
-            Err(LineError::Blank { .. }) => false,
-            Err(LineError::Corrupt { .. }) => true,
+        let line = |node| match layout.node_line(node).cached(fabric) {
+            Ok(line) => Some((node, Some(line))),
+            Err(LineError::Blank { .. }) => None,
+            Err(LineError::Corrupt { .. }) => Some((node, None)),
         };
-        waiting.into_iter().filter(takes_part).collect()
+        waiting.into_iter().filter_map(line).collect()
     }
 
     /// Carries out what nodes asked for since the last call (CLEAR-D2). Returns how many blocks were
@@ -242,8 +267,7 @@ impl<B: Backend> Cache<'_, B> {
         if done == answered {
             return 0;
         }
-        let inside = self.blocks().filter(|(_, block)| all || tags.contains(&block.namespace));
-        let handles: Vec<Handle> = inside.map(|(_, block)| block.handle).collect();
+        let handles = self.own_blocks(clock, |block| all || tags.contains(&block.namespace));
         let removed = handles.chunks(BATCH).map(|batch| self.retire(clock, batch)).sum();
         let refused = self.locked(clock, |heap| {
             let answer = heap.directives.answer(asking);
@@ -266,4 +290,40 @@ impl<B: Backend> Cache<'_, B> {
         tracing::info!(node = %asking, removed, "carried out what the node asked for");
         removed
     }
+
+    /// The blocks of this node that are `wanted`. Lines that cannot be read are read again under the
+    /// heap lock: another process of the host may be writing them (CLEAR-D2).
+    fn own_blocks(&self, clock: &impl Clock, wanted: impl Fn(&Descriptor) -> bool) -> Vec<Handle> {
+        let fabric = self.member().fabric();
+        let segment = self.areas().segment(self.member().node());
+        let (mut handles, mut torn) = (Vec::new(), Vec::new());
+        for slot in 0..segment.slots_in_use(fabric) {
+            match segment.cached(fabric, slot) {
+                Ok(SlotContent::Block(block)) if wanted(&block) => handles.push(block.handle),
+                Ok(_) => {}
+                Err(_) => torn.push(slot),
+            }
+        }
+        for slots in torn.chunks(BATCH) {
+            let again = self.locked(clock, |_| {
+                let content = slots.iter().filter_map(|slot| segment.cached(fabric, *slot).ok());
+                content.collect::<Vec<_>>()
+            });
+            handles.extend(again.iter().filter_map(|content| match content {
+                SlotContent::Block(block) if wanted(block) => Some(block.handle),
+                _ => None,
+            }));
+        }
+        handles
+    }
+}
+
+/// Whether a node's line says that it is vacant. A line that cannot be read does not.
+fn says_vacant(line: Option<&NodeLine>) -> bool {
+    line.is_some_and(|line| line.state().is_some_and(NodeState::is_vacant))
+}
+
+fn taking_part(nodes: Vec<(NodeId, Option<NodeLine>)>) -> Vec<NodeId> {
+    let takes_part = |it: &(NodeId, Option<NodeLine>)| !says_vacant(it.1.as_ref());
+    nodes.into_iter().filter(takes_part).map(|(node, _)| node).collect()
 }
