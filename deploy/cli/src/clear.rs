@@ -16,16 +16,16 @@ use crate::output::say;
 ///
 /// Run it once, on any host that maps the region. Every process that has joined the pool looks for
 /// requests about 50 times a second and removes the blocks of its own node. The command itself
-/// removes the blocks of nodes that died or left. When it ends with status 0, no block of the tenant is found
-/// any more that was published before the command began. Blocks that engines publish meanwhile may
-/// stay: stop the tenant's traffic first.
+/// removes the blocks of nodes that died or left. When it ends with status 0, no block of the
+/// tenant is found any more that was published before the command began. Blocks that engines
+/// publish meanwhile may stay: stop the tenant's traffic first.
 ///
 /// With status 1 the error names the nodes that have not answered. The request stays in the region:
 /// a paused node removes its blocks when it continues. Run the command again when such a node was
 /// declared dead.
 ///
-/// Other tenants keep their blocks, unless their 16-bit tags are equal. Held blocks are removed too, and a fetch that is under way
-/// becomes a miss.
+/// Other tenants keep their blocks, unless their 16-bit tags are equal. Held blocks are removed too,
+/// and a fetch that is under way becomes a miss.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Example:
@@ -46,7 +46,13 @@ pub(crate) struct Options {
 
     /// The salt of sessions that were opened with one, in text. A request's `cache_salt` is none:
     /// its blocks belong to the tenant.
-    #[arg(long, value_name = "TEXT", requires = "tenant", default_value = "")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        requires = "tenant",
+        conflicts_with = "all",
+        default_value = ""
+    )]
     salt: String,
 
     /// All blocks of all tenants.
@@ -73,8 +79,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             options.timeout_ms
         );
     }
-    let what = if options.all { "all tenants" } else { "the tenant" };
-    say!("the blocks of {what} are gone from the pool");
+    match &options.tenant {
+        Some(tenant) => say!("no block of tenant {tenant:?} is left in the pool"),
+        None => say!("no block is left in the pool that was there before"),
+    }
     if cleared.orphaned_blocks > 0 {
         say!("{} of them were of nodes that died or left", cleared.orphaned_blocks);
     }
