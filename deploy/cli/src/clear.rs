@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         None => say!("no block is left in the pool that was there before"),
     }
     if cleared.orphaned_blocks > 0 {
-        say!("{} of them were of nodes that died or left", cleared.orphaned_blocks);
+        say!("removed for nodes that died or left: {}", cleared.orphaned_blocks);
     }
     Ok(())
 }

@@ -68,7 +68,7 @@ fn a_tenant_is_cleared_on_nodes_that_live_and_that_left() {
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("no block of tenant"), "{said}");
-    assert!(said.contains("1 of them were of nodes that died or left"), "{said}");
+    assert!(said.contains("removed for nodes that died or left: 1"), "{said}");
     assert!(!finds(&pool, "one", 1) && !finds(&pool, "one", 3));
     assert!(finds(&pool, "two", 2) && finds(&pool, "two", 4), "another tenant");
 
