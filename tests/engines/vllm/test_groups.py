@@ -409,6 +409,18 @@ class Saving(unittest.TestCase):
         own.manager.free(request)
         self.assertEqual(own.manager.block_pool.get_num_free_blocks(), free)
 
+    def test_a_pool_that_is_out_at_a_reset_ends_sharing_and_not_the_engine(self) -> None:
+        """vLLM's pause and sleep fail when the reset does. The next one takes the same name."""
+        own = Engine(KINDS["full and windows"])
+        with mock.patch.object(own.half._index, "rename", side_effect=rackline.Closed("gone")):
+            with self.assertLogs("rackline.vllm.scheduler", "WARNING") as log:
+                self.assertTrue(own.half.reset("b"))
+        self.assertIn("called again: gone", log.output[0])
+        self.assertTrue(own.half._stopped)
+        with mock.patch.object(own.half._index, "rename"):
+            self.assertTrue(own.half.reset("b"))
+        self.assertFalse(own.half._stopped)
+
 
 class Stages(unittest.TestCase):
     def test_reports_of_stages_without_a_group_are_added(self) -> None:

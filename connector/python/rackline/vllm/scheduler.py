@@ -561,12 +561,13 @@ class SchedulerHalf:
         try:
             self._begin_weights(name)
         except rackline.Error as error:
+            # A pause or a sleep of the engine, of which this reset may be a part, is not to fail for it.
             logger.warning(
-                "Rackline: blocks of the weights %r are not shared, call reset_prefix_cache again: %s",
+                "Rackline: no blocks are loaded or saved under the name %r, until reset_prefix_cache is called "
+                "again: %s",
                 name,
                 error,
             )
-            return False
         return True
 
     def _begin_weights(self, name: str) -> None:
