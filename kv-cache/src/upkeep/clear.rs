@@ -267,7 +267,12 @@ impl<B: Backend> Cache<'_, B> {
         if done == answered {
             return 0;
         }
-        let handles = self.own_blocks(clock, |block| all || tags.contains(&block.namespace));
+        // A pin needs no look at all blocks: there may be millions.
+        let handles = if all || !tags.is_empty() {
+            self.own_blocks(clock, |block| all || tags.contains(&block.namespace))
+        } else {
+            Vec::new()
+        };
         let removed = handles.chunks(BATCH).map(|batch| self.retire(clock, batch)).sum();
         let refused = self.locked(clock, |heap| {
             let answer = heap.directives.answer(asking);
