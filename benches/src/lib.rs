@@ -8,8 +8,10 @@ mod bed;
 mod ceiling;
 mod lock_bed;
 mod ratios;
+mod ring;
 
 pub use bed::{Batch, Bed};
 pub use ceiling::{memcpy_in, memcpy_out, stream_in, stream_out};
 pub use lock_bed::{Duel, LOCK, LockBed, acquire, arbitrate, serve};
 pub use ratios::{Contender, median, print_ratios};
+pub use ring::{RingLoop, processor_seconds};

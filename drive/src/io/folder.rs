@@ -11,14 +11,12 @@ use rustix::fs::{self, AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, St
 use rustix::io::Errno;
 
 use super::posix::PosixQueue;
+use super::turns::PIECE_BYTES;
 use super::uring::UringQueue;
 use super::{Content, Direction, Done, Drive, EngineKind, FileId, PAGE_BYTES, Transfer};
 
 /// The file whose lock says that a process owns the folder.
 const LOCK: &str = "lock";
-
-/// Transfers that a queue takes before it is full.
-pub(super) const QUEUE_TRANSFERS: usize = 1024;
 
 /// Why a folder could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +50,9 @@ pub(super) trait Queue: Send + Sync + std::fmt::Debug {
 /// A transfer, its file and the call that ends it.
 pub(super) struct Work {
     pub(super) file: Arc<File>,
-    pub(super) transfer: Transfer,
-    pub(super) done: Done,
+    transfer: Transfer,
+    done: Done,
+    moved: usize,
 }
 
 /// A folder of the operating system, owned by this process while it is open.
@@ -285,9 +284,10 @@ impl Drive for FolderDrive {
     fn submit(&self, transfer: Transfer, done: Done) -> Result<(), Transfer> {
         let checked = transfer.check().and_then(|()| self.file(transfer.file));
         match checked {
-            Ok(file) => {
-                self.queue.submit(Work { file, transfer, done }).map_err(|work| work.transfer)
-            }
+            Ok(file) => self
+                .queue
+                .submit(Work { file, transfer, done, moved: 0 })
+                .map_err(|work| work.transfer),
             Err(error) => {
                 done(super::Finished { buffer: transfer.buffer, outcome: Err(error) });
                 Ok(())
@@ -297,20 +297,35 @@ impl Drive for FolderDrive {
 }
 
 impl Work {
+    pub(super) fn direction(&self) -> Direction {
+        self.transfer.direction
+    }
+
     /// Hands the buffer back.
     pub(super) fn finish(self, outcome: io::Result<()>) {
         (self.done)(super::Finished { buffer: self.transfer.buffer, outcome });
     }
 
-    /// Address, length and offset of what is left after `moved` bytes.
-    pub(super) fn rest(&mut self, moved: usize) -> (*mut u8, usize, u64) {
-        let at = self.transfer.buffer_offset + moved;
-        let memory = match self.transfer.direction {
-            Direction::Read => self.transfer.buffer.address_mut(at),
-            // The kernel only reads it.
-            Direction::Write => self.transfer.buffer.address().wrapping_add(at).cast_mut(),
-        };
-        (memory, self.transfer.bytes - moved, self.transfer.offset + moved as u64)
+    /// Address, length and offset of what is moved next: all that is left of a read, a piece of a
+    /// write (DRIVE-I5).
+    pub(super) fn next_part(&mut self) -> (*mut u8, usize, u64) {
+        let at = self.transfer.buffer_offset + self.moved;
+        let left = self.transfer.bytes - self.moved;
+        let offset = self.transfer.offset + self.moved as u64;
+        match self.transfer.direction {
+            Direction::Read => (self.transfer.buffer.address_mut(at), left, offset),
+            Direction::Write => {
+                // The kernel only reads it.
+                let memory = self.transfer.buffer.address().wrapping_add(at).cast_mut();
+                (memory, left.min(PIECE_BYTES), offset)
+            }
+        }
+    }
+
+    /// The system moved `bytes` more. Says whether that is all.
+    pub(super) fn moved(&mut self, bytes: usize) -> bool {
+        self.moved += bytes;
+        self.moved >= self.transfer.bytes
     }
 }
 

@@ -11,6 +11,8 @@
 //!   and in memory. The drive checks that itself, because `tmpfs` takes any `O_DIRECT` transfer.
 //! - **DRIVE-I3**: A queue is bounded. A transfer that finds the queue full comes back at once, and
 //!   its block is a miss.
+//!
+//! `turns` says which transfer is next (DRIVE-I4, DRIVE-I5).
 
 mod buffer;
 #[cfg(feature = "sim")]
@@ -21,6 +23,7 @@ mod posix;
 pub mod recorded;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod uring;
 
 use std::fmt;

@@ -33,7 +33,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "lock-manager",
         ],
     ),
-    ("rackline-benches", &["rackline", "cxl-shm", "cxl-shm-objects", "kv-cache", "lock-manager"]),
+    (
+        "rackline-benches",
+        &["rackline", "cxl-shm", "cxl-shm-objects", "kv-cache", "kv-drive", "lock-manager"],
+    ),
     ("rackline-compare", &["rackline", "cxl-shm", "rackline-benches", "rackline-workers"]),
     (
         "rackline-tests",

@@ -47,6 +47,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/tests/forked.rs",
     "benches/compare/src/stores/lmdb.rs",
     "benches/src/ceiling.rs",
+    "benches/src/ring.rs",
     "connector/src/dma/host_copy_x86_64.rs",
     "cxl-shm/src/fabric/flush_aarch64.rs",
     "cxl-shm/src/fabric/flush_x86_64.rs",
