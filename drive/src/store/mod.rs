@@ -5,6 +5,7 @@
 //! - **DRIVE-S2**: All folders of a store name the same store. A folder of another store is refused,
 //!   because its blocks would be counted and removed by two owners.
 
+mod owner;
 mod verify;
 
 use std::io;
@@ -237,31 +238,17 @@ impl Store {
         spec: &BlockSpec<'_>,
         buffer: Buffer,
     ) -> (Option<Buffer>, Result<(), PutError>) {
-        let volumes: Vec<_> = self.volumes().map(|(_, volume)| volume).collect();
-        if volumes.iter().any(|volume| volume.find(&spec.key).is_some()) {
-            return (Some(buffer), Err(ReserveError::Exists.into()));
+        let reservation = match self.reserve(spec) {
+            Ok((_, reservation)) => reservation,
+            Err(refused) => return (Some(buffer), Err(refused.into())),
+        };
+        let (tell, told) = bounded(1);
+        let done = move |buffer, outcome| drop(tell.send((buffer, outcome)));
+        reservation.write(buffer, Box::new(done));
+        match told.recv() {
+            Ok((buffer, outcome)) => (buffer, outcome.map_err(PutError::Write)),
+            Err(_) => (None, Err(PutError::Stopped)),
         }
-        // Blocks are striped over the folders by their keys.
-        let first = usize::from(spec.key.as_bytes()[8]) % volumes.len().max(1);
-        let mut refused = ReserveError::Full;
-        for at in 0..volumes.len() {
-            match volumes[(first + at) % volumes.len()].reserve(spec) {
-                Ok(reservation) => {
-                    let (tell, told) = bounded(1);
-                    let done = move |buffer, outcome| drop(tell.send((buffer, outcome)));
-                    reservation.write(buffer, Box::new(done));
-                    return match told.recv() {
-                        Ok((buffer, outcome)) => (buffer, outcome.map_err(PutError::Write)),
-                        Err(_) => (None, Err(PutError::Stopped)),
-                    };
-                }
-                Err(error @ (ReserveError::Exists | ReserveError::Invalid(_))) => {
-                    return (Some(buffer), Err(error.into()));
-                }
-                Err(error) => refused = error,
-            }
-        }
-        (Some(buffer), Err(refused.into()))
     }
 
     /// Makes all that was put or removed durable. Returns the keys of the blocks that are found from

@@ -126,3 +126,27 @@ fn watermarks_keep_room_for_new_blocks() {
     assert!(evicted > 1000, "{evicted}");
     assert_eq!(get(&store, 2999).unwrap(), payload(2999));
 }
+
+#[test]
+fn an_owner_lists_blocks_and_says_which_folder_has_one() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(&folders(root.path(), &["a", "b"]), Access::Write);
+    (1..=40).for_each(|number| put(&store, number).unwrap());
+    assert_eq!(store.block(&key(1)), None, "before the commit");
+    assert_eq!(store.commit().0.len(), 40);
+    let parts = |folder| {
+        let parts = (0..).map_while(|part| store.blocks(folder, part)).flatten();
+        parts.map(|block| (folder, block)).collect::<Vec<_>>()
+    };
+    let mut found = std::collections::BTreeSet::new();
+    for (folder, block) in (0..store.folders()).flat_map(parts) {
+        assert_eq!(store.block(&block.key), Some((folder, block)));
+        let number = bytemuck::cast::<_, [u64; 3]>(block.key)[0];
+        assert_eq!(block.crc, checksum(&payload(number)));
+        found.insert(number);
+    }
+    assert!(found.into_iter().eq(1..=40) && store.is_scanned());
+    let buffer = Buffer::zeroed(9000).unwrap();
+    let missing = store.read(key(99), buffer, Box::new(|_| ())).unwrap_err();
+    assert!(matches!(missing, (_, ReadMiss::NotFound)));
+}

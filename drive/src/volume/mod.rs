@@ -53,7 +53,7 @@ use state::State;
 
 pub use collect::Collected;
 pub use commit::CommitError;
-pub use read::{ReadDone, ReadMiss, Unverified, checksum};
+pub use read::{ReadDone, ReadMiss, StoredBlock, Unverified, checksum};
 pub use reopen::{Loss, OpenVolumeError};
 pub use repair::{rebuild_manifest, store_of};
 pub use usage::{Endurance, Usage};

@@ -4,12 +4,27 @@ use std::io;
 use std::sync::Arc;
 
 use crc_fast::CrcAlgorithm;
-use kv_cache::BlockKey;
+use kv_cache::{BlockKey, NamespaceTag};
 
 use super::{Volume, bytes_of, offset_of};
 use crate::format::{Page, pages_of, read_directory};
 use crate::index::Located;
 use crate::io::{Buffer, Direction, FileId, Finished, Transfer};
+
+/// A block that is kept, without its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredBlock {
+    /// What it is known by.
+    pub key: BlockKey,
+    /// Length of its payload in bytes.
+    pub bytes: u32,
+    /// CRC-32C of its payload, as it was published.
+    pub crc: u32,
+    /// Blocks before it in its prefix.
+    pub depth: u16,
+    /// Its namespace, for accounting.
+    pub tag: NamespaceTag,
+}
 
 /// Why a block was not read.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +73,13 @@ impl Volume {
     #[must_use]
     pub fn find(&self, key: &BlockKey) -> Option<u32> {
         self.state().index.find(key).map(|at| at.bytes)
+    }
+
+    /// A block without its payload, when it is here.
+    #[must_use]
+    pub fn block(&self, key: &BlockKey) -> Option<StoredBlock> {
+        let Located { bytes, crc, depth, tag, .. } = self.state().index.find(key)?;
+        Some(StoredBlock { key: *key, bytes, crc, depth, tag })
     }
 
     /// Begins to read a block to the beginning of `buffer`: memory of the caller's, or the payload

@@ -92,3 +92,15 @@ pub(crate) fn look_at_reader_words<B: Backend>(
     };
     slots.iter().map(&mut look).collect()
 }
+
+/// When blocks in `slots` of this node were used last on any host, as positions in its log, for a
+/// process that does not hold the heap lock: a use that is newer than the head it reads is not seen.
+pub(crate) fn last_uses<B: Backend>(
+    member: &Member<B>,
+    areas: &Areas,
+    slots: &[u32],
+) -> Vec<Option<u64>> {
+    let seen =
+        look_at_reader_words(member, areas, member.node(), &mut HoldWatch::default(), slots, 0);
+    seen.into_iter().map(|seen| seen.used).collect()
+}

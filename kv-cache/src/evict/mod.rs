@@ -46,6 +46,7 @@ pub mod policy;
 mod protocol;
 mod watch;
 
+pub(crate) use look::last_uses;
 pub(crate) use order::Order;
 pub(crate) use protocol::{Announced, Decision, SegmentWriter};
 pub(crate) use watch::HoldWatch;

@@ -85,10 +85,22 @@ impl<B: Backend> Cache<'_, B> {
         specs: &[BlockSpec],
         chunk_timeout_ms: u64,
     ) -> Vec<Reservation> {
+        self.reserve_tagged(clock, namespace.tag(), specs, chunk_timeout_ms)
+    }
+
+    /// As [`reserve_for`](Self::reserve_for), for blocks of which only the tag of their namespace is
+    /// known: those that come back from a drive.
+    pub fn reserve_tagged(
+        &self,
+        clock: &impl Clock,
+        namespace: NamespaceTag,
+        specs: &[BlockSpec],
+        chunk_timeout_ms: u64,
+    ) -> Vec<Reservation> {
         if let Err(dead) = self.check_member() {
             return specs.iter().map(|_| Reservation::Refused(dead.into())).collect();
         }
-        let mut pending = self.pending(specs, namespace.tag());
+        let mut pending = self.pending(specs, namespace);
         let (mut chunk, mut wait) = (None, ChunkWait::new(chunk_timeout_ms));
         // Each round but the last makes room for at least one block, or refuses one; others of this
         // host may be faster and take it, as often as there are other processes that publish.

@@ -97,6 +97,24 @@ impl<B: Backend> Cache<'_, B> {
     /// # Errors
     /// Per block: why the bytes are not to be believed.
     pub fn close(&self, tickets: &[(Ticket, Option<u32>)]) -> Vec<Result<(), Miss>> {
+        let outcomes = self.close_unused(tickets);
+        let used = tickets.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
+        self.process_state().touch(used.map(|((ticket, _), _)| ticket.handle()));
+        self.process_state().count(|metrics| {
+            for (ticket, _) in tickets.iter().zip(&outcomes).filter(|(_, ok)| ok.is_ok()) {
+                metrics.fetched_blocks += 1;
+                metrics.fetched_bytes += ticket.0.payload().bytes();
+            }
+        });
+        outcomes
+    }
+
+    /// As [`close`](Self::close), for a copy that says nothing of the worth of the block: a backup.
+    /// The copy is no use of the block, and no fetch in the metrics.
+    ///
+    /// # Errors
+    /// Per block: why the bytes are not to be believed.
+    pub fn close_unused(&self, tickets: &[(Ticket, Option<u32>)]) -> Vec<Result<(), Miss>> {
         let (fabric, areas) = (self.member().fabric(), self.areas());
         let line = |(ticket, _): &(Ticket, _)| {
             let handle = ticket.handle();
@@ -118,14 +136,6 @@ impl<B: Backend> Cache<'_, B> {
         let outcomes: Vec<_> = tickets.iter().map(look).collect();
         let names = tickets.iter().map(|(ticket, _)| (ticket.handle(), ticket.descriptor.key));
         self.note_misses(&misses_of(names, &outcomes));
-        let used = tickets.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
-        self.process_state().touch(used.map(|((ticket, _), _)| ticket.handle()));
-        self.process_state().count(|metrics| {
-            for (ticket, _) in tickets.iter().zip(&outcomes).filter(|(_, ok)| ok.is_ok()) {
-                metrics.fetched_blocks += 1;
-                metrics.fetched_bytes += ticket.0.payload().bytes();
-            }
-        });
         outcomes
     }
 

@@ -3,9 +3,11 @@
 mod damage;
 mod fetch;
 mod lookup;
+mod own;
 mod unheld;
 
 pub(crate) use fetch::accept;
 
 pub use fetch::{Ticket, Wanted};
 pub use lookup::{MatchedBlock, PrefixMatch};
+pub use own::{OwnFeed, OwnNews};

@@ -17,6 +17,7 @@ mod mutation;
 mod order;
 mod orphan;
 mod orphan_choice;
+mod own;
 mod pin;
 mod places;
 mod pressure;

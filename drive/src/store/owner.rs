@@ -1,0 +1,81 @@
+//! What the owner of a store does besides waiting: it begins transfers and goes on, and lists blocks.
+
+use kv_cache::BlockKey;
+
+use super::Store;
+use crate::io::Buffer;
+use crate::volume::{BlockSpec, ReadDone, ReadMiss, Reservation, ReserveError, StoredBlock};
+
+impl Store {
+    /// How many folders the store has, those among them whose device does not answer.
+    #[must_use]
+    pub fn folders(&self) -> usize {
+        self.folders.len()
+    }
+
+    /// A block, and the number of the folder that has it.
+    #[must_use]
+    pub fn block(&self, key: &BlockKey) -> Option<(usize, StoredBlock)> {
+        let each = self.folders.iter().enumerate();
+        each.filter_map(|(number, folder)| Some((number, folder.volume()?.block(key)?))).next()
+    }
+
+    /// Reserves an extent for a block, and says in which folder. Blocks are striped over the folders
+    /// by their keys; a folder that is full or fails is passed over.
+    ///
+    /// # Errors
+    /// [`ReserveError`]: of the last folder, when none takes the block.
+    pub fn reserve(&self, spec: &BlockSpec<'_>) -> Result<(usize, Reservation), ReserveError> {
+        if self.block(&spec.key).is_some() {
+            return Err(ReserveError::Exists);
+        }
+        let count = self.folders.len().max(1);
+        let first = usize::from(spec.key.as_bytes()[8]) % count;
+        let mut refused = ReserveError::Full;
+        for number in (0..count).map(|at| (first + at) % count) {
+            let Some(volume) = self.folders.get(number).and_then(super::Folder::volume) else {
+                continue;
+            };
+            match volume.reserve(spec) {
+                Ok(reservation) => return Ok((number, reservation)),
+                Err(error @ (ReserveError::Exists | ReserveError::Invalid(_))) => {
+                    return Err(error);
+                }
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
+    }
+
+    /// Begins to read a block to the beginning of `buffer`. `done` is called on a thread of the drive.
+    ///
+    /// # Errors
+    /// The buffer, and why the block is a miss at once.
+    pub fn read(
+        &self,
+        key: BlockKey,
+        buffer: Buffer,
+        done: ReadDone,
+    ) -> Result<(), (Buffer, ReadMiss)> {
+        match self.volumes().find(|(_, volume)| volume.find(&key).is_some()) {
+            Some((_, volume)) => volume.read(key, buffer, done),
+            None => Err((buffer, ReadMiss::NotFound)),
+        }
+    }
+
+    /// The blocks in part `part` of folder `folder`, in no order. `None` behind the last part. Blocks
+    /// that come or go meanwhile are listed or not.
+    #[must_use]
+    pub fn blocks(&self, folder: usize, part: usize) -> Option<Vec<StoredBlock>> {
+        let volume = self.folders.get(folder)?.volume()?;
+        let keys = volume.keys(part)?;
+        Some(keys.iter().filter_map(|key| volume.block(key)).collect())
+    }
+
+    /// Whether all tables of all folders that are open are read: a block that is not found before may
+    /// be there.
+    #[must_use]
+    pub fn is_scanned(&self) -> bool {
+        self.volumes().all(|(_, volume)| volume.is_scanned())
+    }
+}
