@@ -120,6 +120,29 @@ class Hashes(unittest.TestCase):
         self.assertEqual(chain.block_hashes, request(SHORT, 5000).block_hashes)
         self.assertIsNone(made._thread)
 
+    def test_long_prompts_are_hashed_in_turns(self) -> None:
+        """The short one is done after as many slices of the long one as the short one has."""
+        made, done = chains_of(), []
+        begin, sleep = threading.Event(), mock.Mock()
+        sleep.sleep.side_effect = lambda _: begin.wait(60)
+        grow = Chain.grow
+
+        def told(chain: Chain, tokens: int) -> None:
+            grow(chain, tokens)
+            done.append(chain.num_tokens)
+
+        with mock.patch.object(chains, "time", sleep), mock.patch.object(Chain, "grow", told):
+            for tokens in (20_000, 1000, 20_000):
+                made.of(request(LONG, tokens))
+            thread = made._thread
+            begin.set()
+            thread.join(60)
+        slices = -(-1000 // SHORT // chains.SLICE)
+        self.assertEqual(done.count(1000), slices)
+        last = max(place for place, tokens in enumerate(done) if tokens == 1000)
+        self.assertLessEqual(last, 3 * slices + 1)
+        self.assertEqual(done.count(20_000), 2 * -(-20_000 // SHORT // chains.SLICE))
+
     def test_a_request_without_hashes_is_not_waited_for(self) -> None:
         def fails(_: Any) -> list[bytes]:
             raise ValueError("on purpose")
@@ -167,6 +190,37 @@ class UnequalEngines(unittest.TestCase):
         self.assertEqual(load.block_ids, expected)
         hashes = request_of_short(own, one).block_hashes[: found // SHORT]
         self.assertEqual(set(load.handles.values()), {handles_of(hashes)})
+
+    def test_a_request_whose_hashes_take_too_long_is_computed(self) -> None:
+        self.long = Engine([COARSE], stored_block_tokens=SHORT, lookup_timeout_ms=500)
+        self.short.fill(700)
+        self.share(self.short, self.long)
+        go_on, sleep = threading.Event(), mock.Mock()
+        sleep.sleep.side_effect = lambda _: go_on.wait(60)
+        with (
+            mock.patch.object(chains, "time", sleep),
+            mock.patch("rackline.vllm.scheduler.time") as clock,
+            self.assertLogs("rackline.vllm.scheduler", "WARNING") as logged,
+        ):
+            clock.monotonic.return_value = 100.0
+            one = self.long.request("one", 700)
+            self.assertIsNone(self.long.found(one))
+            clock.monotonic.return_value = 100.4
+            self.assertIsNone(self.long.found(one))
+            clock.monotonic.return_value = 100.5
+            # Also when there is no room for it, and it is asked about again.
+            self.assertEqual([self.long.found(one) for _ in range(3)], [0, 0, 0])
+            thread = self.long.half._chains._thread
+            go_on.set()
+            thread.join(60)
+        counted = self.long.half.stats.data
+        self.assertEqual((counted["not_found_hash_timeout"], counted["lookup_timeouts"]), (1, 1))
+        self.assertIn("(hash_timeout)", logged.output[0])
+        # Another request of the same prompt finds it when there is time.
+        two = self.long.request("two", 700)
+        self.long.half.on_new_request(two)
+        self.long.half._chains.make(self.long.half._requests["two"].hashed, 700)
+        self.assertEqual(self.long.found(two), 696)
 
     def test_what_is_saved_lies_in_the_engines_blocks(self) -> None:
         own = self.long

@@ -29,6 +29,8 @@ NOT_FOUND = {
     "window_absent": "the pool has the prefix, and lacks blocks of its last window, or its last state",
     "lookup_timeout": "the lookup took longer than lookup_timeout_ms: raise it, or give the host "
     "more processors",
+    "hash_timeout": "the hashes of the stored blocks took longer than lookup_timeout_ms: raise it, or give all "
+    "engines the same block size and no stored_block_tokens",
     "queue_full": "too many lookups wait: raise queue_depth",
     "not_attached": "this process is not attached to the pool",
     "error": "the pool refused the lookup",

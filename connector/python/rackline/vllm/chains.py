@@ -4,8 +4,8 @@ An engine that stores shorter blocks than its own (`stored_block_tokens`) needs 
 those of its own blocks only. A *chain* has the hashes that an engine with such short blocks has: they are
 equal, so both find the blocks of each other.
 
-The hashes of a long prompt take tens of milliseconds. A thread makes them, in slices, while the scheduler
-turns to other requests.
+The hashes of a long prompt take tens of milliseconds. A thread makes them, while the scheduler turns to
+other requests. It makes a slice of each prompt in turns, so no prompt waits for the whole of a longer one.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ class Chains:
             hashed.grow(tokens)
 
     def _make_in_thread(self, chain: Chain, tokens: int) -> None:
-        if chain.waits:
-            return
-        chain.waits = True
         with self._changed:
+            if chain.waits:
+                return
+            chain.waits = True
             self._waiting.append((chain, tokens))
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -131,11 +131,14 @@ class Chains:
                     self._thread = None
                     return
                 chain, tokens = self._waiting.popleft()
-            while chain.missing(tokens) > 0 and not chain.is_finished():
+            if not chain.is_finished():
                 chain.grow(tokens)
-                # The scheduler gets the GIL here, and not milliseconds later.
-                time.sleep(0)
-            chain.waits = False
+            # The scheduler gets the GIL here, and not milliseconds later.
+            time.sleep(0)
+            with self._changed:
+                chain.waits = chain.missing(tokens) > 0 and not chain.is_finished()
+                if chain.waits:
+                    self._waiting.append((chain, tokens))
 
 
 def hash_of_tokens(

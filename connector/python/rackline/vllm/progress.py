@@ -29,6 +29,8 @@ class Progress:
     """What its prefill is still saving."""
     waited: bool = False
     """It does not wait for that any more."""
+    hashing_since_s: float | None = None
+    """Since when its lookup waits for hashes."""
     put_off_s: float | None = None
     """Since when there is no room for its lookup."""
     search: Search | None = None

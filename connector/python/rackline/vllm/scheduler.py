@@ -188,12 +188,12 @@ class SchedulerHalf:
             return 0, False
         # The last token of a session that goes on may be replaced.
         tokens = request.num_prompt_tokens if request.resumable else request.num_tokens
-        if not self._chains.are_made(progress.hashed, tokens):
+        now_s = time.monotonic()
+        if self._waits_for_hashes(progress, first, tokens, now_s):
             return None, False
         hashed, last = self._to_be_found(progress)
         if last <= first:
             return 0, False
-        now_s = time.monotonic()
         if self._waits_for_prefill(progress, hashed, first, last, now_s):
             return None, False
         search = progress.search
@@ -239,6 +239,21 @@ class SchedulerHalf:
     def _to_be_found(self, progress: Progress) -> tuple[Any, int]:
         """What has the hashes to look for, and how many units of these a request may load."""
         request, hashed = progress.request, progress.hashed
+    def _waits_for_hashes(self, progress: Progress, first: int, tokens: int, now_s: float) -> bool:
+        """Whether hashes of the first ``tokens`` are still being made; for ``lookup_timeout_ms`` at most."""
+        if progress.search is not None or self._chains.are_made(progress.hashed, tokens):
+            progress.hashing_since_s = None
+            return False
+        if progress.hashing_since_s is None:
+            progress.hashing_since_s = now_s
+        if (now_s - progress.hashing_since_s) * 1000 < self._settings.lookup_timeout_ms:
+            return True
+        self.stats.count("lookup_timeouts", 1)
+        self._reasons.not_found("hash_timeout")
+        progress.search = Search(first, 0, now_s, counted=True)
+        progress.search.give_up("hash_timeout")
+        return False
+
         # The engine needs one token to compute. Of a prompt that was handed over that is no more.
         last = (request.num_tokens - 1) // self._unit_tokens
         if progress.params.of_a_prefill and self._tails.loads_prompt(request):
