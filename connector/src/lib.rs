@@ -142,6 +142,8 @@ pub use asynchronous::Releaser;
 #[doc(hidden)]
 pub use cxl_shm::fork::ProcessMark;
 #[doc(hidden)]
+pub use kv_cache::KeySpace;
+#[doc(hidden)]
 pub use pool::LocalCache;
 
 pub use asynchronous::{

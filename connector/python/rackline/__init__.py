@@ -24,6 +24,7 @@ What plugs into engines is in modules of their own: ``rackline.vllm``, ``racklin
 from rackline._native import (
     HANDLE_BYTES,
     HASH_BYTES,
+    KEYLESS_HANDLE_BYTES,
     BlockMemory,
     Busy,
     Closed,
@@ -57,6 +58,7 @@ from rackline.memory import block_memory
 __all__ = [
     "HANDLE_BYTES",
     "HASH_BYTES",
+    "KEYLESS_HANDLE_BYTES",
     "BlockMemory",
     "Busy",
     "Closed",

@@ -25,11 +25,16 @@ HASH_BYTES: int
 """Length of a block hash in bytes."""
 HANDLE_BYTES: int
 """Length of the handle of a block in bytes."""
+KEYLESS_HANDLE_BYTES: int
+"""Length of the handle of a block without its key in bytes."""
 
 _Bytes = bytes | bytearray | memoryview
 _Hashes = _Bytes | list[bytes]
 """Block hashes of ``HASH_BYTES`` each: in one bytes-like object, one behind the other, or in a list. For
 a long prompt one object is many times as fast."""
+_Found = Prefix | _Bytes | tuple[_Hashes, _Bytes]
+"""Blocks that a lookup found: the prefix itself, its :meth:`Prefix.handles`, or the hashes of the blocks and
+their :meth:`Prefix.keyless_handles`."""
 
 def begin_log() -> bool:
     """Gives this process a queue of log lines, unless it has one: then the answer is ``False``."""
@@ -378,7 +383,7 @@ class Session:
         what the stream is given later; but transfers that go the same way take turns."""
     def fetch(
         self,
-        blocks: Prefix | _Bytes,
+        blocks: _Found,
         memory: BlockMemory,
         block_ids: list[int],
         *,
@@ -392,7 +397,7 @@ class Session:
         finds them, on any stream."""
     def fetch_by_layers(
         self,
-        blocks: Prefix | _Bytes,
+        blocks: _Found,
         memory: BlockMemory,
         block_ids: list[int],
         *,
@@ -430,7 +435,7 @@ class Shares:
         those of the second."""
     def fetch(
         self,
-        blocks: list[Prefix | _Bytes],
+        blocks: list[_Found],
         memory: BlockMemory,
         block_ids: list[int],
         *,
@@ -440,7 +445,7 @@ class Shares:
         where all of its cuts are."""
     def fetch_by_layers(
         self,
-        blocks: list[Prefix | _Bytes],
+        blocks: list[_Found],
         memory: BlockMemory,
         block_ids: list[int],
         *,
@@ -476,6 +481,10 @@ class Prefix:
     def handles(self) -> bytes:
         """The handles of the blocks, of ``HANDLE_BYTES`` each, one behind the other. Any process of the
         rack can fetch with them."""
+    def keyless_handles(self) -> bytes:
+        """The handles without their keys, of ``KEYLESS_HANDLE_BYTES`` each: a third of the bytes. A session of
+        the same model, tenant and block length makes the keys of the hashes. Under another hash or session a
+        block is a miss."""
     @property
     def held(self) -> bool:
         """Whether the blocks are held."""

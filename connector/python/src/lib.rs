@@ -64,6 +64,8 @@ mod rackline_native {
     #[pymodule_export]
     const HANDLE_BYTES: usize = crate::records::HANDLE_BYTES;
     #[pymodule_export]
+    const KEYLESS_HANDLE_BYTES: usize = crate::records::KEYLESS_HANDLE_BYTES;
+    #[pymodule_export]
     const HASH_BYTES: usize = crate::records::HASH_BYTES;
     #[pymodule_export]
     use crate::session::Session;

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
-use rackline::{HoldError, HoldReport, MatchedBlock, Releaser};
+use pyo3::types::{PyBytes, PyTuple};
+use rackline::{HoldError, HoldReport, KeySpace, MatchedBlock, Releaser};
 
-use crate::records::{handles, of_handles};
+use crate::records::{
+    HANDLE_BYTES, Hashes, KEYLESS_HANDLE_BYTES, handles, keyless_handles, of_handles,
+};
 
 /// The blocks that a lookup found, from the first on; held, when it was asked for, until this is
 /// released or dropped.
@@ -40,7 +42,12 @@ impl Prefix {
 
     /// The handles of the blocks, one behind the other.
     fn handles<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        of_handles(py, &self.blocks)
+        of_handles::<HANDLE_BYTES>(py, &self.blocks)
+    }
+
+    /// The same without the keys, which a session makes of the hashes.
+    fn keyless_handles<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        of_handles::<KEYLESS_HANDLE_BYTES>(py, &self.blocks)
     }
 
     /// Whether the blocks are held.
@@ -72,7 +79,7 @@ impl Prefix {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
         self.release(py);
     }
 }
@@ -90,19 +97,27 @@ impl Prefix {
     }
 }
 
-/// What a fetch takes: a [`Prefix`], or what its [`handles`](Prefix::handles) gave.
+/// What a fetch takes: a [`Prefix`], or what its [`handles`](Prefix::handles) or
+/// [`keyless_handles`](Prefix::keyless_handles) gave.
 #[derive(FromPyObject)]
 pub(crate) enum Blocks<'py> {
     /// Found by this process.
     Found(PyRef<'py, Prefix>),
+    /// Found by another one: hashes, and handles without keys.
+    Keyless(Bound<'py, PyTuple>),
     /// Found by another one: a bytes-like object.
     Handles(Bound<'py, PyAny>),
 }
 
 impl Blocks<'_> {
-    pub(crate) fn into_matched(self) -> PyResult<Vec<MatchedBlock>> {
+    /// The blocks, for a session whose keys are these.
+    pub(crate) fn into_matched(self, keys: &KeySpace) -> PyResult<Vec<MatchedBlock>> {
         match self {
             Self::Found(prefix) => Ok(prefix.blocks.to_vec()),
+            Self::Keyless(given) => {
+                let (hashes, given): (Hashes, Bound<'_, PyAny>) = given.extract()?;
+                keyless_handles(&hashes, &given, keys)
+            }
             Self::Handles(given) => handles(&given),
         }
     }

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyMemoryView};
-use rackline::{BlockHash, MatchedBlock};
+use rackline::{BlockHash, KeySpace, MatchedBlock};
 
 use crate::error::error;
 
@@ -11,6 +11,10 @@ use crate::error::error;
 pub(crate) const HASH_BYTES: usize = 32;
 /// Length of the handle of a block in bytes.
 pub(crate) const HANDLE_BYTES: usize = MatchedBlock::BYTES;
+/// Length of the key at the begin of a handle.
+const KEY_BYTES: usize = 24;
+/// Length of the rest of a handle.
+pub(crate) const KEYLESS_HANDLE_BYTES: usize = HANDLE_BYTES - KEY_BYTES;
 
 /// Block hashes: one bytes-like object with one behind the other, or a list of bytes.
 pub(crate) enum Hashes {
@@ -63,14 +67,41 @@ pub(crate) fn handles(given: &Bound<'_, PyAny>) -> PyResult<Vec<MatchedBlock>> {
     Ok(records.iter().map(MatchedBlock::from_bytes).collect())
 }
 
-/// The same object for blocks.
-pub(crate) fn of_handles<'py>(
+/// The blocks of these hashes whose handles without keys are in a bytes-like object.
+pub(crate) fn keyless_handles(
+    hashes: &Hashes,
+    given: &Bound<'_, PyAny>,
+    keys: &KeySpace,
+) -> PyResult<Vec<MatchedBlock>> {
+    let (bytes, hashes) = (bytes_of(given)?, hashes.as_ref());
+    let (records, rest) = bytes.as_bytes().as_chunks::<KEYLESS_HANDLE_BYTES>();
+    if !rest.is_empty() {
+        let length = bytes.as_bytes().len();
+        return Err(not_whole(length, "handles without keys", KEYLESS_HANDLE_BYTES));
+    }
+    if records.len() != hashes.len() {
+        let (handles, hashes) = (records.len(), hashes.len());
+        return Err(error(format!(
+            "{handles} handles without keys, and {hashes} hashes: pass the hash of each block"
+        )));
+    }
+    let block = |(record, hash): (&[u8; KEYLESS_HANDLE_BYTES], &BlockHash)| {
+        let mut handle = [0; HANDLE_BYTES];
+        handle[..KEY_BYTES].copy_from_slice(keys.key(hash).as_bytes());
+        handle[KEY_BYTES..].copy_from_slice(record);
+        MatchedBlock::from_bytes(&handle)
+    };
+    Ok(records.iter().zip(hashes).map(block).collect())
+}
+
+/// The same object for blocks: of each handle the last `N` bytes.
+pub(crate) fn of_handles<'py, const N: usize>(
     py: Python<'py>,
     blocks: &[MatchedBlock],
 ) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, blocks.len() * HANDLE_BYTES, |bytes| {
-        for (record, block) in bytes.as_chunks_mut().0.iter_mut().zip(blocks) {
-            *record = block.to_bytes();
+    PyBytes::new_with(py, blocks.len() * N, |bytes| {
+        for (record, block) in bytes.as_chunks_mut::<N>().0.iter_mut().zip(blocks) {
+            record.copy_from_slice(&block.to_bytes()[HANDLE_BYTES - N..]);
         }
         Ok(())
     })

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rackline::{AsyncSession, NewBlock};
+use rackline::{AsyncSession, KeySpace, NewBlock};
 
 use crate::completion::{Fetch, Lookup, Presence, Publish};
 use crate::error::{error, number, refused};
@@ -17,11 +17,18 @@ use crate::transfers;
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Session {
     session: AsyncSession,
+    keys: KeySpace,
 }
 
 impl Session {
     pub(crate) fn new(session: AsyncSession) -> Self {
-        Self { session }
+        let keys = KeySpace::from_bytes(&session.options().key_space_bytes());
+        Self { session, keys }
+    }
+
+    /// The keys of its blocks.
+    pub(crate) fn keys(&self) -> &KeySpace {
+        &self.keys
     }
 
     pub(crate) fn session(&self) -> &AsyncSession {
@@ -97,7 +104,7 @@ impl Session {
         stream: Option<u64>,
     ) -> PyResult<Fetch> {
         let gpu = gpu_and_stream(memory.gpu(), stream)?;
-        let blocks = blocks.into_matched()?;
+        let blocks = blocks.into_matched(&self.keys)?;
         self.check(memory, blocks.len(), block_ids.len())?;
         transfers::fetch(py, &self.session, 1, blocks, memory.write(py, &block_ids)?, gpu)
     }
@@ -112,7 +119,7 @@ impl Session {
         stream: Option<u64>,
     ) -> PyResult<LayeredFetch> {
         let gpu = gpu_and_stream(memory.gpu(), stream)?;
-        let blocks = blocks.into_matched()?;
+        let blocks = blocks.into_matched(&self.keys)?;
         self.check(memory, blocks.len(), block_ids.len())?;
         let (to, layers) = (memory.write(py, &block_ids)?, memory.layers());
         transfers::fetch_by_layers(py, &self.session, 1, blocks, to, layers, gpu)

@@ -1,7 +1,7 @@
 //! Sessions for the cuts of the same blocks.
 
 use pyo3::prelude::*;
-use rackline::{AsyncSession, BlockHash, MatchedBlock, NewBlock};
+use rackline::{AsyncSession, BlockHash, KeySpace, MatchedBlock, NewBlock};
 
 use crate::completion::{Fetch, Publish};
 use crate::error::{error, number};
@@ -18,13 +18,14 @@ use crate::transfers;
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct Shares {
     session: AsyncSession,
-    count: usize,
+    /// Of each session.
+    keys: Vec<KeySpace>,
 }
 
 impl Shares {
     /// Refuses memory whose blocks are not those of the sessions.
     fn check(&self, memory: &BlockMemory, blocks: usize, numbers: usize) -> PyResult<()> {
-        let (cuts, count) = (memory.cut_count(), self.count);
+        let (cuts, count) = (memory.cut_count(), self.keys.len());
         if cuts != count {
             return Err(error(format!("blocks of {cuts} cuts in memory, and {count} sessions")));
         }
@@ -41,7 +42,7 @@ impl Shares {
         let mut blocks = Vec::with_capacity(bytes.len());
         let mut bytes = bytes.into_iter();
         for (hash, depth) in hashes.iter().zip(depths) {
-            let cuts = bytes.by_ref().take(self.count);
+            let cuts = bytes.by_ref().take(self.keys.len());
             blocks.extend(cuts.map(|bytes| NewBlock { hash: *hash, depth, bytes }));
         }
         blocks
@@ -49,11 +50,12 @@ impl Shares {
 
     /// The blocks of a fetch, in turns: what each session found. And how many there are of each.
     fn found(&self, found: Vec<Blocks<'_>>) -> PyResult<(Vec<MatchedBlock>, usize)> {
-        if found.len() != self.count {
-            let (found, count) = (found.len(), self.count);
+        if found.len() != self.keys.len() {
+            let (found, count) = (found.len(), self.keys.len());
             return Err(error(format!("blocks that {found} sessions found, and {count} sessions")));
         }
-        let each = found.into_iter().map(Blocks::into_matched).collect::<PyResult<Vec<_>>>()?;
+        let each = found.into_iter().zip(&self.keys).map(|(found, keys)| found.into_matched(keys));
+        let each = each.collect::<PyResult<Vec<_>>>()?;
         let count = each.first().map_or(0, Vec::len);
         if let Some(other) = each.iter().find(|blocks| blocks.len() != count) {
             let other = other.len();
@@ -69,6 +71,7 @@ impl Shares {
 impl Shares {
     #[new]
     fn new(sessions: Vec<PyRef<'_, Session>>) -> PyResult<Self> {
+        let keys = sessions.iter().map(|session| session.keys().clone()).collect();
         let sessions: Vec<_> = sessions.iter().map(|session| session.session()).collect();
         let Some((first, others)) = sessions.split_first() else {
             return Err(error("shares of no session: pass one session for each cut"));
@@ -79,11 +82,11 @@ impl Shares {
                  equal block_bytes, tenant, salt and times",
             )
         })?;
-        Ok(Self { session, count: sessions.len() })
+        Ok(Self { session, keys })
     }
 
     fn __len__(&self) -> usize {
-        self.count
+        self.keys.len()
     }
 
     #[pyo3(signature = (hashes, first_depth, memory, block_ids, *, stream = None))]
@@ -119,7 +122,7 @@ impl Shares {
         let (blocks, count) = self.found(blocks)?;
         self.check(memory, count, block_ids.len())?;
         let to = memory.write(py, &block_ids)?;
-        transfers::fetch(py, &self.session, self.count, blocks, to, gpu)
+        transfers::fetch(py, &self.session, self.keys.len(), blocks, to, gpu)
     }
 
     #[pyo3(signature = (blocks, memory, block_ids, *, stream = None))]
@@ -135,7 +138,7 @@ impl Shares {
         let (blocks, count) = self.found(blocks)?;
         self.check(memory, count, block_ids.len())?;
         let (to, layers) = (memory.write(py, &block_ids)?, memory.layers());
-        transfers::fetch_by_layers(py, &self.session, self.count, blocks, to, layers, gpu)
+        transfers::fetch_by_layers(py, &self.session, self.keys.len(), blocks, to, layers, gpu)
     }
 
     fn publish_by_layers(

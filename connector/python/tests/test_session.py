@@ -10,6 +10,7 @@ import sys
 import time
 import unittest
 import weakref
+from typing import Any
 
 import rackline
 from rackline._native import check_pool_options
@@ -189,6 +190,37 @@ class Sessions(unittest.TestCase):
         self.assertEqual(result.valid_blocks, 2)
         self.assertEqual((target[7, 0], target[6, 0]), (53, 54))
 
+    def test_handles_without_keys_are_those_of_the_hashes(self) -> None:
+        pool = self.attach()
+        session = pool.session(model(), BLOCK_BYTES)
+        source, whole = buffer(fill=50), b"".join(hashes(4))
+        session.publish(whole, 0, rackline.block_memory(source), [0, 1, 2, 3]).wait()
+        prefix = session.lookup(whole).wait()
+        keyless = prefix.keyless_handles()
+        self.assertEqual(len(keyless), 4 * rackline.KEYLESS_HANDLE_BYTES)
+
+        def fetched(own: rackline.Session, found: rackline.Prefix | tuple[bytes, bytes]) -> Any:
+            target = buffer()
+            result = own.fetch(found, rackline.block_memory(target), [7, 6, 5, 4]).wait()
+            return result.valid_blocks, result.reason, [target[row, 0] for row in (7, 6, 5, 4)]
+
+        expected = (4, None, [50, 51, 52, 53])
+        self.assertEqual(fetched(session, (whole, keyless)), expected)
+        self.assertEqual(fetched(session, (hashes(4), bytearray(keyless))), expected)
+        size = rackline.KEYLESS_HANDLE_BYTES
+        with self.subTest("the hash of another block"):
+            others = whole[:32] + whole[64:96] + whole[32:64] + whole[96:]
+            self.assertEqual(fetched(session, (others, keyless))[:2], (1, "wrong_key"))
+        with self.subTest("the handle of another block"):
+            swapped = keyless[:size] + keyless[2 * size : 3 * size] + keyless[size : 2 * size]
+            swapped += keyless[3 * size :]
+            self.assertEqual(fetched(session, (whole, swapped))[:2], (1, "wrong_key"))
+        with self.subTest("another tenant"):
+            other = pool.session(model(), BLOCK_BYTES, tenant="other")
+            self.assertEqual(fetched(other, (whole, keyless))[:2], (0, "wrong_key"))
+        with self.subTest("none of it is quarantined"):
+            self.assertEqual(fetched(session, (whole, keyless)), expected)
+
     def layered(self, pool: rackline.Pool) -> tuple[rackline.Session, list[bytearray]]:
         """A session for blocks of three layers, the second of two parts, and the arrays of them."""
         lengths = [1000, 1500, 96, 1600]
@@ -365,6 +397,15 @@ class Sessions(unittest.TestCase):
             (lambda: session.publish(hashes(1), 0, small, [1]), "blocks of 1 bytes"),
             (lambda: session.lookup(bytes(33)), "33 bytes of block hashes: pass a multiple of 32"),
             (lambda: session.fetch(b"x", memory, [1]), "1 bytes of handles: pass a multiple of 34"),
+            (
+                lambda: session.fetch((bytes(32), b"x"), memory, [1]),
+                "1 bytes of handles without keys: pass a multiple of 10",
+            ),
+            (
+                lambda: session.fetch((bytes(64), bytes(10)), memory, [1]),
+                "1 handles without keys, and 2 hashes: pass the hash",
+            ),
+            (lambda: session.fetch((bytes(33), bytes(10)), memory, [1]), "33 bytes of block hashes"),
             (lambda: rackline.block_memory(b"bytes"), "read-only"),
             (lambda: rackline.block_memory(), "needs an array"),
             (lambda: rackline.BlockMemory([(4096, 10, 20)], 2, None), "one over the other"),

@@ -16,8 +16,8 @@ class RacklineConnector(rackline.vllm.RacklineConnector):
         for load in [load for job in self.step.loads for load in job.groups]:
             for place in places:
                 if place.heads == 1 and place.group == load.group:
-                    # Of another block, or of none.
-                    good = GOOD_BLOCKS * rackline.HANDLE_BYTES
+                    # Of no block, or of another.
+                    good = GOOD_BLOCKS * rackline.KEYLESS_HANDLE_BYTES
                     handles = load.handles[place]
                     load.handles[place] = handles[:good] + bytes(
                         byte ^ 0x55 for byte in handles[good:]

@@ -15,7 +15,7 @@ from rackline.vllm.messages import GroupLoad, LoadJob, SaveJob, Step
 from rackline.vllm.scheduler import SchedulerHalf
 from rackline.vllm.settings import Settings
 from rackline.vllm.worker import WorkerHalf
-from test_failed_loads import BLOCKS, CACHES, ENGINE, GIVEN, HANDLES, LAYERS, Fetch, loaded
+from test_failed_loads import BLOCKS, CACHES, ENGINE, GIVEN, HANDLES, HASHES, LAYERS, Fetch, loaded
 
 
 def lost(*arguments: Any, **options: Any) -> Any:
@@ -34,11 +34,11 @@ class Lookup:
 
 def prefix(name: bytes, count: int) -> Any:
     handles = b"".join(
-        (name + bytes([number])).ljust(rackline.HANDLE_BYTES) for number in range(count)
+        (name + bytes([number])).ljust(rackline.KEYLESS_HANDLE_BYTES) for number in range(count)
     )
     found = mock.MagicMock()
     found.__len__.return_value = count
-    found.handles.return_value = handles
+    found.keyless_handles.return_value = handles
     return found
 
 
@@ -89,7 +89,7 @@ class Workers(unittest.TestCase):
             self.enterContext(mock.patch("rackline.Shares", OneShare))
             half.register(caches)
         step = Step(
-            loads=[LoadJob("one", [GroupLoad(0, {Place(0, 0, 0): HANDLES}, [1, 2])], [3])],
+            loads=[LoadJob("one", [GroupLoad(0, HASHES, {Place(0, 0, 0): HANDLES}, [1, 2])], [3])],
             saves=[SaveJob(7, "two", 0, b"c" * 32, 0, [4])],
         )
         with self.assertNoLogs("rackline", "WARNING"):
@@ -152,7 +152,7 @@ class Schedulers(unittest.TestCase):
         self.half.allocated(request, blocks, 4)
         (job,) = self.half._step.loads
         (load,) = job.groups
-        self.assertEqual(load.handles, {Place(0, 0, 0): b"new\0".ljust(rackline.HANDLE_BYTES)})
+        self.assertEqual(load.handles, {Place(0, 0, 0): b"new\0".ljust(rackline.KEYLESS_HANDLE_BYTES)})
         old.release.assert_called()
 
 

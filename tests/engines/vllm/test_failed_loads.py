@@ -52,7 +52,7 @@ FULL = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=4, dtype=torch.
 LAYERS = ["layers.0", "layers.1"]
 CACHES = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(LAYERS, FULL)])
 CACHE = torch.ones(BLOCKS, 4, 4)
-HANDLES = bytes(2 * rackline.HANDLE_BYTES)
+HASHES, HANDLES = bytes(2 * rackline.HASH_BYTES), bytes(2 * rackline.KEYLESS_HANDLE_BYTES)
 
 
 def loaded(ranks: int, valid_blocks: int, missed: bool) -> Loaded:
@@ -100,7 +100,7 @@ def worker(fetch: Any, **settings: Any) -> WorkerHalf:
 
 def step() -> Step:
     """One that loads two blocks, and computes on them into two more."""
-    return Step(loads=[LoadJob("one", [GroupLoad(0, {Place(0, 0, 0): HANDLES}, [1, 2])], [3, 4])])
+    return Step(loads=[LoadJob("one", [GroupLoad(0, HASHES, {Place(0, 0, 0): HANDLES}, [1, 2])], [3, 4])])
 
 
 class Workers(unittest.TestCase):
@@ -133,8 +133,8 @@ class Workers(unittest.TestCase):
             with self.subTest(valid=valid), pieces:
                 reason = None if valid == 3 else "checksum"
                 half = worker(lambda *_, **__: Fetch(valid, reason), stored_block_tokens=2)  # noqa: B023
-                handles = {Place(0, 0, 0): bytes(3 * rackline.HANDLE_BYTES)}
-                half.start_loads(Step(loads=[LoadJob("one", [GroupLoad(0, handles, [2, 3, 4])], [])]))
+                handles = {Place(0, 0, 0): bytes(3 * rackline.KEYLESS_HANDLE_BYTES)}
+                half.start_loads(Step(loads=[LoadJob("one", [GroupLoad(0, HASHES, handles, [2, 3, 4])], [])]))
                 half.finished(Step())
                 for cache in half._parts[0].caches.values():
                     zeroed = {block for block in range(BLOCKS) if not cache[block].any()}
@@ -143,7 +143,7 @@ class Workers(unittest.TestCase):
                 self.assertEqual(half.take_report().loaded, {"one": loaded(1, valid, valid < 3)})
 
     def test_a_step_that_saves_into_a_block_that_it_loads(self) -> None:
-        told = Step(loads=[LoadJob("one", [GroupLoad(0, {}, [4, 5, 6])], [])])
+        told = Step(loads=[LoadJob("one", [GroupLoad(0, b"", {}, [4, 5, 6])], [])])
         for numbers, beside in [([0, 3], False), ([7], True), ([2, 8], False), ([4], True), ([], False)]:
             told.saves = [SaveJob(1, "one", 0, b"", 0, numbers)]
             self.assertEqual(told.saves_beside_loads(2), beside)
@@ -307,7 +307,7 @@ class Schedulers(unittest.TestCase):
         self.index.found.return_value = 2
         self.group = self.half._groups.groups[0]
         self.index.look.return_value = mock.Mock(first=0, began_s=float("inf"), looked_for=2)
-        found = [(self.group, range(2), {Place(0, 0, 0): HANDLES})]
+        found = [(self.group, range(2), HASHES, {Place(0, 0, 0): HANDLES})]
         self.index.look.return_value.loads.return_value = found
         self.request = mock.Mock(
             request_id="one",
@@ -318,6 +318,7 @@ class Schedulers(unittest.TestCase):
             kv_transfer_params=None,
             kv_hints=None,
         )
+        self.index.look.return_value.request = self.request
 
     def load(self, told: Loaded, ends: bool = True) -> None:
         self.assertEqual(self.half.matched_tokens(self.request, 0), (8, True))

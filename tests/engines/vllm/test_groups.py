@@ -75,8 +75,8 @@ def caches(specs: list[Any], retention: int | None = None) -> KVCacheConfig:
 
 
 def handles_of(hashes: list[bytes]) -> bytes:
-    """What stands for the handles of these blocks."""
-    length = rackline.HANDLE_BYTES
+    """What stands for the handles of these blocks, without their keys."""
+    length = rackline.KEYLESS_HANDLE_BYTES
     return b"".join(each[:length].ljust(length, b"-") for each in hashes)
 
 
@@ -97,7 +97,7 @@ class Prefix:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def handles(self) -> bytes:
+    def keyless_handles(self) -> bytes:
         return handles_of(self.hashes)
 
     def release(self) -> None:
@@ -282,6 +282,7 @@ class EveryKind(unittest.TestCase):
             for rank in range(2 if load else 0):
                 place = Place(group.number, 0, rank)
                 self.assertEqual(load.handles[place], handles_of(hashes))
+                self.assertEqual(load.hashes, b"".join(hashes))
 
     def test_a_prefix_needs_every_block_that_is_loaded(self) -> None:
         """Without any one of them, on one rank, another prefix is found, or none."""
@@ -331,7 +332,7 @@ class EveryKind(unittest.TestCase):
                 first = 3 * own.unit
                 self.assertGreater(own.found(request, first), 0)
                 search = own.half._requests["loads"].search
-                for group, blocks, _ in search.loads(search.answer):
+                for group, blocks, *_ in search.loads(search.answer):
                     self.assertGreaterEqual(blocks.start * group.block_tokens, first)
 
 

@@ -340,8 +340,8 @@ class Engine:
             prefix = share.session.lookup(b"".join(hashes), hold=True).wait()
             if len(prefix) < len(hashes):
                 return len(prefix)
-            handles[share.identity.place] = prefix.handles()
-        load = GroupLoad(0, handles, self._ids)
+            handles[share.identity.place] = prefix.keyless_handles()
+        load = GroupLoad(0, b"".join(hashes), handles, self._ids)
         return part.fetch(load, None, by_layers=False).wait().valid_blocks
 
 

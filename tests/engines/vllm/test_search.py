@@ -23,7 +23,7 @@ FULL = Group(0, Keeps.ALL, 4, 1)
 
 
 def handle(rank: int, place: int) -> bytes:
-    return b"%d %d" % (rank, place) + bytes(rackline.HANDLE_BYTES - len(b"%d %d" % (rank, place)))
+    return b"%d %d" % (rank, place) + bytes(rackline.KEYLESS_HANDLE_BYTES - len(b"%d %d" % (rank, place)))
 
 
 class Found:
@@ -38,9 +38,9 @@ class Found:
         return self
 
     def __len__(self) -> int:
-        return len(self._handles) // rackline.HANDLE_BYTES
+        return len(self._handles) // rackline.KEYLESS_HANDLE_BYTES
 
-    def handles(self) -> bytes:
+    def keyless_handles(self) -> bytes:
         return self._handles
 
 
@@ -95,7 +95,7 @@ class Searches(unittest.TestCase):
         whole = b"".join(bytes([number]) * 32 for number in range(1, 5))
         self.assertEqual(self.asked, [whole] * RANKS)
         expected = {Place(0, 0, rank): handle(rank, 1) + handle(rank, 2) for rank in range(RANKS)}
-        self.assertEqual(search.loads(2), [(FULL, range(1, 3), expected)])
+        self.assertEqual(search.loads(2), [(FULL, range(1, 3), whole[:64], expected)])
 
     def test_a_block_that_was_missed_ends_a_prefix_wherever_a_search_begins(self) -> None:
         search, _ = self.look(0, 8)

@@ -153,8 +153,8 @@ class Engine:
                 prefix = share.session.lookup(b"".join(hashes), hold=True).wait()
                 if len(prefix) < len(hashes):
                     return len(prefix)
-                handles[share.identity.place] = prefix.handles()
-            load = GroupLoad(0, handles, self.numbers(len(hashes)))
+                handles[share.identity.place] = prefix.keyless_handles()
+            load = GroupLoad(0, b"".join(hashes), handles, self.numbers(len(hashes)))
             valid.append(part.fetch(load, None, by_layers).wait().valid_blocks)
         return min(valid)
 

@@ -31,6 +31,8 @@ class Asked:
     place: Place
     group: Group
     blocks: range
+    hashes: bytes
+    """Those of the blocks."""
     lookup: rackline.Lookup | None
     prefix: rackline.Prefix | None = None
     _handles: bytes | None = None
@@ -40,18 +42,23 @@ class Asked:
         return self.blocks[: len(self.prefix)]
 
     def handles(self, blocks: range) -> bytes:
-        """Those of blocks, one behind the other; of fewer than these where they were not found."""
+        """Those of blocks without their keys, one behind the other; of fewer than these where they were not
+        found."""
         if self._handles is None:
-            self._handles = self.prefix.handles()
-        start = (blocks.start - self.blocks.start) * rackline.HANDLE_BYTES
-        return self._handles[start : start + len(blocks) * rackline.HANDLE_BYTES] if start >= 0 else b""
+            self._handles = self.prefix.keyless_handles()
+        return self._of(self._handles, blocks, rackline.KEYLESS_HANDLE_BYTES)
 
     def handle(self, block: int) -> bytes:
         """That of one block that was found."""
-        if self._handles is None:
-            self._handles = self.prefix.handles()
-        start = (block - self.blocks.start) * rackline.HANDLE_BYTES
-        return self._handles[start : start + rackline.HANDLE_BYTES]
+        return self.handles(range(block, block + 1))
+
+    def hashes_of(self, blocks: range) -> bytes:
+        """Those of blocks, one behind the other."""
+        return self._of(self.hashes, blocks, rackline.HASH_BYTES)
+
+    def _of(self, records: bytes, blocks: range, length: int) -> bytes:
+        start = (blocks.start - self.blocks.start) * length
+        return records[start : start + len(blocks) * length] if start >= 0 else b""
 
     def release(self) -> None:
         if self.prefix is not None:
@@ -139,8 +146,9 @@ class Search:
             group = self.groups.groups[place.group]
             if group.keeps is Keeps.ALL:
                 blocks = self._blocks(group, self.first, end)
-                lookup = session.lookup(hashes.of(group, blocks), hold=self.hold)
-                self._whole.append(Asked(place, group, blocks, lookup))
+                own = hashes.of(group, blocks)
+                lookup = session.lookup(own, hold=self.hold)
+                self._whole.append(Asked(place, group, blocks, own, lookup))
             elif not any(group.is_like(asked.group) for asked in self._present):
                 # One of those that keep the same; the others are found out when they are held.
                 blocks = self._blocks(group, self.first, end)
@@ -235,8 +243,9 @@ class Search:
             group = self.groups.groups[place.group]
             blocks = group.needed(*self._tokens(self.first, units))
             if group.keeps is not Keeps.ALL and blocks:
-                lookup = session.lookup(hashes.of(group, blocks), hold=True)
-                self._needed.append(Asked(place, group, blocks, lookup))
+                own = hashes.of(group, blocks)
+                lookup = session.lookup(own, hold=True)
+                self._needed.append(Asked(place, group, blocks, own, lookup))
             self._unheld.pop(0)
 
     def _are_there(self) -> bool:
@@ -267,16 +276,16 @@ class Search:
     def _tokens(self, *units: int) -> tuple[int, ...]:
         return tuple(each * self.groups.unit_tokens for each in units)
 
-    def loads(self, units: int) -> list[tuple[Group, range, dict[Place, bytes]]]:
-        """What is loaded for the first units that were found: for each group its blocks, and their handles
-        by place."""
+    def loads(self, units: int) -> list[tuple[Group, range, bytes, dict[Place, bytes]]]:
+        """What is loaded for the first units that were found: for each group its blocks, their hashes, and
+        their handles by place."""
         loads = []
         for number, asked in self._by_group([*self._whole, *self._needed]):
             group = self.groups.groups[number]
             blocks = group.needed(*self._tokens(self.first, self.first + units))
             if blocks:
                 handles = {each.place: each.handles(blocks) for each in asked}
-                loads.append((group, blocks, handles))
+                loads.append((group, blocks, asked[0].hashes_of(blocks), handles))
         return loads
 
     def handles_at(self, group: int, depth: int) -> list[bytes]:

@@ -25,9 +25,12 @@ class GroupLoad:
     """The blocks of one group of KV caches that a load fetches."""
 
     group: int
+    hashes: bytes
+    """Those of its blocks, one behind the other."""
     handles: dict[Place, bytes]
-    """By place of storage: those of its blocks, one behind the other. vLLM pickles one message a step for
-    all workers, and has none for a single rank. So each rank gets the handles of all, a buffer a rank."""
+    """By place of storage: those of its blocks without their keys, one behind the other. vLLM pickles one
+    message a step for all workers, and has none for a single rank. So each rank gets the handles of all, and
+    makes the keys of its own from the hashes."""
     block_ids: list[int]
     """Where they go in the engine's memory, counted in stored blocks."""
 

@@ -88,11 +88,12 @@ class Part:
     ) -> rackline.Fetch | rackline.LayeredFetch:
         """Begins to fetch blocks into the engine's. :class:`rackline.Error` when nothing was begun."""
         handles = [load.handles[share.identity.place] for share in self.shares]
-        length = len(load.block_ids) * rackline.HANDLE_BYTES
+        length = len(load.block_ids) * rackline.KEYLESS_HANDLE_BYTES
         if any(len(each) != length for each in handles):
             raise rackline.Error("vLLM has places for other blocks than were found")
         fetch = self.together.fetch_by_layers if by_layers else self.together.fetch
-        return fetch(handles, self.memory, load.block_ids, stream=stream)
+        found = [(load.hashes, each) for each in handles]
+        return fetch(found, self.memory, load.block_ids, stream=stream)
 
     def publish(self, job: SaveJob, stream: int | None) -> Publish:
         """Begins to publish blocks. :class:`rackline.Error` when nothing was begun."""

@@ -346,9 +346,9 @@ class SchedulerHalf:
         tail = progress.tail
         with_tail = tail is not None and search.request is tail.hashed
         tail_block = tail.block if with_tail else None
-        for group, span, handles in search.loads(count):
+        for group, span, hashes, handles in search.loads(count):
             ids = group.numbers(tables[group.number], span)
-            job.groups.append(GroupLoad(group.number, handles, ids))
+            job.groups.append(GroupLoad(group.number, hashes, handles, ids))
             spans.append((group, span))
             # The engine completes the tail, and saves it as a whole block then.
             whole = span if tail_block is None else range(span.start, min(span.stop, tail_block))
@@ -445,7 +445,8 @@ class SchedulerHalf:
             for group, span in loading.spans
             if told[group.number].valid_blocks < len(span)
         ]
-        if not failed and any(loading.tail_block in span for _, span in loading.spans):
+        tail = loading.tail_block
+        if not failed and tail is not None and any(tail in span for _, span in loading.spans):
             self.stats.count("loaded_tails", 1)
         for group, span, loaded in failed:
             if loaded.missed:
