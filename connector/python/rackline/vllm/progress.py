@@ -40,6 +40,8 @@ class Progress:
     """Blocks of all ranks that a failed load kept from the pool, and that no later step has saved (VLLM-W8)."""
     is_scheduled: bool = False
     """Whether the engine has given it blocks."""
+    cached_tokens: int = 0
+    """How many of its first tokens the engine's own cache had."""
     loaded: dict[int, range] = dataclasses.field(default_factory=dict)
     """Blocks that came from the pool: they need not be saved."""
     next_save: dict[int, int] = dataclasses.field(default_factory=dict)

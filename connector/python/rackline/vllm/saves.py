@@ -5,6 +5,8 @@
 - **VLLM-V8** The engine gives no block to another request while it is saved. Blocks of a group that keeps all
   tokens stay with their request (VLLM-V4); a block that may leave its request before, as it is outside of
   the window, is held in the engine until every rank has saved it.
+- **VLLM-V14** A block is left out only where this engine has it in its own cache and every rank had it in the pool
+  lately. What a request computes is saved, and so is all of a request whose blocks another engine waits for.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from rackline.vllm.groups import Group, Groups, Keeps
 from rackline.vllm.lookup import hashes_in_one
 from rackline.vllm.messages import SaveJob
 from rackline.vllm.progress import Progress
+from rackline.vllm.saved_lately import SavedLately
 from rackline.vllm.settings import Settings
 from rackline.vllm.tails import Tail, Tails
 
@@ -29,6 +32,9 @@ class Saves:
         self._held: dict[int, list[Any]] = {}
         """Blocks of the engine that a job holds (VLLM-V8)."""
         self._next_job = 0
+        self.lately = SavedLately(settings.save_again_s)
+        self.left_out_blocks = 0
+        """Blocks that were left out (VLLM-V14), since this was last set to 0."""
         self.engine_blocks: Any = None
         """The engine's manager of its blocks, which it gives to the connector when it has made it."""
 
@@ -52,6 +58,8 @@ class Saves:
         request = progress.request
         state = output.kv_connector_block_state
         ids: Any = None
+        # vLLM may have given it less of its cache than it asked this connector about.
+        progress.cached_tokens = min(progress.cached_tokens, request.num_computed_tokens)
         for group in self._groups.groups:
             if group.exact_blocks:
                 yield from self._plan_offered(progress, group, output)
@@ -112,8 +120,10 @@ class Saves:
         """The runs of blocks that are to be saved, of those in ``blocks``: what came from the pool need not
         be, the null block stands for none, and of windows there is what a prefix may need."""
         loaded = progress.loaded.get(group.number, range(0))
+        lately = self._lately(progress, group, blocks)
         if group.keeps is Keeps.ALL:
-            yield from _without(blocks, loaded)
+            for run in _without(blocks, loaded):
+                yield from self._without_lately(run, lately)
             return
         null = self.engine_blocks.block_pool.null_block.block_id
         wanted = self._groups.worth_saving(group, progress.request, blocks)
@@ -128,8 +138,34 @@ class Saves:
             if saves and start is None:
                 start = block
             elif not saves and start is not None:
-                yield range(start, block)
+                yield from self._without_lately(range(start, block), lately)
                 start = None
+
+    def _lately(self, progress: Progress, group: Group, blocks: range) -> list[range]:
+        """The runs of ``blocks`` that need not be saved again (VLLM-V14)."""
+        if progress.params.handover or progress.hints.hold_ms > 0:
+            return []
+        cached_blocks = progress.cached_tokens // group.block_tokens
+        cached = range(blocks.start, min(blocks.stop, cached_blocks))
+        if not cached:
+            return []
+        return self.lately.among(group.number, cached, group.hashes(progress.hashed, cached))
+
+    def _without_lately(self, run: range, lately: list[range]) -> Iterator[range]:
+        """What is left of a run that was to be saved."""
+        for left_out in lately:
+            both = range(max(run.start, left_out.start), min(run.stop, left_out.stop))
+            if both:
+                self.left_out_blocks += len(both)
+                if run.start < both.start:
+                    yield range(run.start, both.start)
+                run = range(both.stop, run.stop)
+        if run:
+            yield run
+
+    def is_in_pool(self, hashed: Any, group: Group, blocks: range) -> None:
+        """Every rank has saved or loaded blocks of a request."""
+        self.lately.add(group.number, blocks, group.hashes(hashed, blocks))
 
     def _plan_offered(self, progress: Progress, group: Group, output: Any) -> Iterator[SaveJob]:
         """The states that the engine offers: it alone knows in which block the state behind a whole block

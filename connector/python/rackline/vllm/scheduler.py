@@ -4,7 +4,7 @@ VLLM-V1, VLLM-V2 and VLLM-V6 are in `search`.
 
 - **VLLM-V4** Blocks of a request that ended stay with it until every rank has saved them.
 
-VLLM-V3 and VLLM-V8 are in `saves`, VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`, VLLM-V9 in `groups`,
+VLLM-V3, VLLM-V8 and VLLM-V14 are in `saves`, VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`, VLLM-V9 in `groups`,
 VLLM-V10 in `other_loads`, VLLM-V11 in `new_weights`, VLLM-V12 and VLLM-V13 in `hint_holds`, VLLM-H3 in `tails`.
 """
 
@@ -83,6 +83,8 @@ class SchedulerHalf:
         self._index = Index(self._attachment, settings, self._groups)
         self._holds = Holds(self._index, settings.hold_ms)
         self._events = StoredEvents(self._index, self._groups) if tells_events else None
+        self._life = self._index.life
+        """Of the attachment when the last step was built."""
         self._found_something = False
         self._others: Others | None = None
         """Where an engine looks that has never found anything."""
@@ -173,13 +175,14 @@ class SchedulerHalf:
         """Tokens beyond ``computed_tokens`` whose blocks are in the pool, and whether they are
         loaded while others compute."""
         self._other_loads.asked(request, computed_tokens)
+        progress = self._progress(request)
+        progress.cached_tokens = computed_tokens
         first = computed_tokens // self._unit_tokens
         if self._sync_loads.fill(request, first // self._groups.groups[0].steps):
             return None, False
         # The engine loads nothing for a request that needs every prompt token computed.
         if not self._loads or request.skip_reading_prefix_cache:
             return 0, False
-        progress = self._progress(request)
         if not progress.looks:
             return 0, False
         if self._stopped:
@@ -236,9 +239,6 @@ class SchedulerHalf:
         # Of a block of one token none is left, and vLLM knows no load of nothing.
         return tokens, tokens > 0 and self._settings.load == "async"
 
-    def _to_be_found(self, progress: Progress) -> tuple[Any, int]:
-        """What has the hashes to look for, and how many units of these a request may load."""
-        request, hashed = progress.request, progress.hashed
     def _waits_for_hashes(self, progress: Progress, first: int, tokens: int, now_s: float) -> bool:
         """Whether hashes of the first ``tokens`` are still being made; for ``lookup_timeout_ms`` at most."""
         if progress.search is not None or self._chains.are_made(progress.hashed, tokens):
@@ -254,6 +254,9 @@ class SchedulerHalf:
         progress.search.give_up("hash_timeout")
         return False
 
+    def _to_be_found(self, progress: Progress) -> tuple[Any, int]:
+        """What has the hashes to look for, and how many units of these a request may load."""
+        request, hashed = progress.request, progress.hashed
         # The engine needs one token to compute. Of a prompt that was handed over that is no more.
         last = (request.num_tokens - 1) // self._unit_tokens
         if progress.params.of_a_prefill and self._tails.loads_prompt(request):
@@ -370,6 +373,9 @@ class SchedulerHalf:
     def build_step(self, output: Any) -> Step:
         """What the workers are to do in this step."""
         step, self._step = self._step, Step()
+        if self._life != self._index.life:
+            self._life = self._index.life
+            self._saving.lately.forget_all()
         step.failures_known, step.weights = self._reports.failures, self._weights
         self._index.next_step()
         if output.preempted_req_ids:
@@ -390,11 +396,17 @@ class SchedulerHalf:
                     elif jobs:
                         progress.put_off_blocks = 0
                         step.saves += jobs
+            self._count_left_out()
         self._prefetch()
         self._holds.look_after()
         if self._events is not None:
             self._events.look_after()
         return step
+
+    def _count_left_out(self) -> None:
+        """Counts what is not saved again (VLLM-V14)."""
+        blocks, self._saving.left_out_blocks = self._saving.left_out_blocks, 0
+        self.stats.count("saved_lately_blocks", blocks)
 
     def _leave_out(self, jobs: list[SaveJob], reason: str) -> None:
         """Counts what is not saved, over all ranks."""
@@ -450,11 +462,23 @@ class SchedulerHalf:
             self.stats.count("loaded_tails", 1)
         for group, span, loaded in failed:
             if loaded.missed:
-                self._index.missed(loading.search, group, span.start + loaded.valid_blocks)
+                self._missed(loading.search, group, span.start + loaded.valid_blocks)
+        if self._groups.keep_all or not failed:
+            for group, span in loading.spans:
+                whole = span[: told[group.number].valid_blocks]
+                if tail is not None and tail in whole:
+                    whole = whole[:-1]
+                self._saving.is_in_pool(loading.search.request, group, whole)
         if failed and (progress := self._requests.get(request_id)) is not None:
             progress.looks = all(loaded.missed for _, _, loaded in failed)
             self._computes_again(progress, failed)
         loading.search.release()
+
+    def _missed(self, search: Search, group: Group, block: int) -> None:
+        """The pool did not give a block that a search had found."""
+        self._index.missed(search, group, block)
+        hashes = group.hashes(search.request, range(group.hashed_blocks(search.request)))
+        self._saving.lately.forget(group.number, block, hashes)
 
     def _computes_again(
         self, progress: Progress, failed: list[tuple[Group, range, GroupLoaded]]
@@ -478,6 +502,9 @@ class SchedulerHalf:
             if self._ended(progress):
                 self._give_up_put_off(progress)
         if saved.complete:
+            if not job.tail:
+                blocks = range(job.first_depth, job.first_depth + len(job.block_ids))
+                self._saving.is_in_pool(progress.hashed, self._groups.groups[job.group], blocks)
             self._tell(job, progress, certain=not saved.already_there)
         if not progress.saving and self._ended(progress):
             self._hold_ended(progress)
@@ -556,6 +583,7 @@ class SchedulerHalf:
         if not (self._loads or self._saves):
             return True
         stopped_before, self._stopped = self._stopped, True
+        self._saving.lately.forget_all()
         self.stats.count("resets", 1)
         try:
             name = self._weights_names.next(weights)

@@ -40,6 +40,8 @@ class Settings(PoolSettings):
     engine's block size. 0 stands for that itself."""
     save_generated: bool = True
     """Whether blocks of generated tokens are saved, or those of the prompt only."""
+    save_again_s: int = 60
+    """For how long blocks of the engine's own cache are not saved again, at least; 0 saves them with each request."""
     save_backlog_percent: int = 25
     """How much of the engine's KV memory may stay with requests that ended and wait to be saved."""
     lora_same_everywhere: bool = False

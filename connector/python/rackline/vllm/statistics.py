@@ -29,6 +29,7 @@ COUNTERS = {
     "saved_layers": "Layers that were saved while the forward went on.",
     "saved_blocks": "Blocks that were published, over all ranks.",
     "saved_bytes": "Their bytes.",
+    "saved_lately_blocks": "Blocks of the engine's own cache that were in the pool lately, and were not saved again.",
     "already_there_blocks": "Blocks that were to be saved and were in the pool, over all ranks.",
     "unsaved_blocks": "Blocks that could not be published, over all ranks.",
     "undescribed_blocks": "Saved blocks that no record describes to `rackline events`.",
