@@ -11,12 +11,14 @@
 //! volume     one folder: segments, journal, group commit, reopening, garbage
 //! format     what lies in a folder: sealed pages, records, the manifest
 //! index      which block is where, in memory
+//! policy     which blocks are put here and which leave: decisions alone
 //! io         a folder of the operating system: io_uring, posix threads, and drives that fail
 //! ```
 
 mod format;
 mod index;
 pub mod io;
+pub mod policy;
 pub mod store;
 pub mod volume;
 
@@ -26,4 +28,6 @@ pub use format::{ALL_LAYERS, Encoding, Page};
 pub mod guide {
     #[doc = include_str!("../docs/format.md")]
     pub mod format {}
+    #[doc = include_str!("../docs/policy.md")]
+    pub mod policy {}
 }

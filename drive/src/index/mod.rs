@@ -1,19 +1,22 @@
 //! Which block is where, in memory: at most 48 bytes a block.
 //!
-//! An entry has 40 bytes and lies in a chunk of entries, so that growing copies nothing. The hash
-//! table over the entries has many small parts, each of which grows by itself by an eighth: at most
-//! 6 bytes a block.
+//! An entry has 40 bytes and lies in a chunk of entries, so that growing copies nothing. Its last use
+//! takes 2 bytes more ([`LeafOrder`]). The hash table over the entries has many small parts, each of
+//! which grows by itself by an eighth: at most 6 bytes a block.
 
 mod shard;
 
+use std::collections::HashMap;
+
 use kv_cache::{BlockKey, NamespaceTag};
 
+use crate::policy::{LeafOrder, Oldest};
 use shard::Shard;
 
 /// Parts of the hash table.
 const SHARDS: usize = 1024;
 /// Entries in a chunk.
-const CHUNK: usize = 4096;
+const CHUNK: usize = 1024;
 /// Says that there is no entry.
 const NONE: u32 = u32::MAX;
 
@@ -49,7 +52,7 @@ impl Located {
 #[derive(Clone, Copy)]
 struct Entry {
     key: BlockKey,
-    /// 17 bits segment, 18 bits page, 26 bits length, 2 bits directory, 1 bit used.
+    /// 17 bits segment, 18 bits page, 26 bits length, 2 bits directory, 1 bit zero.
     place: u64,
     crc: u32,
     depth: u16,
@@ -57,8 +60,6 @@ struct Entry {
 }
 
 const _: () = assert!(size_of::<Entry>() == 40);
-
-const USED: u64 = 1;
 
 impl Entry {
     fn free() -> Self {
@@ -98,18 +99,17 @@ impl Entry {
 pub(crate) struct Index {
     shards: Box<[Shard]>,
     chunks: Vec<Box<[Entry]>>,
-    /// Entries that are free, of those that were used.
-    free: Vec<u32>,
-    /// Entries that were ever used.
-    end: u32,
-    /// Where the search for an unused block goes on.
-    hand: u32,
+    /// The numbers of the entries, and when each was used.
+    order: LeafOrder,
+    /// Pages of the extents of each namespace that has some.
+    namespace_pages: HashMap<NamespaceTag, u64>,
 }
 
 impl Default for Index {
     fn default() -> Self {
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
-        Self { shards, chunks: Vec::new(), free: Vec::new(), end: 0, hand: 0 }
+        let (order, namespace_pages) = (LeafOrder::default(), HashMap::new());
+        Self { shards, chunks: Vec::new(), order, namespace_pages }
     }
 }
 
@@ -131,34 +131,34 @@ fn shard_of(hash: u64) -> usize {
 impl Index {
     /// How many blocks it has.
     pub(crate) fn len(&self) -> usize {
-        self.end as usize - self.free.len()
+        self.order.len()
     }
 
     pub(crate) fn find(&self, key: &BlockKey) -> Option<Located> {
         self.entry(self.number(key)?).map(Entry::located)
     }
 
-    /// As [`find`](Self::find), and remembers that the block was used.
-    pub(crate) fn touch(&mut self, key: &BlockKey) -> Option<Located> {
-        let number = self.number(key)?;
-        let entry = self.place_mut(number);
-        entry.place |= USED;
-        Some(entry.located())
+    /// Those of these blocks that are here are used in one moment, after all that was used before.
+    pub(crate) fn used(&mut self, keys: &[BlockKey]) {
+        self.order.tick();
+        for key in keys {
+            if let Some(number) = self.number(key) {
+                self.order.used(number);
+            }
+        }
     }
 
-    /// Adds a block, or moves one.
-    pub(crate) fn insert(&mut self, key: BlockKey, at: &Located) {
+    /// Adds a block, which counts as used now if `is_new`; or moves one.
+    pub(crate) fn insert(&mut self, key: BlockKey, at: &Located, is_new: bool) {
+        *self.namespace_pages.entry(at.tag).or_default() += u64::from(at.extent_pages());
         if let Some(number) = self.number(&key) {
-            *self.place_mut(number) = Entry::new(key, at);
-            return;
+            let before = std::mem::replace(self.place_mut(number), Entry::new(key, at));
+            return self.forget_pages(&before.located());
         }
-        let number = self.free.pop().unwrap_or_else(|| {
-            if self.end as usize == self.chunks.len() * CHUNK {
-                self.chunks.push(vec![Entry::free(); CHUNK].into());
-            }
-            self.end += 1;
-            self.end - 1
-        });
+        let number = if is_new { self.order.enter() } else { self.order.enter_unused() };
+        if number as usize == self.chunks.len() * CHUNK {
+            self.chunks.push(vec![Entry::free(); CHUNK].into());
+        }
         *self.place_mut(number) = Entry::new(key, at);
         let hash = hash(&key);
         let Self { shards, chunks, .. } = self;
@@ -170,25 +170,55 @@ impl Index {
         let hash = hash(key);
         let Self { shards, chunks, .. } = self;
         shards[shard_of(hash)].remove(hash, number, |number| hash_at(chunks, number));
-        self.free.push(number);
-        Some(std::mem::replace(self.place_mut(number), Entry::free()).located())
+        self.order.leave(number);
+        let at = std::mem::replace(self.place_mut(number), Entry::free()).located();
+        self.forget_pages(&at);
+        Some(at)
     }
 
-    /// The next block in turn that was not used since its last turn. `None` when two rounds find
-    /// none.
-    pub(crate) fn next_unused(&mut self) -> Option<(BlockKey, Located)> {
-        for _ in 0..u64::from(self.end) * 2 {
-            let number = self.hand;
-            self.hand = (self.hand + 1) % self.end;
-            let entry = self.place_mut(number);
-            if !entry.is_free() {
-                if entry.place & USED == 0 {
-                    return Some((entry.key, entry.located()));
-                }
-                entry.place &= !USED;
+    fn forget_pages(&mut self, at: &Located) {
+        if let Some(pages) = self.namespace_pages.get_mut(&at.tag) {
+            *pages -= u64::from(at.extent_pages());
+            if *pages == 0 {
+                self.namespace_pages.remove(&at.tag);
             }
         }
-        None
+    }
+
+    /// Pages of the extents of a namespace.
+    pub(crate) fn pages_of(&self, namespace: NamespaceTag) -> u64 {
+        self.namespace_pages.get(&namespace).copied().unwrap_or(0)
+    }
+
+    /// Counts part `part` for a search of the blocks that leave next. `false` behind the last part.
+    pub(crate) fn count(
+        &self,
+        oldest: &mut Oldest,
+        part: usize,
+        mut may_leave: impl FnMut(&BlockKey, NamespaceTag) -> bool,
+    ) -> bool {
+        oldest.count(&self.order, part, |number| {
+            self.entry(number).is_some_and(|it| may_leave(&it.key, it.tag))
+        })
+    }
+
+    /// Collects part `part` of that search. `false` behind the last part.
+    pub(crate) fn collect(
+        &self,
+        oldest: &mut Oldest,
+        part: usize,
+        mut may_leave: impl FnMut(&BlockKey, NamespaceTag) -> bool,
+    ) -> bool {
+        let may_leave =
+            |number| self.entry(number).is_some_and(|it: &Entry| may_leave(&it.key, it.tag));
+        let depth_of = |number| self.entry(number).map_or(0, |it| it.depth);
+        oldest.collect(&self.order, part, may_leave, depth_of)
+    }
+
+    /// The block of a number that a search found, unless it has left since.
+    pub(crate) fn numbered(&self, number: u32) -> Option<(BlockKey, Located)> {
+        let entry = self.entry(number).filter(|entry| !entry.is_free())?;
+        Some((entry.key, entry.located()))
     }
 
     /// All blocks, in no order.
@@ -208,7 +238,7 @@ impl Index {
     pub(crate) fn memory_bytes(&self) -> usize {
         let entries = self.chunks.len() * CHUNK * size_of::<Entry>();
         let tables: usize = self.shards.iter().map(Shard::memory_bytes).sum();
-        entries + tables + self.free.capacity() * 4
+        entries + tables + self.order.memory_bytes()
     }
 
     fn number(&self, key: &BlockKey) -> Option<u32> {

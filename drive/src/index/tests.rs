@@ -36,7 +36,7 @@ fn it_equals_a_plain_map() {
         if random >> 62 == 0 {
             assert_eq!(index.remove(&key), plain.remove(&key));
         } else {
-            index.insert(key, &located(step));
+            index.insert(key, &located(step), true);
             plain.insert(key, located(step));
         }
         assert_eq!(index.len(), plain.len());
@@ -51,7 +51,7 @@ fn it_equals_a_plain_map() {
 fn a_block_takes_at_most_48_bytes() {
     let mut index = Index::default();
     for number in 0..500_000_u32 {
-        index.insert(key(number.into()), &located(number));
+        index.insert(key(number.into()), &located(number), true);
         if number % 50_000 == 49_999 {
             let bytes = index.memory_bytes() / index.len();
             assert!(bytes < 48, "{bytes} bytes a block at {number}");
@@ -59,19 +59,46 @@ fn a_block_takes_at_most_48_bytes() {
     }
 }
 
+/// The first `want` blocks to leave, of those of a namespace.
+fn oldest(index: &Index, want: usize, tag: u16) -> Vec<BlockKey> {
+    let mut oldest = Oldest::new(want);
+    let may_leave = |_: &BlockKey, its: NamespaceTag| its.get() == tag;
+    (0..).take_while(|part| index.count(&mut oldest, *part, may_leave)).for_each(drop);
+    (0..).take_while(|part| index.collect(&mut oldest, *part, may_leave)).for_each(drop);
+    let numbers = oldest.numbers();
+    numbers.into_iter().map(|number| index.numbered(number).unwrap().0).collect()
+}
+
 #[test]
-fn used_blocks_have_another_turn() {
+fn blocks_leave_by_their_last_use_and_the_deeper_ones_first() {
     let mut index = Index::default();
-    assert_eq!(index.next_unused(), None);
-    (0..4).for_each(|number| index.insert(key(number), &located(0)));
-    index.touch(&key(0)).unwrap();
-    index.touch(&key(1)).unwrap();
-    let mut turns = Vec::new();
-    for _ in 0..4 {
-        let (unused, _) = index.next_unused().unwrap();
-        index.remove(&unused).unwrap();
-        turns.push(unused);
-    }
-    assert_eq!(turns, [2, 3, 0, 1].map(key));
-    assert_eq!(index.next_unused(), None);
+    assert_eq!(oldest(&index, 9, 9), []);
+    let deep = |depth| Located { depth, ..located(1) };
+    (0..4).for_each(|number| {
+        index.insert(key(number), &deep(u16::try_from(number).unwrap()), number != 3);
+    });
+    index.insert(key(4), &Located { tag: NamespaceTag::from_bits(8), ..deep(9) }, true);
+    assert_eq!(oldest(&index, 9, 9), [3, 2, 1, 0].map(key));
+    index.used(&[key(3), key(99), key(2)]);
+    assert_eq!(oldest(&index, 9, 9), [1, 0, 3, 2].map(key));
+    // A block that moves keeps its place in the order.
+    index.insert(key(0), &Located { slot: 5, ..deep(0) }, true);
+    assert_eq!(oldest(&index, 2, 9), [1, 0].map(key));
+    index.remove(&key(1)).unwrap();
+    assert_eq!(oldest(&index, 9, 9), [0, 3, 2].map(key));
+    assert_eq!(oldest(&index, 9, 8), [key(4)]);
+}
+
+#[test]
+fn pages_are_counted_by_namespace() {
+    let mut index = Index::default();
+    let tag = NamespaceTag::from_bits;
+    let of = |bits, bytes| Located { bytes, tag: tag(bits), directory_pages: 1, ..located(0) };
+    index.insert(key(1), &of(1, 4096), true);
+    index.insert(key(2), &of(1, 4097), true);
+    index.insert(key(3), &of(2, 1), true);
+    assert_eq!([1, 2, 3].map(|bits| index.pages_of(tag(bits))), [5, 2, 0]);
+    index.insert(key(2), &of(2, 4096), true);
+    index.remove(&key(3)).unwrap();
+    assert_eq!([1, 2, 3].map(|bits| index.pages_of(tag(bits))), [2, 2, 0]);
 }

@@ -6,6 +6,7 @@
 //!   because its blocks would be counted and removed by two owners.
 
 mod owner;
+mod room;
 mod verify;
 
 use std::io;
@@ -23,6 +24,7 @@ use crate::volume::{
     WriteError, rebuild_manifest, store_of,
 };
 
+pub use room::KeepRoom;
 pub use verify::Verified;
 
 /// A folder of a store.
@@ -306,41 +308,11 @@ impl Store {
         self.volumes().filter(|(_, volume)| volume.remove(key)).count() > 0
     }
 
-    /// Keeps each folder between its watermarks: above `high_percent` of its room, blocks that were
-    /// not used for longest leave until `low_percent` is left in use. Then segments with little in
-    /// them are emptied. Returns how many blocks left, and the errors of folders.
-    pub fn keep_room(&self, high_percent: u8, low_percent: u8) -> (usize, Vec<CommitError>) {
-        let (mut evicted, mut errors) = (0, Vec::new());
-        for (_, volume) in self.volumes() {
-            match keep_room(&volume, high_percent, low_percent) {
-                Ok(blocks) => evicted += blocks,
-                Err(error) => errors.push(error),
-            }
-        }
-        (evicted, errors)
+    /// Says that a request has used these blocks, from the root on, on a drive or in the pool. They
+    /// count as used in one moment (DRIVE-P2). Blocks that no folder has are passed over.
+    pub fn used(&self, keys: &[BlockKey]) {
+        self.volumes().for_each(|(_, volume)| volume.used(keys));
     }
-}
-
-/// Segments that one call empties at most: reads go before.
-const COLLECTIONS: usize = 64;
-
-fn keep_room(volume: &Arc<Volume>, high: u8, low: u8) -> Result<usize, CommitError> {
-    let usage = volume.usage();
-    let room = usage.capacity - usage.metadata_kept;
-    let share = |percent: u8| room / 100 * u64::from(percent.min(100));
-    if room - usage.free <= share(high) {
-        return Ok(0);
-    }
-    let in_use = usage.live + usage.reserved + usage.unknown;
-    let evicted = volume.evict(in_use.saturating_sub(share(low)));
-    volume.commit()?;
-    for _ in 0..COLLECTIONS {
-        let usage = volume.usage();
-        if room - usage.free <= share(high) || volume.collect(90)?.moved == 0 {
-            break;
-        }
-    }
-    Ok(evicted)
 }
 
 /// The volume in a folder. `None` when the device does not answer.

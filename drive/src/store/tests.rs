@@ -1,9 +1,10 @@
 //! Several folders of the operating system, one of which fails.
 
-use kv_cache::NamespaceTag;
+use kv_cache::{NamespaceTag, Watermarks};
 
 use super::*;
 use crate::format::{ALL_LAYERS, Encoding, Page};
+use crate::policy::Budgets;
 use crate::volume::checksum;
 
 const SECOND: Duration = Duration::from_secs(10);
@@ -29,7 +30,17 @@ fn folders(root: &Path, names: &[&str]) -> Vec<FolderOptions> {
     names.iter().map(folder).collect()
 }
 
+fn number_of(key: &BlockKey) -> u64 {
+    let [number, ..]: [u64; 3] = bytemuck::cast(*key);
+    number
+}
+
 fn put(store: &Store, number: u64) -> Result<(), PutError> {
+    put_of(store, number, 0)
+}
+
+/// Puts a block of a namespace.
+fn put_of(store: &Store, number: u64, namespace: u64) -> Result<(), PutError> {
     let bytes = payload(number);
     let (length, crc) = (u32::try_from(bytes.len()).unwrap(), checksum(&bytes));
     let page = Page {
@@ -43,7 +54,7 @@ fn put(store: &Store, number: u64) -> Result<(), PutError> {
         bytes: length,
         crc,
     };
-    let tag = NamespaceTag::default();
+    let tag = NamespaceTag::from_bits(u16::try_from(namespace).unwrap());
     let spec = BlockSpec { key: key(number), tag, depth: 0, bytes: length, crc, pages: &[page] };
     let (buffer, outcome) = store.put(&spec, Buffer::of(&bytes).unwrap());
     assert!(buffer.is_some());
@@ -106,6 +117,26 @@ fn folders_of_other_stores_are_refused() {
     assert!(matches!(Store::open(&[], options(Access::Read)), Err(OpenStoreError::NoFolder)));
 }
 
+/// Keeps room, and says which blocks left.
+fn keep_room(store: &Store, marks: (u16, u16), budgets: &Budgets, stays: &[u64]) -> Vec<BlockKey> {
+    let mut told = Vec::new();
+    let stays: Vec<_> = stays.iter().copied().map(key).collect();
+    let mut room = KeepRoom {
+        watermarks: Watermarks::new(marks.0, marks.1).unwrap(),
+        budgets,
+        may_leave: &mut |key| !stays.contains(key),
+        leaving: &mut |keys| {
+            assert!(keys.iter().all(|key| store.find(key).is_some()), "told before they leave");
+            told.extend_from_slice(keys);
+        },
+    };
+    let (left, errors) = store.keep_room(&mut room);
+    assert_eq!((left, errors.len()), (told.len(), 0));
+    assert!(told.iter().all(|key| store.find(key).is_none()));
+    store.volumes().for_each(|(_, volume)| volume.check().unwrap());
+    told
+}
+
 #[test]
 fn watermarks_keep_room_for_new_blocks() {
     let root = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -115,16 +146,43 @@ fn watermarks_keep_room_for_new_blocks() {
         put(&store, number).unwrap_or_else(|error| panic!("block {number}: {error}"));
         if number % 40 == 39 {
             assert!(store.commit().1.is_empty());
-            let (blocks, errors) = store.keep_room(80, 60);
-            evicted += blocks;
-            assert!(errors.is_empty());
+            store.used(&[key(7)]);
+            evicted += keep_room(&store, (80, 60), &Budgets::default(), &[3]).len();
             for (_, volume) in store.volumes() {
-                volume.check().unwrap();
+                let usage = volume.usage();
+                assert!(usage.in_use() * 100 <= usage.room() * 80, "{usage:?}");
             }
         }
     }
     assert!(evicted > 1000, "{evicted}");
-    assert_eq!(get(&store, 2999).unwrap(), payload(2999));
+    // What is used stays, and so does what may not leave; else the newest do.
+    for number in [3, 7, 2999] {
+        assert_eq!(get(&store, number).unwrap(), payload(number));
+    }
+    assert!(get(&store, 4).is_err());
+}
+
+#[test]
+fn namespaces_over_their_budgets_leave_first() {
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = open(&folders(root.path(), &["a"]), Access::Write);
+    // Namespaces in turn, 250 blocks of 3 pages each.
+    (0..500).for_each(|number| put_of(&store, number, number % 2).unwrap());
+    store.commit();
+    let [first, second] = [0, 1].map(NamespaceTag::from_bits);
+    let extent = 3 * 4096;
+    let (_, volume) = store.volumes().next().unwrap();
+    assert_eq!([first, second].map(|tag| volume.bytes_of(tag)), [250 * extent; 2]);
+    let mut budgets = Budgets::default();
+    budgets.set(second, 150 * extent);
+    let room = volume.usage().room();
+    let all = 500 * extent;
+    let low = u16::try_from((all - 150 * extent) * 100 / room).unwrap();
+    let left = keep_room(&store, (low + 1, low), &budgets, &[]);
+    // 150 blocks have to leave, or some more: 100 of the one that is over its budget, then the oldest.
+    assert!((150..160).contains(&left.len()), "{}", left.len());
+    assert!(left[..100].iter().all(|key| number_of(key) % 2 == 1));
+    assert!(left[100..].iter().all(|key| number_of(key) < 300), "the oldest of both");
 }
 
 #[test]

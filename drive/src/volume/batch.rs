@@ -228,7 +228,7 @@ impl State {
         let Some(from) = moved_from else {
             self.coming.remove(&record.key);
             if self.index.find(&record.key).is_none() {
-                return self.enter(*slot, record);
+                return self.enter(*slot, record, true);
             }
             // A scan has found the block elsewhere meanwhile.
             return self.leave_unentered(*slot, record);
@@ -240,7 +240,7 @@ impl State {
                 old.garbage.push((from.first_page, pages));
                 old.removed.push(from.first_page);
             }
-            return self.enter(*slot, record);
+            return self.enter(*slot, record, true);
         }
         // It was removed while the commit was under way: the place it had waits already.
         self.leave_unentered(*slot, record);

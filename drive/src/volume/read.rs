@@ -84,6 +84,7 @@ impl Volume {
 
     /// Begins to read a block to the beginning of `buffer`: memory of the caller's, or the payload
     /// slot that a restore has reserved ([`Buffer::lent`]). `done` is called on a thread of the drive.
+    /// That the block is used the caller says itself ([`used`](Self::used)).
     ///
     /// # Errors
     /// The buffer, and why the block is a miss at once.
@@ -118,7 +119,7 @@ impl Volume {
     fn begin_read(&self, key: &BlockKey) -> Result<(Located, FileId), ReadMiss> {
         let now_ms = self.now_ms();
         let mut state = self.state();
-        let at = state.index.touch(key).ok_or(ReadMiss::NotFound)?;
+        let at = state.index.find(key).ok_or(ReadMiss::NotFound)?;
         if !state.health.reads.allows(now_ms) {
             return Err(ReadMiss::Marked);
         }

@@ -123,7 +123,7 @@ impl Volume {
         self.state().all().all(|(_, segment)| segment.scanned)
     }
 
-    /// The keys of some thousand blocks: those of part `part`. `None` behind the last part.
+    /// The keys of about a thousand blocks: those of part `part`. `None` behind the last part.
     #[must_use]
     pub fn keys(&self, part: usize) -> Option<Vec<BlockKey>> {
         self.state().index.keys(part)
@@ -162,7 +162,7 @@ impl State {
             end = block.first_page + extent;
             used += extent;
             if self.index.find(&block.key).is_none() {
-                self.enter(slot, block);
+                self.enter(slot, block, false);
             } else {
                 // The key has another place. This one goes, and the journal is to say so first.
                 let first_page = block.first_page;

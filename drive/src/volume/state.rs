@@ -86,9 +86,9 @@ impl State {
         }
     }
 
-    /// Enters a block of `slot` whose pages belong to nothing else.
-    pub(super) fn enter(&mut self, slot: u32, record: &BlockRecord) {
-        self.index.insert(record.key, &located(slot, record));
+    /// Enters a block of `slot` whose pages belong to nothing else. It counts as used now if `is_new`.
+    pub(super) fn enter(&mut self, slot: u32, record: &BlockRecord, is_new: bool) {
+        self.index.insert(record.key, &located(slot, record), is_new);
         let pages = record.extent_pages();
         if let Some(segment) = self.segment(slot) {
             segment.live += pages;

@@ -1,8 +1,11 @@
 //! What a folder has, in figures.
 
+use kv_cache::NamespaceTag;
+
 use super::Volume;
 use super::offset_of;
 use crate::io::PAGE_BYTES;
+use crate::policy::drive_writes_per_day;
 
 /// What the capacity of a folder is used for. All in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,6 +32,20 @@ pub struct Usage {
     pub free: u64,
     /// Blocks that are found.
     pub blocks: u64,
+}
+
+impl Usage {
+    /// What segments may take of the capacity: watermarks are shares of it.
+    #[must_use]
+    pub const fn room(&self) -> u64 {
+        self.capacity.saturating_sub(self.metadata_kept)
+    }
+
+    /// What extents of blocks take of the room, and of blocks that are coming.
+    #[must_use]
+    pub const fn in_use(&self) -> u64 {
+        self.live + self.reserved + self.unknown
+    }
 }
 
 /// How much was written to a device.
@@ -69,19 +86,22 @@ impl Volume {
         }
     }
 
+    /// Bytes that the extents of a namespace take, of blocks that are found.
+    #[must_use]
+    pub fn bytes_of(&self, namespace: NamespaceTag) -> u64 {
+        self.state().index.pages_of(namespace) * u64::from(PAGE_BYTES)
+    }
+
     /// How much was written to the device.
     #[must_use]
     pub fn endurance(&self) -> Endurance {
-        const DAY_MS: f64 = 86_400_000.0;
         let log = self.log();
         let payload = self.state().payload_bytes - log.counted_payload;
         let written_bytes = log.written_bytes + payload;
         let open_ms = log.open_ms_before + (self.now_ms() - log.opened_ms);
-        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-        let rounds = written_bytes as f64 / self.options.capacity_bytes as f64;
-        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-        let days = (open_ms.max(1) as f64) / DAY_MS;
-        Endurance { written_bytes, open_ms, drive_writes_per_day: rounds / days }
+        let drive_writes_per_day =
+            drive_writes_per_day(written_bytes, self.options.capacity_bytes, open_ms);
+        Endurance { written_bytes, open_ms, drive_writes_per_day }
     }
 
     /// Blocks that were found damaged since the folder was opened.

@@ -58,12 +58,14 @@ impl Watermarks {
     }
 
     /// Whether so many of `most` are used that eviction begins.
-    pub(super) fn is_above(self, used: u64, most: u64) -> bool {
+    #[must_use]
+    pub fn is_above(self, used: u64, most: u64) -> bool {
         used * 100 > u64::from(self.high_percent) * most
     }
 
     /// How many of `used` out of `most` are to go, once eviction has begun.
-    pub(super) fn surplus(self, used: u64, most: u64) -> u64 {
+    #[must_use]
+    pub fn surplus(self, used: u64, most: u64) -> u64 {
         used.saturating_sub(u64::from(self.low_percent) * most / 100)
     }
 }

@@ -25,6 +25,7 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("DRIVE-D", "what is durable on a drive, and when"),
     ("DRIVE-G", "room on a drive"),
     ("DRIVE-I", "transfers between a drive and memory"),
+    ("DRIVE-P", "which blocks are put on a drive, and which leave"),
     ("DRIVE-S", "stores of several folders"),
     ("ENGINE-E", "an engine whose process lost its membership"),
     ("EVICT-H", "holds"),

@@ -28,6 +28,11 @@ fn fill(volume: &Arc<Volume>, first: u64) -> u64 {
     0
 }
 
+/// Removes the blocks that leave next, until `bytes` are free of them.
+fn evict(volume: &Arc<Volume>, bytes: u64) -> usize {
+    volume.remove_all(&volume.oldest(bytes, None, |_| true))
+}
+
 #[test]
 fn a_full_folder_refuses_and_never_passes_its_capacity() {
     let drive = RecordedDrive::default();
@@ -47,7 +52,7 @@ fn a_full_folder_refuses_and_never_passes_its_capacity() {
         assert!(allocated(&drive) <= 1 << 20, "{} bytes", allocated(&drive));
         assert!(volume.usage().free < 2 * SEGMENT_BYTES_MIN);
         // A third goes: those that were not used for longest.
-        assert!(volume.evict(300_000) > 20);
+        assert!(evict(&volume, 300_000) > 20);
         volume.check().unwrap();
         for _ in 0..20 {
             volume.collect(80).unwrap();
@@ -63,20 +68,60 @@ fn a_full_folder_refuses_and_never_passes_its_capacity() {
 }
 
 #[test]
-fn blocks_in_use_are_not_evicted_first() {
+fn blocks_leave_by_their_last_use() {
     let drive = RecordedDrive::default();
     let volume = open(&drive);
     (0..30).for_each(|number| write(&volume, number).unwrap());
     volume.commit().unwrap();
-    (0..10).for_each(|number| drop(read(&volume, key(number)).unwrap()));
-    let blocks = volume.evict(20 * 4096);
+    let used: Vec<_> = (0..10).map(key).collect();
+    volume.used(&used);
+    // A scan of all blocks is no use of them.
+    (10..30).for_each(|number| drop(read(&volume, key(number)).unwrap()));
+    let blocks = evict(&volume, 20 * 4096);
     assert!((5..20).contains(&blocks), "{blocks}");
     assert!((0..10).all(|number| volume.find(&key(number)).is_some()));
-    let all = volume.evict(u64::from(u32::MAX));
+    let all = evict(&volume, u64::from(u32::MAX));
     assert_eq!(all + blocks, 30);
     volume.commit().unwrap();
     volume.check().unwrap();
     assert_has(&volume, []);
+}
+
+#[test]
+fn only_blocks_of_the_namespace_that_may_leave_are_chosen() {
+    let drive = RecordedDrive::default();
+    let volume = open(&drive);
+    (0..30).for_each(|number| write(&volume, number).unwrap());
+    volume.commit().unwrap();
+    let [other, own] = [1, 2].map(NamespaceTag::from_bits);
+    assert_eq!((volume.bytes_of(other), volume.bytes_of(own)), (0, volume.usage().live));
+    assert_eq!(volume.oldest(1, Some(other), |_| true), []);
+    // Block 1 has one page. The search goes on until the pages are enough.
+    let stays = |wanted: &BlockKey| number_of(*wanted) % 5 == 1;
+    let chosen = volume.oldest(5 * 4096, Some(own), stays);
+    assert_eq!(chosen.len(), 5);
+    assert!(chosen.iter().all(stays));
+    assert_eq!(volume.remove_all(&chosen), 5);
+    assert_eq!(volume.remove_all(&chosen), 0);
+    volume.check().unwrap();
+}
+
+#[test]
+fn blocks_of_a_folder_that_is_opened_again_leave_before_new_ones() {
+    let drive = RecordedDrive::default();
+    let volume = open(&drive);
+    (0..10).for_each(|number| write(&volume, number).unwrap());
+    volume.commit().unwrap();
+    drop(volume);
+    let volume = open(&drive);
+    (10..20).for_each(|number| write(&volume, number).unwrap());
+    volume.commit().unwrap();
+    volume.used(&[key(3)]);
+    let order: Vec<_> = volume.oldest(u64::MAX, None, |_| true);
+    let mut old: Vec<_> = order[..9].iter().map(|key| number_of(*key)).collect();
+    old.sort_unstable();
+    assert_eq!(old, [0, 1, 2, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(order[19], key(3));
 }
 
 #[test]
@@ -133,7 +178,7 @@ fn a_smaller_capacity_holds_for_what_is_new() {
     let volume = open(&drive);
     assert_has(&volume, 0..200);
     assert_eq!(fill(&volume, 500), 0);
-    volume.evict(1_400_000);
+    evict(&volume, 1_400_000);
     for _ in 0..60 {
         volume.collect(90).unwrap();
     }
