@@ -14,9 +14,6 @@ use super::host_copy_aarch64 as copy;
 #[cfg(target_arch = "x86_64")]
 use super::host_copy_x86_64 as copy;
 
-/// Bytes that are stored and then checked: small enough to be in the caches still, so that the
-/// source is fetched from memory once.
-const STORE_BLOCK_BYTES: usize = 8192;
 /// Bytes in a line, as a length in memory.
 const LINE: usize = 64;
 const _: () = assert!(LINE as u64 == LINE_BYTES);
@@ -116,8 +113,8 @@ impl HostDma {
         let stream = copy::LineStream::new(self.fabric.mapping());
         let mut read = copy::Block([0; BLOCK_BYTES]);
         for block in blocks(lines) {
-            stream.load(block, fenced_end_bytes(lines, block, ahead.admit()), &mut read);
-            checksum.add(&read.0[..length(block)]);
+            let fenced_end_bytes = fenced_end_bytes(lines, block, ahead.admit());
+            stream.load(block, fenced_end_bytes, &mut read, checksum);
             bytes(&read.0[..length(block)]);
         }
         drop(stream);
@@ -166,8 +163,7 @@ impl DmaEngine for HostDma {
                 let mut scatter = Scatter::new(job.parts.iter_mut().map(|part| &mut **part));
                 for block in blocks(payload) {
                     let fenced_end_bytes = fenced_end_bytes(payload, block, ahead.admit());
-                    stream.load(block, fenced_end_bytes, &mut read);
-                    scatter.bytes(&stream, &read.0[..length(block)]);
+                    scatter.block(&stream, block, fenced_end_bytes, &mut read);
                 }
                 scatter.checksum.finish()
             }));
@@ -204,8 +200,8 @@ impl DmaEngine for HostDma {
             for (payload, scatter) in loading.iter_mut().flatten() {
                 let part = layers.read_with(*payload, layer);
                 for block in blocks(part) {
-                    stream.load(block, fenced_end_bytes(part, block, ahead.admit()), &mut read);
-                    scatter.bytes(&stream, &read.0[..length(block)]);
+                    let fenced_end_bytes = fenced_end_bytes(part, block, ahead.admit());
+                    scatter.block(&stream, block, fenced_end_bytes, &mut read);
                 }
             }
             // Before other threads hear of it.
@@ -303,44 +299,33 @@ impl Gather {
         Self { at_bytes: payload.offset(), line: [0; LINE], filled: 0, checksum }
     }
 
-    fn part(&mut self, stream: &copy::LineStream<'_>, part: &[u8]) {
-        for block in part.chunks(STORE_BLOCK_BYTES) {
-            self.bytes(stream, block);
-            self.checksum.add(block);
-        }
-    }
-
-    fn bytes(&mut self, stream: &copy::LineStream<'_>, mut bytes: &[u8]) {
+    fn part(&mut self, stream: &copy::LineStream<'_>, mut part: &[u8]) {
         if self.filled > 0 {
-            let (fill, rest) = bytes.split_at(bytes.len().min(LINE - self.filled));
+            let (fill, rest) = part.split_at(part.len().min(LINE - self.filled));
             self.line[self.filled..self.filled + fill.len()].copy_from_slice(fill);
             self.filled += fill.len();
             if self.filled < LINE {
                 return;
             }
-            self.store_line(stream);
-            bytes = rest;
+            stream.store(self.at_bytes, &self.line, &mut self.checksum);
+            self.at_bytes += LINE_BYTES;
+            part = rest;
         }
-        let (lines, rest) = bytes.split_at(bytes.len() - bytes.len() % LINE);
-        stream.store(self.at_bytes, lines);
+        let (lines, rest) = part.split_at(part.len() - part.len() % LINE);
+        stream.store(self.at_bytes, lines, &mut self.checksum);
         self.at_bytes += lines.len() as u64;
         self.line[..rest.len()].copy_from_slice(rest);
         self.filled = rest.len();
     }
 
-    /// The last line is completed with zeros.
+    /// The last line is completed with zeros, which are not checked.
     fn finish(mut self, stream: &copy::LineStream<'_>) -> Checksum {
+        self.checksum.add(&self.line[..self.filled]);
         if self.filled > 0 {
             self.line[self.filled..].fill(0);
-            self.store_line(stream);
+            stream.store(self.at_bytes, &self.line, &mut RunningChecksum::new());
         }
         self.checksum.finish()
-    }
-
-    fn store_line(&mut self, stream: &copy::LineStream<'_>) {
-        stream.store(self.at_bytes, &self.line);
-        self.at_bytes += LINE_BYTES;
-        self.filled = 0;
     }
 }
 
@@ -358,15 +343,39 @@ impl<'a, P: Iterator<Item = &'a mut [u8]>> Scatter<'a, P> {
         Self { parts, part: &mut [], checksum: RunningChecksum::new() }
     }
 
-    /// The next bytes of the payload, which were read from shared memory once: what is checked is
-    /// what the parts get.
-    fn bytes(&mut self, stream: &copy::LineStream<'_>, mut from: &[u8]) {
-        self.checksum.add(from);
+    /// The next block of the payload, which is read from shared memory once: what is checked is what
+    /// the parts get. It goes through `read` unless it comes to one place that starts on a line.
+    fn block(
+        &mut self,
+        stream: &copy::LineStream<'_>,
+        block: Extent,
+        fenced_end_bytes: u64,
+        read: &mut copy::Block,
+    ) {
+        let bytes = length(block);
+        self.find_part();
+        if bytes <= self.part.len()
+            && stream.load_through(block, fenced_end_bytes, self.part, &mut self.checksum)
+        {
+            self.part = &mut std::mem::take(&mut self.part)[bytes..];
+            return;
+        }
+        stream.load(block, fenced_end_bytes, read, &mut self.checksum);
+        self.spill(stream, &read.0[..bytes]);
+    }
+
+    /// Goes on to the next part that has room, if there is one.
+    fn find_part(&mut self) {
+        while self.part.is_empty() {
+            let Some(part) = self.parts.next() else { return };
+            self.part = part;
+        }
+    }
+
+    fn spill(&mut self, stream: &copy::LineStream<'_>, mut from: &[u8]) {
         while !from.is_empty() {
-            if self.part.is_empty() {
-                self.part = self.parts.next().expect("parts are as long as their payload");
-                continue;
-            }
+            self.find_part();
+            assert!(!self.part.is_empty(), "parts are as long as their payload");
             let now = from.len().min(self.part.len());
             let (part, rest) = std::mem::take(&mut self.part).split_at_mut(now);
             stream.spill(&from[..now], part);

@@ -8,6 +8,7 @@
 use cxl_shm::fabric::Mapping;
 use cxl_shm::units::Extent;
 
+use super::checksum::RunningChecksum;
 use super::refresh_ahead::BLOCK_BYTES;
 
 /// Whether stored lines are on their way to the device already, not dirty in this host's caches.
@@ -15,6 +16,9 @@ pub(super) const STORES_BYPASS_CACHES: bool = false;
 
 /// Bytes in a line, as a length in memory.
 const LINE: usize = 64;
+/// Bytes that are stored and then checked: few enough to be in the caches still, so that the source
+/// is fetched from memory once.
+const STORE_BLOCK_BYTES: usize = 8192;
 
 /// A block of payload in private memory.
 #[derive(Debug)]
@@ -32,26 +36,49 @@ impl<'m> LineStream<'m> {
         Self { mapping }
     }
 
-    /// Stores the whole lines `from` to `at`, dirty in this host's caches.
+    /// Stores the whole lines `from` to `at`, dirty in this host's caches, and adds them to
+    /// `checksum`.
     ///
     /// # Panics
     /// When the offset or the length is not one of whole lines inside the mapping.
-    pub(super) fn store(&self, at_bytes: u64, from: &[u8]) {
+    pub(super) fn store(&self, at_bytes: u64, from: &[u8], checksum: &mut RunningChecksum) {
         let to = self.lines_at(at_bytes, from.len());
-        // SAFETY: `to` is as long as `from` and lies in the live mapping (checked above); `from` is
-        // private, so they do not overlap.
-        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        let blocks = from.chunks(STORE_BLOCK_BYTES).zip((0..).step_by(STORE_BLOCK_BYTES));
+        for (block, at) in blocks {
+            let to = to.wrapping_add(at);
+            // SAFETY: `to` has room for the block and lies in the live mapping (checked above);
+            // `from` is private, so they do not overlap.
+            unsafe { to.copy_from_nonoverlapping(block.as_ptr(), block.len()) };
+            checksum.add(block);
+        }
     }
 
-    /// Loads `block` into the start of `into`. The processor's own prefetcher works ahead; it does
+    /// Does nothing, and says so: a block is loaded and then checked.
+    pub(super) fn load_through(
+        &self,
+        _: Extent,
+        _: u64,
+        _: &mut [u8],
+        _: &mut RunningChecksum,
+    ) -> bool {
+        false
+    }
+
+    /// Loads `block` into the start of `into`, and adds it to `checksum`. The processor's own prefetcher works ahead; it does
     /// no harm where it runs past the fenced lines, since their drop comes after (MEM-M3).
     ///
     /// # Panics
     /// When the block does not start on a line, is longer than `into`, or its lines are not inside
     /// the mapping.
-    pub(super) fn load(&self, block: Extent, _fenced_end_bytes: u64, into: &mut Block) {
-        let bytes = usize::try_from(block.bytes()).expect("usize is 64 bits on aarch64");
-        let bytes = bytes.next_multiple_of(LINE);
+    pub(super) fn load(
+        &self,
+        block: Extent,
+        _fenced_end_bytes: u64,
+        into: &mut Block,
+        checksum: &mut RunningChecksum,
+    ) {
+        let block_bytes = usize::try_from(block.bytes()).expect("usize is 64 bits on aarch64");
+        let bytes = block_bytes.next_multiple_of(LINE);
         let from = self.lines_at(block.offset(), bytes).cast_const().cast::<[u8; 8]>();
         for (i, word) in into.0[..bytes].chunks_exact_mut(8).enumerate() {
             // Volatile: another process may write meanwhile, so each word is read exactly once,
@@ -59,6 +86,7 @@ impl<'m> LineStream<'m> {
             // SAFETY: word `i` of `bytes / 8` words that lie in the live mapping.
             word.copy_from_slice(&unsafe { from.wrapping_add(i).read_volatile() });
         }
+        checksum.add(&into.0[..block_bytes]);
     }
 
     /// Copies `from` to `to`, both private.

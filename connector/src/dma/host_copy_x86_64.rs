@@ -12,16 +12,21 @@ use core::arch::x86_64::_mm_sfence;
 use cxl_shm::fabric::Mapping;
 use cxl_shm::units::Extent;
 
+use super::checked_copy_x86_64::{copy_lines, is_supported};
+use super::checksum::RunningChecksum;
 use super::refresh_ahead::BLOCK_BYTES;
 
 /// Whether stored lines are on their way to the device already, not dirty in this host's caches.
 pub(super) const STORES_BYPASS_CACHES: bool = true;
 
 /// Bytes in a line, as a length in memory.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 /// How far ahead of the copy its source is prefetched: 16 lines, about what one core keeps in
 /// flight. Twice that was no faster.
-const PREFETCH_BYTES: usize = 1024;
+pub(super) const PREFETCH_BYTES: usize = 1024;
+/// Bytes that are stored and then checked, where both are not one pass: few enough to be in the
+/// caches still, so that the source is fetched from memory once.
+const STORE_BLOCK_BYTES: usize = 8192;
 /// Shorter runs are copied through the caches: their lines are shared with their neighbours.
 const STREAM_BYTES_MIN: usize = 4 * LINE;
 
@@ -36,36 +41,97 @@ pub(super) struct Block(pub(super) [u8; BLOCK_BYTES]);
 pub(super) struct LineStream<'m> {
     mapping: &'m Mapping,
     wide: bool,
+    /// Whether a copy and its checksum are one pass.
+    checks: bool,
 }
 
 impl<'m> LineStream<'m> {
     pub(super) fn new(mapping: &'m Mapping) -> Self {
-        Self { mapping, wide: is_x86_feature_detected!("avx512f") }
+        Self { mapping, wide: is_x86_feature_detected!("avx512f"), checks: is_supported() }
     }
 
-    /// Stores the whole lines `from` to `at`.
+    /// Stores the whole lines `from` to `at`, and adds them to `checksum`.
     ///
     /// # Panics
     /// When the offset or the length is not one of whole lines inside the mapping.
-    pub(super) fn store(&self, at_bytes: u64, from: &[u8]) {
+    pub(super) fn store(&self, at_bytes: u64, from: &[u8], checksum: &mut RunningChecksum) {
         let to = self.lines_at(at_bytes, from.len());
-        // SAFETY: `from` is a private slice of that many lines, `to` as many in the live mapping,
-        // aligned (checked above).
-        unsafe { self.stream(from.as_ptr(), to, from.len() / LINE) };
+        if self.checks {
+            // SAFETY: `from` is a private slice of that many lines, `to` as many in the live
+            // mapping, aligned (checked above); `checks` says that the processor can. The fence
+            // comes when `self` is dropped.
+            checksum.add_by(|state| unsafe {
+                let lines = from.len() / LINE;
+                copy_lines::<false, true>(from.as_ptr(), to, lines, usize::MAX, state)
+            });
+            return;
+        }
+        let blocks = from.chunks(STORE_BLOCK_BYTES).zip((0..).step_by(STORE_BLOCK_BYTES));
+        for (block, at) in blocks {
+            // SAFETY: as above, block by block.
+            unsafe { self.stream(block.as_ptr(), to.wrapping_add(at), block.len() / LINE) };
+            checksum.add(block);
+        }
     }
 
-    /// Loads `block` into the start of `into`, and prefetches what follows it up to `fenced_end`,
-    /// an offset in the mapping: nothing further may be touched yet (MEM-M3).
+    /// Loads `block` into the start of `to`, adds it to `checksum`, and prefetches what follows it
+    /// up to `fenced_end_bytes`, an offset in the mapping: nothing further may be touched yet
+    /// (MEM-M3). `false`, and nothing done, where that is not possible in one pass: blocks of whole
+    /// lines have to come to a place that starts on a line.
+    ///
+    /// # Panics
+    /// When the block does not start on a line, is longer than `to`, or its lines are not inside the
+    /// mapping.
+    pub(super) fn load_through(
+        &self,
+        block: Extent,
+        fenced_end_bytes: u64,
+        to: &mut [u8],
+        checksum: &mut RunningChecksum,
+    ) -> bool {
+        let bytes = length(block.bytes());
+        let to = &mut to[..bytes];
+        let is_whole = bytes.is_multiple_of(LINE) && to.as_ptr().addr().is_multiple_of(LINE);
+        if !self.checks || !is_whole {
+            return false;
+        }
+        let from = self.lines_at(block.offset(), bytes).cast_const();
+        let fenced = length(fenced_end_bytes.saturating_sub(block.offset()));
+        // SAFETY: `bytes` bytes from an aligned start lie in the live mapping (checked above), and
+        // fit into the private slice `to`, which is aligned; `checks` says that the processor can.
+        // The fence comes when `self` is dropped.
+        checksum.add_by(|state| unsafe {
+            copy_lines::<true, true>(from, to.as_mut_ptr(), bytes / LINE, fenced, state)
+        });
+        true
+    }
+
+    /// Loads `block` into the start of `into`, adds it to `checksum`, and prefetches what follows it
+    /// up to `fenced_end_bytes`, as [`load_through`](Self::load_through) does.
     ///
     /// # Panics
     /// When the block does not start on a line, is longer than `into`, or its lines are not inside
     /// the mapping.
-    pub(super) fn load(&self, block: Extent, fenced_end_bytes: u64, into: &mut Block) {
+    pub(super) fn load(
+        &self,
+        block: Extent,
+        fenced_end_bytes: u64,
+        into: &mut Block,
+        checksum: &mut RunningChecksum,
+    ) {
         let bytes = length(block.bytes()).next_multiple_of(LINE);
         assert!(bytes <= BLOCK_BYTES, "{block:?} is longer than a block");
         let from = self.lines_at(block.offset(), bytes).cast_const();
         let fenced = length(fenced_end_bytes.saturating_sub(block.offset()));
         let to = into.0.as_mut_ptr();
+        if self.checks && length(block.bytes()) == bytes {
+            // SAFETY: `bytes` bytes from an aligned start lie in the live mapping (checked above)
+            // and fit into the aligned block; `checks` says that the processor can.
+            checksum.add_by(|state| unsafe {
+                copy_lines::<true, false>(from, to, bytes / LINE, fenced, state)
+            });
+            return;
+        }
         if self.wide {
             // SAFETY: `bytes` bytes from an aligned start lie in the live mapping (checked above)
             // and fit into the aligned block; `wide` says that the processor has AVX-512.
@@ -74,6 +140,7 @@ impl<'m> LineStream<'m> {
             // SAFETY: as above; every x86-64 has SSE2.
             unsafe { sse2::load_lines(from, to, bytes / LINE, fenced) };
         }
+        checksum.add(&into.0[..length(block.bytes())]);
     }
 
     /// Copies `from` to `to`, both private, around the caches where that is possible: the reader
@@ -218,26 +285,43 @@ line_kernels!(avx512, "avx512f", __m512i, _mm512_stream_si512);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dma::Checksum;
 
     #[test]
-    fn both_widths_copy_the_same_bytes() {
+    fn all_kernels_copy_the_same_bytes_and_give_their_checksum() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
         let mapping = Mapping::shared(&file, 8192).unwrap();
         let bytes: Vec<u8> = (0..=250).cycle().take(BLOCK_BYTES + 1).collect();
         let detected = is_x86_feature_detected!("avx512f");
-        for wide in [false, detected] {
-            let stream = LineStream { mapping: &mapping, wide };
+        for (wide, checks) in [(false, false), (detected, false), (detected, is_supported())] {
+            let stream = LineStream { mapping: &mapping, wide, checks };
+            let [mut stored, mut loaded, mut through] = [(); 3].map(|()| RunningChecksum::new());
             // An odd source address, a partial last line, an odd destination.
-            stream.store(4096, &bytes[1..]);
+            stream.store(4096, &bytes[1..], &mut stored);
+            assert_eq!(stored.finish(), Checksum::of(&[&bytes[1..]]));
             let mut block = Block([0; BLOCK_BYTES]);
-            stream.load(Extent::new(4096, 2000).unwrap(), 4096 + 2048, &mut block);
-            assert_eq!(block.0, bytes[1..], "whole lines are loaded");
+            let part = Extent::new(4096, 2000).unwrap();
+            stream.load(part, 4096 + 2048, &mut block, &mut loaded);
+            assert!(block.0[..2048] == bytes[1..2049], "whole lines are loaded");
+            assert_eq!(loaded.finish(), Checksum::of(&[&bytes[1..2001]]));
             let mut out = vec![0; 2001];
             stream.spill(&block.0[..2000], &mut out[1..]);
-            assert_eq!(out[1..], bytes[1..2001]);
+            assert!(out[1..] == bytes[1..2001]);
             assert_eq!(out[0], 0);
-            stream.store(4096, &[0; BLOCK_BYTES]);
+
+            // In one pass, where that is possible.
+            let mut block = Block([0; BLOCK_BYTES]);
+            let whole = Extent::new(4096, 1984).unwrap();
+            assert!(!stream.load_through(part, 8192, &mut block.0, &mut through));
+            assert!(!stream.load_through(whole, 8192, &mut block.0[1..], &mut through));
+            assert!(block.0 == [0; BLOCK_BYTES]);
+            assert_eq!(stream.load_through(whole, 8192, &mut block.0, &mut through), checks);
+            let expected = if checks { &bytes[1..1985] } else { &[] };
+            assert!(block.0[..expected.len()] == *expected);
+            assert!(block.0[expected.len()..].iter().all(|byte| *byte == 0));
+            assert_eq!(through.finish(), Checksum::of(&[expected]));
+            stream.store(4096, &[0; BLOCK_BYTES], &mut RunningChecksum::new());
         }
     }
 
@@ -247,7 +331,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
         let mapping = Mapping::shared(&file, 4096).unwrap();
-        LineStream::new(&mapping).store(0, &[1; 65]);
+        LineStream::new(&mapping).store(0, &[1; 65], &mut RunningChecksum::new());
     }
 
     #[test]
@@ -256,6 +340,6 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
         let mapping = Mapping::shared(&file, 4096).unwrap();
-        LineStream::new(&mapping).store(4096, &[1; 64]);
+        LineStream::new(&mapping).store(4096, &[1; 64], &mut RunningChecksum::new());
     }
 }

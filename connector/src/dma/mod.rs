@@ -18,6 +18,8 @@
 //! was looked up. The descriptor says so, before and after (see `kv_cache`); the engine returns
 //! the checksum that goes into the descriptor or is compared with it.
 
+#[cfg(target_arch = "x86_64")]
+mod checked_copy_x86_64;
 mod checksum;
 #[cfg(feature = "cuda")]
 pub mod cuda;

@@ -48,6 +48,7 @@ pub const ALLOWED: &[&str] = &[
     "benches/compare/src/stores/lmdb.rs",
     "benches/src/ceiling.rs",
     "benches/src/ring.rs",
+    "connector/src/dma/checked_copy_x86_64.rs",
     "connector/src/dma/host_copy_x86_64.rs",
     "cxl-shm/src/fabric/flush_aarch64.rs",
     "cxl-shm/src/fabric/flush_x86_64.rs",
