@@ -25,18 +25,18 @@ SIZES = dict(max_model_len=2048, cache_bytes=512 << 20, enable_prefix_caching=Fa
 PROMPT = [[token % 40000 + 100 for token in prompt] for prompt in prompts(77, 1009)]
 
 
-def time_to_first_token(own: Any) -> dict[str, float]:
+def time_to_first_token(own: Any, rounds: int = ROUNDS, prompt: Any = PROMPT) -> dict[str, float]:
     """Median, fastest and slowest of the rounds, in milliseconds, after two that warm up."""
     times = []
-    for number in range(ROUNDS + 2):
+    for number in range(rounds + 2):
         start = time.perf_counter()
-        own.answers(PROMPT, tokens=1)
+        own.answers(prompt, tokens=1)
         if number >= 2:
             times.append((time.perf_counter() - start) * 1000)
     return dict(median=statistics.median(times), least=min(times), most=max(times))
 
 
-def share_of_a_step(own: Any) -> float:
+def share_of_a_step(own: Any, tokens: int = 64) -> float:
     """Time in the connector's calls over the time of the steps, while eight requests decode whose
     prompts nobody has seen."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group
@@ -67,7 +67,7 @@ def share_of_a_step(own: Any) -> float:
                     setattr(half, name, timed(getattr(half, name)))
     fresh = [[token + 5 for token in prompt] for prompt in prompts(78, *[100] * 8)]
     start = time.perf_counter()
-    own.answers(fresh, tokens=64)
+    own.answers(fresh, tokens=tokens)
     return spent / (time.perf_counter() - start)
 
 

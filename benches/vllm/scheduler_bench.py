@@ -32,7 +32,6 @@ from vllm.v1.request import Request
 
 RANKS, BLOCKS, BLOCK_TOKENS, BLOCK_BYTES = 8, 8192, 16, 4096
 ROUNDS = 9
-BLOCK_IDS = list(range(BLOCKS))
 ENGINE = types.SimpleNamespace(
     parallel_config=types.SimpleNamespace(
         tensor_parallel_size=RANKS,
@@ -50,11 +49,11 @@ ENGINE = types.SimpleNamespace(
 )
 
 
-def scheduler(region: Region) -> SchedulerHalf:
+def scheduler(region: Region, blocks: int) -> SchedulerHalf:
     kept = FullAttentionSpec(
         block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=128, dtype=torch.bfloat16
     )
-    caches = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], kept)])
+    caches = KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], kept)])
     given = {"region": region.path, "node": 0, "lookup_timeout_ms": 60_000, "hold_ms": 60_000}
     return SchedulerHalf(ENGINE, caches, Settings.of(given))
 
@@ -80,13 +79,18 @@ def identity(rank: int) -> Identity:
     )
 
 
+def request_of(name: str, tokens: int) -> Request:
+    ids = [token % 30_000 for token in range(tokens)]
+    return Request(name, ids, SamplingParams(max_tokens=1), None)
+
+
 def fill(half: SchedulerHalf, hashes: list[bytes]) -> None:
     memory = rackline.block_memory(memoryview(bytearray(BLOCK_BYTES)).cast("B", (1, BLOCK_BYTES)))
     for session in half._index._sessions.values():
-        for first in range(0, BLOCKS, 1024):
-            part = b"".join(hashes[first : first + 1024])
-            result = session.publish(part, first, memory, [0] * 1024).wait()
-            assert result.published == 1024, result.outcomes[:1]
+        for first in range(0, len(hashes), 1024):
+            part = hashes[first : first + 1024]
+            result = session.publish(b"".join(part), first, memory, [0] * len(part)).wait()
+            assert result.published == len(part), result.outcomes[:1]
 
 
 class Clock:
@@ -123,17 +127,9 @@ class Clock:
 
 def one_prompt(half: SchedulerHalf, hashes: list[bytes], number: int) -> tuple[Clock, int, int]:
     """A request is looked up, allocated, sent to the workers and reported as loaded."""
-    clock, steps = Clock(), 0
-    request = types.SimpleNamespace(
-        request_id=f"request {number}",
-        num_tokens=BLOCKS * BLOCK_TOKENS + 1,
-        num_prompt_tokens=BLOCKS * BLOCK_TOKENS + 1,
-        num_computed_tokens=0,
-        block_hashes=hashes,
-        skip_reading_prefix_cache=False,
-        resumable=False,
-        kv_transfer_params=None,
-    )
+    clock, steps, prompt_tokens = Clock(), 0, len(hashes) * BLOCK_TOKENS
+    request, block_ids = request_of(f"request {number}", prompt_tokens + 1), list(range(len(hashes)))
+    request.block_hashes = hashes
     output = types.SimpleNamespace(preempted_req_ids=None, num_scheduled_tokens={})
     name, tokens = "get_num_new_matched_tokens, first step", None
     while tokens is None:
@@ -143,41 +139,47 @@ def one_prompt(half: SchedulerHalf, hashes: list[bytes], number: int) -> tuple[C
             clock.time("build_connector_meta, waiting", half.build_step, output)
             time.sleep(0.005)
             steps += 1
-    assert tokens == BLOCKS * BLOCK_TOKENS, tokens
-    blocks = types.SimpleNamespace(get_block_ids=lambda: [BLOCK_IDS])
+    assert tokens == prompt_tokens, tokens
+    blocks = types.SimpleNamespace(get_block_ids=lambda: [block_ids])
     clock.time("update_state_after_alloc", half.allocated, request, blocks, tokens)
     step = clock.time("build_connector_meta", half.build_step, output)
     sent = clock.time("pickle, by vLLM", pickle.dumps, step, pickle.HIGHEST_PROTOCOL)
-    report = Report(loaded={request.request_id: Loaded(RANKS, {0: GroupLoaded(BLOCKS, False)})})
+    report = Report(loaded={request.request_id: Loaded(RANKS, {0: GroupLoaded(len(hashes), False)})})
     clock.time("update_connector_output", half.reported, report)
     clock.time("request_finished", half.request_finished, request)
     return clock, steps, len(sent)
 
 
-def hash_short_blocks(algorithm: str) -> list[float]:
+def hash_short_blocks(algorithm: str, blocks: int) -> list[float]:
     """Makes the hashes of the prompt's blocks in an engine whose own are four times as long
     (`stored_block_tokens`), as a thread does beside the scheduler. Milliseconds of each slice."""
     function = get_hash_fn_by_name(algorithm)
     init_none_hash(function)
-    tokens = [number % 30_000 for number in range(BLOCKS * BLOCK_TOKENS)]
-    request = Request("one", tokens, SamplingParams(max_tokens=1), None)
+    tokens = blocks * BLOCK_TOKENS
+    request = request_of("one", tokens)
     chain = Chain(request, BLOCK_TOKENS, get_request_block_hasher(BLOCK_TOKENS, function))
     slices = []
-    while chain.missing(len(tokens)) > 0:
+    while chain.missing(tokens) > 0:
         began = time.thread_time()
-        chain.grow(len(tokens))
+        chain.grow(tokens)
         slices.append((time.thread_time() - began) * 1000)
     return slices
 
 
-def main() -> None:
-    hashes = [hashlib.sha256(number.to_bytes(4, "big")).digest() for number in range(BLOCKS)]
-    with Region("1GiB", "4KiB", chunk="16MiB") as region:
-        half = scheduler(region)
+def measure(blocks: int, rounds: int, size: str = "1GiB") -> list[tuple[Clock, int, int]]:
+    """Prompts of so many blocks: the calls of each, its steps until the answer, and the bytes that are sent."""
+    hashes = [hashlib.sha256(number.to_bytes(4, "big")).digest() for number in range(blocks)]
+    with Region(size, "4KiB", chunk="16MiB") as region:
+        half = scheduler(region, blocks)
         half.sessions_of({(0, rank): [identity(rank)] for rank in range(RANKS)})
         fill(half, hashes)
-        rounds = [one_prompt(half, hashes, number) for number in range(ROUNDS + 1)][1:]
+        found = [one_prompt(half, hashes, number) for number in range(rounds)]
         half.close()
+    return found
+
+
+def main() -> None:
+    rounds = measure(BLOCKS, ROUNDS + 1)[1:]
     print(f"{RANKS} ranks, {BLOCKS} blocks; medians of {ROUNDS}: ms of the thread, ms by the wall")
     names = list(dict.fromkeys(name for clock, *_ in rounds for name in clock.cpu_ms))
     for name in names:
@@ -195,7 +197,7 @@ def main() -> None:
     print(f"steps until the answer {statistics.median(steps for _, steps, _ in rounds)}")
     print(f"message to the workers {rounds[-1][2]} bytes")
     for algorithm in ("sha256", "sha256_cbor"):
-        slices = hash_short_blocks(algorithm)
+        slices = hash_short_blocks(algorithm, BLOCKS)
         took, each = sum(slices), statistics.median(slices)
         print(f"hashes of short blocks, {algorithm}: {took:.0f} ms, {each:.2f} a slice")
 

@@ -8,6 +8,8 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+import benches  # noqa: F401
+import engine_bench
 from cases import FULL_BLOCKS, LONG, PROMPTS, SMALL, TinyCase, computed, tokens
 from engine import BLOCK_TOKENS, engine, prompts
 from models import tiny
@@ -47,6 +49,10 @@ class OneEngine(TinyCase):
             self.assertEqual(tokens(answers)[:3], self.expected)
             self.assertEqual(consumer.counter("loaded_blocks"), FULL_BLOCKS)
             self.assertEqual(consumer.counter("saved_blocks"), 0)
+            with self.subTest("the benchmark of an engine runs"):
+                took = engine_bench.time_to_first_token(consumer, 1, PROMPTS[:1])
+                self.assertGreater(took["median"], 0)
+                self.assertGreater(engine_bench.share_of_a_step(consumer, tokens=2), 0)
 
     def test_wrong_bytes_would_show_in_the_tokens(self) -> None:
         """The control of all the others: a block saved in the place of others passes every check of
