@@ -48,6 +48,8 @@ class RacklineConnector(KVConnectorBase_V1, SupportsHMA):
         use_log_of_vllm()
         settings = Settings.of(self._kv_transfer_config.kv_connector_extra_config)
         check_engine(vllm_config, kv_cache_config, settings)
+        # vLLM asks twice for each layer of each step.
+        self._by_layers = settings.layerwise != "off"
         self._scheduler: SchedulerHalf | None = None
         self._worker: WorkerHalf | None = None
         if role == KVConnectorRole.SCHEDULER:
@@ -114,12 +116,14 @@ class RacklineConnector(KVConnectorBase_V1, SupportsHMA):
         self.worker.start_loads(self.step)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        self.worker.begin_layer(self.step, layer_name)
+        if self._by_layers:
+            self.worker.begin_layer(self.step, layer_name)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        self.worker.end_layer(layer_name)
+        if self._by_layers:
+            self.worker.end_layer(layer_name)
 
     def wait_for_save(self) -> None:
         self.worker.start_saves(self.step)

@@ -332,10 +332,12 @@ class WorkerHalf:
             job = saving.job
             return len(job.block_ids) * self._parts[job.group].block_bytes
 
+        backlog = [it for it in self._saving.values() if it.job.request_id in self._ended]
+        if not backlog:
+            return
         parts = self._parts.values()
         memory = sum(part.blocks * part.steps * part.block_bytes for part in parts)
         limit = memory * self._settings.save_backlog_percent // 100
-        backlog = [it for it in self._saving.values() if it.job.request_id in self._ended]
         waiting = sum(length(saving) for saving in backlog)
         for saving in backlog:
             if waiting <= limit:
