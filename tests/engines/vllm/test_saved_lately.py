@@ -169,7 +169,8 @@ class Memory(unittest.TestCase):
         known = SavedLately(10**6)
         for number in range(3 * SPANS_MAX):
             known.add(0, range(SPAN), [bytes(32)] * (SPAN - 1) + [b"%d" % number])
-        self.assertEqual(len(known._young) + len(known._old), 2 * SPANS_MAX)
+        remembered = [*known._young.values(), *known._old.values()]
+        self.assertEqual(sum(map(len, remembered)), 2 * SPANS_MAX)
         # Blocks of eight prompts of 128K tokens.
         self.assertGreaterEqual(SPANS_MAX * SPAN, 8 * 8192)
 

@@ -26,40 +26,39 @@ class SavedLately:
 
     def forget_all(self) -> None:
         """The pool may have none of them any more."""
-        self._young: set[tuple[int, bytes]] = set()
-        """The number of the group of KV caches, and the last hash of a span."""
-        self._old: set[tuple[int, bytes]] = set()
+        self._young: dict[int, set[bytes]] = {}
+        """By number of the group of KV caches: the last hash of each span."""
+        self._old: dict[int, set[bytes]] = {}
         self._since_s = time.monotonic()
 
     def add(self, group: int, blocks: range, hashes: Sequence[bytes]) -> None:
         """The pool has these blocks of a request, whose hashes these are."""
         self._age()
         if self._lately_s > 0:
-            first = -(-blocks.start // SPAN) * SPAN
-            ends = range(first + SPAN, blocks.stop + 1, SPAN)
-            self._young.update((group, hashes[end - 1 - blocks.start]) for end in ends)
+            self._young.setdefault(group, set()).update(_lasts(blocks, hashes)[1])
 
     def forget(self, group: int, block: int, hashes: Sequence[bytes]) -> None:
         """The pool has lost a block of a request, all of whose hashes these are."""
         last = block // SPAN * SPAN + SPAN - 1
         if last < len(hashes):
-            self._young.discard((group, hashes[last]))
-            self._old.discard((group, hashes[last]))
+            for known in (self._young, self._old):
+                known.get(group, set()).discard(hashes[last])
 
     def among(self, group: int, blocks: range, hashes: Sequence[bytes]) -> list[range]:
         """The runs of these blocks of a request that the pool had lately. ``hashes`` are theirs."""
         self._age()
-        runs: list[range] = []
-        if not (self._young or self._old):
-            return runs
-        for start in range(-(-blocks.start // SPAN) * SPAN, blocks.stop - SPAN + 1, SPAN):
-            end = start + SPAN
-            known = (group, hashes[end - 1 - blocks.start])
-            if known not in self._young and known not in self._old:
-                continue
-            if runs and runs[-1].stop == start:
-                start = runs.pop().start
-            runs.append(range(start, end))
+        young, old = self._young.get(group, frozenset()), self._old.get(group, frozenset())
+        if not (young or old):
+            return []
+        first, lasts = _lasts(blocks, hashes)
+        # In one expression: a prompt of 128K tokens has 512 spans.
+        known = bytes(last in young or last in old for last in lasts)
+        runs, start = [], known.find(1)
+        while start >= 0:
+            end = known.find(0, start)
+            end = len(known) if end < 0 else end
+            runs.append(range(first + start * SPAN, first + end * SPAN))
+            start = known.find(1, end)
         return runs
 
     def _age(self) -> None:
@@ -68,8 +67,14 @@ class SavedLately:
             self.forget_all()
         elif now_s - self._since_s >= self._lately_s:
             self._begin_anew(self._since_s + self._lately_s)
-        elif len(self._young) >= SPANS_MAX:
+        elif sum(map(len, self._young.values())) >= SPANS_MAX:
             self._begin_anew(now_s)
 
     def _begin_anew(self, since_s: float) -> None:
-        self._old, self._young, self._since_s = self._young, set(), since_s
+        self._old, self._young, self._since_s = self._young, {}, since_s
+
+
+def _lasts(blocks: range, hashes: Sequence[bytes]) -> tuple[int, Sequence[bytes]]:
+    """The first block of the first whole span among ``blocks``, and the last hash of each span."""
+    first = -(-blocks.start // SPAN) * SPAN
+    return first, hashes[first + SPAN - 1 - blocks.start :: SPAN]
