@@ -5,8 +5,9 @@
 //! 6       term obeyed    7 pid namespace of the processes    8 places of the registry ever in use
 //! 16      requests
 //! 32      ticket counter of the queues
-//! 48 ..   host locks, one every 16 words: agent, manager, heap, objects, chunk demand, orphan
-//! 144 ..  owner words, one per lock of the region (rule LOCK-Q1)
+//! 48 ..   host locks, one every 16 words: agent, manager, heap, objects, chunk demand, orphan,
+//!         drives
+//! 160 ..  owner words, one per lock of the region (rule LOCK-Q1)
 //! ...     process registry: {place, generation} x 256 (rule HOST-N1, in `places`)
 //! ...     waiters' words: {lock, ticket} x 256 (rule LOCK-Q2)
 //! ...     waiters' words for the host locks: {host lock, ticket} x 256 (rule LOCK-Q5)
@@ -37,7 +38,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"RACKTI\0\0");
 /// Version of this layout. Raise it whenever a word of the tier moves or changes its meaning, here,
 /// in the heap's words, in the queues or in the lock states: processes of two versions must not
 /// share a tier. The first version had no number: its first word was `RACKHOST`.
-const LAYOUT_VERSION: u64 = 3;
+const LAYOUT_VERSION: u64 = 4;
 /// Word 0 of a tier that is in use.
 const FIRST_WORD: u64 = MAGIC | LAYOUT_VERSION << 48;
 
@@ -58,7 +59,7 @@ const STATE_MEMBER: u64 = 1;
 /// Plus the index of the cause in [`LossCause::ALL`].
 const STATE_LOST: u64 = 2;
 /// Host locks: those of [`HostLockName`].
-const OWN_LOCKS: usize = 6;
+const OWN_LOCKS: usize = 7;
 #[doc(hidden)]
 /// Words of the heap of objects, whatever the region.
 pub const OBJECT_WORDS: usize = 192;
@@ -80,6 +81,8 @@ pub enum HostLockName {
     ChunkDemand,
     /// Guards the word that says whose reclaimer the host is, among its processes.
     Orphan,
+    /// Held for life by the process that serves the drives of this host, at most one a node.
+    Drives,
 }
 
 /// The shared words of one host, laid out.
@@ -446,6 +449,7 @@ fn index_of(name: HostLockName) -> u32 {
         HostLockName::Objects => 3,
         HostLockName::ChunkDemand => 4,
         HostLockName::Orphan => 5,
+        HostLockName::Drives => 6,
     }
 }
 
@@ -513,8 +517,8 @@ mod tests {
 
     /// A change here is a change of the layout: raise [`LAYOUT_VERSION`], then change this.
     #[test]
-    fn every_word_is_where_layout_3_has_it() {
-        assert_eq!(FIRST_WORD.to_le_bytes(), *b"RACKTI\x03\0");
+    fn every_word_is_where_layout_4_has_it() {
+        assert_eq!(FIRST_WORD.to_le_bytes(), *b"RACKTI\x04\0");
         let sections = [
             [UUID, NODE, INCARNATION, STATE, TERM, PID_NAMESPACE, PLACES].as_slice(),
             &[REQUESTS, TICKETS, OWN_LOCKS_AT, OWNERS_AT],
@@ -523,9 +527,9 @@ mod tests {
         ];
         let expected = [
             [1, 3, 4, 5, 6, 7, 8].as_slice(),
-            &[16, 32, 48, 144],
-            &[160, 672, 928, 1184, 1193],
-            &[1225, 1226, 1360, 1552],
+            &[16, 32, 48, 160],
+            &[176, 688, 944, 1200, 1209],
+            &[1241, 1242, 1376, 1568],
         ];
         assert_eq!(sections, expected);
     }
