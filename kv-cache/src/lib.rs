@@ -6,12 +6,13 @@
 //! No other process sees what a reader does: no lock, no message, no shared write.
 //!
 //! The folders are floors: each imports from those below it, and from none above it. `attach`,
-//! `hold` and `upkeep` share a floor, and so do `read` and `reclaim`, and `heap` and `replica`.
+//! `hold`, `tier` and `upkeep` share a floor, and so do `read` and `reclaim`, and `heap` and `replica`.
 //!
 //! ```text
 //! publish    reserve, commit, and room for a publish that finds none
 //! upkeep     the background: watermarks, batches of evictions, chunks given back
 //! hold       a block that must not vanish between lookup and fetch
+//! tier       blocks on the drives of hosts: announced, found, asked for
 //! attach     beginning: what earlier lives and dead processes left comes first
 //! reclaim    what dead processes of this host left, and what vacant nodes left
 //! read       lookup, fetch, descriptors that are damaged
@@ -29,7 +30,7 @@
 //!
 //! Each module states the rules that it keeps: BLOCK-D (descriptors), BLOCK-E (heap), BLOCK-P
 //! (payload slots), INDEX-S (segments), INDEX-G (logs), INDEX-R (replica), WRITE-B (publish),
-//! READ-F (fetch), EVICT-V (eviction), EVICT-H (holds). MEM-M (memory) is in `cxl_shm::fabric`,
+//! READ-F (fetch), EVICT-V (eviction), EVICT-H (holds), TIER-D and TIER-Q (drives). MEM-M (memory) is in `cxl_shm::fabric`,
 //! ORPHAN-W in `cxl_shm::lifecycle`. PLAN (placements) is in [`placement`].
 //!
 //! - EVICT-H2: EVICTING of the same generation is as good as READY for a reader. WRITING is fully
@@ -52,16 +53,18 @@ mod reclaim;
 mod replica;
 #[cfg(test)]
 mod tests;
+pub mod tier;
 mod upkeep;
 #[cfg(feature = "verify")]
 pub mod verify;
 
 pub use attach::AttachError;
 pub use format::{
-    BlockState, CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, Descriptor,
-    DescriptorError, Directive, GeometryError, HOLD_MS_MAX, Handle, IssuedDirective,
-    LOG_ENTRIES_MAX, LOG_ENTRIES_MIN, PROBE_SLOTS, PeerSegment, Pin, SlotContent, directives_of,
-    held_by, segment_of,
+    AgentLine, AgentSeen, BlockState, CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN,
+    DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, Descriptor, DescriptorError, Directive, DriveGeometry,
+    GeometryError, HOLD_MS_MAX, Handle, IssuedDirective, LOG_ENTRIES_MAX, LOG_ENTRIES_MIN,
+    PROBE_SLOTS, PeerSegment, Pin, RestoreOutcome, RestoreRequest, SlotContent, agent_of,
+    directives_of, held_by, segment_of,
 };
 pub use heap::{PERCENT_MAX as PIN_PERCENT_MAX, QUOTAS_MAX, Quota, TooManyQuotas};
 pub use hold::{HOLD_MS, HeldBlock, HoldError};

@@ -7,6 +7,7 @@
 //! ..                    descriptor segment: one descriptor a line
 //! ..                    reader word arrays: one of each node's segment, a word a slot of its share
 //! ..                    directives, a line each; answers, a word a node
+//! ..                    what is said of drives ([`super::drives`]), if the region has room for it
 //! ```
 //!
 //! One host writes all of it (MEM-M1): the node's own. While the node is vacant, its reclaimer
@@ -19,6 +20,7 @@ use cxl_shm::layout::Layout;
 use cxl_shm::units::{LINE_WORDS, LineRange, NodeId};
 
 use super::directive::{self, OwnDirectives, PeerDirectives};
+use super::drives::{DrivePlan, OwnDrives, PeerDrives};
 use super::log::{ENTRIES_A_LINE, OwnLog, PeerLog};
 use super::reader_word::{OwnReaderWords, PeerReaderWords};
 use super::{CacheGeometry, Handle, OwnSegment, PeerSegment};
@@ -42,7 +44,15 @@ impl AreaPlan {
     }
 
     pub(crate) fn lines(self) -> u64 {
+        self.drives_first() + self.drives().map_or(0, DrivePlan::lines)
+    }
+
+    fn drives_first(self) -> u64 {
         self.directives_first() + directive::lines(self.nodes)
+    }
+
+    fn drives(self) -> Option<DrivePlan> {
+        self.geometry.drives().map(|geometry| DrivePlan { geometry, nodes: self.nodes })
     }
 
     fn directives_first(self) -> u64 {
@@ -186,6 +196,12 @@ impl Areas {
         }
     }
 
+    /// What nodes say of drives; `None` when the region has no room for that.
+    pub(crate) fn drives(&self) -> Option<DriveAreas> {
+        let plan = self.plan.drives()?;
+        Some(DriveAreas { layout: self.layout, first: self.plan.drives_first(), plan })
+    }
+
     /// Most holds that the processes of a host can have at once.
     pub(crate) fn holds_max(&self) -> u64 {
         holds_max(self.geometry(), &self.layout)
@@ -208,5 +224,33 @@ impl Areas {
         let slots = u64::from(self.geometry().descriptor_slots());
         let part = area.part(self.plan.segment_first(), slots);
         OwnSegment::new(part.expect("an area has room for its segment"), node, self.layout)
+    }
+}
+
+/// What the nodes of a region say of drives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DriveAreas {
+    layout: Layout,
+    first: u64,
+    pub(crate) plan: DrivePlan,
+}
+
+impl DriveAreas {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        self.layout.nodes()
+    }
+
+    /// What `node` says.
+    pub(crate) fn of(&self, node: NodeId) -> PeerDrives {
+        let part = self.layout.area(node).part(self.first, self.plan.lines());
+        let part = part.expect("an area has room for what it says of drives");
+        PeerDrives { part, plan: self.plan }
+    }
+
+    /// What this node says, in its own area.
+    pub(crate) fn own(&self, area: OwnedArea) -> OwnDrives {
+        let part = area.part(self.first, self.plan.lines());
+        let part = part.expect("an area has room for what it says of drives");
+        OwnDrives { part, plan: self.plan }
     }
 }

@@ -2,12 +2,12 @@
 
 use cxl_shm::units::{LINE_BYTES, PAGE_BYTES};
 
-use super::{Tables, halves};
+use super::{DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, DriveGeometry, Tables, halves};
 
 /// "RLKVCACH", the first application word of the superblock.
 const MAGIC: u64 = u64::from_le_bytes(*b"RLKVCACH");
 /// Version of everything this crate keeps in a region.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Nodes of a region any of which can own all of it. Of more nodes each can own as much less.
 const NODES_OWNING_ALL: u64 = 8;
 
@@ -26,6 +26,7 @@ pub struct CacheGeometry {
     descriptor_slots: u32,
     share_slots: u32,
     log_entries: u32,
+    drives: Option<DriveGeometry>,
 }
 
 /// Why sizes cannot be, or a region is not a cache's.
@@ -60,6 +61,20 @@ pub enum GeometryError {
     LogEntries {
         /// Asked for.
         entries: u32,
+    },
+    /// Not possible sizes for what hosts say of their drives.
+    #[error(
+        "a drive directory of {slots} entries, a drive log of {log_entries} and {request_slots} \
+         requests: must be an even number from 2 to {DRIVE_SLOTS_MAX}, a power of two from 8 to \
+         2^24, and a power of two up to {DRIVE_REQUESTS_MAX}"
+    )]
+    Drives {
+        /// Asked for.
+        slots: u32,
+        /// Asked for.
+        log_entries: u32,
+        /// Asked for.
+        request_slots: u32,
     },
     /// The region was formatted for something else.
     #[error("the region was not formatted for a KV cache; format it again with `rackline format`")]
@@ -101,7 +116,7 @@ impl CacheGeometry {
         if !entries.contains(&log_entries) || !log_entries.is_power_of_two() {
             return Err(GeometryError::LogEntries { entries: log_entries });
         }
-        Ok(Self { descriptor_slots, share_slots: descriptor_slots, log_entries })
+        Ok(Self { descriptor_slots, share_slots: descriptor_slots, log_entries, drives: None })
     }
 
     /// The same sizes, where a node is expected to use `share_slots` of its descriptors: a power of
@@ -119,6 +134,12 @@ impl CacheGeometry {
         Ok(Self { share_slots, ..self })
     }
 
+    /// The same sizes, with room for what hosts say of their drives, or with none.
+    #[must_use]
+    pub fn with_drives(self, drives: Option<DriveGeometry>) -> Self {
+        Self { drives, ..self }
+    }
+
     /// Sizes for a region of `region_bytes` shared by `nodes` nodes, with blocks of `block_bytes`
     /// or more.
     ///
@@ -134,7 +155,7 @@ impl CacheGeometry {
         let (share_slots, descriptor_slots) =
             (slots_for(part(2)), slots_for(part(NODES_OWNING_ALL)));
         let log_entries = (share_slots / 4).clamp(64, 1 << 16);
-        Self { descriptor_slots, share_slots, log_entries }
+        Self { descriptor_slots, share_slots, log_entries, drives: None }
     }
 
     /// Descriptors of a node.
@@ -158,6 +179,12 @@ impl CacheGeometry {
         Tables::new(self.descriptor_slots, self.share_slots)
     }
 
+    /// Sizes of what hosts say of their drives; `None` when the region has no room for that.
+    #[must_use]
+    pub fn drives(&self) -> Option<DriveGeometry> {
+        self.drives
+    }
+
     /// Entries of a node's publication log.
     #[must_use]
     pub fn log_entries(&self) -> u32 {
@@ -168,7 +195,8 @@ impl CacheGeometry {
     #[must_use]
     pub fn encode(&self) -> [u64; 6] {
         let sizes = u64::from(self.descriptor_slots) | u64::from(self.log_entries) << 32;
-        [MAGIC, u64::from(VERSION), sizes, u64::from(self.share_slots), 0, 0]
+        let [drives, requests] = DriveGeometry::encode(self.drives);
+        [MAGIC, u64::from(VERSION), sizes, u64::from(self.share_slots), drives, requests]
     }
 
     /// Sizes from the superblock's application words, checked to fit the areas of `nodes` nodes,
@@ -181,7 +209,7 @@ impl CacheGeometry {
         nodes: u16,
         area_lines: u64,
     ) -> Result<Self, GeometryError> {
-        let [magic, version, sizes, share, reserved @ ..] = application;
+        let [magic, version, sizes, share, drives @ ..] = application;
         if magic != MAGIC {
             return Err(GeometryError::NotACache);
         }
@@ -189,12 +217,10 @@ impl CacheGeometry {
             let found = u32::try_from(version).unwrap_or(u32::MAX);
             return Err(GeometryError::OtherVersion { found });
         }
-        if reserved != [0; 2] {
-            return Err(GeometryError::NotACache);
-        }
         let (slots, entries) = halves(sizes);
         let share = u32::try_from(share).unwrap_or(u32::MAX);
-        let geometry = Self::new(slots, entries)?.with_share(share)?;
+        let drives = DriveGeometry::decode(drives)?;
+        let geometry = Self::new(slots, entries)?.with_share(share)?.with_drives(drives);
         let needed_lines = geometry.area_lines(nodes);
         if area_lines != needed_lines {
             return Err(GeometryError::AreaLines { area_lines, needed_lines });
@@ -223,8 +249,17 @@ mod tests {
     #[test]
     fn sizes_survive_the_superblock() {
         let geometry = CacheGeometry::new(1024, 256).unwrap().with_share(64).unwrap();
+        let drives = Some(DriveGeometry::new(1024, 64, 8).unwrap());
+        for drives in [None, drives] {
+            let geometry = geometry.with_drives(drives);
+            let lines = geometry.area_lines(4);
+            assert_eq!(CacheGeometry::decode(geometry.encode(), 4, lines), Ok(geometry));
+        }
+        let mut words = geometry.with_drives(drives).encode();
+        words[5] = 0;
+        let error = CacheGeometry::decode(words, 4, geometry.area_lines(4)).unwrap_err();
+        assert!(matches!(error, GeometryError::Drives { .. }));
         let words = geometry.encode();
-        assert_eq!(CacheGeometry::decode(words, 4, geometry.area_lines(4)), Ok(geometry));
         let error = CacheGeometry::decode(words, 4, geometry.area_lines(4) + 1).unwrap_err();
         assert!(matches!(error, GeometryError::AreaLines { .. }));
         assert_eq!(CacheGeometry::decode([0; 6], 4, 0), Err(GeometryError::NotACache));

@@ -6,6 +6,7 @@ use cxl_shm::units::NodeId;
 
 use super::area::Areas;
 use super::directive::{DIRECTIVES, Directive};
+use super::drives::AgentSeen;
 use super::geometry::{CacheGeometry, GeometryError};
 use super::reader_word::ReaderWord;
 use super::segment::PeerSegment;
@@ -89,6 +90,24 @@ pub fn directives_of<F: Fabric>(
     };
     let first = count.saturating_sub(DIRECTIVES) + 1;
     Ok((first..=count).filter_map(issued).collect())
+}
+
+/// What the agent of a node says of its drives, freshly read, for tools that are no members. `None`
+/// when the region has no room for that, no agent ever ran there, or the lines cannot be read.
+///
+/// # Errors
+/// [`GeometryError`] when the region was not formatted for a cache of this version.
+///
+/// # Panics
+/// When the region has no such node.
+pub fn agent_of<F: Fabric>(
+    fabric: &F,
+    superblock: &Superblock,
+    layout: &Layout,
+    node: NodeId,
+) -> Result<Option<AgentSeen>, GeometryError> {
+    let drives = areas_of(superblock, layout)?.drives();
+    Ok(drives.and_then(|drives| drives.of(node).agent(fabric)))
 }
 
 /// The areas of all nodes, for tools that are no members.

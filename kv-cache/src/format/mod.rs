@@ -1,4 +1,5 @@
-//! What lies in a region: sizes, the areas of the nodes, descriptors, logs and reader words.
+//! What lies in a region: sizes, the areas of the nodes, descriptors, logs, reader words, and what
+//! hosts say of their drives.
 //!
 //! Offsets, lines and words, and who may write them; no locks and no decisions. `docs/region.md` of
 //! `cxl-shm` draws the rest of the region.
@@ -6,6 +7,7 @@
 mod area;
 mod descriptor;
 mod directive;
+mod drives;
 mod geometry;
 mod inspect;
 mod log;
@@ -14,9 +16,13 @@ mod segment;
 mod tables;
 mod words;
 
-pub(crate) use area::{Areas, holds_max};
+pub(crate) use area::{Areas, DriveAreas, holds_max};
 pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
 pub(crate) use directive::{DIRECTIVES, DirectiveLine, OwnDirectives};
+pub(crate) use drives::{
+    DriveEntry, NUMBER_MAX, OwnDrives, ROW_WORDS, RequestLine, TABLE_HEADER_WORDS, answer_word,
+    answered_number, answered_outcome,
+};
 pub(crate) use inspect::areas_of;
 pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};
 pub(crate) use reader_word::{HoldMark, OwnReaderWords, ReaderWord, age, tick_of};
@@ -26,10 +32,14 @@ pub(crate) use words::halves;
 
 pub use descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent};
 pub use directive::{Directive, Pin};
+pub use drives::{
+    AgentLine, AgentSeen, DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, DriveGeometry, RestoreOutcome,
+    RestoreRequest,
+};
 pub use geometry::{
     CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, GeometryError, LOG_ENTRIES_MAX,
     LOG_ENTRIES_MIN,
 };
-pub use inspect::{IssuedDirective, directives_of, held_by, segment_of};
+pub use inspect::{IssuedDirective, agent_of, directives_of, held_by, segment_of};
 pub use reader_word::HOLD_MS_MAX;
 pub use segment::{PROBE_SLOTS, PeerSegment};

@@ -12,7 +12,8 @@
 //! ..           a word per descriptor: generation u32 | state u8 | tag u24
 //! ..           a word per chunk of the region: pages of its slots u32 | free slots u32
 //! ..           a bit per page of the region: the payload slot is taken
-//! ..           holds ([`super::hold_table`]), quotas ([`super::quota`]): not cleared with the rest
+//! ..           holds ([`super::hold_table`]), quotas ([`super::quota`]), blocks on drives: not cleared
+//!              with the rest
 //! ```
 //!
 //! It says nothing that the descriptors do not say: it saves the owner a read of slow memory for
@@ -30,7 +31,7 @@ use crate::format::{CacheGeometry, TABLES_MAX, Tables, halves, holds_max};
 use crate::identity::BlockKey;
 
 /// Version of the directory, so that processes of two versions do not share one.
-const FORMAT: u64 = 6;
+const FORMAT: u64 = 7;
 
 const WORD_FORMAT: usize = 0;
 const WORD_CHANGING: usize = 1;
@@ -125,10 +126,17 @@ impl CacheGeometry {
     /// ([`cxl_shm::layout::Geometry::host_words`], which does not change the layout otherwise).
     #[must_use]
     pub fn host_words(&self, layout: &Layout) -> usize {
-        let slots = self.descriptor_slots() as usize;
-        let holds = hold_table::words_needed(holds_max(*self, layout));
-        bitmap_end(slots, layout) + holds + QUOTA_WORDS
+        let nodes = layout.geometry().nodes;
+        let drives = self.drives().map_or(0, |drives| drives.table_words(nodes));
+        drive_table_at(*self, layout) + drives
     }
+}
+
+/// Index of the first word of the host's table of blocks on drives.
+pub(crate) fn drive_table_at(geometry: CacheGeometry, layout: &Layout) -> usize {
+    let slots = geometry.descriptor_slots() as usize;
+    let holds = hold_table::words_needed(holds_max(geometry, layout));
+    bitmap_end(slots, layout) + holds + QUOTA_WORDS
 }
 
 fn bitmap_end(slots: usize, layout: &Layout) -> usize {

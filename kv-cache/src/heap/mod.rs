@@ -29,7 +29,7 @@ use cxl_shm::units::NodeId;
 
 use crate::format::{Areas, OwnDirectives, OwnLog, OwnReaderWords, OwnSegment};
 
-pub(crate) use directory::{Directory, Insert, SlotWord, tag};
+pub(crate) use directory::{Directory, Insert, SlotWord, drive_table_at, tag};
 pub(crate) use free::Claim;
 pub(crate) use gone::once_each;
 pub(crate) use hold_table::HoldTable;

@@ -6,12 +6,14 @@
 
 mod cache;
 mod chunk_wait;
+mod drive_watch;
 mod metrics;
 mod orphan_watch;
 mod state;
 mod uses;
 
 pub(crate) use chunk_wait::ChunkWait;
+pub(crate) use drive_watch::DriveWatch;
 pub(crate) use orphan_watch::OrphanWatch;
 
 pub use cache::{AttachedCache, Cache, HeapUse};

@@ -11,7 +11,7 @@ use cxl_shm::host::MembershipLost;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
-use super::{Metrics, OrphanWatch};
+use super::{DriveWatch, Metrics, OrphanWatch};
 use crate::evict::Order;
 use crate::format::{Areas, Handle};
 use crate::heap::{Claim, HOLDS_AT_ONCE, LockedHeap, PinEnds, Release};
@@ -36,6 +36,7 @@ pub struct ProcessState {
     pin_ends: Mutex<PinEnds>,
     /// Nodes that nobody has the slot of, as this process sees them.
     pub(crate) orphans: Mutex<BTreeMap<NodeId, OrphanWatch>>,
+    drive_watch: Mutex<DriveWatch>,
 }
 
 impl ProcessState {
@@ -52,6 +53,7 @@ impl ProcessState {
             order: CachePadded::default(),
             pin_ends: Mutex::default(),
             orphans: Mutex::default(),
+            drive_watch: Mutex::default(),
         }
     }
 
@@ -138,6 +140,12 @@ impl ProcessState {
     /// When pins end, by the clock of this process.
     pub(crate) fn pin_ends(&self) -> MutexGuard<'_, PinEnds> {
         self.pin_ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the agent of this host lives, whose beat in the host's words is `beat` now.
+    pub(crate) fn is_agent_alive(&self, beat: u64, now_ms: u64) -> bool {
+        let mut watch = self.drive_watch.lock().unwrap_or_else(PoisonError::into_inner);
+        watch.is_alive(beat, now_ms)
     }
 
     /// Notes that this process does not take part in the region any more: for its metrics, and with

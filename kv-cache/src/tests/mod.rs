@@ -3,6 +3,7 @@
 mod aged;
 mod clear;
 mod damage;
+mod drives;
 mod elsewhere;
 mod evict;
 mod exchange;

@@ -8,6 +8,7 @@ use std::path::Path;
 use cxl_shm::verify::simulated::Site;
 
 use super::clear::{cleared_by_their_owner, cleared_while_a_node_leaves};
+use super::drives::{agents_seen_by_tools, announced_and_found, asked_and_answered};
 use super::orphan::reclaimers_and_rejoins;
 use super::pin::pins_seen_by_tools;
 use super::pressure::{held_and_evicted, nobody_looks_at_what_was};
@@ -24,7 +25,7 @@ use crate::identity::IndexKey;
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 17] = [
+const SCENARIOS: [fn(SimulatedRack); 20] = [
     exchange_and_lag,
     cleared_by_their_owner,
     cleared_while_a_node_leaves,
@@ -42,6 +43,9 @@ const SCENARIOS: [fn(SimulatedRack); 17] = [
     pins_seen_by_tools,
     tables_seen_by_others,
     read_by_a_tool,
+    announced_and_found,
+    asked_and_answered,
+    agents_seen_by_tools,
 ];
 
 /// Calls that flush or fence, by the file below `src` and the text of their line, which no scenario
