@@ -9,13 +9,13 @@ use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::host::{HOST_TIER_FOLDER, HostIdentity, HostTierFile};
 use cxl_shm::layout::{
-    Geometry, Layout, LockProtocol, NodeState, Superblock, SuperblockError, format_superblock,
-    read_superblock,
+    Geometry, HOST_WORDS_MAX, Layout, LockProtocol, NodeState, Superblock, SuperblockError,
+    format_superblock, read_superblock,
 };
 use cxl_shm::lifecycle::{NodeHeartbeat, watch_heartbeats};
 use cxl_shm::region::{Region, RegionKind, RegionUse};
 use cxl_shm::units::{LineOffset, LineRange, PAGE_BYTES};
-use kv_cache::CacheGeometry;
+use kv_cache::{CacheGeometry, DriveGeometry};
 
 use crate::output::{progress_bar, say};
 
@@ -69,6 +69,16 @@ pub(crate) struct Options {
     /// are. Larger blocks fill the pool, too.
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     block: ByteSize,
+
+    /// Size of the drives behind the pool, a node: decides how many of their blocks other hosts can
+    /// learn of. Larger drives keep further blocks for their own host alone. 0 makes a region without
+    /// drives. By default 8 times the node's share of the region.
+    #[arg(long, value_name = "SIZE")]
+    drive_bytes: Option<ByteSize>,
+
+    /// Smallest KV block of one rank that is kept on drives. By default the size of --block.
+    #[arg(long, value_name = "SIZE")]
+    drive_block: Option<ByteSize>,
 
     /// Format even when the memory holds a region or other data. A region in use is never
     /// formatted.
@@ -144,6 +154,28 @@ pub(crate) struct Plan {
     pub(crate) lock_protocol: LockProtocol,
     pub(crate) chunk_bytes: u64,
     pub(crate) descriptors: Descriptors,
+    pub(crate) drives: Drives,
+}
+
+/// How many blocks on drives each node can announce.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Drives {
+    /// None: the region has no room for that.
+    Nowhere,
+    /// Those of drives of so many bytes a node, by default a multiple of the node's share of the
+    /// region, with blocks of so many bytes or more.
+    Of { drive_bytes: Option<u64>, block_bytes: u64 },
+}
+
+/// How much larger drives are taken to be than the region.
+const DRIVES_TIMES_REGION: u64 = 8;
+
+impl Drives {
+    fn geometry(self, region_bytes: u64, nodes: u16) -> Option<DriveGeometry> {
+        let Self::Of { drive_bytes, block_bytes } = self else { return None };
+        let share = || (region_bytes / u64::from(nodes.max(1))).saturating_mul(DRIVES_TIMES_REGION);
+        DriveGeometry::suggest(drive_bytes.unwrap_or_else(share), block_bytes, nodes)
+    }
 }
 
 /// How many descriptors each node gets.
@@ -163,12 +195,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
              another --block, or a larger --chunk"
         );
     }
+    let drive_block = options.drive_block.unwrap_or(block);
+    if drive_block.as_u64() == 0 {
+        bail!(
+            "--drive-block {drive_block}: a block has at least one byte; give another --drive-block"
+        );
+    }
+    let drive_bytes = options.drive_bytes.map(|size| size.as_u64());
+    let drives = Drives::Of { drive_bytes, block_bytes: drive_block.as_u64() };
     let plan = Plan {
         nodes: options.nodes,
         locks: options.locks,
         lock_protocol: options.lock.into(),
         chunk_bytes: options.chunk.as_u64(),
         descriptors: Descriptors::ForBlocksOf(options.block.as_u64()),
+        drives,
     };
     let region = match options.create {
         Some(size) => {
@@ -209,6 +250,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 "chunk_bytes": superblock.geometry.chunk_bytes,
                 "payload_offset": layout.payload().offset(),
                 "payload_bytes": layout.payload().bytes(),
+                "drive_blocks": drive_blocks(&superblock),
             })
         );
         return Ok(());
@@ -222,6 +264,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ByteSize(superblock.geometry.chunk_bytes),
         ByteSize(layout.metadata().bytes()),
     );
+    match drive_blocks(&superblock) {
+        0 => say!("  no room to announce blocks on drives"),
+        blocks => say!("  room to announce {blocks} blocks on the drives of each node"),
+    }
     say!(
         "  {} locks between hosts: {}",
         superblock.geometry.locks,
@@ -233,6 +279,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     );
     say!("next: rackline lock-manager --region {} --node 0", region.path().display());
     Ok(())
+}
+
+/// Blocks on drives that each node can announce.
+fn drive_blocks(superblock: &Superblock) -> u32 {
+    let Geometry { nodes, area_lines, .. } = superblock.geometry;
+    let cache = CacheGeometry::decode(superblock.application, nodes, area_lines);
+    cache.ok().and_then(|cache| cache.drives()).map_or(0, |drives| drives.slots())
 }
 
 /// Takes memory for the whole region, so that no publish pays for the first touch of a page.
@@ -268,6 +321,7 @@ pub(crate) fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
         }
         Descriptors::Exactly(cache) => cache,
     };
+    let cache = cache.with_drives(plan.drives.geometry(region_bytes, plan.nodes));
     let mut geometry = Geometry {
         region_bytes,
         nodes: plan.nodes,
@@ -279,6 +333,15 @@ pub(crate) fn superblock(plan: &Plan, region_bytes: u64) -> Result<Superblock> {
     // How many chunks there are decides how much each host tier has to say about them.
     let layout = Layout::new(geometry)?;
     geometry.host_words = u64::try_from(cache.host_words(&layout))?;
+    if let Some(drives) = cache.drives().filter(|_| geometry.host_words > HOST_WORDS_MAX) {
+        bail!(
+            "{} blocks on the drives of each node: a host would need {} of its memory to know all \
+             of them, and {} is the most; give a smaller --drive-bytes or a larger --drive-block",
+            drives.slots(),
+            ByteSize(geometry.host_words * 8),
+            ByteSize(HOST_WORDS_MAX * 8),
+        );
+    }
     let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
     let superblock = Superblock::new([high, low], geometry, cache.encode());
     Ok(Superblock { lock_protocol: plan.lock_protocol, ..superblock })

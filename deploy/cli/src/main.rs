@@ -1,6 +1,7 @@
 //! The `rackline` command: one program for everything an operator does with a region.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod agents;
 mod clear;
 mod directives;
 mod events;

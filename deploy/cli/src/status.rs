@@ -20,6 +20,7 @@ use kv_cache::{CacheGeometry, SlotContent};
 use rackline::identity_in;
 use serde::Serialize;
 
+use crate::agents::{self, AgentStatus};
 use crate::directives::{self, DirectiveStatus};
 use crate::identities::Identities;
 use crate::output::say;
@@ -27,7 +28,7 @@ use crate::output::say;
 /// Show the state of a region.
 ///
 /// The command only reads the region, which need not be in use. It watches the heartbeats for up to
-/// 1.5 seconds.
+/// 1.5 seconds, and agents of drives for up to 0.7 seconds.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// The region: a devdax device (/dev/daxX.Y), or a file.
@@ -64,6 +65,8 @@ struct Status {
     nodes: Vec<NodeStatus>,
     /// Pins and clears in force.
     directives: Vec<DirectiveStatus>,
+    /// Agents that ever served the drives of a node.
+    agents: Vec<AgentStatus>,
     #[serde(flatten)]
     identities: Identities,
 }
@@ -211,6 +214,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         numbers_ending: scarce.into_iter().map(NumberStatus::from).collect(),
         nodes,
         directives,
+        agents: agents::look(fabric, superblock, layout)?,
         identities: Identities::new(identities),
     })
 }
@@ -348,6 +352,7 @@ fn print(status: &Status) {
     }
     status.identities.print();
     directives::print(&status.directives);
+    agents::print(&status.agents);
     for node in &status.nodes {
         match &node.death {
             Some(DeathStatus { progress, while_joining: true, dead_host, .. }) => {

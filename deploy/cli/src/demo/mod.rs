@@ -22,7 +22,7 @@ use demo::{Gguf, ModelConfig, Tokenizer, model_file};
 use self::rack::{Role, Worker, start_worker, wait_ready};
 use self::report::Report;
 use self::serve::Fleet;
-use crate::format::{Descriptors, Plan as FormatPlan};
+use crate::format::{Descriptors, Drives, Plan as FormatPlan};
 use crate::output::{progress_bar, say};
 use crate::rack::{Interrupt, LockManager, OwnRegion};
 
@@ -184,6 +184,7 @@ fn make_region(
         lock_protocol: LockProtocol::Arbitrated,
         chunk_bytes: CHUNK_BYTES,
         descriptors: Descriptors::ForBlocksOf(block_bytes),
+        drives: Drives::Nowhere,
     };
     OwnRegion::make(&path, bytes, &plan, interrupt)
 }

@@ -8,7 +8,7 @@ use cxl_shm::units::PAGE_BYTES;
 use kv_cache::CacheGeometry;
 use rackline_replay::PoolShape;
 
-use crate::format::{self, Descriptors, Plan};
+use crate::format::{self, Descriptors, Drives, Plan};
 
 /// Fewest chunks that are worth larger ones: with so many, what a capacity is rounded up to is at
 /// most a 256th more.
@@ -69,6 +69,7 @@ impl Sizes {
             lock_protocol: LockProtocol::Arbitrated,
             chunk_bytes: self.chunk_bytes,
             descriptors: Descriptors::Exactly(cache),
+            drives: Drives::Nowhere,
         };
         let chunks_in = |bytes| -> Result<u64> {
             let geometry = format::superblock(&plan, bytes)?.geometry;

@@ -1,0 +1,167 @@
+//! The agents of hosts and their drives, as `rackline status` lists them.
+
+use anyhow::Result;
+use bytesize::ByteSize;
+use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::fabric::Fabric;
+use cxl_shm::layout::{Layout, Superblock};
+use cxl_shm::units::NodeId;
+use kv_cache::{AgentLine, AgentSeen, RestoreOutcome, agent_of};
+use serde::Serialize;
+
+use crate::output::say;
+
+/// An agent beats every 250 ms.
+const WATCH_MS: u64 = 700;
+
+/// An agent and its drives. Counters are since the agent started.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct AgentStatus {
+    node: u16,
+    /// How many agents the node had.
+    agents: u32,
+    /// `serves`, `stopped`, or `silent`: its beat did not move while it was watched.
+    state: &'static str,
+    drive_capacity_bytes: u64,
+    drive_used_bytes: u64,
+    drive_blocks: u64,
+    /// Blocks that other hosts can learn of.
+    announced_blocks: u64,
+    /// Blocks that other hosts cannot learn of: the directory is full.
+    unannounced_blocks: u64,
+    backlog_bytes: u64,
+    backed_up_blocks: u64,
+    backed_up_bytes: u64,
+    /// Blocks that were not backed up because too many bytes waited.
+    dropped_blocks: u64,
+    removed_blocks: u64,
+    restored_bytes: u64,
+    /// Requests by outcome.
+    requests: Vec<RequestStatus>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct RequestStatus {
+    outcome: &'static str,
+    count: u64,
+}
+
+impl AgentStatus {
+    fn new(node: NodeId, seen: &AgentSeen, beats: bool) -> Self {
+        let line = &seen.line;
+        let state = match (line.runs && seen.beat != 0, beats) {
+            (false, _) => "stopped",
+            (true, true) => "serves",
+            (true, false) => "silent",
+        };
+        let requests = RestoreOutcome::ALL.map(|outcome| RequestStatus {
+            outcome: outcome.label(),
+            count: line.requests(outcome),
+        });
+        let AgentLine { capacity_bytes, used_bytes, blocks, .. } = *line;
+        Self {
+            node: node.0,
+            agents: seen.life,
+            state,
+            drive_capacity_bytes: capacity_bytes,
+            drive_used_bytes: used_bytes,
+            drive_blocks: blocks,
+            announced_blocks: line.announced_blocks,
+            unannounced_blocks: line.unannounced_blocks,
+            backlog_bytes: line.backlog_bytes,
+            backed_up_blocks: line.backed_up_blocks,
+            backed_up_bytes: line.backed_up_bytes,
+            dropped_blocks: line.dropped_blocks,
+            removed_blocks: line.removed_blocks,
+            restored_bytes: line.restored_bytes,
+            requests: requests.into(),
+        }
+    }
+}
+
+/// The agents of all nodes, watched until each has beaten, or for 0.7 seconds.
+pub(crate) fn look(
+    fabric: &impl Fabric,
+    superblock: &Superblock,
+    layout: &Layout,
+) -> Result<Vec<AgentStatus>> {
+    let all = || -> Result<Vec<(NodeId, AgentSeen)>> {
+        let mut found = Vec::new();
+        for node in layout.nodes() {
+            found.extend(agent_of(fabric, superblock, layout, node)?.map(|seen| (node, seen)));
+        }
+        Ok(found)
+    };
+    let first = all()?;
+    let beat_of = |node| first.iter().find(|(other, _)| *other == node).map(|(_, it)| it.beat);
+    let clock = SystemClock::start();
+    loop {
+        let now = all()?;
+        let beats = |it: &(NodeId, AgentSeen)| beat_of(it.0) != Some(it.1.beat);
+        let is_seen = |it: &(NodeId, AgentSeen)| it.1.beat == 0 || beats(it);
+        if now.iter().all(is_seen) || clock.now_ms() >= WATCH_MS {
+            let status = |it: &(NodeId, AgentSeen)| AgentStatus::new(it.0, &it.1, beats(it));
+            return Ok(now.iter().map(status).collect());
+        }
+        clock.sleep_ms(20);
+    }
+}
+
+pub(crate) fn print(agents: &[AgentStatus]) {
+    for agent in agents {
+        let effect = match agent.state {
+            "silent" => ": it does not beat, and its blocks are misses; start it again",
+            "stopped" => ": its blocks are misses until it starts",
+            _ => "",
+        };
+        say!(
+            "drives of node {}: {} of {} used, {} blocks, {} announced; the agent {}{effect}",
+            agent.node,
+            ByteSize(agent.drive_used_bytes),
+            ByteSize(agent.drive_capacity_bytes),
+            agent.drive_blocks,
+            agent.announced_blocks,
+            if agent.state == "silent" { "is silent" } else { agent.state },
+        );
+        if agent.unannounced_blocks > 0 {
+            say!(
+                "  {} blocks are not announced to other hosts: the directory is full; format the \
+                 region with a larger --drive-bytes",
+                agent.unannounced_blocks
+            );
+        }
+        say!(
+            "  {} blocks backed up ({}), {} dropped, {} removed; {} waiting to be written",
+            agent.backed_up_blocks,
+            ByteSize(agent.backed_up_bytes),
+            agent.dropped_blocks,
+            agent.removed_blocks,
+            ByteSize(agent.backlog_bytes),
+        );
+        let asked = agent.requests.iter().filter(|it| it.count > 0);
+        let asked: Vec<_> = asked.map(|it| format!("{} {}", it.count, it.outcome)).collect();
+        if !asked.is_empty() {
+            say!("  requests: {}; {} restored", asked.join(", "), ByteSize(agent.restored_bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_serves_is_silent_or_has_stopped() {
+        let state = |runs, beat, beats| {
+            let line = AgentLine { runs, outcomes: [1, 2, 3, 4, 5, 6, 7, 8], ..Default::default() };
+            let status = AgentStatus::new(NodeId(3), &AgentSeen { life: 2, beat, line }, beats);
+            assert_eq!((status.node, status.agents), (3, 2));
+            assert_eq!(status.requests[1], RequestStatus { outcome: "unknown", count: 2 });
+            status.state
+        };
+        assert_eq!(state(true, 5, true), "serves");
+        assert_eq!(state(true, 5, false), "silent");
+        assert_eq!(state(true, 0, true), "stopped");
+        assert_eq!(state(false, 5, true), "stopped");
+    }
+}
