@@ -88,6 +88,37 @@ fn a_real_pool_hits_what_a_simulated_one_does() {
     }
 }
 
+/// Figures of the first admission of a replay with a drive.
+fn first_admission(trace: &Path, arguments: &[&str]) -> (Value, Value) {
+    let report = report(trace, arguments);
+    let mut lines = report["admissions"].as_array().unwrap().clone();
+    assert_eq!(lines.len(), 1, "{report}");
+    (lines.remove(0), report)
+}
+
+#[test]
+fn a_real_pool_and_a_real_folder_hit_what_simulated_ones_do() {
+    // 874 different blocks, and room for 480 in the least folder.
+    let (_folder, trace) = conversations(30, 9);
+    let parent = tempfile::tempdir_in("/dev/shm").unwrap();
+    let parent_path = parent.path().to_str().unwrap();
+    for (admission, leaves) in [("all", true), ("second-touch", false)] {
+        let sizes = ["--tiers", "10%,20%", "--block-bytes", "16KiB", "--backup-age-ms", "2000"];
+        let arguments = [&sizes[..], &["--admission", admission]].concat();
+        let (simulated, _) = first_admission(&trace, &[&arguments[..], &["--nodes", "1"]].concat());
+        let live = ["--live", "--drive-in", parent_path];
+        let (real, report) = first_admission(&trace, &[&arguments[..], &live].concat());
+        assert_eq!(real, simulated);
+        assert!(real["drive_hits"].as_u64().unwrap() > 0, "{real}");
+        assert!(!leaves || real["left_blocks"].as_u64().unwrap() > 0, "{real}");
+        assert_eq!(report["get"]["blocks"], real["drive_hits"]);
+        assert_eq!(report["put"]["blocks"], real["written_blocks"]);
+        assert!(report["folder_written_bytes"].as_u64() >= real["written_bytes"].as_u64());
+        let left: Vec<_> = std::fs::read_dir(parent.path()).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
 #[test]
 fn people_get_the_figures_in_words() {
     let (_folder, trace) = conversations(2, 2);
@@ -135,6 +166,8 @@ fn what_cannot_be_is_refused() {
         (&["--live", "--block-bytes", "0"], "give --block-bytes from 1 to"),
         (&["--live", "--block-bytes", "3GiB"], "give a smaller --block-bytes or --capacity-blocks"),
         (&["--region", "/dev/shm/nowhere"], "--live"),
+        (&["--live", "--tiers", "9,9", "--region", "/dev/shm/nowhere"], "cannot be used with"),
+        (&["--live", "--tiers", "9,9", "--drive-in", "/dev/shm/nowhere/x"], "/dev/shm/nowhere/x"),
         (&["--live", "--first-node", "1"], "--region"),
         (&["--live", "--region", "/dev/shm/nowhere"], "/dev/shm/nowhere"),
         (&["--live", "--region", "/dev/shm/nowhere", "--capacity-blocks", "9"], "cannot be used"),

@@ -221,3 +221,74 @@ fn the_picture_shows_every_policy() {
     let output = replay(&trace, &["--svg", nowhere.to_str().unwrap()]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("folder.svg cannot be written"));
 }
+
+/// A line of the table of admissions.
+fn admission<'a>(report: &'a serde_json::Value, name: &str) -> &'a serde_json::Value {
+    let all = report["admissions"].as_array().unwrap();
+    all.iter().find(|line| line["admission"] == name).unwrap()
+}
+
+#[test]
+fn a_drive_adds_hits_and_says_what_it_writes() {
+    let (folder, trace) = write(&agents());
+    let tiers = |arguments: &[&str]| -> serde_json::Value {
+        let output = replay(&trace, &[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let best = report(&trace, &[]).hits;
+    let alone = report(&trace, &["--capacity-blocks", "10%"]).hits;
+    let unlimited = tiers(&["--tiers", "10%,unlimited", "--admission", "all"]);
+    assert_eq!(unlimited["pool_alone_hits"], alone);
+    let all = admission(&unlimited, "all");
+    let figure = |line: &serde_json::Value, name: &str| line[name].as_u64().unwrap();
+    assert_eq!(figure(all, "pool_hits") + figure(all, "drive_hits"), best);
+    assert!(all["drive_writes_per_day"].is_null(), "a drive without limit, and no times");
+    let limited = tiers(&["--tiers", "10%,40%", "--block-bytes", "5000"]);
+    assert_eq!(limited["admissions"].as_array().unwrap().len(), 3);
+    for line in limited["admissions"].as_array().unwrap() {
+        let parts = ["pool_hits", "drive_hits", "misses"].map(|name| figure(line, name));
+        assert_eq!(parts.iter().sum::<u64>(), figure(&limited, "block_refs"));
+        assert!(parts[1] > 0 && parts[0] >= alone, "{line}");
+        assert_eq!(figure(line, "written_bytes"), figure(line, "written_blocks") * 8192);
+        let hit_byte = line["written_bytes_a_hit_byte"].as_f64().unwrap();
+        let written = f64::from(u32::try_from(figure(line, "written_bytes")).unwrap());
+        let hits = f64::from(u32::try_from(figure(line, "drive_hits")).unwrap());
+        assert!((hit_byte - written / (hits * 5000.0)).abs() < 1e-9);
+    }
+    let written = |name| figure(admission(&limited, name), "written_blocks");
+    assert!(written("second-touch") < written("all") && written("frequency") < written("all"));
+    let svg = folder.path().join("tiers.svg");
+    let arguments = ["--tiers", "10%,40%", "--admission", "all", "--svg", svg.to_str().unwrap()];
+    let output = replay(&trace, &arguments);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["(no drive)", "\n  all ", "a byte of hit", "hits by room of the pool are drawn"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let picture = std::fs::read_to_string(&svg).unwrap();
+    assert!(picture.contains("pool and drive, all") && !picture.contains("second-touch"));
+}
+
+#[test]
+fn tiers_that_cannot_be_are_refused() {
+    let (_folder, trace) = write("{\"hash_ids\": [1]}");
+    for (arguments, said) in [
+        (&["--tiers", "5%"][..], "does not name two tiers"),
+        (&["--tiers", "5%,0"], "\"0\" is not a capacity"),
+        (&["--tiers", "5%,9", "--capacity-blocks", "9"], "cannot be used with"),
+        (&["--tiers", "5%,9", "--admission", "some"], "there are all, second-touch and frequency"),
+        (&["--admission", "all"], "--tiers"),
+        (&["--backup-age-ms", "5"], "--tiers"),
+        (&["--tiers", "5%,9", "--nodes", "2"], "a drive belongs to one host"),
+        (
+            &["--tiers", "5%,9", "--block-bytes", "64MiB"],
+            "a drive keeps blocks of 1 to 67108863 bytes",
+        ),
+        (&["--tiers", "5%,9", "--drive-in", "."], "--live"),
+    ] {
+        let output = replay(&trace, arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(said), "{arguments:?}: {error}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}

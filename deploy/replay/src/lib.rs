@@ -4,15 +4,19 @@
 //! A hit is *prefix-closed*, as engines need it: a block counts only when all blocks before it in
 //! the same request hit too. After a request all of its blocks are in the cache; how full that may
 //! be is its [`Capacity`].
+//!
+//! A [`TierSimulation`] adds a drive behind the pool, with the policy that drives use.
 
 mod capacity;
 mod pool;
 mod simulation;
+mod tiers;
 mod trace;
 
 pub use capacity::{Capacity, CapacityError};
 pub use pool::{PoolShape, PoolSimulation};
 pub use simulation::{Outcome, Simulation, Touch};
+pub use tiers::{Drive, TierOptions, TierOutcome, TierPool, TierSimulation};
 pub use trace::{Trace, TraceError};
 
 #[cfg(test)]

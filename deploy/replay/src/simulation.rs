@@ -172,6 +172,12 @@ impl<'t> Simulation<'t> {
         self.outcome
     }
 
+    /// Whether a block is there.
+    #[must_use]
+    pub fn has(&self, block: u32) -> bool {
+        self.slots[block as usize].is_some()
+    }
+
     /// Blocks in the cache.
     #[must_use]
     pub fn resident_blocks(&self) -> u32 {

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! `hash_ids` names the blocks of the prompt in order, each id standing for a block *and all
-//! before it*: the same prefix, the same ids. Only these are read; other members may be missing.
+//! before it*: the same prefix, the same ids. `timestamp` is in milliseconds; a request without one
+//! comes a second after the request before. Other members are not read and may be missing.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -56,15 +57,35 @@ pub enum TraceError {
     },
 }
 
+/// From a request to the next, when the trace does not say.
+const STEP_MS: u64 = 1000;
+
 #[derive(Deserialize)]
 struct Line {
     hash_ids: Vec<u64>,
+    #[serde(default)]
+    timestamp: serde_json::Value,
+}
+
+impl Line {
+    /// When the request comes, if the line says so.
+    fn time_ms(&self) -> Option<u64> {
+        let whole = self.timestamp.as_u64();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a cast of a float saturates, and a time before the beginning is the beginning"
+        )]
+        whole.or_else(|| self.timestamp.as_f64().map(|ms| ms as u64))
+    }
 }
 
 /// A trace: requests, each a list of blocks. Blocks are numbered from 0 as they come up first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trace {
     requests: Vec<Vec<u32>>,
+    times_ms: Vec<u64>,
+    has_times: bool,
     unique_blocks: u32,
     block_refs: u64,
 }
@@ -88,6 +109,7 @@ impl Trace {
                 let request: Line = serde_json::from_slice(&text)
                     .map_err(|error| TraceError::NoRequest { line, error })?;
                 trace.push(&request.hash_ids, &mut numbers, line)?;
+                trace.push_time(request.time_ms());
             }
         }
         if trace.requests.is_empty() {
@@ -121,6 +143,26 @@ impl Trace {
         self.block_refs += blocks.len() as u64;
         self.requests.push(blocks);
         Ok(())
+    }
+
+    fn push_time(&mut self, time_ms: Option<u64>) {
+        self.has_times |= time_ms.is_some();
+        let last = self.times_ms.last().copied();
+        let usual = last.map_or(0, |last| last.saturating_add(STEP_MS));
+        self.times_ms.push(time_ms.unwrap_or(usual).max(last.unwrap_or(0)));
+    }
+
+    /// When each request comes, in milliseconds. Times do not go back.
+    #[must_use]
+    pub fn times_ms(&self) -> &[u64] {
+        &self.times_ms
+    }
+
+    /// From the first request to the last, in milliseconds. `None` when no request has a time.
+    #[must_use]
+    pub fn duration_ms(&self) -> Option<u64> {
+        let (first, last) = (self.times_ms.first()?, self.times_ms.last()?);
+        self.has_times.then_some(last - first)
     }
 
     /// The blocks of each request, from the root on.
@@ -160,6 +202,20 @@ mod tests {
         .unwrap();
         assert_eq!(trace.requests(), [vec![0, 1], vec![], vec![0, 2]]);
         assert_eq!((trace.unique_blocks(), trace.block_refs()), (3, 4));
+    }
+
+    #[test]
+    fn times_do_not_go_back_and_may_be_missing() {
+        let trace = read(
+            "{\"timestamp\": 70, \"hash_ids\": [1]}\n{\"timestamp\": 2000.5, \"hash_ids\": []}\n\
+             {\"hash_ids\": []}\n{\"timestamp\": \"noon\", \"hash_ids\": []}\n\
+             {\"timestamp\": -9, \"hash_ids\": []}",
+        )
+        .unwrap();
+        assert_eq!(trace.times_ms(), [70, 2000, 3000, 4000, 4000]);
+        assert_eq!(trace.duration_ms(), Some(3930));
+        let trace = read("{\"hash_ids\": []}\n{\"hash_ids\": []}").unwrap();
+        assert_eq!((trace.times_ms(), trace.duration_ms()), (&[0, 1000][..], None));
     }
 
     #[test]

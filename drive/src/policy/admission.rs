@@ -10,9 +10,10 @@ use super::sketch::Sketch;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum AdmissionKind {
     /// Every block.
-    #[default]
     All,
-    /// A block that was seen twice: published and found again, or published again.
+    /// A block that was seen twice: published and found again, or published again. The default,
+    /// because it has the most hits for the bytes that it writes.
+    #[default]
     SecondTouch,
     /// Every block while nothing has left the drive. Then a block that was seen more often than the
     /// blocks that left last.

@@ -5,6 +5,9 @@ use std::collections::{HashSet, VecDeque};
 use super::PolicyKey;
 use super::admission::{Admission, AdmissionKind};
 
+/// How long a block is READY before its backup, unless another time is chosen, in milliseconds.
+pub const BACKUP_AGE_MS: u64 = 1000;
+
 /// How blocks are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackupOptions {

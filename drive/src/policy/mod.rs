@@ -21,13 +21,21 @@ mod leaf_order;
 mod recent_keys;
 mod sketch;
 
-use kv_cache::BlockKey;
+use kv_cache::{BlockKey, Watermarks};
 
 pub use admission::{Admission, AdmissionKind, UnknownAdmission};
-pub use backups::{BackupFigures, BackupOptions, Backups};
+pub use backups::{BACKUP_AGE_MS, BackupFigures, BackupOptions, Backups};
 pub use budgets::Budgets;
 pub use endurance::drive_writes_per_day;
 pub use leaf_order::{LeafOrder, Oldest};
+
+/// Between which levels of use a drive is kept, unless others are chosen: 90 and 85 percent.
+///
+/// The rest has segments that are being filled, and what a batch of backups adds before blocks leave.
+#[must_use]
+pub fn usual_watermarks() -> Watermarks {
+    Watermarks::new(90, 85).unwrap_or_default()
+}
 
 /// A name of a block that policies remember.
 pub trait PolicyKey: Copy + Eq + std::hash::Hash {

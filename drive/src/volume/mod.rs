@@ -125,9 +125,7 @@ impl Volume {
 
     /// Bytes kept for the manifest, journals and tables.
     fn metadata_bytes_max(&self) -> u64 {
-        let least = (self.options.capacity_bytes / 32).max(CAPACITY_BYTES_MIN / 4);
-        // A table has a page at least.
-        least + self.options.capacity_bytes / self.segment_bytes * u64::from(PAGE_BYTES)
+        metadata_bytes_max(self.options.capacity_bytes, self.segment_bytes)
     }
 
     /// Pages that segments may have allocated.
@@ -148,6 +146,19 @@ impl Volume {
             }
         }
     }
+}
+
+fn metadata_bytes_max(capacity_bytes: u64, segment_bytes: u64) -> u64 {
+    let least = (capacity_bytes / 32).max(CAPACITY_BYTES_MIN / 4);
+    // A table has a page at least.
+    least + capacity_bytes / segment_bytes * u64::from(PAGE_BYTES)
+}
+
+/// Room for extents that a new folder of this capacity has: what [`Usage::room`] says of it.
+#[must_use]
+pub fn room_bytes(capacity_bytes: u64) -> u64 {
+    let segment_bytes = reopen::fitting_segment_bytes(capacity_bytes);
+    capacity_bytes.saturating_sub(metadata_bytes_max(capacity_bytes, segment_bytes))
 }
 
 /// Where page `page` begins, in bytes.

@@ -331,10 +331,15 @@ fn check_sizes(options: &VolumeOptions) -> Result<(), OpenVolumeError> {
     Ok(())
 }
 
-pub(super) fn new_manifest(options: &VolumeOptions, store: [u8; 16]) -> Manifest {
+/// Bytes of a segment that fits a capacity.
+pub(super) fn fitting_segment_bytes(capacity_bytes: u64) -> u64 {
     let page = u64::from(PAGE_BYTES);
     let most = u64::from(SEGMENT_PAGES_MAX) * page;
-    let fitting = (options.capacity_bytes / SEGMENTS / page * page).clamp(SEGMENT_BYTES_MIN, most);
+    (capacity_bytes / SEGMENTS / page * page).clamp(SEGMENT_BYTES_MIN, most)
+}
+
+pub(super) fn new_manifest(options: &VolumeOptions, store: [u8; 16]) -> Manifest {
+    let fitting = fitting_segment_bytes(options.capacity_bytes);
     Manifest {
         folder: *uuid::Uuid::new_v4().as_bytes(),
         store,

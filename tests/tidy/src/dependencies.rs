@@ -16,7 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("rackline-python", &["rackline"]),
     ("lock-manager", &["cxl-shm", "cxl-shm-objects", "kv-cache"]),
     ("rackline-qualify", &["cxl-shm"]),
-    ("rackline-replay", &["kv-cache"]),
+    ("rackline-replay", &["kv-cache", "kv-drive"]),
     ("rackline-workers", &["cxl-shm"]),
     ("demo", &["rackline", "cxl-shm", "kv-cache"]),
     (

@@ -3,6 +3,7 @@
 mod chart;
 mod live;
 mod progress;
+mod tiers;
 
 pub(crate) use live::{WorkerOptions, run_worker};
 
@@ -15,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
 use kv_cache::evict::policy::PolicyKind;
+use kv_drive::policy::{AdmissionKind, BACKUP_AGE_MS};
 use rackline_replay::{Capacity, Outcome, PoolSimulation, Simulation, Touch, Trace};
 use serde::Serialize;
 
@@ -54,6 +56,22 @@ use crate::output::say;
 /// its own as it needs them, and evicts in batches when a publish finds no room. --live prints both.
 /// It fails when its hits differ from those of a simulated pool of the same shape. With unlimited
 /// capacity all have the same hits.
+///
+/// With --tiers a drive is behind the pool. What the pool has no more is found on the drive, if it
+/// was written there before. Is a drive worth it, and how fast does it wear out? Compare the rules
+/// that say which blocks are written:
+///
+///   rackline replay trace.jsonl --tiers 5%,50%
+///   rackline replay trace.jsonl --tiers 5%,50% --svg tiers.svg
+///   rackline replay trace.jsonl --tiers 20000,200000 --admission all --block-bytes 320KiB
+///
+/// Each rule has a line: hits of each tier, bytes written, bytes written for each byte of drive hits,
+/// and how often the drive is written whole in a day at the rate of the trace. Makers of drives
+/// promise 1 to 3 such writes a day for 5 years. A drive changes nothing in the pool, so the first
+/// line says what the pool does without one.
+///
+/// With --live the blocks go through a real pool and a real folder, and every hit has to be the one
+/// that the simulation has. The simulated pool is then that of --nodes 1.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Options {
@@ -79,7 +97,8 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
 
-    /// Draw the share of hits by capacity, for every policy, into this file.
+    /// Draw the share of hits by capacity, for every policy, into this file. With --tiers: by room of
+    /// the pool, for every admission.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["live", "nodes"])]
     svg: Option<PathBuf>,
 
@@ -99,6 +118,26 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE", default_value = "4KiB")]
     block_bytes: ByteSize,
 
+    /// Room of the pool and of a drive behind it, each as in --capacity-blocks.
+    #[arg(long, value_name = "POOL,DRIVE", conflicts_with_all = ["capacity_blocks", "region"])]
+    tiers: Option<tiers::Rooms>,
+
+    /// With --tiers: which blocks are written to the drive: all, second-touch (what was found again,
+    /// or published again) or frequency (once the drive is full, what was seen more often than what
+    /// leaves). [default: each of them; with --live: second-touch]
+    #[arg(long, value_name = "RULE", requires = "tiers")]
+    admission: Option<AdmissionKind>,
+
+    /// With --tiers: how long a block is in the pool before it is written to the drive, in
+    /// milliseconds. What leaves the pool before is not written.
+    #[arg(long, value_name = "MS", default_value_t = BACKUP_AGE_MS, requires = "tiers")]
+    backup_age_ms: u64,
+
+    /// With --tiers and --live: where the folder of the drive is made for the time of the replay. It
+    /// takes the room of the drive. [default: the directory for temporary files]
+    #[arg(long, value_name = "DIR", requires_all = ["tiers", "live"])]
+    drive_in: Option<PathBuf>,
+
     /// With --live: use this existing pool, instead of one made for the replay. Other processes may
     /// use it meanwhile, and the hits then depend on them. The blocks are removed at the end.
     #[arg(long, value_name = "PATH", requires = "live", conflicts_with = "capacity_blocks")]
@@ -111,7 +150,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    fn wish(&self, trace: &Trace) -> Result<live::Wish<'_>> {
+    fn wish(&self, trace: &Trace, pool: Capacity) -> Result<live::Wish<'_>> {
         if self.policy != PolicyKind::Clock || self.touch != Touch::LeafFirst {
             let how = if self.live { "--live" } else { "--nodes" };
             bail!(
@@ -125,9 +164,10 @@ impl Options {
         Ok(live::Wish {
             nodes: at_least_one(self.nodes).unwrap_or(NODES),
             workers_per_node: at_least_one(self.workers_per_node).unwrap_or(NonZeroU16::MIN),
-            capacity: self.capacity_blocks.blocks(trace.unique_blocks()),
+            capacity: pool.blocks(trace.unique_blocks()),
             block_bytes: self.block_bytes.as_u64(),
             pool: self.region.as_deref().map(|path| (path, self.first_node)),
+            drive_in: self.drive_in.as_deref(),
         })
     }
 }
@@ -163,6 +203,9 @@ struct PoolReport {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let trace = read(&options.trace)?;
+    if let Some(rooms) = options.tiers {
+        return tiers::run(options, rooms, &trace);
+    }
     let report = if options.live || options.nodes.is_some() || options.workers_per_node.is_some() {
         through_pool(options, &trace)?
     } else {
@@ -186,7 +229,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Through a simulated pool, or a real one.
 fn through_pool(options: &Options, trace: &Trace) -> Result<Report> {
-    let wish = options.wish(trace)?;
+    let wish = options.wish(trace, options.capacity_blocks)?;
     let shape = wish.shape(trace)?;
     let (outcome, refused_blocks, live) = if options.live {
         let (outcome, refused, live) = live::run(&wish, trace)?;

@@ -2,6 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use kv_cache::evict::policy::PolicyKind;
+use kv_drive::policy::AdmissionKind;
 
 /// Of reading a trace of `size_bytes`.
 pub(super) fn reading(size_bytes: u64) -> ProgressBar {
@@ -13,6 +14,12 @@ pub(super) fn replaying(requests: usize, policy: PolicyKind, capacity: Option<u3
     let bar = styled(requests as u64, "{msg} [{bar:30}] {pos} of {len} requests, {per_sec}");
     let capacity = capacity.map_or("unlimited".to_owned(), |blocks| format!("{blocks} blocks"));
     bar.with_message(format!("{policy}, {capacity}"))
+}
+
+/// Of a replay of so many requests with a drive.
+pub(super) fn tiers(requests: usize, admission: AdmissionKind) -> ProgressBar {
+    let bar = styled(requests as u64, "{msg} [{bar:30}] {pos} of {len} requests, {per_sec}");
+    bar.with_message(admission.name())
 }
 
 /// Of a live replay of so many requests.

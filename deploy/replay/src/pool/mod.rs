@@ -224,6 +224,12 @@ impl<'t> PoolSimulation<'t> {
         self.outcome
     }
 
+    /// Whether a block is there.
+    #[must_use]
+    pub fn has(&self, block: u32) -> bool {
+        self.places[block as usize].is_some()
+    }
+
     /// Blocks that were not published, because all that their node had was held or new itself.
     #[must_use]
     pub fn refused(&self) -> u64 {

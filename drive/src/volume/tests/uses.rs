@@ -198,3 +198,12 @@ fn a_block_written_before_the_scan_finds_it_is_kept_once() {
         assert_has(&open(&drive), 0..30);
     }
 }
+
+#[test]
+fn the_room_of_a_folder_is_known_before_it_is_made() {
+    for capacity_bytes in [1 << 20, (5 << 20) + 4096, 77 << 20] {
+        let options = VolumeOptions { capacity_bytes, segment_bytes: None, ..options() };
+        let volume = open_with(&RecordedDrive::default(), options);
+        assert_eq!(room_bytes(capacity_bytes), volume.usage().room());
+    }
+}

@@ -1,11 +1,16 @@
 //! `rackline replay --live`: the trace through a real pool, with real bytes.
 
 mod bytes;
+mod drive;
 mod figures;
+mod folder;
 mod protocol;
 mod sizes;
+mod tiers;
 mod worker;
 
+pub(super) use folder::folder_room;
+pub(super) use tiers::{LiveTiers, run_tiers};
 pub(crate) use worker::{WorkerOptions, run_worker};
 
 use std::num::NonZeroU16;
@@ -38,6 +43,8 @@ pub(super) struct Wish<'a> {
     pub(super) block_bytes: u64,
     /// A pool that is there, and the first of its nodes to be used.
     pub(super) pool: Option<(&'a Path, u16)>,
+    /// Where the folder of a drive is made; `None` is the directory for temporary files.
+    pub(super) drive_in: Option<&'a Path>,
 }
 
 impl Wish<'_> {
@@ -81,7 +88,7 @@ pub(super) fn run(wish: &Wish<'_>, trace: &Trace) -> Result<Replayed> {
         let region = make_region(&sizes, &interrupt)?;
         let own = Some(&region);
         let manager = LockManager::start(&region.region, &region.layout, 0, &interrupt)?;
-        let mut fleet = Fleet::start(wish, region.path(), 0, &salt, own, &interrupt)?;
+        let mut fleet = Fleet::start(wish, region.path(), 0, &[], &salt, own, &interrupt)?;
         let mut replayed = fleet.replay(trace, wish)?;
         drop(fleet);
         drop(manager);
@@ -96,7 +103,7 @@ pub(super) fn run(wish: &Wish<'_>, trace: &Trace) -> Result<Replayed> {
     let needed = superblock.lock_protocol == LockProtocol::Arbitrated && !serves;
     let start = || LockManager::start(&region, &layout, first_node, &interrupt);
     let manager = needed.then(start).transpose()?;
-    let mut fleet = Fleet::start(wish, path, first_node, &salt, None, &interrupt)?;
+    let mut fleet = Fleet::start(wish, path, first_node, &[], &salt, None, &interrupt)?;
     let replayed = fleet.replay(trace, wish);
     drop(fleet);
     drop(manager);
@@ -157,6 +164,7 @@ impl Fleet {
         wish: &Wish<'_>,
         region: &Path,
         first_node: u16,
+        more: &[&str],
         salt: &str,
         own: Option<&OwnRegion>,
         interrupt: &Interrupt,
@@ -166,6 +174,7 @@ impl Fleet {
         if own.is_none() {
             arguments.push("--tidy");
         }
+        arguments.extend_from_slice(more);
         let start = |node: u16| -> Result<Vec<Worker>> {
             let node = first_node.checked_add(node).context("there is no such node")?;
             let start =
@@ -192,7 +201,9 @@ impl Fleet {
         for (number, request) in requests.iter().enumerate() {
             let (node, worker) = shape.server(number);
             let worker = &mut self.workers[usize::from(node)][usize::from(worker)];
-            let served = serve(worker, request).with_context(|| format!("request {number}"))?;
+            let now_ms = trace.times_ms()[number];
+            let served =
+                serve(worker, request, now_ms).with_context(|| format!("request {number}"))?;
             totals.count(&served, request.len() as u64)?;
             if let (Some(trouble), None) = (served.trouble, wish.pool) {
                 bail!("request {number}: a block was refused: {trouble}");
@@ -205,8 +216,8 @@ impl Fleet {
     }
 }
 
-fn serve(worker: &mut Worker, request: &[u32]) -> Result<Served> {
-    worker.give(&Task::Serve { blocks: request.to_vec() })?;
+fn serve(worker: &mut Worker, request: &[u32], now_ms: u64) -> Result<Served> {
+    worker.give(&Task::Serve { blocks: request.to_vec(), now_ms })?;
     match worker.next()? {
         Event::Served(served) => Ok(served),
         Event::Ready => bail!("the worker was ready twice"),

@@ -21,6 +21,7 @@ use rackline::{
 };
 
 use super::bytes;
+use super::drive::{DriveArguments, WorkerDrive};
 use super::protocol::{Event, Served, Task};
 use crate::rack::{carry_out_tasks, say};
 
@@ -42,6 +43,9 @@ pub(crate) struct WorkerOptions {
     /// The pool is not this replay's own: its blocks are removed at the end.
     #[arg(long)]
     tidy: bool,
+    /// The drive behind the pool.
+    #[command(flatten)]
+    drive: DriveArguments,
 }
 
 /// How long a publish waits for the lock of the chunk table, on a busy machine; or for a chunk,
@@ -79,6 +83,7 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
         |timeout| SessionCore::new(&cache, &dma, &clock, chosen.with_chunk_timeout(timeout));
     let mut worker = Worker {
         cache: &cache,
+        dma: &dma,
         clock,
         session: session(LOCK_TIMEOUT),
         once_full: Some(session(Duration::from_millis(FULL_TIMEOUT_MS))),
@@ -89,13 +94,14 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
         buffer: Vec::new(),
         published: Vec::new(),
         tidy: options.tidy,
+        drive: WorkerDrive::open(&options.drive, &model, namespace, block_bytes)?,
     };
     for _ in 0..=cache.geometry().descriptor_slots() / SLOTS_A_TURN {
         worker.upkeep();
     }
     say(&Event::Ready)?;
     carry_out_tasks(|task| match task {
-        Task::Serve { blocks } => say(&Event::Served(worker.serve(&blocks)?)),
+        Task::Serve { blocks, now_ms } => say(&Event::Served(worker.serve(&blocks, now_ms)?)),
     })?;
     worker.remove_own();
     Ok(())
@@ -103,6 +109,7 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
 
 struct Worker<'a> {
     cache: &'a LocalCache<'a>,
+    dma: &'a HostDma,
     clock: SystemClock,
     session: Session<'a>,
     /// The session to continue with once the pool has no chunk left.
@@ -114,13 +121,17 @@ struct Worker<'a> {
     /// What this process published, to be removed at the end.
     published: Vec<BlockHash>,
     tidy: bool,
+    drive: Option<WorkerDrive>,
 }
 
 impl Worker<'_> {
-    fn serve(&mut self, blocks: &[u32]) -> Result<Served> {
+    fn serve(&mut self, blocks: &[u32], now_ms: u64) -> Result<Served> {
         let hashes: Vec<BlockHash> = blocks.iter().map(|block| bytes::hash(*block)).collect();
         self.buffer.resize(blocks.len() * self.block_bytes, 0);
         let mut served = Served::default();
+        if let Some(drive) = &mut self.drive {
+            served.drive = drive.back_up(self.cache, self.dma, &self.session, now_ms)?;
+        }
         let evicted_before = self.session.metrics().evicted_blocks;
 
         let start_ns = self.clock.now_ns();
@@ -134,9 +145,13 @@ impl Worker<'_> {
 
         let hits = self.fetch(&hashes, &held.blocks(), &mut served)?;
         served.hits = hits as u64;
-        self.publish(&hashes, hits, &mut served)?;
+        let ready = self.restore(blocks, &hashes, hits, &mut served)?;
+        self.publish(&hashes, hits, ready, &mut served)?;
         self.session.release(held);
         self.upkeep();
+        if let Some(drive) = &mut self.drive {
+            drive.seen(&self.session, blocks, &hashes, now_ms)?;
+        }
         served.evicted = self.session.metrics().evicted_blocks - evicted_before;
         Ok(served)
     }
@@ -163,8 +178,43 @@ impl Worker<'_> {
         Ok(valid)
     }
 
-    /// Publishes what the pool does not have: `hashes` from number `first` on.
-    fn publish(&mut self, hashes: &[BlockHash], first: usize, served: &mut Served) -> Result<()> {
+    /// Brings the blocks behind the first `hits` to the buffer, as far as the drive has them, or the
+    /// pool behind a gap. Returns how many blocks are in the buffer then.
+    fn restore(
+        &mut self,
+        blocks: &[u32],
+        hashes: &[BlockHash],
+        hits: usize,
+        served: &mut Served,
+    ) -> Result<usize> {
+        let Some(drive) = &mut self.drive else { return Ok(hits) };
+        drive.used(blocks, hashes);
+        for (depth, hash) in hashes.iter().enumerate().skip(hits) {
+            let part = &mut self.buffer[depth * self.block_bytes..][..self.block_bytes];
+            let found = self.session.lookup(std::slice::from_ref(hash))?;
+            if let [block] = found.blocks() {
+                let report = self.session.fetch(&[*block], vec![vec![&mut *part]])?;
+                ensure!(report.valid_blocks() == 1, "block {depth} was not fetched");
+                served.drive.pool_hits += 1;
+            } else if drive.get(hash, part, &mut served.drive)? {
+                served.drive.hits += 1;
+            } else {
+                return Ok(depth);
+            }
+            ensure!(bytes::are_of(hash, part), "block {depth} came with wrong bytes");
+        }
+        Ok(hashes.len())
+    }
+
+    /// Publishes what the pool does not have: `hashes` from number `first` on. The bytes of those
+    /// below number `ready` are in the buffer.
+    fn publish(
+        &mut self,
+        hashes: &[BlockHash],
+        first: usize,
+        ready: usize,
+        served: &mut Served,
+    ) -> Result<()> {
         let missing = &hashes[first..];
         if missing.is_empty() {
             return Ok(());
@@ -172,10 +222,11 @@ impl Worker<'_> {
         if let Some(session) = self.once_full.take_if(|_| !has_free_chunk(self.cache)) {
             self.session = session;
         }
-        for (hash, part) in missing.iter().zip(self.buffer.chunks_exact_mut(self.block_bytes)) {
+        let parts = self.buffer.chunks_exact_mut(self.block_bytes);
+        for (hash, part) in hashes.iter().zip(parts).skip(ready) {
             bytes::fill(hash, part);
         }
-        let parts = self.buffer.chunks_exact(self.block_bytes).map(|part| [part]);
+        let parts = self.buffer.chunks_exact(self.block_bytes).skip(first).map(|part| [part]);
         let depth = u32::try_from(first).context("a request of 2^32 blocks")?;
         let blocks = NewBlock::chain(depth, missing.iter().copied(), parts);
         let start_ns = self.clock.now_ns();
