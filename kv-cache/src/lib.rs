@@ -75,7 +75,7 @@ pub use identity::{
 pub use model::{Attention, Dtype, KvGeometry, KvGeometryError, Part, UnknownDtype};
 pub use process::{AttachedCache, Cache, HeapUse, Metrics, ProcessState};
 pub use publish::{BlockSpec, CommitError, ReadyBlock, Refusal, Reservation, WritingBlock};
-pub use read::{MatchedBlock, OwnFeed, OwnNews, PrefixMatch, Ticket, Wanted};
+pub use read::{MatchedBlock, OwnFeed, OwnNews, OwnUse, PrefixMatch, Ticket, Wanted};
 pub use reclaim::{ReclaimInProgress, reclaim_dead_processes};
 pub use replica::{Changes, Miss, PoolPrefix, PoolReader};
 pub use upkeep::{Clearing, DirectiveError, Upkeep, WatermarkError, Watermarks};

@@ -10,4 +10,4 @@ pub(crate) use fetch::accept;
 
 pub use fetch::{Ticket, Wanted};
 pub use lookup::{MatchedBlock, PrefixMatch};
-pub use own::{OwnFeed, OwnNews};
+pub use own::{OwnFeed, OwnNews, OwnUse};

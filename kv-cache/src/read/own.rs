@@ -32,6 +32,17 @@ pub struct OwnNews {
     pub scanned: bool,
 }
 
+/// What is known of the use of a block of this node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OwnUse {
+    /// The block is not in the pool any more, or cannot be read.
+    Gone,
+    /// Nobody has used it.
+    Never,
+    /// It was used last when the node's log had this position.
+    At(u64),
+}
+
 impl<B: Backend> Cache<'_, B> {
     /// What this node has published since the last call with `feed`. The first call, and one after
     /// the log has overrun `feed`, looks at every block of the node.
@@ -74,12 +85,17 @@ impl<B: Backend> Cache<'_, B> {
         OwnNews { blocks, scanned: true }
     }
 
-    /// When blocks of this node were used last on any host, as positions in this node's log; `None`
-    /// for one that was never used. A hint: what other hosts have not told yet is not seen. The
-    /// results are in the same order.
+    /// When blocks of this node were used last on any host. A hint: what other hosts have not told yet
+    /// is not seen. The results are in the same order.
     #[must_use]
-    pub fn own_uses(&self, handles: &[Handle]) -> Vec<Option<u64>> {
+    pub fn own_uses(&self, handles: &[Handle]) -> Vec<OwnUse> {
         let slots: Vec<u32> = handles.iter().map(Handle::slot).collect();
-        last_uses(self.member(), self.areas(), &slots)
+        let uses = last_uses(self.member(), self.areas(), &slots);
+        let of_block = |(handle, used): (&Handle, Option<u64>)| match (self.look(*handle), used) {
+            (Err(_), _) => OwnUse::Gone,
+            (Ok(_), None) => OwnUse::Never,
+            (Ok(_), Some(position)) => OwnUse::At(position),
+        };
+        handles.iter().zip(uses).map(of_block).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! A process that follows what its node publishes, to keep copies of it elsewhere.
 
 use super::*;
-use crate::OwnFeed;
+use crate::{OwnFeed, OwnUse};
 
 fn slots(blocks: &[(Descriptor, u64)]) -> Vec<crate::BlockKey> {
     blocks.iter().map(|(block, _)| block.key).collect()
@@ -51,13 +51,15 @@ fn a_copy_that_is_no_use_tells_nobody_that_the_block_was_used() {
             assert_eq!(a.close_unused(&[(ticket, Some(found))]), [Ok(())]);
         }
         let handles = [first, second];
-        assert_eq!(a.own_uses(&handles), [None, None]);
+        assert_eq!(a.own_uses(&handles), [OwnUse::Never; 2]);
         assert_eq!(fetch(b, 2, second), Ok(()));
         // Told by the next holder of the heap lock, and upkeep.
         b.upkeep(clock, crate::Watermarks::default(), CHUNK_TIMEOUT_MS);
         let uses = a.own_uses(&handles);
-        assert_eq!(uses[0], None);
-        assert!(uses[1].is_some(), "another host used it: {uses:?}");
+        assert_eq!(uses[0], OwnUse::Never);
+        assert!(matches!(uses[1], OwnUse::At(_)), "another host used it: {uses:?}");
+        assert_eq!(a.retire(clock, &[second]), 1);
+        assert_eq!(a.own_uses(&handles), [OwnUse::Never, OwnUse::Gone]);
         assert_eq!(a.process_state().metrics().fetched_blocks, 0);
     });
 }
