@@ -275,8 +275,12 @@ impl Pool {
     }
 
     /// Starts a thread with a membership and a cache of its own. What it returns is for
-    /// [`Attachment::leave_thread`].
-    pub(crate) fn start_thread(
+    /// [`Attachment::leave_thread`]. For sibling crates: no semver.
+    ///
+    /// # Errors
+    /// [`PoolError`]: the region has no place left for a thread, or the system has none.
+    #[doc(hidden)]
+    pub fn start_thread(
         &self,
         name: &str,
         run: impl FnOnce(&LocalCache<'_>, &SystemClock) + Send + 'static,

@@ -8,7 +8,7 @@ use cxl_shm::layout::{
     FormatError, Geometry, GeometryError, Layout, LockProtocol, Superblock, format_superblock,
 };
 use cxl_shm::region::{CreateError, Region};
-use kv_cache::CacheGeometry;
+use kv_cache::{CacheGeometry, DriveGeometry};
 
 /// Where the file is: in memory.
 const FOLDER: &str = "/dev/shm";
@@ -67,10 +67,25 @@ impl ScratchRegion {
     /// # Errors
     /// [`ScratchError`].
     pub fn create(region_bytes: u64, nodes: u16, block_bytes: u64) -> Result<Self, ScratchError> {
+        Self::create_with_drives(region_bytes, nodes, block_bytes, 0)
+    }
+
+    /// As [`create`](Self::create), with room to announce blocks on drives of `drive_bytes` bytes a
+    /// node.
+    ///
+    /// # Errors
+    /// [`ScratchError`].
+    pub fn create_with_drives(
+        region_bytes: u64,
+        nodes: u16,
+        block_bytes: u64,
+        drive_bytes: u64,
+    ) -> Result<Self, ScratchError> {
         if block_bytes > region_bytes {
             return Err(ScratchError::BlockTooLong { block_bytes, region_bytes });
         }
-        let cache = CacheGeometry::suggest(region_bytes, nodes, block_bytes);
+        let drives = DriveGeometry::suggest(drive_bytes, block_bytes, nodes);
+        let cache = CacheGeometry::suggest(region_bytes, nodes, block_bytes).with_drives(drives);
         let geometry = Geometry {
             region_bytes,
             nodes,

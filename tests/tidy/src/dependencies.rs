@@ -11,6 +11,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("kv-cache", &["cxl-shm"]),
     ("kv-drive", &["cxl-shm", "kv-cache"]),
     ("rackline", &["cxl-shm", "kv-cache"]),
+    ("rackline-agent", &["rackline", "cxl-shm", "kv-cache", "kv-drive"]),
     ("rackline-capi", &["rackline", "cxl-shm", "cxl-shm-objects", "kv-cache"]),
     ("rackline-gpu-check", &["rackline", "cxl-shm", "kv-cache"]),
     ("rackline-python", &["rackline"]),
@@ -23,6 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "rackline-cli",
         &[
             "rackline",
+            "rackline-agent",
             "rackline-qualify",
             "rackline-replay",
             "rackline-workers",

@@ -12,6 +12,9 @@ use crate::{SourceTree, Violation};
 
 /// Groups of rules, and what each is about.
 pub const GROUPS: &[(&str, &str)] = &[
+    ("AGENT-B", "backups of blocks to drives"),
+    ("AGENT-Q", "the queue of a drive's restores"),
+    ("AGENT-R", "restores of blocks from drives"),
     ("ASYNC-P", "requests in pieces"),
     ("ASYNC-Q", "the queues of a process"),
     ("BEAT-G", "heartbeats: the agent of a host, and what a watcher may conclude"),

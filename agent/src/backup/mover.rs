@@ -1,0 +1,353 @@
+//! What copies blocks of this node to its drives, and tells the hosts of the rack.
+
+use crossbeam_channel::Receiver;
+use cxl_shm::clock::{Clock as _, SystemClock};
+use kv_cache::tier::{Announced, DriveAnnouncer, DriveError};
+use kv_cache::{BlockKey, OwnFeed};
+use kv_drive::policy::{BackupOptions, Budgets};
+use kv_drive::store::{KeepRoom, Store};
+use kv_drive::volume::{StoredBlock, Usage};
+use rackline::LocalCache;
+use rackline::dma::HostDma;
+
+use super::known::KnownBlocks;
+use super::writes::{Ended, Writes};
+use super::{Backlog, Candidate};
+use crate::drives::TablesRead;
+use crate::figures::SharedFigures;
+use crate::settings::BackupSettings;
+
+/// How often the room of the drives is looked at, in milliseconds.
+const ROOM_MS: u64 = 1_000;
+/// After blocks were dropped, all blocks are looked at again, but not more often than this.
+const START_OVER_MS: u64 = 10_000;
+/// Blocks that wait for their age at most.
+const WAITING_MAX: usize = 1 << 20;
+
+/// What a [`Mover`] works with.
+#[derive(Debug)]
+pub(crate) struct BackupParts<'a> {
+    /// The pool.
+    pub(crate) cache: &'a LocalCache<'a>,
+    /// The clock of the process.
+    pub(crate) clock: &'a SystemClock,
+    /// What copies.
+    pub(crate) dma: &'a HostDma,
+    /// The drives.
+    pub(crate) store: &'a Store,
+    /// Whether they are read.
+    pub(crate) tables: &'a TablesRead,
+    /// What is counted.
+    pub(crate) figures: &'a SharedFigures,
+    /// Keys of blocks that restores have found damaged.
+    pub(crate) damaged: Receiver<BlockKey>,
+}
+
+/// How far the blocks of the drives were announced after the start.
+#[derive(Clone, Copy, Debug, Default)]
+struct Announcing {
+    folder: usize,
+    part: usize,
+    is_done: bool,
+}
+
+/// Backs blocks up, on one thread.
+#[derive(Debug)]
+pub(crate) struct Mover<'a> {
+    parts: BackupParts<'a>,
+    settings: BackupSettings,
+    announcer: DriveAnnouncer,
+    announcing: Announcing,
+    feed: OwnFeed,
+    known: KnownBlocks,
+    backlog: Backlog,
+    writes: Writes,
+    /// Bytes that are written and not committed, and when the first of them was written.
+    uncommitted: Option<(u64, u64)>,
+    dropped: bool,
+    started_over_ms: u64,
+    room_ms: u64,
+}
+
+impl<'a> Mover<'a> {
+    /// One that announces by `announcer`, whose directory is empty.
+    #[must_use]
+    pub(crate) fn new(
+        parts: BackupParts<'a>,
+        announcer: DriveAnnouncer,
+        settings: &BackupSettings,
+    ) -> Self {
+        let room: u64 = parts.store.volumes().map(|(_, volume)| volume.usage().room()).sum();
+        // As many as there is room for, of the shortest blocks that engines use.
+        let drive_blocks = usize::try_from(room / (64 << 10)).unwrap_or(usize::MAX).max(1 << 10);
+        let known = KnownBlocks::new(BackupOptions {
+            admission: settings.admission,
+            backup_age_ms: settings.age_ms,
+            waiting_max: WAITING_MAX,
+            drive_blocks,
+        });
+        Self {
+            settings: *settings,
+            announcer,
+            announcing: Announcing::default(),
+            feed: OwnFeed::default(),
+            known,
+            backlog: Backlog::new(settings.backlog_bytes),
+            writes: Writes::new(settings.depth),
+            uncommitted: None,
+            dropped: false,
+            started_over_ms: 0,
+            room_ms: 0,
+            parts,
+        }
+    }
+
+    /// Does what there is to do, and waits for no read. Says whether anything was done.
+    ///
+    /// # Errors
+    /// [`DriveError::MembershipLost`].
+    pub(crate) fn turn(&mut self) -> Result<bool, DriveError> {
+        let now_ms = self.parts.clock.now_ms();
+        let mut is_busy = self.announce_what_is_there()?;
+        self.withdraw_damaged()?;
+        // Before all tables are read a block may be on a drive that is not found there.
+        if self.announcing.is_done {
+            is_busy |= self.follow(now_ms);
+            self.admit(now_ms);
+            is_busy |= self.write();
+        }
+        is_busy |= self.end_writes();
+        self.commit_when_due(now_ms)?;
+        self.keep_room(now_ms)?;
+        self.tell_figures();
+        Ok(is_busy)
+    }
+
+    /// Writes what waits and is admitted, and makes it durable: the agent stops in order. Blocks that
+    /// are not old enough are left out.
+    ///
+    /// # Errors
+    /// [`DriveError::MembershipLost`].
+    pub(crate) fn stop(mut self, limit_ms: u64) -> Result<(), DriveError> {
+        let clock = self.parts.clock;
+        let until_ms = clock.now_ms() + limit_ms;
+        let mut tries = 0;
+        while clock.now_ms() < until_ms
+            && !(self.backlog.is_empty() && self.writes.room() == self.settings.depth.max(1))
+        {
+            let is_busy = self.write() | self.end_writes();
+            tries = if is_busy { 0 } else { tries + 1 };
+            clock.pause(tries);
+        }
+        self.commit()?;
+        self.tell_figures();
+        Ok(())
+    }
+
+    /// After the start: announces what the drives have, as far as their tables are read.
+    fn announce_what_is_there(&mut self) -> Result<bool, DriveError> {
+        let are_read = self.parts.tables.are_read();
+        if self.announcing.is_done && !are_read {
+            // A drive answers again. What is announced already is passed over.
+            self.announcing = Announcing::default();
+        }
+        let Announcing { folder, part, is_done } = self.announcing;
+        // A part is complete when there is another behind it, or when everything is read.
+        if is_done || !(are_read || self.parts.store.blocks(folder, part + 1).is_some()) {
+            return Ok(false);
+        }
+        match self.parts.store.blocks(folder, part) {
+            Some(blocks) => {
+                self.announce(&blocks)?;
+                self.announcing.part += 1;
+            }
+            None if folder + 1 < self.parts.store.folders() => {
+                self.announcing = Announcing { folder: folder + 1, ..Announcing::default() };
+            }
+            None => {
+                self.announcing.is_done = true;
+                let blocks = self.announcer.blocks();
+                tracing::info!(blocks, "the blocks on the drives are announced");
+            }
+        }
+        Ok(true)
+    }
+
+    fn announce(&mut self, blocks: &[StoredBlock]) -> Result<(), DriveError> {
+        let announced: Vec<_> = blocks
+            .iter()
+            .map(|block| Announced {
+                key: block.key,
+                bytes: block.bytes,
+                depth: block.depth,
+                namespace: block.tag,
+            })
+            .collect();
+        let count = self.announcer.announce(self.parts.cache, &announced)?;
+        let left_out = (announced.len() - count) as u64;
+        self.parts.figures.count(|figures| {
+            if left_out > 0 && figures.unannounced == 0 {
+                tracing::warn!(
+                    most = self.announcer.blocks_max(),
+                    "the directory of this node is full: no host finds further blocks; \
+                     format the region with a larger --drive-bytes"
+                );
+            }
+            figures.unannounced += left_out;
+        });
+        Ok(())
+    }
+
+    fn withdraw_damaged(&mut self) -> Result<(), DriveError> {
+        let damaged: Vec<_> = self.parts.damaged.try_iter().collect();
+        if !damaged.is_empty() {
+            self.announcer.withdraw(self.parts.cache, &damaged)?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, now_ms: u64) -> bool {
+        if self.dropped && self.backlog.is_empty() && now_ms >= self.started_over_ms {
+            self.dropped = false;
+            self.started_over_ms = now_ms + START_OVER_MS;
+            self.feed.start_over();
+        }
+        let news = self.parts.cache.follow_own(&mut self.feed);
+        let mut used = Vec::new();
+        for (block, published) in &news.blocks {
+            let is_on_drive = self.parts.store.block(&block.key).is_some();
+            // A block that is published again is one that is used again.
+            used.extend((is_on_drive && !news.scanned).then_some(block.key));
+            if !self.known.seen(Candidate::from(block), *published, is_on_drive, now_ms) {
+                self.drop_one();
+            }
+        }
+        self.parts.store.used(&used);
+        let (keys, handles): (Vec<_>, Vec<_>) = self.known.next_looks(now_ms).into_iter().unzip();
+        if !handles.is_empty() {
+            for (key, found) in keys.into_iter().zip(self.parts.cache.own_uses(&handles)) {
+                self.known.looked(key, found, now_ms);
+            }
+        }
+        !news.blocks.is_empty()
+    }
+
+    fn admit(&mut self, now_ms: u64) {
+        while let Some(block) = self.known.due(now_ms) {
+            let is_on_drive = self.parts.store.block(&block.key).is_some();
+            if !is_on_drive && !self.backlog.push(block) {
+                self.drop_one();
+            }
+        }
+    }
+
+    /// AGENT-B2: no room for a block that would wait.
+    fn drop_one(&mut self) {
+        self.dropped = true;
+        self.parts.figures.count(|figures| figures.dropped += 1);
+    }
+
+    fn write(&mut self) -> bool {
+        let blocks = self.backlog.take(self.writes.room());
+        if blocks.is_empty() {
+            return false;
+        }
+        let BackupParts { cache, dma, store, .. } = &self.parts;
+        let ended = self.writes.begin(cache, dma, store, &blocks);
+        self.take_in(ended);
+        true
+    }
+
+    fn end_writes(&mut self) -> bool {
+        let ended = self.writes.ended();
+        let is_busy = !ended.is_empty();
+        self.take_in(ended);
+        is_busy
+    }
+
+    fn take_in(&mut self, ended: Vec<Ended>) {
+        let now_ms = self.parts.clock.now_ms();
+        for ended in ended {
+            match ended {
+                Ended::Written { bytes } => {
+                    let (sum, since_ms) = self.uncommitted.unwrap_or((0, now_ms));
+                    self.uncommitted = Some((sum + bytes, since_ms));
+                }
+                Ended::Lost(key) => {
+                    self.known.gone(&key);
+                    self.parts.figures.count(|figures| figures.lost_before += 1);
+                }
+                Ended::Refused => {
+                    self.parts.figures.count(|figures| figures.refused_by_drives += 1);
+                }
+            }
+        }
+    }
+
+    fn commit_when_due(&mut self, now_ms: u64) -> Result<(), DriveError> {
+        let BackupSettings { commit_ms, commit_bytes, .. } = self.settings;
+        let is_due = |(bytes, since_ms): (u64, u64)| {
+            bytes >= commit_bytes || now_ms.saturating_sub(since_ms) >= commit_ms
+        };
+        if self.uncommitted.is_some_and(is_due) { self.commit() } else { Ok(()) }
+    }
+
+    /// AGENT-B3: announced after the commit.
+    fn commit(&mut self) -> Result<(), DriveError> {
+        self.uncommitted = None;
+        let (keys, errors) = self.parts.store.commit();
+        for error in errors {
+            tracing::error!("blocks are not kept by a drive: {error}");
+        }
+        let found = keys.iter().filter_map(|key| self.parts.store.block(key));
+        let blocks: Vec<_> = found.map(|(_, block)| block).collect();
+        self.parts.figures.count(|figures| {
+            blocks.iter().for_each(|block| figures.backed_up(block.bytes.into()));
+        });
+        self.announce(&blocks)
+    }
+
+    /// AGENT-B3: withdrawn before they leave.
+    fn keep_room(&mut self, now_ms: u64) -> Result<(), DriveError> {
+        if now_ms < self.room_ms {
+            return Ok(());
+        }
+        self.room_ms = now_ms + ROOM_MS;
+        let Self { parts, announcer, known, .. } = self;
+        let mut outcome = Ok(());
+        let (left, errors) = parts.store.keep_room(&mut KeepRoom {
+            watermarks: self.settings.watermarks,
+            budgets: &Budgets::default(),
+            may_leave: &mut |_| true,
+            leaving: &mut |keys| {
+                let withdrawn = announcer.withdraw(parts.cache, keys).map(drop);
+                if outcome.is_ok() {
+                    outcome = withdrawn;
+                }
+                keys.iter().for_each(|key| known.left_drive(*key));
+            },
+        });
+        for error in errors {
+            tracing::error!("a drive does not give room back: {error}");
+        }
+        let usages = || parts.store.volumes().map(|(_, volume)| volume.usage());
+        let sum = |part: fn(&Usage) -> u64| usages().map(|usage| part(&usage)).sum();
+        let (blocks, used, capacity) = (sum(|it| it.blocks), sum(Usage::in_use), sum(Usage::room));
+        parts.figures.count(|figures| {
+            figures.evicted += left as u64;
+            (figures.blocks, figures.used_bytes, figures.capacity_bytes) = (blocks, used, capacity);
+        });
+        outcome
+    }
+
+    fn tell_figures(&self) {
+        let (backlog, announced) = (self.backlog.bytes(), self.announcer.blocks());
+        let (refused, is_ready) = (self.known.figures().refused, self.announcing.is_done);
+        self.parts.figures.count(|figures| {
+            figures.is_ready = is_ready;
+            figures.backlog_bytes = backlog;
+            figures.announced = announced;
+            figures.not_admitted = refused;
+        });
+    }
+}

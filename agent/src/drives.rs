@@ -1,0 +1,124 @@
+//! The folders of this host: opened, read, and tried again when a device did not answer.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cxl_shm::clock::SystemClock;
+use cxl_shm::host::HostIdentity;
+use kv_drive::store::{Access, FolderOptions, Store, StoreOptions};
+use kv_drive::volume::CAPACITY_BYTES_MIN;
+
+use crate::error::AgentError;
+use crate::settings::{DriveFolder, Settings};
+
+/// How often devices that did not answer are tried again, in milliseconds.
+const REOPEN_MS: u64 = 5_000;
+/// How often the thread looks whether it is to end, in milliseconds.
+const STOP_LOOK_MS: u64 = 20;
+
+/// Whether the tables of all folders that answer are read.
+#[derive(Debug, Default)]
+pub(crate) struct TablesRead(AtomicBool);
+
+impl TablesRead {
+    /// Whether they are: a block that is not found then is not there.
+    #[must_use]
+    pub(crate) fn are_read(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Says whether they are.
+    pub(crate) fn set(&self, are_read: bool) {
+        self.0.store(are_read, Ordering::Release);
+    }
+}
+
+/// Opens the folders as one store of this host. Reads no table of a segment.
+///
+/// # Errors
+/// [`AgentError`].
+pub(crate) fn open(settings: &Settings) -> Result<Store, AgentError> {
+    let [first, second] = HostIdentity::current().map_err(AgentError::Host)?.machine_id;
+    let mut host = [0; 16];
+    host[..8].copy_from_slice(&first.to_le_bytes());
+    host[8..].copy_from_slice(&second.to_le_bytes());
+    let folders = settings.drives.iter().map(folder_options).collect::<Result<Vec<_>, _>>()?;
+    let (engine, take_over) = (settings.engine, settings.take_over);
+    let options = StoreOptions { engine, host, take_over, access: Access::Write };
+    let store = Store::open(&folders, options)?;
+    for (path, volume) in store.volumes() {
+        let (folder, engine) = (path.display(), volume.engine());
+        let capacity = volume.usage().capacity;
+        tracing::info!(%folder, capacity_bytes = capacity, %engine, "a folder of a drive is open");
+    }
+    Ok(store)
+}
+
+fn folder_options(folder: &DriveFolder) -> Result<FolderOptions, AgentError> {
+    let path = folder.path.clone();
+    let capacity_bytes = match folder.capacity_bytes {
+        Some(bytes) => bytes,
+        None => room_of(&folder.path)
+            .map_err(|source| AgentError::Folder { folder: path.clone(), source })?,
+    };
+    Ok(FolderOptions { path, capacity_bytes: capacity_bytes.max(CAPACITY_BYTES_MIN) })
+}
+
+/// Nine tenths of what the file system has left for the folder, with what the folder has.
+fn room_of(folder: &Path) -> std::io::Result<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    let system = rustix::fs::statvfs(folder)?;
+    let mut room = system.f_bavail.saturating_mul(system.f_frsize);
+    for entry in std::fs::read_dir(folder)? {
+        room = room.saturating_add(entry?.metadata()?.blocks() * 512);
+    }
+    Ok(room / 10 * 9)
+}
+
+/// Reads the tables, and later those of folders whose device answers again, until it is stopped.
+pub(crate) fn keep_reading(store: &Store, tables: &TablesRead, stop: &AtomicBool) {
+    let clock = SystemClock::start();
+    let mut read_all = false;
+    let mut next_ms = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if clock.now_us() / 1000 >= next_ms {
+            if store.reopen() > 0 {
+                tracing::info!("a drive answers again");
+                read_all = false;
+            }
+            if !read_all {
+                tables.set(false);
+                read_all = read(store);
+                tables.set(true);
+            }
+            next_ms = clock.now_us() / 1000 + REOPEN_MS;
+        }
+        clock.sleep_ms(STOP_LOOK_MS);
+    }
+}
+
+/// Reads the tables that are not read yet. Says whether all could be.
+fn read(store: &Store) -> bool {
+    let mut tenth = 0;
+    let scanned = store.scan(|done, all| {
+        let now = done * 10 / all.max(1);
+        if now > tenth && done < all {
+            tenth = now;
+            tracing::info!("reading the tables of the drives: {} %", now * 10);
+        }
+    });
+    for loss in store.volumes().flat_map(|(_, volume)| volume.losses()) {
+        tracing::warn!("a part of a drive is lost: {loss}");
+    }
+    match scanned {
+        Ok(()) => {
+            let blocks: u64 = store.volumes().map(|(_, volume)| volume.usage().blocks).sum();
+            tracing::info!(blocks, "the tables of the drives are read");
+            true
+        }
+        Err(error) => {
+            tracing::error!("some tables cannot be read: {error}; their blocks are misses");
+            false
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What an agent has done, in figures.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kv_cache::{AgentLine, RestoreOutcome};
+
+/// Counters of an agent since its start, and sizes of now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// Blocks that were written to drives and acknowledged by them.
+    pub backed_up: u64,
+    /// Their bytes.
+    pub backed_up_bytes: u64,
+    /// Blocks that were not backed up because the backlog was full.
+    pub dropped: u64,
+    /// Blocks that left the pool, changed or were damaged before they were copied.
+    pub lost_before: u64,
+    /// Blocks that no drive took.
+    pub refused_by_drives: u64,
+    /// Blocks that came back into the pool.
+    pub restored: u64,
+    /// Their bytes.
+    pub restored_bytes: u64,
+    /// Blocks that left drives to make room.
+    pub evicted: u64,
+    /// Answers, in the order of [`RestoreOutcome::ALL`].
+    pub answers: [u64; RestoreOutcome::ALL.len()],
+    /// Blocks that admission found not worth a write.
+    pub not_admitted: u64,
+    /// Blocks that other hosts do not find, because the directory is full.
+    pub unannounced: u64,
+    /// Blocks that wait to be backed up, in bytes.
+    pub backlog_bytes: u64,
+    /// Blocks that other hosts know to be on drives of this one.
+    pub announced: u64,
+    /// Blocks on the drives.
+    pub blocks: u64,
+    /// Bytes that their extents take.
+    pub used_bytes: u64,
+    /// Bytes that the drives have for extents.
+    pub capacity_bytes: u64,
+    /// All blocks of the drives are announced, as far as the directory has room, and backups have
+    /// begun.
+    pub is_ready: bool,
+}
+
+impl Figures {
+    /// Counts an answer.
+    pub fn answered(&mut self, outcome: RestoreOutcome) {
+        if let Some(at) = RestoreOutcome::ALL.iter().position(|it| *it == outcome) {
+            self.answers[at] += 1;
+        }
+    }
+
+    /// How many requests were answered so.
+    #[must_use]
+    pub fn answers_of(&self, outcome: RestoreOutcome) -> u64 {
+        let at = RestoreOutcome::ALL.iter().position(|it| *it == outcome);
+        at.map_or(0, |at| self.answers[at])
+    }
+
+    /// What the agent says of itself in the region.
+    #[must_use]
+    pub fn line(&self, runs: bool) -> AgentLine {
+        AgentLine {
+            runs,
+            capacity_bytes: self.capacity_bytes,
+            used_bytes: self.used_bytes,
+            blocks: self.blocks,
+            announced_blocks: self.announced,
+            unannounced_blocks: self.unannounced,
+            backlog_bytes: self.backlog_bytes,
+            backed_up_blocks: self.backed_up,
+            backed_up_bytes: self.backed_up_bytes,
+            dropped_blocks: self.dropped,
+            removed_blocks: self.evicted,
+            restored_bytes: self.restored_bytes,
+            outcomes: self.answers,
+        }
+    }
+
+    /// Writes a line of the log.
+    pub fn log(&self, what: &str) {
+        let Self { blocks, used_bytes, announced, backlog_bytes, backed_up, dropped, .. } = *self;
+        let Self { not_admitted, evicted, restored, .. } = *self;
+        let asked: u64 = self.answers.iter().sum();
+        tracing::info!(
+            blocks,
+            used_bytes,
+            announced,
+            backlog_bytes,
+            backed_up,
+            not_admitted,
+            dropped,
+            evicted,
+            asked,
+            restored,
+            "{what}"
+        );
+    }
+
+    /// Counts a block that came back.
+    pub fn restored(&mut self, bytes: u64) {
+        self.restored += 1;
+        self.restored_bytes += bytes;
+    }
+
+    /// Counts a block that is durable on a drive.
+    pub fn backed_up(&mut self, bytes: u64) {
+        self.backed_up += 1;
+        self.backed_up_bytes += bytes;
+    }
+}
+
+/// Figures that the threads of an agent share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedFigures(Arc<Mutex<Figures>>);
+
+impl SharedFigures {
+    /// Counts something.
+    pub(crate) fn count(&self, count: impl FnOnce(&mut Figures)) {
+        count(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The figures of now.
+    #[must_use]
+    pub(crate) fn get(&self) -> Figures {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,30 @@
+//! The drive agent of a host: blocks of the pool go to NVMe drives behind it, and come back.
+//!
+//! One process a host owns the folders of its drives. It is a member of its node like any other
+//! process. It copies blocks of the node to the drives while they are READY, announces them to all
+//! hosts, and restores those that a host asks for. Engines only ask. Without an agent everything
+//! else works as before, and its death costs misses.
+//!
+//! The drive is one more memory that blocks are fetched into and published from: a backup is a fetch
+//! whose destination is an extent, and a restore is a publish whose source is one. So what guards a
+//! block in the pool guards it here, too.
+//!
+//! ```text
+//! run        the threads of an agent
+//! backup     from the pool to the drives          restore   from the drives into the pool
+//! drives     the folders, opened and read
+//! figures    what the agent did                   settings  what it is told
+//! ```
+
+mod backup;
+mod drives;
+mod error;
+mod figures;
+mod restore;
+mod run;
+mod settings;
+
+pub use error::AgentError;
+pub use figures::Figures;
+pub use run::Agent;
+pub use settings::{BackupSettings, DriveFolder, RestoreSettings, Settings};

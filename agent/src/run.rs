@@ -1,0 +1,271 @@
+//! The agent as a process: its threads, from the first to the last.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::lifecycle::LocalMember;
+use cxl_shm::node::MappedBackend;
+use kv_cache::BlockKey;
+use kv_cache::tier::{DriveAnnouncer, DriveClaim, DriveError, DriveReplica, RestoreDesk};
+use kv_drive::store::Store;
+use rackline::dma::HostDma;
+use rackline::{LocalCache, Pool};
+
+use crate::backup::{BackupParts, Mover};
+use crate::drives::{self, TablesRead};
+use crate::error::AgentError;
+use crate::figures::{Figures, SharedFigures};
+use crate::restore::{RestoreParts, Restorer};
+use crate::settings::Settings;
+
+/// How often the agent says what it does, in the region.
+const LINE_MS: u64 = 250;
+/// How often it says so in its log, when something has changed.
+const LOG_MS: u64 = 10_000;
+/// How long the thread that keeps the host's table of blocks on drives rests.
+const SYNC_MS: u64 = 2;
+/// How long the backlog is written when the agent is stopped.
+const STOP_MS: u64 = 5_000;
+
+/// What the threads share.
+#[derive(Debug)]
+struct Shared {
+    store: Store,
+    tables: TablesRead,
+    figures: SharedFigures,
+    settings: Settings,
+    /// Backups and restores end.
+    stop: AtomicBool,
+    /// The last thread ends.
+    stop_last: AtomicBool,
+}
+
+type Outcome = Result<(), DriveError>;
+type LocalClaim<'c> = DriveClaim<'c, MappedBackend>;
+
+/// The agent of this host, at work until it is [stopped](Self::stop).
+#[derive(Debug)]
+pub struct Agent {
+    shared: Arc<Shared>,
+    threads: Vec<(JoinHandle<LocalMember>, Receiver<Outcome>)>,
+    reading: Option<JoinHandle<()>>,
+    pool: Pool,
+}
+
+impl Agent {
+    /// Attaches to the pool, opens the folders, and begins.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub fn start(settings: Settings) -> Result<Self, AgentError> {
+        if settings.drives.is_empty() {
+            return Err(AgentError::NoFolder);
+        }
+        let pool = Pool::attach(&settings.region, settings.node)?;
+        // Before the folders: so it is this agent that tells the operator of another one.
+        drop(pool.cache().claim_drives()?);
+        let store = drives::open(&settings)?;
+        let (tables, figures) = (TablesRead::default(), SharedFigures::default());
+        let (stop, stop_last) = (AtomicBool::new(false), AtomicBool::new(false));
+        let shared = Arc::new(Shared { store, tables, figures, settings, stop, stop_last });
+        let mut agent = Self { shared, threads: Vec::new(), reading: None, pool };
+        // Dropped, it ends the threads that have started.
+        agent.start_threads()?;
+        Ok(agent)
+    }
+
+    fn start_threads(&mut self) -> Result<(), AgentError> {
+        let reader = Arc::clone(&self.shared);
+        let body = move || drives::keep_reading(&reader.store, &reader.tables, &reader.stop);
+        let reading = std::thread::Builder::new().name("rackline-tables".to_owned()).spawn(body);
+        self.reading = Some(reading.map_err(AgentError::Thread)?);
+        let (give_announcer, announcer) = bounded(1);
+        let (give_desk, desk) = bounded(1);
+        let (damaged, found) = unbounded();
+        // The right to be the agent belongs to this thread, which ends last.
+        self.start_thread("rackline-drives", move |shared, cache, clock| {
+            let claim = cache.claim_drives()?;
+            let _ = give_announcer.send(DriveAnnouncer::begin(&claim, cache)?);
+            let _ = give_desk.send(RestoreDesk::begin(&claim));
+            // The others wait for these no longer.
+            drop((give_announcer, give_desk));
+            keep_table(shared, cache, clock, &claim)
+        })?;
+        let dma = HostDma::new(self.pool.attachment().region().fabric().clone());
+        let restore_dma = dma.clone();
+        self.start_thread("rackline-backup", move |shared, cache, clock| {
+            let Ok(announcer) = announcer.recv() else { return Ok(()) };
+            back_up(shared, cache, clock, &dma, announcer, found)
+        })?;
+        self.start_thread("rackline-restore", move |shared, cache, clock| {
+            let Ok(desk) = desk.recv() else { return Ok(()) };
+            restore(shared, cache, clock, &restore_dma, desk, damaged)
+        })
+    }
+
+    /// Starts a thread that works until the agent is stopped, or has lost its membership.
+    fn start_thread(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&Shared, &LocalCache<'_>, &SystemClock) -> Outcome + Send + 'static,
+    ) -> Result<(), AgentError> {
+        let shared = Arc::clone(&self.shared);
+        let (tell, told) = bounded(1);
+        let thread = self.pool.start_thread(name, move |cache, clock| {
+            let outcome = work(&shared, cache, clock);
+            // The others cannot go on without this one.
+            shared.stop.store(true, Ordering::Relaxed);
+            let _ = tell.send(outcome);
+        })?;
+        self.threads.push((thread, told));
+        Ok(())
+    }
+
+    /// What the agent did.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.shared.figures.get()
+    }
+
+    /// Whether every block of the drives is announced that has room in the directory, and backups
+    /// have begun.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.shared.figures.get().is_ready
+    }
+
+    /// Whether a thread has ended by itself: then [`stop`](Self::stop) says why.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.threads.iter().any(|(thread, _)| thread.is_finished())
+    }
+
+    /// Stops in order: what waits is written and made durable, requests are answered, and other hosts
+    /// see that the agent is gone. It takes a few seconds at most, as far as the drives do.
+    ///
+    /// # Errors
+    /// [`AgentError`]: why the agent had ended before.
+    pub fn stop(mut self) -> Result<(), AgentError> {
+        self.end_threads()
+    }
+
+    fn end_threads(&mut self) -> Result<(), AgentError> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let mut outcome = Ok(());
+        let mut threads = std::mem::take(&mut self.threads).into_iter();
+        let first = threads.next();
+        for (thread, told) in threads {
+            outcome = outcome.and(self.end(thread, &told));
+        }
+        self.shared.stop_last.store(true, Ordering::Relaxed);
+        if let Some((thread, told)) = first {
+            outcome = outcome.and(self.end(thread, &told));
+        }
+        if let Some(reading) = self.reading.take()
+            && reading.join().is_err()
+        {
+            outcome = outcome.and(Err(AgentError::Panicked));
+        }
+        outcome
+    }
+
+    fn end(
+        &self,
+        thread: JoinHandle<LocalMember>,
+        told: &Receiver<Outcome>,
+    ) -> Result<(), AgentError> {
+        match (thread.join(), told.try_recv()) {
+            (Ok(member), Ok(ended)) => {
+                self.pool.attachment().leave_thread(member);
+                ended.map_err(AgentError::from)
+            }
+            // Its place in the registry falls to the next process that reclaims.
+            _ => Err(AgentError::Panicked),
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Err(error) = self.end_threads() {
+            tracing::error!("the agent has ended: {error}");
+        }
+    }
+}
+
+/// Keeps the host's table of blocks on drives, and says what the agent does.
+fn keep_table(
+    shared: &Shared,
+    cache: &LocalCache<'_>,
+    clock: &SystemClock,
+    claim: &LocalClaim<'_>,
+) -> Outcome {
+    let mut replica = DriveReplica::begin(claim, cache);
+    let (mut line_ms, mut log_ms, mut logged) = (0, LOG_MS, Figures::default());
+    while !shared.stop_last.load(Ordering::Relaxed) {
+        replica.sync(cache, clock)?;
+        let (now_ms, figures) = (clock.now_ms(), shared.figures.get());
+        if now_ms >= line_ms {
+            line_ms = now_ms + LINE_MS;
+            cache.say_agent_line(claim, &figures.line(true))?;
+        }
+        if now_ms >= log_ms {
+            log_ms = now_ms + LOG_MS;
+            if figures != logged {
+                logged = figures;
+                figures.log("at work");
+            }
+        }
+        clock.sleep_ms(SYNC_MS);
+    }
+    let figures = shared.figures.get();
+    cache.say_agent_line(claim, &figures.line(false))?;
+    replica.stop(cache);
+    figures.log("stopped");
+    Ok(())
+}
+
+fn back_up(
+    shared: &Shared,
+    cache: &LocalCache<'_>,
+    clock: &SystemClock,
+    dma: &HostDma,
+    announcer: DriveAnnouncer,
+    damaged: Receiver<BlockKey>,
+) -> Outcome {
+    let Shared { store, tables, figures, settings, .. } = shared;
+    let parts = BackupParts { cache, clock, dma, store, tables, figures, damaged };
+    let mut mover = Mover::new(parts, announcer, &settings.backup);
+    let mut tries = 0;
+    while !shared.stop.load(Ordering::Relaxed) {
+        tries = if mover.turn()? { 0 } else { tries + 1 };
+        clock.pause(tries);
+    }
+    mover.stop(STOP_MS)
+}
+
+fn restore(
+    shared: &Shared,
+    cache: &LocalCache<'_>,
+    clock: &SystemClock,
+    dma: &HostDma,
+    desk: RestoreDesk,
+    damaged: Sender<BlockKey>,
+) -> Outcome {
+    let Shared { store, figures, settings, .. } = shared;
+    let parts = RestoreParts { cache, clock, dma, store, figures, damaged };
+    let mut restorer = Restorer::new(parts, desk, &settings.restore);
+    let mut tries = 0;
+    while !shared.stop.load(Ordering::Relaxed) {
+        if restorer.turn()? {
+            tries = 0;
+        } else if !restorer.wait(1) {
+            tries += 1;
+            clock.pause(tries);
+        }
+    }
+    restorer.stop()
+}

@@ -1,0 +1,297 @@
+//! Two hosts with a drive each: a block that left the pool comes back from the drive of its host.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use cxl_shm::clock::{Clock as _, SystemClock};
+use kv_cache::tier::{DriveError, Found, RestoreState};
+use kv_cache::{
+    BlockHash, BlockKey, KeySpace, Model, Namespace, RestoreOutcome, RestoreRequest, Watermarks,
+};
+use kv_drive::io::EngineKind;
+use kv_drive::policy::AdmissionKind;
+use rackline::{NewBlock, NodeId, Pool, ScratchRegion, SessionOptions};
+use rackline_agent::{Agent, AgentError, BackupSettings, DriveFolder, RestoreSettings, Settings};
+use tempfile::TempDir;
+
+const MODEL: Model<'_> = Model {
+    name: "model",
+    revision: "1",
+    dtype: "f16",
+    layout_version: 1,
+    block_tokens: 16,
+    tensor_parallel_rank: 0,
+    tensor_parallel_size: 1,
+    layers: 1,
+    kv_heads: 1,
+    head_dim: 1,
+};
+/// No multiple of a page: what follows in its last page is not the block's.
+const BLOCK_BYTES: usize = (64 << 10) - 100;
+const A: u16 = 0;
+const B: u16 = 1;
+const LIMIT_MS: u64 = 120_000;
+
+/// The one clock of the process: how long ago an agent was heard of is told by it.
+fn clock() -> SystemClock {
+    static CLOCK: OnceLock<SystemClock> = OnceLock::new();
+    *CLOCK.get_or_init(SystemClock::start)
+}
+
+fn region() -> ScratchRegion {
+    ScratchRegion::create_with_drives(16 << 20, 2, 64 << 10, 64 << 20).unwrap()
+}
+
+fn settings(region: &ScratchRegion, node: u16, folder: &Path) -> Settings {
+    Settings {
+        region: region.path().to_owned(),
+        node,
+        drives: vec![DriveFolder { path: folder.to_owned(), capacity_bytes: Some(64 << 20) }],
+        engine: EngineKind::Uring,
+        take_over: false,
+        restore: RestoreSettings { depth: 4, queue_max: 100 },
+        backup: BackupSettings {
+            age_ms: 0,
+            admission: AdmissionKind::All,
+            backlog_bytes: 32 << 20,
+            commit_ms: 5,
+            commit_bytes: 8 << 20,
+            depth: 4,
+            watermarks: Watermarks::default(),
+        },
+    }
+}
+
+fn start(region: &ScratchRegion, node: u16, folder: &TempDir) -> Agent {
+    Agent::start(settings(region, node, folder.path())).unwrap()
+}
+
+fn hash(number: u32) -> BlockHash {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&number.to_le_bytes());
+    BlockHash::new(bytes)
+}
+
+fn options() -> SessionOptions {
+    SessionOptions::new(MODEL, BLOCK_BYTES as u64).with_namespace(Namespace::new("tenant", b""))
+}
+
+fn key(number: u32) -> BlockKey {
+    let namespace = Namespace::new("tenant", b"");
+    KeySpace::new(MODEL.fingerprint(), namespace, BLOCK_BYTES as u64).key(&hash(number))
+}
+
+fn content(number: u32) -> Vec<u8> {
+    let [low, high, ..] = number.wrapping_mul(77).to_le_bytes();
+    (0..BLOCK_BYTES).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1] ^ low ^ high).collect()
+}
+
+fn publish(pool: &Pool, numbers: std::ops::Range<u32>) {
+    for (depth, number) in (0..).zip(numbers) {
+        let bytes = content(number);
+        let block = NewBlock { hash: hash(number), depth, bytes: [bytes.as_slice()] };
+        assert_eq!(pool.session(options()).unwrap().publish(&[block]).unwrap().available(), 1);
+    }
+}
+
+/// Fetches a block out of the pool.
+fn fetch(pool: &Pool, number: u32) -> Option<Vec<u8>> {
+    let session = pool.session(options()).unwrap();
+    let found = session.lookup(&[hash(number)]).unwrap();
+    if found.blocks().is_empty() {
+        return None;
+    }
+    let mut bytes = vec![0; BLOCK_BYTES];
+    let report = session.fetch(found.blocks(), vec![vec![bytes.as_mut_slice()]]);
+    (report.unwrap().valid_blocks() == 1).then_some(bytes)
+}
+
+fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
+    let clock = SystemClock::start();
+    while !reached() {
+        assert!(clock.now_ms() < LIMIT_MS, "it never got there: {what}");
+        clock.sleep_ms(2);
+    }
+}
+
+/// Publishes other blocks until these are not in the pool any more.
+fn evict(pool: &Pool, keys: &[BlockKey], first: u32) {
+    for number in first..first + 1000 {
+        if pool.cache().present(keys).iter().all(|is_present| !is_present) {
+            return;
+        }
+        publish(pool, number..number + 1);
+    }
+    panic!("the blocks stay in the pool");
+}
+
+/// Which of `keys` are found on a drive, from the first on, and on whose.
+fn on_drives(pool: &Pool, keys: &[BlockKey]) -> Vec<NodeId> {
+    let found = pool.cache().find_with_drives(&clock(), keys);
+    let node = |found: &Found| match found {
+        Found::OnDrive { node, .. } => Some(*node),
+        Found::InPool(_) => None,
+    };
+    found.behind.iter().filter_map(node).collect()
+}
+
+fn request(key: BlockKey) -> RestoreRequest {
+    RestoreRequest { key, wait_ms: 60_000, recompute_ms: None }
+}
+
+/// Asks for blocks, few at a time, and waits for the answers.
+fn restore(pool: &Pool, node: u16, requests: &[RestoreRequest]) -> Vec<RestoreOutcome> {
+    requests.chunks(8).flat_map(|part| restore_part(pool, node, part)).collect()
+}
+
+fn restore_part(pool: &Pool, node: u16, requests: &[RestoreRequest]) -> Vec<RestoreOutcome> {
+    let (cache, clock) = (pool.cache(), clock());
+    let asked = cache.ask_restore(&clock, NodeId(node), requests).unwrap();
+    assert_eq!(asked.full, 0);
+    let mut outcomes = Vec::new();
+    wait_until("all requests are answered", || {
+        let states = cache.restore_states(&asked.tickets).unwrap();
+        let answer = |state: &RestoreState| match state {
+            RestoreState::Answered(outcome) => Some(*outcome),
+            _ => None,
+        };
+        outcomes = states.iter().filter_map(answer).collect();
+        outcomes.len() == requests.len()
+    });
+    outcomes
+}
+
+#[test]
+fn a_block_that_left_the_pool_comes_back_from_the_drive_of_its_host() {
+    let (region, [a, b]) = (region(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let (agent_a, agent_b) = (start(&region, A, &a), start(&region, B, &b));
+    let (on_a, on_b) =
+        (Pool::attach(region.path(), A).unwrap(), Pool::attach(region.path(), B).unwrap());
+    let keys: Vec<_> = (0..8).map(key).collect();
+    publish(&on_a, 0..8);
+    wait_until("the blocks are backed up", || agent_a.figures().announced >= 8);
+    evict(&on_a, &keys, 100);
+    wait_until("the other host knows", || on_drives(&on_b, &keys).len() == 8);
+    assert_eq!(on_drives(&on_b, &keys), [NodeId(A); 8]);
+    assert_eq!(fetch(&on_b, 3), None);
+
+    let requests: Vec<_> = keys.iter().map(|key| request(*key)).collect();
+    assert_eq!(restore(&on_b, A, &requests), [RestoreOutcome::Restored; 8]);
+    for number in 0..8 {
+        assert_eq!(fetch(&on_b, number).as_deref(), Some(&*content(number)), "block {number}");
+    }
+    assert_eq!(agent_a.figures().restored, 8);
+    assert_eq!(restore(&on_b, A, &requests[..1]), [RestoreOutcome::Restored]);
+    assert_eq!(agent_a.figures().restored, 8, "what is in the pool is not read again");
+    let late = RestoreRequest { wait_ms: 0, ..request(key(100)) };
+    evict(&on_a, &[key(100)], 2000);
+    let answers = restore(&on_b, A, &[request(key(99_999)), late]);
+    assert_eq!(answers, [RestoreOutcome::Unknown, RestoreOutcome::TooLate]);
+    agent_a.stop().unwrap();
+    agent_b.stop().unwrap();
+    assert!(on_drives(&on_b, &keys).is_empty(), "no agent, no drive");
+}
+
+#[test]
+fn a_pool_that_is_formatted_anew_has_what_the_drives_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let region = region();
+        let agent = start(&region, A, &folder);
+        publish(&Pool::attach(region.path(), A).unwrap(), 0..20);
+        wait_until("the blocks are backed up", || agent.figures().backed_up == 20);
+        agent.stop().unwrap();
+    }
+    let region = region();
+    let agent = start(&region, A, &folder);
+    wait_until("the blocks are announced", || agent.is_ready());
+    assert_eq!(agent.figures().announced, 20);
+    let pool = Pool::attach(region.path(), A).unwrap();
+    let keys: Vec<_> = (0..20).map(key).collect();
+    wait_until("its host knows", || on_drives(&pool, &keys).len() == 20);
+    let requests: Vec<_> = keys.iter().map(|key| request(*key)).collect();
+    assert_eq!(restore(&pool, A, &requests), [RestoreOutcome::Restored; 20]);
+    for number in 0..20 {
+        assert_eq!(fetch(&pool, number).as_deref(), Some(&*content(number)), "block {number}");
+    }
+    agent.stop().unwrap();
+}
+
+#[test]
+fn a_damaged_extent_is_a_miss_and_is_withdrawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = region();
+    let agent = start(&first, A, &folder);
+    publish(&Pool::attach(first.path(), A).unwrap(), 0..1);
+    wait_until("the block is backed up", || agent.figures().backed_up == 1);
+    agent.stop().unwrap();
+    let segment =
+        std::fs::OpenOptions::new().write(true).open(folder.path().join("segment-1.data"));
+    segment.unwrap().write_all_at(b"damage", 1000).unwrap();
+    let region = region();
+    let agent = start(&region, A, &folder);
+    let pool = Pool::attach(region.path(), A).unwrap();
+    wait_until("its host knows", || on_drives(&pool, &[key(0)]).len() == 1);
+    assert_eq!(restore(&pool, A, &[request(key(0))]), [RestoreOutcome::Damaged]);
+    assert_eq!(fetch(&pool, 0), None);
+    wait_until("it is withdrawn", || on_drives(&pool, &[key(0)]).is_empty());
+    assert_eq!(restore(&pool, A, &[request(key(0))]), [RestoreOutcome::Unknown]);
+    agent.stop().unwrap();
+}
+
+#[test]
+fn a_drive_that_is_full_lets_the_oldest_blocks_leave() {
+    let (region, folder) = (region(), tempfile::tempdir().unwrap());
+    let mut small = settings(&region, A, folder.path());
+    small.drives[0].capacity_bytes = Some(8 << 20);
+    let agent = Agent::start(small).unwrap();
+    let pool = Pool::attach(region.path(), A).unwrap();
+    let mut next = 0;
+    wait_until("blocks leave the drive", || {
+        publish(&pool, next..next + 4);
+        next += 4;
+        agent.figures().evicted > 0
+    });
+    let figures = agent.figures();
+    assert!(figures.used_bytes <= 8 << 20 && figures.backed_up > figures.blocks, "{figures:?}");
+    wait_until("they are withdrawn", || on_drives(&pool, &[key(0)]).is_empty());
+    agent.stop().unwrap();
+}
+
+#[test]
+fn blocks_that_are_used_again_are_worth_a_write() {
+    let (region, folder) = (region(), tempfile::tempdir().unwrap());
+    let mut second_touch = settings(&region, A, folder.path());
+    second_touch.backup.admission = AdmissionKind::SecondTouch;
+    let agent = Agent::start(second_touch).unwrap();
+    let pool = Pool::attach(region.path(), A).unwrap();
+    publish(&pool, 0..4);
+    wait_until("each was seen", || agent.figures().not_admitted == 4);
+    let reader = Pool::attach(region.path(), B).unwrap();
+    assert!(fetch(&reader, 2).is_some());
+    wait_until("the one that was used is backed up", || agent.figures().backed_up == 1);
+    wait_until("it is announced", || agent.figures().announced == 1);
+    agent.stop().unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_words() {
+    let (region, folder) = (region(), tempfile::tempdir().unwrap());
+    let mut none = settings(&region, A, folder.path());
+    none.drives.clear();
+    assert!(matches!(Agent::start(none), Err(AgentError::NoFolder)));
+    let agent = start(&region, A, &folder);
+    let other = tempfile::tempdir().unwrap();
+    let second = Agent::start(settings(&region, A, other.path())).unwrap_err();
+    assert!(matches!(second, AgentError::Drives(DriveError::OtherAgent)), "{second}");
+    let taken = Agent::start(settings(&region, B, folder.path())).unwrap_err();
+    assert!(taken.to_string().contains("another process"), "{taken}");
+    let missing = Agent::start(settings(&region, B, &other.path().join("none"))).unwrap_err();
+    assert!(missing.to_string().contains("folder"), "{missing}");
+    agent.stop().unwrap();
+    let without = ScratchRegion::create(16 << 20, 2, 64 << 10).unwrap();
+    let refused = Agent::start(settings(&without, A, folder.path())).unwrap_err();
+    assert!(refused.to_string().contains("--drive-bytes"), "{refused}");
+}
