@@ -1,14 +1,18 @@
 //! The `rackline` command: one program for everything an operator does with a region.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod agent;
 mod agents;
 mod clear;
+mod config;
 mod directives;
+mod drive_engine;
 mod events;
 mod fence;
 mod format;
 mod geometry;
 mod identities;
+mod lock_manager;
 mod output;
 mod pin;
 mod plan;
@@ -23,9 +27,9 @@ mod demo;
 
 use std::process::ExitCode;
 
+use ::lock_manager::Log;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use lock_manager::Log;
 
 /// A KV cache for racks of LLM servers that share CXL memory.
 ///
@@ -61,7 +65,8 @@ enum Command {
     Events(events::Options),
     Fence(fence::Options),
     Spill(spill::Options),
-    LockManager(lock_manager::Options),
+    LockManager(lock_manager::ManagerOptions),
+    Agent(Box<agent::Options>),
     #[cfg(feature = "demo")]
     Demo(demo::Options),
     #[cfg(feature = "demo")]
@@ -70,7 +75,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let CommandLine { command } = CommandLine::parse();
+    let arguments = match config::with_file(std::env::args_os().collect()) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            output::complain!("rackline: {}", in_words(&error));
+            return ExitCode::from(2);
+        }
+    };
+    let CommandLine { command } = CommandLine::parse_from(arguments);
     let outcome = match Log::to_stderr() {
         Ok(_log) => run(&command),
         Err(error) => Err(anyhow::Error::new(error).context("cannot start the thread of the log")),
@@ -117,7 +129,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Events(options) => events::run(options),
         Command::Fence(options) => fence::run(options),
         Command::Spill(options) => spill::run(options).map(|exit| code = exit),
-        Command::LockManager(options) => lock_manager::run(options).map_err(Into::into),
+        Command::LockManager(options) => lock_manager::run(options),
+        Command::Agent(options) => agent::run(options),
         #[cfg(feature = "demo")]
         Command::Demo(options) => demo::run(options),
         #[cfg(feature = "demo")]

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use cxl_shm::host::HostIdentity;
 use kv_cache::BlockKey;
-use kv_drive::io::EngineKind;
 use kv_drive::store::{Access, FolderOptions, Store, StoreOptions};
 
+use crate::drive_engine::Io;
 use crate::output::progress_bar;
 
 /// Write, list and check blocks in a folder of a drive. No pool is needed.
@@ -29,24 +29,6 @@ enum Action {
     Write(write::Options),
     List(list::Options),
     Fsck(fsck::Options),
-}
-
-/// How payload reaches the drive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Io {
-    /// One ring of the kernel. Where the kernel refuses it, the log says so and posix is used.
-    Uring,
-    /// Threads that read and write.
-    Posix,
-}
-
-impl From<Io> for EngineKind {
-    fn from(io: Io) -> Self {
-        match io {
-            Io::Uring => Self::Uring,
-            Io::Posix => Self::Posix,
-        }
-    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {

@@ -1,0 +1,194 @@
+//! `rackline agent`: the process that owns the drives of a host.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result};
+use bytesize::ByteSize;
+use clap::Args;
+use cxl_shm::clock::SystemClock;
+use kv_cache::Watermarks;
+use kv_drive::policy::AdmissionKind;
+use rackline_agent::{Agent, BackupSettings, DriveFolder, RestoreSettings, Settings};
+
+use crate::config::FileOptions;
+use crate::drive_engine::Io;
+use crate::output::say;
+use crate::rack::Interrupt;
+
+/// How often the program looks whether it is to end, in milliseconds.
+const STOP_LOOK_MS: u64 = 20;
+
+/// Run the agent of a host: NVMe drives behind the pool.
+///
+/// Start one agent on each host that has drives. It copies the blocks of its host to the drives
+/// while they are in the pool, and tells all hosts what the drives have. When a host asks for a
+/// block that has left the pool, the agent brings the block back, if it can do so in time. Capacity
+/// decides: a drive has room for many times the blocks of the pool.
+///
+/// Engines keep running when an agent stops, is killed, or is started again. While no agent runs
+/// blocks on its drives are misses. The blocks stay on the drives, also when the region is formatted
+/// anew: the next agent announces them again.
+///
+/// The region needs room to announce them: `rackline format --drive-bytes`. `rackline status` shows
+/// what each agent has and does. The log goes to standard error. SIGTERM or SIGINT stops the agent
+/// in order: what waits is written first, for up to 5 seconds.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  rackline agent --region /dev/dax0.0 --node 3 --drive /mnt/nvme0/kv:3TiB --drive /mnt/nvme1/kv:3TiB
+  rackline agent --config /etc/rackline.toml --check")]
+pub(crate) struct Options {
+    /// The region: a devdax device (/dev/daxX.Y), or a file on a single host.
+    #[arg(long, value_name = "PATH", env = "RACKLINE_REGION")]
+    region: PathBuf,
+
+    /// This host's node number, that of the engines on this host.
+    #[arg(long, value_name = "N", env = "RACKLINE_NODE")]
+    node: u16,
+
+    /// A folder on a drive, and how much of the drive it may take, for instance `:3TiB`. Without a
+    /// size it takes nine tenths of the room that its file system has. Give the flag once for each
+    /// folder: blocks are spread over them. The folder exists, and no other process uses it.
+    #[arg(long, value_name = "DIR[:SIZE]", required = true)]
+    drive: Vec<Drive>,
+
+    /// How payload reaches the drives.
+    #[arg(long, value_enum, default_value_t = Io::Uring)]
+    io: Io,
+
+    /// Take folders over that another host has used. Make sure that the other host uses them no more.
+    #[arg(long)]
+    take_over: bool,
+
+    /// How long a block is in the pool before it is copied to a drive. Blocks that leave the pool
+    /// before that are on no drive.
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    backup_age_ms: u64,
+
+    /// Which blocks are written: all; second-touch, those that are used or published again; or
+    /// frequency, those that are used more often than what leaves the drive. The last two write less,
+    /// and find less.
+    #[arg(long, value_name = "RULE", default_value_t = AdmissionKind::All)]
+    admission: AdmissionKind,
+
+    /// How many bytes of blocks may wait for the drives. Blocks beyond that are not written; they
+    /// are looked at again later.
+    #[arg(long, value_name = "SIZE", default_value = "4GiB")]
+    backlog: ByteSize,
+
+    /// Written blocks are made durable, and announced, after this time at most.
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    commit_ms: u64,
+
+    /// Or after so many bytes.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    commit_bytes: ByteSize,
+
+    /// Above this share of a drive's room blocks leave it: those that were used longest ago.
+    #[arg(long, value_name = "PERCENT", default_value_t = 95)]
+    high_percent: u16,
+
+    /// They leave until this share is in use.
+    #[arg(long, value_name = "PERCENT", default_value_t = 90)]
+    low_percent: u16,
+
+    /// Reads of a drive that are under way at once, and writes.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=256))]
+    depth: u64,
+
+    /// Restores that wait for a drive at most. A host that asks for more is refused at once.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    queue: u64,
+
+    #[command(flatten)]
+    file: FileOptions,
+}
+
+/// A folder of a drive as it is typed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Drive(DriveFolder);
+
+impl FromStr for Drive {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // The last colon: a folder may have one in its name when it has a size behind it.
+        let (path, capacity_bytes) = match text.rsplit_once(':') {
+            None => (text, None),
+            Some((path, size)) => {
+                let bytes: ByteSize = size.parse().map_err(|error| {
+                    format!("\"{size}\" is no size ({error}); write DIR:3TiB, or DIR alone")
+                })?;
+                (path, Some(bytes.as_u64()))
+            }
+        };
+        if path.is_empty() {
+            return Err("the name of the folder is missing; write DIR:3TiB".to_owned());
+        }
+        Ok(Self(DriveFolder { path: path.into(), capacity_bytes }))
+    }
+}
+
+impl Options {
+    fn settings(&self) -> Result<Settings> {
+        let depth = usize::try_from(self.depth)?;
+        Ok(Settings {
+            region: self.region.clone(),
+            node: self.node,
+            drives: self.drive.iter().map(|drive| drive.0.clone()).collect(),
+            engine: self.io.into(),
+            take_over: self.take_over,
+            restore: RestoreSettings { depth, queue_max: usize::try_from(self.queue)? },
+            backup: BackupSettings {
+                age_ms: self.backup_age_ms,
+                admission: self.admission,
+                backlog_bytes: self.backlog.as_u64(),
+                commit_ms: self.commit_ms,
+                commit_bytes: self.commit_bytes.as_u64(),
+                depth,
+                watermarks: Watermarks::new(self.high_percent, self.low_percent)
+                    .context("--high-percent and --low-percent")?,
+            },
+        })
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let settings = options.settings()?;
+    if options.file.check {
+        say!("{}", options.file.checked());
+        return Ok(());
+    }
+    let interrupt = Interrupt::install()?;
+    let (region, node) = (settings.region.display().to_string(), settings.node);
+    let agent = Agent::start(settings)?;
+    tracing::info!(region, node, "the agent of this host is at work");
+    let clock = SystemClock::start();
+    while !interrupt.is_set() && !agent.has_ended() {
+        clock.sleep_ms(STOP_LOOK_MS);
+    }
+    if interrupt.is_set() {
+        tracing::info!("stops: writes what waits");
+    }
+    agent.stop()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_may_have_a_size() {
+        let drive = |text: &str| text.parse::<Drive>().map(|drive| drive.0);
+        let folder = |path: &str, capacity_bytes| DriveFolder { path: path.into(), capacity_bytes };
+        assert_eq!(drive("/mnt/a"), Ok(folder("/mnt/a", None)));
+        assert_eq!(drive("/mnt/a:2GiB"), Ok(folder("/mnt/a", Some(2 << 30))));
+        assert_eq!(drive("/mnt/a:b:1MiB"), Ok(folder("/mnt/a:b", Some(1 << 20))));
+        for wrong in ["", ":1GiB", "/mnt/a:", "/mnt/a:much"] {
+            let error = drive(wrong).unwrap_err();
+            assert!(error.contains("DIR"), "{wrong}: {error}");
+        }
+    }
+}
