@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cxl_shm::clock::Clock;
 use cxl_shm::units::NodeId;
-use kv_cache::{DirectiveError, Namespace, Pin};
+use kv_cache::{DirectiveError, Namespace, Pin, QUOTAS_MAX};
 
 use crate::clear::POLL_MS;
 use crate::pool::Pool;
@@ -20,7 +20,8 @@ impl Pool {
     ///
     /// Each node measures `length` from when it sees the pin. A pinned block still leaves when there
     /// is nothing else, or when another node needs its chunk. Where the namespace has a quota on a
-    /// host, the quota stays. A pin ends on a host with the host's last process. A later pin of the
+    /// host, the quota stays. A host has room for 64 quotas and pins; the log names the nodes that do
+    /// not set the pin. A pin ends on a host with the host's last process. A later pin of the
     /// namespace replaces it. Namespaces with an equal 16-bit tag are pinned together.
     ///
     /// # Errors
@@ -49,7 +50,17 @@ impl Pool {
         let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         let pin = Pin { percent, length_ms, asked_ms: unix_ms() };
         let number = self.cache().pin(self.clock(), namespace, pin)?;
-        self.wait_for_answers(number, timeout)
+        let unanswered = self.wait_for_answers(number, timeout)?;
+        let refused = self.cache().refused(number);
+        if !refused.is_empty() {
+            let nodes: Vec<_> = refused.iter().map(ToString::to_string).collect();
+            tracing::warn!(
+                nodes = nodes.join(", "),
+                "nodes do not set the pin: the tenant has a quota there, which stays, or the host \
+                 has {QUOTAS_MAX} quotas and pins already; end one of these first"
+            );
+        }
+        Ok(unanswered)
     }
 
     /// Ends the pin of `namespace` on all nodes, whichever node asked for the pin. Waits and returns
@@ -77,7 +88,7 @@ impl Pool {
         let end_ms = clock.now_ms().saturating_add(timeout_ms);
         let mut look_at_ms = clock.now_ms().saturating_add(LOOK_MS);
         loop {
-            let mut unanswered = cache.unanswered(number)?;
+            let mut unanswered = cache.unanswered(clock, number)?;
             if !unanswered.is_empty() && clock.now_ms() >= look_at_ms {
                 // A node that runs a lock manager alone answers nothing, and has nothing to pin.
                 look_at_ms = clock.now_ms().saturating_add(LOOK_MS);
@@ -91,8 +102,11 @@ impl Pool {
     }
 }
 
-/// The time by the clock of this host. A clock before 1970 counts as 1970: only tools read the time.
-#[expect(clippy::disallowed_methods, reason = "the time is shown, and decides nothing")]
+/// The time by the clock of this host. A clock before 1970 counts as 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the time is shown, and orders pins of several nodes"
+)]
 fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

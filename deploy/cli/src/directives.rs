@@ -16,7 +16,7 @@ use crate::output::say;
 /// A pin or a clear in force.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DirectiveStatus {
-    /// `clear`, `pin` or `unpin`.
+    /// `clear`, `pin` or `unpin`; `damaged` when the line cannot be read.
     directive: &'static str,
     /// The node that asked.
     asked_by: u16,
@@ -28,6 +28,8 @@ pub(crate) struct DirectiveStatus {
     left_s: Option<u64>,
     /// Nodes that take part and have not answered.
     unanswered: Vec<u16>,
+    /// Nodes that do not set a pin.
+    refused: Vec<u16>,
 }
 
 /// The directives of all nodes that are in force, for the nodes that `take_part`.
@@ -60,7 +62,7 @@ fn select(
 ) -> Vec<DirectiveStatus> {
     let mut last = BTreeMap::new();
     for (at, (_, issued)) in issued.iter().enumerate() {
-        if let Some((tag, asked_ms)) = pinned(&issued.directive) {
+        if let Some((tag, asked_ms)) = issued.directive.as_ref().and_then(pinned) {
             let newest = last.entry(tag).or_insert((asked_ms, at));
             *newest = (*newest).max((asked_ms, at));
         }
@@ -70,7 +72,7 @@ fn select(
     };
     let mut found = Vec::new();
     for (at, (node, issued)) in issued.iter().enumerate() {
-        if !is_last(at, &issued.directive) {
+        if issued.directive.as_ref().is_some_and(|directive| !is_last(at, directive)) {
             continue;
         }
         let waiting = take_part.iter().filter(|node| !issued.answered_by.contains(node));
@@ -81,16 +83,19 @@ fn select(
             percent: None,
             left_s: None,
             unanswered: waiting.map(|node| node.0).collect(),
+            refused: issued.refused_by.iter().map(|node| node.0).collect(),
         };
         match issued.directive {
-            Directive::Clear(namespace) => {
+            None => status.directive = "damaged",
+            Some(Directive::Void) => continue,
+            Some(Directive::Clear(namespace)) => {
                 status.namespace = namespace.map(|namespace| namespace.to_string());
             }
-            Directive::Unpin { namespace, .. } => {
+            Some(Directive::Unpin { namespace, .. }) => {
                 status.directive = "unpin";
                 status.namespace = Some(namespace.to_string());
             }
-            Directive::Pin(namespace, pin) => {
+            Some(Directive::Pin(namespace, pin)) => {
                 let left_ms = pin.asked_ms.saturating_add(pin.length_ms).saturating_sub(now_ms);
                 status.directive = "pin";
                 status.namespace = Some(namespace.to_string());
@@ -112,7 +117,7 @@ fn select(
 /// The tag of the namespace that is pinned or not any more, and when that was asked for.
 fn pinned(directive: &Directive) -> Option<(u16, u64)> {
     match directive {
-        Directive::Clear(_) => None,
+        Directive::Clear(_) | Directive::Void => None,
         Directive::Pin(namespace, pin) => Some((namespace.tag().get(), pin.asked_ms)),
         Directive::Unpin { namespace, asked_ms } => Some((namespace.tag().get(), *asked_ms)),
     }
@@ -128,6 +133,14 @@ pub(crate) fn print(directives: &[DirectiveStatus]) {
             }
             _ => String::new(),
         };
+        if status.directive == "damaged" {
+            let asked_by = status.asked_by;
+            say!(
+                "a request of node {asked_by} is damaged in memory, and keeps its later ones \
+                 waiting: the next clear or pin that this node asks for replaces the request"
+            );
+            continue;
+        }
         let of = match &status.namespace {
             Some(namespace) => format!("of namespace {namespace}"),
             None => "of all namespaces".to_owned(),
@@ -137,8 +150,13 @@ pub(crate) fn print(directives: &[DirectiveStatus]) {
             [] => "all nodes have answered".to_owned(),
             nodes => format!("not answered by nodes {}", nodes.join(", ")),
         };
+        let refused: Vec<_> = status.refused.iter().map(ToString::to_string).collect();
+        let refused = match refused.as_slice() {
+            [] => String::new(),
+            nodes => format!(", not set by nodes {}", nodes.join(", ")),
+        };
         let DirectiveStatus { directive, asked_by, .. } = status;
-        say!("{directive} {of}{what}, asked for by node {asked_by}: {answers}");
+        say!("{directive} {of}{what}, asked for by node {asked_by}: {answers}{refused}");
     }
 }
 
@@ -149,7 +167,8 @@ mod tests {
 
     fn issued(node: u16, directive: Directive, answered_by: &[u16]) -> (NodeId, IssuedDirective) {
         let answered_by = answered_by.iter().map(|node| NodeId(*node)).collect();
-        (NodeId(node), IssuedDirective { number: 1, directive, answered_by })
+        let directive = Some(directive);
+        (NodeId(node), IssuedDirective { number: 1, directive, answered_by, refused_by: vec![] })
     }
 
     fn shown(issued: &[(NodeId, IssuedDirective)], now_ms: u64) -> Vec<(&'static str, u16)> {
@@ -179,5 +198,10 @@ mod tests {
         assert_eq!(shown(&all, 3000), [("clear", 0), ("pin", 1)]);
         let found = select(&all, &[NodeId(0), NodeId(1)], 3001);
         assert_eq!((found[1].left_s, &found[1].unanswered), (Some(3), &vec![0, 1]));
+        // What cannot be read is shown while somebody waits for it, and void requests never are.
+        let mut damaged = issued(4, Directive::Void, &[0]);
+        assert_eq!(shown(&[damaged.clone()], 3000), []);
+        damaged.1.directive = None;
+        assert_eq!(shown(&[damaged], 3000), [("damaged", 4)]);
     }
 }

@@ -1,7 +1,7 @@
 //! Directives: what a node asks the owners of all blocks to do with those of a namespace.
 //!
 //! ```text
-//! word 0   kind: 1 clear, 2 clear all namespaces, 3 pin, 4 unpin
+//! word 0   kind: 1 clear, 2 clear all namespaces, 3 pin, 4 unpin, 5 void
 //! word 1   number
 //! word 2-3 namespace
 //! word 4   of a pin: its length in milliseconds
@@ -12,12 +12,16 @@
 //!
 //! A node has a ring of lines for its directives, and a word that counts all that there ever were:
 //! in the line of its log's head, which others refresh anyway. Each other node has a *word of
-//! answers* for it: the number of the last one that this node has carried out. So each line and
-//! word has one writing host, and what was asked for outlives the process that asked.
+//! answers* for it: the number of the last one that this node has carried out, and in bit 63
+//! whether it refused that one. So each line and word has one writing host, and what was asked for
+//! outlives the process that asked.
 //!
 //! - **CLEAR-D1** A directive's line says its number: a node that sees the count before the line
 //!   finds another number, and looks again. The line is not written again before every node that
-//!   takes part has answered it.
+//!   takes part and has blocks has answered it. A node without blocks has nothing to clear or pin.
+//! - **CLEAR-D6** No owner reads on behind a line that it cannot read. The asking node looks at its
+//!   lines in memory while it waits, and before it asks again: it writes a damaged one anew. Where
+//!   the process that knew the directive is gone, the new line says *void*, and it is logged.
 
 use bytemuck::{Pod, Zeroable};
 use cxl_shm::fabric::{OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
@@ -32,6 +36,10 @@ const CLEAR: u64 = 1;
 const CLEAR_ALL: u64 = 2;
 const PIN: u64 = 3;
 const UNPIN: u64 = 4;
+const VOID: u64 = 5;
+
+/// Bit of an answer: the directive was refused.
+const REFUSED: u64 = 1 << 63;
 
 /// What a pin asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,8 +48,8 @@ pub struct Pin {
     pub percent: u16,
     /// How long the pin lasts from when the node sees it, in milliseconds.
     pub length_ms: u64,
-    /// When a node asked for the pin: milliseconds of Unix time, by the clock of its host. Only
-    /// tools read the time.
+    /// When a node asked for the pin: milliseconds of Unix time, by the clock of its host. Tools
+    /// show the time, and it orders pins and unpins of several nodes (CLEAR-D7).
     pub asked_ms: u64,
 }
 
@@ -59,6 +67,37 @@ pub enum Directive {
         /// When a node asked for that, as in [`Pin::asked_ms`].
         asked_ms: u64,
     },
+    /// Nothing: the line was damaged in memory before all nodes had read it.
+    Void,
+}
+
+impl Directive {
+    /// When a node asked for a pin or an unpin, as in [`Pin::asked_ms`]; 0 for others.
+    pub(crate) fn asked_ms(&self) -> u64 {
+        match self {
+            Self::Pin(_, Pin { asked_ms, .. }) | Self::Unpin { asked_ms, .. } => *asked_ms,
+            Self::Clear(_) | Self::Void => 0,
+        }
+    }
+}
+
+/// What a node has answered to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Answer {
+    /// The last directive that it has carried out.
+    pub(crate) number: u64,
+    /// Whether it refused that one.
+    pub(crate) refused: bool,
+}
+
+impl Answer {
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self { number: word & !REFUSED, refused: word & REFUSED != 0 }
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        self.number & !REFUSED | if self.refused { REFUSED } else { 0 }
+    }
 }
 
 /// A directive as it lies in its line.
@@ -96,6 +135,7 @@ impl DirectiveLine {
             Directive::Unpin { namespace, asked_ms } => {
                 Self { asked_ms, ..line(UNPIN, Some(namespace)) }
             }
+            Directive::Void => line(VOID, None),
         }
     }
 
@@ -114,6 +154,7 @@ impl DirectiveLine {
                 Some(Directive::Pin(namespace, Pin { percent, length_ms, asked_ms }))
             }
             UNPIN => Some(Directive::Unpin { namespace, asked_ms: self.asked_ms }),
+            VOID => Some(Directive::Void),
             _ => None,
         }
     }
@@ -140,7 +181,7 @@ impl PeerDirectives {
         self.part.line(number % DIRECTIVES).expect("an area has room for its directives")
     }
 
-    /// Which of `asking`'s directives this node has carried out: the last.
+    /// Which of `asking`'s directives this node has carried out: an [`Answer`].
     pub(crate) fn answer(&self, asking: NodeId) -> PeerWord {
         self.part.word(answer_word(asking)).expect("an area has room for its answers")
     }
@@ -180,6 +221,7 @@ mod tests {
             Directive::Clear(None),
             Directive::Pin(namespace, Pin { percent: 50, length_ms: 1 << 40, asked_ms: 7 }),
             Directive::Unpin { namespace, asked_ms: 8 },
+            Directive::Void,
         ] {
             let line = DirectiveLine::new(7, directive);
             assert_eq!(line.directive(7), Some(directive));

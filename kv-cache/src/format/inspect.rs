@@ -5,7 +5,7 @@ use cxl_shm::layout::{Layout, Superblock};
 use cxl_shm::units::NodeId;
 
 use super::area::Areas;
-use super::directive::{DIRECTIVES, Directive};
+use super::directive::{Answer, DIRECTIVES, Directive};
 use super::drives::AgentSeen;
 use super::geometry::{CacheGeometry, GeometryError};
 use super::reader_word::ReaderWord;
@@ -56,10 +56,12 @@ pub fn held_by<F: Fabric>(
 pub struct IssuedDirective {
     /// Its number, from 1, among those of the node that asked.
     pub number: u64,
-    /// What is asked for.
-    pub directive: Directive,
-    /// The nodes that have carried it out.
+    /// What is asked for; `None` when the line cannot be read: it is damaged.
+    pub directive: Option<Directive>,
+    /// The nodes that have carried it out, or refused it.
     pub answered_by: Vec<NodeId>,
+    /// The nodes that refused it, as far as they have answered no later one.
+    pub refused_by: Vec<NodeId>,
 }
 
 /// The last directives of a node, freshly read, for tools that are no members.
@@ -77,19 +79,24 @@ pub fn directives_of<F: Fabric>(
 ) -> Result<Vec<IssuedDirective>, GeometryError> {
     let areas = areas_of(superblock, layout)?;
     let count = areas.directive_count(asking).fresh(fabric);
-    let answers: Vec<(NodeId, u64)> = layout
-        .nodes()
-        .map(|node| (node, areas.directives(node).answer(asking).fresh(fabric)))
-        .collect();
+    let answer = |node| areas.directives(node).answer(asking).fresh(fabric);
+    let answers: Vec<(NodeId, Answer)> =
+        layout.nodes().map(|node| (node, Answer::from_word(answer(node)))).collect();
     let issued = |number: u64| {
-        let line = areas.directives(asking).line(number).fresh(fabric).ok()?;
-        let directive = line.directive(number)?;
-        let answered = answers.iter().filter(|(_, answer)| *answer >= number);
-        let answered_by = answered.map(|(node, _)| *node).collect();
-        Some(IssuedDirective { number, directive, answered_by })
+        let line = areas.directives(asking).line(number).fresh(fabric).ok();
+        let nodes_with = |is: fn(&Answer, u64) -> bool| {
+            let answers = answers.iter().filter(|(_, answer)| is(answer, number));
+            answers.map(|(node, _)| *node).collect()
+        };
+        IssuedDirective {
+            number,
+            directive: line.and_then(|line| line.directive(number)),
+            answered_by: nodes_with(|answer, number| answer.number >= number),
+            refused_by: nodes_with(|answer, number| answer.refused && answer.number == number),
+        }
     };
     let first = count.saturating_sub(DIRECTIVES) + 1;
-    Ok((first..=count).filter_map(issued).collect())
+    Ok((first..=count).map(issued).collect())
 }
 
 /// What the agent of a node says of its drives, freshly read, for tools that are no members. `None`

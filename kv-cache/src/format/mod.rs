@@ -18,7 +18,7 @@ mod words;
 
 pub(crate) use area::{Areas, DriveAreas, holds_max};
 pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
-pub(crate) use directive::{DIRECTIVES, DirectiveLine, OwnDirectives};
+pub(crate) use directive::{Answer, DIRECTIVES, DirectiveLine, OwnDirectives};
 pub(crate) use drives::{
     DriveEntry, NUMBER_MAX, OwnDrives, ROW_WORDS, RequestLine, TABLE_HEADER_WORDS, answer_word,
     answered_number, answered_outcome,

@@ -134,23 +134,18 @@ impl<W: HostMemory> QuotaTable<W> {
         true
     }
 
-    /// Carries out pins and unpins: those of `directives`, with their numbers, that are behind
-    /// number `answered`. Returns how many pins are not set.
-    pub(crate) fn carry_out_pins(&self, directives: &[(u64, Directive)], answered: u64) -> u64 {
-        let mut refused = 0;
-        for (_, directive) in directives.iter().filter(|(number, _)| *number > answered) {
-            match directive {
-                Directive::Pin(namespace, Pin { percent, length_ms, .. }) => {
-                    // Whatever the line says.
-                    let percent = (*percent).min(PERCENT_MAX);
-                    let length_ms = (*length_ms).min(PIN_MS_MAX);
-                    refused += u64::from(!self.pin(namespace.tag(), percent, length_ms));
-                }
-                Directive::Unpin { namespace, .. } => self.unpin(namespace.tag()),
-                Directive::Clear(_) => {}
+    /// Carries out a pin or an unpin. Returns false when a pin is not set.
+    pub(crate) fn carry_out(&self, directive: &Directive) -> bool {
+        match directive {
+            Directive::Pin(namespace, Pin { percent, length_ms, .. }) => {
+                // Whatever the line says.
+                let percent = (*percent).min(PERCENT_MAX);
+                return self.pin(namespace.tag(), percent, (*length_ms).min(PIN_MS_MAX));
             }
+            Directive::Unpin { namespace, .. } => self.unpin(namespace.tag()),
+            Directive::Clear(_) | Directive::Void => {}
         }
-        refused
+        true
     }
 
     /// Ends the pin of a namespace, if there is one.
@@ -317,23 +312,19 @@ mod tests {
     }
 
     #[test]
-    fn a_late_process_brings_back_no_pin_that_was_ended() {
+    fn whatever_a_pin_says_the_table_bounds_it() {
         let rack = SimulatedRack::sticky(1, 4096);
         let table = QuotaTable::new(rack.host_memory(0, 3 + QUOTA_WORDS), 3);
         let namespace = Namespace::new("tenant", b"");
         let pin = Pin { percent: u16::MAX, length_ms: u64::MAX, asked_ms: 0 };
-        let directives =
-            [(1, Directive::Pin(namespace, pin)), (2, Directive::Unpin { namespace, asked_ms: 1 })];
-        assert_eq!(table.carry_out_pins(&directives[..1], 0), 0);
+        assert!(table.carry_out(&Directive::Pin(namespace, pin)));
         let half = Quota::Percent(PERCENT_MAX);
         let share = Share { namespace: namespace.tag(), quota: half, pinned: true };
         assert_eq!(table.all(), [share]);
-        assert_eq!(table.carry_out_pins(&directives, 1), 0);
-        assert_eq!(table.all(), []);
-        assert_eq!(table.carry_out_pins(&directives[..1], 2), 0, "answered before");
+        assert!(table.carry_out(&Directive::Unpin { namespace, asked_ms: 1 }));
         assert_eq!(table.all(), []);
         table.set(namespace.tag(), Some(Quota::Bytes(1))).unwrap();
-        assert_eq!(table.carry_out_pins(&directives, 0), 1, "the quota stays");
+        assert!(!table.carry_out(&Directive::Pin(namespace, pin)), "the quota stays");
         assert_eq!(table.all().len(), 1);
     }
 }

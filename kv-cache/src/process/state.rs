@@ -13,7 +13,7 @@ use cxl_shm::units::NodeId;
 
 use super::{DriveWatch, Metrics, OrphanWatch};
 use crate::evict::Order;
-use crate::format::{Areas, Handle};
+use crate::format::{Areas, DIRECTIVES, Directive, Handle};
 use crate::heap::{Claim, HOLDS_AT_ONCE, LockedHeap, PinEnds, Release};
 use crate::replica::Replica;
 
@@ -34,6 +34,8 @@ pub struct ProcessState {
     pub(crate) touched: CachePadded<Mutex<Vec<Handle>>>,
     order: CachePadded<Mutex<Order>>,
     pin_ends: Mutex<PinEnds>,
+    /// The last directives that this process issued, by number.
+    issued: Mutex<BTreeMap<u64, Directive>>,
     /// Nodes that nobody has the slot of, as this process sees them.
     pub(crate) orphans: Mutex<BTreeMap<NodeId, OrphanWatch>>,
     drive_watch: Mutex<DriveWatch>,
@@ -52,6 +54,7 @@ impl ProcessState {
             touched: CachePadded::default(),
             order: CachePadded::default(),
             pin_ends: Mutex::default(),
+            issued: Mutex::default(),
             orphans: Mutex::default(),
             drive_watch: Mutex::default(),
         }
@@ -146,6 +149,18 @@ impl ProcessState {
     pub(crate) fn is_agent_alive(&self, beat: u64, now_ms: u64) -> bool {
         let mut watch = self.drive_watch.lock().unwrap_or_else(PoisonError::into_inner);
         watch.is_alive(beat, now_ms)
+    }
+
+    /// Notes a directive that this process issued, which may have to be written again.
+    pub(crate) fn note_issued(&self, number: u64, directive: Directive) {
+        let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        issued.insert(number, directive);
+        issued.retain(|earlier, _| earlier.saturating_add(DIRECTIVES) > number);
+    }
+
+    /// Directive `number`, if this process issued it, and its line still says so.
+    pub(crate) fn issued(&self, number: u64) -> Option<Directive> {
+        self.issued.lock().unwrap_or_else(PoisonError::into_inner).get(&number).copied()
     }
 
     /// Notes that this process does not take part in the region any more: for its metrics, and with

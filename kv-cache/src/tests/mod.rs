@@ -3,6 +3,7 @@
 mod aged;
 mod clear;
 mod damage;
+mod directives;
 mod drives;
 mod elsewhere;
 mod evict;
@@ -10,6 +11,7 @@ mod exchange;
 mod foreign;
 mod give_back;
 mod gone;
+mod histories;
 mod hold;
 mod hold_many;
 mod hold_prompt;

@@ -8,6 +8,7 @@ use std::path::Path;
 use cxl_shm::verify::simulated::Site;
 
 use super::clear::{cleared_by_their_owner, cleared_while_a_node_leaves};
+use super::directives::{damaged_while_somebody_waits, refusals_seen_at_once};
 use super::drives::{agents_seen_by_tools, announced_and_found, asked_and_answered};
 use super::orphan::reclaimers_and_rejoins;
 use super::pin::pins_seen_by_tools;
@@ -25,10 +26,12 @@ use crate::identity::IndexKey;
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 20] = [
+const SCENARIOS: [fn(SimulatedRack); 22] = [
     exchange_and_lag,
     cleared_by_their_owner,
     cleared_while_a_node_leaves,
+    damaged_while_somebody_waits,
+    refusals_seen_at_once,
     death_under_the_lock,
     nobody_looks_at_what_was,
     held_and_evicted,

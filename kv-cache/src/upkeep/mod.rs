@@ -3,14 +3,19 @@
 
 mod balance;
 mod batches;
+mod carry_out;
 mod clear;
 mod give_back;
+mod issue;
 mod pin;
 mod watermarks;
 
 pub(crate) use give_back::GivenBack;
 
 pub use balance::Upkeep;
-pub use clear::{Clearing, DirectiveError};
+#[cfg(test)]
+pub(crate) use carry_out::pin_and_answer;
+pub use clear::Clearing;
+pub use issue::DirectiveError;
 
 pub use watermarks::{WatermarkError, Watermarks};

@@ -5,7 +5,7 @@ use cxl_shm::host::MembershipLost;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
-use super::clear::DirectiveError;
+use super::issue::DirectiveError;
 use crate::format::{Directive, Pin};
 use crate::heap::{PERCENT_MAX, PIN_MS_MAX};
 use crate::identity::Namespace;
@@ -56,12 +56,28 @@ impl<B: Backend> Cache<'_, B> {
     ///
     /// # Errors
     /// [`MembershipLost`].
-    pub fn unanswered(&self, number: u64) -> Result<Vec<NodeId>, MembershipLost> {
+    pub fn unanswered(
+        &self,
+        clock: &impl Clock,
+        number: u64,
+    ) -> Result<Vec<NodeId>, MembershipLost> {
         self.check_member()?;
-        Ok(self.waiting_for(number))
+        let waiting = self.waiting_for(number);
+        if !waiting.is_empty() {
+            self.locked(clock, |heap| self.mend_directives(heap));
+        }
+        Ok(waiting)
     }
 
-    /// Whether `node` has a complete block, freshly read. This scans the node's descriptors.
+    /// The nodes that answered [`pin`](Self::pin) `number` of this node last, and do not set it: the
+    /// namespace has a quota there, or the host has no room for another.
+    #[must_use]
+    pub fn refused(&self, number: u64) -> Vec<NodeId> {
+        self.refused_by(number)
+    }
+
+    /// Whether `node` has a complete block, or a descriptor that cannot be read, as of now. This
+    /// scans the node's descriptors.
     #[must_use]
     pub fn has_blocks(&self, node: NodeId) -> bool {
         self.has_any(node, &|_| true)

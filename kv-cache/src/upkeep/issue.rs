@@ -1,0 +1,102 @@
+//! Writing directives, and writing those again that were damaged in memory.
+
+use cxl_shm::clock::Clock;
+use cxl_shm::fabric::refresh_all;
+use cxl_shm::host::MembershipLost;
+use cxl_shm::node::Backend;
+use cxl_shm::units::NodeId;
+
+use crate::format::{DIRECTIVES, Directive, DirectiveLine};
+use crate::heap::{LockedHeap, PERCENT_MAX};
+use crate::process::Cache;
+
+/// Why nothing is cleared or pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectiveError {
+    /// Some node has not answered many earlier ones.
+    #[error(
+        "node {node} has blocks and has not answered the last {DIRECTIVES} requests of this node: \
+         it is paused, or no process there keeps its blocks; wait until it continues or is \
+         declared dead (`rackline status`)"
+    )]
+    Unanswered {
+        /// The node.
+        node: NodeId,
+    },
+    /// No share that may be pinned.
+    #[error("a pin of {0} percent: must be from 1 to {PERCENT_MAX}")]
+    Percent(u16),
+    /// No time that a pin may last.
+    #[error("a pin for {0} ms: must be from 1 ms to 365 days")]
+    Length(u64),
+    /// This process does not take part any more.
+    #[error(transparent)]
+    MembershipLost(#[from] MembershipLost),
+}
+
+impl<B: Backend> Cache<'_, B> {
+    /// Asks every node for something. Returns the number of the directive.
+    pub(crate) fn issue(
+        &self,
+        clock: &impl Clock,
+        directive: Directive,
+    ) -> Result<u64, DirectiveError> {
+        self.check_member()?;
+        let (member, fabric) = (self.member(), self.member().fabric());
+        let count = self.areas().own_directives(member.area()).count.own(fabric);
+        // Before the lock: a look at all blocks of a node takes long. Nodes without blocks, as those
+        // of lock managers alone, have nothing to clear and nothing to pin.
+        let unanswered = self.waiting_for_line(count.saturating_add(1)).into_iter();
+        let idle: Vec<_> = unanswered.filter(|node| !self.has_blocks(*node)).collect();
+        self.locked(clock, |heap| {
+            let number = heap.directives.count.own(heap.fabric()).saturating_add(1);
+            // CLEAR-D1.
+            let mut waiting = self.waiting_for_line(number).into_iter();
+            if let Some(node) = waiting.find(|node| !idle.contains(node)) {
+                return Err(DirectiveError::Unanswered { node });
+            }
+            self.mend_directives(heap);
+            // The line before the count: a loss of power between them leaves no count of a line
+            // that nobody can read, for which every owner would wait.
+            let line = DirectiveLine::new(number, directive);
+            heap.directives.line(number).publish(heap.fabric(), &line);
+            heap.directives.count.publish(heap.fabric(), number);
+            self.process_state().note_issued(number, directive);
+            Ok(number)
+        })
+    }
+
+    /// The nodes that take part and have not answered the directive whose line `number` overwrites.
+    fn waiting_for_line(&self, number: u64) -> Vec<NodeId> {
+        number
+            .checked_sub(DIRECTIVES)
+            .map_or_else(Vec::new, |overwritten| self.waiting_for(overwritten))
+    }
+
+    /// Writes lines of this node's directives again that cannot be read: no owner reads on behind
+    /// such a line (CLEAR-D6).
+    pub(super) fn mend_directives(&self, heap: &LockedHeap<'_, B>) {
+        let (fabric, directives) = (heap.fabric(), &heap.directives);
+        let count = directives.count.own(fabric);
+        let numbers = count.saturating_sub(DIRECTIVES) + 1..=count;
+        // Published lines: what this host's caches hold of them is not newer than the memory.
+        let areas = self.areas().directives(heap.node());
+        refresh_all(fabric, numbers.clone().map(|number| areas.line(number).range()));
+        for number in numbers {
+            let line = directives.line(number);
+            if line.own(fabric).is_ok_and(|line| line.directive(number).is_some()) {
+                continue;
+            }
+            let known = self.process_state().issued(number);
+            line.publish(fabric, &DirectiveLine::new(number, known.unwrap_or(Directive::Void)));
+            if known.is_none() {
+                tracing::warn!(
+                    number,
+                    "a clear or pin that an earlier process of this node asked for was damaged in \
+                     memory, and nodes that had not carried it out do not: ask for it again"
+                );
+            }
+        }
+    }
+}
