@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use crate::output::say;
 
+/// Most identities that are printed. Each name of weights is one, and stays until it is evicted.
+const SHOWN_MAX: usize = 16;
+
 /// What the blocks of some engines are, in words.
 #[derive(Debug, Serialize)]
 pub(crate) struct IdentityStatus {
@@ -48,16 +51,23 @@ impl Identities {
 
     /// Engines of different identities share nothing, so the words that differ are shown.
     pub(crate) fn print(&self) {
+        for line in self.lines() {
+            say!("{line}");
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
         let count = self.identities.len();
+        let mut lines = Vec::new();
         match count {
             0 => {}
-            1 => say!("identities of blocks: 1, all engines share"),
-            _ => say!(
+            1 => lines.push("identities of blocks: 1, all engines share".to_owned()),
+            _ => lines.push(format!(
                 "identities of blocks: {count}, which share nothing; they differ in {}",
                 self.identities_differ_in.join(", ").escape_debug()
-            ),
+            )),
         }
-        for identity in &self.identities {
+        for identity in self.identities.iter().take(SHOWN_MAX) {
             let shown = |name: &&String| {
                 matches!(name.as_str(), "model" | "name")
                     || self.identities_differ_in.contains(name)
@@ -65,8 +75,14 @@ impl Identities {
             let words: Vec<_> = identity.words.keys().filter(shown).collect();
             let words: Vec<_> =
                 words.into_iter().map(|name| shown_word(name, &identity.words[name])).collect();
-            say!("  in the memory of nodes {:?}: {}", identity.nodes, words.join(" "));
+            let words = words.join(" ");
+            lines.push(format!("  in the memory of nodes {:?}: {words}", identity.nodes));
         }
+        if count > SHOWN_MAX {
+            let more = count - SHOWN_MAX;
+            lines.push(format!("  and {more} more, which `rackline status --json` lists"));
+        }
+        lines
     }
 }
 
@@ -94,6 +110,19 @@ mod tests {
         assert!(words.concat().chars().all(|letter| !letter.is_control()), "{words:?}");
         assert!(!words.concat().contains('\u{202e}'), "{words:?}");
         assert_eq!(words[1], r#"model="Model \"m\"""#);
+    }
+
+    /// Weights that changed a thousand times in a pool that was never full, on 32 nodes.
+    #[test]
+    fn a_thousand_identities_leave_room_for_the_rest_of_the_status() {
+        let text = |number: usize| format!(r#"{{"model":"m","name":"weights {number}"}}"#);
+        let found = (0..1000).flat_map(|number| (0..32).map(move |node| (node, number)));
+        let all = Identities::new(found.map(|(node, number)| (node, text(number))));
+        let lines = all.lines();
+        assert_eq!((all.identities.len(), lines.len()), (1000, 18));
+        assert!(lines[0].starts_with("identities of blocks: 1000, which share nothing"));
+        assert_eq!(lines[17], "  and 984 more, which `rackline status --json` lists");
+        assert_eq!(Identities::new([]).lines(), [""; 0]);
     }
 
     #[test]

@@ -14,8 +14,10 @@ from rackline.engines.words import Words, difference, remedy
 
 logger = logging.getLogger(__name__)
 
-# Between two publishes of the same identity, which is evicted when it is not used.
-REGISTER_EVERY_S = 600.0
+# Between two publishes of the same identity, which is evicted when it is not used, and cleared with the
+# blocks of the tenant without a name.
+REGISTER_EVERY_S = 60.0
+REGISTERED = ("published", "already_there")
 # Before the identities of others are read again; twice as long each time.
 LOOK_EVERY_S, LOOK_EVERY_S_MAX = 60.0, 3600.0
 # Blocks that differ in one of these are not meant to be shared.
@@ -30,27 +32,59 @@ class Registration:
         self._text = json.dumps(words, sort_keys=True)
         self._publish: rackline.Publish | None = None
         self._next_s = 0.0
+        self._lacks: str | None = None
         self._changed = threading.Lock()
 
     def renew(self) -> None:
         """Registers it, or says that it is in use, when it is time. Does not wait, and raises nothing:
-        blocks are shared without it, too."""
+        blocks are shared without it, too. Why the pool lacks it is logged, once a reason."""
         now_s = time.monotonic()
         with self._changed:
-            if now_s < self._next_s:
+            self._take_outcome()
+            if now_s < self._next_s or self._publish is not None:
                 return
             self._next_s = now_s + REGISTER_EVERY_S
+            try:
+                self._begin()
+            except rackline.Error as error:
+                self._say(str(error))
+
+    def _begin(self) -> None:
         content = self._text.encode()
         if len(content) > self._block_bytes:
-            logger.info("Rackline: the blocks are too short for the identity: `rackline status` lacks it")
+            self._say(f"it has {len(content)} bytes, and a block has {self._block_bytes}")
+            return
+        padded = bytearray(content.ljust(self._block_bytes, b"\0"))
+        memory = rackline.block_memory(memoryview(padded).cast("B", (1, len(padded))))
+        session = self._attachment.pool.identity_session(self._block_bytes)
+        self._publish = session.publish(identity_hash(self._text), 0, memory, [0])
+
+    def _take_outcome(self) -> None:
+        if self._publish is None:
             return
         try:
-            padded = bytearray(content.ljust(self._block_bytes, b"\0"))
-            memory = rackline.block_memory(memoryview(padded).cast("B", (1, len(padded))))
-            session = self._attachment.pool.identity_session(self._block_bytes)
-            self._publish = session.publish(identity_hash(self._text), 0, memory, [0])
+            result = self._publish.poll()
         except rackline.Error as error:
-            logger.info("Rackline: the identity of the blocks is not in the pool: %s", error)
+            self._publish = None
+            self._say(str(error))
+            return
+        if result is None:
+            return
+        self._publish = None
+        outcome = result.outcomes[0]
+        if outcome in REGISTERED:
+            self._lacks = None
+        else:
+            self._say(result.messages.get(outcome, outcome))
+
+    def _say(self, why: str) -> None:
+        if why != self._lacks:
+            self._lacks = why
+            logger.warning(
+                "Rackline: the pool lacks the identity of these blocks, and `rackline status` cannot show it; "
+                "blocks are shared all the same: %s",
+                why,
+            )
 
 
 class Others:
@@ -81,11 +115,21 @@ class Others:
 
     def _look(self) -> None:
         try:
-            found = [json.loads(text) for text, _ in rackline.identities(self._region)]
-        except (rackline.Error, ValueError) as error:
+            found = rackline.identities(self._region)
+        except rackline.Error as error:
             logger.debug("Rackline: the identities in the pool are not known: %s", error)
             return
-        self._why = why_different(self._words, found)
+        self._why = why_different(self._words, [words for text, _ in found for words in words_in(text)])
+
+
+def words_in(text: str) -> list[Words]:
+    """The words of an identity; none when the text is no object of JSON. Any program of the rack may have
+    written it."""
+    try:
+        words = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return [words] if isinstance(words, dict) else []
 
 
 def why_different(own: Words, found: list[Words]) -> tuple[str, str] | None:
@@ -94,13 +138,13 @@ def why_different(own: Words, found: list[Words]) -> tuple[str, str] | None:
     meant = [
         other
         for other in found
-        if isinstance(other, dict)
-        and all(other.get(name) == own.get(name) for name in MEANT_TO_DIFFER)
+        if all(other.get(name) == own.get(name) for name in MEANT_TO_DIFFER)
         and difference(own, other) is not None
     ]
     if not meant:
         return None
-    nearest = min(meant, key=lambda other: sum(other.get(name) != own[name] for name in own))
+    # A word that one of the two versions of Rackline does not know says nothing.
+    nearest = min(meant, key=lambda other: sum(other.get(name, own[name]) != own[name] for name in own))
     word = difference(own, nearest)
     return f"identity_{word}", (
         f"the pool has blocks of the same model that this engine cannot use: their {word} is "
