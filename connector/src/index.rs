@@ -107,6 +107,8 @@ pub struct Index {
 struct State {
     reader: PoolReader,
     path_checked_ms: u64,
+    /// A refresh found another region: what the reader knows is of neither.
+    is_replaced: bool,
 }
 
 /// The blocks of one rank of a model, as sessions with these options store them.
@@ -135,7 +137,7 @@ impl Index {
             IndexError::Superblock { region: region.path().to_owned(), source }
         })?;
         let reader = PoolReader::new(&superblock, &layout)?;
-        let state = Mutex::new(State { reader, path_checked_ms: 0 });
+        let state = Mutex::new(State { reader, path_checked_ms: 0, is_replaced: false });
         let (process, clock) = (ProcessMark::of_this(), SystemClock::start());
         let index = Self { region, superblock, process, clock, state };
         index.refresh()?;
@@ -167,7 +169,8 @@ impl Index {
     /// As [`prefix`](Self::prefix), as of the last refresh: nothing of the region is loaded.
     ///
     /// # Errors
-    /// [`IndexError::Forked`].
+    /// [`IndexError::Forked`]; [`IndexError::Replaced`] once a refresh, of any thread, has failed with
+    /// that.
     pub fn prefix_as_refreshed(
         &self,
         models: &[IndexedModel],
@@ -180,7 +183,7 @@ impl Index {
     /// The number of blocks of all models in the pool, as of the last refresh.
     ///
     /// # Errors
-    /// [`IndexError::Forked`].
+    /// As [`prefix_as_refreshed`](Self::prefix_as_refreshed).
     pub fn blocks(&self) -> Result<usize, IndexError> {
         self.with_reader(false, |reader| reader.blocks())
     }
@@ -196,26 +199,33 @@ impl Index {
         }
         // A thread that panicked left the reader no worse than stale (INDEX-R1).
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if refresh {
+        if refresh && !state.is_replaced {
             state.reader.refresh(self.region.fabric());
             // After the refresh: what the region said before was of the region that was opened.
             self.check_region(&mut state)?;
         }
+        if state.is_replaced {
+            return Err(IndexError::Replaced { region: self.region.path().to_owned() });
+        }
         Ok(ask(&state.reader))
     }
 
-    /// Refuses a region that was formatted again, or whose file is another one by now.
+    /// Notes that the region was formatted again, or that its file is another one by now.
     fn check_region(&self, state: &mut State) -> Result<(), IndexError> {
-        let region = || self.region.path().to_owned();
-        let (superblock, _) = read_superblock(self.region.fabric())
-            .map_err(|source| IndexError::Superblock { region: region(), source })?;
-        let mut is_same = superblock.uuid == self.superblock.uuid;
+        let superblock = read_superblock(self.region.fabric());
+        // A formatter is at work, or the memory is another's: the reader may have taken in anything.
+        state.is_replaced =
+            superblock.as_ref().map_or(true, |it| it.0.uuid != self.superblock.uuid);
+        superblock.map_err(|source| IndexError::Superblock {
+            region: self.region.path().to_owned(),
+            source,
+        })?;
         let now_ms = self.clock.now_ms();
-        if is_same && now_ms >= state.path_checked_ms + PATH_CHECK_MS {
+        if !state.is_replaced && now_ms >= state.path_checked_ms + PATH_CHECK_MS {
             state.path_checked_ms = now_ms;
-            is_same = self.region.is_at_its_path();
+            state.is_replaced = !self.region.is_at_its_path();
         }
-        if is_same { Ok(()) } else { Err(IndexError::Replaced { region: region() }) }
+        Ok(())
     }
 }
 
@@ -238,5 +248,24 @@ mod tests {
         let of_region: Vec<_> =
             maps.lines().filter(|line| line.ends_with(region.path().to_str().unwrap())).collect();
         assert!(!of_region.is_empty() && of_region.iter().all(|line| line.contains(" r--s ")));
+    }
+
+    /// A router that refreshes in one thread, and asks in others what is known.
+    #[test]
+    fn an_index_of_a_region_that_is_gone_answers_nothing() {
+        let region = ScratchRegion::create(16 << 20, 2, 4096).unwrap();
+        let index = Index::open(region.path()).unwrap();
+        let model = crate::identity_options(4096);
+        let models = [IndexedModel::new(&model)];
+        let hashes = [BlockHash::new([1; 32])];
+        assert_eq!(index.prefix_as_refreshed(&models, &hashes).unwrap().blocks(), 0);
+        std::fs::remove_file(region.path()).unwrap();
+        while index.refresh().is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(PATH_CHECK_MS / 10));
+        }
+        let is_replaced = |error| matches!(error, Some(IndexError::Replaced { .. }));
+        assert!(is_replaced(index.blocks().err()));
+        assert!(is_replaced(index.prefix_as_refreshed(&models, &hashes).err()));
+        assert!(is_replaced(index.prefix(&models, &hashes).err()));
     }
 }
