@@ -4,8 +4,9 @@
  *
  * A process attaches to a pool, opens a session for the blocks of one model, and asks it for prefixes
  * by the block hashes of its engine. Only these calls wait for the pool: rackline_pool_attach,
- * rackline_pool_close, rackline_gpu_open, and calls with "wait" or "free" in their names. Lookups,
- * publishes and fetches are transfers, which threads of the library carry out. A block that a fetch
+ * rackline_pool_close, rackline_gpu_open, rackline_clear, rackline_clear_all, rackline_pin,
+ * rackline_unpin, and calls with "wait" or "free" in their names. Lookups, publishes and fetches are
+ * transfers, which threads of the library carry out. A block that a fetch
  * calls valid has been checked; every failure is a miss with a reason.
  *
  * Threads. Every function may be called from any thread, with any handle, also while other threads
@@ -192,7 +193,10 @@ typedef struct {
   // Threads beside them that take fetches only, 64 at most; by default one. A publish may wait,
   // for other hosts when its node needs memory, or for the work of a GPU's stream, and fetches
   // need not wait behind it.
-  uint32_t fetch_threads;
+  uint16_t fetch_threads;
+  // 1: threads that copy use all CPUs of the process. 0: they are bound to the CPUs nearest to the
+  // pool's memory, as far as the process may use these, and the log says which.
+  uint16_t unbound_threads;
   // Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
   const RacklineQuota *quotas;
   // How many there are.
@@ -204,6 +208,16 @@ typedef struct {
   // Its number.
   uint64_t handle;
 } RacklinePool;
+
+// Whose blocks: a tenant, and the salt of its cache.
+typedef struct {
+  // The tenant; null is the one without a name.
+  const char *tenant;
+  // The salt of the tenant's cache: `salt_bytes` bytes.
+  const uint8_t *salt;
+  // Length of the salt in bytes.
+  size_t salt_bytes;
+} RacklineNamespace;
 
 // Everything that decides what the bytes of a block mean. Two engines share blocks when all of it
 // is equal.
@@ -417,6 +431,68 @@ RacklineError rackline_pool_metric(RacklinePool pool, const char *name, uint64_t
 // `text` is null or points to `capacity` bytes, and `bytes` is null or points to a number, that
 // nothing else uses during the call.
 RacklineError rackline_pool_metrics(RacklinePool pool, char *text, size_t capacity, size_t *bytes);
+
+// Removes the blocks of a namespace from the pool in the memory at `region`, on all nodes. The
+// calling process attaches as one of `node` for the time of the call, whether it has a pool open or
+// not. Waits until the blocks are gone, for at most `timeout_ms` milliseconds. Bit `n` of
+// `unanswered` says that node `n` has not answered: it is paused, and removes its blocks when it
+// continues. When it is declared dead, clear again. 0 says that all blocks are gone.
+//
+// Every block is removed that was published before the call, held or not; a fetch that is under
+// way becomes a miss. A block that is published meanwhile may stay. Namespaces whose 16-bit tag is
+// equal are cleared together. `RACKLINE_ERROR_BUSY` says that a node with blocks has not answered
+// 16 earlier requests of this node; nothing is cleared then.
+//
+// # Safety
+// `region` is null or points to a text that ends with a NUL; `name` is null or points to a
+// namespace, with a tenant that is null or ends with a NUL, and a salt that is null or has its
+// length; `unanswered` is null or points to a number that nothing else uses during the call.
+RacklineError rackline_clear(const char *region,
+                             uint16_t node,
+                             const RacklineNamespace *name,
+                             uint64_t timeout_ms,
+                             uint64_t *unanswered);
+
+// As `rackline_clear`, of all namespaces.
+//
+// # Safety
+// `region` is null or points to a text that ends with a NUL; `unanswered` is null or points to a
+// number that nothing else uses during the call.
+RacklineError rackline_clear_all(const char *region,
+                                 uint16_t node,
+                                 uint64_t timeout_ms,
+                                 uint64_t *unanswered);
+
+// Lets the blocks of a namespace leave last when room is short, on all nodes, for `length_ms`
+// milliseconds, at most 365 days: as far as they take `percent` of a node's payload, from 1 to 50.
+// Each node measures the time from when it sees the request. Attaches, waits and answers as
+// `rackline_clear` does, but a node without blocks is not waited for long.
+//
+// A pinned block still leaves when there is nothing else, or when another node needs its memory.
+// Where the namespace has a quota on a host, the quota stays; a host has room for 64 quotas and
+// pins. The log names the nodes that do not set the pin. A pin ends on a host with the host's last
+// process. A later pin of the namespace replaces it.
+//
+// # Safety
+// As `rackline_clear`.
+RacklineError rackline_pin(const char *region,
+                           uint16_t node,
+                           const RacklineNamespace *name,
+                           uint16_t percent,
+                           uint64_t length_ms,
+                           uint64_t timeout_ms,
+                           uint64_t *unanswered);
+
+// Ends the pin of a namespace on all nodes, whichever node asked for the pin. Attaches, waits and
+// answers as `rackline_pin` does.
+//
+// # Safety
+// As `rackline_clear`.
+RacklineError rackline_unpin(const char *region,
+                             uint16_t node,
+                             const RacklineNamespace *name,
+                             uint64_t timeout_ms,
+                             uint64_t *unanswered);
 
 // The fingerprint of a model, to be shown or logged. It is equal for the same model in every
 // process of every host, and in every language.

@@ -23,6 +23,7 @@ const SESSIONS: &[&str] = &[
     "error",
     "options",
     "pool",
+    "directives",
     "model",
     "opening",
     "hashes",

@@ -17,6 +17,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/capi/src/per_process.rs",
     "connector/capi/src/roots.rs",
     "connector/capi/src/session/arguments.rs",
+    "connector/capi/src/session/directives.rs",
     "connector/capi/src/session/error.rs",
     "connector/capi/src/session/fetch.rs",
     "connector/capi/src/session/gpu.rs",

@@ -17,6 +17,7 @@
 //! - **CAPI-I9** No panic crosses into C: it becomes `RACKLINE_ERROR_PANICKED`.
 
 mod arguments;
+mod directives;
 mod error;
 mod fetch;
 mod gpu;
@@ -33,6 +34,9 @@ mod prefix;
 mod publish;
 mod reason;
 
+pub use directives::{
+    RacklineNamespace, rackline_clear, rackline_clear_all, rackline_pin, rackline_unpin,
+};
 pub use error::{RacklineError, rackline_error_message, rackline_error_name};
 pub use fetch::{
     RacklineFetch, RacklineFetchResult, rackline_fetch, rackline_fetch_cancel, rackline_fetch_free,

@@ -39,12 +39,15 @@ pub struct RacklinePoolOptions {
     pub high_watermark_percent: u16,
     /// Down to how many percent it evicts then; by default 90, below the high one.
     pub low_watermark_percent: u16,
-    // Programs that were compiled before it was there have padding here: every field is where it
-    // was.
+    // Programs that were compiled before these two were there have padding here, or four bytes for
+    // the first: every field is where it was.
     /// Threads beside them that take fetches only, 64 at most; by default one. A publish may wait,
     /// for other hosts when its node needs memory, or for the work of a GPU's stream, and fetches
     /// need not wait behind it.
-    pub fetch_threads: u32,
+    pub fetch_threads: u16,
+    /// 1: threads that copy use all CPUs of the process. 0: they are bound to the CPUs nearest to the
+    /// pool's memory, as far as the process may use these, and the log says which.
+    pub unbound_threads: u16,
     /// Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
     pub quotas: *const RacklineQuota,
     /// How many there are.
@@ -77,11 +80,19 @@ pub(super) unsafe fn options_at(
         chosen = chosen.with_copy_threads(options.copy_threads as usize);
     }
     if options.fetch_threads != 0 {
-        chosen = chosen.with_fetch_threads(options.fetch_threads as usize);
+        chosen = chosen.with_fetch_threads(options.fetch_threads.into());
     }
     if options.queue_depth != 0 {
         chosen = chosen.with_queue_depth(options.queue_depth as usize);
     }
+    chosen = match options.unbound_threads {
+        0 => chosen,
+        1 => chosen.with_bound_threads(false),
+        wrong => {
+            let message = format!("unbound_threads is {wrong}: must be 0 or 1");
+            return Err(Failure::bad_argument(message));
+        }
+    };
     chosen.check().map_err(Failure::bad_argument)?;
     Ok(chosen)
 }
@@ -141,6 +152,8 @@ mod tests {
         assert_eq!(offset_of!(RacklinePoolOptions, queue_depth), 4);
         assert_eq!(offset_of!(RacklinePoolOptions, high_watermark_percent), 8);
         assert_eq!(offset_of!(RacklinePoolOptions, low_watermark_percent), 10);
+        assert_eq!(offset_of!(RacklinePoolOptions, fetch_threads), 12);
+        assert_eq!(offset_of!(RacklinePoolOptions, unbound_threads), 14);
         assert_eq!(offset_of!(RacklinePoolOptions, quotas), 16);
         assert_eq!(offset_of!(RacklinePoolOptions, quota_count), 24);
     }

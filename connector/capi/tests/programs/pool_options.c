@@ -1,4 +1,4 @@
-/* Watermarks and quotas: run as
+/* Watermarks, quotas, and what is asked of all nodes: run as
  *
  *     pool_options REGION
  *
@@ -23,6 +23,8 @@ static void refused(const char *region) {
     } wrong[] = {
         {{.copy_threads = 65}, {0}, "copy_threads is 65"},
         {{.queue_depth = 1048577}, {0}, "queue_depth is 1048577"},
+        {{.fetch_threads = 65}, {0}, "fetch_threads is 65"},
+        {{.unbound_threads = 2}, {0}, "unbound_threads is 2"},
         {{.high_watermark_percent = 101}, {0}, "watermarks of 101 and 90"},
         {{.low_watermark_percent = 96}, {0}, "watermarks of 95 and 96"},
         {{.high_watermark_percent = 90}, {0}, "watermarks of 90 and 90"},
@@ -126,6 +128,52 @@ static void kept(const char *region) {
     MUST(rackline_pool_close(pool));
 }
 
+/* By another attachment of this process, beside one whose threads keep their CPUs. */
+static void cleared_and_pinned(const char *region) {
+    const RacklineNamespace modest = {.tenant = "modest"};
+    const RacklineNamespace salted = {.tenant = "modest", .salt = (const uint8_t *)"s", .salt_bytes = 1};
+    RacklinePoolOptions options = {.unbound_threads = 1};
+    RacklinePool pool;
+    uint64_t left = 7;
+    MUST(rackline_clear_all(region, 0, 10000, &left));
+    CHECK(left == 0);
+    MUST(rackline_pool_attach(region, 0, &options, &pool));
+    RacklineSession usual = session_of(pool, NULL), modest_session = session_of(pool, "modest");
+    publish(usual, BATCH);
+    publish(modest_session, BATCH);
+    MUST(rackline_clear(region, 0, &salted, 10000, &left));
+    CHECK(left == 0 && found(modest_session, BATCH) == BATCH);
+    MUST(rackline_pin(region, 0, &modest, 20, 60000, 10000, &left));
+    CHECK(left == 0);
+    MUST(rackline_clear(region, 0, &modest, 10000, &left));
+    CHECK(left == 0 && found(modest_session, BATCH) == 0 && found(usual, BATCH) == BATCH);
+    MUST(rackline_unpin(region, 0, &modest, 10000, &left));
+    CHECK(left == 0);
+    MUST(rackline_clear_all(region, 0, 10000, &left));
+    CHECK(left == 0 && found(usual, BATCH) == 0);
+
+    /* A null namespace is a mistake, and never all of them. */
+    publish(usual, BATCH);
+    left = 7;
+    EXPECT(BAD_ARGUMENT, rackline_clear(region, 0, NULL, 10000, &left));
+    CHECK(strstr(rackline_error_message(), "the namespace") != NULL);
+    const RacklineNamespace wrong = {.tenant = "\xff"}, lost = {.salt_bytes = 1};
+    EXPECT(BAD_ARGUMENT, rackline_clear(region, 0, &wrong, 10000, &left));
+    EXPECT(BAD_ARGUMENT, rackline_unpin(region, 0, &lost, 10000, &left));
+    EXPECT(BAD_ARGUMENT, rackline_clear(NULL, 0, &modest, 10000, &left));
+    EXPECT(BAD_ARGUMENT, rackline_clear_all(region, 0, 10000, NULL));
+    EXPECT(BAD_ARGUMENT, rackline_pin(region, 0, &modest, 51, 60000, 10000, &left));
+    CHECK(strstr(rackline_error_message(), "51 percent") != NULL);
+    EXPECT(BAD_ARGUMENT, rackline_pin(region, 0, &modest, 50, 0, 10000, &left));
+    EXPECT(POOL, rackline_clear_all("/nonexistent", 0, 10000, &left));
+    CHECK(left == 0);
+    EXPECT(POOL, rackline_clear_all(region, 99, 10000, &left));
+    CHECK(found(usual, BATCH) == BATCH);
+    MUST(rackline_session_free(usual));
+    MUST(rackline_session_free(modest_session));
+    MUST(rackline_pool_close(pool));
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) {
         fprintf(stderr, "usage: pool_options REGION\n");
@@ -135,5 +183,6 @@ int main(int argc, char **argv) {
     alarm(120);
     refused(argv[1]);
     kept(argv[1]);
+    cleared_and_pinned(argv[1]);
     return 0;
 }
