@@ -109,7 +109,7 @@ class Words(unittest.TestCase):
         self.assertLess(len(said), 200)
 
 
-class Held(unittest.TestCase):
+class _Holds(unittest.TestCase):
     """Blocks in a real region with room for some 240 blocks."""
 
     def setUp(self) -> None:
@@ -180,6 +180,10 @@ class Held(unittest.TestCase):
             clock.monotonic.return_value = now_s
             self.holds.look_after()
 
+
+class Held(_Holds):
+    """What one group holds that keeps all tokens."""
+
     def test_a_hold_survives_eviction_and_ends_by_time(self) -> None:
         held, others = hashes(1, 10), hashes(2, 10)
         self.save([*held, *others])
@@ -239,6 +243,20 @@ class Held(unittest.TestCase):
         self.assertEqual((len(self.own), self.own.bytes), (2, 30 * BLOCK_BYTES))
         self.press()
         self.assertEqual(self.in_pool(turns), 20)
+
+    def test_what_is_replaced_frees_room_once(self) -> None:
+        """Two conversations continue one prompt before the pool has answered for either."""
+        shared = self.blocks_max // 2
+        prompt, one, other = hashes(1, shared), hashes(2, shared - 4), hashes(3, shared - 4)
+        self.save([*prompt, *one, *other])
+        self.end(prompt, 50_000)
+        self.answer()
+        self.end([*prompt, *one], 60_000)
+        self.end([*prompt, *other], 60_000)
+        self.assertLessEqual(self.own.bytes, (self.blocks_max + shared) * BLOCK_BYTES)
+        self.answer()
+        self.assertLessEqual(self.own.bytes, self.blocks_max * BLOCK_BYTES)
+        self.assertGreater(self.stats.data["unheld_hint_share"], 0)
 
     def test_a_prefetch_holds_until_the_request_is_scheduled(self) -> None:
         held = hashes(1, 6)
@@ -314,6 +332,131 @@ class Held(unittest.TestCase):
         self.end(hashes(3, 2), 60_000)
         self.own.forget()
         self.assertEqual((len(self.own), self.own.bytes), (0, 0))
+
+
+class Windows(_Holds):
+    """The same of a model with a group that keeps all tokens, in two head groups, and one with a window of
+    two blocks and a little more: parts in the same pool."""
+
+    WINDOW_BLOCKS = 3
+    PARTS = (Place(0, 0, 0), Place(0, 0, 1), Place(1, 0, 0))
+
+    def setUp(self) -> None:
+        super().setUp()
+        window = Group(1, Keeps.WINDOW, BLOCK_TOKENS, 1, 2 * BLOCK_TOKENS + 5)
+        self.mixed = Groups((Group(0, Keeps.ALL, BLOCK_TOKENS, 1), window), BLOCK_TOKENS)
+        self.models = {
+            place: rackline.Model(
+                name=f"{place}", revision="1", dtype="f16", block_tokens=16, layers=1, kv_heads=1, head_dim=64
+            )
+            for place in self.PARTS
+        }
+        index = Index(self.attachment, self.settings, self.mixed)
+        index.open_all(
+            [
+                types.SimpleNamespace(
+                    place=place,
+                    places=2 if place.group == 0 else 1,
+                    block_bytes=BLOCK_BYTES,
+                    model_of_session=lambda place=place: self.models[place],
+                )
+                for place in self.PARTS
+            ]
+        )
+        self.mixed_holds = Holds(index, self.settings.hold_ms)
+        reasons = Reasons(mock.Mock(), self.stats.count)
+        self.hints = HintHolds(
+            index, self.mixed, self.settings, self.mixed_holds, self.stats, reasons
+        )
+        sessions = self.attachment.pool.session
+        self.parts = {place: sessions(model, BLOCK_BYTES) for place, model in self.models.items()}
+
+    def save_parts(self, prompt: list[bytes]) -> None:
+        memory = memoryview(bytearray(BLOCK_BYTES)).cast("B", (1, BLOCK_BYTES))
+        for session in self.parts.values():
+            for depth, each in enumerate(prompt):
+                session.publish([each], depth, rackline.block_memory(memory), [0]).wait()
+
+    def hold(self, prompt: list[bytes], hold_ms: int) -> None:
+        self.hints.ended(self.progress(prompt, hold_ms=hold_ms))
+        deadline_s = time.monotonic() + 30
+        while self.hints._asked:
+            self.assertLess(time.monotonic(), deadline_s)
+            self.mixed_holds.look_after()
+            time.sleep(0.001)
+
+    def there(self, prompt: list[bytes]) -> list[int]:
+        return [sum(session.present(prompt).wait()) for session in self.parts.values()]
+
+    def later_mixed(self, after_s: float) -> None:
+        now_s = time.monotonic() + after_s
+        with mock.patch("rackline.vllm.holds.time") as clock:
+            clock.monotonic.return_value = now_s
+            self.mixed_holds.look_after()
+
+    def test_a_longer_hold_keeps_the_windows_of_a_shorter_one(self) -> None:
+        """A prompt of the system, held, and a conversation that continues it, held as well: other
+        conversations need the window at the end of the first."""
+        turns, of_system = hashes(1, 14), hashes(1, 6)
+        self.save_parts(turns)
+        self.hold(of_system, 50_000)
+        self.hold(turns, 60_000)
+        for _ in range(3):
+            self.press()
+        self.assertEqual(self.there(of_system)[:2], [6, 6])
+        window = of_system[-self.WINDOW_BLOCKS :]
+        self.assertEqual(self.there(window), [3, 3, 3])
+        self.assertEqual(self.there(turns[-self.WINDOW_BLOCKS :]), [3, 3, 3])
+        # The blocks that keep all tokens count once.
+        self.assertEqual(self.hints.bytes, (2 * 14 + 2 * self.WINDOW_BLOCKS) * BLOCK_BYTES)
+        self.later_mixed(55)
+        self.assertEqual(self.hints.bytes, (2 * 14 + self.WINDOW_BLOCKS) * BLOCK_BYTES)
+        self.later_mixed(65)
+        self.assertEqual((len(self.hints), self.hints.bytes, len(self.mixed_holds)), (0, 0, 0))
+
+    def test_windows_of_earlier_turns_leave_room_for_later_ones(self) -> None:
+        """They count in the share, and are the first to go."""
+        turns = hashes(1, self.blocks_max // 2 - 2)
+        self.save_parts(turns)
+        for blocks in range(4, len(turns) + 1):
+            self.hold(turns[:blocks], 60_000)
+            self.assertLessEqual(self.hints.bytes, self.blocks_max * BLOCK_BYTES)
+        self.assertNotIn("unheld_hint_share", self.stats.data)
+        self.press()
+        self.assertEqual(self.there(turns)[:2], [len(turns)] * 2)
+        self.assertEqual(self.there(turns[-self.WINDOW_BLOCKS :]), [3, 3, 3])
+
+    def test_the_same_prompt_again_counts_once(self) -> None:
+        turns = hashes(1, 14)
+        self.save_parts(turns)
+        for prompt in (turns[:6], turns, turns, turns):
+            self.hold(prompt, 60_000)
+        self.assertEqual(self.hints.bytes, (2 * 14 + 2 * self.WINDOW_BLOCKS) * BLOCK_BYTES)
+        self.assertEqual(len(self.hints), 2)
+        self.hints.forget()
+        self.mixed_holds.look_after()
+        self.assertEqual((len(self.hints), self.hints.bytes), (0, 0))
+        for kept in (self.hints._asked, self.hints._replaced, self.hints._last_hashes, self.hints._windows):
+            self.assertEqual(len(kept), 0)
+
+    def test_thousands_of_requests_of_parts_leave_nothing(self) -> None:
+        turns = hashes(1, 12)
+        self.save_parts(turns)
+        random.seed(7)
+        for number in range(1500):
+            blocks = random.randrange(1, 13)
+            prompt = turns[:blocks] if number % 3 else [*turns[: blocks // 2], *hashes(number % 5 + 2, 3)]
+            self.hints.ended(self.progress(prompt, hold_ms=random.randrange(1000, 60_000)))
+            if number % 4 == 0:
+                self.mixed_holds.look_after()
+        while self.hints._asked:
+            self.mixed_holds.look_after()
+        self.assertLessEqual(self.hints.bytes, self.blocks_max * BLOCK_BYTES)
+        self.later_mixed(100)
+        self.assertEqual((len(self.hints), self.hints.bytes, len(self.mixed_holds)), (0, 0, 0))
+        for kept in (self.hints._asked, self.hints._replaced, self.hints._last_hashes, self.hints._windows):
+            self.assertEqual(len(kept), 0)
+        self.assert_evicted(turns)
 
 
 def hashes(seed: int, count: int) -> list[bytes]:

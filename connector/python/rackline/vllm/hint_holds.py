@@ -3,7 +3,8 @@
 - **VLLM-V12** The hints of an engine hold ``hint_hold_percent`` of a host's share of the pool at most. Of a longer
   prefix the first blocks are held, and the others are counted.
 - **VLLM-V13** A prefix counts once, however many requests continue it: the longer hold replaces the shorter one that
-  does not outlive it.
+  does not outlive it. Of windows and states the longer prefix needs others: those of the shorter one stay held, for
+  requests that continue it otherwise. They are the first to go when the share is used up.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class HintHolds:
         """The hash of the last unit, of holds that others may replace (VLLM-V13)."""
         self._replaced: dict[Hold, list[Hold]] = {}
         """What a hold replaces, until the pool has answered."""
+        self._windows: dict[Hold, None] = {}
+        """Holds that were replaced, and have their windows and states alone; the oldest first."""
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -88,9 +91,11 @@ class HintHolds:
         for hold, last_hash in self._last_hashes.items():
             if hold.units > units or self._hash(hashed, hold.units) != last_hash:
                 continue
+            if hold in self._windows and hold.units < units:
+                continue
             if hold.ends_s <= ends_s:
                 replaced.append(hold)
-            elif hold.units == units:
+            elif hold.units == units and hold not in self._windows:
                 # The same prefix is held for longer.
                 return
         hold = self._begin(hashed, units, hold_ms, replaced)
@@ -106,11 +111,19 @@ class HintHolds:
         replaced = replaced or []
         if units <= 0:
             return None
+        while self._windows and len(self._bytes) - len(replaced) >= HOLDS_MAX:
+            self._release_windows(replaced)
         if len(self._bytes) - len(replaced) >= HOLDS_MAX:
             self._reasons.unheld("too_many_hints", self._index.size(units)[0])
             return None
-        freed_bytes = sum(self._bytes[hold] for hold in replaced)
-        fitting = self._fitting(units, self.bytes - freed_bytes)
+        while (fitting := self._fitting(units, replaced)) < units and self._windows:
+            self._release_windows(replaced)
+        if fitting < units and any(self._kept_bytes(hold, units) for hold in replaced):
+            # There is no room for their windows.
+            for hold in replaced:
+                hold.release()
+            replaced = []
+            fitting = self._fitting(units, replaced)
         if fitting < units:
             blocks = self._index.size(units)[0] - self._index.size(fitting)[0]
             self._reasons.unheld("hint_share", blocks)
@@ -122,10 +135,22 @@ class HintHolds:
         self._asked[hold], self._replaced[hold] = fitting, replaced
         return hold
 
-    def _fitting(self, units: int, used_bytes: int) -> int:
+    def _release_windows(self, replaced: list[Hold]) -> None:
+        """Of the hold that was replaced the longest ago."""
+        oldest = next(iter(self._windows))
+        oldest.release()
+        if oldest in replaced:
+            replaced.remove(oldest)
+
+    def _kept_bytes(self, shorter: Hold, units: int) -> int:
+        """What a shorter hold keeps that one of ``units`` replaces."""
+        return 0 if shorter.units == units else self._index.size(shorter.units, whole=False)[1]
+
+    def _fitting(self, units: int, replaced: list[Hold]) -> int:
         """How many units fit into what is left of the share (VLLM-V12)."""
         share_bytes = self._index.share_bytes() * self._settings.hint_hold_percent // 100
-        left_bytes, low = share_bytes - used_bytes, 0
+        freed_bytes = sum(self._bytes[hold] - self._kept_bytes(hold, units) for hold in replaced)
+        left_bytes, low = share_bytes - self.bytes + freed_bytes, 0
         if self._index.size(units)[1] <= left_bytes:
             return units
         # The bytes of a window do not grow with the prefix.
@@ -146,6 +171,7 @@ class HintHolds:
             self._bytes.pop(hold, None)
             self._last_hashes.pop(hold, None)
             self._replaced.pop(hold, None)
+            self._windows.pop(hold, None)
 
     def _answered(self, hold: Hold, asked: int) -> None:
         blocks, self._bytes[hold] = self._index.size(hold.units)
@@ -157,7 +183,16 @@ class HintHolds:
             self._last_hashes[hold] = self._hash(hold.hashed, hold.units)
         for shorter in self._replaced.pop(hold, []):
             if shorter.units <= hold.units:
-                shorter.release()
+                self._replace(shorter, hold.units)
+
+    def _replace(self, shorter: Hold, units: int) -> None:
+        """A hold of ``units`` has what keeps all tokens of a shorter one, or one as long."""
+        kept_bytes = self._kept_bytes(shorter, units)
+        if kept_bytes == 0 or shorter in self._asked:
+            shorter.release()
+        elif not shorter.is_over:
+            self._bytes[shorter], self._windows[shorter] = kept_bytes, None
+            shorter.release_whole()
 
     def forget(self) -> None:
         """What is held is of no use any more."""

@@ -34,17 +34,28 @@ class Hold:
         """When it is released, by the clock of ``time.monotonic``. The time begins anew with the answer."""
         self.is_over = False
         self.search: Search | None = None
-        self._prefixes: list[rackline.Prefix] = []
+        self._whole: list[rackline.Prefix] = []
+        """What is held in the parts that keep all tokens."""
+        self._others: list[rackline.Prefix] = []
         self._changed = changed
 
     def answered(self, found: int, now_s: float) -> None:
         """The pool has said how many units are held."""
         self.units, self.ends_s = found, now_s + self.hold_ms / 1000
-        self._prefixes = self.search.prefixes
+        self._whole, self._others = self.search.prefixes_by_kind
         self._changed(self)
         # A search has the tokens of its request, which may be many, and the hold may be long.
         self.search = self.hashed = None
         if found == 0:
+            self.release()
+
+    def release_whole(self) -> None:
+        """Another hold has its blocks of the parts that keep all tokens. Those of windows and states stay
+        held; without any it is over."""
+        for prefix in self._whole:
+            prefix.release()
+        self._whole = []
+        if not self._others:
             self.release()
 
     def release(self) -> None:
@@ -54,9 +65,9 @@ class Hold:
         self.is_over = True
         if self.search is not None:
             self.search.release()
-        for prefix in self._prefixes:
+        for prefix in (*self._whole, *self._others):
             prefix.release()
-        self.search, self._prefixes = None, []
+        self.search, self._whole, self._others = None, [], []
         self._changed(self)
         self.hashed = None
 

@@ -167,8 +167,16 @@ class Search:
 
     @property
     def prefixes(self) -> list[rackline.Prefix]:
-        asked = [*self._whole, *self._needed]
-        return [each.prefix for each in asked if each.prefix is not None]
+        return [prefix for prefixes in self.prefixes_by_kind for prefix in prefixes]
+
+    @property
+    def prefixes_by_kind(self) -> tuple[list[rackline.Prefix], list[rackline.Prefix]]:
+        """What is held in the parts that keep all tokens, and in the others."""
+        whole, others = (
+            [each.prefix for each in asked if each.prefix is not None]
+            for asked in (self._whole, self._needed)
+        )
+        return whole, others
 
     def found(self, wait_ms: int) -> int | None:
         """Units that every part has; ``None`` when that is not known within so long."""

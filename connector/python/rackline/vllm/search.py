@@ -17,7 +17,7 @@ import rackline
 from rackline.engines.attachment import Attachment, Renewal
 from rackline.engines.settings import SettingsError
 from rackline.engines.words import Words
-from rackline.vllm.groups import Group, Groups
+from rackline.vllm.groups import Group, Groups, Keeps
 from rackline.vllm.identity import Identity, Place
 from rackline.vllm.lookup import Search
 from rackline.vllm.misses import Misses
@@ -78,11 +78,15 @@ class Index:
         """Bytes of the pool's memory for blocks, divided by the number of nodes."""
         return self._attachment.pool.share_bytes
 
-    def size(self, units: int) -> tuple[int, int]:
-        """The number of blocks that a prefix of ``units`` needs, and their bytes, in all parts."""
+    def size(self, units: int, *, whole: bool = True) -> tuple[int, int]:
+        """The number of blocks that a prefix of ``units`` needs, and their bytes: in all parts, or in those
+        that do not keep the ``whole`` prefix."""
         tokens, blocks, all_bytes = units * self._groups.unit_tokens, 0, 0
         for place, identity in self._identities.items():
-            needed = len(self._groups.groups[place.group].needed(0, tokens))
+            group = self._groups.groups[place.group]
+            if group.keeps is Keeps.ALL and not whole:
+                continue
+            needed = len(group.needed(0, tokens))
             blocks += needed
             all_bytes += needed * identity.block_bytes
         return blocks, all_bytes
