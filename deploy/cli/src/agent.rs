@@ -66,10 +66,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MS", default_value_t = 500)]
     backup_age_ms: u64,
 
-    /// Which blocks are written: all; second-touch, those that are used or published again; or
-    /// frequency, those that are used more often than what leaves the drive. The last two write less,
-    /// and find less.
-    #[arg(long, value_name = "RULE", default_value_t = AdmissionKind::All)]
+    /// Which blocks are written: second-touch, those that are used or published again; frequency,
+    /// those that are used more often than what leaves the drive; or all. The last one writes several
+    /// times as much, and finds more.
+    #[arg(long, value_name = "RULE", default_value_t = AdmissionKind::default())]
     admission: AdmissionKind,
 
     /// How many bytes of blocks may wait for the drives. Blocks beyond that are not written; they

@@ -44,8 +44,9 @@ struct Process(Child);
 impl Process {
     fn agent(pool: &Pool, folder: &Path) -> Self {
         let drive = format!("{}:64MiB", folder.display());
-        let flags = ["--node", "0", "--drive", &drive, "--backup-age-ms", "0", "--commit-ms", "5"];
-        Self(pool.rackline(&["agent"]).args(flags).spawn().unwrap())
+        let flags = ["--node", "0", "--drive", &drive, "--admission", "all"];
+        let soon = ["--backup-age-ms", "0", "--commit-ms", "5"];
+        Self(pool.rackline(&["agent"]).args(flags).args(soon).spawn().unwrap())
     }
 
     fn send(&self, signal: Signal) {
