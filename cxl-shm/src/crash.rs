@@ -145,9 +145,9 @@ crash_points! {
     PublishReserved,
     /// The payloads are on the device, their descriptors still say WRITING.
     PublishCopied,
-    /// Descriptors say READY. The log has no entries for them yet.
+    /// Descriptors say READY in the caches of their host. The log has no entries for them yet.
     PublishReady,
-    /// The log has new entries. Its head does not count them yet.
+    /// Descriptors say READY, and the log has new entries. Its head does not count them yet.
     PublishLogged,
     /// The log's head covers the new entries, the heap is still locked.
     PublishAnnounced,

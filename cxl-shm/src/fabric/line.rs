@@ -149,6 +149,12 @@ impl<T: Record> OwnedLine<T> {
         fabric.publish(LineRange::one(self.at));
     }
 
+    /// Starts loading the line into this host's caches, ahead of the next [`publish`](Self::publish),
+    /// which reads it. Nobody else writes it, so it cannot become stale there.
+    pub fn prefetch(&self, fabric: &impl Fabric) {
+        fabric.prefetch_owned(self.at);
+    }
+
     /// Our own last value, from our caches: nobody else writes it, so it cannot be stale.
     ///
     /// # Errors

@@ -331,6 +331,10 @@ impl Fabric for MappedFabric {
         cpu::fence();
     }
 
+    fn prefetch_owned(&self, at: LineOffset) {
+        self.prefetch(at);
+    }
+
     fn read_back(&self, lines: LineRange) {
         if self.read_back == ReadBack::NotNeeded {
             return;

@@ -126,6 +126,10 @@ pub trait Fabric: fmt::Debug {
     #[track_caller]
     fn read_back(&self, lines: LineRange);
 
+    /// Starts loading a line that this host alone writes (MEM-M1) into its caches, ahead of the next
+    /// read or write of the line. Never for a line of another host: it would become stale there.
+    fn prefetch_owned(&self, _: LineOffset) {}
+
     /// MEM-M2. After return every host that refreshes the lines sees at least these values.
     #[track_caller]
     fn publish(&self, lines: LineRange) {

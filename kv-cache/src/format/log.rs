@@ -177,11 +177,22 @@ impl OwnLog {
 
     /// Announces `entries`. After return every replica that looks at the head learns of them.
     pub(crate) fn append<F: Fabric>(&self, fabric: &F, entries: &[LogEntry]) {
+        self.append_with(fabric, PublishBatch::new(fabric), entries);
+    }
+
+    /// Publishes `batch` and `entries` with one fence, and then announces the entries. A reader that
+    /// follows them finds what is in `batch`: it reads no entry before the head counts the entry.
+    pub(crate) fn append_with<'f, F: Fabric>(
+        &self,
+        fabric: &'f F,
+        mut batch: PublishBatch<'f, F>,
+        entries: &[LogEntry],
+    ) {
         if entries.is_empty() {
+            // A batch that is dropped is published.
             return;
         }
         let head = self.head.own(fabric);
-        let mut batch = PublishBatch::new(fabric);
         let mut next = head;
         for entry in entries {
             let first = next % self.entries() * ENTRY_WORDS;
@@ -196,6 +207,17 @@ impl OwnLog {
         // INDEX-G1.
         self.head.publish(fabric, next);
         crash::reach(CrashPoint::PublishAnnounced);
+    }
+
+    /// Starts loading the head into this host's caches, where it cannot become stale (MEM-M1).
+    pub(crate) fn prefetch_head<F: Fabric>(&self, fabric: &F) {
+        fabric.prefetch_owned(self.head.at().line());
+    }
+
+    /// Starts loading the line of the next entry: [`append`](Self::append) reads it.
+    pub(crate) fn prefetch_next<F: Fabric>(&self, fabric: &F) {
+        let next = self.head.own(fabric) % self.entries() * ENTRY_WORDS;
+        fabric.prefetch_owned(self.word(next).at().line());
     }
 
     /// Sends every reader to the segment (INDEX-G3).

@@ -85,10 +85,9 @@ impl<B: Backend> LockedHeap<'_, B> {
             Ok((block.into_ready(), payload.bytes()))
         };
         let outcomes = blocks.into_iter().map(complete).collect();
-        // WRITE-B3.
-        batch.publish();
         crash::reach(CrashPoint::PublishReady);
-        self.log.append(self.fabric(), &entries);
+        // WRITE-B3.
+        self.log.append_with(self.fabric(), batch, &entries);
         outcomes
     }
 }

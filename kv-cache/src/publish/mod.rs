@@ -3,8 +3,7 @@
 //! ```text
 //! reserve   descriptors WRITING, published           (one fence)
 //! -> the caller copies the payloads, and gets them to the device (MEM-M9), with a fence
-//! commit    descriptors READY with checksum, published    (one fence)
-//!           log entries, published                        (one fence)
+//! commit    descriptors READY with checksum, and log entries, published    (one fence)
 //!           log head, published                           (one fence)
 //! ```
 //!
@@ -12,8 +11,9 @@
 //!   (EVICT-H2).
 //! - **WRITE-B2** The payload is on the device before READY is stored. That is the caller's part: a
 //!   `store` of the DMA engines returns only then.
-//! - **WRITE-B3** READY is visible before the log says so: a reader that follows the log finds a
-//!   complete block.
+//! - **WRITE-B3** READY is visible before the head of the log counts the entry that says so: a reader
+//!   that follows the log finds a complete block. No reader reads an entry that the head does not
+//!   count, so READY and the entry need no order.
 //!
 //! No lock between hosts is taken, unless this node has no free payload slot of the size. Then it
 //! takes a chunk from the region, without holding the heap lock (LOCK-L3).

@@ -42,6 +42,9 @@ struct Pending {
 /// time.
 const OUTRUN_MAX: usize = 64;
 
+/// Descriptors that are loaded ahead of the commit of a batch: more would leave the caches again.
+const PREFETCHED_MAX: usize = 64;
+
 impl Pending {
     /// Whether it is still open for want of this.
     fn lacks(&self, shortage: Shortage) -> bool {
@@ -174,6 +177,7 @@ impl<B: Backend> LockedHeap<'_, B> {
         pending: &mut [Pending],
         process_state: &Arc<ProcessState>,
     ) -> Option<Shortage> {
+        self.log.prefetch_head(self.fabric());
         let mut shortage = None;
         let mut batch = PublishBatch::new(self.fabric());
         for entry in pending.iter_mut() {
@@ -213,12 +217,26 @@ impl<B: Backend> LockedHeap<'_, B> {
         // WRITE-B1.
         batch.publish();
         crash::reach(CrashPoint::PublishReserved);
+        self.prefetch_for_commit(pending);
         let blocks = |shortage| pending.iter().filter(|entry| entry.lacks(shortage)).count();
         shortage.map(|shortage| match shortage {
             Shortage::Payload(size, _) => Shortage::Payload(size, blocks(shortage)),
             Shortage::Descriptors(_) => Shortage::Descriptors(blocks(shortage)),
             Shortage::Place(_) => shortage,
         })
+    }
+
+    /// Loads what the commit reads while the payloads are copied: a publish has dropped its lines from
+    /// the caches.
+    fn prefetch_for_commit(&self, pending: &[Pending]) {
+        let writing = pending.iter().filter_map(|entry| match &entry.outcome {
+            Some(Reservation::Writing(block)) => Some(block.claim().slot),
+            _ => None,
+        });
+        for slot in writing.take(PREFETCHED_MAX) {
+            self.segment.line(slot).prefetch(self.fabric());
+        }
+        self.log.prefetch_next(self.fabric());
     }
 
     /// Says that the table of a slot is in use, together with what `batch` publishes (INDEX-S5).
