@@ -14,8 +14,8 @@ use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superbl
 use cxl_shm::region::Region;
 use kv_cache::CacheGeometry;
 use rackline::{
-    AsyncOptions, AsyncPool, AsyncSession, Attention, BlockHash, Dtype, KvGeometry, NewBlock, Pool,
-    ScratchRegion, Session, SessionOptions,
+    AsyncOptions, AsyncPool, AsyncSession, Attention, BlockHash, Destination, Dtype, KvGeometry,
+    NewBlock, Pool, ScratchRegion, Session, SessionOptions, Source,
 };
 use rackline_benches::{Batch, Bed, memcpy_out, stream_in};
 
@@ -25,32 +25,62 @@ const SIZES: [usize; 3] = [64 << 10, 512 << 10, 2 << 20];
 /// Rounds of a size, and one to warm up.
 const ROUNDS: usize = 11;
 /// Room for the blocks of all rounds below the watermark at which eviction starts.
-const REGION_BYTES: u64 = 640 << 20;
+const REGION_BYTES: u64 = 1280 << 20;
 const CHUNK_BYTES: u64 = 16 << 20;
 const BATCH: usize = 32 << 20;
+const PAGE: usize = 4096;
 /// More buffers than a cache holds.
 const RING: usize = 4 * BATCH;
 const FILLING_MS: u64 = 2000;
 const PREFIX: usize = 256;
 const LOOKUPS: usize = 201;
+/// The first number of the blocks of sessions whose calling thread works.
+const BY_CALLER: usize = 1 << 40;
+
+/// A buffer that begins on a page, as those of the plain copies do, and the memory of an engine.
+struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    bytes: usize,
+}
+
+impl Buffer {
+    fn new(bytes: usize) -> Self {
+        let memory = vec![0x5a; bytes + PAGE];
+        let start = memory.as_ptr().align_offset(PAGE);
+        Self { memory, start, bytes }
+    }
+}
+
+impl Source for Buffer {
+    fn parts(&self) -> Vec<&[u8]> {
+        vec![&self.memory[self.start..][..self.bytes]]
+    }
+}
+
+impl Destination for Buffer {
+    fn parts_mut(&mut self) -> Vec<&mut [u8]> {
+        vec![&mut self.memory[self.start..][..self.bytes]]
+    }
+}
 
 /// Buffers that transfers own for a while.
 struct Ring {
-    buffers: Vec<Option<Vec<u8>>>,
+    buffers: Vec<Option<Buffer>>,
     next: usize,
 }
 
 impl Ring {
     fn new(bytes: usize) -> Self {
-        let buffers = (0..RING / bytes).map(|_| Some(vec![0x5a; bytes])).collect();
+        let buffers = (0..RING / bytes).map(|_| Some(Buffer::new(bytes))).collect();
         Self { buffers, next: 0 }
     }
 
-    fn take(&mut self) -> Vec<u8> {
+    fn take(&mut self) -> Buffer {
         self.buffers[self.next].take().expect("every buffer was given back")
     }
 
-    fn give_back(&mut self, buffer: Vec<u8>) {
+    fn give_back(&mut self, buffer: Buffer) {
         self.buffers[self.next] = Some(buffer);
         self.next = (self.next + 1) % self.buffers.len();
     }
@@ -210,30 +240,36 @@ fn measure(bed: &mut Bed, bytes: usize, rounds: usize) -> Outcome<()> {
     // While the page tables are filled.
     SystemClock::start().sleep_ms(FILLING_MS);
     let mut ring = Ring::new(bytes);
-    let mut times = [const { Vec::new() }; 6];
+    let mut times = [const { Vec::new() }; 8];
     for round in 0..=rounds {
         let hashes = hashes(round * BATCH, BATCH / bytes);
         if round == 1 {
             // The first round warmed up.
             times.iter_mut().for_each(Vec::clear);
         }
-        let [stream, memcpy, put_us, get_us, async_put, async_get] = &mut times;
+        let [stream, memcpy, put_us, get_us, async_put, async_get, own_put, own_get] = &mut times;
         copy(stream_in, bed, bytes, stream)?;
         copy(memcpy_out, bed, bytes, memcpy)?;
         put(&from, bed, bytes, &hashes, put_us)?;
         get(&to, bed, bytes, &hashes, get_us)?;
         put_async(&puts, &mut ring, &hashes, async_put)?;
         get_async(&gets, &mut ring, &hashes, async_get)?;
+        let again = self::hashes(BY_CALLER + round * BATCH, BATCH / bytes);
+        put_async(&puts.by_caller(), &mut ring, &again, own_put)?;
+        get_async(&gets.by_caller(), &mut ring, &again, own_get)?;
     }
-    let [stream, memcpy, put_us, get_us, async_put, async_get] = times.each_mut().map(quarter_us);
+    let [stream, memcpy, put_us, get_us, async_put, async_get, own_put, own_get] =
+        times.each_mut().map(quarter_us);
     for (name, us, copy_us) in [
         ("put", put_us, stream),
         ("get", get_us, memcpy),
         ("async put", async_put, stream),
         ("async get", async_get, memcpy),
+        ("put by caller", own_put, stream),
+        ("get by caller", own_get, memcpy),
     ] {
         let kib = bytes >> 10;
-        println!("{kib:>6} KiB {name:<10} {:.2}: {us:.1} us of {copy_us:.1} us", copy_us / us);
+        println!("{kib:>6} KiB {name:<13} {:.2}: {us:.1} us of {copy_us:.1} us", copy_us / us);
     }
     Ok(())
 }
@@ -249,20 +285,25 @@ fn lookups(rounds: usize) -> Outcome<()> {
     assert_eq!(session.publish(blocks)?.wait()?.report?.published(), PREFIX);
     let beside = Pool::attach(region.path(), 0)?;
     let waits = beside.session(options(BYTES)?)?;
-    let (mut by_session, mut by_async) = (Vec::new(), Vec::new());
+    let (mut by_session, mut by_async, mut by_caller) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds.max(1) {
         timed(&mut by_session, || {
             assert_eq!(waits.lookup(&hashes)?.blocks().len(), PREFIX);
             Ok(())
         })?;
-        let given = hashes.clone();
-        timed(&mut by_async, || {
-            assert_eq!(session.lookup(given)?.wait()??.blocks().len(), PREFIX);
-            Ok(())
-        })?;
+        for (session, times) in
+            [(session.clone(), &mut by_async), (session.by_caller(), &mut by_caller)]
+        {
+            let given = hashes.clone();
+            timed(times, || {
+                assert_eq!(session.lookup(given)?.wait()??.blocks().len(), PREFIX);
+                Ok(())
+            })?;
+        }
     }
     println!("lookup of {PREFIX} by a session that waits: {:.1} us", quarter_us(&mut by_session));
     println!("lookup of {PREFIX} by one that does not: {:.1} us", quarter_us(&mut by_async));
+    println!("lookup of {PREFIX} by its calling thread: {:.1} us", quarter_us(&mut by_caller));
     Ok(())
 }
 

@@ -358,6 +358,11 @@ class Session:
     def key_space(self) -> bytes:
         """What tells the keys of its blocks from those of other sessions, in 24 bytes: for records that
         describe blocks to ``rackline events``."""
+    def by_caller(self) -> Session:
+        """The same session for a thread that waits at once for everything that it begins. The calling
+        thread does lookups, and fetches and publishes of a few megabytes, before the call returns,
+        without Python's lock, where no other thread of the process does so at the time. No other thread
+        is woken for them."""
     def lookup(self, hashes: _Hashes, *, hold: bool = False) -> Lookup:
         """Looks for the longest prefix of ``hashes`` of which every block is in the pool. With
         ``hold`` its blocks stay until the result is released or dropped."""

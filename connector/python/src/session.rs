@@ -11,7 +11,7 @@ use crate::layered::{LayeredFetch, LayeredPublish};
 use crate::memory::BlockMemory;
 use crate::prefix::Blocks;
 use crate::records::Hashes;
-use crate::transfers;
+use crate::transfers::{self, begin};
 
 /// A way to the blocks of one model and namespace, for any thread. No call waits.
 #[pyclass(frozen, module = "rackline")]
@@ -61,18 +61,25 @@ impl Session {
         PyBytes::new(py, &self.session.options().key_space_bytes())
     }
 
+    /// The same session for a thread that waits for everything that it begins.
+    fn by_caller(&self) -> Self {
+        Self { session: self.session.by_caller(), keys: self.keys.clone() }
+    }
+
     #[pyo3(signature = (hashes, *, hold = false))]
-    fn lookup(&self, hashes: Hashes, hold: bool) -> PyResult<Lookup> {
+    fn lookup(&self, py: Python<'_>, hashes: Hashes, hold: bool) -> PyResult<Lookup> {
         if hold {
-            let held = self.session.lookup_and_hold(hashes).map_err(refused)?;
-            Ok(Lookup::held(held, self.session.releaser()))
+            let held = begin(py, &self.session, |session| session.lookup_and_hold(hashes));
+            Ok(Lookup::held(held.map_err(refused)?, self.session.releaser()))
         } else {
-            Ok(Lookup::plain(self.session.lookup(hashes).map_err(refused)?))
+            let found = begin(py, &self.session, |session| session.lookup(hashes));
+            Ok(Lookup::plain(found.map_err(refused)?))
         }
     }
 
-    fn present(&self, hashes: Hashes) -> PyResult<Presence> {
-        Ok(Presence::new(self.session.present(hashes).map_err(refused)?))
+    fn present(&self, py: Python<'_>, hashes: Hashes) -> PyResult<Presence> {
+        let present = begin(py, &self.session, |session| session.present(hashes));
+        Ok(Presence::new(present.map_err(refused)?))
     }
 
     #[pyo3(signature = (hashes, first_depth, memory, block_ids, *, stream = None))]

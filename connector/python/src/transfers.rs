@@ -14,6 +14,16 @@ use crate::memory::{ReadBlock, WriteBlock};
 /// The GPU that copies, with the stream that it copies after; `None` for the processor.
 type OnGpu = Option<(usize, EngineStream<'static>)>;
 
+/// Begins what `call` begins. A session whose calling thread works does so without Python's lock
+/// (PYTHON-Y1).
+pub(crate) fn begin<T: Send>(
+    py: Python<'_>,
+    session: &AsyncSession,
+    call: impl FnOnce(&AsyncSession) -> T + Send,
+) -> T {
+    if session.is_by_caller() { py.detach(|| call(session)) } else { call(session) }
+}
+
 pub(crate) fn publish(
     py: Python<'_>,
     session: &AsyncSession,
@@ -21,7 +31,7 @@ pub(crate) fn publish(
     gpu: OnGpu,
 ) -> PyResult<Publish> {
     let publish = match gpu {
-        None => session.publish(blocks),
+        None => begin(py, session, |session| session.publish(blocks)),
         Some((gpu, stream)) => {
             let session = py.detach(|| session.on_gpu(gpu, stream));
             session.map_err(refused_by_gpu)?.publish(blocks)
@@ -40,7 +50,7 @@ pub(crate) fn fetch(
     gpu: OnGpu,
 ) -> PyResult<Fetch> {
     let fetch = match gpu {
-        None => session.fetch(blocks, to),
+        None => begin(py, session, |session| session.fetch(blocks, to)),
         Some((gpu, stream)) => {
             let session = py.detach(|| session.on_gpu(gpu, stream));
             session.map_err(refused_by_gpu)?.fetch(blocks, to)

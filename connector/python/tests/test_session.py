@@ -92,6 +92,19 @@ class Sessions(unittest.TestCase):
             with self.subTest(message), self.assertRaisesRegex(SettingsError, message):
                 PoolSettings.of({**given, **wrong})
 
+    def test_a_session_by_its_caller_is_done_when_the_call_returns(self) -> None:
+        pool = self.attach()
+        session = pool.session(model(), BLOCK_BYTES).by_caller()
+        source, target = buffer(7), buffer()
+        publish = session.publish(hashes(3), 0, rackline.block_memory(source), [0, 1, 2])
+        self.assertEqual(publish.poll().published, 3)
+        self.assertEqual(session.present(hashes(4)).poll(), [True, True, True, False])
+        found = session.lookup(hashes(4), hold=True).poll()
+        self.assertEqual(len(found), 3)
+        fetch = session.fetch(found, rackline.block_memory(target), [5, 6, 7])
+        self.assertEqual(fetch.poll().valid_blocks, 3)
+        self.assertEqual(target[5:8].tobytes(), source[:3].tobytes())
+
     def test_a_process_has_one_attachment_with_one_set_of_options(self) -> None:
         given = {"region": self.region.path, "node": 0}
         first = Attachment(PoolSettings.of({**given, "queue_depth": 64}))

@@ -5,9 +5,10 @@ use std::sync::{Arc, PoisonError, TryLockError};
 
 use cxl_shm::fork::ProcessMark;
 
+use super::SubmitErrorKind;
 use super::request::{Piece, Request};
 use super::sync::thread::{self, ThreadId};
-use super::sync::{Mutex, MutexGuard};
+use super::sync::{Mutant, Mutex, MutexGuard, breaks};
 
 /// What a desk has until the pool is left.
 pub(super) trait Works {
@@ -58,6 +59,16 @@ impl<P: Works> Guest<P> {
         place.work_on(taken.piece);
         *self.worker() = None;
         true
+    }
+
+    /// Does the only piece of `request` on this thread, where it can, or else has `submit` put the
+    /// request into its queue (ASYNC-P3).
+    pub(super) fn begin(
+        &self,
+        request: &Arc<dyn Request>,
+        submit: impl FnOnce() -> Result<(), SubmitErrorKind>,
+    ) -> Result<(), SubmitErrorKind> {
+        if self.work_on(request) || breaks(Mutant::LeftToNoThread) { Ok(()) } else { submit() }
     }
 
     /// Whether this thread works here now: it cannot wait for its own end.

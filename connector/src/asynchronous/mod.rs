@@ -5,6 +5,9 @@
 //! the process once and works on threads of its own; every call of an [`AsyncSession`] returns at
 //! once with a [`Completion`].
 //!
+//! A thread that waits for everything that it begins has no use for another thread, and a session that is
+//! [`by_caller`](AsyncSession::by_caller) does short work on the calling thread.
+//!
 //! Queues are bounded: when one is full, the call gives back what it was given
 //! ([`SubmitErrorKind::Busy`]). For a publish that is a block fewer in the pool, for a lookup a
 //! miss. Fetches go before publishes, and at least one thread takes nothing else unless the options
@@ -38,6 +41,8 @@ mod submit;
 mod sync;
 mod turns;
 
+#[cfg(test)]
+mod caller_tests;
 #[cfg(test)]
 mod closing_tests;
 #[cfg(test)]

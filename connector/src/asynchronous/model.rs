@@ -150,7 +150,10 @@ impl Process {
         };
         let request = Arc::new(InPieces::new(pieces, work, join, tell));
         let shared: Arc<dyn Request> = Arc::<InPieces<_, _, _, _>>::clone(&request);
-        match self.turns.submit(lane, Arc::clone(&shared)) {
+        let submit = || self.turns.submit(lane, Arc::clone(&shared));
+        let by_caller = count == 1 && one_in(2);
+        let begun = if by_caller { self.guest.begin(&shared, submit) } else { submit() };
+        match begun {
             Ok(()) => {}
             Err(SubmitErrorKind::Busy | SubmitErrorKind::Closed) => {
                 assert_eq!(request.give_back().len(), count, "what was refused is whole");
@@ -277,6 +280,7 @@ fn every_broken_rule_is_noticed() {
         Mutant::RevokesBegun,
         Mutant::HasNoDepth,
         Mutant::WakesNoOther,
+        Mutant::LeftToNoThread,
         Mutant::EndsInSilence,
     ] {
         // On a thread of its own: shuttle leaves what a schedule that failed had going.

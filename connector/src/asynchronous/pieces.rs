@@ -83,7 +83,7 @@ pub(super) fn fetch<E: AsyncEngine, D: Destination<E>>(
     };
     running.submit_pieces(
         Lane::Fetch,
-        E::BY_ANY_THREAD,
+        session.besides(),
         pieces,
         move |desk, number, FetchPiece { engine, blocks, mut destinations }| {
             if number > end_at(usize::MAX) {
@@ -143,7 +143,7 @@ pub(super) fn publish<E: AsyncEngine, S: Source<E>>(
     let found_no_room = AtomicBool::new(false);
     running.submit_pieces(
         Lane::Publish,
-        E::BY_ANY_THREAD,
+        session.besides(),
         pieces,
         move |desk, _, PublishPiece { engine, blocks }| {
             let mut call = call.clone();

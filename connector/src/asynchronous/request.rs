@@ -4,6 +4,8 @@
 //!   thread that waits for the result.
 //! - **ASYNC-P2** The result, or that there is none, is told when no piece is being worked on any more:
 //!   by then nothing uses the caller's buffers.
+//! - **ASYNC-P3** A request of one piece which the calling thread has done goes into no queue, and wakes
+//!   no thread. Where the calling thread cannot do the piece, the request goes into its queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};

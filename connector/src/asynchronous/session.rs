@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use kv_cache::{BlockHash, KeySpace, MatchedBlock, Metrics, PrefixMatch};
 
 use super::desk::Desk;
+use super::submit::Besides;
 use super::turns::Lane;
 use super::{AsyncEngine, Completion, Destination, Running, Source, SubmitError, pieces};
 use crate::block::NewBlock;
@@ -45,6 +46,8 @@ pub struct AsyncSession<E: AsyncEngine = HostDma> {
     others: Arc<[KeySpace]>,
     /// What its copies come after.
     order: E::Order,
+    /// Whether the calling thread does short work itself.
+    by_caller: bool,
 }
 
 /// What a session is on a thread of the pool.
@@ -91,7 +94,7 @@ impl<E: AsyncEngine> Clone for AsyncSession<E> {
 
 impl AsyncSession {
     pub(super) fn new(running: Arc<Running>, options: SessionOptions) -> Self {
-        Self { running, options, others: Arc::default(), order: () }
+        Self { running, options, others: Arc::default(), order: (), by_caller: false }
     }
 }
 
@@ -99,7 +102,33 @@ impl<E: AsyncEngine> AsyncSession<E> {
     /// The same session for blocks in memory that another engine copies.
     pub(super) fn ordered<O: AsyncEngine>(&self, order: O::Order) -> AsyncSession<O> {
         let (running, others) = (Arc::clone(&self.running), Arc::clone(&self.others));
-        AsyncSession { running, options: self.options, others, order }
+        let (options, by_caller) = (self.options, self.by_caller);
+        AsyncSession { running, options, others, order, by_caller }
+    }
+
+    /// The same session for a thread that waits for everything that it begins. The calling thread does
+    /// lookups, holds, and fetches and publishes of a few megabytes itself before the call returns,
+    /// where no other thread of the process does so at the time. No thread of the pool is woken for
+    /// them, which takes longer than a copy of 64 KiB. Longer transfers, and transfers of a GPU's
+    /// memory, and transfers by layers are begun as by any session.
+    #[must_use]
+    pub fn by_caller(&self) -> Self {
+        Self { by_caller: true, ..self.clone() }
+    }
+
+    /// Whether calls of it may do the work before they return ([`by_caller`](Self::by_caller)).
+    #[must_use]
+    pub fn is_by_caller(&self) -> bool {
+        self.by_caller
+    }
+
+    /// Who does its transfers besides the threads of the pool.
+    pub(super) fn besides(&self) -> Besides {
+        match (E::BY_ANY_THREAD, self.by_caller) {
+            (false, _) => Besides::Nobody,
+            (true, false) => Besides::Waiter,
+            (true, true) => Besides::Caller,
+        }
     }
 
     /// This session for transfers of it and `others` together, of which each has other bytes of the same
@@ -243,7 +272,8 @@ impl<E: AsyncEngine> AsyncSession<E> {
         work: impl FnOnce(&Session<'_>, G) -> T + Send + 'static,
     ) -> Result<Completion<T>, SubmitError<G>> {
         let options = self.options;
-        self.running.submit_to(lane, true, given, move |desk, given| {
+        let besides = if self.by_caller { Besides::Caller } else { Besides::Waiter };
+        self.running.submit_to(lane, besides, given, move |desk, given| {
             work(&desk.session(desk.dma, options), given)
         })
     }
@@ -270,8 +300,12 @@ impl<E: AsyncEngine> AsyncSession<E> {
         work: impl FnOnce(&Session<'_, E>, G, &E) -> T + Send + 'static,
     ) -> Result<Completion<T>, SubmitError<G>> {
         let call = self.of_call();
-        let by_waiter = E::BY_ANY_THREAD && lane != Lane::Layers;
-        self.running.submit_to(lane, by_waiter, given, move |desk, given| {
+        // The engine uses layers while others are copied.
+        let besides = match self.besides() {
+            Besides::Waiter | Besides::Caller if lane != Lane::Layers => Besides::Waiter,
+            _ => Besides::Nobody,
+        };
+        self.running.submit_to(lane, besides, given, move |desk, given| {
             work(&call.at(desk, &engine), given, &engine)
         })
     }

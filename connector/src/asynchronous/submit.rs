@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::desk::Desk;
-use super::request::InPieces;
+use super::request::{InPieces, Request};
 use super::turns::Lane;
 use super::{Completion, Running};
 
@@ -60,20 +60,32 @@ impl SubmitErrorKind {
     }
 }
 
+/// Who does work besides the threads of the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Besides {
+    /// No thread.
+    Nobody,
+    /// The thread that waits for the result.
+    Waiter,
+    /// The thread that makes the call, before the call returns, where the work is one piece; and the
+    /// thread that waits.
+    Caller,
+}
+
 impl Running {
-    /// Has `work` done with `given`, by a thread of the lane with what that works with; or, if
-    /// `by_waiter`, by the thread that waits for it.
+    /// Has `work` done with `given`, by a thread of the lane with what that works with, or by one of
+    /// `besides`.
     pub(super) fn submit_to<G: Send + 'static, T: Send + 'static>(
         &self,
         lane: Lane,
-        by_waiter: bool,
+        besides: Besides,
         given: G,
         work: impl FnOnce(&Desk<'_>, G) -> T + Send + 'static,
     ) -> Result<Completion<T>, SubmitError<G>> {
         let one = VecDeque::from([(given, work)]);
         self.submit_pieces(
             lane,
-            by_waiter,
+            besides,
             one,
             |desk, _, (given, work)| work(desk, given),
             |results| results.into_iter().next().expect("one piece has one result"),
@@ -81,13 +93,13 @@ impl Running {
         )
     }
 
-    /// Has `work` done with each of `pieces`, given its number, by any threads; `join` makes one of the
+    /// Has `work` done with each of `pieces`, given its number, by any threads and by `besides`; `join` makes one of the
     /// results. When the request is not taken up `give_back` makes one of the pieces, so that the
     /// caller has its buffers.
     pub(super) fn submit_pieces<P, R, T, G>(
         &self,
         lane: Lane,
-        by_waiter: bool,
+        besides: Besides,
         pieces: VecDeque<P>,
         work: impl Fn(&Desk<'_>, usize, P) -> R + Send + Sync + 'static,
         join: impl FnOnce(Vec<R>) -> T + Send + 'static,
@@ -99,13 +111,27 @@ impl Running {
         T: Send + 'static,
     {
         let (tell, receiver) = oneshot::channel();
+        let at_once = besides == Besides::Caller && pieces.len() == 1;
         let request = Arc::new(InPieces::new(pieces, work, join, tell));
-        match self.submit(lane, Arc::<InPieces<P, R, T, _>>::clone(&request)) {
+        match self.begin(lane, at_once, Arc::<InPieces<P, R, T, _>>::clone(&request)) {
             Ok(()) => {
-                let guest = by_waiter.then(|| Arc::clone(&self.guest));
+                let guest = (besides != Besides::Nobody).then(|| Arc::clone(&self.guest));
                 Ok(Completion::new(receiver, request, guest))
             }
             Err(kind) => Err(kind.with(give_back(request.give_back()))),
         }
+    }
+
+    /// Has `request` done: `at_once` by this thread, where it can.
+    fn begin(
+        &self,
+        lane: Lane,
+        at_once: bool,
+        request: Arc<dyn Request>,
+    ) -> Result<(), SubmitErrorKind> {
+        if !at_once || self.is_forked() || self.is_closed() {
+            return self.submit(lane, request);
+        }
+        self.guest.begin(&request, || self.submit(lane, Arc::clone(&request)))
     }
 }

@@ -17,6 +17,8 @@ pub(super) enum Mutant {
     HasNoDepth,
     /// ASYNC-Q3: a thread that takes a piece wakes no other.
     WakesNoOther,
+    /// ASYNC-P3: a request that the calling thread could not do goes into no queue.
+    LeftToNoThread,
     /// Nobody that waits hears of the end.
     EndsInSilence,
 }
