@@ -98,7 +98,7 @@ class Sessions(unittest.TestCase):
         source, target = buffer(7), buffer()
         publish = session.publish(hashes(3), 0, rackline.block_memory(source), [0, 1, 2])
         self.assertEqual(publish.poll().published, 3)
-        self.assertEqual(session.present(hashes(4)).poll(), [True, True, True, False])
+        self.assertEqual(session.present(hashes(4)).wait(0), bytes([1, 1, 1, 0]))
         found = session.lookup(hashes(4), hold=True).poll()
         self.assertEqual(len(found), 3)
         fetch = session.fetch(found, rackline.block_memory(target), [5, 6, 7])
