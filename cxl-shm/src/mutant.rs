@@ -94,12 +94,18 @@ pub enum Mutant {
     /// EVICT-H7: a reader takes a block of an owner that is over for held, whether or not a
     /// reclaimer reclaims from that owner.
     HoldsBesideReclaimer,
+    /// TIER-Q1: a request to restore a block is counted before it is published.
+    CountsBeforeRequest,
+    /// TIER-Q1: a request overwrites one that was not answered.
+    OverwritesRequest,
+    /// TIER-Q2: an agent of drives answers what an agent before it has answered.
+    AnswersTwice,
 }
 
 #[cfg(feature = "verify")]
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 41] = [
         Self::SharesLine,
         Self::LastGranteeOnly,
         Self::ReusesTicket,
@@ -138,16 +144,22 @@ impl Mutant {
         Self::StaysEvicting,
         Self::HoldsOfVacantUnseen,
         Self::HoldsBesideReclaimer,
+        Self::CountsBeforeRequest,
+        Self::OverwritesRequest,
+        Self::AnswersTwice,
     ];
 
     /// Rules that are kept by what uses this crate: the cache.
-    pub const OF_CACHE: [Self; 6] = [
+    pub const OF_CACHE: [Self; 9] = [
         Self::EvictsUnseen,
         Self::HoldsUnseen,
         Self::KeepsDeadHolds,
         Self::StaysEvicting,
         Self::HoldsOfVacantUnseen,
         Self::HoldsBesideReclaimer,
+        Self::CountsBeforeRequest,
+        Self::OverwritesRequest,
+        Self::AnswersTwice,
     ];
 
     /// The mutant of that name.

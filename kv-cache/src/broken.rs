@@ -1,6 +1,6 @@
 //! Rules of this crate that a program may break on purpose, to show that a suite notices.
 
-/// A rule of the holds.
+/// A rule of the holds, or of requests to restore blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rule {
     /// EVICT-H1: the evicting host, owner or reclaimer, looks at the reader words after it
@@ -14,6 +14,12 @@ pub(crate) enum Rule {
     EvictingComesBack,
     /// EVICT-H7: the reader looks at the descriptor again after it saw that the owner is over.
     VacantLooksAgain,
+    /// TIER-Q1: a request is published before it is counted.
+    RequestBeforeCount,
+    /// TIER-Q1: the line of a request is not written again before the request was answered.
+    RequestStaysOpen,
+    /// TIER-Q2: an agent leaves an answer alone.
+    AnswersOnce,
 }
 
 /// Whether the program of this thread does not keep `rule`. Never without the feature `verify`.
@@ -28,6 +34,9 @@ pub(crate) fn is_broken(rule: Rule) -> bool {
             Rule::DeadLetGo => Mutant::KeepsDeadHolds,
             Rule::EvictingComesBack => Mutant::StaysEvicting,
             Rule::VacantLooksAgain => Mutant::HoldsOfVacantUnseen,
+            Rule::RequestBeforeCount => Mutant::CountsBeforeRequest,
+            Rule::RequestStaysOpen => Mutant::OverwritesRequest,
+            Rule::AnswersOnce => Mutant::AnswersTwice,
         })
     }
     #[cfg(not(feature = "verify"))]

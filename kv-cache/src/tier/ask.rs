@@ -8,6 +8,7 @@ use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
 use super::DriveError;
+use crate::broken::{Rule, is_broken};
 use crate::format::{
     DriveAreas, NUMBER_MAX, RequestLine, RestoreOutcome, RestoreRequest, answered_number,
     answered_outcome,
@@ -70,18 +71,27 @@ impl<B: Backend> Cache<'_, B> {
             let count = own.requests(node).own(fabric);
             let room = self.room_for(drives, node, count, requests.len());
             let asked = &requests[..room];
+            let last = count + asked.len() as u64;
+            let say_count = || {
+                if !asked.is_empty() {
+                    own.requests(node).publish(fabric, last);
+                }
+            };
+            let counts_first = is_broken(Rule::RequestBeforeCount);
+            if counts_first {
+                say_count();
+            }
             let mut batch = PublishBatch::new(fabric);
-            let mut tickets = Vec::with_capacity(asked.len());
             for (request, number) in asked.iter().zip(count + 1..) {
                 batch.line(own.request(node, number), &RequestLine::new(number, request));
-                tickets.push(RestoreTicket { node, number });
             }
             batch.publish();
-            if let Some(last) = tickets.last() {
-                // TIER-Q1.
-                own.requests(node).publish(fabric, last.number);
+            // TIER-Q1.
+            if !counts_first {
+                say_count();
             }
-            tickets
+            let tickets = (count + 1..=last).map(|number| RestoreTicket { node, number });
+            tickets.collect::<Vec<_>>()
         });
         let full = requests.len() - asked.len();
         Ok(Asked { tickets: asked, full })
@@ -97,6 +107,7 @@ impl<B: Backend> Cache<'_, B> {
         // Answers are later than what this host knows of them, never earlier.
         let is_free = |number: &u64| match number.checked_sub(ring) {
             None | Some(0) => true,
+            Some(_) if is_broken(Rule::RequestStaysOpen) => true,
             Some(before) => answered_number(said.answer(me, before).cached(fabric)) >= before,
         };
         let room = |numbers: &std::ops::RangeInclusive<u64>| {

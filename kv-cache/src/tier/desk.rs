@@ -5,11 +5,12 @@ use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
 use super::{DriveClaim, DriveError};
+use crate::broken::{Rule, is_broken};
 use crate::format::{DriveAreas, RestoreOutcome, RestoreRequest, answer_word, answered_number};
 use crate::process::Cache;
 
 /// A request that an agent has to answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AskedRestore {
     /// The node whose process asks.
     pub asking: NodeId,
@@ -58,7 +59,7 @@ impl RestoreDesk {
             *taken = Some(count);
             let open = |number: &u64| {
                 let answer = cache.own_drives(drives).answer(asking, *number);
-                answered_number(answer.own(fabric)) < *number
+                is_open(answer.own(fabric), *number)
             };
             new.extend((first..count).map(|last| last + 1).filter(open).map(|it| (asking, it)));
         }
@@ -109,11 +110,16 @@ impl RestoreDesk {
         let mut batch = PublishBatch::new(fabric);
         for (asked, outcome) in answers {
             let word = own.answer(asked.asking, asked.number);
-            if answered_number(word.own(fabric)) < asked.number {
+            if is_open(word.own(fabric), asked.number) {
                 batch.word(word, answer_word(asked.number, *outcome));
             }
         }
         batch.publish();
         Ok(())
     }
+}
+
+/// Whether request `number` has no answer, nor a later request of its line (TIER-Q2).
+fn is_open(answer: u64, number: u64) -> bool {
+    answered_number(answer) < number || is_broken(Rule::AnswersOnce)
 }

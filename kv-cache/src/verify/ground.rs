@@ -14,8 +14,8 @@ use crate::format::Areas;
 use crate::format::ReaderWord;
 use crate::heap::LockedHeap;
 use crate::{
-    BlockHash, BlockKey, BlockSpec, Cache, CacheGeometry, DescriptorError, Handle, KeySpace,
-    ModelFingerprint, Namespace, Reservation, SlotContent, Wanted, WritingBlock,
+    BlockHash, BlockKey, BlockSpec, Cache, CacheGeometry, DescriptorError, DriveGeometry, Handle,
+    KeySpace, ModelFingerprint, Namespace, Reservation, SlotContent, Wanted, WritingBlock,
 };
 
 const REGION_BYTES: u64 = 1 << 20;
@@ -103,8 +103,18 @@ impl Ground {
 
     /// As [`with_a_block`](Self::with_a_block), of more hosts than two.
     pub(super) fn of_hosts(hosts: u16) -> Self {
+        Self::formatted(hosts, None)
+    }
+
+    /// As [`with_a_block`](Self::with_a_block), with room for what hosts say of drives: a ring of
+    /// one request.
+    pub(super) fn with_drives() -> Self {
+        Self::formatted(2, Some(DriveGeometry::new(2, 8, 1).expect("the smallest there is")))
+    }
+
+    fn formatted(hosts: u16, drives: Option<DriveGeometry>) -> Self {
         let rack = SimulatedRack::sticky(usize::from(hosts), REGION_BYTES);
-        let cache = CacheGeometry::new(8, 8).expect("the smallest there is");
+        let cache = CacheGeometry::new(8, 8).expect("the smallest there is").with_drives(drives);
         let mut geometry = Geometry {
             region_bytes: REGION_BYTES,
             nodes: hosts,
@@ -216,7 +226,7 @@ impl Ground {
     }
 }
 
-fn key(number: u8) -> BlockKey {
+pub(super) fn key(number: u8) -> BlockKey {
     KeySpace::new(MODEL, Namespace::default(), BLOCK_BYTES).key(&BlockHash::new([number; 32]))
 }
 

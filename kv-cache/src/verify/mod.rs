@@ -1,4 +1,4 @@
-//! Holds and evictions in small configurations, explored exhaustively: the cache's part of
+//! Holds, evictions and requests to restore blocks in small configurations, explored exhaustively: the cache's part of
 //! `prove explore`.
 //!
 //! As the models of `cxl_shm::verify::scenarios`, each starts from what the real sources wrote on a
@@ -9,6 +9,7 @@ mod ground;
 mod holder;
 mod holds;
 mod owner;
+mod restores;
 #[cfg(test)]
 mod tests;
 mod vacant;
@@ -19,6 +20,7 @@ use cxl_shm::verify::scenarios::{Broken, Scenario};
 use cxl_shm::verify::simulated::CacheMode;
 
 use holds::{Dies, hold_while_evicted};
+use restores::restores_asked;
 use vacant::{hold_beside_a_reclaimer, hold_while_the_owner_leaves};
 
 macro_rules! scenario {
@@ -73,6 +75,30 @@ pub fn scenarios() -> Vec<Scenario> {
             true,
             hold_beside_a_reclaimer(true)
         ),
+        scenario!(
+            "restore",
+            "a process asks the agent of another host for two blocks, through a ring of one line",
+            false,
+            restores_asked(restores::Dies::Nobody)
+        ),
+        scenario!(
+            "restore-agent-dies",
+            "as restore; the agent dies and another of its host answers what is open",
+            false,
+            restores_asked(restores::Dies::Agent)
+        ),
+        scenario!(
+            "restore-asker-dies",
+            "as restore; the asking process dies and another of its host asks",
+            false,
+            restores_asked(restores::Dies::Asker)
+        ),
+        scenario!(
+            "restore-agent-host-dies",
+            "as restore; the host of the agent loses power",
+            false,
+            restores_asked(restores::Dies::AgentHost)
+        ),
     ]
 }
 
@@ -90,5 +116,8 @@ pub fn broken() -> Vec<Broken> {
         short(Mutant::StaysEvicting, "hold-of-orphan"),
         short(Mutant::HoldsOfVacantUnseen, "hold-owner-leaves"),
         short(Mutant::HoldsBesideReclaimer, "hold-of-orphan"),
+        short(Mutant::CountsBeforeRequest, "restore"),
+        short(Mutant::OverwritesRequest, "restore"),
+        short(Mutant::AnswersTwice, "restore-agent-dies"),
     ]
 }

@@ -15,11 +15,19 @@ fn scenario(name: &str) -> Scenario {
 #[test]
 fn who_holds_a_block_reads_it() {
     // Deaths have more states: on all memories they are for `prove explore`.
-    for name in ["hold", "hold-owner-leaves", "hold-of-orphan"] {
+    for name in ["hold", "hold-owner-leaves", "hold-of-orphan", "restore"] {
         for memory in Memory::ALL {
             let exploration = scenario(name).explore(memory, None, None, LIMITS);
             assert_eq!(exploration.verdict, Verdict::Holds, "{name} on {memory}");
         }
+    }
+}
+
+#[test]
+fn requests_are_answered_once_beside_deaths() {
+    for name in ["restore-agent-dies", "restore-asker-dies", "restore-agent-host-dies"] {
+        let exploration = scenario(name).explore(Memory::ALL[0], None, None, LIMITS);
+        assert_eq!(exploration.verdict, Verdict::Holds, "{name}");
     }
 }
 

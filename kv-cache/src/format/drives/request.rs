@@ -21,7 +21,7 @@ const OUTCOME_BITS: u32 = 8;
 pub(crate) const NUMBER_MAX: u64 = u64::MAX >> OUTCOME_BITS;
 
 /// A block that a process asks the owner of a drive to restore.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RestoreRequest {
     /// The block.
     pub key: BlockKey,
