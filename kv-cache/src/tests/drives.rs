@@ -1,6 +1,7 @@
 //! Blocks on drives: announced by one host, found and asked for by another.
 
 use super::*;
+use crate::format::{RequestLine, answer_word};
 use crate::tier::{
     Announced, Asked, DriveAnnouncer, DriveClaim, DriveError, DriveReplica, DriveSync, Found,
     RestoreDesk, RestoreState, RestoreTicket,
@@ -197,6 +198,49 @@ pub(super) fn asked_and_answered(rack: SimulatedRack) {
             assert_eq!(state(b, asked.tickets[0]), RestoreState::Overtaken);
         }
     });
+}
+
+/// What processes stored before they died, and did not publish: a count, then an answer.
+pub(super) fn left_by_the_dead(rack: SimulatedRack) {
+    let rig = rig(rack);
+    on_two_hosts(&rig, |a, b, clock| {
+        let (mut first, _second) = two_agents(&rig, a, b, clock);
+        let (me, other) = (b.member().node(), a.member().node());
+        let asked = ask(b, clock, 0, &[1]);
+        let taken = first.desk.next(a).unwrap();
+        first.desk.answer(a, &[(taken[0], RestoreOutcome::Busy)]).unwrap();
+        assert_eq!(state(b, asked.tickets[0]), RestoreState::Answered(RestoreOutcome::Busy));
+
+        let own = b.areas().drives().unwrap().own(b.member().area());
+        for number in [2, 3] {
+            let line = RequestLine::new(number, &request(7));
+            own.request(other, number).publish(b.member().fabric(), &line);
+        }
+        b.member().fabric().store(own.requests(other).at(), 3);
+        assert_eq!(first.desk.next(a).unwrap(), []);
+        assert_eq!(ask(b, clock, 0, &[8]).full, 1);
+        let taken = first.desk.next(a).unwrap();
+        assert_eq!(taken.len(), 2);
+
+        let said = b.areas().drives().unwrap().of(other);
+        let answers = || [2, 3].map(|number| said.answer(me, number).fresh(b.member().fabric()));
+        let before = answers();
+        let own = a.areas().drives().unwrap().own(a.member().area());
+        for number in [2, 3] {
+            let word = answer_word(number, RestoreOutcome::Stopped);
+            a.member().fabric().store(own.answer(me, number).at(), word);
+        }
+        drop(first.claim);
+        let mut next = Agent::begin(a);
+        assert_ne!(answers(), before);
+        assert_eq!(ask(b, clock, 0, &[8, 9]).full, 0);
+        assert_eq!(next.desk.next(a).unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn what_the_dead_stored_keeps_no_request_open() {
+    left_by_the_dead(SimulatedRack::sticky(2, REGION_BYTES));
 }
 
 /// What an agent says of itself, as a tool on another host sees it. The region has no other node,

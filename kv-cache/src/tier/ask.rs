@@ -72,11 +72,9 @@ impl<B: Backend> Cache<'_, B> {
             let room = self.room_for(drives, node, count, requests.len());
             let asked = &requests[..room];
             let last = count + asked.len() as u64;
-            let say_count = || {
-                if !asked.is_empty() {
-                    own.requests(node).publish(fabric, last);
-                }
-            };
+            // Also where the ring is full: a process that died may have stored a count that only this
+            // host's caches have, so that nobody answers.
+            let say_count = || own.requests(node).publish(fabric, last);
             let counts_first = is_broken(Rule::RequestBeforeCount);
             if counts_first {
                 say_count();

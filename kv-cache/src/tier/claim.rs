@@ -1,6 +1,6 @@
 //! Being the agent of a node: one process a host.
 
-use cxl_shm::fabric::PublishBatch;
+use cxl_shm::fabric::{Fabric, PublishBatch};
 use cxl_shm::host::{ApplicationWords, HostGuard, HostLockName, MembershipLost};
 use cxl_shm::node::Backend;
 
@@ -50,7 +50,10 @@ impl<'m, B: Backend> Cache<'m, B> {
         self.check_member()?;
         let drives = self.drives()?;
         let guard = self.member().try_lock_host(HostLockName::Drives);
-        Ok(DriveClaim { _only: guard.ok_or(DriveError::OtherAgent)?, drives })
+        let guard = guard.ok_or(DriveError::OtherAgent)?;
+        // TIER-Q2: an agent that died may have stored an answer that only this host's caches have.
+        self.member().fabric().publish(self.own_drives(drives).answers());
+        Ok(DriveClaim { _only: guard, drives })
     }
 
     /// Says what the agent did, for `rackline status` of any host.

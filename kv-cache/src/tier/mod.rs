@@ -28,7 +28,9 @@
 //!   full: what is asked for is refused at once, and nobody waits.
 //! - **TIER-Q2** Numbers of requests grow, and survive processes and lives. An agent answers each
 //!   number once: it leaves an answer of the same number or a later one alone. An agent that starts
-//!   finds the requests that no life of it answered by their answer words.
+//!   publishes the answers that its host's caches have, and finds the open requests by them. A
+//!   process that asks publishes the count also where the ring is full. So nothing that a dead
+//!   process stored and did not publish keeps a request open for ever.
 //! - **TIER-Q3** A request that cannot be read was damaged, or its writer died while it took the
 //!   request back: it is answered like the others, so no ring stays full.
 //! - **TIER-Q4** The owner publishes a restored block before the answer. So an asking process that

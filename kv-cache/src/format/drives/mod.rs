@@ -224,6 +224,13 @@ impl OwnDrives {
         self.word(self.plan.answer_word(asking, number))
     }
 
+    /// The lines of all answers.
+    pub(crate) fn answers(&self) -> LineRange {
+        let first = self.plan.answers_first();
+        let part = self.part.part(first, self.plan.lines() - first);
+        part.expect("an area has room for its answers").range()
+    }
+
     /// The lines of what the agent says of itself.
     pub(crate) fn agent_lines(
         &self,
