@@ -161,13 +161,13 @@ pub use identities::{
 pub use index::{Index, IndexError, IndexedModel};
 pub use options::{
     AsyncOptions, COPY_THREADS_MAX, OptionsError, PoolOptions, QUEUE_DEPTH_MAX, QUOTA_BYTES_MAX,
-    SessionOptions,
+    RestoreOptions, SessionOptions,
 };
 pub use pool::{Pool, PoolError};
 pub use scratch::{ScratchError, ScratchRegion};
 pub use session::{
-    FetchReport, FetchStop, HoldReport, OpenError, PublishOutcome, PublishReport, Session,
-    SessionError,
+    FetchReport, FetchStop, HoldReport, OpenError, PublishOutcome, PublishReport, RestoreReport,
+    RestoreStop, Session, SessionError,
 };
 
 pub use cxl_shm::host::{LossCause, MembershipLost};

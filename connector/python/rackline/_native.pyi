@@ -283,6 +283,9 @@ class Pool:
     @property
     def share_bytes(self) -> int:
         """Bytes of the pool's memory for blocks, divided by the number of nodes of the region."""
+    @property
+    def has_drives(self) -> bool:
+        """Whether the region has room to announce blocks on drives: then a lookup can wait for them."""
     def metrics(self) -> dict[str, Any]:
         """Counters of this process, by their names; ``misses`` counts failed fetches by reason.
         ``membership`` is ``"member"``, or why the process does not take part any more, and every call
@@ -363,9 +366,20 @@ class Session:
         thread does lookups, and fetches and publishes of a few megabytes, before the call returns,
         without Python's lock, where no other thread of the process does so at the time. No other thread
         is woken for them."""
-    def lookup(self, hashes: _Hashes, *, hold: bool = False) -> Lookup:
+    def lookup(
+        self,
+        hashes: _Hashes,
+        *,
+        hold: bool = False,
+        restore_wait_ms: int = 0,
+        recompute_us: int = 0,
+    ) -> Lookup:
         """Looks for the longest prefix of ``hashes`` of which every block is in the pool. With
-        ``hold`` its blocks stay until the result is released or dropped."""
+        ``hold`` its blocks stay until the result is released or dropped.
+
+        With ``hold`` and ``restore_wait_ms`` blocks behind the pool's prefix that are on drives of hosts
+        are restored, and the answer comes when they are, or after so long. ``recompute_us`` says how long
+        the engine takes to compute one block: what takes longer to restore is refused at once."""
     def present(self, hashes: _Hashes) -> Presence:
         """Asks which of ``hashes`` have their block in the pool, each one for itself. Nothing is held, and
         no lookup is counted."""
@@ -494,10 +508,16 @@ class Prefix:
     def held(self) -> bool:
         """Whether the blocks are held."""
     @property
+    def on_drives(self) -> int:
+        """Blocks of the prefix that were on drives when a lookup with ``restore_wait_ms`` began."""
+    @property
+    def restored(self) -> int:
+        """How many of those were restored and are held."""
+    @property
     def reason(self) -> str | None:
         """Why the block behind these was found and is not held: a label of the misses of
-        :meth:`Pool.metrics`, ``too_many_held`` or ``declared_dead``. ``None`` when all that were found
-        are held."""
+        :meth:`Pool.metrics`, ``too_many_held``, ``declared_dead``, or ``restore_`` and why a block on a drive
+        did not come. ``None`` when all that were found are held."""
     @property
     def message(self) -> str | None:
         """The same for people."""

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rackline::{
     Completion, Fetched, HoldReport, PrefixMatch, ProcessMark, PublishOutcome, PublishReport,
-    Published, Releaser, SessionError, Share, SubmitErrorKind,
+    Published, Releaser, RestoreReport, SessionError, Share, SubmitErrorKind,
 };
 
 use crate::error::{error, not_done, refused_because};
@@ -94,6 +94,7 @@ pub(crate) struct Lookup(LookupKind);
 enum LookupKind {
     Plain(Pending<Result<PrefixMatch, SessionError>>),
     Held(Pending<Result<HoldReport, SessionError>>, Releaser),
+    Restored(Pending<Result<RestoreReport, SessionError>>, Releaser),
 }
 
 impl Lookup {
@@ -107,6 +108,14 @@ impl Lookup {
         releaser: Releaser,
     ) -> Self {
         Self(LookupKind::Held(Pending::new(completion), releaser))
+    }
+
+    /// One that waits for drives, whose blocks are released by `releaser`.
+    pub(crate) fn restored(
+        completion: Completion<Result<RestoreReport, SessionError>>,
+        releaser: Releaser,
+    ) -> Self {
+        Self(LookupKind::Restored(Pending::new(completion), releaser))
     }
 }
 
@@ -122,6 +131,10 @@ impl Lookup {
             LookupKind::Held(pending, releaser) => {
                 let held = pending.wait(py, timeout_ms)?.transpose().map_err(not_done)?;
                 held.map(|held| Prefix::held_by(held, releaser.clone()))
+            }
+            LookupKind::Restored(pending, releaser) => {
+                let restored = pending.wait(py, timeout_ms)?.transpose().map_err(not_done)?;
+                restored.map(|restored| Prefix::held_after(restored, releaser.clone()))
             }
         })
     }

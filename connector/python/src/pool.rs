@@ -102,6 +102,12 @@ impl Pool {
         self.pool.share_bytes()
     }
 
+    /// Whether the region has room to announce blocks on drives.
+    #[getter]
+    fn has_drives(&self) -> bool {
+        self.pool.has_drives()
+    }
+
     /// Counters of this process, by their names.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.pool.check_open().map_err(not_open)?;

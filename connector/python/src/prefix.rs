@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use rackline::{HoldError, HoldReport, KeySpace, MatchedBlock, Releaser};
+use rackline::{HoldReport, KeySpace, MatchedBlock, Releaser, RestoreReport, RestoreStop};
 
 use crate::records::{
     HANDLE_BYTES, Hashes, KEYLESS_HANDLE_BYTES, handles, keyless_handles, of_handles,
@@ -16,7 +16,9 @@ use crate::records::{
 pub(crate) struct Prefix {
     blocks: Arc<Vec<MatchedBlock>>,
     held: Mutex<Option<Held>>,
-    stop: Option<HoldError>,
+    stop: Option<RestoreStop>,
+    on_drives: usize,
+    restored: usize,
 }
 
 /// Blocks that are held until this is dropped. A thread of the pool releases them then: a scheduler
@@ -56,6 +58,18 @@ impl Prefix {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
+    /// Blocks that were on drives when the lookup began.
+    #[getter]
+    fn on_drives(&self) -> usize {
+        self.on_drives
+    }
+
+    /// How many of those were restored and are held.
+    #[getter]
+    fn restored(&self) -> usize {
+        self.restored
+    }
+
     /// Why the next block was found and is not held; `None` when all that were found are.
     #[getter]
     fn reason(&self) -> Option<&'static str> {
@@ -86,14 +100,22 @@ impl Prefix {
 
 impl Prefix {
     pub(crate) fn found(blocks: Vec<MatchedBlock>) -> Self {
-        Self { blocks: Arc::new(blocks), held: Mutex::new(None), stop: None }
+        let held = Mutex::new(None);
+        Self { blocks: Arc::new(blocks), held, stop: None, on_drives: 0, restored: 0 }
     }
 
     /// What `report` holds, to be released by `releaser`.
     pub(crate) fn held_by(report: HoldReport, releaser: Releaser) -> Self {
-        let (blocks, stop) = (report.shared_blocks(), report.stop());
+        let (blocks, stop) = (report.shared_blocks(), report.stop().map(RestoreStop::Hold));
         let held = Held { report: Some(report), releaser };
-        Self { blocks, held: Mutex::new(Some(held)), stop }
+        Self { blocks, held: Mutex::new(Some(held)), stop, on_drives: 0, restored: 0 }
+    }
+
+    /// The same for a lookup that waited for drives.
+    pub(crate) fn held_after(report: RestoreReport, releaser: Releaser) -> Self {
+        let (on_drives, restored, stop) = (report.on_drives(), report.restored(), report.stop());
+        let held = Self::held_by(report.into_held(), releaser);
+        Self { on_drives, restored, stop: held.stop.or(stop), ..held }
     }
 }
 

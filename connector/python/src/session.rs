@@ -1,8 +1,10 @@
 //! Sessions.
 
+use std::time::Duration;
+
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rackline::{AsyncSession, KeySpace, NewBlock};
+use rackline::{AsyncSession, KeySpace, NewBlock, RestoreOptions};
 
 use crate::completion::{Fetch, Lookup, Presence, Publish};
 use crate::error::{error, number, refused};
@@ -66,9 +68,28 @@ impl Session {
         Self { session: self.session.by_caller(), keys: self.keys.clone() }
     }
 
-    #[pyo3(signature = (hashes, *, hold = false))]
-    fn lookup(&self, py: Python<'_>, hashes: Hashes, hold: bool) -> PyResult<Lookup> {
-        if hold {
+    #[pyo3(signature = (hashes, *, hold = false, restore_wait_ms = 0, recompute_us = 0))]
+    fn lookup(
+        &self,
+        py: Python<'_>,
+        hashes: Hashes,
+        hold: bool,
+        restore_wait_ms: u32,
+        recompute_us: u32,
+    ) -> PyResult<Lookup> {
+        if restore_wait_ms > 0 {
+            if !hold {
+                return Err(error(
+                    "blocks are restored to be held: set hold, or no restore_wait_ms",
+                ));
+            }
+            let mut restore = RestoreOptions::new(Duration::from_millis(restore_wait_ms.into()));
+            if recompute_us > 0 {
+                restore = restore.with_recompute(Duration::from_micros(recompute_us.into()));
+            }
+            let restored = self.session.lookup_and_restore(hashes, restore).map_err(refused)?;
+            Ok(Lookup::restored(restored, self.session.releaser()))
+        } else if hold {
             let held = begin(py, &self.session, |session| session.lookup_and_hold(hashes));
             Ok(Lookup::held(held.map_err(refused)?, self.session.releaser()))
         } else {

@@ -6,6 +6,7 @@
 //!           +-- fetch first -> rackline-copy-0 .. copy_threads - 1
 //! publish --+
 //! publish by layers -------> rackline-layers   (if it was asked for)
+//! lookup and restore ------> rackline-restore  (if the region has room for drives)
 //! ```
 //!
 //! A publish by layers waits for the engine in the middle of its forward, and the forward may be
@@ -21,12 +22,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::thread::{JoinHandle, ThreadId};
 
+use crossbeam_channel::{Sender, bounded};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::lifecycle::LocalMember;
 
 use super::SubmitErrorKind;
 use super::desk::{Desk, Guest, Place};
 use super::request::Request;
+use super::restores::{self, NewRestore};
 use super::turns::{Lane, Serves, Turns};
 use crate::binding::Binding;
 use crate::dma::HostDma;
@@ -38,6 +41,8 @@ use crate::spawn::spawn_with;
 pub(super) struct Lanes {
     dma: HostDma,
     turns: Arc<Turns>,
+    /// To the thread that waits for drives; `None` where the region has no room for drives.
+    restores: Option<Sender<NewRestore>>,
 }
 
 impl Lanes {
@@ -53,6 +58,11 @@ impl Lanes {
         request: Arc<dyn Request>,
     ) -> Result<(), SubmitErrorKind> {
         self.turns.submit(lane, request)
+    }
+
+    /// The way to the thread that waits for drives.
+    pub(super) fn restores(&self) -> Option<&Sender<NewRestore>> {
+        self.restores.as_ref()
     }
 }
 
@@ -89,12 +99,17 @@ pub(super) fn start(pool: Pool, options: &AsyncOptions) -> Result<Started, PoolE
     let (dma, clock) = (pool.dma().clone(), *pool.clock());
     let guest = Arc::new(Guest::new(Place { cache, member, dma, clock }));
     let mut copying = Vec::new();
-    if let Err(error) = start_copying(&pool, options, &turns, &mut copying) {
-        // Threads that were started end with their queues, and leave before the pool does.
-        turns.end();
-        end(&pool, copying, &guest);
-        return Err(error);
-    }
+    let started = start_copying(&pool, options, &turns, &mut copying)
+        .and_then(|()| start_restoring(&pool, options, &mut copying));
+    let restores = match started {
+        Ok(restores) => restores,
+        Err(error) => {
+            // Threads that were started end with their queues, and leave before the pool does.
+            turns.end();
+            end(&pool, copying, &guest);
+            return Err(error);
+        }
+    };
     let mut threads: Vec<_> = copying.iter().map(|thread| thread.thread().id()).collect();
     let dma = pool.dma().clone();
     let (lookups, of_keeper) = (Arc::clone(&turns), Arc::clone(&guest));
@@ -112,7 +127,25 @@ pub(super) fn start(pool: Pool, options: &AsyncOptions) -> Result<Started, PoolE
         }
     };
     threads.push(keeper.thread().id());
-    Ok(Started { lanes: Lanes { dma, turns }, guest, keeper, threads })
+    Ok(Started { lanes: Lanes { dma, turns, restores }, guest, keeper, threads })
+}
+
+/// Adds the thread that waits for drives to `threads`, where the region has room for drives.
+fn start_restoring(
+    pool: &Pool,
+    options: &AsyncOptions,
+    threads: &mut Vec<JoinHandle<LocalMember>>,
+) -> Result<Option<Sender<NewRestore>>, PoolError> {
+    if pool.cache().geometry().drives().is_none() {
+        return Ok(None);
+    }
+    let (sender, queue) = bounded(options.queue_depth());
+    let dma = pool.dma().clone();
+    let run = move |cache: &LocalCache<'_>, clock: &SystemClock| {
+        restores::serve(&Desk { cache, dma: &dma, clock }, &queue);
+    };
+    threads.push(pool.start_thread("rackline-restore", run)?);
+    Ok(Some(sender))
 }
 
 /// Adds the threads that copy to `copying`, until one cannot be started.

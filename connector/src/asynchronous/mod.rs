@@ -36,6 +36,7 @@ mod layered;
 mod pieces;
 mod readiness;
 mod request;
+mod restores;
 mod session;
 mod submit;
 mod sync;
@@ -50,6 +51,8 @@ mod layered_tests;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod restores_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod together_tests;
@@ -61,6 +64,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
+use crossbeam_channel::Sender;
 use cxl_shm::fork::ProcessMark;
 use cxl_shm::units::NodeId;
 use kv_cache::{Metrics, ProcessState};
@@ -73,6 +77,7 @@ use desk::Guest;
 use lanes::{Lanes, Started};
 use readiness::Waiting;
 use request::Request;
+use restores::NewRestore;
 use turns::Lane;
 
 pub use arrivals::{Arrivals, LayeredFetch, Stopped};
@@ -230,6 +235,13 @@ impl AsyncPool {
         self.running.share_bytes
     }
 
+    /// Whether the region has room to announce blocks on drives, so that a lookup may wait for them
+    /// ([`AsyncSession::lookup_and_restore`]). False when the pool was closed.
+    #[must_use]
+    pub fn has_drives(&self) -> bool {
+        self.running.restores().is_ok_and(|restores| restores.is_some())
+    }
+
     /// What this process did with the pool so far.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
@@ -274,6 +286,14 @@ impl Running {
     }
 
     /// Whether no work is taken up any more.
+    fn restores(&self) -> Result<Option<Sender<NewRestore>>, SubmitErrorKind> {
+        if self.is_forked() {
+            return Err(SubmitErrorKind::Forked);
+        }
+        let lanes = self.lanes();
+        lanes.as_ref().map(|(lanes, _)| lanes.restores().cloned()).ok_or(SubmitErrorKind::Closed)
+    }
+
     fn is_closed(&self) -> bool {
         self.lanes().is_none()
     }

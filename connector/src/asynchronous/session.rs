@@ -1,17 +1,23 @@
 //! A session that does not wait.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crossbeam_channel::{Sender, TrySendError};
 use kv_cache::{BlockHash, KeySpace, MatchedBlock, Metrics, PrefixMatch};
 
 use super::desk::Desk;
+use super::restores::{Cancelled, NewRestore};
 use super::submit::Besides;
 use super::turns::Lane;
-use super::{AsyncEngine, Completion, Destination, Running, Source, SubmitError, pieces};
+use super::{
+    AsyncEngine, Completion, Destination, Running, Source, SubmitError, SubmitErrorKind, pieces,
+};
 use crate::block::NewBlock;
 use crate::dma::HostDma;
-use crate::options::SessionOptions;
-use crate::session::{FetchReport, HoldReport, PublishReport, Session, SessionError};
+use crate::options::{RestoreOptions, SessionOptions};
+use crate::session::{
+    FetchReport, HoldReport, PublishReport, RestoreReport, Session, SessionError,
+};
 
 /// A publish that came to its end.
 #[derive(Debug)]
@@ -199,6 +205,55 @@ impl<E: AsyncEngine> AsyncSession<E> {
         self.submit(Lane::Lookup, hashes, |session, hashes| {
             session.lookup_and_hold(hashes.as_ref())
         })
+    }
+
+    /// The longest prefix that is in the pool or on drives, restored and held:
+    /// [`Session::lookup_and_restore`]. A thread of its own waits for the drives: other lookups are not
+    /// held up. Where nothing is to be waited for, this is [`lookup_and_hold`](Self::lookup_and_hold).
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn lookup_and_restore<H: AsRef<[BlockHash]> + Send + 'static>(
+        &self,
+        hashes: H,
+        restore: RestoreOptions,
+    ) -> Result<Completion<Result<RestoreReport, SessionError>>, SubmitError<H>> {
+        match self.running.restores() {
+            Err(kind) => Err(kind.with(hashes)),
+            Ok(Some(queue)) if restore.waits() => self.restore(&queue, hashes, restore),
+            Ok(_) => self.submit(Lane::Lookup, hashes, |session, hashes| {
+                Ok(RestoreReport::of_pool(session.lookup_and_hold(hashes.as_ref())?))
+            }),
+        }
+    }
+
+    fn restore<H: AsRef<[BlockHash]> + Send + 'static>(
+        &self,
+        queue: &Sender<NewRestore>,
+        hashes: H,
+        restore: RestoreOptions,
+    ) -> Result<Completion<Result<RestoreReport, SessionError>>, SubmitError<H>> {
+        let (tell, receiver) = oneshot::channel();
+        let cancelled = Arc::new(Cancelled::default());
+        // A queue that is full gives the work back, and the hashes are not in it then.
+        let given = Arc::new(Mutex::new(Some(hashes)));
+        let take =
+            |given: &Mutex<Option<H>>| given.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let of_thread = Arc::clone(&given);
+        let begin = Box::new(move |session: &Session<'_>| {
+            let hashes = take(&of_thread).expect("the thread takes them once");
+            session.begin_restore(hashes.as_ref(), restore)
+        });
+        let new =
+            NewRestore { begin, options: self.options, tell, cancelled: Arc::clone(&cancelled) };
+        queue.try_send(new).map_err(|refused| {
+            let kind = match refused {
+                TrySendError::Full(_) => SubmitErrorKind::Busy,
+                TrySendError::Disconnected(_) => SubmitErrorKind::Closed,
+            };
+            kind.with(take(&given).expect("what was not sent was not taken"))
+        })?;
+        Ok(Completion::new(receiver, cancelled, None))
     }
 
     /// Which of `hashes` have their block in the pool: [`Session::present`].

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
 use cxl_shm::region::Region;
-use kv_cache::{Attention, BlockHash, CacheGeometry, Dtype, KvGeometry};
+use kv_cache::{Attention, BlockHash, CacheGeometry, DriveGeometry, Dtype, KvGeometry};
 
 use super::*;
 use crate::block::NewBlock;
@@ -23,9 +23,15 @@ pub(super) fn options() -> SessionOptions {
 
 /// A folder with a fresh region, gone when it is dropped.
 pub(super) fn region() -> (tempfile::TempDir, std::path::PathBuf) {
+    region_with(None)
+}
+
+pub(super) fn region_with(
+    drives: Option<DriveGeometry>,
+) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = folder.path().join("region");
-    let cache = CacheGeometry::new(256, 64).unwrap();
+    let cache = CacheGeometry::new(256, 64).unwrap().with_drives(drives);
     let geometry = Geometry {
         region_bytes: 16 << 20,
         nodes: NODES,

@@ -5,12 +5,14 @@
 
 mod asynchronous;
 mod pool;
+mod restore;
 mod session;
 
 use kv_cache::QUOTAS_MAX;
 
 pub use asynchronous::AsyncOptions;
 pub use pool::PoolOptions;
+pub use restore::RestoreOptions;
 pub use session::SessionOptions;
 
 /// Most threads that copy, and most threads that only fetch.

@@ -21,6 +21,17 @@ pub struct HoldReport {
 }
 
 impl HoldReport {
+    /// Of blocks that are held, and why the next one is not.
+    pub(super) fn new(held: Vec<HeldBlock>, stop: Option<HoldError>) -> Self {
+        let blocks = Arc::new(held.iter().map(HeldBlock::block).collect());
+        Self { held, blocks, stop }
+    }
+
+    /// What holds the blocks.
+    pub(super) fn into_blocks(self) -> Vec<HeldBlock> {
+        self.held
+    }
+
     /// The blocks that are held, from the first of the prefix on: to be fetched.
     #[must_use]
     pub fn blocks(&self) -> Vec<MatchedBlock> {
@@ -83,8 +94,7 @@ where
         if let Some(HoldError::MembershipLost(lost)) = stop {
             return Err(lost.into());
         }
-        let blocks = Arc::new(held.iter().map(HeldBlock::block).collect());
-        Ok(HoldReport { held, blocks, stop })
+        Ok(HoldReport::new(held, stop))
     }
 
     /// Releases what is held, at once.

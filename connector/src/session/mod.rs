@@ -15,7 +15,10 @@ mod error;
 mod fetch;
 mod hold;
 mod publish;
+mod restore;
 
+#[cfg(test)]
+mod restore_tests;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +35,8 @@ pub use error::{OpenError, SessionError};
 pub use fetch::{FetchReport, FetchStop};
 pub use hold::HoldReport;
 pub use publish::{LayeredBlocks, PublishOutcome, PublishReport};
+pub(crate) use restore::Restoring;
+pub use restore::{RestoreReport, RestoreStop};
 
 /// An engine's way to the blocks of one model and namespace, on one thread: every call waits until
 /// its work is done. [`Pool::session`](crate::Pool::session) opens one.

@@ -13,7 +13,7 @@ use cxl_shm::node::{Member, SUSPECT_MS};
 use cxl_shm::units::{NodeId, WordOffset};
 use cxl_shm::verify::SimulatedBackend;
 use cxl_shm::verify::simulated::{DmaCache, SimulatedClock, SimulatedRack};
-use kv_cache::{CacheGeometry, Handle, Miss, Model, Namespace, SlotContent};
+use kv_cache::{CacheGeometry, DriveGeometry, Handle, Miss, Model, Namespace, SlotContent};
 
 use super::*;
 use crate::block::NewBlock;
@@ -34,15 +34,15 @@ const MODEL: Model<'_> = Model {
     head_dim: 64,
 };
 
-fn options() -> SessionOptions {
+pub(super) fn options() -> SessionOptions {
     SessionOptions::new(MODEL, BLOCK_BYTES as u64).with_chunk_timeout(Duration::from_secs(1))
 }
 
-type TestMember = Member<SimulatedBackend>;
-type TestSession<'a, 'm> = SessionCore<'a, SimulatedBackend, SimulatedDma, Serving<'m>>;
+pub(super) type TestMember = Member<SimulatedBackend>;
+pub(super) type TestSession<'a, 'm> = SessionCore<'a, SimulatedBackend, SimulatedDma, Serving<'m>>;
 
 /// A clock on which both hosts live on while somebody waits, the first as lock manager.
-struct Serving<'m> {
+pub(super) struct Serving<'m> {
     members: [&'m TestMember; 2],
     manage: RefCell<Manage<'m, SimulatedBackend>>,
     clock: SimulatedClock,
@@ -63,15 +63,15 @@ impl Clock for Serving<'_> {
 }
 
 /// What a test works with.
-struct Pair<'a, 'm> {
+pub(super) struct Pair<'a, 'm> {
     rack: &'a SimulatedRack,
-    caches: [&'a Cache<'a, SimulatedBackend>; 2],
+    pub(super) caches: [&'a Cache<'a, SimulatedBackend>; 2],
     engines: [&'a SimulatedDma; 2],
-    clock: &'a Serving<'m>,
+    pub(super) clock: &'a Serving<'m>,
 }
 
 impl<'a, 'm> Pair<'a, 'm> {
-    fn session(&self, host: usize, options: SessionOptions) -> TestSession<'a, 'm> {
+    pub(super) fn session(&self, host: usize, options: SessionOptions) -> TestSession<'a, 'm> {
         SessionCore::new(self.caches[host], self.engines[host], self.clock, options)
     }
 
@@ -80,9 +80,10 @@ impl<'a, 'm> Pair<'a, 'm> {
     }
 }
 
-fn on_two_hosts(test: impl Fn(&Pair<'_, '_>)) {
+pub(super) fn on_two_hosts(test: impl Fn(&Pair<'_, '_>)) {
     for cache_use in [DmaCache::Bypass, DmaCache::Allocate] {
-        let cache = CacheGeometry::new(32, 16).unwrap();
+        let drives = DriveGeometry::new(64, 64, 8).unwrap();
+        let cache = CacheGeometry::new(32, 16).unwrap().with_drives(Some(drives));
         let geometry = Geometry {
             region_bytes: 1 << 20,
             nodes: 2,
@@ -124,7 +125,7 @@ fn on_two_hosts(test: impl Fn(&Pair<'_, '_>)) {
     }
 }
 
-fn hashes(numbers: impl IntoIterator<Item = u8>) -> Vec<BlockHash> {
+pub(super) fn hashes(numbers: impl IntoIterator<Item = u8>) -> Vec<BlockHash> {
     numbers.into_iter().map(|number| BlockHash::new([number; 32])).collect()
 }
 
@@ -132,7 +133,10 @@ fn content(number: u8) -> Vec<u8> {
     (0..BLOCK_BYTES).map(|at| number.wrapping_mul(31) ^ at.to_le_bytes()[0]).collect()
 }
 
-fn publish(session: &TestSession<'_, '_>, numbers: impl IntoIterator<Item = u8>) -> PublishReport {
+pub(super) fn publish(
+    session: &TestSession<'_, '_>,
+    numbers: impl IntoIterator<Item = u8>,
+) -> PublishReport {
     let numbers: Vec<_> = numbers.into_iter().collect();
     let contents: Vec<_> = numbers.iter().map(|number| content(*number)).collect();
     let parts = contents.iter().map(|bytes| [&bytes[..100], &bytes[100..]]);
@@ -140,7 +144,10 @@ fn publish(session: &TestSession<'_, '_>, numbers: impl IntoIterator<Item = u8>)
 }
 
 /// Looks blocks up and fetches what is found. Checks that what is valid is right.
-fn fetch(session: &TestSession<'_, '_>, numbers: impl IntoIterator<Item = u8>) -> FetchReport {
+pub(super) fn fetch(
+    session: &TestSession<'_, '_>,
+    numbers: impl IntoIterator<Item = u8>,
+) -> FetchReport {
     let numbers: Vec<_> = numbers.into_iter().collect();
     let found = session.lookup(&hashes(numbers.iter().copied())).unwrap();
     let mut buffers = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];

@@ -49,6 +49,10 @@ pub struct Metrics {
     pub refused_holds: u64,
     /// Holds of those that were refused because the host's table of holds is full.
     pub holds_without_room: u64,
+    /// Blocks on drives that lookups waited for.
+    pub drive_blocks: u64,
+    /// Blocks of those that were restored and held.
+    pub restored_blocks: u64,
     /// Holds that were given up.
     pub released_blocks: u64,
     /// Uses of blocks that were told to their owners.
@@ -76,7 +80,7 @@ pub struct Metrics {
 impl Metrics {
     /// All counters but the misses, with the names of their fields.
     #[must_use]
-    pub fn counters(&self) -> [(&'static str, u64); 30] {
+    pub fn counters(&self) -> [(&'static str, u64); 32] {
         [
             ("lookups", self.lookups),
             ("lookup_blocks", self.lookup_blocks),
@@ -98,6 +102,8 @@ impl Metrics {
             ("held_blocks", self.held_blocks),
             ("refused_holds", self.refused_holds),
             ("holds_without_room", self.holds_without_room),
+            ("drive_blocks", self.drive_blocks),
+            ("restored_blocks", self.restored_blocks),
             ("released_blocks", self.released_blocks),
             ("told_uses", self.told_uses),
             ("chunks_added", self.chunks_added),

@@ -194,6 +194,14 @@ impl ProcessState {
         }
     }
 
+    /// Counts a lookup that waited for `on_drives` blocks on drives, of which it got `restored`.
+    pub fn count_restores(&self, on_drives: usize, restored: usize) {
+        self.count(|metrics| {
+            metrics.drive_blocks += on_drives as u64;
+            metrics.restored_blocks += restored as u64;
+        });
+    }
+
     pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {
         count(&mut self.metrics.lock().unwrap_or_else(PoisonError::into_inner));
     }

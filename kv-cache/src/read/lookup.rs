@@ -94,6 +94,15 @@ impl<B: Backend> Cache<'_, B> {
         PrefixMatch { blocks: keys.iter().map_while(find).collect() }
     }
 
+    /// Finds each of `keys` for itself, as far as was announced before the call. No lookup is counted.
+    #[must_use]
+    pub fn find_each(&self, keys: &[BlockKey]) -> Vec<Option<MatchedBlock>> {
+        let replica = self.synced_replica();
+        let find =
+            |key: &BlockKey| replica.find(*key).map(|handle| MatchedBlock { key: *key, handle });
+        keys.iter().map(find).collect()
+    }
+
     /// Which of `keys` are in the pool, each one for itself, as far as was announced before the call.
     /// No lookup is counted: the caller chooses blocks by the answer, and looks these up.
     #[must_use]

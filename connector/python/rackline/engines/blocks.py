@@ -88,18 +88,24 @@ class SharedBlocks:
             return dict(self._counters)
 
     def find(self, hashes: list[bytes], wait_ms: int = 1000) -> int:
-        """How many blocks from the first on are in the pool; none after ``wait_ms``."""
+        """How many blocks from the first on are in the pool; none after ``wait_ms``. Blocks on drives are
+        restored first, for as long as ``restore_wait_ms`` allows."""
         if not self._shares or not hashes:
             return 0
-        prefix = self._look(hashes, wait_ms, hold=False)
-        return 0 if prefix is None else len(prefix)
+        waits = self._settings.restore_wait_ms > 0 and self._attachment.pool.has_drives
+        prefix = self._look(hashes, wait_ms, hold=waits)
+        if prefix is None:
+            return 0
+        prefix.release()
+        return len(prefix)
 
     def _look(self, hashes: list[bytes], wait_ms: int, hold: bool) -> rackline.Prefix | None:
         """What was found within ``wait_ms``. A lookup that nobody waits for any more releases what it
         finds."""
         prefix, reason, message = None, "lookup_timeout", None
+        restore = self._settings.restore_options(self._model.block_tokens, wait_ms) if hold else {}
         try:
-            prefix = self._current().lookup(hashes, hold=hold).wait(wait_ms)
+            prefix = self._current().lookup(hashes, hold=hold, **restore).wait(wait_ms)
         except rackline.Error as error:
             reason, message = self._refused("a lookup", error)
         found = 0 if prefix is None else len(prefix)

@@ -45,6 +45,12 @@ class PoolSettings:
     digest of the files of weights."""
     hold_ms: int = 30000
     """How long blocks that were found, or handed over, are held at most."""
+    restore_wait_ms: int = 2000
+    """How long a lookup waits for blocks that are on drives to be restored; 0: drives are not asked. Without an
+    agent on this host nothing waits."""
+    recompute_ms: int = 0
+    """How long this engine takes to compute 1,000 tokens. What takes longer to restore is refused at once,
+    and computed; 0: not known, so whatever comes within the wait is restored."""
     copy_threads: int = 1
     """Threads that copy, in each process; 64 at most."""
     queue_depth: int = 256
@@ -62,6 +68,16 @@ class PoolSettings:
     def pool_options(self) -> dict[str, Any]:
         """Those of :class:`rackline.Pool`."""
         return {name: getattr(self, name) for name in _OPTIONS}
+
+    def restore_options(self, block_tokens: int, wait_ms: int | None = None) -> dict[str, int]:
+        """Those of :meth:`rackline.Session.lookup` that holds blocks of so many tokens, by a caller that
+        waits for ``wait_ms`` in all, or for as long as it takes."""
+        if wait_ms is None:
+            wait_ms = self.restore_wait_ms
+        else:
+            # What came by then is told in the last tenth.
+            wait_ms = min(wait_ms * 9 // 10, self.restore_wait_ms)
+        return {"restore_wait_ms": wait_ms, "recompute_us": self.recompute_ms * block_tokens}
 
     @property
     def publishes_by_layers(self) -> bool:

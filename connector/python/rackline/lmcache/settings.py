@@ -20,6 +20,8 @@ class Settings(PoolSettings):
 
     PLACE: ClassVar[str] = 'the entries "rackline.*" of extra_config'
 
+    restore_wait_ms: int = 0
+    """As for all engines. LMCache's lookups hold up the engine's scheduler, so drives are not asked by default."""
     lookup_timeout_ms: int = 1000
     """After which nothing was found."""
     saves_max: int = 256

@@ -105,6 +105,8 @@ class Search:
     misses: Misses = dataclasses.field(default_factory=Misses)
     sessions: dict[Place, rackline.Session] = dataclasses.field(default_factory=dict)
     hold: bool = True
+    restore: Callable[[int], dict[str, int]] = lambda block_tokens: {}
+    """How the lookup of blocks of so many tokens waits for drives."""
     answer: int | None = None
     """Units that may be loaded, when that is known."""
     misses_known: int = 0
@@ -147,7 +149,8 @@ class Search:
             if group.keeps is Keeps.ALL:
                 blocks = self._blocks(group, self.first, end)
                 own = hashes.of(group, blocks)
-                lookup = session.lookup(own, hold=self.hold)
+                restore = self.restore(group.block_tokens) if self.hold else {}
+                lookup = session.lookup(own, hold=self.hold, **restore)
                 self._whole.append(Asked(place, group, blocks, own, lookup))
             elif not any(group.is_like(asked.group) for asked in self._present):
                 # One of those that keep the same; the others are found out when they are held.
@@ -164,6 +167,12 @@ class Search:
     def _blocks(self, group: Group, first: int, end: int) -> range:
         each = self.groups.unit_tokens // group.block_tokens
         return range(first * each, end * each)
+
+    @property
+    def restored(self) -> int:
+        """Units that were restored from drives, in the part that waited for most."""
+        blocks = max((each.prefix.restored for each in self._whole if each.prefix), default=0)
+        return blocks and blocks * self._whole[0].group.block_tokens // self.groups.unit_tokens
 
     @property
     def prefixes(self) -> list[rackline.Prefix]:

@@ -209,7 +209,9 @@ class SchedulerHalf:
                 return None, False
         found = self._index.found(search, now_s)
         if found is None:
-            if (now_s - search.began_s) * 1000 < self._settings.lookup_timeout_ms:
+            # An answer that waits for drives comes that much later.
+            timeout_ms = self._settings.lookup_timeout_ms + self._index.restore_wait_ms
+            if (now_s - search.began_s) * 1000 < timeout_ms:
                 return None, False
             self.stats.count("lookup_timeouts", 1)
             search.give_up("lookup_timeout")
@@ -227,6 +229,7 @@ class SchedulerHalf:
             self.stats.count("lookups", 1)
             self.stats.count("lookup_blocks", search.looked_for)
             self.stats.count("lookup_hit_blocks", found)
+            self.stats.count("lookup_restored_blocks", min(found, search.restored))
             self.stats.count("not_attached_lookups", int(search.out is True))
             self._found_something |= found > 0
             if found == 0 or (found < search.looked_for and search.reason != "absent"):

@@ -78,6 +78,15 @@ class Index:
         """Bytes of the pool's memory for blocks, divided by the number of nodes."""
         return self._attachment.pool.share_bytes
 
+    @property
+    def restore_wait_ms(self) -> int:
+        """How long an answer may wait for drives: not at all where the region has no room to announce any."""
+        return self._settings.restore_wait_ms if self._attachment.pool.has_drives else 0
+
+    def _restore(self, block_tokens: int) -> dict[str, int]:
+        waits = self.restore_wait_ms > 0
+        return self._settings.restore_options(block_tokens) if waits else {}
+
     def size(self, units: int, *, whole: bool = True) -> tuple[int, int]:
         """The number of blocks that a prefix of ``units`` needs, and their bytes: in all parts, or in those
         that do not keep the ``whole`` prefix."""
@@ -154,6 +163,7 @@ class Index:
             misses=self._misses,
             sessions=self._sessions,
             hold=hold,
+            restore=self._restore,
             life=life,
             is_out=lambda error: self._attachment.is_out(error, life),
         )

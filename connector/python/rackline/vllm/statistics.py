@@ -15,6 +15,7 @@ COUNTERS = {
     "lookups": "Lookups of the prefix of a request.",
     "lookup_blocks": "Blocks that were looked up.",
     "lookup_hit_blocks": "Blocks of those that were found, on every rank.",
+    "lookup_restored_blocks": "Blocks of those that were restored from drives.",
     "lookup_timeouts": "Lookups that were given up because they took too long.",
     "lookups_put_off": "Requests that waited for room for their lookup.",
     "hints": "Actions of hints that were followed.",

@@ -1,0 +1,120 @@
+//! Lookups that wait for drives, without a thread of the caller that waits.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use kv_cache::tier::{Announced, DriveAnnouncer, DriveReplica, RestoreDesk};
+use kv_cache::{DriveGeometry, RestoreOutcome};
+
+use super::tests::{attach, block, options, region_with};
+use super::*;
+use crate::block::NewBlock;
+use crate::options::RestoreOptions;
+use crate::session::RestoreStop;
+
+const WAIT: RestoreOptions = RestoreOptions::new(Duration::from_secs(60));
+
+fn hashes(numbers: std::ops::Range<u8>) -> Vec<kv_cache::BlockHash> {
+    numbers.map(|number| block(number).hash).collect()
+}
+
+/// Runs the agent of node 0, which has blocks `1..=9` on its drive and restores all but 9, until
+/// `test` ends.
+fn beside_an_agent(path: &Path, test: impl FnOnce()) {
+    let (ready, is_ready) = mpsc::channel();
+    let (stop, stopped) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let pool = Pool::attach(path, 0).unwrap();
+            let (cache, clock) = (pool.cache(), *pool.clock());
+            let claim = cache.claim_drives().unwrap();
+            let mut announcer = DriveAnnouncer::begin(&claim, &cache).unwrap();
+            let mut replica = DriveReplica::begin(&claim, &cache);
+            let mut desk = RestoreDesk::begin(&claim);
+            let key = |number: u8| options().key_space().key(&block(number).hash);
+            let namespace = options().namespace().tag();
+            let announced =
+                |number| Announced { key: key(number), bytes: 8192, depth: 0, namespace };
+            announcer.announce(&cache, &(1..=9).map(announced).collect::<Vec<_>>()).unwrap();
+            let session = pool.session(options()).unwrap();
+            while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                replica.sync(&cache, &clock).unwrap();
+                if !cache.find_with_drives(&clock, &[key(1)]).behind.is_empty() {
+                    let _ = ready.send(());
+                }
+                for asked in desk.next(&cache).unwrap() {
+                    let wanted = asked.request.unwrap().key;
+                    let number = (1..=9).find(|number| key(*number) == wanted).unwrap();
+                    let outcome = if number == 9 {
+                        RestoreOutcome::Damaged
+                    } else {
+                        let NewBlock { hash, depth, bytes } = block(number);
+                        let parts: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+                        let new = NewBlock { hash, depth, bytes: parts };
+                        assert_eq!(session.publish(&[new]).unwrap().available(), 1);
+                        RestoreOutcome::Restored
+                    };
+                    desk.answer(&cache, &[(asked, outcome)]).unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            replica.stop(&cache);
+        });
+        is_ready.recv().unwrap();
+        test();
+        drop(stop);
+    });
+}
+
+#[test]
+fn many_lookups_wait_for_drives_at_once() {
+    let (_folder, path) = region_with(Some(DriveGeometry::new(64, 64, 256).unwrap()));
+    let pool = attach(&path, 0, 64);
+    beside_an_agent(&path, || {
+        let session = pool.session(options()).unwrap();
+        let lookups: Vec<_> =
+            (0..20).map(|_| session.lookup_and_restore(hashes(1..12), WAIT).unwrap()).collect();
+        for lookup in lookups {
+            let report = lookup.wait().unwrap().unwrap();
+            let stop = Some(RestoreStop::Refused(RestoreOutcome::Damaged));
+            assert_eq!((report.held().len(), report.stop()), (8, stop));
+        }
+        let report = session.lookup_and_restore(hashes(1..9), WAIT).unwrap().wait();
+        let report = report.unwrap().unwrap();
+        assert_eq!((report.held().len(), report.on_drives(), report.stop()), (8, 0, None));
+        let unwanted = session.lookup_and_restore(hashes(1..12), WAIT).unwrap();
+        assert!(unwanted.cancel() && !unwanted.cancel());
+        assert_eq!(unwanted.wait().err(), Some(Lost));
+    });
+}
+
+#[test]
+fn a_pool_that_closes_ends_the_wait() {
+    let (_folder, path) = region_with(Some(DriveGeometry::new(64, 64, 256).unwrap()));
+    let pool = attach(&path, 0, 64);
+    let session = pool.session(options()).unwrap();
+    assert_eq!(
+        session.publish(vec![block(0)]).unwrap().wait().unwrap().report.unwrap().published(),
+        1
+    );
+    beside_an_agent(&path, || {
+        let report = session.lookup_and_restore(hashes(0..1), WAIT).unwrap().wait();
+        assert_eq!(report.unwrap().unwrap().held().len(), 1);
+    });
+    // The agent has stopped in order: nothing is waited for.
+    let report = session.lookup_and_restore(hashes(0..9), WAIT).unwrap().wait().unwrap().unwrap();
+    assert_eq!((report.held().len(), report.on_drives()), (1, 0));
+    drop(report);
+    pool.close();
+    let refused = session.lookup_and_restore(hashes(0..9), WAIT).unwrap_err();
+    assert_eq!((refused.kind, refused.given.len()), (SubmitErrorKind::Closed, 9));
+}
+
+#[test]
+fn a_region_without_drives_has_none_to_wait_for() {
+    let (_folder, path) = region_with(None);
+    let pool = attach(&path, 1, 8);
+    let session = pool.session(options()).unwrap();
+    let report = session.lookup_and_restore(hashes(0..9), WAIT).unwrap().wait().unwrap().unwrap();
+    assert_eq!((report.held().len(), report.on_drives(), report.stop()), (0, 0, None));
+}
