@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(index.prefix_as_refreshed(&models, &hashes).unwrap().blocks(), 0);
         std::fs::remove_file(region.path()).unwrap();
         while index.refresh().is_ok() {
-            std::thread::sleep(std::time::Duration::from_millis(PATH_CHECK_MS / 10));
+            SystemClock::start().sleep_ms(PATH_CHECK_MS / 10);
         }
         let is_replaced = |error| matches!(error, Some(IndexError::Replaced { .. }));
         assert!(is_replaced(index.blocks().err()));

@@ -56,7 +56,7 @@ fn beside_an_agent(path: &Path, test: impl FnOnce()) {
                     };
                     desk.answer(&cache, &[(asked, outcome)]).unwrap();
                 }
-                std::thread::sleep(Duration::from_millis(2));
+                clock.sleep_ms(2);
             }
             replica.stop(&cache);
         });

@@ -1,10 +1,13 @@
 //! The agents of hosts and their drives, as `rackline status` lists them.
 
+use std::path::Path;
+
 use anyhow::Result;
 use bytesize::ByteSize;
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::Fabric;
-use cxl_shm::layout::{Layout, Superblock};
+use cxl_shm::layout::{Layout, Superblock, read_superblock};
+use cxl_shm::region::Region;
 use cxl_shm::units::NodeId;
 use kv_cache::{AgentLine, AgentSeen, RestoreOutcome, agent_of};
 use serde::Serialize;
@@ -25,9 +28,9 @@ pub(crate) struct AgentStatus {
     drive_capacity_bytes: u64,
     drive_used_bytes: u64,
     drive_blocks: u64,
-    /// Blocks that other hosts can learn of.
+    /// Blocks that hosts can find.
     announced_blocks: u64,
-    /// Blocks that other hosts cannot learn of: the directory is full.
+    /// Blocks that no host finds: the directory is full.
     unannounced_blocks: u64,
     backlog_bytes: u64,
     backed_up_blocks: u64,
@@ -107,6 +110,18 @@ pub(crate) fn look(
     }
 }
 
+/// The nodes whose drives have blocks, as their agents said last.
+pub(crate) fn with_blocks(path: &Path) -> Result<Vec<String>> {
+    let region = Region::open_read_only(path)?;
+    let (superblock, layout) = read_superblock(region.fabric())?;
+    let mut nodes = Vec::new();
+    for node in layout.nodes() {
+        let agent = agent_of(region.fabric(), &superblock, &layout, node)?;
+        nodes.extend(agent.filter(|seen| seen.line.blocks > 0).map(|_| node.to_string()));
+    }
+    Ok(nodes)
+}
+
 pub(crate) fn print(agents: &[AgentStatus]) {
     for agent in agents {
         let effect = match agent.state {
@@ -125,8 +140,8 @@ pub(crate) fn print(agents: &[AgentStatus]) {
         );
         if agent.unannounced_blocks > 0 {
             say!(
-                "  {} blocks are not announced to other hosts: the directory is full; format the \
-                 region with a larger --drive-bytes",
+                "  {} blocks are not announced, so no host finds them: the directory is full; format \
+                 the region with a larger --drive-bytes",
                 agent.unannounced_blocks
             );
         }

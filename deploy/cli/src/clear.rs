@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use rackline::{Namespace, Pool};
 
+use crate::agents;
 use crate::output::say;
 
 /// Remove the blocks of one tenant from the pool, or all blocks.
@@ -23,6 +24,8 @@ use crate::output::say;
 /// With status 1 the error names the nodes that have not answered. The request stays in the region:
 /// a paused node removes its blocks when it continues. Run the command again when such a node was
 /// declared dead.
+///
+/// Blocks on drives (`rackline agent`) are not removed: the command says which nodes have any.
 ///
 /// Other tenants keep their blocks, unless their 16-bit tags are equal. Held blocks are removed too,
 /// and a fetch that is under way becomes a miss.
@@ -85,6 +88,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     if cleared.orphaned_blocks > 0 {
         say!("removed for nodes that died or left: {}", cleared.orphaned_blocks);
+    }
+    let with_drives = agents::with_blocks(&options.region)?;
+    if !with_drives.is_empty() {
+        say!(
+            "blocks on drives stay, and come back when engines ask for them: nodes {} have some; stop \
+             their agents and empty the folders, or let the tenant's engines use another salt or tenant",
+            with_drives.join(", ")
+        );
     }
     Ok(())
 }
