@@ -51,11 +51,9 @@ impl<B: Backend> Cache<'_, B> {
     pub fn follow_own(&self, feed: &mut OwnFeed) -> OwnNews {
         let (areas, fabric, node) = (self.areas(), self.member().fabric(), self.member().node());
         let log = areas.log(node);
-        let head = match feed.position {
-            // A host before this one may have had the node.
-            None => areas.log_head(node).fresh(fabric),
-            Some(_) => areas.log_head(node).cached(fabric),
-        };
+        // What this host had in its caches from before the node was its own is gone: the sweep of its
+        // first process has refreshed log and segment (MEM-M8).
+        let head = areas.log_head(node).cached(fabric);
         let Some(first) = feed.position.replace(head) else { return self.scan_own() };
         let Behind::By(count) = behind(first, head, log.entries()) else { return self.scan_own() };
         let mut blocks = Vec::new();
