@@ -77,6 +77,13 @@
 //! An [`Index`] tells a router how long a prefix the pool has, and on which nodes. It is no member of
 //! the region, and writes nothing.
 //!
+//! # Drives
+//!
+//! Where hosts have agents (`rackline agent`), blocks that left the pool are on their drives.
+//! [`Session::lookup_and_restore`] goes on there behind the end of the pool's prefix, and waits until
+//! agents have restored what is found, for as long as [`RestoreOptions`] says. A [`RestoreReport`] says
+//! how much came, and why the next block did not ([`RestoreStop`]).
+//!
 //! # What other hosts see
 //!
 //! When a publish returns, or its completion says that it is done, every host that looks the block
