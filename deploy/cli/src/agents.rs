@@ -117,7 +117,9 @@ pub(crate) fn with_blocks(path: &Path) -> Result<Vec<String>> {
     let mut nodes = Vec::new();
     for node in layout.nodes() {
         let agent = agent_of(region.fabric(), &superblock, &layout, node)?;
-        nodes.extend(agent.filter(|seen| seen.line.blocks > 0).map(|_| node.to_string()));
+        // The count of all blocks is told every few seconds, that of announced ones at once.
+        let has_some = |seen: &AgentSeen| seen.line.blocks.max(seen.line.announced_blocks) > 0;
+        nodes.extend(agent.filter(has_some).map(|_| node.to_string()));
     }
     Ok(nodes)
 }
