@@ -38,6 +38,7 @@ def prefix(name: bytes, count: int) -> Any:
     )
     found = mock.MagicMock()
     found.__len__.return_value = count
+    found.restored = 0
     found.keyless_handles.return_value = handles
     return found
 
@@ -51,7 +52,9 @@ class Attached:
 
     def use(self, **calls: Any) -> None:
         session = types.SimpleNamespace(**calls)
-        self.pool = types.SimpleNamespace(session=lambda *arguments, **options: session)
+        self.pool = types.SimpleNamespace(
+            session=lambda *arguments, **options: session, has_drives=False
+        )
 
     def attach_again(self, **calls: Any) -> None:
         self.life += 1

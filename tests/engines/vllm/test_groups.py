@@ -90,6 +90,7 @@ class Lookup:
 
 class Prefix:
     reason = message = None
+    restored = 0
 
     def __init__(self, hashes: list[bytes]) -> None:
         self.hashes, self.held = hashes, True
@@ -163,6 +164,7 @@ class Engine:
         with mock.patch("rackline.vllm.scheduler.Attachment") as attachment:
             opened = iter(self.sessions.values())
             attachment.return_value.life = 0
+            attachment.return_value.pool.has_drives = False
             attachment.return_value.pool.session.side_effect = lambda *_, **__: next(opened)
             self.half = SchedulerHalf(vllm_config, config, Settings.of({**GIVEN, **settings}))
             identities = [mock.Mock(place=place, places=2) for place in self.places]

@@ -30,6 +30,7 @@ class Found:
     """A lookup of so many blocks behind ``first``, all of which are there."""
 
     reason = message = None
+    restored = 0
 
     def __init__(self, rank: int, first: int, count: int) -> None:
         self._handles = b"".join(handle(rank, first + number) for number in range(count))
@@ -49,6 +50,7 @@ class Searches(unittest.TestCase):
         self.first, self.room = 0, 1 << 30
         """How many lookups there is room for."""
         attachment = mock.Mock(life=0)
+        attachment.pool.has_drives = False
         attachment.pool.session.side_effect = self.session
         settings = Settings.of({"region": "/dev/null", "node": 0})
         self.index = Index(attachment, settings, Groups((FULL,), 4))
