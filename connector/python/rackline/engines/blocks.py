@@ -92,18 +92,22 @@ class SharedBlocks:
         restored first, for as long as ``restore_wait_ms`` allows."""
         if not self._shares or not hashes:
             return 0
-        waits = self._settings.restore_wait_ms > 0 and self._attachment.pool.has_drives
-        prefix = self._look(hashes, wait_ms, hold=waits)
+        prefix = self._look(hashes, wait_ms, hold=self._waits_for_drives())
         if prefix is None:
             return 0
         prefix.release()
         return len(prefix)
 
+    def _waits_for_drives(self) -> bool:
+        return self._settings.restore_wait_ms > 0 and self._attachment.pool.has_drives
+
     def _look(self, hashes: list[bytes], wait_ms: int, hold: bool) -> rackline.Prefix | None:
         """What was found within ``wait_ms``. A lookup that nobody waits for any more releases what it
         finds."""
         prefix, reason, message = None, "lookup_timeout", None
-        restore = self._settings.restore_options(self._model.block_tokens, wait_ms) if hold else {}
+        restore = {}
+        if hold and self._waits_for_drives():
+            restore = self._settings.restore_options(self._model.block_tokens, wait_ms)
         try:
             prefix = self._current().lookup(hashes, hold=hold, **restore).wait(wait_ms)
         except rackline.Error as error:
