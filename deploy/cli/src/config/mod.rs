@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn what_no_settings_are_is_refused_by_name() {
         for (file, word) in [
-            ("regoin = \"x\"", "regoin"),
+            ("regions = \"x\"", "regions"),
             ("[agent]\nbackup_age = 3", "backup_age"),
             ("[lock_manager]\ndeclare_ms = \"soon\"", "declare_ms"),
             ("[metrics]\nport = 1", "metrics"),
