@@ -59,7 +59,8 @@ impl UnderWay {
     /// Goes on. Says whether it still waits.
     fn poll(&mut self, desk: &Desk<'_>, closing: bool) -> bool {
         let session = desk.session(desk.dma, self.options);
-        let unwanted = self.cancelled.0.load(Ordering::Relaxed);
+        let dropped = self.tell.as_ref().is_none_or(oneshot::Sender::is_closed);
+        let unwanted = dropped || self.cancelled.0.load(Ordering::Relaxed);
         let outcome = if closing || unwanted {
             Some(session.stop_restore(&mut self.restoring))
         } else {

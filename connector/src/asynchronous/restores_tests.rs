@@ -3,6 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use cxl_shm::clock::SystemClock;
 use kv_cache::tier::{Announced, DriveAnnouncer, DriveReplica, RestoreDesk};
 use kv_cache::{DriveGeometry, RestoreOutcome};
 
@@ -13,6 +14,9 @@ use crate::options::RestoreOptions;
 use crate::session::RestoreStop;
 
 const WAIT: RestoreOptions = RestoreOptions::new(Duration::from_secs(60));
+
+/// The agent of a test has this block on its drive, and does not answer requests for it.
+const UNANSWERED: u8 = 20;
 
 fn hashes(numbers: std::ops::Range<u8>) -> Vec<kv_cache::BlockHash> {
     numbers.map(|number| block(number).hash).collect()
@@ -35,7 +39,9 @@ fn beside_an_agent(path: &Path, test: impl FnOnce()) {
             let namespace = options().namespace().tag();
             let announced =
                 |number| Announced { key: key(number), bytes: 8192, depth: 0, namespace };
-            announcer.announce(&cache, &(1..=9).map(announced).collect::<Vec<_>>()).unwrap();
+            announcer
+                .announce(&cache, &(1..=9).chain([UNANSWERED]).map(announced).collect::<Vec<_>>())
+                .unwrap();
             let session = pool.session(options()).unwrap();
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 replica.sync(&cache, &clock).unwrap();
@@ -44,7 +50,9 @@ fn beside_an_agent(path: &Path, test: impl FnOnce()) {
                 }
                 for asked in desk.next(&cache).unwrap() {
                     let wanted = asked.request.unwrap().key;
-                    let number = (1..=9).find(|number| key(*number) == wanted).unwrap();
+                    let Some(number) = (1..=9).find(|number| key(*number) == wanted) else {
+                        continue;
+                    };
                     let outcome = if number == 9 {
                         RestoreOutcome::Damaged
                     } else {
@@ -85,6 +93,23 @@ fn many_lookups_wait_for_drives_at_once() {
         let unwanted = session.lookup_and_restore(hashes(1..12), WAIT).unwrap();
         assert!(unwanted.cancel() && !unwanted.cancel());
         assert_eq!(unwanted.wait().err(), Some(Lost));
+    });
+}
+
+#[test]
+fn a_lookup_whose_completion_is_dropped_waits_no_longer() {
+    let (_folder, path) = region_with(Some(DriveGeometry::new(64, 64, 256).unwrap()));
+    let pool = attach(&path, 0, 64);
+    beside_an_agent(&path, || {
+        let session = pool.session(options()).unwrap();
+        let hour = RestoreOptions::new(Duration::from_secs(3600));
+        drop(session.lookup_and_restore(hashes(UNANSWERED..UNANSWERED + 1), hour).unwrap());
+        let clock = SystemClock::start();
+        while pool.metrics().drive_blocks == 0 {
+            assert!(clock.now_us() < 60_000_000, "the lookup still waits");
+            clock.sleep_ms(2);
+        }
+        assert_eq!(pool.metrics().restored_blocks, 0);
     });
 }
 
