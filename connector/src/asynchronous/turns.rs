@@ -90,11 +90,14 @@ impl Turns {
             (over, *queue) = (taken_up, waiting);
         }
         let has_room = queue.len() < self.depth || breaks(Mutant::HasNoDepth);
+        let mut sleeper = None;
         if has_room {
             queue.push_back(request);
-            self.wake_one(&state, lane);
+            sleeper = self.sleeper(&state, lane);
         }
         drop(state);
+        // The lock is free when the thread wakes and wants it.
+        sleeper.map(Condvar::notify_one);
         drop(over);
         if has_room { Ok(()) } else { Err(SubmitErrorKind::Busy) }
     }
@@ -151,7 +154,7 @@ impl Turns {
                 // ASYNC-Q3.
                 for lane in serves.lanes() {
                     if !state.lanes[*lane as usize].is_empty() && !breaks(Mutant::WakesNoOther) {
-                        self.wake_one(state, *lane);
+                        self.sleeper(state, *lane).map(Condvar::notify_one);
                     }
                 }
                 return Some(taken.piece);
@@ -160,15 +163,13 @@ impl Turns {
         None
     }
 
-    /// Wakes a thread that serves `lane`, if one waits: one that takes nothing else first, so that the
+    /// Where a thread that serves `lane` waits, if one does: one that takes nothing else first, so that the
     /// others stay for publishes.
-    fn wake_one(&self, state: &State, lane: Lane) {
+    fn sleeper(&self, state: &State, lane: Lane) -> Option<&Condvar> {
         let waits =
             |serves: &&Serves| serves.lanes().contains(&lane) && state.idle[**serves as usize] > 0;
         let fewest = Serves::ALL.iter().filter(waits).min_by_key(|serves| serves.lanes().len());
-        if let Some(serves) = fewest {
-            self.wake[*serves as usize].notify_one();
-        }
+        fewest.map(|serves| &self.wake[*serves as usize])
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
