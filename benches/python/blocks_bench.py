@@ -2,7 +2,8 @@
 
 Each figure is a ratio of speeds in one process: to numpy's copy of the same bytes, which is memcpy, between
 the same memory and a file in /dev/shm that is mapped with all its pages present. A put is a publish, a get is a
-lookup and a fetch; both are waited for. Every call is timed by itself, the four kinds in turns, and the figures
+lookup and a fetch; both are waited for, by threads of the pool and by the calling thread
+(``Session.by_caller``). Every call is timed by itself, the four kinds in turns, and the figures
 are first quartiles: other work of the machine hits some calls, and those count for nothing.
 """
 
@@ -55,10 +56,10 @@ def rows_of(buffer: mmap.mmap, block_bytes: int) -> numpy.ndarray:
 
 
 def measure(
-    pool: rackline.Pool, block_bytes: int, blocks_a_call: int, calls: int, ring_bytes: int
+    session: rackline.Session, blocks_a_call: int, calls: int, ring_bytes: int
 ) -> Times:
     """Puts and gets other blocks with each call."""
-    session, times = session_of(pool, block_bytes), Times([], [], [], [])
+    block_bytes, times = session.block_bytes, Times([], [], [], [])
     numbers = itertools.count()
     with tempfile.TemporaryFile(dir="/dev/shm") as file:
         file.truncate(ring_bytes)
@@ -116,24 +117,27 @@ def figures(
 ) -> list[str]:
     """Rows of a table."""
     rows = []
-    for block_bytes, count in itertools.product(sizes, batches):
+    for block_bytes, count, by_caller in itertools.product(sizes, batches, (False, True)):
         # Room for all blocks below the watermark at which eviction starts.
         region = Region(f"{bytes_max * 3 // 2 + (64 << 20) >> 20}MiB", f"{block_bytes >> 10}KiB", 1, "16MiB")
         with region, rackline.Pool(region.path, 0) as pool:
             time.sleep(filling_s)
             calls = min(1001, bytes_max // (block_bytes * count))
-            times = measure(pool, block_bytes, count, calls, ring_bytes)
+            session = session_of(pool, block_bytes)
+            session = session.by_caller() if by_caller else session
+            times = measure(session, count, calls, ring_bytes)
         copy_in, put, copy_out, get = times.quartiles()
+        by = "caller" if by_caller else "threads"
         rows.append(
-            f"| {block_bytes >> 10} KiB | {count} | {copy_in / 1000:.1f} | {put / 1000:.1f} "
+            f"| {block_bytes >> 10} KiB | {count} | {by} | {copy_in / 1000:.1f} | {put / 1000:.1f} "
             f"x{copy_in / put:.2f} | {copy_out / 1000:.1f} | {get / 1000:.1f} x{copy_out / get:.2f} |"
         )
     return rows
 
 
 def main() -> None:
-    print("| block | a call | copy in, us | put, us, of its speed | copy out, us | get, us, of its speed |")
-    print("|---|---|---|---|---|---|")
+    print("| block | a call | by | copy in, us | put, us, of its speed | copy out, us | get, us, of its speed |")
+    print("|---|---|---|---|---|---|---|")
     print("\n".join(figures()))
 
 

@@ -129,7 +129,7 @@ class SharedBlocks:
             return 0
         valid, reason = 0, "miss_absent"
         try:
-            session = self._current()
+            session = self._current().by_caller()
             with session.lookup(hashes, hold=True).wait() as prefix:
                 if len(prefix) > 0:
                     result = session.fetch(prefix, memory, places[: len(prefix)]).wait()
@@ -238,7 +238,8 @@ class SharedBlocks:
             outcomes = ["stopped"] * len(hashes)
         else:
             try:
-                result = self._current().publish(hashes, first_depth, memory, places).wait()
+                session = self._current().by_caller()
+                result = session.publish(hashes, first_depth, memory, places).wait()
                 outcomes, messages = result.outcomes, result.messages
             except rackline.Error as error:
                 reason, message = self._refused("a save", error)
