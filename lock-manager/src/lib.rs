@@ -17,4 +17,4 @@ pub use fence::FenceError;
 pub use log::Log;
 pub use options::{FencingMethod, Options};
 pub use role::{ManagerRole, RoleChange, RoleError, StepOutcome, Timeouts};
-pub use run::{RunError, run};
+pub use run::{RunError, run, stop_with_parent};

@@ -177,8 +177,11 @@ fn tell_death(region: &str, node: NodeId, event: &DeathEvent) {
     }
 }
 
-/// Asks the kernel for SIGTERM when the parent ends.
-fn stop_with_parent() -> Result<(), RunError> {
+/// Asks the kernel to send this process SIGTERM when its parent ends.
+///
+/// # Errors
+/// [`RunError::Signals`]: the kernel refuses, or the parent has ended already.
+pub fn stop_with_parent() -> Result<(), RunError> {
     let parent = rustix::process::getppid();
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
         .map_err(|error| RunError::Signals(error.into()))?;

@@ -101,13 +101,17 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=65536))]
     queue: u64,
 
+    /// Stop when the process that started this one ends.
+    #[arg(long)]
+    with_parent: bool,
+
     #[command(flatten)]
     file: FileOptions,
 }
 
 /// A folder of a drive as it is typed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Drive(DriveFolder);
+pub(crate) struct Drive(pub(crate) DriveFolder);
 
 impl FromStr for Drive {
     type Err = String;
@@ -161,6 +165,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     let interrupt = Interrupt::install()?;
+    if options.with_parent {
+        ::lock_manager::stop_with_parent()?;
+    }
     let (region, node) = (settings.region.display().to_string(), settings.node);
     let agent = Agent::start(settings)?;
     tracing::info!(region, node, "the agent of this host is at work");

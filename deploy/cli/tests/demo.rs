@@ -184,6 +184,24 @@ fn a_pool_smaller_than_its_working_set_evicts_and_the_tokens_are_equal() {
 }
 
 #[test]
+fn blocks_that_left_the_pool_come_back_from_drives_and_agents_may_be_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let drive = format!("{}:256MiB", folder.path().display());
+    // Four conversations of some 20 blocks, and room for those of two.
+    let small = ["--document-tokens", "200", "--conversations", "1", "--max-tokens", "8"];
+    let arguments = [&["--json", "--drive", &drive, "--region-size", "24MiB"][..], &small].concat();
+    let report = Demo::start(&arguments).report();
+    count(&report, "blocks_evicted");
+    let from_drives = count(&report, "drive_hit_tokens");
+    assert!(from_drives <= count(&report, "prefix_hit_tokens"), "more than was found at all");
+    let killed = &report["agents_killed"];
+    assert!(count(killed, "found_again") >= count(killed, "announced_before"), "{killed}");
+    assert!(count(killed, "drive_hit_tokens_after") <= from_drives, "{killed}");
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(left.len(), 2, "each agent has a folder, which stays: {left:?}");
+}
+
+#[test]
 fn interrupted_while_the_region_is_made_ready() {
     let mut demo = Demo::start(&[]);
     let region = PathBuf::from(format!("/dev/shm/rackline-demo-{}", demo.process.id()));

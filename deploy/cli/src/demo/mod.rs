@@ -1,5 +1,6 @@
 //! `rackline demo`: the main job on a real model, on one machine.
 
+mod drives;
 mod proof;
 mod protocol;
 mod rack;
@@ -16,13 +17,15 @@ use bytesize::ByteSize;
 use clap::Args;
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::region::free_bytes;
-use demo::workload::{self, Document, Size};
+use demo::workload::{self, Document, Plan, Size};
 use demo::{Gguf, ModelConfig, Tokenizer, model_file};
 
-use self::rack::{Role, Worker, start_worker, wait_ready};
-use self::report::Report;
-use self::serve::Fleet;
-use crate::format::{Descriptors, Drives, Plan as FormatPlan};
+use self::drives::Drives;
+use self::rack::{At, Role, start_worker, wait_ready};
+use self::report::{AgentsKilled, Report};
+use self::serve::{Fleet, Service};
+use crate::agent::Drive;
+use crate::format::{self, Descriptors, Plan as FormatPlan};
 use crate::output::{progress_bar, say};
 use crate::rack::{Interrupt, LockManager, OwnRegion};
 
@@ -47,6 +50,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE")]
     region_size: Option<ByteSize>,
 
+    /// Put drives behind a pool that is too small for the conversations: an agent on each node, with
+    /// folders in DIR that may take SIZE together (2 GiB when it is not given). Blocks that left the
+    /// pool come back from there. In the middle all agents are killed and started again. The folders
+    /// stay, so a second run with this DIR begins with what the first one has put there.
+    #[arg(long, value_name = "DIR[:SIZE]")]
+    drive: Option<Drive>,
+
     /// Conversations about each document.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     conversations: u16,
@@ -66,6 +76,8 @@ pub(crate) struct Options {
 
 const NODES: u16 = 2;
 const CHUNK_BYTES: u64 = 8 << 20;
+/// In a small pool.
+const SMALL_CHUNK_BYTES: u64 = 4 << 20;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let interrupt = Interrupt::install()?;
@@ -79,44 +91,37 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let gguf = Gguf::open(&model)?;
     let tokenizer = Tokenizer::from_gguf(&gguf)?;
     let block_bytes = ModelConfig::from_gguf(&gguf)?.kv_geometry()?.pool().rank_block_bytes();
-    let plan = workload::plan(
-        &documents(),
-        Size {
-            document_tokens: usize::from(options.document_tokens),
-            conversations: usize::from(options.conversations),
-            turns: usize::from(options.turns),
-        },
-        |text| tokenizer.encode(text).map_or(usize::MAX, |tokens| tokens.len()),
-    )?;
+    let plan = plan(options, &tokenizer)?;
 
     let region = make_region(options, plan.dialogues.len(), block_bytes, &interrupt, &say)?;
     let lock_manager = LockManager::start(&region.region, &region.layout, 0, &interrupt)?;
-    let start = |role, node| start_worker(role, Some((&region, node)), &model, &interrupt);
-    let mut fleet = Fleet {
-        prefill: (0..NODES).map(|node| start(Role::Prefill, node)).collect::<Result<_>>()?,
-        decode: (0..NODES).map(|node| start(Role::Decode, node)).collect::<Result<_>>()?,
-    };
-    for worker in fleet.prefill.iter_mut().chain(&mut fleet.decode) {
-        wait_ready(worker)?;
+    let drives = options.drive.as_ref();
+    let drives = drives.map(|drive| Drives::start(&region, NODES, drive, &interrupt));
+    let mut drives = drives.transpose()?;
+    let mut fleet = start_fleet(&region, drives.is_some(), &model, &interrupt)?;
+    say(format!("rack: lock manager (pid {}), {}", lock_manager.pid(), fleet.in_words()));
+    if let Some(drives) = &drives {
+        let (pids, blocks) = (serve::in_words(drives.pids()), drives.announced()?);
+        say(format!("drives: agents (pids {pids}), {blocks} blocks from an earlier run"));
     }
-    let pids = |workers: &[Worker]| {
-        workers.iter().map(|worker| worker.pid().to_string()).collect::<Vec<_>>().join(" and ")
-    };
-    say(format!(
-        "rack: lock manager (pid {}), prefill workers (pids {}), decode workers (pids {}) on {NODES} nodes",
-        lock_manager.pid(),
-        pids(&fleet.prefill),
-        pids(&fleet.decode),
-    ));
 
     let max_tokens = usize::from(options.max_tokens);
-    let mut served = serve::serve(&mut fleet, &plan, &tokenizer, max_tokens, quiet)?;
+    let service = Service { tokenizer: &tokenizer, max_tokens, quiet, drives: drives.is_some() };
+    let middle = plan.requests().len() / 2;
+    let mut restart = None;
+    let mut served = serve::serve(&mut fleet, &plan, service, |index| {
+        if let Some(drives) = drives.as_mut().filter(|_| index == middle) {
+            let seen = drives.kill_and_start_again()?;
+            say(format!("\nagents killed (kill -9) and started again: {}", seen.in_words()));
+            restart = Some(seen);
+        }
+        Ok(())
+    })?;
     say("\ndamaging a block in the pool and asking the last question again:".to_owned());
     let corrupt = proof::damage(&region, &mut fleet, &served, max_tokens)?;
     // Stop the rack before the comparison: it must not take time from the process it is compared
     // with.
-    drop(fleet);
-    drop(lock_manager);
+    drop((fleet, drives, lock_manager));
     drop(region);
 
     say("\nthe same requests in one process without a pool:".to_owned());
@@ -126,7 +131,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let equal = proof::compare(&mut alone, &mut served, max_tokens, &bar)?;
     bar.finish_and_clear();
 
-    let report = Report::new(served, equal, corrupt);
+    let killed = restart.map(|restart| AgentsKilled::new(middle, restart, &served));
+    let report = Report::new(served, equal, corrupt, killed);
     if options.json {
         say!("{}", serde_json::to_string(&report)?);
     } else {
@@ -140,16 +146,49 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Real text to talk about: the project's own.
-fn documents() -> Vec<Document> {
-    let text = |name: &str, text: &str| Document { name: name.to_owned(), text: text.to_owned() };
-    vec![
-        text("LICENSE", include_str!("../../../../LICENSE")),
-        text("README.md", include_str!("../../../../README.md")),
-    ]
+fn plan(options: &Options, tokenizer: &Tokenizer) -> Result<Plan> {
+    let size = Size {
+        document_tokens: usize::from(options.document_tokens),
+        conversations: usize::from(options.conversations),
+        turns: usize::from(options.turns),
+    };
+    let count = |text: &str| tokenizer.encode(text).map_or(usize::MAX, |tokens| tokens.len());
+    Ok(workload::plan(&documents(options.drive.is_some()), size, count)?)
 }
 
-/// Makes the region, large enough for the conversations unless the options say otherwise.
+/// Starts all workers, and waits until they are ready.
+fn start_fleet(
+    region: &OwnRegion,
+    drives: bool,
+    model: &Path,
+    interrupt: &Interrupt,
+) -> Result<Fleet> {
+    let start =
+        |role, node| start_worker(role, Some(At { region, node, drives }), model, interrupt);
+    let mut fleet = Fleet {
+        prefill: (0..NODES).map(|node| start(Role::Prefill, node)).collect::<Result<_>>()?,
+        decode: (0..NODES).map(|node| start(Role::Decode, node)).collect::<Result<_>>()?,
+    };
+    for worker in fleet.prefill.iter_mut().chain(&mut fleet.decode) {
+        wait_ready(worker)?;
+    }
+    Ok(fleet)
+}
+
+/// Real text to talk about: the project's own. More of it where a pool is to be too small.
+fn documents(many: bool) -> Vec<Document> {
+    let texts = [
+        ("LICENSE", include_str!("../../../../LICENSE")),
+        ("README.md", include_str!("../../../../README.md")),
+        ("ARCHITECTURE.md", include_str!("../../../../ARCHITECTURE.md")),
+        ("glossary.md", include_str!("../../../../docs/glossary.md")),
+    ];
+    let texts = texts.into_iter().take(if many { 4 } else { 2 });
+    texts.map(|(name, text)| Document { name: name.to_owned(), text: text.to_owned() }).collect()
+}
+
+/// Makes the region, large enough for the conversations unless the options say otherwise. With
+/// drives it has room for two prompts or so.
 fn make_region(
     options: &Options,
     dialogues: usize,
@@ -163,8 +202,11 @@ fn make_region(
     let turns = u64::from(options.turns);
     let tokens =
         u64::from(options.document_tokens) + 100 + turns * (u64::from(options.max_tokens) + 50);
-    let wanted =
-        (dialogues as u64 * tokens.div_ceil(16) * block_bytes * 4).next_multiple_of(64 << 20);
+    let longest_bytes = tokens.div_ceil(16) * block_bytes;
+    let wanted = match options.drive {
+        None => (dialogues as u64 * longest_bytes * 4).next_multiple_of(64 << 20),
+        Some(_) => (longest_bytes * 5 / 2).next_multiple_of(8 << 20) + (8 << 20),
+    };
     let free = free_bytes(folder)?;
     let bytes = match options.region_size {
         Some(size) => size.as_u64(),
@@ -182,9 +224,15 @@ fn make_region(
         nodes: NODES,
         locks: 16,
         lock_protocol: LockProtocol::Arbitrated,
-        chunk_bytes: CHUNK_BYTES,
+        chunk_bytes: if options.drive.is_some() { SMALL_CHUNK_BYTES } else { CHUNK_BYTES },
         descriptors: Descriptors::ForBlocksOf(block_bytes),
-        drives: Drives::Nowhere,
+        drives: match &options.drive {
+            None => format::Drives::Nowhere,
+            Some(drive) => {
+                let drive_bytes = Some(drives::bytes_of(drive) / u64::from(NODES));
+                format::Drives::Of { drive_bytes, block_bytes }
+            }
+        },
     };
     OwnRegion::make(&path, bytes, &plan, interrupt)
 }

@@ -72,6 +72,8 @@ pub(super) enum Event {
 pub(super) struct Moved {
     /// Tokens of the prompt that came from the pool.
     pub(super) cached_tokens: usize,
+    /// Of those, tokens whose blocks an agent brought back from a drive for this task.
+    pub(super) restored_tokens: usize,
     /// Tokens that were computed.
     pub(super) computed_tokens: usize,
     /// Bytes fetched and found good.
@@ -89,6 +91,7 @@ pub(super) struct Moved {
 impl std::ops::AddAssign for Moved {
     fn add_assign(&mut self, other: Self) {
         self.cached_tokens += other.cached_tokens;
+        self.restored_tokens += other.restored_tokens;
         self.computed_tokens += other.computed_tokens;
         self.fetched_bytes += other.fetched_bytes;
         self.published_bytes += other.published_bytes;

@@ -18,10 +18,22 @@ pub(super) enum Role {
 /// A worker, spoken to by tasks and events.
 pub(super) type Worker = rack::Worker<Task, Event>;
 
+/// How long a lookup waits for blocks on drives.
+const RESTORE_WAIT_MS: &str = "10000";
+
+/// Where a worker finds blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At<'r> {
+    pub(super) region: &'r OwnRegion,
+    pub(super) node: u16,
+    /// Whether there are drives behind the pool.
+    pub(super) drives: bool,
+}
+
 /// Starts a worker. It loads its model meanwhile: see [`wait_ready`].
 pub(super) fn start_worker(
     role: Role,
-    at: Option<(&OwnRegion, u16)>,
+    at: Option<At<'_>>,
     model: &Path,
     interrupt: &Interrupt,
 ) -> Result<Worker> {
@@ -32,9 +44,13 @@ pub(super) fn start_worker(
     };
     let model = model.to_str().context("the path of the model is not UTF-8: rename it")?;
     let threads = std::thread::available_parallelism().context("cannot count the CPUs")?;
-    let at = at.map(|(region, node)| (region.path(), node));
+    let mut arguments = vec!["demo-worker", "--model", model];
+    if at.is_some_and(|at| at.drives) {
+        arguments.extend(["--restore-wait-ms", RESTORE_WAIT_MS]);
+    }
+    let at = at.map(|at| (at.region.path(), at.node));
     let environment = demo::threads::environment(threads);
-    Worker::start(name, &["demo-worker", "--model", model], at, &environment, interrupt)
+    Worker::start(name, &arguments, at, &environment, interrupt)
 }
 
 pub(super) fn wait_ready(worker: &mut Worker) -> Result<()> {

@@ -3,6 +3,7 @@
 use bytesize::ByteSize;
 use serde::Serialize;
 
+use super::drives::Restart;
 use super::serve::Served;
 use crate::output::say;
 
@@ -17,6 +18,10 @@ pub(super) struct Report {
     pub(super) prompt_tokens: usize,
     /// Tokens of all prompts that prefill found in the pool.
     pub(super) prefix_hit_tokens: usize,
+    /// Of those, tokens whose blocks had left the pool, and came back from a drive.
+    pub(super) drive_hit_tokens: usize,
+    /// What became of the agents that were killed; `None` without drives.
+    pub(super) agents_killed: Option<AgentsKilled>,
     /// Median time to first token without a pool.
     pub(super) ttft_cold_ms: f64,
     /// Median time to first token through the pool.
@@ -35,13 +40,40 @@ pub(super) struct Report {
     pub(super) served: Vec<Served>,
 }
 
+/// All agents were killed, and started again.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct AgentsKilled {
+    /// Requests served before.
+    pub(super) before_request: usize,
+    /// Blocks on the drives.
+    #[serde(flatten)]
+    pub(super) restart: Restart,
+    /// Tokens of later prompts whose blocks came back from a drive.
+    pub(super) drive_hit_tokens_after: usize,
+}
+
+impl AgentsKilled {
+    pub(super) fn new(before_request: usize, restart: Restart, served: &[Served]) -> Self {
+        let after = served.iter().skip(before_request);
+        let drive_hit_tokens_after = after.map(|request| request.drive_tokens).sum();
+        Self { before_request, restart, drive_hit_tokens_after }
+    }
+}
+
 impl Report {
-    pub(super) fn new(served: Vec<Served>, tokens_equal: bool, corrupt_blocks_found: u64) -> Self {
+    pub(super) fn new(
+        served: Vec<Served>,
+        tokens_equal: bool,
+        corrupt_blocks_found: u64,
+        agents_killed: Option<AgentsKilled>,
+    ) -> Self {
         Self {
             requests: served.len(),
             tokens_equal,
             prompt_tokens: served.iter().map(|request| request.prompt_tokens).sum(),
             prefix_hit_tokens: served.iter().map(|request| request.cached_tokens).sum(),
+            drive_hit_tokens: served.iter().map(|request| request.drive_tokens).sum(),
+            agents_killed,
             ttft_cold_ms: median(served.iter().map(|request| request.ttft_cold_ms)),
             ttft_pool_ms: median(served.iter().map(|request| request.ttft_pool_ms)),
             kv_bytes_published: served.iter().map(|request| request.kv_bytes_published).sum(),
@@ -100,9 +132,31 @@ impl Report {
             self.corrupt_blocks_found
         );
         say!("blocks evicted to make room for others: {}", self.blocks_evicted);
+        if let Some(killed) = self.agents_killed {
+            self.print_tiers(killed);
+        }
         if self.blocks_refused > 0 {
             say!("blocks the pool had no room for: {}", self.blocks_refused);
         }
+    }
+}
+
+impl Report {
+    fn print_tiers(&self, AgentsKilled { restart, drive_hit_tokens_after, .. }: AgentsKilled) {
+        let (hits, drives) = (self.prefix_hit_tokens, self.drive_hit_tokens);
+        let percent = |tokens: usize| tokens * 100 / self.prompt_tokens.max(1);
+        say!(
+            "prompt tokens by tier: {} from the pool ({} %), {drives} from drives ({} %), {} computed",
+            hits - drives,
+            percent(hits - drives),
+            percent(drives),
+            self.prompt_tokens - hits
+        );
+        say!(
+            "agents killed and started again: {}, and {drive_hit_tokens_after} tokens came from drives \
+             since",
+            restart.in_words()
+        );
     }
 }
 

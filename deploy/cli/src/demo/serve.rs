@@ -23,6 +23,8 @@ pub(super) struct Served {
     pub(super) prompt_tokens: usize,
     /// Tokens of the prompt that the prefill worker found in the pool.
     pub(super) cached_tokens: usize,
+    /// Of those, tokens whose blocks an agent brought back from a drive.
+    pub(super) drive_tokens: usize,
     /// Tokens of the answer.
     pub(super) answer: Vec<u32>,
     /// Time to first token without a pool.
@@ -55,6 +57,23 @@ impl Fleet {
         let decode = (index + 1) % self.decode.len();
         (&mut self.prefill[prefill], &mut self.decode[decode])
     }
+
+    /// Its processes.
+    pub(super) fn in_words(&self) -> String {
+        let pids = |workers: &[Worker]| in_words(workers.iter().map(Worker::pid));
+        format!(
+            "prefill workers (pids {}), decode workers (pids {}) on {} nodes",
+            pids(&self.prefill),
+            pids(&self.decode),
+            self.prefill.len()
+        )
+    }
+}
+
+/// Process ids as people read them.
+pub(super) fn in_words(pids: impl IntoIterator<Item = u32>) -> String {
+    let pids: Vec<_> = pids.into_iter().map(|pid| pid.to_string()).collect();
+    pids.join(" and ")
 }
 
 /// An answer and how it came.
@@ -65,13 +84,25 @@ pub(super) struct Answer {
     pub(super) moved: Moved,
 }
 
-/// Serves every request of the plan in turn. Answers are printed as they stream in.
+/// How requests are served.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Service<'s> {
+    pub(super) tokenizer: &'s Tokenizer,
+    /// Longest answer.
+    pub(super) max_tokens: usize,
+    /// Whether answers are printed.
+    pub(super) quiet: bool,
+    /// Whether there are drives behind the pool.
+    pub(super) drives: bool,
+}
+
+/// Serves every request of the plan in turn, and calls `before` with its number first. Answers are
+/// printed as they stream in.
 pub(super) fn serve(
     fleet: &mut Fleet,
     plan: &Plan,
-    tokenizer: &Tokenizer,
-    max_tokens: usize,
-    quiet: bool,
+    Service { tokenizer, max_tokens, quiet, drives }: Service<'_>,
+    mut before: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Served>> {
     let mut conversations = plan
         .dialogues
@@ -80,6 +111,7 @@ pub(super) fn serve(
         .collect::<Result<Vec<_>, _>>()?;
     let mut served = Vec::new();
     for (index, Request { dialogue, turn }) in plan.requests().into_iter().enumerate() {
+        before(index)?;
         let Dialogue { document, questions, .. } = &plan.dialogues[dialogue];
         let question = &questions[turn];
         let conversation = &mut conversations[dialogue];
@@ -88,15 +120,20 @@ pub(super) fn serve(
             say!("\n[{}] {document}, turn {}: {question}", index + 1, turn + 1);
         }
         let (prefill, decode) = fleet.pair(index);
-        let (cached_tokens, answer) = through_pool(prefill, decode, &prompt, max_tokens, quiet)
+        let (prefilled, answer) = through_pool(prefill, decode, &prompt, max_tokens, quiet)
             .with_context(|| format!("request {}", index + 1))?;
+        let Moved { cached_tokens, restored_tokens: drive_tokens, .. } = prefilled;
         if !quiet {
-            say!(
-                "    {} of {} prompt tokens from the pool, first token after {:.0} ms",
-                cached_tokens,
-                prompt.len(),
-                answer.ttft_ms
-            );
+            let from = if drives {
+                format!(
+                    "{} from the pool, {drive_tokens} from drives",
+                    cached_tokens - drive_tokens
+                )
+            } else {
+                format!("{cached_tokens} from the pool")
+            };
+            let (prompt, ttft_ms) = (prompt.len(), answer.ttft_ms);
+            say!("    of {prompt} prompt tokens {from}; first token after {ttft_ms:.0} ms");
         }
         conversation.answer(&answer.tokens)?;
         served.push(Served {
@@ -105,6 +142,7 @@ pub(super) fn serve(
             document: document.clone(),
             prompt_tokens: prompt.len(),
             cached_tokens,
+            drive_tokens,
             ttft_cold_ms: 0.0,
             ttft_pool_ms: answer.ttft_ms,
             kv_bytes_published: answer.moved.published_bytes,
@@ -117,14 +155,14 @@ pub(super) fn serve(
     Ok(served)
 }
 
-/// Serves one prompt by a prefill and a decode worker; also the tokens that prefill found cached.
+/// Serves one prompt by a prefill and a decode worker; also what prefill moved.
 pub(super) fn through_pool(
     prefill: &mut Worker,
     decode: &mut Worker,
     prompt: &[u32],
     max_tokens: usize,
     quiet: bool,
-) -> Result<(usize, Answer)> {
+) -> Result<(Moved, Answer)> {
     let clock = SystemClock::start();
     prefill.give(&Task::Prefill { tokens: prompt.to_vec() })?;
     let Event::Prefilled { moved } = prefill.next()? else {
@@ -132,9 +170,8 @@ pub(super) fn through_pool(
     };
     let task = Task::Decode { tokens: prompt.to_vec(), max_tokens };
     let mut answer = generate(decode, &task, &clock, quiet)?;
-    let cached_tokens = moved.cached_tokens;
     answer.moved += moved;
-    Ok((cached_tokens, answer))
+    Ok((moved, answer))
 }
 
 /// Has a worker generate an answer; the time runs from the start of `clock`.

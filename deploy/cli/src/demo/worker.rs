@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use demo::{Gguf, Kernels, KvCache, Model, Tokenizer, generate};
 use kv_cache::Wanted;
-use rackline::{BlockHash, ChainHasher, LocalCache, NewBlock, Pool, Session, SessionOptions};
+use rackline::{
+    BlockHash, ChainHasher, LocalCache, NewBlock, Pool, RestoreOptions, Session, SessionOptions,
+};
 
 use super::protocol::{Event, Moved, Task};
 use crate::rack::{carry_out_tasks, say};
@@ -26,6 +28,9 @@ pub(crate) struct WorkerOptions {
     /// The node.
     #[arg(long, requires = "region")]
     node: Option<u16>,
+    /// How long a lookup waits for blocks on drives; 0 without drives.
+    #[arg(long, default_value_t = 0)]
+    restore_wait_ms: u64,
 }
 
 /// How long a publish waits for a chunk. Serving continues without the pool after that.
@@ -42,7 +47,8 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
         (Some(region), Some(node)) => {
             let pool = Pool::attach(region, node)?;
             let (cache, session) = (pool.cache(), pool.session(engine.session_options())?);
-            engine.serve(Some(&Shared { cache, session, evicted_blocks: Cell::new(0) }))
+            let restore = RestoreOptions::new(Duration::from_millis(options.restore_wait_ms));
+            engine.serve(Some(&Shared { cache, session, restore, evicted_blocks: Cell::new(0) }))
         }
         _ => engine.serve(None),
     }
@@ -52,6 +58,7 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
 struct Shared<'p> {
     cache: LocalCache<'p>,
     session: Session<'p>,
+    restore: RestoreOptions,
     /// Blocks evicted that were reported.
     evicted_blocks: Cell<u64>,
 }
@@ -186,18 +193,22 @@ impl Engine {
         Ok((answer.tokens, moved))
     }
 
-    /// Imports the longest prefix of `hashes` that the pool has into `kv`, which is empty.
+    /// Imports the longest prefix of `hashes` that the pool and drives have into `kv`, which is empty.
     fn fetch(
         &self,
         hashes: &[BlockHash],
         kv: &mut KvCache,
-        Shared { session, .. }: &Shared<'_>,
+        Shared { session, restore, .. }: &Shared<'_>,
     ) -> Result<Moved> {
-        let found = session.lookup(hashes)?;
+        let found = session.lookup_and_restore(hashes, *restore)?;
+        if let Some(stop) = found.stop() {
+            tracing::warn!(reason = stop.label(), "a block did not come back from a drive: {stop}");
+        }
+        let blocks = found.held().blocks();
         let before = session.metrics();
-        let mut payloads = vec![vec![0; self.block_bytes()]; found.blocks().len()];
+        let mut payloads = vec![vec![0; self.block_bytes()]; blocks.len()];
         let parts = payloads.iter_mut().map(|payload| vec![payload.as_mut_slice()]).collect();
-        let report = session.fetch(found.blocks(), parts)?;
+        let report = session.fetch(&blocks, parts)?;
         let valid = report.valid_blocks();
         for (block, payload) in payloads.iter().take(valid).enumerate() {
             kv.import_block(block, payload)?;
@@ -208,6 +219,7 @@ impl Engine {
         };
         Ok(Moved {
             cached_tokens: kv.tokens(),
+            restored_tokens: (found.restored() * self.hasher.block_tokens()).min(kv.tokens()),
             fetched_bytes: (valid * self.block_bytes()) as u64,
             corrupt_blocks: corrupt(&after) - corrupt(&before),
             ..Moved::default()

@@ -1,6 +1,8 @@
 //! A rack in a box: a region in memory, a lock manager and workers, each a process of its own on
 //! this machine. Whatever is made here is gone when it is dropped.
 
+#[cfg(feature = "demo")]
+mod drive_agent;
 mod interrupt;
 mod lock_manager;
 mod own_region;
@@ -8,6 +10,8 @@ mod process;
 mod tasks;
 mod worker;
 
+#[cfg(feature = "demo")]
+pub(crate) use drive_agent::DriveAgent;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock_manager::LockManager;
 pub(crate) use own_region::OwnRegion;

@@ -1,0 +1,151 @@
+//! Drives behind a pool that is too small: an agent on each node. All agents are killed in the
+//! middle, and started again.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::units::NodeId;
+use kv_cache::{AgentSeen, agent_of};
+use serde::Serialize;
+
+use crate::agent::Drive;
+use crate::rack::{DriveAgent, Interrupt, OwnRegion};
+
+/// What all folders together may take when nobody says how much.
+const DRIVE_BYTES: u64 = 2 << 30;
+/// An agent knows that another one lives when it has seen the beat of that one move.
+const BEATS: u64 = 4;
+/// A wait for agents fails after this time: far longer than on a slow machine.
+const LIMIT_MS: u64 = 60_000;
+const LOOK_MS: u64 = 10;
+
+/// What was seen when the agents were killed and started again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub(super) struct Restart {
+    /// Blocks that hosts could find on drives before.
+    pub(super) announced_before: u64,
+    /// Blocks that hosts can find on drives since.
+    pub(super) found_again: u64,
+    /// From the kill until hosts found them.
+    pub(super) elapsed_ms: u64,
+}
+
+impl Restart {
+    /// The same for people.
+    pub(super) fn in_words(&self) -> String {
+        let Self { announced_before, found_again, elapsed_ms } = self;
+        format!("{found_again} of {announced_before} blocks found again after {elapsed_ms} ms")
+    }
+}
+
+/// The agents of all nodes.
+#[derive(Debug)]
+pub(super) struct Drives<'r> {
+    region: &'r OwnRegion,
+    interrupt: &'r Interrupt,
+    folders: Vec<PathBuf>,
+    folder_bytes: u64,
+    agents: Vec<DriveAgent>,
+    /// How many agents each node had.
+    lives: u32,
+}
+
+impl<'r> Drives<'r> {
+    /// Starts an agent on each node, each with a folder of its own in that of `drive`. The folders
+    /// stay: what an earlier demonstration has put there is found.
+    pub(super) fn start(
+        region: &'r OwnRegion,
+        nodes: u16,
+        drive: &Drive,
+        interrupt: &'r Interrupt,
+    ) -> Result<Self> {
+        let place = &drive.0.path;
+        let folders = (0..nodes).map(|node| place.join(format!("rackline-demo-{node}")));
+        let folders: Vec<_> = folders.collect();
+        for folder in &folders {
+            std::fs::create_dir_all(folder).with_context(|| {
+                format!("cannot make {}: name a folder of this user's", folder.display())
+            })?;
+        }
+        let folder_bytes = bytes_of(drive) / u64::from(nodes);
+        let agents = Vec::new();
+        let mut drives = Self { region, interrupt, folders, folder_bytes, agents, lives: 0 };
+        drives.start_agents()?;
+        drives.wait_until_heard(0)?;
+        Ok(drives)
+    }
+
+    /// The process ids of the agents.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        self.agents.iter().map(DriveAgent::pid).collect()
+    }
+
+    /// Blocks that hosts can find on drives.
+    pub(super) fn announced(&self) -> Result<u64> {
+        Ok(self.seen()?.iter().flatten().map(|seen| seen.line.announced_blocks).sum())
+    }
+
+    /// Kills all agents at whatever they do, starts them again, and waits until hosts find on drives
+    /// what they found before.
+    pub(super) fn kill_and_start_again(&mut self) -> Result<Restart> {
+        let clock = SystemClock::start();
+        let announced_before = self.announced()?;
+        for agent in self.agents.drain(..) {
+            agent.kill()?;
+        }
+        self.start_agents()?;
+        self.wait_until_heard(announced_before)?;
+        Ok(Restart { announced_before, found_again: self.announced()?, elapsed_ms: clock.now_ms() })
+    }
+
+    fn start_agents(&mut self) -> Result<()> {
+        for (node, folder) in (0..).zip(&self.folders) {
+            let path = self.region.path();
+            self.agents.push(DriveAgent::start(path, node, folder, self.folder_bytes)?);
+        }
+        self.lives += 1;
+        Ok(())
+    }
+
+    /// Waits until all agents have heard each other, and have announced so many blocks. Blocks that
+    /// left a drive meanwhile to make room count.
+    fn wait_until_heard(&mut self, announced: u64) -> Result<()> {
+        let clock = SystemClock::start();
+        let mut first_beats = vec![None; self.agents.len()];
+        loop {
+            self.interrupt.check()?;
+            self.agents.iter_mut().try_for_each(DriveAgent::check)?;
+            let (mut heard, mut found) = (true, 0);
+            for (first, seen) in first_beats.iter_mut().zip(self.seen()?) {
+                let seen = seen.filter(|it| it.life == self.lives && it.beat > 0);
+                let beats = seen.map_or(0, |it| it.beat - *first.get_or_insert(it.beat));
+                heard &= beats >= BEATS;
+                found += seen.map_or(0, |it| it.line.announced_blocks + it.line.removed_blocks);
+            }
+            if heard && found >= announced {
+                return Ok(());
+            }
+            ensure!(
+                clock.now_ms() < LIMIT_MS,
+                "the agents did not find {announced} blocks on their drives again in {} s: see what \
+                 they said above",
+                LIMIT_MS / 1000
+            );
+            clock.sleep_ms(LOOK_MS);
+        }
+    }
+
+    /// What the agent of each node says of itself.
+    fn seen(&self) -> Result<Vec<Option<AgentSeen>>> {
+        let OwnRegion { region, superblock, layout } = self.region;
+        let nodes = (0..).map(NodeId).take(self.folders.len());
+        let look = |node| Ok(agent_of(region.fabric(), superblock, layout, node)?);
+        nodes.map(look).collect()
+    }
+}
+
+/// What the folders of all nodes may take together.
+pub(super) fn bytes_of(drive: &Drive) -> u64 {
+    drive.0.capacity_bytes.unwrap_or(DRIVE_BYTES)
+}
