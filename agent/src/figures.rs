@@ -13,6 +13,19 @@ pub struct Figures {
     pub backed_up_bytes: u64,
     /// Blocks that were not backed up because the backlog was full.
     pub dropped: u64,
+    /// Blocks that were not backed up because too many others wait for their age.
+    pub dropped_unlisted: u64,
+    /// Windows that engines left for writes.
+    pub windows: u64,
+    /// Windows in which a write began.
+    pub windows_used: u64,
+    /// Bytes whose write began in a window.
+    pub window_bytes: u64,
+    /// Bytes whose write began while neither reads nor engines said anything, or while the agent
+    /// stopped.
+    pub idle_bytes: u64,
+    /// Bytes whose write began because it had waited for long.
+    pub late_bytes: u64,
     /// Blocks that left the pool, changed or were damaged before they were copied.
     pub lost_before: u64,
     /// Blocks that no drive took.
@@ -44,7 +57,24 @@ pub struct Figures {
     pub is_ready: bool,
 }
 
+/// Why a block does not wait to be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DropReason {
+    /// Too many blocks wait for their age.
+    TooManyWait,
+    /// Too many bytes wait for the drives.
+    BacklogFull,
+}
+
 impl Figures {
+    /// Counts a block that is not backed up.
+    pub(crate) fn dropped(&mut self, why: DropReason) {
+        match why {
+            DropReason::TooManyWait => self.dropped_unlisted += 1,
+            DropReason::BacklogFull => self.dropped += 1,
+        }
+    }
+
     /// Counts an answer.
     pub fn answered(&mut self, outcome: RestoreOutcome) {
         if let Some(at) = RestoreOutcome::ALL.iter().position(|it| *it == outcome) {
@@ -73,6 +103,14 @@ impl Figures {
             backed_up_blocks: self.backed_up,
             backed_up_bytes: self.backed_up_bytes,
             dropped_blocks: self.dropped,
+            unlisted_blocks: self.dropped_unlisted,
+            lost_blocks: self.lost_before,
+            refused_blocks: self.refused_by_drives,
+            windows: self.windows,
+            windows_used: self.windows_used,
+            window_bytes: self.window_bytes,
+            idle_bytes: self.idle_bytes,
+            late_bytes: self.late_bytes,
             removed_blocks: self.evicted,
             restored_bytes: self.restored_bytes,
             outcomes: self.answers,
@@ -83,6 +121,7 @@ impl Figures {
     pub fn log(&self, what: &str) {
         let Self { blocks, used_bytes, announced, backlog_bytes, backed_up, dropped, .. } = *self;
         let Self { not_admitted, evicted, restored, .. } = *self;
+        let Self { windows_used, window_bytes, idle_bytes, late_bytes, .. } = *self;
         let asked: u64 = self.answers.iter().sum();
         tracing::info!(
             blocks,
@@ -95,6 +134,10 @@ impl Figures {
             evicted,
             asked,
             restored,
+            windows_used,
+            window_bytes,
+            idle_bytes,
+            late_bytes,
             "{what}"
         );
     }

@@ -12,7 +12,7 @@
 //! ```text
 //! run        the threads of an agent
 //! backup     from the pool to the drives          restore   from the drives into the pool
-//! drives     the folders, opened and read
+//! schedule   when the drives are written           drives    the folders, opened and read
 //! figures    what the agent did                   settings  what it is told
 //! ```
 
@@ -20,11 +20,13 @@ mod backup;
 mod drives;
 mod error;
 mod figures;
+mod reads;
 mod restore;
 mod run;
+mod schedule;
 mod settings;
 
 pub use error::AgentError;
 pub use figures::Figures;
 pub use run::Agent;
-pub use settings::{BackupSettings, DriveFolder, RestoreSettings, Settings};
+pub use settings::{BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings};

@@ -1,5 +1,6 @@
 //! The agent as a process: its threads, from the first to the last.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -18,6 +19,7 @@ use crate::backup::{BackupParts, Mover};
 use crate::drives::{self, TablesRead};
 use crate::error::AgentError;
 use crate::figures::{Figures, SharedFigures};
+use crate::reads::Reads;
 use crate::restore::{RestoreParts, Restorer};
 use crate::settings::Settings;
 
@@ -36,6 +38,7 @@ struct Shared {
     store: Store,
     tables: TablesRead,
     figures: SharedFigures,
+    reads: Reads,
     settings: Settings,
     /// Backups and restores end.
     stop: AtomicBool,
@@ -70,7 +73,8 @@ impl Agent {
         let store = drives::open(&settings)?;
         let (tables, figures) = (TablesRead::default(), SharedFigures::default());
         let (stop, stop_last) = (AtomicBool::new(false), AtomicBool::new(false));
-        let shared = Arc::new(Shared { store, tables, figures, settings, stop, stop_last });
+        let reads = Reads::default();
+        let shared = Arc::new(Shared { store, tables, figures, reads, settings, stop, stop_last });
         let mut agent = Self { shared, threads: Vec::new(), reading: None, pool };
         // Dropped, it ends the threads that have started.
         agent.start_threads()?;
@@ -84,16 +88,20 @@ impl Agent {
         self.reading = Some(reading.map_err(AgentError::Thread)?);
         let (give_announcer, announcer) = bounded(1);
         let (give_desk, desk) = bounded(1);
+        let (tell_claimed, claimed) = bounded::<()>(1);
         let (damaged, found) = unbounded();
         // The right to be the agent belongs to this thread, which ends last.
         self.start_thread("rackline-drives", move |shared, cache, clock| {
             let claim = cache.claim_drives()?;
+            drop(tell_claimed);
             let _ = give_announcer.send(DriveAnnouncer::begin(&claim, cache)?);
             let _ = give_desk.send(RestoreDesk::begin(&claim));
             // The others wait for these no longer.
             drop((give_announcer, give_desk));
             keep_table(shared, cache, clock, &claim)
         })?;
+        // Ends when the thread has the right, or could not get it: a second agent is refused from now on.
+        let _ = claimed.recv();
         let dma = HostDma::new(self.pool.attachment().region().fabric().clone());
         let restore_dma = dma.clone();
         self.start_thread("rackline-backup", move |shared, cache, clock| {
@@ -236,8 +244,10 @@ fn back_up(
     announcer: DriveAnnouncer,
     damaged: Receiver<BlockKey>,
 ) -> Outcome {
-    let Shared { store, tables, figures, settings, .. } = shared;
-    let parts = BackupParts { cache, clock, dma, store, tables, figures, damaged };
+    let Shared { store, tables, figures, reads, settings, .. } = shared;
+    // An agent has at least one folder.
+    let folder = settings.drives.first().map_or(Path::new("."), |drive| drive.path.as_path());
+    let parts = BackupParts { cache, clock, dma, store, tables, figures, reads, folder, damaged };
     let mut mover = Mover::new(parts, announcer, &settings.backup);
     let mut tries = 0;
     while !shared.stop.load(Ordering::Relaxed) {
@@ -255,8 +265,8 @@ fn restore(
     desk: RestoreDesk,
     damaged: Sender<BlockKey>,
 ) -> Outcome {
-    let Shared { store, figures, settings, .. } = shared;
-    let parts = RestoreParts { cache, clock, dma, store, figures, damaged };
+    let Shared { store, figures, reads, settings, .. } = shared;
+    let parts = RestoreParts { cache, clock, dma, store, figures, reads, damaged };
     let mut restorer = Restorer::new(parts, desk, &settings.restore);
     let mut tries = 0;
     while !shared.stop.load(Ordering::Relaxed) {

@@ -24,6 +24,19 @@ pub struct RestoreSettings {
     pub queue_max: usize,
 }
 
+/// When blocks are written to the drives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ScheduleSettings {
+    /// Writes that are under way at once.
+    pub depth: usize,
+    /// While no engine says when it computes, writes begin when no read was there for so long, in
+    /// microseconds. An engine that has said nothing for so long counts for nothing.
+    pub idle_us: u64,
+    /// A block that has waited for so long is written whatever reads and engines do, in
+    /// microseconds.
+    pub write_wait_us: u64,
+}
+
 /// How blocks are backed up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackupSettings {
@@ -37,8 +50,8 @@ pub struct BackupSettings {
     pub commit_ms: u64,
     /// Or after that many bytes.
     pub commit_bytes: u64,
-    /// Writes that are under way at once.
-    pub depth: usize,
+    /// When blocks are written.
+    pub schedule: ScheduleSettings,
     /// Between which shares of its room each folder is kept.
     pub watermarks: Watermarks,
 }

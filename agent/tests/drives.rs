@@ -13,7 +13,9 @@ use kv_cache::{
 use kv_drive::io::EngineKind;
 use kv_drive::policy::AdmissionKind;
 use rackline::{NewBlock, NodeId, Pool, ScratchRegion, SessionOptions};
-use rackline_agent::{Agent, AgentError, BackupSettings, DriveFolder, RestoreSettings, Settings};
+use rackline_agent::{
+    Agent, AgentError, BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings,
+};
 use tempfile::TempDir;
 
 const MODEL: Model<'_> = Model {
@@ -58,7 +60,7 @@ fn settings(region: &ScratchRegion, node: u16, folder: &Path) -> Settings {
             backlog_bytes: 32 << 20,
             commit_ms: 5,
             commit_bytes: 8 << 20,
-            depth: 4,
+            schedule: ScheduleSettings { depth: 4, idle_us: 1_000, write_wait_us: 100_000 },
             watermarks: Watermarks::default(),
         },
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use kv_cache::{BlockKey, Descriptor, Handle, NamespaceTag};
 
+use crate::schedule::{Next, Waiting};
+
 /// A block of the pool that may be backed up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
@@ -35,36 +37,60 @@ impl From<&Descriptor> for Candidate {
 #[derive(Debug)]
 pub(crate) struct Backlog {
     /// By depth, then by arrival.
-    blocks: BTreeMap<(u16, u64), Candidate>,
+    blocks: BTreeMap<(u16, u64), Queued>,
+    /// By arrival: their depths.
+    arrivals: BTreeMap<u64, u16>,
     bytes: u64,
     bytes_max: u64,
     next: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    block: Candidate,
+    since_us: u64,
 }
 
 impl Backlog {
     /// An empty one, of at most so many bytes.
     #[must_use]
     pub(crate) fn new(bytes_max: u64) -> Self {
-        Self { blocks: BTreeMap::new(), bytes: 0, bytes_max, next: 0 }
+        Self { blocks: BTreeMap::new(), arrivals: BTreeMap::new(), bytes: 0, bytes_max, next: 0 }
     }
 
-    /// Adds a block. Says whether there was room for it.
-    pub(crate) fn push(&mut self, block: Candidate) -> bool {
+    /// Adds a block, and says the number of its write. `None` when there is no room for it.
+    pub(crate) fn push(&mut self, now_us: u64, block: Candidate) -> Option<u64> {
         if self.bytes.saturating_add(block.bytes) > self.bytes_max && !self.blocks.is_empty() {
-            return false;
+            return None;
         }
         self.next += 1;
         self.bytes += block.bytes;
-        self.blocks.insert((block.depth, self.next), block);
-        true
+        self.blocks.insert((block.depth, self.next), Queued { block, since_us: now_us });
+        self.arrivals.insert(self.next, block.depth);
+        Some(self.next)
     }
 
-    /// Takes the blocks that are written next, at most so many.
-    pub(crate) fn take(&mut self, count: usize) -> Vec<Candidate> {
-        let first = |_| self.blocks.pop_first().map(|(_, block)| block);
-        let taken: Vec<_> = (0..count).map_while(first).collect();
-        self.bytes -= taken.iter().map(|block| block.bytes).sum::<u64>();
-        taken
+    /// What is worth most and what waits longest; `None` when nothing waits.
+    #[must_use]
+    pub(crate) fn next(&self) -> Option<Next> {
+        let waiting = |(_, write): (u16, u64), queued: &Queued| Waiting {
+            write,
+            bytes: queued.block.bytes,
+            since_us: queued.since_us,
+        };
+        let (first_at, first) = self.blocks.first_key_value()?;
+        let (write, depth) = self.arrivals.first_key_value()?;
+        let oldest_at = (*depth, *write);
+        let oldest = self.blocks.get(&oldest_at)?;
+        Some(Next { first: waiting(*first_at, first), oldest: waiting(oldest_at, oldest) })
+    }
+
+    /// Takes a block out: its write begins.
+    pub(crate) fn take(&mut self, write: u64) -> Option<Candidate> {
+        let depth = self.arrivals.remove(&write)?;
+        let Queued { block, .. } = self.blocks.remove(&(depth, write))?;
+        self.bytes -= block.bytes;
+        Some(block)
     }
 
     /// Bytes of the blocks that wait.
@@ -105,27 +131,47 @@ pub(super) mod tests {
         Candidate { key, handle, bytes, depth, tag: NamespaceTag::default() }
     }
 
+    fn drain(backlog: &mut Backlog) -> Vec<BlockKey> {
+        let first = |backlog: &mut Backlog| {
+            let next = backlog.next()?;
+            backlog.take(next.first.write).map(|block| block.key)
+        };
+        std::iter::from_fn(|| first(backlog)).collect()
+    }
+
     #[test]
     fn the_first_blocks_of_prefixes_go_first() {
         let mut backlog = Backlog::new(1000);
         for (number, depth) in [(1, 2), (2, 0), (3, 1), (4, 0)] {
-            assert!(backlog.push(block(number, depth, 10)));
+            assert!(backlog.push(number.into(), block(number, depth, 10)).is_some());
         }
         assert_eq!(backlog.bytes(), 40);
-        let taken: Vec<_> = backlog.take(3).iter().map(|it| it.key).collect();
-        assert_eq!(taken, [2, 4, 3].map(|number| block(number, 0, 10).key));
-        assert_eq!((backlog.bytes(), backlog.is_empty()), (10, false));
-        assert_eq!(backlog.take(9).len(), 1);
-        assert_eq!((backlog.bytes(), backlog.is_empty()), (0, true));
+        let next = backlog.next().unwrap();
+        assert_eq!((next.first.write, next.oldest.write), (2, 1));
+        assert_eq!((next.first.since_us, next.oldest.since_us), (2, 1));
+        assert_eq!(drain(&mut backlog), [2, 4, 3, 1].map(|number| block(number, 0, 10).key));
+        assert_eq!((backlog.bytes(), backlog.is_empty(), backlog.next()), (0, true, None));
+    }
+
+    #[test]
+    fn what_waits_longest_can_go_first() {
+        let mut backlog = Backlog::new(1000);
+        for (number, depth) in [(1, 2), (2, 0)] {
+            backlog.push(0, block(number, depth, 10)).unwrap();
+        }
+        let oldest = backlog.next().unwrap().oldest.write;
+        assert_eq!(backlog.take(oldest), Some(block(1, 2, 10)));
+        assert_eq!(backlog.take(oldest), None);
+        assert_eq!(backlog.next().unwrap().oldest.write, 2);
     }
 
     #[test]
     fn what_is_beyond_the_bound_does_not_wait() {
         let mut backlog = Backlog::new(100);
-        assert!(backlog.push(block(1, 0, 60)));
-        assert!(!backlog.push(block(2, 0, 60)));
-        assert!(backlog.push(block(3, 0, 40)));
-        assert_eq!(backlog.take(9).len(), 2);
-        assert!(backlog.push(block(4, 0, 500)), "a single block always has room");
+        assert!(backlog.push(0, block(1, 0, 60)).is_some());
+        assert_eq!(backlog.push(0, block(2, 0, 60)), None);
+        assert!(backlog.push(0, block(3, 0, 40)).is_some());
+        assert_eq!(drain(&mut backlog).len(), 2);
+        assert!(backlog.push(0, block(4, 0, 500)).is_some(), "a single block always has room");
     }
 }

@@ -4,7 +4,8 @@
 //! follow   what this node publishes, and what any host uses of it
 //! admit    blocks that are old enough, and worth a write
 //! copy     first look, copy, second look, checksum: a fetch whose destination is memory of the agent
-//! write    an extent, when the device has no reads to do
+//! schedule when the drives have nothing else to do (`schedule`)
+//! write    an extent
 //! commit   durable, many blocks together
 //! announce to the hosts of the rack
 //! ```
@@ -22,6 +23,7 @@
 mod backlog;
 mod known;
 mod mover;
+mod turns;
 mod writes;
 
 pub(crate) use backlog::{Backlog, Candidate};

@@ -1,5 +1,7 @@
 //! What copies blocks of this node to its drives, and tells the hosts of the rack.
 
+use std::path::Path;
+
 use crossbeam_channel::Receiver;
 use cxl_shm::clock::{Clock as _, SystemClock};
 use kv_cache::tier::{Announced, DriveAnnouncer, DriveError};
@@ -11,10 +13,12 @@ use rackline::LocalCache;
 use rackline::dma::HostDma;
 
 use super::known::KnownBlocks;
-use super::writes::{Ended, Writes};
+use super::turns::Turns;
+use super::writes::{Ended, What, Writes};
 use super::{Backlog, Candidate};
 use crate::drives::TablesRead;
-use crate::figures::SharedFigures;
+use crate::figures::{DropReason, SharedFigures};
+use crate::reads::Reads;
 use crate::settings::BackupSettings;
 
 /// How often the room of the drives is looked at, in milliseconds.
@@ -39,6 +43,10 @@ pub(crate) struct BackupParts<'a> {
     pub(crate) tables: &'a TablesRead,
     /// What is counted.
     pub(crate) figures: &'a SharedFigures,
+    /// Reads of the drives.
+    pub(crate) reads: &'a Reads,
+    /// Where the slack table is kept.
+    pub(crate) folder: &'a Path,
     /// Keys of blocks that restores have found damaged.
     pub(crate) damaged: Receiver<BlockKey>,
 }
@@ -62,6 +70,7 @@ pub(crate) struct Mover<'a> {
     known: KnownBlocks,
     backlog: Backlog,
     writes: Writes,
+    turns: Turns,
     /// Bytes that are written and not committed, and when the first of them was written.
     uncommitted: Option<(u64, u64)>,
     dropped: bool,
@@ -93,7 +102,8 @@ impl<'a> Mover<'a> {
             feed: OwnFeed::default(),
             known,
             backlog: Backlog::new(settings.backlog_bytes),
-            writes: Writes::new(settings.depth),
+            writes: Writes::new(),
+            turns: Turns::new(settings.schedule, parts.folder),
             uncommitted: None,
             dropped: false,
             started_over_ms: 0,
@@ -114,8 +124,10 @@ impl<'a> Mover<'a> {
         if self.announcing.is_done {
             is_busy |= self.follow(now_ms);
             self.admit(now_ms);
-            is_busy |= self.write();
         }
+        let BackupParts { cache, clock, reads, .. } = &self.parts;
+        self.turns.look(cache, clock.now_us(), reads)?;
+        is_busy |= self.write();
         is_busy |= self.end_writes();
         self.commit_when_due(now_ms)?;
         self.keep_room(now_ms)?;
@@ -132,14 +144,15 @@ impl<'a> Mover<'a> {
         let clock = self.parts.clock;
         let until_ms = clock.now_ms() + limit_ms;
         let mut tries = 0;
-        while clock.now_ms() < until_ms
-            && !(self.backlog.is_empty() && self.writes.room() == self.settings.depth.max(1))
+        self.turns.stop();
+        while clock.now_ms() < until_ms && !(self.backlog.is_empty() && self.turns.under_way() == 0)
         {
             let is_busy = self.write() | self.end_writes();
             tries = if is_busy { 0 } else { tries + 1 };
             clock.pause(tries);
         }
         self.commit()?;
+        self.turns.keep();
         self.tell_figures();
         Ok(())
     }
@@ -219,7 +232,7 @@ impl<'a> Mover<'a> {
             // A block that is published again is one that is used again.
             used.extend((is_on_drive && !news.scanned).then_some(block.key));
             if !self.known.seen(Candidate::from(block), *published, is_on_drive, now_ms) {
-                self.drop_one();
+                self.drop_one(DropReason::TooManyWait);
             }
         }
         self.parts.store.used(&used);
@@ -233,22 +246,29 @@ impl<'a> Mover<'a> {
     }
 
     fn admit(&mut self, now_ms: u64) {
+        let now_us = self.parts.clock.now_us();
         while let Some(block) = self.known.due(now_ms) {
             let is_on_drive = self.parts.store.block(&block.key).is_some();
-            if !is_on_drive && !self.backlog.push(block) {
-                self.drop_one();
+            if !is_on_drive && self.backlog.push(now_us, block).is_none() {
+                self.drop_one(DropReason::BacklogFull);
             }
         }
     }
 
     /// AGENT-B2: no room for a block that would wait.
-    fn drop_one(&mut self) {
+    fn drop_one(&mut self, why: DropReason) {
         self.dropped = true;
-        self.parts.figures.count(|figures| figures.dropped += 1);
+        self.parts.figures.count(|figures| figures.dropped(why));
     }
 
+    /// Begins the writes whose turn it is.
     fn write(&mut self) -> bool {
-        let blocks = self.backlog.take(self.writes.room());
+        let mut blocks = Vec::new();
+        while let Some(next) = self.backlog.next()
+            && let Some(chosen) = self.turns.next(self.parts.clock.now_us(), next)
+        {
+            blocks.extend(self.backlog.take(chosen.write).map(|block| (chosen.write, block)));
+        }
         if blocks.is_empty() {
             return false;
         }
@@ -267,17 +287,20 @@ impl<'a> Mover<'a> {
 
     fn take_in(&mut self, ended: Vec<Ended>) {
         let now_ms = self.parts.clock.now_ms();
-        for ended in ended {
-            match ended {
-                Ended::Written { bytes } => {
+        let now_us = self.parts.clock.now_us();
+        for Ended { write, what } in ended {
+            let bytes = if let What::Written { bytes } = &what { *bytes } else { 0 };
+            self.turns.ended(now_us, write, bytes);
+            match what {
+                What::Written { bytes } => {
                     let (sum, since_ms) = self.uncommitted.unwrap_or((0, now_ms));
                     self.uncommitted = Some((sum + bytes, since_ms));
                 }
-                Ended::Lost(key) => {
+                What::Lost(key) => {
                     self.known.gone(&key);
                     self.parts.figures.count(|figures| figures.lost_before += 1);
                 }
-                Ended::Refused => {
+                What::Refused => {
                     self.parts.figures.count(|figures| figures.refused_by_drives += 1);
                 }
             }
@@ -340,10 +363,11 @@ impl<'a> Mover<'a> {
         outcome
     }
 
-    fn tell_figures(&self) {
+    fn tell_figures(&mut self) {
         let (backlog, announced) = (self.backlog.bytes(), self.announcer.blocks());
         let (refused, is_ready) = (self.known.figures().refused, self.announcing.is_done);
         self.parts.figures.count(|figures| {
+            self.turns.count(figures);
             figures.is_ready = is_ready;
             figures.backlog_bytes = backlog;
             figures.announced = announced;

@@ -14,9 +14,18 @@ use super::Candidate;
 /// Buffers that are kept for the next writes.
 const SPARE_MAX: usize = 64;
 
+/// A write that is over.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Its number.
+    pub(super) write: u64,
+    /// What became of its block.
+    pub(super) what: What,
+}
+
 /// What became of a block that was to be written.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum What {
     /// So many bytes are written: the next commit makes them durable.
     Written { bytes: u64 },
     /// It left the pool, changed or was damaged before it was copied.
@@ -25,28 +34,51 @@ pub(super) enum Ended {
     Refused,
 }
 
-/// A write that is over: what it wrote, and the memory.
-type Told = (BlockKey, u64, Option<Buffer>, Result<(), WriteError>);
+/// A write that a drive has ended: what it wrote, and the memory.
+#[derive(Debug)]
+struct Told {
+    write: u64,
+    key: BlockKey,
+    bytes: u64,
+    buffer: Option<Buffer>,
+    /// `None` when the drive stopped.
+    outcome: Option<Result<(), WriteError>>,
+}
+
+/// Tells once that a write is over, also when its drive stops and drops it.
+#[derive(Debug)]
+struct Telling {
+    tell: Sender<Told>,
+    told: Option<Told>,
+}
+
+impl Telling {
+    fn ended(mut self, buffer: Option<Buffer>, outcome: Result<(), WriteError>) {
+        if let Some(told) = &mut self.told {
+            (told.buffer, told.outcome) = (buffer, Some(outcome));
+        }
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        // The thread that waits for it may have ended.
+        let _ = self.told.take().map(|told| self.tell.send(told));
+    }
+}
 
 /// Writes under way.
 #[derive(Debug)]
 pub(super) struct Writes {
-    under_way: usize,
-    depth: usize,
     tell: Sender<Told>,
     told: Receiver<Told>,
     spare: Vec<Buffer>,
 }
 
 impl Writes {
-    pub(super) fn new(depth: usize) -> Self {
+    pub(super) fn new() -> Self {
         let (tell, told) = unbounded();
-        Self { under_way: 0, depth: depth.max(1), tell, told, spare: Vec::new() }
-    }
-
-    /// How many more may begin.
-    pub(super) fn room(&self) -> usize {
-        self.depth.saturating_sub(self.under_way)
+        Self { tell, told, spare: Vec::new() }
     }
 
     /// Copies blocks out of the pool, and begins to write those that were whole. Returns what became
@@ -56,21 +88,22 @@ impl Writes {
         cache: &LocalCache<'_>,
         dma: &HostDma,
         store: &Store,
-        blocks: &[Candidate],
+        blocks: &[(u64, Candidate)],
     ) -> Vec<Ended> {
         let wanted: Vec<_> = blocks
             .iter()
-            .map(|block| Wanted { handle: block.handle, key: block.key, bytes: block.bytes })
+            .map(|(_, block)| Wanted { handle: block.handle, key: block.key, bytes: block.bytes })
             .collect();
         let (mut ended, mut opened) = (Vec::new(), Vec::new());
-        for (block, ticket) in blocks.iter().zip(cache.open(&wanted)) {
+        for ((write, block), ticket) in blocks.iter().zip(cache.open(&wanted)) {
+            let write = *write;
             let length = usize::try_from(block.bytes).unwrap_or(usize::MAX);
             match (ticket, self.buffer(length)) {
-                (Ok(ticket), Ok(buffer)) => opened.push((*block, ticket, buffer, length)),
-                (Err(_), _) => ended.push(Ended::Lost(block.key)),
+                (Ok(ticket), Ok(buffer)) => opened.push(((write, *block), ticket, buffer, length)),
+                (Err(_), _) => ended.push(Ended { write, what: What::Lost(block.key) }),
                 (Ok(_), Err(error)) => {
                     tracing::warn!("no memory for a backup: {error}");
-                    ended.push(Ended::Refused);
+                    ended.push(Ended { write, what: What::Refused });
                 }
             }
         }
@@ -93,14 +126,17 @@ impl Writes {
             .collect();
         // AGENT-B1: no use of the block.
         let closed = cache.close_unused(&tickets);
-        for (((block, _, buffer, _), sum), outcome) in opened.into_iter().zip(loaded).zip(closed) {
+        for ((((write, block), _, buffer, _), sum), outcome) in
+            opened.into_iter().zip(loaded).zip(closed)
+        {
             match (sum, outcome) {
                 (Ok(Checksum(crc)), Ok(())) => {
-                    ended.extend(self.write(store, &block, crc, buffer).err());
+                    let what = self.write(store, write, &block, crc, buffer).err();
+                    ended.extend(what.map(|what| Ended { write, what }));
                 }
                 (Ok(_), Err(_)) | (Err(_), _) => {
                     self.spare.push(buffer);
-                    ended.push(Ended::Lost(block.key));
+                    ended.push(Ended { write, what: What::Lost(block.key) });
                 }
             }
         }
@@ -119,12 +155,13 @@ impl Writes {
     fn write(
         &mut self,
         store: &Store,
+        write: u64,
         block: &Candidate,
         crc: u32,
         buffer: Buffer,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), What> {
         let Candidate { key, bytes, depth, tag, .. } = *block;
-        let length = u32::try_from(bytes).map_err(|_| Ended::Refused)?;
+        let length = u32::try_from(bytes).map_err(|_| What::Refused)?;
         // The pool does not know what its bytes mean: one page has all layers.
         let page = Page {
             fingerprint: 0,
@@ -140,9 +177,9 @@ impl Writes {
         let spec = BlockSpec { key, tag, depth, bytes: length, crc, pages: &[page] };
         match store.reserve(&spec) {
             Ok((_, reservation)) => {
-                let tell = self.tell.clone();
-                self.under_way += 1;
-                let done = move |buffer, outcome| drop(tell.send((key, bytes, buffer, outcome)));
+                let told = Told { write, key, bytes, buffer: None, outcome: None };
+                let telling = Telling { tell: self.tell.clone(), told: Some(told) };
+                let done = move |buffer, outcome| telling.ended(buffer, outcome);
                 reservation.write(buffer, Box::new(done));
                 Ok(())
             }
@@ -151,7 +188,7 @@ impl Writes {
                     tracing::debug!(?key, "a block is not backed up: {refused}");
                 }
                 self.spare.push(buffer);
-                Err(Ended::Refused)
+                Err(What::Refused)
             }
         }
     }
@@ -159,16 +196,20 @@ impl Writes {
     /// The writes that are over.
     pub(super) fn ended(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
-        while let Ok((key, bytes, buffer, outcome)) = self.told.try_recv() {
-            self.under_way -= 1;
+        while let Ok(Told { write, key, bytes, buffer, outcome }) = self.told.try_recv() {
             self.spare.extend(buffer);
-            ended.push(match outcome {
-                Ok(()) => Ended::Written { bytes },
-                Err(error) => {
+            let what = match outcome {
+                Some(Ok(())) => What::Written { bytes },
+                Some(Err(error)) => {
                     tracing::warn!(?key, "a block is not backed up: {error}");
-                    Ended::Refused
+                    What::Refused
                 }
-            });
+                None => {
+                    tracing::warn!(?key, "a block is not backed up: its drive has stopped");
+                    What::Refused
+                }
+            };
+            ended.push(Ended { write, what });
         }
         ended
     }

@@ -17,6 +17,7 @@ use rackline::dma::{Checksum, DmaEngine, HostDma, StoreJob};
 
 use super::{Next, NotQueued, Queued, RestoreQueue};
 use crate::figures::{Figures, SharedFigures};
+use crate::reads::Reads;
 use crate::settings::RestoreSettings;
 
 /// How long a reservation waits for a lock between hosts, or a chunk, at most.
@@ -39,6 +40,8 @@ pub(crate) struct RestoreParts<'a> {
     pub(crate) store: &'a Store,
     /// What is counted.
     pub(crate) figures: &'a SharedFigures,
+    /// Gets the number of reads.
+    pub(crate) reads: &'a Reads,
     /// Gets the keys of blocks that were found damaged.
     pub(crate) damaged: Sender<BlockKey>,
 }
@@ -123,11 +126,19 @@ impl<'a> Restorer<'a> {
         let asked = self.desk.next(self.parts.cache)?;
         let mut is_busy = !asked.is_empty();
         self.accept(asked);
+        // Before they begin: no write is to begin any more.
+        self.tell_reads();
         is_busy |= self.begin()?;
         is_busy |= self.end();
         self.give_up_on_silent_devices();
+        self.tell_reads();
         self.send_answers()?;
         Ok(is_busy)
+    }
+
+    fn tell_reads(&self) {
+        let now = self.queues.iter().map(RestoreQueue::reads).sum();
+        self.parts.reads.tell(now, self.queues.iter().map(RestoreQueue::queued).sum());
     }
 
     /// Waits until a read ends, for at most `ms`. Says whether a read is under way.

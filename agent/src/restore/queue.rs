@@ -135,6 +135,18 @@ impl<T> RestoreQueue<T> {
         }
     }
 
+    /// How many wait or are under way.
+    #[must_use]
+    pub(crate) fn reads(&self) -> usize {
+        self.waiting.len() + self.under_way.len()
+    }
+
+    /// How many were ever queued.
+    #[must_use]
+    pub(crate) fn queued(&self) -> u64 {
+        self.next_number
+    }
+
     /// Takes out all that wait.
     pub(crate) fn drain(&mut self) -> Vec<T> {
         std::mem::take(&mut self.waiting).into_values().map(|it| it.restore).collect()

@@ -24,11 +24,15 @@ impl HolderToken {
         Self(generation << 16 | (u64::from(slot.0) + 1))
     }
 
-    pub(crate) fn from_word(word: u64) -> Self {
+    /// The token that a word says.
+    #[must_use]
+    pub fn from_word(word: u64) -> Self {
         Self(word)
     }
 
-    pub(crate) fn word(self) -> u64 {
+    /// The word that says so: never zero for a token of a process.
+    #[must_use]
+    pub fn word(self) -> u64 {
         self.0
     }
 

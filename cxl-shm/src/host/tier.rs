@@ -493,6 +493,39 @@ impl<H> Clone for ApplicationWords<'_, H> {
 }
 impl<H> Copy for ApplicationWords<'_, H> {}
 
+impl<H: HostMemory + Clone> ApplicationWords<'_, H> {
+    /// The same words, for a thread that keeps no member.
+    #[must_use]
+    pub fn to_memory(&self) -> ApplicationMemory<H> {
+        ApplicationMemory { memory: self.memory.clone(), first: self.first }
+    }
+}
+
+/// The words of the layer above, with the memory that they are in.
+#[derive(Clone, Debug)]
+pub struct ApplicationMemory<H> {
+    memory: H,
+    first: usize,
+}
+
+impl<H: HostMemory> HostMemory for ApplicationMemory<H> {
+    fn words(&self) -> usize {
+        self.memory.words() - self.first
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        self.memory.load(self.first + index)
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        self.memory.store(self.first + index, value);
+    }
+
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
+        self.memory.compare_exchange(self.first + index, current, new)
+    }
+}
+
 impl<H: HostMemory> HostMemory for ApplicationWords<'_, H> {
     fn words(&self) -> usize {
         self.memory.words() - self.first

@@ -107,6 +107,12 @@ impl<B: Backend> Member<B> {
         self.handle.tier().process(slot).is_some_and(|identity| self.liveness.is_alive(identity))
     }
 
+    /// Whether the thread that `token` names is in this host's registry, and its process lives.
+    #[must_use]
+    pub fn is_token_alive(&self, token: HolderToken) -> bool {
+        self.handle.tier().is_holder_alive(token, &self.liveness)
+    }
+
     /// The processes of this host.
     #[must_use]
     pub fn processes(&self) -> Vec<(ProcessSlot, ProcessIdentity)> {

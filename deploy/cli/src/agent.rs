@@ -9,7 +9,9 @@ use clap::Args;
 use cxl_shm::clock::SystemClock;
 use kv_cache::Watermarks;
 use kv_drive::policy::AdmissionKind;
-use rackline_agent::{Agent, BackupSettings, DriveFolder, RestoreSettings, Settings};
+use rackline_agent::{
+    Agent, BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings,
+};
 
 use crate::config::FileOptions;
 use crate::drive_engine::Io;
@@ -85,6 +87,15 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     commit_bytes: ByteSize,
 
+    /// While no engine says when it computes, blocks are written when no block was read for so long.
+    #[arg(long, value_name = "MS", default_value_t = 10)]
+    idle_ms: u64,
+
+    /// A block that has waited for so long is written whatever engines and reads do, one block at a
+    /// time.
+    #[arg(long, value_name = "MS", default_value_t = 2000)]
+    write_wait_ms: u64,
+
     /// Above this share of a drive's room blocks leave it: those that were used longest ago.
     #[arg(long, value_name = "PERCENT", default_value_t = 95)]
     high_percent: u16,
@@ -150,7 +161,11 @@ impl Options {
                 backlog_bytes: self.backlog.as_u64(),
                 commit_ms: self.commit_ms,
                 commit_bytes: self.commit_bytes.as_u64(),
-                depth,
+                schedule: ScheduleSettings {
+                    depth,
+                    idle_us: self.idle_ms.saturating_mul(1000),
+                    write_wait_us: self.write_wait_ms.saturating_mul(1000),
+                },
                 watermarks: Watermarks::new(self.high_percent, self.low_percent)
                     .context("--high-percent and --low-percent")?,
             },

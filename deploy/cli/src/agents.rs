@@ -35,12 +35,72 @@ pub(crate) struct AgentStatus {
     backlog_bytes: u64,
     backed_up_blocks: u64,
     backed_up_bytes: u64,
-    /// Blocks that were not backed up because too many bytes waited.
-    dropped_blocks: u64,
+    /// Blocks that were not backed up, by reason.
+    dropped: DroppedStatus,
+    /// When blocks were written.
+    writes: WritesStatus,
     removed_blocks: u64,
     restored_bytes: u64,
     /// Requests by outcome.
     requests: Vec<RequestStatus>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct DroppedStatus {
+    /// Too many bytes waited for the drives.
+    backlog_full: u64,
+    /// Too many blocks waited for their age.
+    too_many_wait: u64,
+    /// The block left the pool, or was damaged there, before it was copied.
+    left_pool: u64,
+    /// No drive took the block.
+    refused_by_drives: u64,
+}
+
+impl DroppedStatus {
+    fn new(line: &AgentLine) -> Self {
+        Self {
+            backlog_full: line.dropped_blocks,
+            too_many_wait: line.unlisted_blocks,
+            left_pool: line.lost_blocks,
+            refused_by_drives: line.refused_blocks,
+        }
+    }
+
+    /// Each reason that was met, with its count.
+    fn text(&self) -> String {
+        let Self { backlog_full, too_many_wait, left_pool, refused_by_drives } = self;
+        let reasons = [
+            (backlog_full, "backlog full"),
+            (too_many_wait, "too many wait"),
+            (left_pool, "left the pool"),
+            (refused_by_drives, "refused by drives"),
+        ];
+        let met = reasons.iter().filter(|(count, _)| **count > 0);
+        let met: Vec<_> = met.map(|(count, reason)| format!("{count} {reason}")).collect();
+        if met.is_empty() { "0".to_owned() } else { met.join(", ") }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct WritesStatus {
+    /// Windows that engines left.
+    windows: u64,
+    /// Windows in which a write began.
+    windows_used: u64,
+    /// Bytes whose write began in a window.
+    window_bytes: u64,
+    /// Bytes whose write began while neither reads nor engines said anything.
+    idle_bytes: u64,
+    /// Bytes whose write began because it had waited for long.
+    late_bytes: u64,
+}
+
+impl WritesStatus {
+    fn new(line: &AgentLine) -> Self {
+        let AgentLine { windows, windows_used, window_bytes, idle_bytes, late_bytes, .. } = *line;
+        Self { windows, windows_used, window_bytes, idle_bytes, late_bytes }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -74,7 +134,8 @@ impl AgentStatus {
             backlog_bytes: line.backlog_bytes,
             backed_up_blocks: line.backed_up_blocks,
             backed_up_bytes: line.backed_up_bytes,
-            dropped_blocks: line.dropped_blocks,
+            dropped: DroppedStatus::new(line),
+            writes: WritesStatus::new(line),
             removed_blocks: line.removed_blocks,
             restored_bytes: line.restored_bytes,
             requests: requests.into(),
@@ -148,12 +209,20 @@ pub(crate) fn print(agents: &[AgentStatus]) {
             );
         }
         say!(
-            "  {} blocks backed up ({}), {} dropped, {} removed; {} waiting to be written",
+            "  {} blocks backed up ({}), {} removed; {} waiting to be written; dropped: {}",
             agent.backed_up_blocks,
             ByteSize(agent.backed_up_bytes),
-            agent.dropped_blocks,
             agent.removed_blocks,
             ByteSize(agent.backlog_bytes),
+            agent.dropped.text(),
+        );
+        let WritesStatus { windows, windows_used, window_bytes, idle_bytes, late_bytes } =
+            agent.writes;
+        say!(
+            "  written in {windows_used} of {windows} windows: {}; outside: {} idle, {} late",
+            ByteSize(window_bytes),
+            ByteSize(idle_bytes),
+            ByteSize(late_bytes),
         );
         let asked = agent.requests.iter().filter(|it| it.count > 0);
         let asked: Vec<_> = asked.map(|it| format!("{} {}", it.count, it.outcome)).collect();
@@ -166,6 +235,13 @@ pub(crate) fn print(agents: &[AgentStatus]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_dropped_has_a_reason() {
+        let line = AgentLine { dropped_blocks: 3, refused_blocks: 1, ..Default::default() };
+        assert_eq!(DroppedStatus::new(&line).text(), "3 backlog full, 1 refused by drives");
+        assert_eq!(DroppedStatus::new(&AgentLine::default()).text(), "0");
+    }
 
     #[test]
     fn an_agent_serves_is_silent_or_has_stopped() {

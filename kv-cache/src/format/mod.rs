@@ -20,8 +20,8 @@ pub(crate) use area::{Areas, DriveAreas, holds_max};
 pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
 pub(crate) use directive::{Answer, DIRECTIVES, DirectiveLine, OwnDirectives};
 pub(crate) use drives::{
-    DriveEntry, NUMBER_MAX, OwnDrives, ROW_WORDS, RequestLine, TABLE_HEADER_WORDS, answer_word,
-    answered_number, answered_outcome,
+    DriveEntry, FORWARD_ROW_WORDS, FORWARD_ROWS, NUMBER_MAX, OwnDrives, ROW_WORDS, RequestLine,
+    TABLE_HEADER_WORDS, answer_word, answered_number, answered_outcome,
 };
 pub(crate) use inspect::areas_of;
 pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};

@@ -127,7 +127,7 @@ impl CacheGeometry {
     #[must_use]
     pub fn host_words(&self, layout: &Layout) -> usize {
         let nodes = layout.geometry().nodes;
-        let drives = self.drives().map_or(0, |drives| drives.table_words(nodes));
+        let drives = self.drives().map_or(0, |drives| drives.host_words(nodes));
         drive_table_at(*self, layout) + drives
     }
 }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::format::{RequestLine, answer_word};
 use crate::tier::{
-    Announced, Asked, DriveAnnouncer, DriveClaim, DriveError, DriveReplica, DriveSync, Found,
-    RestoreDesk, RestoreState, RestoreTicket,
+    Announced, Asked, DriveAnnouncer, DriveClaim, DriveError, DriveReplica, DriveSync,
+    ForwardShape, Found, RestoreDesk, RestoreState, RestoreTicket,
 };
 use crate::{AgentLine, DriveGeometry, NamespaceTag, RestoreOutcome, RestoreRequest};
 
@@ -440,5 +440,53 @@ fn the_table_of_a_host_grows_with_what_is_announced() {
         second.sync(b, clock);
         assert_eq!(b.find_with_drives(clock, &all[5000..]).behind.len(), 1000);
         assert_eq!(b.find_with_drives(clock, &all[..1]).behind, []);
+    });
+}
+
+/// Engines say when they compute, and the agent of their host sees it.
+#[test]
+fn forwards_are_seen_by_processes_of_the_host_and_not_by_others() {
+    let rig = rig(SimulatedRack::sticky(2, REGION_BYTES));
+    on_two_hosts(&rig, |a, b, clock| {
+        let engine = rig.join(0);
+        let engine = Cache::attach(&engine, clock).unwrap();
+        let mut reporter = engine.report_forwards(9).unwrap().unwrap();
+        let seen = |cache: &TestCache<'_>| cache.forwards().unwrap();
+        let shape = ForwardShape::new(4096, 100);
+        assert_eq!((seen(a)[0].runs, seen(a)[0].ended), (None, None));
+        for number in 1..=3 {
+            reporter.begin(shape);
+            assert_eq!(seen(a)[0].runs, Some((number, shape)));
+            reporter.end(1234);
+            assert_eq!((seen(a)[0].runs, seen(a)[0].ended), (None, Some((number, shape, 1234))));
+        }
+        assert_eq!((seen(a).len(), seen(a)[0].model, seen(b)), (1, 9, vec![]));
+        reporter.end(99);
+        assert_eq!(seen(a)[0].ended, Some((3, shape, 1234)), "no forward ran");
+        drop(reporter);
+        assert_eq!(seen(a), []);
+    });
+}
+
+#[test]
+fn the_row_of_a_dead_engine_is_ignored_and_taken_again() {
+    let rig = rig(SimulatedRack::sticky(2, REGION_BYTES));
+    on_two_hosts(&rig, |a, _, clock| {
+        let victim = rig.join(0);
+        let engine = Cache::attach(&victim, clock).unwrap();
+        let reporters: Vec<_> = (0..70).map_while(|_| engine.report_forwards(1).unwrap()).collect();
+        assert_eq!(reporters.len(), 64, "each engine has a row, as far as there are some");
+        assert!(a.report_forwards(2).unwrap().is_none());
+        let seen = a.forwards().unwrap();
+        assert!(seen.iter().all(|it| a.is_engine_alive(it)));
+        rig.kill(&victim);
+        assert!(!seen.iter().any(|it| a.is_engine_alive(it)));
+        let mut next = a.report_forwards(2).unwrap().unwrap();
+        next.begin(ForwardShape::new(1, 1));
+        // What the dead process would do when its memory is dropped.
+        drop(reporters);
+        let seen = a.forwards().unwrap();
+        assert_eq!(seen.len(), 1);
+        assert!(a.is_engine_alive(&seen[0]) && seen[0].runs.is_some() && seen[0].model == 2);
     });
 }

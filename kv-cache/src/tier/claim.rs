@@ -67,12 +67,14 @@ impl<'m, B: Backend> Cache<'m, B> {
     ) -> Result<(), DriveError> {
         self.check_member()?;
         let fabric = self.member().fabric();
-        let (state_at, work_at, outcomes_at) = self.own_drives(claim.drives).agent_lines();
-        let (state, work, outcomes) = line.encode();
+        let (state_at, work_at, outcomes_at, schedule_at) =
+            self.own_drives(claim.drives).agent_lines();
+        let (state, work, outcomes, schedule) = line.encode();
         let mut batch = PublishBatch::new(fabric);
         batch.line(state_at, &state);
         batch.line(work_at, &work);
         batch.line(outcomes_at, &outcomes);
+        batch.line(schedule_at, &schedule);
         batch.publish();
         Ok(())
     }

@@ -41,6 +41,7 @@ mod ask;
 mod claim;
 mod desk;
 mod find;
+mod forwards;
 mod host_table;
 mod replica;
 
@@ -49,4 +50,5 @@ pub use ask::{Asked, RestoreState, RestoreTicket};
 pub use claim::{DriveClaim, DriveError};
 pub use desk::{AskedRestore, RestoreDesk};
 pub use find::{Found, TieredMatch};
+pub use forwards::{ForwardReporter, ForwardSeen, ForwardShape};
 pub use replica::{DriveReplica, DriveSync};

@@ -27,6 +27,8 @@ struct Agent {
     backlog: Option<String>,
     commit_ms: Option<u64>,
     commit_bytes: Option<String>,
+    idle_ms: Option<u64>,
+    write_wait_ms: Option<u64>,
     high_percent: Option<u16>,
     low_percent: Option<u16>,
     depth: Option<u64>,

@@ -116,6 +116,8 @@ mod tests {
         [agent]\n\
         drive = [\"/mnt/a:1GiB\", \"/mnt/b\"]\n\
         backup_age_ms = 500\n\
+        idle_ms = 5\n\
+        write_wait_ms = 900\n\
         take_over = false\n\
         [lock_manager]\n\
         declare_ms = 4000\n";
@@ -129,8 +131,10 @@ mod tests {
             "--backup-age-ms=500",
             "--drive=/mnt/a:1GiB",
             "--drive=/mnt/b",
+            "--idle-ms=5",
             "--node=3",
             "--region=/dev/dax0.0",
+            "--write-wait-ms=900",
         ];
         assert_eq!(flags, expected);
         let manager = expand(FILE, &["lock-manager", "--takeover-ms", "9"]).unwrap();

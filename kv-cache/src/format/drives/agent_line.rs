@@ -1,4 +1,4 @@
-//! What the agent of a host says of itself: three lines, for tools.
+//! What the agent of a host says of itself: four lines, for tools.
 
 use bytemuck::{Pod, Zeroable};
 use cxl_shm::fabric::Record;
@@ -6,7 +6,7 @@ use cxl_shm::fabric::Record;
 use super::request::RestoreOutcome;
 
 /// Lines of an agent.
-pub(crate) const AGENT_LINES: u64 = 3;
+pub(crate) const AGENT_LINES: u64 = 4;
 const RUNS: u64 = 1;
 const STOPPED: u64 = 2;
 
@@ -33,6 +33,22 @@ pub struct AgentLine {
     pub backed_up_bytes: u64,
     /// Blocks that were not written because too many bytes waited.
     pub dropped_blocks: u64,
+    /// Blocks that were not written because too many blocks waited for their age.
+    pub unlisted_blocks: u64,
+    /// Blocks that left the pool, or were damaged there, before they were copied.
+    pub lost_blocks: u64,
+    /// Blocks that no drive took.
+    pub refused_blocks: u64,
+    /// Windows that engines left for writes.
+    pub windows: u64,
+    /// Windows in which a write began.
+    pub windows_used: u64,
+    /// Bytes whose write began in a window.
+    pub window_bytes: u64,
+    /// Bytes whose write began while neither reads nor engines said anything.
+    pub idle_bytes: u64,
+    /// Bytes whose write began because it had waited for long.
+    pub late_bytes: u64,
     /// Blocks that left the drives.
     pub removed_blocks: u64,
     /// Bytes of blocks that were restored.
@@ -67,6 +83,15 @@ pub(crate) struct WorkLine([u64; 7]);
 #[repr(C)]
 pub(crate) struct OutcomesLine([u64; 7]);
 
+/// When it wrote.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct ScheduleLine([u64; 7]);
+
+impl Record for ScheduleLine {
+    const KIND: u32 = u32::from_le_bytes(*b"agsc");
+}
+
 impl Record for StateLine {
     const KIND: u32 = u32::from_le_bytes(*b"agst");
 }
@@ -87,8 +112,8 @@ impl AgentLine {
         found.map_or(0, |(_, count)| count)
     }
 
-    /// The three lines that say so.
-    pub(crate) fn encode(&self) -> (StateLine, WorkLine, OutcomesLine) {
+    /// The four lines that say so.
+    pub(crate) fn encode(&self) -> (StateLine, WorkLine, OutcomesLine, ScheduleLine) {
         let runs = if self.runs { RUNS } else { STOPPED };
         let [restored, others @ ..] = self.outcomes;
         let state = [
@@ -107,16 +132,26 @@ impl AgentLine {
             self.removed_blocks,
             self.restored_bytes,
             restored,
-            0,
+            self.unlisted_blocks,
         ];
-        (StateLine(state), WorkLine(work), OutcomesLine(others))
+        let schedule = [
+            self.windows,
+            self.windows_used,
+            self.window_bytes,
+            self.idle_bytes,
+            self.late_bytes,
+            self.lost_blocks,
+            self.refused_blocks,
+        ];
+        (StateLine(state), WorkLine(work), OutcomesLine(others), ScheduleLine(schedule))
     }
 
-    /// What three lines say; `None` when a state of no version is in them.
+    /// What four lines say; `None` when a state of no version is in them.
     pub(crate) fn decode(
         state: &StateLine,
         work: &WorkLine,
         others: &OutcomesLine,
+        schedule: &ScheduleLine,
     ) -> Option<Self> {
         let [
             runs,
@@ -134,11 +169,20 @@ impl AgentLine {
             removed_blocks,
             restored_bytes,
             restored,
-            reserved,
+            unlisted_blocks,
         ] = work.0;
-        let runs = match (runs, reserved) {
-            (RUNS, 0) => true,
-            (STOPPED, 0) => false,
+        let [
+            windows,
+            windows_used,
+            window_bytes,
+            idle_bytes,
+            late_bytes,
+            lost_blocks,
+            refused_blocks,
+        ] = schedule.0;
+        let runs = match runs {
+            RUNS => true,
+            STOPPED => false,
             _ => return None,
         };
         let mut outcomes = [restored; RestoreOutcome::ALL.len()];
@@ -154,6 +198,14 @@ impl AgentLine {
             backed_up_blocks,
             backed_up_bytes,
             dropped_blocks,
+            unlisted_blocks,
+            lost_blocks,
+            refused_blocks,
+            windows,
+            windows_used,
+            window_bytes,
+            idle_bytes,
+            late_bytes,
             removed_blocks,
             restored_bytes,
             outcomes,
@@ -181,14 +233,22 @@ mod tests {
             removed_blocks: 10,
             restored_bytes: 11,
             outcomes: [12, 13, 14, 15, 16, 17, 18, 19],
+            unlisted_blocks: 20,
+            lost_blocks: 21,
+            refused_blocks: 22,
+            windows: 23,
+            windows_used: 24,
+            window_bytes: 25,
+            idle_bytes: 26,
+            late_bytes: 27,
         };
         for line in [said, AgentLine { runs: false, ..said }] {
-            let (state, work, outcomes) = line.encode();
-            assert_eq!(AgentLine::decode(&state, &work, &outcomes), Some(line));
+            let (state, work, outcomes, schedule) = line.encode();
+            assert_eq!(AgentLine::decode(&state, &work, &outcomes, &schedule), Some(line));
         }
-        let (mut state, work, outcomes) = said.encode();
+        let (mut state, work, outcomes, schedule) = said.encode();
         state.0[0] = 3;
-        assert_eq!(AgentLine::decode(&state, &work, &outcomes), None);
+        assert_eq!(AgentLine::decode(&state, &work, &outcomes, &schedule), None);
         assert_eq!(said.requests(RestoreOutcome::Restored), 12);
         assert_eq!(said.requests(RestoreOutcome::Cancelled), 19);
     }

@@ -17,6 +17,10 @@ const SUGGESTED_SLOTS: u64 = 1 << 27;
 pub(crate) const TABLE_HEADER_WORDS: usize = 8;
 /// Words of a row of a host's table.
 pub(crate) const ROW_WORDS: usize = 3;
+/// Engines of a host that can say when they compute.
+pub(crate) const FORWARD_ROWS: usize = 64;
+/// Words of what an engine says: a cache line.
+pub(crate) const FORWARD_ROW_WORDS: usize = 8;
 
 /// Sizes of the parts of a node's area that are about drives, the same for every node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,9 +88,14 @@ impl DriveGeometry {
         (entries + entries / 2).max(8)
     }
 
-    /// Words that a host tier has for its table.
+    /// Words of a host's table of blocks on drives.
     pub(crate) fn table_words(&self, nodes: u16) -> usize {
         TABLE_HEADER_WORDS + self.rows_max(nodes) * ROW_WORDS
+    }
+
+    /// Words that a host tier has for its table, and for what its engines say.
+    pub(crate) fn host_words(&self, nodes: u16) -> usize {
+        self.table_words(nodes) + FORWARD_ROWS * FORWARD_ROW_WORDS
     }
 
     /// The superblock's words of no drives, or of these.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! line 0      word 0: head of the drive log; word 1: lives of the agent; word 2: its beat
-//! line 1-3    what the agent says of itself
-//! line 4 ..   drive log: entries as in the publication log, two a line
+//! line 1-4    what the agent says of itself
+//! line 5 ..   drive log: entries as in the publication log, two a line
 //! ..          drive directory: two entries a line
 //! ..          counts of requests: a word for each node that is asked
 //! ..          requests: a ring of lines for each node that is asked
@@ -22,12 +22,12 @@ use cxl_shm::fabric::{Fabric, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLin
 use cxl_shm::units::{LINE_WORDS, LineRange, NodeId, WORD_BYTES};
 
 use super::log::{ENTRIES_A_LINE as LOG_ENTRIES_A_LINE, OwnLog, PeerLog};
-use agent_line::{AGENT_LINES, OutcomesLine, StateLine, WorkLine};
+use agent_line::{AGENT_LINES, OutcomesLine, ScheduleLine, StateLine, WorkLine};
 pub use agent_line::{AgentLine, AgentSeen};
 pub(crate) use entry::DriveEntry;
 use entry::{ENTRIES_A_LINE, ENTRY_WORDS};
 pub use geometry::{DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, DriveGeometry};
-pub(crate) use geometry::{ROW_WORDS, TABLE_HEADER_WORDS};
+pub(crate) use geometry::{FORWARD_ROW_WORDS, FORWARD_ROWS, ROW_WORDS, TABLE_HEADER_WORDS};
 pub(crate) use request::{NUMBER_MAX, RequestLine, answer_word, answered_number, answered_outcome};
 pub use request::{RestoreOutcome, RestoreRequest};
 
@@ -164,7 +164,8 @@ impl PeerDrives {
         let state = part.line::<StateLine>(0)?.cached(fabric).ok()?;
         let work = part.line::<WorkLine>(1)?.cached(fabric).ok()?;
         let outcomes = part.line::<OutcomesLine>(2)?.cached(fabric).ok()?;
-        let line = AgentLine::decode(&state, &work, &outcomes)?;
+        let schedule = part.line::<ScheduleLine>(3)?.cached(fabric).ok()?;
+        let line = AgentLine::decode(&state, &work, &outcomes, &schedule)?;
         let life = u32::try_from(self.life().cached(fabric)).unwrap_or(0);
         Some(AgentSeen { life, beat: self.beat().cached(fabric), line })
     }
@@ -234,8 +235,10 @@ impl OwnDrives {
     /// The lines of what the agent says of itself.
     pub(crate) fn agent_lines(
         &self,
-    ) -> (OwnedLine<StateLine>, OwnedLine<WorkLine>, OwnedLine<OutcomesLine>) {
-        (self.line(AGENT_FIRST), self.line(AGENT_FIRST + 1), self.line(AGENT_FIRST + 2))
+    ) -> (OwnedLine<StateLine>, OwnedLine<WorkLine>, OwnedLine<OutcomesLine>, OwnedLine<ScheduleLine>)
+    {
+        let line = AGENT_FIRST;
+        (self.line(line), self.line(line + 1), self.line(line + 2), self.line(line + 3))
     }
 
     fn line<T: cxl_shm::fabric::Record>(&self, index: u64) -> OwnedLine<T> {

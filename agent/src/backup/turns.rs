@@ -1,0 +1,200 @@
+//! When the writes of the backlog begin: the scheduler, with the engines and the drives of this host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use kv_cache::tier::{DriveError, ForwardSeen};
+use rackline::LocalCache;
+
+use crate::figures::Figures;
+use crate::reads::Reads;
+use crate::restore::Speed;
+use crate::schedule::{Engines, Event, Next, Scheduler, SlackTable, Waiting, Why};
+use crate::settings::ScheduleSettings;
+
+/// How often the agent asks whether the processes of engines live, in microseconds.
+const ALIVE_US: u64 = 250_000;
+/// How often the slack table is written to its file, when it has learned something.
+const KEEP_US: u64 = 60_000_000;
+/// Name of that file, beside the files of a folder.
+const FILE: &str = "slack";
+
+/// The scheduler at work.
+#[derive(Debug)]
+pub(super) struct Turns {
+    scheduler: Scheduler,
+    engines: Engines,
+    table: SlackTable,
+    kept: Kept,
+    speed: Speed,
+    /// When each write under way began.
+    began: BTreeMap<u64, u64>,
+    /// Reads that there ever were, and when one was last seen.
+    reads_ever: u64,
+    read_us: u64,
+    /// Rows and owners of engines whose processes are gone.
+    gone: BTreeSet<(usize, u64)>,
+    alive_us: u64,
+    window_used: u64,
+}
+
+/// The file of the slack table.
+#[derive(Debug)]
+struct Kept {
+    path: PathBuf,
+    forwards: u64,
+    next_us: u64,
+}
+
+impl Turns {
+    /// With the slack table that the file in `folder` has.
+    pub(super) fn new(settings: ScheduleSettings, folder: &Path) -> Self {
+        let path = folder.join(FILE);
+        let table = load(&path);
+        let kept = Kept { path, forwards: table.forwards(), next_us: 0 };
+        Self {
+            scheduler: Scheduler::new(settings),
+            engines: Engines::default(),
+            table,
+            kept,
+            speed: Speed::default(),
+            began: BTreeMap::new(),
+            reads_ever: 0,
+            read_us: 0,
+            gone: BTreeSet::new(),
+            alive_us: 0,
+            window_used: 0,
+        }
+    }
+
+    /// Sees what engines and reads do now.
+    ///
+    /// # Errors
+    /// [`DriveError`].
+    pub(super) fn look(
+        &mut self,
+        cache: &LocalCache<'_>,
+        now_us: u64,
+        reads: &Reads,
+    ) -> Result<(), DriveError> {
+        let (reads_now, ever) = reads.get();
+        let were_some = ever != self.reads_ever;
+        self.reads_ever = ever;
+        if reads_now > 0 || were_some {
+            self.read_us = now_us;
+        }
+        self.scheduler.reads(now_us, reads_now, were_some);
+        let mut seen = cache.forwards()?;
+        self.leave_out_the_dead(cache, now_us, &mut seen);
+        self.engines.look(now_us, &seen, &mut self.table);
+        let quiet_us = self.scheduler.settings().idle_us;
+        self.scheduler.phase(now_us, self.engines.phase(now_us, quiet_us));
+        if now_us >= self.kept.next_us {
+            self.kept.next_us = now_us + KEEP_US;
+            self.keep();
+        }
+        Ok(())
+    }
+
+    /// TIER-F2.
+    fn leave_out_the_dead(
+        &mut self,
+        cache: &LocalCache<'_>,
+        now_us: u64,
+        seen: &mut Vec<ForwardSeen>,
+    ) {
+        let name = |it: &ForwardSeen| (it.row, it.owner.word());
+        if now_us >= self.alive_us {
+            self.alive_us = now_us + ALIVE_US;
+            let gone = seen.iter().filter(|it| !cache.is_engine_alive(it));
+            self.gone = gone.map(name).collect();
+        }
+        seen.retain(|it| !self.gone.contains(&name(it)));
+    }
+
+    /// The write that begins now, if one does.
+    pub(super) fn next(&mut self, now_us: u64, next: Next) -> Option<Waiting> {
+        let chosen = self.scheduler.next(now_us, &self.speed, next)?;
+        self.began.insert(chosen.write, now_us);
+        self.speed.began(now_us);
+        Some(chosen)
+    }
+
+    /// A write is over that has written so many bytes, 0 when it failed.
+    pub(super) fn ended(&mut self, now_us: u64, write: u64, bytes: u64) {
+        self.scheduler.ended(now_us, write);
+        let Some(began_us) = self.began.remove(&write) else { return };
+        // A write that waited for reads does not tell how fast the drive writes.
+        if bytes == 0 || self.read_us >= began_us {
+            self.speed.failed(now_us);
+        } else {
+            self.speed.arrived(began_us, now_us, bytes);
+        }
+    }
+
+    /// From now on writes wait for nothing: the agent stops.
+    pub(super) fn stop(&mut self) {
+        self.scheduler.stop();
+    }
+
+    /// How many writes are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.scheduler.under_way()
+    }
+
+    /// Counts what was decided since the last call.
+    pub(super) fn count(&mut self, figures: &mut Figures) {
+        for event in self.scheduler.take_events() {
+            tracing::trace!(?event, "scheduler");
+            match event {
+                Event::Opens { window, .. } => figures.windows = window,
+                Event::Begins { bytes, why: Why::Window { window }, .. } => {
+                    figures.windows_used += u64::from(window != self.window_used);
+                    self.window_used = window;
+                    figures.window_bytes += bytes;
+                }
+                Event::Begins { bytes, why: Why::Idle | Why::Stops, .. } => {
+                    figures.idle_bytes += bytes;
+                }
+                Event::Begins { bytes, why: Why::Late, .. } => figures.late_bytes += bytes,
+                Event::Closes { .. } | Event::Ends { .. } => {}
+            }
+        }
+    }
+
+    /// Writes the slack table to its file, when it has learned something.
+    pub(super) fn keep(&mut self) {
+        let forwards = self.table.forwards();
+        if self.kept.forwards == forwards {
+            return;
+        }
+        let path = &self.kept.path;
+        let new = path.with_extension("new");
+        let kept = std::fs::write(&new, self.table.to_text());
+        match kept.and_then(|()| std::fs::rename(&new, path)) {
+            Ok(()) => self.kept.forwards = forwards,
+            Err(error) => {
+                let file = path.display();
+                tracing::warn!(%file, "what was learned of forwards is not kept: {error}");
+            }
+        }
+    }
+}
+
+/// The table in a file, or an empty one.
+fn load(path: &Path) -> SlackTable {
+    let file = path.display();
+    match std::fs::read_to_string(path) {
+        Ok(text) => match SlackTable::from_text(&text) {
+            Some(table) => {
+                let (shapes, forwards) = (table.shapes(), table.forwards());
+                tracing::info!(%file, shapes, forwards, "knows how long forwards take");
+                return table;
+            }
+            None => tracing::warn!(%file, "the slack table is damaged: it is learned again"),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!(%file, "the slack table cannot be read: {error}"),
+    }
+    SlackTable::default()
+}
