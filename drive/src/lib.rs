@@ -22,7 +22,7 @@ pub mod policy;
 pub mod store;
 pub mod volume;
 
-pub use format::{ALL_LAYERS, Encoding, Page};
+pub use format::{ALL_LAYERS, CarriedOut, Encoding, Page};
 
 /// The format of a folder, drawn.
 pub mod guide {

@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::CarriedOut;
 use super::page::{HEADER_BYTES, PageError, PageKind, Seal};
 use crate::io::PAGE_BYTES;
 
@@ -26,6 +27,7 @@ pub(crate) struct Manifest {
     pub(crate) written_bytes: u64,
     /// How long the folder was open, since it was made.
     pub(crate) open_ms: u64,
+    pub(crate) carried_out: CarriedOut,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -39,6 +41,7 @@ struct Body {
     next_segment: u32,
     written_bytes: u64,
     open_ms: u64,
+    carried_out: CarriedOut,
 }
 
 const BODY: std::ops::Range<usize> = HEADER_BYTES..HEADER_BYTES + size_of::<Body>();
@@ -46,7 +49,7 @@ const BODY: std::ops::Range<usize> = HEADER_BYTES..HEADER_BYTES + size_of::<Body
 impl Manifest {
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         let Self { store, host, segment_bytes, journal, journal_pages, next_segment, .. } = self;
-        let Self { folder, generation, written_bytes, open_ms, .. } = self;
+        let Self { folder, generation, written_bytes, open_ms, carried_out, .. } = self;
         let body = Body {
             store,
             host,
@@ -56,6 +59,7 @@ impl Manifest {
             next_segment,
             written_bytes,
             open_ms,
+            carried_out,
         };
         let mut bytes = vec![0; PAGE_BYTES as usize];
         bytes[BODY].copy_from_slice(bytemuck::bytes_of(&body));
@@ -72,7 +76,7 @@ impl Manifest {
         }
         let Body { store, host, segment_bytes, journal, journal_pages, .. } =
             bytemuck::pod_read_unaligned(&bytes[BODY]);
-        let Body { next_segment, written_bytes, open_ms, .. } =
+        let Body { next_segment, written_bytes, open_ms, carried_out, .. } =
             bytemuck::pod_read_unaligned(&bytes[BODY]);
         Ok(Self {
             folder,
@@ -85,6 +89,7 @@ impl Manifest {
             next_segment,
             written_bytes,
             open_ms,
+            carried_out,
         })
     }
 }

@@ -9,12 +9,14 @@
 //!
 //! `docs/format.md` draws all of it.
 
+mod carried_out;
 mod file_name;
 mod layered;
 mod manifest;
 mod page;
 mod record;
 
+pub use carried_out::CarriedOut;
 pub(crate) use file_name::{FileName, MANIFEST, MANIFEST_NEW};
 pub use layered::{ALL_LAYERS, Encoding, Page};
 pub(crate) use layered::{LAYERS_MAX, read_directory, write_directory};

@@ -227,10 +227,15 @@ impl Index {
         entries.filter(|entry| !entry.is_free()).map(|entry| (entry.key, entry.located()))
     }
 
-    /// The keys of the blocks in chunk `part`. `None` behind the last.
-    pub(crate) fn keys(&self, part: usize) -> Option<Vec<BlockKey>> {
+    /// The keys of the blocks in chunk `part` whose namespaces are wanted. `None` behind the last.
+    pub(crate) fn keys(
+        &self,
+        part: usize,
+        is_wanted: impl Fn(NamespaceTag) -> bool,
+    ) -> Option<Vec<BlockKey>> {
         let entries = self.chunks.get(part)?.iter();
-        Some(entries.filter(|entry| !entry.is_free()).map(|entry| entry.key).collect())
+        let wanted = entries.filter(|entry| !entry.is_free() && is_wanted(entry.tag));
+        Some(wanted.map(|entry| entry.key).collect())
     }
 
     /// Bytes of memory.

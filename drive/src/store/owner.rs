@@ -1,16 +1,26 @@
 //! What the owner of a store does besides waiting: it begins transfers and goes on, and lists blocks.
 
+use std::sync::Arc;
+
 use kv_cache::BlockKey;
 
 use super::Store;
 use crate::io::Buffer;
-use crate::volume::{BlockSpec, ReadDone, ReadMiss, Reservation, ReserveError, StoredBlock};
+use crate::volume::{
+    BlockSpec, ReadDone, ReadMiss, Reservation, ReserveError, StoredBlock, Volume,
+};
 
 impl Store {
     /// How many folders the store has, those among them whose device does not answer.
     #[must_use]
     pub fn folders(&self) -> usize {
         self.folders.len()
+    }
+
+    /// The volume in folder `folder`; `None` while its device does not answer.
+    #[must_use]
+    pub fn volume(&self, folder: usize) -> Option<Arc<Volume>> {
+        self.folders.get(folder)?.volume()
     }
 
     /// A block, and the number of the folder that has it.

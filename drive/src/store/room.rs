@@ -79,7 +79,7 @@ impl KeepRoom<'_> {
             self.watermarks.is_above(usage.room().saturating_sub(usage.free), usage.room())
         };
         if is_short() {
-            volume.commit()?;
+            volume.commit_untold()?;
         }
         for _ in 0..COLLECTIONS {
             if !is_short() || volume.collect(COLLECTED_PERCENT)?.moved == 0 {

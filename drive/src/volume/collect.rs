@@ -71,7 +71,7 @@ impl Volume {
     /// [`CommitError`]: the blocks stay where they are.
     pub fn collect(self: &Arc<Self>, percent: u32) -> Result<Collected, CommitError> {
         let mut collected = Collected::default();
-        self.commit()?;
+        self.commit_untold()?;
         let Some((id, phase, blocks)) = self.emptiest(percent) else { return Ok(collected) };
         let blocks = match phase {
             Phase::Sealed { version, table_pages } => {
@@ -93,9 +93,9 @@ impl Volume {
                 Err(_) => break,
             }
         }
-        self.commit()?;
+        self.commit_untold()?;
         // The segment is empty now: this one removes it.
-        self.commit()?;
+        self.commit_untold()?;
         Ok(collected)
     }
 

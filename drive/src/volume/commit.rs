@@ -45,17 +45,27 @@ impl Volume {
     /// # Errors
     /// [`CommitError`]: none of the blocks is kept (DRIVE-D5).
     pub fn commit(&self) -> Result<Vec<BlockKey>, CommitError> {
+        self.commit_untold()?;
+        Ok(std::mem::take(&mut self.log().untold))
+    }
+
+    /// As [`commit`](Self::commit), which returns the keys of these blocks the next time: compaction
+    /// has nobody to tell them to.
+    pub(crate) fn commit_untold(&self) -> Result<(), CommitError> {
         let mut log = self.log();
         let mut batch = Batch::take(&mut self.state());
-        if batch.is_empty() {
-            return Ok(Vec::new());
+        if batch.is_empty() && log.to_carry_out.is_none() {
+            return Ok(());
         }
         let replaced = log.file.map(|_| log.journal);
         match self.make_durable(&mut log, &mut batch) {
             Ok(()) => {
                 let moved = |written: &&super::state::Written| written.moved_from.is_none();
-                let keys =
-                    batch.written.iter().filter(moved).map(|written| written.record.key).collect();
+                let keys = batch.written.iter().filter(moved).map(|written| written.record.key);
+                log.untold.extend(keys);
+                if let Some(carried_out) = log.to_carry_out.take() {
+                    log.carried_out = carried_out;
+                }
                 let (gone, closed) = {
                     let mut state = self.state();
                     state.health.writes.succeeded();
@@ -63,7 +73,7 @@ impl Volume {
                 };
                 closed.into_iter().for_each(|file| self.drive.close(file));
                 self.clean_up(&mut log, replaced, gone);
-                Ok(keys)
+                Ok(())
             }
             Err(error) => {
                 if let Some(file) = log.file.take() {
@@ -118,6 +128,7 @@ impl Volume {
             next_segment,
             written_bytes: log.written_bytes,
             open_ms: log.open_ms_before + (self.now_ms() - log.opened_ms),
+            carried_out: log.to_carry_out.unwrap_or(log.carried_out),
         };
         if let Err(source) = replace_manifest(&*self.drive, &manifest) {
             if is_new_journal {

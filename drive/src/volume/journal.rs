@@ -2,10 +2,14 @@
 
 use std::io;
 
+use kv_cache::BlockKey;
+
 use super::batch::Batch;
 use super::segment::Phase;
 use super::{Volume, offset_of};
-use crate::format::{FileName, PageKind, RECORD_BYTES, RECORDS_A_PAGE, Record, Seal, seal_pages};
+use crate::format::{
+    CarriedOut, FileName, PageKind, RECORD_BYTES, RECORDS_A_PAGE, Record, Seal, seal_pages,
+};
 use crate::io::{Content, FileId, PAGE_BYTES};
 
 /// Pages that every journal may have before another begins.
@@ -36,6 +40,12 @@ pub(super) struct Log {
     /// How long the folder was open before.
     pub(super) open_ms_before: u64,
     pub(super) opened_ms: u64,
+    /// What the manifest in force says.
+    pub(super) carried_out: CarriedOut,
+    /// What the next manifest is to say instead.
+    pub(super) to_carry_out: Option<CarriedOut>,
+    /// Blocks that became durable, and whose keys no [`Volume::commit`] has returned yet.
+    pub(super) untold: Vec<BlockKey>,
 }
 
 /// A journal as a commit leaves it.

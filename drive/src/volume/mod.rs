@@ -17,6 +17,12 @@
 //! - **DRIVE-D6**: A block is returned only when its checksum is that of its publication. Otherwise
 //!   the block leaves the folder.
 //!
+//! Clears:
+//!
+//! - **DRIVE-C1**: What a folder has carried out of a region's requests to clear is in its manifest, so
+//!   it is durable with the removals, by one rename. After damage to the journal nothing counts as
+//!   carried out: removed blocks may be back.
+//!
 //! Room:
 //!
 //! - **DRIVE-G1**: The pages of a segment are live, reserved, leaving, garbage, given back, unknown

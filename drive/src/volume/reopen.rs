@@ -9,7 +9,7 @@ use super::replay::{Replay, Replayed};
 use super::segment::{Phase, Segment};
 use super::state::State;
 use super::{CAPACITY_BYTES_MIN, Opened, SEGMENT_BYTES_MIN, Volume, VolumeOptions};
-use crate::format::{FileName, MANIFEST, Manifest, PageError};
+use crate::format::{CarriedOut, FileName, MANIFEST, Manifest, PageError};
 use crate::index::SEGMENT_PAGES_MAX;
 use crate::io::{Content, Drive, PAGE_BYTES};
 
@@ -210,6 +210,13 @@ impl Volume {
             counted_payload: 0,
             open_ms_before: manifest.open_ms,
             opened_ms,
+            // Removals may be among what is lost (DRIVE-C1).
+            carried_out: match replay.losses.is_empty() {
+                true => manifest.carried_out,
+                false => CarriedOut::default(),
+            },
+            to_carry_out: None,
+            untold: Vec::new(),
         };
         let mut named = vec![FileName::Journal(manifest.journal)];
         let mut next_segment = manifest.next_segment;
@@ -351,6 +358,7 @@ pub(super) fn new_manifest(options: &VolumeOptions, store: [u8; 16]) -> Manifest
         next_segment: 1,
         written_bytes: 0,
         open_ms: 0,
+        carried_out: CarriedOut::default(),
     }
 }
 

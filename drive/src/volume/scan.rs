@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 
-use kv_cache::BlockKey;
+use kv_cache::{BlockKey, NamespaceTag};
 
 use super::reopen::Loss;
 use super::replay::Pages;
@@ -126,7 +126,18 @@ impl Volume {
     /// The keys of about a thousand blocks: those of part `part`. `None` behind the last part.
     #[must_use]
     pub fn keys(&self, part: usize) -> Option<Vec<BlockKey>> {
-        self.state().index.keys(part)
+        self.keys_of(part, |_| true)
+    }
+
+    /// Those of the keys in part `part` whose blocks count for a namespace that `is_wanted`. `None`
+    /// behind the last part.
+    #[must_use]
+    pub fn keys_of(
+        &self,
+        part: usize,
+        is_wanted: impl Fn(NamespaceTag) -> bool,
+    ) -> Option<Vec<BlockKey>> {
+        self.state().index.keys(part, is_wanted)
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::format::CarriedOut;
 use crate::io::recorded::CrashImage;
 
 /// What a program was told, and what it asked for.
@@ -12,6 +13,10 @@ struct Told {
     acknowledged: BTreeSet<u64>,
     /// Removed or evicted: these may be there or not.
     removed: BTreeSet<u64>,
+    /// The blocks that each clear removed, and that were not written again.
+    cleared: Vec<BTreeSet<u64>>,
+    /// How many clears were acknowledged.
+    carried_out: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +25,7 @@ enum Step {
     Commit,
     Remove(u64),
     Collect,
+    Clear,
 }
 
 /// Some of everything: segments fill, are sealed, emptied, moved, dropped; journals begin anew.
@@ -34,6 +40,9 @@ fn script() -> Vec<Step> {
         if round % 2 == 1 {
             steps.push(Step::Collect);
         }
+        if round == 4 {
+            steps.extend([Step::Write(999), Step::Clear]);
+        }
     }
     steps
 }
@@ -42,16 +51,10 @@ fn run(volume: &Arc<Volume>, steps: &[Step], told: &mut Told) {
     for step in steps {
         match *step {
             Step::Write(number) => {
+                told.cleared.iter_mut().for_each(|cleared| _ = cleared.remove(&number));
                 let _ = write(volume, number);
             }
-            Step::Commit => {
-                if let Ok(keys) = volume.commit() {
-                    for number in keys.into_iter().map(number_of) {
-                        told.acknowledged.insert(number);
-                        told.removed.remove(&number);
-                    }
-                }
-            }
+            Step::Commit => _ = commit(volume, told),
             Step::Remove(number) => {
                 if volume.remove(&key(number)) {
                     told.removed.insert(number);
@@ -61,9 +64,32 @@ fn run(volume: &Arc<Volume>, steps: &[Step], told: &mut Told) {
                 // Its commits may have acknowledged what was written before.
                 let _ = volume.collect(60);
             }
+            Step::Clear => {
+                commit(volume, told);
+                let numbers = found(volume);
+                let keys: Vec<_> = numbers.iter().copied().map(key).collect();
+                volume.remove_all(&keys);
+                told.removed.extend(&numbers);
+                told.cleared.push(numbers.into_iter().collect());
+                let mut carried_out = CarriedOut { region: [1, 2], ..CarriedOut::default() };
+                carried_out.numbers[3] = told.cleared.len() as u64;
+                volume.carry_out(carried_out);
+                if commit(volume, told) {
+                    told.carried_out = carried_out.numbers[3];
+                }
+            }
         }
         volume.check().unwrap();
     }
+}
+
+fn commit(volume: &Volume, told: &mut Told) -> bool {
+    let Ok(keys) = volume.commit() else { return false };
+    for number in keys.into_iter().map(number_of) {
+        told.acknowledged.insert(number);
+        told.removed.remove(&number);
+    }
+    true
 }
 
 /// Opens a crash image, and checks what it has.
@@ -79,6 +105,13 @@ fn check(image: &CrashImage, told: &Told) -> (RecordedDrive, Arc<Volume>) {
             Err(ReadMiss::Damaged) if told.removed.contains(number) => {}
             Err(miss) => panic!("block {number}: {miss}"),
         }
+    }
+    // DRIVE-C1.
+    let carried_out = volume.carried_out().numbers[3];
+    assert!(carried_out >= told.carried_out, "clear {} was acknowledged", told.carried_out);
+    for cleared in told.cleared.iter().take(usize::try_from(carried_out).unwrap()) {
+        let back: Vec<_> = found.iter().filter(|number| cleared.contains(*number)).collect();
+        assert!(back.is_empty(), "{back:?} were cleared and are back");
     }
     let lost: Vec<_> = told
         .acknowledged

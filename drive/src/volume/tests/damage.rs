@@ -1,6 +1,7 @@
 //! Damage to any file loses what that part covers, says so, and nothing else.
 
 use super::*;
+use crate::format::CarriedOut;
 
 /// A folder with 60 blocks in sealed segments and in the journal, some removed.
 fn folder() -> (RecordedDrive, Vec<u64>) {
@@ -36,6 +37,30 @@ fn whole(volume: &Arc<Volume>) -> Vec<u64> {
 
 fn files(drive: &RecordedDrive, part: &str) -> Vec<String> {
     drive.names().unwrap().into_iter().filter(|name| name.contains(part)).collect()
+}
+
+#[test]
+fn a_damaged_journal_has_carried_out_nothing() {
+    let drive = RecordedDrive::default();
+    let volume = open(&drive);
+    write(&volume, 1).unwrap();
+    let carried_out = CarriedOut { region: [1, 2], numbers: [5; 32] };
+    volume.carry_out(carried_out);
+    assert_eq!(volume.carried_out(), CarriedOut::default(), "not durable yet");
+    volume.commit().unwrap();
+    assert_eq!(volume.carried_out(), carried_out);
+    drop(volume);
+    let volume = open(&drive.revived());
+    assert_eq!(volume.carried_out(), carried_out);
+    write(&volume, 2).unwrap();
+    volume.commit().unwrap();
+    assert_eq!(volume.carried_out(), carried_out, "a later commit keeps it");
+    drop(volume);
+    let drive = drive.revived();
+    for name in files(&drive, "journal") {
+        drive.damage(&name, |bytes| bytes[100] ^= 1);
+    }
+    assert_eq!(open(&drive).carried_out(), CarriedOut::default());
 }
 
 #[test]

@@ -34,6 +34,16 @@ fn evict(volume: &Arc<Volume>, bytes: u64) -> usize {
 }
 
 #[test]
+fn a_commit_of_a_collection_is_told_by_the_next() {
+    let volume = open(&RecordedDrive::default());
+    write(&volume, 1).unwrap();
+    volume.collect(90).unwrap();
+    assert_eq!(found(&volume), [1]);
+    assert_eq!(volume.commit().unwrap(), [key(1)]);
+    assert_eq!(volume.commit().unwrap(), []);
+}
+
+#[test]
 fn a_full_folder_refuses_and_never_passes_its_capacity() {
     let drive = RecordedDrive::default();
     let volume = open(&drive);
