@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cxl_shm::clock::SystemClock;
 use cxl_shm::host::HostIdentity;
@@ -18,18 +19,42 @@ const STOP_LOOK_MS: u64 = 20;
 
 /// Whether the tables of all folders that answer are read.
 #[derive(Debug, Default)]
-pub(crate) struct TablesRead(AtomicBool);
+pub(crate) struct TablesRead(Mutex<Progress>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    are_read: bool,
+    /// How often tables were read that had not been before.
+    times: u64,
+}
 
 impl TablesRead {
     /// Whether they are: a block that is not found then is not there.
     #[must_use]
     pub(crate) fn are_read(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.progress().are_read
     }
 
-    /// Says whether they are.
-    pub(crate) fn set(&self, are_read: bool) {
-        self.0.store(are_read, Ordering::Release);
+    /// How often tables were read that had not been before: blocks came with them.
+    #[must_use]
+    pub(crate) fn times(&self) -> u64 {
+        self.progress().times
+    }
+
+    /// Says that tables are being read.
+    pub(crate) fn begin(&self) {
+        self.progress().are_read = false;
+    }
+
+    /// Says that tables are read. `has_more` says whether blocks came with them.
+    pub(crate) fn end(&self, has_more: bool) {
+        let mut progress = self.progress();
+        progress.times += u64::from(has_more);
+        progress.are_read = true;
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -78,18 +103,18 @@ fn room_of(folder: &Path) -> std::io::Result<u64> {
 /// Reads the tables, and later those of folders whose device answers again, until it is stopped.
 pub(crate) fn keep_reading(store: &Store, tables: &TablesRead, stop: &AtomicBool) {
     let clock = SystemClock::start();
-    let mut read_all = false;
+    let (mut read_all, mut is_new) = (false, true);
     let mut next_ms = 0;
     while !stop.load(Ordering::Relaxed) {
         if clock.now_us() / 1000 >= next_ms {
             if store.reopen() > 0 {
                 tracing::info!("a drive answers again");
-                read_all = false;
+                (read_all, is_new) = (false, true);
             }
             if !read_all {
-                tables.set(false);
+                tables.begin();
                 read_all = read(store);
-                tables.set(true);
+                tables.end(std::mem::take(&mut is_new) || read_all);
             }
             next_ms = clock.now_us() / 1000 + REOPEN_MS;
         }

@@ -52,8 +52,8 @@ pub struct Figures {
     pub used_bytes: u64,
     /// Bytes that the drives have for extents.
     pub capacity_bytes: u64,
-    /// All blocks of the drives are announced, as far as the directory has room, and backups have
-    /// begun.
+    /// All blocks of the drives are announced, as far as the directory has room, clears are carried
+    /// out, and backups have begun.
     pub is_ready: bool,
 }
 

@@ -11,12 +11,14 @@
 //!
 //! ```text
 //! run        the threads of an agent
-//! backup     from the pool to the drives          restore   from the drives into the pool
-//! schedule   when the drives are written           drives    the folders, opened and read
-//! figures    what the agent did                   settings  what it is told
+//! backup     from the pool to the drives       restore   from the drives into the pool
+//! clear      namespaces leave the drives       drives    the folders, opened and read
+//! schedule   when the drives are written       figures   what the agent did
+//! settings   what it is told
 //! ```
 
 mod backup;
+mod clear;
 mod drives;
 mod error;
 mod figures;

@@ -16,6 +16,7 @@ use rackline::dma::HostDma;
 use rackline::{LocalCache, Pool};
 
 use crate::backup::{BackupParts, Mover};
+use crate::clear::Gate;
 use crate::drives::{self, TablesRead};
 use crate::error::AgentError;
 use crate::figures::{Figures, SharedFigures};
@@ -40,6 +41,8 @@ struct Shared {
     figures: SharedFigures,
     reads: Reads,
     settings: Settings,
+    /// What is not announced and not restored while it is cleared.
+    gate: Gate,
     /// Backups and restores end.
     stop: AtomicBool,
     /// The last thread ends.
@@ -73,8 +76,9 @@ impl Agent {
         let store = drives::open(&settings)?;
         let (tables, figures) = (TablesRead::default(), SharedFigures::default());
         let (stop, stop_last) = (AtomicBool::new(false), AtomicBool::new(false));
-        let reads = Reads::default();
-        let shared = Arc::new(Shared { store, tables, figures, reads, settings, stop, stop_last });
+        let (reads, gate) = (Reads::default(), Gate::new(store.folders()));
+        let shared = Shared { store, tables, figures, reads, settings, gate, stop, stop_last };
+        let shared = Arc::new(shared);
         let mut agent = Self { shared, threads: Vec::new(), reading: None, pool };
         // Dropped, it ends the threads that have started.
         agent.start_threads()?;
@@ -94,7 +98,10 @@ impl Agent {
         self.start_thread("rackline-drives", move |shared, cache, clock| {
             let claim = cache.claim_drives()?;
             drop(tell_claimed);
-            let _ = give_announcer.send(DriveAnnouncer::begin(&claim, cache)?);
+            let announcer = DriveAnnouncer::begin(&claim, cache)?;
+            // CLEAR-D8: before anybody looks for directives.
+            cache.say_agent_line(&claim, &shared.figures.get().line(true))?;
+            let _ = give_announcer.send(announcer);
             let _ = give_desk.send(RestoreDesk::begin(&claim));
             // The others wait for these no longer.
             drop((give_announcer, give_desk));
@@ -244,10 +251,23 @@ fn back_up(
     announcer: DriveAnnouncer,
     damaged: Receiver<BlockKey>,
 ) -> Outcome {
-    let Shared { store, tables, figures, reads, settings, .. } = shared;
+    let Shared { store, tables, figures, reads, settings, gate, .. } = shared;
     // An agent has at least one folder.
     let folder = settings.drives.first().map_or(Path::new("."), |drive| drive.path.as_path());
-    let parts = BackupParts { cache, clock, dma, store, tables, figures, reads, folder, damaged };
+    let region = cache.member().superblock().uuid;
+    let parts = BackupParts {
+        cache,
+        clock,
+        dma,
+        store,
+        tables,
+        figures,
+        reads,
+        folder,
+        damaged,
+        gate,
+        region,
+    };
     let mut mover = Mover::new(parts, announcer, &settings.backup);
     let mut tries = 0;
     while !shared.stop.load(Ordering::Relaxed) {
@@ -265,8 +285,8 @@ fn restore(
     desk: RestoreDesk,
     damaged: Sender<BlockKey>,
 ) -> Outcome {
-    let Shared { store, figures, reads, settings, .. } = shared;
-    let parts = RestoreParts { cache, clock, dma, store, figures, reads, damaged };
+    let Shared { store, figures, reads, settings, gate, .. } = shared;
+    let parts = RestoreParts { cache, clock, dma, store, figures, reads, damaged, gate };
     let mut restorer = Restorer::new(parts, desk, &settings.restore);
     let mut tries = 0;
     while !shared.stop.load(Ordering::Relaxed) {

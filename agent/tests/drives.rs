@@ -12,6 +12,7 @@ use kv_cache::{
 };
 use kv_drive::io::EngineKind;
 use kv_drive::policy::AdmissionKind;
+use kv_drive::store::{Access, FolderOptions, Store, StoreOptions};
 use rackline::{NewBlock, NodeId, Pool, ScratchRegion, SessionOptions};
 use rackline_agent::{
     Agent, AgentError, BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings,
@@ -260,6 +261,144 @@ fn a_drive_that_is_full_lets_the_oldest_blocks_leave() {
     assert!(figures.used_bytes <= 8 << 20 && figures.backed_up > figures.blocks, "{figures:?}");
     wait_until("they are withdrawn", || on_drives(&pool, &[key(0)]).is_empty());
     agent.stop().unwrap();
+}
+
+fn clear(pool: &Pool, timeout_ms: u64) -> Vec<NodeId> {
+    let timeout = std::time::Duration::from_millis(timeout_ms);
+    pool.clear(Some(&Namespace::new("tenant", b"")), timeout).unwrap().nodes_left()
+}
+
+/// Keys of the blocks that a folder has, read as a tool does.
+fn blocks_in(folder: &Path) -> u64 {
+    let folder = FolderOptions { path: folder.to_owned(), capacity_bytes: 64 << 20 };
+    let options = StoreOptions {
+        engine: EngineKind::Posix,
+        host: [0; 16],
+        take_over: false,
+        access: Access::Read,
+    };
+    let store = Store::open(&[folder], options).unwrap();
+    store.scan(|_, _| ()).unwrap();
+    store.volumes().map(|(_, volume)| volume.usage().blocks).sum()
+}
+
+#[test]
+fn a_clear_reaches_drives_and_what_is_on_its_way() {
+    let (region, folder) = (region(), tempfile::tempdir().unwrap());
+    let agent = start(&region, A, &folder);
+    let (on_a, on_b) =
+        (Pool::attach(region.path(), A).unwrap(), Pool::attach(region.path(), B).unwrap());
+    let keys: Vec<_> = (0..200).map(key).collect();
+    for round in 0..3 {
+        publish(&on_a, 0..200);
+        if round > 0 {
+            // Some are on the drive, some wait for it, some are being written.
+            wait_until("some are backed up", || agent.figures().announced > 20);
+        }
+        if round > 1 {
+            evict(&on_a, &keys[..8], 1000);
+            let requests: Vec<_> = keys[..8].iter().map(|key| request(*key)).collect();
+            on_b.cache().ask_restore(&clock(), NodeId(A), &requests).unwrap();
+        }
+        assert_eq!(clear(&on_b, LIMIT_MS), []);
+        assert_eq!(on_a.cache().present(&keys), vec![false; 200], "round {round}");
+        let left: Vec<_> = (0..200).filter(|number| fetch(&on_b, *number).is_some()).collect();
+        assert!(left.is_empty(), "round {round}: {left:?}");
+        let requests: Vec<_> = keys.iter().map(|key| request(*key)).collect();
+        let answers = restore(&on_b, A, &requests);
+        assert_eq!(answers, vec![RestoreOutcome::Unknown; 200], "round {round}");
+        wait_until("the figures are told", || agent.figures().backlog_bytes == 0);
+        assert_eq!(agent.figures().announced, 0);
+    }
+    publish(&on_a, 0..4);
+    wait_until("what comes later is backed up", || agent.figures().announced == 4);
+    agent.stop().unwrap();
+    assert_eq!(blocks_in(folder.path()), 4);
+}
+
+#[test]
+fn an_agent_that_was_down_clears_before_it_announces() {
+    let (region, folder) = (region(), tempfile::tempdir().unwrap());
+    let agent = start(&region, A, &folder);
+    let on_a = Pool::attach(region.path(), A).unwrap();
+    let on_b = Pool::attach(region.path(), B).unwrap();
+    publish(&on_a, 0..20);
+    wait_until("the blocks are backed up", || agent.figures().announced == 20);
+    agent.stop().unwrap();
+    assert_eq!(clear(&on_b, 50), [NodeId(A)], "its drives have not answered");
+    assert_eq!(blocks_in(folder.path()), 20);
+    let agent = start(&region, A, &folder);
+    assert_eq!(clear(&on_b, LIMIT_MS), []);
+    wait_until("it has begun", || agent.is_ready());
+    assert_eq!(agent.figures().announced, 0);
+    publish(&on_a, 0..20);
+    wait_until("the blocks are backed up", || agent.figures().announced == 20);
+    agent.stop().unwrap();
+    let agent = start(&region, A, &folder);
+    wait_until("they are announced again", || agent.figures().announced == 20);
+    agent.stop().unwrap();
+
+    // More requests than a node has lines for, and the line of the clear is lost.
+    assert_eq!(clear(&on_b, 50), [NodeId(A)]);
+    let other = Namespace::new("other", b"");
+    for _ in 0..20 {
+        let left = on_b.unpin(&other, std::time::Duration::from_secs(60)).unwrap();
+        assert_eq!(left, []);
+    }
+    let agent = start(&region, A, &folder);
+    wait_until("it has begun", || agent.is_ready());
+    assert_eq!(agent.figures().announced, 0);
+    agent.stop().unwrap();
+    assert_eq!(blocks_in(folder.path()), 0);
+}
+
+#[test]
+fn a_drive_that_was_away_is_cleared_before_it_is_announced() {
+    let (region, [first, second]) = (region(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let both = || {
+        let mut both = settings(&region, A, first.path());
+        both.drives.push(DriveFolder { path: second.path().to_owned(), ..both.drives[0].clone() });
+        Agent::start(both).unwrap()
+    };
+    let on_a = Pool::attach(region.path(), A).unwrap();
+    let agent = both();
+    publish(&on_a, 0..20);
+    wait_until("the blocks are backed up", || agent.figures().announced == 20);
+    agent.stop().unwrap();
+    let away = blocks_in(second.path());
+    assert!((1..20).contains(&away), "{away}");
+    let agent = start(&region, A, &first);
+    assert_eq!(clear(&on_a, LIMIT_MS), []);
+    publish(&on_a, 30..35);
+    wait_until("later blocks are backed up", || agent.figures().announced == 5);
+    agent.stop().unwrap();
+    assert_eq!((blocks_in(first.path()), blocks_in(second.path())), (5, away));
+    let agent = both();
+    wait_until("it has begun", || agent.is_ready());
+    assert_eq!(agent.figures().announced, 5);
+    agent.stop().unwrap();
+    assert_eq!((blocks_in(first.path()), blocks_in(second.path())), (5, 0));
+}
+
+#[test]
+fn a_clear_of_a_region_that_is_gone_is_asked_for_again() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let region = region();
+        let agent = start(&region, A, &folder);
+        publish(&Pool::attach(region.path(), A).unwrap(), 0..20);
+        wait_until("the blocks are backed up", || agent.figures().announced == 20);
+        agent.stop().unwrap();
+    }
+    // Asked for while no agent of the new region ever ran.
+    let region = region();
+    let on_b = Pool::attach(region.path(), B).unwrap();
+    assert_eq!(clear(&on_b, LIMIT_MS), []);
+    let agent = start(&region, A, &folder);
+    wait_until("it has begun", || agent.is_ready());
+    assert_eq!(agent.figures().announced, 0);
+    agent.stop().unwrap();
+    assert_eq!(blocks_in(folder.path()), 0);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::known::KnownBlocks;
 use super::turns::Turns;
 use super::writes::{Ended, What, Writes};
 use super::{Backlog, Candidate};
+use crate::clear::{Clears, Due, Gate};
 use crate::drives::TablesRead;
 use crate::figures::{DropReason, SharedFigures};
 use crate::reads::Reads;
@@ -49,6 +50,10 @@ pub(crate) struct BackupParts<'a> {
     pub(crate) folder: &'a Path,
     /// Keys of blocks that restores have found damaged.
     pub(crate) damaged: Receiver<BlockKey>,
+    /// Which blocks may be announced.
+    pub(crate) gate: &'a Gate,
+    /// Identity of the region.
+    pub(crate) region: [u64; 2],
 }
 
 /// How far the blocks of the drives were announced after the start.
@@ -57,6 +62,8 @@ struct Announcing {
     folder: usize,
     part: usize,
     is_done: bool,
+    /// How often tables had been read when it began.
+    times: u64,
 }
 
 /// Backs blocks up, on one thread.
@@ -66,6 +73,7 @@ pub(crate) struct Mover<'a> {
     settings: BackupSettings,
     announcer: DriveAnnouncer,
     announcing: Announcing,
+    clears: Clears<'a>,
     feed: OwnFeed,
     known: KnownBlocks,
     backlog: Backlog,
@@ -99,6 +107,7 @@ impl<'a> Mover<'a> {
             settings: *settings,
             announcer,
             announcing: Announcing::default(),
+            clears: Clears::new(parts.gate, parts.region, parts.store.folders()),
             feed: OwnFeed::default(),
             known,
             backlog: Backlog::new(settings.backlog_bytes),
@@ -118,7 +127,9 @@ impl<'a> Mover<'a> {
     /// [`DriveError::MembershipLost`].
     pub(crate) fn turn(&mut self) -> Result<bool, DriveError> {
         let now_ms = self.parts.clock.now_ms();
-        let mut is_busy = self.announce_what_is_there()?;
+        // AGENT-C2: before anything is announced.
+        let mut is_busy = self.carry_out_clears(now_ms)?;
+        is_busy |= self.announce_what_is_there()?;
         self.withdraw_damaged()?;
         // Before all tables are read a block may be on a drive that is not found there.
         if self.announcing.is_done {
@@ -127,7 +138,7 @@ impl<'a> Mover<'a> {
         }
         let BackupParts { cache, clock, reads, .. } = &self.parts;
         self.turns.look(cache, clock.now_us(), reads)?;
-        is_busy |= self.write();
+        is_busy |= !self.clears.drains() && self.write();
         is_busy |= self.end_writes();
         self.commit_when_due(now_ms)?;
         self.keep_room(now_ms)?;
@@ -160,22 +171,28 @@ impl<'a> Mover<'a> {
     /// After the start: announces what the drives have, as far as their tables are read.
     fn announce_what_is_there(&mut self) -> Result<bool, DriveError> {
         let are_read = self.parts.tables.are_read();
-        if self.announcing.is_done && !are_read {
+        let times = self.parts.tables.times();
+        if self.announcing.is_done && self.announcing.times != times {
             // A drive answers again. What is announced already is passed over.
-            self.announcing = Announcing::default();
+            self.announcing = Announcing { times, ..Announcing::default() };
         }
-        let Announcing { folder, part, is_done } = self.announcing;
+        let Announcing { folder, part, is_done, .. } = self.announcing;
         // A part is complete when there is another behind it, or when everything is read.
         if is_done || !(are_read || self.parts.store.blocks(folder, part + 1).is_some()) {
             return Ok(false);
         }
+        let stopped = self.parts.gate.stopped();
         match self.parts.store.blocks(folder, part) {
-            Some(blocks) => {
+            Some(_) if !stopped.is_known(folder) => return Ok(false),
+            Some(mut blocks) => {
+                // AGENT-C2: those that a clear is to remove.
+                blocks.retain(|block| stopped.lets(folder, block.tag));
                 self.announce(&blocks)?;
                 self.announcing.part += 1;
             }
             None if folder + 1 < self.parts.store.folders() => {
-                self.announcing = Announcing { folder: folder + 1, ..Announcing::default() };
+                self.announcing.folder += 1;
+                self.announcing.part = 0;
             }
             None => {
                 self.announcing.is_done = true;
@@ -209,6 +226,31 @@ impl<'a> Mover<'a> {
             figures.unannounced += left_out;
         });
         Ok(())
+    }
+
+    /// The next step of the clears that nodes asked for (AGENT-C1).
+    fn carry_out_clears(&mut self, now_ms: u64) -> Result<bool, DriveError> {
+        let BackupParts { cache, clock, store, .. } = self.parts;
+        let Some(due) = self.clears.next(cache, store, now_ms)? else { return Ok(false) };
+        match due {
+            Due::Drain if self.turns.under_way() > 0 => return Ok(false),
+            Due::Drain => {
+                self.commit()?;
+                self.clears.drained();
+            }
+            Due::Sweep(clears) => {
+                cache.clear_own_blocks(clock, |tag| clears.has(tag));
+            }
+            Due::Remove(folder, keys) => {
+                self.announcer.withdraw(cache, &keys)?;
+                if let Some(volume) = store.volume(folder) {
+                    volume.remove_all(&keys);
+                }
+            }
+            Due::Commit => self.commit()?,
+            Due::Answer(numbers) => self.announcer.answer_clears(cache, &numbers)?,
+        }
+        Ok(true)
     }
 
     fn withdraw_damaged(&mut self) -> Result<(), DriveError> {
@@ -365,7 +407,8 @@ impl<'a> Mover<'a> {
 
     fn tell_figures(&mut self) {
         let (backlog, announced) = (self.backlog.bytes(), self.announcer.blocks());
-        let (refused, is_ready) = (self.known.figures().refused, self.announcing.is_done);
+        let is_ready = self.announcing.is_done && !self.clears.are_under_way();
+        let refused = self.known.figures().refused;
         self.parts.figures.count(|figures| {
             self.turns.count(figures);
             figures.is_ready = is_ready;

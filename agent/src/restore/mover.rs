@@ -16,6 +16,7 @@ use rackline::LocalCache;
 use rackline::dma::{Checksum, DmaEngine, HostDma, StoreJob};
 
 use super::{Next, NotQueued, Queued, RestoreQueue};
+use crate::clear::{Gate, Stopped};
 use crate::figures::{Figures, SharedFigures};
 use crate::reads::Reads;
 use crate::settings::RestoreSettings;
@@ -44,6 +45,8 @@ pub(crate) struct RestoreParts<'a> {
     pub(crate) reads: &'a Reads,
     /// Gets the keys of blocks that were found damaged.
     pub(crate) damaged: Sender<BlockKey>,
+    /// Which blocks may be restored.
+    pub(crate) gate: &'a Gate,
 }
 
 /// A request, and what it asks for.
@@ -69,6 +72,7 @@ struct Start {
 struct Reading {
     block: WritingBlock,
     crc: u32,
+    tag: NamespaceTag,
     asked: Vec<AskedRestore>,
 }
 
@@ -99,6 +103,8 @@ pub(crate) struct Restorer<'a> {
     tell: Sender<(ReadId, Unverified)>,
     told: Receiver<(ReadId, Unverified)>,
     spare: Vec<Buffer>,
+    /// What clears have stopped, as of this change.
+    stopped: (u64, Stopped),
 }
 
 impl<'a> Restorer<'a> {
@@ -114,7 +120,8 @@ impl<'a> Restorer<'a> {
         let queues = (0..parts.store.folders()).map(queue).collect();
         let (reading, by_key) = (HashMap::new(), HashMap::new());
         let (answers, spare) = (Vec::new(), Vec::new());
-        Self { parts, desk, answers, queues, reading, by_key, tell, told, spare }
+        let stopped = (0, Stopped::default());
+        Self { parts, desk, answers, queues, reading, by_key, tell, told, spare, stopped }
     }
 
     /// Takes requests, begins reads, ends reads, answers. Waits for nothing but room in the pool.
@@ -123,6 +130,11 @@ impl<'a> Restorer<'a> {
     /// # Errors
     /// [`DriveError::MembershipLost`].
     pub(crate) fn turn(&mut self) -> Result<bool, DriveError> {
+        self.follow_clears();
+        // AGENT-C2: what is asked for before waits for the folders to be looked at.
+        if self.stopped.0 == 0 {
+            return Ok(false);
+        }
         let asked = self.desk.next(self.parts.cache)?;
         let mut is_busy = !asked.is_empty();
         self.accept(asked);
@@ -139,6 +151,21 @@ impl<'a> Restorer<'a> {
     fn tell_reads(&self) {
         let now = self.queues.iter().map(RestoreQueue::reads).sum();
         self.parts.reads.tell(now, self.queues.iter().map(RestoreQueue::queued).sum());
+    }
+
+    /// Gives up the restores of blocks that a clear is to remove (AGENT-C1).
+    fn follow_clears(&mut self) {
+        let Some(news) = self.parts.gate.news(self.stopped.0) else { return };
+        self.stopped = news;
+        let is_stopped = |(at, it): &(&ReadId, &Reading)| !self.stopped.1.lets(at.0, it.tag);
+        let stopped: Vec<ReadId> =
+            self.reading.iter().filter(is_stopped).map(|(at, _)| *at).collect();
+        for at in stopped {
+            let Some(reading) = self.reading.remove(&at) else { continue };
+            self.by_key.remove(&reading.block.key());
+            self.failed(at, reading.block, reading.asked, RestoreOutcome::Unknown);
+        }
+        self.parts.gate.follow(self.stopped.0);
     }
 
     /// Waits until a read ends, for at most `ms`. Says whether a read is under way.
@@ -224,6 +251,9 @@ impl<'a> Restorer<'a> {
             let is_scanned = self.parts.store.is_scanned();
             return Some(if is_scanned { RestoreOutcome::Unknown } else { RestoreOutcome::Busy });
         };
+        if !self.stopped.1.lets(folder, block.tag) {
+            return Some(RestoreOutcome::Unknown);
+        }
         let queued = Queued {
             restore: wish,
             bytes: block.bytes,
@@ -263,11 +293,12 @@ impl<'a> Restorer<'a> {
     /// One block is read once (AGENT-R2).
     fn plan(&mut self, at: ReadId, wish: Wish, starts: &mut Vec<Start>) {
         let (asked, key) = (wish.asked, wish.request.key);
+        let lets = |it: &(usize, StoredBlock)| self.stopped.1.lets(it.0, it.1.tag);
         if let Some(reading) = self.by_key.get(&key).and_then(|at| self.reading.get_mut(at)) {
             reading.asked.push(asked);
         } else if let Some(start) = starts.iter_mut().find(|it| it.stored.key == key) {
             start.asked.push(asked);
-        } else if let Some((_, stored)) = self.parts.store.block(&key) {
+        } else if let Some((_, stored)) = self.parts.store.block(&key).filter(lets) {
             starts.push(Start { at, stored, asked: vec![asked] });
             return;
         } else {
@@ -353,7 +384,7 @@ impl<'a> Restorer<'a> {
         match self.parts.store.read(stored.key, buffer, done) {
             Ok(()) => {
                 self.by_key.insert(stored.key, at);
-                self.reading.insert(at, Reading { block, crc: stored.crc, asked });
+                self.reading.insert(at, Reading { block, crc: stored.crc, tag: stored.tag, asked });
             }
             Err((buffer, miss)) => {
                 self.spare.push(buffer);

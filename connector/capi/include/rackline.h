@@ -432,11 +432,12 @@ RacklineError rackline_pool_metric(RacklinePool pool, const char *name, uint64_t
 // nothing else uses during the call.
 RacklineError rackline_pool_metrics(RacklinePool pool, char *text, size_t capacity, size_t *bytes);
 
-// Removes the blocks of a namespace from the pool in the memory at `region`, on all nodes. The
-// calling process attaches as one of `node` for the time of the call, whether it has a pool open or
-// not. Waits until the blocks are gone, for at most `timeout_ms` milliseconds. Bit `n` of
-// `unanswered` says that node `n` has not answered: it is paused, and removes its blocks when it
-// continues. When it is declared dead, clear again. 0 says that all blocks are gone.
+// Removes the blocks of a namespace from the pool in the memory at `region` and from drives, on all
+// nodes. The calling process attaches as one of `node` for the time of the call, whether it has a
+// pool open or not. Waits until the blocks are gone, for at most `timeout_ms` milliseconds. Bit `n`
+// of `unanswered` says that node `n` has not answered: it is paused, and removes its blocks when it
+// continues; or its agent is down, and removes them from its drives when it starts. When the node is
+// declared dead, clear again. 0 says that all blocks are gone.
 //
 // Every block is removed that was published before the call, held or not; a fetch that is under
 // way becomes a miss. A block that is published meanwhile may stay. Namespaces whose 16-bit tag is

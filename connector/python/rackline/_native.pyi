@@ -304,10 +304,11 @@ def clear(
     salt: bytes = b"",
     timeout_ms: int = 10000,
 ) -> list[int]:
-    """Removes the blocks of ``tenant`` with ``salt`` from the pool, on all nodes; with ``None`` those of all
-    tenants. Attaches as a process of ``node`` for the time of the call: for a process that is not attached.
+    """Removes the blocks of ``tenant`` with ``salt`` from the pool and from drives, on all nodes; with
+    ``None`` those of all tenants. Attaches as a process of ``node`` for the time of the call: for a process that is not attached.
 
-    Returns the nodes that have not answered within ``timeout_ms`` and may still have blocks, as
+    Returns the nodes that have not answered within ``timeout_ms`` and may still have blocks, there or on
+    their drives, as
     ``rackline clear`` tells them. When there is none, no block is found any more that was published before
     the call. Blocks that are published meanwhile may stay, and so does what engines have in their own memory."""
 

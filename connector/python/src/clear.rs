@@ -27,5 +27,5 @@ pub(crate) fn clear(
         pool.clear(namespace.as_ref(), timeout).map_err(|failure| failure.to_string())
     });
     let cleared = cleared.map_err(error)?;
-    Ok(cleared.unanswered.into_iter().map(|node| node.0).collect())
+    Ok(cleared.nodes_left().into_iter().map(|node| node.0).collect())
 }

@@ -1,13 +1,10 @@
 //! The agents of hosts and their drives, as `rackline status` lists them.
 
-use std::path::Path;
-
 use anyhow::Result;
 use bytesize::ByteSize;
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::fabric::Fabric;
-use cxl_shm::layout::{Layout, Superblock, read_superblock};
-use cxl_shm::region::Region;
+use cxl_shm::layout::{Layout, Superblock};
 use cxl_shm::units::NodeId;
 use kv_cache::{AgentLine, AgentSeen, RestoreOutcome, agent_of};
 use serde::Serialize;
@@ -169,20 +166,6 @@ pub(crate) fn look(
         }
         clock.sleep_ms(20);
     }
-}
-
-/// The nodes whose drives have blocks, as their agents said last.
-pub(crate) fn with_blocks(path: &Path) -> Result<Vec<String>> {
-    let region = Region::open_read_only(path)?;
-    let (superblock, layout) = read_superblock(region.fabric())?;
-    let mut nodes = Vec::new();
-    for node in layout.nodes() {
-        let agent = agent_of(region.fabric(), &superblock, &layout, node)?;
-        // The count of all blocks is told every few seconds, that of announced ones at once.
-        let has_some = |seen: &AgentSeen| seen.line.blocks.max(seen.line.announced_blocks) > 0;
-        nodes.extend(agent.filter(has_some).map(|_| node.to_string()));
-    }
-    Ok(nodes)
 }
 
 pub(crate) fn print(agents: &[AgentStatus]) {

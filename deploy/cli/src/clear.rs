@@ -1,16 +1,15 @@
-//! `rackline clear`: removes the blocks of a tenant, on all nodes.
+//! `rackline clear`: removes the blocks of a tenant, on all nodes and their drives.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use rackline::{Namespace, Pool};
+use rackline::{Namespace, NodeId, Pool};
 
-use crate::agents;
 use crate::output::say;
 
-/// Remove the blocks of one tenant from the pool, or all blocks.
+/// Remove the blocks of one tenant from the pool and from drives, or all blocks.
 ///
 /// Use it when a tenant leaves, or when its blocks must not be found any more. The engines keep
 /// running: what they have in memory of their own stays, so reset their caches too.
@@ -25,7 +24,10 @@ use crate::output::say;
 /// a paused node removes its blocks when it continues. Run the command again when such a node was
 /// declared dead.
 ///
-/// Blocks on drives (`rackline agent`) are not removed: the command says which nodes have any.
+/// Every agent (`rackline agent`) removes the blocks from its drives, too. An agent that was down
+/// removes them when it starts, and a drive that did not answer when it answers again, before a host
+/// finds one of them. Clear again after `rackline format`: a request that an agent has not carried
+/// out is lost with the region.
 ///
 /// Other tenants keep their blocks, unless their 16-bit tags are equal. Held blocks are removed too,
 /// and a fetch that is under way becomes a miss.
@@ -62,6 +64,10 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "tenant")]
     all: bool,
 
+    /// Leave the blocks on drives: they come back when engines ask for them.
+    #[arg(long)]
+    pool_only: bool,
+
     /// How long to wait for the other nodes, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     timeout_ms: u64,
@@ -71,31 +77,42 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let namespace =
         options.tenant.as_ref().map(|tenant| Namespace::new(tenant, options.salt.as_bytes()));
     let pool = Pool::attach(&options.region, options.node)?;
-    let cleared = pool.clear(namespace.as_ref(), Duration::from_millis(options.timeout_ms))?;
+    let timeout = Duration::from_millis(options.timeout_ms);
+    let cleared = match options.pool_only {
+        true => pool.clear_pool(namespace.as_ref(), timeout)?,
+        false => pool.clear(namespace.as_ref(), timeout)?,
+    };
     if !cleared.unanswered.is_empty() {
-        let nodes: Vec<_> = cleared.unanswered.iter().map(ToString::to_string).collect();
+        let nodes = names(&cleared.unanswered);
         bail!(
             "nodes {} have not answered within {} ms and may still have blocks: they clear them when \
              they continue; when a node is declared dead (`rackline status`), clear again; where a \
              node runs nothing but a lock manager, clear again on that host with its node number",
-            nodes.join(", "),
+            nodes,
             options.timeout_ms
         );
     }
+    if !cleared.drives_unanswered.is_empty() {
+        bail!(
+            "no block is left in the pool, and the agents of nodes {} have not answered within {} ms: \
+             their drives may still have blocks, which no host finds; an agent that is down removes \
+             them when it starts (`rackline agent`); clear again to see that it has",
+            names(&cleared.drives_unanswered),
+            options.timeout_ms
+        );
+    }
+    let places = if options.pool_only { "in the pool" } else { "in the pool or on drives" };
     match &options.tenant {
-        Some(tenant) => say!("no block of tenant {tenant:?} is left in the pool"),
-        None => say!("no block is left in the pool that was there before"),
+        Some(tenant) => say!("no block of tenant {tenant:?} is left {places}"),
+        None => say!("no block is left {places} that was there before"),
     }
     if cleared.orphaned_blocks > 0 {
         say!("removed for nodes that died or left: {}", cleared.orphaned_blocks);
     }
-    let with_drives = agents::with_blocks(&options.region)?;
-    if !with_drives.is_empty() {
-        say!(
-            "blocks on drives stay, and come back when engines ask for them: nodes {} have some; stop \
-             their agents and empty the folders, or let the tenant's engines use another salt or tenant",
-            with_drives.join(", ")
-        );
-    }
     Ok(())
+}
+
+fn names(nodes: &[NodeId]) -> String {
+    let nodes: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+    nodes.join(", ")
 }

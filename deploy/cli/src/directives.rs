@@ -88,7 +88,7 @@ fn select(
         match issued.directive {
             None => status.directive = "damaged",
             Some(Directive::Void) => continue,
-            Some(Directive::Clear(namespace)) => {
+            Some(Directive::Clear(namespace) | Directive::ClearPool(namespace)) => {
                 status.namespace = namespace.map(|namespace| namespace.to_string());
             }
             Some(Directive::Unpin { namespace, .. }) => {
@@ -117,7 +117,7 @@ fn select(
 /// The tag of the namespace that is pinned or not any more, and when that was asked for.
 fn pinned(directive: &Directive) -> Option<(u16, u64)> {
     match directive {
-        Directive::Clear(_) | Directive::Void => None,
+        Directive::Clear(_) | Directive::ClearPool(_) | Directive::Void => None,
         Directive::Pin(namespace, pin) => Some((namespace.tag().get(), pin.asked_ms)),
         Directive::Unpin { namespace, asked_ms } => Some((namespace.tag().get(), *asked_ms)),
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! line 0                head of the publication log, tables of the segment that are in use,
-//!                       count of directives
+//!                       count of directives, what is lost of them
 //! line 1 ..             publication log: two entries a line
 //! ..                    descriptor segment: one descriptor a line
 //! ..                    reader word arrays: one of each node's segment, a word a slot of its share
@@ -30,6 +30,9 @@ const LOG_FIRST: u64 = 1;
 const TABLES_WORD: u64 = 1;
 /// Word of the first line that counts the node's directives (CLEAR-D1).
 const DIRECTIVES_WORD: u64 = 2;
+/// Words of the first line about directives whose lines were written again (CLEAR-D9): the last that
+/// cleared something, and the last.
+const LOST_WORDS: [u64; 2] = [3, 4];
 
 /// First lines and lengths of the parts of an area.
 #[derive(Clone, Copy, Debug)]
@@ -180,6 +183,13 @@ impl Areas {
         word.expect("an area has a line for its log's head")
     }
 
+    /// Words about the directives of a node that have no line any more: the last that cleared
+    /// something, and the last.
+    pub(crate) fn lost_directives(&self, node: NodeId) -> [PeerWord; 2] {
+        let area = self.layout.area(node);
+        LOST_WORDS.map(|word| area.word(word).expect("an area has a line for its log's head"))
+    }
+
     /// What a node asks for, and what it has answered.
     pub(crate) fn directives(&self, node: NodeId) -> PeerDirectives {
         let lines = directive::lines(self.plan.nodes);
@@ -193,6 +203,8 @@ impl Areas {
         OwnDirectives {
             part: part.expect("an area has room for its directives"),
             count: area.word(DIRECTIVES_WORD).expect("an area has a line for its log's head"),
+            lost: LOST_WORDS
+                .map(|word| area.word(word).expect("an area has a line for its log's head")),
         }
     }
 

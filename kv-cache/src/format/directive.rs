@@ -1,7 +1,8 @@
 //! Directives: what a node asks the owners of all blocks to do with those of a namespace.
 //!
 //! ```text
-//! word 0   kind: 1 clear, 2 clear all namespaces, 3 pin, 4 unpin, 5 void
+//! word 0   kind: 1 clear, 2 clear all namespaces, 3 pin, 4 unpin, 5 void; 6 and 7 as 1 and 2, of the
+//!          pool alone
 //! word 1   number
 //! word 2-3 namespace
 //! word 4   of a pin: its length in milliseconds
@@ -22,6 +23,9 @@
 //! - **CLEAR-D6** No owner reads on behind a line that it cannot read. The asking node looks at its
 //!   lines in memory while it waits, and before it asks again: it writes a damaged one anew. Where
 //!   the process that knew the directive is gone, the new line says *void*, and it is logged.
+//! - **CLEAR-D9** Beside the count, in its line and stored before it, the asking node has the number of
+//!   the last directive whose line was written again, and of the last among these that cleared drives.
+//!   An agent that comes after many directives knows by them whether it has missed a clear.
 
 use bytemuck::{Pod, Zeroable};
 use cxl_shm::fabric::{OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
@@ -37,6 +41,8 @@ const CLEAR_ALL: u64 = 2;
 const PIN: u64 = 3;
 const UNPIN: u64 = 4;
 const VOID: u64 = 5;
+const CLEAR_POOL: u64 = 6;
+const CLEAR_POOL_ALL: u64 = 7;
 
 /// Bit of an answer: the directive was refused.
 const REFUSED: u64 = 1 << 63;
@@ -56,8 +62,10 @@ pub struct Pin {
 /// What owners are asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Directive {
-    /// Remove the complete blocks of a namespace, or of all.
+    /// Remove the complete blocks of a namespace, or of all, from the pool and from drives.
     Clear(Option<Namespace>),
+    /// Remove them from the pool, and leave those on drives.
+    ClearPool(Option<Namespace>),
     /// Let blocks of a namespace leave last, for a time (CLEAR-D5).
     Pin(Namespace, Pin),
     /// End the pin of a namespace.
@@ -72,11 +80,16 @@ pub enum Directive {
 }
 
 impl Directive {
+    /// Whether it removes blocks of drives, or may have done so before its line was damaged.
+    pub(crate) fn may_clear_drives(&self) -> bool {
+        matches!(self, Self::Clear(_) | Self::Void)
+    }
+
     /// When a node asked for a pin or an unpin, as in [`Pin::asked_ms`]; 0 for others.
     pub(crate) fn asked_ms(&self) -> u64 {
         match self {
             Self::Pin(_, Pin { asked_ms, .. }) | Self::Unpin { asked_ms, .. } => *asked_ms,
-            Self::Clear(_) | Self::Void => 0,
+            Self::Clear(_) | Self::ClearPool(_) | Self::Void => 0,
         }
     }
 }
@@ -128,6 +141,8 @@ impl DirectiveLine {
         match directive {
             Directive::Clear(None) => line(CLEAR_ALL, None),
             Directive::Clear(namespace) => line(CLEAR, namespace),
+            Directive::ClearPool(None) => line(CLEAR_POOL_ALL, None),
+            Directive::ClearPool(namespace) => line(CLEAR_POOL, namespace),
             Directive::Pin(namespace, Pin { percent, length_ms, asked_ms }) => {
                 let percent = percent.into();
                 Self { length_ms, percent, asked_ms, ..line(PIN, Some(namespace)) }
@@ -148,6 +163,8 @@ impl DirectiveLine {
         match self.kind {
             CLEAR => Some(Directive::Clear(Some(namespace))),
             CLEAR_ALL => Some(Directive::Clear(None)),
+            CLEAR_POOL => Some(Directive::ClearPool(Some(namespace))),
+            CLEAR_POOL_ALL => Some(Directive::ClearPool(None)),
             PIN => {
                 let percent = u16::try_from(self.percent).ok()?;
                 let Self { length_ms, asked_ms, .. } = *self;
@@ -193,6 +210,8 @@ pub(crate) struct OwnDirectives {
     pub(super) part: OwnedArea,
     /// How many directives there ever were.
     pub(crate) count: OwnedWord,
+    /// Of those that have no line any more, the last that cleared something, and the last.
+    pub(crate) lost: [OwnedWord; 2],
 }
 
 impl OwnDirectives {
@@ -219,6 +238,8 @@ mod tests {
         for directive in [
             Directive::Clear(Some(namespace)),
             Directive::Clear(None),
+            Directive::ClearPool(Some(namespace)),
+            Directive::ClearPool(None),
             Directive::Pin(namespace, Pin { percent: 50, length_ms: 1 << 40, asked_ms: 7 }),
             Directive::Unpin { namespace, asked_ms: 8 },
             Directive::Void,

@@ -1,12 +1,15 @@
 //! Blocks on drives: announced by one host, found and asked for by another.
 
+use super::clear::{keep_up, tenant};
 use super::*;
 use crate::format::{RequestLine, answer_word};
 use crate::tier::{
     Announced, Asked, DriveAnnouncer, DriveClaim, DriveError, DriveReplica, DriveSync,
     ForwardShape, Found, RestoreDesk, RestoreState, RestoreTicket,
 };
-use crate::{AgentLine, DriveGeometry, NamespaceTag, RestoreOutcome, RestoreRequest};
+use crate::{
+    AgentLine, Clearing, DriveGeometry, NamespaceTag, Pin, RestoreOutcome, RestoreRequest,
+};
 
 const SLOTS: u32 = 16;
 const LOG_ENTRIES: u32 = 8;
@@ -269,6 +272,96 @@ pub(super) fn agents_seen_by_tools(rack: SimulatedRack) {
     }
     replica.stop(&a);
     assert_eq!(seen().unwrap().beat, 0);
+}
+
+/// The agent of a host carries clears out: its answers as the asking host sees them.
+pub(super) fn cleared_on_drives(rack: SimulatedRack) {
+    let rig = rig(rack);
+    on_two_hosts(&rig, |a, b, clock| {
+        let nothing = |clearing: &Clearing| b.cleared_drives(clearing).unwrap().is_empty();
+        let ask = || b.clear(clock, Some(&tenant())).unwrap();
+        let upkeep = || [a, b].map(|cache| keep_up(cache, clock));
+        let clearing = ask();
+        assert!(nothing(&clearing), "no node ever had an agent");
+        upkeep();
+        let first = Agent::begin(a);
+        assert!(!nothing(&clearing), "an agent that starts");
+        let (mut done, other) = ([0; 32], NamespaceTag::from_bits(!tenant().tag().get()));
+        let mut carry_out = |agent: &Agent<'_>, first: u64, last: u64| {
+            let asked = a.clears_since(&done).unwrap();
+            assert_eq!(asked.missed, []);
+            assert!(asked.clears.has(tenant().tag()) && !asked.clears.has(other));
+            assert_eq!((done[1] + 1, asked.numbers[1]), (first, last));
+            done = asked.numbers;
+            agent.announcer.answer_clears(a, &done).unwrap();
+            assert!(a.clears_since(&done).unwrap().clears.is_empty());
+        };
+        carry_out(&first, 1, 1);
+        assert!(nothing(&clearing));
+        // More than once round the ring, one by one.
+        for number in 2..20 {
+            let clearing = ask();
+            assert!(!nothing(&clearing));
+            // Before another process of its host has looked.
+            carry_out(&first, number, number);
+            assert!(nothing(&clearing));
+            upkeep();
+        }
+        // A stopped agent is waited for as long as it left blocks.
+        let say = |runs, blocks| {
+            let line = AgentLine { runs, blocks, ..Default::default() };
+            a.say_agent_line(&first.claim, &line).unwrap();
+        };
+        let clearing = ask();
+        for (runs, blocks, waits) in
+            [(true, 0, true), (false, 3, true), (false, 0, false), (true, 0, true)]
+        {
+            say(runs, blocks);
+            assert_eq!(nothing(&clearing), !waits, "{runs} {blocks}");
+        }
+        upkeep();
+        carry_out(&first, 20, 20);
+
+        // CLEAR-D9: pins alone are no loss, and one clear among them is.
+        let pin = || {
+            let pin = Pin { percent: 10, length_ms: 1000, asked_ms: 1 };
+            b.pin(clock, &tenant(), pin).unwrap();
+            upkeep();
+        };
+        (0..19).for_each(|_| pin());
+        let pool_alone = b.clear_pool(clock, None).unwrap();
+        assert!(nothing(&pool_alone));
+        upkeep();
+        let asked = a.clears_since(&done).unwrap();
+        assert!(asked.clears.is_empty() && asked.missed.is_empty() && asked.numbers[1] == 40);
+        ask();
+        upkeep();
+        (0..16).for_each(|_| pin());
+        let asked = a.clears_since(&done).unwrap();
+        assert_eq!((asked.missed, asked.numbers[1]), (vec![b.member().node()], 57));
+        assert!(asked.clears.has(other));
+    });
+}
+
+#[test]
+fn clears_are_carried_out_for_drives() {
+    cleared_on_drives(SimulatedRack::sticky(2, REGION_BYTES));
+}
+
+#[test]
+fn a_damaged_directive_is_waited_for() {
+    let rig = rig(SimulatedRack::sticky(2, REGION_BYTES));
+    on_two_hosts(&rig, |a, b, clock| {
+        let mut clearing = b.clear(clock, None).unwrap();
+        b.clear(clock, Some(&tenant())).unwrap();
+        let line = a.areas().directives(b.member().node()).line(1).range();
+        rig.rack.flip_bit(line.start().bytes() + 20, 3);
+        let asked = a.clears_since(&[0; 32]).unwrap();
+        assert!(asked.clears.is_empty() && asked.numbers == [0; 32]);
+        b.cleared(clock, &mut clearing).unwrap();
+        let asked = a.clears_since(&[0; 32]).unwrap();
+        assert!(asked.clears.has(NamespaceTag::default()) && asked.numbers[1] == 2);
+    });
 }
 
 #[test]

@@ -10,7 +10,8 @@ use cxl_shm::verify::simulated::Site;
 use super::clear::{cleared_by_their_owner, cleared_while_a_node_leaves};
 use super::directives::{damaged_while_somebody_waits, refusals_seen_at_once};
 use super::drives::{
-    agents_seen_by_tools, announced_and_found, asked_and_answered, left_by_the_dead,
+    agents_seen_by_tools, announced_and_found, asked_and_answered, cleared_on_drives,
+    left_by_the_dead,
 };
 use super::orphan::reclaimers_and_rejoins;
 use super::pin::pins_seen_by_tools;
@@ -28,7 +29,7 @@ use crate::identity::IndexKey;
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 23] = [
+const SCENARIOS: [fn(SimulatedRack); 24] = [
     exchange_and_lag,
     cleared_by_their_owner,
     cleared_while_a_node_leaves,
@@ -52,6 +53,7 @@ const SCENARIOS: [fn(SimulatedRack); 23] = [
     asked_and_answered,
     agents_seen_by_tools,
     left_by_the_dead,
+    cleared_on_drives,
 ];
 
 /// Calls that flush or fence, by the file below `src` and the text of their line, which no scenario

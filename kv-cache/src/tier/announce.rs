@@ -30,7 +30,7 @@ pub struct Announced {
 /// It takes about 10 bytes of DRAM a block.
 #[derive(Debug)]
 pub struct DriveAnnouncer {
-    drives: DriveAreas,
+    pub(super) drives: DriveAreas,
     life: u32,
     /// Slots that are taken, found by key.
     table: HashTable<u32>,

@@ -39,6 +39,7 @@
 mod announce;
 mod ask;
 mod claim;
+mod clears;
 mod desk;
 mod find;
 mod forwards;
@@ -48,6 +49,7 @@ mod replica;
 pub use announce::{Announced, DriveAnnouncer};
 pub use ask::{Asked, RestoreState, RestoreTicket};
 pub use claim::{DriveClaim, DriveError};
+pub use clears::{AskedClears, ClearNumbers, ClearSet};
 pub use desk::{AskedRestore, RestoreDesk};
 pub use find::{Found, TieredMatch};
 pub use forwards::{ForwardReporter, ForwardSeen, ForwardShape};

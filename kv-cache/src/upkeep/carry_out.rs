@@ -14,6 +14,7 @@ use cxl_shm::units::NodeId;
 use crate::evict::BATCH;
 use crate::format::{Answer, DIRECTIVES, Descriptor, Directive, Handle, SlotContent};
 use crate::heap::LockedHeap;
+use crate::identity::NamespaceTag;
 use crate::process::Cache;
 
 /// New directives of one node.
@@ -86,15 +87,27 @@ impl<B: Backend> Cache<'_, B> {
         let (mut all, mut tags) = (false, BTreeSet::new());
         for (_, directive) in new.iter().flat_map(|new| &new.directives) {
             match directive {
-                Directive::Clear(Some(namespace)) => _ = tags.insert(namespace.tag()),
-                Directive::Clear(None) => all = true,
+                Directive::Clear(Some(namespace)) | Directive::ClearPool(Some(namespace)) => {
+                    tags.insert(namespace.tag());
+                }
+                Directive::Clear(None) | Directive::ClearPool(None) => all = true,
                 Directive::Pin(..) | Directive::Unpin { .. } | Directive::Void => {}
             }
         }
         if !all && tags.is_empty() {
             return 0;
         }
-        let handles = self.own_blocks(clock, |block| all || tags.contains(&block.namespace));
+        self.clear_own_blocks(clock, |tag| all || tags.contains(&tag))
+    }
+
+    /// Removes the complete blocks of this node that count for a namespace that `is_wanted`, held or
+    /// not, and returns how many. For an agent, which has restored some of them.
+    pub fn clear_own_blocks(
+        &self,
+        clock: &impl Clock,
+        is_wanted: impl Fn(NamespaceTag) -> bool,
+    ) -> u64 {
+        let handles = self.own_blocks(clock, |block| is_wanted(block.namespace));
         handles.chunks(BATCH).map(|batch| self.retire(clock, batch)).sum()
     }
 

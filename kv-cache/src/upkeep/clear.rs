@@ -16,6 +16,11 @@
 //! - **CLEAR-D4** The blocks of a vacant node are removed by the asking node, as its reclaimer
 //!   (ORPHAN-W1). A node that joins answers what its earlier lives left open.
 //!
+//! - **CLEAR-D8** Where a node has drives, its agent answers a clear in a word of its own: once no block
+//!   that the agent had when it first saw the directive can come from its drives. The asking process
+//!   looks whether a node ever had an agent after it has published the directive. An agent that starts
+//!   says so, published, before it looks for directives.
+//!
 //! A directive that the asking process does not wait for is carried out all the same, by every node
 //! that lives. Each answer is a word with one writing host.
 
@@ -42,6 +47,8 @@ const LOOK_MS: u64 = 1000;
 #[derive(Debug)]
 pub struct Clearing {
     number: u64,
+    /// Whether drives are to have none of it, too.
+    clears_drives: bool,
     namespace: Option<NamespaceTag>,
     /// Vacant nodes whose blocks are removed.
     removed: BTreeSet<NodeId>,
@@ -61,9 +68,33 @@ impl<B: Backend> Cache<'_, B> {
         clock: &impl Clock,
         namespace: Option<&Namespace>,
     ) -> Result<Clearing, DirectiveError> {
-        let number = self.issue(clock, Directive::Clear(namespace.copied()))?;
+        self.ask_to_clear(clock, namespace, Directive::Clear(namespace.copied()))
+    }
+
+    /// As [`clear`](Self::clear), and leaves the blocks on drives: they come back when engines ask for
+    /// them.
+    ///
+    /// # Errors
+    /// [`DirectiveError`]; nothing is asked for then.
+    pub fn clear_pool(
+        &self,
+        clock: &impl Clock,
+        namespace: Option<&Namespace>,
+    ) -> Result<Clearing, DirectiveError> {
+        self.ask_to_clear(clock, namespace, Directive::ClearPool(namespace.copied()))
+    }
+
+    fn ask_to_clear(
+        &self,
+        clock: &impl Clock,
+        namespace: Option<&Namespace>,
+        directive: Directive,
+    ) -> Result<Clearing, DirectiveError> {
+        let clears_drives = directive.may_clear_drives();
+        let number = self.issue(clock, directive)?;
         Ok(Clearing {
             number,
+            clears_drives,
             namespace: namespace.map(Namespace::tag),
             removed: BTreeSet::new(),
             look_at_ms: clock.now_ms() + LOOK_MS,
@@ -129,6 +160,25 @@ impl<B: Backend> Cache<'_, B> {
         left.sort_unstable();
         left.dedup();
         Ok(left)
+    }
+
+    /// The nodes on whose drives blocks may be left: their agents have not answered (CLEAR-D8). An
+    /// agent that has stopped with empty drives is not waited for.
+    ///
+    /// # Errors
+    /// [`MembershipLost`].
+    pub fn cleared_drives(&self, clearing: &Clearing) -> Result<Vec<NodeId>, MembershipLost> {
+        self.check_member()?;
+        let drives = self.areas().drives().filter(|_| clearing.clears_drives);
+        let Some(drives) = drives else { return Ok(Vec::new()) };
+        let (me, fabric) = (self.member().node(), self.member().fabric());
+        let lines = |node| [drives.of(node).states(), drives.of(node).cleared(me).range()];
+        refresh_all(fabric, drives.nodes().filter(|node| *node != me).flat_map(lines));
+        let may_have_some = |node: &NodeId| {
+            let said = drives.of(*node);
+            said.has_agent(fabric) && said.cleared(me).cached(fabric) < clearing.number
+        };
+        Ok(drives.nodes().filter(may_have_some).collect())
     }
 
     /// Whether a node has a complete block that `is_wanted`, freshly read; or a descriptor that

@@ -1,7 +1,7 @@
 //! Writing directives, and writing those again that were damaged in memory.
 
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::refresh_all;
+use cxl_shm::fabric::{OwnedWord, PublishBatch, refresh_all};
 use cxl_shm::host::MembershipLost;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
@@ -57,11 +57,16 @@ impl<B: Backend> Cache<'_, B> {
                 return Err(DirectiveError::Unanswered { node });
             }
             self.mend_directives(heap);
+            let lost = lost_line(heap, number);
             // The line before the count: a loss of power between them leaves no count of a line
             // that nobody can read, for which every owner would wait.
             let line = DirectiveLine::new(number, directive);
             heap.directives.line(number).publish(heap.fabric(), &line);
-            heap.directives.count.publish(heap.fabric(), number);
+            let mut batch = PublishBatch::new(heap.fabric());
+            // CLEAR-D9: stored before the count, in the same line.
+            lost.into_iter().for_each(|(word, lost)| batch.word(word, lost));
+            batch.word(heap.directives.count, number);
+            batch.publish();
             self.process_state().note_issued(number, directive);
             Ok(number)
         })
@@ -99,4 +104,17 @@ impl<B: Backend> Cache<'_, B> {
             }
         }
     }
+}
+
+/// What is to be said of the line that directive `number` overwrites (CLEAR-D9).
+fn lost_line<B: Backend>(heap: &LockedHeap<'_, B>, number: u64) -> Vec<(OwnedWord, u64)> {
+    let Some(lost) = number.checked_sub(DIRECTIVES).filter(|lost| *lost > 0) else {
+        return Vec::new();
+    };
+    let directives = &heap.directives;
+    let line = directives.line(lost).own(heap.fabric()).ok();
+    let directive = line.and_then(|line| line.directive(lost));
+    let [clears, all] = directives.lost;
+    let may_clear = directive.is_none_or(|directive| directive.may_clear_drives());
+    may_clear.then_some((clears, lost)).into_iter().chain([(all, lost)]).collect()
 }

@@ -52,7 +52,7 @@ class FromDrives(TinyCase):
             own.drain()
             saved = own.counter("saved_blocks")
             self.wait_until_announced(saved)
-            clear = ["clear", "--region", self.region.path, "--node", "0", "--all"]
+            clear = ["clear", "--pool-only", "--region", self.region.path, "--node", "0", "--all"]
             subprocess.run([command(), *clear], check=True)
             own.forget()
             self.assertEqual(tokens(own.answers(PROMPTS)), self.expected)

@@ -13,6 +13,7 @@ use crate::{SourceTree, Violation};
 /// Groups of rules, and what each is about.
 pub const GROUPS: &[(&str, &str)] = &[
     ("AGENT-B", "backups of blocks to drives"),
+    ("AGENT-C", "clears of the blocks on drives"),
     ("AGENT-Q", "the queue of a drive's restores"),
     ("AGENT-R", "restores of blocks from drives"),
     ("AGENT-W", "when blocks are written to drives"),
@@ -26,6 +27,7 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("CLEAR-D", "directives: clearing and pinning a namespace on all nodes"),
     ("DEATH-C", "agreeing on a death"),
     ("DEATH-R", "recovering a dead host"),
+    ("DRIVE-C", "clears that a folder has carried out"),
     ("DRIVE-D", "what is durable on a drive, and when"),
     ("DRIVE-G", "room on a drive"),
     ("DRIVE-I", "transfers between a drive and memory"),

@@ -37,11 +37,12 @@ impl From<DirectiveError> for Failure {
     }
 }
 
-/// Removes the blocks of a namespace from the pool in the memory at `region`, on all nodes. The
-/// calling process attaches as one of `node` for the time of the call, whether it has a pool open or
-/// not. Waits until the blocks are gone, for at most `timeout_ms` milliseconds. Bit `n` of
-/// `unanswered` says that node `n` has not answered: it is paused, and removes its blocks when it
-/// continues. When it is declared dead, clear again. 0 says that all blocks are gone.
+/// Removes the blocks of a namespace from the pool in the memory at `region` and from drives, on all
+/// nodes. The calling process attaches as one of `node` for the time of the call, whether it has a
+/// pool open or not. Waits until the blocks are gone, for at most `timeout_ms` milliseconds. Bit `n`
+/// of `unanswered` says that node `n` has not answered: it is paused, and removes its blocks when it
+/// continues; or its agent is down, and removes them from its drives when it starts. When the node is
+/// declared dead, clear again. 0 says that all blocks are gone.
 ///
 /// Every block is removed that was published before the call, held or not; a fetch that is under
 /// way becomes a miss. A block that is published meanwhile may stay. Namespaces whose 16-bit tag is
@@ -66,7 +67,7 @@ pub unsafe extern "C" fn rackline_clear(
         let namespace = unsafe { named(name) }?;
         let clear = |pool: &Pool| {
             let cleared = pool.clear(Some(&namespace), Duration::from_millis(timeout_ms))?;
-            Ok(cleared.unanswered)
+            Ok(cleared.nodes_left())
         };
         // SAFETY: by the caller's promise.
         unsafe { ask(region, node, unanswered, clear) }
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn rackline_clear_all(
     code(|| {
         let clear = |pool: &Pool| {
             let cleared = pool.clear(None, Duration::from_millis(timeout_ms))?;
-            Ok(cleared.unanswered)
+            Ok(cleared.nodes_left())
         };
         // SAFETY: by the caller's promise.
         unsafe { ask(region, node, unanswered, clear) }

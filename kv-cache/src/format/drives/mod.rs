@@ -8,9 +8,10 @@
 //! ..          counts of requests: a word for each node that is asked
 //! ..          requests: a ring of lines for each node that is asked
 //! ..          answers: a word for each line of each node that asks
+//! ..          clears: a word for each node, the last directive that its drives have carried out
 //! ```
 //!
-//! The agent alone writes the first three parts and the answers. Counts and requests are written
+//! The agent alone writes the first three parts, the answers and the last part. Counts and requests are written
 //! under the heap lock by any process of the host.
 
 mod agent_line;
@@ -46,7 +47,15 @@ pub(crate) struct DrivePlan {
 
 impl DrivePlan {
     pub(super) fn lines(self) -> u64 {
+        self.clears_first() + u64::from(self.nodes).div_ceil(LINE_WORDS as u64)
+    }
+
+    fn clears_first(self) -> u64 {
         self.answers_first() + self.requests().div_ceil(LINE_WORDS as u64)
+    }
+
+    fn clear_word(self, asking: NodeId) -> u64 {
+        self.clears_first() * LINE_WORDS as u64 + asking.index() as u64
     }
 
     fn log_lines(self) -> u64 {
@@ -156,10 +165,24 @@ impl PeerDrives {
         self.word(self.plan.answer_word(asking, number))
     }
 
+    /// The last directive of `asking` of which its drives have nothing any more (CLEAR-D8).
+    pub(crate) fn cleared(&self, asking: NodeId) -> PeerWord {
+        self.word(self.plan.clear_word(asking))
+    }
+
     /// What its agent says of itself, freshly read; `None` when no agent ever did, or the lines
     /// cannot be read.
     pub(crate) fn agent(&self, fabric: &impl Fabric) -> Option<AgentSeen> {
-        fabric.refresh(self.lines(0, LOG_FIRST).range());
+        fabric.refresh(self.states());
+        self.agent_cached(fabric)
+    }
+
+    /// The lines of its words and of what its agent says of itself.
+    pub(crate) fn states(&self) -> LineRange {
+        self.lines(0, LOG_FIRST).range()
+    }
+
+    fn agent_cached(&self, fabric: &impl Fabric) -> Option<AgentSeen> {
         let part = self.lines(AGENT_FIRST, AGENT_LINES);
         let state = part.line::<StateLine>(0)?.cached(fabric).ok()?;
         let work = part.line::<WorkLine>(1)?.cached(fabric).ok()?;
@@ -168,6 +191,15 @@ impl PeerDrives {
         let line = AgentLine::decode(&state, &work, &outcomes, &schedule)?;
         let life = u32::try_from(self.life().cached(fabric)).unwrap_or(0);
         Some(AgentSeen { life, beat: self.beat().cached(fabric), line })
+    }
+
+    /// Whether its drives may have blocks, as this host's caches hold it: it had an agent, which has
+    /// not stopped with empty drives.
+    pub(crate) fn has_agent(&self, fabric: &impl Fabric) -> bool {
+        let seen = self.agent_cached(fabric);
+        let is_empty = |it: &AgentSeen| it.line.blocks.max(it.line.announced_blocks) == 0;
+        self.life().cached(fabric) != 0
+            && !seen.is_some_and(|seen| !seen.line.runs && is_empty(&seen))
     }
 
     fn word(&self, index: u64) -> PeerWord {
@@ -225,10 +257,15 @@ impl OwnDrives {
         self.word(self.plan.answer_word(asking, number))
     }
 
+    /// The last directive of `asking` of which the drives have nothing any more.
+    pub(crate) fn cleared(&self, asking: NodeId) -> OwnedWord {
+        self.word(self.plan.clear_word(asking))
+    }
+
     /// The lines of all answers.
     pub(crate) fn answers(&self) -> LineRange {
         let first = self.plan.answers_first();
-        let part = self.part.part(first, self.plan.lines() - first);
+        let part = self.part.part(first, self.plan.clears_first() - first);
         part.expect("an area has room for its answers").range()
     }
 

@@ -1,0 +1,219 @@
+//! How far the clears of each folder are.
+
+use kv_cache::BlockKey;
+use kv_cache::tier::{ClearNumbers, ClearSet, DriveError};
+use kv_drive::CarriedOut;
+use kv_drive::store::Store;
+use rackline::LocalCache;
+
+use super::Gate;
+
+/// How often the agent looks whether nodes ask for a clear, in milliseconds.
+const LOOK_MS: u64 = 20;
+/// After a commit that failed, or while tables are read, the next try comes after this time.
+const AGAIN_MS: u64 = 200;
+
+/// What is due in a folder.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// No write may be under way, and what was written is to be committed.
+    Drain,
+    /// The pool is swept of what is cleared.
+    Sweep(ClearSet),
+    /// These blocks of the folder are withdrawn and removed.
+    Remove(usize, Vec<BlockKey>),
+    /// What was noted in folders is made durable.
+    Commit,
+    /// These requests are answered.
+    Answer(Box<ClearNumbers>),
+}
+
+#[derive(Debug)]
+enum Stage {
+    Stop(u64),
+    Drain,
+    Sweep,
+    Remove { part: usize, removed: u64 },
+    Commit { removed: u64 },
+}
+
+#[derive(Debug)]
+struct Clearing {
+    clears: ClearSet,
+    numbers: ClearNumbers,
+    stage: Stage,
+}
+
+/// What is known of a folder.
+#[derive(Debug, Default)]
+struct Folder {
+    /// The last requests that were looked at, and carried out but for `clearing`; `None` while its
+    /// device does not answer.
+    seen: Option<ClearNumbers>,
+    clearing: Option<Clearing>,
+}
+
+/// Clears of all folders, on the thread that backs up.
+#[derive(Debug)]
+pub(crate) struct Clears<'a> {
+    gate: &'a Gate,
+    region: [u64; 2],
+    folders: Vec<Folder>,
+    answered: Option<ClearNumbers>,
+    look_ms: u64,
+    again_ms: u64,
+}
+
+impl<'a> Clears<'a> {
+    pub(crate) fn new(gate: &'a Gate, region: [u64; 2], folders: usize) -> Self {
+        let folders = (0..folders).map(|_| Folder::default()).collect();
+        Self { gate, region, folders, answered: None, look_ms: 0, again_ms: 0 }
+    }
+
+    /// Whether backups have to wait (AGENT-C1).
+    pub(crate) fn drains(&self) -> bool {
+        let drains = |it: &Clearing| matches!(it.stage, Stage::Drain | Stage::Sweep);
+        self.folders.iter().filter_map(|folder| folder.clearing.as_ref()).any(drains)
+    }
+
+    /// Whether a folder has a clear to carry out.
+    pub(crate) fn are_under_way(&self) -> bool {
+        self.folders.iter().any(|folder| folder.clearing.is_some())
+    }
+
+    /// What to do next; `None` when nothing is due.
+    ///
+    /// # Errors
+    /// [`DriveError::MembershipLost`].
+    pub(crate) fn next(
+        &mut self,
+        cache: &LocalCache<'_>,
+        store: &Store,
+        now_ms: u64,
+    ) -> Result<Option<Due>, DriveError> {
+        if now_ms >= self.look_ms {
+            self.look_ms = now_ms + LOOK_MS;
+            self.look(cache, store)?;
+        }
+        if let Some(due) = (0..self.folders.len()).find_map(|at| self.advance(store, at, now_ms)) {
+            return Ok(Some(due));
+        }
+        let numbers = self.carried_out();
+        let is_new = numbers.is_some() && self.answered != numbers;
+        self.answered = numbers.or(self.answered);
+        Ok(numbers.filter(|_| is_new).map(|numbers| Due::Answer(Box::new(numbers))))
+    }
+
+    /// Looks what nodes asked for (AGENT-C2).
+    fn look(&mut self, cache: &LocalCache<'_>, store: &Store) -> Result<(), DriveError> {
+        for (at, folder) in self.folders.iter_mut().enumerate() {
+            if folder.clearing.is_some() {
+                continue;
+            }
+            let Some(volume) = store.volume(at) else { continue };
+            let is_first = folder.seen.is_none();
+            let since = folder.seen.unwrap_or_else(|| {
+                let CarriedOut { region, numbers } = volume.carried_out();
+                if region == self.region { numbers } else { ClearNumbers::default() }
+            });
+            let asked = cache.clears_since(&since)?;
+            folder.seen = Some(asked.numbers);
+            if asked.clears.is_empty() {
+                if is_first {
+                    self.gate.stop(at, ClearSet::default());
+                }
+                continue;
+            }
+            // AGENT-C3.
+            if !asked.missed.is_empty() {
+                let nodes: Vec<_> = asked.missed.iter().map(ToString::to_string).collect();
+                tracing::warn!(
+                    folder = at,
+                    nodes = nodes.join(", "),
+                    "the folder missed requests to clear that are not known any more: all its blocks \
+                     are removed"
+                );
+            }
+            let stage = Stage::Stop(self.gate.stop(at, asked.clears.clone()));
+            folder.seen = Some(since);
+            let (clears, numbers) = (asked.clears, asked.numbers);
+            folder.clearing = Some(Clearing { clears, numbers, stage });
+        }
+        Ok(())
+    }
+
+    /// The next step of a folder; `None` when it waits, or has nothing to do.
+    fn advance(&mut self, store: &Store, at: usize, now_ms: u64) -> Option<Due> {
+        let folder = &mut self.folders[at];
+        let clearing = folder.clearing.as_mut()?;
+        let volume = store.volume(at)?;
+        match &mut clearing.stage {
+            Stage::Stop(number) => {
+                if !self.gate.is_followed(*number) {
+                    return None;
+                }
+                clearing.stage = Stage::Drain;
+                Some(Due::Drain)
+            }
+            Stage::Drain => Some(Due::Drain),
+            Stage::Sweep => {
+                clearing.stage = Stage::Remove { part: 0, removed: 0 };
+                Some(Due::Sweep(clearing.clears.clone()))
+            }
+            Stage::Remove { part, removed } => {
+                // Tables that are read later would bring blocks back.
+                if !volume.is_scanned() {
+                    return None;
+                }
+                if let Some(keys) = volume.keys_of(*part, |tag| clearing.clears.has(tag)) {
+                    *part += 1;
+                    *removed += keys.len() as u64;
+                    return Some(Due::Remove(at, keys));
+                }
+                let (region, numbers) = (self.region, clearing.numbers);
+                clearing.stage = Stage::Commit { removed: *removed };
+                volume.carry_out(CarriedOut { region, numbers });
+                Some(Due::Commit)
+            }
+            Stage::Commit { removed } => {
+                let carried_out = volume.carried_out();
+                if (carried_out.region, carried_out.numbers) == (self.region, clearing.numbers) {
+                    tracing::info!(
+                        folder = at,
+                        removed,
+                        "carried out a clear that nodes asked for"
+                    );
+                    folder.seen = Some(clearing.numbers);
+                    folder.clearing = None;
+                    self.gate.stop(at, ClearSet::default());
+                    return None;
+                }
+                if now_ms < self.again_ms {
+                    return None;
+                }
+                self.again_ms = now_ms + AGAIN_MS;
+                Some(Due::Commit)
+            }
+        }
+    }
+
+    /// What was written before is committed: the next step may begin.
+    pub(crate) fn drained(&mut self) {
+        for clearing in self.folders.iter_mut().filter_map(|folder| folder.clearing.as_mut()) {
+            if matches!(clearing.stage, Stage::Drain) {
+                clearing.stage = Stage::Sweep;
+            }
+        }
+    }
+
+    /// The last requests of all nodes that all folders have carried out whose devices answer. `None`
+    /// before one of them was looked at.
+    fn carried_out(&self) -> Option<ClearNumbers> {
+        let all = self.folders.iter().filter_map(|folder| folder.seen);
+        all.reduce(|some, others| {
+            let mut least = some;
+            least.iter_mut().zip(others).for_each(|(a, b)| *a = b.min(*a));
+            least
+        })
+    }
+}
