@@ -7,6 +7,7 @@
 //! The folders are floors: each imports from those below it.
 //!
 //! ```text
+//! ring       requests for blocks that a GPU makes itself
 //! store      blocks on one folder or several
 //! volume     one folder: segments, journal, group commit, reopening, garbage
 //! format     what lies in a folder: sealed pages, records, the manifest
@@ -19,6 +20,7 @@ mod format;
 mod index;
 pub mod io;
 pub mod policy;
+pub mod ring;
 pub mod store;
 pub mod volume;
 
