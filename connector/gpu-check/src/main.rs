@@ -8,6 +8,8 @@ mod content;
 mod current;
 mod device;
 mod errors;
+#[cfg(feature = "gds")]
+mod file_reads;
 mod layers;
 mod registration;
 mod report;
@@ -56,6 +58,11 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 
+    /// Also read a file of this folder on a drive into GPU memory with NVIDIA's cuFile. Says so where
+    /// cuFile is not installed. Needs a build with `--features gds`.
+    #[arg(long, value_name = "DIRECTORY")]
+    drive: Option<PathBuf>,
+
     /// Print one object instead of lines.
     #[arg(long)]
     json: bool,
@@ -87,6 +94,10 @@ fn run(options: &Options) -> Result<ExitCode> {
         "--size {} is too small: {SIZE_MIN} at least",
         options.size
     );
+    anyhow::ensure!(
+        options.drive.is_none() || cfg!(feature = "gds"),
+        "--drive needs cuFile, which is not part of this build: build with --features gds"
+    );
     if let Some(task) = &options.second_process {
         return second_process::carry_out(task, options.gpu);
     }
@@ -105,11 +116,22 @@ fn run(options: &Options) -> Result<ExitCode> {
     report.check("several streams", streams::check(&device));
     report.check("second process", second_process::check(&device, options.gpu, options.size));
     report.check("errors", errors::check(&device));
+    if let Some(folder) = &options.drive {
+        report.check("cuFile", file_reads(&device, folder));
+    }
     report.check("transfers", transfers::check(&device, &options.directory, options.gpu));
     report.bandwidth(bandwidth::measure(&device, options.rounds));
     let figures = device.dma.figures();
     report.check("shutdown", device.close(options.gpu));
     Ok(report.finish(figures))
+}
+
+#[cfg(feature = "gds")]
+use file_reads::check as file_reads;
+
+#[cfg(not(feature = "gds"))]
+fn file_reads(_: &Device, _: &std::path::Path) -> Result<String> {
+    unreachable!("--drive was refused")
 }
 
 fn skipped(options: &Options, why: &str) -> ExitCode {

@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(begun(&mut turns, 1), [2000]);
         turns.ended(Direction::Read, 2);
         for ended in 0..PIECES_MAX {
-            assert_eq!(begun(&mut turns, 2 + READS_IDLE_US), [], "after {ended} pieces");
+            assert_eq!(begun(&mut turns, 2 + READS_IDLE_US), [0; 0], "after {ended} pieces");
             turns.ended(Direction::Write, 3);
         }
         assert_eq!(begun(&mut turns, 2 + READS_IDLE_US).len(), 1);

@@ -129,7 +129,7 @@ mod tests {
         for (block, now_ms) in [(5, 10), (3, 10), (5, 40), (9, 50)] {
             backups.seen(block, false, now_ms);
         }
-        assert_eq!(all_due(&mut backups, 109), []);
+        assert_eq!(all_due(&mut backups, 109), [0_u32; 0]);
         assert_eq!(all_due(&mut backups, 110), [5, 3]);
         backups.seen(5, true, 120);
         assert_eq!(all_due(&mut backups, 1000), [9]);

@@ -11,7 +11,7 @@ mod sync {
 
     pub(super) use super::super::sync::Mutant;
     pub(super) use loom::sync::Arc;
-    pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
+    pub(super) use loom::sync::atomic::{AtomicU64 as Word, Ordering};
 
     thread_local! {
         /// Loom runs all threads of an execution on one.

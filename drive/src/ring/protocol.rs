@@ -1,6 +1,6 @@
 //! The words of the ring, and what both sides do with them (RING-R1 to RING-R5).
 
-use super::sync::{Arc, AtomicU64, Mutant, Ordering, breaks};
+use super::sync::{Arc, Mutant, Ordering, Word, breaks};
 
 /// Bits of an answer that say what came of the request. The ticket stands above them.
 const OUTCOME_BITS: u32 = 8;
@@ -52,9 +52,9 @@ impl Outcome {
 #[repr(C, align(64))]
 pub struct Slot {
     /// The ticket and one; 0 before the first.
-    asked: AtomicU64,
-    block: AtomicU64,
-    place: AtomicU64,
+    asked: Word,
+    block: Word,
+    place: Word,
 }
 
 /// A line that the server writes.
@@ -62,7 +62,7 @@ pub struct Slot {
 #[repr(C, align(64))]
 pub struct Answer {
     /// The ticket and one, above the bits of the outcome; 0 before the first.
-    answered: AtomicU64,
+    answered: Word,
 }
 
 /// The memory that askers and the server share.
@@ -71,23 +71,23 @@ pub struct Ring {
     slots: Box<[Slot]>,
     answers: Box<[Answer]>,
     /// Written once, by the server's side: 1 when nothing is served any more.
-    closed: AtomicU64,
+    closed: Word,
 }
 
 /// Words of the askers alone. Memory of a GPU where its threads ask.
 #[derive(Debug)]
 pub struct AskerWords {
-    next: AtomicU64,
+    next: Word,
     /// For each slot the ticket for which it is free.
-    free_for: Box<[AtomicU64]>,
+    free_for: Box<[Word]>,
 }
 
 impl AskerWords {
     /// Words for a ring of as many slots as `ring` has, of which nothing was asked yet.
     #[must_use]
     pub fn new(ring: &Ring) -> Self {
-        let free_for = (0..ring.slots.len() as u64).map(AtomicU64::new).collect();
-        Self { next: AtomicU64::new(0), free_for }
+        let free_for = (0..ring.slots.len() as u64).map(Word::new).collect();
+        Self { next: Word::new(0), free_for }
     }
 }
 
@@ -109,7 +109,7 @@ impl Ring {
     #[must_use]
     pub fn new(slots: usize) -> (Arc<Self>, Server) {
         assert!(slots > 0, "a ring has a slot at least");
-        let word = || AtomicU64::new(0);
+        let word = || Word::new(0);
         let slot = |_| Slot { asked: word(), block: word(), place: word() };
         let ring = Arc::new(Self {
             slots: (0..slots).map(slot).collect(),

@@ -1,7 +1,11 @@
 //! What the ring is made of. Its model has words of its own (`model`), and breaks one rule at a time.
 
 pub(super) use std::sync::Arc;
-pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+pub(super) use std::sync::atomic::Ordering;
+
+/// A word between a GPU and its host, of one process: no other process maps it.
+#[expect(clippy::disallowed_types, reason = "no word of a region or of a host's tier")]
+pub(super) type Word = std::sync::atomic::AtomicU64;
 
 /// A rule that is not kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
