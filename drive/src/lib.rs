@@ -7,12 +7,12 @@
 //! The folders are floors: each imports from those below it.
 //!
 //! ```text
-//! ring       requests for blocks that a GPU makes itself
 //! store      blocks on one folder or several
 //! volume     one folder: segments, journal, group commit, reopening, garbage
 //! format     what lies in a folder: sealed pages, records, the manifest
 //! index      which block is where, in memory
 //! policy     which blocks are put here and which leave: decisions alone
+//! ring       requests for blocks that a GPU makes itself
 //! io         a folder of the operating system: io_uring, posix threads, and drives that fail
 //! ```
 

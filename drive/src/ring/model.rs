@@ -2,6 +2,7 @@
 //! their places; the server takes, fills, drops, and ends.
 
 #[expect(clippy::duplicate_mod, reason = "compiled once more, with the words of loom")]
+#[expect(unreachable_pub, reason = "public in the other compilation")]
 #[path = "protocol.rs"]
 mod protocol;
 
@@ -41,6 +42,7 @@ use sync::{Mutant, break_rule};
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Fill,
+    Miss,
     Drop,
     /// Fills what it took after it has ended.
     FillLate,
@@ -115,6 +117,7 @@ fn serve(shared: &Shared, mut server: Server, plan: Plan) {
             assert!(!was_taken.swap(true, Ordering::SeqCst), "taken twice");
             match plan {
                 Plan::Fill => fill(shared, asked),
+                Plan::Miss => asked.missed(),
                 Plan::Drop => drop(asked),
                 Plan::FillLate => late.push(asked),
             }
@@ -153,7 +156,7 @@ fn holds(slots: usize, plan: Plan, broken: Option<Mutant>) -> bool {
 
 #[test]
 fn every_interleaving_keeps_the_rules() {
-    for plan in [Plan::Fill, Plan::Drop, Plan::FillLate] {
+    for plan in [Plan::Fill, Plan::Miss, Plan::Drop, Plan::FillLate] {
         assert!(holds(1, plan, None), "one slot, {plan:?}");
         assert!(holds(2, plan, None), "two slots, {plan:?}");
     }
