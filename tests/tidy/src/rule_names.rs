@@ -63,6 +63,7 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("PYTHON-Y", "the native half of the Python package"),
     ("PYTHON-Z", "log lines on their way to Python"),
     ("READ-F", "fetches"),
+    ("RING-R", "requests for blocks that a GPU makes itself"),
     ("SGLANG-S", "the storage backend of SGLang"),
     ("TIER-D", "blocks on drives: announcing them"),
     ("TIER-F", "when engines compute, told to the agent of their host"),
