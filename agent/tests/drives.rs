@@ -417,6 +417,47 @@ fn blocks_that_are_used_again_are_worth_a_write() {
     agent.stop().unwrap();
 }
 
+/// An engine says when it computes: blocks are written in the windows that it leaves, and what was
+/// learned of its forwards is kept.
+#[test]
+fn blocks_are_written_while_an_engine_computes() {
+    let (region, folder) = (region(), tempfile::tempdir().unwrap());
+    let mut in_windows = settings(&region, A, folder.path());
+    // Neither idle nor late: forwards come at once after one another.
+    let schedule = ScheduleSettings { depth: 4, idle_us: LIMIT_MS * 1000, write_wait_us: u64::MAX };
+    in_windows.backup.schedule = schedule;
+    let agent = Agent::start(in_windows.clone()).unwrap();
+    let pool = Pool::attach(region.path(), A).unwrap();
+    let mut forwards = pool.session(options()).unwrap().report_forwards().unwrap();
+    let clock = SystemClock::start();
+    let mut forward = |work: &mut dyn FnMut()| {
+        forwards.begin(1000, 0);
+        clock.sleep_ms(60);
+        work();
+        clock.sleep_ms(60);
+        forwards.end();
+    };
+    (0..8).for_each(|_| forward(&mut || ()));
+    publish(&pool, 0..4);
+    wait_until("a block is written in a window", || {
+        forward(&mut || ());
+        agent.figures().backed_up > 0
+    });
+    let figures = agent.figures();
+    assert!(figures.windows_used > 0 && figures.window_bytes > 0, "{figures:?}");
+    assert_eq!((figures.idle_bytes, figures.late_bytes), (0, 0), "{figures:?}");
+    agent.stop().unwrap();
+    let kept = std::fs::read_to_string(folder.path().join("slack")).unwrap();
+    assert!(kept.lines().count() > 2, "{kept}");
+    // The table of the agent before: the first forward that is seen from its begin is a window.
+    let agent = Agent::start(in_windows).unwrap();
+    wait_until("it sees a window", || {
+        forward(&mut || ());
+        agent.figures().windows > 0
+    });
+    agent.stop().unwrap();
+}
+
 #[test]
 fn what_cannot_be_is_refused_in_words() {
     let (region, folder) = (region(), tempfile::tempdir().unwrap());

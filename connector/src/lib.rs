@@ -82,7 +82,8 @@
 //! Where hosts have agents (`rackline agent`), blocks that left the pool are on their drives.
 //! [`Session::lookup_and_restore`] goes on there behind the end of the pool's prefix, and waits until
 //! agents have restored what is found, for as long as [`RestoreOptions`] says. A [`RestoreReport`] says
-//! how much came, and why the next block did not ([`RestoreStop`]).
+//! how much came, and why the next block did not ([`RestoreStop`]). An engine that says when it computes
+//! ([`Session::report_forwards`]) lets the agent write to the drives meanwhile.
 //!
 //! # What other hosts see
 //!
@@ -173,8 +174,8 @@ pub use options::{
 pub use pool::{Pool, PoolError};
 pub use scratch::{ScratchError, ScratchRegion};
 pub use session::{
-    FetchReport, FetchStop, HoldReport, OpenError, PublishOutcome, PublishReport, RestoreReport,
-    RestoreStop, Session, SessionError,
+    FetchReport, FetchStop, Forwards, HoldReport, OpenError, PublishOutcome, PublishReport,
+    RestoreReport, RestoreStop, Session, SessionError,
 };
 
 pub use cxl_shm::host::{LossCause, MembershipLost};

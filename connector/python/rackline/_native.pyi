@@ -347,6 +347,15 @@ def identities(region: str) -> list[tuple[str, int]]:
 def identity_hash(text: str) -> bytes:
     """The hash of the block of an identity: a text of at most 4,096 bytes."""
 
+class Forwards:
+    """When an engine computes (:meth:`Session.report_forwards`). Each call is one store to the memory of the
+    host. Of use until the pool is closed."""
+
+    def begin(self, prompt_tokens: int, prefix_tokens: int) -> None:
+        """A forward begins, which computes so many tokens on others that were there before."""
+    def end(self) -> None:
+        """The forward is over. Does nothing when none runs."""
+
 class Session:
     """A way to the blocks of one model and namespace, for any thread. No call waits; when a queue is
     full it raises :class:`Busy`, and nothing is changed.
@@ -381,6 +390,10 @@ class Session:
         With ``hold`` and ``restore_wait_ms`` blocks behind the pool's prefix that are on drives of hosts
         are restored, and the answer comes when they are, or after so long. ``recompute_us`` says how long
         the engine takes to compute one block: what takes longer to restore is refused at once."""
+    def report_forwards(self) -> Forwards | None:
+        """Begins to report the forwards of an engine to the agent of the host, which writes to drives
+        meanwhile. ``None`` where the region has no room for drives, and where 64 engines of the host report
+        already. Waits for a thread of the pool."""
     def present(self, hashes: _Hashes) -> Presence:
         """Asks which of ``hashes`` have their block in the pool, each one for itself. Nothing is held, and
         no lookup is counted."""

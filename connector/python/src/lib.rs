@@ -12,6 +12,7 @@
 mod clear;
 mod completion;
 mod error;
+mod forwards;
 mod gpu;
 mod identities;
 mod index;
@@ -39,6 +40,8 @@ mod rackline_native {
     use crate::completion::{Fetch, FetchResult, Lookup, Presence, Publish, PublishResult};
     #[pymodule_export]
     use crate::error::{Busy, Closed, Error, Forked, MembershipLost};
+    #[pymodule_export]
+    use crate::forwards::Forwards;
     #[pymodule_export]
     use crate::gpu::Gpu;
     #[pymodule_export]

@@ -8,6 +8,7 @@ use rackline::{AsyncSession, KeySpace, NewBlock, RestoreOptions};
 
 use crate::completion::{Fetch, Lookup, Presence, Publish};
 use crate::error::{error, number, refused};
+use crate::forwards::Forwards;
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish};
 use crate::memory::BlockMemory;
@@ -96,6 +97,13 @@ impl Session {
             let found = begin(py, &self.session, |session| session.lookup(hashes));
             Ok(Lookup::plain(found.map_err(refused)?))
         }
+    }
+
+    /// Begins to report forwards to the agent of the host.
+    fn report_forwards(&self, py: Python<'_>) -> PyResult<Option<Forwards>> {
+        let begun = self.session.report_forwards().map_err(refused)?;
+        let forwards = py.detach(|| begun.wait()).map_err(error)?;
+        Ok(forwards.map(Forwards::new))
     }
 
     fn present(&self, py: Python<'_>, hashes: Hashes) -> PyResult<Presence> {

@@ -22,6 +22,24 @@ def hashes(prompt: str, blocks: int = BLOCKS) -> bytes:
     return b"".join(hashlib.sha256(text).digest() for text in each)
 
 
+class ForwardsTest(unittest.TestCase):
+    def test_an_engine_reports_where_there_is_room_for_drives(self) -> None:
+        numbers = dict(block_tokens=16, layers=2, kv_heads=1, head_dim=64)
+        model = rackline.Model(name="tiny", revision="1", dtype="f16", **numbers)
+        region = self.enterContext(Region("16MiB", "4KiB"))
+        with rackline.Pool(region.path, 0) as pool:
+            session = pool.session(model, BLOCK_BYTES)
+            told = [session.report_forwards() for _ in range(65)]
+            self.assertEqual([it is not None for it in told], [True] * 64 + [False])
+            told[0].begin(100, 0)
+            told[0].end()
+            told[0].end()
+            del told[:]
+            self.assertIsNotNone(session.report_forwards())
+        with self.assertRaises(rackline.Closed):
+            session.report_forwards()
+
+
 class Host:
     """An engine and an agent of one node."""
 

@@ -16,7 +16,7 @@ use crate::block::NewBlock;
 use crate::dma::HostDma;
 use crate::options::{RestoreOptions, SessionOptions};
 use crate::session::{
-    FetchReport, HoldReport, PublishReport, RestoreReport, Session, SessionError,
+    FetchReport, Forwards, HoldReport, PublishReport, RestoreReport, Session, SessionError,
 };
 
 /// A publish that came to its end.
@@ -254,6 +254,15 @@ impl<E: AsyncEngine> AsyncSession<E> {
             kind.with(take(&given).expect("what was not sent was not taken"))
         })?;
         Ok(Completion::new(receiver, cancelled, None))
+    }
+
+    /// Begins to report the forwards of an engine: [`Session::report_forwards`]. What it gives is for any
+    /// thread, and of use until the pool is closed.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn report_forwards(&self) -> Result<Completion<Option<Forwards>>, SubmitError<()>> {
+        self.submit(Lane::Lookup, (), |session, ()| session.report_forwards())
     }
 
     /// Which of `hashes` have their block in the pool: [`Session::present`].

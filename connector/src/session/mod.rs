@@ -13,6 +13,7 @@
 
 mod error;
 mod fetch;
+mod forwards;
 mod hold;
 mod publish;
 mod restore;
@@ -33,6 +34,7 @@ use crate::options::SessionOptions;
 
 pub use error::{OpenError, SessionError};
 pub use fetch::{FetchReport, FetchStop};
+pub use forwards::Forwards;
 pub use hold::HoldReport;
 pub use publish::{LayeredBlocks, PublishOutcome, PublishReport};
 pub(crate) use restore::Restoring;

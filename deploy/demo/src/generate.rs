@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use crate::error::ForwardError;
 use crate::kv::KvCache;
-use crate::model::{Logits, Model};
+use crate::model::Logits;
 use crate::tokenizer::Tokenizer;
 
 /// Why an answer ended.
@@ -31,7 +31,8 @@ pub struct Answer {
 
 /// Generates the answer to a prompt: always the token with the highest score.
 ///
-/// `kv` holds the prompt and `logits` are the scores behind it, both from [`Model::forward`].
+/// `kv` holds the prompt and `logits` are the scores behind it, both from
+/// [`Model::forward`](crate::Model::forward). `next` computes one token more.
 /// `on_text` is called once for every token with the text it completed, which is empty while a
 /// character is split over tokens; it may end the answer.
 ///
@@ -41,11 +42,11 @@ pub struct Answer {
 /// # Errors
 /// A forward pass failed, for example because the cache is full.
 pub fn answer(
-    model: &Model,
     tokenizer: &Tokenizer,
     logits: Logits,
     kv: &mut KvCache,
     max_tokens: usize,
+    next: &mut dyn FnMut(u32, &mut KvCache) -> Result<Logits, ForwardError>,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Answer, ForwardError> {
     let mut answer =
@@ -66,7 +67,7 @@ pub fn answer(
             break;
         }
         if answer.tokens.len() < max_tokens {
-            logits = model.forward(&[token], kv.tokens(), kv)?;
+            logits = next(token, kv)?;
         }
     }
     let rest = stream.finish();

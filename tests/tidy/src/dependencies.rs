@@ -37,7 +37,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "rackline-benches",
-        &["rackline", "cxl-shm", "cxl-shm-objects", "kv-cache", "kv-drive", "lock-manager"],
+        &[
+            "rackline-agent",
+            "rackline",
+            "cxl-shm",
+            "cxl-shm-objects",
+            "kv-cache",
+            "kv-drive",
+            "lock-manager",
+        ],
     ),
     ("rackline-compare", &["rackline", "cxl-shm", "rackline-benches", "rackline-workers"]),
     (

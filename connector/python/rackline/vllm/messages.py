@@ -84,6 +84,10 @@ class Step(KVConnectorMetadata):
     """Requests whose blocks may be overwritten from this step on."""
     finished: list[str] = dataclasses.field(default_factory=list)
     """Requests that ended, whose blocks stay until every rank has saved them."""
+    computed_tokens: int = 0
+    """Tokens that the step computes, of all requests."""
+    prefix_tokens: int = 0
+    """Tokens before these, which it uses."""
     failures_known: int = 0
     """How many steps with failed synchronous loads the scheduler knew of when it made this one."""
 

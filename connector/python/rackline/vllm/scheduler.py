@@ -385,6 +385,10 @@ class SchedulerHalf:
             step.preempted += self._saving.preempted(output.preempted_req_ids)
             self._begin_anew(output.preempted_req_ids, step)
         self._other_loads.next_step(output, self._requests)
+        for request_id, computed in output.num_scheduled_tokens.items():
+            step.computed_tokens += computed
+            if (progress := self._requests.get(request_id)) is not None:
+                step.prefix_tokens += progress.request.num_computed_tokens
         if self._saves:
             for request_id, computed in output.num_scheduled_tokens.items():
                 if (progress := self._requests.get(request_id)) is not None:

@@ -1,16 +1,17 @@
 //! A worker process of the demonstration: the small engine, with or without a pool.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use demo::{Gguf, Kernels, KvCache, Model, Tokenizer, generate};
+use demo::{ForwardError, Gguf, Kernels, KvCache, Logits, Model, Tokenizer, generate};
 use kv_cache::Wanted;
 use rackline::{
-    BlockHash, ChainHasher, LocalCache, NewBlock, Pool, RestoreOptions, Session, SessionOptions,
+    BlockHash, ChainHasher, Forwards, LocalCache, NewBlock, Pool, RestoreOptions, Session,
+    SessionOptions,
 };
 
 use super::protocol::{Event, Moved, Task};
@@ -48,7 +49,9 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
             let pool = Pool::attach(region, node)?;
             let (cache, session) = (pool.cache(), pool.session(engine.session_options())?);
             let restore = RestoreOptions::new(Duration::from_millis(options.restore_wait_ms));
-            engine.serve(Some(&Shared { cache, session, restore, evicted_blocks: Cell::new(0) }))
+            let forwards = RefCell::new(session.report_forwards());
+            let evicted_blocks = Cell::new(0);
+            engine.serve(Some(&Shared { cache, session, restore, forwards, evicted_blocks }))
         }
         _ => engine.serve(None),
     }
@@ -59,6 +62,8 @@ struct Shared<'p> {
     cache: LocalCache<'p>,
     session: Session<'p>,
     restore: RestoreOptions,
+    /// Tells the agent of the host when this worker computes; `None` without drives.
+    forwards: RefCell<Option<Forwards>>,
     /// Blocks evicted that were reported.
     evicted_blocks: Cell<u64>,
 }
@@ -138,7 +143,7 @@ impl Engine {
         let mut moved = self.fetch(&hashes, &mut kv, shared)?;
         if kv.tokens() < whole.len() {
             let cached = kv.tokens();
-            self.model.forward(&whole[cached..], cached, &mut kv)?;
+            self.forward(&whole[cached..], &mut kv, Some(shared))?;
             moved.computed_tokens = whole.len() - cached;
         }
         self.publish(&hashes, &kv, &mut moved, shared)?;
@@ -164,7 +169,7 @@ impl Engine {
         };
         let cached = kv.tokens();
         moved.computed_tokens = tokens.len() - cached;
-        let logits = self.model.forward(&tokens[cached..], cached, &mut kv)?;
+        let logits = self.forward(&tokens[cached..], &mut kv, shared)?;
         let mut failed = None;
         let mut on_text = |text: &str| match say(&Event::Text { text: text.to_owned() }) {
             Ok(()) => ControlFlow::Continue(()),
@@ -174,11 +179,11 @@ impl Engine {
             }
         };
         let answer = generate::answer(
-            &self.model,
             &self.tokenizer,
             logits,
             &mut kv,
             max_tokens,
+            &mut |token, kv| self.forward(&[token], kv, shared),
             &mut on_text,
         )?;
         if let Some(error) = failed {
@@ -191,6 +196,22 @@ impl Engine {
             self.publish(&self.hasher.chain(&all), &kv, &mut moved, shared)?;
         }
         Ok((answer.tokens, moved))
+    }
+
+    /// Computes `tokens` behind those that `kv` has. The agent of the host is told.
+    fn forward(
+        &self,
+        tokens: &[u32],
+        kv: &mut KvCache,
+        shared: Option<&Shared<'_>>,
+    ) -> Result<Logits, ForwardError> {
+        let mut forwards = shared.map(|shared| shared.forwards.borrow_mut());
+        let forwards = forwards.as_mut().and_then(|forwards| forwards.as_mut());
+        let Some(forwards) = forwards else { return self.model.forward(tokens, kv.tokens(), kv) };
+        forwards.begin(tokens.len() as u64, kv.tokens() as u64);
+        let logits = self.model.forward(tokens, kv.tokens(), kv);
+        forwards.end();
+        logits
     }
 
     /// Imports the longest prefix of `hashes` that the pool and drives have into `kv`, which is empty.

@@ -4,11 +4,15 @@ use std::ops::ControlFlow;
 
 use demo::chat::Conversation;
 use demo::generate::{self, Answer, StopReason};
-use demo::{KvCache, workload};
+use demo::{ForwardError, KvCache, Logits, workload};
 
 use crate::support::engine;
 
 const SYSTEM: &str = "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
+
+fn next(token: u32, kv: &mut KvCache) -> Result<Logits, ForwardError> {
+    engine().model.forward(&[token], kv.tokens(), kv)
+}
 
 fn answer(prompt: &[u32], kv: &mut KvCache, max_tokens: usize) -> (Answer, Vec<String>) {
     let engine = engine();
@@ -20,7 +24,7 @@ fn answer(prompt: &[u32], kv: &mut KvCache, max_tokens: usize) -> (Answer, Vec<S
         ControlFlow::Continue(())
     };
     let answer =
-        generate::answer(&engine.model, &engine.tokenizer, logits, kv, max_tokens, &mut on_text);
+        generate::answer(&engine.tokenizer, logits, kv, max_tokens, &mut next, &mut on_text);
     (answer.unwrap(), pieces)
 }
 
@@ -67,11 +71,10 @@ fn answers_end_where_they_are_told_to() {
     assert_eq!(kv.tokens(), prompt.len() + 2);
 
     let logits = engine.model.forward(&prompt[1..], 1, &mut kv).unwrap();
-    let stopped =
-        generate::answer(&engine.model, &engine.tokenizer, logits, &mut kv, 50, &mut |_| {
-            ControlFlow::Break(())
-        })
-        .unwrap();
+    let stopped = generate::answer(&engine.tokenizer, logits, &mut kv, 50, &mut next, &mut |_| {
+        ControlFlow::Break(())
+    })
+    .unwrap();
     assert_eq!((stopped.tokens.len(), stopped.stop), (1, StopReason::Caller));
     assert_eq!(stopped.tokens[0], short.tokens[0]);
 }
