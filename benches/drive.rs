@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use cxl_shm::clock::SystemClock;
 use kv_cache::{BlockKey, Namespace};
+use kv_drive::encoding::{Encoder, EncodingChoice, EncodingOptions, Expected, Plain, decode};
 use kv_drive::io::{Buffer, EngineKind};
 use kv_drive::store::{Access, FolderOptions, Store, StoreOptions};
 use kv_drive::volume::{BlockSpec, Unverified, Volume, checksum};
@@ -38,6 +39,7 @@ fn main() -> Outcome<()> {
     let folder = std::env::var_os("RACKLINE_BENCH_FOLDER")
         .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from);
     for bytes in SIZES {
+        encodings(bytes)?;
         reads(tempfile::tempdir_in(&folder)?.path(), bytes)?;
     }
     latencies(tempfile::tempdir_in(&folder)?.path())?;
@@ -103,7 +105,15 @@ fn write(
         crc,
     };
     let tag = Namespace::default().tag();
-    let spec = BlockSpec { key: key(number), tag, depth: 0, bytes, crc, pages: &[page] };
+    let spec = BlockSpec {
+        key: key(number),
+        tag,
+        depth: 0,
+        bytes,
+        stored_bytes: bytes,
+        crc,
+        pages: &[page],
+    };
     let tell = tell.clone();
     let ended = move |buffer: Option<Buffer>, outcome: Result<(), _>| {
         outcome.expect("the drive takes what it has reserved room for");
@@ -200,6 +210,77 @@ fn reads(folder: &Path, bytes: usize) -> Outcome<()> {
         median(costs.iter().map(|cost| cost.1)),
         median(costs.iter().map(|cost| cost.0)),
     );
+    Ok(())
+}
+
+/// Numbers of two bytes as KV has them in bfloat16: few exponents, any mantissa.
+fn numbers(bytes: usize) -> Vec<u8> {
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word
+    };
+    let mut number = || {
+        let word = next();
+        // Half of the numbers have the largest exponent, a quarter the next one, and so on.
+        let exponent = 0x7f - (word >> 16).trailing_ones().min(12);
+        let [low, high, ..] =
+            (exponent << 7 | u32::try_from(word & 0x807f).unwrap_or(0)).to_le_bytes();
+        [low, high]
+    };
+    (0..bytes / 2).flat_map(|_| number()).collect()
+}
+
+/// Encoding and decoding of a block beside a copy of it.
+fn encodings(bytes: usize) -> Outcome<()> {
+    let (payload, key) = (numbers(bytes), key(1));
+    let crc = checksum(&payload);
+    let (mut copy, mut into) = (vec![1; bytes], buffer(bytes)?);
+    let repeats = (64 << 20) / bytes;
+    let timed = |work: &mut dyn FnMut() -> Outcome<()>| -> Outcome<f64> {
+        let clock = SystemClock::start();
+        (0..repeats).try_for_each(|_| work())?;
+        Ok((repeats * bytes) as f64 / clock.now_ns() as f64)
+    };
+    for choice in [EncodingChoice::Lz4Planes, EncodingChoice::Auto] {
+        let mut encoder = Encoder::new(EncodingOptions { choice, least_saving_percent: 10 });
+        let (mut copies, mut encodes, mut decodes) = (vec![], vec![], vec![]);
+        let mut share = 1.0;
+        for _ in 0..ROUNDS {
+            copies.push(timed(&mut || {
+                copy.copy_from_slice(std::hint::black_box(&payload));
+                Ok(())
+            })?);
+            let mut encoded = None;
+            encodes.push(timed(&mut || {
+                encoded =
+                    Some(encoder.encode(&Plain { key, payload: &payload, crc }, false, &mut into));
+                Ok(())
+            })?);
+            let encoded = encoded.ok_or("nothing was encoded")?;
+            assert_ne!(encoded.encoding, Encoding::Raw, "this saves something");
+            share = f64::from(encoded.stored_bytes) / bytes as f64;
+            let stored = into.bytes().ok_or("a buffer without bytes")?;
+            let length = u32::try_from(bytes)?;
+            let expected = Expected { key, encoding: encoded.encoding, bytes: length, crc };
+            decodes.push(timed(&mut || {
+                decode(&stored[..encoded.stored_bytes as usize], &expected, &mut copy)?;
+                assert_eq!(checksum(&copy), crc);
+                Ok(())
+            })?);
+        }
+        let (copied, encoded, decoded) = (median(copies), median(encodes), median(decodes));
+        println!(
+            "{choice} of {:>4} KiB: {:.1} % are written; encodes at {encoded:.2} GB/s ({:.2} of a copy), \
+             decodes and checks at {decoded:.2} GB/s ({:.2} of a copy)",
+            bytes >> 10,
+            share * 100.0,
+            encoded / copied,
+            decoded / copied,
+        );
+    }
     Ok(())
 }
 

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kv_cache::{AgentLine, RestoreOutcome};
+use kv_drive::encoding::EncoderFigures;
+use kv_drive::volume::{Decoded, EncodedBlocks};
 
 /// Counters of an agent since its start, and sizes of now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,6 +54,12 @@ pub struct Figures {
     pub used_bytes: u64,
     /// Bytes that the drives have for extents.
     pub capacity_bytes: u64,
+    /// What the encoder of backups did.
+    pub encoder: EncoderFigures,
+    /// What encoded blocks on the drives take.
+    pub encoded: EncodedBlocks,
+    /// What was decoded of blocks that came back.
+    pub decoded: Decoded,
     /// All blocks of the drives are announced, as far as the directory has room, clears are carried
     /// out, and backups have begun.
     pub is_ready: bool,
@@ -117,12 +125,19 @@ impl Figures {
         }
     }
 
+    /// What the blocks on the drives would take more if none was encoded.
+    #[must_use]
+    pub const fn saved_bytes(&self) -> u64 {
+        self.encoded.raw_bytes - self.encoded.bytes
+    }
+
     /// Writes a line of the log.
     pub fn log(&self, what: &str) {
         let Self { blocks, used_bytes, announced, backlog_bytes, backed_up, dropped, .. } = *self;
         let Self { not_admitted, evicted, restored, .. } = *self;
         let Self { windows_used, window_bytes, idle_bytes, late_bytes, .. } = *self;
         let asked: u64 = self.answers.iter().sum();
+        let EncoderFigures { bytes_before, bytes_after, cpu_ns, .. } = self.encoder;
         tracing::info!(
             blocks,
             used_bytes,
@@ -140,6 +155,18 @@ impl Figures {
             late_bytes,
             "{what}"
         );
+        if self.encoded.blocks > 0 || cpu_ns > 0 {
+            tracing::info!(
+                encoded_blocks = self.encoded.blocks,
+                saved_bytes = self.saved_bytes(),
+                bytes_before,
+                bytes_after,
+                encode_cpu_ms = cpu_ns / 1_000_000,
+                decoded_bytes = self.decoded.bytes,
+                decode_cpu_ms = self.decoded.cpu_ns / 1_000_000,
+                "encoding"
+            );
+        }
     }
 
     /// Counts a block that came back.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kv_cache::Watermarks;
+use kv_drive::encoding::EncodingOptions;
 use kv_drive::io::EngineKind;
 use kv_drive::policy::AdmissionKind;
 
@@ -54,6 +55,8 @@ pub struct BackupSettings {
     pub schedule: ScheduleSettings,
     /// Between which shares of its room each folder is kept.
     pub watermarks: Watermarks,
+    /// How blocks are encoded.
+    pub encoding: EncodingOptions,
 }
 
 /// What an agent is told.

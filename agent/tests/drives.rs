@@ -10,6 +10,7 @@ use kv_cache::tier::{DriveError, Found, RestoreState};
 use kv_cache::{
     BlockHash, BlockKey, KeySpace, Model, Namespace, RestoreOutcome, RestoreRequest, Watermarks,
 };
+use kv_drive::encoding::{EncodingChoice, EncodingOptions};
 use kv_drive::io::EngineKind;
 use kv_drive::policy::AdmissionKind;
 use kv_drive::store::{Access, FolderOptions, Store, StoreOptions};
@@ -63,6 +64,7 @@ fn settings(region: &ScratchRegion, node: u16, folder: &Path) -> Settings {
             commit_bytes: 8 << 20,
             schedule: ScheduleSettings { depth: 4, idle_us: 1_000, write_wait_us: 100_000 },
             watermarks: Watermarks::default(),
+            encoding: EncodingOptions { choice: EncodingChoice::Raw, least_saving_percent: 10 },
         },
     }
 }
@@ -219,6 +221,38 @@ fn a_pool_that_is_formatted_anew_has_what_the_drives_hold() {
     for number in 0..20 {
         assert_eq!(fetch(&pool, number).as_deref(), Some(&*content(number)), "block {number}");
     }
+    agent.stop().unwrap();
+}
+
+/// Blocks of a drive come back with the same bytes, encoded or not, and the figures say how they were.
+#[test]
+fn encoded_blocks_come_back_as_they_were_published() {
+    let (region, folder) = (region(), tempfile::tempdir().unwrap());
+    let mut encoding = settings(&region, A, folder.path());
+    encoding.backup.encoding.choice = EncodingChoice::Auto;
+    let agent = Agent::start(encoding).unwrap();
+    let pool = Pool::attach(region.path(), A).unwrap();
+    let keys: Vec<_> = (0..8).map(key).collect();
+    publish(&pool, 0..8);
+    wait_until("the blocks are backed up", || agent.figures().announced >= 8);
+    let encoder = agent.figures().encoder;
+    assert_eq!((encoder.lz4_blocks, encoder.raw_blocks), (8, 0), "{encoder:?}");
+    assert!(
+        encoder.bytes_after * 4 < encoder.bytes_before * 3 && encoder.cpu_ns > 0,
+        "{encoder:?}"
+    );
+    evict(&pool, &keys, 100);
+    wait_until("its host knows", || on_drives(&pool, &keys).len() == 8);
+    let requests: Vec<_> = keys.iter().map(|key| request(*key)).collect();
+    assert_eq!(restore(&pool, A, &requests), [RestoreOutcome::Restored; 8]);
+    for number in 0..8 {
+        assert_eq!(fetch(&pool, number).as_deref(), Some(&*content(number)), "block {number}");
+    }
+    let decoded = 8 * BLOCK_BYTES as u64;
+    wait_until("the figures say so", || agent.figures().decoded.bytes == decoded);
+    let figures = agent.figures();
+    assert_eq!(figures.encoded.blocks, figures.blocks, "{figures:?}");
+    assert!(figures.saved_bytes() > 0);
     agent.stop().unwrap();
 }
 

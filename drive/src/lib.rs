@@ -9,13 +9,15 @@
 //! ```text
 //! store      blocks on one folder or several
 //! volume     one folder: segments, journal, group commit, reopening, garbage
-//! format     what lies in a folder: sealed pages, records, the manifest
+//! encoding   how the payload of a block is written where that takes fewer bytes
 //! index      which block is where, in memory
+//! format     what lies in a folder: sealed pages, records, the manifest
 //! policy     which blocks are put here and which leave: decisions alone
 //! ring       requests for blocks that a GPU makes itself
 //! io         a folder of the operating system: io_uring, posix threads, and drives that fail
 //! ```
 
+pub mod encoding;
 mod format;
 mod index;
 pub mod io;
@@ -30,6 +32,8 @@ pub use format::{ALL_LAYERS, CarriedOut, Encoding, Page};
 pub mod guide {
     #[doc = include_str!("../docs/format.md")]
     pub mod format {}
+    #[doc = include_str!("../docs/encodings.md")]
+    pub mod encodings {}
     #[doc = include_str!("../docs/policy.md")]
     pub mod policy {}
 }

@@ -5,6 +5,7 @@
 //! admit    blocks that are old enough, and worth a write
 //! copy     first look, copy, second look, checksum: a fetch whose destination is memory of the agent
 //! schedule when the drives have nothing else to do (`schedule`)
+//! encode   where that takes fewer pages, and the settings ask for it
 //! write    an extent
 //! commit   durable, many blocks together
 //! announce to the hosts of the rack
@@ -19,6 +20,8 @@
 //!   leaves the drive.
 //! - **AGENT-B4** Of the blocks in the backlog those with the fewest blocks before them are written
 //!   first: a block without its prefix is of no use.
+//! - **AGENT-B5** Blocks are encoded on the thread of the backup. While more than half of the backlog
+//!   waits they are written raw: encoding is not to fill the backlog.
 
 mod backlog;
 mod known;

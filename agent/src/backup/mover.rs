@@ -8,7 +8,7 @@ use kv_cache::tier::{Announced, DriveAnnouncer, DriveError};
 use kv_cache::{BlockKey, OwnFeed};
 use kv_drive::policy::{BackupOptions, Budgets};
 use kv_drive::store::{KeepRoom, Store};
-use kv_drive::volume::{StoredBlock, Usage};
+use kv_drive::volume::{EncodedBlocks, StoredBlock, Usage};
 use rackline::LocalCache;
 use rackline::dma::HostDma;
 
@@ -111,7 +111,7 @@ impl<'a> Mover<'a> {
             feed: OwnFeed::default(),
             known,
             backlog: Backlog::new(settings.backlog_bytes),
-            writes: Writes::new(),
+            writes: Writes::new(settings.encoding),
             turns: Turns::new(settings.schedule, parts.folder),
             uncommitted: None,
             dropped: false,
@@ -315,7 +315,9 @@ impl<'a> Mover<'a> {
             return false;
         }
         let BackupParts { cache, dma, store, .. } = &self.parts;
-        let ended = self.writes.begin(cache, dma, store, &blocks);
+        // Encoding is slower than most drives: it is left out before the backlog is full (AGENT-B5).
+        let hurries = self.backlog.bytes() > self.settings.backlog_bytes / 2;
+        let ended = self.writes.begin(cache, dma, store, &blocks, hurries);
         self.take_in(ended);
         true
     }
@@ -398,9 +400,16 @@ impl<'a> Mover<'a> {
         let usages = || parts.store.volumes().map(|(_, volume)| volume.usage());
         let sum = |part: fn(&Usage) -> u64| usages().map(|usage| part(&usage)).sum();
         let (blocks, used, capacity) = (sum(|it| it.blocks), sum(Usage::in_use), sum(Usage::room));
+        let encoded = EncodedBlocks {
+            blocks: sum(|it| it.encoded.blocks),
+            bytes: sum(|it| it.encoded.bytes),
+            raw_bytes: sum(|it| it.encoded.raw_bytes),
+        };
+        let decoded = parts.store.decoded();
         parts.figures.count(|figures| {
             figures.evicted += left as u64;
             (figures.blocks, figures.used_bytes, figures.capacity_bytes) = (blocks, used, capacity);
+            (figures.encoded, figures.decoded) = (encoded, decoded);
         });
         outcome
     }
@@ -409,12 +418,14 @@ impl<'a> Mover<'a> {
         let (backlog, announced) = (self.backlog.bytes(), self.announcer.blocks());
         let is_ready = self.announcing.is_done && !self.clears.are_under_way();
         let refused = self.known.figures().refused;
+        let encoder = self.writes.encoder_figures();
         self.parts.figures.count(|figures| {
             self.turns.count(figures);
             figures.is_ready = is_ready;
             figures.backlog_bytes = backlog;
             figures.announced = announced;
             figures.not_admitted = refused;
+            figures.encoder = encoder;
         });
     }
 }

@@ -2,6 +2,7 @@
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use kv_cache::{BlockKey, Wanted};
+use kv_drive::encoding::{Encoded, Encoder, EncoderFigures, EncodingOptions, Plain};
 use kv_drive::io::Buffer;
 use kv_drive::store::Store;
 use kv_drive::volume::{BlockSpec, ReserveError, WriteError};
@@ -73,22 +74,29 @@ pub(super) struct Writes {
     tell: Sender<Told>,
     told: Receiver<Told>,
     spare: Vec<Buffer>,
+    encoder: Encoder,
 }
 
 impl Writes {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(encoding: EncodingOptions) -> Self {
         let (tell, told) = unbounded();
-        Self { tell, told, spare: Vec::new() }
+        Self { tell, told, spare: Vec::new(), encoder: Encoder::new(encoding) }
     }
 
-    /// Copies blocks out of the pool, and begins to write those that were whole. Returns what became
-    /// of the others.
+    /// What was encoded.
+    pub(super) const fn encoder_figures(&self) -> EncoderFigures {
+        self.encoder.figures()
+    }
+
+    /// Copies blocks out of the pool, and begins to write those that were whole: not encoded if it
+    /// `hurries`. Returns what became of the others.
     pub(super) fn begin(
         &mut self,
         cache: &LocalCache<'_>,
         dma: &HostDma,
         store: &Store,
         blocks: &[(u64, Candidate)],
+        hurries: bool,
     ) -> Vec<Ended> {
         let wanted: Vec<_> = blocks
             .iter()
@@ -131,7 +139,8 @@ impl Writes {
         {
             match (sum, outcome) {
                 (Ok(Checksum(crc)), Ok(())) => {
-                    let what = self.write(store, write, &block, crc, buffer).err();
+                    let (encoded, buffer) = self.encode(&block, crc, buffer, hurries);
+                    let what = self.write(store, write, &block, crc, encoded, buffer).err();
                     ended.extend(what.map(|what| Ended { write, what }));
                 }
                 (Ok(_), Err(_)) | (Err(_), _) => {
@@ -152,12 +161,37 @@ impl Writes {
         }
     }
 
+    /// Encodes a block into other memory, if that pays. Returns what is to be written, and how.
+    fn encode(
+        &mut self,
+        block: &Candidate,
+        crc: u32,
+        buffer: Buffer,
+        hurries: bool,
+    ) -> (Encoded, Buffer) {
+        let length = u32::try_from(block.bytes).unwrap_or(u32::MAX);
+        let raw = Encoded { encoding: Encoding::Raw, stored_bytes: length };
+        let mut into = match self.encoder.encodes().then(|| self.buffer(length as usize)) {
+            Some(Ok(into)) => into,
+            // Without more memory the block is written as it is.
+            Some(Err(_)) | None => return (raw, buffer),
+        };
+        let payload = buffer.bytes().and_then(|all| all.get(..length as usize));
+        let plain = Plain { key: block.key, payload: payload.unwrap_or_default(), crc };
+        let encoded = self.encoder.encode(&plain, hurries, &mut into);
+        let (written, spare) =
+            if encoded.encoding == Encoding::Raw { (buffer, into) } else { (into, buffer) };
+        self.spare.push(spare);
+        (encoded, written)
+    }
+
     fn write(
         &mut self,
         store: &Store,
         write: u64,
         block: &Candidate,
         crc: u32,
+        encoded: Encoded,
         buffer: Buffer,
     ) -> Result<(), What> {
         let Candidate { key, bytes, depth, tag, .. } = *block;
@@ -169,12 +203,13 @@ impl Writes {
             layer: ALL_LAYERS,
             first_token: 0,
             last_token: 0,
-            encoding: Encoding::Raw,
+            encoding: encoded.encoding,
             offset_bytes: 0,
             bytes: length,
             crc,
         };
-        let spec = BlockSpec { key, tag, depth, bytes: length, crc, pages: &[page] };
+        let stored_bytes = encoded.stored_bytes;
+        let spec = BlockSpec { key, tag, depth, bytes: length, stored_bytes, crc, pages: &[page] };
         match store.reserve(&spec) {
             Ok((_, reservation)) => {
                 let told = Told { write, key, bytes, buffer: None, outcome: None };

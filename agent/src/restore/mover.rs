@@ -256,7 +256,7 @@ impl<'a> Restorer<'a> {
         }
         let queued = Queued {
             restore: wish,
-            bytes: block.bytes,
+            bytes: block.stored_bytes,
             deadline_us: now_us + u64::from(wait_ms) * 1000,
             recompute_us: recompute_ms.map(|ms| u64::from(ms) * 1000),
         };
@@ -372,7 +372,7 @@ impl<'a> Restorer<'a> {
 
     fn read(&mut self, start: Start, block: WritingBlock) {
         let Start { at, stored, asked } = start;
-        let buffer = match self.buffer(stored.bytes as usize) {
+        let buffer = match self.buffer(stored.buffer_bytes()) {
             Ok(buffer) => buffer,
             Err(error) => {
                 tracing::warn!("no memory for a restore: {error}");
@@ -423,6 +423,12 @@ impl<'a> Restorer<'a> {
                 // The thread that announces may have ended: then nothing is announced any more.
                 let _ = self.parts.damaged.send(key);
                 RestoreOutcome::Damaged
+            }
+            ReadMiss::UnknownEncoding(_) => {
+                tracing::warn!(?key, reason = "encoding", "a block on a drive is a miss: {miss}");
+                // No host is to ask for it again.
+                let _ = self.parts.damaged.send(key);
+                RestoreOutcome::Unknown
             }
             _ => {
                 tracing::warn!(?key, "a block on a drive is a miss: {miss}");

@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use cxl_shm::clock::SystemClock;
 use kv_cache::Watermarks;
+use kv_drive::encoding::{EncodingChoice, EncodingOptions};
 use kv_drive::policy::AdmissionKind;
 use rackline_agent::{
     Agent, BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings,
@@ -104,6 +105,16 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PERCENT", default_value_t = 90)]
     low_percent: u16,
 
+    /// How blocks are written: raw; lz4; lz4-planes, LZ4 of the low and the high bytes of elements of 2
+    /// bytes, for bfloat16; or auto, what samples of the block say. The same bytes come back from each.
+    /// `rackline spill measure` shows what each saves of the blocks in a folder.
+    #[arg(long, value_name = "ENCODING", default_value_t = EncodingChoice::default())]
+    encoding: EncodingChoice,
+
+    /// What `--encoding auto` has to save of a block. Blocks that save less are written raw.
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=99))]
+    encoding_percent: u8,
+
     /// Reads of a drive that are under way at once, and writes.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=256))]
     depth: u64,
@@ -168,6 +179,10 @@ impl Options {
                 },
                 watermarks: Watermarks::new(self.high_percent, self.low_percent)
                     .context("--high-percent and --low-percent")?,
+                encoding: EncodingOptions {
+                    choice: self.encoding,
+                    least_saving_percent: self.encoding_percent,
+                },
             },
         })
     }

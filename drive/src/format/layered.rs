@@ -14,20 +14,47 @@ pub(crate) const LAYERS_MAX: u16 = 3 * ENTRIES_A_PAGE;
 /// The layer of a page that has all of them.
 pub const ALL_LAYERS: u16 = u16::MAX;
 
-/// How the bytes of a page are written.
+/// How the payload of a block is written. [`crate::encoding`] says what each means.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
 pub enum Encoding {
-    /// As they were published.
-    Raw = 0,
+    /// As it was published.
+    Raw,
+    /// Compressed by LZ4.
+    Lz4,
+    /// Split into low and high bytes of elements of 2 bytes, and each part compressed by LZ4.
+    Lz4Planes,
+    /// Written by a later version of this program. Blocks of it are misses.
+    Unknown(u8),
 }
 
 impl Encoding {
-    /// `None` when no version of this program writes it.
-    pub(super) const fn read(byte: u8) -> Option<Self> {
-        match byte {
-            0 => Some(Self::Raw),
-            _ => None,
+    /// The number in the page table.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Raw => 0,
+            Self::Lz4 => 1,
+            Self::Lz4Planes => 2,
+            Self::Unknown(code) => code,
+        }
+    }
+
+    pub(crate) const fn of(code: u8) -> Self {
+        match code {
+            0 => Self::Raw,
+            1 => Self::Lz4,
+            2 => Self::Lz4Planes,
+            code => Self::Unknown(code),
+        }
+    }
+}
+
+impl std::fmt::Display for Encoding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Raw => f.write_str("raw"),
+            Self::Lz4 => f.write_str("lz4"),
+            Self::Lz4Planes => f.write_str("lz4-planes"),
+            Self::Unknown(code) => write!(f, "unknown {code}"),
         }
     }
 }
@@ -45,9 +72,9 @@ pub struct Page {
     pub first_token: u32,
     /// Its last token.
     pub last_token: u32,
-    /// How its bytes are written.
+    /// How its bytes are written: as those of all pages of the block.
     pub encoding: Encoding,
-    /// Where it begins in the payload.
+    /// Where it begins in the payload, which is not encoded.
     pub offset_bytes: u32,
     /// Its length.
     pub bytes: u32,
@@ -77,17 +104,6 @@ struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
 
-/// Why the directory of a block is not used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum DirectoryError {
-    /// A page of it is not.
-    #[error(transparent)]
-    Page(#[from] PageError),
-    /// It is whole, and describes something else.
-    #[error("it describes another block")]
-    Content,
-}
-
 /// Pages of 4 KiB that the directory of a block with so many pages takes.
 pub(crate) const fn directory_pages(pages: u16) -> u32 {
     if pages <= 1 { 0 } else { pages.div_ceil(ENTRIES_A_PAGE) as u32 }
@@ -104,7 +120,7 @@ pub(crate) fn write_directory(
     let entries = pages.iter().map(|page| {
         let Page { fingerprint, layout_version, layer, first_token, last_token, .. } = *page;
         let Page { encoding, offset_bytes, bytes, crc, .. } = *page;
-        let (encoding, zero, zeros) = (encoding as u8, 0, [0; 12]);
+        let (encoding, zero, zeros) = (encoding.code(), 0, [0; 12]);
         bytemuck::cast::<_, [u8; ENTRY_BYTES]>(Entry {
             fingerprint,
             layout_version,
@@ -128,7 +144,7 @@ pub(crate) fn read_directory(
     segment: u32,
     first_page: u32,
     bytes: &[u8],
-) -> Result<Vec<Page>, DirectoryError> {
+) -> Result<Vec<Page>, PageError> {
     let mut found = Vec::new();
     for (page, bytes) in (first_page..).zip(bytes.chunks_exact(PAGE_BYTES as usize)) {
         let seal = Seal { kind: PageKind::Directory, folder, file: segment.into(), page };
@@ -142,7 +158,7 @@ pub(crate) fn read_directory(
                 layer: entry.layer,
                 first_token: entry.first_token,
                 last_token: entry.last_token,
-                encoding: Encoding::read(entry.encoding).ok_or(DirectoryError::Content)?,
+                encoding: Encoding::of(entry.encoding),
                 offset_bytes: entry.offset_bytes,
                 bytes: entry.bytes,
                 crc: entry.crc,

@@ -21,11 +21,15 @@ pub(crate) use file_name::{FileName, MANIFEST, MANIFEST_NEW};
 pub use layered::{ALL_LAYERS, Encoding, Page};
 pub(crate) use layered::{LAYERS_MAX, read_directory, write_directory};
 pub(crate) use manifest::Manifest;
+#[cfg(test)]
+pub(crate) use page::HEADER_BYTES;
 pub(crate) use page::{PageError, PageKind, Seal, seal_pages};
 pub(crate) use record::{BlockRecord, RECORD_BYTES, RECORDS_A_PAGE, Record};
 
-/// Version of everything in the folder. Another version is refused.
-pub(crate) const SCHEMA: u32 = 1;
+/// Version of all that is written. A later version is refused.
+pub(crate) const SCHEMA: u32 = 2;
+/// Oldest version that is read. Version 1 has no encoded blocks, and is otherwise the same.
+pub(crate) const SCHEMA_OLDEST: u32 = 1;
 
 /// Pages of 4 KiB that so many bytes take.
 pub(crate) const fn pages_of(bytes: u32) -> u32 {

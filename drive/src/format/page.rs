@@ -3,11 +3,11 @@
 use bytemuck::{Pod, Zeroable};
 use crc_fast::CrcAlgorithm;
 
-use super::SCHEMA;
+use super::{SCHEMA, SCHEMA_OLDEST};
 use crate::io::PAGE_BYTES;
 
 /// Bytes of the header.
-pub(super) const HEADER_BYTES: usize = 64;
+pub(crate) const HEADER_BYTES: usize = 64;
 /// Bytes behind the header.
 pub(super) const BODY_BYTES: usize = PAGE_BYTES as usize - HEADER_BYTES;
 
@@ -65,13 +65,13 @@ pub(crate) enum PageError {
     #[error("another page is in its place")]
     Foreign,
     /// It is whole, and of another version.
-    #[error("its format has version {0}, and this program reads version {SCHEMA}")]
+    #[error("its format has version {0}, and this program reads versions 1 to {SCHEMA}")]
     Version(u32),
 }
 
 impl Seal {
     /// Seals `bytes`, one page, whose body holds `count` records.
-    pub(super) fn put(&self, bytes: &mut [u8], count: u32, generation: u64) {
+    pub(crate) fn put(&self, bytes: &mut [u8], count: u32, generation: u64) {
         let mut header = Header {
             kind: self.kind as u32,
             schema: SCHEMA,
@@ -100,7 +100,7 @@ impl Seal {
         if crc != checksum(&blank) {
             return Err(PageError::Damaged);
         }
-        if header.schema != SCHEMA {
+        if !(SCHEMA_OLDEST..=SCHEMA).contains(&header.schema) {
             return Err(PageError::Version(header.schema));
         }
         let same = header.kind == self.kind as u32

@@ -33,8 +33,10 @@ pub(crate) struct BlockRecord {
     pub(crate) key: BlockKey,
     pub(crate) tag: NamespaceTag,
     pub(crate) depth: u16,
-    /// Length of the payload.
+    /// Length of the payload, as it was published.
     pub(crate) bytes: u32,
+    /// Pages of 4 KiB of the payload as it is written: fewer where it is encoded.
+    pub(crate) stored_pages: u32,
     /// CRC-32C of the payload, as it was published.
     pub(crate) crc: u32,
     pub(crate) segment: u32,
@@ -54,7 +56,7 @@ impl BlockRecord {
 
     /// Pages of 4 KiB of the whole extent.
     pub(crate) fn extent_pages(&self) -> u32 {
-        self.directory_pages() + pages_of(self.bytes)
+        self.directory_pages() + self.stored_pages
     }
 }
 
@@ -84,21 +86,38 @@ struct Raw {
     depth: u16,
     tag: u16,
     layer: u16,
-    zeros: u16,
+    /// Pages of the payload as it is written, or 0 where it is raw: as in version 1.
+    encoded_pages: u16,
 }
 
 const _: () = assert!(size_of::<Raw>() == RECORD_BYTES);
+
+/// At most 16,384 pages: no block is longer.
+fn short(pages: u32) -> u16 {
+    u16::try_from(pages).unwrap_or(0)
+}
+
+/// Pages of a payload as it is written. `None` when no version writes such a record: an encoded
+/// payload is shorter than a raw one.
+fn stored_pages(encoding: Encoding, bytes: u32, encoded_pages: u16) -> Option<u32> {
+    match (encoding, u32::from(encoded_pages)) {
+        (Encoding::Raw, 0) => Some(pages_of(bytes)),
+        (Encoding::Raw, _) | (_, 0) => None,
+        (_, pages) => (pages < pages_of(bytes)).then_some(pages),
+    }
+}
 
 impl Record {
     pub(crate) fn to_bytes(self) -> [u8; RECORD_BYTES] {
         let mut raw = Raw::zeroed();
         match self {
             Self::Block(block) => {
-                let BlockRecord { key, tag, depth, bytes, crc, segment, first_page, layers, page } =
-                    block;
+                let BlockRecord { key, tag, depth, bytes, stored_pages, .. } = block;
+                let BlockRecord { crc, segment, first_page, layers, page, .. } = block;
+                let is_raw = page.encoding == Encoding::Raw;
                 raw = Raw {
                     kind: BLOCK,
-                    encoding: page.encoding as u8,
+                    encoding: page.encoding.code(),
                     layers,
                     segment,
                     place: first_page,
@@ -112,7 +131,7 @@ impl Record {
                     depth,
                     tag: tag.get(),
                     layer: page.layer,
-                    zeros: 0,
+                    encoded_pages: if is_raw { 0 } else { short(stored_pages) },
                 };
             }
             Self::Removed { segment, first_page } => {
@@ -134,13 +153,15 @@ impl Record {
         let segment = raw.segment;
         Some(match raw.kind {
             BLOCK => {
+                let encoding = Encoding::of(raw.encoding);
+                let stored_pages = stored_pages(encoding, raw.length, raw.encoded_pages)?;
                 let page = Page {
                     fingerprint: raw.fingerprint,
                     layout_version: raw.layout_version,
                     layer: raw.layer,
                     first_token: raw.first_token,
                     last_token: raw.last_token,
-                    encoding: Encoding::read(raw.encoding)?,
+                    encoding,
                     offset_bytes: 0,
                     bytes: raw.length,
                     crc: raw.crc,
@@ -150,6 +171,7 @@ impl Record {
                     tag: NamespaceTag::from_bits(raw.tag),
                     depth: raw.depth,
                     bytes: raw.length,
+                    stored_pages,
                     crc: raw.crc,
                     segment,
                     first_page: raw.place,

@@ -4,13 +4,18 @@
 //! takes 2 bytes more ([`LeafOrder`]). The hash table over the entries has many small parts, each of
 //! which grows by itself by an eighth: at most 6 bytes a block.
 
+mod encoded;
 mod shard;
 
 use std::collections::HashMap;
 
 use kv_cache::{BlockKey, NamespaceTag};
 
+use crate::format::Encoding;
+use crate::io::PAGE_BYTES;
 use crate::policy::{LeafOrder, Oldest};
+pub use encoded::EncodedBlocks;
+use encoded::Lengths;
 use shard::Shard;
 
 /// Parts of the hash table.
@@ -33,7 +38,11 @@ pub(crate) struct Located {
     /// The segment, as a number in memory.
     pub(crate) slot: u32,
     pub(crate) first_page: u32,
+    /// Length of the payload.
     pub(crate) bytes: u32,
+    pub(crate) encoding: Encoding,
+    /// Pages of 4 KiB of the payload as it is written.
+    pub(crate) stored_pages: u32,
     pub(crate) crc: u32,
     pub(crate) depth: u16,
     pub(crate) tag: NamespaceTag,
@@ -44,15 +53,17 @@ pub(crate) struct Located {
 impl Located {
     /// Pages of 4 KiB of the whole extent.
     pub(crate) const fn extent_pages(&self) -> u32 {
-        self.bytes.div_ceil(crate::io::PAGE_BYTES) + self.directory_pages
+        self.stored_pages + self.directory_pages
     }
 }
 
-/// Free when its length is 0: no block has that.
+/// Free when its place is 0: no block has no length.
 #[derive(Clone, Copy)]
 struct Entry {
     key: BlockKey,
-    /// 17 bits segment, 18 bits page, 26 bits length, 2 bits directory, 1 bit zero.
+    /// 17 bits segment, 18 bits page, 26 bits length, 2 bits directory, 1 bit for an encoded block.
+    /// The length of such a block is 14 bits for the pages as they are written, less one, and 12 bits
+    /// for the number of its encoding and length in [`Lengths`].
     place: u64,
     crc: u32,
     depth: u16,
@@ -68,25 +79,34 @@ impl Entry {
     }
 
     fn is_free(&self) -> bool {
-        self.located().bytes == 0
+        self.place & (u64::from(BLOCK_BYTES_MAX) << 3 | 1) == 0
     }
 
-    fn new(key: BlockKey, at: &Located) -> Self {
+    /// One of a block whose length is `length` in the bits for it.
+    fn new(key: BlockKey, at: &Located, length: u32) -> Self {
         let place = u64::from(at.slot) << 47
             | u64::from(at.first_page) << 29
-            | u64::from(at.bytes) << 3
-            | u64::from(at.directory_pages) << 1;
+            | u64::from(length) << 3
+            | u64::from(at.directory_pages) << 1
+            | u64::from(at.encoding != Encoding::Raw);
         Self { key, place, crc: at.crc, depth: at.depth, tag: at.tag }
     }
 
-    fn located(&self) -> Located {
+    fn located(&self, lengths: &Lengths) -> Located {
         let bits = |from: u32, mask: u32| {
             u32::try_from(self.place >> from & u64::from(mask)).unwrap_or(NONE)
+        };
+        let length = bits(3, BLOCK_BYTES_MAX);
+        let (encoding, bytes, stored_pages) = match bits(0, 1) {
+            0 => (Encoding::Raw, length, length.div_ceil(PAGE_BYTES)),
+            _ => lengths.read(length),
         };
         Located {
             slot: bits(47, SEGMENTS_MAX - 1),
             first_page: bits(29, SEGMENT_PAGES_MAX - 1),
-            bytes: bits(3, BLOCK_BYTES_MAX),
+            bytes,
+            encoding,
+            stored_pages,
             crc: self.crc,
             depth: self.depth,
             tag: self.tag,
@@ -103,13 +123,16 @@ pub(crate) struct Index {
     order: LeafOrder,
     /// Pages of the extents of each namespace that has some.
     namespace_pages: HashMap<NamespaceTag, u64>,
+    lengths: Lengths,
+    encoded: EncodedBlocks,
 }
 
 impl Default for Index {
     fn default() -> Self {
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
         let (order, namespace_pages) = (LeafOrder::default(), HashMap::new());
-        Self { shards, chunks: Vec::new(), order, namespace_pages }
+        let (lengths, encoded) = (Lengths::default(), EncodedBlocks::default());
+        Self { shards, chunks: Vec::new(), order, namespace_pages, lengths, encoded }
     }
 }
 
@@ -135,7 +158,7 @@ impl Index {
     }
 
     pub(crate) fn find(&self, key: &BlockKey) -> Option<Located> {
-        self.entry(self.number(key)?).map(Entry::located)
+        self.entry(self.number(key)?).map(|entry| entry.located(&self.lengths))
     }
 
     /// Those of these blocks that are here are used in one moment, after all that was used before.
@@ -148,21 +171,38 @@ impl Index {
         }
     }
 
-    /// Adds a block, which counts as used now if `is_new`; or moves one.
-    pub(crate) fn insert(&mut self, key: BlockKey, at: &Located, is_new: bool) {
+    /// Whether a block of this encoding and length can be kept: always, unless the folder has
+    /// encoded blocks of 4,096 other lengths.
+    pub(crate) fn takes(&mut self, encoding: Encoding, bytes: u32) -> bool {
+        encoding == Encoding::Raw || self.lengths.number(encoding, bytes).is_some()
+    }
+
+    /// Adds a block, which counts as used now if `is_new`; or moves one. `false` when the block cannot
+    /// be kept ([`takes`](Self::takes)).
+    pub(crate) fn insert(&mut self, key: BlockKey, at: &Located, is_new: bool) -> bool {
+        let length = match at.encoding {
+            Encoding::Raw => at.bytes,
+            _ => match self.lengths.write(at) {
+                Some(length) => length,
+                None => return false,
+            },
+        };
         *self.namespace_pages.entry(at.tag).or_default() += u64::from(at.extent_pages());
+        self.encoded.add(at);
         if let Some(number) = self.number(&key) {
-            let before = std::mem::replace(self.place_mut(number), Entry::new(key, at));
-            return self.forget_pages(&before.located());
+            let before = std::mem::replace(self.place_mut(number), Entry::new(key, at, length));
+            self.forget_pages(&before.located(&self.lengths));
+            return true;
         }
         let number = if is_new { self.order.enter() } else { self.order.enter_unused() };
         if number as usize == self.chunks.len() * CHUNK {
             self.chunks.push(vec![Entry::free(); CHUNK].into());
         }
-        *self.place_mut(number) = Entry::new(key, at);
+        *self.place_mut(number) = Entry::new(key, at, length);
         let hash = hash(&key);
         let Self { shards, chunks, .. } = self;
         shards[shard_of(hash)].insert(hash, number, |number| hash_at(chunks, number));
+        true
     }
 
     pub(crate) fn remove(&mut self, key: &BlockKey) -> Option<Located> {
@@ -171,12 +211,14 @@ impl Index {
         let Self { shards, chunks, .. } = self;
         shards[shard_of(hash)].remove(hash, number, |number| hash_at(chunks, number));
         self.order.leave(number);
-        let at = std::mem::replace(self.place_mut(number), Entry::free()).located();
+        let entry = std::mem::replace(self.place_mut(number), Entry::free());
+        let at = entry.located(&self.lengths);
         self.forget_pages(&at);
         Some(at)
     }
 
     fn forget_pages(&mut self, at: &Located) {
+        self.encoded.remove(at);
         if let Some(pages) = self.namespace_pages.get_mut(&at.tag) {
             *pages -= u64::from(at.extent_pages());
             if *pages == 0 {
@@ -218,13 +260,14 @@ impl Index {
     /// The block of a number that a search found, unless it has left since.
     pub(crate) fn numbered(&self, number: u32) -> Option<(BlockKey, Located)> {
         let entry = self.entry(number).filter(|entry| !entry.is_free())?;
-        Some((entry.key, entry.located()))
+        Some((entry.key, entry.located(&self.lengths)))
     }
 
     /// All blocks, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockKey, Located)> {
         let entries = self.chunks.iter().flat_map(|chunk| chunk.iter());
-        entries.filter(|entry| !entry.is_free()).map(|entry| (entry.key, entry.located()))
+        let of = |entry: &Entry| (entry.key, entry.located(&self.lengths));
+        entries.filter(|entry| !entry.is_free()).map(of)
     }
 
     /// The keys of the blocks in chunk `part` whose namespaces are wanted. `None` behind the last.
@@ -236,6 +279,11 @@ impl Index {
         let entries = self.chunks.get(part)?.iter();
         let wanted = entries.filter(|entry| !entry.is_free() && is_wanted(entry.tag));
         Some(wanted.map(|entry| entry.key).collect())
+    }
+
+    /// What encoded blocks take.
+    pub(crate) const fn encoded(&self) -> EncodedBlocks {
+        self.encoded
     }
 
     /// Bytes of memory.

@@ -272,7 +272,9 @@ impl Store {
         self.volumes().find_map(|(_, volume)| volume.find(key))
     }
 
-    /// Reads a block to the beginning of `buffer`, and says how many bytes it has. Waits no longer
+    /// Reads a block to the beginning of `buffer`, which has at least
+    /// [`buffer_bytes`](crate::volume::StoredBlock::buffer_bytes) of it, and says how many bytes the
+    /// block has. Waits no longer
     /// than `timeout`: then the buffer stays with the drive.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use kv_cache::BlockKey;
 use super::Store;
 use crate::io::Buffer;
 use crate::volume::{
-    BlockSpec, ReadDone, ReadMiss, Reservation, ReserveError, StoredBlock, Volume,
+    BlockSpec, Decoded, ReadDone, ReadMiss, Reservation, ReserveError, StoredBlock, Volume,
 };
 
 impl Store {
@@ -80,6 +80,17 @@ impl Store {
         let volume = self.folders.get(folder)?.volume()?;
         let keys = volume.keys(part)?;
         Some(keys.iter().filter_map(|key| volume.block(key)).collect())
+    }
+
+    /// What was decoded since the folders were opened.
+    #[must_use]
+    pub fn decoded(&self) -> Decoded {
+        let each = self.volumes().map(|(_, volume)| volume.decoded());
+        each.fold(Decoded::default(), |sum, its| Decoded {
+            blocks: sum.blocks + its.blocks,
+            bytes: sum.bytes + its.bytes,
+            cpu_ns: sum.cpu_ns + its.cpu_ns,
+        })
     }
 
     /// Whether all tables of all folders that are open are read: a block that is not found before may

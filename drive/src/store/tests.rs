@@ -55,7 +55,15 @@ fn put_of(store: &Store, number: u64, namespace: u64) -> Result<(), PutError> {
         crc,
     };
     let tag = NamespaceTag::from_bits(u16::try_from(namespace).unwrap());
-    let spec = BlockSpec { key: key(number), tag, depth: 0, bytes: length, crc, pages: &[page] };
+    let spec = BlockSpec {
+        key: key(number),
+        tag,
+        depth: 0,
+        bytes: length,
+        stored_bytes: length,
+        crc,
+        pages: &[page],
+    };
     let (buffer, outcome) = store.put(&spec, Buffer::of(&bytes).unwrap());
     assert!(buffer.is_some());
     outcome

@@ -24,11 +24,11 @@ impl Store {
                 let (mut keys, mut under_way) = (keys.into_iter().peekable(), 0);
                 while under_way > 0 || keys.peek().is_some() {
                     if let Some(key) = keys.next_if(|_| under_way < READS) {
-                        let Some(bytes) = volume.find(&key) else { continue };
-                        let fits = |buffer: &Buffer| buffer.capacity() >= bytes as usize;
+                        let Some(block) = volume.block(&key) else { continue };
+                        let bytes = block.buffer_bytes();
+                        let fits = |buffer: &Buffer| buffer.capacity() >= bytes;
                         let found = spare.iter().position(fits).map(|at| spare.swap_remove(at));
-                        let buffer = match found.map_or_else(|| Buffer::zeroed(bytes as usize), Ok)
-                        {
+                        let buffer = match found.map_or_else(|| Buffer::zeroed(bytes), Ok) {
                             Ok(buffer) => buffer,
                             Err(error) => {
                                 let miss = ReadMiss::System(error).into();

@@ -227,10 +227,10 @@ impl State {
         }
         let Some(from) = moved_from else {
             self.coming.remove(&record.key);
-            if self.index.find(&record.key).is_none() {
-                return self.enter(*slot, record, true);
+            if self.index.find(&record.key).is_none() && self.enter(*slot, record, true) {
+                return;
             }
-            // A scan has found the block elsewhere meanwhile.
+            // A scan has found the block elsewhere meanwhile, or too many other lengths.
             return self.leave_unentered(*slot, record);
         };
         if self.index.find(&record.key) == Some(*from) {
@@ -240,7 +240,10 @@ impl State {
                 old.garbage.push((from.first_page, pages));
                 old.removed.push(from.first_page);
             }
-            return self.enter(*slot, record, true);
+            // The index has its length already.
+            if self.enter(*slot, record, true) {
+                return;
+            }
         }
         // It was removed while the commit was under way: the place it had waits already.
         self.leave_unentered(*slot, record);

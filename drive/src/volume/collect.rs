@@ -8,7 +8,8 @@ use kv_cache::BlockKey;
 
 use super::segment::Phase;
 use super::{CommitError, Volume, bytes_of, offset_of};
-use crate::format::{BlockRecord, pages_of};
+use crate::encoding::{self, Expected};
+use crate::format::{BlockRecord, Encoding};
 use crate::index::Located;
 use crate::io::{Buffer, Direction, Finished, PAGE_BYTES, Transfer};
 
@@ -143,7 +144,7 @@ impl Volume {
         let finished = told.recv().map_err(io::Error::other)?;
         finished.outcome?;
         let payload = finished.buffer.bytes().unwrap_or_default();
-        if super::read::checksum(&payload[..record.bytes as usize]) != record.crc {
+        if !is_whole(record, payload) {
             self.lose(&record.key, &from);
             return Ok(false);
         }
@@ -171,7 +172,7 @@ impl Volume {
         reservation: &super::Reservation,
         extent: &[u8],
     ) -> Option<Vec<u8>> {
-        let payload_pages = pages_of(record.bytes);
+        let payload_pages = record.stored_pages;
         let behind = &extent[payload_pages as usize * PAGE_BYTES as usize..];
         let first_page = record.first_page + payload_pages;
         let pages =
@@ -187,6 +188,19 @@ impl Volume {
             state.damaged += 1;
             state.index.remove(key);
             state.leave(at);
+        }
+    }
+}
+
+/// Whether the bytes of an extent are those that were written. What is encoded is not decoded.
+fn is_whole(record: &BlockRecord, extent: &[u8]) -> bool {
+    let BlockRecord { key, bytes, crc, stored_pages, page, .. } = *record;
+    match page.encoding {
+        Encoding::Raw => extent.get(..bytes as usize).map(super::read::checksum) == Some(crc),
+        encoding => {
+            let expected = Expected { key, encoding, bytes, crc };
+            let stored = extent.get(..bytes_of(stored_pages));
+            stored.is_some_and(|stored| encoding::check(stored, &expected).is_ok())
         }
     }
 }

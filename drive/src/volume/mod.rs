@@ -57,12 +57,13 @@ use crate::io::{Drive, FileId, PAGE_BYTES};
 use journal::Log;
 use state::State;
 
+pub use crate::index::EncodedBlocks;
 pub use collect::Collected;
 pub use commit::CommitError;
 pub use read::{ReadDone, ReadMiss, StoredBlock, Unverified, checksum};
 pub use reopen::{Loss, OpenVolumeError};
 pub use repair::{rebuild_manifest, store_of};
-pub use usage::{Endurance, Usage};
+pub use usage::{Decoded, Endurance, Usage};
 pub use write::{BlockSpec, Reservation, ReserveError, WriteDone, WriteError};
 
 /// Least bytes of a segment.

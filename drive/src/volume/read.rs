@@ -7,9 +7,10 @@ use crc_fast::CrcAlgorithm;
 use kv_cache::{BlockKey, NamespaceTag};
 
 use super::{Volume, bytes_of, offset_of};
-use crate::format::{Page, pages_of, read_directory};
+use crate::encoding::{self, Expected, thread_cpu_ns};
+use crate::format::{Encoding, Page, pages_of, read_directory};
 use crate::index::Located;
-use crate::io::{Buffer, Direction, FileId, Finished, Transfer};
+use crate::io::{Buffer, Direction, FileId, Finished, PAGE_BYTES, Transfer};
 
 /// A block that is kept, without its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +25,25 @@ pub struct StoredBlock {
     pub depth: u16,
     /// Its namespace, for accounting.
     pub tag: NamespaceTag,
+    /// How its payload is written.
+    pub encoding: Encoding,
+    /// Bytes of the payload as it is written, in whole pages of 4 KiB.
+    pub stored_bytes: u32,
+}
+
+impl StoredBlock {
+    fn new(key: BlockKey, at: &Located) -> Self {
+        let Located { bytes, crc, depth, tag, encoding, stored_pages, .. } = *at;
+        Self { key, bytes, crc, depth, tag, encoding, stored_bytes: stored_pages * PAGE_BYTES }
+    }
+
+    /// Bytes that a buffer needs to read the block: the payload in whole pages, and behind that what
+    /// is written, where it is encoded.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> usize {
+        let encoded = if self.encoding == Encoding::Raw { 0 } else { self.stored_bytes as usize };
+        bytes_of(pages_of(self.bytes)) + encoded
+    }
 }
 
 /// Why a block was not read.
@@ -39,12 +59,17 @@ pub enum ReadMiss {
     /// Its bytes are not those of its publication. It is removed.
     #[error("the block is damaged: its checksum differs; it is removed")]
     Damaged,
-    /// The buffer is shorter than the block in whole pages, or lent for writes.
-    #[error("the buffer does not take the block, which needs {needed} bytes in whole pages")]
+    /// The buffer is shorter than the block needs ([`StoredBlock::buffer_bytes`]), or lent for writes.
+    #[error("the buffer does not take the block, which needs {needed} bytes")]
     BufferTooShort {
-        /// Bytes of the block, in whole pages of 4 KiB.
+        /// Bytes that it needs.
         needed: usize,
     },
+    /// A later version of this program has encoded it. It stays.
+    #[error(
+        "the encoding of the block has number {0}, which this version does not know; use a later one"
+    )]
+    UnknownEncoding(u8),
     /// The queue of the device is full.
     #[error("the queue of the device is full")]
     QueueFull,
@@ -78,12 +103,12 @@ impl Volume {
     /// A block without its payload, when it is here.
     #[must_use]
     pub fn block(&self, key: &BlockKey) -> Option<StoredBlock> {
-        let Located { bytes, crc, depth, tag, .. } = self.state().index.find(key)?;
-        Some(StoredBlock { key: *key, bytes, crc, depth, tag })
+        Some(StoredBlock::new(*key, &self.state().index.find(key)?))
     }
 
-    /// Begins to read a block to the beginning of `buffer`: memory of the caller's, or the payload
-    /// slot that a restore has reserved ([`Buffer::lent`]). `done` is called on a thread of the drive.
+    /// Begins to read a block to `buffer`, which has the payload at its beginning once it is verified:
+    /// memory of the caller's, or the payload slot that a restore has reserved ([`Buffer::lent`]). It
+    /// has at least [`StoredBlock::buffer_bytes`]. `done` is called on a thread of the drive.
     /// That the block is used the caller says itself ([`used`](Self::used)).
     ///
     /// # Errors
@@ -98,7 +123,10 @@ impl Volume {
             Ok(found) => found,
             Err(miss) => return Err((buffer, miss)),
         };
-        let needed = bytes_of(pages_of(at.bytes));
+        if let Encoding::Unknown(code) = at.encoding {
+            return Err((buffer, ReadMiss::UnknownEncoding(code)));
+        }
+        let needed = StoredBlock::new(key, &at).buffer_bytes();
         if buffer.capacity() < needed || !buffer.may_be_written() {
             return Err((buffer, ReadMiss::BufferTooShort { needed }));
         }
@@ -106,8 +134,9 @@ impl Volume {
             file,
             offset: offset_of(at.first_page),
             buffer,
-            buffer_offset: 0,
-            bytes: needed,
+            // Encoded bytes lie behind the payload that they become.
+            buffer_offset: needed - bytes_of(at.stored_pages),
+            bytes: bytes_of(at.stored_pages),
             direction: Direction::Read,
         };
         let volume = Arc::clone(self);
@@ -143,7 +172,7 @@ impl Volume {
         if at.directory_pages == 0 {
             return Ok(None);
         }
-        let first_page = at.first_page + pages_of(at.bytes);
+        let first_page = at.first_page + at.stored_pages;
         let Some(segment) = self.state().segment(at.slot).map(|segment| segment.id) else {
             return Err(ReadMiss::Removed);
         };
@@ -193,26 +222,55 @@ impl Unverified {
         self.key
     }
 
-    /// Checks the bytes against the checksum of their publication (DRIVE-D6), and says how many they
-    /// are. What is behind them in the buffer has no meaning.
+    /// Decodes the bytes where they are encoded, checks them against the checksum of their publication
+    /// (DRIVE-D6), and says how many they are. What is behind them in the buffer has no meaning.
     ///
     /// # Errors
     /// The buffer, and why the block is a miss.
     pub fn verify(self) -> Result<(Buffer, u32), (Buffer, ReadMiss)> {
-        let Self { volume, key, at, finished: Finished { buffer, outcome } } = self;
+        let Self { volume, key, at, finished: Finished { mut buffer, outcome } } = self;
         if let Err(error) = outcome {
             // The file of a segment that is gone is closed: no failure of the device.
             let is_there = volume.state().index.find(&key) == Some(at);
             let miss = if is_there { volume.read_failed(error) } else { ReadMiss::Removed };
             return Err((buffer, miss));
         }
+        let before_ns = if at.encoding == Encoding::Raw { 0 } else { thread_cpu_ns() };
+        let is_decoded = decode(key, &at, &mut buffer);
         let found = buffer.bytes().map(|bytes| checksum(&bytes[..at.bytes as usize]));
-        if found != Some(at.crc) {
+        if !is_decoded || found != Some(at.crc) {
             let miss = volume.found_damaged(&key, &at);
             return Err((buffer, miss));
         }
-        volume.state().health.reads.succeeded();
+        let mut state = volume.state();
+        state.health.reads.succeeded();
+        if at.encoding != Encoding::Raw {
+            state.decoded.blocks += 1;
+            state.decoded.bytes += u64::from(at.bytes);
+            state.decoded.cpu_ns += thread_cpu_ns().saturating_sub(before_ns);
+        }
+        drop(state);
         Ok((buffer, at.bytes))
+    }
+}
+
+/// Decodes what was read behind the payload to its place. Says whether it could be (DRIVE-E1).
+fn decode(key: BlockKey, at: &Located, buffer: &mut Buffer) -> bool {
+    let Located { bytes, crc, encoding, stored_pages, .. } = *at;
+    if encoding == Encoding::Raw {
+        return true;
+    }
+    let all = buffer.bytes_mut().unwrap_or_default();
+    let behind = bytes_of(pages_of(bytes));
+    let Some((payload, stored)) = all.split_at_mut_checked(behind) else { return false };
+    let parts = payload.get_mut(..bytes as usize).zip(stored.get(..bytes_of(stored_pages)));
+    let Some((payload, stored)) = parts else { return false };
+    match encoding::decode(stored, &Expected { key, encoding, bytes, crc }, payload) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(?key, "a block is not decoded: {error}");
+            false
+        }
     }
 }
 

@@ -97,10 +97,15 @@ impl Volume {
             };
             match checked {
                 Ok((bytes, count)) => {
-                    blocks.extend(Record::all_in(bytes, count).filter_map(|record| match record {
-                        Some(Record::Block(block)) if block.segment == segment => Some(block),
-                        _ => None,
-                    }));
+                    let lost = || "an unknown record".to_owned();
+                    for record in Record::all_in(bytes, count) {
+                        match record {
+                            Some(Record::Block(block)) if block.segment == segment => {
+                                blocks.push(block);
+                            }
+                            _ => losses.push(Loss::TablePage { segment, page, cause: lost() }),
+                        }
+                    }
                 }
                 Err(error) => {
                     losses.push(Loss::TablePage { segment, page, cause: error.to_string() });
@@ -172,10 +177,12 @@ impl State {
             }
             end = block.first_page + extent;
             used += extent;
-            if self.index.find(&block.key).is_none() {
-                self.enter(slot, block, false);
-            } else {
-                // The key has another place. This one goes, and the journal is to say so first.
+            let is_known = self.index.find(&block.key).is_some();
+            if is_known || !self.enter(slot, block, false) {
+                if !is_known {
+                    self.losses.push(Loss::Extent { segment: id, first_page: block.first_page });
+                }
+                // The key has another place, or its length no room. This one goes, and the journal is to say so first.
                 let first_page = block.first_page;
                 if let Some(segment) = self.segment(slot) {
                     segment.leaving += extent;

@@ -7,6 +7,7 @@ use kv_cache::BlockKey;
 use super::health::Health;
 use super::reopen::Loss;
 use super::segment::Segment;
+use super::usage::Decoded;
 use crate::format::BlockRecord;
 use crate::index::{Index, Located};
 
@@ -46,6 +47,8 @@ pub(super) struct State {
     pub(super) losses: Vec<Loss>,
     /// Blocks that were found damaged.
     pub(super) damaged: u64,
+    /// What was decoded since the folder was opened.
+    pub(super) decoded: Decoded,
     /// Bytes of payload written since the folder was opened.
     pub(super) payload_bytes: u64,
 }
@@ -87,13 +90,17 @@ impl State {
     }
 
     /// Enters a block of `slot` whose pages belong to nothing else. It counts as used now if `is_new`.
-    pub(super) fn enter(&mut self, slot: u32, record: &BlockRecord, is_new: bool) {
-        self.index.insert(record.key, &located(slot, record), is_new);
+    /// `false` when the index has no room for the length of an encoded block.
+    pub(super) fn enter(&mut self, slot: u32, record: &BlockRecord, is_new: bool) -> bool {
+        if !self.index.insert(record.key, &located(slot, record), is_new) {
+            return false;
+        }
         let pages = record.extent_pages();
         if let Some(segment) = self.segment(slot) {
             segment.live += pages;
             segment.live_blocks += 1;
         }
+        true
     }
 
     /// Takes the pages of a block that left the index off the live ones. They wait for the commit.
@@ -131,6 +138,8 @@ pub(super) fn located(slot: u32, record: &BlockRecord) -> Located {
         slot,
         first_page: record.first_page,
         bytes: record.bytes,
+        encoding: record.page.encoding,
+        stored_pages: record.stored_pages,
         crc: record.crc,
         depth: record.depth,
         tag: record.tag,

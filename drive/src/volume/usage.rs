@@ -4,6 +4,7 @@ use kv_cache::NamespaceTag;
 
 use super::Volume;
 use super::offset_of;
+use crate::index::EncodedBlocks;
 use crate::io::PAGE_BYTES;
 use crate::policy::drive_writes_per_day;
 
@@ -32,6 +33,8 @@ pub struct Usage {
     pub free: u64,
     /// Blocks that are found.
     pub blocks: u64,
+    /// Those of them that are encoded.
+    pub encoded: EncodedBlocks,
 }
 
 impl Usage {
@@ -59,7 +62,24 @@ pub struct Endurance {
     pub drive_writes_per_day: f64,
 }
 
+/// What was decoded of blocks that were read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Decoded {
+    /// Encoded blocks.
+    pub blocks: u64,
+    /// Bytes of their payload.
+    pub bytes: u64,
+    /// Nanoseconds that this computed.
+    pub cpu_ns: u64,
+}
+
 impl Volume {
+    /// What was decoded since the folder was opened.
+    #[must_use]
+    pub fn decoded(&self) -> Decoded {
+        self.state().decoded
+    }
+
     /// What the capacity is used for.
     #[must_use]
     pub fn usage(&self) -> Usage {
@@ -83,6 +103,7 @@ impl Volume {
             never_used: sum(super::segment::Segment::never_used),
             free: room.saturating_sub(taken),
             blocks: state.index.len() as u64,
+            encoded: state.index.encoded(),
         }
     }
 

@@ -9,7 +9,7 @@ use super::segment::{Phase, Segment};
 use super::state::Written;
 use super::{Volume, bytes_of, offset_of};
 use crate::format::{
-    ALL_LAYERS, BlockRecord, FileName, LAYERS_MAX, Page, pages_of, write_directory,
+    ALL_LAYERS, BlockRecord, Encoding, FileName, LAYERS_MAX, Page, pages_of, write_directory,
 };
 use crate::index::{BLOCK_BYTES_MAX, Located};
 use crate::io::{Buffer, Content, Direction, FileId, Finished, Transfer};
@@ -23,11 +23,14 @@ pub struct BlockSpec<'a> {
     pub tag: NamespaceTag,
     /// Blocks before it in its prefix.
     pub depth: u16,
-    /// Length of its payload in bytes.
+    /// Length of its payload in bytes, as it was published.
     pub bytes: u32,
+    /// Bytes that are written: those of the payload, or fewer where it is encoded.
+    pub stored_bytes: u32,
     /// CRC-32C of its payload, as it was published.
     pub crc: u32,
-    /// What the payload consists of: one page for all layers, or a page for each.
+    /// What the payload consists of: one page for all layers, or a page for each. All of one encoding:
+    /// that of the payload.
     pub pages: &'a [Page],
 }
 
@@ -59,7 +62,7 @@ pub enum WriteError {
     /// The queue of the device is full.
     #[error("the queue of the device is full; the block is not written")]
     QueueFull,
-    /// The buffer is shorter than the block, in whole pages.
+    /// The buffer is shorter than what is to be written, in whole pages.
     #[error("the buffer has {capacity} bytes, and the block takes {needed} in whole pages")]
     BufferTooShort {
         /// Bytes of the buffer.
@@ -103,12 +106,23 @@ impl Volume {
         let page = Page { offset_bytes: 0, bytes: spec.bytes, crc: spec.crc, ..spec.pages[0] };
         let page = if layers == 1 { page } else { Page { layer: ALL_LAYERS, ..page } };
         let BlockSpec { key, tag, depth, bytes, crc, .. } = *spec;
-        let record =
-            BlockRecord { key, tag, depth, bytes, crc, segment: 0, first_page: 0, layers, page };
+        let (stored_pages, segment, first_page) = (pages_of(spec.stored_bytes), 0, 0);
+        let record = BlockRecord {
+            key,
+            tag,
+            depth,
+            bytes,
+            stored_pages,
+            crc,
+            segment,
+            first_page,
+            layers,
+            page,
+        };
         let mut reservation = self.reserve_extent(record, None)?;
         if layers > 1 {
             let BlockRecord { segment, first_page, .. } = reservation.record;
-            let first_page = first_page + pages_of(bytes);
+            let first_page = first_page + stored_pages;
             reservation.directory = write_directory(self.folder, segment, first_page, spec.pages);
         }
         Ok(reservation)
@@ -150,6 +164,11 @@ impl Volume {
             state.coming.contains(&record.key) || state.index.find(&record.key).is_some();
         if moved_from.is_none() && is_known {
             return Err(ReserveError::Exists);
+        }
+        if !state.index.takes(record.page.encoding, record.bytes) {
+            return Err(ReserveError::Invalid(
+                "the folder has encoded blocks of 4096 other lengths: write it raw",
+            ));
         }
         let pages = record.extent_pages();
         let Some(slot) = state.open else { return Ok(None) };
@@ -256,6 +275,17 @@ fn check(spec: &BlockSpec<'_>) -> Result<u16, ReserveError> {
     if !spec.pages.iter().all(inside) {
         return Err(ReserveError::Invalid("a page of it is not inside its payload"));
     }
+    let encoding = spec.pages.first().map_or(Encoding::Raw, |page| page.encoding);
+    let is_encoded_so = match encoding {
+        Encoding::Raw => spec.stored_bytes == spec.bytes,
+        Encoding::Lz4 | Encoding::Lz4Planes => {
+            spec.stored_bytes > 0 && pages_of(spec.stored_bytes) < pages_of(spec.bytes)
+        }
+        Encoding::Unknown(_) => false,
+    };
+    if !is_encoded_so || spec.pages.iter().any(|page| page.encoding != encoding) {
+        return Err(ReserveError::Invalid("its encoding does not fit its pages or its length"));
+    }
     match u16::try_from(spec.pages.len()) {
         Ok(layers @ 1..=LAYERS_MAX) => Ok(layers),
         _ => Err(ReserveError::Invalid("it has no page, or more than 252")),
@@ -279,13 +309,13 @@ impl Reservation {
         self.record.key
     }
 
-    /// Bytes that the buffer of the write has to have: the payload in whole pages.
+    /// Bytes that the buffer of the write has to have: what is written, in whole pages.
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {
-        bytes_of(pages_of(self.record.bytes))
+        bytes_of(self.record.stored_pages)
     }
 
-    /// Writes the payload from the beginning of `buffer`. The next commit makes the block durable.
+    /// Writes the payload, as it is or encoded, from the beginning of `buffer`. The next commit makes the block durable.
     /// `done` is called on a thread of the drive, with the buffer unless the drive has lost it.
     pub fn write(mut self, buffer: Buffer, done: WriteDone) {
         let (needed, capacity) = (self.buffer_bytes(), buffer.capacity());
@@ -336,7 +366,7 @@ impl Reservation {
         };
         let transfer = Transfer {
             file: self.data,
-            offset: offset_of(self.record.first_page + pages_of(self.record.bytes)),
+            offset: offset_of(self.record.first_page + self.record.stored_pages),
             bytes: buffer.capacity(),
             buffer,
             buffer_offset: 0,

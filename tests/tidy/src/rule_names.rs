@@ -29,6 +29,7 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("DEATH-R", "recovering a dead host"),
     ("DRIVE-C", "clears that a folder has carried out"),
     ("DRIVE-D", "what is durable on a drive, and when"),
+    ("DRIVE-E", "encoded blocks of a drive"),
     ("DRIVE-G", "room on a drive"),
     ("DRIVE-I", "transfers between a drive and memory"),
     ("DRIVE-P", "which blocks are put on a drive, and which leave"),

@@ -31,6 +31,8 @@ struct Agent {
     write_wait_ms: Option<u64>,
     high_percent: Option<u16>,
     low_percent: Option<u16>,
+    encoding: Option<String>,
+    encoding_percent: Option<u8>,
     depth: Option<u64>,
     queue: Option<u64>,
 }

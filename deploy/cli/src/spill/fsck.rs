@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use kv_drive::store::Access;
+use kv_drive::volume::EncodedBlocks;
 use serde::Serialize;
 
 use super::{Hex, Io};
@@ -46,6 +47,11 @@ struct Report {
     /// Blocks whose bytes are those that were written.
     verified_blocks: u64,
     verified_bytes: u64,
+    /// Blocks that are encoded, and what their payload takes in whole pages: as it is written, and as
+    /// it would be raw.
+    encoded_blocks: u64,
+    encoded_bytes: u64,
+    encoded_raw_bytes: u64,
     /// Keys of blocks whose bytes are others.
     damaged: Vec<String>,
     /// Keys of blocks that could not be read. They stay.
@@ -64,8 +70,14 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let take_over = options.take_over || !options.repair;
     let store = super::open(&options.folder, options.io, access, super::UNBOUNDED, take_over)?;
     let blocks = store.volumes().map(|(_, volume)| volume.usage().blocks).sum();
-    let bar = progress_bar(blocks, "blocks [{bar:30}] {pos} of {len}, {eta} left");
     let mut report = Report::default();
+    for (_, volume) in store.volumes() {
+        let EncodedBlocks { blocks, bytes, raw_bytes } = volume.usage().encoded;
+        report.encoded_blocks += blocks;
+        report.encoded_bytes += bytes;
+        report.encoded_raw_bytes += raw_bytes;
+    }
+    let bar = progress_bar(blocks, "blocks [{bar:30}] {pos} of {len}, {eta} left");
     store.verify(|(key, outcome)| {
         bar.inc(1);
         match outcome {
@@ -115,6 +127,14 @@ fn print(report: &Report, options: &Options) -> Result<()> {
     let Report { verified_blocks, verified_bytes, damaged, losses, accounts, repaired, .. } =
         report;
     say!("blocks that are whole: {verified_blocks}, with {verified_bytes} bytes");
+    if report.encoded_blocks > 0 {
+        say!(
+            "of these are encoded: {}, in {} bytes instead of {}",
+            report.encoded_blocks,
+            report.encoded_bytes,
+            report.encoded_raw_bytes
+        );
+    }
     say!("blocks that are damaged: {}", damaged.len());
     damaged.iter().for_each(|key| say!("  {key}"));
     losses.iter().chain(accounts).for_each(|line| say!("lost: {line}"));

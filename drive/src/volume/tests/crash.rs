@@ -149,90 +149,97 @@ fn subsets(count: usize, random: &mut u64) -> Vec<Box<dyn Fn(usize) -> bool>> {
 
 #[test]
 fn nothing_acknowledged_is_lost_at_any_step() {
-    let steps = script();
-    let total = {
-        let drive = RecordedDrive::default();
-        run(&open(&drive), &steps, &mut Told::default());
-        drive.steps()
-    };
-    assert!(total > 200, "{total} steps");
-    let (mut random, mut images) = (1, 0);
-    for last in 0..=total {
-        let drive = RecordedDrive::default();
-        drive.stop_after(last);
-        let mut told = Told::default();
-        if let Ok(volume) = Volume::open(Box::new(drive.clone()), options(), [8; 16]) {
-            run(&volume, &steps, &mut told);
+    raw_and_encoded(|| {
+        let steps = script();
+        let total = {
+            let drive = RecordedDrive::default();
+            run(&open(&drive), &steps, &mut Told::default());
+            drive.steps()
+        };
+        assert!(total > 200, "{total} steps");
+        let (mut random, mut images) = (1, 0);
+        for last in 0..=total {
+            let drive = RecordedDrive::default();
+            drive.stop_after(last);
+            let mut told = Told::default();
+            if let Ok(volume) = Volume::open(Box::new(drive.clone()), options(), [8; 16]) {
+                run(&volume, &steps, &mut told);
+            }
+            for keeps in subsets(drive.pending(), &mut random) {
+                check(&drive.crash(keeps), &told);
+                images += 1;
+            }
         }
-        for keeps in subsets(drive.pending(), &mut random) {
-            check(&drive.crash(keeps), &told);
-            images += 1;
-        }
-    }
-    assert!(images > 2000, "{images} images");
+        assert!(images > 2000, "{images} images");
+    });
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_in_a_crash_after_a_crash() {
-    let steps = script();
-    let mut random = 7_u64;
-    let mut next = |below: u64| {
-        random =
-            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % below
-    };
-    for _ in 0..150 {
-        let mut drive = RecordedDrive::default();
-        let mut told = Told::default();
-        for life in 0..4_u64 {
-            drive.stop_after(next(120));
-            if let Ok(volume) = Volume::open(Box::new(drive.clone()), options(), [8; 16]) {
-                let _ = volume.scan(|_, _| true);
-                let from = usize::try_from(next(40)).unwrap();
-                let shifted: Vec<_> = steps[from..]
-                    .iter()
-                    .map(|step| match *step {
-                        Step::Write(number) => Step::Write(number + life * 1000),
-                        Step::Remove(number) if number % 2 == 0 => {
-                            Step::Remove(number + life * 1000)
-                        }
-                        other => other,
-                    })
-                    .collect();
-                run(&volume, &shifted, &mut told);
-            }
-            // A process may die and the machine live: then everything that was done is seen, and
-            // what was not durable still is not.
-            if next(3) == 0 {
-                let again = drive.revived();
-                check(&again.crash(|_| true), &told);
-                drive = again;
-            } else {
-                let bits = next(1 << 31);
-                let kept = |at: usize| bits >> (at % 31) & 1 == 1;
-                drive = check(&drive.crash(kept), &told).0.revived();
+    raw_and_encoded(|| {
+        let steps = script();
+        let mut random = 7_u64;
+        let mut next = |below: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        for _ in 0..150 {
+            let mut drive = RecordedDrive::default();
+            let mut told = Told::default();
+            for life in 0..4_u64 {
+                drive.stop_after(next(120));
+                if let Ok(volume) = Volume::open(Box::new(drive.clone()), options(), [8; 16]) {
+                    let _ = volume.scan(|_, _| true);
+                    let from = usize::try_from(next(40)).unwrap();
+                    let shifted: Vec<_> = steps[from..]
+                        .iter()
+                        .map(|step| match *step {
+                            Step::Write(number) => Step::Write(number + life * 1000),
+                            Step::Remove(number) if number % 2 == 0 => {
+                                Step::Remove(number + life * 1000)
+                            }
+                            other => other,
+                        })
+                        .collect();
+                    run(&volume, &shifted, &mut told);
+                }
+                // A process may die and the machine live: then everything that was done is seen, and
+                // what was not durable still is not.
+                if next(3) == 0 {
+                    let again = drive.revived();
+                    check(&again.crash(|_| true), &told);
+                    drive = again;
+                } else {
+                    let bits = next(1 << 31);
+                    let kept = |at: usize| bits >> (at % 31) & 1 == 1;
+                    drive = check(&drive.crash(kept), &told).0.revived();
+                }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_when_the_machine_dies_after_the_process() {
-    let steps = script();
-    let (mut random, mut images) = (3, 0);
-    for last in (100..310).step_by(2) {
-        let drive = RecordedDrive::default();
-        drive.stop_after(last);
-        let mut told = Told::default();
-        let volume = Volume::open(Box::new(drive.clone()), options(), [8; 16]).unwrap();
-        run(&volume, &steps, &mut told);
-        // What the dead process had not made durable is seen, and opening removes files.
-        let revived = drive.revived();
-        open(&revived);
-        for keeps in subsets(revived.pending(), &mut random) {
-            check(&revived.crash(keeps), &told);
-            images += 1;
+    raw_and_encoded(|| {
+        let steps = script();
+        let (mut random, mut images) = (3, 0);
+        for last in (100..310).step_by(2) {
+            let drive = RecordedDrive::default();
+            drive.stop_after(last);
+            let mut told = Told::default();
+            let volume = Volume::open(Box::new(drive.clone()), options(), [8; 16]).unwrap();
+            run(&volume, &steps, &mut told);
+            // What the dead process had not made durable is seen, and opening removes files.
+            let revived = drive.revived();
+            open(&revived);
+            for keeps in subsets(revived.pending(), &mut random) {
+                check(&revived.crash(keeps), &told);
+                images += 1;
+            }
         }
-    }
-    assert!(images > 200, "{images} images");
+        assert!(images > 200, "{images} images");
+    });
 }

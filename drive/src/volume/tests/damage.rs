@@ -65,49 +65,53 @@ fn a_damaged_journal_has_carried_out_nothing() {
 
 #[test]
 fn a_flipped_bit_in_an_extent_loses_its_block() {
-    let (drive, numbers) = folder();
-    for name in files(&drive, ".data") {
-        // In the first page of the segment.
-        drive.damage(&name, |bytes| bytes[20] ^= 1);
-    }
-    let volume = open(&drive);
-    assert_eq!(volume.losses(), []);
-    let segments = files(&drive, ".data").len();
-    let left = whole(&volume);
-    // A segment whose first block was removed has no block there.
-    let lost = numbers.len() - left.len();
-    assert!(lost == segments || lost + 1 == segments, "{lost} of {segments}");
-    assert_eq!(volume.damaged(), lost as u64);
-    // What was found damaged is gone for good.
-    volume.commit().unwrap();
-    assert_has(&open(&drive), left);
+    raw_and_encoded(|| {
+        let (drive, numbers) = folder();
+        for name in files(&drive, ".data") {
+            // In the first page of the segment.
+            drive.damage(&name, |bytes| bytes[20] ^= 1);
+        }
+        let volume = open(&drive);
+        assert_eq!(volume.losses(), []);
+        let segments = files(&drive, ".data").len();
+        let left = whole(&volume);
+        // A segment whose first block was removed has no block there.
+        let lost = numbers.len() - left.len();
+        assert!(lost == segments || lost + 1 == segments, "{lost} of {segments}");
+        assert_eq!(volume.damaged(), lost as u64);
+        // What was found damaged is gone for good.
+        volume.commit().unwrap();
+        assert_has(&open(&drive), left);
+    });
 }
 
 #[test]
 fn a_damaged_table_loses_the_blocks_of_its_segment() {
-    let (drive, numbers) = folder();
-    let tables = files(&drive, ".table");
-    assert!(tables.len() > 3);
-    drive.damage(&tables[0], |bytes| bytes[100] ^= 1);
-    drive.damage(&tables[1], |bytes| bytes.truncate(100));
-    drive.remove(&tables[2]).unwrap();
-    let volume = open(&drive);
-    let mut losses = volume.losses();
-    losses.sort_by_key(ToString::to_string);
-    assert_eq!(losses.len(), 3, "{losses:?}");
-    assert!(matches!(losses[0], Loss::TablePage { page: 0, .. }), "{losses:?}");
-    assert!(matches!(losses[2], Loss::Table { .. }), "{losses:?}");
-    let left = whole(&volume);
-    // A segment has 16 pages, and at most 16 blocks.
-    assert!(left.len() < numbers.len() && left.len() + 3 * 16 >= numbers.len());
-    assert_eq!(volume.damaged(), 0);
-    // Writing goes on, and the next reopening has nothing to say.
-    write(&volume, 100).unwrap();
-    volume.commit().unwrap();
-    volume.commit().unwrap();
-    let again = open(&drive);
-    assert_eq!(again.losses(), []);
-    assert_has(&again, left.into_iter().chain([100]));
+    raw_and_encoded(|| {
+        let (drive, numbers) = folder();
+        let tables = files(&drive, ".table");
+        assert!(tables.len() > 3);
+        drive.damage(&tables[0], |bytes| bytes[100] ^= 1);
+        drive.damage(&tables[1], |bytes| bytes.truncate(100));
+        drive.remove(&tables[2]).unwrap();
+        let volume = open(&drive);
+        let mut losses = volume.losses();
+        losses.sort_by_key(ToString::to_string);
+        assert_eq!(losses.len(), 3, "{losses:?}");
+        assert!(matches!(losses[0], Loss::TablePage { page: 0, .. }), "{losses:?}");
+        assert!(matches!(losses[2], Loss::Table { .. }), "{losses:?}");
+        let left = whole(&volume);
+        // A segment has 16 pages, and at most 16 blocks.
+        assert!(left.len() < numbers.len() && left.len() + 3 * 16 >= numbers.len());
+        assert_eq!(volume.damaged(), 0);
+        // Writing goes on, and the next reopening has nothing to say.
+        write(&volume, 100).unwrap();
+        volume.commit().unwrap();
+        volume.commit().unwrap();
+        let again = open(&drive);
+        assert_eq!(again.losses(), []);
+        assert_has(&again, left.into_iter().chain([100]));
+    });
 }
 
 #[test]
@@ -133,41 +137,45 @@ fn tables_of_other_segments_and_folders_are_not_believed() {
 
 #[test]
 fn a_missing_or_short_segment_loses_its_blocks() {
-    let (drive, numbers) = folder();
-    let segments = files(&drive, ".data");
-    drive.remove(&segments[0]).unwrap();
-    drive.damage(&segments[1], |bytes| bytes.truncate(3 * PAGE as usize));
-    let volume = open(&drive);
-    let losses = volume.losses();
-    assert!(losses.iter().any(|loss| matches!(loss, Loss::Segment { .. })), "{losses:?}");
-    assert!(losses.iter().any(|loss| matches!(loss, Loss::Extent { .. })), "{losses:?}");
-    let left = whole(&volume);
-    assert!(left.len() < numbers.len() && left.len() + 2 * 16 >= numbers.len());
+    raw_and_encoded(|| {
+        let (drive, numbers) = folder();
+        let segments = files(&drive, ".data");
+        drive.remove(&segments[0]).unwrap();
+        drive.damage(&segments[1], |bytes| bytes.truncate(3 * PAGE as usize));
+        let volume = open(&drive);
+        let losses = volume.losses();
+        assert!(losses.iter().any(|loss| matches!(loss, Loss::Segment { .. })), "{losses:?}");
+        assert!(losses.iter().any(|loss| matches!(loss, Loss::Extent { .. })), "{losses:?}");
+        let left = whole(&volume);
+        assert!(left.len() < numbers.len() && left.len() + 2 * 16 >= numbers.len());
+    });
 }
 
 #[test]
 fn a_damaged_journal_leaves_the_sealed_segments() {
-    for damage in 0..3 {
-        let (drive, numbers) = folder();
-        let journal = files(&drive, "journal").remove(0);
-        match damage {
-            0 => drive.damage(&journal, |bytes| bytes[200] ^= 4),
-            1 => drive.damage(&journal, |bytes| bytes.truncate(PAGE as usize)),
-            _ => drive.remove(&journal).unwrap(),
+    raw_and_encoded(|| {
+        for damage in 0..3 {
+            let (drive, numbers) = folder();
+            let journal = files(&drive, "journal").remove(0);
+            match damage {
+                0 => drive.damage(&journal, |bytes| bytes[200] ^= 4),
+                1 => drive.damage(&journal, |bytes| bytes.truncate(PAGE as usize)),
+                _ => drive.remove(&journal).unwrap(),
+            }
+            let volume = open(&drive);
+            assert!(!volume.losses().is_empty());
+            let left = whole(&volume);
+            // At most the newest segments, which have no table, are lost; a removed block may be back.
+            let lost = numbers.iter().filter(|number| !left.contains(number)).count();
+            assert!(lost <= 16, "{damage}: {lost} lost, {:?}", volume.losses());
+            write(&volume, 200).unwrap();
+            volume.commit().unwrap();
+            volume.commit().unwrap();
+            let again = open(&drive);
+            assert_eq!(again.losses(), []);
+            assert_has(&again, left.into_iter().chain([200]));
         }
-        let volume = open(&drive);
-        assert!(!volume.losses().is_empty());
-        let left = whole(&volume);
-        // At most the newest segments, which have no table, are lost; a removed block may be back.
-        let lost = numbers.iter().filter(|number| !left.contains(number)).count();
-        assert!(lost <= 16, "{damage}: {lost} lost, {:?}", volume.losses());
-        write(&volume, 200).unwrap();
-        volume.commit().unwrap();
-        volume.commit().unwrap();
-        let again = open(&drive);
-        assert_eq!(again.losses(), []);
-        assert_has(&again, left.into_iter().chain([200]));
-    }
+    });
 }
 
 #[test]

@@ -22,42 +22,44 @@ fn rig() -> Rig {
 
 #[test]
 fn each_call_may_fail_and_nothing_acknowledged_is_lost() {
-    let calls = {
-        let Rig { faults, volume, .. } = rig();
-        let before = faults.calls();
-        work(&volume, &mut Vec::new());
-        faults.calls() - before
-    };
-    assert!(calls > 100, "{calls}");
-    for fault in [Fault::Error(libc::EIO), Fault::Half(libc::EIO), Fault::Error(libc::ENOSPC)] {
-        for skip in (0..calls).step_by(if fault == Fault::Error(libc::EIO) { 1 } else { 3 }) {
-            let Rig { drive, faults, clock, volume } = rig();
-            faults.plan(None, skip, 1, fault);
-            let mut acknowledged = Vec::new();
-            work(&volume, &mut acknowledged);
-            volume.check().unwrap();
-            // It works again, after a while.
-            clock.advance(120_000);
-            write(&volume, 900).unwrap_or_else(|error| panic!("{fault:?} at {skip}: {error}"));
-            acknowledged.extend(volume.commit().unwrap().into_iter().map(number_of));
-            volume.check().unwrap();
-            for number in &acknowledged {
-                let bytes = read(&volume, key(*number));
-                assert_eq!(bytes.unwrap(), payload(*number), "{fault:?} at {skip}");
-            }
-            drop(volume);
-            let again = open(&drive);
-            assert_eq!(again.losses(), []);
-            let found = found(&again);
-            assert!(
-                acknowledged.iter().all(|number| found.contains(number)),
-                "{fault:?} at {skip}"
-            );
-            for number in found {
-                assert_eq!(read(&again, key(number)).unwrap(), payload(number));
+    raw_and_encoded(|| {
+        let calls = {
+            let Rig { faults, volume, .. } = rig();
+            let before = faults.calls();
+            work(&volume, &mut Vec::new());
+            faults.calls() - before
+        };
+        assert!(calls > 100, "{calls}");
+        for fault in [Fault::Error(libc::EIO), Fault::Half(libc::EIO), Fault::Error(libc::ENOSPC)] {
+            for skip in (0..calls).step_by(if fault == Fault::Error(libc::EIO) { 1 } else { 3 }) {
+                let Rig { drive, faults, clock, volume } = rig();
+                faults.plan(None, skip, 1, fault);
+                let mut acknowledged = Vec::new();
+                work(&volume, &mut acknowledged);
+                volume.check().unwrap();
+                // It works again, after a while.
+                clock.advance(120_000);
+                write(&volume, 900).unwrap_or_else(|error| panic!("{fault:?} at {skip}: {error}"));
+                acknowledged.extend(volume.commit().unwrap().into_iter().map(number_of));
+                volume.check().unwrap();
+                for number in &acknowledged {
+                    let bytes = read(&volume, key(*number));
+                    assert_eq!(bytes.unwrap(), payload(*number), "{fault:?} at {skip}");
+                }
+                drop(volume);
+                let again = open(&drive);
+                assert_eq!(again.losses(), []);
+                let found = found(&again);
+                assert!(
+                    acknowledged.iter().all(|number| found.contains(number)),
+                    "{fault:?} at {skip}"
+                );
+                for number in found {
+                    assert_eq!(read(&again, key(number)).unwrap(), payload(number));
+                }
             }
         }
-    }
+    });
 }
 
 /// Writes, commits and collects, whatever fails.
@@ -73,36 +75,38 @@ fn work(volume: &Arc<Volume>, acknowledged: &mut Vec<u64>) {
 
 #[test]
 fn a_drive_that_loses_writes_or_flips_bits_returns_no_wrong_byte() {
-    for (call, fault) in [
-        (Call::WritePayload, Fault::Lost),
-        (Call::ReadPayload, Fault::FlippedBit),
-        (Call::Read, Fault::FlippedBit),
-        (Call::Write, Fault::Lost),
-    ] {
-        for skip in 0..12 {
-            let Rig { drive, faults, volume, .. } = rig();
-            faults.plan(Some(call), skip, 2, fault);
-            let mut acknowledged = Vec::new();
-            work(&volume, &mut acknowledged);
-            let check = |volume: &Arc<Volume>| {
-                for number in found(volume) {
-                    match read(volume, key(number)) {
-                        Ok(bytes) => assert_eq!(bytes, payload(number)),
-                        Err(miss) => assert!(matches!(miss, ReadMiss::Damaged), "{miss}"),
+    raw_and_encoded(|| {
+        for (call, fault) in [
+            (Call::WritePayload, Fault::Lost),
+            (Call::ReadPayload, Fault::FlippedBit),
+            (Call::Read, Fault::FlippedBit),
+            (Call::Write, Fault::Lost),
+        ] {
+            for skip in 0..12 {
+                let Rig { drive, faults, volume, .. } = rig();
+                faults.plan(Some(call), skip, 2, fault);
+                let mut acknowledged = Vec::new();
+                work(&volume, &mut acknowledged);
+                let check = |volume: &Arc<Volume>| {
+                    for number in found(volume) {
+                        match read(volume, key(number)) {
+                            Ok(bytes) => assert_eq!(bytes, payload(number)),
+                            Err(miss) => assert!(matches!(miss, ReadMiss::Damaged), "{miss}"),
+                        }
                     }
+                    volume.check().unwrap();
+                };
+                check(&volume);
+                drop(volume);
+                faults.clear();
+                // A manifest that was lost is seen; everything else is lost as far as it goes.
+                if let Ok(again) = Volume::open(Box::new(drive), options(), [8; 16]) {
+                    again.scan(|_, _| true).unwrap();
+                    check(&again);
                 }
-                volume.check().unwrap();
-            };
-            check(&volume);
-            drop(volume);
-            faults.clear();
-            // A manifest that was lost is seen; everything else is lost as far as it goes.
-            if let Ok(again) = Volume::open(Box::new(drive), options(), [8; 16]) {
-                again.scan(|_, _| true).unwrap();
-                check(&again);
             }
         }
-    }
+    });
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod encoded;
 mod faults;
 mod room;
 mod uses;
@@ -12,6 +13,7 @@ use crossbeam_channel::bounded;
 use kv_cache::{BlockKey, NamespaceTag};
 
 use super::*;
+use crate::encoding::{Encoder, EncodingChoice, EncodingOptions, Plain};
 use crate::format::{ALL_LAYERS, Encoding, Page};
 use crate::io::Buffer;
 use crate::io::recorded::RecordedDrive;
@@ -55,23 +57,58 @@ pub(super) fn length(number: u64) -> u32 {
     [5000, 4096, 100, 12_288, 8000][usize::try_from(number % 5).unwrap()]
 }
 
+/// Two fifths of it are random, the rest repeats eight bytes.
 pub(super) fn payload(number: u64) -> Vec<u8> {
     let seed = number.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
-    let words = (1..=u64::from(length(number)).div_ceil(8)).map(|at| seed.wrapping_mul(at));
+    let words = u64::from(length(number)).div_ceil(8);
+    let words = (1..=words).map(|at| seed.wrapping_mul(at.min(words * 2 / 5 + 1)));
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     bytes.truncate(length(number) as usize);
     bytes
 }
 
-pub(super) fn layers_of(number: u64) -> Vec<Page> {
+thread_local! {
+    /// Whether blocks are written encoded, where that saves a page.
+    static ENCODES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Runs a test with raw blocks, and with encoded ones.
+pub(super) fn raw_and_encoded(test: impl Fn()) {
+    test();
+    ENCODES.set(true);
+    test();
+    ENCODES.set(false);
+}
+
+/// What is written of a block. Every second one that is encoded is so by planes.
+fn stored(number: u64) -> (Encoding, Vec<u8>) {
+    thread_local! {
+        static ENCODERS: std::cell::RefCell<[Encoder; 2]> =
+            std::cell::RefCell::new([EncodingChoice::Lz4, EncodingChoice::Lz4Planes].map(|choice| {
+                Encoder::new(EncodingOptions { choice, least_saving_percent: 0 })
+            }));
+    }
     let bytes = payload(number);
+    let plain = Plain { key: key(number), payload: &bytes, crc: checksum(&bytes) };
+    let mut into = Buffer::zeroed(bytes.len()).unwrap();
+    let encoded = ENCODERS.with_borrow_mut(|encoders| {
+        encoders[usize::try_from(number % 2).unwrap()].encode(&plain, !ENCODES.get(), &mut into)
+    });
+    match encoded.encoding {
+        Encoding::Raw => (Encoding::Raw, bytes),
+        other => (other, into.bytes().unwrap()[..encoded.stored_bytes as usize].to_vec()),
+    }
+}
+
+pub(super) fn layers_of(number: u64) -> Vec<Page> {
+    let (bytes, encoding) = (payload(number), stored(number).0);
     let page = |layer: u16, offset: u32, length: u32| Page {
         fingerprint: 9,
         layout_version: 1,
         layer,
         first_token: 16,
         last_token: 31,
-        encoding: Encoding::Raw,
+        encoding,
         offset_bytes: offset,
         bytes: length,
         crc: checksum(&bytes[offset as usize..(offset + length) as usize]),
@@ -84,13 +121,14 @@ pub(super) fn layers_of(number: u64) -> Vec<Page> {
 
 /// Writes a block, and says whether it was written.
 pub(super) fn write(volume: &Arc<Volume>, number: u64) -> Result<(), String> {
-    let (bytes, pages) = (payload(number), layers_of(number));
+    let (pages, (_, bytes)) = (layers_of(number), stored(number));
     let spec = BlockSpec {
         key: key(number),
         tag: NamespaceTag::from_bits(2),
         depth: 4,
         bytes: length(number),
-        crc: checksum(&bytes),
+        stored_bytes: u32::try_from(bytes.len()).unwrap(),
+        crc: checksum(&payload(number)),
         pages: &pages,
     };
     let reservation = volume.reserve(&spec).map_err(|error| error.to_string())?;
@@ -111,7 +149,7 @@ pub(super) fn read(volume: &Arc<Volume>, key: BlockKey) -> Result<Vec<u8>, ReadM
     let (tell, told) = bounded(1);
     let done = Box::new(move |unverified| tell.send(unverified).unwrap());
     let spare = SPARE.with_borrow_mut(Vec::pop);
-    let buffer = spare.unwrap_or_else(|| Buffer::zeroed(4 * PAGE as usize).unwrap());
+    let buffer = spare.unwrap_or_else(|| Buffer::zeroed(8 * PAGE as usize).unwrap());
     volume.read(key, buffer, done).map_err(|(_, miss)| miss)?;
     let unverified = told.recv().unwrap();
     assert_eq!(unverified.key(), key);

@@ -33,25 +33,27 @@ fn blocks_are_found_after_their_commit_and_after_a_restart() {
 
 #[test]
 fn pages_keep_their_identity_through_a_restart_and_a_move() {
-    let drive = RecordedDrive::default();
-    let volume = open(&drive);
-    (0..20).for_each(|number| write(&volume, number).unwrap());
-    volume.commit().unwrap();
-    let check = |volume: &Arc<Volume>| {
-        assert_eq!(volume.pages(&key(4)).unwrap().unwrap(), layers_of(4));
-        assert_eq!(volume.pages(&key(0)).unwrap(), None);
-        assert!(matches!(volume.pages(&key(99)), Err(ReadMiss::NotFound)));
-    };
-    check(&volume);
-    for number in [0, 1, 2, 3] {
-        assert!(volume.remove(&key(number)));
-    }
-    let before = volume.collect(100).unwrap();
-    assert!(before.moved > 0 && before.lost == 0, "{before:?}");
-    write(&volume, 0).unwrap();
-    volume.commit().unwrap();
-    check(&volume);
-    check(&open(&drive));
+    raw_and_encoded(|| {
+        let drive = RecordedDrive::default();
+        let volume = open(&drive);
+        (0..20).for_each(|number| write(&volume, number).unwrap());
+        volume.commit().unwrap();
+        let check = |volume: &Arc<Volume>| {
+            assert_eq!(volume.pages(&key(4)).unwrap().unwrap(), layers_of(4));
+            assert_eq!(volume.pages(&key(0)).unwrap(), None);
+            assert!(matches!(volume.pages(&key(99)), Err(ReadMiss::NotFound)));
+        };
+        check(&volume);
+        for number in [0, 1, 2, 3] {
+            assert!(volume.remove(&key(number)));
+        }
+        let before = volume.collect(100).unwrap();
+        assert!(before.moved > 0 && before.lost == 0, "{before:?}");
+        write(&volume, 0).unwrap();
+        volume.commit().unwrap();
+        check(&volume);
+        check(&open(&drive));
+    });
 }
 
 #[test]
@@ -64,6 +66,7 @@ fn a_reservation_that_is_dropped_leaves_nothing() {
         tag: NamespaceTag::default(),
         depth: 0,
         bytes,
+        stored_bytes: bytes,
         crc: 0,
         pages: &pages,
     };

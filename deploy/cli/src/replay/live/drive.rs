@@ -170,8 +170,15 @@ impl WorkerDrive {
             bytes: self.block_bytes,
             crc,
         };
-        let spec =
-            BlockSpec { key, tag: self.tag, depth, bytes: self.block_bytes, crc, pages: &[page] };
+        let spec = BlockSpec {
+            key,
+            tag: self.tag,
+            depth,
+            bytes: self.block_bytes,
+            stored_bytes: self.block_bytes,
+            crc,
+            pages: &[page],
+        };
         let (buffer, outcome) = self.store.put(&spec, buffer);
         self.buffer = buffer;
         outcome.context("the drive did not take a block; give it more room")?;
