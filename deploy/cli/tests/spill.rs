@@ -43,6 +43,31 @@ fn what_was_acknowledged_is_listed_by_either_engine() {
 }
 
 #[test]
+fn encoded_blocks_are_listed_checked_and_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = ["write", "--count", "20", "--size", "64MiB", "--encoding", "auto"];
+    let keys = acknowledged(lines(&run(&write, folder.path())));
+    assert_eq!(keys.len(), 20);
+    assert_eq!(lines(&run(&["list"], folder.path())), keys);
+    let json = |arguments: &[&str]| -> Value {
+        let output = run(arguments, folder.path());
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
+    };
+    let report = json(&["fsck", "--json"]);
+    assert_eq!((&report["verified_blocks"], &report["encoded_blocks"]), (&20.into(), &20.into()));
+    assert_eq!(report["verified_bytes"], 20 << 16);
+    assert_eq!(report["encoded_raw_bytes"], 20 << 16);
+    assert!(report["encoded_bytes"].as_u64().unwrap() < 20 * 60_000, "{report}");
+    let measured = json(&["measure", "--json"]);
+    let [plain, planes, auto] = [0, 1, 2].map(|at| &measured["encodings"][at]);
+    assert_eq!((&plain["encoding"], &plain["written_share"]), (&"lz4".into(), &1.0.into()));
+    assert_eq!(planes["encoded_blocks"], 20);
+    assert_eq!(auto["written_share"], planes["written_share"], "{measured}");
+    let wrong = run(&["write", "--count", "1", "--encoding", "zip"], folder.path());
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("lz4-planes or auto"), "{wrong:?}");
+}
+
+#[test]
 fn what_was_acknowledged_survives_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let mut told = BTreeSet::new();

@@ -2,6 +2,7 @@
 
 mod fsck;
 mod list;
+mod measure;
 mod write;
 
 use std::fmt;
@@ -29,6 +30,7 @@ enum Action {
     Write(write::Options),
     List(list::Options),
     Fsck(fsck::Options),
+    Measure(measure::Options),
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -36,6 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Action::Write(options) => write::run(options).map(|()| ExitCode::SUCCESS),
         Action::List(options) => list::run(options).map(|()| ExitCode::SUCCESS),
         Action::Fsck(options) => fsck::run(options),
+        Action::Measure(options) => measure::run(options).map(|()| ExitCode::SUCCESS),
     }
 }
 
