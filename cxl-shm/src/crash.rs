@@ -175,6 +175,22 @@ crash_points! {
     SuperblockSlotWritten,
     /// The word names the new slot of the superblock, its lock is still held.
     SuperblockReplaced,
+    /// Blocks are written to a drive, and not durable yet.
+    BackupWritten,
+    /// Blocks are durable on a drive, and not announced yet.
+    BackupCommitted,
+    /// Blocks on a drive are announced.
+    BackupAnnounced,
+    /// Restored blocks are in the pool, and their requests are not answered yet.
+    RestorePublished,
+    /// A clear has swept the pool again. The drives still have the blocks.
+    ClearSwept,
+    /// Cleared blocks are withdrawn, and still on a drive.
+    ClearWithdrawn,
+    /// Cleared blocks are removed from a folder, and that is not durable yet.
+    ClearRemoved,
+    /// A clear is durable on all drives, and not answered yet.
+    ClearCommitted,
 }
 
 impl CrashPoint {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crossbeam_channel::Receiver;
 use cxl_shm::clock::{Clock as _, SystemClock};
+use cxl_shm::crash::{self, CrashPoint};
 use kv_cache::tier::{Announced, DriveAnnouncer, DriveError};
 use kv_cache::{BlockKey, OwnFeed};
 use kv_drive::policy::{BackupOptions, Budgets};
@@ -240,14 +241,20 @@ impl<'a> Mover<'a> {
             }
             Due::Sweep(clears) => {
                 cache.clear_own_blocks(clock, |tag| clears.has(tag));
+                crash::reach(CrashPoint::ClearSwept);
             }
             Due::Remove(folder, keys) => {
                 self.announcer.withdraw(cache, &keys)?;
+                crash::reach(CrashPoint::ClearWithdrawn);
                 if let Some(volume) = store.volume(folder) {
                     volume.remove_all(&keys);
                 }
+                crash::reach(CrashPoint::ClearRemoved);
             }
-            Due::Commit => self.commit()?,
+            Due::Commit => {
+                self.commit()?;
+                crash::reach(CrashPoint::ClearCommitted);
+            }
             Due::Answer(numbers) => self.announcer.answer_clears(cache, &numbers)?,
         }
         Ok(true)
@@ -339,6 +346,7 @@ impl<'a> Mover<'a> {
                 What::Written { bytes } => {
                     let (sum, since_ms) = self.uncommitted.unwrap_or((0, now_ms));
                     self.uncommitted = Some((sum + bytes, since_ms));
+                    crash::reach(CrashPoint::BackupWritten);
                 }
                 What::Lost(key) => {
                     self.known.gone(&key);
@@ -366,12 +374,20 @@ impl<'a> Mover<'a> {
         for error in errors {
             tracing::error!("blocks are not kept by a drive: {error}");
         }
+        let has_new = !keys.is_empty();
+        if has_new {
+            crash::reach(CrashPoint::BackupCommitted);
+        }
         let found = keys.iter().filter_map(|key| self.parts.store.block(key));
         let blocks: Vec<_> = found.map(|(_, block)| block).collect();
         self.parts.figures.count(|figures| {
             blocks.iter().for_each(|block| figures.backed_up(block.bytes.into()));
         });
-        self.announce(&blocks)
+        self.announce(&blocks)?;
+        if has_new {
+            crash::reach(CrashPoint::BackupAnnounced);
+        }
+        Ok(())
     }
 
     /// AGENT-B3: withdrawn before they leave.

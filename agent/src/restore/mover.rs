@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use cxl_shm::clock::SystemClock;
+use cxl_shm::crash::{self, CrashPoint};
 use kv_cache::tier::{AskedRestore, DriveError, RestoreDesk};
 use kv_cache::{
     BlockKey, BlockSpec, NamespaceTag, Reservation, RestoreOutcome, RestoreRequest, WritingBlock,
@@ -486,6 +487,7 @@ impl<'a> Restorer<'a> {
             }
         }
         let committed = self.parts.cache.commit(self.parts.clock, complete);
+        crash::reach(CrashPoint::RestorePublished);
         let mut used = Vec::new();
         for ((asked, key, bytes), committed) in waiting.into_iter().zip(committed) {
             let outcome = match committed {

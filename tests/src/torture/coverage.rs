@@ -27,7 +27,19 @@ const STAGES: usize = 4;
 
 /// Points to which no process here comes, and what shows instead that a death there is survived.
 /// One that processes do come to leaves the list.
-pub const ELSEWHERE: &[(CrashPoint, &str)] = &[];
+pub const ELSEWHERE: &[(CrashPoint, &str)] = &[
+    (CrashPoint::BackupWritten, AGENTS),
+    (CrashPoint::BackupCommitted, AGENTS),
+    (CrashPoint::BackupAnnounced, AGENTS),
+    (CrashPoint::RestorePublished, AGENTS),
+    (CrashPoint::ClearSwept, AGENTS),
+    (CrashPoint::ClearWithdrawn, AGENTS),
+    (CrashPoint::ClearRemoved, AGENTS),
+    (CrashPoint::ClearCommitted, AGENTS),
+];
+
+/// What lets agents die.
+const AGENTS: &str = "cargo test -p rackline-agent --test deaths";
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
