@@ -49,8 +49,15 @@ fn store_with_blocks(folder: &std::path::Path) -> Store {
             crc,
         };
         let tag = NamespaceTag::from_bits(0);
-        let spec =
-            BlockSpec { key: key(number), tag, depth: 0, bytes: length, crc, pages: &[page] };
+        let spec = BlockSpec {
+            key: key(number),
+            tag,
+            depth: 0,
+            bytes: length,
+            stored_bytes: length,
+            crc,
+            pages: &[page],
+        };
         store.put(&spec, Buffer::of(&bytes).unwrap()).1.unwrap();
     }
     store.commit();
