@@ -394,9 +394,9 @@ class Session:
         """Begins to report the forwards of an engine to the agent of the host, which writes to drives
         meanwhile. ``None`` where the region has no room for drives, and where 64 engines of the host report
         already. Waits for a thread of the pool."""
-    def present(self, hashes: _Hashes) -> Presence:
-        """Asks which of ``hashes`` have their block in the pool, each one for itself. Nothing is held, and
-        no lookup is counted."""
+    def present(self, hashes: _Hashes, *, drives: bool = False) -> Presence:
+        """Asks which of ``hashes`` have their block in the pool, or with ``drives`` there or on a drive of a
+        host, each one for itself. Nothing is held or restored, and no lookup is counted."""
     def publish(
         self,
         hashes: _Hashes,

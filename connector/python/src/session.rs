@@ -106,8 +106,12 @@ impl Session {
         Ok(forwards.map(Forwards::new))
     }
 
-    fn present(&self, py: Python<'_>, hashes: Hashes) -> PyResult<Presence> {
-        let present = begin(py, &self.session, |session| session.present(hashes));
+    #[pyo3(signature = (hashes, *, drives = false))]
+    fn present(&self, py: Python<'_>, hashes: Hashes, drives: bool) -> PyResult<Presence> {
+        let present = begin(py, &self.session, |session| match drives {
+            true => session.present_with_drives(hashes),
+            false => session.present(hashes),
+        });
         Ok(Presence::new(present.map_err(refused)?))
     }
 

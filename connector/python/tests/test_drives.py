@@ -114,6 +114,10 @@ class Drives(unittest.TestCase):
             self.assertEqual(len(host.session.lookup(hashes("prompt")).wait()), 0)
             # The agent of this host learns of the other's blocks within a second or so.
             self.wait_until(lambda host=host: host.restored("prompt").on_drives == BLOCKS)
+            self.clear()
+            self.assertEqual(sum(host.session.present(hashes("prompt")).wait()), 0)
+            asked = hashes("prompt", 2) + hashes("other", 1)
+            self.assertEqual(host.session.present(asked, drives=True).wait(), bytes([1, 1, 0]))
             with host.restored("prompt") as prefix:
                 self.assertEqual((len(prefix), prefix.reason), (BLOCKS, None))
                 host.rows[:] = bytes(len(host.rows))

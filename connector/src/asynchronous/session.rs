@@ -276,6 +276,19 @@ impl<E: AsyncEngine> AsyncSession<E> {
         self.submit(Lane::Lookup, hashes, |session, hashes| session.present(hashes.as_ref()))
     }
 
+    /// The same with drives: [`Session::present_with_drives`].
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn present_with_drives<H: AsRef<[BlockHash]> + Send + 'static>(
+        &self,
+        hashes: H,
+    ) -> Result<Completion<Result<Vec<bool>, SessionError>>, SubmitError<H>> {
+        self.submit(Lane::Lookup, hashes, |session, hashes| {
+            session.present_with_drives(hashes.as_ref())
+        })
+    }
+
     /// Holds `blocks`: [`Session::hold`].
     ///
     /// # Errors

@@ -189,6 +189,16 @@ where
         Ok(self.cache.present(&self.keys_of(hashes)))
     }
 
+    /// The same, with blocks that agents can restore from drives of hosts. What is on drives is a
+    /// hint: [`lookup_and_restore`](Self::lookup_and_restore) brings it into the pool, or says why not.
+    ///
+    /// # Errors
+    /// [`SessionError::MembershipLost`].
+    pub fn present_with_drives(&self, hashes: &[BlockHash]) -> Result<Vec<bool>, SessionError> {
+        self.cache.check_member()?;
+        Ok(self.cache.present_with_drives(self.clock, &self.keys_of(hashes)))
+    }
+
     /// The longest prefix of `hashes` ([`lookup`](Self::lookup)), as far as it is held
     /// ([`hold`](Self::hold)). Counted as hits are the blocks that are.
     ///

@@ -107,6 +107,23 @@ fn blocks_on_a_drive_are_restored_and_held() {
 }
 
 #[test]
+fn blocks_on_drives_are_present_each_for_itself() {
+    with_drives(|_, session, owner, _| {
+        let asked = hashes([9, 2, 8, 4, 6]);
+        assert_eq!(session.present(&asked).unwrap(), [false, true, false, false, false]);
+        let with_drives = session.present_with_drives(&asked).unwrap();
+        assert_eq!(with_drives, [false, true, false, true, true]);
+        assert_eq!(owner.asked(), [], "nothing is restored for that");
+        assert_eq!(session.metrics().lookups, 0);
+    });
+    on_two_hosts(|pair| {
+        assert_eq!(publish(&pair.session(0, options()), [1]).published(), 1);
+        let present = pair.session(1, options()).present_with_drives(&hashes(1..=2)).unwrap();
+        assert_eq!(present, [true, false], "without an agent, what the pool has");
+    });
+}
+
+#[test]
 fn a_refusal_ends_the_prefix_and_the_rest_is_taken_back() {
     with_drives(|pair, session, owner, _| {
         let mut waits = session.begin_restore(&hashes(1..=6), WAIT).unwrap();

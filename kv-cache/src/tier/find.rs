@@ -71,6 +71,27 @@ impl<B: Backend> Cache<'_, B> {
         TieredMatch { pool, behind }
     }
 
+    /// Which of `keys` are in the pool, or on drives of hosts whose agents live: each one for itself,
+    /// as far as was announced before the call. What is on drives is a hint. No lookup is counted:
+    /// the caller chooses blocks by the answer, and looks these up.
+    #[must_use]
+    pub fn present_with_drives(&self, clock: &impl Clock, keys: &[BlockKey]) -> Vec<bool> {
+        let mut present = self.present(keys);
+        if present.iter().all(|is_present| *is_present) {
+            return present;
+        }
+        let Ok(drives) = self.drives() else { return present };
+        let table = self.drive_table(drives);
+        if !self.process_state().is_agent_alive(table.beat(), clock.now_ms()) {
+            return present;
+        }
+        let alive = table.alive();
+        for (is_present, key) in present.iter_mut().zip(keys) {
+            *is_present = *is_present || table.find(key.index()) & alive != 0;
+        }
+        present
+    }
+
     /// Of nodes that have a block, one bit each and at least one, the node to ask.
     fn nearest(&self, nodes: u64) -> NodeId {
         let own = self.member().node();

@@ -90,10 +90,9 @@ class Lookup:
 
 class Prefix:
     reason = message = None
-    restored = 0
 
-    def __init__(self, hashes: list[bytes]) -> None:
-        self.hashes, self.held = hashes, True
+    def __init__(self, hashes: list[bytes], restored: int = 0) -> None:
+        self.hashes, self.held, self.restored = hashes, True, restored
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -106,29 +105,45 @@ class Prefix:
 
 
 class Session:
-    """Of one part, with the blocks that it has by their hashes."""
+    """Of one part, with the blocks that it has in the pool and on drives by their hashes."""
 
     key_space = b"a space"
 
     def __init__(self) -> None:
         self.blocks: set[bytes] = set()
+        self.on_drives: set[bytes] = set()
+        self.late: set[bytes] = set()
+        """Of those on drives the blocks that do not come in time."""
         self.prefixes: list[Prefix] = []
 
     @staticmethod
     def _each(hashes: bytes) -> list[bytes]:
         return [hashes[start : start + 32] for start in range(0, len(hashes), 32)]
 
-    def lookup(self, hashes: bytes, hold: bool) -> Lookup:
-        found = []
+    def lookup(self, hashes: bytes, hold: bool, restore_wait_ms: int = 0, **_: int) -> Lookup:
+        found: list[bytes] = []
+        restored, late = 0, False
         for each in self._each(hashes):
             if each not in self.blocks:
-                break
+                late = restore_wait_ms > 0 and each in self.late
+                if restore_wait_ms == 0 or late or each not in self.on_drives:
+                    break
+                self.blocks.add(each)
+                restored += 1
             found.append(each)
-        self.prefixes.append(Prefix(found))
+        self.prefixes.append(Prefix(found, restored))
+        if late:
+            self.prefixes[-1].reason = "restore_late"
         return Lookup(self.prefixes[-1])
 
-    def present(self, hashes: bytes) -> Lookup:
-        return Lookup(bytes(each in self.blocks for each in self._each(hashes)))
+    def present(self, hashes: bytes, drives: bool = False) -> Lookup:
+        there = self.blocks | self.on_drives if drives else self.blocks
+        return Lookup(bytes(each in there for each in self._each(hashes)))
+
+    def evict(self) -> None:
+        """All blocks leave the pool, and are on drives."""
+        self.on_drives |= self.blocks
+        self.blocks.clear()
 
 
 class Engine:
@@ -136,7 +151,11 @@ class Engine:
     their hashes. Two ranks."""
 
     def __init__(
-        self, specs: list[Any], retention: int | None = None, **settings: Any
+        self,
+        specs: list[Any],
+        retention: int | None = None,
+        drives: bool = False,
+        **settings: Any,
     ) -> None:
         config = caches(specs, retention)
         sizes = dict(
@@ -164,7 +183,7 @@ class Engine:
         with mock.patch("rackline.vllm.scheduler.Attachment") as attachment:
             opened = iter(self.sessions.values())
             attachment.return_value.life = 0
-            attachment.return_value.pool.has_drives = False
+            attachment.return_value.pool.has_drives = drives
             attachment.return_value.pool.session.side_effect = lambda *_, **__: next(opened)
             self.half = SchedulerHalf(vllm_config, config, Settings.of({**GIVEN, **settings}))
             identities = [mock.Mock(place=place, places=2) for place in self.places]
@@ -336,6 +355,57 @@ class EveryKind(unittest.TestCase):
                 search = own.half._requests["loads"].search
                 for group, blocks, *_ in search.loads(search.answer):
                     self.assertGreaterEqual(blocks.start * group.block_tokens, first)
+
+
+class FromDrives(unittest.TestCase):
+    """VLLM-V9 over the pool and drives."""
+
+    def evicted(self, kind: str, **settings: Any) -> Engine:
+        own = Engine(KINDS[kind], drives=True, **settings)
+        own.fill(101, step_tokens=24)
+        for session in own.sessions.values():
+            session.evict()
+        return own
+
+    def test_each_kind_of_group_is_found_on_drives(self) -> None:
+        """As long a prefix as in the pool, of which nothing but what is needed is restored."""
+        for kind in KINDS:
+            with self.subTest(kind):
+                in_pool = Engine(KINDS[kind])
+                in_pool.fill(101, step_tokens=24)
+                own = self.evicted(kind)
+                request = own.request("loads", 101)
+                found = own.found(request)
+                self.assertEqual(found, in_pool.found(in_pool.request("loads", 101)))
+                self.assertGreater(found, 0)
+                for place, session in own.sessions.items():
+                    group = own.groups.groups[place.group]
+                    needed = set(group.hashes(request, group.needed(0, found)))
+                    self.assertLessEqual(needed, session.blocks)
+                    if group.keeps is not Keeps.ALL:
+                        self.assertEqual(needed, session.blocks, "restored for nothing")
+                units = own.half.stats.data["lookup_restored_blocks"]
+                self.assertEqual(units, found // own.unit if kind != "window" else 3)
+
+    def test_nothing_is_restored_where_drives_are_not_asked(self) -> None:
+        for kind in KINDS:
+            with self.subTest(kind):
+                own = self.evicted(kind, restore_wait_ms=0)
+                self.assertEqual(own.found(own.request("loads", 101)), 0)
+
+    def test_a_window_that_comes_too_late_leaves_a_shorter_prefix(self) -> None:
+        """The whole prefix came. The last window did not, on one rank; the one before is there."""
+        own = self.evicted("full and windows")
+        request = own.request("loads", 101)
+        group = own.groups.groups[1]
+        last = group.needed(0, 100)
+        own.sessions[Place(1, 0, 1)].late = set(group.hashes(request, last[-1:]))
+        self.assertEqual(own.found(request), last[-1] * 4)
+        search = own.half._requests["loads"].search
+        self.assertEqual(search.reason, "restore_late")
+        self.assertEqual(own.half.stats.data.get("not_found_restore_late"), 1)
+        own.half.request_finished(request)
+        self.assertEqual(own.held(), 0)
 
 
 class Saving(unittest.TestCase):

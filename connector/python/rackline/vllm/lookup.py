@@ -1,9 +1,9 @@
 """One search for the prefix of a request, in all parts of the engine's KV.
 
 First it asks, in every part that keeps all tokens, how long the prefix is; and of the other groups, which
-blocks are in the pool at all. From that follows the longest prefix that may be there (VLLM-V9). Then it has
-the blocks of that prefix held that the other parts need. When one of them has gone meanwhile, it takes the
-next shorter prefix.
+blocks are in the pool or on drives at all. From that follows the longest prefix that may be there (VLLM-V9).
+Then it has the blocks of that prefix restored and held that the other parts need. When one of them has gone
+meanwhile, or does not come from its drive, it takes the next shorter prefix.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Asked:
 
 @dataclasses.dataclass
 class _Present:
-    """Which blocks of a group are in the pool, as far as one of its parts was asked."""
+    """Which blocks of a group are in the pool or on drives, as far as one of its parts was asked."""
 
     group: Group
     first: int
@@ -133,6 +133,8 @@ class Search:
     """What was asked for the prefix of ``_tried`` units, in the parts that keep a part of the tokens."""
     _unheld: list[tuple[Place, rackline.Session]] = dataclasses.field(default_factory=list)
     """The parts that were not asked for it."""
+    _lacking: tuple[str, str | None] = ("window_absent", None)
+    """Why the parts that keep a part of the tokens end a prefix."""
     _tried: int | None = None
     _tries: int = 0
 
@@ -149,15 +151,23 @@ class Search:
             if group.keeps is Keeps.ALL:
                 blocks = self._blocks(group, self.first, end)
                 own = hashes.of(group, blocks)
-                restore = self.restore(group.block_tokens) if self.hold else {}
-                lookup = session.lookup(own, hold=self.hold, **restore)
+                lookup = session.lookup(own, hold=self.hold, **self._restore(group))
                 self._whole.append(Asked(place, group, blocks, own, lookup))
             elif not any(group.is_like(asked.group) for asked in self._present):
                 # One of those that keep the same; the others are found out when they are held.
                 blocks = self._blocks(group, self.first, end)
-                present = session.present(hashes.of(group, blocks))
+                drives = {"drives": True} if self._restore(group) else {}
+                present = session.present(hashes.of(group, blocks), **drives)
                 self._present.append(_Present(group, blocks.start, present))
             self._unasked.pop(0)
+
+    def _restore(self, group: Group) -> dict[str, int]:
+        """How a lookup of the group waits for drives: for what is left of the wait of the whole search."""
+        restore = self.restore(group.block_tokens) if self.hold else {}
+        if not restore:
+            return {}
+        left_ms = restore["restore_wait_ms"] - int((time.monotonic() - self.began_s) * 1000)
+        return {**restore, "restore_wait_ms": left_ms} if left_ms > 0 else {}
 
     @property
     def has_asked(self) -> bool:
@@ -171,8 +181,12 @@ class Search:
     @property
     def restored(self) -> int:
         """Units that were restored from drives, in the part that waited for most."""
-        blocks = max((each.prefix.restored for each in self._whole if each.prefix), default=0)
-        return blocks and blocks * self._whole[0].group.block_tokens // self.groups.unit_tokens
+        tokens = (
+            each.prefix.restored * each.group.block_tokens
+            for each in [*self._whole, *self._needed]
+            if each.prefix is not None
+        )
+        return -(-max(tokens, default=0) // self.groups.unit_tokens) if self.groups else 0
 
     @property
     def prefixes(self) -> list[rackline.Prefix]:
@@ -241,7 +255,7 @@ class Search:
                 needed = present.group.needed(*self._tokens(self.first, units))
                 if (blocks := present.shorter(needed)) is not None:
                     units = blocks * present.group.block_tokens // self.groups.unit_tokens
-                    self.reason, self.message = "window_absent", None
+                    self.reason, self.message = self._lacking
                     unsure = True
                     break
         return max(units, self.first)
@@ -261,7 +275,7 @@ class Search:
             blocks = group.needed(*self._tokens(self.first, units))
             if group.keeps is not Keeps.ALL and blocks:
                 own = hashes.of(group, blocks)
-                lookup = session.lookup(own, hold=True)
+                lookup = session.lookup(own, hold=True, **self._restore(group))
                 self._needed.append(Asked(place, group, blocks, own, lookup))
             self._unheld.pop(0)
 
@@ -273,6 +287,9 @@ class Search:
             lacking = self._missed(asked, blocks)
             if lacking is None and len(blocks) < len(asked[0].blocks):
                 lacking = blocks.stop
+                shortest = min(asked, key=lambda each: len(each.found)).prefix
+                if shortest.reason is not None:
+                    self._lacking = shortest.reason, shortest.message
             if lacking is not None:
                 complete = False
                 group = self.groups.groups[number]
