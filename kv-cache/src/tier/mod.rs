@@ -25,7 +25,8 @@
 //!   agent writes the node's drive log, directory, beat and answers, so it needs no heap lock.
 //! - **TIER-Q1** A request line is published before the count that counts it. The line is not
 //!   written for another request before the request was answered. A ring without such a line is
-//!   full: what is asked for is refused at once, and nobody waits.
+//!   full: `ask_restore` refuses at once what has no line, and waits for nobody. A lookup that waits
+//!   for drives asks again at each of its polls until its own wait is over; then it is a miss.
 //! - **TIER-Q2** Numbers of requests grow, and survive processes and lives. An agent answers each
 //!   number once: it leaves an answer of the same number or a later one alone. An agent that starts
 //!   publishes the answers that its host's caches have, and finds the open requests by them. A
