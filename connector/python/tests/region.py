@@ -24,11 +24,20 @@ def command() -> str:
 class Region:
     """A region whose locks need no lock manager. Gone when it is left."""
 
-    def __init__(self, size: str, block: str, nodes: int = 2, chunk: str = "1MiB") -> None:
+    def __init__(
+        self,
+        size: str,
+        block: str,
+        nodes: int = 2,
+        chunk: str = "1MiB",
+        drive_bytes: str | None = None,
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(dir="/dev/shm")
         self.path = str(pathlib.Path(self._folder.name) / "region")
         arguments = ["format", "--region", self.path, "--create", size, "--block", block]
         arguments += ["--nodes", str(nodes), "--chunk", chunk, "--lock", "bakery", "--json"]
+        if drive_bytes is not None:
+            arguments += ["--drive-bytes", drive_bytes]
         made = subprocess.run([command(), *arguments], check=True, stdout=subprocess.PIPE)
         about = json.loads(made.stdout)
         self._uuid: str = about["uuid"]
