@@ -87,7 +87,7 @@ typedef enum {
   RACKLINE_ERROR_MEMBERSHIP_LOST = -12,
 } RacklineError;
 
-// Why a prefix was not fetched, or held, to its end. Always harmless: the engine computes the rest
+// Why a prefix was not fetched, held, or restored from drives, to its end. Always harmless: the engine computes the rest
 // itself.
 typedef enum {
   // Nothing is missing.
@@ -126,6 +126,28 @@ typedef enum {
   RACKLINE_REASON_TOO_MANY_HELD = 16,
   // This node was declared dead: nothing of it may be written any more.
   RACKLINE_REASON_DECLARED_DEAD = 17,
+  // The block has left its drive meanwhile.
+  RACKLINE_REASON_RESTORE_UNKNOWN = 18,
+  // The block on the drive is damaged, and was removed.
+  RACKLINE_REASON_RESTORE_DAMAGED = 19,
+  // The drive cannot restore the block in time, or computing it is faster.
+  RACKLINE_REASON_RESTORE_TOO_LATE = 20,
+  // The queue of the drive's agent is full.
+  RACKLINE_REASON_RESTORE_BUSY = 21,
+  // The pool has no room for the block.
+  RACKLINE_REASON_RESTORE_NO_ROOM = 22,
+  // The agent of the drive stopped.
+  RACKLINE_REASON_RESTORE_STOPPED = 23,
+  // The wait was over before the block came.
+  RACKLINE_REASON_RESTORE_LATE = 24,
+  // The agent of the drive's host does not answer.
+  RACKLINE_REASON_RESTORE_NO_AGENT = 25,
+  // Too many requests to the drive's host were unanswered until the wait was over.
+  RACKLINE_REASON_RESTORE_REQUESTS_FULL = 26,
+  // The block was restored, and evicted before it was held.
+  RACKLINE_REASON_RESTORE_EVICTED_AGAIN = 27,
+  // The pool was closed meanwhile.
+  RACKLINE_REASON_RESTORE_CLOSED = 28,
 } RacklineReason;
 
 // How a GPU reaches the pool.
@@ -280,6 +302,15 @@ typedef struct {
   uint64_t handle;
 } RacklineLookup;
 
+// How long a lookup waits for blocks on drives.
+typedef struct {
+  // Milliseconds that the lookup waits for agents, in all. 0: drives are not asked.
+  uint32_t wait_ms;
+  // Microseconds that the engine takes to compute one block: what takes longer to restore is
+  // refused at once. 0: not known.
+  uint32_t recompute_us;
+} RacklineRestoreOptions;
+
 // Names a block that was found. Any process of the rack may fetch or hold the block by it. Wrong
 // bytes do no harm: the named block is checked, and a block that is gone is a miss.
 typedef struct {
@@ -299,9 +330,13 @@ typedef struct {
   RacklinePrefix prefix;
   // How many they are.
   size_t blocks;
-  // Why the block after those is not held, when blocks were to be held; none when all that were
-  // found are, or the lookup did not hold.
+  // Why the block after those is not held, or was not restored from its drive; none when all that
+  // were found are, or the lookup did not hold.
   RacklineReason reason;
+  // Blocks of the prefix that were on drives when the lookup began; 0 where it asked no drives.
+  size_t on_drives;
+  // How many of those were restored, and are held.
+  size_t restored;
 } RacklineLookupResult;
 
 // A GPU that is open in a pool. Zero is none.
@@ -565,6 +600,20 @@ RacklineError rackline_lookup_and_hold(RacklineSession session,
                                        const RacklineBlockHash *hashes,
                                        size_t count,
                                        RacklineLookup *lookup);
+
+// As `rackline_lookup_and_hold`, and goes on behind the end of the pool's prefix with blocks on
+// drives of hosts. Their agents restore these blocks into the pool, and the result comes when they
+// have, or when the wait is over. The prefix ends before the first block that did not come.
+// Without an agent on this host, and with `wait_ms` 0, this is `rackline_lookup_and_hold`.
+//
+// # Safety
+// `hashes` is null or points to `count` hashes; `restore` is null or points to options; `lookup`
+// is null or points to a handle that nothing else uses during the call.
+RacklineError rackline_lookup_and_restore(RacklineSession session,
+                                          const RacklineBlockHash *hashes,
+                                          size_t count,
+                                          const RacklineRestoreOptions *restore,
+                                          RacklineLookup *lookup);
 
 // Holds blocks that another process of the rack found (`rackline_prefix_handles`), one after the
 // other in a prompt. The result is that of `rackline_lookup_and_hold`.

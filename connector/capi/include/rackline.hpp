@@ -50,8 +50,9 @@ protected:
 // What a lookup found. Its blocks are let go at its end.
 struct Prefix : Owner<RacklinePrefix, rackline_prefix_free> {
     explicit Prefix(const RacklineLookupResult &found)
-        : Owner(found.prefix), blocks(found.blocks), reason(found.reason) {}
-    std::size_t blocks;
+        : Owner(found.prefix), blocks(found.blocks), on_drives(found.on_drives),
+          restored(found.restored), reason(found.reason) {}
+    std::size_t blocks, on_drives, restored;
     RacklineReason reason;
     void release() { check(rackline_prefix_release(get())); }
     std::vector<RacklineBlockHandle> handles() const {
@@ -94,30 +95,30 @@ using Fetch = Transfer<RacklineFetch, RacklineFetchResult, RacklineFetchResult, 
 // A way to the blocks of one model and namespace. Every block has as many parts.
 struct Session : Owner<RacklineSession, rackline_session_free> {
     using Owner::Owner;
+    Lookup lookup(const std::vector<RacklineBlockHash> &hashes, const RacklineRestoreOptions &restore) {
+        RacklineLookup lookup{};
+        return check(rackline_lookup_and_restore(get(), hashes.data(), hashes.size(), &restore, &lookup)), Lookup(lookup);
+    }
     Lookup lookup(const std::vector<RacklineBlockHash> &hashes, bool hold = false) {
         RacklineLookup lookup{};
         auto start = hold ? rackline_lookup_and_hold : rackline_lookup;
-        check(start(get(), hashes.data(), hashes.size(), &lookup));
-        return Lookup(lookup);
+        return check(start(get(), hashes.data(), hashes.size(), &lookup)), Lookup(lookup);
     }
     Lookup hold(const std::vector<RacklineBlockHandle> &handles) {
         RacklineLookup lookup{};
-        check(rackline_hold(get(), handles.data(), handles.size(), &lookup));
-        return Lookup(lookup);
+        return check(rackline_hold(get(), handles.data(), handles.size(), &lookup)), Lookup(lookup);
     }
     Publish publish(const std::vector<RacklineBlockHash> &hashes, std::uint32_t first_depth,
                     const std::vector<RacklineSource> &parts) {
         RacklinePublish publish{};
-        check(rackline_publish(get(), hashes.data(), hashes.size(), first_depth, parts.data(),
-                               each(parts.size(), hashes.size()), &publish));
-        return Publish(publish);
+        return check(rackline_publish(get(), hashes.data(), hashes.size(), first_depth, parts.data(),
+                               each(parts.size(), hashes.size()), &publish)), Publish(publish);
     }
     Fetch fetch(const std::vector<RacklineBlockHandle> &handles,
                 const std::vector<RacklineDestination> &parts) {
         RacklineFetch fetch{};
-        check(rackline_fetch_handles(get(), handles.data(), handles.size(), parts.data(),
-                                     each(parts.size(), handles.size()), &fetch));
-        return Fetch(fetch);
+        return check(rackline_fetch_handles(get(), handles.data(), handles.size(), parts.data(),
+                                     each(parts.size(), handles.size()), &fetch)), Fetch(fetch);
     }
 
 private:
@@ -136,8 +137,7 @@ struct Pool : Owner<RacklinePool, rackline_pool_close> {
     Session session(const RacklineModel &model, std::uint64_t block_bytes,
                     RacklineSessionOptions options = {}) {
         RacklineSession session{};
-        check(rackline_session_open(get(), &model, block_bytes, &options, &session));
-        return Session(session);
+        return check(rackline_session_open(get(), &model, block_bytes, &options, &session)), Session(session);
     }
     std::uint64_t metric(const char *name) const {
         std::uint64_t value = 0;

@@ -1,6 +1,7 @@
 //! Sessions from C and C++: programs against the generated header, over a real region in /dev/shm.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod agent;
 mod driver;
 mod install;
 mod program;
@@ -10,7 +11,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::Command;
 
-use kv_cache::ChainHasher;
+use kv_cache::{ChainHasher, DriveGeometry, RestoreOutcome};
 
 use driver::compile_with_driver;
 use program::{compile, finish, start, warn};
@@ -59,6 +60,17 @@ fn run_alone(program: &Path, pool: &Pool, arguments: &[&str]) -> String {
     let said = finish(start(program, pool.path(), arguments));
     assert!(pool.host_tiers().is_empty(), "it has left: {:?}", pool.host_tiers());
     said
+}
+
+#[test]
+fn blocks_on_drives_are_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("drives.c"), folder.path());
+    let pool = Pool::of(16 * MIB, DriveGeometry::suggest(4 * MIB, 4096, 2));
+    let agent = agent::StandIn::start(pool.path());
+    finish(start(&program, pool.path(), &[]));
+    assert_eq!(agent.stop(), [RestoreOutcome::Restored; 3], "and one that was refused");
+    assert!(pool.host_tiers().is_empty(), "both have left: {:?}", pool.host_tiers());
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! Looking for a prefix, and holding it.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
-use rackline::{AsyncSession, Completion, HoldReport, PrefixMatch, SessionError};
+use std::time::Duration;
 
-use super::arguments::place;
+use rackline::{
+    AsyncSession, Completion, HoldReport, PrefixMatch, RestoreOptions, RestoreReport, SessionError,
+};
+
+use super::arguments::{place, value};
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
 use super::handles::{self, Opened};
 use super::hashes::{RacklineBlockHash, hashes_at};
@@ -28,14 +32,30 @@ pub struct RacklineLookupResult {
     pub prefix: RacklinePrefix,
     /// How many they are.
     pub blocks: usize,
-    /// Why the block after those is not held, when blocks were to be held; none when all that were
-    /// found are, or the lookup did not hold.
+    /// Why the block after those is not held, or was not restored from its drive; none when all that
+    /// were found are, or the lookup did not hold.
     pub reason: RacklineReason,
+    /// Blocks of the prefix that were on drives when the lookup began; 0 where it asked no drives.
+    pub on_drives: usize,
+    /// How many of those were restored, and are held.
+    pub restored: usize,
+}
+
+/// How long a lookup waits for blocks on drives.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RacklineRestoreOptions {
+    /// Milliseconds that the lookup waits for agents, in all. 0: drives are not asked.
+    pub wait_ms: u32,
+    /// Microseconds that the engine takes to compute one block: what takes longer to restore is
+    /// refused at once. 0: not known.
+    pub recompute_us: u32,
 }
 
 pub(super) enum Lookup {
     Plain(Pending<Result<PrefixMatch, SessionError>>),
     Held(Pending<Result<HoldReport, SessionError>>),
+    Restored(Pending<Result<RestoreReport, SessionError>>),
 }
 
 impl Opened for Lookup {
@@ -54,23 +74,54 @@ impl From<Completion<Result<HoldReport, SessionError>>> for Lookup {
     }
 }
 
+impl From<Completion<Result<RestoreReport, SessionError>>> for Lookup {
+    fn from(completion: Completion<Result<RestoreReport, SessionError>>) -> Self {
+        Self::Restored(Pending::new(completion))
+    }
+}
+
+/// What a lookup found, before it has a handle.
+struct Found {
+    prefix: Prefix,
+    blocks: usize,
+    reason: RacklineReason,
+    on_drives: usize,
+    restored: usize,
+}
+
+impl Found {
+    fn held(held: HoldReport) -> Self {
+        let reason = held.stop().map_or(RacklineReason::None, |stop| {
+            keep_message(c_text(&stop.to_string()).into());
+            RacklineReason::from(&stop)
+        });
+        let blocks = held.blocks().len();
+        Self { prefix: Prefix::held(held), blocks, reason, on_drives: 0, restored: 0 }
+    }
+
+    fn restored(report: RestoreReport) -> Self {
+        let (on_drives, restored, stop) = (report.on_drives(), report.restored(), report.stop());
+        let mut found = Self { on_drives, restored, ..Self::held(report.into_held()) };
+        if let Some(stop) = stop.filter(|_| found.reason == RacklineReason::None) {
+            keep_message(c_text(&stop.to_string()).into());
+            found.reason = RacklineReason::from(&stop);
+        }
+        found
+    }
+}
+
 impl Lookup {
     /// The prefix, and why it is not held to its end.
-    fn wait(&self, timeout_ms: u64) -> Result<(Prefix, usize, RacklineReason), Failure> {
+    fn wait(&self, timeout_ms: u64) -> Result<Found, Failure> {
         Ok(match self {
             Self::Plain(pending) => {
                 let found = pending.wait(timeout_ms)??;
-                (Prefix::found(found.blocks()), found.blocks().len(), RacklineReason::None)
+                let (prefix, blocks) = (Prefix::found(found.blocks()), found.blocks().len());
+                let reason = RacklineReason::None;
+                Found { prefix, blocks, reason, on_drives: 0, restored: 0 }
             }
-            Self::Held(pending) => {
-                let held = pending.wait(timeout_ms)??;
-                let reason = held.stop().map_or(RacklineReason::None, |stop| {
-                    keep_message(c_text(&stop.to_string()).into());
-                    RacklineReason::from(&stop)
-                });
-                let blocks = held.blocks().len();
-                (Prefix::held(held), blocks, reason)
-            }
+            Self::Held(pending) => Found::held(pending.wait(timeout_ms)??),
+            Self::Restored(pending) => Found::restored(pending.wait(timeout_ms)??),
         })
     }
 }
@@ -141,6 +192,38 @@ pub unsafe extern "C" fn rackline_lookup_and_hold(
     unsafe { start(session, lookup, submit) }
 }
 
+/// As `rackline_lookup_and_hold`, and goes on behind the end of the pool's prefix with blocks on
+/// drives of hosts. Their agents restore these blocks into the pool, and the result comes when they
+/// have, or when the wait is over. The prefix ends before the first block that did not come.
+/// Without an agent on this host, and with `wait_ms` 0, this is `rackline_lookup_and_hold`.
+///
+/// # Safety
+/// `hashes` is null or points to `count` hashes; `restore` is null or points to options; `lookup`
+/// is null or points to a handle that nothing else uses during the call.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackline_lookup_and_restore(
+    session: RacklineSession,
+    hashes: *const RacklineBlockHash,
+    count: usize,
+    restore: *const RacklineRestoreOptions,
+    lookup: *mut RacklineLookup,
+) -> RacklineError {
+    let submit = |session: &AsyncSession| {
+        // SAFETY: by the caller's promise.
+        let hashes = unsafe { hashes_at(hashes, count) }?;
+        // SAFETY: by the caller's promise.
+        let restore = unsafe { value(restore, "the options of the restore") }?;
+        let mut options = RestoreOptions::new(Duration::from_millis(restore.wait_ms.into()));
+        if restore.recompute_us != 0 {
+            options = options.with_recompute(Duration::from_micros(restore.recompute_us.into()));
+        }
+        Ok(session.lookup_and_restore(hashes, options)?.into())
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { start(session, lookup, submit) }
+}
+
 /// Holds blocks that another process of the rack found (`rackline_prefix_handles`), one after the
 /// other in a prompt. The result is that of `rackline_lookup_and_hold`.
 ///
@@ -181,9 +264,9 @@ pub unsafe extern "C" fn rackline_lookup_wait(
         // SAFETY: by the caller's promise.
         let result = unsafe { place(result, "the place for the result") }?;
         let lookup = handles::get::<Lookup>(lookup.handle)?;
-        let (prefix, blocks, reason) = lookup.wait(timeout_ms)?;
+        let Found { prefix, blocks, reason, on_drives, restored } = lookup.wait(timeout_ms)?;
         let prefix = RacklinePrefix { handle: handles::open(prefix) };
-        result.write(RacklineLookupResult { prefix, blocks, reason });
+        result.write(RacklineLookupResult { prefix, blocks, reason, on_drives, restored });
         Ok(())
     })
 }
@@ -219,6 +302,7 @@ pub unsafe extern "C" fn rackline_lookup_cancel(
         cancelled.write(match &*handles::get::<Lookup>(lookup.handle)? {
             Lookup::Plain(pending) => pending.cancel(),
             Lookup::Held(pending) => pending.cancel(),
+            Lookup::Restored(pending) => pending.cancel(),
         });
         Ok(())
     })

@@ -50,8 +50,9 @@ pub use gpu::{
 pub use hashes::{RacklineBlockHash, rackline_chain_hashes};
 pub use lent::{RacklineDestination, RacklineSource};
 pub use lookup::{
-    RacklineLookup, RacklineLookupResult, rackline_hold, rackline_lookup, rackline_lookup_and_hold,
-    rackline_lookup_cancel, rackline_lookup_free, rackline_lookup_poll, rackline_lookup_wait,
+    RacklineLookup, RacklineLookupResult, RacklineRestoreOptions, rackline_hold, rackline_lookup,
+    rackline_lookup_and_hold, rackline_lookup_and_restore, rackline_lookup_cancel,
+    rackline_lookup_free, rackline_lookup_poll, rackline_lookup_wait,
 };
 pub use model::{RacklineModel, rackline_model_fingerprint};
 pub use opening::{

@@ -3,9 +3,9 @@
 
 use std::ffi::{CStr, c_char};
 
-use rackline::{FetchStop, HoldError, PublishOutcome};
+use rackline::{FetchStop, HoldError, PublishOutcome, RestoreStop};
 
-/// Why a prefix was not fetched, or held, to its end. Always harmless: the engine computes the rest
+/// Why a prefix was not fetched, held, or restored from drives, to its end. Always harmless: the engine computes the rest
 /// itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -46,10 +46,32 @@ pub enum RacklineReason {
     TooManyHeld = 16,
     /// This node was declared dead: nothing of it may be written any more.
     DeclaredDead = 17,
+    /// The block has left its drive meanwhile.
+    RestoreUnknown = 18,
+    /// The block on the drive is damaged, and was removed.
+    RestoreDamaged = 19,
+    /// The drive cannot restore the block in time, or computing it is faster.
+    RestoreTooLate = 20,
+    /// The queue of the drive's agent is full.
+    RestoreBusy = 21,
+    /// The pool has no room for the block.
+    RestoreNoRoom = 22,
+    /// The agent of the drive stopped.
+    RestoreStopped = 23,
+    /// The wait was over before the block came.
+    RestoreLate = 24,
+    /// The agent of the drive's host does not answer.
+    RestoreNoAgent = 25,
+    /// Too many requests to the drive's host were unanswered until the wait was over.
+    RestoreRequestsFull = 26,
+    /// The block was restored, and evicted before it was held.
+    RestoreEvictedAgain = 27,
+    /// The pool was closed meanwhile.
+    RestoreClosed = 28,
 }
 
 impl RacklineReason {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 29] = [
         Self::None,
         Self::Absent,
         Self::Evicted,
@@ -68,6 +90,17 @@ impl RacklineReason {
         Self::Copy,
         Self::TooManyHeld,
         Self::DeclaredDead,
+        Self::RestoreUnknown,
+        Self::RestoreDamaged,
+        Self::RestoreTooLate,
+        Self::RestoreBusy,
+        Self::RestoreNoRoom,
+        Self::RestoreStopped,
+        Self::RestoreLate,
+        Self::RestoreNoAgent,
+        Self::RestoreRequestsFull,
+        Self::RestoreEvictedAgain,
+        Self::RestoreClosed,
     ];
 
     fn label(self) -> &'static CStr {
@@ -90,6 +123,17 @@ impl RacklineReason {
             Self::Copy => c"copy",
             Self::TooManyHeld => c"too_many_held",
             Self::DeclaredDead => c"declared_dead",
+            Self::RestoreUnknown => c"restore_unknown",
+            Self::RestoreDamaged => c"restore_damaged",
+            Self::RestoreTooLate => c"restore_too_late",
+            Self::RestoreBusy => c"restore_busy",
+            Self::RestoreNoRoom => c"restore_no_room",
+            Self::RestoreStopped => c"restore_stopped",
+            Self::RestoreLate => c"restore_late",
+            Self::RestoreNoAgent => c"restore_no_agent",
+            Self::RestoreRequestsFull => c"restore_requests_full",
+            Self::RestoreEvictedAgain => c"restore_evicted_again",
+            Self::RestoreClosed => c"restore_closed",
         }
     }
 }
@@ -113,6 +157,12 @@ impl From<&FetchStop> for RacklineReason {
 impl From<&HoldError> for RacklineReason {
     fn from(error: &HoldError) -> Self {
         Self::labelled(error.label())
+    }
+}
+
+impl From<&RestoreStop> for RacklineReason {
+    fn from(stop: &RestoreStop) -> Self {
+        Self::labelled(stop.label())
     }
 }
 
@@ -204,6 +254,7 @@ mod tests {
     use cxl_shm::chunk::AllocateError;
     use cxl_shm::lock::LockError;
     use cxl_shm::units::Extent;
+    use kv_cache::RestoreOutcome;
     use rackline::dma::DmaError;
     use rackline::{LossCause, MembershipLost, Miss, NodeId, Refusal};
 
@@ -226,6 +277,18 @@ mod tests {
             (HoldError::MembershipLost(lost), RacklineReason::DeclaredDead),
         ] {
             assert_eq!(RacklineReason::from(&error), expected);
+        }
+        let refused = RestoreOutcome::ALL.map(RestoreStop::Refused);
+        let others = [
+            RestoreStop::Late,
+            RestoreStop::NoAgent,
+            RestoreStop::RequestsFull,
+            RestoreStop::EvictedAgain,
+            RestoreStop::Hold(HoldError::TooMany { most: 1 }),
+            RestoreStop::Closed,
+        ];
+        for stop in refused.iter().chain(&others) {
+            assert_eq!(RacklineReason::from(stop).label().to_str().unwrap(), stop.label());
         }
         let exhausted = AllocateError::Exhausted { chunks: 1, chunk_bytes: 1, own: 1 };
         let locked = AllocateError::Lock(LockError::NoManager);

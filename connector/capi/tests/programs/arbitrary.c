@@ -134,12 +134,16 @@ static void start_lookup(void) {
     size_t count = length(8);
     RacklineSession session = a_session();
     RacklineLookup lookup = {0};
-    switch (roll(3)) {
+    RacklineRestoreOptions restore = {(uint32_t)roll(20), (uint32_t)roll(2)};
+    switch (roll(4)) {
     case 0:
         note(rackline_lookup(session, MAYBE(hashes), count, MAYBE(&lookup)));
         break;
     case 1:
         note(rackline_lookup_and_hold(session, MAYBE(hashes), count, MAYBE(&lookup)));
+        break;
+    case 2:
+        note(rackline_lookup_and_restore(session, MAYBE(hashes), count, MAYBE(&restore), MAYBE(&lookup)));
         break;
     default:
         note(rackline_hold(session, MAYBE(blocks), count, MAYBE(&lookup)));

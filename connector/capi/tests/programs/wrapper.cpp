@@ -51,6 +51,10 @@ int main(int argc, char **argv) {
     rackline::Prefix prefix = session.lookup(hashes, true).wait();
     CHECK(prefix.blocks == BLOCKS && prefix.reason == RACKLINE_REASON_NONE);
     CHECK(held(pool) == BLOCKS);
+    // No host of this pool has drives: what is found is in the pool.
+    rackline::Prefix waited = session.lookup(hashes, RacklineRestoreOptions{1000, 0}).wait();
+    CHECK(waited.blocks == BLOCKS && waited.restored == 0);
+    waited.release();
     std::vector<RacklineBlockHandle> handles = prefix.handles();
 
     // One that is moved from owns nothing; one that is moved into lets go of what it had.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superblock};
 use cxl_shm::region::Region;
-use kv_cache::CacheGeometry;
+use kv_cache::{CacheGeometry, DriveGeometry};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -20,9 +20,14 @@ pub(crate) struct Pool {
 impl Pool {
     /// One of `bytes` bytes for two nodes.
     pub(crate) fn new(bytes: u64) -> Self {
+        Self::of(bytes, None)
+    }
+
+    /// The same, with `drives`.
+    pub(crate) fn of(bytes: u64, drives: Option<DriveGeometry>) -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = folder.path().join("region");
-        let cache = CacheGeometry::new(1024, 256).unwrap();
+        let cache = CacheGeometry::new(1024, 256).unwrap().with_drives(drives);
         let geometry = Geometry {
             region_bytes: bytes,
             nodes: NODES,
