@@ -10,9 +10,6 @@ use rackline::PoolError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// No folder was given.
-    #[error("no folder was given; name at least one with --drive")]
-    NoFolder,
     /// The region cannot be used.
     #[error(transparent)]
     Pool(#[from] PoolError),

@@ -9,12 +9,15 @@
 //! whose destination is an extent, and a restore is a publish whose source is one. So what guards a
 //! block in the pool guards it here, too.
 //!
+//! An agent without folders follows: it keeps its host's table of blocks on the drives of other hosts,
+//! so that engines of its host find these blocks.
+//!
 //! ```text
 //! run        the threads of an agent
 //! backup     from the pool to the drives       restore   from the drives into the pool
 //! clear      namespaces leave the drives       drives    the folders, opened and read
 //! schedule   when the drives are written       figures   what the agent did
-//! settings   what it is told
+//! follow     a host without drives               settings  what it is told
 //! ```
 
 mod backup;
@@ -22,6 +25,7 @@ mod clear;
 mod drives;
 mod error;
 mod figures;
+mod follow;
 mod reads;
 mod restore;
 mod run;

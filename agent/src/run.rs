@@ -20,6 +20,7 @@ use crate::clear::Gate;
 use crate::drives::{self, TablesRead};
 use crate::error::AgentError;
 use crate::figures::{Figures, SharedFigures};
+use crate::follow::Follower;
 use crate::reads::Reads;
 use crate::restore::{RestoreParts, Restorer};
 use crate::settings::Settings;
@@ -36,7 +37,8 @@ const STOP_MS: u64 = 5_000;
 /// What the threads share.
 #[derive(Debug)]
 struct Shared {
-    store: Store,
+    /// The drives; an agent without any only follows what other hosts announce.
+    store: Option<Store>,
     tables: TablesRead,
     figures: SharedFigures,
     reads: Reads,
@@ -62,32 +64,53 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Attaches to the pool, opens the folders, and begins.
+    /// Attaches to the pool, opens the folders, and begins. Without folders the agent *follows*: it
+    /// keeps the host's table of blocks on the drives of other hosts, and announces nothing.
     ///
     /// # Errors
     /// [`AgentError`].
     pub fn start(settings: Settings) -> Result<Self, AgentError> {
-        if settings.drives.is_empty() {
-            return Err(AgentError::NoFolder);
-        }
         let pool = Pool::attach(&settings.region, settings.node)?;
         // Before the folders: so it is this agent that tells the operator of another one.
         drop(pool.cache().claim_drives()?);
-        let store = drives::open(&settings)?;
+        let store = if settings.drives.is_empty() { None } else { Some(drives::open(&settings)?) };
         let (tables, figures) = (TablesRead::default(), SharedFigures::default());
         let (stop, stop_last) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (reads, gate) = (Reads::default(), Gate::new(store.folders()));
+        let (reads, gate) = (Reads::default(), Gate::new(store.as_ref().map_or(0, Store::folders)));
         let shared = Shared { store, tables, figures, reads, settings, gate, stop, stop_last };
         let shared = Arc::new(shared);
         let mut agent = Self { shared, threads: Vec::new(), reading: None, pool };
         // Dropped, it ends the threads that have started.
-        agent.start_threads()?;
+        match agent.shared.store.is_some() {
+            true => agent.start_threads()?,
+            false => agent.start_following()?,
+        }
         Ok(agent)
+    }
+
+    /// Of an agent without drives: what an earlier agent of this node announced is withdrawn, and its
+    /// requests are answered.
+    fn start_following(&mut self) -> Result<(), AgentError> {
+        let (tell_claimed, claimed) = bounded::<()>(1);
+        self.start_thread("rackline-drives", move |shared, cache, clock| {
+            let claim = cache.claim_drives()?;
+            drop(tell_claimed);
+            let mut follower = Follower::begin(&claim, cache)?;
+            shared.figures.count(|figures| figures.is_ready = true);
+            keep_table(shared, cache, clock, &claim, || follower.turn(cache, clock))
+        })?;
+        // As below.
+        let _ = claimed.recv();
+        Ok(())
     }
 
     fn start_threads(&mut self) -> Result<(), AgentError> {
         let reader = Arc::clone(&self.shared);
-        let body = move || drives::keep_reading(&reader.store, &reader.tables, &reader.stop);
+        let body = move || {
+            if let Some(store) = &reader.store {
+                drives::keep_reading(store, &reader.tables, &reader.stop);
+            }
+        };
         let reading = std::thread::Builder::new().name("rackline-tables".to_owned()).spawn(body);
         self.reading = Some(reading.map_err(AgentError::Thread)?);
         let (give_announcer, announcer) = bounded(1);
@@ -105,19 +128,21 @@ impl Agent {
             let _ = give_desk.send(RestoreDesk::begin(&claim));
             // The others wait for these no longer.
             drop((give_announcer, give_desk));
-            keep_table(shared, cache, clock, &claim)
+            keep_table(shared, cache, clock, &claim, || Ok(()))
         })?;
         // Ends when the thread has the right, or could not get it: a second agent is refused from now on.
         let _ = claimed.recv();
         let dma = HostDma::new(self.pool.attachment().region().fabric().clone());
         let restore_dma = dma.clone();
         self.start_thread("rackline-backup", move |shared, cache, clock| {
-            let Ok(announcer) = announcer.recv() else { return Ok(()) };
-            back_up(shared, cache, clock, &dma, announcer, found)
+            let (Ok(announcer), Some(store)) = (announcer.recv(), &shared.store) else {
+                return Ok(());
+            };
+            back_up(shared, store, (cache, clock), &dma, announcer, found)
         })?;
         self.start_thread("rackline-restore", move |shared, cache, clock| {
-            let Ok(desk) = desk.recv() else { return Ok(()) };
-            restore(shared, cache, clock, &restore_dma, desk, damaged)
+            let (Ok(desk), Some(store)) = (desk.recv(), &shared.store) else { return Ok(()) };
+            restore(shared, store, (cache, clock), &restore_dma, desk, damaged)
         })
     }
 
@@ -211,17 +236,19 @@ impl Drop for Agent {
     }
 }
 
-/// Keeps the host's table of blocks on drives, and says what the agent does.
+/// Keeps the host's table of blocks on drives, says what the agent does, and calls `also` each time.
 fn keep_table(
     shared: &Shared,
     cache: &LocalCache<'_>,
     clock: &SystemClock,
     claim: &LocalClaim<'_>,
+    mut also: impl FnMut() -> Outcome,
 ) -> Outcome {
     let mut replica = DriveReplica::begin(claim, cache);
     let (mut line_ms, mut log_ms, mut logged) = (0, LOG_MS, Figures::default());
     while !shared.stop_last.load(Ordering::Relaxed) {
         replica.sync(cache, clock)?;
+        also()?;
         let (now_ms, figures) = (clock.now_ms(), shared.figures.get());
         if now_ms >= line_ms {
             line_ms = now_ms + LINE_MS;
@@ -245,14 +272,14 @@ fn keep_table(
 
 fn back_up(
     shared: &Shared,
-    cache: &LocalCache<'_>,
-    clock: &SystemClock,
+    store: &Store,
+    (cache, clock): (&LocalCache<'_>, &SystemClock),
     dma: &HostDma,
     announcer: DriveAnnouncer,
     damaged: Receiver<BlockKey>,
 ) -> Outcome {
-    let Shared { store, tables, figures, reads, settings, gate, .. } = shared;
-    // An agent has at least one folder.
+    let Shared { tables, figures, reads, settings, gate, .. } = shared;
+    // There is a store, so there is a folder.
     let folder = settings.drives.first().map_or(Path::new("."), |drive| drive.path.as_path());
     let region = cache.member().superblock().uuid;
     let parts = BackupParts {
@@ -279,13 +306,13 @@ fn back_up(
 
 fn restore(
     shared: &Shared,
-    cache: &LocalCache<'_>,
-    clock: &SystemClock,
+    store: &Store,
+    (cache, clock): (&LocalCache<'_>, &SystemClock),
     dma: &HostDma,
     desk: RestoreDesk,
     damaged: Sender<BlockKey>,
 ) -> Outcome {
-    let Shared { store, figures, reads, settings, gate, .. } = shared;
+    let Shared { figures, reads, settings, gate, .. } = shared;
     let parts = RestoreParts { cache, clock, dma, store, figures, reads, damaged, gate };
     let mut restorer = Restorer::new(parts, desk, &settings.restore);
     let mut tries = 0;

@@ -66,7 +66,7 @@ pub struct Settings {
     pub region: PathBuf,
     /// The node of this host.
     pub node: u16,
-    /// Folders on drives of this host.
+    /// Folders on drives of this host. Without any the agent only follows what other hosts announce.
     pub drives: Vec<DriveFolder>,
     /// How payload reaches the drives.
     pub engine: EngineKind,

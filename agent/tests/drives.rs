@@ -14,7 +14,7 @@ use kv_drive::encoding::{EncodingChoice, EncodingOptions};
 use kv_drive::io::EngineKind;
 use kv_drive::policy::AdmissionKind;
 use kv_drive::store::{Access, FolderOptions, Store, StoreOptions};
-use rackline::{NewBlock, NodeId, Pool, ScratchRegion, SessionOptions};
+use rackline::{NewBlock, NodeId, Pool, RestoreOptions, ScratchRegion, SessionOptions};
 use rackline_agent::{
     Agent, AgentError, BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings,
 };
@@ -493,11 +493,54 @@ fn blocks_are_written_while_an_engine_computes() {
 }
 
 #[test]
+fn a_host_without_drives_follows_and_finds_blocks_of_others() {
+    let (region, folder) = (region(), tempfile::tempdir().unwrap());
+    let owner = start(&region, A, &folder);
+    // Node B had a drive once: what its agent announced then is not believed any more.
+    let former = tempfile::tempdir().unwrap();
+    let agent = start(&region, B, &former);
+    let (pool, other) = (Pool::attach(region.path(), A).unwrap(), Pool::attach(region.path(), B));
+    let other = other.unwrap();
+    publish(&pool, 0..2);
+    publish(&other, 10..12);
+    wait_until("both are announced", || {
+        owner.figures().announced == 2 && agent.figures().announced == 2
+    });
+    agent.stop().unwrap();
+
+    let mut without = settings(&region, B, former.path());
+    without.drives.clear();
+    let follower = Agent::start(without).unwrap();
+    wait_until("it is ready", || follower.is_ready());
+    evict(&pool, &[key(0), key(1)], 100);
+    wait_until("its host finds them", || on_drives(&other, &[key(0), key(1)]) == [NodeId(A); 2]);
+    assert!(on_drives(&pool, &[key(10)]).is_empty(), "nobody can restore it");
+    let session = other.session(options()).unwrap();
+    let wait = RestoreOptions::new(std::time::Duration::from_millis(LIMIT_MS));
+    let found = session.lookup_and_restore(&[hash(0), hash(1)], wait).unwrap();
+    assert_eq!((found.restored(), found.stop()), (2, None));
+    assert_eq!(fetch(&other, 1).unwrap(), content(1));
+    // It is asked all the same, by a process that knows an older table.
+    let cache = pool.cache();
+    let asked = cache.ask_restore(&clock(), NodeId(B), &[request(key(10))]).unwrap();
+    let mut state = RestoreState::Pending;
+    wait_until("it is answered", || {
+        state = cache.restore_states(&asked.tickets).unwrap()[0];
+        state != RestoreState::Pending
+    });
+    assert_eq!(state, RestoreState::Answered(RestoreOutcome::Unknown));
+    let figures = follower.figures();
+    assert_eq!((figures.announced, figures.backed_up, figures.capacity_bytes), (0, 0, 0));
+    // A clear waits for the agents of all hosts.
+    assert_eq!(clear(&pool, LIMIT_MS), []);
+    wait_until("the drives of A have none", || on_drives(&other, &[key(0), key(1)]).is_empty());
+    follower.stop().unwrap();
+    owner.stop().unwrap();
+}
+
+#[test]
 fn what_cannot_be_is_refused_in_words() {
     let (region, folder) = (region(), tempfile::tempdir().unwrap());
-    let mut none = settings(&region, A, folder.path());
-    none.drives.clear();
-    assert!(matches!(Agent::start(none), Err(AgentError::NoFolder)));
     let agent = start(&region, A, &folder);
     let other = tempfile::tempdir().unwrap();
     let second = Agent::start(settings(&region, A, other.path())).unwrap_err();

@@ -24,7 +24,7 @@ const STOP_LOOK_MS: u64 = 20;
 
 /// Run the agent of a host: NVMe drives behind the pool.
 ///
-/// Start one agent on each host that has drives. It copies the blocks of its host to the drives
+/// Start one agent on each host whose engines are to find blocks on drives. It copies the blocks of its host to the drives
 /// while they are in the pool, and tells all hosts what the drives have. When a host asks for a
 /// block that has left the pool, the agent brings the block back, if it can do so in time. Capacity
 /// decides: a drive has room for many times the blocks of the pool.
@@ -40,6 +40,7 @@ const STOP_LOOK_MS: u64 = 20;
 #[command(after_help = "\
 Examples:
   rackline agent --region /dev/dax0.0 --node 3 --drive /mnt/nvme0/kv:3TiB --drive /mnt/nvme1/kv:3TiB
+  rackline agent --region /dev/dax0.0 --node 4
   rackline agent --config /etc/rackline.toml --check")]
 pub(crate) struct Options {
     /// The region: a devdax device (/dev/daxX.Y), or a file on a single host.
@@ -52,8 +53,9 @@ pub(crate) struct Options {
 
     /// A folder on a drive, and how much of the drive it may take, for instance `:3TiB`. Without a
     /// size it takes nine tenths of the room that its file system has. Give the flag once for each
-    /// folder: blocks are spread over them. The folder exists, and no other process uses it.
-    #[arg(long, value_name = "DIR[:SIZE]", required = true)]
+    /// folder: blocks are spread over them. The folder exists, and no other process uses it. Without
+    /// any folder the agent follows: this host has no drives, and finds blocks on those of others.
+    #[arg(long, value_name = "DIR[:SIZE]")]
     drive: Vec<Drive>,
 
     /// How payload reaches the drives.
@@ -192,6 +194,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let settings = options.settings()?;
     if options.file.check {
         say!("{}", options.file.checked());
+        if settings.drives.is_empty() {
+            say!(
+                "no --drive: the agent of node {} would follow the drives of other hosts",
+                settings.node
+            );
+        }
         return Ok(());
     }
     let interrupt = Interrupt::install()?;
@@ -199,8 +207,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ::lock_manager::stop_with_parent()?;
     }
     let (region, node) = (settings.region.display().to_string(), settings.node);
+    let drives = settings.drives.len();
     let agent = Agent::start(settings)?;
-    tracing::info!(region, node, "the agent of this host is at work");
+    if drives == 0 {
+        tracing::info!("no --drive: the agent follows the drives of other hosts");
+    }
+    tracing::info!(region, node, drives, "the agent of this host is at work");
     let clock = SystemClock::start();
     while !interrupt.is_set() && !agent.has_ended() {
         clock.sleep_ms(STOP_LOOK_MS);

@@ -140,6 +140,13 @@ impl AgentStatus {
     }
 }
 
+impl AgentStatus {
+    /// What the agent does, behind its name.
+    fn in_words(&self) -> &'static str {
+        if self.state == "silent" { "is silent" } else { self.state }
+    }
+}
+
 /// The agents of all nodes, watched until each has beaten, or for 0.7 seconds.
 pub(crate) fn look(
     fabric: &impl Fabric,
@@ -175,6 +182,14 @@ pub(crate) fn print(agents: &[AgentStatus]) {
             "stopped" => ": its blocks are misses until it starts",
             _ => "",
         };
+        if agent.drive_capacity_bytes == 0 && agent.drive_blocks == 0 {
+            let effect = match agent.state {
+                "serves" => "",
+                _ => ": engines of this host find nothing on drives; start it again",
+            };
+            say!("node {} has no drives: its agent {}{effect}", agent.node, agent.in_words());
+            continue;
+        }
         say!(
             "drives of node {}: {} of {} used, {} blocks, {} announced; the agent {}{effect}",
             agent.node,
@@ -182,7 +197,7 @@ pub(crate) fn print(agents: &[AgentStatus]) {
             ByteSize(agent.drive_capacity_bytes),
             agent.drive_blocks,
             agent.announced_blocks,
-            if agent.state == "silent" { "is silent" } else { agent.state },
+            agent.in_words(),
         );
         if agent.unannounced_blocks > 0 {
             say!(

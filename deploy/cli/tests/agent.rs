@@ -200,3 +200,22 @@ fn settings_are_checked_without_a_start() {
     refused(good, "agent", &["--admission", "some"], "second-touch");
     refused(good, "agent", &["--drive", "/mnt/a:much"], "DIR:3TiB");
 }
+
+#[test]
+fn an_agent_without_drives_follows_and_status_says_so() {
+    let pool = Pool::format_in("/dev/shm");
+    let _manager = lock_manager(&pool);
+    let checked = pool.rackline(&["agent"]).args(["--node", "0", "--check"]).output().unwrap();
+    let said = String::from_utf8(checked.stdout).unwrap();
+    assert!(checked.status.success() && said.contains("would follow the drives"), "{said}");
+    let mut agent = pool.rackline(&["agent"]);
+    let agent = Process(agent.args(["--node", "0"]).stderr(Stdio::null()).spawn().unwrap());
+    let status = || {
+        let said = pool.rackline(&["status"]).output().unwrap();
+        String::from_utf8(said.stdout).unwrap()
+    };
+    wait_until("it serves", || status().contains("node 0 has no drives: its agent serves"));
+    agent.send(Signal::KILL);
+    drop(agent);
+    wait_until("it is silent", || status().contains("its agent is silent: engines of this host"));
+}
