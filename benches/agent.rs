@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use cxl_shm::clock::SystemClock;
 use kv_cache::Watermarks;
+use kv_drive::encoding::{EncodingChoice, EncodingOptions};
 use kv_drive::io::EngineKind;
 use kv_drive::policy::AdmissionKind;
 use rackline::{
@@ -78,6 +79,7 @@ fn start(region: &ScratchRegion, folder: &Path) -> Outcome<Agent> {
             commit_bytes: 256 << 20,
             schedule: ScheduleSettings { depth: 16, idle_us: 10_000, write_wait_us: 2_000_000 },
             watermarks: Watermarks::new(95, 90)?,
+            encoding: EncodingOptions { choice: EncodingChoice::Raw, least_saving_percent: 10 },
         },
     })?;
     until("the agent is ready", || agent.is_ready());

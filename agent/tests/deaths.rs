@@ -13,6 +13,7 @@ use kv_cache::tier::{Found, RestoreState};
 use kv_cache::{
     BlockHash, BlockKey, KeySpace, Model, Namespace, RestoreOutcome, RestoreRequest, Watermarks,
 };
+use kv_drive::encoding::{EncodingChoice, EncodingOptions};
 use kv_drive::io::EngineKind;
 use kv_drive::policy::AdmissionKind;
 use rackline::{NewBlock, NodeId, Pool, ScratchRegion, SessionOptions};
@@ -59,6 +60,7 @@ fn settings(region: &Path, node: u16, folder: &Path) -> Settings {
             commit_bytes: 8 << 20,
             schedule: ScheduleSettings { depth: 4, idle_us: 1_000, write_wait_us: 100_000 },
             watermarks: Watermarks::default(),
+            encoding: EncodingOptions { choice: EncodingChoice::Raw, least_saving_percent: 10 },
         },
     }
 }
