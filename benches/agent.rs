@@ -28,7 +28,8 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 const BLOCK: usize = 256 << 10;
 /// Blocks of a round: so many that backups of the round before run beside.
 const BLOCKS: usize = 128;
-const REGION_BYTES: u64 = 512 << 20;
+/// Room for the blocks of all rounds below the watermark at which eviction starts.
+const REGION_BYTES: u64 = 1 << 30;
 const DRIVE_BYTES: u64 = 4 << 30;
 const PREFIX: usize = 256;
 const LOOKUP_BLOCK: usize = 4096;
@@ -39,7 +40,7 @@ fn main() -> Outcome<()> {
     let is_bench = std::env::args().any(|argument| argument == "--bench");
     let folder = std::env::var_os("RACKLINE_BENCH_FOLDER")
         .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from);
-    beside(&folder, if is_bench { 41 } else { 1 })?;
+    beside(&folder, if is_bench { 21 } else { 1 })?;
     costs(&folder, if is_bench { 5 } else { 1 })?;
     lookups(&folder, if is_bench { 1001 } else { 1 })
 }
