@@ -122,6 +122,34 @@ class OfThePool(unittest.TestCase):
         self.assertEqual(own.save(hashes(2), 0, memory(2), [0, 1]), [False, False])
         self.assertEqual(own.counters()["unsaved_stopped"], 2)
 
+    def test_ctrl_c_ends_a_load_or_a_save_when_its_memory_is_not_used_any_more(self) -> None:
+        """Else a publish would copy what the engine writes there next, and call it the old block."""
+        own, over = self.blocks(), []
+        self.assertEqual(own.save(hashes(2), 0, memory(2), [0, 1]), [True, True])
+        session, interrupts = own._session.by_caller(), iter([KeyboardInterrupt, None] * 2)
+
+        def interrupted(begin: str, *given: object) -> mock.Mock:
+            transfer = getattr(session, begin)(*given)
+
+            def wait() -> object:
+                if interrupt := next(interrupts):
+                    raise interrupt
+                over.append(begin)
+                return transfer.wait()
+
+            return mock.Mock(wait=wait)
+
+        caller = mock.Mock(lookup=session.lookup)
+        caller.fetch = lambda *given: interrupted("fetch", *given)
+        caller.publish = lambda *given: interrupted("publish", *given)
+        with mock.patch.object(own, "_session", mock.Mock(by_caller=lambda: caller)):
+            with self.assertRaises(KeyboardInterrupt):
+                own.load(hashes(2), memory(2), [0, 1])
+            self.assertEqual(over, ["fetch"])
+            with self.assertRaises(KeyboardInterrupt):
+                own.save(hashes(1, 7), 0, memory(), [0])
+            self.assertEqual(over, ["fetch", "publish"])
+
     def test_a_block_longer_than_a_chunk_is_refused_at_opening(self) -> None:
         settings = PoolSettings.of({"region": self.region.path, "node": 0})
         with self.assertRaisesRegex(rackline.Error, "do not fit this region.*--chunk"):

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import time
+from typing import Any
 
 import rackline
 from rackline.engines.attachment import Attachment, Renewal
@@ -124,7 +125,8 @@ class SharedBlocks:
 
     def load(self, hashes: list[bytes], memory: rackline.BlockMemory, places: list[int]) -> int:
         """Fetches blocks into ``places`` of ``memory``, and returns how many from the first on have
-        their right bytes. What is in the other places is undefined."""
+        their right bytes. What is in the other places is undefined. No memory is written to after return,
+        also when Ctrl-C ends the call."""
         if not self._shares or not hashes:
             return 0
         valid, reason = 0, "miss_absent"
@@ -132,7 +134,7 @@ class SharedBlocks:
             session = self._current().by_caller()
             with session.lookup(hashes, hold=True).wait() as prefix:
                 if len(prefix) > 0:
-                    result = session.fetch(prefix, memory, places[: len(prefix)]).wait()
+                    result = _result(session.fetch(prefix, memory, places[: len(prefix)]))
                     valid = result.valid_blocks
                     if result.reason is not None:
                         reason = f"miss_{result.reason}"
@@ -219,7 +221,8 @@ class SharedBlocks:
         places: list[int],
     ) -> list[bool]:
         """Publishes the blocks in ``places`` of ``memory``, the first of them behind ``first_depth``
-        others in its prompt. Returns for each whether all can find it now."""
+        others in its prompt. Returns for each whether all can find it now. No memory is read after return,
+        also when Ctrl-C ends the call: the caller may write other blocks there."""
         return [
             outcome in SAVED for outcome in self._publish(hashes, first_depth, memory, places)
         ]
@@ -239,7 +242,7 @@ class SharedBlocks:
         else:
             try:
                 session = self._current().by_caller()
-                result = session.publish(hashes, first_depth, memory, places).wait()
+                result = _result(session.publish(hashes, first_depth, memory, places))
                 outcomes, messages = result.outcomes, result.messages
             except rackline.Error as error:
                 reason, message = self._refused("a save", error)
@@ -301,9 +304,18 @@ class SharedBlocks:
         return "miss_error"
 
 
-def _wait_quietly(fetch: rackline.Fetch | str) -> None:
-    """Waits until nothing of a fetch is written any more."""
+def _result(transfer: Any) -> Any:
+    """What a fetch or a publish gives. Ctrl-C is raised when the transfer is over."""
+    try:
+        return transfer.wait()
+    except BaseException:
+        _wait_quietly(transfer)
+        raise
+
+
+def _wait_quietly(transfer: rackline.Fetch | rackline.Publish | str) -> None:
+    """Waits until nothing of a transfer is written or read any more."""
     # One whose result was had already says so.
     with contextlib.suppress(rackline.Error):
-        if not isinstance(fetch, str):
-            fetch.wait()
+        if not isinstance(transfer, str):
+            transfer.wait()
