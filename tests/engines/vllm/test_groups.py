@@ -3,6 +3,7 @@ the pool and the worker. Also of models that vLLM's build for CPUs does not run.
 
 from __future__ import annotations
 
+import time
 import types
 import unittest
 from typing import Any
@@ -405,6 +406,42 @@ class FromDrives(unittest.TestCase):
         self.assertEqual(search.reason, "restore_late")
         self.assertEqual(own.half.stats.data.get("not_found_restore_late"), 1)
         own.half.request_finished(request)
+        self.assertEqual(own.held(), 0)
+
+
+    def test_windows_that_do_not_come_leave_what_is_in_the_pool(self) -> None:
+        """A search does not spend all of its tries on windows that no drive gives."""
+        own = Engine(KINDS["full and windows"], drives=True)
+        request, pool_tokens = own.request("loads", 401), 24
+        for place, session in own.sessions.items():
+            group = own.groups.groups[place.group]
+            own_hashes = list(group.hashes(request, range(100)))
+            if group.keeps is Keeps.ALL:
+                session.blocks = set(own_hashes)
+            else:
+                session.blocks = set(own_hashes[: pool_tokens // 4])
+                session.on_drives = session.late = set(own_hashes[pool_tokens // 4 :])
+        self.assertEqual(own.found(request), pool_tokens)
+        self.assertEqual(own.half._requests["loads"].search.reason, "restore_late")
+        own.half.request_finished(request)
+        self.assertEqual(own.held(), 0)
+
+    def test_windows_on_drives_do_not_count_when_the_wait_is_over(self) -> None:
+        """The prefix took all of the time: a window comes from the pool, or not at all."""
+        own = Engine(KINDS["full and windows"], drives=True)
+        request, pool_tokens = own.request("loads", 401), 24
+        for place, session in own.sessions.items():
+            group = own.groups.groups[place.group]
+            own_hashes = list(group.hashes(request, range(100)))
+            session.blocks = set(own_hashes)
+            if group.keeps is not Keeps.ALL:
+                session.evict()
+                session.blocks = set(own_hashes[: pool_tokens // 4])
+                session.on_drives -= session.blocks
+        search = own.half._index.look(request, 0, 100, time.monotonic())
+        search.began_s -= 3600
+        self.assertEqual(search.found(0), pool_tokens // own.unit)
+        search.release()
         self.assertEqual(own.held(), 0)
 
 

@@ -3,12 +3,14 @@
 First it asks, in every part that keeps all tokens, how long the prefix is; and of the other groups, which
 blocks are in the pool or on drives at all. From that follows the longest prefix that may be there (VLLM-V9).
 Then it has the blocks of that prefix restored and held that the other parts need. When one of them has gone
-meanwhile, or does not come from its drive, it takes the next shorter prefix.
+meanwhile, or does not come from its drive, it takes the next shorter prefix. When the wait for drives is
+over, or too many prefixes lacked a block, it asks again what the pool has, and drives do not count any more.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -73,6 +75,10 @@ class _Present:
     first: int
     """The first block that was asked about."""
     asked: rackline.Presence
+    ask: Callable[[], rackline.Presence]
+    """Asks again, without drives."""
+    drives: bool = False
+    """Whether drives were asked, too."""
     blocks: bytearray | None = None
     """For each block a byte, 1 or 0."""
 
@@ -156,9 +162,10 @@ class Search:
             elif not any(group.is_like(asked.group) for asked in self._present):
                 # One of those that keep the same; the others are found out when they are held.
                 blocks = self._blocks(group, self.first, end)
-                drives = {"drives": True} if self._restore(group) else {}
-                present = session.present(hashes.of(group, blocks), **drives)
-                self._present.append(_Present(group, blocks.start, present))
+                ask = functools.partial(session.present, hashes.of(group, blocks))
+                drives = bool(self._restore(group))
+                present = ask(drives=True) if drives else ask()
+                self._present.append(_Present(group, blocks.start, present, ask, drives))
             self._unasked.pop(0)
 
     def _restore(self, group: Group) -> dict[str, int]:
@@ -219,13 +226,14 @@ class Search:
             self.begin()
         if not _wait_for(self._whole, ends_s):
             return None
-        for present in self._present:
-            if present.blocks is None:
-                told = present.asked.wait(_left_ms(ends_s))
-                if told is None:
-                    return None
-                present.blocks = bytearray(told)
-        while (units := self._longest()) > self.first and self._present and self.hold:
+        while True:
+            if not self._know_present(ends_s):
+                return None
+            units = self._longest()
+            if units == self.first or not self._present or not self.hold:
+                break
+            if self._tried != units and self._leaves_drives():
+                continue
             if self._tried != units and self._tries == TRIES_MAX:
                 self._forget_needed()
                 return 0
@@ -235,6 +243,30 @@ class Search:
             if self._are_there():
                 break
         return units - self.first
+
+    def _know_present(self, ends_s: float) -> bool:
+        """Whether it is known which blocks are there."""
+        for present in self._present:
+            if present.blocks is None:
+                told = present.asked.wait(_left_ms(ends_s))
+                if told is None:
+                    return False
+                present.blocks = bytearray(told)
+        return True
+
+    def _leaves_drives(self) -> bool:
+        """Asks again where drives were asked, when no more blocks of drives can come or too many did not.
+        From then on what is in the pool counts. Returns whether it asked."""
+        asked = [present for present in self._present if present.drives]
+        if not asked or (self._tries < TRIES_MAX and all(self._restore(it.group) for it in asked)):
+            return False
+        # What is refused for want of room is asked with the next call.
+        self._tries = TRIES_MAX
+        for present in asked:
+            present.asked = present.ask()
+            present.drives, present.blocks = False, None
+        self._tries = 0
+        return True
 
     def _longest(self) -> int:
         """Units of the longest prefix that may be there, with those before the first."""
