@@ -36,6 +36,8 @@ pub struct Figures {
     pub restored: u64,
     /// Their bytes.
     pub restored_bytes: u64,
+    /// Blocks of those that somebody has used since.
+    pub useful: u64,
     /// Blocks that left drives to make room.
     pub evicted: u64,
     /// Answers, in the order of [`RestoreOutcome::ALL`].

@@ -17,7 +17,8 @@
 //! backup     from the pool to the drives       restore   from the drives into the pool
 //! clear      namespaces leave the drives       drives    the folders, opened and read
 //! schedule   when the drives are written       figures   what the agent did
-//! follow     a host without drives               settings  what it is told
+//! follow     a host without drives       metrics   what it shows
+//! settings   what it is told
 //! ```
 
 mod backup;
@@ -26,6 +27,7 @@ mod drives;
 mod error;
 mod figures;
 mod follow;
+mod metrics;
 mod reads;
 mod restore;
 mod run;
@@ -34,5 +36,5 @@ mod settings;
 
 pub use error::AgentError;
 pub use figures::Figures;
-pub use run::Agent;
+pub use run::{Agent, AgentMetrics};
 pub use settings::{BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings};

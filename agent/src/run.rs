@@ -14,6 +14,7 @@ use kv_cache::tier::{DriveAnnouncer, DriveClaim, DriveError, DriveReplica, Resto
 use kv_drive::store::Store;
 use rackline::dma::HostDma;
 use rackline::{LocalCache, Pool};
+use rackline_metrics::{Family, Health, Source};
 
 use crate::backup::{BackupParts, Mover};
 use crate::clear::Gate;
@@ -21,6 +22,7 @@ use crate::drives::{self, TablesRead};
 use crate::error::AgentError;
 use crate::figures::{Figures, SharedFigures};
 use crate::follow::Follower;
+use crate::metrics::{self, LastSeen};
 use crate::reads::Reads;
 use crate::restore::{RestoreParts, Restorer};
 use crate::settings::Settings;
@@ -29,6 +31,10 @@ use crate::settings::Settings;
 const LINE_MS: u64 = 250;
 /// How often it says so in its log, when something has changed.
 const LOG_MS: u64 = 10_000;
+/// How often it looks at the pool and at what the processes of the host have counted.
+const SEEN_MS: u64 = 500;
+/// The agent is not at work when its last look is as old as this.
+const SEEN_MS_MAX: u64 = 10_000;
 /// How long the thread that keeps the host's table of blocks on drives rests.
 const SYNC_MS: u64 = 2;
 /// How long the backlog is written when the agent is stopped.
@@ -42,6 +48,7 @@ struct Shared {
     tables: TablesRead,
     figures: SharedFigures,
     reads: Reads,
+    seen: LastSeen,
     settings: Settings,
     /// What is not announced and not restored while it is cleared.
     gate: Gate,
@@ -53,6 +60,33 @@ struct Shared {
 
 type Outcome = Result<(), DriveError>;
 type LocalClaim<'c> = DriveClaim<'c, MappedBackend>;
+
+/// What an agent shows: figures of the tiers, of its host and of its drives.
+#[derive(Clone, Debug)]
+pub struct AgentMetrics(Arc<Shared>);
+
+impl Source for AgentMetrics {
+    fn families(&self) -> Vec<Family> {
+        let Shared { store, figures, seen, .. } = &*self.0;
+        metrics::families(seen.get(), &figures.get(), store.as_ref())
+    }
+
+    fn health(&self) -> Health {
+        let bad = |why: &str| Health::Bad(why.to_owned());
+        if self.0.stop.load(Ordering::Relaxed) {
+            return bad("the agent stops, or one of its threads has ended; its log says why");
+        }
+        if self.0.seen.age_ms() > SEEN_MS_MAX {
+            return bad("the agent has done nothing for 10 seconds");
+        }
+        if let Some(store) = &self.0.store
+            && store.volumes().next().is_none()
+        {
+            return bad("no drive answers; the agent tries again by itself");
+        }
+        Health::Good
+    }
+}
 
 /// The agent of this host, at work until it is [stopped](Self::stop).
 #[derive(Debug)]
@@ -76,8 +110,10 @@ impl Agent {
         let store = if settings.drives.is_empty() { None } else { Some(drives::open(&settings)?) };
         let (tables, figures) = (TablesRead::default(), SharedFigures::default());
         let (stop, stop_last) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (reads, gate) = (Reads::default(), Gate::new(store.as_ref().map_or(0, Store::folders)));
-        let shared = Shared { store, tables, figures, reads, settings, gate, stop, stop_last };
+        let (reads, seen) = (Reads::default(), LastSeen::new());
+        let gate = Gate::new(store.as_ref().map_or(0, Store::folders));
+        let shared =
+            Shared { store, tables, figures, reads, seen, settings, gate, stop, stop_last };
         let shared = Arc::new(shared);
         let mut agent = Self { shared, threads: Vec::new(), reading: None, pool };
         // Dropped, it ends the threads that have started.
@@ -170,6 +206,12 @@ impl Agent {
         self.shared.figures.get()
     }
 
+    /// What the agent shows, while it works and after.
+    #[must_use]
+    pub fn metrics(&self) -> AgentMetrics {
+        AgentMetrics(Arc::clone(&self.shared))
+    }
+
     /// Whether every block of the drives is announced that has room in the directory, and backups
     /// have begun.
     #[must_use]
@@ -245,7 +287,8 @@ fn keep_table(
     mut also: impl FnMut() -> Outcome,
 ) -> Outcome {
     let mut replica = DriveReplica::begin(claim, cache);
-    let (mut line_ms, mut log_ms, mut logged) = (0, LOG_MS, Figures::default());
+    let (mut line_ms, mut seen_ms) = (0, 0);
+    let (mut log_ms, mut logged) = (LOG_MS, Figures::default());
     while !shared.stop_last.load(Ordering::Relaxed) {
         replica.sync(cache, clock)?;
         also()?;
@@ -253,6 +296,10 @@ fn keep_table(
         if now_ms >= line_ms {
             line_ms = now_ms + LINE_MS;
             cache.say_agent_line(claim, &figures.line(true))?;
+        }
+        if now_ms >= seen_ms {
+            seen_ms = now_ms + SEEN_MS;
+            shared.seen.look(cache, clock);
         }
         if now_ms >= log_ms {
             log_ms = now_ms + LOG_MS;

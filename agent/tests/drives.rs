@@ -1,6 +1,9 @@
 //! Two hosts with a drive each: a block that left the pool comes back from the drive of its host.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+#[path = "drives/laws.rs"]
+mod laws;
+
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -253,6 +256,7 @@ fn encoded_blocks_come_back_as_they_were_published() {
     let figures = agent.figures();
     assert_eq!(figures.encoded.blocks, figures.blocks, "{figures:?}");
     assert!(figures.saved_bytes() > 0);
+    laws::encoded(&agent, decoded);
     agent.stop().unwrap();
 }
 
@@ -531,6 +535,7 @@ fn a_host_without_drives_follows_and_finds_blocks_of_others() {
     assert_eq!(state, RestoreState::Answered(RestoreOutcome::Unknown));
     let figures = follower.figures();
     assert_eq!((figures.announced, figures.backed_up, figures.capacity_bytes), (0, 0, 0));
+    laws::follows(&follower, 2);
     // A clear waits for the agents of all hosts.
     assert_eq!(clear(&pool, LIMIT_MS), []);
     wait_until("the drives of A have none", || on_drives(&other, &[key(0), key(1)]).is_empty());

@@ -80,11 +80,11 @@ impl<'m, B: Backend> Cache<'m, B> {
         while dropped == HOLDS_AT_ONCE as u64 {
             dropped = cache.locked(clock, |heap| heap.drop_holds_of(is_me));
         }
-        cache.process_state().count(|metrics| metrics.reclaimed_blocks += freed);
+        cache.count(|metrics| metrics.reclaimed_blocks += freed);
         // This cleans up after processes that left before us, where no process stays that does so
         // now and then.
         let freed = reclaim_dead_processes(member, clock);
-        cache.process_state().count(|metrics| metrics.reclaimed_blocks += freed);
+        cache.count(|metrics| metrics.reclaimed_blocks += freed);
         cache.sync();
         Ok(cache)
     }

@@ -73,7 +73,10 @@ pub use identity::{
     NamespaceTag, dynamo, vllm,
 };
 pub use model::{Attention, Dtype, KvGeometry, KvGeometryError, Part, UnknownDtype};
-pub use process::{AttachedCache, Cache, HeapUse, Metrics, ProcessState};
+pub use process::{
+    AttachedCache, Cache, HeapUse, Histogram, HostFigures, Latency, Metrics, Occupancy,
+    ProcessState,
+};
 pub use publish::{BlockSpec, CommitError, ReadyBlock, Refusal, Reservation, WritingBlock};
 pub use read::{MatchedBlock, OwnFeed, OwnNews, OwnUse, PrefixMatch, Ticket, Wanted};
 pub use reclaim::{ReclaimInProgress, reclaim_dead_processes};

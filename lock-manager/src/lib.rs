@@ -8,12 +8,14 @@
 //! chunk evicts instead.
 
 mod fence;
+mod figures;
 mod log;
 mod options;
 mod role;
 mod run;
 
 pub use fence::FenceError;
+pub use figures::{ManagerActivity, ManagerFigures};
 pub use log::Log;
 pub use options::{FencingMethod, Options};
 pub use role::{ManagerRole, RoleChange, RoleError, StepOutcome, Timeouts};

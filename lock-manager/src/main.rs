@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use lock_manager::Log;
+use lock_manager::{Log, ManagerFigures};
 
 #[derive(Parser)]
 #[command(name = "lock-manager", version)]
@@ -16,7 +16,8 @@ struct CommandLine {
 fn main() -> ExitCode {
     let CommandLine { options } = CommandLine::parse();
     let outcome = match Log::to_stderr() {
-        Ok(_log) => lock_manager::run(&options).map_err(|error| error.to_string()),
+        Ok(_log) => lock_manager::run(&options, &ManagerFigures::default())
+            .map_err(|error| error.to_string()),
         Err(error) => Err(format!("cannot start the thread of the log: {error}")),
     };
     match outcome {

@@ -63,6 +63,8 @@ pub struct StepOutcome {
     /// Something was granted or claimed, or a thread has begun to wait for a holder: the next step
     /// should follow at once.
     pub busy: bool,
+    /// Locks that were granted.
+    pub granted: u64,
     /// What the process does now, when that has changed.
     pub change: Option<RoleChange>,
     /// What is new about dead hosts.
@@ -124,6 +126,7 @@ impl<'m, B: Backend> ManagerRole<'m, B> {
                 Some(ManagerState::Serving { granted }) => {
                     let waited_for = self.manage.is_waited_for();
                     let before = std::mem::replace(&mut self.waited_for, waited_for);
+                    outcome.granted = granted as u64;
                     outcome.busy = granted > 0 || (waited_for && !before);
                     RoleChange::Serving { term }
                 }

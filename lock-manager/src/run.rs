@@ -13,6 +13,7 @@ use cxl_shm_objects::ObjectChunks;
 use kv_cache::reclaim_dead_processes;
 
 use crate::fence::{self, FenceError, fence_of};
+use crate::figures::ManagerFigures;
 use crate::options::Options;
 use crate::role::{ManagerRole, RoleChange, RoleError, Timeouts};
 
@@ -45,11 +46,11 @@ pub enum RunError {
 }
 
 /// Runs until SIGINT or SIGTERM, then stops in order: what is held stays held, and a standby takes
-/// over at once.
+/// over at once. What it does is counted in `figures`.
 ///
 /// # Errors
 /// [`RunError`]; nothing is left behind then.
-pub fn run(options: &Options) -> Result<(), RunError> {
+pub fn run(options: &Options, figures: &ManagerFigures) -> Result<(), RunError> {
     fence::check(options)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -76,6 +77,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             Ok(outcome) => outcome,
             Err(error) => break Err(error.into()),
         };
+        figures.count(&outcome);
         if let Some(change) = outcome.change {
             tell(&region, change);
         }

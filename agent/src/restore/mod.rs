@@ -17,6 +17,7 @@
 mod mover;
 mod queue;
 mod speed;
+mod used;
 
 pub(crate) use mover::{RestoreParts, Restorer};
 pub(crate) use queue::{Next, NotQueued, Queued, RestoreQueue};

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use cxl_shm::clock::SystemClock;
+use cxl_shm::clock::{Clock as _, SystemClock};
 use cxl_shm::crash::{self, CrashPoint};
 use kv_cache::tier::{AskedRestore, DriveError, RestoreDesk};
 use kv_cache::{
-    BlockKey, BlockSpec, NamespaceTag, Reservation, RestoreOutcome, RestoreRequest, WritingBlock,
+    BlockKey, BlockSpec, Handle, NamespaceTag, Reservation, RestoreOutcome, RestoreRequest,
+    WritingBlock,
 };
 use kv_drive::io::Buffer;
 use kv_drive::store::Store;
@@ -16,6 +17,7 @@ use kv_drive::volume::{ReadMiss, StoredBlock, Unverified};
 use rackline::LocalCache;
 use rackline::dma::{Checksum, DmaEngine, HostDma, StoreJob};
 
+use super::used::RestoredBlocks;
 use super::{Next, NotQueued, Queued, RestoreQueue};
 use crate::clear::{Gate, Stopped};
 use crate::figures::{Figures, SharedFigures};
@@ -106,6 +108,7 @@ pub(crate) struct Restorer<'a> {
     spare: Vec<Buffer>,
     /// What clears have stopped, as of this change.
     stopped: (u64, Stopped),
+    restored: RestoredBlocks<Handle>,
 }
 
 impl<'a> Restorer<'a> {
@@ -121,8 +124,8 @@ impl<'a> Restorer<'a> {
         let queues = (0..parts.store.folders()).map(queue).collect();
         let (reading, by_key) = (HashMap::new(), HashMap::new());
         let (answers, spare) = (Vec::new(), Vec::new());
-        let stopped = (0, Stopped::default());
-        Self { parts, desk, answers, queues, reading, by_key, tell, told, spare, stopped }
+        let (stopped, restored) = ((0, Stopped::default()), RestoredBlocks::default());
+        Self { parts, desk, answers, queues, reading, by_key, tell, told, spare, stopped, restored }
     }
 
     /// Takes requests, begins reads, ends reads, answers. Waits for nothing but room in the pool.
@@ -145,6 +148,7 @@ impl<'a> Restorer<'a> {
         is_busy |= self.end();
         self.give_up_on_silent_devices();
         self.tell_reads();
+        self.look_at_uses();
         self.send_answers()?;
         Ok(is_busy)
     }
@@ -486,13 +490,15 @@ impl<'a> Restorer<'a> {
                 Ok(_) | Err(_) => failed.push((reading.block, reading.asked)),
             }
         }
-        let committed = self.parts.cache.commit(self.parts.clock, complete);
+        let (restored_at, now_ms) = (self.parts.cache.own_position(), self.parts.clock.now_ms());
+        let committed = self.parts.cache.commit_restored(self.parts.clock, complete);
         crash::reach(CrashPoint::RestorePublished);
         let mut used = Vec::new();
         for ((asked, key, bytes), committed) in waiting.into_iter().zip(committed) {
             let outcome = match committed {
-                Ok(_) => {
+                Ok(block) => {
                     used.push(key);
+                    self.restored.restored(block.handle, restored_at, now_ms);
                     self.parts.figures.count(|figures| figures.restored(bytes as u64));
                     RestoreOutcome::Restored
                 }
@@ -508,6 +514,14 @@ impl<'a> Restorer<'a> {
             tracing::error!("a restored block was not copied into the pool");
             self.parts.cache.abort(self.parts.clock, vec![block]);
             self.answer_all(asked, RestoreOutcome::Busy);
+        }
+    }
+
+    fn look_at_uses(&mut self) {
+        let RestoreParts { cache, clock, figures, .. } = self.parts;
+        let used = self.restored.look(clock.now_ms(), |handles| cache.own_uses(handles));
+        if used > 0 {
+            figures.count(|figures| figures.useful += used);
         }
     }
 

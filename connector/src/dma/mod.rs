@@ -63,6 +63,11 @@ pub trait DmaEngine: 'static {
     /// Memory that a payload is scattered into. Nobody else touches it during the call.
     type Destination<'a>: Part;
 
+    /// Whether sources and destinations lie in memory of a GPU: for the metrics alone.
+    fn is_of_gpu(&self) -> bool {
+        false
+    }
+
     /// Stores each payload.
     ///
     /// After return every host that refreshes a stored payload (as [`load`](Self::load) does) reads

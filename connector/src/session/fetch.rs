@@ -4,7 +4,7 @@ use std::fmt;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
-use kv_cache::{Handle, MatchedBlock, Miss, Wanted};
+use kv_cache::{Handle, Latency, MatchedBlock, Miss, Wanted};
 
 use super::{SessionCore, SessionError};
 use crate::dma::{Checksum, DmaEngine, DmaError, Layers, LoadJob, Part};
@@ -137,6 +137,7 @@ where
             self.check_length(index, parts.iter().map(Part::bytes))?;
         }
         self.cache.check_member()?;
+        let began_us = self.clock.now_us();
         let wanted: Vec<_> =
             blocks.iter().enumerate().map(|(index, block)| self.wanted(index, block)).collect();
         let mut stop = None;
@@ -177,6 +178,11 @@ where
         if let Some(Err(miss)) = closed.get(valid_blocks) {
             stop = Some(FetchStop::Miss(*miss));
         }
+        if self.dma.is_of_gpu() {
+            let fetched = closed.iter().filter(|outcome| outcome.is_ok()).count() as u64;
+            self.cache.count_gpu_fetched(fetched, fetched * self.options.block_bytes());
+        }
+        self.cache.took(Latency::Fetch, began_us, self.clock);
         Ok(FetchReport { valid_blocks, stop })
     }
 

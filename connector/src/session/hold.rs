@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
-use kv_cache::{HeldBlock, HoldError, MatchedBlock};
+use kv_cache::{HeldBlock, HoldError, Latency, MatchedBlock};
 
 use super::{SessionCore, SessionError};
 use crate::dma::DmaEngine;
@@ -74,6 +74,7 @@ where
     /// [`SessionError::MembershipLost`]; nothing is held then.
     pub fn hold(&self, blocks: &[MatchedBlock]) -> Result<HoldReport, SessionError> {
         self.cache.check_member()?;
+        let began_us = self.clock.now_us();
         let wanted: Vec<_> =
             blocks.iter().enumerate().map(|(index, block)| self.wanted(index, block)).collect();
         let mut held = Vec::with_capacity(blocks.len());
@@ -91,6 +92,7 @@ where
         if !behind.is_empty() {
             self.cache.release(self.clock, behind);
         }
+        self.cache.took(Latency::Hold, began_us, self.clock);
         if let Some(HoldError::MembershipLost(lost)) = stop {
             return Err(lost.into());
         }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::node::{Backend, MappedBackend};
-use kv_cache::{BlockHash, BlockKey, Cache, KeySpace, Metrics, PrefixMatch};
+use kv_cache::{BlockHash, BlockKey, Cache, KeySpace, Latency, Metrics, PrefixMatch};
 
 use crate::dma::{DmaEngine, HostDma, Layers};
 use crate::options::SessionOptions;
@@ -176,7 +176,10 @@ where
     /// [`SessionError::MembershipLost`].
     pub fn lookup(&self, hashes: &[BlockHash]) -> Result<PrefixMatch, SessionError> {
         self.cache.check_member()?;
-        Ok(self.cache.lookup(&self.keys_of(hashes)))
+        let began_us = self.clock.now_us();
+        let found = self.cache.lookup(&self.keys_of(hashes));
+        self.cache.took(Latency::Lookup, began_us, self.clock);
+        Ok(found)
     }
 
     /// Which of `hashes` have their block in the pool, each one for itself, as far as was announced
@@ -206,9 +209,11 @@ where
     /// [`SessionError::MembershipLost`].
     pub fn lookup_and_hold(&self, hashes: &[BlockHash]) -> Result<HoldReport, SessionError> {
         self.cache.check_member()?;
+        let began_us = self.clock.now_us();
         let found = self.cache.find(&self.keys_of(hashes));
         let held = self.hold(found.blocks())?;
         self.cache.count_lookup(hashes.len(), held.len());
+        self.cache.took(Latency::Lookup, began_us, self.clock);
         Ok(held)
     }
 

@@ -3,7 +3,7 @@
 use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
 use cxl_shm::units::Extent;
-use kv_cache::{BlockSpec, Refusal, Reservation};
+use kv_cache::{BlockSpec, Latency, Refusal, Reservation};
 
 use super::{SessionCore, SessionError};
 use crate::block::NewBlock;
@@ -184,6 +184,7 @@ where
         blocks: &[NewBlock<P>],
         store: impl FnOnce(&D, &[(usize, Extent)]) -> Option<Vec<Result<Checksum, DmaError>>>,
     ) -> Option<PublishReport> {
+        let began_us = self.clock.now_us();
         let specs: Vec<_> =
             blocks.iter().enumerate().map(|(index, block)| self.spec(index, block)).collect();
         let (namespace, timeout_ms) = (self.options.namespace(), self.options.chunk_timeout_ms());
@@ -234,7 +235,13 @@ where
         }
         let outcomes: Option<Vec<_>> = outcomes.into_iter().collect();
         let outcomes = outcomes.expect("every block was refused, or stored or not");
-        Some(PublishReport { outcomes })
+        let report = PublishReport { outcomes };
+        if self.dma.is_of_gpu() {
+            let published = report.published() as u64;
+            self.cache.count_gpu_published(published, published * self.options.block_bytes());
+        }
+        self.cache.took(Latency::Publish, began_us, self.clock);
+        Some(report)
     }
 
     fn spec<P>(&self, index: usize, block: &NewBlock<P>) -> BlockSpec {

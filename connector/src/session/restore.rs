@@ -11,7 +11,8 @@ use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 use kv_cache::tier::{DriveError, Found, RestoreState, RestoreTicket};
 use kv_cache::{
-    BlockHash, BlockKey, HeldBlock, HoldError, MatchedBlock, RestoreOutcome, RestoreRequest,
+    BlockHash, BlockKey, HeldBlock, HoldError, Latency, MatchedBlock, RestoreOutcome,
+    RestoreRequest,
 };
 
 use super::hold::HoldReport;
@@ -160,6 +161,7 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct Restoring {
     keys: Vec<BlockKey>,
+    began_us: u64,
     until_ms: u64,
     wait_ms: u32,
     recompute_ms: Option<u32>,
@@ -250,6 +252,7 @@ where
         let (first, wait_ms) = (held.len(), restore.wait_ms());
         let mut restoring = Restoring {
             keys,
+            began_us: self.clock.now_us(),
             until_ms: self.clock.now_ms().saturating_add(wait_ms.into()),
             wait_ms,
             recompute_ms: restore.recompute_ms(behind.len()),
@@ -317,7 +320,9 @@ where
         let restored = restoring.drives.iter().take(held.len()).filter(is_of_drive).count();
         let (on_drives, stop) = (restoring.on_drives, restoring.stop);
         self.cache.count_lookup(restoring.keys.len(), held.len());
-        self.cache.process_state().count_restores(on_drives, restored);
+        self.cache.count_restores(on_drives, restored);
+        let latency = if on_drives > 0 { Latency::Restore } else { Latency::Lookup };
+        self.cache.took(latency, restoring.began_us, self.clock);
         let held = HoldReport::new(held, restoring.hold_stop);
         Ok(RestoreReport { held, on_drives, restored, stop })
     }

@@ -27,4 +27,18 @@ pub trait HostMemory: fmt::Debug {
     /// # Errors
     /// The value found when it is not `current`; nothing is changed.
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64>;
+
+    /// Adds to word `index`, wrapping: for figures that people read. No protocol decides by such a
+    /// word, so the addition is ordered with nothing, and is no step of a simulated rack.
+    fn count(&self, index: usize, value: u64) {
+        let mut now = self.load(index);
+        while let Err(found) = self.compare_exchange(index, now, now.wrapping_add(value)) {
+            now = found;
+        }
+    }
+
+    /// What was counted in word `index`.
+    fn counted(&self, index: usize) -> u64 {
+        self.load(index)
+    }
 }

@@ -183,6 +183,14 @@ impl Mapping {
         let word = unsafe { AtomicU64::from_ptr(word) };
         word.compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
     }
+
+    #[inline]
+    fn count(&self, offset_bytes: u64, value: u64) {
+        let word = self.word(offset_bytes);
+        // SAFETY: as in `load`.
+        let word = unsafe { AtomicU64::from_ptr(word) };
+        word.fetch_add(value, Ordering::Relaxed);
+    }
 }
 
 /// [`Fabric`] over a shared mapping. Cheap to clone: clones share the mapping.
@@ -382,5 +390,15 @@ impl HostMemory for MappedHostMemory {
     #[inline]
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
         self.mapping.compare_exchange(index as u64 * WORD_BYTES, current, new)
+    }
+
+    #[inline]
+    fn count(&self, index: usize, value: u64) {
+        self.mapping.count(index as u64 * WORD_BYTES, value);
+    }
+
+    #[inline]
+    fn counted(&self, index: usize) -> u64 {
+        self.mapping.load(index as u64 * WORD_BYTES, Ordering::Relaxed)
     }
 }

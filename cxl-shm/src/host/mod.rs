@@ -29,8 +29,8 @@ pub(crate) use queue::Abandoned;
 #[doc(hidden)]
 pub use queue::{Cohort, HostQueue, Living, Place, Turn};
 pub(crate) use stopped_watch::StoppedWatch;
-#[doc(hidden)]
-pub use tier::OBJECT_WORDS;
 pub use tier::{ApplicationMemory, ApplicationWords, HostLockName, HostTier};
+#[doc(hidden)]
+pub use tier::{FIGURE_WORDS, OBJECT_WORDS};
 pub use tier_file::{HOST_TIER_FOLDER, HostTierError, HostTierFile};
 pub(crate) use turn::{is_thorough, wait_for_host_lock, wait_for_host_lock_until};

@@ -16,6 +16,7 @@
 //! ...     silence of the lock manager: {1 + term, heartbeat} for which it was found
 //! ...     chunks that programs of this host may have written: a bit each, or for several
 //! ...     heap of objects: heads of lists, frees in progress
+//! ...     figures that people read: what the processes of the host have done together
 //! ...     words of the layer above
 //! ```
 //!
@@ -38,7 +39,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"RACKTI\0\0");
 /// Version of this layout. Raise it whenever a word of the tier moves or changes its meaning, here,
 /// in the heap's words, in the queues or in the lock states: processes of two versions must not
 /// share a tier. The first version had no number: its first word was `RACKHOST`.
-const LAYOUT_VERSION: u64 = 4;
+const LAYOUT_VERSION: u64 = 5;
 /// Word 0 of a tier that is in use.
 const FIRST_WORD: u64 = MAGIC | LAYOUT_VERSION << 48;
 
@@ -63,6 +64,9 @@ const OWN_LOCKS: usize = 7;
 #[doc(hidden)]
 /// Words of the heap of objects, whatever the region.
 pub const OBJECT_WORDS: usize = 192;
+#[doc(hidden)]
+/// Words of figures, whatever the region. The layer above gives them their meaning.
+pub const FIGURE_WORDS: usize = 1024;
 /// Words of the map of chunks that may have been written.
 const WRITTEN_WORDS: usize = 127;
 
@@ -405,6 +409,11 @@ impl<H: HostMemory> HostTier<H> {
         ApplicationWords { memory: &self.memory, first: heap_at(self.locks) }
     }
 
+    /// The words of figures: [`FIGURE_WORDS`].
+    pub(crate) fn figures(&self) -> ApplicationWords<'_, H> {
+        ApplicationWords { memory: &self.memory, first: figures_at(self.locks) }
+    }
+
     /// The words of the layer above.
     pub(crate) fn application(&self) -> ApplicationWords<'_, H> {
         ApplicationWords { memory: &self.memory, first: application_at(self.locks) }
@@ -474,8 +483,12 @@ fn heap_at(locks: u32) -> usize {
     (written_at(locks) + WRITTEN_WORDS).next_multiple_of(APART)
 }
 
-fn application_at(locks: u32) -> usize {
+fn figures_at(locks: u32) -> usize {
     heap_at(locks) + OBJECT_WORDS
+}
+
+fn application_at(locks: u32) -> usize {
+    figures_at(locks) + FIGURE_WORDS
 }
 
 /// The host-tier words that belong to the layer above: zero when the host joins, shared by its
@@ -542,6 +555,14 @@ impl<H: HostMemory> HostMemory for ApplicationWords<'_, H> {
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
         self.memory.compare_exchange(self.first + index, current, new)
     }
+
+    fn count(&self, index: usize, value: u64) {
+        self.memory.count(self.first + index, value);
+    }
+
+    fn counted(&self, index: usize) -> u64 {
+        self.memory.counted(self.first + index)
+    }
 }
 
 #[cfg(test)]
@@ -550,19 +571,19 @@ mod tests {
 
     /// A change here is a change of the layout: raise [`LAYOUT_VERSION`], then change this.
     #[test]
-    fn every_word_is_where_layout_4_has_it() {
-        assert_eq!(FIRST_WORD.to_le_bytes(), *b"RACKTI\x04\0");
+    fn every_word_is_where_layout_5_has_it() {
+        assert_eq!(FIRST_WORD.to_le_bytes(), *b"RACKTI\x05\0");
         let sections = [
             [UUID, NODE, INCARNATION, STATE, TERM, PID_NAMESPACE, PLACES].as_slice(),
             &[REQUESTS, TICKETS, OWN_LOCKS_AT, OWNERS_AT],
             &[processes_at(9), waits_at(9), host_waits_at(9), lock_states_at(9), confirmed_at(9)],
-            &[silence_at(9), written_at(9), heap_at(9), application_at(9)],
+            &[silence_at(9), written_at(9), heap_at(9), figures_at(9), application_at(9)],
         ];
         let expected = [
             [1, 3, 4, 5, 6, 7, 8].as_slice(),
             &[16, 32, 48, 160],
             &[176, 688, 944, 1200, 1209],
-            &[1241, 1242, 1376, 1568],
+            &[1241, 1242, 1376, 1568, 2592],
         ];
         assert_eq!(sections, expected);
     }

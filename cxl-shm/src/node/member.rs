@@ -135,6 +135,13 @@ impl<B: Backend> Member<B> {
         self.layout().area(node)
     }
 
+    /// The words of the host tier in which the layer above counts what the processes of this host
+    /// do, beginning at a pair of cache lines. They are zero when the host joins.
+    #[must_use]
+    pub fn figures(&self) -> ApplicationWords<'_, B::HostMemory> {
+        self.handle.tier().figures()
+    }
+
     /// The layer above's words in the host tier.
     #[must_use]
     pub fn application(&self) -> ApplicationWords<'_, B::HostMemory> {

@@ -16,6 +16,7 @@ use rackline_agent::{
 
 use crate::config::FileOptions;
 use crate::drive_engine::Io;
+use crate::metrics::MetricsOptions;
 use crate::output::say;
 use crate::rack::Interrupt;
 
@@ -130,6 +131,9 @@ pub(crate) struct Options {
     with_parent: bool,
 
     #[command(flatten)]
+    metrics: MetricsOptions,
+
+    #[command(flatten)]
     file: FileOptions,
 }
 
@@ -192,6 +196,7 @@ impl Options {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let settings = options.settings()?;
+    options.metrics.check()?;
     if options.file.check {
         say!("{}", options.file.checked());
         if settings.drives.is_empty() {
@@ -209,6 +214,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let (region, node) = (settings.region.display().to_string(), settings.node);
     let drives = settings.drives.len();
     let agent = Agent::start(settings)?;
+    let server = options.metrics.serve(agent.metrics())?;
     if drives == 0 {
         tracing::info!("no --drive: the agent follows the drives of other hosts");
     }
@@ -220,6 +226,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if interrupt.is_set() {
         tracing::info!("stops: writes what waits");
     }
+    drop(server);
     agent.stop()?;
     Ok(())
 }

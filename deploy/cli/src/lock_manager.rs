@@ -1,9 +1,15 @@
 //! `rackline lock-manager`: the program of the crate `lock-manager`, with a file of settings.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use anyhow::Result;
 use clap::Args;
+use cxl_shm::clock::{Clock as _, SystemClock};
+use lock_manager::{ManagerActivity, ManagerFigures};
+use rackline_metrics::{Family, Health, Source};
 
 use crate::config::FileOptions;
+use crate::metrics::MetricsOptions;
 use crate::output::say;
 
 #[derive(Args, Debug)]
@@ -12,13 +18,66 @@ pub(crate) struct ManagerOptions {
     manager: lock_manager::Options,
 
     #[command(flatten)]
+    metrics: MetricsOptions,
+
+    #[command(flatten)]
     file: FileOptions,
 }
 
+/// What the lock manager shows.
+struct Shown {
+    figures: Arc<ManagerFigures>,
+    /// The steps at the last look, and when they were seen to grow.
+    last: Mutex<(u64, u64)>,
+    clock: SystemClock,
+}
+
+/// A lock manager that has made no step for so long does not work.
+const STILL_MS: u64 = 5_000;
+
+impl Source for Shown {
+    fn families(&self) -> Vec<Family> {
+        let counter = |(name, help, count)| Family::counter(name, help).with(&[], count);
+        let mut families: Vec<_> = self.figures.counters().into_iter().map(counter).collect();
+        let mut activity =
+            Family::gauge("rackline_manager_activity", "1 for what the lock manager does.");
+        for each in ManagerActivity::ALL {
+            let is_so = self.figures.activity() == each;
+            activity.push(&[("activity", each.label())], is_so.into());
+        }
+        let term = Family::gauge(
+            "rackline_manager_term",
+            "The term that this lock manager has claimed, or that it watches.",
+        );
+        families.extend([activity, term.with(&[], self.figures.term())]);
+        families
+    }
+
+    fn health(&self) -> Health {
+        let [(_, _, steps), ..] = self.figures.counters();
+        let now_ms = self.clock.now_ms();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.0 != steps {
+            *last = (steps, now_ms);
+        }
+        if now_ms.saturating_sub(last.1) > STILL_MS {
+            return Health::Bad("the lock manager has made no step for 5 seconds".to_owned());
+        }
+        Health::Good
+    }
+}
+
 pub(crate) fn run(options: &ManagerOptions) -> Result<()> {
+    options.metrics.check()?;
     if options.file.check {
         say!("{}", options.file.checked());
         return Ok(());
     }
-    Ok(lock_manager::run(&options.manager)?)
+    let figures = Arc::new(ManagerFigures::default());
+    let (clock, last) = (SystemClock::start(), Mutex::default());
+    let shown = Shown { figures: Arc::clone(&figures), last, clock };
+    let server = options.metrics.serve(shown)?;
+    let outcome = lock_manager::run(&options.manager, &figures);
+    drop(server);
+    Ok(outcome?)
 }

@@ -13,6 +13,7 @@ mod format;
 mod geometry;
 mod identities;
 mod lock_manager;
+mod metrics;
 mod output;
 mod pin;
 mod plan;

@@ -125,6 +125,8 @@ pub(crate) struct Index {
     namespace_pages: HashMap<NamespaceTag, u64>,
     lengths: Lengths,
     encoded: EncodedBlocks,
+    /// Bytes of the payload of all blocks.
+    payload_bytes: u64,
 }
 
 impl Default for Index {
@@ -132,7 +134,8 @@ impl Default for Index {
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
         let (order, namespace_pages) = (LeafOrder::default(), HashMap::new());
         let (lengths, encoded) = (Lengths::default(), EncodedBlocks::default());
-        Self { shards, chunks: Vec::new(), order, namespace_pages, lengths, encoded }
+        let (chunks, payload_bytes) = (Vec::new(), 0);
+        Self { shards, chunks, order, namespace_pages, lengths, encoded, payload_bytes }
     }
 }
 
@@ -155,6 +158,11 @@ impl Index {
     /// How many blocks it has.
     pub(crate) fn len(&self) -> usize {
         self.order.len()
+    }
+
+    /// Bytes of the payload of all blocks.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
     }
 
     pub(crate) fn find(&self, key: &BlockKey) -> Option<Located> {
@@ -189,6 +197,7 @@ impl Index {
         };
         *self.namespace_pages.entry(at.tag).or_default() += u64::from(at.extent_pages());
         self.encoded.add(at);
+        self.payload_bytes += u64::from(at.bytes);
         if let Some(number) = self.number(&key) {
             let before = std::mem::replace(self.place_mut(number), Entry::new(key, at, length));
             self.forget_pages(&before.located(&self.lengths));
@@ -219,6 +228,7 @@ impl Index {
 
     fn forget_pages(&mut self, at: &Located) {
         self.encoded.remove(at);
+        self.payload_bytes -= u64::from(at.bytes);
         if let Some(pages) = self.namespace_pages.get_mut(&at.tag) {
             *pages -= u64::from(at.extent_pages());
             if *pages == 0 {

@@ -1,5 +1,6 @@
 //! What the owner of a store does besides waiting: it begins transfers and goes on, and lists blocks.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use kv_cache::BlockKey;
@@ -21,6 +22,11 @@ impl Store {
     #[must_use]
     pub fn volume(&self, folder: usize) -> Option<Arc<Volume>> {
         self.folders.get(folder)?.volume()
+    }
+
+    /// The paths of all folders, with what is open of each.
+    pub fn each_folder(&self) -> impl Iterator<Item = (&Path, Option<Arc<Volume>>)> {
+        self.folders.iter().map(|folder| (folder.options.path.as_path(), folder.volume()))
     }
 
     /// A block, and the number of the folder that has it.

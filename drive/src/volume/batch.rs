@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use super::moves::Came;
 use super::segment::Phase;
 use super::state::{Leaving, State, Written};
 use crate::format::{BlockRecord, FileName, Record};
@@ -227,7 +228,8 @@ impl State {
         }
         let Some(from) = moved_from else {
             self.coming.remove(&record.key);
-            if self.index.find(&record.key).is_none() && self.enter(*slot, record, true) {
+            let is_known = self.index.find(&record.key).is_some();
+            if !is_known && self.enter(*slot, record, Came::Written) {
                 return;
             }
             // A scan has found the block elsewhere meanwhile, or too many other lengths.
@@ -241,7 +243,7 @@ impl State {
                 old.removed.push(from.first_page);
             }
             // The index has its length already.
-            if self.enter(*slot, record, true) {
+            if self.enter(*slot, record, Came::Moved) {
                 return;
             }
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crossbeam_channel::bounded;
 use kv_cache::BlockKey;
 
+use super::moves::Left;
 use super::segment::Phase;
 use super::{CommitError, Volume, bytes_of, offset_of};
 use crate::encoding::{self, Expected};
@@ -140,7 +141,7 @@ impl Volume {
         let (tell, told) = bounded(1);
         let ends = move |finished: Finished| drop(tell.send(finished));
         let full = |_| io::Error::from(io::ErrorKind::WouldBlock);
-        self.drive.submit(transfer, Box::new(ends)).map_err(full)?;
+        self.submit(transfer, Box::new(ends)).map_err(full)?;
         let finished = told.recv().map_err(io::Error::other)?;
         finished.outcome?;
         let payload = finished.buffer.bytes().unwrap_or_default();
@@ -185,9 +186,8 @@ impl Volume {
     fn lose(&self, key: &BlockKey, at: &Located) {
         let mut state = self.state();
         if state.index.find(key) == Some(*at) {
-            state.damaged += 1;
             state.index.remove(key);
-            state.leave(at);
+            state.leave(at, Left::Damaged);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Volume;
+use super::{Flow, Volume};
 
 impl Volume {
     /// Checks the accounts of the folder. Must not run beside a commit.
@@ -30,6 +30,10 @@ impl Volume {
             return Err(format!("metadata takes more than is kept for it: {usage:?}"));
         }
         let state = self.state();
+        let there = Flow { blocks: state.index.len() as u64, bytes: state.index.payload_bytes() };
+        if state.moves.resident() != there {
+            return Err(format!("{there:?} is there after {:?}", state.moves));
+        }
         let mut extents: BTreeMap<u32, BTreeMap<u32, u32>> = BTreeMap::new();
         for (key, at) in state.index.iter() {
             let pages = at.extent_pages();

@@ -36,6 +36,7 @@ mod commit;
 mod health;
 mod invariants;
 mod journal;
+mod moves;
 mod read;
 mod remove;
 mod reopen;
@@ -44,6 +45,7 @@ mod replay;
 mod scan;
 mod segment;
 mod state;
+mod traffic;
 mod usage;
 mod write;
 
@@ -56,14 +58,17 @@ use crate::format::FileName;
 use crate::io::{Drive, FileId, PAGE_BYTES};
 use journal::Log;
 use state::State;
+use traffic::Transfers;
 
 pub use crate::index::EncodedBlocks;
 pub use collect::Collected;
 pub use commit::CommitError;
+pub use moves::{Flow, Moves};
 pub use read::{ReadDone, ReadMiss, StoredBlock, Unverified, checksum};
 pub use reopen::{Loss, OpenVolumeError};
 pub use repair::{rebuild_manifest, store_of};
-pub use usage::{Decoded, Endurance, Usage};
+pub use traffic::Traffic;
+pub use usage::{Decoded, Endurance, Payload, Usage};
 pub use write::{BlockSpec, Reservation, ReserveError, WriteDone, WriteError};
 
 /// Least bytes of a segment.
@@ -100,6 +105,7 @@ impl fmt::Debug for VolumeOptions {
 pub struct Volume {
     drive: Box<dyn Drive>,
     options: VolumeOptions,
+    transfers: Arc<Transfers>,
     /// Identity of the folder.
     folder: [u8; 16],
     segment_bytes: u64,

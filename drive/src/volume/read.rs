@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crc_fast::CrcAlgorithm;
 use kv_cache::{BlockKey, NamespaceTag};
 
+use super::moves::Left;
 use super::{Volume, bytes_of, offset_of};
 use crate::encoding::{self, Expected, thread_cpu_ns};
 use crate::format::{Encoding, Page, pages_of, read_directory};
@@ -141,7 +142,7 @@ impl Volume {
         };
         let volume = Arc::clone(self);
         let ends = move |finished: Finished| done(Unverified { volume, key, at, finished });
-        let refused = self.drive.submit(transfer, Box::new(ends));
+        let refused = self.submit(transfer, Box::new(ends));
         refused.map_err(|transfer| (transfer.buffer, ReadMiss::QueueFull))
     }
 
@@ -187,7 +188,7 @@ impl Volume {
             direction: Direction::Read,
         };
         let ends = move |finished: Finished| drop(tell.send(finished));
-        self.drive.submit(transfer, Box::new(ends)).map_err(|_| ReadMiss::QueueFull)?;
+        self.submit(transfer, Box::new(ends)).map_err(|_| ReadMiss::QueueFull)?;
         let stopped = || ReadMiss::System(io::Error::other("the drive has stopped"));
         let finished = told.recv().map_err(|_| stopped())?;
         finished.outcome.map_err(|error| self.read_failed(error))?;
@@ -208,9 +209,8 @@ impl Volume {
         if state.index.find(key) != Some(*at) {
             return ReadMiss::Removed;
         }
-        state.damaged += 1;
         state.index.remove(key);
-        state.leave(at);
+        state.leave(at, Left::Damaged);
         ReadMiss::Damaged
     }
 }
@@ -244,7 +244,9 @@ impl Unverified {
         }
         let mut state = volume.state();
         state.health.reads.succeeded();
-        if at.encoding != Encoding::Raw {
+        if at.encoding == Encoding::Raw {
+            state.raw_read_bytes += u64::from(at.bytes);
+        } else {
             state.decoded.blocks += 1;
             state.decoded.bytes += u64::from(at.bytes);
             state.decoded.cpu_ns += thread_cpu_ns().saturating_sub(before_ns);

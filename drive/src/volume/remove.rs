@@ -3,6 +3,7 @@
 use kv_cache::{BlockKey, NamespaceTag};
 
 use super::Volume;
+use super::moves::Left;
 use crate::format::CarriedOut;
 use crate::io::PAGE_BYTES;
 use crate::policy::Oldest;
@@ -23,7 +24,7 @@ impl Volume {
         let mut state = self.state();
         match state.index.remove(key) {
             Some(at) => {
-                state.leave(&at);
+                state.leave(&at, Left::Removed);
                 true
             }
             None => false,
@@ -37,7 +38,7 @@ impl Volume {
             let mut state = self.state();
             for key in keys {
                 if let Some(at) = state.index.remove(key) {
-                    state.leave(&at);
+                    state.leave(&at, Left::Removed);
                     removed += 1;
                 }
             }

@@ -243,6 +243,7 @@ impl Volume {
             segment_bytes: manifest.segment_bytes,
             drive,
             options,
+            transfers: Arc::default(),
             log: Mutex::new(log),
             state: Mutex::default(),
             opening: Mutex::default(),

@@ -5,6 +5,7 @@ use std::io;
 
 use kv_cache::{BlockKey, NamespaceTag};
 
+use super::moves::Came;
 use super::reopen::Loss;
 use super::replay::Pages;
 use super::segment::Phase;
@@ -178,7 +179,7 @@ impl State {
             end = block.first_page + extent;
             used += extent;
             let is_known = self.index.find(&block.key).is_some();
-            if is_known || !self.enter(slot, block, false) {
+            if is_known || !self.enter(slot, block, Came::Found) {
                 if !is_known {
                     self.losses.push(Loss::Extent { segment: id, first_page: block.first_page });
                 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use kv_cache::BlockKey;
 
 use super::health::Health;
+use super::moves::{Came, Left, Moves};
 use super::reopen::Loss;
 use super::segment::Segment;
 use super::usage::Decoded;
@@ -45,10 +46,12 @@ pub(super) struct State {
     pub(super) cannot_punch: bool,
     /// What was found lost.
     pub(super) losses: Vec<Loss>,
-    /// Blocks that were found damaged.
-    pub(super) damaged: u64,
+    /// Blocks that came and left.
+    pub(super) moves: Moves,
     /// What was decoded since the folder was opened.
     pub(super) decoded: Decoded,
+    /// Bytes of payload that was written raw, and that reads have brought and checked.
+    pub(super) raw_read_bytes: u64,
     /// Bytes of payload written since the folder was opened.
     pub(super) payload_bytes: u64,
 }
@@ -89,12 +92,13 @@ impl State {
         }
     }
 
-    /// Enters a block of `slot` whose pages belong to nothing else. It counts as used now if `is_new`.
-    /// `false` when the index has no room for the length of an encoded block.
-    pub(super) fn enter(&mut self, slot: u32, record: &BlockRecord, is_new: bool) -> bool {
-        if !self.index.insert(record.key, &located(slot, record), is_new) {
+    /// Enters a block of `slot` whose pages belong to nothing else. It counts as used now unless it
+    /// was found. `false` when the index has no room for the length of an encoded block.
+    pub(super) fn enter(&mut self, slot: u32, record: &BlockRecord, how: Came) -> bool {
+        if !self.index.insert(record.key, &located(slot, record), how != Came::Found) {
             return false;
         }
+        self.moves.came(how, record.bytes);
         let pages = record.extent_pages();
         if let Some(segment) = self.segment(slot) {
             segment.live += pages;
@@ -104,7 +108,8 @@ impl State {
     }
 
     /// Takes the pages of a block that left the index off the live ones. They wait for the commit.
-    pub(super) fn leave(&mut self, at: &Located) {
+    pub(super) fn leave(&mut self, at: &Located, why: Left) {
+        self.moves.left(why, at.bytes);
         let Leaving { slot, pages, .. } = self.leaving_at(at);
         if let Some(segment) = self.segment(slot) {
             segment.live -= pages;

@@ -3,6 +3,7 @@
 use kv_cache::NamespaceTag;
 
 use super::Volume;
+use super::moves::Moves;
 use super::offset_of;
 use crate::index::EncodedBlocks;
 use crate::io::PAGE_BYTES;
@@ -73,6 +74,17 @@ pub struct Decoded {
     pub cpu_ns: u64,
 }
 
+/// Payload of a folder, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Payload {
+    /// Of the blocks that are found, as it was published.
+    pub bytes: u64,
+    /// What the payload of encoded blocks takes as it is written, in whole pages of 4 KiB.
+    pub encoded_bytes: u64,
+    /// That reads have brought since the folder was opened, checked, and decoded where it was encoded.
+    pub decoded_bytes: u64,
+}
+
 impl Volume {
     /// What was decoded since the folder was opened.
     #[must_use]
@@ -125,10 +137,27 @@ impl Volume {
         Endurance { written_bytes, open_ms, drive_writes_per_day }
     }
 
+    /// The blocks that came to the folder and left it since it was opened.
+    #[must_use]
+    pub fn moves(&self) -> Moves {
+        self.state().moves
+    }
+
+    /// What the payload of the blocks takes, and what reads have brought.
+    #[must_use]
+    pub fn payload(&self) -> Payload {
+        let state = self.state();
+        Payload {
+            bytes: state.index.payload_bytes(),
+            encoded_bytes: state.index.encoded().bytes,
+            decoded_bytes: state.decoded.bytes + state.raw_read_bytes,
+        }
+    }
+
     /// Blocks that were found damaged since the folder was opened.
     #[must_use]
     pub fn damaged(&self) -> u64 {
-        self.state().damaged
+        self.moves().damaged.blocks
     }
 
     /// Reads and writes that failed since the folder was opened, and whether reads and writes are

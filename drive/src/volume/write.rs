@@ -349,7 +349,7 @@ impl Reservation {
         self.ended = false;
         // The channel has room for this one.
         let _ = tell.send((self, done));
-        if let Err(transfer) = volume.drive.submit(transfer, Box::new(ends))
+        if let Err(transfer) = volume.submit(transfer, Box::new(ends))
             && let Ok((reservation, done)) = told.recv()
         {
             drop(reservation);
@@ -380,7 +380,7 @@ impl Reservation {
             done(Some(payload), volume.wrote(&mut reservation, finished.outcome));
         };
         let _ = tell.send((self, payload, done));
-        if volume.drive.submit(transfer, Box::new(ends)).is_err()
+        if volume.submit(transfer, Box::new(ends)).is_err()
             && let Ok((reservation, payload, done)) = told.recv()
         {
             drop(reservation);

@@ -311,6 +311,12 @@ impl<W: HostMemory> Directory<W> {
         }
     }
 
+    /// Number of slots whose blocks are being written.
+    pub(crate) fn writing_blocks(&self) -> u64 {
+        let groups = (self.slots_in_use() as usize).div_ceil(GROUP_SLOTS as usize);
+        (WRITING_WORDS..WRITING_WORDS + groups).map(|word| self.words.load(word)).sum()
+    }
+
     /// Slots of blocks that are being written, and their generations.
     pub(crate) fn writing(&self) -> Vec<(u32, u32)> {
         let slots = self.slots_in_use();

@@ -165,6 +165,10 @@ impl<B: Backend> LockedHeap<'_, B> {
     /// Takes in that the slots of `victims` are tombstones.
     fn forget(&mut self, victims: &[Victim]) {
         for Victim { slot, generation, payload } in victims {
+            if let SlotWord::Ready { .. } = self.directory.slot(*slot) {
+                self.left.blocks += 1;
+                self.left.bytes += payload.map_or(0, Extent::bytes);
+            }
             let word = SlotWord::Free { generation: *generation, ends: false };
             self.directory.set_slot(*slot, word);
             match payload {

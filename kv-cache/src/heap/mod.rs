@@ -65,6 +65,17 @@ pub(crate) struct LockedHeap<'m, B: Backend> {
     pub(crate) quotas: QuotaTable<ApplicationWords<'m, B::HostMemory>>,
     /// A change could not be completed: the next to take the lock sweeps.
     doubtful: bool,
+    /// Complete blocks that left under this lock, and were not taken yet.
+    left: Moved,
+    /// Complete blocks that a sweep under this lock has found.
+    swept: Option<Moved>,
+}
+
+/// Complete blocks, and their bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) blocks: u64,
+    pub(crate) bytes: u64,
 }
 
 impl<'m, B: Backend> Heap<'m, B> {
@@ -130,6 +141,8 @@ impl<'m, B: Backend> Heap<'m, B> {
             log: areas.own_log(member.area()),
             tables_used: areas.own_tables_word(member.area()),
             doubtful: false,
+            left: Moved::default(),
+            swept: None,
         }
     }
 }
@@ -141,5 +154,15 @@ impl<B: Backend> LockedHeap<'_, B> {
 
     pub(crate) fn node(&self) -> NodeId {
         self.segment.node()
+    }
+
+    /// The complete blocks that have left since the last call.
+    pub(crate) fn take_left(&mut self) -> Moved {
+        std::mem::take(&mut self.left)
+    }
+
+    /// The complete blocks that a sweep has found; `None` when there was none since the last call.
+    pub(crate) fn take_swept(&mut self) -> Option<Moved> {
+        self.swept.take()
     }
 }

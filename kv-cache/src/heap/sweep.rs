@@ -4,7 +4,7 @@ use cxl_shm::crash::{self, CrashPoint};
 use cxl_shm::fabric::{Fabric, PublishBatch};
 use cxl_shm::node::Backend;
 
-use super::{LockedHeap, SlotWord, tag};
+use super::{LockedHeap, Moved, SlotWord, tag};
 use crate::broken::{Rule, is_broken};
 use crate::format::{BlockState, Descriptor, DescriptorLine, SlotContent, is_newer, tables_in_use};
 
@@ -31,6 +31,7 @@ impl<B: Backend> LockedHeap<'_, B> {
         self.directory.use_tables(tables_in_use(used, self.directory.tables()));
         let mut victims = Vec::new();
         let mut kept = Vec::new();
+        let mut there = Moved::default();
         let mut newest: Option<u32> = None;
         let mut is_used = false;
         for slot in 0..self.directory.slots_in_use() {
@@ -49,6 +50,10 @@ impl<B: Backend> LockedHeap<'_, B> {
                     let generation = block.handle.generation();
                     match self.keep(&block) {
                         Some(word) => {
+                            if let SlotWord::Ready { .. } = word {
+                                there.blocks += 1;
+                                there.bytes += block.payload.bytes();
+                            }
                             if block.state == BlockState::Evicting
                                 && !is_broken(Rule::EvictingComesBack)
                             {
@@ -101,6 +106,7 @@ impl<B: Backend> LockedHeap<'_, B> {
             self.log.skip(self.fabric());
         }
         self.directory.set_built(self.member.incarnation());
+        self.swept = Some(there);
         victims.len() as u64
     }
 

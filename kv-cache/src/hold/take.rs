@@ -120,11 +120,11 @@ impl<B: Backend> Cache<'_, B> {
         let held = outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
         let too_many = |outcome: &&Result<_, _>| matches!(outcome, Err(HoldError::TooMany { .. }));
         let without_room = outcomes.iter().filter(too_many).count() as u64;
-        let mut first_without_room = false;
-        self.process_state().count(|metrics| {
+        let first_without_room =
+            without_room > 0 && self.process_state().own_metrics().holds_without_room == 0;
+        self.count(|metrics| {
             metrics.held_blocks += held;
             metrics.refused_holds += outcomes.len() as u64 - held;
-            first_without_room = without_room > 0 && metrics.holds_without_room == 0;
             metrics.holds_without_room += without_room;
         });
         if first_without_room && let Some(Err(error)) = outcomes.iter().find(too_many) {
@@ -177,7 +177,7 @@ impl<B: Backend> Cache<'_, B> {
         for index in open {
             outcomes[index] = Err(Miss::NotReady.into());
             self.process_state().replica().withhold(wanted[index].handle);
-            self.process_state().count(|metrics| metrics.count_miss(Miss::NotReady));
+            self.count(|metrics| metrics.count_miss(Miss::NotReady));
         }
         self.note_misses(&misses);
     }

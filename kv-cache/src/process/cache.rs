@@ -7,9 +7,10 @@ use cxl_shm::host::{MembershipLost, ProcessSlot};
 use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::NodeId;
 
-use super::ProcessState;
+use super::figures::count_moved;
+use super::{HostFigures, Latency, Metrics, ProcessState};
 use crate::format::{Areas, CacheGeometry, PeerSegment};
-use crate::heap::{Heap, LockedHeap};
+use crate::heap::{ChunkUse, Heap, LockedHeap};
 
 /// What the heap of a node holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +21,23 @@ pub struct HeapUse {
     pub slots: u32,
     /// Bytes of payload slots that are free.
     pub free_bytes: u64,
+}
+
+/// What the pool has of this node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Occupancy {
+    /// Blocks that can be read.
+    pub ready_blocks: u64,
+    /// Blocks that are being written.
+    pub writing_blocks: u64,
+    /// Most blocks that the node's descriptors allow.
+    pub blocks_max: u64,
+    /// Bytes of the payload slots that blocks take, in whole pages of 4 KiB.
+    pub used_bytes: u64,
+    /// Bytes of the payload slots that are free.
+    pub free_bytes: u64,
+    /// Chunks that the node owns for blocks.
+    pub chunks: u64,
 }
 
 /// The cache, through one member: publish, lookup, fetch.
@@ -121,6 +139,62 @@ impl<'m, B: Backend> Cache<'m, B> {
         &self.process_state
     }
 
+    /// What the processes of this host have done together.
+    #[must_use]
+    pub fn host_figures(&self) -> HostFigures<'m, B> {
+        HostFigures::of(self.member)
+    }
+
+    /// Counts a call of this kind that began at `began_us` of `clock`.
+    pub fn took(&self, latency: Latency, began_us: u64, clock: &impl Clock) {
+        self.host_figures().took(latency, clock.now_us().saturating_sub(began_us));
+    }
+
+    /// Counts for this process, and for its host.
+    pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {
+        let mut counted = Metrics::default();
+        count(&mut counted);
+        self.host_figures().add(&mut counted);
+        self.process_state.add(&mut counted);
+    }
+
+    /// Notes that blocks left because the node's descriptors are used up, while the pool may have
+    /// room for their bytes: in the metrics, and the first time in the log.
+    pub(crate) fn note_evicted_for_descriptors(&self, evicted: u64, most: u64) {
+        let is_first = evicted > 0 && self.process_state.own_metrics().evicted_for_descriptors == 0;
+        self.count(|metrics| metrics.evicted_for_descriptors += evicted);
+        if is_first {
+            tracing::warn!(
+                most,
+                "this node evicts blocks because it has no descriptors left, whatever room the \
+                 pool has; format the region with a smaller `--block`, or publish larger blocks"
+            );
+        }
+    }
+
+    /// Counts fetches into memory of a GPU, which were counted as fetches: blocks, and their bytes.
+    pub fn count_gpu_fetched(&self, blocks: u64, bytes: u64) {
+        self.count(|metrics| {
+            (metrics.gpu_fetched_blocks, metrics.gpu_fetched_bytes) = (blocks, bytes);
+        });
+    }
+
+    /// Counts publishes out of memory of a GPU, which were counted as publishes: blocks, and their
+    /// bytes.
+    pub fn count_gpu_published(&self, blocks: u64, bytes: u64) {
+        self.count(|metrics| {
+            (metrics.gpu_published_blocks, metrics.gpu_published_bytes) = (blocks, bytes);
+        });
+    }
+
+    /// Counts a lookup that waited for `on_drives` blocks on drives, of which it got `restored`.
+    pub fn count_restores(&self, on_drives: usize, restored: usize) {
+        self.count(|metrics| {
+            metrics.drive_blocks += on_drives as u64;
+            metrics.restored_blocks += restored as u64;
+        });
+    }
+
     /// The descriptor segment of a node, for tools. `None` when the region has no such node.
     #[must_use]
     pub fn segment(&self, node: NodeId) -> Option<PeerSegment> {
@@ -134,6 +208,26 @@ impl<'m, B: Backend> Cache<'m, B> {
             blocks: heap.directory.blocks(),
             slots: heap.directory.slots(),
             free_bytes: heap.directory.free_payload_bytes(),
+        })
+    }
+
+    /// What the pool has of this node. Takes the heap lock for a look at one word a chunk.
+    #[must_use]
+    pub fn occupancy(&self, clock: &impl Clock) -> Occupancy {
+        self.locked(clock, |heap| {
+            let (writing_blocks, uses) =
+                (heap.directory.writing_blocks(), heap.directory.chunk_uses());
+            let bytes = |slots: fn(&ChunkUse) -> u32| {
+                uses.iter().map(|chunk| chunk.size.bytes() * u64::from(slots(chunk))).sum()
+            };
+            Occupancy {
+                ready_blocks: heap.directory.blocks().saturating_sub(writing_blocks),
+                writing_blocks,
+                blocks_max: heap.directory.blocks_max(),
+                used_bytes: bytes(|chunk| chunk.slots.saturating_sub(chunk.free)),
+                free_bytes: bytes(|chunk| chunk.free),
+                chunks: uses.len() as u64,
+            }
         })
     }
 
@@ -152,8 +246,12 @@ impl<'m, B: Backend> Cache<'m, B> {
         change: impl FnOnce(&mut LockedHeap<'m, B>) -> T,
     ) -> T {
         self.heap.locked(clock, |heap, swept| {
+            let mut found = count_moved(heap);
+            self.process_state.add(&mut found);
             self.process_state.catch_up(heap, swept);
-            change(heap)
+            let outcome = change(heap);
+            self.process_state.add(&mut count_moved(heap));
+            outcome
         })
     }
 }

@@ -4,8 +4,9 @@ use cxl_shm::host::MembershipLost;
 
 use crate::replica::Miss;
 
-/// Counters of one process since it attached. A snapshot: see
-/// [`ProcessState::metrics`](crate::ProcessState::metrics).
+/// Counters of one process since it attached, or of all processes of a host since it joined. A
+/// snapshot: see [`ProcessState::metrics`](crate::ProcessState::metrics) and
+/// [`Cache::host_metrics`](crate::Cache::host_metrics).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Metrics {
     /// Prefix lookups.
@@ -23,10 +24,30 @@ pub struct Metrics {
     pub fetched_blocks: u64,
     /// Their bytes.
     pub fetched_bytes: u64,
-    /// Blocks that were published.
+    /// Blocks of those that were copied into memory of a GPU.
+    pub gpu_fetched_blocks: u64,
+    /// Their bytes.
+    pub gpu_fetched_bytes: u64,
+    /// Blocks that were published, but for those from a drive.
     pub published_blocks: u64,
     /// Their bytes.
     pub published_bytes: u64,
+    /// Blocks of those that were copied out of memory of a GPU.
+    pub gpu_published_blocks: u64,
+    /// Their bytes.
+    pub gpu_published_bytes: u64,
+    /// Blocks that were published from a drive.
+    pub promoted_blocks: u64,
+    /// Their bytes.
+    pub promoted_bytes: u64,
+    /// Complete blocks that a rebuilt directory of this node has, and that were not counted before.
+    pub found_blocks: u64,
+    /// Their bytes.
+    pub found_bytes: u64,
+    /// Complete blocks of this node that left the pool, for whatever reason.
+    pub removed_blocks: u64,
+    /// Their bytes.
+    pub removed_bytes: u64,
     /// Blocks that were not published because they were in the pool.
     pub already_there: u64,
     /// Blocks that were not published for another reason.
@@ -77,44 +98,48 @@ pub struct Metrics {
     misses: [u64; Miss::ALL.len()],
 }
 
+/// Names the counters; the last three are what only a process has.
+macro_rules! counters {
+    ($($name:ident)*) => {
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+        impl Metrics {
+            /// All counters but the misses, with the names of their fields.
+            #[must_use]
+            pub fn counters(&self) -> [(&'static str, u64); NAMES.len()] {
+                [$((stringify!($name), self.$name)),*]
+            }
+
+            /// The counters of which the processes of a host have sums, in a fixed order.
+            pub(super) fn summed_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+                let Self { $($name,)* misses, lost: _ } = self;
+                [$($name),*].into_iter().take(NAMES.len() - OWN).chain(misses)
+            }
+        }
+    };
+}
+
+counters! {
+    lookups lookup_blocks lookup_hits log_entries rescans fetched_blocks fetched_bytes
+    gpu_fetched_blocks gpu_fetched_bytes published_blocks published_bytes gpu_published_blocks
+    gpu_published_bytes promoted_blocks promoted_bytes found_blocks found_bytes removed_blocks
+    removed_bytes already_there refused aborted_blocks retired_blocks evicted_blocks
+    evicted_for_descriptors evictions_inline spared_held held_blocks refused_holds
+    holds_without_room drive_blocks restored_blocks released_blocks told_uses chunks_added
+    chunks_returned inherited_chunks sweeps reclaimed_blocks replica_blocks replica_bytes
+    membership_lost
+}
+
+/// Counters of which the processes of a host have sums: all but the last three, and the misses.
+pub(super) const SUMMED: usize = NAMES.len() - OWN + Miss::ALL.len();
+const OWN: usize = 3;
+
 impl Metrics {
-    /// All counters but the misses, with the names of their fields.
-    #[must_use]
-    pub fn counters(&self) -> [(&'static str, u64); 32] {
-        [
-            ("lookups", self.lookups),
-            ("lookup_blocks", self.lookup_blocks),
-            ("lookup_hits", self.lookup_hits),
-            ("log_entries", self.log_entries),
-            ("rescans", self.rescans),
-            ("fetched_blocks", self.fetched_blocks),
-            ("fetched_bytes", self.fetched_bytes),
-            ("published_blocks", self.published_blocks),
-            ("published_bytes", self.published_bytes),
-            ("already_there", self.already_there),
-            ("refused", self.refused),
-            ("aborted_blocks", self.aborted_blocks),
-            ("retired_blocks", self.retired_blocks),
-            ("evicted_blocks", self.evicted_blocks),
-            ("evicted_for_descriptors", self.evicted_for_descriptors),
-            ("evictions_inline", self.evictions_inline),
-            ("spared_held", self.spared_held),
-            ("held_blocks", self.held_blocks),
-            ("refused_holds", self.refused_holds),
-            ("holds_without_room", self.holds_without_room),
-            ("drive_blocks", self.drive_blocks),
-            ("restored_blocks", self.restored_blocks),
-            ("released_blocks", self.released_blocks),
-            ("told_uses", self.told_uses),
-            ("chunks_added", self.chunks_added),
-            ("chunks_returned", self.chunks_returned),
-            ("inherited_chunks", self.inherited_chunks),
-            ("sweeps", self.sweeps),
-            ("reclaimed_blocks", self.reclaimed_blocks),
-            ("replica_blocks", self.replica_blocks),
-            ("replica_bytes", self.replica_bytes),
-            ("membership_lost", self.membership_lost),
-        ]
+    /// Adds what was counted to these counters.
+    pub(super) fn add(&mut self, counted: &mut Self) {
+        for (sum, counted) in self.summed_mut().zip(counted.summed_mut()) {
+            *sum += *counted;
+        }
     }
 
     /// Why this process does not take part in the pool any more: every call fails then. `None`

@@ -7,6 +7,7 @@
 mod cache;
 mod chunk_wait;
 mod drive_watch;
+mod figures;
 mod metrics;
 mod orphan_watch;
 mod state;
@@ -14,8 +15,10 @@ mod uses;
 
 pub(crate) use chunk_wait::ChunkWait;
 pub(crate) use drive_watch::DriveWatch;
+pub(crate) use figures::count_moved;
 pub(crate) use orphan_watch::OrphanWatch;
 
-pub use cache::{AttachedCache, Cache, HeapUse};
+pub use cache::{AttachedCache, Cache, HeapUse, Occupancy};
+pub use figures::{Histogram, HostFigures, Latency};
 pub use metrics::Metrics;
 pub use state::ProcessState;

@@ -11,7 +11,7 @@ use cxl_shm::host::MembershipLost;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
-use super::{DriveWatch, Metrics, OrphanWatch};
+use super::{DriveWatch, HostFigures, Metrics, OrphanWatch};
 use crate::evict::Order;
 use crate::format::{Areas, DIRECTIVES, Directive, Handle};
 use crate::heap::{Claim, HOLDS_AT_ONCE, LockedHeap, PinEnds, Release};
@@ -79,7 +79,7 @@ impl ProcessState {
     pub(super) fn catch_up<B: Backend>(&self, heap: &mut LockedHeap<'_, B>, swept: Option<u64>) {
         let freed = heap.free_writing(take(&self.abandoned));
         let released = heap.release_holds(&self.next_releases());
-        self.count(|metrics| {
+        self.count(heap, |metrics| {
             metrics.sweeps += u64::from(swept.is_some());
             metrics.reclaimed_blocks += swept.unwrap_or(0);
             metrics.aborted_blocks += freed;
@@ -114,7 +114,7 @@ impl ProcessState {
         let replica = self.replica();
         let (replica_blocks, replica_bytes) = (replica.blocks() as u64, replica.bytes() as u64);
         drop(replica);
-        let mut metrics = *self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut metrics = *self.own_metrics();
         (metrics.replica_blocks, metrics.replica_bytes) = (replica_blocks, replica_bytes);
         metrics
     }
@@ -166,9 +166,7 @@ impl ProcessState {
     /// Notes that this process does not take part in the region any more: for its metrics, and with
     /// one line in the log. The first cause stays.
     pub(crate) fn note_loss(&self, lost: MembershipLost) {
-        let mut is_first = false;
-        self.count(|metrics| is_first = metrics.lose(lost));
-        if is_first {
+        if self.own_metrics().lose(lost) {
             let (node, cause) = (lost.node, lost.cause.name());
             tracing::warn!(
                 %node, cause,
@@ -177,33 +175,25 @@ impl ProcessState {
         }
     }
 
-    /// Notes that blocks left because the node's descriptors are used up, while the pool may have
-    /// room for their bytes: in the metrics, and the first time in the log.
-    pub(crate) fn note_evicted_for_descriptors(&self, evicted: u64, most: u64) {
-        let mut is_first = false;
-        self.count(|metrics| {
-            is_first = evicted > 0 && metrics.evicted_for_descriptors == 0;
-            metrics.evicted_for_descriptors += evicted;
-        });
-        if is_first {
-            tracing::warn!(
-                most,
-                "this node evicts blocks because it has no descriptors left, whatever room the \
-                 pool has; format the region with a smaller `--block`, or publish larger blocks"
-            );
-        }
+    /// Counts under the heap lock, for this process and for its host.
+    pub(crate) fn count<B: Backend>(
+        &self,
+        heap: &LockedHeap<'_, B>,
+        count: impl FnOnce(&mut Metrics),
+    ) {
+        let mut counted = Metrics::default();
+        count(&mut counted);
+        HostFigures::of(heap.member).add(&mut counted);
+        self.add(&mut counted);
     }
 
-    /// Counts a lookup that waited for `on_drives` blocks on drives, of which it got `restored`.
-    pub fn count_restores(&self, on_drives: usize, restored: usize) {
-        self.count(|metrics| {
-            metrics.drive_blocks += on_drives as u64;
-            metrics.restored_blocks += restored as u64;
-        });
+    /// Adds what was counted for the host already.
+    pub(super) fn add(&self, counted: &mut Metrics) {
+        self.own_metrics().add(counted);
     }
 
-    pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {
-        count(&mut self.metrics.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(crate) fn own_metrics(&self) -> MutexGuard<'_, Metrics> {
+        self.metrics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

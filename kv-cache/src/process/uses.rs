@@ -46,7 +46,7 @@ impl ProcessState {
             (noted.drain(..part).collect::<Vec<_>>(), !noted.is_empty())
         };
         let told = heap.write_uses(touched, &positions);
-        self.count(|metrics| metrics.told_uses += told);
+        self.count(heap, |metrics| metrics.told_uses += told);
         more
     }
 }

@@ -8,7 +8,7 @@ use cxl_shm::node::Backend;
 use super::{ReadyBlock, WritingBlock};
 use crate::format::{BlockState, Descriptor, DescriptorLine, Handle, LogEntry, LogKind};
 use crate::heap::{LockedHeap, SlotWord, tag};
-use crate::process::Cache;
+use crate::process::{Cache, Metrics};
 
 /// A block that was not completed: another process believed its process dead, or the node had
 /// another life meanwhile, and freed it. Its payload may belong to another block by now.
@@ -33,12 +33,39 @@ impl<B: Backend> Cache<'_, B> {
         clock: &impl Clock,
         blocks: Vec<(WritingBlock, u32)>,
     ) -> Vec<Result<ReadyBlock, CommitError>> {
-        let outcomes = self.locked(clock, |heap| heap.commit(blocks));
+        self.commit_and(clock, blocks, |metrics, blocks, bytes| {
+            metrics.published_blocks += blocks;
+            metrics.published_bytes += bytes;
+        })
+    }
+
+    /// As [`commit`](Self::commit), of blocks that come back from a drive: they are no publishes in
+    /// the metrics.
+    pub fn commit_restored(
+        &self,
+        clock: &impl Clock,
+        blocks: Vec<(WritingBlock, u32)>,
+    ) -> Vec<Result<ReadyBlock, CommitError>> {
+        self.commit_and(clock, blocks, |metrics, blocks, bytes| {
+            metrics.promoted_blocks += blocks;
+            metrics.promoted_bytes += bytes;
+        })
+    }
+
+    /// Completes blocks, and counts them before any other process can remove one.
+    fn commit_and(
+        &self,
+        clock: &impl Clock,
+        blocks: Vec<(WritingBlock, u32)>,
+        count: impl FnOnce(&mut Metrics, u64, u64),
+    ) -> Vec<Result<ReadyBlock, CommitError>> {
         let bytes = |outcome: &Result<(ReadyBlock, u64), _>| outcome.as_ref().map_or(0, |ok| ok.1);
-        self.process_state().count(|metrics| {
-            metrics.published_blocks +=
-                outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
-            metrics.published_bytes += outcomes.iter().map(bytes).sum::<u64>();
+        let outcomes = self.locked(clock, |heap| {
+            let outcomes = heap.commit(blocks);
+            let complete = outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
+            let bytes = outcomes.iter().map(bytes).sum();
+            self.count(|metrics| count(metrics, complete, bytes));
+            outcomes
         });
         outcomes.into_iter().map(|outcome| outcome.map(|(block, _)| block)).collect()
     }
@@ -58,7 +85,7 @@ impl<B: Backend> Cache<'_, B> {
     /// asked for: a damaged block is of no use to its holder.
     pub fn retire(&self, clock: &impl Clock, handles: &[Handle]) -> u64 {
         let freed = self.locked(clock, |heap| heap.free_ready(handles));
-        self.process_state().count(|metrics| metrics.retired_blocks += freed);
+        self.count(|metrics| metrics.retired_blocks += freed);
         freed
     }
 }

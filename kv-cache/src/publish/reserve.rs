@@ -130,7 +130,7 @@ impl<B: Backend> Cache<'_, B> {
         let outrun = || Reservation::Refused(Refusal::Outrun);
         let outcomes = pending.into_iter().map(|entry| entry.outcome.unwrap_or_else(outrun));
         let outcomes: Vec<_> = outcomes.collect();
-        self.process_state().count(|metrics| {
+        self.count(|metrics| {
             for outcome in &outcomes {
                 match outcome {
                     Reservation::Writing(_) => {}

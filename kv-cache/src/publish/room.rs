@@ -42,14 +42,14 @@ impl<B: Backend> Cache<'_, B> {
         let process_state = self.process_state();
         let evict = |size, want| {
             let evicted = self.evict(clock, size, want);
-            process_state.count(|metrics| metrics.evictions_inline += u64::from(evicted > 0));
+            self.count(|metrics| metrics.evictions_inline += u64::from(evicted > 0));
             evicted
         };
         let (size, refusal) = match shortage {
             Shortage::Descriptors(blocks) => {
                 let evicted = evict(None, blocks);
                 let most = self.areas().geometry().blocks_max();
-                process_state.note_evicted_for_descriptors(evicted, most);
+                self.note_evicted_for_descriptors(evicted, most);
                 if evicted == 0 {
                     return Err(self.segment_full(clock));
                 }
@@ -59,7 +59,7 @@ impl<B: Backend> Cache<'_, B> {
                 let evicted = self.locked(clock, |heap| {
                     heap.evict_for(&mut process_state.order(), clock.now_ms(), key)
                 });
-                process_state.count(|metrics| metrics.evicted_blocks += u64::from(evicted));
+                self.count(|metrics| metrics.evicted_blocks += u64::from(evicted));
                 if evicted {
                     return Ok(None);
                 }
@@ -122,7 +122,7 @@ impl<B: Backend> Cache<'_, B> {
         }
         let request = |left_ms| self.member().request_chunk(clock, left_ms, size.purpose());
         let chunk = wait.ask(clock, request, lock_error).ok()?;
-        self.process_state().count(|metrics| metrics.chunks_added += 1);
+        self.count(|metrics| metrics.chunks_added += 1);
         Some(chunk)
     }
 
@@ -144,7 +144,7 @@ impl<B: Backend> Cache<'_, B> {
         }
         let allocate = |left_ms| self.member().allocate_chunk(clock, left_ms, size.purpose());
         let taken = wait.ask(clock, allocate, lock_error);
-        self.process_state().count(|metrics| metrics.chunks_added += u64::from(taken.is_ok()));
+        self.count(|metrics| metrics.chunks_added += u64::from(taken.is_ok()));
         taken
     }
 

@@ -57,7 +57,7 @@ impl<B: Backend> Cache<'_, B> {
             // can tell: the next process that takes the lock does it.
             self.locked(clock, |_| ());
         }
-        self.process_state().count(|metrics| metrics.retired_blocks += freed);
+        self.count(|metrics| metrics.retired_blocks += freed);
         freed
     }
 }

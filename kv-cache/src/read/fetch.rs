@@ -100,7 +100,7 @@ impl<B: Backend> Cache<'_, B> {
         let outcomes = self.close_unused(tickets);
         let used = tickets.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
         self.process_state().touch(used.map(|((ticket, _), _)| ticket.handle()));
-        self.process_state().count(|metrics| {
+        self.count(|metrics| {
             for (ticket, _) in tickets.iter().zip(&outcomes).filter(|(_, ok)| ok.is_ok()) {
                 metrics.fetched_blocks += 1;
                 metrics.fetched_bytes += ticket.0.payload().bytes();
@@ -192,7 +192,7 @@ impl<B: Backend> Cache<'_, B> {
                 tracing::debug!(?handle, reason = miss.label(), "a fetch missed: {miss}");
             }
         }
-        self.process_state().count(|metrics| {
+        self.count(|metrics| {
             for Missed { miss, .. } in misses {
                 metrics.count_miss(*miss);
             }

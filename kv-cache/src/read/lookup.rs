@@ -113,7 +113,7 @@ impl<B: Backend> Cache<'_, B> {
 
     /// Counts a lookup of `blocks` blocks of which the caller got `hits`.
     pub fn count_lookup(&self, blocks: usize, hits: usize) {
-        self.process_state().count(|metrics| {
+        self.count(|metrics| {
             metrics.lookups += 1;
             metrics.lookup_blocks += blocks as u64;
             metrics.lookup_hits += hits as u64;
@@ -131,7 +131,7 @@ impl<B: Backend> Cache<'_, B> {
     pub(crate) fn synced_replica(&self) -> MutexGuard<'_, Replica> {
         let mut replica = self.process_state().replica();
         let counts = replica.sync(self.member().fabric(), Some(self.member().node()));
-        self.process_state().count(|metrics| {
+        self.count(|metrics| {
             metrics.log_entries += counts.entries;
             metrics.rescans += counts.rescans;
         });

@@ -83,6 +83,13 @@ impl<B: Backend> Cache<'_, B> {
         OwnNews { blocks, scanned: true }
     }
 
+    /// How many entries the log of this node has had: a use at this position or before is none of a
+    /// block that is published from now on.
+    #[must_use]
+    pub fn own_position(&self) -> u64 {
+        self.areas().log_head(self.member().node()).cached(self.member().fabric())
+    }
+
     /// When blocks of this node were used last on any host. A hint: what other hosts have not told yet
     /// is not seen. The results are in the same order.
     #[must_use]

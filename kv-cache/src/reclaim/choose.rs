@@ -41,7 +41,7 @@ impl<B: Backend> Cache<'_, B> {
             self.leave_orphan(clock);
             match emptied {
                 Emptied::Given => {
-                    self.process_state().count(|metrics| metrics.inherited_chunks += 1);
+                    self.count(|metrics| metrics.inherited_chunks += 1);
                     return true;
                 }
                 Emptied::NoLock => return false,

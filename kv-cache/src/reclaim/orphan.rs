@@ -191,7 +191,7 @@ impl<'c, 'm, B: Backend> Orphan<'c, 'm, B> {
             let lines = LinesOf { fabric, segment, tables: self.cache.geometry().tables() };
             end_searches_at(fabric, &segment, &lines, gone.iter().map(|it| it.handle.slot()));
         });
-        self.cache.process_state().count(|metrics| {
+        self.cache.count(|metrics| {
             metrics.evicted_blocks += decision.leave.len() as u64;
             metrics.spared_held += decision.stay.len() as u64;
         });

@@ -6,6 +6,7 @@ use cxl_shm::node::{Backend, Member};
 use super::end_reclaim;
 use crate::format::{Areas, CacheGeometry};
 use crate::heap::{HOLDS_AT_ONCE, Heap};
+use crate::process::count_moved;
 
 /// Frees what processes of this host were writing that died or left, drops what they held, and
 /// strikes them off the registry: their places pass on (HOST-N1 in `cxl_shm`'s `host/places.rs`).
@@ -38,7 +39,9 @@ pub fn reclaim_dead_processes<B: Backend>(member: &Member<B>, clock: &impl Clock
             if heap.claim_format(clock) && heap.check_reclaimer(clock).is_ok() {
                 let is_gone = |process| !member.is_process_alive(process);
                 let (freed, mut dropped, is_ended) = heap.locked(clock, |heap, _| {
-                    (heap.reap(), heap.drop_holds_of(is_gone), heap.end_closing())
+                    let outcome = (heap.reap(), heap.drop_holds_of(is_gone), heap.end_closing());
+                    count_moved(heap);
+                    outcome
                 });
                 // Others have the heap lock in between.
                 while dropped == HOLDS_AT_ONCE as u64 {

@@ -18,7 +18,7 @@ impl<B: Backend> Cache<'_, B> {
         let is_gone = |process| !self.member().is_process_alive(process);
         let (freed, dropped) =
             self.locked(clock, |heap| (heap.reap(), heap.drop_holds_of(is_gone)));
-        self.process_state().count(|metrics| {
+        self.count(|metrics| {
             metrics.reclaimed_blocks += freed;
             metrics.released_blocks += dropped;
         });
@@ -34,7 +34,7 @@ impl<B: Backend> Cache<'_, B> {
         let is_gone = |process| !self.member().is_process_alive(process);
         loop {
             let dropped = self.locked(clock, |heap| heap.drop_holds_of(is_gone));
-            self.process_state().count(|metrics| metrics.released_blocks += dropped);
+            self.count(|metrics| metrics.released_blocks += dropped);
             if dropped < HOLDS_AT_ONCE as u64 {
                 break;
             }
@@ -54,7 +54,7 @@ impl<B: Backend> Cache<'_, B> {
         }
         let is_gone = |process| !self.member().is_process_alive(process);
         let freed = self.locked(clock, |heap| heap.free_writing_of(once_each(is_gone)));
-        self.process_state().count(|metrics| metrics.reclaimed_blocks += freed);
+        self.count(|metrics| metrics.reclaimed_blocks += freed);
         freed
     }
 }

@@ -8,6 +8,7 @@ mod drives;
 mod elsewhere;
 mod evict;
 mod exchange;
+mod figures;
 mod foreign;
 mod give_back;
 mod gone;

@@ -136,7 +136,7 @@ pub(super) fn death_under_the_lock(rack: SimulatedRack) {
     });
 }
 
-fn slot_size() -> SlotSize {
+pub(super) fn slot_size() -> SlotSize {
     SlotSize::for_block(BLOCK_BYTES, CHUNK_BYTES).unwrap()
 }
 

@@ -73,7 +73,7 @@ impl<B: Backend> Cache<'_, B> {
         let mut done = Upkeep { cleared_blocks, ..Upkeep::default() };
         if watermarks.is_above(blocks, blocks_max) {
             let evicted = self.evict_surplus(clock, None, watermarks);
-            process_state.note_evicted_for_descriptors(evicted, blocks_max);
+            self.note_evicted_for_descriptors(evicted, blocks_max);
             done.evicted_blocks += evicted;
         }
         let short = self.sizes_above(&uses, watermarks);
@@ -160,7 +160,7 @@ impl<B: Backend> Cache<'_, B> {
             return 0;
         };
         self.locked(clock, |heap| heap.add_chunk(chunk));
-        self.process_state().count(|metrics| metrics.chunks_added += 1);
+        self.count(|metrics| metrics.chunks_added += 1);
         1
     }
 

@@ -38,7 +38,7 @@ impl<B: Backend> Cache<'_, B> {
                 let want = want(heap);
                 heap.evict(&mut process_state.order(), clock.now_ms(), size, want, &mut stay)
             });
-            process_state.count(|metrics| {
+            self.count(|metrics| {
                 metrics.evicted_blocks += batch.evicted;
                 metrics.spared_held += batch.spared_held;
             });

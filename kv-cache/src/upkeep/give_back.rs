@@ -75,7 +75,7 @@ impl<B: Backend> Cache<'_, B> {
         let outcome = self.give_closed_back(clock, chunk, wait);
         self.locked(clock, |heap| heap.reopen(chunk));
         let given = outcome == GivenBack::Yes;
-        self.process_state().count(|metrics| metrics.chunks_returned += u64::from(given));
+        self.count(|metrics| metrics.chunks_returned += u64::from(given));
         outcome
     }
 
@@ -97,7 +97,7 @@ impl<B: Backend> Cache<'_, B> {
                         return heap.can_vacate(&mut order.watch, clock.now_ms(), &slots);
                     }
                     let evicted = heap.evict_all(&mut order, clock.now_ms(), &slots);
-                    process_state.count(|metrics| metrics.evicted_blocks += evicted);
+                    self.count(|metrics| metrics.evicted_blocks += evicted);
                     evicted == slots.len() as u64
                 })
             })

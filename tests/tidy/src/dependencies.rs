@@ -11,7 +11,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("kv-cache", &["cxl-shm"]),
     ("kv-drive", &["cxl-shm", "kv-cache"]),
     ("rackline", &["cxl-shm", "kv-cache"]),
-    ("rackline-agent", &["rackline", "cxl-shm", "kv-cache", "kv-drive"]),
+    ("rackline-metrics", &[]),
+    ("rackline-agent", &["rackline", "rackline-metrics", "cxl-shm", "kv-cache", "kv-drive"]),
     ("rackline-capi", &["rackline", "cxl-shm", "cxl-shm-objects", "kv-cache"]),
     ("rackline-gpu-check", &["rackline", "cxl-shm", "kv-cache"]),
     ("rackline-python", &["rackline"]),
@@ -25,6 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "rackline",
             "rackline-agent",
+            "rackline-metrics",
             "rackline-qualify",
             "rackline-replay",
             "rackline-workers",

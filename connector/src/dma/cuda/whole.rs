@@ -15,6 +15,10 @@ impl DmaEngine for CudaDma {
     type Source<'a> = DeviceSource<'a>;
     type Destination<'a> = DeviceDestination<'a>;
 
+    fn is_of_gpu(&self) -> bool {
+        true
+    }
+
     fn store(&self, jobs: &[StoreJob<'_, DeviceSource<'_>>]) -> Vec<Result<Checksum, DmaError>> {
         let region_bytes = self.inner.host.fabric().bytes();
         let checked = jobs.iter().map(|job| (job.check(region_bytes), job));

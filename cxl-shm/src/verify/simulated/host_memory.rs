@@ -67,6 +67,15 @@ impl HostMemory for SimulatedHostMemory {
         // The dead succeed at doing nothing, so that no destructor tries for ever.
         self.on_word(index, EventKind::MemoryExchange, exchange).unwrap_or(Ok(current))
     }
+
+    fn count(&self, index: usize, value: u64) {
+        let word = &mut self.rack.lock().hosts[self.host].memory[index];
+        *word = word.wrapping_add(value);
+    }
+
+    fn counted(&self, index: usize) -> u64 {
+        self.rack.lock().hosts[self.host].memory[index]
+    }
 }
 
 impl fmt::Debug for SimulatedHostMemory {

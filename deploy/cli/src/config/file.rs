@@ -35,6 +35,8 @@ struct Agent {
     encoding_percent: Option<u8>,
     depth: Option<u64>,
     queue: Option<u64>,
+    metrics: Option<String>,
+    metrics_beyond_loopback: Option<bool>,
 }
 
 /// Flags of `rackline lock-manager`.
@@ -46,6 +48,8 @@ struct LockManager {
     fence: Option<String>,
     fence_command: Option<PathBuf>,
     fence_timeout_ms: Option<u64>,
+    metrics: Option<String>,
+    metrics_beyond_loopback: Option<bool>,
 }
 
 impl File {
