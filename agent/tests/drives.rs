@@ -233,6 +233,8 @@ fn encoded_blocks_come_back_as_they_were_published() {
     let (region, folder) = (region(), tempfile::tempdir().unwrap());
     let mut encoding = settings(&region, A, folder.path());
     encoding.backup.encoding.choice = EncodingChoice::Auto;
+    // Twice what `evict` publishes at most, and more: no block is written raw to save time (AGENT-B5).
+    encoding.backup.backlog_bytes = 256 << 20;
     let agent = Agent::start(encoding).unwrap();
     let pool = Pool::attach(region.path(), A).unwrap();
     let keys: Vec<_> = (0..8).map(key).collect();
