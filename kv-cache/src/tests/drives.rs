@@ -219,10 +219,13 @@ pub(super) fn left_by_the_dead(rack: SimulatedRack) {
             let line = RequestLine::new(number, &request(7));
             own.request(other, number).publish(b.member().fabric(), &line);
         }
-        b.member().fabric().store(own.requests(other).at(), 3);
-        assert_eq!(first.desk.next(a).unwrap(), []);
+        let count = own.requests(other).at();
+        b.member().fabric().store(count, 3);
+        let mut taken = first.desk.next(a).unwrap();
+        // A busy cache may have written the count back by itself.
+        assert!(taken.is_empty() || rig.rack.device_word(count) == 3);
         assert_eq!(ask(b, clock, 0, &[8]).full, 1);
-        let taken = first.desk.next(a).unwrap();
+        taken.extend(first.desk.next(a).unwrap());
         assert_eq!(taken.len(), 2);
 
         let said = b.areas().drives().unwrap().of(other);
