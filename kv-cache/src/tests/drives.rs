@@ -368,6 +368,22 @@ fn a_damaged_directive_is_waited_for() {
 }
 
 #[test]
+fn damaged_words_of_lost_lines_clear_nothing_else() {
+    let rig = rig(SimulatedRack::sticky(2, REGION_BYTES));
+    on_two_hosts(&rig, |a, b, clock| {
+        b.clear(clock, Some(&tenant())).unwrap();
+        let other = NamespaceTag::from_bits(!tenant().tag().get());
+        for word in b.areas().own_directives(b.member().area()).lost {
+            word.publish(b.member().fabric(), 1 << 40);
+            let asked = a.clears_since(&[0; 32]).unwrap();
+            assert!(asked.clears.has(tenant().tag()) && !asked.clears.has(other));
+            assert_eq!((asked.missed, asked.numbers[1]), (vec![], 1));
+            word.publish(b.member().fabric(), 0);
+        }
+    });
+}
+
+#[test]
 fn blocks_on_drives_are_announced_and_found() {
     announced_and_found(SimulatedRack::sticky(2, REGION_BYTES));
 }

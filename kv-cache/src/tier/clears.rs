@@ -74,7 +74,9 @@ impl<B: Backend> Cache<'_, B> {
         for node in areas.layout().nodes() {
             let since = carried_out[node.index()];
             let count = areas.directive_count(node).cached(fabric);
-            let [lost_clear, lost] = areas.lost_directives(node).map(|word| word.cached(fabric));
+            let lost = areas.lost_directives(node).map(|word| word.cached(fabric));
+            // No line is lost of a directive that was never asked for: such words are damaged.
+            let [lost_clear, lost] = if lost.iter().all(|it| *it <= count) { lost } else { [0; 2] };
             if lost_clear > since {
                 asked.missed.push(node);
                 asked.clears.all = true;
