@@ -421,6 +421,40 @@ fn a_drive_that_was_away_is_cleared_before_it_is_announced() {
 }
 
 #[test]
+fn a_clear_stops_blocks_while_an_earlier_one_waits() {
+    let (region, folder) = (region(), tempfile::tempdir().unwrap());
+    let agent = start(&region, A, &folder);
+    let on_a = Pool::attach(region.path(), A).unwrap();
+    let keys: Vec<_> = (0..100).map(key).collect();
+    publish(&on_a, 0..100);
+    wait_until("the blocks are backed up", || agent.figures().announced == 100);
+    agent.stop().unwrap();
+    // A table that the device does not give.
+    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let table = names.into_iter().find(|path| path.to_string_lossy().contains(".table-")).unwrap();
+    let (elsewhere, first) = (tempfile::tempdir().unwrap(), Namespace::new("other", b""));
+    std::fs::rename(&table, elsewhere.path().join("table")).unwrap();
+    std::fs::create_dir(&table).unwrap();
+    let agent = start(&region, A, &folder);
+    wait_until("the other tables are read", || agent.figures().announced > 0);
+    let timeout = std::time::Duration::from_millis(50);
+    assert_eq!(on_a.clear(Some(&first), timeout).unwrap().nodes_left(), [NodeId(A)]);
+    assert_eq!(clear(&on_a, 50), [NodeId(A)], "not all blocks are known");
+    clock().sleep_ms(500);
+    let requests: Vec<_> = keys.iter().map(|key| request(*key)).collect();
+    let answers = restore(&on_a, A, &requests);
+    assert!(answers.contains(&RestoreOutcome::Unknown), "{answers:?}");
+    assert!(!answers.contains(&RestoreOutcome::Restored), "{answers:?}");
+
+    std::fs::remove_dir(&table).unwrap();
+    std::fs::rename(elsewhere.path().join("table"), &table).unwrap();
+    wait_until("both are carried out", || agent.is_ready());
+    assert_eq!(clear(&on_a, LIMIT_MS), []);
+    agent.stop().unwrap();
+    assert_eq!(blocks_in(folder.path()), 0);
+}
+
+#[test]
 fn a_clear_of_a_region_that_is_gone_is_asked_for_again() {
     let folder = tempfile::tempdir().unwrap();
     {

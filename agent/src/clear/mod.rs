@@ -15,6 +15,7 @@
 //!   died in between begins again: only the commit is remembered, and it is one step.
 //! - **AGENT-C2** Each folder remembers for itself. A folder that was away, and one that an agent opens,
 //!   is looked at before a block of it is announced or restored. What it missed is removed from it.
+//!   What nodes ask for while a clear is carried out is stopped at once, and carried out behind it.
 //! - **AGENT-C3** A folder that missed a clear whose line is lost loses all its blocks (CLEAR-D9). So it
 //!   does not matter how long an agent was down.
 

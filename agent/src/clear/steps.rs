@@ -4,7 +4,7 @@ use kv_cache::BlockKey;
 use kv_cache::tier::{ClearNumbers, ClearSet, DriveError};
 use kv_drive::CarriedOut;
 use kv_drive::store::Store;
-use rackline::LocalCache;
+use rackline::{LocalCache, NodeId};
 
 use super::Gate;
 
@@ -42,6 +42,20 @@ struct Clearing {
     clears: ClearSet,
     numbers: ClearNumbers,
     stage: Stage,
+    /// What was asked for since, and its numbers: carried out next.
+    later: Option<(ClearSet, ClearNumbers)>,
+}
+
+impl Clearing {
+    /// Takes in what was asked for since. Returns everything that is to be stopped.
+    fn add(&mut self, clears: ClearSet, numbers: ClearNumbers) -> ClearSet {
+        let (later, last) = self.later.get_or_insert_default();
+        later.extend(&clears);
+        *last = numbers;
+        let mut all = self.clears.clone();
+        all.extend(later);
+        all
+    }
 }
 
 /// What is known of a folder.
@@ -107,10 +121,17 @@ impl<'a> Clears<'a> {
     /// Looks what nodes asked for (AGENT-C2).
     fn look(&mut self, cache: &LocalCache<'_>, store: &Store) -> Result<(), DriveError> {
         for (at, folder) in self.folders.iter_mut().enumerate() {
-            if folder.clearing.is_some() {
+            let Some(volume) = store.volume(at) else { continue };
+            if let Some(clearing) = &mut folder.clearing {
+                // A clear may take long. The next one is not to wait for it, nor to lose its line.
+                let since = clearing.later.as_ref().map_or(clearing.numbers, |later| later.1);
+                let asked = cache.clears_since(&since)?;
+                if !asked.clears.is_empty() {
+                    warn_of_missed(at, &asked.missed);
+                    self.gate.stop(at, clearing.add(asked.clears, asked.numbers));
+                }
                 continue;
             }
-            let Some(volume) = store.volume(at) else { continue };
             let is_first = folder.seen.is_none();
             let since = folder.seen.unwrap_or_else(|| {
                 let CarriedOut { region, numbers } = volume.carried_out();
@@ -124,20 +145,11 @@ impl<'a> Clears<'a> {
                 }
                 continue;
             }
-            // AGENT-C3.
-            if !asked.missed.is_empty() {
-                let nodes: Vec<_> = asked.missed.iter().map(ToString::to_string).collect();
-                tracing::warn!(
-                    folder = at,
-                    nodes = nodes.join(", "),
-                    "the folder missed requests to clear that are not known any more: all its blocks \
-                     are removed"
-                );
-            }
+            warn_of_missed(at, &asked.missed);
             let stage = Stage::Stop(self.gate.stop(at, asked.clears.clone()));
             folder.seen = Some(since);
             let (clears, numbers) = (asked.clears, asked.numbers);
-            folder.clearing = Some(Clearing { clears, numbers, stage });
+            folder.clearing = Some(Clearing { clears, numbers, stage, later: None });
         }
         Ok(())
     }
@@ -184,8 +196,13 @@ impl<'a> Clears<'a> {
                         "carried out a clear that nodes asked for"
                     );
                     folder.seen = Some(clearing.numbers);
-                    folder.clearing = None;
-                    self.gate.stop(at, ClearSet::default());
+                    folder.clearing = clearing.later.take().map(|(clears, numbers)| {
+                        let stage = Stage::Stop(self.gate.stop(at, clears.clone()));
+                        Clearing { clears, numbers, stage, later: None }
+                    });
+                    if folder.clearing.is_none() {
+                        self.gate.stop(at, ClearSet::default());
+                    }
                     return None;
                 }
                 if now_ms < self.again_ms {
@@ -216,4 +233,17 @@ impl<'a> Clears<'a> {
             least
         })
     }
+}
+
+/// AGENT-C3.
+fn warn_of_missed(folder: usize, missed: &[NodeId]) {
+    if missed.is_empty() {
+        return;
+    }
+    let nodes: Vec<_> = missed.iter().map(ToString::to_string).collect();
+    tracing::warn!(
+        folder,
+        nodes = nodes.join(", "),
+        "the folder missed requests to clear that are not known any more: all its blocks are removed"
+    );
 }

@@ -34,6 +34,12 @@ impl ClearSet {
         !self.all && self.tags.is_empty()
     }
 
+    /// Adds the namespaces of `others`.
+    pub fn extend(&mut self, others: &Self) {
+        self.all |= others.all;
+        self.tags.extend(&others.tags);
+    }
+
     fn add(&mut self, directive: &Directive) {
         match directive {
             Directive::Clear(Some(namespace)) => _ = self.tags.insert(namespace.tag()),
