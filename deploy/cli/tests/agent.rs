@@ -196,7 +196,6 @@ fn settings_are_checked_without_a_start() {
     };
     refused("node = 1\n[agent]\ndrives = [\"a\"]", "agent", &[], "drives");
     refused("node = 1\n[lock_manager]\ndeclare_ms = 2", "lock-manager", &[], "declare-ms");
-    refused("node = 1", "agent", &[], "--drive");
     refused(good, "agent", &["--admission", "some"], "second-touch");
     refused(good, "agent", &["--drive", "/mnt/a:much"], "DIR:3TiB");
 }

@@ -135,8 +135,7 @@ fn holds(slots: usize, plan: Plan, broken: Option<Mutant>) -> bool {
     model.preemption_bound = Some(2);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         model.check(move || {
-            let (ring, server) = Ring::new(slots);
-            let words = AskerWords::new(&ring);
+            let (ring, server, words) = Ring::new(slots);
             let askers = (0..2).map(|_| Asker::default()).collect();
             let shared = Arc::new(Shared { ring, words, askers });
             let askers = [0, 1].map(|number| {

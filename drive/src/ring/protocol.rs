@@ -83,9 +83,8 @@ pub struct AskerWords {
 }
 
 impl AskerWords {
-    /// Words for a ring of as many slots as `ring` has, of which nothing was asked yet.
-    #[must_use]
-    pub fn new(ring: &Ring) -> Self {
+    /// Words for a ring of which nothing was asked yet.
+    fn new(ring: &Ring) -> Self {
         let free_for = (0..ring.slots.len() as u64).map(Word::new).collect();
         Self { next: Word::new(0), free_for }
     }
@@ -102,12 +101,13 @@ pub struct Ticket(u64);
 pub struct RingFull;
 
 impl Ring {
-    /// A ring for `slots` requests at once, and its server.
+    /// A ring for `slots` requests at once, its server, and the only words of its askers: with others
+    /// a ticket would be given twice (RING-R1).
     ///
     /// # Panics
     /// When `slots` is 0.
     #[must_use]
-    pub fn new(slots: usize) -> (Arc<Self>, Server) {
+    pub fn new(slots: usize) -> (Arc<Self>, Server, AskerWords) {
         assert!(slots > 0, "a ring has a slot at least");
         let word = || Word::new(0);
         let slot = |_| Slot { asked: word(), block: word(), place: word() };
@@ -117,7 +117,8 @@ impl Ring {
             closed: word(),
         });
         let open = Arc::new(Open(Arc::clone(&ring)));
-        (ring, Server { open, taken: 0 })
+        let words = AskerWords::new(&ring);
+        (ring, Server { open, taken: 0 }, words)
     }
 
     /// Makes a request, from any thread. `words` are those of all askers of this ring.

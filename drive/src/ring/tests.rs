@@ -90,8 +90,7 @@ fn serve(store: &Store, server: &mut Server, places: &Mutex<HashMap<u64, Vec<u8>
 fn a_store_serves_many_askers() {
     let folder = tempfile::tempdir().unwrap();
     let store = store_with_blocks(folder.path());
-    let (ring, mut server) = Ring::new(3);
-    let words = AskerWords::new(&ring);
+    let (ring, mut server, words) = Ring::new(3);
     let places = Mutex::default();
     // Each asks for all blocks, and for one that is not there.
     let (askers, each) = (4, BLOCKS + 1);
@@ -138,8 +137,7 @@ fn ask(ring: &Ring, words: &AskerWords, request: Request) -> Outcome {
 
 #[test]
 fn a_full_ring_refuses_and_a_dropped_request_fails() {
-    let (ring, mut server) = Ring::new(2);
-    let words = AskerWords::new(&ring);
+    let (ring, mut server, words) = Ring::new(2);
     let request = |block| Request { block, place: 0 };
     let first = ring.ask(&words, request(1)).unwrap();
     let second = ring.ask(&words, request(2)).unwrap();
