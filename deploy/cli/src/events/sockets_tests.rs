@@ -67,7 +67,8 @@ fn number(batch: &[u8]) -> u64 {
     u64::from_be_bytes(batch.try_into().unwrap())
 }
 
-#[tokio::test(flavor = "multi_thread")]
+/// On one thread the sender looks at a batch before it reads what a subscriber wants next.
+#[tokio::test]
 async fn a_subscriber_gets_the_topic_that_it_wants() {
     let sockets = sockets().await;
     let mut subscriber = good_peer(sockets.events).await;
