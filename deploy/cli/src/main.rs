@@ -22,6 +22,7 @@ mod rack;
 mod replay;
 mod spill;
 mod status;
+mod summaries;
 
 #[cfg(feature = "demo")]
 mod demo;

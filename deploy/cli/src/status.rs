@@ -24,6 +24,7 @@ use crate::agents::{self, AgentStatus};
 use crate::directives::{self, DirectiveStatus};
 use crate::identities::Identities;
 use crate::output::say;
+use crate::summaries::{self, Counted, SummaryStatus};
 
 /// Show the state of a region.
 ///
@@ -63,6 +64,8 @@ struct Status {
     /// Numbers that only grow, of which less than a tenth is left.
     numbers_ending: Vec<NumberStatus>,
     nodes: Vec<NodeStatus>,
+    /// What the processes of all nodes have done.
+    rack: Counted,
     /// Pins and clears in force.
     directives: Vec<DirectiveStatus>,
     /// Agents that ever served the drives of a node.
@@ -129,6 +132,8 @@ struct NodeStatus {
     descriptors_max: u64,
     /// Descriptors that cannot be read: their blocks are misses.
     damaged: u64,
+    /// What the processes of the node have done.
+    summary: SummaryStatus,
 }
 
 #[derive(Debug, Serialize)]
@@ -198,7 +203,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
                 blocks_of(heartbeat.node, superblock, layout, fabric, &mut identities)?;
             node_status(&heartbeat, count(&owned), &found, superblock, layout, fabric)
         })
-        .collect::<Result<_>>()?;
+        .collect::<Result<Vec<_>>>()?;
     Ok(Status {
         uuid: superblock.uuid_text(),
         region: region.path().to_owned(),
@@ -212,6 +217,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         lock_manager,
         membership_epoch: membership_epoch(layout, fabric),
         numbers_ending: scarce.into_iter().map(NumberStatus::from).collect(),
+        rack: summaries::sum(nodes.iter().map(|node| &node.summary)),
         nodes,
         directives,
         agents: agents::look(fabric, superblock, layout)?,
@@ -254,6 +260,7 @@ fn node_status(
         descriptors: blocks.descriptors,
         descriptors_max: cache.blocks_max(),
         damaged: blocks.damaged,
+        summary: summaries::look(heartbeat, superblock, layout, fabric)?,
     })
 }
 
@@ -350,6 +357,7 @@ fn print(status: &Status) {
             }
         );
     }
+    summaries::print(status.nodes.iter().map(|node| (node.node, &node.summary)));
     status.identities.print();
     directives::print(&status.directives);
     agents::print(&status.agents);

@@ -7,6 +7,7 @@
 //! ..                    descriptor segment: one descriptor a line
 //! ..                    reader word arrays: one of each node's segment, a word a slot of its share
 //! ..                    directives, a line each; answers, a word a node
+//! ..                    what the node says of itself, three lines
 //! ..                    what is said of drives ([`super::drives`]), if the region has room for it
 //! ```
 //!
@@ -23,6 +24,7 @@ use super::directive::{self, OwnDirectives, PeerDirectives};
 use super::drives::{DrivePlan, OwnDrives, PeerDrives};
 use super::log::{ENTRIES_A_LINE, OwnLog, PeerLog};
 use super::reader_word::{OwnReaderWords, PeerReaderWords};
+use super::summary::{OwnSummary, PeerSummary, SUMMARY_LINES};
 use super::{CacheGeometry, Handle, OwnSegment, PeerSegment};
 
 const LOG_FIRST: u64 = 1;
@@ -51,6 +53,10 @@ impl AreaPlan {
     }
 
     fn drives_first(self) -> u64 {
+        self.summary_first() + SUMMARY_LINES
+    }
+
+    fn summary_first(self) -> u64 {
         self.directives_first() + directive::lines(self.nodes)
     }
 
@@ -206,6 +212,18 @@ impl Areas {
             lost: LOST_WORDS
                 .map(|word| area.word(word).expect("an area has a line for its log's head")),
         }
+    }
+
+    /// What a node says of itself.
+    pub(crate) fn summary(&self, node: NodeId) -> PeerSummary {
+        let part = self.layout.area(node).part(self.plan.summary_first(), SUMMARY_LINES);
+        PeerSummary { part: part.expect("an area has room for its summary") }
+    }
+
+    /// What this node says of itself, in its own area.
+    pub(crate) fn own_summary(&self, area: OwnedArea) -> OwnSummary {
+        let part = area.part(self.plan.summary_first(), SUMMARY_LINES);
+        OwnSummary { part: part.expect("an area has room for its summary") }
     }
 
     /// What nodes say of drives; `None` when the region has no room for that.

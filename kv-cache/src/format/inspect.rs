@@ -10,6 +10,7 @@ use super::drives::AgentSeen;
 use super::geometry::{CacheGeometry, GeometryError};
 use super::reader_word::ReaderWord;
 use super::segment::PeerSegment;
+use super::summary::SummarySeen;
 
 /// The descriptor segment of `node`, for tools that are no members.
 ///
@@ -115,6 +116,22 @@ pub fn agent_of<F: Fabric>(
 ) -> Result<Option<AgentSeen>, GeometryError> {
     let drives = areas_of(superblock, layout)?.drives();
     Ok(drives.and_then(|drives| drives.of(node).agent(fabric)))
+}
+
+/// What a node says of itself, freshly read, for tools that are no members.
+///
+/// # Errors
+/// [`GeometryError`] when the region was not formatted for a cache of this version.
+///
+/// # Panics
+/// When the region has no such node.
+pub fn summary_of<F: Fabric>(
+    fabric: &F,
+    superblock: &Superblock,
+    layout: &Layout,
+    node: NodeId,
+) -> Result<SummarySeen, GeometryError> {
+    Ok(areas_of(superblock, layout)?.summary(node).look(fabric))
 }
 
 /// The areas of all nodes, for tools that are no members.

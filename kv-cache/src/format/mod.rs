@@ -13,6 +13,7 @@ mod inspect;
 mod log;
 mod reader_word;
 mod segment;
+mod summary;
 mod tables;
 mod words;
 
@@ -27,6 +28,7 @@ pub(crate) use inspect::areas_of;
 pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};
 pub(crate) use reader_word::{HoldMark, OwnReaderWords, ReaderWord, age, tick_of};
 pub(crate) use segment::{OwnSegment, tables_in_use, used_word};
+pub(crate) use summary::OwnSummary;
 pub(crate) use tables::{TABLES_MAX, Tables};
 pub(crate) use words::halves;
 
@@ -40,6 +42,7 @@ pub use geometry::{
     CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, GeometryError, LOG_ENTRIES_MAX,
     LOG_ENTRIES_MIN,
 };
-pub use inspect::{IssuedDirective, agent_of, directives_of, held_by, segment_of};
+pub use inspect::{IssuedDirective, agent_of, directives_of, held_by, segment_of, summary_of};
 pub use reader_word::HOLD_MS_MAX;
 pub use segment::{PROBE_SLOTS, PeerSegment};
+pub use summary::{NodeSummary, SummarySeen};

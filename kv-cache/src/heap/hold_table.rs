@@ -104,9 +104,14 @@ impl<W: HostMemory> HoldTable<W> {
         self.records
     }
 
+    /// Records that count something: one for each process and block.
+    pub(crate) fn counted(&self) -> u64 {
+        self.load(WORD_COUNTED)
+    }
+
     /// Whether any process holds any block.
     pub(crate) fn is_empty(&self) -> bool {
-        self.load(WORD_COUNTED) == 0
+        self.counted() == 0
     }
 
     /// Counts one more hold of `process`. False when there is no room for it.

@@ -27,7 +27,7 @@ use cxl_shm::host::ApplicationWords;
 use cxl_shm::node::{Backend, Member};
 use cxl_shm::units::NodeId;
 
-use crate::format::{Areas, OwnDirectives, OwnLog, OwnReaderWords, OwnSegment};
+use crate::format::{Areas, OwnDirectives, OwnLog, OwnReaderWords, OwnSegment, OwnSummary};
 
 pub(crate) use directory::{Directory, Insert, SlotWord, drive_table_at, tag};
 pub(crate) use free::Claim;
@@ -61,6 +61,7 @@ pub(crate) struct LockedHeap<'m, B: Backend> {
     pub(crate) tables_used: OwnedWord,
     pub(crate) reader_words: OwnReaderWords,
     pub(crate) directives: OwnDirectives,
+    pub(crate) summary: OwnSummary,
     pub(crate) holds: HoldTable<ApplicationWords<'m, B::HostMemory>>,
     pub(crate) quotas: QuotaTable<ApplicationWords<'m, B::HostMemory>>,
     /// A change could not be completed: the next to take the lock sweeps.
@@ -135,6 +136,7 @@ impl<'m, B: Backend> Heap<'m, B> {
             directory,
             reader_words: areas.own_reader_words(member.area()),
             directives: areas.own_directives(member.area()),
+            summary: areas.own_summary(member.area()),
             holds: directory.holds(areas.holds_max()),
             quotas: directory.quotas(areas.holds_max()),
             segment: areas.own_segment(member.node(), member.area()),

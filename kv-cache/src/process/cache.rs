@@ -38,6 +38,14 @@ pub struct Occupancy {
     pub free_bytes: u64,
     /// Chunks that the node owns for blocks.
     pub chunks: u64,
+    /// Chunks of those in which no slot is taken.
+    pub empty_chunks: u64,
+    /// Chunks of those in which every slot is taken.
+    pub full_chunks: u64,
+    /// Holds of processes of this host that are in force: one for each process and block.
+    pub holds: u64,
+    /// Most holds that the host's table has room for.
+    pub holds_max: u64,
 }
 
 /// The cache, through one member: publish, lookup, fetch.
@@ -214,21 +222,7 @@ impl<'m, B: Backend> Cache<'m, B> {
     /// What the pool has of this node. Takes the heap lock for a look at one word a chunk.
     #[must_use]
     pub fn occupancy(&self, clock: &impl Clock) -> Occupancy {
-        self.locked(clock, |heap| {
-            let (writing_blocks, uses) =
-                (heap.directory.writing_blocks(), heap.directory.chunk_uses());
-            let bytes = |slots: fn(&ChunkUse) -> u32| {
-                uses.iter().map(|chunk| chunk.size.bytes() * u64::from(slots(chunk))).sum()
-            };
-            Occupancy {
-                ready_blocks: heap.directory.blocks().saturating_sub(writing_blocks),
-                writing_blocks,
-                blocks_max: heap.directory.blocks_max(),
-                used_bytes: bytes(|chunk| chunk.slots.saturating_sub(chunk.free)),
-                free_bytes: bytes(|chunk| chunk.free),
-                chunks: uses.len() as u64,
-            }
-        })
+        self.locked(clock, |heap| occupancy_of(heap))
     }
 
     pub(crate) fn areas(&self) -> &Areas {
@@ -253,5 +247,26 @@ impl<'m, B: Backend> Cache<'m, B> {
             self.process_state.add(&mut count_moved(heap));
             outcome
         })
+    }
+}
+
+/// What the pool has of this node, under the heap lock.
+pub(crate) fn occupancy_of<B: Backend>(heap: &LockedHeap<'_, B>) -> Occupancy {
+    let (writing_blocks, uses) = (heap.directory.writing_blocks(), heap.directory.chunk_uses());
+    let bytes = |slots: fn(&ChunkUse) -> u32| {
+        uses.iter().map(|chunk| chunk.size.bytes() * u64::from(slots(chunk))).sum()
+    };
+    let chunks = |is: fn(&ChunkUse) -> bool| uses.iter().filter(|chunk| is(chunk)).count() as u64;
+    Occupancy {
+        ready_blocks: heap.directory.blocks().saturating_sub(writing_blocks),
+        writing_blocks,
+        blocks_max: heap.directory.blocks_max(),
+        used_bytes: bytes(|chunk| chunk.slots.saturating_sub(chunk.free)),
+        free_bytes: bytes(|chunk| chunk.free),
+        chunks: uses.len() as u64,
+        empty_chunks: chunks(|chunk| chunk.taken() == 0),
+        full_chunks: chunks(|chunk| chunk.free == 0),
+        holds: heap.holds.counted(),
+        holds_max: heap.holds.capacity() as u64,
     }
 }

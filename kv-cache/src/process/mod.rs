@@ -11,8 +11,10 @@ mod figures;
 mod metrics;
 mod orphan_watch;
 mod state;
+mod summary_turn;
 mod uses;
 
+pub(crate) use cache::occupancy_of;
 pub(crate) use chunk_wait::ChunkWait;
 pub(crate) use drive_watch::DriveWatch;
 pub(crate) use figures::count_moved;

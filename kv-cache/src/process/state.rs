@@ -11,6 +11,7 @@ use cxl_shm::host::MembershipLost;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
+use super::summary_turn::SummaryTurn;
 use super::{DriveWatch, HostFigures, Metrics, OrphanWatch};
 use crate::evict::Order;
 use crate::format::{Areas, DIRECTIVES, Directive, Handle};
@@ -39,6 +40,7 @@ pub struct ProcessState {
     /// Nodes that nobody has the slot of, as this process sees them.
     pub(crate) orphans: Mutex<BTreeMap<NodeId, OrphanWatch>>,
     drive_watch: Mutex<DriveWatch>,
+    summary_turn: Mutex<SummaryTurn>,
 }
 
 impl ProcessState {
@@ -57,6 +59,7 @@ impl ProcessState {
             issued: Mutex::default(),
             orphans: Mutex::default(),
             drive_watch: Mutex::default(),
+            summary_turn: Mutex::default(),
         }
     }
 
@@ -149,6 +152,11 @@ impl ProcessState {
     pub(crate) fn is_agent_alive(&self, beat: u64, now_ms: u64) -> bool {
         let mut watch = self.drive_watch.lock().unwrap_or_else(PoisonError::into_inner);
         watch.is_alive(beat, now_ms)
+    }
+
+    /// When this process tells the summary of its node.
+    pub(crate) fn summary_turn(&self) -> MutexGuard<'_, SummaryTurn> {
+        self.summary_turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a directive that this process issued, which may have to be written again.

@@ -1,8 +1,9 @@
 //! What the processes of a host have counted together, and what is in the pool.
 
+use super::clear::keep_up;
 use super::recovery::slot_size;
 use super::*;
-use crate::{Histogram, Latency, Metrics};
+use crate::{Histogram, Latency, Metrics, SummarySeen};
 
 /// What came less what left is what is there.
 fn check(cache: &TestCache<'_>, clock: &impl Clock, there: u64) -> Metrics {
@@ -88,4 +89,66 @@ fn a_host_that_joins_anew_finds_its_blocks() {
     let clock = rig.serve(&[&first, &again]);
     let cache = Cache::attach(&again, &clock).unwrap();
     assert_eq!(check(&cache, &clock, 3).found_blocks, 3);
+}
+
+/// What hosts say of themselves, as a tool sees it that had all of it in its caches before.
+pub(super) fn summaries_seen_by_tools(rack: SimulatedRack) {
+    let rig = Rig::on(rack, 2, 32, 16);
+    on_two_hosts(&rig, |a, b, clock| {
+        let (member, tool) = (a.member(), rig.rack.host(2));
+        let seen = |cache: &TestCache<'_>| {
+            let (superblock, layout) = (member.superblock(), member.layout());
+            crate::summary_of(&tool, superblock, layout, cache.member().node()).unwrap()
+        };
+        assert_eq!((seen(a), seen(b)), (SummarySeen::Nothing, SummarySeen::Nothing));
+        for number in 1..=3 {
+            let handle = publish(a, clock, number);
+            let held = hold(b, clock, number).unwrap();
+            assert_eq!(fetch(b, number, handle), Ok(()));
+            rig.rack.advance_ms(600);
+            keep_up(a, clock);
+            keep_up(b, clock);
+            let incarnation = member.incarnation();
+            let (number, blocks) = (u32::from(number), u64::from(number));
+            let told = seen(a).of(incarnation).expect("told in this life");
+            let owns = (told.number, told.ready_blocks, told.published_blocks, told.chunks);
+            assert_eq!(owns, (number, blocks, blocks, 1));
+            assert_eq!(told.published_bytes, blocks * BLOCK_BYTES);
+            let reads = seen(b).of(b.member().incarnation()).expect("told in this life");
+            assert_eq!((reads.number, reads.ready_blocks, reads.holds), (number, 0, 1));
+            assert_eq!((reads.fetched_blocks, told.fetched_blocks), (blocks, 0));
+            // Half a second is not over.
+            keep_up(a, clock);
+            assert_eq!(seen(a), SummarySeen::Told(told));
+            b.release(clock, vec![held]);
+        }
+    });
+}
+
+#[test]
+fn every_host_sees_what_each_host_says_of_itself() {
+    summaries_seen_by_tools(SimulatedRack::sticky(3, REGION_BYTES));
+}
+
+#[test]
+fn a_damaged_summary_is_none_until_the_next() {
+    let rig = Rig::new(2, 32, 16);
+    on_two_hosts(&rig, |a, b, clock| {
+        let (member, fabric) = (a.member(), b.member().fabric());
+        let part = a.areas().summary(member.node()).part;
+        let seen =
+            || crate::summary_of(fabric, member.superblock(), member.layout(), member.node());
+        keep_up(a, clock);
+        assert!(matches!(seen(), Ok(SummarySeen::Told(_))));
+        for line in 0..3 {
+            let word = part.part(line, 1).unwrap().word(3).unwrap();
+            word.claim().publish(fabric, 0xBAD);
+            assert_eq!(seen(), Ok(SummarySeen::Unreadable), "line {line}");
+            for _ in 0..2 {
+                rig.rack.advance_ms(600);
+                keep_up(a, clock);
+            }
+            assert!(matches!(seen(), Ok(SummarySeen::Told(_))), "line {line}");
+        }
+    });
 }

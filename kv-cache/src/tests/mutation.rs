@@ -13,6 +13,7 @@ use super::drives::{
     agents_seen_by_tools, announced_and_found, asked_and_answered, cleared_on_drives,
     left_by_the_dead,
 };
+use super::figures::summaries_seen_by_tools;
 use super::orphan::reclaimers_and_rejoins;
 use super::pin::pins_seen_by_tools;
 use super::pressure::{held_and_evicted, nobody_looks_at_what_was};
@@ -29,7 +30,7 @@ use crate::identity::IndexKey;
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 24] = [
+const SCENARIOS: [fn(SimulatedRack); 25] = [
     exchange_and_lag,
     cleared_by_their_owner,
     cleared_while_a_node_leaves,
@@ -54,6 +55,7 @@ const SCENARIOS: [fn(SimulatedRack); 24] = [
     agents_seen_by_tools,
     left_by_the_dead,
     cleared_on_drives,
+    summaries_seen_by_tools,
 ];
 
 /// Calls that flush or fence, by the file below `src` and the text of their line, which no scenario

@@ -45,6 +45,9 @@ impl<B: Backend> Cache<'_, B> {
     /// one, a node with more than its share gives the coldest one to a node that asks. It waits for
     /// other hosts only for chunks: at most `chunk_timeout_ms` for each lock.
     ///
+    /// Says in the region twice a second what the processes of this host have done together
+    /// ([`NodeSummary`](crate::NodeSummary)).
+    ///
     /// Does nothing on a node that was declared dead.
     pub fn upkeep(
         &self,
@@ -70,6 +73,7 @@ impl<B: Backend> Cache<'_, B> {
             process_state.order().follow(heap);
             (heap.directory.chunk_uses(), heap.directory.blocks(), heap.directory.blocks_max())
         });
+        self.tell_summary(clock);
         let mut done = Upkeep { cleared_blocks, ..Upkeep::default() };
         if watermarks.is_above(blocks, blocks_max) {
             let evicted = self.evict_surplus(clock, None, watermarks);

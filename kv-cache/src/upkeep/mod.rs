@@ -8,6 +8,7 @@ mod clear;
 mod give_back;
 mod issue;
 mod pin;
+mod summary;
 mod watermarks;
 
 pub(crate) use give_back::GivenBack;
