@@ -32,6 +32,8 @@ pub struct Figures {
     pub lost_before: u64,
     /// Blocks that no drive took.
     pub refused_by_drives: u64,
+    /// Blocks that a drive did not write in time: it does not answer.
+    pub given_up: u64,
     /// Blocks that came back into the pool.
     pub restored: u64,
     /// Their bytes.

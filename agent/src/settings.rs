@@ -51,6 +51,9 @@ pub struct BackupSettings {
     pub commit_ms: u64,
     /// Or after that many bytes.
     pub commit_bytes: u64,
+    /// A device that leaves a write unfinished for so long, beyond what it waits for reads, does not
+    /// answer: the write is given up. In milliseconds.
+    pub silent_ms: u64,
     /// When blocks are written.
     pub schedule: ScheduleSettings,
     /// Between which shares of its room each folder is kept.

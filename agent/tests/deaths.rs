@@ -58,6 +58,7 @@ fn settings(region: &Path, node: u16, folder: &Path) -> Settings {
             backlog_bytes: 32 << 20,
             commit_ms: 5,
             commit_bytes: 8 << 20,
+            silent_ms: 10_000,
             schedule: ScheduleSettings { depth: 4, idle_us: 1_000, write_wait_us: 100_000 },
             watermarks: Watermarks::default(),
             encoding: EncodingOptions { choice: EncodingChoice::Raw, least_saving_percent: 10 },

@@ -3,6 +3,8 @@
 
 #[path = "drives/laws.rs"]
 mod laws;
+#[path = "drives/silent.rs"]
+mod silent;
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -65,6 +67,7 @@ fn settings(region: &ScratchRegion, node: u16, folder: &Path) -> Settings {
             backlog_bytes: 32 << 20,
             commit_ms: 5,
             commit_bytes: 8 << 20,
+            silent_ms: 10_000,
             schedule: ScheduleSettings { depth: 4, idle_us: 1_000, write_wait_us: 100_000 },
             watermarks: Watermarks::default(),
             encoding: EncodingOptions { choice: EncodingChoice::Raw, least_saving_percent: 10 },

@@ -22,6 +22,9 @@
 //!   first: a block without its prefix is of no use.
 //! - **AGENT-B5** Blocks are encoded on the thread of the backup. While more than half of the backlog
 //!   waits they are written raw: encoding is not to fill the backlog.
+//! - **AGENT-B6** A write that its device does not end in time is given up, counted, and not kept
+//!   when it ends. Drains end, and writes to other devices go on. Nothing is written to the device
+//!   before it has answered.
 
 mod backlog;
 mod known;

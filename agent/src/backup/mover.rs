@@ -9,7 +9,7 @@ use kv_cache::tier::{Announced, DriveAnnouncer, DriveError};
 use kv_cache::{BlockKey, OwnFeed};
 use kv_drive::policy::{BackupOptions, Budgets};
 use kv_drive::store::{KeepRoom, Store};
-use kv_drive::volume::{EncodedBlocks, StoredBlock, Usage};
+use kv_drive::volume::{CommitError, EncodedBlocks, StoredBlock, Usage};
 use rackline::LocalCache;
 use rackline::dma::HostDma;
 
@@ -113,7 +113,7 @@ impl<'a> Mover<'a> {
             known,
             backlog: Backlog::new(settings.backlog_bytes),
             writes: Writes::new(settings.encoding),
-            turns: Turns::new(settings.schedule, parts.folder),
+            turns: Turns::new(settings.schedule, settings.silent_ms, parts.folder),
             uncommitted: None,
             dropped: false,
             started_over_ms: 0,
@@ -139,8 +139,9 @@ impl<'a> Mover<'a> {
         }
         let BackupParts { cache, clock, reads, .. } = &self.parts;
         self.turns.look(cache, clock.now_us(), reads)?;
-        is_busy |= !self.clears.drains() && self.write();
+        is_busy |= !self.clears.drains(self.parts.store) && self.write();
         is_busy |= self.end_writes();
+        self.give_up_late_writes();
         self.commit_when_due(now_ms)?;
         self.keep_room(now_ms)?;
         self.tell_figures();
@@ -236,13 +237,16 @@ impl<'a> Mover<'a> {
         match due {
             Due::Drain if self.turns.under_way() > 0 => return Ok(false),
             Due::Drain => {
+                // Only this thread finds a device silent: a folder that is not is committed.
+                let silent = self.parts.store.silent_folders();
                 self.commit()?;
-                self.clears.drained();
+                self.clears.drained(&silent);
             }
             Due::Sweep(clears) => {
                 cache.clear_own_blocks(clock, |tag| clears.has(tag));
                 crash::reach(CrashPoint::ClearSwept);
             }
+            Due::Withdraw(keys) => _ = self.announcer.withdraw(cache, &keys)?,
             Due::Remove(folder, keys) => {
                 self.announcer.withdraw(cache, &keys)?;
                 crash::reach(CrashPoint::ClearWithdrawn);
@@ -336,6 +340,18 @@ impl<'a> Mover<'a> {
         is_busy
     }
 
+    /// AGENT-B6: nothing waits for a device that does not answer.
+    fn give_up_late_writes(&mut self) {
+        let now_us = self.parts.clock.now_us();
+        for write in self.turns.late(now_us) {
+            if self.writes.give_up(write) {
+                tracing::error!("a drive does not answer: the backup of a block is given up");
+                self.turns.ended(now_us, write, 0);
+                self.parts.figures.count(|figures| figures.given_up += 1);
+            }
+        }
+    }
+
     fn take_in(&mut self, ended: Vec<Ended>) {
         let now_ms = self.parts.clock.now_ms();
         let now_us = self.parts.clock.now_us();
@@ -372,7 +388,11 @@ impl<'a> Mover<'a> {
         self.uncommitted = None;
         let (keys, errors) = self.parts.store.commit();
         for error in errors {
-            tracing::error!("blocks are not kept by a drive: {error}");
+            match error {
+                // What was written there before is committed when the device answers.
+                CommitError::Silent => self.uncommitted = Some((0, self.parts.clock.now_ms())),
+                error => tracing::error!("blocks are not kept by a drive: {error}"),
+            }
         }
         let has_new = !keys.is_empty();
         if has_new {
@@ -411,7 +431,9 @@ impl<'a> Mover<'a> {
             },
         });
         for error in errors {
-            tracing::error!("a drive does not give room back: {error}");
+            if !matches!(error, CommitError::Silent) {
+                tracing::error!("a drive does not give room back: {error}");
+            }
         }
         let usages = || parts.store.volumes().map(|(_, volume)| volume.usage());
         let sum = |part: fn(&Usage) -> u64| usages().map(|usage| part(&usage)).sum();

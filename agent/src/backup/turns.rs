@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use kv_cache::tier::{DriveError, ForwardSeen};
+use kv_drive::io::longest_write;
 use rackline::LocalCache;
 
 use crate::figures::Figures;
@@ -27,8 +28,10 @@ pub(super) struct Turns {
     table: SlackTable,
     kept: Kept,
     speed: Speed,
-    /// When each write under way began.
-    began: BTreeMap<u64, u64>,
+    /// Writes under way.
+    began: BTreeMap<u64, Began>,
+    /// What a write may take beyond its wait for reads, in microseconds.
+    silent_us: u64,
     /// Reads that there ever were, and when one was last seen.
     reads_ever: u64,
     read_us: u64,
@@ -36,6 +39,14 @@ pub(super) struct Turns {
     gone: BTreeSet<(usize, u64)>,
     alive_us: u64,
     window_used: u64,
+}
+
+/// A write under way.
+#[derive(Clone, Copy, Debug)]
+struct Began {
+    at_us: u64,
+    /// It has to end until then: else its device does not answer.
+    until_us: u64,
 }
 
 /// The file of the slack table.
@@ -48,7 +59,7 @@ struct Kept {
 
 impl Turns {
     /// With the slack table that the file in `folder` has.
-    pub(super) fn new(settings: ScheduleSettings, folder: &Path) -> Self {
+    pub(super) fn new(settings: ScheduleSettings, silent_ms: u64, folder: &Path) -> Self {
         let path = folder.join(FILE);
         let table = load(&path);
         let kept = Kept { path, forwards: table.forwards(), next_us: 0 };
@@ -59,6 +70,7 @@ impl Turns {
             kept,
             speed: Speed::default(),
             began: BTreeMap::new(),
+            silent_us: silent_ms.saturating_mul(1000),
             reads_ever: 0,
             read_us: 0,
             gone: BTreeSet::new(),
@@ -115,7 +127,11 @@ impl Turns {
     /// The write that begins now, if one does.
     pub(super) fn next(&mut self, now_us: u64, next: Next) -> Option<Waiting> {
         let chosen = self.scheduler.next(now_us, &self.speed, next)?;
-        self.began.insert(chosen.write, now_us);
+        // What is under way was queued before it. Twice, because the device does something else, too.
+        let reads = longest_write(self.scheduler.under_way_bytes()).saturating_mul(2);
+        let reads_us = u64::try_from(reads.as_micros()).unwrap_or(u64::MAX);
+        let until_us = now_us.saturating_add(self.silent_us).saturating_add(reads_us);
+        self.began.insert(chosen.write, Began { at_us: now_us, until_us });
         self.speed.began(now_us);
         Some(chosen)
     }
@@ -123,13 +139,19 @@ impl Turns {
     /// A write is over that has written so many bytes, 0 when it failed.
     pub(super) fn ended(&mut self, now_us: u64, write: u64, bytes: u64) {
         self.scheduler.ended(now_us, write);
-        let Some(began_us) = self.began.remove(&write) else { return };
+        let Some(Began { at_us: began_us, .. }) = self.began.remove(&write) else { return };
         // A write that waited for reads does not tell how fast the drive writes.
         if bytes == 0 || self.read_us >= began_us {
             self.speed.failed(now_us);
         } else {
             self.speed.arrived(began_us, now_us, bytes);
         }
+    }
+
+    /// The writes that their devices should have ended by now.
+    pub(super) fn late(&self, now_us: u64) -> Vec<u64> {
+        let is_late = |it: &(&u64, &Began)| it.1.until_us <= now_us;
+        self.began.iter().filter(is_late).map(|(write, _)| *write).collect()
     }
 
     /// From now on writes wait for nothing: the agent stops.

@@ -1,11 +1,13 @@
 //! Blocks of the pool, copied into memory of the agent, on their way to a drive.
 
+use std::collections::BTreeMap;
+
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use kv_cache::{BlockKey, Wanted};
 use kv_drive::encoding::{Encoded, Encoder, EncoderFigures, EncodingOptions, Plain};
 use kv_drive::io::Buffer;
 use kv_drive::store::Store;
-use kv_drive::volume::{BlockSpec, ReserveError, WriteError};
+use kv_drive::volume::{BlockSpec, ReserveError, WriteError, WriteTicket};
 use kv_drive::{ALL_LAYERS, Encoding, Page};
 use rackline::LocalCache;
 use rackline::dma::{Checksum, DmaEngine, HostDma, LoadJob};
@@ -73,6 +75,8 @@ impl Drop for Telling {
 pub(super) struct Writes {
     tell: Sender<Told>,
     told: Receiver<Told>,
+    /// Writes under way.
+    tickets: BTreeMap<u64, WriteTicket>,
     spare: Vec<Buffer>,
     encoder: Encoder,
 }
@@ -80,7 +84,8 @@ pub(super) struct Writes {
 impl Writes {
     pub(super) fn new(encoding: EncodingOptions) -> Self {
         let (tell, told) = unbounded();
-        Self { tell, told, spare: Vec::new(), encoder: Encoder::new(encoding) }
+        let (tickets, spare) = (BTreeMap::new(), Vec::new());
+        Self { tell, told, tickets, spare, encoder: Encoder::new(encoding) }
     }
 
     /// What was encoded.
@@ -215,6 +220,7 @@ impl Writes {
                 let told = Told { write, key, bytes, buffer: None, outcome: None };
                 let telling = Telling { tell: self.tell.clone(), told: Some(told) };
                 let done = move |buffer, outcome| telling.ended(buffer, outcome);
+                self.tickets.insert(write, reservation.ticket());
                 reservation.write(buffer, Box::new(done));
                 Ok(())
             }
@@ -228,11 +234,25 @@ impl Writes {
         }
     }
 
-    /// The writes that are over.
+    /// Gives up a write whose device does not end it. `false` when it has ended: what became of it is
+    /// told as always.
+    pub(super) fn give_up(&mut self, write: u64) -> bool {
+        let is_given_up = self.tickets.get(&write).is_some_and(WriteTicket::give_up);
+        if is_given_up {
+            self.tickets.remove(&write);
+        }
+        is_given_up
+    }
+
+    /// The writes that are over. One that was given up before is not told of again.
     pub(super) fn ended(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
         while let Ok(Told { write, key, bytes, buffer, outcome }) = self.told.try_recv() {
             self.spare.extend(buffer);
+            if self.tickets.remove(&write).is_none() {
+                tracing::info!(?key, "a drive has ended a write that was given up");
+                continue;
+            }
             let what = match outcome {
                 Some(Ok(())) => What::Written { bytes },
                 Some(Err(error)) => {

@@ -20,6 +20,8 @@ pub(crate) enum Due {
     Drain,
     /// The pool is swept of what is cleared.
     Sweep(ClearSet),
+    /// These blocks are withdrawn. They are removed when their device answers.
+    Withdraw(Vec<BlockKey>),
     /// These blocks of the folder are withdrawn and removed.
     Remove(usize, Vec<BlockKey>),
     /// What was noted in folders is made durable.
@@ -32,9 +34,18 @@ pub(crate) enum Due {
 enum Stage {
     Stop(u64),
     Drain,
+    /// The device does not answer: what is known of the folder is withdrawn.
+    Silent {
+        part: usize,
+    },
     Sweep,
-    Remove { part: usize, removed: u64 },
-    Commit { removed: u64 },
+    Remove {
+        part: usize,
+        removed: u64,
+    },
+    Commit {
+        removed: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -84,10 +95,13 @@ impl<'a> Clears<'a> {
         Self { gate, region, folders, answered: None, look_ms: 0, again_ms: 0 }
     }
 
-    /// Whether backups have to wait (AGENT-C1).
-    pub(crate) fn drains(&self) -> bool {
+    /// Whether backups have to wait (AGENT-C1). Not for a device that does not answer: nothing is
+    /// written to it, and its folder drains when it answers.
+    pub(crate) fn drains(&self, store: &Store) -> bool {
         let drains = |it: &Clearing| matches!(it.stage, Stage::Drain | Stage::Sweep);
-        self.folders.iter().filter_map(|folder| folder.clearing.as_ref()).any(drains)
+        let each = self.folders.iter().enumerate();
+        let draining = each.filter(|(_, folder)| folder.clearing.as_ref().is_some_and(drains));
+        draining.into_iter().any(|(at, _)| store.volume(at).is_some_and(|it| !it.is_silent()))
     }
 
     /// Whether a folder has a clear to carry out.
@@ -167,7 +181,21 @@ impl<'a> Clears<'a> {
                 clearing.stage = Stage::Drain;
                 Some(Due::Drain)
             }
+            Stage::Drain if volume.is_silent() => {
+                clearing.stage = Stage::Silent { part: 0 };
+                self.advance(store, at, now_ms)
+            }
             Stage::Drain => Some(Due::Drain),
+            Stage::Silent { part } => {
+                if let Some(keys) = volume.keys_of(*part, |tag| clearing.clears.has(tag)) {
+                    *part += 1;
+                    return Some(Due::Withdraw(keys));
+                }
+                if !volume.is_silent() {
+                    clearing.stage = Stage::Drain;
+                }
+                None
+            }
             Stage::Sweep => {
                 clearing.stage = Stage::Remove { part: 0, removed: 0 };
                 Some(Due::Sweep(clearing.clears.clone()))
@@ -205,7 +233,7 @@ impl<'a> Clears<'a> {
                     }
                     return None;
                 }
-                if now_ms < self.again_ms {
+                if now_ms < self.again_ms || volume.is_silent() {
                     return None;
                 }
                 self.again_ms = now_ms + AGAIN_MS;
@@ -214,10 +242,12 @@ impl<'a> Clears<'a> {
         }
     }
 
-    /// What was written before is committed: the next step may begin.
-    pub(crate) fn drained(&mut self) {
-        for clearing in self.folders.iter_mut().filter_map(|folder| folder.clearing.as_mut()) {
-            if matches!(clearing.stage, Stage::Drain) {
+    /// What was written before is committed, but for folders that are `silent`: the next step of the
+    /// others may begin.
+    pub(crate) fn drained(&mut self, silent: &[usize]) {
+        for (at, folder) in self.folders.iter_mut().enumerate() {
+            let Some(clearing) = &mut folder.clearing else { continue };
+            if matches!(clearing.stage, Stage::Drain) && !silent.contains(&at) {
                 clearing.stage = Stage::Sweep;
             }
         }

@@ -62,6 +62,7 @@ fn of_backups(figures: &Figures) -> [Family; 4] {
         .with(&[("reason", "too_many_wait")], figures.dropped_unlisted)
         .with(&[("reason", "left_pool")], figures.lost_before)
         .with(&[("reason", "refused_by_drive")], figures.refused_by_drives)
+        .with(&[("reason", "drive_silent")], figures.given_up)
         .with(&[("reason", "not_admitted")], figures.not_admitted);
     let windows =
         Family::counter("rackline_windows_total", "Windows that engines left for writes.");

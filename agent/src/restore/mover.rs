@@ -534,6 +534,7 @@ impl<'a> Restorer<'a> {
                 let Some(reading) = self.reading.remove(&at) else { continue };
                 self.by_key.remove(&reading.block.key());
                 tracing::error!(folder, "a drive does not answer: a restore is given up");
+                self.parts.store.volume(folder).into_iter().for_each(|it| it.read_was_late());
                 self.failed(at, reading.block, reading.asked, RestoreOutcome::TooLate);
             }
         }

@@ -164,7 +164,9 @@ impl Scheduler {
         self.under_way.len()
     }
 
-    fn under_way_bytes(&self) -> u64 {
+    /// Their bytes.
+    #[must_use]
+    pub(crate) fn under_way_bytes(&self) -> u64 {
         self.under_way.values().sum()
     }
 

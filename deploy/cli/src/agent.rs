@@ -10,6 +10,7 @@ use cxl_shm::clock::SystemClock;
 use kv_cache::Watermarks;
 use kv_drive::encoding::{EncodingChoice, EncodingOptions};
 use kv_drive::policy::AdmissionKind;
+use kv_drive::volume::SILENT_AFTER;
 use rackline_agent::{
     Agent, BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings,
 };
@@ -178,6 +179,7 @@ impl Options {
                 backlog_bytes: self.backlog.as_u64(),
                 commit_ms: self.commit_ms,
                 commit_bytes: self.commit_bytes.as_u64(),
+                silent_ms: u64::try_from(SILENT_AFTER.as_millis())?,
                 schedule: ScheduleSettings {
                     depth,
                     idle_us: self.idle_ms.saturating_mul(1000),

@@ -1,6 +1,8 @@
 //! A drive that fails as it is told, around another one.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Content, Direction, Done, Drive, EngineKind, FileId, Finished, Transfer};
@@ -72,7 +74,23 @@ impl std::fmt::Debug for Planned {
     }
 }
 
+/// Faults of folders, by path.
+static OF_FOLDERS: Mutex<BTreeMap<PathBuf, Faults>> = Mutex::new(BTreeMap::new());
+
 impl Faults {
+    /// The faults of a folder of the operating system: of all drives that stores of this process open
+    /// there after the first call.
+    #[must_use]
+    pub fn of_folder(path: &Path) -> Self {
+        let mut all = OF_FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(path.to_owned()).or_default().clone()
+    }
+
+    /// Those of a folder for which a test has asked.
+    pub(crate) fn asked_for(path: &Path) -> Option<Self> {
+        OF_FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()
+    }
+
     /// From now, `skip` calls succeed and the next `count` have `fault`. Without `call` all kinds
     /// of calls are counted.
     pub fn plan(&self, call: Option<Call>, skip: u64, count: u64, fault: Fault) {

@@ -31,6 +31,7 @@ use std::io;
 
 pub use buffer::Buffer;
 pub use folder::{FolderDrive, OpenFolderError};
+pub use turns::longest_write;
 
 /// Bytes of a page of a drive: the unit in which extents are aligned, and tables written.
 pub const PAGE_BYTES: u32 = 4096;

@@ -8,6 +8,7 @@
 //!   ends while no read is there lets one more be under way, up to [`PIECES_MAX`].
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::Direction;
 
@@ -21,6 +22,13 @@ const READS_IDLE_US: u64 = 1000;
 const WRITES_WAIT_US: u64 = 100_000;
 /// Transfers of a direction that wait before the queue is full (DRIVE-I3).
 const WAITING_MAX: usize = 1024;
+
+/// How long a device that reads all the time takes for writes of so many bytes, with those that were
+/// queued before them (DRIVE-I4). What the device itself needs for them comes on top.
+#[must_use]
+pub const fn longest_write(bytes: u64) -> Duration {
+    Duration::from_micros(bytes.div_ceil(PIECE_BYTES as u64).saturating_mul(WRITES_WAIT_US))
+}
 
 /// What a device does next.
 #[derive(PartialEq, Eq, Debug)]

@@ -338,7 +338,7 @@ fn open_volume(
             return Err(failed(OpenVolumeError::ManifestMissing));
         }
     }
-    let drive: Box<dyn Drive> = Box::new(drive);
+    let drive = boxed(&folder.path, drive);
     let outcome = match options.access {
         Access::Read => Volume::open_to_read(drive, volume_options),
         Access::Write | Access::Repair => Volume::open(drive, volume_options, store),
@@ -349,6 +349,20 @@ fn open_volume(
         Err(OpenVolumeError::System { source, .. }) if is_device_error(&source) => Ok(None),
         Err(error) => Err(failed(error)),
     }
+}
+
+#[cfg(feature = "sim")]
+fn boxed(path: &Path, drive: FolderDrive) -> Box<dyn Drive> {
+    use crate::io::faulty::{Faults, FaultyDrive};
+    match Faults::asked_for(path) {
+        Some(faults) => Box::new(FaultyDrive::new(drive, faults)),
+        None => Box::new(drive),
+    }
+}
+
+#[cfg(not(feature = "sim"))]
+fn boxed(_: &Path, drive: FolderDrive) -> Box<dyn Drive> {
+    Box::new(drive)
 }
 
 /// Whether the device is at fault, and not what the caller has asked for.

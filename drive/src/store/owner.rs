@@ -88,6 +88,13 @@ impl Store {
         Some(keys.iter().filter_map(|key| volume.block(key)).collect())
     }
 
+    /// The folders that are open and whose devices have not ended what was given up.
+    #[must_use]
+    pub fn silent_folders(&self) -> Vec<usize> {
+        let is_silent = |at: &usize| self.volume(*at).is_some_and(|volume| volume.is_silent());
+        (0..self.folders.len()).filter(is_silent).collect()
+    }
+
     /// What was decoded since the folders were opened.
     #[must_use]
     pub fn decoded(&self) -> Decoded {

@@ -2,17 +2,19 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::bounded;
 use kv_cache::BlockKey;
 
+use super::late::SILENT_AFTER;
 use super::moves::Left;
 use super::segment::Phase;
 use super::{CommitError, Volume, bytes_of, offset_of};
 use crate::encoding::{self, Expected};
 use crate::format::{BlockRecord, Encoding};
 use crate::index::Located;
-use crate::io::{Buffer, Direction, Finished, PAGE_BYTES, Transfer};
+use crate::io::{Buffer, Direction, Finished, PAGE_BYTES, Transfer, longest_write};
 
 /// What a collection did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -142,7 +144,11 @@ impl Volume {
         let ends = move |finished: Finished| drop(tell.send(finished));
         let full = |_| io::Error::from(io::ErrorKind::WouldBlock);
         self.submit(transfer, Box::new(ends)).map_err(full)?;
-        let finished = told.recv().map_err(io::Error::other)?;
+        // DRIVE-D7: the buffer stays with the drive.
+        let finished = told.recv_timeout(self.wait_for(pages)).map_err(|_| {
+            self.read_was_late();
+            io::Error::from(io::ErrorKind::TimedOut)
+        })?;
         finished.outcome?;
         let payload = finished.buffer.bytes().unwrap_or_default();
         if !is_whole(record, payload) {
@@ -161,9 +167,22 @@ impl Volume {
         };
         let (tell, told) = bounded(1);
         let done = move |_, outcome| drop(tell.send(outcome));
-        reservation.with_directory(directory).write(finished.buffer, Box::new(done));
-        told.recv().map_err(io::Error::other)?.map_err(io::Error::other)?;
+        let reservation = reservation.with_directory(directory);
+        let ticket = reservation.ticket();
+        reservation.write(finished.buffer, Box::new(done));
+        let outcome = match told.recv_timeout(self.wait_for(pages)) {
+            Err(_) if ticket.give_up() => return Err(io::ErrorKind::TimedOut.into()),
+            // It has ended in this moment, or the drive has stopped.
+            Err(_) => told.recv().map_err(io::Error::other)?,
+            Ok(outcome) => outcome,
+        };
+        outcome.map_err(io::Error::other)?;
         Ok(true)
+    }
+
+    /// How long a transfer of so many pages is waited for.
+    fn wait_for(&self, pages: u32) -> Duration {
+        SILENT_AFTER + longest_write(offset_of(pages))
     }
 
     /// The directory of pages of a block, sealed for its new place.

@@ -21,6 +21,10 @@ pub enum CommitError {
     /// The metadata has no room left under the capacity.
     #[error("the metadata of the blocks has no room left; remove blocks, or give more capacity")]
     Full,
+    /// The device has not ended what was given up: nothing is tried, and what waits for a commit waits
+    /// on (DRIVE-D7).
+    #[error("the device does not answer; what waits for it waits on")]
+    Silent,
     /// The device failed.
     #[error("cannot {action}: {source}; the blocks of this commit are not kept")]
     System {
@@ -53,7 +57,12 @@ impl Volume {
     /// has nobody to tell them to.
     pub(crate) fn commit_untold(&self) -> Result<(), CommitError> {
         let mut log = self.log();
-        let mut batch = Batch::take(&mut self.state());
+        let mut state = self.state();
+        if state.is_silent() {
+            return Err(CommitError::Silent);
+        }
+        let mut batch = Batch::take(&mut state);
+        drop(state);
         if batch.is_empty() && log.to_carry_out.is_none() {
             return Ok(());
         }

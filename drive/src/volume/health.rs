@@ -71,6 +71,10 @@ impl Health {
         self.reads.failed(now_ms, READ_FAILURES);
     }
 
+    pub(super) fn write_was_late(&mut self, now_ms: u64) {
+        self.writes.failed(now_ms, 1);
+    }
+
     pub(super) fn write_failed(&mut self, now_ms: u64, error: &io::Error) {
         if is_full(error) {
             self.room.failed(now_ms, 1);

@@ -14,6 +14,8 @@
 //!   durable. A process may have died between a rename and its sync.
 //! - **DRIVE-D5**: After a failed commit nothing of it is believed. Its segment is closed, writes
 //!   under way in that segment fail, and the next commit begins a new journal.
+//! - **DRIVE-D7**: A write that was given up changes nothing when it ends. Until all such writes of a
+//!   folder have ended, nothing is written to the folder: its device does not answer.
 //! - **DRIVE-D6**: A block is returned only when its checksum is that of its publication. Otherwise
 //!   the block leaves the folder.
 //!
@@ -36,6 +38,7 @@ mod commit;
 mod health;
 mod invariants;
 mod journal;
+mod late;
 mod moves;
 mod read;
 mod remove;
@@ -63,6 +66,7 @@ use traffic::Transfers;
 pub use crate::index::EncodedBlocks;
 pub use collect::Collected;
 pub use commit::CommitError;
+pub use late::{SILENT_AFTER, WriteTicket};
 pub use moves::{Flow, Moves};
 pub use read::{ReadDone, ReadMiss, StoredBlock, Unverified, checksum};
 pub use reopen::{Loss, OpenVolumeError};

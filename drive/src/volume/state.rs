@@ -40,6 +40,10 @@ pub(super) struct State {
     /// Blocks between their reservation and their commit.
     pub(super) coming: HashSet<BlockKey>,
     pub(super) written: Vec<Written>,
+    /// Places of extents that are being written: number of the segment in memory, and first page.
+    pub(super) writing: HashSet<(u32, u32)>,
+    /// Those whose writes were given up, and have not ended (DRIVE-D7).
+    pub(super) given_up: HashSet<(u32, u32)>,
     pub(super) leaving: Vec<Leaving>,
     pub(super) health: Health,
     /// Whether the file system gives memory of a file back.
@@ -120,6 +124,13 @@ impl State {
         self.leaving.push(leaving);
     }
 
+    /// A block that was reserved does not come any more, unless it was there before.
+    pub(super) fn end_coming(&mut self, key: &BlockKey, moved_from: Option<Located>) {
+        if moved_from.is_none() {
+            self.coming.remove(key);
+        }
+    }
+
     fn leaving_at(&self, at: &Located) -> Leaving {
         Leaving { slot: at.slot, first_page: at.first_page, pages: at.extent_pages() }
     }
@@ -127,9 +138,7 @@ impl State {
     /// Lets the pages of a written extent go that no commit has named.
     pub(super) fn forget(&mut self, written: &Written) {
         let (first_page, pages) = (written.record.first_page, written.record.extent_pages());
-        if written.moved_from.is_none() {
-            self.coming.remove(&written.record.key);
-        }
+        self.end_coming(&written.record.key, written.moved_from);
         if let Some(segment) = self.segment(written.slot) {
             segment.waiting -= pages;
             segment.leaving += pages;

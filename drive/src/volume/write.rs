@@ -47,7 +47,7 @@ pub enum ReserveError {
     /// The folder is at its capacity.
     #[error("the folder is full; remove blocks, or give it more capacity")]
     Full,
-    /// The device failed a moment ago. It is tried again by itself.
+    /// The device failed a moment ago, or has not ended what was given up. It is tried again by itself.
     #[error("the device failed before, and is not tried again yet")]
     Marked,
     /// No segment could be made.
@@ -70,6 +70,9 @@ pub enum WriteError {
         /// Bytes of the block, in whole pages of 4 KiB.
         needed: usize,
     },
+    /// Its caller gave it up ([`WriteTicket::give_up`](super::WriteTicket::give_up)).
+    #[error("the device ended the write too late; the block is not kept")]
+    GivenUp,
     /// An earlier sync of the same segment failed.
     #[error("the segment failed meanwhile; the block is not written")]
     SegmentFailed,
@@ -157,7 +160,8 @@ impl Volume {
     ) -> Result<Option<Reservation>, ReserveError> {
         let now_ms = self.now_ms();
         let mut state = self.state();
-        if is_first_try && !state.health.writes.allows(now_ms) {
+        // DRIVE-D7.
+        if state.is_silent() || is_first_try && !state.health.writes.allows(now_ms) {
             return Err(ReserveError::Marked);
         }
         let is_known =
@@ -179,10 +183,12 @@ impl Volume {
         (record.segment, record.first_page) = (segment.id, segment.cursor);
         segment.cursor += pages;
         segment.under_way += pages;
+        let place = (slot, segment.cursor - pages);
         let data = segment.data;
         if moved_from.is_none() {
             state.coming.insert(record.key);
         }
+        state.writing.insert(place);
         let (volume, directory) = (Arc::clone(self), Vec::new());
         Ok(Some(Reservation { volume, slot, data, record, directory, moved_from, ended: false }))
     }
@@ -244,9 +250,11 @@ impl Volume {
         let (now_ms, pages) = (self.now_ms(), reservation.record.extent_pages());
         let Reservation { slot, record, moved_from, .. } = *reservation;
         let mut state = self.state();
+        if state.end_write(slot, record.first_page, pages) {
+            state.end_coming(&record.key, moved_from);
+            return Err(WriteError::GivenUp);
+        }
         let Some(segment) = state.segment(slot) else { return Err(WriteError::SegmentFailed) };
-        segment.under_way -= pages;
-        segment.waiting += pages;
         let failed = segment.failed;
         let written = Written { slot, record, moved_from };
         if let Err(error) = outcome {
@@ -296,6 +304,15 @@ impl Reservation {
     /// Segment and page at which the extent begins.
     pub(super) const fn place(&self) -> (u32, u32) {
         (self.record.segment, self.record.first_page)
+    }
+
+    /// Number of the segment in memory, and first page of the extent.
+    pub(super) const fn slot_and_page(&self) -> (u32, u32) {
+        (self.slot, self.record.first_page)
+    }
+
+    pub(super) fn volume(&self) -> Arc<Volume> {
+        Arc::clone(&self.volume)
     }
 
     pub(super) fn with_directory(mut self, directory: Vec<u8>) -> Self {
@@ -396,9 +413,8 @@ impl Drop for Reservation {
         }
         let pages = self.record.extent_pages();
         let mut state = self.volume.state();
-        if let Some(segment) = state.segment(self.slot) {
-            segment.under_way -= pages;
-            segment.waiting += pages;
+        if state.end_write(self.slot, self.record.first_page, pages) {
+            return state.end_coming(&self.record.key, self.moved_from);
         }
         let written = Written { slot: self.slot, record: self.record, moved_from: self.moved_from };
         state.forget(&written);

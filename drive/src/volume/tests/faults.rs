@@ -192,3 +192,39 @@ fn a_write_that_fails_in_a_new_segment_leaves_nothing_to_miss() {
     volume.commit().unwrap();
     assert_has(&open(&RecordedDrive::after(&drive.crash(|_| false))), [1]);
 }
+
+/// DRIVE-D7.
+#[test]
+fn a_write_that_was_given_up_changes_nothing_when_it_ends() {
+    let Rig { drive, faults, clock, volume } = rig();
+    write(&volume, 1).unwrap();
+    faults.plan(Some(Call::WritePayload), 0, 1, Fault::Delay);
+    let (tell, told) = bounded(1);
+    let done = Box::new(move |_, outcome: Result<(), WriteError>| tell.send(outcome).unwrap());
+    let ticket = begin(&volume, 2, done).unwrap();
+    assert!(ticket.give_up() && !ticket.give_up());
+    assert_eq!(volume.failures()[1], (1, true));
+    clock.advance(60_000);
+    // The device owes an end: it gets nothing else, and what waits for it waits on.
+    let calls = faults.calls();
+    assert!(write(&volume, 3).unwrap_err().contains("failed before"));
+    assert!(matches!(volume.commit(), Err(CommitError::Silent)));
+    assert!(matches!(volume.collect(100), Err(CommitError::Silent)));
+    assert_eq!((faults.calls(), volume.is_silent()), (calls, true));
+    assert_eq!(faults.release(), 1);
+    assert!(matches!(told.recv().unwrap(), Err(WriteError::GivenUp)));
+    assert_eq!(volume.commit().unwrap(), [key(1)]);
+    volume.check().unwrap();
+    write(&volume, 2).unwrap();
+    assert_eq!(volume.commit().unwrap(), [key(2)]);
+    let again = open(&RecordedDrive::after(&drive.crash(|_| false)));
+    assert_has(&again, [1, 2]);
+    again.check().unwrap();
+    // One that has ended is kept.
+    let (tell, told) = bounded(1);
+    let done = Box::new(move |_, outcome: Result<(), WriteError>| tell.send(outcome).unwrap());
+    let ticket = begin(&volume, 4, done).unwrap();
+    told.recv().unwrap().unwrap();
+    assert!(!ticket.give_up() && !volume.is_silent());
+    assert_eq!(volume.commit().unwrap(), [key(4)]);
+}

@@ -121,6 +121,18 @@ pub(super) fn layers_of(number: u64) -> Vec<Page> {
 
 /// Writes a block, and says whether it was written.
 pub(super) fn write(volume: &Arc<Volume>, number: u64) -> Result<(), String> {
+    let (tell, told) = bounded(1);
+    begin(volume, number, Box::new(move |_, outcome| tell.send(outcome).unwrap()))
+        .map_err(|error| error.to_string())?;
+    told.recv().unwrap().map_err(|error| error.to_string())
+}
+
+/// Begins to write a block.
+pub(super) fn begin(
+    volume: &Arc<Volume>,
+    number: u64,
+    done: WriteDone,
+) -> Result<WriteTicket, ReserveError> {
     let (pages, (_, bytes)) = (layers_of(number), stored(number));
     let spec = BlockSpec {
         key: key(number),
@@ -131,12 +143,12 @@ pub(super) fn write(volume: &Arc<Volume>, number: u64) -> Result<(), String> {
         crc: checksum(&payload(number)),
         pages: &pages,
     };
-    let reservation = volume.reserve(&spec).map_err(|error| error.to_string())?;
+    let reservation = volume.reserve(&spec)?;
     let buffer = Buffer::of(&bytes).unwrap();
     assert!(buffer.capacity() >= reservation.buffer_bytes());
-    let (tell, told) = bounded(1);
-    reservation.write(buffer, Box::new(move |_, outcome| tell.send(outcome).unwrap()));
-    told.recv().unwrap().map_err(|error| error.to_string())
+    let ticket = reservation.ticket();
+    reservation.write(buffer, done);
+    Ok(ticket)
 }
 
 thread_local! {
