@@ -73,8 +73,48 @@ fn what_cannot_be_is_refused() {
         (&["--layers", "3", "--kv-heads", "3"], "--head-dim"),
         (&["--latent", "3"], "--layers"),
         (&["SmolLM2-135M", "--layers", "3"], "cannot be used with"),
+        (&["SmolLM2-135M", "--prompt", "0"], "0 is not in 1.."),
+        (&["SmolLM2-135M", "--prompt", "18446744073709551615"], "larger than"),
+        (&["SmolLM2-135M", "--tiers=tape=3"], "\"tape=3\" is no tier"),
+        (&["SmolLM2-135M", "--layer-ms", "3"], "--prompt"),
+        (&["SmolLM2-135M", "--prompt", "1", "--tiers", "--layer-ms=-3"], "-3 is no time"),
+        (&["SmolLM2-135M", "--cost"], "--prefill-tokens-s"),
+        (&["SmolLM2-135M", "--hit-rate", "2"], "share from 0 to 1"),
     ] {
         let error = error(arguments);
         assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+}
+
+/// 128K tokens of a 32B model, 64 tokens a block: the prompt of Tutti's example.
+#[test]
+fn a_prompt_on_its_tiers_and_what_it_costs() {
+    let model = ["Qwen3-32B", "--block-tokens", "64", "--prompt", "131072"];
+    let tiers = ["--tiers=nvme=29", "--layer-ms", "20"];
+    let cost = ["--cost", "--prefill-tokens-s", "5000", "--hit-rate", "0.6"];
+    let arguments = [&model[..], &tiers, &cost].concat();
+    let row = &rows(&arguments)[0];
+    assert_eq!(row["prompt"]["objects"], 262_144);
+    let nvme = &row["tiers"][3];
+    assert_eq!((&nvme["tier"], &nvme["source"]), (&"nvme".into(), &"given".into()));
+    let near = |value: &Value, expected: f64| {
+        let found = value.as_f64().unwrap();
+        assert!((found - expected).abs() < 1e-4 * expected, "{found}: {expected}");
+    };
+    // 16 MiB, 32 GiB and 512 MiB at 29 GB/s; a layer that computes for 20 ms hides the last.
+    near(&nvme["block_us"], 578.52);
+    near(&nvme["prompt"]["prompt_ms"], 1184.818);
+    near(&nvme["prompt"]["slack_needed_ms"], 18.5128);
+    near(&nvme["prompt"]["stall_ms"], 18.5128);
+    near(&row["cost"]["alone_usd"], 6.88 / 3600.0 / 5000.0 * 1e6);
+    let ssd = &row["cost"]["tiers"][1];
+    let hour = 14_305.0 * 0.0859 / 730.0;
+    near(&ssd["layered_break_even"], hour / (hour + 6.88));
+    // 256 KiB of a token at 29 GB/s, against 0.2 ms of computing.
+    near(&ssd["hidden_up_to"], 1.0 / (1.0 + 5000.0 * 262_144.0 / 29e9));
+
+    let text = String::from_utf8(geometry(&arguments).stdout).unwrap();
+    for said in ["2048 blocks", "262144 pieces of 128.0 KiB", "slack needed ms", "pays from"] {
+        assert!(text.contains(said), "{said}: {text}");
     }
 }

@@ -208,3 +208,37 @@ fn a_file_that_does_not_exist_is_named() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("nowhere.json cannot be read"), "{error}");
 }
+
+/// An iteration of 9 layers takes 9 layer times until the requests have grown, and 9 and 2/3 then.
+#[test]
+fn tokens_are_released_at_the_promised_rate() {
+    let mut input = with(batch(3), "placements", json!([[4, 8], [3, 6, 9]]));
+    input["requests"][0]["free_tokens"] = json!(1);
+    input["requests"][0]["slo_layer_times"] = json!(10);
+    input["requests"][0]["deposit_tokens"] = json!(1);
+    input["requests"][1]["free_tokens"] = json!(9);
+    input["block_tokens"] = json!(16);
+    let found = answer(&input, &["--deposit", "4"]);
+    let column = |name: &str| {
+        let tokens = found["tokens"].as_array().unwrap();
+        tokens.iter().map(|token| token[name].clone()).collect::<Vec<_>>()
+    };
+    // The second request has no promise. The first has 4 blocks a layer from step 3 on.
+    assert_eq!(column("request"), [1, 1, 1, 1]);
+    assert_eq!(column("ready"), ["9", "18", "83/3", "112/3"]);
+    assert_eq!(column("released"), ["20", "30", "40", "50"]);
+    assert_eq!(column("deposit_tokens"), [2, 2, 2, 2]);
+    assert_eq!(column("late"), [false; 4]);
+
+    // Nothing is deposited, and 9 layer times are promised: the growth is late twice.
+    input["requests"][0]["slo_layer_times"] = json!(9);
+    input["requests"][0]["deposit_tokens"] = json!(0);
+    let found = answer(&input, &["--deposit", "4"]);
+    let late: Vec<_> = (0..4).map(|step| found["tokens"][step]["late"].clone()).collect();
+    assert_eq!(late, [false, false, true, true]);
+    assert_eq!(found["tokens"][3]["released"], "112/3");
+    assert!(words(&input, &["--deposit", "4"]).contains("83/3         83/3        1  late"));
+
+    let none = error(&batch(3).to_string(), &["--deposit", "4"]);
+    assert!(none.contains("no request of the input has slo_layer_times"), "{none}");
+}

@@ -1,14 +1,20 @@
 //! `rackline geometry`: how much KV a model makes, and so how much of it a pool holds.
 
+mod cost;
 mod known;
+mod prompt;
+mod tiers;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
 use kv_cache::{Attention, Dtype, KvGeometry};
 use serde::Serialize;
 
+use self::cost::{Cost, Prices};
 use self::known::{KNOWN_MODELS, known_model};
+use self::prompt::Prompt;
+use self::tiers::{Tiers, Times};
 use crate::output::{complain, say};
 
 const GIB: u64 = 1 << 30;
@@ -22,9 +28,14 @@ const GIB: u64 = 1 << 30;
 /// Tensor-parallel ranks divide the KV heads. Equal parts of several ranks are stored once in the
 /// pool: everything with MLA, and heads when there are fewer heads than ranks.
 ///
+/// With --prompt, --tiers and --cost the command also shows what a prompt is made of, how long each
+/// tier takes to bring it, and what it costs. deploy/docs/sizing.md explains the figures.
+///
 ///   rackline geometry
 ///   rackline geometry Llama-3.1-70B DeepSeek-V3 --tp 8 --dtype fp8_e4m3
 ///   rackline geometry --layers 30 --kv-heads 3 --head-dim 64
+///   rackline geometry Qwen3-32B --block-tokens 64 --prompt 131072 --tiers=nvme=29 --layer-ms 8
+///   rackline geometry Llama-3.1-70B --tp 8 --cost --prefill-tokens-s 20000 --hit-rate 0.6
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Options {
@@ -60,6 +71,27 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 1)]
     tp: u32,
 
+    /// Show the blocks, and the pieces of memory, of a prompt of so many tokens.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
+    prompt: Option<u64>,
+
+    /// Show how long each tier takes to bring a block: hbm, pcie, cxl, nvme and network. Other
+    /// figures than the built-in ones: --tiers=nvme=29,network=25:3 (GB/s, microseconds of latency).
+    #[arg(long, value_name = "NAME=GB/S[:US],...", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "")]
+    tiers: Option<Tiers>,
+
+    /// Time in which a layer computes, to show what of the transfer of --prompt it hides.
+    #[arg(long, value_name = "MS", requires = "prompt", requires = "tiers")]
+    layer_ms: Option<f64>,
+
+    /// Show what a million prompt tokens cost, and the hit rates at which tiers pay for themselves.
+    #[arg(long, requires = "prefill_tokens_s")]
+    cost: bool,
+
+    #[command(flatten)]
+    prices: Prices,
+
     /// Print one JSON object for each model.
     #[arg(long)]
     json: bool,
@@ -82,9 +114,18 @@ struct Row {
     /// What one rank publishes for a block.
     rank_block_bytes: u64,
     tokens_per_gib: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<Prompt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tiers: Option<Vec<Times>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<Cost>,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if let Some(layer_ms) = options.layer_ms.filter(|ms| !(ms.is_finite() && *ms >= 0.0)) {
+        bail!("--layer-ms {layer_ms} is no time: give a number of at least 0");
+    }
     for (model, outcome) in rows(options)? {
         match outcome {
             Ok(row) if options.json => say!("{}", serde_json::to_string(&row)?),
@@ -95,13 +136,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-type Rows = Vec<(String, Result<Row, kv_cache::KvGeometryError>)>;
+type Rows = Vec<(String, Result<Row>)>;
 
 fn rows(options: &Options) -> Result<Rows> {
     let row = |name: &str, layers, attention| {
         let geometry = KvGeometry::new(layers, attention, options.dtype, options.block_tokens);
         let geometry = geometry.and_then(|geometry| geometry.rank(0, options.tp));
-        (name.to_owned(), geometry.map(|geometry| Row::new(name, options.tp, &geometry)))
+        let row = geometry.map(|geometry| Row::new(name, options, &geometry));
+        (name.to_owned(), row.unwrap_or_else(|error| Err(error.into())))
     };
     let asked = if let Some(layers) = options.layers {
         vec![row("this model", layers, attention(options)?)]
@@ -144,12 +186,25 @@ fn attention(options: &Options) -> Result<Attention> {
 }
 
 impl Row {
-    fn new(name: &str, tp: u32, geometry: &KvGeometry) -> Self {
+    fn new(name: &str, options: &Options, geometry: &KvGeometry) -> Result<Self> {
+        let counted = |tokens| {
+            let prompt = Prompt::new(geometry, tokens);
+            prompt.with_context(|| {
+                format!("the KV of {tokens} tokens is larger than any memory: check --prompt")
+            })
+        };
+        let prompt = options.prompt.map(counted).transpose()?;
+        let (block, layers) = (geometry.rank_block_bytes(), geometry.layers());
+        let times = |tiers| Times::of(tiers, block, layers, prompt.as_ref(), options.layer_ms);
+        let cost = || {
+            let tiers = options.tiers.clone().unwrap_or_default();
+            Cost::new(&options.prices, &tiers, options.tp, geometry.rank_token_bytes())
+        };
         let (kv_heads, head_dim, latent) = match geometry.attention() {
             Attention::Heads { kv_heads, head_dim } => (Some(kv_heads), Some(head_dim), None),
             Attention::Latent { elements } => (None, None, Some(elements)),
         };
-        Self {
+        Ok(Self {
             model: name.to_owned(),
             layers: geometry.layers(),
             kv_heads,
@@ -158,11 +213,14 @@ impl Row {
             dtype: geometry.dtype().name(),
             token_bytes: geometry.token_bytes(),
             block_tokens: geometry.block_tokens(),
-            tensor_parallel_size: tp,
+            tensor_parallel_size: options.tp,
             parts: geometry.part().of,
             rank_block_bytes: geometry.rank_block_bytes(),
             tokens_per_gib: GIB / geometry.token_bytes(),
-        }
+            prompt,
+            tiers: options.tiers.as_ref().map(times),
+            cost: options.cost.then(cost).flatten(),
+        })
     }
 
     fn shape(&self) -> String {
@@ -204,4 +262,13 @@ fn print(row: &Row) {
         ByteSize(row.rank_block_bytes).to_string(),
         row.tokens_per_gib
     );
+    if let Some(prompt) = &row.prompt {
+        prompt.print();
+    }
+    if let Some(tiers) = &row.tiers {
+        Times::print_all(tiers, row.rank_block_bytes);
+    }
+    if let Some(cost) = &row.cost {
+        cost.print();
+    }
 }

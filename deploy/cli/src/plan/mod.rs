@@ -2,6 +2,7 @@
 
 mod input;
 mod picture;
+mod release;
 mod words;
 
 use std::path::PathBuf;
@@ -45,6 +46,7 @@ use crate::output::say;
 ///
 ///   rackline plan batch.json
 ///   rackline plan batch.json --discipline equal-share --memory safe --svg plan.svg
+///   rackline plan batch.json --deposit 20
 ///   rackline plan - --json < batch.json
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
@@ -68,6 +70,10 @@ pub(crate) struct Options {
     /// Stop the search after that long, with the best plan found and a bound for better ones.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     limit_ms: u64,
+
+    /// Show when the tokens of so many decode steps are ready, and when they are released.
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    deposit: Option<u32>,
 
     /// Print one JSON object.
     #[arg(long)]
@@ -127,6 +133,9 @@ struct Answer {
     /// Why it is not feasible.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// With --deposit: the tokens of requests with an SLO.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Vec<release::Token>>,
     #[serde(skip)]
     timeline: Option<Timeline>,
 }
@@ -140,10 +149,16 @@ fn in_full<S: Serializer>(ratio: &Option<BigRational>, serializer: S) -> Result<
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let task = input::read(&options.input)?;
-    let answer = match &task.placements {
+    let mut answer = match &task.placements {
         Some(placements) => evaluated(&task, placements, options)?,
         None => planned(&task, options)?,
     };
+    if let Some(steps) = options.deposit
+        && answer.stall_blocks.is_some()
+    {
+        let placements = task.placements.clone().map_or_else(|| placements(&task, &answer), Ok)?;
+        answer.tokens = Some(release::tokens(&task, &placements, options.model(), steps)?);
+    }
     if let Some(path) = &options.svg {
         let timeline = answer.timeline.as_ref().context(
             "there is no plan to draw: run the command without --svg to read why, or give \
@@ -192,6 +207,7 @@ fn evaluated(task: &Task, placements: &[Placement], options: &Options) -> Result
         window_steps: window.steps,
         bound_blocks: None,
         reason,
+        tokens: None,
         timeline: Some(timeline(batch, placements, model.discipline)?),
     })
 }
@@ -213,6 +229,7 @@ fn planned(task: &Task, options: &Options) -> Result<Answer> {
         window_steps,
         bound_blocks: None,
         reason: Some(reason),
+        tokens: None,
         timeline: None,
     };
     Ok(match outcome {
@@ -225,6 +242,7 @@ fn planned(task: &Task, options: &Options) -> Result<Answer> {
             window_steps: plan.window_steps,
             bound_blocks: Some(plan.bound_blocks),
             reason: None,
+            tokens: None,
             timeline: Some(timeline(&grown(task)?, &plan.placements, model.discipline)?),
         },
         Outcome::Infeasible(reason) => {
@@ -252,4 +270,13 @@ fn grown(task: &Task) -> Result<Batch> {
 
 fn layers(placements: &[Placement]) -> Vec<Vec<u16>> {
     placements.iter().map(|placement| placement.offloaded().to_vec()).collect()
+}
+
+/// The placements of an answer, as they were found.
+fn placements(task: &Task, answer: &Answer) -> Result<Vec<Placement>> {
+    let placement = |layers: &Vec<u16>| {
+        let layers: Vec<_> = layers.iter().copied().map(u64::from).collect();
+        Ok(Placement::new(&layers, task.batch.layers())?)
+    };
+    answer.placements.iter().map(placement).collect()
 }

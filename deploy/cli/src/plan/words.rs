@@ -2,7 +2,7 @@
 
 use kv_cache::placement::{Batch, Interval, Phase, Timeline};
 
-use super::Answer;
+use super::{Answer, release};
 use crate::output::say;
 
 /// Columns of the drawing.
@@ -36,6 +36,9 @@ pub(super) fn print(batch: &Batch, answer: &Answer) {
     if let Some(timeline) = &answer.timeline {
         say!("");
         draw(timeline, requests.len());
+    }
+    if let Some(tokens) = &answer.tokens {
+        release::print(tokens);
     }
 }
 
