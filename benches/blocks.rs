@@ -17,7 +17,7 @@ use rackline::{
     AsyncOptions, AsyncPool, AsyncSession, Attention, BlockHash, Destination, Dtype, KvGeometry,
     NewBlock, Pool, ScratchRegion, Session, SessionOptions, Source,
 };
-use rackline_benches::{Batch, Bed, memcpy_out, stream_in};
+use rackline_benches::{Batch, Bed, Floor, memcpy_out, stream_in};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -111,9 +111,9 @@ fn timed(times: &mut Times, work: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
     Ok(())
 }
 
-/// The same copy without a session.
+/// The same copy without a session, or what the rules of the memory add to it.
 fn copy(
-    copy: impl Fn(&mut Batch<'_>),
+    mut copy: impl FnMut(&mut Batch<'_>),
     bed: &mut Bed,
     bytes: usize,
     times: &mut Times,
@@ -240,16 +240,20 @@ fn measure(bed: &mut Bed, bytes: usize, rounds: usize) -> Outcome<()> {
     // While the page tables are filled.
     SystemClock::start().sleep_ms(FILLING_MS);
     let mut ring = Ring::new(bytes);
-    let mut times = [const { Vec::new() }; 8];
+    let mut floor = Floor::new()?;
+    let mut times = [const { Vec::new() }; 10];
     for round in 0..=rounds {
         let hashes = hashes(round * BATCH, BATCH / bytes);
         if round == 1 {
             // The first round warmed up.
             times.iter_mut().for_each(Vec::clear);
         }
-        let [stream, memcpy, put_us, get_us, async_put, async_get, own_put, own_get] = &mut times;
+        let [stream, memcpy, put_floor, get_floor, rest @ ..] = &mut times;
+        let [put_us, get_us, async_put, async_get, own_put, own_get] = rest;
         copy(stream_in, bed, bytes, stream)?;
         copy(memcpy_out, bed, bytes, memcpy)?;
+        copy(|batch| floor.put(batch), bed, bytes, put_floor)?;
+        copy(|batch| floor.get(batch), bed, bytes, get_floor)?;
         put(&from, bed, bytes, &hashes, put_us)?;
         get(&to, bed, bytes, &hashes, get_us)?;
         put_async(&puts, &mut ring, &hashes, async_put)?;
@@ -258,9 +262,12 @@ fn measure(bed: &mut Bed, bytes: usize, rounds: usize) -> Outcome<()> {
         put_async(&puts.by_caller(), &mut ring, &again, own_put)?;
         get_async(&gets.by_caller(), &mut ring, &again, own_get)?;
     }
-    let [stream, memcpy, put_us, get_us, async_put, async_get, own_put, own_get] =
+    let [stream, memcpy, put_floor, get_floor, put_us, get_us, rest @ ..] =
         times.each_mut().map(quarter_us);
+    let [async_put, async_get, own_put, own_get] = rest;
     for (name, us, copy_us) in [
+        ("least of put", put_floor, stream),
+        ("least of get", get_floor, memcpy),
         ("put", put_us, stream),
         ("get", get_us, memcpy),
         ("async put", async_put, stream),

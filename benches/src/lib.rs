@@ -6,12 +6,14 @@
 
 mod bed;
 mod ceiling;
+mod floor;
 mod lock_bed;
 mod ratios;
 mod ring;
 
 pub use bed::{Batch, Bed};
 pub use ceiling::{memcpy_in, memcpy_out, stream_in, stream_out};
+pub use floor::Floor;
 pub use lock_bed::{Duel, LOCK, LockBed, acquire, arbitrate, serve};
 pub use ratios::{Contender, median, print_ratios};
 pub use ring::{RingLoop, processor_seconds};
