@@ -9,7 +9,7 @@ use cxl_shm::host::FIGURE_WORDS;
 use cxl_shm::node::{Backend, Member};
 
 use super::metrics::{Metrics, SUMMED};
-use crate::heap::LockedHeap;
+use crate::heap::{LockedHeap, Moved};
 
 /// Words of two cache lines of 64 bytes: processors fetch these in pairs.
 const APART: usize = 16;
@@ -148,6 +148,10 @@ impl<'m, B: Backend> HostFigures<'m, B> {
     }
 
     pub(super) fn add(&self, counted: &mut Metrics) {
+        // Most calls under the heap lock count nothing, and the sums are many.
+        if *counted == Metrics::default() {
+            return;
+        }
         let words = self.member.figures();
         for (index, sum) in counted.summed_mut().enumerate() {
             if *sum > 0 {
@@ -169,7 +173,11 @@ fn word_of(index: usize) -> usize {
 pub(crate) fn count_moved<B: Backend>(heap: &mut LockedHeap<'_, B>) -> Metrics {
     let figures = HostFigures::of(heap.member);
     let mut counted = Metrics::default();
-    if let Some(there) = heap.take_swept() {
+    let (swept, left) = (heap.take_swept(), heap.take_left());
+    if swept.is_none() && left == Moved::default() {
+        return counted;
+    }
+    if let Some(there) = swept {
         let sums = figures.metrics();
         let missing = |there: u64, came: [u64; 3], left: u64| {
             let known = came.iter().sum::<u64>().wrapping_sub(left);
@@ -182,7 +190,6 @@ pub(crate) fn count_moved<B: Backend>(heap: &mut LockedHeap<'_, B>) -> Metrics {
         (counted.found_bytes, counted.removed_bytes) =
             missing(there.bytes, came, sums.removed_bytes);
     }
-    let left = heap.take_left();
     counted.removed_blocks += left.blocks;
     counted.removed_bytes += left.bytes;
     figures.add(&mut counted);
