@@ -27,6 +27,8 @@ pub type LocalCache<'p> = Cache<'p, MappedBackend>;
 
 /// How often a process looks whether others of its host have died.
 const RECLAIM_MS: u64 = 500;
+/// How often a process looks whether memory of its node's chunks has failed under others.
+const FAILED_CHUNKS_MS: u64 = 5000;
 /// How long the upkeep thread rests between two turns.
 const UPKEEP_MS: u64 = 20;
 /// How long upkeep waits in a turn for a lock between hosts, or a chunk of another node, at a time.
@@ -323,6 +325,9 @@ fn keep_up(
             reclaim_dead_processes(cache.member(), &clock);
             // Also while an update of the chunk table is open, for which the other call waits.
             cache.reclaim_unfinished(&clock);
+            if cache.has_faults_to_note() || turn % (FAILED_CHUNKS_MS / UPKEEP_MS) == 0 {
+                cache.retire_failed_chunks(&clock, UPKEEP_CHUNK_TIMEOUT_MS);
+            }
         }
         cache.upkeep(&clock, watermarks, UPKEEP_CHUNK_TIMEOUT_MS);
         clock.sleep_ms(UPKEEP_MS);

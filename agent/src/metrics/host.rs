@@ -7,7 +7,7 @@ use super::{HostSeen, seconds};
 
 /// Counters of the cache, the names of their families, and what they count. What is left out is in
 /// the families of the tiers.
-pub(super) const SUMS: [(&str, &str, &str); 23] = [
+pub(super) const SUMS: [(&str, &str, &str); 25] = [
     ("lookups", "rackline_lookups_total", "Lookups of a prefix."),
     ("lookup_blocks", "rackline_lookup_blocks_total", "Blocks that were looked up."),
     ("lookup_hits", "rackline_lookup_hits_total", "Blocks of those that the caller got."),
@@ -58,6 +58,16 @@ pub(super) const SUMS: [(&str, &str, &str); 23] = [
         "reclaimed_blocks",
         "rackline_reclaimed_blocks_total",
         "Blocks freed that a dead process, or an earlier life of the node, was writing.",
+    ),
+    (
+        "memory_faults",
+        "rackline_memory_faults_total",
+        "Pages of payload that the device could not read, as processes of this host met them.",
+    ),
+    (
+        "failed_chunks",
+        "rackline_failed_chunks_total",
+        "Chunks that processes of this host noted as failed: they are taken out of use.",
     ),
 ];
 

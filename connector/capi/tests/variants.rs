@@ -92,6 +92,7 @@ fn every_outcome_of_a_publish_has_a_code() {
         ("Refused", Inner),
         ("Failed", Named("RACKLINE_OUTCOME_COPY")),
         ("TakenAway", OUTCOME),
+        ("MemoryFailed", OUTCOME),
     ];
     check("connector/src/session/publish.rs", "PublishOutcome", &outcomes);
     let refusals = [

@@ -562,7 +562,8 @@ class PublishResult:
     """For each block: ``published``, ``already_there``, ``aborted`` (of a publish by layers, all of its
     blocks), or a short name of why it is not in the pool: ``longer_than_chunk``, ``segment_full`` (the
     descriptors of this node are used up), ``no_chunk`` (the pool is full), ``chunk_lock`` (the lock of
-    the region's chunks was not acquired), ``declared_dead``, ``outrun``, ``copy`` or ``taken_away``."""
+    the region's chunks was not acquired), ``declared_dead``, ``outrun``, ``copy``, ``taken_away`` or
+    ``memory_failed`` (the device reported an error)."""
     messages: dict[str, str]
     """For each of these names the sentence that says so, with numbers, of the first such block."""
 

@@ -192,7 +192,7 @@ where
             return;
         }
         match miss {
-            Miss::Checksum => self.cache.retire(self.clock, &[handle]),
+            Miss::Checksum | Miss::MemoryFailed => self.cache.retire(self.clock, &[handle]),
             // Perhaps only for the moment, as its line was being written.
             Miss::Torn | Miss::Malformed => self.cache.retire_unreadable(self.clock, &[handle]),
             _ => 0,

@@ -3,7 +3,7 @@
 use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
 use cxl_shm::units::Extent;
-use kv_cache::{BlockSpec, Latency, Refusal, Reservation};
+use kv_cache::{BlockSpec, CommitError, Latency, Refusal, Reservation};
 
 use super::{SessionCore, SessionError};
 use crate::block::NewBlock;
@@ -24,11 +24,14 @@ pub enum PublishOutcome {
     Failed(DmaError),
     /// Other processes of this host believed this one dead and took the block away.
     TakenAway,
+    /// The memory for its bytes failed: the device reported an error that it cannot correct. Nobody
+    /// finds the block.
+    MemoryFailed,
 }
 
 impl PublishOutcome {
-    /// A short name, which stays the same: `published`, `already_there`, `copy`, `taken_away`, or that
-    /// of a [`Refusal`](Refusal::label).
+    /// A short name, which stays the same: `published`, `already_there`, `copy`, `taken_away`,
+    /// `memory_failed`, or that of a [`Refusal`](Refusal::label).
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -37,6 +40,7 @@ impl PublishOutcome {
             Self::Refused(refusal) => refusal.label(),
             Self::Failed(_) => "copy",
             Self::TakenAway => "taken_away",
+            Self::MemoryFailed => "memory_failed",
         }
     }
 
@@ -50,6 +54,11 @@ impl PublishOutcome {
             Self::TakenAway => {
                 Some("other processes of this host believed this one dead".to_owned())
             }
+            Self::MemoryFailed => Some(
+                "the memory of the block failed: look for memory errors (`dmesg`, `cxl list \
+                 --media-errors`)"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -225,8 +234,11 @@ where
         if !complete.is_empty() {
             let committed = self.cache.commit(self.clock, complete);
             for (index, done) in stored_at.into_iter().zip(committed) {
-                let taken_away = |_| PublishOutcome::TakenAway;
-                let outcome = done.map_or_else(taken_away, |_| PublishOutcome::Published);
+                let missing = |error| match error {
+                    CommitError::TakenAway { .. } => PublishOutcome::TakenAway,
+                    CommitError::MemoryFailed { .. } => PublishOutcome::MemoryFailed,
+                };
+                let outcome = done.map_or_else(missing, |_| PublishOutcome::Published);
                 outcomes[index] = Some(outcome);
             }
         }

@@ -3,6 +3,7 @@
 //! The chunk table has a line per chunk, written under lock 1 with an intent, so that the death of
 //! a holder leaves every entry either as it was or as it was to be.
 
+use super::failed::failed_pages;
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
 use crate::fabric::{Fabric, LineError, refresh_all};
@@ -95,7 +96,8 @@ impl Look {
                         look.own += 1;
                     }
                     // An entry that cannot be read stays out of use: its owner is unknown.
-                    Some(ChunkState::Owned { .. }) | None => {}
+                    // FAULT-C2.
+                    Some(ChunkState::Owned { .. } | ChunkState::Failed) | None => {}
                 }
             }
             if look.free.len() >= enough {
@@ -192,9 +194,12 @@ fn check_ours<B: Backend>(member: &Member<B>, chunk: ChunkId) -> Result<(), Chun
 }
 
 #[doc(hidden)]
-/// Makes a flushed chunk of this node nobody's. The caller holds [`CHUNK_LOCK`].
+/// Makes a flushed chunk of this node nobody's. The caller holds [`CHUNK_LOCK`], and has refreshed the
+/// entry under it.
 pub fn set_free<B: Backend>(member: &Member<B>, chunk: ChunkId) {
-    let entry = ChunkEntry::new(ChunkState::Free);
+    // FAULT-C1.
+    let failed = failed_pages(member, chunk);
+    let entry = ChunkEntry::new(ChunkState::Free).with_failed(failed);
     intent::set_chunk(member.node_handle(), member.fabric(), chunk, &entry);
     crash::reach(CrashPoint::ChunkFreed);
 }
@@ -206,7 +211,7 @@ pub(crate) fn owned<B: Backend>(member: &Member<B>, node: NodeId) -> Vec<(ChunkI
         .map(ChunkId)
         .filter_map(|chunk| match layout.chunk_entry(chunk).cached(fabric).ok()?.state()? {
             ChunkState::Owned { owner, purpose, .. } if owner == node => Some((chunk, purpose)),
-            ChunkState::Owned { .. } | ChunkState::Free => None,
+            ChunkState::Owned { .. } | ChunkState::Free | ChunkState::Failed => None,
         })
         .collect()
 }

@@ -9,12 +9,13 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
+use super::faults::{NEVER, RegionGuard, TierGuard, TierPlace};
 use super::flush::{FlushError, FlushKind, MemoryFenceKind, ReadBack};
-use super::{Fabric, HostMemory, LineWords};
+use super::{Fabric, HostMemory, LineWords, sigbus};
 use crate::units::{Extent, LINE_BYTES, LineOffset, LineRange, WORD_BYTES, WordOffset};
 
 #[cfg(target_arch = "aarch64")]
@@ -46,11 +47,19 @@ pub enum MapError {
     /// No usable flush instruction.
     #[error(transparent)]
     Flush(#[from] FlushError),
+    /// Memory errors of the mapping would end the process.
+    #[error("cannot install the handler of SIGBUS that contains memory errors: {0}")]
+    Handler(std::io::Error),
+    /// More mappings than memory errors can be contained for.
+    #[error("this process has too many regions mapped, or too many threads attached: close some")]
+    TooMany,
 }
 
 /// A shared mapping of a file or device, unmapped on drop.
 #[derive(Debug)]
 pub struct Mapping {
+    /// While faults are contained. Dropped before the memory is unmapped.
+    guard: Option<RegionGuard>,
     raw: MmapRaw,
 }
 
@@ -68,7 +77,7 @@ impl Mapping {
             .len(len)
             .map_raw(file)
             .map_err(|source| MapError::Map { bytes, source })?;
-        Ok(Self { raw })
+        Ok(Self { guard: None, raw })
     }
 
     /// As [`shared`](Self::shared), for reading alone. A store into it ends the process (SIGSEGV).
@@ -81,7 +90,44 @@ impl Mapping {
             .len(len)
             .map_raw_read_only(file)
             .map_err(|source| MapError::Map { bytes, source })?;
-        Ok(Self { raw })
+        Ok(Self { guard: None, raw })
+    }
+
+    /// From now on faults of this mapping are contained (FAULT-F1), in units of `page_bytes`: what
+    /// parts of the mapping are aligned to. `is_written` says how it was mapped.
+    ///
+    /// # Errors
+    /// [`MapError::Handler`], [`MapError::TooMany`].
+    pub(crate) fn contain_faults(
+        &mut self,
+        page_bytes: u64,
+        is_written: bool,
+    ) -> Result<(), MapError> {
+        sigbus::install().map_err(MapError::Handler)?;
+        let page_bytes =
+            usize::try_from(page_bytes).map_err(|_| MapError::TooLong { bytes: page_bytes })?;
+        let writing = if is_written { libc::PROT_WRITE } else { 0 };
+        let protection = (libc::PROT_READ | writing).cast_unsigned();
+        let guard = RegionGuard::enter(self.start(), self.raw.len(), page_bytes, protection);
+        self.guard = Some(guard.ok_or(MapError::TooMany)?);
+        Ok(())
+    }
+
+    /// From now on faults at `offset` and behind it are of payload (FAULT-F5).
+    pub(crate) fn set_payload_at(&self, offset: u64) {
+        if let (Some(guard), Ok(offset)) = (&self.guard, usize::try_from(offset)) {
+            guard.set_payload_at(offset);
+        }
+    }
+
+    /// Where the fault was that cut this process off (FAULT-F4).
+    pub(crate) fn cut_at(&self) -> Option<u64> {
+        self.guard.as_ref().and_then(RegionGuard::cut_at)
+    }
+
+    #[inline]
+    fn is_cut_off(&self) -> bool {
+        self.guard.as_ref().is_some_and(RegionGuard::is_cut_off)
     }
 
     /// Length in bytes.
@@ -327,6 +373,20 @@ impl Fabric for MappedFabric {
         }
     }
 
+    #[inline]
+    fn is_cut_off(&self) -> bool {
+        self.mapping.is_cut_off()
+    }
+
+    #[inline]
+    fn faults(&self) -> u64 {
+        self.mapping.guard.as_ref().map_or(0, RegionGuard::faults)
+    }
+
+    fn lost_ranges(&self) -> Vec<Extent> {
+        self.mapping.guard.as_ref().map_or_else(Vec::new, RegionGuard::lost_ranges)
+    }
+
     fn write_back(&self, lines: LineRange) {
         self.flush(lines);
     }
@@ -361,14 +421,66 @@ impl Fabric for MappedFabric {
 /// [`HostMemory`] over a shared mapping of a file in the host's DRAM. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct MappedHostMemory {
+    /// Whether these words take no more stores of this process (FAULT-F4).
+    cut_off: &'static AtomicBool,
+    /// Where this memory is a host tier of a region. Dropped before the memory is unmapped.
+    _of_region: Option<Arc<OfRegion>>,
     mapping: Arc<Mapping>,
+}
+
+/// What ties a host tier to the region of its process.
+#[derive(Debug)]
+struct OfRegion {
+    // Before the mappings, so that no handler uses them any more.
+    _guard: TierGuard,
+    _region: Arc<Mapping>,
+    _tier: Arc<Mapping>,
+    _second: Mapping,
 }
 
 impl MappedHostMemory {
     /// The words of `mapping`.
     #[must_use]
     pub fn new(mapping: Mapping) -> Self {
-        Self { mapping: Arc::new(mapping) }
+        Self { cut_off: &NEVER, _of_region: None, mapping: Arc::new(mapping) }
+    }
+
+    /// The same words, as a host tier of the region that `fabric` has mapped: when this process is cut
+    /// off from the region, it is cut off from these words too, and the entries of `identity` in the
+    /// registry at word `places_at` become those of a dead process (FAULT-F4). `second` is another
+    /// mapping of the same file.
+    ///
+    /// # Errors
+    /// [`MapError::TooMany`].
+    pub(crate) fn of_region(
+        self,
+        fabric: &MappedFabric,
+        second: Mapping,
+        places_at: usize,
+        identity: u64,
+    ) -> Result<Self, MapError> {
+        let Some(region) = &fabric.mapping.guard else { return Ok(self) };
+        let place = TierPlace {
+            start: self.mapping.start(),
+            bytes: self.mapping.raw.len(),
+            second_start: second.start(),
+            places_at: places_at * 8,
+            identity,
+        };
+        let guard = TierGuard::enter(region, place).ok_or(MapError::TooMany)?;
+        let of_region = OfRegion {
+            _guard: guard,
+            _region: Arc::clone(&fabric.mapping),
+            _tier: Arc::clone(&self.mapping),
+            _second: second,
+        };
+        let cut_off = region.cut_off_word();
+        Ok(Self { cut_off, _of_region: Some(Arc::new(of_region)), ..self })
+    }
+
+    #[inline]
+    fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Relaxed)
     }
 }
 
@@ -384,17 +496,25 @@ impl HostMemory for MappedHostMemory {
 
     #[inline]
     fn store(&self, index: usize, value: u64) {
-        self.mapping.store(index as u64 * WORD_BYTES, value, Ordering::SeqCst);
+        if !self.is_cut_off() {
+            self.mapping.store(index as u64 * WORD_BYTES, value, Ordering::SeqCst);
+        }
     }
 
     #[inline]
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> Result<u64, u64> {
+        if self.is_cut_off() {
+            // Nobody else sees what this process does any more, and a loop of it has to end.
+            return Ok(current);
+        }
         self.mapping.compare_exchange(index as u64 * WORD_BYTES, current, new)
     }
 
     #[inline]
     fn count(&self, index: usize, value: u64) {
-        self.mapping.count(index as u64 * WORD_BYTES, value);
+        if !self.is_cut_off() {
+            self.mapping.count(index as u64 * WORD_BYTES, value);
+        }
     }
 
     #[inline]

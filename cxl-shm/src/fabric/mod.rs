@@ -31,6 +31,7 @@
 //! Under MEM-M1 to MEM-M3 an 8-byte word with one writing host is a linearizable single-writer
 //! register. Every algorithm proved for such registers may be used; nothing more may be assumed.
 
+pub(crate) mod faults;
 mod flush;
 #[cfg(target_arch = "aarch64")]
 mod flush_aarch64;
@@ -41,7 +42,9 @@ mod line;
 mod mapped;
 mod parts;
 mod publish_batch;
+mod sigbus;
 
+pub use faults::RANGES_MAX;
 pub use flush::{FlushError, FlushKind, MemoryFenceKind, ReadBack};
 pub use host_memory::HostMemory;
 pub(crate) use line::unseal;
@@ -54,7 +57,7 @@ pub use publish_batch::{PublishBatch, publish_all, refresh_all};
 
 use std::fmt;
 
-use crate::units::{LINE_WORDS, LineOffset, LineRange, WordOffset};
+use crate::units::{Extent, LINE_WORDS, LineOffset, LineRange, WordOffset};
 
 /// The eight words of a line.
 pub type LineWords = [u64; LINE_WORDS];
@@ -129,6 +132,32 @@ pub trait Fabric: fmt::Debug {
     /// Starts loading a line that this host alone writes (MEM-M1) into its caches, ahead of the next
     /// read or write of the line. Never for a line of another host: it would become stale there.
     fn prefetch_owned(&self, _: LineOffset) {}
+
+    /// Whether this process is cut off from the memory: an access to metadata failed, and no store of
+    /// the process reaches anybody since (FAULT-F4). Nothing that it reads counts.
+    fn is_cut_off(&self) -> bool {
+        false
+    }
+
+    /// Faults of payload that this process has met so far. One word, to be compared with an earlier
+    /// answer or zero.
+    fn faults(&self) -> u64 {
+        0
+    }
+
+    /// The ranges of payload that this process lost: zeros that nobody else sees (FAULT-F3).
+    fn lost_ranges(&self) -> Vec<Extent> {
+        Vec::new()
+    }
+
+    /// Whether this process lost a byte of `extent`.
+    fn has_lost(&self, extent: Extent) -> bool {
+        self.faults() != 0
+            && self
+                .lost_ranges()
+                .iter()
+                .any(|lost| lost.offset() < extent.end() && extent.offset() < lost.end())
+    }
 
     /// MEM-M2. After return every host that refreshes the lines sees at least these values.
     #[track_caller]

@@ -15,12 +15,20 @@ pub enum LossCause {
     RegionReplaced,
     /// The memory holds no region: the device was reset, or it answers with zeros or all ones.
     ContentLost,
+    /// The device could not read a line of the region's metadata, and this process was cut off from
+    /// the region (FAULT-F4). Other processes of the node may go on.
+    MemoryFailed,
 }
 
 impl LossCause {
     /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::DeclaredDead, Self::SlotTaken, Self::RegionReplaced, Self::ContentLost];
+    pub const ALL: [Self; 5] = [
+        Self::DeclaredDead,
+        Self::SlotTaken,
+        Self::RegionReplaced,
+        Self::ContentLost,
+        Self::MemoryFailed,
+    ];
 
     /// Whether the slot or the region belongs to another host: the node writes nothing there any
     /// more. A node that was only declared dead has its slot until it is fenced.
@@ -36,6 +44,7 @@ impl LossCause {
             Self::SlotTaken => "slot_taken",
             Self::RegionReplaced => "region_replaced",
             Self::ContentLost => "content_lost",
+            Self::MemoryFailed => "memory_failed",
         }
     }
 }
@@ -72,6 +81,12 @@ impl MembershipLost {
                 "the memory no longer holds the region that node {node} joined: the device was \
                  reset, or its link is down; check the device, end all processes of this node, \
                  format the region if it is gone, and start the processes again"
+            ),
+            LossCause::MemoryFailed => format!(
+                "the memory of the region failed under this process of node {node}: the device \
+                 reported an uncorrectable error in the metadata, or the file of the region was \
+                 truncated; look for memory errors (`dmesg`, `cxl list --media-errors`), and start \
+                 this process again; when it fails again, stop all processes and format the region"
             ),
         }
     }

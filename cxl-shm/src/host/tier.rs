@@ -105,6 +105,11 @@ impl HostTier<()> {
         application_at(geometry.locks).saturating_add(host_words)
     }
 
+    /// First word of the registry of processes.
+    pub(super) fn places_at(locks: u32) -> usize {
+        processes_at(locks)
+    }
+
     /// Whether a file whose first word is `word` may be used as a host tier by this version of the
     /// software: it is in this layout, or nobody has used it yet. Otherwise the word that is
     /// expected.

@@ -9,8 +9,9 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::tier::HostTier;
 use crate::clock::{Clock, SystemClock};
-use crate::fabric::{MapError, MappedHostMemory, Mapping};
+use crate::fabric::{MapError, MappedFabric, MappedHostMemory, Mapping};
 use crate::host::life_lock;
+use crate::host::process::ProcessIdentity;
 use crate::layout::{Layout, Superblock};
 use crate::units::NodeId;
 
@@ -183,6 +184,25 @@ impl HostTierFile {
             return Err(HostTierError::WrongSize { path: self.path.clone(), found_bytes, bytes });
         }
         Ok(MappedHostMemory::new(Mapping::shared(&self.file, bytes)?))
+    }
+
+    /// As [`map`](Self::map), for a process of the region that `fabric` has mapped, which is
+    /// `identity` in the registry of `locks` locks: a fault of the region's metadata cuts the process
+    /// off from these words too (FAULT-F4).
+    ///
+    /// # Errors
+    /// [`HostTierError`].
+    pub(crate) fn map_for(
+        &self,
+        words: usize,
+        fabric: &MappedFabric,
+        locks: u32,
+        identity: ProcessIdentity,
+    ) -> Result<MappedHostMemory, HostTierError> {
+        let memory = self.map(words)?;
+        let second = Mapping::shared(&self.file, words as u64 * 8)?;
+        let places_at = HostTier::places_at(locks);
+        Ok(memory.of_region(fabric, second, places_at, identity.word())?)
     }
 
     /// Whether a process uses the file as a member: of any pid namespace, and also while it is

@@ -245,7 +245,7 @@ fn header_of_new_heap(
     let (entry, _) = unseal::<ChunkEntry>(layout.chunk_entry(chunk).at(), image).ok()?;
     match entry.state()? {
         ChunkState::Owned { purpose: HEAP_PURPOSE, .. } => Some(header(layout.chunk(chunk))),
-        ChunkState::Owned { .. } | ChunkState::Free => None,
+        ChunkState::Owned { .. } | ChunkState::Free | ChunkState::Failed => None,
     }
 }
 

@@ -38,6 +38,7 @@
 
 mod death_records;
 mod double_buffer;
+mod failed_pages;
 mod heap_records;
 mod intent_record;
 mod lock_set;
@@ -49,6 +50,7 @@ mod superblock;
 
 pub use death_records::{Appointment, BallotRecord, Case, RecoveryRecord, RecoveryStep};
 pub(crate) use double_buffer::{OwnedDoubleBuffer, PeerDoubleBuffer, Unreadable};
+pub use failed_pages::{FailedPages, failed_extents, failed_in};
 #[doc(hidden)]
 pub use heap_records::header;
 pub use heap_records::{HEAP_PURPOSE, HeapHeader};
@@ -63,7 +65,7 @@ pub use region_kind::RegionKind;
 pub use root_records::{ROOT_NAME_BYTES_MAX, RootHead, RootName, RootState, root_name_hash};
 pub use superblock::{
     FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
-    read_superblock, replace_profile,
+    format_superblock_without, read_superblock, replace_profile,
 };
 pub(crate) use superblock::{SuperblockWatch, flush_superblock};
 

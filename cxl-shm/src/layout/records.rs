@@ -4,6 +4,7 @@
 use bytemuck::{Pod, Zeroable};
 use static_assertions::assert_eq_size;
 
+use super::failed_pages::FailedPages;
 use crate::fabric::Record;
 use crate::units::{Incarnation, NodeId};
 
@@ -258,6 +259,8 @@ impl Record for ChunkEntry {
 pub enum ChunkState {
     /// Nobody's.
     Free,
+    /// Nobody's, and out of use: memory of it failed (FAULT-C2).
+    Failed,
     /// A node's, taken in one of its incarnations.
     Owned {
         /// The owner.
@@ -276,6 +279,10 @@ impl ChunkEntry {
         let mut words = [0; 7];
         match state {
             ChunkState::Free => words[0] = 1,
+            ChunkState::Failed => {
+                words[0] = 1;
+                return Self { words }.with_failed(Some(FailedPages::ALL));
+            }
             ChunkState::Owned { owner, incarnation, purpose } => {
                 words[0] = 2;
                 words[1] = u64::from(owner.0) | u64::from(incarnation.0) << 32;
@@ -291,6 +298,7 @@ impl ChunkEntry {
     #[expect(clippy::cast_possible_truncation, reason = "takes words apart into their fields")]
     pub fn state(&self) -> Option<ChunkState> {
         match self.words[0] {
+            1 if self.failed().is_some() => Some(ChunkState::Failed),
             1 => Some(ChunkState::Free),
             2 => Some(ChunkState::Owned {
                 owner: NodeId(self.words[1] as u16),
@@ -299,6 +307,26 @@ impl ChunkEntry {
             }),
             _ => None,
         }
+    }
+}
+
+impl ChunkEntry {
+    /// The pages whose memory failed, if any.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "takes a word apart into its fields")]
+    pub fn failed(&self) -> Option<FailedPages> {
+        let (first, pages) = ((self.words[3] >> 32) as u32, self.words[3] as u32);
+        (pages > 0).then_some(FailedPages { first, pages })
+    }
+
+    /// The same entry, with `failed` beside what it notes already: a note is never dropped (FAULT-C1).
+    #[must_use]
+    pub fn with_failed(mut self, failed: Option<FailedPages>) -> Self {
+        if let Some(failed) = failed {
+            let all = self.failed().map_or(failed, |noted| noted.hull(failed));
+            self.words[3] = u64::from(all.first) << 32 | u64::from(all.pages);
+        }
+        self
     }
 }
 

@@ -10,6 +10,7 @@ use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
 
+use super::failed_pages::failed_in;
 use super::profile::{PlatformProfile, ProfileRecord};
 use super::{Geometry, GeometryError, Layout};
 use crate::crash::{self, CrashPoint};
@@ -19,7 +20,7 @@ use crate::fabric::{
 };
 use crate::layout::ChunkState;
 use crate::layout::records::ChunkEntry;
-use crate::units::{LINE_BYTES, LineOffset, LineRange, PAGE_BYTES};
+use crate::units::{Extent, LINE_BYTES, LineOffset, LineRange, PAGE_BYTES};
 
 /// Version of the region format. Regions of another version are refused, never converted.
 pub const FORMAT_VERSION: u32 = 9;
@@ -222,6 +223,13 @@ pub enum SuperblockError {
     /// Its geometry cannot be.
     #[error("the superblock is wrong: {0}; format the region again with `rackline format --force`")]
     Geometry(#[from] GeometryError),
+    /// An access failed (FAULT-F4): what was read means nothing.
+    #[error(
+        "the memory of the region failed: the device reported an uncorrectable error in the \
+         metadata, or the file was truncated; look for memory errors (`dmesg`, `cxl list \
+         --media-errors`), then stop all processes of the region and format it"
+    )]
+    MemoryFailed,
 }
 
 /// Reads and validates the superblock.
@@ -229,6 +237,11 @@ pub enum SuperblockError {
 /// # Errors
 /// [`SuperblockError`]. Nothing read is used before it was checked.
 pub fn read_superblock(fabric: &impl Fabric) -> Result<(Superblock, Layout), SuperblockError> {
+    let read = read_selected(fabric);
+    if fabric.is_cut_off() { Err(SuperblockError::MemoryFailed) } else { read }
+}
+
+fn read_selected(fabric: &impl Fabric) -> Result<(Superblock, Layout), SuperblockError> {
     let bytes = fabric.bytes();
     if bytes < SELECTOR_AT + PAGE_BYTES {
         return Err(SuperblockError::TooSmall { bytes });
@@ -485,6 +498,20 @@ pub enum FormatError {
 pub fn format_superblock<F: Fabric>(
     fabric: &F,
     superblock: &Superblock,
+    progress: impl FnMut(u64, u64),
+) -> Result<Layout, FormatError> {
+    format_superblock_without(fabric, superblock, &[], progress)
+}
+
+/// As [`format_superblock`], of memory that failed in some parts: chunks that have such a part are out
+/// of use from the start (FAULT-C4).
+///
+/// # Errors
+/// [`FormatError`]; nothing is changed then.
+pub fn format_superblock_without<F: Fabric>(
+    fabric: &F,
+    superblock: &Superblock,
+    failed: &[Extent],
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Layout, FormatError> {
     let bytes = fabric.bytes();
@@ -507,7 +534,13 @@ pub fn format_superblock<F: Fabric>(
     let mut batch = PublishBatch::new(fabric);
     for chunk in 0..layout.chunks() {
         let entry = layout.chunk_entry(crate::units::ChunkId(chunk));
-        batch.line(OwnedLine::new(entry.at()), &ChunkEntry::new(ChunkState::Free));
+        let mut free = ChunkEntry::new(ChunkState::Free);
+        for (_, pages) in
+            failed.iter().flat_map(|lost| failed_in(&layout, *lost)).filter(|it| it.0.0 == chunk)
+        {
+            free = free.with_failed(Some(pages));
+        }
+        batch.line(OwnedLine::new(entry.at()), &free);
     }
     let first = 1;
     slot_of(first).write(&mut batch, superblock, &layout, first);

@@ -69,6 +69,19 @@ pub enum AttachError {
         /// The node.
         node: u16,
     },
+    /// The device could not read what a process reads to attach.
+    #[error(
+        "{}: the memory of the region failed at byte {offset}: the device reported an uncorrectable \
+         error in the metadata, or the file was truncated; look for memory errors (`dmesg`, `cxl list \
+         --media-errors`), then stop all processes of the region and format it",
+        .path.display()
+    )]
+    MemoryFailed {
+        /// The region.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+    },
     /// The operating system did not say who we are.
     #[error("cannot read this process's identity from /proc: {0}")]
     Identity(std::io::Error),
@@ -162,13 +175,32 @@ impl Attachment {
         decide: impl FnOnce(&Region, &Superblock) -> Visibility,
         owner: Option<Box<dyn ChunkOwner>>,
     ) -> Result<Self, AttachError> {
-        let mut region = Region::open(path, None)?;
+        let region = Region::open(path, None)?;
+        let mapping = Arc::clone(region.fabric().mapping());
+        Self::attach_region(region, path, node, decide, owner).map_err(|error| {
+            // FAULT-F4: what was read after the fault means nothing.
+            let failed = |offset| AttachError::MemoryFailed { path: path.to_owned(), offset };
+            mapping.cut_at().map_or(error, failed)
+        })
+    }
+
+    fn attach_region(
+        mut region: Region,
+        path: &Path,
+        node: u16,
+        decide: impl FnOnce(&Region, &Superblock) -> Visibility,
+        owner: Option<Box<dyn ChunkOwner>>,
+    ) -> Result<Self, AttachError> {
         let in_use = RegionUse::shared(&region)?;
         let (superblock, layout) = read_superblock(region.fabric())
             .map_err(|source| AttachError::Superblock { path: path.to_owned(), source })?;
         let visibility = decide(&region, &superblock);
         admit(path, &visibility)?;
         region.set_read_back(visibility.read_back);
+        if owner.is_none() {
+            // With an owner the process reads objects in chunks: what it lost there is no miss.
+            region.fabric().mapping().set_payload_at(layout.payload().offset());
+        }
         let nodes = layout.geometry().nodes;
         let known = layout.node(node).ok_or(JoinError::UnknownNode { node, nodes })?;
         let tier_path = HostTierFile::path_in(Path::new(HOST_TIER_FOLDER), &superblock, known);
@@ -300,7 +332,8 @@ fn join(region: &Region, tier_path: &Path, node: u16) -> Result<LocalMember, Att
         .map_err(|source| AttachError::Superblock { path: region.path().to_owned(), source })?;
     // Held until the end of this function: one process of the host joins at a time.
     let file = HostTierFile::lock(tier_path)?;
-    let memory = file.map(HostTier::words_of(&superblock.geometry))?;
+    let words = HostTier::words_of(&superblock.geometry);
+    let memory = file.map_for(words, &fabric, layout.locks(), process)?;
     let tier = HostTier::new(memory.clone(), layout.locks());
     if tier.pid_namespace() != host.pid_namespace && file.is_in_use()? {
         return Err(AttachError::OtherPidNamespace { node });

@@ -22,7 +22,7 @@
 
 use super::consensus::is_declared_dead;
 use crate::crash::{self, CrashPoint};
-use crate::fabric::refresh_all;
+use crate::fabric::{Fabric, refresh_all};
 use crate::host::{HostAcquire, HostLock, HostLockName, Living, LossCause};
 use crate::layout::{NodeState, SuperblockError, SuperblockWatch, read_superblock};
 use crate::lifecycle::recovery;
@@ -107,7 +107,8 @@ impl<B: Backend> Member<B> {
     /// Whether the lines of this life are still its own to write, freshly read (BEAT-G4).
     pub(super) fn has_slot(&self) -> bool {
         let is_final = |cause: Option<LossCause>| cause.is_some_and(LossCause::is_final);
-        !is_final(self.handle.tier().loss())
+        !self.fabric.is_cut_off()
+            && !is_final(self.handle.tier().loss())
             && !is_final(self.find_loss())
             && !is_over(self.layout(), &self.fabric, self.node(), self.incarnation)
     }

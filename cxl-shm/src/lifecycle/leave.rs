@@ -2,6 +2,7 @@
 
 use super::write_back::flush_own;
 use crate::crash::{self, CrashPoint};
+use crate::fabric::Fabric;
 use crate::host::Liveness;
 use crate::layout::NodeState;
 use crate::node::{Backend, Member};
@@ -22,7 +23,8 @@ impl<B: Backend> Member<B> {
     ///
     /// Does nothing in a child made by `fork`: the member is its parent's.
     pub fn leave(mut self) -> LeaveOutcome {
-        if self.is_forked() {
+        // FAULT-F4: cut off, it left when its memory failed, and sees nobody of its host.
+        if self.is_forked() || self.fabric.is_cut_off() {
             return LeaveOutcome::OthersRemain;
         }
         self.unregister();

@@ -291,7 +291,10 @@ impl<B: Backend> Member<B> {
         let is_its = matches!(state, Some(ChunkState::Owned { owner, purpose, .. })
             if owner == node && purpose != crate::layout::HEAP_PURPOSE);
         if is_its {
-            set_chunk(self.node_handle(), fabric, chunk, &ChunkEntry::new(ChunkState::Free));
+            // FAULT-C1.
+            let failed = entry.ok().and_then(|entry| entry.failed());
+            let free = ChunkEntry::new(ChunkState::Free).with_failed(failed);
+            set_chunk(self.node_handle(), fabric, chunk, &free);
             crash::reach(CrashPoint::ChunkFreed);
         }
         Ok(is_its)

@@ -96,7 +96,7 @@ fn written_chunks<F: Fabric>(
         // Also those whose entry cannot be read.
         entry.and_then(|entry| entry.state()).is_none_or(|state| match state {
             ChunkState::Owned { owner, purpose, .. } => owner == node || purpose == HEAP_PURPOSE,
-            ChunkState::Free => false,
+            ChunkState::Free | ChunkState::Failed => false,
         })
     };
     let chunks = (0..layout.chunks()).map(ChunkId).filter(is_written);

@@ -6,11 +6,11 @@ use super::agent::{Agent, OfficeWatch};
 use super::backend::Backend;
 use super::handle::NodeHandle;
 use crate::clock::Clock;
-use crate::fabric::{OwnedArea, PeerArea};
+use crate::fabric::{Fabric, OwnedArea, PeerArea};
 use crate::fork::ProcessMark;
 use crate::host::{
     ApplicationWords, HolderToken, HostAcquire, HostGuard, HostLock, HostLockName, Liveness,
-    Living, MembershipLost, ProcessIdentity, ProcessSlot, wait_for_host_lock,
+    Living, LossCause, MembershipLost, ProcessIdentity, ProcessSlot, wait_for_host_lock,
     wait_for_host_lock_until,
 };
 use crate::layout::{Layout, Superblock};
@@ -209,12 +209,15 @@ impl<B: Backend> Member<B> {
         }
     }
 
-    /// Whether this node still takes part: cheap, one word of the host's DRAM. Asked before every
-    /// operation that writes to the region.
+    /// Whether this node still takes part, and this process as one of it: cheap, a word of the host's
+    /// DRAM and one of the process. Asked before every operation that writes to the region.
     ///
     /// # Errors
     /// [`MembershipLost`]: for good; the processes of the host end, and join again.
     pub fn check_member(&self) -> Result<(), MembershipLost> {
+        if self.fabric.is_cut_off() {
+            return Err(MembershipLost { node: self.node(), cause: LossCause::MemoryFailed });
+        }
         match self.handle.tier().loss() {
             Some(cause) => Err(MembershipLost { node: self.node(), cause }),
             None => Ok(()),

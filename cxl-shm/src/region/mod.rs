@@ -6,8 +6,8 @@
 //! of either. Once a region is mapped all access goes through its [`MappedFabric`]. A devdax is
 //! never read, written or synced through its file: it supports none of these.
 //!
-//! **A region is sized once and never shrunk.** Truncating the file of a mapped region stops every
-//! process that touches the lost part with SIGBUS; nothing in a process can prevent or repair that.
+//! **A region is sized once and never shrunk.** A process that touches the lost part of a truncated file
+//! meets a fault of its memory, which is contained as far as it can be (FAULT-F1 in `fabric/faults.rs`).
 //!
 //! Where is what: [`RegionPath`] what a path names, [`Sysfs`] the size of a devdax, [`Region`] the
 //! mapped memory, [`PageTables`] what saves the first touch of each page a fault, [`RegionUse`] the mark that

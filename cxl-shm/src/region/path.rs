@@ -119,7 +119,8 @@ impl RegionPath {
             Access::Read => Mapping::shared_read_only(&file, self.bytes),
             Access::ReadWrite => Mapping::shared(&file, self.bytes),
         };
-        let mapped = mapping.and_then(|mapping| {
+        let mapped = mapping.and_then(|mut mapping| {
+            mapping.contain_faults(self.align_bytes, access == Access::ReadWrite)?;
             if matches!(kind_of(&file), Ok(Kind::Tmpfs)) {
                 mapping.ask_for_huge_pages();
             }

@@ -10,6 +10,7 @@ mod backend;
 #[cfg(feature = "verify")]
 pub mod explored;
 pub mod fixture;
+pub mod poison;
 #[cfg(feature = "verify")]
 pub mod scenarios;
 pub mod shadowed;

@@ -10,7 +10,7 @@ use cxl_shm::fabric::Fabric;
 use cxl_shm::host::{HOST_TIER_FOLDER, HostIdentity, HostTierFile};
 use cxl_shm::layout::{
     Geometry, HOST_WORDS_MAX, Layout, LockProtocol, NodeState, Superblock, SuperblockError,
-    format_superblock, read_superblock,
+    failed_extents, format_superblock_without, read_superblock,
 };
 use cxl_shm::lifecycle::{NodeHeartbeat, watch_heartbeats};
 use cxl_shm::region::{Region, RegionKind, RegionUse};
@@ -306,7 +306,16 @@ pub(crate) fn make(
     let superblock = superblock(plan, region.bytes())?;
     let _alone = RegionUse::exclusive(region)?;
     let former = refuse_if_occupied(region.path(), region.fabric(), overrule, marked_boot(region))?;
-    let layout = format_superblock(region.fabric(), &superblock, |_, _| ())?;
+    // FAULT-C4.
+    let failed = former.as_ref().map_or_else(Vec::new, |(_, layout)| {
+        region.fabric().refresh(layout.chunk_table());
+        failed_extents(layout, region.fabric())
+    });
+    let layout = format_superblock_without(region.fabric(), &superblock, &failed, |_, _| ())?;
+    if region.fabric().is_cut_off() {
+        // FAULT-F4: nothing of it has reached the memory.
+        bail!("{}: {}", region.path().display(), SuperblockError::MemoryFailed);
+    }
     if let Some((former, layout)) = former {
         // Of processes that were killed; nobody on this host uses the region now.
         HostTierFile::remove_all(Path::new(HOST_TIER_FOLDER), &former, &layout)?;
@@ -420,6 +429,7 @@ fn refuse_if_occupied<F: Fabric>(
         }
         Err(SuperblockError::NotOurs) if is_blank(fabric) => Ok(None),
         Err(SuperblockError::TooSmall { .. }) => Ok(None),
+        Err(error @ SuperblockError::MemoryFailed) => bail!("{}: {error}", path.display()),
         Err(error) if overrule == Overrule::Nothing => {
             bail!("{} is not blank ({error}); --force overwrites whatever is in it", path.display())
         }

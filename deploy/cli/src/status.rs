@@ -3,19 +3,22 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::{Fabric, MappedFabric};
-use cxl_shm::layout::{ChunkState, Layout, LockProtocol, NodeState, Superblock, read_superblock};
+use cxl_shm::layout::{
+    ChunkState, Layout, LockProtocol, NodeState, Superblock, SuperblockError, failed_extents,
+    read_superblock,
+};
 use cxl_shm::lifecycle::{
     EndingNumber, NodeDeath, NodeHeartbeat, NumberUse, membership_epoch, watch_heartbeats,
 };
 use cxl_shm::lock::ManagerSeen;
 use cxl_shm::region::Region;
 use cxl_shm::region::Visibility;
-use cxl_shm::units::{ChunkId, NodeId};
+use cxl_shm::units::{ChunkId, Extent, NodeId};
 use kv_cache::{CacheGeometry, SlotContent};
 use rackline::identity_in;
 use serde::Serialize;
@@ -54,6 +57,8 @@ struct Status {
     chunks_free: u32,
     /// Entries of the chunk table that cannot be read: out of use.
     chunks_unreadable: u32,
+    /// Chunks in which memory failed.
+    chunks_failed: Vec<FailedChunk>,
     /// How processes that attach on this host publish, and why.
     visibility: String,
     /// How the locks between hosts work.
@@ -72,6 +77,40 @@ struct Status {
     agents: Vec<AgentStatus>,
     #[serde(flatten)]
     identities: Identities,
+}
+
+#[derive(Debug, Serialize)]
+struct FailedChunk {
+    chunk: u32,
+    /// Where the memory failed: from the start of the region, in bytes.
+    offset: u64,
+    bytes: u64,
+    /// The node that has yet to empty the chunk. Without one the chunk is out of use.
+    node: Option<u16>,
+}
+
+impl FailedChunk {
+    fn all(layout: &Layout, fabric: &MappedFabric) -> Vec<Self> {
+        let of = |failed: Extent| {
+            let chunk = layout.chunk_of(failed)?;
+            let state = layout.chunk_entry(chunk).cached(fabric).ok()?.state();
+            let node = match state {
+                Some(ChunkState::Owned { owner, .. }) => Some(owner.0),
+                _ => None,
+            };
+            Some(Self { chunk: chunk.0, offset: failed.offset(), bytes: failed.bytes(), node })
+        };
+        failed_extents(layout, fabric).into_iter().filter_map(of).collect()
+    }
+
+    fn print(&self) {
+        let Self { chunk, offset, bytes, node } = self;
+        let state = match node {
+            Some(node) => format!("node {node} empties it"),
+            None => "it is out of use".to_owned(),
+        };
+        say!("  chunk {chunk}: {bytes} bytes at {offset:#x} failed, {state}");
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -158,7 +197,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let region = Region::open_read_only(&options.region)?;
     let (superblock, layout) =
         read_superblock(region.fabric()).with_context(|| region.path().display().to_string())?;
-    let status = look(&region, &superblock, &layout)?;
+    let status = look(&region, &superblock, &layout);
+    if region.fabric().is_cut_off() {
+        // What was read after that means nothing.
+        bail!("{}: {}", region.path().display(), SuperblockError::MemoryFailed);
+    }
+    let status = status?;
     if options.json {
         say!("{}", serde_json::to_string(&status)?);
     } else {
@@ -212,6 +256,7 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         chunks: layout.chunks(),
         chunks_free: count(&|state| *state == Some(ChunkState::Free)),
         chunks_unreadable: count(&|state| state.is_none()),
+        chunks_failed: FailedChunk::all(layout, fabric),
         lock_protocol: superblock.lock_protocol.to_string(),
         visibility: Visibility::of(region, superblock).to_string(),
         lock_manager,
@@ -321,6 +366,7 @@ fn print(status: &Status) {
     if status.chunks_unreadable > 0 {
         say!("  {} chunks out of use: their entries are damaged", status.chunks_unreadable);
     }
+    status.chunks_failed.iter().for_each(FailedChunk::print);
     say!("  on this host {}", status.visibility);
     print_locks(status);
     if status.membership_epoch > 0 {

@@ -83,14 +83,22 @@ impl<W: HostMemory> Directory<W> {
         }
     }
 
-    /// Takes a free slot of `size` for a block of `block_bytes`; `None` when the chunks of this
-    /// node have none.
-    pub(crate) fn take_payload(&self, size: SlotSize, block_bytes: u64) -> Option<Extent> {
+    /// Takes a free slot of `size` for a block of `block_bytes`, in a chunk that is not `failed`
+    /// (FAULT-C3); `None` when the chunks of this node have none.
+    pub(crate) fn take_payload(
+        &self,
+        size: SlotSize,
+        block_bytes: u64,
+        failed: impl Fn(ChunkId) -> bool,
+    ) -> Option<Extent> {
         let chunks = self.layout.chunks();
         let cursor = self.cursor();
         for chunk in (cursor..chunks).chain(0..cursor) {
             let (pages, free) = halves(self.words.load(self.chunk_at(chunk)));
             if pages != size.pages || free == 0 || self.closing() == Some(ChunkId(chunk)) {
+                continue;
+            }
+            if failed(ChunkId(chunk)) {
                 continue;
             }
             if let Some(index) = self.take_bit(chunk, size) {

@@ -88,6 +88,10 @@ pub struct Metrics {
     pub sweeps: u64,
     /// Blocks freed that a dead process, or an earlier life of the node, was writing.
     pub reclaimed_blocks: u64,
+    /// Faults of payload: pages that the device could not read (FAULT-F3).
+    pub memory_faults: u64,
+    /// Chunks that were noted as failed because of them (FAULT-C1).
+    pub failed_chunks: u64,
     /// Entries of this process's replica.
     pub replica_blocks: u64,
     /// DRAM that the replica takes.
@@ -126,7 +130,7 @@ counters! {
     removed_bytes already_there refused aborted_blocks retired_blocks evicted_blocks
     evicted_for_descriptors evictions_inline spared_held held_blocks refused_holds
     holds_without_room drive_blocks restored_blocks released_blocks told_uses chunks_added
-    chunks_returned inherited_chunks sweeps reclaimed_blocks replica_blocks replica_bytes
+    chunks_returned inherited_chunks sweeps reclaimed_blocks memory_faults failed_chunks replica_blocks replica_bytes
     membership_lost
 }
 

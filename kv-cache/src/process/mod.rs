@@ -7,6 +7,7 @@
 mod cache;
 mod chunk_wait;
 mod drive_watch;
+mod failures;
 mod figures;
 mod metrics;
 mod orphan_watch;

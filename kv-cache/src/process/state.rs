@@ -6,11 +6,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crossbeam_utils::CachePadded;
+use cxl_shm::fabric::Fabric;
 use cxl_shm::fork::ProcessMark;
 use cxl_shm::host::MembershipLost;
 use cxl_shm::node::Backend;
-use cxl_shm::units::NodeId;
+use cxl_shm::units::{ChunkId, NodeId};
 
+use super::failures::Failures;
 use super::summary_turn::SummaryTurn;
 use super::{DriveWatch, HostFigures, Metrics, OrphanWatch};
 use crate::evict::Order;
@@ -41,6 +43,7 @@ pub struct ProcessState {
     pub(crate) orphans: Mutex<BTreeMap<NodeId, OrphanWatch>>,
     drive_watch: Mutex<DriveWatch>,
     summary_turn: Mutex<SummaryTurn>,
+    failures: Failures,
 }
 
 impl ProcessState {
@@ -60,6 +63,7 @@ impl ProcessState {
             orphans: Mutex::default(),
             drive_watch: Mutex::default(),
             summary_turn: Mutex::default(),
+            failures: Failures::default(),
         }
     }
 
@@ -181,6 +185,22 @@ impl ProcessState {
                 "this process lost its membership of the pool, and every call fails: {lost}"
             );
         }
+    }
+
+    /// Takes note of the chunks in which this process has lost payload, if there are new ones. Mostly
+    /// there is none, which costs one word.
+    pub(crate) fn note_lost<F: Fabric>(&self, fabric: &F) {
+        self.failures.look(fabric, &self.areas);
+    }
+
+    /// Whether no payload is taken in `chunk` (FAULT-C3).
+    pub(crate) fn is_failed(&self, chunk: ChunkId) -> bool {
+        self.failures.has(chunk)
+    }
+
+    /// What this process knows of failed memory.
+    pub(crate) fn failures(&self) -> &Failures {
+        &self.failures
     }
 
     /// Counts under the heap lock, for this process and for its host.

@@ -2,7 +2,7 @@
 
 use cxl_shm::clock::Clock;
 use cxl_shm::crash::{self, CrashPoint};
-use cxl_shm::fabric::PublishBatch;
+use cxl_shm::fabric::{Fabric, PublishBatch};
 use cxl_shm::node::Backend;
 
 use super::{ReadyBlock, WritingBlock};
@@ -10,17 +10,30 @@ use crate::format::{BlockState, Descriptor, DescriptorLine, Handle, LogEntry, Lo
 use crate::heap::{LockedHeap, SlotWord, tag};
 use crate::process::{Cache, Metrics};
 
-/// A block that was not completed: another process believed its process dead, or the node had
-/// another life meanwhile, and freed it. Its payload may belong to another block by now.
+/// A block that was not completed.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the block in slot {} was taken from this process during the write: processes of this host \
-     must see each other in /proc",
-    .block.descriptor.handle.slot()
-)]
-pub struct CommitError {
-    /// The block. Dropping it does no harm.
-    pub block: WritingBlock,
+pub enum CommitError {
+    /// Another process believed its process dead, or the node had another life meanwhile, and freed
+    /// it. Its payload may belong to another block by now.
+    #[error(
+        "the block in slot {} was taken from this process during the write: processes of this host \
+         must see each other in /proc",
+        .block.descriptor.handle.slot()
+    )]
+    TakenAway {
+        /// The block. Dropping it does no harm.
+        block: WritingBlock,
+    },
+    /// The memory that was to have its payload failed (FAULT-F3), or that of the region's metadata
+    /// (FAULT-F4). Nobody finds the block.
+    #[error(
+        "the memory of the block in slot {slot} failed: look for memory errors (`dmesg`, `cxl list \
+         --media-errors`)"
+    )]
+    MemoryFailed {
+        /// The slot of its descriptor.
+        slot: u32,
+    },
 }
 
 impl<B: Backend> Cache<'_, B> {
@@ -100,7 +113,12 @@ impl<B: Backend> LockedHeap<'_, B> {
         let mut batch = PublishBatch::new(self.fabric());
         let complete = |(block, checksum): (WritingBlock, u32)| {
             if !self.holds(&block.claim()) {
-                return Err(CommitError { block });
+                return Err(CommitError::TakenAway { block });
+            }
+            // FAULT-F3: what was stored there is in this process alone. The next holder of the lock
+            // frees the block.
+            if self.member.fabric().has_lost(block.descriptor.payload) {
+                return Err(CommitError::MemoryFailed { slot: block.descriptor.handle.slot() });
             }
             let state = BlockState::Ready;
             let descriptor = Descriptor { state, checksum, ..block.descriptor };
@@ -111,10 +129,18 @@ impl<B: Backend> LockedHeap<'_, B> {
             entries.push(LogEntry { kind: LogKind::Published, key: key.index(), slot, generation });
             Ok((block.into_ready(), payload.bytes()))
         };
-        let outcomes = blocks.into_iter().map(complete).collect();
+        let outcomes: Vec<_> = blocks.into_iter().map(complete).collect();
         crash::reach(CrashPoint::PublishReady);
         // WRITE-B3.
         self.log.append_with(self.fabric(), batch, &entries);
+        if self.member.fabric().is_cut_off() {
+            // FAULT-F4: nobody has seen any of it.
+            let failed = |outcome: Result<(ReadyBlock, u64), CommitError>| {
+                let slot = |ready: (ReadyBlock, u64)| ready.0.handle.slot();
+                outcome.and_then(|ready| Err(CommitError::MemoryFailed { slot: slot(ready) }))
+            };
+            return outcomes.into_iter().map(failed).collect();
+        }
         outcomes
     }
 }

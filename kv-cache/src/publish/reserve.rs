@@ -178,6 +178,7 @@ impl<B: Backend> LockedHeap<'_, B> {
         process_state: &Arc<ProcessState>,
     ) -> Option<Shortage> {
         self.log.prefetch_head(self.fabric());
+        process_state.note_lost(self.fabric());
         let mut shortage = None;
         let mut batch = PublishBatch::new(self.fabric());
         for entry in pending.iter_mut() {
@@ -202,7 +203,9 @@ impl<B: Backend> LockedHeap<'_, B> {
                     continue;
                 }
             };
-            let Some(payload) = self.directory.take_payload(size, entry.spec.bytes) else {
+            let is_failed = |chunk| process_state.is_failed(chunk);
+            let Some(payload) = self.directory.take_payload(size, entry.spec.bytes, is_failed)
+            else {
                 shortage = shortage.or(Some(Shortage::Payload(size, 0)));
                 continue;
             };

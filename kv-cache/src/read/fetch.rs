@@ -12,14 +12,15 @@
 //!   The owner publishes FREE, and WRITING of the next block, before it changes a byte of the
 //!   payload. So every byte copied between the looks was the block's.
 //! - **READ-F3** The checksum, where the caller computed it, equals that of the descriptor. It
-//!   finds what no protocol can: damaged memory.
+//!   finds what no protocol can: damaged memory. Payload that this process lost (FAULT-F3) is a miss
+//!   before that.
 //!
 //! Every failure is a miss with a reason. The block is quarantined (INDEX-R3): this process does not
 //! try it again. Not so a block with another key or length than its reader wants: others can use
 //! it. A torn line is read again before it counts as a failure
 //! (`read/damage.rs`), and again after that (INDEX-R5).
 
-use cxl_shm::fabric::refresh_all;
+use cxl_shm::fabric::{Fabric, refresh_all};
 use cxl_shm::layout::NodeState;
 use cxl_shm::lifecycle::is_declared_dead;
 use cxl_shm::node::Backend;
@@ -81,6 +82,10 @@ impl<B: Backend> Cache<'_, B> {
         let look = |(wanted, quarantined): (&Wanted, bool)| {
             let descriptor = self.look_again(wanted.handle)?;
             accept(&descriptor, wanted)?;
+            // FAULT-F3: a copy would only be of zeros.
+            if fabric.has_lost(descriptor.payload) {
+                return Err(Miss::MemoryFailed);
+            }
             if quarantined { Err(Miss::Quarantined) } else { Ok(Ticket { descriptor }) }
         };
         let outcomes: Vec<_> = wanted.iter().zip(quarantined).map(look).collect();
@@ -127,6 +132,10 @@ impl<B: Backend> Cache<'_, B> {
             let before = ticket.descriptor;
             if (Descriptor { state: before.state, ..now }) != before {
                 return Err(Miss::Changed);
+            }
+            // FAULT-F3: the copy may have read zeros, which a checksum need not tell.
+            if fabric.has_lost(before.payload) {
+                return Err(Miss::MemoryFailed);
             }
             match checksum {
                 Some(found) if *found != before.checksum => Err(Miss::Checksum),

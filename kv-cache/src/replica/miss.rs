@@ -51,11 +51,16 @@ pub enum Miss {
     /// The bytes are not those that were published.
     #[error("the payload is damaged: its checksum differs")]
     Checksum,
+    /// The device could not read a page of the payload (FAULT-F3).
+    #[error(
+        "the memory of the payload failed: the device reported an error that it cannot correct"
+    )]
+    MemoryFailed,
 }
 
 impl Miss {
     /// All reasons, in the order in which they are counted.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Absent,
         Self::Evicted,
         Self::NotReady,
@@ -70,6 +75,7 @@ impl Miss {
         Self::Malformed,
         Self::Changed,
         Self::Checksum,
+        Self::MemoryFailed,
     ];
 
     /// A short name, for metrics.
@@ -90,6 +96,7 @@ impl Miss {
             Self::Malformed => "malformed",
             Self::Changed => "changed",
             Self::Checksum => "checksum",
+            Self::MemoryFailed => "memory_failed",
         }
     }
 
@@ -103,7 +110,7 @@ impl Miss {
     /// Whether the block itself is bad, and not just gone: its owner removes it.
     #[must_use]
     pub fn is_damage(self) -> bool {
-        matches!(self, Self::Torn | Self::Malformed | Self::Checksum)
+        matches!(self, Self::Torn | Self::Malformed | Self::Checksum | Self::MemoryFailed)
     }
 }
 

@@ -60,9 +60,9 @@ use cxl_shm::verify::simulated::{DmaCache, SimulatedClock, SimulatedHostMemory, 
 use crate::format::Areas;
 use crate::format::DescriptorLine;
 use crate::{
-    BlockHash, BlockSpec, BlockState, Cache, CacheGeometry, Descriptor, HOLD_MS, Handle, HeldBlock,
-    HoldError, KeySpace, Miss, ModelFingerprint, Namespace, Reservation, SlotContent, Ticket,
-    Wanted, WritingBlock,
+    BlockHash, BlockSpec, BlockState, Cache, CacheGeometry, CommitError, Descriptor, HOLD_MS,
+    Handle, HeldBlock, HoldError, KeySpace, Miss, ModelFingerprint, Namespace, Reservation,
+    SlotContent, Ticket, Wanted, WritingBlock,
 };
 
 const LOCKS: u32 = 8;

@@ -55,8 +55,9 @@ fn a_block_that_was_taken_away_cannot_be_committed() {
         assert_eq!(a.reap(clock), 1);
         let next = publish(a, clock, 2);
         let error = cache.commit(clock, vec![(block, 0)]).remove(0).unwrap_err();
-        assert_eq!(error.block.key(), key(2));
-        drop(error);
+        let CommitError::TakenAway { block } = error else { panic!("{error}") };
+        assert_eq!(block.key(), key(2));
+        drop(block);
         cache.abort(clock, Vec::new());
         assert_eq!(find(b, 2), Some(next));
         assert!(find_and_fetch(b, 2), "the one who lost it did not free it");
@@ -102,7 +103,7 @@ pub(super) fn death_under_the_lock(rack: SimulatedRack) {
         std::mem::forget(other.lock_heap(clock));
         // A payload is taken, and no descriptor says so.
         let directory = Directory::new(other.application(), cache.geometry(), *other.layout());
-        assert!(directory.take_payload(slot_size(), BLOCK_BYTES).is_some());
+        assert!(directory.take_payload(slot_size(), BLOCK_BYTES, |_| false).is_some());
         // A block is complete, and nobody was told.
         let (state, checksum) = (BlockState::Ready, checksum(&content(4)));
         let handle = complete.descriptor.handle;
@@ -148,7 +149,7 @@ fn a_panic_under_the_lock_is_swept_up() {
         let before = a.heap_use(clock);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             a.locked(clock, |heap| {
-                assert!(heap.directory.take_payload(slot_size(), BLOCK_BYTES).is_some());
+                assert!(heap.directory.take_payload(slot_size(), BLOCK_BYTES, |_| false).is_some());
                 panic!("in the middle");
             });
         }));

@@ -33,6 +33,12 @@ pub(crate) enum GivenBack {
     NoLock,
 }
 
+impl GivenBack {
+    pub(crate) fn is_given(self) -> bool {
+        self == Self::Yes
+    }
+}
+
 /// What is in a chunk.
 #[derive(Clone, Copy, Default)]
 struct Content {

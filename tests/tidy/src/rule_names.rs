@@ -37,6 +37,8 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("ENGINE-E", "an engine whose process lost its membership"),
     ("EVICT-H", "holds"),
     ("EVICT-V", "eviction"),
+    ("FAULT-C", "chunks whose memory failed"),
+    ("FAULT-F", "memory errors of the device, and what a process does"),
     ("HOST-N", "places of the registry of a host's processes"),
     ("INDEX-G", "publication logs"),
     ("INDEX-R", "replicas of the index"),

@@ -68,10 +68,12 @@ pub enum RacklineReason {
     RestoreEvictedAgain = 27,
     /// The pool was closed meanwhile.
     RestoreClosed = 28,
+    /// The memory of the payload failed: the device reported an error that it cannot correct.
+    MemoryFailed = 29,
 }
 
 impl RacklineReason {
-    const ALL: [Self; 29] = [
+    const ALL: [Self; 30] = [
         Self::None,
         Self::Absent,
         Self::Evicted,
@@ -101,6 +103,7 @@ impl RacklineReason {
         Self::RestoreRequestsFull,
         Self::RestoreEvictedAgain,
         Self::RestoreClosed,
+        Self::MemoryFailed,
     ];
 
     fn label(self) -> &'static CStr {
@@ -120,6 +123,7 @@ impl RacklineReason {
             Self::Malformed => c"malformed",
             Self::Changed => c"changed",
             Self::Checksum => c"checksum",
+            Self::MemoryFailed => c"memory_failed",
             Self::Copy => c"copy",
             Self::TooManyHeld => c"too_many_held",
             Self::DeclaredDead => c"declared_dead",
@@ -191,10 +195,12 @@ pub enum RacklineOutcome {
     /// No memory is free, and the lock of the region's chunks was not acquired in time. Is a lock
     /// manager running?
     ChunkLock = 9,
+    /// The memory for its bytes failed: the device reported an error that it cannot correct.
+    MemoryFailed = 10,
 }
 
 impl RacklineOutcome {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Published,
         Self::AlreadyThere,
         Self::LongerThanChunk,
@@ -205,6 +211,7 @@ impl RacklineOutcome {
         Self::Copy,
         Self::TakenAway,
         Self::ChunkLock,
+        Self::MemoryFailed,
     ];
 
     fn label(self) -> &'static CStr {
@@ -219,6 +226,7 @@ impl RacklineOutcome {
             Self::Copy => c"copy",
             Self::TakenAway => c"taken_away",
             Self::ChunkLock => c"chunk_lock",
+            Self::MemoryFailed => c"memory_failed",
         }
     }
 }
@@ -307,6 +315,7 @@ mod tests {
             (refused(Refusal::Outrun), RacklineOutcome::Outrun),
             (PublishOutcome::Failed(failed), RacklineOutcome::Copy),
             (PublishOutcome::TakenAway, RacklineOutcome::TakenAway),
+            (PublishOutcome::MemoryFailed, RacklineOutcome::MemoryFailed),
         ] {
             assert_eq!(RacklineOutcome::from(&outcome), expected);
         }

@@ -71,14 +71,14 @@ UNHELD = {
 # Of the library, which brings its own sentences: of a lookup that holds and of a fetch, and of a publish.
 OF_HOLDS = (
     "evicted", "not_ready", "owner_dead", "spilled", "quarantined", "stale_generation", "wrong_key",
-    "key_collision", "wrong_length", "torn", "malformed", "changed", "checksum", "too_many_held",
+    "key_collision", "wrong_length", "torn", "malformed", "changed", "checksum", "memory_failed", "too_many_held",
     "declared_dead", "restore_unknown", "restore_damaged", "restore_too_late", "restore_busy", "restore_no_room",
     "restore_stopped", "restore_late", "restore_no_agent", "restore_requests_full", "restore_evicted_again",
     "restore_closed",
 )  # fmt: skip
 OF_PUBLISHES = (
     "longer_than_chunk", "segment_full", "no_chunk", "chunk_lock", "declared_dead", "outrun", "copy",
-    "taken_away",
+    "taken_away", "memory_failed",
 )  # fmt: skip
 
 

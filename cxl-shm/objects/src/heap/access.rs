@@ -69,7 +69,7 @@ pub(super) fn heap_owner<F: Fabric>(layout: &Layout, fabric: &F, chunk: ChunkId)
     let entry = layout.chunk_entry(chunk).fresh(fabric).ok()?;
     match entry.state()? {
         ChunkState::Owned { owner, purpose: HEAP_PURPOSE, .. } => layout.node(owner.0),
-        ChunkState::Owned { .. } | ChunkState::Free => None,
+        ChunkState::Owned { .. } | ChunkState::Free | ChunkState::Failed => None,
     }
 }
 

@@ -2,6 +2,7 @@
 //! it uses them. Chunks of the layer above stay with the slot: their blocks are read on, and the
 //! slot's next life continues with them.
 
+use crate::chunk::failed_pages;
 use crate::clock::Clock;
 use crate::fabric::{Fabric, refresh_all};
 use crate::intent::set_chunk;
@@ -74,7 +75,9 @@ impl<'m, B: Backend> Adoption<'m, B> {
         for chunk in &self.next {
             let (owner, incarnation) = (member.node(), member.incarnation());
             let state = ChunkState::Owned { owner, incarnation, purpose: HEAP_PURPOSE };
-            set_chunk(member.node_handle(), fabric, *chunk, &ChunkEntry::new(state));
+            // FAULT-C1.
+            let entry = ChunkEntry::new(state).with_failed(failed_pages(member, *chunk));
+            set_chunk(member.node_handle(), fabric, *chunk, &entry);
         }
         self.adopted.append(&mut self.next);
         self.waiting = None;
