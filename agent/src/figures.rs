@@ -34,6 +34,10 @@ pub struct Figures {
     pub refused_by_drives: u64,
     /// Blocks that a drive did not write in time: it does not answer.
     pub given_up: u64,
+    /// Not all folders are open and have their tables read: there may be more blocks.
+    pub is_unread: bool,
+    /// Folders that owe a clear: the first is bit 0. Bit 63 stands for all that have no bit.
+    pub owing: u64,
     /// Blocks that came back into the pool.
     pub restored: u64,
     /// Their bytes.
@@ -106,6 +110,13 @@ impl Figures {
     pub fn line(&self, runs: bool) -> AgentLine {
         AgentLine {
             runs,
+            is_unread: self.is_unread,
+            given_up_blocks: self.given_up,
+            owing_drives: self.owing,
+            encoded_blocks: self.encoded.blocks,
+            encoded_bytes: self.encoded.bytes,
+            encoded_raw_bytes: self.encoded.raw_bytes,
+            decoded_bytes: self.decoded.bytes,
             capacity_bytes: self.capacity_bytes,
             used_bytes: self.used_bytes,
             blocks: self.blocks,

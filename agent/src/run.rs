@@ -109,6 +109,7 @@ impl Agent {
         drop(pool.cache().claim_drives()?);
         let store = if settings.drives.is_empty() { None } else { Some(drives::open(&settings)?) };
         let (tables, figures) = (TablesRead::default(), SharedFigures::default());
+        figures.count(|figures| figures.is_unread = store.is_some());
         let (stop, stop_last) = (AtomicBool::new(false), AtomicBool::new(false));
         let (reads, seen) = (Reads::default(), LastSeen::new());
         let gate = Gate::new(store.as_ref().map_or(0, Store::folders));

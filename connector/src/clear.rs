@@ -22,8 +22,11 @@ pub struct Cleared {
     pub unanswered: Vec<NodeId>,
     /// The nodes on whose drives blocks may be left, because their agents have not answered in time.
     /// An agent removes the blocks before any host finds one: now, or when it starts. Empty: no drive
-    /// that answers has any.
+    /// that an agent was given has any.
     pub drives_unanswered: Vec<NodeId>,
+    /// Of those nodes whose agents work, the drives that still owe the clear, by their places in the
+    /// settings of the agent, the first being 1: a device does not answer, or a table cannot be read.
+    pub drives_owing: Vec<(NodeId, Vec<u32>)>,
     /// Blocks of dead and departed nodes that this process removed.
     pub orphaned_blocks: u64,
 }
@@ -98,7 +101,14 @@ impl Pool {
             let is_done = unanswered.is_empty() && drives_unanswered.is_empty();
             if is_done || clock.now_ms() >= end_ms {
                 let orphaned_blocks = clearing.orphaned_blocks;
-                return Ok(Cleared { unanswered, drives_unanswered, orphaned_blocks });
+                let owing = drives_unanswered.iter().map(|it| (*it, cache.owing_drives(*it)));
+                let drives_owing = owing.filter(|(_, drives)| !drives.is_empty()).collect();
+                return Ok(Cleared {
+                    unanswered,
+                    drives_unanswered,
+                    drives_owing,
+                    orphaned_blocks,
+                });
             }
             clock.sleep_ms(POLL_MS);
         }

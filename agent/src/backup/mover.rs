@@ -444,10 +444,12 @@ impl<'a> Mover<'a> {
             raw_bytes: sum(|it| it.encoded.raw_bytes),
         };
         let decoded = parts.store.decoded();
+        let is_unread = !parts.store.is_whole();
         parts.figures.count(|figures| {
             figures.evicted += left as u64;
             (figures.blocks, figures.used_bytes, figures.capacity_bytes) = (blocks, used, capacity);
             (figures.encoded, figures.decoded) = (encoded, decoded);
+            figures.is_unread = is_unread;
         });
         outcome
     }
@@ -457,9 +459,10 @@ impl<'a> Mover<'a> {
         let is_ready = self.announcing.is_done && !self.clears.are_under_way();
         let refused = self.known.figures().refused;
         let encoder = self.writes.encoder_figures();
+        let owing = self.clears.owing();
         self.parts.figures.count(|figures| {
             self.turns.count(figures);
-            figures.is_ready = is_ready;
+            (figures.is_ready, figures.owing) = (is_ready, owing);
             figures.backlog_bytes = backlog;
             figures.announced = announced;
             figures.not_admitted = refused;

@@ -18,6 +18,10 @@
 //!   What nodes ask for while a clear is carried out is stopped at once, and carried out behind it.
 //! - **AGENT-C3** A folder that missed a clear whose line is lost loses all its blocks (CLEAR-D9). So it
 //!   does not matter how long an agent was down.
+//! - **AGENT-C4** A request is answered when all folders have carried it out. A folder whose device
+//!   does not answer, whose tables cannot be read or whose commit fails owes the request. What is
+//!   known of the folder is withdrawn, no block of it that is cleared is announced or restored, and
+//!   the agent says in the region which of its drives owe.
 
 mod gate;
 mod steps;

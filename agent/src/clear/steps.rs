@@ -10,8 +10,10 @@ use super::Gate;
 
 /// How often the agent looks whether nodes ask for a clear, in milliseconds.
 const LOOK_MS: u64 = 20;
-/// After a commit that failed, or while tables are read, the next try comes after this time.
+/// After a commit that failed the next try comes after this time, and then after twice that.
 const AGAIN_MS: u64 = 200;
+/// The longest such time.
+const AGAIN_MS_MAX: u64 = 10_000;
 
 /// What is due in a folder.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,12 +41,20 @@ enum Stage {
         part: usize,
     },
     Sweep,
+    /// `is_whole`: all tables were read when it began.
     Remove {
         part: usize,
+        removed: u64,
+        is_whole: bool,
+    },
+    /// Tables are not read. What is known is removed; the rest goes when they are.
+    Unread {
         removed: u64,
     },
     Commit {
         removed: u64,
+        next_ms: u64,
+        wait_ms: u64,
     },
 }
 
@@ -86,13 +96,12 @@ pub(crate) struct Clears<'a> {
     folders: Vec<Folder>,
     answered: Option<ClearNumbers>,
     look_ms: u64,
-    again_ms: u64,
 }
 
 impl<'a> Clears<'a> {
     pub(crate) fn new(gate: &'a Gate, region: [u64; 2], folders: usize) -> Self {
         let folders = (0..folders).map(|_| Folder::default()).collect();
-        Self { gate, region, folders, answered: None, look_ms: 0, again_ms: 0 }
+        Self { gate, region, folders, answered: None, look_ms: 0 }
     }
 
     /// Whether backups have to wait (AGENT-C1). Not for a device that does not answer: nothing is
@@ -107,6 +116,14 @@ impl<'a> Clears<'a> {
     /// Whether a folder has a clear to carry out.
     pub(crate) fn are_under_way(&self) -> bool {
         self.folders.iter().any(|folder| folder.clearing.is_some())
+    }
+
+    /// The folders that owe a clear, or were not looked at because their devices do not answer: the
+    /// first is bit 0. Bit 63 stands for all that have no bit.
+    pub(crate) fn owing(&self) -> u64 {
+        let owes = |folder: &Folder| folder.clearing.is_some() || folder.seen.is_none();
+        let owing = self.folders.iter().enumerate().filter(|(_, folder)| owes(folder));
+        owing.fold(0, |bits, (at, _)| bits | 1 << at.min(63))
     }
 
     /// What to do next; `None` when nothing is due.
@@ -197,25 +214,43 @@ impl<'a> Clears<'a> {
                 None
             }
             Stage::Sweep => {
-                clearing.stage = Stage::Remove { part: 0, removed: 0 };
+                let is_whole = volume.is_scanned();
+                clearing.stage = Stage::Remove { part: 0, removed: 0, is_whole };
                 Some(Due::Sweep(clearing.clears.clone()))
             }
-            Stage::Remove { part, removed } => {
-                // Tables that are read later would bring blocks back.
-                if !volume.is_scanned() {
-                    return None;
-                }
+            Stage::Remove { part, removed, is_whole } => {
                 if let Some(keys) = volume.keys_of(*part, |tag| clearing.clears.has(tag)) {
                     *part += 1;
                     *removed += keys.len() as u64;
                     return Some(Due::Remove(at, keys));
                 }
+                let removed = *removed;
+                if !*is_whole {
+                    // AGENT-C4. The removals become durable with the next commit.
+                    tracing::warn!(
+                        folder = at,
+                        removed,
+                        "the folder owes a clear until all its tables are read; what is known of it \
+                         is removed"
+                    );
+                    clearing.stage = Stage::Unread { removed };
+                    return Some(Due::Commit);
+                }
                 let (region, numbers) = (self.region, clearing.numbers);
-                clearing.stage = Stage::Commit { removed: *removed };
+                let next_ms = now_ms + AGAIN_MS;
+                clearing.stage = Stage::Commit { removed, next_ms, wait_ms: AGAIN_MS };
                 volume.carry_out(CarriedOut { region, numbers });
                 Some(Due::Commit)
             }
-            Stage::Commit { removed } => {
+            Stage::Unread { removed } => {
+                if volume.is_scanned() {
+                    // Those that came with the tables.
+                    let removed = *removed;
+                    clearing.stage = Stage::Remove { part: 0, removed, is_whole: true };
+                }
+                None
+            }
+            Stage::Commit { removed, next_ms, wait_ms } => {
                 let carried_out = volume.carried_out();
                 if (carried_out.region, carried_out.numbers) == (self.region, clearing.numbers) {
                     tracing::info!(
@@ -233,10 +268,11 @@ impl<'a> Clears<'a> {
                     }
                     return None;
                 }
-                if now_ms < self.again_ms || volume.is_silent() {
+                if now_ms < *next_ms || volume.is_silent() {
                     return None;
                 }
-                self.again_ms = now_ms + AGAIN_MS;
+                *wait_ms = (*wait_ms * 2).min(AGAIN_MS_MAX);
+                *next_ms = now_ms + *wait_ms;
                 Some(Due::Commit)
             }
         }
@@ -253,11 +289,11 @@ impl<'a> Clears<'a> {
         }
     }
 
-    /// The last requests of all nodes that all folders have carried out whose devices answer. `None`
-    /// before one of them was looked at.
+    /// The last requests of all nodes that all folders have carried out (AGENT-C4). `None` before
+    /// each of them was looked at.
     fn carried_out(&self) -> Option<ClearNumbers> {
-        let all = self.folders.iter().filter_map(|folder| folder.seen);
-        all.reduce(|some, others| {
+        let all: Option<Vec<_>> = self.folders.iter().map(|folder| folder.seen).collect();
+        all?.into_iter().reduce(|some, others| {
             let mut least = some;
             least.iter_mut().zip(others).for_each(|(a, b)| *a = b.min(*a));
             least

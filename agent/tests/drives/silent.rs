@@ -12,6 +12,53 @@ fn both(region: &ScratchRegion, first: &TempDir, second: &TempDir) -> Agent {
     Agent::start(both).unwrap()
 }
 
+/// The drives that owe a clear of the tenant after a second.
+fn owed(pool: &Pool) -> Vec<(NodeId, Vec<u32>)> {
+    let tenant = Namespace::new("tenant", b"");
+    let cleared = pool.clear(Some(&tenant), std::time::Duration::from_secs(1)).unwrap();
+    assert_eq!(cleared.unanswered, []);
+    cleared.drives_owing
+}
+
+/// AGENT-C4.
+#[test]
+fn a_table_that_cannot_be_read_owes_its_blocks_alone() {
+    let (region, [first, second]) = (region(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let agent = both(&region, &first, &second);
+    let pool = Pool::attach(region.path(), A).unwrap();
+    publish(&pool, 0..160);
+    wait_until("the blocks are backed up", || agent.figures().announced == 160);
+    agent.stop().unwrap();
+    let before = blocks_in(second.path());
+    let names = std::fs::read_dir(second.path()).unwrap().map(|entry| entry.unwrap().path());
+    let table = names.into_iter().find(|path| path.to_string_lossy().contains(".table-")).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let kept = elsewhere.path().join("table");
+    std::fs::rename(&table, &kept).unwrap();
+    std::fs::create_dir(&table).unwrap();
+
+    let agent = both(&region, &first, &second);
+    wait_until("the other tables are read", || agent.figures().announced > 0);
+    assert_eq!(owed(&pool), [(NodeId(A), vec![2])]);
+    wait_until("what is known is withdrawn", || agent.figures().announced == 0);
+    agent.stop().unwrap();
+    let cache = pool.cache();
+    let (member, node) = (cache.member(), NodeId(A));
+    let seen = kv_cache::agent_of(member.fabric(), member.superblock(), member.layout(), node);
+    assert!(seen.unwrap().is_some_and(|seen| seen.line.is_unread), "it does not know how many");
+    std::fs::remove_dir(&table).unwrap();
+    std::fs::rename(&kept, &table).unwrap();
+    let left = blocks_in(second.path());
+    assert_eq!(blocks_in(first.path()), 0);
+    assert!(left > 0 && left < before, "{left} of {before}: those of the table alone");
+
+    let agent = both(&region, &first, &second);
+    wait_until("it catches up", || agent.is_ready());
+    assert_eq!((owed(&pool), agent.figures().announced), (vec![], 0));
+    agent.stop().unwrap();
+    assert_eq!(blocks_in(second.path()), 0);
+}
+
 /// AGENT-B6.
 #[test]
 fn a_write_that_hangs_keeps_neither_backups_nor_clears_waiting() {
@@ -29,7 +76,7 @@ fn a_write_that_hangs_keeps_neither_backups_nor_clears_waiting() {
     wait_until("the other drive takes the next blocks", || {
         agent.figures().announced >= before + 10
     });
-    assert_eq!(clear(&pool, 1000), [NodeId(A)], "the silent drive owes it");
+    assert_eq!(owed(&pool), [(NodeId(A), vec![2])], "the silent drive owes it");
     let keys: Vec<_> = (0..20).chain(200..210).map(key).collect();
     assert!(on_drives(&pool, &keys).is_empty() && pool.cache().present(&keys) == [false; 30]);
     let requests: Vec<_> = keys.iter().map(|key| request(*key)).collect();

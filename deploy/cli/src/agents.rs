@@ -25,6 +25,11 @@ pub(crate) struct AgentStatus {
     drive_capacity_bytes: u64,
     drive_used_bytes: u64,
     drive_blocks: u64,
+    /// Not all tables of the drives are read: they may have more blocks.
+    tables_unread: bool,
+    /// Drives that owe a clear, in the order of the settings, the first being 1.
+    owing_drives: Vec<u32>,
+    encoded: EncodedStatus,
     /// Blocks that hosts can find.
     announced_blocks: u64,
     /// Blocks that no host finds: the directory is full.
@@ -52,6 +57,21 @@ struct DroppedStatus {
     left_pool: u64,
     /// No drive took the block.
     refused_by_drives: u64,
+    /// The drive did not write the block in time.
+    drive_silent: u64,
+}
+
+/// Encoded blocks.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct EncodedStatus {
+    /// On the drives.
+    blocks: u64,
+    /// Bytes that their payload takes as it is written.
+    bytes: u64,
+    /// Bytes that their payload would take raw.
+    raw_bytes: u64,
+    /// Bytes that reads have decoded.
+    decoded_bytes: u64,
 }
 
 impl DroppedStatus {
@@ -61,17 +81,19 @@ impl DroppedStatus {
             too_many_wait: line.unlisted_blocks,
             left_pool: line.lost_blocks,
             refused_by_drives: line.refused_blocks,
+            drive_silent: line.given_up_blocks,
         }
     }
 
     /// Each reason that was met, with its count.
     fn text(&self) -> String {
-        let Self { backlog_full, too_many_wait, left_pool, refused_by_drives } = self;
+        let Self { backlog_full, too_many_wait, left_pool, refused_by_drives, drive_silent } = self;
         let reasons = [
             (backlog_full, "backlog full"),
             (too_many_wait, "too many wait"),
             (left_pool, "left the pool"),
             (refused_by_drives, "refused by drives"),
+            (drive_silent, "not written in time"),
         ];
         let met = reasons.iter().filter(|(count, _)| **count > 0);
         let met: Vec<_> = met.map(|(count, reason)| format!("{count} {reason}")).collect();
@@ -126,6 +148,16 @@ impl AgentStatus {
             drive_capacity_bytes: capacity_bytes,
             drive_used_bytes: used_bytes,
             drive_blocks: blocks,
+            tables_unread: line.is_unread,
+            owing_drives: (1..=u64::BITS)
+                .filter(|at| line.owing_drives & 1 << (at - 1) != 0)
+                .collect(),
+            encoded: EncodedStatus {
+                blocks: line.encoded_blocks,
+                bytes: line.encoded_bytes,
+                raw_bytes: line.encoded_raw_bytes,
+                decoded_bytes: line.decoded_bytes,
+            },
             announced_blocks: line.announced_blocks,
             unannounced_blocks: line.unannounced_blocks,
             backlog_bytes: line.backlog_bytes,
@@ -182,7 +214,8 @@ pub(crate) fn print(agents: &[AgentStatus]) {
             "stopped" => ": its blocks are misses until it starts",
             _ => "",
         };
-        if agent.drive_capacity_bytes == 0 && agent.drive_blocks == 0 {
+        let has_none = agent.drive_capacity_bytes == 0 && agent.drive_blocks == 0;
+        if has_none && !agent.tables_unread {
             let effect = match agent.state {
                 "serves" => "",
                 _ => ": engines of this host find nothing on drives; start it again",
@@ -199,6 +232,21 @@ pub(crate) fn print(agents: &[AgentStatus]) {
             agent.announced_blocks,
             agent.in_words(),
         );
+        if agent.tables_unread {
+            say!("  not all tables of the drives are read: there may be more blocks");
+        }
+        if !agent.owing_drives.is_empty() && agent.state == "serves" {
+            let drives: Vec<_> = agent.owing_drives.iter().map(ToString::to_string).collect();
+            say!(
+                "  drive {} (in the order of --drive) owes a clear; the log of the agent says why",
+                drives.join(", ")
+            );
+        }
+        if agent.encoded.blocks > 0 {
+            let EncodedStatus { blocks, bytes, raw_bytes, .. } = agent.encoded;
+            let (bytes, raw_bytes) = (ByteSize(bytes), ByteSize(raw_bytes));
+            say!("  {blocks} blocks are encoded: {bytes} instead of {raw_bytes}");
+        }
         if agent.unannounced_blocks > 0 {
             say!(
                 "  {} blocks are not announced, so no host finds them: the directory is full; format \
@@ -238,6 +286,8 @@ mod tests {
     fn what_is_dropped_has_a_reason() {
         let line = AgentLine { dropped_blocks: 3, refused_blocks: 1, ..Default::default() };
         assert_eq!(DroppedStatus::new(&line).text(), "3 backlog full, 1 refused by drives");
+        let line = AgentLine { given_up_blocks: 2, ..Default::default() };
+        assert_eq!(DroppedStatus::new(&line).text(), "2 not written in time");
         assert_eq!(DroppedStatus::new(&AgentLine::default()).text(), "0");
     }
 
@@ -246,7 +296,7 @@ mod tests {
         let state = |runs, beat, beats| {
             let line = AgentLine { runs, outcomes: [1, 2, 3, 4, 5, 6, 7, 8], ..Default::default() };
             let status = AgentStatus::new(NodeId(3), &AgentSeen { life: 2, beat, line }, beats);
-            assert_eq!((status.node, status.agents), (3, 2));
+            assert_eq!((status.node, status.agents, status.tables_unread), (3, 2, false));
             assert_eq!(status.requests[1], RequestStatus { outcome: "unknown", count: 2 });
             status.state
         };
@@ -254,5 +304,24 @@ mod tests {
         assert_eq!(state(true, 5, false), "silent");
         assert_eq!(state(true, 0, true), "stopped");
         assert_eq!(state(false, 5, true), "stopped");
+    }
+
+    #[test]
+    fn what_drives_owe_and_how_they_encode_is_shown() {
+        let line = AgentLine {
+            is_unread: true,
+            owing_drives: 0b101,
+            encoded_blocks: 4,
+            encoded_bytes: 5,
+            encoded_raw_bytes: 6,
+            decoded_bytes: 7,
+            ..Default::default()
+        };
+        let status = AgentStatus::new(NodeId(3), &AgentSeen { life: 2, beat: 1, line }, true);
+        assert_eq!((status.tables_unread, &*status.owing_drives), (true, &[1, 3][..]));
+        let json = serde_json::to_value(&status.encoded).unwrap_or_default();
+        let expected =
+            serde_json::json!({ "blocks": 4, "bytes": 5, "raw_bytes": 6, "decoded_bytes": 7 });
+        assert_eq!(json, expected);
     }
 }

@@ -26,7 +26,7 @@ use crate::output::say;
 ///
 /// Every agent (`rackline agent`) removes the blocks from its drives, too. An agent that was down
 /// removes them when it starts, and a drive that did not answer when it answers again, before a host
-/// finds one of them. Clear again after `rackline format`: a request that an agent has not carried
+/// finds one of them. The error names the drives that still owe the clear. Clear again after `rackline format`: a request that an agent has not carried
 /// out is lost with the region.
 ///
 /// Other tenants keep their blocks, unless their 16-bit tags are equal. Held blocks are removed too,
@@ -96,9 +96,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         bail!(
             "no block is left in the pool, and the agents of nodes {} have not answered within {} ms: \
              their drives may still have blocks, which no host finds; an agent that is down removes \
-             them when it starts (`rackline agent`); clear again to see that it has",
+             them when it starts (`rackline agent`); clear again to see that it has{}",
             names(&cleared.drives_unanswered),
-            options.timeout_ms
+            options.timeout_ms,
+            owing(&cleared.drives_owing)
         );
     }
     let places = if options.pool_only { "in the pool" } else { "in the pool or on drives" };
@@ -110,6 +111,23 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         say!("removed for nodes that died or left: {}", cleared.orphaned_blocks);
     }
     Ok(())
+}
+
+/// Which drives still owe the clear, in words.
+fn owing(drives: &[(NodeId, Vec<u32>)]) -> String {
+    let each = drives.iter().map(|(node, drives)| {
+        let drives: Vec<_> = drives.iter().map(ToString::to_string).collect();
+        format!("drive {} of node {node}", drives.join(", "))
+    });
+    let each: Vec<_> = each.collect();
+    if each.is_empty() {
+        return String::new();
+    }
+    format!(
+        "; still owed by {} (counted in the order of --drive): the device does not answer, or a table \
+         of it cannot be read; the log of the agent says why",
+        each.join(" and ")
+    )
 }
 
 fn names(nodes: &[NodeId]) -> String {

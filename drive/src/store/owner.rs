@@ -88,6 +88,12 @@ impl Store {
         Some(keys.iter().filter_map(|key| volume.block(key)).collect())
     }
 
+    /// Whether all folders are open and all their tables are read: there are no other blocks.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.folders.iter().all(|folder| folder.volume().is_some_and(|it| it.is_scanned()))
+    }
+
     /// The folders that are open and whose devices have not ended what was given up.
     #[must_use]
     pub fn silent_folders(&self) -> Vec<usize> {

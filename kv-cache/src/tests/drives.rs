@@ -311,16 +311,20 @@ pub(super) fn cleared_on_drives(rack: SimulatedRack) {
             upkeep();
         }
         // A stopped agent is waited for as long as it left blocks.
-        let say = |runs, blocks| {
-            let line = AgentLine { runs, blocks, ..Default::default() };
+        let say = |runs, blocks, is_unread| {
+            let line = AgentLine { runs, blocks, is_unread, ..Default::default() };
             a.say_agent_line(&first.claim, &line).unwrap();
         };
         let clearing = ask();
-        for (runs, blocks, waits) in
-            [(true, 0, true), (false, 3, true), (false, 0, false), (true, 0, true)]
-        {
-            say(runs, blocks);
-            assert_eq!(nothing(&clearing), !waits, "{runs} {blocks}");
+        for (runs, blocks, is_unread, waits) in [
+            (true, 0, false, true),
+            (false, 3, false, true),
+            (false, 0, true, true),
+            (false, 0, false, false),
+            (true, 0, false, true),
+        ] {
+            say(runs, blocks, is_unread);
+            assert_eq!(nothing(&clearing), !waits, "{runs} {blocks} {is_unread}");
         }
         upkeep();
         carry_out(&first, 20, 20);

@@ -66,15 +66,8 @@ impl<'m, B: Backend> Cache<'m, B> {
         line: &AgentLine,
     ) -> Result<(), DriveError> {
         self.check_member()?;
-        let fabric = self.member().fabric();
-        let (state_at, work_at, outcomes_at, schedule_at) =
-            self.own_drives(claim.drives).agent_lines();
-        let (state, work, outcomes, schedule) = line.encode();
-        let mut batch = PublishBatch::new(fabric);
-        batch.line(state_at, &state);
-        batch.line(work_at, &work);
-        batch.line(outcomes_at, &outcomes);
-        batch.line(schedule_at, &schedule);
+        let mut batch = PublishBatch::new(self.member().fabric());
+        self.own_drives(claim.drives).say_agent(&mut batch, &line.encode());
         batch.publish();
         Ok(())
     }

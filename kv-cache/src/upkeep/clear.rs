@@ -181,6 +181,16 @@ impl<B: Backend> Cache<'_, B> {
         Ok(drives.nodes().filter(may_have_some).collect())
     }
 
+    /// Which drives of a node owe a clear, by their places in the settings of its agent, the first
+    /// being 1, as the agent has said lately. None when no agent of the node says so.
+    #[must_use]
+    pub fn owing_drives(&self, node: NodeId) -> Vec<u32> {
+        let Some(drives) = self.areas().drives() else { return Vec::new() };
+        let seen = drives.of(node).agent(self.member().fabric());
+        let bits = seen.filter(|it| it.line.runs).map_or(0, |it| it.line.owing_drives);
+        (0..u64::BITS).filter(|bit| bits & 1 << bit != 0).map(|bit| bit + 1).collect()
+    }
+
     /// Whether a node has a complete block that `is_wanted`, freshly read; or a descriptor that
     /// cannot be read: its owner may be paused in the middle of a change.
     pub(super) fn has_any(&self, node: NodeId, is_wanted: &impl Fn(&Descriptor) -> bool) -> bool {

@@ -1,4 +1,4 @@
-//! What the agent of a host says of itself: four lines, for tools.
+//! What the agent of a host says of itself: five lines, for tools.
 
 use bytemuck::{Pod, Zeroable};
 use cxl_shm::fabric::Record;
@@ -6,15 +6,20 @@ use cxl_shm::fabric::Record;
 use super::request::RestoreOutcome;
 
 /// Lines of an agent.
-pub(crate) const AGENT_LINES: u64 = 4;
+pub(crate) const AGENT_LINES: u64 = 5;
 const RUNS: u64 = 1;
 const STOPPED: u64 = 2;
+/// As the two above, while some tables of its drives are not read.
+const RUNS_UNREAD: u64 = 3;
+const STOPPED_UNREAD: u64 = 4;
 
 /// What the agent of a host says of its drives. Counters are since the agent started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AgentLine {
     /// The agent works; false once it has stopped in order.
     pub runs: bool,
+    /// Not all tables of its drives are read: they may have more blocks than it says.
+    pub is_unread: bool,
     /// Bytes that the drives may take.
     pub capacity_bytes: u64,
     /// Bytes of those in use.
@@ -39,6 +44,19 @@ pub struct AgentLine {
     pub lost_blocks: u64,
     /// Blocks that no drive took.
     pub refused_blocks: u64,
+    /// Blocks that a drive did not write in time.
+    pub given_up_blocks: u64,
+    /// Its drives that owe a clear, by their places in its settings: the first is bit 0. Bit 63 stands
+    /// for all that have no bit.
+    pub owing_drives: u64,
+    /// Encoded blocks on the drives.
+    pub encoded_blocks: u64,
+    /// Bytes that their payload takes as it is written, in whole pages.
+    pub encoded_bytes: u64,
+    /// Bytes that their payload would take raw, in whole pages.
+    pub encoded_raw_bytes: u64,
+    /// Bytes that reads have decoded.
+    pub decoded_bytes: u64,
     /// Windows that engines left for writes.
     pub windows: u64,
     /// Windows in which a write began.
@@ -83,6 +101,25 @@ pub(crate) struct WorkLine([u64; 7]);
 #[repr(C)]
 pub(crate) struct OutcomesLine([u64; 7]);
 
+/// What its drives do with blocks.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct DrivesLine([u64; 7]);
+
+impl Record for DrivesLine {
+    const KIND: u32 = u32::from_le_bytes(*b"agdr");
+}
+
+/// What an agent says of itself, as it lies in the region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AgentRecords {
+    pub(crate) state: StateLine,
+    pub(crate) work: WorkLine,
+    pub(crate) outcomes: OutcomesLine,
+    pub(crate) schedule: ScheduleLine,
+    pub(crate) drives: DrivesLine,
+}
+
 /// When it wrote.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -112,9 +149,14 @@ impl AgentLine {
         found.map_or(0, |(_, count)| count)
     }
 
-    /// The four lines that say so.
-    pub(crate) fn encode(&self) -> (StateLine, WorkLine, OutcomesLine, ScheduleLine) {
-        let runs = if self.runs { RUNS } else { STOPPED };
+    /// The lines that say so.
+    pub(crate) fn encode(&self) -> AgentRecords {
+        let runs = match (self.runs, self.is_unread) {
+            (true, false) => RUNS,
+            (true, true) => RUNS_UNREAD,
+            (false, false) => STOPPED,
+            (false, true) => STOPPED_UNREAD,
+        };
         let [restored, others @ ..] = self.outcomes;
         let state = [
             runs,
@@ -143,16 +185,27 @@ impl AgentLine {
             self.lost_blocks,
             self.refused_blocks,
         ];
-        (StateLine(state), WorkLine(work), OutcomesLine(others), ScheduleLine(schedule))
+        let drives = [
+            self.given_up_blocks,
+            self.encoded_blocks,
+            self.encoded_bytes,
+            self.encoded_raw_bytes,
+            self.decoded_bytes,
+            self.owing_drives,
+            0,
+        ];
+        AgentRecords {
+            state: StateLine(state),
+            work: WorkLine(work),
+            outcomes: OutcomesLine(others),
+            schedule: ScheduleLine(schedule),
+            drives: DrivesLine(drives),
+        }
     }
 
-    /// What four lines say; `None` when a state of no version is in them.
-    pub(crate) fn decode(
-        state: &StateLine,
-        work: &WorkLine,
-        others: &OutcomesLine,
-        schedule: &ScheduleLine,
-    ) -> Option<Self> {
+    /// What the lines say; `None` when a state of no version is in them.
+    pub(crate) fn decode(records: &AgentRecords) -> Option<Self> {
+        let AgentRecords { state, work, outcomes: others, schedule, drives } = records;
         let [
             runs,
             capacity_bytes,
@@ -180,15 +233,33 @@ impl AgentLine {
             lost_blocks,
             refused_blocks,
         ] = schedule.0;
-        let runs = match runs {
-            RUNS => true,
-            STOPPED => false,
+        let [
+            given_up_blocks,
+            encoded_blocks,
+            encoded_bytes,
+            encoded_raw_bytes,
+            decoded_bytes,
+            owing_drives,
+            _,
+        ] = drives.0;
+        let (runs, is_unread) = match runs {
+            RUNS => (true, false),
+            STOPPED => (false, false),
+            RUNS_UNREAD => (true, true),
+            STOPPED_UNREAD => (false, true),
             _ => return None,
         };
         let mut outcomes = [restored; RestoreOutcome::ALL.len()];
         outcomes[1..].copy_from_slice(&others.0);
         Some(Self {
             runs,
+            is_unread,
+            given_up_blocks,
+            encoded_blocks,
+            encoded_bytes,
+            encoded_raw_bytes,
+            decoded_bytes,
+            owing_drives,
             capacity_bytes,
             used_bytes,
             blocks,
@@ -221,6 +292,7 @@ mod tests {
     fn what_an_agent_says_survives_its_lines() {
         let said = AgentLine {
             runs: true,
+            is_unread: false,
             capacity_bytes: 1,
             used_bytes: 2,
             blocks: 3,
@@ -241,14 +313,21 @@ mod tests {
             window_bytes: 25,
             idle_bytes: 26,
             late_bytes: 27,
+            given_up_blocks: 28,
+            encoded_blocks: 29,
+            encoded_bytes: 30,
+            encoded_raw_bytes: 31,
+            decoded_bytes: 32,
+            owing_drives: 33,
         };
-        for line in [said, AgentLine { runs: false, ..said }] {
-            let (state, work, outcomes, schedule) = line.encode();
-            assert_eq!(AgentLine::decode(&state, &work, &outcomes, &schedule), Some(line));
+        let stopped = AgentLine { runs: false, ..said };
+        let unread = [said, stopped].map(|line| AgentLine { is_unread: true, ..line });
+        for line in [said, stopped].into_iter().chain(unread) {
+            assert_eq!(AgentLine::decode(&line.encode()), Some(line));
         }
-        let (mut state, work, outcomes, schedule) = said.encode();
-        state.0[0] = 3;
-        assert_eq!(AgentLine::decode(&state, &work, &outcomes, &schedule), None);
+        let mut records = said.encode();
+        records.state.0[0] = 5;
+        assert_eq!(AgentLine::decode(&records), None);
         assert_eq!(said.requests(RestoreOutcome::Restored), 12);
         assert_eq!(said.requests(RestoreOutcome::Cancelled), 19);
     }

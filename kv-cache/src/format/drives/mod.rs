@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! line 0      word 0: head of the drive log; word 1: lives of the agent; word 2: its beat
-//! line 1-4    what the agent says of itself
-//! line 5 ..   drive log: entries as in the publication log, two a line
+//! line 1-5    what the agent says of itself
+//! line 6 ..   drive log: entries as in the publication log, two a line
 //! ..          drive directory: two entries a line
 //! ..          counts of requests: a word for each node that is asked
 //! ..          requests: a ring of lines for each node that is asked
@@ -19,11 +19,15 @@ mod entry;
 mod geometry;
 mod request;
 
-use cxl_shm::fabric::{Fabric, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord};
+use cxl_shm::fabric::{
+    Fabric, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, PublishBatch,
+};
 use cxl_shm::units::{LINE_WORDS, LineRange, NodeId, WORD_BYTES};
 
 use super::log::{ENTRIES_A_LINE as LOG_ENTRIES_A_LINE, OwnLog, PeerLog};
-use agent_line::{AGENT_LINES, OutcomesLine, ScheduleLine, StateLine, WorkLine};
+use agent_line::{
+    AGENT_LINES, AgentRecords, DrivesLine, OutcomesLine, ScheduleLine, StateLine, WorkLine,
+};
 pub use agent_line::{AgentLine, AgentSeen};
 pub(crate) use entry::DriveEntry;
 use entry::{ENTRIES_A_LINE, ENTRY_WORDS};
@@ -188,7 +192,8 @@ impl PeerDrives {
         let work = part.line::<WorkLine>(1)?.cached(fabric).ok()?;
         let outcomes = part.line::<OutcomesLine>(2)?.cached(fabric).ok()?;
         let schedule = part.line::<ScheduleLine>(3)?.cached(fabric).ok()?;
-        let line = AgentLine::decode(&state, &work, &outcomes, &schedule)?;
+        let drives = part.line::<DrivesLine>(4)?.cached(fabric).ok()?;
+        let line = AgentLine::decode(&AgentRecords { state, work, outcomes, schedule, drives })?;
         let life = u32::try_from(self.life().cached(fabric)).unwrap_or(0);
         Some(AgentSeen { life, beat: self.beat().cached(fabric), line })
     }
@@ -197,7 +202,10 @@ impl PeerDrives {
     /// not stopped with empty drives.
     pub(crate) fn has_agent(&self, fabric: &impl Fabric) -> bool {
         let seen = self.agent_cached(fabric);
-        let is_empty = |it: &AgentSeen| it.line.blocks.max(it.line.announced_blocks) == 0;
+        // An agent that has not read all tables does not know what its drives have.
+        let is_empty = |it: &AgentSeen| {
+            !it.line.is_unread && it.line.blocks.max(it.line.announced_blocks) == 0
+        };
         self.life().cached(fabric) != 0
             && !seen.is_some_and(|seen| !seen.line.runs && is_empty(&seen))
     }
@@ -269,13 +277,18 @@ impl OwnDrives {
         part.expect("an area has room for its answers").range()
     }
 
-    /// The lines of what the agent says of itself.
-    pub(crate) fn agent_lines(
+    /// Adds the lines of what the agent says of itself to `batch`.
+    pub(crate) fn say_agent<F: Fabric>(
         &self,
-    ) -> (OwnedLine<StateLine>, OwnedLine<WorkLine>, OwnedLine<OutcomesLine>, OwnedLine<ScheduleLine>)
-    {
-        let line = AGENT_FIRST;
-        (self.line(line), self.line(line + 1), self.line(line + 2), self.line(line + 3))
+        batch: &mut PublishBatch<'_, F>,
+        records: &AgentRecords,
+    ) {
+        let AgentRecords { state, work, outcomes, schedule, drives } = records;
+        batch.line(self.line(AGENT_FIRST), state);
+        batch.line(self.line(AGENT_FIRST + 1), work);
+        batch.line(self.line(AGENT_FIRST + 2), outcomes);
+        batch.line(self.line(AGENT_FIRST + 3), schedule);
+        batch.line(self.line(AGENT_FIRST + 4), drives);
     }
 
     fn line<T: cxl_shm::fabric::Record>(&self, index: u64) -> OwnedLine<T> {
