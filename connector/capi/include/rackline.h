@@ -148,6 +148,8 @@ typedef enum {
   RACKLINE_REASON_RESTORE_EVICTED_AGAIN = 27,
   // The pool was closed meanwhile.
   RACKLINE_REASON_RESTORE_CLOSED = 28,
+  // The memory of the payload failed: the device reported an error that it cannot correct.
+  RACKLINE_REASON_MEMORY_FAILED = 29,
 } RacklineReason;
 
 // How a GPU reaches the pool.
@@ -183,6 +185,8 @@ typedef enum {
   // No memory is free, and the lock of the region's chunks was not acquired in time. Is a lock
   // manager running?
   RACKLINE_OUTCOME_CHUNK_LOCK = 9,
+  // The memory for its bytes failed: the device reported an error that it cannot correct.
+  RACKLINE_OUTCOME_MEMORY_FAILED = 10,
 } RacklineOutcome;
 
 // How much of this node's payload a namespace may keep when room is short. While there is room

@@ -53,27 +53,30 @@ pub(super) fn install() -> std::io::Result<()> {
 }
 
 fn present() -> std::io::Result<libc::sigaction> {
-    // SAFETY: all zeros is a `sigaction`, and the system fills it.
-    unsafe {
-        let mut present: libc::sigaction = std::mem::zeroed();
-        match libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut present) {
-            0 => Ok(present),
-            _ => Err(std::io::Error::last_os_error()),
-        }
+    // SAFETY: all zeros is a `sigaction`.
+    let mut present: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: the system fills `present`.
+    match unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut present) } {
+        0 => Ok(present),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the address of the thread's own word.
+    let errno_at = unsafe { libc::__errno_location() };
     // SAFETY: the thread's own word; what it had is stored again below.
-    let errno = unsafe { *libc::__errno_location() };
+    let errno = unsafe { *errno_at };
     // SAFETY: the system passes the whole `siginfo_t` of a SIGBUS.
-    let contained = unsafe { Fault::of(&*info) }.is_some_and(|fault| fault.contain());
+    let info_of_fault = unsafe { &*info };
+    // SAFETY: of a SIGBUS, as above.
+    let contained = unsafe { Fault::of(info_of_fault) }.is_some_and(|fault| fault.contain());
     if !contained {
         // SAFETY: as the system called us.
         unsafe { pass_on(signal, info, context) };
     }
     // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+    unsafe { *errno_at = errno };
 }
 
 /// An access that the system could not carry out.
@@ -191,20 +194,23 @@ fn mark_dead(tier: &TierEntry) {
 unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     type WithInfo = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
     type Plain = extern "C" fn(libc::c_int);
+    let previous = PREVIOUS.load(Ordering::Acquire);
     // SAFETY: set before this handler was installed, and never freed.
-    let previous = unsafe { &*PREVIOUS.load(Ordering::Acquire) };
+    let previous = unsafe { &*previous };
+    // SAFETY: the system passes it whole.
+    let was_sent = unsafe { (*info).si_code } <= 0;
     match previous.sa_sigaction {
-        libc::SIG_DFL => {
+        libc::SIG_IGN if was_sent => {}
+        // The system does not let an access that faults be ignored: it would be repeated for ever.
+        libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: may be called in a handler. An access that faults is repeated after the
-            // return, and ends the process with its address; a signal that was sent is sent again.
-            unsafe {
-                libc::signal(signal, libc::SIG_DFL);
-                if (*info).si_code <= 0 {
-                    libc::raise(signal);
-                }
+            // return, and ends the process with its address.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            if was_sent {
+                // SAFETY: may be called in a handler.
+                unsafe { libc::raise(signal) };
             }
         }
-        libc::SIG_IGN => {}
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: the system would have called it so.
             let handler = unsafe { std::mem::transmute::<usize, WithInfo>(handler) };

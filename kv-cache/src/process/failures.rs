@@ -1,7 +1,7 @@
 //! What a process knows of memory that failed.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cxl_shm::fabric::Fabric;
@@ -10,13 +10,16 @@ use cxl_shm::units::{ChunkId, Extent};
 
 use crate::format::Areas;
 
+#[expect(clippy::disallowed_types, reason = "a number of this process alone, in its own memory")]
+type Number = std::sync::atomic::AtomicU64;
+
 /// Chunks in which no payload is taken, and faults that the chunk table does not note yet.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     /// Faults that were looked at.
-    seen: AtomicU64,
+    seen: Number,
     /// Faults that the chunk table notes, and those that were counted.
-    noted: AtomicU64,
+    noted: Number,
     is_any: AtomicBool,
     chunks: Mutex<BTreeSet<ChunkId>>,
 }
