@@ -60,11 +60,11 @@ pub mod verify;
 
 pub use attach::AttachError;
 pub use format::{
-    AgentLine, AgentSeen, BlockState, CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN,
-    DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, Descriptor, DescriptorError, Directive, DriveGeometry,
-    GeometryError, HOLD_MS_MAX, Handle, IssuedDirective, LOG_ENTRIES_MAX, LOG_ENTRIES_MIN,
-    NodeSummary, PROBE_SLOTS, PeerSegment, Pin, RestoreOutcome, RestoreRequest, SlotContent,
-    SummarySeen, agent_of, directives_of, held_by, segment_of, summary_of,
+    AgentLine, AgentSeen, BlockState, BlockUse, BlockUses, CacheGeometry, DESCRIPTOR_SLOTS_MAX,
+    DESCRIPTOR_SLOTS_MIN, DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, Descriptor, DescriptorError,
+    Directive, DriveGeometry, GeometryError, HOLD_MS_MAX, Handle, IssuedDirective, LOG_ENTRIES_MAX,
+    LOG_ENTRIES_MIN, NodeSummary, PROBE_SLOTS, PeerSegment, Pin, RestoreOutcome, RestoreRequest,
+    SlotContent, SummarySeen, agent_of, directives_of, held_by, segment_of, summary_of,
 };
 pub use heap::{PERCENT_MAX as PIN_PERCENT_MAX, QUOTAS_MAX, Quota, TooManyQuotas};
 pub use hold::{HOLD_MS, HeldBlock, HoldError};

@@ -39,6 +39,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
+pub use arbitrated::is_wanted;
 pub(crate) use competitor::{Competitor, clear_requests_of};
 pub use contention::Contention;
 pub use error::LockError;

@@ -1,6 +1,6 @@
 //! Descriptors and holds as tools read them that are no members.
 
-use cxl_shm::fabric::Fabric;
+use cxl_shm::fabric::{Fabric, refresh_all};
 use cxl_shm::layout::{Layout, Superblock};
 use cxl_shm::units::NodeId;
 
@@ -8,7 +8,7 @@ use super::area::Areas;
 use super::directive::{Answer, DIRECTIVES, Directive};
 use super::drives::AgentSeen;
 use super::geometry::{CacheGeometry, GeometryError};
-use super::reader_word::ReaderWord;
+use super::reader_word::{PeerReaderWords, ReaderWord, age};
 use super::segment::PeerSegment;
 use super::summary::SummarySeen;
 
@@ -50,6 +50,67 @@ pub fn held_by<F: Fabric>(
         ReaderWord::from_word(reader_words.word(*owner, *slot).cached(fabric)).held
     };
     Ok(all.filter(is_held).collect())
+}
+
+/// When the blocks of one node were used, by nodes that are asked, for tools that are no members.
+#[derive(Clone, Debug)]
+pub struct BlockUses {
+    owner: NodeId,
+    head: u64,
+    readers: Vec<PeerReaderWords>,
+}
+
+/// By how many entries a use may be newer than the head of the log, which was read before it.
+const NEWER_MAX: u32 = 1 << 20;
+
+/// When a block was used. Of blocks that share a reader word a use of one counts for all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BlockUse {
+    /// On how many nodes.
+    pub nodes: u16,
+    /// How long ago the last use was: in entries that the owner has added to its log since. `None`
+    /// when no node has used the block.
+    pub age: Option<u32>,
+}
+
+impl BlockUses {
+    /// Those of `owner`'s blocks on the nodes `readers`, freshly read.
+    ///
+    /// # Errors
+    /// [`GeometryError`] when the region was not formatted for a cache of this version.
+    ///
+    /// # Panics
+    /// When the region has no such node.
+    pub fn look<F: Fabric>(
+        fabric: &F,
+        superblock: &Superblock,
+        layout: &Layout,
+        owner: NodeId,
+        readers: &[NodeId],
+    ) -> Result<Self, GeometryError> {
+        let areas = areas_of(superblock, layout)?;
+        let readers: Vec<_> = readers.iter().map(|reader| areas.reader_words(*reader)).collect();
+        let head = areas.log_head(owner);
+        let words = readers.iter().map(|reader| reader.range_of(owner));
+        refresh_all(fabric, words.chain([head.range()]));
+        Ok(Self { owner, head: head.cached(fabric), readers })
+    }
+
+    /// When the block in `slot` was used. Slots beyond those of the owner's segment share the words of
+    /// others.
+    pub fn of(&self, fabric: &impl Fabric, slot: u32) -> BlockUse {
+        let mut found = BlockUse::default();
+        for reader in &self.readers {
+            let word = ReaderWord::from_word(reader.word(self.owner, slot).cached(fabric));
+            if let Some(its) = age(word.tick, self.head) {
+                // A use that is newer than the head.
+                let its = if its > u32::MAX - NEWER_MAX { 0 } else { its };
+                found.nodes += 1;
+                found.age = Some(found.age.map_or(its, |age| age.min(its)));
+            }
+        }
+        found
+    }
 }
 
 /// A directive as a tool sees it.

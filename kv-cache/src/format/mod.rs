@@ -42,7 +42,9 @@ pub use geometry::{
     CacheGeometry, DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, GeometryError, LOG_ENTRIES_MAX,
     LOG_ENTRIES_MIN,
 };
-pub use inspect::{IssuedDirective, agent_of, directives_of, held_by, segment_of, summary_of};
+pub use inspect::{
+    BlockUse, BlockUses, IssuedDirective, agent_of, directives_of, held_by, segment_of, summary_of,
+};
 pub use reader_word::HOLD_MS_MAX;
 pub use segment::{PROBE_SLOTS, PeerSegment};
 pub use summary::{NodeSummary, SummarySeen};

@@ -22,7 +22,7 @@
 //! log.
 
 use cxl_shm::fabric::{Fabric, OwnedArea, OwnedWord, PeerArea, PeerWord};
-use cxl_shm::units::{LineRange, NodeId};
+use cxl_shm::units::{LINE_WORDS, LineRange, NodeId};
 
 use super::halves;
 
@@ -124,6 +124,15 @@ impl PeerReaderWords {
     /// All of them.
     pub(super) fn range(&self) -> LineRange {
         self.array.range()
+    }
+
+    /// The lines of the words for `owner`'s segment.
+    pub(super) fn range_of(&self, owner: NodeId) -> LineRange {
+        let words = LINE_WORDS as u64;
+        let first = index(self.slots, owner, 0) / words;
+        let lines = u64::from(self.slots).div_ceil(words);
+        let part = self.array.part(first, lines);
+        part.expect("every slot has a reader word").range()
     }
 
     /// The word for a slot of `owner`'s segment.

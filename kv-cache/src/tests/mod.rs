@@ -40,6 +40,7 @@ mod torn;
 mod undecided;
 mod undecided_by_the_dead;
 mod unpublished;
+mod uses;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

@@ -23,6 +23,7 @@ use super::shares::shares_as_nodes_come_and_go;
 use super::tables::tables_seen_by_others;
 use super::torn::{fetched_while_it_is_written, scanned_while_it_is_written};
 use super::unpublished::freed_by_the_dead;
+use super::uses::uses_seen_by_tools;
 use super::*;
 use crate::BlockKey;
 use crate::identity::IndexKey;
@@ -30,7 +31,7 @@ use crate::identity::IndexKey;
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 25] = [
+const SCENARIOS: [fn(SimulatedRack); 26] = [
     exchange_and_lag,
     cleared_by_their_owner,
     cleared_while_a_node_leaves,
@@ -56,6 +57,7 @@ const SCENARIOS: [fn(SimulatedRack); 25] = [
     left_by_the_dead,
     cleared_on_drives,
     summaries_seen_by_tools,
+    uses_seen_by_tools,
 ];
 
 /// Calls that flush or fence, by the file below `src` and the text of their line, which no scenario

@@ -48,6 +48,7 @@ pub(crate) use agent::{newest_claim, obey_newest_term, tick};
 pub(crate) use client::{Acquire, clear_requests};
 pub(crate) use manager::{Manager, beat_as_manager};
 pub use manager::{ManagerState, NodeReport};
+pub use request::is_wanted;
 pub(crate) use request::{grants_of, ticket_wanted, tickets_used};
 
 use crate::layout::Layout;

@@ -42,6 +42,12 @@ pub(super) fn tally_of(word: u64) -> Tally {
     Request::from_word(word).tally
 }
 
+/// Whether the node of this request word wants or holds the lock, for tools that are no members.
+#[must_use]
+pub fn is_wanted(word: u64) -> bool {
+    Request::from_word(word).wants()
+}
+
 /// The ticket with which a node holds or wants the lock; `None` when it does neither.
 pub(crate) fn ticket_wanted(word: u64) -> Option<u64> {
     let request = Request::from_word(word);
