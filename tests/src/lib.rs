@@ -1,6 +1,7 @@
 //! Suites that cross crates: simulated racks and process kills.
 
 pub mod cache_scenarios;
+pub mod drive_scenarios;
 pub mod exploration;
 pub mod fabric_conformance;
 pub mod flush_sites;

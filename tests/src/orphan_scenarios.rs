@@ -131,7 +131,7 @@ pub fn vacant_nodes_make_room(mutant: Mutant, seed: u64) {
 /// # Panics
 /// When that is not so.
 pub fn the_dead_make_room(mutant: Mutant, seed: u64) -> u64 {
-    let cluster = cluster(HOSTS, seed, mutant);
+    let cluster = cluster(HOSTS, seed, mutant, None);
     let leaves = seed % 5 == 4;
     // It lives alone at first, has all the room, and crashes somewhere.
     let step = 4000 + seed * 997 % 9001;

@@ -7,7 +7,8 @@ use cxl_shm::layout::{Geometry, Layout};
 use cxl_shm::verify::simulated::{Faults, Schedule, Settings};
 use kv_cache::Watermarks;
 use kv_cache::{
-    BlockState, Cache, CacheGeometry, HOLD_MS_MAX, SlotContent, reclaim_dead_processes,
+    BlockState, Cache, CacheGeometry, DriveGeometry, HOLD_MS_MAX, SlotContent,
+    reclaim_dead_processes,
 };
 use rackline::NewBlock;
 use rackline::dma::SimulatedDma;
@@ -19,7 +20,7 @@ use crate::cache_scenarios::{
 use crate::rack::{Cluster, Mutant, lock_protocol, run, wait_ms};
 
 /// Prompts of five blocks, which share their first two: twice as many as there is room for.
-const PROMPTS: u32 = 8;
+pub(crate) const PROMPTS: u32 = 8;
 const SHARED: usize = 2;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Bytes of a payload slot: a block takes two pages.
@@ -28,11 +29,17 @@ const SLOT_BYTES: u64 = 8192;
 const UPKEEP_MS: u64 = 20;
 const CHUNK_TIMEOUT_MS: u64 = 50;
 
-/// A rack whose region has a chunk of eight blocks for each host, and one more.
-pub(crate) fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
+/// A rack whose region has a chunk of eight blocks for each host, and one more, and room for drives as
+/// `drives` says.
+pub(crate) fn cluster(
+    hosts: usize,
+    seed: u64,
+    mutant: Mutant,
+    drives: Option<DriveGeometry>,
+) -> Cluster {
     // Tables of 8, 8 and 16 slots.
     let cache = CacheGeometry::new(32, 16).and_then(|cache| cache.with_share(8));
-    let cache = cache.unwrap_or_else(|error| panic!("{error}"));
+    let cache = cache.unwrap_or_else(|error| panic!("{error}")).with_drives(drives);
     let nodes = u16::try_from(hosts).unwrap_or(u16::MAX);
     let sized = |region_bytes| Geometry {
         region_bytes,
@@ -113,7 +120,7 @@ fn keep_up(cluster: &Cluster, host: usize, name: &str) {
     }
 }
 
-fn schedule(cluster: &Cluster, hosts: usize, seed: u64, steps_max: u64) -> Schedule {
+pub(crate) fn schedule(cluster: &Cluster, hosts: usize, seed: u64, steps_max: u64) -> Schedule {
     let mut schedule = Schedule::builder(&cluster.rack, seed).steps_max(steps_max);
     schedule = with_staff(schedule, cluster, hosts);
     for host in 0..hosts {
@@ -201,7 +208,7 @@ fn audit_host(cluster: &Cluster, host: usize) {
 /// When that is not so.
 pub fn serve_from_too_small_a_pool(mutant: Mutant, seed: u64) {
     let hosts = mutant.hosts(seed, 2..=4);
-    let cluster = cluster(hosts, seed, mutant);
+    let cluster = cluster(hosts, seed, mutant, None);
     let mut schedule = schedule(&cluster, hosts, seed, mutant.steps_max(12_000_000));
     schedule = schedule.faults(Faults::NONE);
     let rounds = u32::try_from(mutant.rounds(2)).unwrap_or(1);
@@ -222,7 +229,7 @@ pub fn serve_from_too_small_a_pool(mutant: Mutant, seed: u64) {
 /// When that is not so.
 pub fn share_chunks_through_crashes(mutant: Mutant, seed: u64) {
     let hosts = mutant.hosts(seed, 3..=3);
-    let cluster = cluster(hosts, seed, mutant);
+    let cluster = cluster(hosts, seed, mutant, None);
     let mut schedule = schedule(&cluster, hosts, seed, mutant.steps_max(20_000_000)).spare(0);
     schedule = schedule.faults(Faults {
         host_crash_one_in: 20_000,

@@ -1,6 +1,7 @@
 //! All scenarios by name: what `prove simulate` and `prove mutate` run.
 
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
+use crate::drive_scenarios::{agents_die_beside_requests, serve_from_drives};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -42,6 +43,8 @@ pub enum Family {
     Cache,
     /// The KV cache in a pool that is too small for it.
     Pressure,
+    /// The KV cache in such a pool, with a drive at each host.
+    Drives,
     /// Hosts that die for good, are declared dead, recovered and replaced.
     Deaths,
     /// Objects and named roots under a seeded schedule, on three hosts.
@@ -68,6 +71,7 @@ impl Family {
             Self::Chunks => "chunks",
             Self::Cache => "cache",
             Self::Pressure => "pressure",
+            Self::Drives => "drives",
             Self::Deaths => "deaths",
             Self::Heaps => "heaps",
             Self::Recoveries => "recoveries",
@@ -92,7 +96,7 @@ impl Family {
             Self::Damage => 4,
             Self::Cache | Self::Heaps => 3,
             Self::Recoveries | Self::Fairness | Self::Standby => 2,
-            Self::Pressure | Self::Orphans => 1,
+            Self::Pressure | Self::Drives | Self::Orphans => 1,
         }
     }
 
@@ -100,7 +104,12 @@ impl Family {
     #[must_use]
     pub fn takes_any_hosts(self) -> bool {
         match self {
-            Self::Locks | Self::Chunks | Self::Cache | Self::Pressure | Self::Deaths => true,
+            Self::Locks
+            | Self::Chunks
+            | Self::Cache
+            | Self::Pressure
+            | Self::Drives
+            | Self::Deaths => true,
             Self::Step
             | Self::Heaps
             | Self::Recoveries
@@ -217,6 +226,7 @@ pub const ALL: &[Scenario] = scenarios! {
     Heaps: heaps_through_crashes, heaps_without_crashes, chunks_on_request;
     Cache: serve_together, serve_through_crashes;
     Pressure: serve_from_too_small_a_pool, share_chunks_through_crashes;
+    Drives: serve_from_drives, agents_die_beside_requests;
     Deaths: the_dead_are_replaced;
     Recoveries: recoverers_die, a_paused_host_is_quarantined, the_dead_return;
     Orphans: vacant_nodes_make_room;
