@@ -19,6 +19,7 @@ use crate::config::FileOptions;
 use crate::drive_engine::Io;
 use crate::metrics::MetricsOptions;
 use crate::output::say;
+use crate::page::Whose;
 use crate::rack::Interrupt;
 
 /// How often the program looks whether it is to end, in milliseconds.
@@ -214,9 +215,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ::lock_manager::stop_with_parent()?;
     }
     let (region, node) = (settings.region.display().to_string(), settings.node);
+    let whose = Whose { program: "agent", region: settings.region.clone(), node };
     let drives = settings.drives.len();
     let agent = Agent::start(settings)?;
-    let server = options.metrics.serve(agent.metrics())?;
+    let server = options.metrics.serve(agent.metrics(), whose)?;
     if drives == 0 {
         tracing::info!("no --drive: the agent follows the drives of other hosts");
     }

@@ -17,61 +17,61 @@ const WATCH_MS: u64 = 700;
 /// An agent and its drives. Counters are since the agent started.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct AgentStatus {
-    node: u16,
+    pub(crate) node: u16,
     /// How many agents the node had.
-    agents: u32,
+    pub(crate) agents: u32,
     /// `serves`, `stopped`, or `silent`: its beat did not move while it was watched.
-    state: &'static str,
-    drive_capacity_bytes: u64,
-    drive_used_bytes: u64,
-    drive_blocks: u64,
+    pub(crate) state: &'static str,
+    pub(crate) drive_capacity_bytes: u64,
+    pub(crate) drive_used_bytes: u64,
+    pub(crate) drive_blocks: u64,
     /// Not all tables of the drives are read: they may have more blocks.
-    tables_unread: bool,
+    pub(crate) tables_unread: bool,
     /// Drives that owe a clear, in the order of the settings, the first being 1.
-    owing_drives: Vec<u32>,
-    encoded: EncodedStatus,
+    pub(crate) owing_drives: Vec<u32>,
+    pub(crate) encoded: EncodedStatus,
     /// Blocks that hosts can find.
-    announced_blocks: u64,
+    pub(crate) announced_blocks: u64,
     /// Blocks that no host finds: the directory is full.
-    unannounced_blocks: u64,
-    backlog_bytes: u64,
-    backed_up_blocks: u64,
-    backed_up_bytes: u64,
+    pub(crate) unannounced_blocks: u64,
+    pub(crate) backlog_bytes: u64,
+    pub(crate) backed_up_blocks: u64,
+    pub(crate) backed_up_bytes: u64,
     /// Blocks that were not backed up, by reason.
-    dropped: DroppedStatus,
+    pub(crate) dropped: DroppedStatus,
     /// When blocks were written.
-    writes: WritesStatus,
-    removed_blocks: u64,
-    restored_bytes: u64,
+    pub(crate) writes: WritesStatus,
+    pub(crate) removed_blocks: u64,
+    pub(crate) restored_bytes: u64,
     /// Requests by outcome.
-    requests: Vec<RequestStatus>,
+    pub(crate) requests: Vec<RequestStatus>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct DroppedStatus {
+pub(crate) struct DroppedStatus {
     /// Too many bytes waited for the drives.
-    backlog_full: u64,
+    pub(crate) backlog_full: u64,
     /// Too many blocks waited for their age.
-    too_many_wait: u64,
+    pub(crate) too_many_wait: u64,
     /// The block left the pool, or was damaged there, before it was copied.
-    left_pool: u64,
+    pub(crate) left_pool: u64,
     /// No drive took the block.
-    refused_by_drives: u64,
+    pub(crate) refused_by_drives: u64,
     /// The drive did not write the block in time.
-    drive_silent: u64,
+    pub(crate) drive_silent: u64,
 }
 
 /// Encoded blocks.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct EncodedStatus {
+pub(crate) struct EncodedStatus {
     /// On the drives.
-    blocks: u64,
+    pub(crate) blocks: u64,
     /// Bytes that their payload takes as it is written.
-    bytes: u64,
+    pub(crate) bytes: u64,
     /// Bytes that their payload would take raw.
-    raw_bytes: u64,
+    pub(crate) raw_bytes: u64,
     /// Bytes that reads have decoded.
-    decoded_bytes: u64,
+    pub(crate) decoded_bytes: u64,
 }
 
 impl DroppedStatus {
@@ -102,17 +102,17 @@ impl DroppedStatus {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct WritesStatus {
+pub(crate) struct WritesStatus {
     /// Windows that engines left.
-    windows: u64,
+    pub(crate) windows: u64,
     /// Windows in which a write began.
-    windows_used: u64,
+    pub(crate) windows_used: u64,
     /// Bytes whose write began in a window.
-    window_bytes: u64,
+    pub(crate) window_bytes: u64,
     /// Bytes whose write began while neither reads nor engines said anything.
-    idle_bytes: u64,
+    pub(crate) idle_bytes: u64,
     /// Bytes whose write began because it had waited for long.
-    late_bytes: u64,
+    pub(crate) late_bytes: u64,
 }
 
 impl WritesStatus {
@@ -123,13 +123,13 @@ impl WritesStatus {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct RequestStatus {
-    outcome: &'static str,
-    count: u64,
+pub(crate) struct RequestStatus {
+    pub(crate) outcome: &'static str,
+    pub(crate) count: u64,
 }
 
 impl AgentStatus {
-    fn new(node: NodeId, seen: &AgentSeen, beats: bool) -> Self {
+    pub(crate) fn new(node: NodeId, seen: &AgentSeen, beats: bool) -> Self {
         let line = &seen.line;
         let state = match (line.runs && seen.beat != 0, beats) {
             (false, _) => "stopped",
@@ -173,8 +173,13 @@ impl AgentStatus {
 }
 
 impl AgentStatus {
+    /// It follows the drives of other hosts.
+    pub(crate) fn has_no_drives(&self) -> bool {
+        self.drive_capacity_bytes == 0 && self.drive_blocks == 0 && !self.tables_unread
+    }
+
     /// What the agent does, behind its name.
-    fn in_words(&self) -> &'static str {
+    pub(crate) fn in_words(&self) -> &'static str {
         if self.state == "silent" { "is silent" } else { self.state }
     }
 }
@@ -209,22 +214,14 @@ pub(crate) fn look(
 
 pub(crate) fn print(agents: &[AgentStatus]) {
     for agent in agents {
-        let effect = match agent.state {
-            "silent" => ": it does not beat, and its blocks are misses; start it again",
-            "stopped" => ": its blocks are misses until it starts",
-            _ => "",
-        };
-        let has_none = agent.drive_capacity_bytes == 0 && agent.drive_blocks == 0;
-        if has_none && !agent.tables_unread {
-            let effect = match agent.state {
-                "serves" => "",
-                _ => ": engines of this host find nothing on drives; start it again",
-            };
-            say!("node {} has no drives: its agent {}{effect}", agent.node, agent.in_words());
+        if agent.has_no_drives() {
+            if agent.state == "serves" {
+                say!("node {} has no drives: its agent serves", agent.node);
+            }
             continue;
         }
         say!(
-            "drives of node {}: {} of {} used, {} blocks, {} announced; the agent {}{effect}",
+            "drives of node {}: {} of {} used, {} blocks, {} announced; the agent {}",
             agent.node,
             ByteSize(agent.drive_used_bytes),
             ByteSize(agent.drive_capacity_bytes),
@@ -235,24 +232,10 @@ pub(crate) fn print(agents: &[AgentStatus]) {
         if agent.tables_unread {
             say!("  not all tables of the drives are read: there may be more blocks");
         }
-        if !agent.owing_drives.is_empty() && agent.state == "serves" {
-            let drives: Vec<_> = agent.owing_drives.iter().map(ToString::to_string).collect();
-            say!(
-                "  drive {} (in the order of --drive) owes a clear; the log of the agent says why",
-                drives.join(", ")
-            );
-        }
         if agent.encoded.blocks > 0 {
             let EncodedStatus { blocks, bytes, raw_bytes, .. } = agent.encoded;
             let (bytes, raw_bytes) = (ByteSize(bytes), ByteSize(raw_bytes));
             say!("  {blocks} blocks are encoded: {bytes} instead of {raw_bytes}");
-        }
-        if agent.unannounced_blocks > 0 {
-            say!(
-                "  {} blocks are not announced, so no host finds them: the directory is full; format \
-                 the region with a larger --drive-bytes",
-                agent.unannounced_blocks
-            );
         }
         say!(
             "  {} blocks backed up ({}), {} removed; {} waiting to be written; dropped: {}",

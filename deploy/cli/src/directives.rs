@@ -17,19 +17,19 @@ use crate::output::say;
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DirectiveStatus {
     /// `clear`, `pin` or `unpin`; `damaged` when the line cannot be read.
-    directive: &'static str,
+    pub(crate) directive: &'static str,
     /// The node that asked.
-    asked_by: u16,
+    pub(crate) asked_by: u16,
     /// The namespace, as `rackline pin` prints it; none when all are cleared.
-    namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// How much of a node's part of the pool a pin covers.
-    percent: Option<u16>,
+    pub(crate) percent: Option<u16>,
     /// When a pin ends, by the clock of the host that asked.
-    left_s: Option<u64>,
+    pub(crate) left_s: Option<u64>,
     /// Nodes that take part and have not answered.
-    unanswered: Vec<u16>,
+    pub(crate) unanswered: Vec<u16>,
     /// Nodes that do not set a pin.
-    refused: Vec<u16>,
+    pub(crate) refused: Vec<u16>,
 }
 
 /// The directives of all nodes that are in force, for the nodes that `take_part`.
@@ -123,40 +123,31 @@ fn pinned(directive: &Directive) -> Option<(u16, u64)> {
     }
 }
 
-/// A line for each.
-pub(crate) fn print(directives: &[DirectiveStatus]) {
-    for status in directives {
-        let what = match (status.percent, status.left_s) {
+impl DirectiveStatus {
+    /// What was asked for, and by whom.
+    pub(crate) fn in_words(&self) -> String {
+        let what = match (self.percent, self.left_s) {
             (Some(percent), Some(left)) => {
                 let minutes = left.div_ceil(60);
                 format!(" ({percent} % of each node, {minutes} min left)")
             }
             _ => String::new(),
         };
-        if status.directive == "damaged" {
-            let asked_by = status.asked_by;
-            say!(
-                "a request of node {asked_by} is damaged in memory, and keeps its later ones \
-                 waiting: the next clear or pin that this node asks for replaces the request"
-            );
-            continue;
-        }
-        let of = match &status.namespace {
+        let of = match &self.namespace {
             Some(namespace) => format!("of namespace {namespace}"),
             None => "of all namespaces".to_owned(),
         };
-        let nodes: Vec<_> = status.unanswered.iter().map(ToString::to_string).collect();
-        let answers = match nodes.as_slice() {
-            [] => "all nodes have answered".to_owned(),
-            nodes => format!("not answered by nodes {}", nodes.join(", ")),
-        };
-        let refused: Vec<_> = status.refused.iter().map(ToString::to_string).collect();
-        let refused = match refused.as_slice() {
-            [] => String::new(),
-            nodes => format!(", not set by nodes {}", nodes.join(", ")),
-        };
-        let DirectiveStatus { directive, asked_by, .. } = status;
-        say!("{directive} {of}{what}, asked for by node {asked_by}: {answers}{refused}");
+        format!("{} {of}{what}, asked for by node {}", self.directive, self.asked_by)
+    }
+}
+
+/// A line for each that nothing is wrong with.
+pub(crate) fn print(directives: &[DirectiveStatus]) {
+    for status in directives {
+        let is_answered = status.unanswered.is_empty() && status.refused.is_empty();
+        if is_answered && status.directive != "damaged" {
+            say!("{}: all nodes have answered", status.in_words());
+        }
     }
 }
 

@@ -14,17 +14,17 @@ const SHOWN_MAX: usize = 16;
 #[derive(Debug, Serialize)]
 pub(crate) struct IdentityStatus {
     /// Name and value of each word.
-    words: BTreeMap<String, Value>,
+    pub(crate) words: BTreeMap<String, Value>,
     /// The nodes that have this identity in their memory.
-    nodes: Vec<u16>,
+    pub(crate) nodes: Vec<u16>,
 }
 
 /// All identities in the pool, and how they differ.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Identities {
-    identities: Vec<IdentityStatus>,
+    pub(crate) identities: Vec<IdentityStatus>,
     /// Words that not all of them have with the same value.
-    identities_differ_in: Vec<String>,
+    pub(crate) identities_differ_in: Vec<String>,
 }
 
 impl Identities {
@@ -47,6 +47,13 @@ impl Identities {
         let identities_differ_in =
             names.iter().filter(differs).map(|name| (*name).clone()).collect();
         Self { identities, identities_differ_in }
+    }
+
+    /// The words that differ between engines of one model, which share nothing; none where they do.
+    pub(crate) fn differ_by_mistake(&self) -> Option<String> {
+        let differ = &self.identities_differ_in;
+        let is_meant = differ.iter().any(|word| matches!(word.as_str(), "model" | "name"));
+        (!differ.is_empty() && !is_meant).then(|| differ.join(", ").escape_debug().to_string())
     }
 
     /// Engines of different identities share nothing, so the words that differ are shown.

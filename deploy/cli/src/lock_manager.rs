@@ -11,6 +11,7 @@ use rackline_metrics::{Family, Health, Source};
 use crate::config::FileOptions;
 use crate::metrics::MetricsOptions;
 use crate::output::say;
+use crate::page::Whose;
 
 #[derive(Args, Debug)]
 pub(crate) struct ManagerOptions {
@@ -76,7 +77,9 @@ pub(crate) fn run(options: &ManagerOptions) -> Result<()> {
     let figures = Arc::new(ManagerFigures::default());
     let (clock, last) = (SystemClock::start(), Mutex::default());
     let shown = Shown { figures: Arc::clone(&figures), last, clock };
-    let server = options.metrics.serve(shown)?;
+    let lock_manager::Options { region, node, .. } = &options.manager;
+    let whose = Whose { program: "lock-manager", region: region.clone(), node: *node };
+    let server = options.metrics.serve(shown, whose)?;
     let outcome = lock_manager::run(&options.manager, &figures);
     drop(server);
     Ok(outcome?)

@@ -15,6 +15,7 @@ mod identities;
 mod lock_manager;
 mod metrics;
 mod output;
+mod page;
 mod pin;
 mod plan;
 mod qualify;
@@ -23,6 +24,7 @@ mod replay;
 mod spill;
 mod status;
 mod summaries;
+mod watch;
 
 #[cfg(feature = "demo")]
 mod demo;

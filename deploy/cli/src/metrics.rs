@@ -6,11 +6,13 @@ use anyhow::{Result, bail};
 use clap::Args;
 use rackline_metrics::{MetricsServer, Source};
 
+use crate::page::{RackPage, Whose};
+
 /// Where figures are served.
 #[derive(Args, Debug, Default)]
 pub(crate) struct MetricsOptions {
-    /// Serve figures for Prometheus at http://ADDR:PORT/metrics, and at /healthz whether the program
-    /// is at work. ADDR is one of this host's loopback addresses: 127.0.0.1 or [::1].
+    /// Serve a page of the rack at http://ADDR:PORT/, figures for Prometheus at /metrics, and at
+    /// /healthz whether the program is at work. ADDR is one of this host's loopback addresses: 127.0.0.1 or [::1].
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
 
@@ -39,13 +41,16 @@ impl MetricsOptions {
         Ok(())
     }
 
-    /// Serves what `source` says, as long as the server lives. `None` where nobody asked for it.
+    /// Serves what `source` says, and the page of the rack, as long as the server lives. `None` where
+    /// nobody asked for it.
     ///
     /// # Errors
     /// As [`check`](Self::check), or the address cannot be had.
-    pub(crate) fn serve(&self, source: impl Source) -> Result<Option<MetricsServer>> {
+    pub(crate) fn serve(&self, source: impl Source, whose: Whose) -> Result<Option<MetricsServer>> {
         self.check()?;
-        Ok(self.metrics.map(|address| MetricsServer::start(address, source)).transpose()?)
+        let Some(address) = self.metrics else { return Ok(None) };
+        let page = RackPage::start(source, whose)?;
+        Ok(Some(MetricsServer::start(address, page)?))
     }
 }
 

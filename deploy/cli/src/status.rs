@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
-use cxl_shm::clock::SystemClock;
+use cxl_shm::clock::{Clock as _, SystemClock};
 use cxl_shm::fabric::{Fabric, MappedFabric};
 use cxl_shm::layout::{
     ChunkState, Layout, LockProtocol, NodeState, Superblock, SuperblockError, failed_extents,
@@ -16,11 +16,11 @@ use cxl_shm::lifecycle::{
     EndingNumber, NodeDeath, NodeHeartbeat, NumberUse, membership_epoch, watch_heartbeats,
 };
 use cxl_shm::lock::ManagerSeen;
+use cxl_shm::node::{HEARTBEAT_MS, SUSPECT_MS};
 use cxl_shm::region::Region;
 use cxl_shm::region::Visibility;
 use cxl_shm::units::{ChunkId, Extent, NodeId};
-use kv_cache::{CacheGeometry, SlotContent};
-use rackline::identity_in;
+use kv_cache::CacheGeometry;
 use serde::Serialize;
 
 use crate::agents::{self, AgentStatus};
@@ -28,6 +28,8 @@ use crate::directives::{self, DirectiveStatus};
 use crate::identities::Identities;
 use crate::output::say;
 use crate::summaries::{self, Counted, SummaryStatus};
+use crate::watch::blocks::NodeBlocks;
+use crate::watch::findings::{self, Finding};
 
 /// Show the state of a region.
 ///
@@ -48,45 +50,54 @@ pub(crate) struct Options {
 const UNKNOWN: &str = "unknown";
 
 #[derive(Debug, Serialize)]
-struct Status {
-    uuid: String,
-    region: PathBuf,
-    region_bytes: u64,
-    chunk_bytes: u64,
-    chunks: u32,
-    chunks_free: u32,
+pub(crate) struct Status {
+    pub(crate) uuid: String,
+    pub(crate) region: PathBuf,
+    pub(crate) region_bytes: u64,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) chunks: u32,
+    pub(crate) chunks_free: u32,
     /// Entries of the chunk table that cannot be read: out of use.
-    chunks_unreadable: u32,
+    pub(crate) chunks_unreadable: u32,
     /// Chunks in which memory failed.
-    chunks_failed: Vec<FailedChunk>,
+    pub(crate) chunks_failed: Vec<FailedChunk>,
     /// How processes that attach on this host publish, and why.
-    visibility: String,
+    pub(crate) visibility: String,
     /// How the locks between hosts work.
-    lock_protocol: String,
-    lock_manager: Option<LockManagerStatus>,
+    pub(crate) lock_protocol: String,
+    pub(crate) lock_manager: Option<LockManagerStatus>,
     /// Grows with every death that is declared.
-    membership_epoch: u64,
+    pub(crate) membership_epoch: u64,
     /// Numbers that only grow, of which less than a tenth is left.
-    numbers_ending: Vec<NumberStatus>,
-    nodes: Vec<NodeStatus>,
+    pub(crate) numbers_ending: Vec<NumberStatus>,
+    pub(crate) nodes: Vec<NodeStatus>,
     /// What the processes of all nodes have done.
-    rack: Counted,
+    pub(crate) rack: Counted,
     /// Pins and clears in force.
-    directives: Vec<DirectiveStatus>,
+    pub(crate) directives: Vec<DirectiveStatus>,
     /// Agents that ever served the drives of a node.
-    agents: Vec<AgentStatus>,
+    pub(crate) agents: Vec<AgentStatus>,
     #[serde(flatten)]
-    identities: Identities,
+    pub(crate) identities: Identities,
+    /// What is wrong, and what to do.
+    pub(crate) findings: Vec<Finding>,
+}
+
+impl Status {
+    /// Whether a lock manager grants the locks.
+    pub(crate) fn locks_are_granted(&self) -> bool {
+        self.lock_protocol == LockProtocol::Arbitrated.to_string()
+    }
 }
 
 #[derive(Debug, Serialize)]
-struct FailedChunk {
-    chunk: u32,
+pub(crate) struct FailedChunk {
+    pub(crate) chunk: u32,
     /// Where the memory failed: from the start of the region, in bytes.
-    offset: u64,
-    bytes: u64,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
     /// The node that has yet to empty the chunk. Without one the chunk is out of use.
-    node: Option<u16>,
+    pub(crate) node: Option<u16>,
 }
 
 impl FailedChunk {
@@ -114,17 +125,17 @@ impl FailedChunk {
 }
 
 #[derive(Debug, Serialize)]
-struct NumberStatus {
+pub(crate) struct NumberStatus {
     /// `tickets`, `terms`, `incarnations` or `ballots`.
-    number: &'static str,
-    node: Option<u16>,
-    lock: Option<u32>,
+    pub(crate) number: &'static str,
+    pub(crate) node: Option<u16>,
+    pub(crate) lock: Option<u32>,
     /// How many are left.
-    left: u64,
+    pub(crate) left: u64,
     /// How many there are in all.
-    limit: u64,
+    pub(crate) limit: u64,
     /// What the end of the numbers means, and what to do.
-    advice: String,
+    pub(crate) advice: String,
 }
 
 impl From<NumberUse> for NumberStatus {
@@ -141,63 +152,65 @@ impl From<NumberUse> for NumberStatus {
 }
 
 #[derive(Debug, Serialize)]
-struct LockManagerStatus {
-    node: u16,
-    term: u64,
+pub(crate) struct LockManagerStatus {
+    pub(crate) node: u16,
+    pub(crate) term: u64,
     /// The lock manager has not stopped in an orderly way.
-    serving: bool,
+    pub(crate) serving: bool,
     /// Its words changed while they were watched.
-    alive: bool,
+    pub(crate) alive: bool,
     /// A node that has to acknowledge the term before the lock manager grants a lock.
-    waiting_for: Option<u16>,
+    pub(crate) waiting_for: Option<u16>,
 }
 
 #[derive(Debug, Serialize)]
-struct NodeStatus {
-    node: u16,
-    host: String,
-    state: &'static str,
-    incarnation: u32,
+pub(crate) struct NodeStatus {
+    pub(crate) node: u16,
+    pub(crate) host: String,
+    pub(crate) state: &'static str,
+    pub(crate) incarnation: u32,
     /// Its heartbeat counter moved while it was watched. A missed heartbeat is no proof of death.
-    alive: bool,
+    pub(crate) alive: bool,
     /// The declared death of this incarnation.
-    death: Option<DeathStatus>,
-    chunks: u32,
-    blocks: u64,
-    block_bytes: u64,
+    pub(crate) death: Option<DeathStatus>,
+    pub(crate) chunks: u32,
+    pub(crate) blocks: u64,
+    pub(crate) block_bytes: u64,
     /// Descriptors that are in use, also of blocks that are being written.
-    descriptors: u64,
+    pub(crate) descriptors: u64,
     /// Most descriptors that the node can use at once.
-    descriptors_max: u64,
+    pub(crate) descriptors_max: u64,
     /// Descriptors that cannot be read: their blocks are misses.
-    damaged: u64,
+    pub(crate) damaged: u64,
     /// What the processes of the node have done.
-    summary: SummaryStatus,
+    pub(crate) summary: SummaryStatus,
 }
 
 #[derive(Debug, Serialize)]
-struct DeathStatus {
+pub(crate) struct DeathStatus {
     /// The node whose lock manager recovers it.
-    recoverer: u16,
+    pub(crate) recoverer: u16,
     /// The epoch of the slot's last decision.
-    epoch: u64,
+    pub(crate) epoch: u64,
     /// The host is not fenced yet, so its chunks and locks stay untouched.
-    quarantined: bool,
+    pub(crate) quarantined: bool,
     /// The recovery has ended. A host may join the slot again.
-    recovered: bool,
+    pub(crate) recovered: bool,
     /// The host died while it joined, before it had written its name into the slot.
-    while_joining: bool,
+    pub(crate) while_joining: bool,
     /// The dead host: its name, or its machine-id and boot when it died while it joined.
-    dead_host: String,
+    pub(crate) dead_host: String,
     /// The step that the recovery has reached, in words.
-    progress: String,
+    pub(crate) progress: String,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let region = Region::open_read_only(&options.region)?;
     let (superblock, layout) =
         read_superblock(region.fabric()).with_context(|| region.path().display().to_string())?;
-    let status = look(&region, &superblock, &layout);
+    let scan = |node| NodeBlocks::scan(region.fabric(), &superblock, &layout, node, &[]);
+    let blocks: Result<Vec<_>> = layout.nodes().map(scan).collect();
+    let status = blocks.and_then(|blocks| look(&region, &superblock, &layout, &blocks));
     if region.fabric().is_cut_off() {
         // What was read after that means nothing.
         bail!("{}: {}", region.path().display(), SuperblockError::MemoryFailed);
@@ -211,11 +224,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Status> {
+/// Looks at a rack. `blocks` are those of each node.
+pub(crate) fn look(
+    region: &Region,
+    superblock: &Superblock,
+    layout: &Layout,
+    blocks: &[NodeBlocks],
+) -> Result<Status> {
     let fabric = region.fabric();
+    let clock = SystemClock::start();
     let first = ManagerSeen::look(layout, fabric);
-    let heartbeats = watch_heartbeats(layout, fabric, &SystemClock::start());
-    let lock_manager = ManagerSeen::look(layout, fabric).map(|seen| LockManagerStatus {
+    let heartbeats = watch_heartbeats(layout, fabric, &clock);
+    let manager = watch_manager(first, layout, fabric, &clock);
+    let lock_manager = manager.map(|seen| LockManagerStatus {
         node: seen.node.0,
         term: seen.term,
         serving: seen.serving,
@@ -236,19 +257,21 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         .map(|heartbeat| heartbeat.node)
         .collect();
     let directives = directives::in_force(fabric, superblock, layout, &take_part)?;
-    let mut identities = Vec::new();
     let nodes = heartbeats
         .into_iter()
         .map(|heartbeat| {
             let owned = |state: &Option<ChunkState>| {
                 matches!(state, Some(ChunkState::Owned { owner, .. }) if *owner == heartbeat.node)
             };
-            let found =
-                blocks_of(heartbeat.node, superblock, layout, fabric, &mut identities)?;
-            node_status(&heartbeat, count(&owned), &found, superblock, layout, fabric)
+            let its = &blocks[heartbeat.node.index()];
+            node_status(&heartbeat, count(&owned), its, superblock, layout, fabric)
         })
         .collect::<Result<Vec<_>>>()?;
-    Ok(Status {
+    let identities = layout
+        .nodes()
+        .zip(blocks)
+        .flat_map(|(node, its)| its.identities.iter().map(move |text| (node.0, text.clone())));
+    let mut status = Status {
         uuid: superblock.uuid_text(),
         region: region.path().to_owned(),
         region_bytes: superblock.geometry.region_bytes,
@@ -267,13 +290,34 @@ fn look(region: &Region, superblock: &Superblock, layout: &Layout) -> Result<Sta
         directives,
         agents: agents::look(fabric, superblock, layout)?,
         identities: Identities::new(identities),
-    })
+        findings: Vec::new(),
+    };
+    status.findings = findings::of(&status);
+    Ok(status)
+}
+
+/// Watches the lock manager until its words differ from `first`, or [`SUSPECT_MS`] of `clock` are
+/// over. Nodes beat within some milliseconds: a manager that shares a busy core is not so fast.
+fn watch_manager(
+    first: Option<ManagerSeen>,
+    layout: &Layout,
+    fabric: &impl Fabric,
+    clock: &SystemClock,
+) -> Option<ManagerSeen> {
+    loop {
+        let seen = ManagerSeen::look(layout, fabric);
+        let is_still = seen.is_some_and(|it| it.serving) && seen == first;
+        if !is_still || clock.now_ms() >= SUSPECT_MS {
+            return seen;
+        }
+        clock.sleep_ms(HEARTBEAT_MS);
+    }
 }
 
 fn node_status(
     heartbeat: &NodeHeartbeat,
     chunks: u32,
-    blocks: &Blocks,
+    blocks: &NodeBlocks,
     superblock: &Superblock,
     layout: &Layout,
     fabric: &MappedFabric,
@@ -322,37 +366,6 @@ fn state_of(heartbeat: &NodeHeartbeat, death: Option<&NodeDeath>) -> &'static st
     }
 }
 
-#[derive(Debug, Default)]
-struct Blocks {
-    readable: u64,
-    bytes: u64,
-    descriptors: u64,
-    damaged: u64,
-}
-
-fn blocks_of(
-    node: NodeId,
-    superblock: &Superblock,
-    layout: &Layout,
-    fabric: &MappedFabric,
-    identities: &mut Vec<(u16, String)>,
-) -> Result<Blocks> {
-    let mut blocks = Blocks::default();
-    kv_cache::segment_of(superblock, layout, node)?.scan(fabric, |_, content| match content {
-        Ok(SlotContent::Block(descriptor)) => {
-            blocks.descriptors += 1;
-            if descriptor.is_readable() {
-                blocks.readable += 1;
-                blocks.bytes += descriptor.payload.bytes();
-                identities.extend(identity_in(fabric, &descriptor).map(|text| (node.0, text)));
-            }
-        }
-        Ok(_) => {}
-        Err(_) => blocks.damaged += 1,
-    });
-    Ok(blocks)
-}
-
 fn print(status: &Status) {
     let used = status.chunks - status.chunks_free;
     say!("region {} in {}", status.uuid, status.region.display());
@@ -363,27 +376,30 @@ fn print(status: &Status) {
         status.chunks,
         ByteSize(status.chunk_bytes)
     );
-    if status.chunks_unreadable > 0 {
-        say!("  {} chunks out of use: their entries are damaged", status.chunks_unreadable);
-    }
     status.chunks_failed.iter().for_each(FailedChunk::print);
     say!("  on this host {}", status.visibility);
     print_locks(status);
     if status.membership_epoch > 0 {
         say!("membership epoch {}", status.membership_epoch);
     }
-    for number in &status.numbers_ending {
-        say!("ends soon: {}", number.advice);
-    }
     if status.nodes.is_empty() {
         say!("no node has joined yet");
-        return;
+    } else {
+        print_nodes(&status.nodes);
     }
+    summaries::print(status.nodes.iter().map(|node| (node.node, &node.summary)));
+    status.identities.print();
+    directives::print(&status.directives);
+    agents::print(&status.agents);
+    findings::print(&status.findings);
+}
+
+fn print_nodes(nodes: &[NodeStatus]) {
     say!(
         "node  host              state        heartbeat  joined  chunks    blocks       bytes  \
          descriptors"
     );
-    for node in &status.nodes {
+    for node in nodes {
         say!(
             "{:>4}  {:<16}  {:<12} {:<9}  {:>5}x  {:>6}  {:>8}  {:>10}  {} of {}{}",
             node.node,
@@ -403,43 +419,17 @@ fn print(status: &Status) {
             }
         );
     }
-    summaries::print(status.nodes.iter().map(|node| (node.node, &node.summary)));
-    status.identities.print();
-    directives::print(&status.directives);
-    agents::print(&status.agents);
-    for node in &status.nodes {
-        match &node.death {
-            Some(DeathStatus { progress, while_joining: true, dead_host, .. }) => {
-                say!("node {}: {dead_host}: {progress}", node.node);
-            }
-            Some(DeathStatus { progress, .. }) => say!("node {}: {progress}", node.node),
-            None => {}
-        }
-    }
 }
 
-/// The lock protocol, and the lock manager: what it does, and what to do when it does nothing.
+/// The lock protocol, and what the lock manager does while nothing is wrong with it.
 fn print_locks(status: &Status) {
-    let granted = status.lock_protocol == LockProtocol::Arbitrated.to_string();
+    let granted = status.locks_are_granted();
     let how = if granted { "a lock manager grants them" } else { "no lock manager needed" };
     say!("locks: {}, {how}", status.lock_protocol);
-    let Some(LockManagerStatus { node, term, serving, alive, waiting_for }) = &status.lock_manager
-    else {
-        let effect = if granted { "no host gets new chunks" } else { "no dead host is detected" };
-        say!("lock manager: none has run yet: {effect}. Start one: `rackline lock-manager --help`");
-        return;
-    };
-    let does = match (serving, alive, waiting_for) {
-        (true, true, Some(node)) if granted => {
-            format!("waits for node {node} to acknowledge it: start a process of that node")
-        }
-        (true, true, _) if granted => "serves".to_owned(),
-        (true, true, _) => "watches for dead hosts".to_owned(),
-        (true, false, _) => {
-            "missed its heartbeats: start another lock manager, it takes over".to_owned()
-        }
-        (false, ..) if granted => "stopped: no host gets new chunks until one runs".to_owned(),
-        (false, ..) => "stopped: no dead host is detected until one runs".to_owned(),
-    };
-    say!("lock manager: node {node}, term {term}, {does}");
+    let Some(manager) = &status.lock_manager else { return };
+    let LockManagerStatus { node, term, serving, alive, waiting_for } = manager;
+    if *serving && *alive && (waiting_for.is_none() || !granted) {
+        let does = if granted { "serves" } else { "watches for dead hosts" };
+        say!("lock manager: node {node}, term {term}, {does}");
+    }
 }

@@ -18,31 +18,31 @@ const OLD_MS: u64 = 3_000;
 pub(crate) struct SummaryStatus {
     /// `current`; `old`, when the node has said nothing for 3 seconds, or does not live; `missing`, when
     /// no process of its host has said anything since it joined; or `unreadable`.
-    state: &'static str,
+    pub(crate) state: &'static str,
     /// About how old it is, by the heartbeat of the node.
-    age_ms: u64,
+    pub(crate) age_ms: u64,
     #[serde(flatten)]
-    counted: Counted,
+    pub(crate) counted: Counted,
 }
 
 /// The figures of one node, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counted {
-    pool_free_bytes: u64,
-    holds: u64,
-    lookups: u64,
-    lookup_blocks: u64,
-    lookup_hits: u64,
-    fetched_blocks: u64,
-    fetched_bytes: u64,
+    pub(crate) pool_free_bytes: u64,
+    pub(crate) holds: u64,
+    pub(crate) lookups: u64,
+    pub(crate) lookup_blocks: u64,
+    pub(crate) lookup_hits: u64,
+    pub(crate) fetched_blocks: u64,
+    pub(crate) fetched_bytes: u64,
     /// Blocks that were found, and could not be fetched or held.
-    misses: u64,
+    pub(crate) misses: u64,
     published_blocks: u64,
-    published_bytes: u64,
-    restored_blocks: u64,
-    restored_bytes: u64,
-    evicted_blocks: u64,
-    removed_blocks: u64,
+    pub(crate) published_bytes: u64,
+    pub(crate) restored_blocks: u64,
+    pub(crate) restored_bytes: u64,
+    pub(crate) evicted_blocks: u64,
+    pub(crate) removed_blocks: u64,
 }
 
 impl Counted {

@@ -33,6 +33,31 @@ pub struct Family {
 /// Labels of a figure, with their values.
 type Labels<'a> = &'a [(&'static str, &'a str)];
 
+impl Sample {
+    /// What stands behind the name of the family: `_bucket`, `_sum` and `_count` of distributions.
+    #[must_use]
+    pub fn suffix(&self) -> &'static str {
+        self.suffix
+    }
+
+    /// The labels, with their values.
+    pub fn labels(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.labels.iter().map(|(label, value)| (*label, value.as_str()))
+    }
+
+    /// The value of a label.
+    #[must_use]
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.labels().find(|(label, _)| *label == name).map(|(_, value)| value)
+    }
+
+    /// The figure.
+    #[must_use]
+    pub fn value(&self) -> f64 {
+        self.value
+    }
+}
+
 impl Family {
     /// Figures that only grow. Their name ends with `_total`.
     #[must_use]
@@ -106,6 +131,11 @@ impl Family {
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The figures.
+    pub fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.iter()
     }
 
     /// The sum of the figures that have these labels, with others or without; `None` when no figure

@@ -1,5 +1,6 @@
 //! Figures for the person on call: families of samples in the text format of Prometheus, and a small
-//! server that has them at `/metrics`, and at `/healthz` whether the program is at work.
+//! server that has them at `/metrics`, and at `/healthz` whether the program is at work. A source may have
+//! documents at other paths.
 //!
 //! ```text
 //! server   answers requests on one thread
@@ -10,4 +11,4 @@ mod family;
 mod server;
 
 pub use family::{Family, Kind, Sample, text};
-pub use server::{Health, MetricsServer, ServeError, Source};
+pub use server::{Document, Health, MetricsServer, ServeError, Source};

@@ -1,0 +1,317 @@
+//! What is wrong in a rack, in plain words: the cause, what to do, and where the operator's pages say
+//! more. Nothing here reads memory or clocks, so all who show findings say the same.
+
+use serde::Serialize;
+
+use crate::agents::AgentStatus;
+use crate::directives::DirectiveStatus;
+use crate::output::say;
+use crate::status::{FailedChunk, LockManagerStatus, NodeStatus, Status};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Level {
+    /// Somebody has to act.
+    Bad,
+    /// Something is lost or slower until somebody acts, or is on its way to be repaired.
+    Warning,
+    /// Worth knowing.
+    Note,
+}
+
+impl Level {
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Bad => "bad",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        }
+    }
+}
+
+/// Something that is wrong.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) level: Level,
+    /// What, with the cause and the effect.
+    pub(crate) what: String,
+    /// What to do.
+    pub(crate) to_do: String,
+    /// The page and the heading that say more: a file of `deploy/docs`.
+    pub(crate) page: &'static str,
+}
+
+impl Finding {
+    pub(crate) fn new(
+        level: Level,
+        what: impl Into<String>,
+        to_do: impl Into<String>,
+        page: &'static str,
+    ) -> Self {
+        Self { level, what: what.into(), to_do: to_do.into(), page }
+    }
+}
+
+/// All that is wrong in a rack, the worst first.
+pub(crate) fn of(status: &Status) -> Vec<Finding> {
+    let mut found: Vec<_> = of_manager(status).into_iter().collect();
+    found.extend(status.nodes.iter().flat_map(of_node));
+    found.extend(status.agents.iter().flat_map(of_agent));
+    found.extend(status.directives.iter().flat_map(of_directive));
+    found.extend(of_memory(status));
+    found.extend(status.numbers_ending.iter().map(|number| {
+        let what = format!("ends soon: {}", number.advice);
+        let to_do = "follow the advice before the number ends";
+        Finding::new(Level::Warning, what, to_do, "limits.md#numbers-that-end")
+    }));
+    found.sort_by_key(|finding| finding.level);
+    found
+}
+
+/// For `rackline status`.
+pub(crate) fn print(findings: &[Finding]) {
+    for Finding { level, what, to_do, page } in findings {
+        say!("{what}; {to_do} ({}; deploy/docs/{page})", level.label());
+    }
+}
+
+fn of_manager(status: &Status) -> Option<Finding> {
+    const PAGE: &str = "operations.md#lock-managers";
+    let granted = status.locks_are_granted();
+    let effect = if granted { "no host gets new chunks" } else { "no dead host is detected" };
+    let finding = |what: String, to_do: &str| Some(Finding::new(Level::Bad, what, to_do, PAGE));
+    let Some(LockManagerStatus { node, term, serving, alive, waiting_for }) = status.lock_manager
+    else {
+        let level = if status.nodes.is_empty() { Level::Note } else { Level::Bad };
+        let what = format!("lock manager: none has run yet: {effect}");
+        return Some(Finding::new(level, what, "start one: `rackline lock-manager --help`", PAGE));
+    };
+    let manager = format!("lock manager: node {node}, term {term}");
+    match (serving, alive, waiting_for) {
+        (true, true, Some(other)) if granted => {
+            let to_do = format!("start a process of node {other}");
+            finding(format!("{manager}, waits for node {other} to acknowledge it"), &to_do)
+        }
+        (true, true, _) => None,
+        (true, false, _) => {
+            let what = format!("{manager}, missed its heartbeats: {effect}");
+            finding(what, "start another lock manager, it takes over")
+        }
+        (false, ..) => finding(
+            format!("{manager}, stopped: {effect} until one runs"),
+            "start one: `rackline lock-manager --help`",
+        ),
+    }
+}
+
+fn of_node(node: &NodeStatus) -> Vec<Finding> {
+    const DEATHS: &str = "operations.md#deaths";
+    let (number, mut found) = (node.node, Vec::new());
+    let mut find = |level, what, to_do: String, page| {
+        found.push(Finding::new(level, what, to_do, page));
+    };
+    if let Some(death) = &node.death {
+        let what = format!("node {number}: {}: {}", death.dead_host, death.progress);
+        if death.quarantined {
+            let to_do = format!(
+                "make sure that the host is off, then confirm it on node {}: `rackline fence --node \
+                 {number} --confirm-off`",
+                death.recoverer
+            );
+            find(Level::Bad, what, to_do, "operations.md#quarantine");
+        } else if death.recovered {
+            find(Level::Note, what, "start its processes again".to_owned(), DEATHS);
+        } else {
+            let to_do = "wait: its blocks stay readable; while no lock manager runs, start one";
+            find(Level::Warning, what, to_do.to_owned(), DEATHS);
+        }
+    } else if node.state == "suspected" {
+        let what = format!("node {number}: host \"{}\" sends no heartbeat", node.host);
+        let to_do = "look after that host: soon the lock manager declares the node dead";
+        find(Level::Warning, what, to_do.to_owned(), DEATHS);
+    } else if node.state == "unreadable" {
+        let what = format!("node {number}: its line in the region cannot be read");
+        let to_do = "stop its processes and start them again";
+        find(Level::Bad, what, to_do.to_owned(), "page.md#damaged-memory");
+    }
+    if node.damaged > 0 {
+        let what =
+            format!("node {number}: {} damaged descriptors: their blocks are misses", node.damaged);
+        let to_do = "look for errors of the memory device in the log of the kernel";
+        find(Level::Warning, what, to_do.to_owned(), "page.md#damaged-memory");
+    }
+    // Nothing is short of descriptors before nearly all are in use.
+    if node.descriptors.saturating_mul(100) >= node.descriptors_max.saturating_mul(98) {
+        let what = format!(
+            "node {number}: {} of {} descriptors in use: blocks leave for want of descriptors",
+            node.descriptors, node.descriptors_max
+        );
+        let to_do = "format the region with a smaller --block when blocks leave too early";
+        find(Level::Note, what, to_do.to_owned(), "sizing.md#descriptors");
+    }
+    found
+}
+
+fn of_agent(agent: &AgentStatus) -> Vec<Finding> {
+    const PAGE: &str = "agent.md#start-one";
+    let (node, mut found) = (agent.node, Vec::new());
+    if agent.state != "serves" {
+        let (level, does) = match agent.state {
+            "silent" => (Level::Bad, "is silent"),
+            _ => (Level::Warning, "stopped"),
+        };
+        let what = if agent.has_no_drives() {
+            format!(
+                "node {node} has no drives: its agent {does}: engines of this host find nothing on \
+                 drives"
+            )
+        } else {
+            format!("drives of node {node}: the agent {does}: their blocks are misses")
+        };
+        found.push(Finding::new(level, what, "start the agent again", PAGE));
+    }
+    if agent.unannounced_blocks > 0 {
+        let what = format!(
+            "drives of node {node}: {} blocks are not announced, so no host finds them: the \
+             directory is full",
+            agent.unannounced_blocks
+        );
+        let to_do = "format the region with a larger --drive-bytes";
+        let page = "sizing.md#drives-behind-the-pool";
+        found.push(Finding::new(Level::Warning, what, to_do, page));
+    }
+    if !agent.owing_drives.is_empty() && agent.state == "serves" {
+        let what = format!(
+            "drives of node {node}: drive {} (in the order of --drive) owes a clear: bytes of \
+             cleared blocks are still there, and no host finds them",
+            listed(&agent.owing_drives)
+        );
+        let to_do = "look in the log of the agent for the reason; take a drive that is dead out of \
+                     the settings, and start the agent again";
+        found.push(Finding::new(Level::Warning, what, to_do, "operations.md#clearing-a-tenant"));
+    }
+    if agent.tables_unread && agent.state == "serves" {
+        let what = format!(
+            "drives of node {node}: not all tables are read: the blocks of the others are misses"
+        );
+        let to_do = "wait while the agent reads them; if that lasts, look in the log of the agent";
+        found.push(Finding::new(Level::Note, what, to_do, "page.md#drives"));
+    }
+    found
+}
+
+/// Numbers beside each other.
+fn listed<N: ToString>(numbers: &[N]) -> String {
+    numbers.iter().map(N::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn of_directive(status: &DirectiveStatus) -> Vec<Finding> {
+    let DirectiveStatus { directive, asked_by, unanswered, refused, .. } = status;
+    let page = match *directive {
+        "clear" | "damaged" => "operations.md#clearing-a-tenant",
+        _ => "operations.md#pinning-a-tenant",
+    };
+    if *directive == "damaged" {
+        let what = format!(
+            "a request of node {asked_by} is damaged in memory, and keeps its later ones waiting"
+        );
+        let to_do = "the next clear or pin that this node asks for replaces the request";
+        return vec![Finding::new(Level::Warning, what, to_do, page)];
+    }
+    let mut found = Vec::new();
+    let what = status.in_words();
+    if !unanswered.is_empty() {
+        let what = format!("{what}: not answered by nodes {}", listed(unanswered));
+        let to_do = "start or continue the processes of these nodes, then run the command again";
+        found.push(Finding::new(Level::Warning, what, to_do, page));
+    }
+    if !refused.is_empty() {
+        let what = format!("{what}: not set by nodes {}", listed(refused));
+        let to_do = "look at the quotas and pins of these nodes";
+        found.push(Finding::new(Level::Warning, what, to_do, page));
+    }
+    found
+}
+
+/// Chunks that a finding names: there may be thousands.
+const CHUNKS_NAMED: usize = 8;
+
+fn of_memory(status: &Status) -> Vec<Finding> {
+    let mut found: Vec<_> = of_failed_chunks(&status.chunks_failed).into_iter().collect();
+    if status.chunks_unreadable > 0 {
+        let what =
+            format!("{} chunks out of use: their entries are damaged", status.chunks_unreadable);
+        let to_do = "plan a stop of all hosts, and format the region again";
+        found.push(Finding::new(Level::Warning, what, to_do, "page.md#damaged-memory"));
+    }
+    if let Some(words) = status.identities.differ_by_mistake() {
+        let what = format!("engines of one model share nothing: their blocks differ in {words}");
+        let to_do = "start them with equal settings";
+        let page = "operations.md#engines-that-share-nothing";
+        found.push(Finding::new(Level::Note, what, to_do, page));
+    }
+    found
+}
+
+fn of_failed_chunks(failed: &[FailedChunk]) -> Option<Finding> {
+    let named: Vec<_> = failed.iter().take(CHUNKS_NAMED).map(|it| it.chunk).collect();
+    let more = match failed.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let state = match failed.iter().filter(|it| it.node.is_some()).count() {
+        0 => "all are out of use".to_owned(),
+        full => format!("{full} of them still have blocks, and their nodes empty them"),
+    };
+    let what = format!(
+        "memory of the device failed in {} chunks ({}{more}): blocks there are misses; {state}",
+        failed.len(),
+        listed(&named)
+    );
+    let to_do = "look for the cause: `dmesg`, `cxl list --media-errors`";
+    let page = "operations.md#memory-errors";
+    (!failed.is_empty()).then(|| Finding::new(Level::Warning, what, to_do, page))
+}
+
+#[cfg(test)]
+mod tests {
+    use cxl_shm::units::NodeId;
+    use kv_cache::{AgentLine, AgentSeen};
+
+    use super::*;
+
+    #[test]
+    fn failed_memory_is_a_finding_of_bounded_length() {
+        assert_eq!(of_failed_chunks(&[]), None);
+        let failed = |chunk, node| FailedChunk { chunk, offset: 0, bytes: 4096, node };
+        let what = |failed: &[FailedChunk]| of_failed_chunks(failed).unwrap().what;
+        assert_eq!(
+            what(&[failed(3, None), failed(5, Some(1))]),
+            "memory of the device failed in 2 chunks (3, 5): blocks there are misses; 1 of them still \
+             have blocks, and their nodes empty them"
+        );
+        let many: Vec<_> = (0..1000).map(|chunk| failed(chunk, None)).collect();
+        assert!(what(&many).contains("(0, 1, 2, 3, 4, 5, 6, 7 and 992 more)"), "{}", what(&many));
+        assert!(what(&many).ends_with("all are out of use"));
+    }
+
+    #[test]
+    fn drives_that_owe_a_clear_are_named_while_their_agent_serves() {
+        let line = AgentLine {
+            runs: true,
+            capacity_bytes: 1,
+            owing_drives: 0b110,
+            is_unread: true,
+            ..Default::default()
+        };
+        let found = |beats| {
+            of_agent(&AgentStatus::new(NodeId(3), &AgentSeen { life: 1, beat: 5, line }, beats))
+        };
+        let owing = found(true);
+        assert!(owing[0].what.starts_with("drives of node 3: drive 2, 3 (in"), "{owing:?}");
+        assert!(owing[1].what.contains("not all tables are read"), "{owing:?}");
+        let silent = found(false);
+        assert_eq!((silent.len(), silent[0].level), (1, Level::Bad));
+    }
+}
