@@ -20,7 +20,7 @@ use crate::cache_scenarios::{
 use crate::rack::{Cluster, Mutant, lock_protocol, run, wait_ms};
 
 /// Prompts of five blocks, which share their first two: twice as many as there is room for.
-pub(crate) const PROMPTS: u32 = 8;
+const PROMPTS: u32 = 8;
 const SHARED: usize = 2;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Bytes of a payload slot: a block takes two pages.

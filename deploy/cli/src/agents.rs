@@ -22,56 +22,56 @@ pub(crate) struct AgentStatus {
     pub(crate) agents: u32,
     /// `serves`, `stopped`, or `silent`: its beat did not move while it was watched.
     pub(crate) state: &'static str,
-    pub(crate) drive_capacity_bytes: u64,
-    pub(crate) drive_used_bytes: u64,
-    pub(crate) drive_blocks: u64,
+    drive_capacity_bytes: u64,
+    drive_used_bytes: u64,
+    drive_blocks: u64,
     /// Not all tables of the drives are read: they may have more blocks.
     pub(crate) tables_unread: bool,
     /// Drives that owe a clear, in the order of the settings, the first being 1.
     pub(crate) owing_drives: Vec<u32>,
-    pub(crate) encoded: EncodedStatus,
+    encoded: EncodedStatus,
     /// Blocks that hosts can find.
-    pub(crate) announced_blocks: u64,
+    announced_blocks: u64,
     /// Blocks that no host finds: the directory is full.
     pub(crate) unannounced_blocks: u64,
-    pub(crate) backlog_bytes: u64,
-    pub(crate) backed_up_blocks: u64,
-    pub(crate) backed_up_bytes: u64,
+    backlog_bytes: u64,
+    backed_up_blocks: u64,
+    backed_up_bytes: u64,
     /// Blocks that were not backed up, by reason.
-    pub(crate) dropped: DroppedStatus,
+    dropped: DroppedStatus,
     /// When blocks were written.
-    pub(crate) writes: WritesStatus,
-    pub(crate) removed_blocks: u64,
-    pub(crate) restored_bytes: u64,
+    writes: WritesStatus,
+    removed_blocks: u64,
+    restored_bytes: u64,
     /// Requests by outcome.
-    pub(crate) requests: Vec<RequestStatus>,
+    requests: Vec<RequestStatus>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct DroppedStatus {
+struct DroppedStatus {
     /// Too many bytes waited for the drives.
-    pub(crate) backlog_full: u64,
+    backlog_full: u64,
     /// Too many blocks waited for their age.
-    pub(crate) too_many_wait: u64,
+    too_many_wait: u64,
     /// The block left the pool, or was damaged there, before it was copied.
-    pub(crate) left_pool: u64,
+    left_pool: u64,
     /// No drive took the block.
-    pub(crate) refused_by_drives: u64,
+    refused_by_drives: u64,
     /// The drive did not write the block in time.
-    pub(crate) drive_silent: u64,
+    drive_silent: u64,
 }
 
 /// Encoded blocks.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct EncodedStatus {
+struct EncodedStatus {
     /// On the drives.
-    pub(crate) blocks: u64,
+    blocks: u64,
     /// Bytes that their payload takes as it is written.
-    pub(crate) bytes: u64,
+    bytes: u64,
     /// Bytes that their payload would take raw.
-    pub(crate) raw_bytes: u64,
+    raw_bytes: u64,
     /// Bytes that reads have decoded.
-    pub(crate) decoded_bytes: u64,
+    decoded_bytes: u64,
 }
 
 impl DroppedStatus {
@@ -102,17 +102,17 @@ impl DroppedStatus {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct WritesStatus {
+struct WritesStatus {
     /// Windows that engines left.
-    pub(crate) windows: u64,
+    windows: u64,
     /// Windows in which a write began.
-    pub(crate) windows_used: u64,
+    windows_used: u64,
     /// Bytes whose write began in a window.
-    pub(crate) window_bytes: u64,
+    window_bytes: u64,
     /// Bytes whose write began while neither reads nor engines said anything.
-    pub(crate) idle_bytes: u64,
+    idle_bytes: u64,
     /// Bytes whose write began because it had waited for long.
-    pub(crate) late_bytes: u64,
+    late_bytes: u64,
 }
 
 impl WritesStatus {
@@ -123,9 +123,9 @@ impl WritesStatus {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct RequestStatus {
-    pub(crate) outcome: &'static str,
-    pub(crate) count: u64,
+struct RequestStatus {
+    outcome: &'static str,
+    count: u64,
 }
 
 impl AgentStatus {

@@ -23,9 +23,9 @@ pub(crate) struct DirectiveStatus {
     /// The namespace, as `rackline pin` prints it; none when all are cleared.
     pub(crate) namespace: Option<String>,
     /// How much of a node's part of the pool a pin covers.
-    pub(crate) percent: Option<u16>,
+    percent: Option<u16>,
     /// When a pin ends, by the clock of the host that asked.
-    pub(crate) left_s: Option<u64>,
+    left_s: Option<u64>,
     /// Nodes that take part and have not answered.
     pub(crate) unanswered: Vec<u16>,
     /// Nodes that do not set a pin.

@@ -14,17 +14,17 @@ const SHOWN_MAX: usize = 16;
 #[derive(Debug, Serialize)]
 pub(crate) struct IdentityStatus {
     /// Name and value of each word.
-    pub(crate) words: BTreeMap<String, Value>,
+    words: BTreeMap<String, Value>,
     /// The nodes that have this identity in their memory.
-    pub(crate) nodes: Vec<u16>,
+    nodes: Vec<u16>,
 }
 
 /// All identities in the pool, and how they differ.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Identities {
-    pub(crate) identities: Vec<IdentityStatus>,
+    identities: Vec<IdentityStatus>,
     /// Words that not all of them have with the same value.
-    pub(crate) identities_differ_in: Vec<String>,
+    identities_differ_in: Vec<String>,
 }
 
 impl Identities {

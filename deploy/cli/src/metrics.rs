@@ -12,7 +12,8 @@ use crate::page::{RackPage, Whose};
 #[derive(Args, Debug, Default)]
 pub(crate) struct MetricsOptions {
     /// Serve a page of the rack at http://ADDR:PORT/, figures for Prometheus at /metrics, and at
-    /// /healthz whether the program is at work. ADDR is one of this host's loopback addresses: 127.0.0.1 or [::1].
+    /// /healthz whether the program is at work. ADDR is one of this host's loopback addresses:
+    /// 127.0.0.1 or [::1].
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
 

@@ -28,21 +28,21 @@ pub(crate) struct SummaryStatus {
 /// The figures of one node, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counted {
-    pub(crate) pool_free_bytes: u64,
-    pub(crate) holds: u64,
-    pub(crate) lookups: u64,
+    pool_free_bytes: u64,
+    holds: u64,
+    lookups: u64,
     pub(crate) lookup_blocks: u64,
     pub(crate) lookup_hits: u64,
-    pub(crate) fetched_blocks: u64,
+    fetched_blocks: u64,
     pub(crate) fetched_bytes: u64,
     /// Blocks that were found, and could not be fetched or held.
-    pub(crate) misses: u64,
+    misses: u64,
     published_blocks: u64,
     pub(crate) published_bytes: u64,
-    pub(crate) restored_blocks: u64,
+    restored_blocks: u64,
     pub(crate) restored_bytes: u64,
     pub(crate) evicted_blocks: u64,
-    pub(crate) removed_blocks: u64,
+    removed_blocks: u64,
 }
 
 impl Counted {

@@ -91,12 +91,13 @@ impl<S: Source> RackPage<S> {
     /// # Errors
     /// No thread could be started.
     pub(crate) fn start(source: S, whose: Whose) -> Result<Self> {
-        let mut page = Self::without_thread(source, whose);
-        let shared = Arc::clone(&page.shared);
+        let (looks, stop) = (Mutex::default(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { whose, clock: SystemClock::start(), looks, stop });
+        let looking = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("rackline-page".to_owned());
-        let thread = thread.spawn(move || keep_looking(&shared));
-        page.thread = Some(thread.context("cannot start the thread that looks at the rack")?);
-        Ok(page)
+        let thread = thread.spawn(move || keep_looking(&looking));
+        let thread = thread.context("cannot start the thread that looks at the rack")?;
+        Ok(Self { source, shared, thread: Some(thread) })
     }
 
     fn json(&self) -> Result<Vec<u8>> {
@@ -122,14 +123,6 @@ impl<S: Source> RackPage<S> {
             figures: figures(&families),
         };
         Ok(serde_json::to_vec(&json)?)
-    }
-}
-
-impl<S> RackPage<S> {
-    fn without_thread(source: S, whose: Whose) -> Self {
-        let (looks, stop) = (Mutex::default(), AtomicBool::new(false));
-        let shared = Shared { whose, clock: SystemClock::start(), looks, stop };
-        Self { source, shared: Arc::new(shared), thread: None }
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use serde::Serialize;
 
 use super::findings::Level;
+use crate::directives::DirectiveStatus;
 use crate::status::{LockManagerStatus, NodeStatus, Status};
 
 /// Events that are kept.
@@ -50,8 +51,8 @@ impl Events {
                 say(Level::Note, format!("another agent of node {node} has started"));
             }
         }
-        let same = |it: &&crate::directives::DirectiveStatus, all: &Status| {
-            let is = |other: &crate::directives::DirectiveStatus| {
+        let same = |it: &&DirectiveStatus, all: &Status| {
+            let is = |other: &DirectiveStatus| {
                 other.asked_by == it.asked_by
                     && other.directive == it.directive
                     && other.namespace == it.namespace

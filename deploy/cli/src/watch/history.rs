@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
+use crate::status::NodeStatus;
 use crate::summaries::Counted;
 
 /// Samples that are kept: ten minutes of one each two seconds.
@@ -65,26 +66,49 @@ pub(crate) struct Rates {
     pub(crate) evicted_blocks: f64,
 }
 
+/// The life of a node whose figures are counted. Figures begin at 0 with each life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Life {
+    node: u16,
+    incarnation: u32,
+    is_readable: bool,
+}
+
+impl From<&NodeStatus> for Life {
+    fn from(status: &NodeStatus) -> Self {
+        let NodeStatus { node, incarnation, ref summary, .. } = *status;
+        Self { node, incarnation, is_readable: summary.state != "unreadable" }
+    }
+}
+
 /// Rates of the last minutes.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    last: Option<(u64, Counters)>,
+    last: Option<Sample>,
     rates: VecDeque<Rates>,
 }
 
+#[derive(Debug)]
+struct Sample {
+    at_ms: u64,
+    lives: Vec<Life>,
+    counters: Counters,
+}
+
 impl History {
-    /// Takes a sample. When a node joined anew or left, sums have no rate between the two samples.
-    pub(crate) fn push(&mut self, at_ms: u64, counters: Counters) {
-        let before = self.last.replace((at_ms, counters));
-        let Some((before_ms, before)) = before else { return };
-        let grows = counters.each().iter().zip(before.each()).all(|(now, then)| *now >= then);
-        if at_ms <= before_ms || !grows {
+    /// Takes the sums over `lives`. Sums over other lives have no rate between the two samples.
+    pub(crate) fn push(&mut self, at_ms: u64, lives: Vec<Life>, counters: Counters) {
+        let before = self.last.replace(Sample { at_ms, lives, counters });
+        let (Some(before), Some(now)) = (before, &self.last) else { return };
+        let grows =
+            counters.each().iter().zip(before.counters.each()).all(|(now, then)| *now >= then);
+        if at_ms <= before.at_ms || now.lives != before.lives || !grows {
             return;
         }
         if self.rates.len() == SAMPLES_MAX {
             self.rates.pop_front();
         }
-        self.rates.push_back(between(&before, &counters, before_ms, at_ms));
+        self.rates.push_back(between(&before.counters, &counters, before.at_ms, at_ms));
     }
 
     pub(crate) fn rates(&self) -> impl Iterator<Item = &Rates> {
@@ -121,18 +145,20 @@ mod tests {
             fetched_bytes: blocks * 1000,
             ..Default::default()
         };
-        history.push(1000, counters(100));
+        let life = |incarnation| vec![Life { node: 1, incarnation, is_readable: true }];
+        history.push(1000, life(1), counters(100));
         assert_eq!(history.rates().last(), None);
-        history.push(3000, counters(500));
+        history.push(3000, life(1), counters(500));
         let rates = *history.rates().last().unwrap();
         assert_eq!((rates.hit_rate, rates.fetched_bytes), (Some(0.25), 200_000.0));
-        history.push(5000, counters(500));
+        history.push(5000, life(1), counters(500));
         assert_eq!(history.rates().last().unwrap().hit_rate, None);
-        // All processes of the host ended and it joined again.
-        history.push(7000, counters(8));
+        // All processes of the host ended and it joined again. Others may have counted more meanwhile.
+        history.push(7000, life(2), counters(8));
+        history.push(9000, life(3), counters(800));
         assert_eq!(history.rates().count(), 2);
-        for at in 4..1000 {
-            history.push(at * 2000, counters(at * 10));
+        for at in 5..1000 {
+            history.push(at * 2000, life(3), counters(at * 1000));
         }
         assert_eq!(history.rates().count(), SAMPLES_MAX);
     }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::blocks::{HotPrefix, NodeBlocks};
 use super::events::Events;
 use super::findings::Level;
-use super::history::{Counters, History};
+use super::history::{Counters, History, Life};
 use super::map::ChunkMap;
 use super::waits::{LockWait, Waits};
 use crate::status::{self, Status};
@@ -164,7 +164,8 @@ impl Lookout {
             Some(before) => self.events.compare(now_ms, &before.status, &seen.status),
             None => self.events.push(now_ms, Level::Note, "this program began to look".to_owned()),
         }
-        self.history.push(now_ms, Counters::from(&seen.status.rack));
+        let lives = seen.status.nodes.iter().map(Life::from).collect();
+        self.history.push(now_ms, lives, Counters::from(&seen.status.rack));
         Ok(seen)
     }
 
