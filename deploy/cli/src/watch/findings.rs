@@ -128,7 +128,7 @@ fn of_node(node: &NodeStatus) -> Vec<Finding> {
         }
     } else if node.state == "suspected" {
         let what = format!("node {number}: host \"{}\" sends no heartbeat", node.host);
-        let to_do = "look after that host: soon the lock manager declares the node dead";
+        let to_do = "look after that host: when this lasts, a lock manager declares the node dead";
         find(Level::Warning, what, to_do.to_owned(), DEATHS);
     } else if node.state == "unreadable" {
         let what = format!("node {number}: its line in the region cannot be read");
