@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::{Content, Direction, Done, Drive, EngineKind, FileId, Finished, Transfer};
 
@@ -41,7 +43,7 @@ pub enum Fault {
     Half(i32),
     /// One bit of what was read differs. Only reads are concerned.
     FlippedBit,
-    /// A transfer ends only when [`Faults::release`] is called. Other calls are not concerned.
+    /// It ends only when [`Faults::release`] is called, and then succeeds.
     Delay,
     /// A write says that it has succeeded, and changes nothing.
     Lost,
@@ -59,12 +61,31 @@ struct Rule {
 
 /// The faults of a [`FaultyDrive`], set by a test while it is in use.
 #[derive(Clone, Debug, Default)]
-pub struct Faults(Arc<Mutex<Planned>>);
+pub struct Faults(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    planned: Mutex<Planned>,
+    changed: Condvar,
+    /// Takes a message where a caller waits for a call (see [`Faults::time_is_over`]).
+    over: (Sender<()>, Receiver<()>),
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let (planned, changed) = Default::default();
+        Self { planned, changed, over: bounded(0) }
+    }
+}
 
 #[derive(Default)]
 struct Planned {
     rules: Vec<Rule>,
     delayed: Vec<(Done, Finished)>,
+    /// Calls other than transfers that are delayed.
+    hanging: usize,
+    /// How often `release` was called.
+    releases: u64,
     calls: u64,
 }
 
@@ -107,12 +128,40 @@ impl Faults {
         self.state().rules.clear();
     }
 
-    /// Ends the transfers that were delayed. Says how many.
+    /// Ends the calls that were delayed. Says how many.
     pub fn release(&self) -> usize {
-        let delayed = std::mem::take(&mut self.state().delayed);
-        let count = delayed.len();
+        let mut planned = self.state();
+        planned.releases += 1;
+        let delayed = std::mem::take(&mut planned.delayed);
+        let count = delayed.len() + std::mem::take(&mut planned.hanging);
+        drop(planned);
+        self.0.changed.notify_all();
         delayed.into_iter().for_each(|(done, finished)| done(finished));
         count
+    }
+
+    /// Waits until a call other than a transfer is delayed.
+    pub fn wait_for_delay(&self) {
+        let planned = self.0.changed.wait_while(self.state(), |planned| planned.hanging == 0);
+        drop(planned);
+    }
+
+    /// Whether a call other than a transfer is delayed.
+    #[must_use]
+    pub fn is_delaying(&self) -> bool {
+        self.state().hanging > 0
+    }
+
+    /// Tells a caller that waits for a call of a bounded drive: the longest time of a call is over.
+    /// Nothing happens when none waits.
+    pub fn time_is_over(&self) {
+        let _ = self.0.over.0.try_send(());
+    }
+
+    /// What [`time_is_over`](Self::time_is_over) tells.
+    #[must_use]
+    pub fn over(&self) -> Receiver<()> {
+        self.0.over.1.clone()
     }
 
     /// Calls so far.
@@ -122,11 +171,25 @@ impl Faults {
     }
 
     fn state(&self) -> MutexGuard<'_, Planned> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.planned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fault of this call, if it has one.
+    /// The fault of this call, if it has one. A delay of what is no transfer is over then.
     fn next(&self, call: Call) -> Option<Fault> {
+        let fault = self.next_planned(call);
+        if fault != Some(Fault::Delay) || matches!(call, Call::ReadPayload | Call::WritePayload) {
+            return fault;
+        }
+        let mut planned = self.state();
+        planned.hanging += 1;
+        self.0.changed.notify_all();
+        let releases = planned.releases;
+        let released = self.0.changed.wait_while(planned, |planned| planned.releases == releases);
+        drop(released);
+        None
+    }
+
+    fn next_planned(&self, call: Call) -> Option<Fault> {
         let mut planned = self.state();
         planned.calls += 1;
         let mut found = None;

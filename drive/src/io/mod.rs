@@ -11,9 +11,14 @@
 //!   and in memory. The drive checks that itself, because `tmpfs` takes any `O_DIRECT` transfer.
 //! - **DRIVE-I3**: A queue is bounded. A transfer that finds the queue full comes back at once, and
 //!   its block is a miss.
+//! - **DRIVE-I6**: A call for metadata comes back within [`LONGEST_CALL`] after the calls before it.
+//!   Otherwise the device counts as silent: this call and all others fail with `TimedOut`, at once,
+//!   until the device has ended the call. As after an error, what the call has changed is unknown.
+//!   A file that it makes too late is removed.
 //!
 //! `turns` says which transfer is next (DRIVE-I4, DRIVE-I5).
 
+mod bounded;
 mod buffer;
 #[cfg(feature = "sim")]
 pub mod faulty;
@@ -29,6 +34,7 @@ mod uring;
 use std::fmt;
 use std::io;
 
+pub use bounded::{BoundedDrive, CallThread, LONGEST_CALL};
 pub use buffer::Buffer;
 pub use folder::{FolderDrive, OpenFolderError};
 pub use turns::longest_write;

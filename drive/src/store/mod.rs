@@ -18,7 +18,9 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use cxl_shm::clock::SystemClock;
 use kv_cache::BlockKey;
 
-use crate::io::{Buffer, Drive, EngineKind, FolderDrive, OpenFolderError};
+use crate::io::{
+    BoundedDrive, Buffer, CallThread, Drive, EngineKind, FolderDrive, OpenFolderError,
+};
 use crate::volume::{
     BlockSpec, CommitError, OpenVolumeError, ReadMiss, ReserveError, Volume, VolumeOptions,
     WriteError, rebuild_manifest, store_of,
@@ -128,6 +130,8 @@ impl GetMiss {
 #[derive(Debug)]
 struct Folder {
     options: FolderOptions,
+    /// Carries out the calls to the folder, also those that open it (DRIVE-I6).
+    calls: Arc<CallThread>,
     /// `None` while its device does not answer.
     volume: RwLock<Option<Arc<Volume>>>,
 }
@@ -156,16 +160,17 @@ impl Store {
         let mut drives = Vec::new();
         let mut store = None;
         for folder in folders {
-            let drive = match FolderDrive::open(&folder.path, options.engine) {
+            let calls = start_calls(&folder.path)?;
+            let drive = match connect(&folder.path, &calls, options.engine) {
                 Err(OpenFolderError::System { source, .. }) if is_device_error(&source) => None,
                 outcome => Some(outcome?),
             };
             store = store.or_else(|| drive.as_ref().and_then(|drive| store_of(drive)));
-            drives.push((folder, drive));
+            drives.push((folder, calls, drive));
         }
         let store = store.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
         let mut opened = Vec::new();
-        for (folder, drive) in drives {
+        for (folder, calls, drive) in drives {
             let volume = match drive {
                 Some(drive) => open_volume(folder, drive, &options, store)?,
                 None => None,
@@ -176,7 +181,8 @@ impl Store {
                     "the device does not answer: its blocks are misses until it does"
                 );
             }
-            opened.push(Folder { options: folder.clone(), volume: RwLock::new(volume) });
+            let volume = RwLock::new(volume);
+            opened.push(Folder { options: folder.clone(), calls, volume });
         }
         if opened.iter().all(|folder| folder.volume().is_none()) {
             return Err(OpenStoreError::NoFolder);
@@ -188,9 +194,8 @@ impl Store {
     pub fn reopen(&self) -> usize {
         let mut count = 0;
         for folder in self.folders.iter().filter(|folder| folder.volume().is_none()) {
-            let Ok(drive) = FolderDrive::open(&folder.options.path, self.options.engine) else {
-                continue;
-            };
+            let (path, engine) = (&folder.options.path, self.options.engine);
+            let Ok(drive) = connect(path, &folder.calls, engine) else { continue };
             match open_volume(&folder.options, drive, &self.options, self.store) {
                 Ok(Some(volume)) => {
                     let mut place = folder.volume.write().unwrap_or_else(PoisonError::into_inner);
@@ -320,7 +325,7 @@ impl Store {
 /// The volume in a folder. `None` when the device does not answer.
 fn open_volume(
     folder: &FolderOptions,
-    drive: FolderDrive,
+    drive: BoundedDrive,
     options: &StoreOptions,
     store: [u8; 16],
 ) -> Result<Option<Arc<Volume>>, OpenStoreError> {
@@ -338,7 +343,7 @@ fn open_volume(
             return Err(failed(OpenVolumeError::ManifestMissing));
         }
     }
-    let drive = boxed(&folder.path, drive);
+    let drive = Box::new(drive);
     let outcome = match options.access {
         Access::Read => Volume::open_to_read(drive, volume_options),
         Access::Write | Access::Repair => Volume::open(drive, volume_options, store),
@@ -351,24 +356,52 @@ fn open_volume(
     }
 }
 
+/// The thread of a folder's calls.
+fn start_calls(path: &Path) -> Result<Arc<CallThread>, OpenFolderError> {
+    #[cfg(feature = "sim")]
+    let over = crate::io::faulty::Faults::asked_for(path).map(|faults| faults.over());
+    #[cfg(not(feature = "sim"))]
+    let over = None;
+    let calls = CallThread::start(over.unwrap_or_else(crossbeam_channel::never));
+    calls.map(Arc::new).map_err(|source| OpenFolderError::System {
+        folder: path.to_owned(),
+        action: "start a thread for",
+        source,
+    })
+}
+
+/// Opens a folder. Waits no longer than the calls may take.
+fn connect(
+    path: &Path,
+    calls: &Arc<CallThread>,
+    engine: EngineKind,
+) -> Result<BoundedDrive, OpenFolderError> {
+    let folder = path.to_owned();
+    let open = move || FolderDrive::open(&folder, engine).map(|drive| with_faults(&folder, drive));
+    let silent =
+        |source| OpenFolderError::System { folder: path.to_owned(), action: "open", source };
+    BoundedDrive::open(Arc::clone(calls), open).map_err(silent)?
+}
+
 #[cfg(feature = "sim")]
-fn boxed(path: &Path, drive: FolderDrive) -> Box<dyn Drive> {
+fn with_faults(path: &Path, drive: FolderDrive) -> Arc<dyn Drive> {
     use crate::io::faulty::{Faults, FaultyDrive};
     match Faults::asked_for(path) {
-        Some(faults) => Box::new(FaultyDrive::new(drive, faults)),
-        None => Box::new(drive),
+        Some(faults) => Arc::new(FaultyDrive::new(drive, faults)),
+        None => Arc::new(drive),
     }
 }
 
 #[cfg(not(feature = "sim"))]
-fn boxed(_: &Path, drive: FolderDrive) -> Box<dyn Drive> {
-    Box::new(drive)
+fn with_faults(_: &Path, drive: FolderDrive) -> Arc<dyn Drive> {
+    Arc::new(drive)
 }
 
 /// Whether the device is at fault, and not what the caller has asked for.
 fn is_device_error(error: &io::Error) -> bool {
-    let device = [libc::EIO, libc::ENODEV, libc::ENXIO, libc::ESTALE, libc::ETIMEDOUT];
-    error.raw_os_error().is_some_and(|code| device.contains(&code))
+    let device = [libc::EIO, libc::ENODEV, libc::ENXIO, libc::ESTALE];
+    let is_silent = error.kind() == io::ErrorKind::TimedOut;
+    is_silent || error.raw_os_error().is_some_and(|code| device.contains(&code))
 }
 
 #[cfg(test)]

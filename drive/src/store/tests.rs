@@ -4,6 +4,7 @@ use kv_cache::{NamespaceTag, Watermarks};
 
 use super::*;
 use crate::format::{ALL_LAYERS, Encoding, Page};
+use crate::io::faulty::{Call, Fault, Faults};
 use crate::policy::Budgets;
 use crate::volume::checksum;
 
@@ -215,4 +216,67 @@ fn an_owner_lists_blocks_and_says_which_folder_has_one() {
     let buffer = Buffer::zeroed(9000).unwrap();
     let missing = store.read(key(99), buffer, Box::new(|_| ())).unwrap_err();
     assert!(matches!(missing, (_, ReadMiss::NotFound)));
+}
+
+/// Calls `act`. A call that hangs meanwhile takes too long.
+fn with_hanging<T: Send>(faults: &Faults, act: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let acting = scope.spawn(act);
+        faults.wait_for_delay();
+        while !acting.is_finished() {
+            faults.time_is_over();
+            std::thread::yield_now();
+        }
+        acting.join().unwrap()
+    })
+}
+
+#[test]
+fn a_sync_that_does_not_end_costs_the_blocks_of_its_folder_only() {
+    let root = tempfile::tempdir().unwrap();
+    let both = folders(root.path(), &["a", "b"]);
+    let faults = Faults::of_folder(&both[0].path);
+    let store = open(&both, Access::Write);
+    (0..40).for_each(|number| put(&store, number).unwrap());
+    faults.plan(Some(Call::Sync), 0, 1, Fault::Delay);
+    let (keys, errors) = with_hanging(&faults, || store.commit());
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].to_string().contains("has not ended a call for 60 seconds"), "{}", errors[0]);
+    assert!((5..40).contains(&keys.len()), "{}", keys.len());
+    for key in &keys {
+        assert_eq!(get(&store, number_of(key)).unwrap(), payload(number_of(key)));
+    }
+    faults.release();
+    // The call that hung has the folder until it ends.
+    while store.folders.iter().any(|folder| folder.calls.is_silent()) {
+        std::thread::yield_now();
+    }
+    drop(store);
+    // The blocks of the commit that failed are not there, the others are.
+    let store = open(&both, Access::Write);
+    let found = (0..40).filter(|number| get(&store, *number).is_ok()).count();
+    assert_eq!(found, keys.len());
+}
+
+#[test]
+fn a_folder_that_cannot_be_opened_in_time_is_left_out_and_tried_again() {
+    let root = tempfile::tempdir().unwrap();
+    let both = folders(root.path(), &["a", "b"]);
+    let faults = Faults::of_folder(&both[1].path);
+    let store = open(&both, Access::Write);
+    (0..40).for_each(|number| put(&store, number).unwrap());
+    let (keys, errors) = store.commit();
+    assert_eq!((keys.len(), errors.len()), (40, 0));
+    drop(store);
+    faults.plan(Some(Call::Read), 0, 1, Fault::Delay);
+    let store = with_hanging(&faults, || open(&both, Access::Write));
+    assert_eq!(store.volumes().count(), 1);
+    // The call has not ended: another try fails at once.
+    assert_eq!(store.reopen(), 0);
+    faults.release();
+    while store.reopen() == 0 {
+        std::thread::yield_now();
+    }
+    store.scan(|_, _| {}).unwrap();
+    (0..40).for_each(|number| assert_eq!(get(&store, number).unwrap(), payload(number)));
 }

@@ -5,6 +5,7 @@ mod damage;
 mod encoded;
 mod faults;
 mod room;
+mod silent;
 mod uses;
 
 use std::sync::Mutex;
