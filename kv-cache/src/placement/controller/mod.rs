@@ -213,18 +213,22 @@ impl Controller {
         let (layer_ns, block_ns) = self.profile.plan_with();
         let link = Ratio::new(layer_ns, block_ns);
         let mut actions = Vec::new();
-        self.end_pauses(&mut actions);
-        let mut removed = false;
+        let (mut removed, mut stopped) = (false, false);
         let mut found = None;
-        while !self.running.is_empty() {
+        self.end_pauses(&mut actions);
+        while !self.running.is_empty() && found.is_none() {
             match self.planned(&self.running, layer_ns, link, proceed)? {
-                Outcome::Plan(plan) => {
-                    found = Some(plan);
-                    break;
+                Outcome::Plan(plan) => found = Some(plan),
+                outcome => {
+                    stopped |= outcome == Outcome::Stopped;
+                    self.make_room(outcome, &mut actions);
+                    removed = true;
                 }
-                outcome => self.make_room(outcome, &mut actions),
             }
-            removed = true;
+            if self.running.is_empty() && !stopped {
+                // The last that ran was rejected: the next one runs.
+                self.end_pauses(&mut actions);
+            }
         }
         while !removed && let Some(first) = self.paused.first() {
             let mut more = self.running.clone();
@@ -257,11 +261,16 @@ impl Controller {
         Ok(decision)
     }
 
+    /// Whether requests wait, and nothing runs.
+    const fn is_idle(&self) -> bool {
+        self.running.is_empty() && !self.paused.is_empty()
+    }
+
     fn trigger(&self) -> Option<Trigger> {
         let waited = |entry: &Entry| entry.paused_for >= self.policy.pause_steps_max;
         if self.changed {
             Some(Trigger::BatchChange)
-        } else if self.paused.iter().any(waited) {
+        } else if self.paused.iter().any(waited) || self.is_idle() {
             Some(Trigger::PauseEnd)
         } else if self.running.is_empty() {
             None
@@ -289,12 +298,11 @@ impl Controller {
         self.running.push(entry);
     }
 
-    /// Pauses a request (PLAN-C2), or rejects the only one.
+    /// Pauses a request (PLAN-C2), or rejects the only one. A search that was stopped says nothing of
+    /// a request: it is tried again in the next decision.
     fn make_room(&mut self, outcome: Outcome, actions: &mut Vec<Action>) {
-        if let [alone] = self.running.as_slice() {
-            if let Outcome::Infeasible(reason) = outcome {
-                actions.push(Action::Reject { id: alone.job.id, reason });
-            }
+        if let ([alone], Outcome::Infeasible(reason)) = (self.running.as_slice(), outcome) {
+            actions.push(Action::Reject { id: alone.job.id, reason });
             self.running.clear();
             return;
         }

@@ -97,6 +97,45 @@ fn a_deposit_counts_for_the_victim() {
 }
 
 #[test]
+fn a_paused_request_runs_when_the_last_one_is_rejected() {
+    let mut controller = Controller::new(policy(70), EXPECTED);
+    controller.arrive(job(1, 7));
+    decide(&mut controller);
+    controller.arrive(job(2, 6));
+    decide(&mut controller);
+    assert_eq!(controller.paused().collect::<Vec<_>>(), [1]);
+    // Request 2 grows by a block a layer in each step, until it does not fit alone.
+    for _ in 0..20 {
+        controller.stepped(0, EXPECTED);
+        let decision = decide(&mut controller);
+        let rejects = |action: &Action| matches!(action, Action::Reject { id: 2, .. });
+        if decision.actions.iter().any(rejects) {
+            assert!(decision.actions.contains(&Action::Resume(1)), "{decision:?}");
+            assert_eq!(places(&decision.actions), [1]);
+            assert_eq!(controller.running().collect::<Vec<_>>(), [1]);
+            return;
+        }
+    }
+    panic!("request 2 is too large by now");
+}
+
+#[test]
+fn a_request_is_not_lost_when_the_search_is_stopped() {
+    let mut controller = Controller::new(policy(70), EXPECTED);
+    controller.arrive(job(1, 7));
+    controller.arrive(job(2, 6));
+    for _ in 0..3 {
+        let stopped = controller.decide(&mut || false).unwrap();
+        assert!(places(&stopped.actions).is_empty());
+        let mut waiting: Vec<_> = controller.paused().collect();
+        waiting.sort_unstable();
+        assert_eq!((waiting, controller.running().count()), (vec![1, 2], 0));
+    }
+    let decision = decide(&mut controller);
+    assert_eq!(places(&decision.actions).len(), 1, "{decision:?}");
+}
+
+#[test]
 fn layers_of_a_paused_request_leave_as_room_is_needed() {
     let mut controller = Controller::new(policy(70), EXPECTED);
     controller.arrive(job(1, 7));
