@@ -13,6 +13,8 @@
 //! - **PLAN-C4** Paused requests resume in the order in which they were paused, and none overtakes.
 //!   A request that was paused for `pause_steps_max` iterations runs in the next one, and is not
 //!   paused before it ran for `run_steps_min` iterations. So every request runs again.
+//! - **PLAN-C5** A request that does not fit alone is rejected. A request that fits alone runs, also
+//!   when its tokens are late: a late token is better than none.
 
 mod profile;
 mod requests;
@@ -213,19 +215,25 @@ impl Controller {
         let (layer_ns, block_ns) = self.profile.plan_with();
         let link = Ratio::new(layer_ns, block_ns);
         let mut actions = Vec::new();
-        let (mut removed, mut stopped) = (false, false);
+        let mut removed = false;
         let mut found = None;
         self.end_pauses(&mut actions);
         while !self.running.is_empty() && found.is_none() {
-            match self.planned(&self.running, layer_ns, link, proceed)? {
+            let outcome = match self.planned(&self.running, layer_ns, link, proceed)? {
+                Outcome::Infeasible(Infeasible::Window { .. }) if self.running.len() == 1 => {
+                    removed = true;
+                    self.planned_late(layer_ns, link)?
+                }
+                outcome => outcome,
+            };
+            match outcome {
                 Outcome::Plan(plan) => found = Some(plan),
                 outcome => {
-                    stopped |= outcome == Outcome::Stopped;
                     self.make_room(outcome, &mut actions);
                     removed = true;
                 }
             }
-            if self.running.is_empty() && !stopped {
+            if self.running.is_empty() {
                 // The last that ran was rejected: the next one runs.
                 self.end_pauses(&mut actions);
             }
@@ -298,8 +306,7 @@ impl Controller {
         self.running.push(entry);
     }
 
-    /// Pauses a request (PLAN-C2), or rejects the only one. A search that was stopped says nothing of
-    /// a request: it is tried again in the next decision.
+    /// Pauses a request (PLAN-C2), or rejects the only one.
     fn make_room(&mut self, outcome: Outcome, actions: &mut Vec<Action>) {
         if let ([alone], Outcome::Infeasible(reason)) = (self.running.as_slice(), outcome) {
             actions.push(Action::Reject { id: alone.job.id, reason });
@@ -337,7 +344,8 @@ impl Controller {
         self.running.iter().enumerate().filter(may_pause).max_by_key(size)
     }
 
-    /// The best plan for these requests.
+    /// The best plan for these requests. The few choices for one request are all searched: so one
+    /// runs, however early the search is stopped.
     fn planned(
         &self,
         entries: &[Entry],
@@ -345,12 +353,18 @@ impl Controller {
         link: Ratio<u64>,
         proceed: &mut dyn FnMut() -> bool,
     ) -> Result<Outcome, PlanError> {
-        let options = Options {
-            model: self.policy.model,
-            space: Space::DistanceDriven,
-            horizon: self.policy.horizon.clone(),
-        };
-        plan(&self.batch(entries, layer_ns, link)?, &options, proceed)
+        let horizon = self.policy.horizon.clone();
+        let options = Options { model: self.policy.model, space: Space::DistanceDriven, horizon };
+        let is_alone = entries.len() == 1;
+        plan(&self.batch(entries, layer_ns, link)?, &options, &mut || is_alone || proceed())
+    }
+
+    /// The best plan for the only request, for one step, however late its tokens are (PLAN-C5).
+    fn planned_late(&self, layer_ns: u64, link: Ratio<u64>) -> Result<Outcome, PlanError> {
+        let tolerated = Ratio::from_integer(1);
+        let horizon = Horizon { steps: 1, tolerated, ..self.policy.horizon.clone() };
+        let options = Options { model: self.policy.model, space: Space::DistanceDriven, horizon };
+        plan(&self.batch(&self.running, layer_ns, link)?, &options, &mut || true)
     }
 
     fn batch(
