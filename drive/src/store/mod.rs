@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use crossbeam_channel::{RecvTimeoutError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use cxl_shm::clock::SystemClock;
 use kv_cache::BlockKey;
 
@@ -358,11 +358,7 @@ fn open_volume(
 
 /// The thread of a folder's calls.
 fn start_calls(path: &Path) -> Result<Arc<CallThread>, OpenFolderError> {
-    #[cfg(feature = "sim")]
-    let over = crate::io::faulty::Faults::asked_for(path).map(|faults| faults.over());
-    #[cfg(not(feature = "sim"))]
-    let over = None;
-    let calls = CallThread::start(over.unwrap_or_else(crossbeam_channel::never));
+    let calls = CallThread::start(time_is_over(path));
     calls.map(Arc::new).map_err(|source| OpenFolderError::System {
         folder: path.to_owned(),
         action: "start a thread for",
@@ -381,6 +377,17 @@ fn connect(
     let silent =
         |source| OpenFolderError::System { folder: path.to_owned(), action: "open", source };
     BoundedDrive::open(Arc::clone(calls), open).map_err(silent)?
+}
+
+#[cfg(feature = "sim")]
+fn time_is_over(path: &Path) -> Receiver<()> {
+    use crate::io::faulty::Faults;
+    Faults::asked_for(path).map_or_else(crossbeam_channel::never, |faults| faults.over())
+}
+
+#[cfg(not(feature = "sim"))]
+fn time_is_over(_: &Path) -> Receiver<()> {
+    crossbeam_channel::never()
 }
 
 #[cfg(feature = "sim")]
