@@ -21,6 +21,7 @@ mod plan;
 mod qualify;
 mod rack;
 mod replay;
+mod simulate;
 mod spill;
 mod status;
 mod summaries;
@@ -63,6 +64,7 @@ enum Command {
     ReplayWorker(replay::WorkerOptions),
     Geometry(geometry::Options),
     Plan(plan::Options),
+    Simulate(simulate::Options),
     Clear(clear::Options),
     Pin(pin::PinOptions),
     Unpin(pin::UnpinOptions),
@@ -127,6 +129,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::ReplayWorker(options) => replay::run_worker(options),
         Command::Geometry(options) => geometry::run(options),
         Command::Plan(options) => plan::run(options),
+        Command::Simulate(options) => simulate::run(options),
         Command::Clear(options) => clear::run(options),
         Command::Pin(options) => pin::pin(options),
         Command::Unpin(options) => pin::unpin(options),

@@ -19,6 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("lock-manager", &["cxl-shm", "cxl-shm-objects", "kv-cache"]),
     ("rackline-qualify", &["cxl-shm"]),
     ("rackline-replay", &["kv-cache", "kv-drive"]),
+    ("rackline-simulate", &["kv-cache"]),
     ("rackline-workers", &["cxl-shm"]),
     ("demo", &["rackline", "cxl-shm", "kv-cache"]),
     (
@@ -29,6 +30,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "rackline-metrics",
             "rackline-qualify",
             "rackline-replay",
+            "rackline-simulate",
             "rackline-workers",
             "cxl-shm",
             "demo",

@@ -68,6 +68,7 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("READ-F", "fetches"),
     ("RING-R", "requests for blocks that a GPU makes itself"),
     ("SGLANG-S", "the storage backend of SGLang"),
+    ("SIM-D", "decoding, simulated"),
     ("TIER-D", "blocks on drives: announcing them"),
     ("TIER-F", "when engines compute, told to the agent of their host"),
     ("TIER-H", "blocks on drives: the table of a host"),
