@@ -2,6 +2,7 @@
 //! other sites and hosts; and what it says when something goes wrong.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod monitoring;
 mod pool;
 
 use std::collections::BTreeMap;

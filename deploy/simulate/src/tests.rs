@@ -167,7 +167,7 @@ fn profiles_and_traces_that_are_none_are_refused() {
         ("link_gb_per_s = 25.0", "link_gb_per_s = nan", "link_gb_per_s"),
         ("us = 653.5", "us = -1.0", "layer_us"),
         ("us = 653.5", "us = 9000.0", "ascend"),
-        ("name", "nmae", "unknown field"),
+        ("source", "origin", "unknown field"),
     ] {
         let error = Profile::read(&good.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
