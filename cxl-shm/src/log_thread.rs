@@ -30,6 +30,19 @@ impl LogThread {
     /// # Errors
     /// No thread could be started.
     pub fn start(output: impl Write + Send + 'static) -> io::Result<Self> {
+        let told = |lost| format!("{lost} lines of this log were lost: it was read too slowly");
+        Self::start_telling(output, told)
+    }
+
+    /// As [`start`](Self::start). `told` is the line, without its end, for so many lines that were
+    /// lost.
+    ///
+    /// # Errors
+    /// No thread could be started.
+    pub fn start_telling(
+        output: impl Write + Send + 'static,
+        told: impl Fn(u64) -> String + Send + 'static,
+    ) -> io::Result<Self> {
         let (sender, queued) = sync_channel(QUEUED_LINES_MAX);
         let (last, ended) = sync_channel(1);
         let lost = Arc::new(Mutex::new(0));
@@ -37,7 +50,7 @@ impl LogThread {
         let write = move || {
             // Without that, SIGPIPE could end the program: then nothing is written.
             if block_signals() {
-                write_all(&queued, &lost, output);
+                write_all(&queued, &lost, output, told);
             }
             let _ = last.send(());
         };
@@ -88,14 +101,18 @@ impl LogLines {
 }
 
 /// Until the end is in the queue.
-fn write_all(lines: &Receiver<Option<Vec<u8>>>, lost: &Mutex<u64>, mut output: impl Write) {
+fn write_all(
+    lines: &Receiver<Option<Vec<u8>>>,
+    lost: &Mutex<u64>,
+    mut output: impl Write,
+    told: impl Fn(u64) -> String,
+) {
     while let Ok(Some(line)) = lines.recv() {
         // Not written is lost: there is nobody to tell.
         let _ = output.write_all(&line);
         let missing = std::mem::take(&mut *lost.lock().unwrap_or_else(PoisonError::into_inner));
         if missing > 0 {
-            let _ =
-                writeln!(output, "{missing} lines of this log were lost: it was read too slowly");
+            let _ = writeln!(output, "{}", told(missing));
         }
     }
 }

@@ -16,7 +16,7 @@ mod run;
 
 pub use fence::FenceError;
 pub use figures::{ManagerActivity, ManagerFigures};
-pub use log::Log;
+pub use log::{Log, LogFormat, LogOptions};
 pub use options::{FencingMethod, Options};
 pub use role::{ManagerRole, RoleChange, RoleError, StepOutcome, Timeouts};
 pub use run::{RunError, run, stop_with_parent};

@@ -3,9 +3,29 @@
 
 use std::io::{self, Write};
 
+use clap::{Args, ValueEnum};
 use cxl_shm::log_thread::{LogLines, LogThread};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+
+/// How a program logs.
+#[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LogOptions {
+    /// The form of the log's lines on standard error. RUST_LOG says which lines there are.
+    #[arg(long, value_enum, value_name = "FORM", default_value_t, env = "RACKLINE_LOG_FORMAT")]
+    pub log_format: LogFormat,
+}
+
+/// The form of a line of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line, with "timestamp", "level", "target" and "fields". The error that
+    /// ends the program is a line, too.
+    Json,
+}
 
 /// The log of this program, until it is dropped: then what was logged is written, as far as
 /// standard error takes it within half a second.
@@ -20,16 +40,30 @@ impl Log {
     ///
     /// # Errors
     /// No thread could be started.
-    pub fn to_stderr() -> io::Result<Self> {
-        let thread = LogThread::start(io::stderr())?;
+    pub fn to_stderr(format: LogFormat) -> io::Result<Self> {
+        let thread = match format {
+            LogFormat::Text => LogThread::start(io::stderr()),
+            LogFormat::Json => LogThread::start_telling(io::stderr(), lost_as_json),
+        }?;
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
         let lines = tracing_subscriber::fmt().with_env_filter(filter);
         // A program has one log. Errors of the log have no place where they could be told.
         let writer = Writer(thread.lines().clone());
         let lines = lines.with_writer(writer).log_internal_errors(false);
-        let _ = lines.try_init();
+        let _ = match format {
+            LogFormat::Text => lines.try_init(),
+            LogFormat::Json => lines.json().try_init(),
+        };
         Ok(Self { _thread: thread })
     }
+}
+
+/// The line for lines that were lost. The thread of the log has no time of its own.
+fn lost_as_json(lines: u64) -> String {
+    format!(
+        "{{\"level\":\"WARN\",\"target\":\"log\",\"fields\":{{\"message\":\"lines of this log were \
+         lost: it was read too slowly\",\"lines\":{lines}}}}}"
+    )
 }
 
 /// Takes the lines of `tracing`.
@@ -53,5 +87,16 @@ impl Write for Writer {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_lines_are_told_as_json() {
+        let line: serde_json::Value = serde_json::from_str(&lost_as_json(7)).unwrap();
+        assert_eq!((&line["level"], &line["fields"]["lines"]), (&"WARN".into(), &7.into()));
     }
 }

@@ -4,20 +4,29 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use lock_manager::{Log, ManagerFigures};
+use lock_manager::{Log, LogFormat, LogOptions, ManagerFigures};
 
 #[derive(Parser)]
 #[command(name = "lock-manager", version)]
 struct CommandLine {
     #[command(flatten)]
     options: lock_manager::Options,
+
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 fn main() -> ExitCode {
-    let CommandLine { options } = CommandLine::parse();
-    let outcome = match Log::to_stderr() {
-        Ok(_log) => lock_manager::run(&options, &ManagerFigures::default())
-            .map_err(|error| error.to_string()),
+    let CommandLine { options, log: LogOptions { log_format } } = CommandLine::parse();
+    let outcome = match Log::to_stderr(log_format) {
+        Ok(_log) => {
+            let outcome = lock_manager::run(&options, &ManagerFigures::default());
+            if let (LogFormat::Json, Err(error)) = (log_format, &outcome) {
+                tracing::error!("{error}");
+                return ExitCode::FAILURE;
+            }
+            outcome.map_err(|error| error.to_string())
+        }
         Err(error) => Err(format!("cannot start the thread of the log: {error}")),
     };
     match outcome {

@@ -136,6 +136,9 @@ pub(crate) struct Options {
     metrics: MetricsOptions,
 
     #[command(flatten)]
+    pub(crate) log: ::lock_manager::LogOptions,
+
+    #[command(flatten)]
     file: FileOptions,
 }
 

@@ -22,6 +22,9 @@ pub(crate) struct ManagerOptions {
     metrics: MetricsOptions,
 
     #[command(flatten)]
+    pub(crate) log: lock_manager::LogOptions,
+
+    #[command(flatten)]
     file: FileOptions,
 }
 

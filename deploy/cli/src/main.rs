@@ -32,7 +32,7 @@ mod demo;
 
 use std::process::ExitCode;
 
-use ::lock_manager::Log;
+use ::lock_manager::{Log, LogFormat};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -80,6 +80,16 @@ enum Command {
     DemoWorker(demo::WorkerOptions),
 }
 
+impl Command {
+    const fn log_format(&self) -> LogFormat {
+        match self {
+            Self::LockManager(options) => options.log.log_format,
+            Self::Agent(options) => options.log.log_format,
+            _ => LogFormat::Text,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = match config::with_file(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
@@ -89,8 +99,16 @@ fn main() -> ExitCode {
         }
     };
     let CommandLine { command } = CommandLine::parse_from(arguments);
-    let outcome = match Log::to_stderr() {
-        Ok(_log) => run(&command),
+    let format = command.log_format();
+    let outcome = match Log::to_stderr(format) {
+        Ok(_log) => {
+            let outcome = run(&command);
+            if let (LogFormat::Json, Err(error)) = (format, &outcome) {
+                tracing::error!("{}", in_words(error));
+                return ExitCode::FAILURE;
+            }
+            outcome
+        }
         Err(error) => Err(anyhow::Error::new(error).context("cannot start the thread of the log")),
     };
     match outcome {

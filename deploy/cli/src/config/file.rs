@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 pub(super) struct File {
     region: Option<PathBuf>,
     node: Option<u16>,
+    log_format: Option<String>,
     agent: Option<Agent>,
     lock_manager: Option<LockManager>,
 }
