@@ -45,11 +45,14 @@ fn lines_of_a_lock_manager_are_objects() {
     command.args(["--metrics", "127.0.0.1:0"]).env("RUST_LOG", "info").stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut served = false;
-    while !served {
+    let (mut has_address, mut serves) = (false, false);
+    // It heeds signals before it serves; the line of the metrics may come earlier.
+    while !serves {
         let line = parsed(&lines.next().unwrap().unwrap());
-        served = line["fields"]["address"].is_string();
+        has_address |= line["fields"]["address"].is_string();
+        serves = line["fields"]["message"] == "serves";
     }
+    assert!(has_address);
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     // The lines of its end, too.
     assert!(lines.map(|line| parsed(&line.unwrap())).all(|line| line["level"] != "ERROR"));
