@@ -34,6 +34,7 @@ mod edf;
 mod equal_share;
 mod evaluation;
 mod exact;
+mod install;
 mod memory;
 mod offload;
 mod planner;
@@ -46,6 +47,9 @@ pub use batch::{BLOCKS_MAX, Batch, BatchError, LAYERS_MAX, REQUESTS_MAX, Request
 pub use controller::{Action, Controller, Decision, Job, Measured, Policy, Trigger};
 pub use deposit::{Deposit, Released};
 pub use evaluation::{Evaluation, EvaluationError, evaluate};
+pub use install::{
+    Fetch, InstallError, Installed, Lead, MessageError, Move, PlanMessage, Prefetch, Rank, slowest,
+};
 pub use num_rational::{BigRational, Ratio};
 pub use offload::{Placement, PlacementError, distance_driven};
 pub use planner::{

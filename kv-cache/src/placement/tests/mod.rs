@@ -3,7 +3,9 @@
 mod brute_force;
 mod controller;
 mod disciplines;
+mod install;
 mod known_case;
+mod ranks;
 mod window;
 
 use super::*;
