@@ -130,6 +130,7 @@ mod binding;
 mod block;
 mod clear;
 pub mod dma;
+pub mod executor;
 mod identities;
 mod index;
 mod options;

@@ -9,11 +9,11 @@ use super::engine::Copies;
 use super::readiness::{Opener, Readiness};
 use super::turns::Lane;
 use super::{
-    AsyncEngine, AsyncSession, Destination, Fetched, LayeredFetch, LayeredPublish,
+    AsyncEngine, AsyncSession, Completion, Destination, Fetched, LayeredFetch, LayeredPublish,
     LayeredPublished, Source, SubmitError, SubmitErrorKind,
 };
 use crate::block::NewBlock;
-use crate::dma::{CopyLayer, Layers};
+use crate::dma::{Checksum, CopyLayer, Layers};
 use crate::session::LayeredBlocks;
 
 impl<E: AsyncEngine> AsyncSession<E> {
@@ -40,6 +40,25 @@ impl<E: AsyncEngine> AsyncSession<E> {
         });
         let completion = submitted.map_err(|error| error.map(|(destinations, _)| destinations))?;
         Ok(LayeredFetch { arrivals, completion })
+    }
+
+    /// Fetches one layer of `blocks`: [`Session::fetch_layer`](crate::Session::fetch_layer). A
+    /// destination is as long as the layer.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn fetch_layer<D: Destination<E>>(
+        &self,
+        blocks: Arc<Vec<MatchedBlock>>,
+        (layers, layer): (Arc<Layers>, usize),
+        checksums: Arc<Vec<Checksum>>,
+        destinations: Vec<D>,
+    ) -> Result<Completion<Fetched<D>>, SubmitError<Vec<D>>> {
+        self.copy(Lane::Fetch, destinations, move |session, mut destinations, _| {
+            let parts = destinations.iter_mut().map(Destination::parts_mut).collect();
+            let report = session.fetch_layer(&blocks, (&layers, layer), &checksums, parts);
+            Fetched { report, destinations }
+        })
     }
 
     /// Publishes `blocks` by layers:

@@ -43,13 +43,22 @@ impl Layers {
     }
 
     /// Length of a layer in bytes.
-    pub(super) fn layer_bytes(&self, layer: usize) -> u64 {
+    pub(crate) fn layer_bytes(&self, layer: usize) -> u64 {
         self.end(layer) - self.start(layer)
     }
 
+    /// The first layer that does not begin on a line of 64 bytes, and so cannot be read alone.
+    #[must_use]
+    pub fn first_off_line(&self) -> Option<usize> {
+        (0..self.count()).find(|layer| !self.is_on_line(*layer))
+    }
+
+    pub(crate) fn is_on_line(&self, layer: usize) -> bool {
+        self.start(layer).is_multiple_of(LINE_BYTES)
+    }
+
     /// A layer of `payload`.
-    #[cfg(any(test, feature = "cuda", feature = "sim"))]
-    pub(super) fn of(&self, payload: Extent, layer: usize) -> Extent {
+    pub(crate) fn of(&self, payload: Extent, layer: usize) -> Extent {
         between(payload, self.start(layer), self.end(layer))
     }
 

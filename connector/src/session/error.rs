@@ -27,6 +27,20 @@ pub enum SessionError {
         /// Length of a block in bytes.
         block_bytes: u64,
     },
+    /// There is no such layer, it does not begin on a line, or a checksum or a part is not that of
+    /// the layer.
+    #[error(
+        "layer {layer} cannot be fetched alone: it needs to be one of {layers} layers, to begin on a \
+         line of 64 bytes, and one checksum and parts of {layer_bytes} bytes for each block"
+    )]
+    OneLayer {
+        /// The layer asked for, counted from 0.
+        layer: usize,
+        /// Layers of a block.
+        layers: usize,
+        /// Length of the layer in bytes; 0 when there is none.
+        layer_bytes: u64,
+    },
     /// Not one destination for each block.
     #[error("{blocks} blocks are to be fetched into {destinations} destinations")]
     Destinations {

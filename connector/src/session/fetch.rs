@@ -4,7 +4,7 @@ use std::fmt;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
-use kv_cache::{Handle, Latency, MatchedBlock, Miss, Wanted};
+use kv_cache::{Handle, Latency, MatchedBlock, Miss, Ticket, Wanted};
 
 use super::{SessionCore, SessionError};
 use crate::dma::{Checksum, DmaEngine, DmaError, Layers, LoadJob, Part};
@@ -44,8 +44,8 @@ impl fmt::Display for FetchStop {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use = "blocks from `valid_blocks` on are not to be used"]
 pub struct FetchReport {
-    valid_blocks: usize,
-    stop: Option<FetchStop>,
+    pub(super) valid_blocks: usize,
+    pub(super) stop: Option<FetchStop>,
 }
 
 impl FetchReport {
@@ -138,22 +138,7 @@ where
         }
         self.cache.check_member()?;
         let began_us = self.clock.now_us();
-        let wanted: Vec<_> =
-            blocks.iter().enumerate().map(|(index, block)| self.wanted(index, block)).collect();
-        let mut stop = None;
-        let mut tickets = Vec::with_capacity(blocks.len());
-        for (opened, block) in self.cache.open(&wanted).into_iter().zip(blocks) {
-            match opened {
-                Ok(ticket) if stop.is_none() => tickets.push(ticket),
-                // Behind the end: not worth a copy.
-                Ok(_) => {}
-                Err(miss) => {
-                    self.retire_damaged(block.handle, miss);
-                    stop.get_or_insert(FetchStop::Miss(miss));
-                }
-            }
-        }
-
+        let (tickets, mut stop) = self.open_run(blocks);
         let jobs = tickets.iter().zip(destinations);
         let jobs = jobs.map(|(ticket, parts)| LoadJob { payload: ticket.payload(), parts });
         let loaded = load(self.dma, jobs.collect());
@@ -186,8 +171,29 @@ where
         Ok(FetchReport { valid_blocks, stop })
     }
 
+    /// Takes the first look at blocks that follow one another: those up to the first that is missing,
+    /// and why it is.
+    pub(super) fn open_run(&self, blocks: &[MatchedBlock]) -> (Vec<Ticket>, Option<FetchStop>) {
+        let wanted: Vec<_> =
+            blocks.iter().enumerate().map(|(index, block)| self.wanted(index, block)).collect();
+        let mut stop = None;
+        let mut tickets = Vec::with_capacity(blocks.len());
+        for (opened, block) in self.cache.open(&wanted).into_iter().zip(blocks) {
+            match opened {
+                Ok(ticket) if stop.is_none() => tickets.push(ticket),
+                // Behind the end: not worth a copy.
+                Ok(_) => {}
+                Err(miss) => {
+                    self.retire_damaged(block.handle, miss);
+                    stop.get_or_insert(FetchStop::Miss(miss));
+                }
+            }
+        }
+        (tickets, stop)
+    }
+
     /// Removes a damaged block of this node: nobody else can, and nobody can use it.
-    fn retire_damaged(&self, handle: Handle, miss: Miss) {
+    pub(super) fn retire_damaged(&self, handle: Handle, miss: Miss) {
         if handle.owner() != self.cache.member().node() {
             return;
         }

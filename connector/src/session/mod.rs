@@ -15,6 +15,7 @@ mod error;
 mod fetch;
 mod forwards;
 mod hold;
+mod one_layer;
 mod publish;
 mod restore;
 

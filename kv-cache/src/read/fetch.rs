@@ -120,13 +120,32 @@ impl<B: Backend> Cache<'_, B> {
     /// # Errors
     /// Per block: why the bytes are not to be believed.
     pub fn close_unused(&self, tickets: &[(Ticket, Option<u32>)]) -> Vec<Result<(), Miss>> {
+        let right = |found: &Option<u32>, checksum| found.is_none_or(|found| found == checksum);
+        self.second_look(tickets, right)
+    }
+
+    /// Takes the second look at blocks of which a part was copied: with whether the caller knows that
+    /// part to be right. The checksum of the descriptor is that of all parts, and says nothing of one.
+    /// A part is no fetch in the metrics.
+    ///
+    /// # Errors
+    /// Per block: why the bytes are not to be believed; [`Miss::Checksum`] of a part that is not right.
+    pub fn close_parts(&self, tickets: &[(Ticket, bool)]) -> Vec<Result<(), Miss>> {
+        self.second_look(tickets, |right, _| *right)
+    }
+
+    fn second_look<T>(
+        &self,
+        tickets: &[(Ticket, T)],
+        is_right: impl Fn(&T, u32) -> bool,
+    ) -> Vec<Result<(), Miss>> {
         let (fabric, areas) = (self.member().fabric(), self.areas());
         let line = |(ticket, _): &(Ticket, _)| {
             let handle = ticket.handle();
             areas.segment_of(handle).map(|segment| segment.range(handle.slot()))
         };
         refresh_all(fabric, tickets.iter().filter_map(line));
-        let look = |(ticket, checksum): &(Ticket, Option<u32>)| {
+        let look = |(ticket, found): &(Ticket, T)| {
             let now = self.look_again(ticket.handle()).map_err(|_| Miss::Changed)?;
             // Everything but the state, which may have become or ceased to be EVICTING (EVICT-H2).
             let before = ticket.descriptor;
@@ -137,10 +156,7 @@ impl<B: Backend> Cache<'_, B> {
             if fabric.has_lost(before.payload) {
                 return Err(Miss::MemoryFailed);
             }
-            match checksum {
-                Some(found) if *found != before.checksum => Err(Miss::Checksum),
-                Some(_) | None => Ok(()),
-            }
+            if is_right(found, before.checksum) { Ok(()) } else { Err(Miss::Checksum) }
         };
         let outcomes: Vec<_> = tickets.iter().map(look).collect();
         let names = tickets.iter().map(|(ticket, _)| (ticket.handle(), ticket.descriptor.key));

@@ -1,0 +1,128 @@
+//! The thread that fetches layers, one after the other in the order in which it is told to.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use cxl_shm::clock::SystemClock;
+use kv_cache::MatchedBlock;
+
+use super::error::{ExecutorError, Failure};
+use crate::asynchronous::AsyncSession;
+use crate::dma::{Checksum, Layers};
+use crate::spawn::spawn_with;
+
+/// One layer to fetch.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) request: u64,
+    /// Counted from 1.
+    pub(super) layer: u16,
+    /// The same, counted from 0.
+    pub(super) index: usize,
+    pub(super) layers: Arc<Layers>,
+    pub(super) blocks: Arc<Vec<MatchedBlock>>,
+    /// Of this layer, of each block.
+    pub(super) checksums: Arc<Vec<Checksum>>,
+    pub(super) buffer: Vec<Vec<u8>>,
+}
+
+/// A layer that was fetched, or not.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) request: u64,
+    pub(super) layer: u16,
+    /// Given back, with the layer in it.
+    pub(super) buffer: Vec<Vec<u8>>,
+    pub(super) outcome: Result<(), Failure>,
+    /// How long the transfer took.
+    pub(super) took_ns: u64,
+}
+
+/// The thread, and what it was told to do.
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// `None` when it is being dropped.
+    work: Option<Sender<Work>>,
+    done: Receiver<Done>,
+    /// Layers that it was given and has not given back.
+    busy: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stream {
+    pub(super) fn start(session: AsyncSession) -> io::Result<Self> {
+        let (work, to_do) = unbounded::<Work>();
+        let (tell, done) = unbounded();
+        let run = move |(session, to_do): (AsyncSession, Receiver<Work>)| {
+            let clock = SystemClock::start();
+            // Nobody listens any more when the executor is dropped.
+            for work in to_do {
+                if tell.send(fetch(&session, work, &clock)).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = spawn_with("rackline-stream", (session, to_do), run);
+        let thread = thread.map_err(|(error, _)| error)?;
+        Ok(Self { work: Some(work), done, busy: 0, thread: Some(thread) })
+    }
+
+    pub(super) fn begin(&mut self, work: Work) -> Result<(), ExecutorError> {
+        let sender = self.work.as_ref().ok_or(ExecutorError::Ended)?;
+        sender.send(work).map_err(|_| ExecutorError::Ended)?;
+        self.busy += 1;
+        Ok(())
+    }
+
+    /// The next layer that it gives back; waits for it.
+    pub(super) fn next(&mut self) -> Result<Done, ExecutorError> {
+        if self.busy == 0 {
+            return Err(ExecutorError::NoIteration);
+        }
+        let done = self.done.recv().map_err(|_| ExecutorError::Ended)?;
+        self.busy -= 1;
+        Ok(done)
+    }
+
+    /// Whether [`next`](Self::next) does not wait.
+    pub(super) fn has_next(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    pub(super) const fn is_busy(&self) -> bool {
+        self.busy > 0
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, that was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn fetch(session: &AsyncSession, work: Work, clock: &SystemClock) -> Done {
+    let Work { request, layer, index, layers, blocks, checksums, buffer } = work;
+    let began_ns = clock.now_ns();
+    let (buffer, outcome) = match session.fetch_layer(blocks, (layers, index), checksums, buffer) {
+        Err(refused) => (refused.given, Err(Failure::Refused(refused.kind.to_string()))),
+        Ok(completion) => match completion.wait() {
+            Err(lost) => (Vec::new(), Err(Failure::Refused(lost.to_string()))),
+            Ok(fetched) => {
+                let outcome = match fetched.report {
+                    Err(error) => Err(Failure::Session(error)),
+                    Ok(report) => report.stop().map_or(Ok(()), |stop| {
+                        Err(Failure::Block { block: report.valid_blocks(), stop: stop.clone() })
+                    }),
+                };
+                (fetched.destinations, outcome)
+            }
+        },
+    };
+    Done { request, layer, buffer, outcome, took_ns: clock.now_ns() - began_ns }
+}

@@ -1,0 +1,210 @@
+//! An executor on a real region in /dev/shm.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
+use kv_cache::placement::Placement;
+use kv_cache::{Attention, BlockHash, Dtype, KvGeometry};
+
+use super::*;
+use crate::asynchronous::AsyncPool;
+use crate::block::NewBlock;
+use crate::options::{AsyncOptions, SessionOptions};
+use crate::scratch::ScratchRegion;
+
+const LAYERS: u16 = 6;
+const LAYER_BYTES: usize = 1024;
+const BLOCKS: u8 = 5;
+
+/// A pool of which blocks of request 7 are published.
+struct Bed {
+    region: ScratchRegion,
+    pool: AsyncPool,
+    session: AsyncSession,
+}
+
+fn layers() -> Layers {
+    Layers::new([LAYER_BYTES as u64; LAYERS as usize])
+}
+
+/// What a layer of a block has in each byte.
+fn content(block: u8, layer: u16) -> u8 {
+    block * 16 + u8::try_from(layer).unwrap()
+}
+
+fn block(number: u8) -> NewBlock<Vec<Vec<u8>>> {
+    let hash = BlockHash::new([number; 32]);
+    let bytes = (1..=LAYERS).map(|layer| vec![content(number % 15, layer); LAYER_BYTES]);
+    NewBlock { hash, depth: u32::from(number), bytes: bytes.collect() }
+}
+
+fn offload(layers: &[u64]) -> Vec<(u64, Placement)> {
+    vec![(7, Placement::new(layers, LAYERS).unwrap())]
+}
+
+impl Bed {
+    fn new(hold: Duration) -> Self {
+        let block_bytes = LAYER_BYTES as u64 * u64::from(LAYERS);
+        let region = ScratchRegion::create(16 << 20, 2, block_bytes).unwrap();
+        let pool = AsyncPool::attach(region.path(), 0, &AsyncOptions::new()).unwrap();
+        let heads = Attention::Heads { kv_heads: 1, head_dim: 64 };
+        let kv = KvGeometry::new(2, heads, Dtype::F16, 16).unwrap();
+        let options = SessionOptions::new(kv.model("tiny", "1", 1), block_bytes).with_hold(hold);
+        let session = pool.session(options).unwrap();
+        let bed = Self { region, pool, session };
+        assert_eq!(bed.publish(0..BLOCKS), usize::from(BLOCKS));
+        bed
+    }
+
+    fn publish(&self, numbers: std::ops::Range<u8>) -> usize {
+        let published = self.session.publish(numbers.map(block).collect()).unwrap();
+        published.wait().unwrap().report.unwrap().published()
+    }
+
+    fn held(&self) -> HoldReport {
+        let hashes: Vec<_> = (0..BLOCKS).map(|number| block(number).hash).collect();
+        self.session.lookup_and_hold(hashes).unwrap().wait().unwrap().unwrap()
+    }
+
+    fn executor(&self) -> Executor {
+        let mut executor = Executor::new(self.session.clone(), layers()).unwrap();
+        let mut seen = Vec::new();
+        let on_block = &mut |number, block: &[Vec<u8>]| seen.push((number, block.concat()));
+        executor.admit(7, self.held(), on_block).unwrap();
+        let expected = (0..BLOCKS).map(|number| (number.into(), block(number).bytes.concat()));
+        assert_eq!(seen, expected.collect::<Vec<_>>());
+        executor
+    }
+
+    /// Changes a byte of a layer of a block in the pool.
+    fn damage(&self, number: u8, layer: u16) {
+        let region = fs::read(self.region.path()).unwrap();
+        let layer_of = vec![content(number, layer); LAYER_BYTES];
+        let found = region.windows(LAYER_BYTES).position(|bytes| bytes == layer_of).unwrap();
+        let file = File::options().write(true).open(self.region.path()).unwrap();
+        file.write_all_at(&[0xff], found as u64 + 500).unwrap();
+    }
+}
+
+/// Publishes blocks that nobody uses.
+fn pressure(bed: &Bed, depth: &mut u32) {
+    let blocks = (0..64).map(|_| {
+        *depth += 1;
+        let hash = BlockHash::new(std::array::from_fn(|at| depth.to_le_bytes()[at % 4]));
+        NewBlock { hash, depth: *depth, bytes: block(20).bytes }
+    });
+    let published = bed.session.publish(blocks.collect()).unwrap().wait().unwrap();
+    assert!(published.report.is_ok());
+}
+
+/// An iteration over all layers, in which every offloaded layer has its right bytes, and no other
+/// layer is brought.
+fn iterate(executor: &mut Executor, batch: &[(u64, Placement)]) -> Result<(), ExecutorError> {
+    executor.begin(batch)?;
+    for layer in 1..=LAYERS {
+        let there = executor.before(layer)?;
+        let offloaded = batch[0].1.offloaded().contains(&layer);
+        assert_eq!(there.len(), usize::from(offloaded), "layer {layer}");
+        for streamed in there {
+            let right = (0..BLOCKS).map(|number| vec![content(number, layer); LAYER_BYTES]);
+            assert_eq!((streamed.request, streamed.blocks), (7, &right.collect::<Vec<_>>()[..]));
+        }
+        executor.after(layer)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn offloaded_layers_are_there_when_they_execute_and_come_back_to_stay() {
+    let bed = Bed::new(Duration::from_secs(30));
+    let mut executor = bed.executor();
+    for offloaded in [&[2, 4, 6][..], &[1, 2, 3, 4, 5, 6], &[6], &[]] {
+        let batch = offload(offloaded);
+        iterate(&mut executor, &batch).unwrap();
+        let figures = executor.end().unwrap();
+        let blocks = offloaded.len() as u64 * u64::from(BLOCKS);
+        assert_eq!((figures.blocks, figures.bytes), (blocks, blocks * LAYER_BYTES as u64));
+        assert_eq!(figures.measured.block_ns.is_some(), blocks > 0);
+        assert!(figures.stalls <= offloaded.len() as u64, "{figures:?}");
+        let most = 2 * usize::from(BLOCKS) * LAYER_BYTES;
+        assert!(executor.buffer_bytes() <= most, "{} bytes", executor.buffer_bytes());
+    }
+    let stays = executor.bring(7, 3).unwrap();
+    let right = (0..BLOCKS).map(|number| vec![content(number, 3); LAYER_BYTES]);
+    assert_eq!(stays, right.collect::<Vec<_>>());
+    assert_eq!(bed.pool.metrics().fetched_blocks, u64::from(BLOCKS), "read whole once");
+    executor.forget(7);
+    assert!(matches!(executor.begin(&offload(&[2])), Err(ExecutorError::NotAdmitted { .. })));
+}
+
+#[test]
+fn a_damaged_block_is_an_error_before_its_layer_executes() {
+    let bed = Bed::new(Duration::from_secs(30));
+    let mut executor = bed.executor();
+    let batch = offload(&[2, 4]);
+    iterate(&mut executor, &batch).unwrap();
+    executor.end().unwrap();
+    // What is not brought is not looked at.
+    bed.damage(1, 3);
+    iterate(&mut executor, &batch).unwrap();
+    executor.end().unwrap();
+    bed.damage(3, 4);
+    executor.begin(&batch).unwrap();
+    for layer in 1..=3 {
+        executor.before(layer).unwrap();
+        executor.after(layer).unwrap();
+    }
+    let error = executor.before(4).unwrap_err();
+    let ExecutorError::Block { request: 7, block: 3, layer: Some(4), stop } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(stop.label(), "checksum");
+    assert!(error.to_string().contains("compute the request again"), "{error}");
+    // The iteration is over, and the request can be given up.
+    assert!(matches!(executor.before(4), Err(ExecutorError::NoIteration)));
+    assert!(matches!(executor.end(), Err(ExecutorError::NoIteration)));
+    assert!(iterate(&mut executor, &batch).is_err(), "it stays an error");
+    executor.forget(7);
+    iterate(&mut executor, &[(8, Placement::default())]).unwrap();
+}
+
+#[test]
+fn eviction_does_not_take_what_is_offloaded() {
+    let bed = Bed::new(Duration::from_millis(256));
+    let mut executor = bed.executor();
+    let batch = offload(&[3, 5]);
+    let mut depth = 100;
+    // More than the pool has room for, many times, for longer than a hold.
+    let until_ms = executor.clock.now_ms() + 1500;
+    while executor.clock.now_ms() < until_ms {
+        pressure(&bed, &mut depth);
+        iterate(&mut executor, &batch).unwrap();
+    }
+    assert!(bed.pool.metrics().evicted_blocks > 1000, "there was no pressure");
+    executor.end().unwrap();
+    executor.forget(7);
+    // The same pressure takes blocks that nobody holds.
+    for _ in 0..50 {
+        pressure(&bed, &mut depth);
+    }
+    assert!(bed.held().blocks().len() < usize::from(BLOCKS), "holds made no difference");
+}
+
+#[test]
+fn what_cannot_be_streamed_is_refused() {
+    let bed = Bed::new(Duration::from_secs(30));
+    for lengths in [vec![1000, 5144], vec![1024, 1024]] {
+        let refused = Executor::new(bed.session.clone(), Layers::new(lengths)).unwrap_err();
+        assert!(matches!(refused, ExecutorError::Layers { .. }), "{refused}");
+    }
+    let mut executor = bed.executor();
+    let twice = executor.admit(7, bed.held(), &mut |_, _| ());
+    assert!(matches!(twice, Err(ExecutorError::AdmittedTwice { request: 7 })));
+    assert!(matches!(executor.bring(7, 0), Err(ExecutorError::NoSuchLayer { layer: 0, .. })));
+    assert!(matches!(executor.bring(7, 7), Err(ExecutorError::NoSuchLayer { layer: 7, .. })));
+    assert!(matches!(executor.bring(8, 1), Err(ExecutorError::NotAdmitted { request: 8 })));
+    bed.pool.close();
+    let closed = iterate(&mut executor, &offload(&[2])).unwrap_err();
+    assert!(matches!(closed, ExecutorError::Refused(_)), "{closed}");
+}
