@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kv_cache::placement::{Fetch, Measured, Placement, Prefetch};
 
 use super::StreamedLayer;
-use super::stream::Done;
+use super::stream::{Done, bytes_of};
 
 /// What an iteration took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +52,11 @@ impl Iteration {
             stalls: 0,
             stall_ns: 0,
         }
+    }
+
+    /// Bytes of the buffers that have layers for the engine.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.there.values().map(|buffer| bytes_of(buffer)).sum()
     }
 
     pub(super) fn begin_next(&mut self) -> Option<Fetch> {

@@ -193,11 +193,12 @@ impl Executor {
         Ok(iteration.figures())
     }
 
-    /// Bytes of the buffers that are not with the thread.
+    /// Bytes of all buffers: two layers of each request that offloads some, at most.
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {
-        let buffers = self.requests.values().flat_map(|admitted| &admitted.buffers);
-        buffers.flatten().map(Vec::capacity).sum()
+        let free = self.requests.values().flat_map(|admitted| &admitted.buffers);
+        let free: usize = free.map(|buffer| stream::bytes_of(buffer)).sum();
+        free + self.stream.busy_bytes() + self.iteration.as_ref().map_or(0, Iteration::held_bytes)
     }
 
     fn admitted(&self, request: u64) -> Result<&Admitted, ExecutorError> {

@@ -48,6 +48,8 @@ pub(super) struct Stream {
     done: Receiver<Done>,
     /// Layers that it was given and has not given back.
     busy: usize,
+    /// Bytes of their buffers.
+    busy_bytes: usize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -66,13 +68,15 @@ impl Stream {
         };
         let thread = spawn_with("rackline-stream", (session, to_do), run);
         let thread = thread.map_err(|(error, _)| error)?;
-        Ok(Self { work: Some(work), done, busy: 0, thread: Some(thread) })
+        Ok(Self { work: Some(work), done, busy: 0, busy_bytes: 0, thread: Some(thread) })
     }
 
     pub(super) fn begin(&mut self, work: Work) -> Result<(), ExecutorError> {
         let sender = self.work.as_ref().ok_or(ExecutorError::Ended)?;
+        let bytes = bytes_of(&work.buffer);
         sender.send(work).map_err(|_| ExecutorError::Ended)?;
         self.busy += 1;
+        self.busy_bytes += bytes;
         Ok(())
     }
 
@@ -83,6 +87,8 @@ impl Stream {
         }
         let done = self.done.recv().map_err(|_| ExecutorError::Ended)?;
         self.busy -= 1;
+        self.busy_bytes =
+            if self.busy == 0 { 0 } else { self.busy_bytes.saturating_sub(bytes_of(&done.buffer)) };
         Ok(done)
     }
 
@@ -94,6 +100,16 @@ impl Stream {
     pub(super) const fn is_busy(&self) -> bool {
         self.busy > 0
     }
+
+    /// Bytes of the buffers that the thread has.
+    pub(super) const fn busy_bytes(&self) -> usize {
+        self.busy_bytes
+    }
+}
+
+/// Bytes that a buffer takes.
+pub(super) fn bytes_of(buffer: &[Vec<u8>]) -> usize {
+    buffer.iter().map(Vec::capacity).sum()
 }
 
 impl Drop for Stream {
