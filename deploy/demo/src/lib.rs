@@ -53,5 +53,5 @@ pub use gguf::{Gguf, GgufError};
 pub use kv::{KvCache, KvError, KvGeometry};
 pub use linear::Kernels;
 pub use model::{Logits, Model};
-pub use steps::{LayerSteps, NoSteps};
+pub use steps::{BatchSteps, LayerSteps, NoSteps, Sequence};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};

@@ -10,7 +10,7 @@ use crate::kv::{KvCache, KvGeometry};
 use crate::linear::{self, Kernels};
 use crate::math;
 use crate::rope::Rope;
-use crate::steps::{LayerSteps, NoSteps};
+use crate::steps::{BatchSteps, LayerSteps, NoSteps, OfOne, Sequence};
 use crate::weights::{LayerWeights, Weights};
 
 /// Rows that go through a layer together, so that what lies between two matrix products stays in
@@ -118,30 +118,58 @@ impl Model {
         kv: &mut KvCache,
         steps: &mut dyn LayerSteps,
     ) -> Result<Logits, ForwardError> {
-        self.check(tokens, start_pos, kv)?;
-        let mut stream = linear::embed(&self.weights.embedding, tokens)?;
+        let mut one = [Sequence { tokens, start_pos, kv }];
+        let logits = self.forward_batch(&mut one, &mut OfOne(steps))?;
+        Ok(logits.into_iter().next().expect("one for each sequence"))
+    }
+
+    /// Computes tokens of several sequences together, layer by layer, with `steps` around each
+    /// layer. The scores behind the last token of each sequence are those of
+    /// [`forward`](Self::forward), bit by bit.
+    ///
+    /// # Errors
+    /// See [`ForwardError`]. On an error the tokens before `start_pos` are still valid, in each
+    /// sequence; what lies behind them is not, and is forgotten by the next call.
+    pub fn forward_batch(
+        &self,
+        batch: &mut [Sequence<'_>],
+        steps: &mut dyn BatchSteps,
+    ) -> Result<Vec<Logits>, ForwardError> {
+        for sequence in &*batch {
+            self.check(sequence)?;
+        }
+        let embed =
+            |sequence: &Sequence<'_>| linear::embed(&self.weights.embedding, sequence.tokens);
+        let mut streams = batch.iter().map(embed).collect::<Result<Vec<_>, _>>()?;
         for (layer, weights) in self.weights.layers.iter().enumerate() {
             let failed = |source| ForwardError::Step { layer, source };
-            steps.before(layer, kv).map_err(failed)?;
-            let held = kv.layer(layer).tokens();
-            if held < start_pos {
-                return Err(ForwardError::Missing { layer, held, start: start_pos });
+            steps.before(layer, batch).map_err(failed)?;
+            for (Sequence { start_pos, kv, .. }, stream) in batch.iter_mut().zip(&mut streams) {
+                let held = kv.layer(layer).tokens();
+                if held < *start_pos {
+                    return Err(ForwardError::Missing { layer, held, start: *start_pos });
+                }
+                kv.layer_mut(layer).truncate(*start_pos);
+                for (chunk, rows) in stream.chunks_mut(ROWS * self.config.hidden).enumerate() {
+                    let position = *start_pos + chunk * ROWS;
+                    self.attention_part(weights, layer, rows, position, kv)?;
+                    self.feed_forward_part(weights, rows)?;
+                }
             }
-            kv.layer_mut(layer).truncate(start_pos);
-            for (chunk, rows) in stream.chunks_mut(ROWS * self.config.hidden).enumerate() {
-                let position = start_pos + chunk * ROWS;
-                self.attention_part(weights, layer, rows, position, kv)?;
-                self.feed_forward_part(weights, rows)?;
-            }
-            steps.after(layer, kv).map_err(failed)?;
+            steps.after(layer, batch).map_err(failed)?;
         }
-        let last = &stream[(tokens.len() - 1) * self.config.hidden..];
+        streams.iter().map(|stream| self.scores(stream)).collect()
+    }
+
+    /// The scores behind the last row.
+    fn scores(&self, stream: &[f32]) -> Result<Logits, ForwardError> {
+        let last = &stream[stream.len() - self.config.hidden..];
         let mut input = self.weights.output.input(1);
         math::rms_norm(last, &self.weights.output_norm, self.config.rms_epsilon, &mut input);
         Ok(Logits(self.weights.output.apply(input)?))
     }
 
-    fn check(&self, tokens: &[u32], start_pos: usize, kv: &KvCache) -> Result<(), ForwardError> {
+    fn check(&self, Sequence { tokens, start_pos, kv }: &Sequence<'_>) -> Result<(), ForwardError> {
         if tokens.is_empty() {
             return Err(ForwardError::NoTokens);
         }

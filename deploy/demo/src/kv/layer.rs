@@ -17,12 +17,54 @@ pub(crate) struct LayerKv {
     values: Vec<u16>,
     row_values: usize,
     tokens: usize,
+    /// Tokens of the front that are elsewhere. Then only the rows behind them are stored, and
+    /// nothing can be read or appended.
+    absent: usize,
 }
 
 impl LayerKv {
     pub(super) fn new(capacity_tokens: usize, row_values: usize) -> Self {
         let zeros = || vec![0; capacity_tokens * row_values];
-        Self { keys: zeros(), values: zeros(), row_values, tokens: 0 }
+        Self { keys: zeros(), values: zeros(), row_values, tokens: 0, absent: 0 }
+    }
+
+    /// Frees the memory of the first `tokens`, which must be held. Those behind them stay.
+    pub(super) fn take_out(&mut self, tokens: usize) {
+        let rest = self.values_of(tokens..self.tokens);
+        self.keys = self.keys[rest.clone()].to_vec();
+        self.values = self.values[rest].to_vec();
+        self.absent = tokens;
+    }
+
+    /// Leaves out the first `tokens`, of which none is held yet.
+    pub(super) fn leave_out(&mut self, tokens: usize) {
+        *self = Self { tokens, absent: tokens, ..Self::new(0, self.row_values) };
+    }
+
+    /// Takes the tokens in again that were taken out, each part keys, then values. There is room
+    /// for `capacity_tokens` afterwards.
+    pub(super) fn take_in<'p>(
+        &mut self,
+        capacity_tokens: usize,
+        parts: impl Iterator<Item = &'p [u8]>,
+    ) {
+        let mut whole = Self::new(capacity_tokens, self.row_values);
+        parts.for_each(|part| whole.import(part));
+        let rest = whole.values_of(whole.tokens..self.tokens);
+        whole.keys[rest.clone()].copy_from_slice(&self.keys);
+        whole.values[rest].copy_from_slice(&self.values);
+        whole.tokens = self.tokens;
+        *self = whole;
+    }
+
+    /// Tokens that were taken out.
+    pub(super) fn absent(&self) -> usize {
+        self.absent
+    }
+
+    /// Bytes of the tokens that are stored.
+    pub(super) fn held_bytes(&self) -> usize {
+        2 * VALUE_BYTES * self.row_values * (self.tokens - self.absent)
     }
 
     /// Appends rows, rounded to f16.
@@ -55,12 +97,19 @@ impl LayerKv {
         self.tokens += rows;
     }
 
+    /// Tokens from the first one on that can be read: none while some are taken out.
     pub(crate) fn tokens(&self) -> usize {
-        self.tokens
+        if self.absent == 0 { self.tokens } else { 0 }
     }
 
+    /// Forgets every token behind the first `tokens`, but none that was taken out.
     pub(crate) fn truncate(&mut self, tokens: usize) {
-        self.tokens = self.tokens.min(tokens);
+        self.tokens = self.tokens.min(tokens.max(self.absent));
+        if self.absent > 0 {
+            let stored = (self.tokens - self.absent) * self.row_values;
+            self.keys.truncate(stored);
+            self.values.truncate(stored);
+        }
     }
 
     /// Widens the keys of `tokens` into the front of `out`.

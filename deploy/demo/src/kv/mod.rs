@@ -172,6 +172,68 @@ impl KvCache {
         Ok(())
     }
 
+    /// Frees the memory of the first `blocks` of a layer, which can be read. Tokens behind them
+    /// stay. The layer computes again after [`take_in`](Self::take_in).
+    ///
+    /// # Errors
+    /// There is no such layer, or so many blocks are not complete in it. Nothing is freed then.
+    pub fn take_out(&mut self, layer: usize, blocks: usize) -> Result<(), KvError> {
+        let held = self.layers.get(layer).ok_or_else(|| self.no_such_layer(layer))?.tokens();
+        let tokens = blocks.saturating_mul(self.geometry.block_tokens);
+        if tokens > held {
+            return Err(KvError::NotFilled { block: blocks - 1, layer, held });
+        }
+        self.layers[layer].take_out(tokens);
+        Ok(())
+    }
+
+    /// Leaves the first `blocks` of an empty layer out, as if [`take_out`](Self::take_out) had freed
+    /// them.
+    ///
+    /// # Errors
+    /// There is no such layer, it is not empty, or the cache has no room for so many blocks. Nothing
+    /// is changed then.
+    pub fn leave_out(&mut self, layer: usize, blocks: usize) -> Result<(), KvError> {
+        if let Some(last) = blocks.checked_sub(1) {
+            self.check_import(0, layer)?;
+            let tokens = self.block_tokens(last).end;
+            if tokens > self.capacity_tokens {
+                let capacity_tokens = self.capacity_tokens;
+                return Err(KvError::BeyondCapacity { block: last, capacity_tokens });
+            }
+            self.layers[layer].leave_out(tokens);
+        }
+        Ok(())
+    }
+
+    /// Takes the blocks of a layer in again that are out: its part of each block, from the first
+    /// one on.
+    ///
+    /// # Errors
+    /// There is no such layer, a part is not [`KvGeometry::layer_bytes`] long, or there are not as
+    /// many parts as blocks that were taken out. Nothing is changed then.
+    pub fn take_in<P: AsRef<[u8]>>(&mut self, layer: usize, parts: &[P]) -> Result<(), KvError> {
+        let absent = self.layers.get(layer).ok_or_else(|| self.no_such_layer(layer))?.absent();
+        for part in parts {
+            expect_length(part.as_ref().len(), self.geometry.layer_bytes())?;
+        }
+        let expected = absent * self.geometry.layer_bytes() / self.geometry.block_tokens;
+        expect_length(parts.len() * self.geometry.layer_bytes(), expected)?;
+        let parts = parts.iter().map(AsRef::as_ref);
+        self.layers[layer].take_in(self.capacity_tokens, parts);
+        Ok(())
+    }
+
+    /// Whether blocks of the layer are taken out.
+    pub fn is_out(&self, layer: usize) -> bool {
+        self.layers.get(layer).is_some_and(|layer| layer.absent() > 0)
+    }
+
+    /// Bytes of keys and values that are in memory.
+    pub fn held_bytes(&self) -> usize {
+        self.layers.iter().map(LayerKv::held_bytes).sum()
+    }
+
     pub(crate) fn layer(&self, layer: usize) -> &LayerKv {
         &self.layers[layer]
     }
@@ -183,7 +245,7 @@ impl KvCache {
     fn check_import(&self, block: usize, layer: usize) -> Result<(), KvError> {
         let held = self.layers.get(layer).ok_or_else(|| self.no_such_layer(layer))?.tokens();
         let start = self.block_tokens(block).start;
-        if start != held {
+        if start != held || self.is_out(layer) {
             return Err(KvError::NotNext { block, layer, start, held });
         }
         if start + self.geometry.block_tokens > self.capacity_tokens {
@@ -290,6 +352,50 @@ mod tests {
         let mut again = vec![0; small().block_bytes()];
         copy.export_block(0, &mut again).unwrap();
         assert_eq!(again, payload);
+    }
+
+    #[test]
+    fn a_layer_is_taken_out_and_in_again() {
+        let mut kv = filled(5);
+        let whole_bytes = kv.held_bytes();
+        let mut parts = vec![vec![0; small().layer_bytes()]; 2];
+        for (block, part) in parts.iter_mut().enumerate() {
+            kv.export_layer(block, 1, part).unwrap();
+        }
+        kv.take_out(1, 2).unwrap();
+        assert!(kv.is_out(1) && !kv.is_out(0));
+        assert_eq!(kv.held_bytes(), whole_bytes - 2 * small().layer_bytes());
+        assert_eq!((kv.layer(1).tokens(), kv.tokens()), (0, 0));
+
+        // The token behind the blocks was never away.
+        let short = KvError::WrongLength {
+            expected: 2 * small().layer_bytes(),
+            got: small().layer_bytes(),
+        };
+        assert_eq!(kv.take_in(1, &parts[..1]), Err(short));
+        assert!(kv.is_out(1));
+        kv.take_in(1, &parts).unwrap();
+        assert_eq!((kv.held_bytes(), kv.tokens()), (whole_bytes, 5));
+        let (mut got, mut expected) = ([0.0; 20], [0.0; 20]);
+        kv.layer(1).widen_keys(0..5, &mut got);
+        filled(5).layer(1).widen_keys(0..5, &mut expected);
+        assert_eq!(got, expected);
+
+        let mut other = KvCache::new(small(), 8);
+        other.leave_out(1, 2).unwrap();
+        assert_eq!((other.held_bytes(), other.is_out(1)), (0, true));
+        assert!(other.leave_out(0, 5).is_err() && other.leave_out(1, 1).is_err());
+        other.take_in(1, &parts).unwrap();
+        let mut got = [0.0; 16];
+        other.layer(1).widen_keys(0..4, &mut got);
+        assert_eq!(got, expected[..16]);
+
+        let not_filled = KvError::NotFilled { block: 2, layer: 0, held: 5 };
+        assert_eq!(kv.take_out(0, 3), Err(not_filled));
+        assert!(kv.take_out(2, 1).is_err());
+        kv.take_out(0, 1).unwrap();
+        kv.truncate(3);
+        assert_eq!(kv.held_bytes(), 4 * small().layer_bytes() / 2);
     }
 
     #[test]
