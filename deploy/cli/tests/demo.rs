@@ -163,6 +163,20 @@ fn time_ms(report: &Value, name: &str) -> f64 {
 }
 
 #[test]
+fn layers_that_are_in_the_pool_alone_give_the_same_tokens() {
+    let size = ["--conversations", "1", "--turns", "1", "--document-tokens", "160"];
+    let offload = ["--json", "--offload", "--max-tokens", "24"];
+    let report = Demo::start(&[&offload[..], &size[..]].concat()).report();
+    let offloaded = &report["offloaded"];
+    assert_eq!(offloaded["tokens_equal"], true, "{offloaded:#}");
+    let figure = |name: &str| offloaded[name].as_u64().unwrap();
+    assert!(figure("plans") > 0 && figure("streamed_bytes") > 0, "{offloaded:#}");
+    assert!(figure("peak_kv_bytes") < figure("whole_kv_bytes"), "{offloaded:#}");
+    // The block that was damaged while a layer of it was in the pool alone.
+    assert_eq!(offloaded["lost_blocks"]["checksum"], 1, "{offloaded:#}");
+}
+
+#[test]
 fn the_tokens_are_equal_and_the_first_comes_sooner() {
     let report = Demo::start(&["--json"]).report();
     for name in ["requests", "kv_bytes_published", "kv_bytes_fetched"] {

@@ -1,6 +1,7 @@
 //! `rackline demo`: the main job on a real model, on one machine.
 
 mod drives;
+mod offload;
 mod proof;
 mod protocol;
 mod rack;
@@ -21,6 +22,7 @@ use demo::workload::{self, Document, Plan, Size};
 use demo::{Gguf, ModelConfig, Tokenizer, model_file};
 
 use self::drives::Drives;
+use self::offload::Ask;
 use self::rack::{At, Role, start_worker, wait_ready};
 use self::report::{AgentsKilled, Report};
 use self::serve::{Fleet, Service};
@@ -57,6 +59,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR[:SIZE]")]
     drive: Option<Drive>,
 
+    /// Ask the last turns again at the end, up to four together, while the worker has memory for
+    /// PERCENT of their KV (60 when it is not given). The planner decides which layers are in the pool
+    /// alone. They are streamed from there while the worker decodes. Meanwhile a block is damaged.
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, default_missing_value = "60", value_parser = clap::value_parser!(u64).range(1..=100))]
+    offload: Option<u64>,
+
     /// Conversations about each document.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     conversations: u16,
@@ -90,7 +98,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let model = model_file::obtain(options.model.as_deref())?;
     let gguf = Gguf::open(&model)?;
     let tokenizer = Tokenizer::from_gguf(&gguf)?;
-    let block_bytes = ModelConfig::from_gguf(&gguf)?.kv_geometry()?.pool().rank_block_bytes();
+    let geometry = ModelConfig::from_gguf(&gguf)?.kv_geometry()?;
+    let block_bytes = geometry.pool().rank_block_bytes();
     let plan = plan(options, &tokenizer)?;
 
     let region = make_region(options, plan.dialogues.len(), block_bytes, &interrupt, &say)?;
@@ -117,6 +126,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         Ok(())
     })?;
+    let offloaded = options.offload.map(|memory_percent| {
+        say("\nthe last turns again, together, with layers in the pool alone:".to_owned());
+        let ask = Ask { max_tokens, memory_percent, quiet };
+        offload::run(&region, &mut fleet, &served, &geometry, ask)
+    });
+    let offloaded = offloaded.transpose()?;
     say("\ndamaging a block in the pool and asking the last question again:".to_owned());
     let corrupt = proof::damage(&region, &mut fleet, &served, max_tokens)?;
     // Stop the rack before the comparison: it must not take time from the process it is compared
@@ -132,7 +147,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     bar.finish_and_clear();
 
     let killed = restart.map(|restart| AgentsKilled::new(middle, restart, &served));
-    let report = Report::new(served, equal, corrupt, killed);
+    let report = Report::new(served, equal, corrupt, killed, offloaded);
     if options.json {
         say!("{}", serde_json::to_string(&report)?);
     } else {
@@ -142,6 +157,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         report.tokens_equal,
         "the tokens through the pool differ: this is a bug, please report it"
     );
+    if let Some(offloaded) = &report.offloaded {
+        ensure!(
+            offloaded.tokens_equal,
+            "the tokens with offloaded layers differ: this is a bug, please report it"
+        );
+    }
     ensure!(corrupt > 0, "a damaged block was not noticed: this is a bug, please report it");
     Ok(())
 }

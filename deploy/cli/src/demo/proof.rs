@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use cxl_shm::clock::SystemClock;
 use cxl_shm::units::Extent;
+use demo::KvGeometry;
 use indicatif::ProgressBar;
 use rackline::dma::{DmaEngine, HostDma, LoadJob, StoreJob};
 
@@ -53,15 +54,35 @@ pub(super) fn damage(
     let request = served.last().context("no request was served")?;
     let index = served.len();
     let (prefill, decode) = fleet.pair(index);
-    prefill.give(&Task::Locate { tokens: request.prompt.clone(), block: 1 })?;
-    let Event::Located { offset, bytes } = prefill.next()? else {
-        bail!("the prefill worker answered out of turn");
-    };
-    let payload = Extent::new(offset, bytes).context("the block lies nowhere")?;
+    let payload = locate(prefill, &request.prompt, 1)?;
     flip_bit(&HostDma::new(region.region.fabric().clone()), payload)?;
     let (_, answer) = through_pool(prefill, decode, &request.prompt, max_tokens, true)?;
     ensure!(answer.tokens == request.answer, "a damaged block changed the tokens of an answer");
     Ok(answer.moved.corrupt_blocks)
+}
+
+/// Flips a bit in a layer, counted from 0, of the last whole block of a prompt in the pool.
+pub(super) fn damage_layer(
+    region: &OwnRegion,
+    locator: &mut Worker,
+    prompt: &[u32],
+    layer: usize,
+    geometry: &KvGeometry,
+) -> Result<()> {
+    let payload = locate(locator, prompt, (prompt.len() - 1) / geometry.block_tokens - 1)?;
+    let range = geometry.layer_range(layer);
+    let (start, bytes) = (range.start as u64, range.len() as u64);
+    let part = Extent::new(payload.offset() + start, bytes).context("the layer lies nowhere")?;
+    flip_bit(&HostDma::new(region.region.fabric().clone()), part)
+}
+
+/// Where a block of a prompt lies in the region.
+fn locate(locator: &mut Worker, prompt: &[u32], block: usize) -> Result<Extent> {
+    locator.give(&Task::Locate { tokens: prompt.to_vec(), block })?;
+    let Event::Located { offset, bytes } = locator.next()? else {
+        bail!("the worker {} answered out of turn", locator.name());
+    };
+    Extent::new(offset, bytes).context("the block lies nowhere")
 }
 
 fn flip_bit(dma: &HostDma, payload: Extent) -> Result<()> {

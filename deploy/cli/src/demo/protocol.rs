@@ -1,5 +1,7 @@
 //! What the demonstration and its workers say to each other.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// To a worker.
@@ -25,6 +27,15 @@ pub(super) enum Task {
         tokens: Vec<u32>,
         /// Longest answer.
         max_tokens: usize,
+    },
+    /// Answer all prompts together, while only a part of their KV is in the memory of the worker.
+    DecodeOffloaded {
+        /// The prompts. Their whole blocks are published first, where the pool has them not.
+        prompts: Vec<Vec<u32>>,
+        /// Longest answer.
+        max_tokens: usize,
+        /// The part of the KV that there is memory for.
+        memory_percent: u64,
     },
     /// Say where in the region block `block` of the prompt lies.
     Locate {
@@ -58,6 +69,20 @@ pub(super) enum Event {
         /// What was moved.
         moved: Moved,
     },
+    /// A plan was installed.
+    Planned(Planned),
+    /// An iteration has ended.
+    Stepped {
+        /// Tokens of all answers so far.
+        tokens: usize,
+    },
+    /// All answers are complete.
+    Offloaded {
+        /// Their tokens, in the order of the prompts.
+        answers: Vec<Vec<u32>>,
+        /// What it took.
+        figures: Offloaded,
+    },
     /// Where the block lies.
     Located {
         /// Bytes from the start of the region.
@@ -65,6 +90,50 @@ pub(super) enum Event {
         /// Its length in bytes.
         bytes: u64,
     },
+}
+
+/// Which layers of which prompt are in the pool alone.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Planned {
+    /// Number of the plan.
+    pub(super) version: u64,
+    /// Why it was made.
+    pub(super) trigger: String,
+    /// Of each prompt that is decoded. A prompt that waits is not named.
+    pub(super) placed: Vec<Placed>,
+}
+
+/// Which layers of one prompt are in the pool alone.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Placed {
+    /// Number of the prompt, counted from 0.
+    pub(super) prompt: u64,
+    /// Layers, counted from 1.
+    pub(super) offloaded: Vec<u16>,
+}
+
+/// What it took to answer with offloaded layers.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Offloaded {
+    /// Decode iterations.
+    pub(super) iterations: u64,
+    /// Plans that were installed.
+    pub(super) plans: u64,
+    /// Layers of blocks that were streamed.
+    pub(super) streamed_layers: u64,
+    /// Their bytes.
+    pub(super) streamed_bytes: u64,
+    /// Layers for which the engine waited.
+    pub(super) stalls: u64,
+    /// How long it waited in all.
+    pub(super) stall_ms: u64,
+    /// Most bytes of keys and values that were in the worker's memory, buffers among them.
+    pub(super) peak_kv_bytes: u64,
+    /// Bytes of keys and values of all prompts and answers.
+    pub(super) whole_kv_bytes: u64,
+    /// Blocks that were lost or damaged while their layers were in the pool alone, by reason. Their
+    /// prompts were computed again from there.
+    pub(super) lost_blocks: BTreeMap<String, u64>,
 }
 
 /// What one task moved between a worker and the pool.

@@ -4,6 +4,7 @@ use bytesize::ByteSize;
 use serde::Serialize;
 
 use super::drives::Restart;
+use super::offload::OffloadReport;
 use super::serve::Served;
 use crate::output::say;
 
@@ -36,6 +37,8 @@ pub(super) struct Report {
     pub(super) blocks_refused: u64,
     /// How often workers found the block that was damaged on purpose. They computed it again.
     pub(super) corrupt_blocks_found: u64,
+    /// The last turns again, with offloaded layers; `None` without `--offload`.
+    pub(super) offloaded: Option<OffloadReport>,
     /// Each request.
     pub(super) served: Vec<Served>,
 }
@@ -66,6 +69,7 @@ impl Report {
         tokens_equal: bool,
         corrupt_blocks_found: u64,
         agents_killed: Option<AgentsKilled>,
+        offloaded: Option<OffloadReport>,
     ) -> Self {
         Self {
             requests: served.len(),
@@ -81,6 +85,7 @@ impl Report {
             blocks_evicted: served.iter().map(|request| request.moved.evicted_blocks).sum(),
             blocks_refused: served.iter().map(|request| request.moved.refused_blocks).sum(),
             corrupt_blocks_found,
+            offloaded,
             served,
         }
     }
@@ -134,6 +139,9 @@ impl Report {
         say!("blocks evicted to make room for others: {}", self.blocks_evicted);
         if let Some(killed) = self.agents_killed {
             self.print_tiers(killed);
+        }
+        if let Some(offloaded) = &self.offloaded {
+            offloaded.print();
         }
         if self.blocks_refused > 0 {
             say!("blocks the pool had no room for: {}", self.blocks_refused);

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -14,6 +14,7 @@ use rackline::{
     SessionOptions,
 };
 
+use super::offload::Offloading;
 use super::protocol::{Event, Moved, Task};
 use crate::rack::{carry_out_tasks, say};
 
@@ -51,14 +52,17 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
             let restore = RestoreOptions::new(Duration::from_millis(options.restore_wait_ms));
             let forwards = RefCell::new(session.report_forwards());
             let evicted_blocks = Cell::new(0);
-            engine.serve(Some(&Shared { cache, session, restore, forwards, evicted_blocks }))
+            let shared = Shared { region, node, cache, session, restore, forwards, evicted_blocks };
+            engine.serve(Some(&shared))
         }
         _ => engine.serve(None),
     }
 }
 
 /// The pool as a worker uses it.
-struct Shared<'p> {
+pub(super) struct Shared<'p> {
+    pub(super) region: &'p Path,
+    pub(super) node: u16,
     cache: LocalCache<'p>,
     session: Session<'p>,
     restore: RestoreOptions,
@@ -76,15 +80,16 @@ impl Shared<'_> {
     }
 }
 
-struct Engine {
-    tokenizer: Tokenizer,
-    model: Model,
+/// The small engine.
+pub(super) struct Engine {
+    pub(super) tokenizer: Tokenizer,
+    pub(super) model: Model,
     kernels: Kernels,
-    hasher: ChainHasher,
+    pub(super) hasher: ChainHasher,
 }
 
 impl Engine {
-    fn session_options(&self) -> SessionOptions {
+    pub(super) fn session_options(&self) -> SessionOptions {
         let layout_version = 1;
         let name = "SmolLM2-135M-Instruct";
         let pool = self.model.kv_geometry().pool();
@@ -121,6 +126,12 @@ impl Engine {
                 moved.evicted_blocks = shared.newly_evicted();
                 say(&Event::Answered { tokens, moved })
             }
+            (Task::DecodeOffloaded { prompts, max_tokens, memory_percent }, Some(shared)) => {
+                let offloading =
+                    Offloading::begin(self, shared, prompts, max_tokens, memory_percent)?;
+                let (answers, figures) = offloading.run()?;
+                say(&Event::Offloaded { answers, figures })
+            }
             (Task::Alone { tokens, max_tokens }, None) => {
                 let (tokens, moved) = self.answer(&tokens, max_tokens, None)?;
                 say(&Event::Answered { tokens, moved })
@@ -135,7 +146,7 @@ impl Engine {
 
     /// Makes the pool hold all whole blocks of a prompt. What is left of the prompt after the last
     /// whole block is for decode to compute.
-    fn prefill(&self, tokens: &[u32], shared: &Shared<'_>) -> Result<Moved> {
+    pub(super) fn prefill(&self, tokens: &[u32], shared: &Shared<'_>) -> Result<Moved> {
         let whole =
             &tokens[..tokens.len() / self.hasher.block_tokens() * self.hasher.block_tokens()];
         let hashes = self.hasher.chain(whole);
