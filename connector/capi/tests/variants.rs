@@ -113,6 +113,7 @@ fn every_error_of_a_call_has_a_code() {
     let using = [
         ("Length", BAD_ARGUMENT),
         ("Layers", BAD_ARGUMENT),
+        ("OneLayer", BAD_ARGUMENT),
         ("Destinations", BAD_ARGUMENT),
         ("MembershipLost", ERROR),
     ];
